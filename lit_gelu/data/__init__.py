@@ -1,1 +1,17 @@
-"""data."""
+"""Data sets as `LightningDataModule`s, one file per data set."""
+
+from lit_gelu.data.digits import DigitsData
+from lit_gelu.data.errors import CorruptDataError, DataArgumentError, DataError, DataNotFoundError
+from lit_gelu.data.in_memory import InMemoryDataModule, InMemoryImages
+from lit_gelu.data.mnist import MNISTData
+
+__all__ = [
+    "CorruptDataError",
+    "DataArgumentError",
+    "DataError",
+    "DataNotFoundError",
+    "DigitsData",
+    "InMemoryDataModule",
+    "InMemoryImages",
+    "MNISTData",
+]

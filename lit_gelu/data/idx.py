@@ -1,0 +1,93 @@
+"""Reading idx files, the format of MNIST: a header (magic number, sizes), then the values."""
+
+import gzip
+import math
+import zlib
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from lit_gelu.data.errors import CorruptDataError, DataNotFoundError
+
+_UNSIGNED_BYTE = 0x08
+
+
+def find_idx(path: Path) -> Path | None:
+    """Return the file that holds an idx array: ``path`` itself, or ``path`` with ``.gz`` added.
+
+    Args:
+        path: Path of the unpacked file.
+
+    Returns:
+        The unpacked file if it is there, else the packed one, else ``None``.
+
+    Example:
+        >>> find_idx(Path("no/such/train-images-idx3-ubyte")) is None
+        True
+    """
+    packed = path.with_name(f"{path.name}.gz")
+    return next((file for file in (path, packed) if file.is_file()), None)
+
+
+def read_idx(path: Path, shape: tuple[int, ...]) -> Tensor:
+    """Read an idx file of unsigned bytes; a packed file is read without writing anything.
+
+    The header is ``0, 0, 8, number of dimensions`` as bytes, then each size as a big-endian unsigned 32-bit integer
+    (http://yann.lecun.com/exdb/mnist/, "File formats").
+
+    Args:
+        path: Path of the unpacked file; ``path`` with ``.gz`` added is read where there is no unpacked one.
+        shape: The shape that the file must have.
+
+    Returns:
+        The values, ``torch.uint8``, of shape ``shape``.
+
+    Raises:
+        DataNotFoundError: If neither file is there.
+        CorruptDataError: If the file is truncated, damaged, or holds something else.
+
+    Example:
+        >>> import tempfile
+        >>> file = Path(tempfile.mkdtemp()) / "labels-idx1-ubyte"
+        >>> _ = file.write_bytes(bytes([0, 0, 8, 1, 0, 0, 0, 3]) + bytes([7, 2, 1]))
+        >>> read_idx(file, (3,))
+        tensor([7, 2, 1], dtype=torch.uint8)
+    """
+    file = find_idx(path)
+    if file is None:
+        raise DataNotFoundError(f"No file {str(path)!r}, and none with .gz added.")
+    content = _content(file)
+    header = bytes([0, 0, _UNSIGNED_BYTE, len(shape)]) + b"".join(size.to_bytes(4, "big") for size in shape)
+    if content[: len(header)] != header:
+        raise CorruptDataError(
+            f"{str(file)!r} does not begin as an idx file of unsigned bytes of shape {shape}: its first bytes are "
+            f"{content[: len(header)].hex(' ') or 'none'}, expected {header.hex(' ')}. {_remedy(file)}"
+        )
+    expected = len(header) + math.prod(shape)
+    if len(content) != expected:
+        raise CorruptDataError(
+            f"{str(file)!r} is {'truncated' if len(content) < expected else 'too long'}: it holds {len(content)} bytes"
+            f"{' unpacked' if file.suffix == '.gz' else ''}, expected {expected}. {_remedy(file)}"
+        )
+    # A bytearray is writable, which torch asks of a buffer that it shares.
+    return torch.frombuffer(bytearray(content[len(header) :]), dtype=torch.uint8).reshape(shape)
+
+
+def _content(file: Path) -> bytes:
+    """Return the unpacked content of ``file``.
+
+    Raises:
+        CorruptDataError: If it cannot be unpacked.
+    """
+    if file.suffix != ".gz":
+        return file.read_bytes()
+    try:
+        with gzip.open(file) as stream:
+            return stream.read()
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise CorruptDataError(f"{str(file)!r} cannot be unpacked ({error}). {_remedy(file)}") from error
+
+
+def _remedy(file: Path) -> str:
+    return f"Delete {file.name} and download it again (download=True), or put a good copy in its place."

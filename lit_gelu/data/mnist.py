@@ -1,0 +1,110 @@
+"""`MNISTData`: the 70,000 handwritten digits of LeCun, Cortes and Burges, split as in the GELU paper's code."""
+
+import os
+from pathlib import Path
+from urllib.error import URLError
+
+from torch import Tensor
+from torchvision.datasets import MNIST
+
+from lit_gelu.data.errors import CorruptDataError, DataNotFoundError
+from lit_gelu.data.idx import find_idx, read_idx
+from lit_gelu.data.in_memory import InMemoryDataModule, InMemoryImages
+
+VALIDATION_SAMPLES = 5_000
+_SAMPLES = {"train": 60_000, "t10k": 10_000}
+
+
+class MNISTData(InMemoryDataModule):
+    """MNIST in memory: 55,000 training, 5,000 validation and 10,000 test images.
+
+    A batch is ``(images, labels)``: images ``[batch, 1, 28, 28]``, ``torch.float32``, pixel / 255, so in [0, 1] and not
+    normalised further; labels ``[batch]``, ``torch.int64``, 0 to 9. The first 5,000 of the original training order are
+    validation (Hendrycks and Gimpel's code, TensorFlow's loader). With batches of 128 an epoch has 429 steps.
+
+    The files are torchvision's: ``ROOT/MNIST/raw/train-images-idx3-ubyte`` and so on. Where only the packed ``.gz`` are
+    there, they are read as they are; nothing is written, so the folder may be read-only.
+
+    Args:
+        root: Folder that holds ``MNIST/raw``. ``None`` means the environment variable ``LIT_GELU_DATA``, or ``data``.
+        batch_size: Samples in a batch.
+        download: Whether to download what is missing (12 MB, checked by checksum) when the Trainer prepares the data.
+
+    Example:
+        >>> MNISTData(root="data", batch_size=128).root
+        PosixPath('data')
+    """
+
+    def __init__(
+        self, root: str | os.PathLike[str] | None = None, batch_size: int = 128, download: bool = False
+    ) -> None:
+        super().__init__(batch_size)
+        # Where the files lie on one machine is no property of a training run: only the batch size is recorded.
+        self.save_hyperparameters("batch_size")
+        self.root = Path(os.environ.get("LIT_GELU_DATA", "data") if root is None else root)
+        self.download = download
+
+    @property
+    def folder(self) -> Path:
+        """The folder with the four files."""
+        return self.root / "MNIST" / "raw"
+
+    def prepare_data(self) -> None:
+        """Download missing files, if asked to; else make sure that they are there.
+
+        Raises:
+            DataNotFoundError: If files are missing and may not be, or cannot be, downloaded.
+        """
+        missing = [path.name for path in self._paths() if find_idx(path) is None]
+        if not missing:
+            return
+        if not self.download:
+            raise DataNotFoundError(
+                f"MNIST is not in {str(self.folder)!r} (missing: {', '.join(missing)}, packed or not). Give root=, or set "
+                "the environment variable LIT_GELU_DATA, to the folder that holds MNIST/raw; or download it with "
+                "download=True (--data.download true)."
+            )
+        try:
+            MNIST(self.root, download=True)
+        except (RuntimeError, URLError, OSError) as error:
+            raise DataNotFoundError(
+                f"MNIST could not be downloaded to {str(self.folder)!r}: {error}. Check the network and that the folder may "
+                "be written to, or put the files there."
+            ) from error
+
+    def load_train_and_val(self) -> tuple[InMemoryImages, InMemoryImages]:
+        """Read the 60,000 training images and take the first 5,000 for validation.
+
+        Returns:
+            The training set (55,000) and the validation set (5,000).
+        """
+        images, labels = self._read("train")
+        return (
+            InMemoryImages(images[VALIDATION_SAMPLES:], labels[VALIDATION_SAMPLES:]),
+            InMemoryImages(images[:VALIDATION_SAMPLES], labels[:VALIDATION_SAMPLES]),
+        )
+
+    def load_test(self) -> InMemoryImages:
+        """Read the test set.
+
+        Returns:
+            The test set (10,000).
+        """
+        return InMemoryImages(*self._read("t10k"))
+
+    def _read(self, part: str) -> tuple[Tensor, Tensor]:
+        samples = _SAMPLES[part]
+        pixels = read_idx(self._path(part, "images"), (samples, 28, 28))
+        labels = read_idx(self._path(part, "labels"), (samples,))
+        if int(labels.max()) > 9:
+            raise CorruptDataError(
+                f"{str(self._path(part, 'labels'))!r} holds the label {int(labels.max())}; MNIST's are 0 to 9. Delete the "
+                "file and download it again (download=True), or put a good copy in its place."
+            )
+        return pixels.unsqueeze(1).float().div_(255), labels.long()
+
+    def _path(self, part: str, content: str) -> Path:
+        return self.folder / f"{part}-{content}-idx{3 if content == 'images' else 1}-ubyte"
+
+    def _paths(self) -> list[Path]:
+        return [self._path(part, content) for part in _SAMPLES for content in ("images", "labels")]
