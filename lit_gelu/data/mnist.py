@@ -31,8 +31,8 @@ class MNISTData(InMemoryDataModule):
         download: Whether to download what is missing (12 MB, checked by checksum) when the Trainer prepares the data.
 
     Example:
-        >>> MNISTData(root="data", batch_size=128).root
-        PosixPath('data')
+        >>> MNISTData(root="data", batch_size=128).folder.as_posix()
+        'data/MNIST/raw'
     """
 
     def __init__(
@@ -60,16 +60,16 @@ class MNISTData(InMemoryDataModule):
             return
         if not self.download:
             raise DataNotFoundError(
-                f"MNIST is not in {str(self.folder)!r} (missing: {', '.join(missing)}, packed or not). Give root=, or set "
-                "the environment variable LIT_GELU_DATA, to the folder that holds MNIST/raw; or download it with "
+                f"MNIST is not in {str(self.folder)!r} (missing: {', '.join(missing)}, packed or not). Give root=, or "
+                "set the environment variable LIT_GELU_DATA, to the folder that holds MNIST/raw; or download it with "
                 "download=True (--data.download true)."
             )
         try:
             MNIST(self.root, download=True)
         except (RuntimeError, URLError, OSError) as error:
             raise DataNotFoundError(
-                f"MNIST could not be downloaded to {str(self.folder)!r}: {error}. Check the network and that the folder may "
-                "be written to, or put the files there."
+                f"MNIST could not be downloaded to {str(self.folder)!r}: {error}. Check the network and that the "
+                "folder may be written to, or put the files there."
             ) from error
 
     def load_train_and_val(self) -> tuple[InMemoryImages, InMemoryImages]:
@@ -98,8 +98,8 @@ class MNISTData(InMemoryDataModule):
         labels = read_idx(self._path(part, "labels"), (samples,))
         if int(labels.max()) > 9:
             raise CorruptDataError(
-                f"{str(self._path(part, 'labels'))!r} holds the label {int(labels.max())}; MNIST's are 0 to 9. Delete the "
-                "file and download it again (download=True), or put a good copy in its place."
+                f"{str(self._path(part, 'labels'))!r} holds the label {int(labels.max())}; MNIST's are 0 to 9. Delete "
+                "the file and download it again (download=True), or put a good copy in its place."
             )
         return pixels.unsqueeze(1).float().div_(255), labels.long()
 
