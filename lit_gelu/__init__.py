@@ -1,1 +1,27 @@
-"""Activation functions for PyTorch Lightning: choose, swap, measure and export them to ONNX."""
+"""Activation functions for PyTorch Lightning: choose, swap, measure and export them to ONNX.
+
+``lit_gelu.activations``, ``lit_gelu.surgery`` and ``lit_gelu.curvature`` need torch alone and are imported with this package;
+``lit_gelu.data``, ``lit_gelu.tasks``, ``lit_gelu.callbacks`` and ``lit_gelu.export`` are imported when first used.
+"""
+
+import importlib
+from importlib.metadata import version
+from types import ModuleType
+
+from lit_gelu import activations, curvature, surgery
+
+__version__ = version("lit-gelu")
+__all__ = ["__version__", "activations", "callbacks", "curvature", "data", "export", "surgery", "tasks"]
+
+_ON_FIRST_USE = frozenset({"callbacks", "data", "export", "tasks"})
+
+
+def __getattr__(name: str) -> ModuleType:
+    """Import a part of the package when it is first used: Lightning and onnx take seconds to load."""
+    if name in _ON_FIRST_USE:
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

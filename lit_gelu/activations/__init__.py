@@ -1,1 +1,43 @@
-"""activations."""
+"""Activation functions: pure functions, modules, and the registry that names them."""
+
+from lit_gelu.activations import functional
+from lit_gelu.activations.default import registry
+from lit_gelu.activations.entry import ActivationEntry
+from lit_gelu.activations.errors import (
+    ActivationArgumentError,
+    ActivationSpecError,
+    DuplicateActivationError,
+    OpaqueActivationError,
+    UnknownActivationError,
+)
+from lit_gelu.activations.info import ActivationFacts, ActivationInfo
+from lit_gelu.activations.registry import ActivationRegistry
+from lit_gelu.activations.spec import ActivationSpec
+
+create = registry.create
+info = registry.info
+list_activations = registry.list_activations
+register = registry.register
+resolve = registry.resolve
+spec_of = registry.spec_of
+
+__all__ = [
+    "ActivationArgumentError",
+    "ActivationEntry",
+    "ActivationFacts",
+    "ActivationInfo",
+    "ActivationRegistry",
+    "ActivationSpec",
+    "ActivationSpecError",
+    "DuplicateActivationError",
+    "OpaqueActivationError",
+    "UnknownActivationError",
+    "create",
+    "functional",
+    "info",
+    "list_activations",
+    "register",
+    "registry",
+    "resolve",
+    "spec_of",
+]

@@ -1,1 +1,23 @@
-"""surgery."""
+"""Finds activation sites in any ``nn.Module``; plans, applies and undoes a swap."""
+
+from lit_gelu.surgery.errors import NoMatchError, SwapConflictError, SwapError
+from lit_gelu.surgery.report import SkippedSite, SwappedSite, SwapReport
+from lit_gelu.surgery.selectors import Selector, by_activation
+from lit_gelu.surgery.sites import ActivationSite, find_sites
+from lit_gelu.surgery.swap import SwapPlan, plan_swap, swap
+
+__all__ = [
+    "ActivationSite",
+    "NoMatchError",
+    "Selector",
+    "SkippedSite",
+    "SwapConflictError",
+    "SwapError",
+    "SwapPlan",
+    "SwapReport",
+    "SwappedSite",
+    "by_activation",
+    "find_sites",
+    "plan_swap",
+    "swap",
+]

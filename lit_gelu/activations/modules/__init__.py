@@ -1,1 +1,11 @@
-"""modules."""
+"""The modules that torch does not have; where torch has the function, the registry builds torch's own module."""
+
+from lit_gelu.activations.modules.function import FunctionActivation
+from lit_gelu.activations.modules.gaussian_gelu import GaussianGELU
+from lit_gelu.activations.modules.gelu import SigmoidGELU
+from lit_gelu.activations.modules.identity import Identity
+from lit_gelu.activations.modules.squared_relu import SquaredReLU
+from lit_gelu.activations.modules.swish import Swish
+from lit_gelu.activations.modules.zero_identity_map import ZeroIdentityMap
+
+__all__ = ["FunctionActivation", "GaussianGELU", "Identity", "SigmoidGELU", "SquaredReLU", "Swish", "ZeroIdentityMap"]

@@ -1,0 +1,174 @@
+"""One registered activation: how to build it, compute it, differentiate it, and recognise it."""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor, nn
+
+from lit_gelu.activations.errors import ActivationArgumentError
+from lit_gelu.activations.info import ActivationFacts
+from lit_gelu.activations.modules.function import FunctionActivation
+from lit_gelu.activations.spec import ActivationSpec
+
+ReadArguments = Callable[[nn.Module], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class ReadAttributes:
+    """Reads a module's construction arguments from its attributes of the same names.
+
+    Args:
+        names: The attributes to read.
+
+    Example:
+        >>> ReadAttributes(("negative_slope",))(nn.LeakyReLU(0.2))
+        {'negative_slope': 0.2}
+    """
+
+    names: tuple[str, ...]
+
+    def __call__(self, module: nn.Module) -> dict[str, Any]:
+        return {name: getattr(module, name) for name in self.names}
+
+
+@dataclass(frozen=True)
+class ModuleForm:
+    """A module class that is this activation.
+
+    Args:
+        type: The class; a subclass may compute something else and does not count.
+        read: From an instance to the arguments of its spec.
+        live: From an instance to the arguments of ``function`` and ``derivative``: the parameters as they are now, which
+            training may have moved. ``None``: the same as ``read``, without ``inplace``.
+    """
+
+    type: type[nn.Module]
+    read: ReadArguments
+    live: ReadArguments | None = None
+
+    def live_arguments(self, module: nn.Module) -> dict[str, Any]:
+        """Return the arguments of the pure function for this instance.
+
+        Args:
+            module: An instance of ``type``.
+
+        Returns:
+            Keyword arguments; numbers, strings or tensors.
+        """
+        arguments = (self.live or self.read)(module)
+        arguments.pop("inplace", None)
+        return arguments
+
+
+@dataclass(frozen=True)
+class FunctionBuilder:
+    """Builds the module of a plain function; a class, so that a registry can be pickled."""
+
+    function: Callable[..., Tensor]
+    name: str
+
+    def __call__(self, **kwargs: Any) -> nn.Module:
+        return FunctionActivation(self.function, self.name, kwargs)
+
+
+@dataclass(frozen=True)
+class ActivationEntry:
+    """One row of the registry.
+
+    Args:
+        name: Canonical name.
+        build: From keyword arguments to a new module.
+        signature_of: The callable whose signature says which keywords exist; ``None`` means ``build``.
+        function: ``f(x, **arguments)``; ``None`` means the module itself.
+        derivative: ``f'`` or ``f''`` in closed form, called ``derivative(x, order, **arguments)``; ``None`` means autograd.
+        facts: What is stated of it, or a callable from the arguments to that.
+        aliases: Other names.
+        modules: The module classes that are this activation.
+        functions: Functions that compute it, with the arguments that they stand for.
+        preset: If this name is another activation with given arguments, that spec.
+        registered_by: Who registered it.
+    """
+
+    name: str
+    build: Callable[..., nn.Module]
+    signature_of: Callable[..., Any] | None = None
+    function: Callable[..., Tensor] | None = None
+    derivative: Callable[..., Tensor] | None = None
+    facts: ActivationFacts | Callable[..., ActivationFacts] = field(default_factory=ActivationFacts)
+    aliases: tuple[str, ...] = ()
+    modules: tuple[ModuleForm, ...] = ()
+    functions: tuple[tuple[Callable[..., Any], tuple[tuple[str, Any], ...]], ...] = ()
+    preset: ActivationSpec | None = None
+    registered_by: str = ""
+
+    @property
+    def parameters(self) -> dict[str, inspect.Parameter]:
+        """The keywords that a spec may give, with their defaults; ``device`` and ``dtype`` are not the spec's matter."""
+        skip_first = isinstance(self.build, FunctionBuilder)
+        target = self.build.function if isinstance(self.build, FunctionBuilder) else self.signature_of or self.build
+        parameters = list(inspect.signature(target).parameters.values())[int(skip_first) :]
+        keyword_kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+        return {p.name: p for p in parameters if p.kind in keyword_kinds and p.name not in {"device", "dtype", "generator"}}
+
+    def facts_for(self, arguments: dict[str, Any]) -> ActivationFacts:
+        """Return the stated facts for given arguments.
+
+        Args:
+            arguments: The arguments of the spec.
+
+        Returns:
+            The facts.
+        """
+        return self.facts(**arguments) if callable(self.facts) else self.facts
+
+    def form_of(self, module: nn.Module) -> ModuleForm | None:
+        """Return the form that a module has, ``None`` if it is not this activation.
+
+        Args:
+            module: Any module.
+
+        Returns:
+            The form whose class is exactly the module's.
+        """
+        return next((form for form in self.modules if form.type is type(module)), None)
+
+    def canonical_arguments(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Check keyword arguments against the signature and drop those that equal their defaults.
+
+        Args:
+            arguments: What a spec gives. ``inplace`` is accepted by every activation, as in timm, so that one can stand for
+                another; where there is no in-place form it is dropped.
+
+        Returns:
+            The arguments that differ from their defaults.
+
+        Raises:
+            ActivationArgumentError: If a keyword does not exist, is missing, or its value has the wrong type.
+        """
+        accepted = self.parameters
+        if "inplace" not in accepted:
+            arguments = {key: value for key, value in arguments.items() if key != "inplace"}
+        for key, value in arguments.items():
+            if key not in accepted:
+                known = ", ".join(accepted) or "none"
+                raise ActivationArgumentError(f"{self.name!r} has no argument {key!r}. It accepts: {known}.")
+            _check_type(self.name, accepted[key], value)
+        missing = [key for key, p in accepted.items() if p.default is inspect.Parameter.empty and key not in arguments]
+        if missing:
+            raise ActivationArgumentError(f"{self.name!r} needs a value for: {', '.join(missing)}.")
+        return {key: value for key, value in arguments.items() if value != accepted[key].default}
+
+
+def _check_type(name: str, parameter: inspect.Parameter, value: object) -> None:
+    """Refuse a value whose type cannot be that of the parameter's default."""
+    default = parameter.default
+    if default is inspect.Parameter.empty or default is None:
+        return
+    expected = (int, float) if isinstance(default, float) else type(default)
+    if not isinstance(value, expected) or (isinstance(value, bool) and not isinstance(default, bool)):
+        kind = "a number" if isinstance(default, float) else f"of type {type(default).__name__}"
+        raise ActivationArgumentError(
+            f"{name!r}: {parameter.name}={value!r} is not accepted; it must be {kind}, such as {parameter.name}={default!r}."
+        )

@@ -1,0 +1,23 @@
+"""What can go wrong when an activation is named, registered or written down."""
+
+from lit_gelu.errors import LitGeluError
+
+
+class ActivationSpecError(LitGeluError, ValueError):
+    """A text, mapping or value that does not name an activation."""
+
+
+class UnknownActivationError(LitGeluError, KeyError, ValueError):
+    """A name that nobody registered; the message suggests near names and lists all."""
+
+
+class ActivationArgumentError(LitGeluError, TypeError, ValueError):
+    """A keyword or value that the named activation does not take."""
+
+
+class DuplicateActivationError(LitGeluError, ValueError):
+    """A name that is taken already."""
+
+
+class OpaqueActivationError(LitGeluError, ValueError):
+    """Something never registered, asked for where only a registered name can be written down and built again."""

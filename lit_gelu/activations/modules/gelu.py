@@ -1,0 +1,33 @@
+"""The sigmoid approximation of GELU; the exact and the tanh form are ``torch.nn.GELU``."""
+
+import torch
+from torch import Tensor, nn
+
+SIGMOID_SCALE = 1.702
+
+
+class SigmoidGELU(nn.Module):
+    """``f(x) = x sigmoid(1.702 x)``, elementwise, any shape and floating dtype.
+
+    The gate differs from Phi by at most 0.00949, the function from GELU by at most 0.02033 (at ``|x| = 2.270``).
+    It is no subclass of ``torch.nn.GELU``: ``torch.nn.TransformerEncoderLayer`` would take it for the exact function in
+    its fused path.
+
+    Source: Hendrycks and Gimpel 2016, "Gaussian Error Linear Units (GELUs)" (arXiv 1606.08415), section 2.
+
+    Example:
+        >>> import torch
+        >>> SigmoidGELU()(torch.tensor([-1.0, 0.0, 1.0]))
+        tensor([-0.1542,  0.0000,  0.8458])
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply the function elementwise.
+
+        Args:
+            x: Any shape, any floating dtype.
+
+        Returns:
+            A tensor like ``x``.
+        """
+        return x * torch.sigmoid(SIGMOID_SCALE * x)

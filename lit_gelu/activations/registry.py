@@ -1,0 +1,385 @@
+"""`ActivationRegistry`: from any way of naming an activation to a module, and back."""
+
+import copy
+import difflib
+import fnmatch
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, Self, TypeVar
+
+from torch import Tensor, nn
+
+from lit_gelu.activations import plugins, resolution
+from lit_gelu.activations.analysis import shape_of
+from lit_gelu.activations.entry import ActivationEntry, FunctionBuilder, ModuleForm, ReadAttributes
+from lit_gelu.activations.errors import ActivationSpecError, DuplicateActivationError, UnknownActivationError
+from lit_gelu.activations.info import ActivationFacts, ActivationInfo
+from lit_gelu.activations.modules.function import FunctionActivation
+from lit_gelu.activations.spec import ActivationSpec
+
+Registered = TypeVar("Registered", bound=Callable[..., Any])
+
+
+class ActivationRegistry:
+    """Names of activations, and what stands behind them.
+
+    A *spec* is any of: a text (``"gelu"``, ``"leaky_relu(negative_slope=0.2)"``), a mapping (``{"name": "gelu",
+    "approximate": "tanh"}`` or ``{"class_path": "torch.nn.ELU", "init_args": {"alpha": 0.5}}``), an `ActivationSpec`, a module
+    class, a function from tensor to tensor, or a module, which is copied. Every call of `create` gives a new module.
+
+    Names are in lower case and are looked up without regard to case. Registries can be pickled and copied, and used from
+    several threads.
+
+    Args:
+        entries: The rows to start with; by default those of this package.
+        entry_points: Whether activations of installed plugins are loaded at the first look-up.
+
+    Example:
+        >>> registry = ActivationRegistry()
+        >>> registry.create("leaky_relu(negative_slope=0.2)")
+        LeakyReLU(negative_slope=0.2)
+        >>> @registry.register("cube")
+        ... def cube(x, scale=1.0):
+        ...     return scale * x**3
+        >>> str(registry.spec_of(registry.create("cube(scale=2)")))
+        'cube(scale=2)'
+    """
+
+    def __init__(self, entries: tuple[ActivationEntry, ...] | None = None, *, entry_points: bool = False) -> None:
+        self._lock = threading.RLock()
+        self._layers: list[dict[str, ActivationEntry]] = [{}]  # the last one wins; `scope` adds one for its duration
+        self._plugins = plugins.PluginLoader(enabled=entry_points)
+        if entries is None:
+            from lit_gelu.activations.catalog import ENTRIES  # noqa: PLC0415 - the catalog's files import this package
+
+            entries = ENTRIES
+        for entry in entries:
+            self.add(entry)
+
+    def register(
+        self,
+        name: str,
+        *,
+        aliases: tuple[str, ...] = (),
+        override: bool = False,
+        derivative: Callable[..., Tensor] | None = None,
+        facts: ActivationFacts | Callable[..., ActivationFacts] | None = None,
+        registered_by: str | None = None,
+    ) -> Callable[[Registered], Registered]:
+        """Return a decorator that registers a module class or a plain function from tensor to tensor.
+
+        Args:
+            name: The name to register.
+            aliases: Other names for it.
+            override: Whether it may take the place of what has one of these names.
+            derivative: ``derivative(x, order, **arguments)`` with ``order`` 1 or 2; without it, autograd is used.
+            facts: What is stated of it; see `ActivationFacts`.
+            registered_by: Who registers it; by default the module and name of the decorated object.
+
+        Returns:
+            The decorator; it returns its argument unchanged.
+
+        Raises:
+            DuplicateActivationError: If a name is taken and ``override`` is false.
+            ActivationSpecError: If a name is no valid name.
+
+        Example:
+            >>> registry = ActivationRegistry()
+            >>> @registry.register("bent_identity", aliases=("bent",))
+            ... def bent_identity(x):
+            ...     return (torch.sqrt(x**2 + 1) - 1) / 2 + x
+            >>> import torch
+            >>> registry.create("bent")(torch.tensor(0.0)).item()
+            0.0
+        """
+
+        def decorate(target: Registered) -> Registered:
+            origin = registered_by or plugins.current_plugin() or f"{target.__module__}.{target.__qualname__}"
+            entry = entry_for(name, target, tuple(aliases), origin)
+            self.add(replace(entry, derivative=derivative, facts=facts or ActivationFacts()), override=override)
+            return target
+
+        return decorate
+
+    def add(self, entry: ActivationEntry, *, override: bool = False) -> None:
+        """Add one row.
+
+        Args:
+            entry: The row.
+            override: Whether it may take the place of what has its name or one of its aliases.
+
+        Raises:
+            DuplicateActivationError: If a name is taken and ``override`` is false.
+        """
+        names = [ActivationSpec(name).name for name in (entry.name, *entry.aliases)]
+        if names != [entry.name, *entry.aliases]:
+            entry = replace(entry, name=names[0], aliases=tuple(names[1:]))
+        with self._lock:
+            for name in names:
+                taken = self._find(name)
+                if taken is not None and not override:
+                    raise DuplicateActivationError(
+                        f"{name!r} is registered already, by {taken.registered_by or 'an unknown caller'}. "
+                        "Choose another name, or pass override=True to take its place."
+                    )
+            self._layers[-1].update(dict.fromkeys(names, entry))
+
+    def create(self, spec: Any, **kwargs: Any) -> nn.Module:
+        """Build a new module.
+
+        Args:
+            spec: Any spec; see the class.
+            **kwargs: Arguments beside those in the spec; an argument may not be given twice.
+
+        Returns:
+            A module of its own: two calls never share parameters.
+
+        Raises:
+            UnknownActivationError: If nobody registered the name; near names and the whole list are in the message.
+            ActivationArgumentError: If a keyword or a value is not accepted.
+            ActivationSpecError: If it is no spec.
+            OpaqueActivationError: If it is the spec of something never registered.
+
+        Example:
+            >>> ActivationRegistry().create("elu", alpha=0.5)
+            ELU(alpha=0.5)
+        """
+        return resolution.recipe(self, spec, kwargs).build()
+
+    def resolve(self, spec: Any, **kwargs: Any) -> ActivationSpec:
+        """Return a spec in canonical form: aliases and presets resolved, defaults dropped, arguments checked.
+
+        Args:
+            spec: Any spec; see the class.
+            **kwargs: Arguments beside those in the spec.
+
+        Returns:
+            The canonical spec; equal for two specs of the same function.
+
+        Raises:
+            UnknownActivationError: As `create`.
+            ActivationArgumentError: As `create`.
+            ActivationSpecError: As `create`.
+
+        Example:
+            >>> str(ActivationRegistry().resolve("quick_gelu"))
+            "gelu(approximate='sigmoid')"
+        """
+        return resolution.recipe(self, spec, kwargs).spec
+
+    def spec_of(self, module: nn.Module) -> ActivationSpec:
+        """Return the canonical spec of a module, torch's own included.
+
+        Args:
+            module: Any module.
+
+        Returns:
+            Its spec, ``opaque`` if its class was never registered.
+
+        Raises:
+            ActivationSpecError: If it is no module.
+
+        Example:
+            >>> str(ActivationRegistry().spec_of(nn.GELU(approximate="tanh")))
+            "gelu(approximate='tanh')"
+        """
+        if not isinstance(module, nn.Module):
+            raise ActivationSpecError(
+                f"spec_of takes a torch.nn.Module, not {type(module).__name__}. For a text or a mapping use resolve()."
+            )
+        entry = self.entry_of(module)
+        if entry is None:
+            return resolution.opaque_spec(module)
+        form = entry.form_of(module)
+        arguments = module.kwargs if isinstance(module, FunctionActivation) else form.read(module) if form else {}
+        return ActivationSpec(entry.name, tuple(entry.canonical_arguments(arguments).items()))
+
+    def list_activations(self, filter: str = "*") -> list[str]:  # noqa: A002 - the name that timm's list_models has
+        """Return the registered names that match a pattern, sorted; aliases are not listed.
+
+        Args:
+            filter: A shell-style pattern.
+
+        Returns:
+            The names.
+
+        Example:
+            >>> ActivationRegistry().list_activations("*elu")
+            ['celu', 'elu', 'gaussian_gelu', 'gelu', 'leaky_relu', 'prelu', 'relu', 'selu']
+        """
+        return sorted({e.name for e in self._entries().values() if fnmatch.fnmatchcase(e.name, filter.lower())})
+
+    def info(self, spec: Any) -> ActivationInfo:
+        """Return what is known of an activation; see `ActivationInfo`.
+
+        Args:
+            spec: Any spec of something registered.
+
+        Returns:
+            The facts that were stated and those computed.
+
+        Raises:
+            ActivationSpecError: If it was never registered.
+
+        Example:
+            >>> ActivationRegistry().info("hard_swish").kinks
+            ((-3.0, -0.5), (3.0, -0.5))
+        """
+        canonical = self.resolve(spec)
+        if canonical.opaque:
+            raise ActivationSpecError(f"{canonical.name!r} was never registered, so nothing is known of it. Register it first.")
+        entry = self.entry(canonical.name)
+        facts = entry.facts_for(canonical.arguments)
+        shape = vars(shape_of(self.create(canonical), facts.kinks, registry=self)) if facts.elementwise else {}
+        return ActivationInfo(
+            spec=canonical, aliases=entry.aliases, registered_by=entry.registered_by, **vars(facts), **shape
+        )
+
+    def entry(self, name: str) -> ActivationEntry:
+        """Return the row of a name or alias.
+
+        Args:
+            name: A name or alias, in any case.
+
+        Returns:
+            The row.
+
+        Raises:
+            UnknownActivationError: If nobody registered it.
+
+        Example:
+            >>> ActivationRegistry().entry("hardswish").name
+            'hard_swish'
+        """
+        self._plugins.load_into(self)
+        found = self._find(name.lower())
+        if found is None:
+            near = difflib.get_close_matches(name.lower(), self._entries(), n=3, cutoff=0.6)
+            hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
+            raise UnknownActivationError(
+                f"Unknown activation {name!r}.{hint} Registered: {', '.join(self.list_activations())}."
+            )
+        return found
+
+    def entries(self) -> list[ActivationEntry]:
+        """Return every row once, in the order of registration.
+
+        Returns:
+            The rows.
+
+        Example:
+            >>> len(ActivationRegistry(()).entries())
+            0
+        """
+        return list({id(entry): entry for entry in self._entries().values()}.values())
+
+    def entry_of(self, module: nn.Module) -> ActivationEntry | None:
+        """Return the row that a module belongs to.
+
+        Args:
+            module: Any module.
+
+        Returns:
+            The row, ``None`` if its class was never registered.
+
+        Example:
+            >>> ActivationRegistry().entry_of(nn.SiLU()).name
+            'silu'
+        """
+        self._plugins.load_into(self)
+        if isinstance(module, FunctionActivation):
+            found = self._find(module.name)
+            return found if found is not None and found.name == module.name else None
+        return next((e for e in reversed(self._entries().values()) if e.form_of(module) is not None), None)
+
+    @contextmanager
+    def scope(self) -> Iterator[Self]:
+        """Undo on leaving whatever is registered within: for tests and trials.
+
+        Registrations within a scope are seen by all threads, until the scope that was current when they were made ends.
+
+        Yields:
+            The registry.
+
+        Example:
+            >>> registry = ActivationRegistry()
+            >>> with registry.scope():
+            ...     _ = registry.register("relu", override=True)(nn.Softsign)
+            ...     registry.create("relu")
+            Softsign()
+            >>> registry.create("relu")
+            ReLU()
+        """
+        self._plugins.load_into(self)
+        layer: dict[str, ActivationEntry] = {}
+        with self._lock:
+            self._layers.append(layer)
+        try:
+            yield self
+        finally:
+            with self._lock:
+                self._layers = [other for other in self._layers if other is not layer]
+
+    def _entries(self) -> dict[str, ActivationEntry]:
+        """Return all rows by name and alias."""
+        self._plugins.load_into(self)
+        with self._lock:
+            found = {name: self._find(name) for layer in self._layers for name in layer}
+        return {name: entry for name, entry in found.items() if entry is not None}
+
+    def _find(self, name: str) -> ActivationEntry | None:
+        """Return the row of a name in lower case; an alias stands for whatever has the canonical name now."""
+        with self._lock:
+            found = next((layer[name] for layer in reversed(self._layers) if name in layer), None)
+        return found if found is None or found.name == name else self._find(found.name)
+
+    def __contains__(self, name: str) -> bool:
+        self._plugins.load_into(self)
+        return self._find(name.lower()) is not None
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({len(self.list_activations())} activations)"
+
+    def __getstate__(self) -> dict[str, Any]:
+        with self._lock:
+            return {"layers": [dict(layer) for layer in self._layers], "plugins": copy.copy(self._plugins)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._lock = threading.RLock()
+        self._layers = state["layers"]
+        self._plugins = state["plugins"]
+
+
+def entry_for(name: str, target: Callable[..., Any], aliases: tuple[str, ...], registered_by: str) -> ActivationEntry:
+    """Make the row of a module class or of a plain function.
+
+    Args:
+        name: Its name.
+        target: The class or function.
+        aliases: Other names.
+        registered_by: Who registers it.
+
+    Returns:
+        The row.
+
+    Raises:
+        ActivationSpecError: If it is neither a module class nor a function, or an instance where a class is wanted.
+
+    Example:
+        >>> entry_for("softsign", nn.Softsign, (), "me").modules[0].type.__name__
+        'Softsign'
+    """
+    if isinstance(target, nn.Module) or not callable(target):
+        raise ActivationSpecError(
+            f"{name!r}: cannot register {target!r}. Give a torch.nn.Module class or a function from tensor to tensor."
+        )
+    if isinstance(target, type) and issubclass(target, nn.Module):
+        entry = ActivationEntry(name, target, aliases=aliases, registered_by=registered_by)
+        form = ModuleForm(target, ReadAttributes(tuple(entry.parameters)))
+        return replace(entry, modules=(form,))
+    builder = FunctionBuilder(target, ActivationSpec(name).name)
+    return ActivationEntry(
+        name, builder, function=target, functions=((target, ()),), aliases=aliases, registered_by=registered_by
+    )

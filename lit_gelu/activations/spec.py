@@ -1,0 +1,253 @@
+"""`ActivationSpec`: an activation's name and keyword arguments as one value that prints and parses back to itself."""
+
+import ast
+import keyword
+import math
+import re
+from dataclasses import dataclass
+from typing import Any, Self
+
+from lit_gelu.activations.errors import ActivationSpecError, OpaqueActivationError
+
+PlainValue = None | bool | int | float | str | tuple["PlainValue", ...]
+
+_GRAMMAR = "NAME or NAME(KEYWORD=VALUE, ...), such as \"gelu(approximate='tanh')\""
+_TEXT = re.compile(r"\s*(opaque:)?([^\s()]+)\s*(?:\((.*)\))?\s*", re.DOTALL)
+_NAME = re.compile(r"[a-z_][a-z0-9_]*")
+_KEYWORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_RESERVED = frozenset({"name", "class_path", "init_args"})
+
+
+@dataclass(frozen=True)
+class ActivationSpec:
+    """An activation written down: ``name(keyword=value, ...)``.
+
+    Two specs are equal when name, arguments and ``opaque`` are. ``str(spec)`` is the text that a checkpoint, a YAML file
+    or a log line holds, and ``ActivationSpec.parse(str(spec)) == spec``. Whether the name exists is not checked here:
+    `ActivationRegistry.resolve` does that, fills in presets and drops arguments that equal their defaults.
+
+    Args:
+        name: A registered name in lower case, or, for what was never registered, the dotted path of its class.
+        kwargs: Keyword arguments as (keyword, value) pairs; kept sorted by keyword. Values are ``None``, ``bool``,
+            ``int``, ``float`` (not NaN), ``str`` and tuples of these; lists become tuples.
+        opaque: Whether it stands for something never registered. It can be used, but not rebuilt from its text.
+
+    Raises:
+        ActivationSpecError: If the name, a keyword or a value is not of that form.
+
+    Example:
+        >>> spec = ActivationSpec.parse("leaky_relu(negative_slope=0.2)")
+        >>> spec.name, spec.kwargs
+        ('leaky_relu', (('negative_slope', 0.2),))
+        >>> str(ActivationSpec.of("gelu", approximate="tanh"))
+        "gelu(approximate='tanh')"
+    """
+
+    name: str
+    kwargs: tuple[tuple[str, PlainValue], ...] = ()
+    opaque: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", self._checked_name())
+        checked = {_checked_keyword(key, self.name): _plain(value, key, self.name) for key, value in self.kwargs}
+        object.__setattr__(self, "kwargs", tuple(sorted(checked.items())))
+
+    def _checked_name(self) -> str:
+        if not isinstance(self.name, str):
+            raise ActivationSpecError(f"An activation's name is a string, not {type(self.name).__name__} ({self.name!r}).")
+        if self.opaque:
+            if not re.fullmatch(r"[^\s()]+", self.name):
+                raise ActivationSpecError(f"{self.name!r} is no name: spaces and parentheses are not allowed in it.")
+            return self.name
+        name = self.name.strip().lower()
+        if not _NAME.fullmatch(name):
+            raise ActivationSpecError(
+                f"{self.name!r} is no activation name. A name is made of letters, digits and underscores; write {_GRAMMAR}."
+            )
+        return name
+
+    @classmethod
+    def of(cls, name: str, /, **kwargs: Any) -> Self:
+        """Build a spec from a name and keyword arguments.
+
+        Args:
+            name: A registered name.
+            **kwargs: Its arguments.
+
+        Returns:
+            The spec.
+
+        Example:
+            >>> str(ActivationSpec.of("swish", beta=1.5))
+            'swish(beta=1.5)'
+        """
+        return cls(name, tuple(kwargs.items()))
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read a spec from its text.
+
+        Args:
+            text: ``name``, ``name()`` or ``name(keyword=value, ...)``; values are Python literals, and ``inf``.
+
+        Returns:
+            The spec; its name is in lower case.
+
+        Raises:
+            ActivationSpecError: If the text does not follow the grammar.
+
+        Example:
+            >>> ActivationSpec.parse("ELU( alpha = .5 )")
+            ActivationSpec(name='elu', kwargs=(('alpha', 0.5),), opaque=False)
+        """
+        opaque, name, arguments = parse_text(text)
+        return cls(name, tuple(arguments.items()), opaque=opaque)
+
+    def __str__(self) -> str:
+        arguments = ", ".join(f"{key}={_literal(value)}" for key, value in self.kwargs)
+        return f"{'opaque:' if self.opaque else ''}{self.name}{f'({arguments})' if arguments else ''}"
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The keyword arguments as a new ``dict``."""
+        return dict(self.kwargs)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the mapping form, plain data for YAML and JSON.
+
+        Returns:
+            ``{"name": ..., keyword: value, ...}``.
+
+        Raises:
+            OpaqueActivationError: If the spec is opaque.
+
+        Example:
+            >>> ActivationSpec.parse("swish(beta=1.5, learnable=True)").to_dict()
+            {'name': 'swish', 'beta': 1.5, 'learnable': True}
+        """
+        self.for_checkpoint()
+        return {"name": self.name, **self.arguments}
+
+    def for_checkpoint(self) -> str:
+        """Return the text to store in a checkpoint.
+
+        Returns:
+            ``str(self)``.
+
+        Raises:
+            OpaqueActivationError: If the spec is opaque: the text could not be turned back into the same activation.
+
+        Example:
+            >>> ActivationSpec("gelu").for_checkpoint()
+            'gelu'
+        """
+        if self.opaque:
+            raise OpaqueActivationError(
+                f"{self.name!r} was never registered, so a checkpoint cannot say how to build it again. Register it under a "
+                f"name, lit_gelu.activations.register('my_activation')({self.name.rpartition('.')[2]}), and use that name."
+            )
+        return str(self)
+
+
+def parse_text(text: str) -> tuple[bool, str, dict[str, PlainValue]]:
+    """Split the text of a spec into its parts.
+
+    Args:
+        text: ``name``, ``name(...)`` or ``opaque:path(...)``.
+
+    Returns:
+        Whether it is opaque, the name as written, and the arguments.
+
+    Raises:
+        ActivationSpecError: If the text does not follow the grammar.
+
+    Example:
+        >>> parse_text("torch.nn.ELU(alpha=0.5)")
+        (False, 'torch.nn.ELU', {'alpha': 0.5})
+    """
+    match = _TEXT.fullmatch(text)
+    if match is None:
+        raise ActivationSpecError(f"Cannot read {text!r} as an activation. Write {_GRAMMAR}.")
+    opaque, name, arguments = match.groups()
+    return bool(opaque), name, parse_arguments(arguments or "", text)
+
+
+def parse_arguments(arguments: str, text: str) -> dict[str, PlainValue]:
+    """Read ``keyword=value, ...``.
+
+    Args:
+        arguments: What stands between the parentheses.
+        text: The whole text, for the error message.
+
+    Returns:
+        The values by keyword, in the order written.
+
+    Raises:
+        ActivationSpecError: If it is no list of keyword arguments with literal values.
+
+    Example:
+        >>> parse_arguments("mu=0, sigma=1.5", "gaussian_gelu(mu=0, sigma=1.5)")
+        {'mu': 0, 'sigma': 1.5}
+    """
+    try:
+        call = ast.parse(f"f({arguments})", mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise ActivationSpecError(f"Cannot read the arguments of {text!r}. Write {_GRAMMAR}.") from error
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
+        raise ActivationSpecError(f"Cannot read {text!r} as one activation. Write {_GRAMMAR}.")
+    if call.args or any(argument.arg is None for argument in call.keywords):
+        raise ActivationSpecError(f"{text!r} has an argument without a keyword. Write {_GRAMMAR}.")
+    return {str(argument.arg): _evaluate(argument.value, text) for argument in call.keywords}
+
+
+def _evaluate(node: ast.expr, text: str) -> PlainValue:
+    """Turn a literal's syntax tree into its value; nothing is executed."""
+    match node:
+        case ast.Constant(value=None | bool() | int() | float() | str() as value):
+            return value
+        case ast.Name(id="inf"):
+            return math.inf
+        case ast.UnaryOp(op=ast.USub() | ast.UAdd() as sign, operand=operand):
+            number = _evaluate(operand, text)
+            if isinstance(number, (int, float)) and not isinstance(number, bool):
+                return -number if isinstance(sign, ast.USub) else number
+        case ast.Tuple(elts=elements) | ast.List(elts=elements):
+            return tuple(_evaluate(element, text) for element in elements)
+    raise ActivationSpecError(
+        f"{text!r} has a value that is no literal. Accepted: numbers, inf, quoted strings, True, False, None and tuples of these."
+    )
+
+
+def _checked_keyword(key: object, name: str) -> str:
+    """Return a keyword that the text form can hold."""
+    if not isinstance(key, str) or not _KEYWORD.fullmatch(key) or keyword.iskeyword(key) or key in _RESERVED:
+        raise ActivationSpecError(
+            f"{key!r} cannot be an argument of {name!r}: a keyword is a Python identifier in ASCII, and not one of {sorted(_RESERVED)}."
+        )
+    return key
+
+
+def _plain(value: object, key: object, name: str) -> PlainValue:
+    """Return ``value`` as plain data of Python's own types (``numpy.float64`` becomes ``float``)."""
+    match value:
+        case None | bool():
+            return value
+        case int():
+            return int(value)
+        case float() if not math.isnan(value):
+            return float(value)
+        case str():
+            return str.__str__(value)
+        case tuple() | list():
+            return tuple(_plain(element, key, name) for element in value)
+    raise ActivationSpecError(
+        f"{key}={value!r} cannot be an argument of {name!r} in a spec. Accepted: None, bool, int, float (not NaN), str and tuples "
+        "of these. Build the module yourself if it needs another kind of value."
+    )
+
+
+def _literal(value: PlainValue) -> str:
+    """Print a value so that `parse` reads the same value."""
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_literal, value))}{',' if len(value) == 1 else ''})"
+    return repr(value)

@@ -1,0 +1,15 @@
+"""What can go wrong when activations are swapped."""
+
+from lit_gelu.errors import LitGeluError
+
+
+class SwapError(LitGeluError, ValueError):
+    """A swap that cannot be made; nothing was changed."""
+
+
+class NoMatchError(SwapError):
+    """A target that matches no activation site; the message lists the sites."""
+
+
+class SwapConflictError(SwapError):
+    """Two targets that claim one site."""
