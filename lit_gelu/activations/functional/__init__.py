@@ -1,1 +1,84 @@
-"""functional."""
+"""Activations as pure functions: each with its first and second derivative in closed form, one family per file.
+
+For every name ``NAME(x, **parameters)`` is the function and ``NAME_derivative(x, order, **parameters)`` its derivative
+of order 1 or 2 with respect to ``x``. They are the reference for values: accuracy comes first, tails, infinities and
+16-bit floats included (bounds and measured errors: ``docs/numerics.md``). Autograd in both modes, ``torch.func`` and
+``torch.compile`` go through them.
+"""
+
+from lit_gelu.activations.functional.dispatch import derivative
+from lit_gelu.activations.functional.elu import celu, celu_derivative, elu, elu_derivative, selu, selu_derivative
+from lit_gelu.activations.functional.gaussian_gelu import gaussian_gelu, gaussian_gelu_derivative
+from lit_gelu.activations.functional.gelu import gelu, gelu_derivative
+from lit_gelu.activations.functional.hard_swish import hard_swish, hard_swish_derivative
+from lit_gelu.activations.functional.mish import mish, mish_derivative
+from lit_gelu.activations.functional.piecewise_linear import (
+    identity,
+    identity_derivative,
+    leaky_relu,
+    leaky_relu_derivative,
+    prelu,
+    prelu_derivative,
+    relu,
+    relu6,
+    relu6_derivative,
+    relu_derivative,
+)
+from lit_gelu.activations.functional.sigmoid import (
+    hard_sigmoid,
+    hard_sigmoid_derivative,
+    sigmoid,
+    sigmoid_derivative,
+    tanh,
+    tanh_derivative,
+)
+from lit_gelu.activations.functional.softplus import log_sigmoid, log_sigmoid_derivative, softplus, softplus_derivative
+from lit_gelu.activations.functional.squared_relu import relu2, relu2_derivative
+from lit_gelu.activations.functional.swish import silu, silu_derivative, swish, swish_derivative
+from lit_gelu.activations.functional.zero_identity_map import zero_identity_map, zero_identity_map_derivative
+
+__all__ = [
+    "celu",
+    "celu_derivative",
+    "derivative",
+    "elu",
+    "elu_derivative",
+    "gaussian_gelu",
+    "gaussian_gelu_derivative",
+    "gelu",
+    "gelu_derivative",
+    "hard_sigmoid",
+    "hard_sigmoid_derivative",
+    "hard_swish",
+    "hard_swish_derivative",
+    "identity",
+    "identity_derivative",
+    "leaky_relu",
+    "leaky_relu_derivative",
+    "log_sigmoid",
+    "log_sigmoid_derivative",
+    "mish",
+    "mish_derivative",
+    "prelu",
+    "prelu_derivative",
+    "relu",
+    "relu2",
+    "relu2_derivative",
+    "relu6",
+    "relu6_derivative",
+    "relu_derivative",
+    "selu",
+    "selu_derivative",
+    "sigmoid",
+    "sigmoid_derivative",
+    "silu",
+    "silu_derivative",
+    "softplus",
+    "softplus_derivative",
+    "swish",
+    "swish_derivative",
+    "tanh",
+    "tanh_derivative",
+    "zero_identity_map",
+    "zero_identity_map_derivative",
+]

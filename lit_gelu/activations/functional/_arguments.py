@@ -1,0 +1,147 @@
+"""What every function of this folder does with its arguments: the checks, and the dtype in which it computes."""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Concatenate, ParamSpec
+
+import torch
+from torch import Tensor
+
+from lit_gelu.activations.errors import ActivationArgumentError
+
+Parameters = ParamSpec("Parameters")
+
+# 16-bit floats are computed in float32 and rounded once, at the end.
+OPERATION_DTYPES = {
+    torch.float16: torch.float32,
+    torch.bfloat16: torch.float32,
+    torch.float32: torch.float32,
+    torch.float64: torch.float64,
+}
+
+
+def elementwise(
+    function: Callable[Concatenate[Tensor, Parameters], Tensor],
+) -> Callable[Concatenate[Tensor, Parameters], Tensor]:
+    """Make a function of a float32 or float64 tensor one of any floating tensor, computed in the operation dtype.
+
+    Args:
+        function: Takes a tensor ``x`` in its operation dtype, and parameters that are numbers or tensors.
+
+    Returns:
+        The same function for ``x`` in float16, bfloat16, float32 or float64; the result has the dtype of ``x``. Tensor
+        parameters are converted to the operation dtype.
+
+    """
+
+    @functools.wraps(function)
+    def computed(x: Tensor, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Tensor:
+        if not isinstance(x, Tensor) or x.dtype not in OPERATION_DTYPES:
+            raise ActivationArgumentError(_not_floating(function.__name__, x))
+        dtype = OPERATION_DTYPES[x.dtype]
+        arguments = [_converted(value, dtype) for value in args]
+        keywords = {name: _converted(value, dtype) for name, value in kwargs.items()}
+        return function(x.to(dtype), *arguments, **keywords).to(x.dtype)  # type: ignore[arg-type]
+
+    return computed
+
+
+def _converted(value: object, dtype: torch.dtype) -> object:
+    """Return a floating tensor in ``dtype`` and anything else as it is."""
+    return value.to(dtype) if isinstance(value, Tensor) and value.is_floating_point() else value
+
+
+def _not_floating(name: str, x: object) -> str:
+    """Return a message: what was given instead of a floating tensor, and what to do about it."""
+    accepted = ", ".join(str(dtype).removeprefix("torch.") for dtype in OPERATION_DTYPES)
+    if not isinstance(x, Tensor):
+        return f"{name}: x is a {type(x).__name__}. It must be a torch.Tensor of {accepted}: use torch.as_tensor(x)."
+    given = str(x.dtype).removeprefix("torch.")
+    return (
+        f"{name}: x has dtype {given}. It must be one of {accepted}: convert it first, for example x.to(torch.float32)."
+    )
+
+
+def check_order(name: str, order: int) -> None:
+    """Refuse an order of differentiation that has no closed form here.
+
+    Args:
+        name: The function that was called.
+        order: The order.
+
+    Raises:
+        ActivationArgumentError: If it is neither 1 nor 2.
+    """
+    if order not in {1, 2}:
+        raise ActivationArgumentError(
+            f"{name}: order={order!r} is not available. Use 1 or 2; for more, differentiate order 2 by torch.func."
+        )
+
+
+def check_positive(name: str, parameter: str, value: float | Tensor) -> None:
+    """Refuse a number that is not positive; a tensor is not looked at, which would wait for the device.
+
+    Args:
+        name: The function that was called.
+        parameter: The name of the parameter.
+        value: Its value.
+
+    Raises:
+        ActivationArgumentError: If it is a number and not above zero.
+    """
+    if not isinstance(value, Tensor) and not value > 0:
+        raise ActivationArgumentError(f"{name}: {parameter}={value!r} is not accepted. Give a positive number.")
+
+
+def per_channel(name: str, parameter: str, value: float | Tensor, x: Tensor) -> float | Tensor:
+    """Shape a parameter so that it is broadcast over every dimension of ``x`` but the channels, as ``F.prelu`` does.
+
+    Args:
+        name: The function that was called.
+        parameter: The name of the parameter.
+        value: A number, a tensor with one element, or a tensor of shape ``(channels,)``.
+        x: Input; its channels are dimension 1.
+
+    Returns:
+        The number, or a tensor that can be broadcast with ``x``.
+
+    Raises:
+        ActivationArgumentError: If the tensor has neither one element nor one for each channel.
+    """
+    if not isinstance(value, Tensor):
+        return value
+    if value.numel() == 1:
+        return value.reshape(())
+    channels = x.shape[1] if x.dim() > 1 else 1
+    if value.dim() != 1 or value.shape[0] != channels:
+        raise ActivationArgumentError(
+            f"{name}: {parameter} has shape {tuple(value.shape)} and x {tuple(x.shape)}. Give a number, a tensor with "
+            f"one element, or one of shape ({channels},): one value for each channel, which is dimension 1 of x."
+        )
+    return value.reshape(-1, *[1] * (x.dim() - 2))
+
+
+def largest(x: Tensor) -> float:
+    """Return the largest finite value of the dtype of ``x``.
+
+    Args:
+        x: A floating tensor.
+
+    Returns:
+        For float64 1.797...e308.
+    """
+    return torch.finfo(x.dtype).max
+
+
+def keep_nan(x: Tensor, value: Tensor) -> Tensor:
+    """Return ``value``, but NaN where ``x`` is: a comparison with NaN is false, so ``torch.where`` alone would lose it.
+
+    Args:
+        x: Input of the function.
+        value: Result, shaped like ``x``.
+
+    Returns:
+        A tensor like ``x``.
+    """
+    return torch.where(torch.isnan(x), math.nan, value)

@@ -1,0 +1,161 @@
+"""The normal and the logistic distribution, and their products with ``x``, without underflow, overflow or ``inf * 0``.
+
+Three rules hold for every function of this folder that is built on an exponential:
+
+* No difference from one: ``Phi(u) = erfc(-u / sqrt 2) / 2``, and ``s(-u)`` is computed by itself. ``1 + erf`` and
+  ``1 - s`` lose all digits in the tail, as torch's own ``F.gelu`` and ``special.ndtr`` do (``docs/numerics.md``).
+* A tail ``a exp(-t)`` is computed as ``(a h) h`` with ``h = exp(-t / 2)``: the factor ``exp(-t)`` alone would be
+  subnormal, with few digits, where the product is not.
+* Arguments are clamped to where ``h`` is 0 in every dtype, so that nothing infinite is multiplied by 0, neither in the
+  value nor in what autograd (either mode) computes of it.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from lit_gelu.activations.functional._arguments import largest
+
+SQRT_HALF = math.sqrt(0.5)
+INVERSE_SQRT_TWO_PI = 1.0 / math.sqrt(2.0 * math.pi)
+
+# exp(-u**2 / 4) and exp(-u / 2) are 0 in float64 from 54.6 and 1490.3 on, in float32 earlier.
+NORMAL_LIMIT = 64.0
+LOGISTIC_LIMIT = 1500.0
+
+# Below it Phi comes from its asymptotic series. There Phi is still a normal number, and the first term left out is
+# below half a unit in the last place.
+NORMAL_TAIL = {torch.float32: -12.0, torch.float64: -30.0}
+
+
+def normal_density_root(u: Tensor) -> Tensor:
+    """Return ``h = exp(-u**2 / 4)``, so that ``phi(u) = h * h / sqrt(2 pi)``.
+
+    Args:
+        u: Within ``NORMAL_LIMIT``.
+
+    Returns:
+        A tensor like ``u``.
+    """
+    return torch.exp(-0.25 * u * u)
+
+
+def times_normal_density(factor: Tensor, u: Tensor) -> Tensor:
+    """Return ``factor * phi(u)``.
+
+    Args:
+        factor: Finite.
+        u: Within ``NORMAL_LIMIT``.
+
+    Returns:
+        The product, which underflows only if it is itself too small.
+    """
+    root = normal_density_root(u)
+    return (INVERSE_SQRT_TWO_PI * factor * root) * root
+
+
+def normal_cdf(u: Tensor) -> Tensor:
+    """Return ``Phi(u)``.
+
+    Args:
+        u: Any real number.
+
+    Returns:
+        A tensor like ``u``.
+    """
+    return 0.5 * torch.erfc(-SQRT_HALF * u)
+
+
+def times_normal_cdf(x: Tensor, u: Tensor) -> Tensor:
+    """Return ``x * Phi(u)``.
+
+    Below ``NORMAL_TAIL`` it uses ``Phi(u) = -phi(u) / u * (1 - 1/u**2 + 3/u**4 - 15/u**6 ...)``; source: Abramowitz and
+    Stegun, equation 26.2.12.
+
+    Args:
+        x: Finite.
+        u: Within ``NORMAL_LIMIT``.
+
+    Returns:
+        The product, which underflows only if it is itself too small.
+    """
+    start = NORMAL_TAIL[u.dtype]
+    tail = u.clamp(max=start)
+    inverse_square = 1.0 / (tail * tail)
+    series = torch.ones_like(tail)
+    for odd in (15, 13, 11, 9, 7, 5, 3, 1):
+        series = 1.0 - odd * inverse_square * series
+    return torch.where(u < start, times_normal_density(-x / tail * series, tail), x * normal_cdf(u))
+
+
+def opened_normal_gate(x: Tensor, u: Tensor) -> Tensor:
+    """Return ``x * Phi(u)`` for any ``x`` and ``u``: exactly ``x`` where the gate is open, 0 where it is shut.
+
+    Args:
+        x: Any value, infinities included.
+        u: Any value, infinities included.
+
+    Returns:
+        A tensor like ``x``.
+    """
+    finite = x.clamp(-largest(x), largest(x))
+    return torch.where(u > NORMAL_LIMIT, x, times_normal_cdf(finite, u.clamp(-NORMAL_LIMIT, NORMAL_LIMIT)))
+
+
+def decay(u: Tensor) -> Tensor:
+    """Return ``h = exp(-|u| / 2)``; the derivative at 0 is that of ``exp(-u / 2)``, where ``torch.abs`` would give 0.
+
+    Args:
+        u: Within ``LOGISTIC_LIMIT``.
+
+    Returns:
+        A tensor like ``u``.
+    """
+    return torch.exp(0.5 * torch.where(u < 0, u, -u))
+
+
+def times_logistic(x: Tensor | float, u: Tensor) -> Tensor:
+    """Return ``x * s(u)`` with ``s(u) = 1 / (1 + exp(-u))``.
+
+    Args:
+        x: Finite, or infinite where ``s(u)`` is not 0.
+        u: Within ``LOGISTIC_LIMIT``.
+
+    Returns:
+        The product, which underflows only if it is itself too small.
+    """
+    root = decay(u)
+    shutting = torch.where(u < 0, root, 1.0)
+    return (x * shutting / (1.0 + root * root)) * shutting
+
+
+def times_logistic_density(factor: Tensor | float, u: Tensor) -> Tensor:
+    """Return ``factor * s(u) * s(-u)``.
+
+    Args:
+        factor: Finite.
+        u: Within ``LOGISTIC_LIMIT``.
+
+    Returns:
+        The product, which underflows only if it is itself too small.
+    """
+    root = decay(u)
+    half = root / (1.0 + root * root)
+    return (factor * half) * half
+
+
+def opened_logistic_gate(x: Tensor, u: Tensor) -> Tensor:
+    """Return ``x * s(u)`` for any ``x`` and ``u``: exactly ``x`` where the gate is open, 0 where it is shut.
+
+    Args:
+        x: Any value, infinities included.
+        u: Any value, infinities included.
+
+    Returns:
+        A tensor like ``x``.
+    """
+    shut_or_open = u.abs() > LOGISTIC_LIMIT
+    finite = torch.where(shut_or_open, x.clamp(-largest(x), largest(x)), x)
+    gated = times_logistic(finite, u.clamp(-LOGISTIC_LIMIT, LOGISTIC_LIMIT))
+    return torch.where(u > LOGISTIC_LIMIT, x, gated)

@@ -1,0 +1,90 @@
+# ruff: noqa: DOC502 - what is listed under Raises is raised by the checks in _arguments.py
+"""Mish."""
+
+import torch
+from torch import Tensor
+
+from lit_gelu.activations.functional._arguments import check_order, elementwise, largest
+from lit_gelu.activations.functional._gates import LOGISTIC_LIMIT, decay, times_logistic
+
+
+@elementwise
+def mish(x: Tensor) -> Tensor:
+    """Mish: ``f(x) = x tanh(log(1 + exp(x)))``.
+
+    Computed from ``e = exp(-|x|)``: ``tanh(softplus(x))`` is ``(1 + 2 e) / (1 + 2 e + 2 e**2)`` right of 0 and
+    ``e (e + 2) / (e (e + 2) + 2)`` left of it.
+
+    Source: Misra 2019, "Mish: A Self Regularized Non-Monotonic Activation Function" (arXiv 1908.08681), equation 1.
+
+    Args:
+        x: Any shape; float16, bfloat16, float32 or float64.
+
+    Returns:
+        A tensor like ``x``. ``f(inf) = inf`` and ``f(-inf) = 0``.
+
+    Raises:
+        ActivationArgumentError: If ``x`` is not a floating tensor.
+
+    Example:
+        >>> import torch
+        >>> mish(torch.tensor([-1.0, 0.0, 1.0]))
+        tensor([-0.3034,  0.0000,  0.8651])
+    """
+    u = x.clamp(-LOGISTIC_LIMIT, LOGISTIC_LIMIT)
+    finite = x.clamp(-largest(x), largest(x))
+    return torch.where(x > LOGISTIC_LIMIT, x, _times_gate(finite, u))
+
+
+@elementwise
+def mish_derivative(x: Tensor, order: int = 1) -> Tensor:
+    """First or second derivative of `mish`.
+
+    With ``w = tanh(log(1 + exp(x)))`` and ``d = w' = s(x) (1 - w**2)``: ``f' = w + x d`` and
+    ``f'' = d (2 + x (s(-x) - 2 w s(x)))``.
+
+    Args:
+        x: Any shape; float16, bfloat16, float32 or float64.
+        order: 1 or 2.
+
+    Returns:
+        A tensor like ``x``. ``f'(inf) = 1``, ``f'(-inf) = 0`` and ``f''(+-inf) = 0``.
+
+    Raises:
+        ActivationArgumentError: If ``x`` is not a floating tensor or ``order`` neither 1 nor 2.
+
+    Example:
+        >>> import torch
+        >>> x = torch.tensor([-1.0, 0.0, 1.0])
+        >>> mish_derivative(x), mish_derivative(x, order=2)
+        (tensor([0.0592, 0.6000, 1.0490]), tensor([0.3497, 0.6400, 0.1847]))
+    """
+    check_order("mish_derivative", order)
+    u = x.clamp(-LOGISTIC_LIMIT, LOGISTIC_LIMIT)
+    gate = _times_gate(1.0, u)
+    if order == 1:
+        return gate + _times_gate_slope(u, u)
+    return _times_gate_slope(2.0 + u * (times_logistic(1.0, -u) - 2.0 * gate * times_logistic(1.0, u)), u)
+
+
+def _denominator(e: Tensor, u: Tensor) -> Tensor:
+    """Return the common denominator of the gate and its slope, for ``e = exp(-|u|)``."""
+    return torch.where(u < 0, e * (e + 2.0) + 2.0, 1.0 + 2.0 * e * (1.0 + e))
+
+
+def _times_gate(factor: Tensor | float, u: Tensor) -> Tensor:
+    """Return ``factor * tanh(softplus(u))``."""
+    root = decay(u)
+    e = root * root
+    shutting = torch.where(u < 0, root, 1.0)
+    fraction = torch.where(u < 0, e + 2.0, 1.0 + 2.0 * e) / _denominator(e, u)
+    return (factor * shutting * fraction) * shutting
+
+
+def _times_gate_slope(factor: Tensor, u: Tensor) -> Tensor:
+    """Return ``factor`` times the derivative of ``tanh(softplus(u))``."""
+    root = decay(u)
+    e = root * root
+    vanishing = torch.where(u < 0, root, e)
+    fraction = 4.0 * (1.0 + e) / _denominator(e, u) ** 2
+    return (factor * vanishing * fraction) * vanishing
