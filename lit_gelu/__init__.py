@@ -1,6 +1,7 @@
 """Activation functions for PyTorch Lightning: choose, swap, measure and export them to ONNX.
 
-``lit_gelu.activations``, ``lit_gelu.surgery`` and ``lit_gelu.curvature`` need torch alone and are imported with this package;
+``lit_gelu.activations``, ``lit_gelu.surgery`` and ``lit_gelu.curvature`` need torch alone and are imported with this
+package;
 ``lit_gelu.data``, ``lit_gelu.tasks``, ``lit_gelu.callbacks`` and ``lit_gelu.export`` are imported when first used.
 """
 
@@ -11,7 +12,7 @@ from types import ModuleType
 from lit_gelu import activations, curvature, surgery
 
 __version__ = version("lit-gelu")
-__all__ = ["__version__", "activations", "callbacks", "curvature", "data", "export", "surgery", "tasks"]
+__all__ = ["__version__", "activations", "curvature", "surgery"]
 
 _ON_FIRST_USE = frozenset({"callbacks", "data", "export", "tasks"})
 
@@ -24,4 +25,4 @@ def __getattr__(name: str) -> ModuleType:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *_ON_FIRST_USE})

@@ -41,7 +41,7 @@ def write_atomically(path: str | os.PathLike[str]) -> Iterator[Path]:
     temporary = _reserve(target)
     try:
         yield temporary
-        os.replace(temporary, target)
+        temporary.replace(target)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -49,7 +49,9 @@ def write_atomically(path: str | os.PathLike[str]) -> Iterator[Path]:
 def _reserve(target: Path) -> Path:
     """Make an empty temporary file beside ``target``, or say why that cannot be done."""
     if target.is_dir():
-        raise UnwritablePathError(f"Cannot write {str(target)!r}: it is a folder. Give a path that ends in a file name.")
+        raise UnwritablePathError(
+            f"Cannot write {str(target)!r}: it is a folder. Give a path that ends in a file name."
+        )
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.stem}-", suffix=target.suffix)

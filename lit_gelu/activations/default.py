@@ -9,7 +9,7 @@ from lit_gelu.activations.registry import ActivationRegistry
 
 
 class _DefaultRegistry(ActivationRegistry):
-    """One in a process: a copy of it is itself, and in another process it becomes the one there, with what was added."""
+    """One in a process: a copy is itself, and in another process it becomes the one there, with what was added."""
 
     def __copy__(self) -> Self:
         return self

@@ -2,12 +2,12 @@
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import Tensor, nn
 
-from lit_gelu.activations.errors import ActivationArgumentError
+from lit_gelu.activations.errors import ActivationArgumentError, ActivationSpecError
 from lit_gelu.activations.info import ActivationFacts
 from lit_gelu.activations.modules.function import FunctionActivation
 from lit_gelu.activations.spec import ActivationSpec
@@ -30,6 +30,14 @@ class ReadAttributes:
     names: tuple[str, ...]
 
     def __call__(self, module: nn.Module) -> dict[str, Any]:
+        """Read them.
+
+        Args:
+            module: An instance of the class.
+
+        Returns:
+            The arguments by name.
+        """
         return {name: getattr(module, name) for name in self.names}
 
 
@@ -40,8 +48,8 @@ class ModuleForm:
     Args:
         type: The class; a subclass may compute something else and does not count.
         read: From an instance to the arguments of its spec.
-        live: From an instance to the arguments of ``function`` and ``derivative``: the parameters as they are now, which
-            training may have moved. ``None``: the same as ``read``, without ``inplace``.
+        live: From an instance to the arguments of ``function`` and ``derivative``: the parameters as they are now,
+            which training may have moved. ``None``: the same as ``read``, without ``inplace``.
     """
 
     type: type[nn.Module]
@@ -70,6 +78,14 @@ class FunctionBuilder:
     name: str
 
     def __call__(self, **kwargs: Any) -> nn.Module:
+        """Build it.
+
+        Args:
+            **kwargs: Arguments of the function after the first.
+
+        Returns:
+            The module.
+        """
         return FunctionActivation(self.function, self.name, kwargs)
 
 
@@ -80,9 +96,9 @@ class ActivationEntry:
     Args:
         name: Canonical name.
         build: From keyword arguments to a new module.
-        signature_of: The callable whose signature says which keywords exist; ``None`` means ``build``.
         function: ``f(x, **arguments)``; ``None`` means the module itself.
-        derivative: ``f'`` or ``f''`` in closed form, called ``derivative(x, order, **arguments)``; ``None`` means autograd.
+        derivative: ``f'`` or ``f''`` in closed form, called ``derivative(x, order, **arguments)``; ``None`` means
+            autograd.
         facts: What is stated of it, or a callable from the arguments to that.
         aliases: Other names.
         modules: The module classes that are this activation.
@@ -93,7 +109,6 @@ class ActivationEntry:
 
     name: str
     build: Callable[..., nn.Module]
-    signature_of: Callable[..., Any] | None = None
     function: Callable[..., Tensor] | None = None
     derivative: Callable[..., Tensor] | None = None
     facts: ActivationFacts | Callable[..., ActivationFacts] = field(default_factory=ActivationFacts)
@@ -105,12 +120,14 @@ class ActivationEntry:
 
     @property
     def parameters(self) -> dict[str, inspect.Parameter]:
-        """The keywords that a spec may give, with their defaults; ``device`` and ``dtype`` are not the spec's matter."""
+        """The keywords that a spec may give, with their defaults; ``device`` and ``dtype`` are not its matter."""
         skip_first = isinstance(self.build, FunctionBuilder)
-        target = self.build.function if isinstance(self.build, FunctionBuilder) else self.signature_of or self.build
+        target = self.build.function if isinstance(self.build, FunctionBuilder) else self.build
         parameters = list(inspect.signature(target).parameters.values())[int(skip_first) :]
         keyword_kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-        return {p.name: p for p in parameters if p.kind in keyword_kinds and p.name not in {"device", "dtype", "generator"}}
+        return {
+            p.name: p for p in parameters if p.kind in keyword_kinds and p.name not in {"device", "dtype", "generator"}
+        }
 
     def facts_for(self, arguments: dict[str, Any]) -> ActivationFacts:
         """Return the stated facts for given arguments.
@@ -138,8 +155,8 @@ class ActivationEntry:
         """Check keyword arguments against the signature and drop those that equal their defaults.
 
         Args:
-            arguments: What a spec gives. ``inplace`` is accepted by every activation, as in timm, so that one can stand for
-                another; where there is no in-place form it is dropped.
+            arguments: What a spec gives. ``inplace`` is accepted by every activation, as in timm, so that one can
+                stand for another; where there is no in-place form it is dropped.
 
         Returns:
             The arguments that differ from their defaults.
@@ -161,6 +178,39 @@ class ActivationEntry:
         return {key: value for key, value in arguments.items() if value != accepted[key].default}
 
 
+def entry_for(name: str, target: Any, aliases: tuple[str, ...], registered_by: str) -> ActivationEntry:
+    """Make the row of a module class or of a plain function.
+
+    Args:
+        name: Its name.
+        target: The class or function.
+        aliases: Other names.
+        registered_by: Who registers it.
+
+    Returns:
+        The row.
+
+    Raises:
+        ActivationSpecError: If it is neither a module class nor a function, or an instance where a class is wanted.
+
+    Example:
+        >>> entry_for("softsign", nn.Softsign, (), "me").modules[0].type.__name__
+        'Softsign'
+    """
+    if isinstance(target, nn.Module) or not callable(target):
+        raise ActivationSpecError(
+            f"{name!r}: cannot register {target!r}. Give a torch.nn.Module class or a function from tensor to tensor."
+        )
+    if isinstance(target, type) and issubclass(target, nn.Module):
+        entry = ActivationEntry(name, target, aliases=aliases, registered_by=registered_by)
+        form = ModuleForm(target, ReadAttributes(tuple(entry.parameters)))
+        return replace(entry, modules=(form,))
+    builder = FunctionBuilder(target, ActivationSpec(name).name)
+    return ActivationEntry(
+        name, builder, function=target, functions=((target, ()),), aliases=aliases, registered_by=registered_by
+    )
+
+
 def _check_type(name: str, parameter: inspect.Parameter, value: object) -> None:
     """Refuse a value whose type cannot be that of the parameter's default."""
     default = parameter.default
@@ -170,5 +220,6 @@ def _check_type(name: str, parameter: inspect.Parameter, value: object) -> None:
     if not isinstance(value, expected) or (isinstance(value, bool) and not isinstance(default, bool)):
         kind = "a number" if isinstance(default, float) else f"of type {type(default).__name__}"
         raise ActivationArgumentError(
-            f"{name!r}: {parameter.name}={value!r} is not accepted; it must be {kind}, such as {parameter.name}={default!r}."
+            f"{name!r}: {parameter.name}={value!r} is not accepted; it must be {kind}, such as "
+            f"{parameter.name}={default!r}."
         )

@@ -63,8 +63,8 @@ class ActivationShape:
 class ActivationInfo(ActivationFacts, ActivationShape):
     """Everything the registry knows of one activation with given arguments.
 
-    It has the fields of `ActivationFacts`, stated by the author, and of `ActivationShape`, computed; the computed ones are
-    ``None`` for what is not elementwise.
+    It has the fields of `ActivationFacts`, stated by the author, and of `ActivationShape`, computed; the computed ones
+    are ``None`` for what is not elementwise.
 
     Args:
         spec: The activation, in canonical form.

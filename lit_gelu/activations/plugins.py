@@ -57,8 +57,8 @@ class PluginLoader:
         if not self._pending:
             return
         with self._lock:
-            if not self._pending:
-                return
+            if not self._pending:  # another thread was first
+                return  # type: ignore[unreachable]
             self._pending = False  # first: plugins look names up while they load
             if os.environ.get(SWITCH, "1").lower() in {"0", "false", "off", "no"}:
                 return
@@ -83,8 +83,8 @@ def _load(entry_point: EntryPoint, registry: "ActivationRegistry") -> None:
             registry.register(entry_point.name)(loaded)
     except Exception as error:  # noqa: BLE001 - whatever somebody else's package raises must not take ours down
         warnings.warn(
-            f"The activation {entry_point.name!r} of {description} could not be loaded: {type(error).__name__}: {error}. The others "
-            f"work. Upgrade or uninstall that distribution, or set {SWITCH}=0 to load no plugins.",
+            f"The activation {entry_point.name!r} of {description} could not be loaded: {type(error).__name__}: "
+            f"{error}. The others work. Upgrade or uninstall that distribution, or set {SWITCH}=0 to load no plugins.",
             stacklevel=2,
         )
     finally:

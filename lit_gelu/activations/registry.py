@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from lit_gelu.activations import plugins, resolution
 from lit_gelu.activations.analysis import shape_of
-from lit_gelu.activations.entry import ActivationEntry, FunctionBuilder, ModuleForm, ReadAttributes
+from lit_gelu.activations.entry import ActivationEntry, entry_for
 from lit_gelu.activations.errors import ActivationSpecError, DuplicateActivationError, UnknownActivationError
 from lit_gelu.activations.info import ActivationFacts, ActivationInfo
 from lit_gelu.activations.modules.function import FunctionActivation
@@ -25,12 +25,13 @@ Registered = TypeVar("Registered", bound=Callable[..., Any])
 class ActivationRegistry:
     """Names of activations, and what stands behind them.
 
-    A *spec* is any of: a text (``"gelu"``, ``"leaky_relu(negative_slope=0.2)"``), a mapping (``{"name": "gelu",
-    "approximate": "tanh"}`` or ``{"class_path": "torch.nn.ELU", "init_args": {"alpha": 0.5}}``), an `ActivationSpec`, a module
-    class, a function from tensor to tensor, or a module, which is copied. Every call of `create` gives a new module.
+    A *spec* is any of: a text (``"gelu"``, ``"leaky_relu(negative_slope=0.2)"``), a mapping
+    (``{"name": "gelu", "approximate": "tanh"}`` or ``{"class_path": "torch.nn.ELU", "init_args": {"alpha": 0.5}}``), an
+    `ActivationSpec`, a module class, a function from tensor to tensor, or a module, which is copied. Every call of
+    `create` gives a new module.
 
-    Names are in lower case and are looked up without regard to case. Registries can be pickled and copied, and used from
-    several threads.
+    Names are in lower case and are looked up without regard to case. Registries can be pickled and copied, and used
+    from several threads.
 
     Args:
         entries: The rows to start with; by default those of this package.
@@ -52,7 +53,7 @@ class ActivationRegistry:
         self._layers: list[dict[str, ActivationEntry]] = [{}]  # the last one wins; `scope` adds one for its duration
         self._plugins = plugins.PluginLoader(enabled=entry_points)
         if entries is None:
-            from lit_gelu.activations.catalog import ENTRIES  # noqa: PLC0415 - the catalog's files import this package
+            from lit_gelu.activations.catalog import ENTRIES
 
             entries = ENTRIES
         for entry in entries:
@@ -229,7 +230,9 @@ class ActivationRegistry:
         """
         canonical = self.resolve(spec)
         if canonical.opaque:
-            raise ActivationSpecError(f"{canonical.name!r} was never registered, so nothing is known of it. Register it first.")
+            raise ActivationSpecError(
+                f"{canonical.name!r} was never registered, so nothing is known of it. Register it first."
+            )
         entry = self.entry(canonical.name)
         facts = entry.facts_for(canonical.arguments)
         shape = vars(shape_of(self.create(canonical), facts.kinks, registry=self)) if facts.elementwise else {}
@@ -350,36 +353,3 @@ class ActivationRegistry:
         self._lock = threading.RLock()
         self._layers = state["layers"]
         self._plugins = state["plugins"]
-
-
-def entry_for(name: str, target: Callable[..., Any], aliases: tuple[str, ...], registered_by: str) -> ActivationEntry:
-    """Make the row of a module class or of a plain function.
-
-    Args:
-        name: Its name.
-        target: The class or function.
-        aliases: Other names.
-        registered_by: Who registers it.
-
-    Returns:
-        The row.
-
-    Raises:
-        ActivationSpecError: If it is neither a module class nor a function, or an instance where a class is wanted.
-
-    Example:
-        >>> entry_for("softsign", nn.Softsign, (), "me").modules[0].type.__name__
-        'Softsign'
-    """
-    if isinstance(target, nn.Module) or not callable(target):
-        raise ActivationSpecError(
-            f"{name!r}: cannot register {target!r}. Give a torch.nn.Module class or a function from tensor to tensor."
-        )
-    if isinstance(target, type) and issubclass(target, nn.Module):
-        entry = ActivationEntry(name, target, aliases=aliases, registered_by=registered_by)
-        form = ModuleForm(target, ReadAttributes(tuple(entry.parameters)))
-        return replace(entry, modules=(form,))
-    builder = FunctionBuilder(target, ActivationSpec(name).name)
-    return ActivationEntry(
-        name, builder, function=target, functions=((target, ()),), aliases=aliases, registered_by=registered_by
-    )

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from lit_gelu.activations.registry import ActivationRegistry
 
 ACCEPTED = (
-    "a text such as \"gelu(approximate='tanh')\", a mapping {'name': ...} or {'class_path': ..., 'init_args': ...}, an ActivationSpec, "
-    "a torch.nn.Module class, a function from tensor to tensor, or a torch.nn.Module"
+    "a text such as \"gelu(approximate='tanh')\", a mapping {'name': ...} or {'class_path': ..., 'init_args': ...}, "
+    "an ActivationSpec, a torch.nn.Module class, a function from tensor to tensor, or a torch.nn.Module"
 )
 
 
@@ -74,7 +74,8 @@ def _merge(name: str, first: Mapping[str, Any], second: Mapping[str, Any]) -> di
 def _of_module(registry: "ActivationRegistry", module: nn.Module, kwargs: dict[str, Any]) -> Recipe:
     if kwargs:
         raise ActivationArgumentError(
-            f"{type(module).__name__} is a module already, so {', '.join(kwargs)} cannot be set. Give its class or its name."
+            f"{type(module).__name__} is a module already, so {', '.join(kwargs)} cannot be set. Give its class or "
+            "its name."
         )
     return Recipe(registry.spec_of(module), lambda: copy.deepcopy(module))
 
@@ -124,7 +125,9 @@ def _of_mapping(registry: "ActivationRegistry", mapping: Mapping[str, Any], kwar
         return _of_spec(registry, spec, kwargs)
     if rest:
         raise ActivationSpecError(f"{', '.join(map(repr, rest))} stands beside 'class_path'. Put it into 'init_args'.")
-    return _of_callable(registry, import_object(mapping["class_path"]), _merge(mapping["class_path"], init_args, kwargs))
+    return _of_callable(
+        registry, import_object(mapping["class_path"]), _merge(mapping["class_path"], init_args, kwargs)
+    )
 
 
 def _of_callable(registry: "ActivationRegistry", target: Callable[..., Any], kwargs: dict[str, Any]) -> Recipe:
@@ -222,4 +225,6 @@ def import_object(path: object) -> Any:
     try:
         return getattr(importlib.import_module(module_path), name)
     except (ImportError, AttributeError, ValueError) as error:
-        raise ActivationSpecError(f"Cannot import {path!r}: {error}. Is the package installed and the name right?") from error
+        raise ActivationSpecError(
+            f"Cannot import {path!r}: {error}. Is the package installed and the name right?"
+        ) from error

@@ -22,9 +22,9 @@ _RESERVED = frozenset({"name", "class_path", "init_args"})
 class ActivationSpec:
     """An activation written down: ``name(keyword=value, ...)``.
 
-    Two specs are equal when name, arguments and ``opaque`` are. ``str(spec)`` is the text that a checkpoint, a YAML file
-    or a log line holds, and ``ActivationSpec.parse(str(spec)) == spec``. Whether the name exists is not checked here:
-    `ActivationRegistry.resolve` does that, fills in presets and drops arguments that equal their defaults.
+    Two specs are equal when name, arguments and ``opaque`` are. ``str(spec)`` is the text that a checkpoint, a YAML
+    file or a log line holds, and ``ActivationSpec.parse(str(spec)) == spec``. Whether the name exists is not checked
+    here: `ActivationRegistry.resolve` does that, fills in presets and drops arguments that equal their defaults.
 
     Args:
         name: A registered name in lower case, or, for what was never registered, the dotted path of its class.
@@ -54,7 +54,9 @@ class ActivationSpec:
 
     def _checked_name(self) -> str:
         if not isinstance(self.name, str):
-            raise ActivationSpecError(f"An activation's name is a string, not {type(self.name).__name__} ({self.name!r}).")
+            raise ActivationSpecError(
+                f"An activation's name is a string, not {type(self.name).__name__} ({self.name!r})."
+            )
         if self.opaque:
             if not re.fullmatch(r"[^\s()]+", self.name):
                 raise ActivationSpecError(f"{self.name!r} is no name: spaces and parentheses are not allowed in it.")
@@ -62,7 +64,8 @@ class ActivationSpec:
         name = self.name.strip().lower()
         if not _NAME.fullmatch(name):
             raise ActivationSpecError(
-                f"{self.name!r} is no activation name. A name is made of letters, digits and underscores; write {_GRAMMAR}."
+                f"{self.name!r} is no activation name. A name is made of letters, digits and underscores; write "
+                f"{_GRAMMAR}."
             )
         return name
 
@@ -143,8 +146,8 @@ class ActivationSpec:
         """
         if self.opaque:
             raise OpaqueActivationError(
-                f"{self.name!r} was never registered, so a checkpoint cannot say how to build it again. Register it under a "
-                f"name, lit_gelu.activations.register('my_activation')({self.name.rpartition('.')[2]}), and use that name."
+                f"{self.name!r} was never registered, so a checkpoint cannot say how to build it again. Register it: "
+                f"lit_gelu.activations.register('my_activation')({self.name.rpartition('.')[2]}), and use that name."
             )
         return str(self)
 
@@ -214,7 +217,8 @@ def _evaluate(node: ast.expr, text: str) -> PlainValue:
         case ast.Tuple(elts=elements) | ast.List(elts=elements):
             return tuple(_evaluate(element, text) for element in elements)
     raise ActivationSpecError(
-        f"{text!r} has a value that is no literal. Accepted: numbers, inf, quoted strings, True, False, None and tuples of these."
+        f"{text!r} has a value that is no literal. Accepted: numbers, inf, quoted strings, True, False, None and "
+        "tuples of these."
     )
 
 
@@ -222,7 +226,8 @@ def _checked_keyword(key: object, name: str) -> str:
     """Return a keyword that the text form can hold."""
     if not isinstance(key, str) or not _KEYWORD.fullmatch(key) or keyword.iskeyword(key) or key in _RESERVED:
         raise ActivationSpecError(
-            f"{key!r} cannot be an argument of {name!r}: a keyword is a Python identifier in ASCII, and not one of {sorted(_RESERVED)}."
+            f"{key!r} cannot be an argument of {name!r}: a keyword is a Python identifier in ASCII, and not one of "
+            f"{sorted(_RESERVED)}."
         )
     return key
 
@@ -241,8 +246,8 @@ def _plain(value: object, key: object, name: str) -> PlainValue:
         case tuple() | list():
             return tuple(_plain(element, key, name) for element in value)
     raise ActivationSpecError(
-        f"{key}={value!r} cannot be an argument of {name!r} in a spec. Accepted: None, bool, int, float (not NaN), str and tuples "
-        "of these. Build the module yourself if it needs another kind of value."
+        f"{key}={value!r} cannot be an argument of {name!r} in a spec. Accepted: None, bool, int, float (not NaN), "
+        "str and tuples of these. Build the module yourself if it needs another kind of value."
     )
 
 

@@ -49,7 +49,9 @@ class SkippedSite:
 
 @dataclass
 class SwapReport:
-    """What `lit_gelu.surgery.swap` did. ``print(report)`` gives one line a site, ``len(report)`` counts the swapped ones.
+    """What `lit_gelu.surgery.swap` did.
+
+    ``print(report)`` gives one line a site, ``len(report)`` counts the swapped ones.
 
     Args:
         rows: The sites that were swapped.

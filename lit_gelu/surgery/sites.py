@@ -22,8 +22,8 @@ class ActivationSite:
         name: Its fully qualified name; empty for the model itself.
         module: The module.
         spec: Its canonical spec.
-        role: ``"gate"`` for sigmoid, hard sigmoid and tanh, which mostly gate another value; such a site is swapped only if
-            it is named in full, by its class or by its activation.
+        role: ``"gate"`` for sigmoid, hard sigmoid and tanh, which mostly gate another value; such a site is swapped
+            only if it is named in full, by its class or by its activation.
         aliases: The module's other fully qualified names, if it stands in several places.
     """
 
@@ -65,7 +65,9 @@ def find_sites(
         [('1', 'relu', 'activation'), ('3', 'sigmoid', 'gate')]
     """
     if input_sample is not None:
-        raise NotAvailableYetError("not available yet: input_sample. Leave it out; activation modules are found without it.")
+        raise NotAvailableYetError(
+            "not available yet: input_sample. Leave it out; activation modules are found without it."
+        )
     if not isinstance(model, nn.Module):
         raise SwapError(f"find_sites takes a torch.nn.Module, not {type(model).__name__}.")
     registry = registry or activations.registry

@@ -82,7 +82,8 @@ class SwapPlan:
         for replacement in self.replacements:
             if self.model.get_submodule(replacement.site.name) is not replacement.module:
                 raise SwapError(
-                    f"Cannot undo: {replacement.site.name!r} has been given another module since. Undo the later swap first."
+                    f"Cannot undo: {replacement.site.name!r} has been given another module since. Undo the later "
+                    "swap first."
                 )
         for replacement in self.replacements:
             _put(self.model, replacement.site, replacement.site.module)
@@ -97,14 +98,14 @@ def swap(
 ) -> SwapReport:
     """Give activation sites of a model other activations, in place.
 
-    Nothing is changed unless all of it can be. A replaced module's names, hooks, train/eval flag, device and dtype carry
-    over to the new one; a module that stands in several places is replaced in all of them by one new module.
+    Nothing is changed unless all of it can be. A replaced module's names, hooks, train/eval flag, device and dtype
+    carry over to the new one; a module that stands in several places is replaced in all of them by one new module.
 
     Args:
         model: Any module.
-        targets: From target to spec. A target is a shell-style pattern over fully qualified names, ``"class:dotted.path"``,
-            ``"activation:spec"``, a module class, or ``by_activation(spec)``. Patterns leave gates alone unless they are
-            the site's name in full.
+        targets: From target to spec. A target is a shell-style pattern over fully qualified names,
+            ``"class:dotted.path"``, ``"activation:spec"``, a module class, or ``by_activation(spec)``. Patterns leave
+            gates alone unless they are the site's name in full.
         input_sample: Not available yet: it will find functional calls.
         registry: Where names are looked up; by default `lit_gelu.activations.registry`.
 
@@ -181,7 +182,8 @@ def _claims(
         for site in matching:
             if site.name in claimed:
                 raise SwapConflictError(
-                    f"{site.name!r} is claimed by {claimed[site.name][0]} and by {selector}. Let only one of them match it."
+                    f"{site.name!r} is claimed by {claimed[site.name][0]} and by {selector}. Let only one of them "
+                    "match it."
                 )
             claimed[site.name] = (selector, site, wanted)
     return [(site, wanted) for _, site, wanted in claimed.values()]
@@ -208,7 +210,9 @@ def describe_sites(sites: list[ActivationSite]) -> str:
 def _check(site: ActivationSite, spec: ActivationSpec, registry: ActivationRegistry) -> None:
     """Refuse what cannot stand at an activation's place."""
     if site.name == "":
-        raise SwapError("The model is itself the activation, so it cannot be replaced in place. Build the new one with create().")
+        raise SwapError(
+            "The model is itself the activation, so it cannot be replaced in place. Build the new one with create()."
+        )
     if not spec.opaque and not registry.entry(spec.name).facts_for(spec.arguments).elementwise:
         raise SwapError(f"{spec} is not elementwise, so it cannot stand at {site.name!r}: it would change the shape.")
 

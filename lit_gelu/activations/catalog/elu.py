@@ -18,7 +18,7 @@ SELU_SCALE = 1.0507009873554804934193349852946
 def _elu_facts(alpha: float = 1.0, **_: Any) -> ActivationFacts:
     return ActivationFacts(
         formula="x if x > 0 else alpha (exp(x) - 1)",
-        reference="Clevert, Unterthiner and Hochreiter 2016, Fast and Accurate Deep Network Learning by ELUs (arXiv 1511.07289)",
+        reference="Clevert, Unterthiner and Hochreiter 2016, Exponential Linear Units (arXiv 1511.07289)",
         smoothness=1 if alpha == 1 else 0,
         asymptotes=(f"{-alpha}", "x"),
         kinks=() if alpha == 1 else ((0.0, 1.0 - alpha),),

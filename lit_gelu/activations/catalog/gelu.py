@@ -1,5 +1,6 @@
 """GELU: exact, and the paper's two approximations, which have names of their own as well."""
 
+import functools
 from typing import Any
 
 from torch import nn
@@ -54,9 +55,8 @@ def _sigmoid_form(_: nn.Module) -> dict[str, Any]:
 def _preset(name: str, approximate: str, aliases: tuple[str, ...]) -> ActivationEntry:
     """Make the row of a form's own name; it takes no arguments."""
     preset = ActivationSpec.of("gelu", approximate=approximate)
-    return ActivationEntry(
-        name, nn.GELU, signature_of=lambda: None, aliases=aliases, preset=preset, registered_by=REGISTERED_BY
-    )
+    build = functools.partial(build_gelu, approximate)  # bound by position, so that no argument is left to give
+    return ActivationEntry(name, build, aliases=aliases, preset=preset, registered_by=REGISTERED_BY)
 
 
 ENTRIES = (
@@ -71,8 +71,6 @@ ENTRIES = (
         functions=((F.gelu, ()),),
         registered_by=REGISTERED_BY,
     ),
-    _preset(
-        "gelu_tanh", "tanh", ("gelu_new", "gelu_fast", "gelu_accurate", "gelu_pytorch_tanh", "gelu_python_tanh")
-    ),
+    _preset("gelu_tanh", "tanh", ("gelu_new", "gelu_fast", "gelu_accurate", "gelu_pytorch_tanh", "gelu_python_tanh")),
     _preset("gelu_sigmoid", "sigmoid", ("quick_gelu",)),
 )

@@ -40,9 +40,7 @@ def derivative(activation: Any, x: Tensor, order: int = 1, *, registry: "Activat
     """
     if isinstance(order, bool) or order not in (0, 1, 2):
         raise ActivationArgumentError(f"order={order!r} is not accepted: 0 is f itself, 1 and 2 are its derivatives.")
-    if registry is None:
-        from lit_gelu.activations.default import registry  # noqa: PLC0415 - the registry itself imports this package
-
+    registry = registry or _default_registry()
     module = activation if isinstance(activation, nn.Module) else registry.create(activation).to(x)
     entry = registry.entry_of(module)
     form = entry.form_of(module) if entry is not None else None
@@ -52,6 +50,13 @@ def derivative(activation: Any, x: Tensor, order: int = 1, *, registry: "Activat
     if entry is not None and order > 0 and entry.derivative is not None:
         return entry.derivative(x, order, **arguments)
     return _by_autograd(module, x, order)
+
+
+def _default_registry() -> "ActivationRegistry":
+    """Import it when it is needed: the registry itself imports this package."""
+    from lit_gelu.activations.default import registry
+
+    return registry
 
 
 def _by_autograd(module: nn.Module, x: Tensor, order: int) -> Tensor:
@@ -72,7 +77,8 @@ def _nth_derivative(function: Callable[[Tensor], Tensor], order: int) -> Callabl
         y = _nth_derivative(function, order - 1)(x)
         if y.shape != x.shape:
             raise ActivationArgumentError(
-                f"The activation turns shape {tuple(x.shape)} into {tuple(y.shape)}; only elementwise activations have a derivative here."
+                f"The activation turns shape {tuple(x.shape)} into {tuple(y.shape)}; only elementwise activations "
+                "have a derivative here."
             )
         return y.sum()
 

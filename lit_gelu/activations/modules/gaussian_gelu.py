@@ -7,16 +7,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
 
 from lit_gelu.activations.errors import ActivationArgumentError
-from lit_gelu.activations.functional import gaussian_gelu
+from lit_gelu.activations.functional.gaussian_gelu import gaussian_gelu
 from lit_gelu.activations.modules.swish import positive_number
 
 
 class GaussianGELU(nn.Module):
     """``f(x) = x Phi((x - mu) / sigma)``, elementwise, any shape and floating dtype.
 
-    ``mu = 0, sigma = 1`` is GELU; ``sigma -> 0`` with ``mu = 0`` is ReLU. With ``mu = 0`` it is ``sigma GELU(x / sigma)``,
-    so torch's kernel is called. Learned parameters: ``mu`` as it is, ``sigma = sigma_0 exp(log_scale)`` with ``log_scale``
-    starting at 0, which keeps it positive and starts it at exactly ``sigma_0``.
+    ``mu = 0, sigma = 1`` is GELU; ``sigma -> 0`` with ``mu = 0`` is ReLU. With ``mu = 0`` it is
+    ``sigma GELU(x / sigma)``, so torch's kernel is called. Learned parameters: ``mu_0 + mu_offset`` and
+    ``sigma_0 exp(log_scale)``, both parameters starting at 0: sigma stays positive and starts at exactly ``sigma_0``.
 
     Source: Hendrycks and Gimpel 2016, "Gaussian Error Linear Units (GELUs)" (arXiv 1606.08415), section 2.
 

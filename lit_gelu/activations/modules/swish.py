@@ -27,16 +27,18 @@ def positive_number(name: str, value: float) -> float:
         2.0
     """
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not (0 < value < math.inf):
-        raise ActivationArgumentError(f"{name}={value!r} is not accepted: give a positive finite number, such as {name}=1.0.")
+        raise ActivationArgumentError(
+            f"{name}={value!r} is not accepted: give a positive finite number, such as {name}=1.0."
+        )
     return float(value)
 
 
 class Swish(nn.Module):
     """``f(x) = x sigmoid(beta x)``, elementwise, any shape and floating dtype.
 
-    ``beta = 1`` is SiLU (torch's kernel is called); ``beta -> 0`` is ``x / 2``, ``beta -> inf`` is ReLU. A learned slope is
-    kept positive: ``beta = beta_0 exp(log_scale)`` with the parameter ``log_scale`` starting at 0, so that it starts at
-    exactly ``beta_0`` and weight decay pulls it back there.
+    ``beta = 1`` is SiLU (torch's kernel is called); ``beta -> 0`` is ``x / 2``, ``beta -> inf`` is ReLU. A learned
+    slope is kept positive: ``beta = beta_0 exp(log_scale)`` with the parameter ``log_scale`` starting at 0, so that it
+    starts at exactly ``beta_0`` and weight decay pulls it back there.
 
     Source: Ramachandran, Zoph and Le 2017, "Searching for Activation Functions" (arXiv 1710.05941), section 4.
 
