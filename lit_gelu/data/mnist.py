@@ -67,8 +67,9 @@ class MNISTData(InMemoryDataModule):
         try:
             MNIST(self.root, download=True)
         except (RuntimeError, URLError, OSError) as error:
+            reason = " ".join(str(error).split())  # torchvision's message has one line per mirror
             raise DataNotFoundError(
-                f"MNIST could not be downloaded to {str(self.folder)!r}: {error}. Check the network and that the "
+                f"MNIST could not be downloaded to {str(self.folder)!r}: {reason}. Check the network and that the "
                 "folder may be written to, or put the files there."
             ) from error
 

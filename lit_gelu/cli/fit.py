@@ -1,0 +1,165 @@
+"""``lit-gelu fit``, ``validate``, ``test``, ``predict``: LightningCLI with this package's tasks, data and callbacks."""
+
+import pickle
+import sys
+import warnings
+from typing import Any
+
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI, SaveConfigCallback
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
+
+# LightningCLI finds a class by its short name (`--trainer.callbacks ActivationSwap`) once it is imported.
+import lit_gelu.callbacks  # noqa: F401
+from lit_gelu.data import DigitsData
+from lit_gelu.errors import LitGeluError
+from lit_gelu.tasks import MNISTClassifier
+
+TRAINER = {"max_epochs": 20, "log_every_n_steps": 10, "default_root_dir": "runs"}
+
+EXAMPLES = {
+    "fit": """\
+examples:
+  lit-gelu fit                                      MNISTClassifier with GELU (tanh form) on the bundled digits
+  lit-gelu fit --model.activation relu --trainer.max_epochs 5
+  lit-gelu fit --model.activation "leaky_relu(negative_slope=0.2)" --data MNISTData --data.download true
+  lit-gelu fit --model MNISTClassifier --model.keep 0.5 --data DigitsData --data.batch_size 64
+  lit-gelu fit --config examples/mnist_gelu.yaml --seed_everything 1
+  lit-gelu fit --print_config > my.yaml             every option with its value, to edit and pass to --config
+""",
+    "validate": """\
+examples:
+  lit-gelu validate --ckpt_path runs/digits_gelu/version_0/checkpoints/last.ckpt
+""",
+    "test": """\
+examples:
+  lit-gelu test --ckpt_path runs/digits_gelu/version_0/checkpoints/last.ckpt
+  lit-gelu test --config examples/mnist_gelu.yaml --ckpt_path runs/mnist_gelu/version_0/checkpoints/last.ckpt
+""",
+    "predict": """\
+Predictions go to the callbacks: add one of Lightning's BasePredictionWriter to trainer.callbacks to keep them.
+
+examples:
+  lit-gelu predict --ckpt_path last.ckpt --trainer.callbacks+ my_package.MyWriter
+""",
+}
+
+
+class RunError(LitGeluError):
+    """A configuration that Lightning refuses, or a checkpoint that cannot be read."""
+
+
+class NewFolderConfig(SaveConfigCallback):
+    """Saves the configuration beside the logs, and says how to go on where a run's is there already."""
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Save ``config.yaml``.
+
+        Args:
+            trainer: The trainer.
+            pl_module: The model.
+            stage: ``"fit"``, ``"validate"``, ``"test"`` or ``"predict"``.
+
+        Raises:
+            RunError: If the folder holds the configuration of another run.
+        """
+        try:
+            super().setup(trainer, pl_module, stage)
+        except RuntimeError as error:
+            raise RunError(
+                f"{trainer.log_dir!r} holds a run already ({self.config_filename}), and nothing is overwritten. Give "
+                "another --trainer.default_root_dir, or a logger without a fixed version."
+            ) from error
+
+
+class LitGeluCLI(LightningCLI):
+    """LightningCLI whose model and data have defaults, and which can be called from Python with arguments.
+
+    Args:
+        args: The arguments, sub-command first.
+    """
+
+    def __init__(self, args: list[str]) -> None:
+        super().__init__(
+            save_config_callback=NewFolderConfig,
+            trainer_defaults=dict(TRAINER),
+            seed_everything_default=0,  # the same command gives the same run
+            parser_kwargs={name: {"epilog": text} for name, text in EXAMPLES.items()},
+            args=args,
+        )
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """Set the default model and data.
+
+        Args:
+            parser: The parser of a sub-command.
+        """
+        parser.set_defaults({
+            "model": {"class_path": f"lit_gelu.tasks.{MNISTClassifier.__name__}"},
+            "data": {"class_path": f"lit_gelu.data.{DigitsData.__name__}"},
+        })
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
+        """Parse the arguments; Lightning's own method warns wherever ``sys.argv`` is not empty.
+
+        Args:
+            parser: The parser.
+            args: The arguments.
+        """
+        self.config = parser.parse_args(args)
+
+    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
+        """Make the Trainer; it raises plain errors for values that it does not take.
+
+        Args:
+            **kwargs: Arguments beside those of the configuration.
+
+        Returns:
+            The Trainer.
+
+        Raises:
+            RunError: If a value is not accepted.
+        """
+        try:
+            return super().instantiate_trainer(**kwargs)
+        except (ValueError, TypeError, ImportError) as error:
+            raise RunError(f"the Trainer does not accept its configuration: {error}") from error
+
+    def _parse_ckpt_path(self) -> None:
+        try:
+            super()._parse_ckpt_path()
+        except (RuntimeError, EOFError, KeyError, pickle.UnpicklingError) as error:
+            path = self.config[self.config.subcommand].ckpt_path
+            raise RunError(f"{str(path)!r} cannot be read as a checkpoint: {error}") from error
+
+    def after_fit(self) -> None:
+        """Say where the checkpoint and the logs are."""
+        if not self.trainer.is_global_zero:
+            return
+        callback = self.trainer.checkpoint_callback
+        checkpoint = getattr(callback, "last_model_path", "") or getattr(callback, "best_model_path", "")
+        if checkpoint:
+            sys.stdout.write(f"Checkpoint: {checkpoint}\n")
+        if self.trainer.log_dir:
+            sys.stdout.write(f"Logs: {self.trainer.log_dir}\n")
+
+
+def run(arguments: list[str]) -> int:
+    """Run a sub-command of LightningCLI.
+
+    Args:
+        arguments: The sub-command and its arguments.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        RunError: If Lightning refuses the configuration.
+    """
+    # torch 2.15 deprecates a pytree name that lightning 2.6 uses: nothing that the user could mend.
+    warnings.filterwarnings("ignore", category=FutureWarning, module=r"lightning\.pytorch\.utilities\._pytree")
+    try:
+        LitGeluCLI(arguments)
+    except MisconfigurationException as error:
+        raise RunError(str(error)) from error
+    return 0

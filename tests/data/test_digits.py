@@ -1,0 +1,72 @@
+"""DigitsData against scikit-learn's own arrays."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from sklearn.datasets import load_digits
+
+from lit_gelu.data import DigitsData
+from lit_gelu.data.digits import enlarge
+
+
+@pytest.fixture(scope="module")
+def data():
+    data = DigitsData()
+    data.setup()
+    return data
+
+
+def sets(data):
+    return data.train_set, data.val_set, data.test_set
+
+
+def test_counts_shapes_dtypes_and_range(data):
+    assert [len(part) for part in sets(data)] == [1257, 180, 360]
+    assert len(data.train_dataloader()) == 39
+    for part in sets(data):
+        assert part.images.shape == (len(part), 1, 28, 28)
+        assert part.images.dtype == torch.float32
+        assert part.labels.dtype == torch.int64
+        assert part.images.min() == 0
+        assert part.images.max() == 1
+
+
+def test_every_digit_is_in_exactly_one_set_with_its_label(data):
+    digits = load_digits()
+    everything = enlarge(torch.from_numpy(digits.images).float()).flatten(1).numpy()
+    ours = torch.cat([part.images for part in sets(data)]).flatten(1).numpy()
+    our_labels = torch.cat([part.labels for part in sets(data)]).numpy()
+    assert len(ours) == len(everything) == 1797
+    # Sorting rows puts the two in the same order whatever the split did.
+    np.testing.assert_array_equal(ours[np.lexsort(ours.T)], everything[np.lexsort(everything.T)])
+    np.testing.assert_array_equal(our_labels[np.lexsort(ours.T)], digits.target[np.lexsort(everything.T)])
+
+
+def test_the_split_is_stratified(data):
+    shares = np.bincount(load_digits().target) / 1797
+    for part in sets(data):
+        counts = part.labels.bincount(minlength=10).numpy()
+        np.testing.assert_allclose(counts, shares * len(part), atol=1)
+
+
+def test_the_split_does_not_depend_on_the_seed(data):
+    torch.manual_seed(1)
+    np.random.seed(1)  # noqa: NPY002 - the generator that scikit-learn would use
+    again = DigitsData(batch_size=7)
+    again.setup()
+    for ours, other in zip(sets(data), sets(again), strict=True):
+        assert torch.equal(ours.images, other.images)
+        assert torch.equal(ours.labels, other.labels)
+
+
+def test_enlarging_agrees_with_pillow():
+    images = load_digits().images[:20].astype(np.float32)
+    enlarged = enlarge(torch.from_numpy(images)).squeeze(1).numpy()
+    for image, ours in zip(images, enlarged, strict=True):
+        reference = Image.fromarray(image / 16).resize((28, 28), Image.Resampling.BILINEAR)
+        np.testing.assert_allclose(ours, np.asarray(reference), atol=1e-6)
+
+
+def test_hyperparameters_are_recorded():
+    assert dict(DigitsData(batch_size=64).hparams) == {"batch_size": 64}

@@ -1,0 +1,141 @@
+"""The data module that the small sets share, on a data set made here."""
+
+import pickle
+
+import pytest
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
+
+from lit_gelu.data import DataArgumentError, DataError, InMemoryDataModule, InMemoryImages
+
+
+def images(first: int, count: int) -> InMemoryImages:
+    """Images of one pixel; pixel and label are the sample's number."""
+    numbers = torch.arange(first, first + count)
+    return InMemoryImages(numbers.float().reshape(-1, 1, 1, 1), numbers)
+
+
+class Numbers(InMemoryDataModule):
+    """23 training samples, 5 for validation, 7 for testing."""
+
+    def __init__(self, batch_size=4):
+        super().__init__(batch_size)
+        self.reads = []
+
+    def load_train_and_val(self):
+        self.reads.append("train")
+        return images(0, 23), images(100, 5)
+
+    def load_test(self):
+        self.reads.append("test")
+        return images(200, 7)
+
+
+def labels_of(loader):
+    batches = list(loader)
+    for pixels, labels in batches:
+        assert torch.equal(pixels.flatten(), labels.float())
+    return [labels.tolist() for _, labels in batches]
+
+
+def test_training_batches_are_shuffled_anew_and_the_last_smaller_one_is_dropped():
+    data = Numbers()
+    data.setup("fit")
+    loader = data.train_dataloader()
+    torch.manual_seed(0)
+    first, second = labels_of(loader), labels_of(loader)
+    torch.manual_seed(0)
+    assert labels_of(loader) == first
+    assert first != second
+    for epoch in (first, second):
+        assert [len(batch) for batch in epoch] == [4] * 5
+        assert len({label for batch in epoch for label in batch}) == 20
+
+
+@pytest.mark.parametrize(
+    ("stage", "loader", "first", "count"),
+    [("validate", "val", 100, 5), ("test", "test", 200, 7), ("predict", "predict", 200, 7)],
+)
+def test_evaluation_batches_are_all_samples_in_order(stage, loader, first, count):
+    data = Numbers()
+    data.setup(stage)
+    batches = labels_of(getattr(data, f"{loader}_dataloader")())
+    assert [label for batch in batches for label in batch] == list(range(first, first + count))
+
+
+def test_the_loaders_are_plain_ones_that_lightning_can_give_another_sampler():
+    data = Numbers()
+    data.setup()
+    train, val = data.train_dataloader(), data.val_dataloader()
+    assert type(train) is type(val) is DataLoader
+    assert isinstance(train.sampler, RandomSampler)
+    assert isinstance(val.sampler, SequentialSampler)
+    pickle.loads(pickle.dumps(train))  # worker processes and spawned ranks need it
+
+
+def test_reads_only_what_a_stage_needs_and_only_once():
+    data = Numbers()
+    for stage in ("fit", "validate", "fit"):
+        data.setup(stage)
+    assert data.reads == ["train"]
+    data.setup(None)
+    assert data.reads == ["train", "test"]
+
+
+def test_loader_before_setup_says_what_to_call():
+    with pytest.raises(DataError, match=r"Numbers has not read its data yet: call setup\('fit'\) first"):
+        Numbers().train_dataloader()
+
+
+@pytest.mark.parametrize("batch_size", [0, -1, 2.0, "4", True, None])
+def test_refuses_batch_sizes_that_are_no_positive_integers(batch_size):
+    with pytest.raises(DataArgumentError, match="batch_size="):
+        Numbers(batch_size)
+
+
+def test_refuses_a_batch_larger_than_the_training_set():
+    data = Numbers(batch_size=24)
+    data.setup("test")
+    with pytest.raises(DataArgumentError, match=r"batch_size=24 is larger than the training set \(23 samples\)"):
+        data.setup("fit")
+
+
+class Recorder(LightningModule):
+    """Writes down the labels it gets, in a file per rank."""
+
+    def __init__(self, folder):
+        super().__init__()
+        self.folder = folder
+        self.weight = torch.nn.Parameter(torch.zeros(()))
+
+    def training_step(self, batch, batch_index):
+        with (self.folder / f"{self.global_rank}.txt").open("a") as file:
+            file.write(f"{self.current_epoch} {' '.join(map(str, batch[1].tolist()))}\n")
+        return self.weight * batch[0].sum()
+
+    def validation_step(self, batch, batch_index):
+        pass
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.0)
+
+
+def test_two_ranks_share_an_epoch(tmp_path):
+    trainer = Trainer(
+        accelerator="cpu",
+        strategy="ddp_fork",
+        devices=2,
+        max_epochs=2,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    trainer.fit(Recorder(tmp_path), datamodule=Numbers())
+    rows = [[line.split() for line in (tmp_path / f"{rank}.txt").read_text().splitlines()] for rank in range(2)]
+    for epoch in "01":
+        seen = [[label for row in rank if row[0] == epoch for label in row[1:]] for rank in rows]
+        assert [len(labels) for labels in seen] == [12, 12]  # 23 samples padded to 24, three batches of 4 a rank
+        assert len(set(seen[0]) | set(seen[1])) == 23
+    assert [row[1:] for row in rows[0] if row[0] == "0"] != [row[1:] for row in rows[0] if row[0] == "1"]

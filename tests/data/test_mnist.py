@@ -1,0 +1,154 @@
+"""MNISTData on files made here, and on the real ones where LIT_GELU_DATA names them."""
+
+import gzip
+import os
+import struct
+from pathlib import Path
+from urllib.error import URLError
+
+import numpy as np
+import pytest
+import torch
+import torchvision
+
+from lit_gelu.data import CorruptDataError, DataNotFoundError, MNISTData
+
+FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+
+
+def content(name: str) -> bytes:
+    """A file of the right form: image i is filled with i % 256, its label is i % 10."""
+    samples = 60_000 if name.startswith("train") else 10_000
+    numbers = np.arange(samples)
+    if "labels" in name:
+        return struct.pack(">HBBI", 0, 8, 1, samples) + (numbers % 10).astype(np.uint8).tobytes()
+    header = struct.pack(">HBB3I", 0, 8, 3, samples, 28, 28)
+    return header + np.repeat((numbers % 256).astype(np.uint8), 784).tobytes()
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A folder with the four files unpacked; tests do not change it."""
+    root = tmp_path_factory.mktemp("mnist")
+    folder = root / "MNIST" / "raw"
+    folder.mkdir(parents=True)
+    for name in FILES:
+        (folder / name).write_bytes(content(name))
+    return root
+
+
+@pytest.fixture
+def copied(made, tmp_path):
+    """A folder of links to the same files, to be spoilt."""
+    folder = tmp_path / "MNIST" / "raw"
+    folder.mkdir(parents=True)
+    for name in FILES:
+        (folder / name).symlink_to(made / "MNIST" / "raw" / name)
+    return tmp_path
+
+
+def replace(root: Path, name: str, with_bytes: bytes) -> None:
+    file = root / "MNIST" / "raw" / name
+    file.unlink()
+    file.write_bytes(with_bytes)
+
+
+def test_split_scaling_shapes_and_dtypes(made):
+    data = MNISTData(made)
+    data.prepare_data()
+    data.setup()
+    parts = (data.train_set, data.val_set, data.test_set)
+    assert [len(part) for part in parts] == [55_000, 5_000, 10_000]
+    for part, first in zip(parts, (5_000, 0, 0), strict=True):
+        numbers = torch.arange(first, first + len(part))
+        assert part.images.shape == (len(part), 1, 28, 28)
+        assert part.images.dtype == torch.float32
+        assert torch.equal(part.labels, numbers % 10)
+        pixels = (numbers % 256).float() / 255
+        assert torch.equal(part.images, pixels.reshape(-1, 1, 1, 1).expand(-1, 1, 28, 28))
+    assert len(data.train_dataloader()) == 429
+
+
+def test_packed_files_are_read_and_nothing_is_written(tmp_path):
+    folder = tmp_path / "MNIST" / "raw"
+    folder.mkdir(parents=True)
+    for name in FILES:
+        (folder / f"{name}.gz").write_bytes(gzip.compress(content(name), compresslevel=1))
+    before = sorted(file.name for file in folder.iterdir())
+    folder.chmod(0o500)
+    try:
+        data = MNISTData(tmp_path, download=True)
+        data.prepare_data()
+        data.setup("test")
+    finally:
+        folder.chmod(0o700)
+    assert torch.equal(data.test_set.labels, torch.arange(10_000) % 10)
+    assert sorted(file.name for file in folder.iterdir()) == before
+
+
+def test_missing_files_are_named_with_the_remedies(copied):
+    (copied / "MNIST" / "raw" / FILES[2]).unlink()
+    with pytest.raises(DataNotFoundError, match=r"missing: t10k-images-idx3-ubyte, .*LIT_GELU_DATA.*download=True"):
+        MNISTData(copied).prepare_data()
+
+
+def test_failed_download(tmp_path, monkeypatch):
+    def fail(*arguments, **options):
+        raise URLError("no route to host")
+
+    monkeypatch.setattr(torchvision.datasets.mnist, "download_and_extract_archive", fail)
+    with pytest.raises(DataNotFoundError, match=r"could not be downloaded to .*Check the network"):
+        MNISTData(tmp_path / "new", download=True).prepare_data()
+
+
+def test_download_into_a_folder_that_cannot_be_made(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataNotFoundError, match="could not be downloaded"):
+        MNISTData(tmp_path / "file", download=True).prepare_data()
+
+
+def test_truncated_file(copied):
+    replace(copied, FILES[0], content(FILES[0])[:-1])
+    data = MNISTData(copied)
+    data.prepare_data()
+    with pytest.raises(CorruptDataError, match=r"train-images-idx3-ubyte' is truncated"):
+        data.setup("fit")
+    data.setup("test")
+
+
+def test_label_above_nine(copied):
+    replace(copied, FILES[3], content(FILES[3])[:-1] + bytes([10]))
+    with pytest.raises(CorruptDataError, match=r"holds the label 10; MNIST's are 0 to 9"):
+        MNISTData(copied).setup("test")
+
+
+def test_root_comes_from_the_argument_then_the_environment_then_data(monkeypatch):
+    monkeypatch.setenv("LIT_GELU_DATA", "elsewhere")
+    assert MNISTData("here").folder == Path("here/MNIST/raw")
+    assert MNISTData().folder == Path("elsewhere/MNIST/raw")
+    monkeypatch.delenv("LIT_GELU_DATA")
+    assert MNISTData().folder == Path("data/MNIST/raw")
+
+
+def test_the_place_of_the_files_is_no_hyperparameter():
+    assert dict(MNISTData("here", batch_size=64).hparams) == {"batch_size": 64}
+
+
+@pytest.mark.realdata
+@pytest.mark.skipif("LIT_GELU_DATA" not in os.environ, reason="LIT_GELU_DATA is not set")
+def test_real_files_against_torchvision_and_known_statistics():
+    root = os.environ["LIT_GELU_DATA"]
+    data = MNISTData(root)
+    data.prepare_data()
+    data.setup()
+    reference = torchvision.datasets.MNIST(root, train=True)
+    pixels = torch.cat([data.val_set.images, data.train_set.images])
+    assert torch.equal((pixels * 255).round().to(torch.uint8).squeeze(1), reference.data)
+    assert torch.equal(torch.cat([data.val_set.labels, data.train_set.labels]), reference.targets)
+    test = torchvision.datasets.MNIST(root, train=False)
+    assert torch.equal((data.test_set.images * 255).round().to(torch.uint8).squeeze(1), test.data)
+    assert torch.equal(data.test_set.labels, test.targets)
+    # Known of the 60,000: mean .13066, standard deviation .30811, mean square .11200.
+    assert pixels.double().mean().item() == pytest.approx(0.13066, abs=5e-6)
+    assert pixels.double().std().item() == pytest.approx(0.30811, abs=5e-6)
+    assert pixels.double().square().mean().item() == pytest.approx(0.11200, abs=5e-6)

@@ -1,0 +1,167 @@
+"""What the classifiers share: metrics, and the training loss measured with noise off."""
+
+import copy
+import math
+
+import pytest
+import torch
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.loggers import CSVLogger
+from sklearn.metrics import accuracy_score, log_loss
+from torch import nn
+from torch.nn import functional
+
+from lit_gelu import activations
+from lit_gelu.data import InMemoryDataModule, InMemoryImages
+from lit_gelu.tasks import MNISTClassifier
+from lit_gelu.tasks.noise import evaluation_mode
+
+QUIET = {
+    "accelerator": "cpu",
+    "devices": 1,
+    "enable_checkpointing": False,
+    "enable_progress_bar": False,
+    "enable_model_summary": False,
+    "log_every_n_steps": 1,
+}
+
+
+class SmallData(InMemoryDataModule):
+    """Random images; the last evaluation batch is smaller than the others."""
+
+    def __init__(self):
+        super().__init__(batch_size=8)
+
+    def _random(self, seed, count):
+        generator = torch.Generator().manual_seed(seed)
+        labels = torch.randint(10, (count,), generator=generator)
+        return InMemoryImages(torch.rand(count, 1, 28, 28, generator=generator), labels)
+
+    def load_train_and_val(self):
+        return self._random(0, 24), self._random(1, 19)
+
+    def load_test(self):
+        return self._random(2, 21)
+
+
+@pytest.mark.parametrize("stage", ["val", "test"])
+def test_metrics_agree_with_scikit_learn(stage):
+    torch.manual_seed(0)
+    model, data = MNISTClassifier("elu", hidden_layers=2), SmallData()
+    trainer = Trainer(logger=False, **QUIET)
+    evaluate = trainer.validate if stage == "val" else trainer.test
+    (result,) = evaluate(model, datamodule=data, verbose=False)
+    images, labels = (data.val_set if stage == "val" else data.test_set).tensors
+    with torch.no_grad():
+        probabilities = model.double()(images.double()).softmax(1).numpy()
+    assert set(result) == {f"{stage}_loss", f"{stage}_error"}
+    expected = log_loss(labels.numpy(), probabilities, labels=list(range(10)))
+    assert result[f"{stage}_loss"] == pytest.approx(expected, rel=1e-5)
+    assert result[f"{stage}_error"] == pytest.approx(1 - accuracy_score(labels, probabilities.argmax(1)), abs=1e-7)
+
+
+def test_a_loss_that_is_no_number_is_reported_as_such():
+    model = MNISTClassifier("relu", hidden_layers=1)
+    model.output.weight.data[0, 0] = math.nan
+    (result,) = Trainer(logger=False, **QUIET).test(model, datamodule=SmallData(), verbose=False)
+    assert math.isnan(result["test_loss"])
+
+
+def test_predictions_are_the_logits_of_the_test_set():
+    model, data = MNISTClassifier("relu", hidden_layers=1), SmallData()
+    batches = Trainer(logger=False, **QUIET).predict(model, datamodule=data)
+    with torch.no_grad():
+        torch.testing.assert_close(torch.cat(batches), model(data.test_set.images))
+    assert torch.equal(model.predict_step(data.test_set.images, 0), model(data.test_set.images))
+
+
+def test_logged_names(tmp_path):
+    logger = CSVLogger(tmp_path)
+    Trainer(max_epochs=1, logger=logger, **QUIET).fit(MNISTClassifier(hidden_layers=1), datamodule=SmallData())
+    header = (tmp_path / "lightning_logs/version_0/metrics.csv").read_text().splitlines()[0].split(",")
+    assert set(header) == {"epoch", "step", "train_loss", "val_loss", "val_error"}
+    assert "activation: gelu(approximate='tanh')" in (tmp_path / "lightning_logs/version_0/hparams.yaml").read_text()
+
+
+class Witness(Callback):
+    """Before each update, computes the loss in evaluation mode on a copy; after it, what was logged."""
+
+    def __init__(self):
+        self.expected, self.logged, self.modes = [], [], []
+
+    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+        copied = copy.deepcopy(pl_module.hidden).eval(), copy.deepcopy(pl_module.output)
+        with torch.no_grad():
+            logits = copied[1](copied[0](batch[0].flatten(1)))
+        self.expected.append(functional.cross_entropy(logits, batch[1]).item())
+
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+        self.logged.append(trainer.logged_metrics["train_loss"].item())
+        self.modes.append([module.training for module in pl_module.modules()])
+
+
+def fit(model, witness):
+    torch.manual_seed(0)
+    trainer = Trainer(max_epochs=2, logger=False, callbacks=[witness], **QUIET)
+    trainer.fit(model, datamodule=SmallData())
+    return [parameter.detach().clone() for parameter in model.parameters()]
+
+
+@pytest.mark.parametrize("noise", [{"keep": 0.5}, {"activation": "zero_identity_map"}, {"activation": nn.RReLU}])
+def test_training_loss_is_measured_with_noise_off_before_the_update(noise, monkeypatch):
+    torch.manual_seed(0)
+    model = MNISTClassifier(hidden_layers=2, **noise)
+    twin = copy.deepcopy(model)
+    witness = Witness()
+    trained = fit(model, witness)
+    assert witness.logged == witness.expected
+    assert all(all(modes) for modes in witness.modes)
+
+    # The measurement leaves the training run alone: without it the weights are the same, the logged loss is noisy.
+    monkeypatch.setattr(MNISTClassifier, "is_noisy", property(lambda self: False))
+    noisy = Witness()
+    for ours, reference in zip(trained, fit(twin, noisy), strict=True):
+        assert torch.equal(ours, reference)
+    assert noisy.logged != noisy.expected
+
+
+def test_without_noise_there_is_one_forward_pass_a_step():
+    model = MNISTClassifier("elu", hidden_layers=1)
+    passes = []
+    model.output.register_forward_hook(lambda *arguments: passes.append(1))
+    witness = Witness()
+    Trainer(max_steps=3, limit_val_batches=0, logger=False, callbacks=[witness], **QUIET).fit(
+        model, datamodule=SmallData()
+    )
+    assert len(passes) == 3 + 3  # the witness's copies carry the hook along
+    assert witness.logged == witness.expected
+
+
+def test_noise_is_noticed_when_a_module_is_replaced():
+    model = MNISTClassifier("relu", hidden_layers=2)
+    assert not model.is_noisy
+    model.hidden[1].activation = activations.create("zero_identity_map")
+    assert model.is_noisy
+    model.hidden[1].activation = nn.ReLU()
+    assert not model.is_noisy
+
+
+def test_evaluation_mode_restores_what_was_frozen_even_after_an_error():
+    model = nn.Sequential(nn.Dropout(), nn.Sequential(nn.BatchNorm1d(3)).eval(), nn.Linear(3, 3))
+    before = [module.training for module in model.modules()]
+    within = []
+
+    def fail():
+        with evaluation_mode(model):
+            within.extend(module.training for module in model.modules())
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
+    assert not any(within)
+    assert [module.training for module in model.modules()] == before == [True, True, False, False, True]
+
+
+def test_noise_free_loss_carries_no_gradient():
+    model = MNISTClassifier(keep=0.5, hidden_layers=1)
+    assert not model.noise_free_loss(torch.rand(2, 1, 28, 28), torch.tensor([1, 2])).requires_grad
