@@ -1,0 +1,251 @@
+"""A module's inputs and outputs as flat, named lists of tensors."""
+
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from lit_gelu.export.errors import ExportError, ModelInputError
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of a module's ``forward``, taken apart.
+
+    Args:
+        names: Names of the tensors: the argument's name, and for nested ones the path joined with underscores.
+        tensors: The tensors, detached, on the CPU.
+        leaves: All leaves of the arguments, the tensors as ``None``.
+        structure: How the leaves make ``(args, kwargs)``.
+        positions: Where the tensors stand among the leaves.
+    """
+
+    names: tuple[str, ...]
+    tensors: tuple[Tensor, ...]
+    leaves: tuple[Any, ...]
+    structure: pytree.TreeSpec
+    positions: tuple[int, ...]
+
+    def arguments(self, tensors: Sequence[Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return ``(args, kwargs)`` with other tensors in the places of these.
+
+        Args:
+            tensors: One for each of ``names``.
+
+        Returns:
+            Arguments for ``forward``.
+        """
+        leaves = list(self.leaves)
+        for position, tensor in zip(self.positions, tensors, strict=True):
+            leaves[position] = tensor
+        args, kwargs = pytree.tree_unflatten(leaves, self.structure)
+        return args, kwargs
+
+    @property
+    def batch_size(self) -> int:
+        """The size of the first tensor's first dimension."""
+        return self.tensors[0].shape[0]
+
+    @property
+    def batched(self) -> tuple[bool, ...]:
+        """Which tensors have the batch as their first dimension: those of the first one's length."""
+        return tuple(tensor.ndim > 0 and tensor.shape[0] == self.batch_size for tensor in self.tensors)
+
+    def resized(self, batch_size: int) -> tuple[Tensor, ...]:
+        """Return the tensors with another batch size; rows are repeated or left out.
+
+        Args:
+            batch_size: The wanted size.
+
+        Returns:
+            The tensors, those without a batch dimension unchanged.
+        """
+        rows = torch.arange(batch_size) % self.batch_size
+        pairs = zip(self.tensors, self.batched, strict=True)
+        return tuple(tensor[rows] if batched else tensor for tensor, batched in pairs)
+
+
+def sample_of(model: nn.Module, input_sample: Any) -> Any:
+    """Return the sample to trace with: the given one, or the module's ``example_input_array``.
+
+    Args:
+        model: The module.
+        input_sample: Tensor, tuple, dict, or ``None``.
+
+    Returns:
+        The sample.
+
+    Raises:
+        ModelInputError: If there is neither.
+    """
+    sample = getattr(model, "example_input_array", None) if input_sample is None else input_sample
+    if sample is None:
+        raise ModelInputError(
+            f"{type(model).__name__} has no example_input_array, so give input_sample=: a tensor, a tuple of forward's arguments or a dict "
+            "of them by name. The first dimension is the batch."
+        )
+    return sample
+
+
+def take_apart(model: nn.Module, sample: Any) -> Call:
+    """Bind a sample to ``forward``'s arguments and take it apart into named tensors.
+
+    Args:
+        model: The module.
+        sample: A tensor, a tuple or list of positional arguments, or a mapping of arguments by name.
+
+    Returns:
+        The call.
+
+    Raises:
+        ModelInputError: If the sample does not fit the signature of ``forward`` or holds no tensor with a batch dimension.
+
+    Example:
+        >>> call = take_apart(nn.Linear(2, 1), torch.zeros(3, 2))
+        >>> call.names, call.batch_size
+        (('input',), 3)
+    """
+    args, kwargs = _arguments(sample)
+    signature = inspect.signature(model.forward)
+    try:
+        bound = signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise ModelInputError(
+            f"The input sample does not fit {type(model).__name__}.forward{signature}: {error}. Give a tensor, a tuple of its positional "
+            "arguments, or a dict of its arguments by name."
+        ) from error
+    paths, structure = pytree.tree_flatten_with_path((bound.args, bound.kwargs))
+    positions = tuple(i for i, (_, leaf) in enumerate(paths) if isinstance(leaf, Tensor))
+    tensors = tuple(paths[i][1].detach().cpu() for i in positions)
+    if not tensors or tensors[0].ndim == 0 or tensors[0].shape[0] == 0:
+        raise ModelInputError(
+            "The input sample needs a tensor whose first dimension is the batch, with at least one row."
+        )
+    names = _unique([_name(paths[i][0], list(signature.parameters)) for i in positions])
+    leaves = tuple(None if i in positions else leaf for i, (_, leaf) in enumerate(paths))
+    return Call(tuple(names), tensors, leaves, structure, positions)
+
+
+def _arguments(sample: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return positional and named arguments, as Lightning reads ``example_input_array``."""
+    if isinstance(sample, Mapping):
+        return (), dict(sample)
+    if isinstance(sample, (tuple, list)):
+        return tuple(sample), {}
+    return (sample,), {}
+
+
+def _name(path: tuple[Any, ...], parameters: list[str]) -> str:
+    """Return a name such as ``mask`` or ``batch_mask`` for a leaf of ``(args, kwargs)``."""
+    keys = [getattr(entry, "key", getattr(entry, "idx", getattr(entry, "name", ""))) for entry in path]
+    if keys[0] == 0:  # positional: an index into the parameters; those beyond belong to *args
+        keys[1] = parameters[keys[1]] if keys[1] < len(parameters) else f"input_{keys[1]}"
+    return "_".join(str(key) for key in keys[1:])
+
+
+def _unique(names: list[str]) -> list[str]:
+    """Number names that occur twice."""
+    seen: dict[str, int] = {}
+    result = []
+    for name in names:
+        seen[name] = seen.get(name, 0) + 1
+        result.append(name if seen[name] == 1 else f"{name}_{seen[name]}")
+    return result
+
+
+class FlatModule(nn.Module):
+    """A module as a function from a flat list of tensors to a flat tuple of tensors.
+
+    The exporter names and shapes what it sees; nested and constant arguments, dicts and dataclasses never reach it.
+
+    Args:
+        model: The module.
+        call: How its arguments are put together.
+    """
+
+    def __init__(self, model: nn.Module, call: Call) -> None:
+        super().__init__()
+        self.model = model
+        self.call = call
+
+    def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """Call the module.
+
+        Args:
+            *tensors: One for each of the call's names.
+
+        Returns:
+            All tensors of the output.
+        """
+        args, kwargs = self.call.arguments(tensors)
+        return tuple(tensor for _, tensor in named_outputs(self.model(*args, **kwargs)))
+
+
+def named_outputs(output: Any) -> list[tuple[str, Tensor]]:
+    """Return the tensors of an output with names.
+
+    Args:
+        output: What ``forward`` returned: a tensor, or any nesting of tuples, lists and dicts with tensors.
+
+    Returns:
+        ``output`` for a single tensor, ``output_0``, ``output_1`` ... for sequences, the keys for dicts.
+
+    Example:
+        >>> [name for name, _ in named_outputs({"logits": torch.zeros(1), "features": torch.zeros(1)})]
+        ['logits', 'features']
+    """
+    if isinstance(output, Tensor):
+        return [("output", output)]
+    pairs = []
+    for path, leaf in pytree.tree_flatten_with_path(output)[0]:
+        if isinstance(leaf, Tensor):
+            keys = [str(getattr(entry, "key", getattr(entry, "idx", getattr(entry, "name", "")))) for entry in path]
+            name = "_".join(keys)
+            pairs.append((f"output_{name}" if name[:1].isdigit() else name, leaf))
+    return pairs
+
+
+@torch.no_grad()
+def trial_run(flat: FlatModule, tensors: tuple[Tensor, ...]) -> list[tuple[str, Tensor]]:
+    """Run the module twice in PyTorch: its errors are reported as the user's, and it must repeat itself.
+
+    Args:
+        flat: The evaluation-mode copy.
+        tensors: Inputs.
+
+    Returns:
+        Names and values of the outputs.
+
+    Raises:
+        ModelInputError: If ``forward`` fails on the sample.
+        ExportError: If two runs differ, or there is no tensor in the output.
+    """
+    args, kwargs = flat.call.arguments(tensors)
+    with torch.random.fork_rng(devices=[]):
+        try:
+            first, second = named_outputs(flat.model(*args, **kwargs)), named_outputs(flat.model(*args, **kwargs))
+        except Exception as error:
+            shapes = ", ".join(
+                f"{name} {tuple(t.shape)} {t.dtype}" for name, t in zip(flat.call.names, tensors, strict=True)
+            )
+            raise ModelInputError(
+                f"{type(flat.model).__name__}.forward fails on the input sample ({shapes}): {error}"
+            ) from error
+    if not first:
+        raise ExportError(f"{type(flat.model).__name__}.forward returns no tensor, so there is nothing to export.")
+    names = [name for (name, a), (_, b) in zip(first, second, strict=True) if not _same(a, b)]
+    if names:
+        raise ExportError(
+            f"Two runs of {type(flat.model).__name__} in evaluation mode differ in {', '.join(names)}: forward draws random numbers. "
+            "Let it do so only where self.training is true."
+        )
+    return first
+
+
+def _same(first: Tensor, second: Tensor) -> bool:
+    """Return whether two results agree; the tolerance is for kernels that add in another order each time."""
+    return first.shape == second.shape and torch.allclose(first, second, rtol=1e-4, atol=1e-6, equal_nan=True)

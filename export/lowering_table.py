@@ -1,0 +1,198 @@
+"""Which ONNX operators each activation becomes. This table is the documentation and the program: nothing else decides.
+
+A recipe is written as the graph it stands for. ``Mul(x, Sigmoid(Mul(x, 1.702)))`` is three nodes: ``Mul``, ``Sigmoid``,
+``Mul`` (inner nodes first). ``x`` is the activation's input; other lower-case names are the activation's arguments with
+the values they have at export; numbers and names in capitals are constants; keywords are node attributes; ``name = ...;``
+gives an intermediate result a name. Operators are standard ones unless they are written ``microsoft.NAME``, which is
+the domain ``com.microsoft`` that only onnxruntime knows.
+
+Three lowerings can have a recipe:
+
+* ``native``: standard operators, the one that is the activation where opset 20 has it;
+* ``primitives``: basic standard operators only, for runtimes that lack the native one;
+* ``contrib``: onnxruntime's fused operators, for files that only onnxruntime will run.
+
+A missing recipe means that the lowering has nothing of its own for this activation: ``native`` then takes the primitives
+(SiLU and the sigmoid form of GELU have no operator at opset 20), and the other two take the native recipe (``Relu`` is
+primitive already). `applies` says whether a lowering has a recipe of its own.
+
+Notes on single rows:
+
+* GELU's primitives stand in the order ``Mul(x, 0.5) Div Erf Add Mul``, which onnxruntime fuses again to one ``Gelu``. torch's own
+  order at opsets 18 and 19 is not fused and runs 2 to 3 times slower.
+* ``gaussian_gelu`` with mean 0 is ``sigma Gelu(x / sigma)``: one fused node instead of five.
+* Mish's primitives are ``x n / (n + 2)`` with ``n = e (e + 2)``, ``e = exp(min(x, 20))``: the same function, ``tanh(log(1 + e^x))``
+  written as a quotient, without a cancelling logarithm. Above 20 the quotient is 1 to float32's last bit.
+* ``log_sigmoid`` is ``-Softplus(-x)``. torch's own export, ``Log(Sigmoid(x))``, is -inf below x = -17 in onnxruntime, whose Sigmoid reaches 0 there.
+* ELU, SELU and CELU's primitives subtract 1 from an exponential, so their relative error grows near 0 (the absolute
+  error stays below one unit in the last place of 1); so does that of onnxruntime's own kernels.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+Lowering = Literal["native", "primitives", "contrib"]
+LOWERINGS: tuple[Lowering, ...] = ("native", "primitives", "contrib")
+
+CONSTANTS: Mapping[str, float] = {
+    "SQRT_2": math.sqrt(2.0),
+    "SQRT_2_OVER_PI": math.sqrt(2.0 / math.pi),
+    "ONE_SIXTH": 1.0 / 6.0,
+    "SELU_ALPHA": 1.6732632423543772848170429916717,
+    "SELU_SCALE": 1.0507009873554804934193349852946,
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """The recipes of one activation (of one case of it, where its arguments decide).
+
+    Args:
+        native: Recipe in standard operators, with the activation's own operator.
+        primitives: Recipe in basic standard operators.
+        contrib: Recipe with onnxruntime's fused operators.
+    """
+
+    native: str | None = None
+    primitives: str | None = None
+    contrib: str | None = None
+
+    def applies(self, lowering: Lowering) -> bool:
+        """Return whether a lowering has a recipe of its own here; ``native`` always has one to take.
+
+        Args:
+            lowering: Which lowering.
+
+        Returns:
+            Whether choosing it means something for this activation.
+        """
+        return lowering == "native" or getattr(self, lowering) is not None
+
+    def recipe(self, lowering: Lowering) -> tuple[Lowering, str]:
+        """Return the recipe that a lowering takes, and whose it is.
+
+        Args:
+            lowering: Which lowering is wanted.
+
+        Returns:
+            The lowering that provides the recipe, and the recipe.
+
+        Raises:
+            LookupError: If the row is empty.
+
+        Example:
+            >>> TABLE["silu"].recipe("native")
+            ('primitives', 'Mul(x, Sigmoid(x))')
+        """
+        order: tuple[Lowering, ...] = (lowering, "native", "primitives")
+        for name in order:
+            recipe: str | None = getattr(self, name)
+            if recipe is not None:
+                return name, recipe
+        raise LookupError("a row of the lowering table has no recipe")
+
+
+_EXACT_GELU = Row(
+    native="Gelu(x, approximate='none')",
+    primitives="Mul(Mul(x, 0.5), Add(Erf(Div(x, SQRT_2)), 1.0))",
+    contrib="microsoft.Gelu(x)",
+)
+
+TABLE: Mapping[str, Row] = {
+    "gelu(approximate='none')": _EXACT_GELU,
+    "gelu(approximate='tanh')": Row(
+        native="Gelu(x, approximate='tanh')",
+        primitives="Mul(Mul(x, 0.5), Add(Tanh(Mul(Add(x, Mul(Pow(x, 3.0), 0.044715)), SQRT_2_OVER_PI)), 1.0))",
+        contrib="microsoft.FastGelu(x)",
+    ),
+    "gelu(approximate='sigmoid')": Row(
+        primitives="Mul(x, Sigmoid(Mul(x, 1.702)))",
+        contrib="microsoft.QuickGelu(x, alpha=1.702)",
+    ),
+    "zero_identity_map": _EXACT_GELU,  # in evaluation the map is its expectation
+    "gaussian_gelu(mu=0)": Row(
+        native="Mul(Gelu(Div(x, sigma), approximate='none'), sigma)",
+        primitives="Mul(Mul(x, 0.5), Add(Erf(Div(x, Mul(sigma, SQRT_2))), 1.0))",
+        contrib="Mul(microsoft.Gelu(Div(x, sigma)), sigma)",
+    ),
+    "gaussian_gelu": Row(primitives="Mul(Mul(x, 0.5), Add(Erf(Div(Sub(x, mu), Mul(sigma, SQRT_2))), 1.0))"),
+    "silu": Row(primitives="Mul(x, Sigmoid(x))", contrib="microsoft.QuickGelu(x, alpha=1.0)"),
+    "swish": Row(primitives="Mul(x, Sigmoid(Mul(x, beta)))", contrib="microsoft.QuickGelu(x, alpha=beta)"),
+    "hard_swish": Row(
+        native="HardSwish(x)",
+        primitives="Mul(x, Clip(Add(Mul(x, ONE_SIXTH), 0.5), 0.0, 1.0))",
+    ),
+    "mish": Row(
+        native="Mish(x)",
+        primitives="e = Exp(Min(x, 20.0)); n = Mul(e, Add(e, 2.0)); Mul(x, Div(n, Add(n, 2.0)))",
+    ),
+    "relu": Row(native="Relu(x)"),
+    "relu6": Row(native="Clip(x, 0.0, 6.0)"),
+    "relu2": Row(native="r = Relu(x); Mul(r, r)"),
+    "leaky_relu": Row(
+        native="LeakyRelu(x, alpha=negative_slope)",
+        primitives="Add(Relu(x), Mul(Min(x, 0.0), negative_slope))",
+    ),
+    "prelu": Row(
+        native="PRelu(x, weight)",
+        primitives="Add(Relu(x), Mul(Min(x, 0.0), weight))",
+    ),
+    "elu": Row(
+        native="Elu(x, alpha=alpha)",
+        primitives="Add(Relu(x), Mul(Sub(Exp(Min(x, 0.0)), 1.0), alpha))",
+    ),
+    "selu": Row(
+        native="Selu(x, alpha=SELU_ALPHA, gamma=SELU_SCALE)",
+        primitives="Mul(Add(Relu(x), Mul(Sub(Exp(Min(x, 0.0)), 1.0), SELU_ALPHA)), SELU_SCALE)",
+    ),
+    "celu": Row(
+        native="Celu(x, alpha=alpha)",
+        primitives="Add(Relu(x), Mul(Sub(Exp(Div(Min(x, 0.0), alpha)), 1.0), alpha))",
+    ),
+    "sigmoid": Row(native="Sigmoid(x)"),
+    "tanh": Row(native="Tanh(x)"),
+    "hard_sigmoid": Row(
+        native="HardSigmoid(x, alpha=ONE_SIXTH, beta=0.5)",
+        primitives="Clip(Add(Mul(x, ONE_SIXTH), 0.5), 0.0, 1.0)",
+    ),
+    "softplus(beta=1)": Row(
+        native="Softplus(x)",
+        primitives="Add(Relu(x), Log(Add(Exp(Neg(Abs(x))), 1.0)))",
+    ),
+    "softplus": Row(
+        native="s = Mul(x, beta); Where(Greater(s, threshold), x, Div(Softplus(s), beta))",
+        primitives="s = Mul(x, beta); Where(Greater(s, threshold), x, Div(Add(Relu(s), Log(Add(Exp(Neg(Abs(s))), 1.0))), beta))",
+    ),
+    "log_sigmoid": Row(
+        native="Neg(Softplus(Neg(x)))",
+        primitives="Sub(Min(x, 0.0), Log(Add(Exp(Neg(Abs(x))), 1.0)))",
+    ),
+}
+
+
+def row_key(name: str, arguments: Mapping[str, object]) -> str | None:
+    """Return the key of an activation's row in `TABLE`.
+
+    Args:
+        name: Canonical name of the activation.
+        arguments: Its arguments with the values they have now.
+
+    Returns:
+        The key, or ``None`` for an activation that the table does not know: torch's own decomposition is exported then.
+
+    Example:
+        >>> row_key("gaussian_gelu", {"mu": 0.0, "sigma": 2.0})
+        'gaussian_gelu(mu=0)'
+        >>> row_key("somebodys_own", {}) is None
+        True
+    """
+    if name == "gelu":
+        name = f"gelu(approximate={arguments.get('approximate', 'none')!r})"
+    elif name == "gaussian_gelu" and arguments.get("mu", 0.0) == 0.0:
+        name = "gaussian_gelu(mu=0)"
+    elif name == "softplus" and arguments.get("beta", 1.0) == 1.0 and arguments.get("threshold", 20.0) == 20.0:
+        # Above torch's default threshold of 20, Softplus(x) - x < 2.1e-9: less than float32 resolves at 20.
+        name = "softplus(beta=1)"
+    return name if name in TABLE else None

@@ -1,0 +1,108 @@
+"""Marks activations, so that each is exactly one node of the exported graph, whatever torch would make of it.
+
+Three ways to find an activation in a graph were tried. A translation table for ATen functions cannot express
+onnxruntime's fused operators and never sees a module such as Swish, which is three functions. Matching patterns in the
+graph breaks with every release of torch, and cannot tell a Sigmoid that is an activation from one within it. So the
+exporter is told: on the evaluation copy, ``forward`` of every known activation module is replaced by one call of
+``torch.onnx.ops.symbolic``, which puts a node ``lit_gelu::Activation(x)`` with the site's name into the graph and leaves the module's
+type and attributes alone. The graph is exported once, and `lit_gelu.export.lowering_pass` then replaces each marker by
+the table's recipe, with the arguments as they were at export (learned ones included).
+
+Activations that the lowering table does not know (registered by users) are not marked: torch decomposes them.
+"""
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from lit_gelu.activations import ActivationRegistry
+from lit_gelu.activations.modules import FunctionActivation
+from lit_gelu.export.lowering_table import row_key
+from lit_gelu.export.recipe import Argument
+
+MARKER_DOMAIN = "lit_gelu"
+MARKER_OPERATOR = "Activation"
+
+
+@dataclass(frozen=True)
+class BoundActivation:
+    """An activation of the lowering table with its arguments as they are now.
+
+    Args:
+        name: Canonical name.
+        row: Key of its row in the lowering table.
+        arguments: Numbers and arrays by name; learned ones with their present values.
+    """
+
+    name: str
+    row: str
+    arguments: Mapping[str, Argument | str] = field(default_factory=dict)
+
+
+@functools.cache
+def _built_in() -> ActivationRegistry:
+    """Return a registry of this package's own activations: by class, whatever a user has registered under their names."""
+    return ActivationRegistry()
+
+
+def bind(module: nn.Module) -> BoundActivation | None:
+    """Return the activation that a module is, with its present arguments.
+
+    Args:
+        module: Any module.
+
+    Returns:
+        ``None`` if the lowering table does not know it.
+
+    Example:
+        >>> bind(nn.LeakyReLU(0.2)).arguments
+        {'negative_slope': 0.2}
+        >>> bind(nn.Linear(1, 1)) is None
+        True
+    """
+    entry = _built_in().entry_of(module)
+    if entry is None or (isinstance(module, FunctionActivation) and module.function is not entry.function):
+        return None
+    form = entry.form_of(module)
+    live = form.live_arguments(module) if form else getattr(module, "kwargs", {})
+    defaults = {key: p.default for key, p in entry.parameters.items() if isinstance(p.default, (int, float, str))}
+    arguments = {key: _plain(value) for key, value in {**defaults, **live}.items()}
+    key = row_key(entry.name, arguments)
+    return None if key is None else BoundActivation(entry.name, key, {**defaults, **arguments})
+
+
+def _plain(value: object) -> Argument | str:
+    """Return a tensor as an array, anything else as it is."""
+    if isinstance(value, Tensor):
+        array: np.ndarray = value.detach().cpu().numpy()
+        return array
+    return value  # type: ignore[return-value]
+
+
+def mark(model: nn.Module) -> dict[str, BoundActivation]:
+    """Mark every activation module of a copy that the lowering table knows.
+
+    Args:
+        model: The evaluation-mode copy; changed in place.
+
+    Returns:
+        The marked activations by site: the first fully qualified name of each.
+    """
+    marked: dict[str, BoundActivation] = {}
+    for site, module in model.named_modules():
+        bound = bind(module)
+        if bound is not None:
+            marked[site] = bound
+            module.forward = functools.partial(_marked_forward, site)  # type: ignore[method-assign]
+    return marked
+
+
+def _marked_forward(site: str, x: Tensor, *_: object, **__: object) -> Tensor:
+    """Stand for an activation while the exporter traces."""
+    return torch.onnx.ops.symbolic(
+        f"{MARKER_DOMAIN}::{MARKER_OPERATOR}", (x,), {"site": site}, dtype=x.dtype, shape=x.shape, version=1
+    )

@@ -1,0 +1,148 @@
+"""What a file says of itself: the ``lit_gelu.*`` entries of its metadata. Machine paths and code are taken out."""
+
+import importlib.metadata
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import onnx_ir as ir
+
+from lit_gelu.export.errors import ModelFileError
+
+FORMAT_VERSION = 1
+_PREFIX = "lit_gelu."
+_VERSIONS = ("lit-gelu", "torch", "onnx", "onnxscript")
+
+
+@dataclass(frozen=True)
+class SiteRecord:
+    """One activation site as the file records it.
+
+    Args:
+        site: Fully qualified name; for a function call, the calling module and the operator joined by a colon.
+        spec: The activation's spec as text.
+        row: Key of its row in the lowering table; empty for what torch decomposed itself.
+        lowering: ``native``, ``primitives`` or ``contrib``: whose recipe was taken; ``torch`` for torch's own decomposition.
+        operators: The operators of one call.
+        calls: How often the graph calls it.
+    """
+
+    site: str
+    spec: str
+    row: str
+    lowering: str
+    operators: tuple[str, ...]
+    calls: int
+
+
+@dataclass(frozen=True)
+class FileMetadata:
+    """What was exported, and how.
+
+    Args:
+        model_class: The module's class.
+        approximate: The form of every GELU; ``as_trained`` if it was left alone.
+        lowering: The lowering that was asked for.
+        target: The runtime it is for.
+        dtype: Of parameters and activations.
+        policy: Accuracy before speed, or the reverse.
+        opset: Version of the standard operators.
+        sites: The activations.
+        versions: Distribution names and versions that wrote the file.
+    """
+
+    model_class: str
+    approximate: str
+    lowering: str
+    target: str
+    dtype: str
+    policy: str
+    opset: int
+    sites: tuple[SiteRecord, ...]
+    versions: Mapping[str, str]
+
+    def to_properties(self) -> dict[str, str]:
+        """Return the metadata as ONNX stores it: text by key.
+
+        Returns:
+            Keys that begin with ``lit_gelu.``.
+        """
+        plain = {**vars(self), "sites": [vars(site) for site in self.sites], "format": FORMAT_VERSION}
+        return {
+            _PREFIX + key: value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+            for key, value in plain.items()
+        }
+
+
+def read_metadata(properties: Mapping[str, str], file: str) -> FileMetadata:
+    """Return what a file says of itself.
+
+    Args:
+        properties: The file's metadata properties.
+        file: How to call the file in an error.
+
+    Returns:
+        The metadata.
+
+    Raises:
+        ModelFileError: If lit-gelu did not write the file, or a newer release of it did.
+    """
+    found = {key.removeprefix(_PREFIX): value for key, value in properties.items() if key.startswith(_PREFIX)}
+    try:
+        if json.loads(found.pop("format")) != FORMAT_VERSION:
+            raise ModelFileError(f"{file} was written by another release of lit-gelu. Export it again with this one.")
+        values: dict[str, Any] = {
+            **found,
+            "opset": json.loads(found["opset"]),
+            "versions": json.loads(found["versions"]),
+        }
+        sites = [{**row, "operators": tuple(row["operators"])} for row in json.loads(found["sites"])]
+        return FileMetadata(**{**values, "sites": tuple(SiteRecord(**row) for row in sites)})
+    except (KeyError, TypeError, ValueError) as error:
+        if isinstance(error, ModelFileError):
+            raise
+        raise ModelFileError(
+            f"{file} does not carry lit-gelu's metadata (lit_gelu.*), so it is not known how its activations were lowered. "
+            "Write it with lit_gelu.export.export_onnx."
+        ) from error
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of the distributions that write a file.
+
+    Returns:
+        Version by distribution name.
+
+    Example:
+        >>> sorted(versions())
+        ['lit-gelu', 'onnx', 'onnxscript', 'torch']
+    """
+    return {name: importlib.metadata.version(name) for name in _VERSIONS}
+
+
+def strip_origin(model: ir.Model) -> None:
+    """Take out what the exporter noted of the source: stack traces with local paths and code, and class names of nodes.
+
+    Args:
+        model: The model; changed in place. Entries of lit-gelu stay.
+    """
+    graphs = [model.graph, *model.functions.values()]
+    model.metadata_props.clear()
+    model.doc_string = None
+    for graph in graphs:
+        _strip(graph)
+        for node in ir.traversal.RecursiveGraphIterator(graph):
+            _strip(node)
+            for value in node.outputs:
+                _strip(value)
+    for value in [*model.graph.inputs, *model.graph.initializers.values()]:
+        _strip(value)
+
+
+def _strip(part: ir.Graph | ir.Function | ir.Node | ir.Value) -> None:
+    """Keep only lit-gelu's own properties, and no documentation text."""
+    kept = {key: value for key, value in part.metadata_props.items() if key.startswith(_PREFIX)}
+    part.metadata_props.clear()
+    part.metadata_props.update(kept)
+    part.doc_string = None

@@ -1,0 +1,142 @@
+"""From a module to an ONNX graph: torch's exporter, with a batch that is really dynamic and without its chatter."""
+
+import contextlib
+import io
+import logging
+import re
+import warnings
+from collections.abc import Iterator
+
+import onnx_ir as ir
+import torch
+from torch import Tensor
+
+from lit_gelu.export.errors import ExportError
+from lit_gelu.export.inputs import FlatModule, trial_run
+
+BATCH = "batch"
+_PREFIX = "model."  # of parameter names: FlatModule keeps the module under this name
+
+
+def trace(flat: FlatModule, opset: int) -> ir.Model:
+    """Export a module to a graph whose every batch dimension is called ``batch``.
+
+    The sample is brought to at least two rows first: with one row, ``if x.shape[0] == 1`` and broadcasting of size-1
+    dimensions would be decided for one row, in a graph that says it takes any number.
+
+    Args:
+        flat: The evaluation-mode copy and its sample call.
+        opset: Version of the standard operators.
+
+    Returns:
+        The graph.
+
+    Raises:
+        ExportError: If torch's exporter cannot translate the module, or its batch is frozen.
+    """
+    batch_size = max(2, flat.call.batch_size)
+    tensors = flat.call.resized(batch_size)
+    outputs = trial_run(flat, tensors)
+    taken = set(flat.call.names)
+    names = [name if name not in taken else f"output_{name}" for name, _ in outputs]
+    model = _export(flat, tensors, names, opset)
+    _name_batch(model, flat)
+    _require_dynamic(model, flat, [tensor for _, tensor in outputs], batch_size)
+    for name in [name for name in model.graph.initializers if name.startswith(_PREFIX)]:
+        model.graph.initializers[name].name = name.removeprefix(_PREFIX)
+    return model
+
+
+def _export(flat: FlatModule, tensors: tuple[Tensor, ...], output_names: list[str], opset: int) -> ir.Model:
+    """Call torch's exporter."""
+    batch = torch.export.Dim(BATCH)  # named, not a hint: a hint is dropped in silence where the module fixes the size
+    shapes = tuple({0: batch} if batched else None for batched in flat.call.batched)
+    try:
+        with _quiet():
+            program = torch.onnx.export(
+                flat,
+                tensors,
+                dynamo=True,
+                opset_version=opset,
+                input_names=list(flat.call.names),
+                output_names=output_names,
+                dynamic_shapes={"tensors": shapes},
+                external_data=False,
+                verbose=False,
+            )
+    except Exception as error:
+        reason = str(error.__cause__ or error).strip().splitlines()
+        raise ExportError(
+            f"torch.onnx.export cannot translate {type(flat.model).__name__}: {reason[0] if reason else type(error).__name__}. "
+            "A forward whose control flow depends on values in tensors, or that calls other libraries, has no ONNX graph: use "
+            "torch.where or torch.cond, or move that code out of forward."
+        ) from error
+    if program is None:
+        raise ExportError("torch.onnx.export returned nothing.")
+    model: ir.Model = program.model
+    return model
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence the exporter: it prints progress and graphs, logs its failed attempts, and warns of its own internals."""
+
+    def refuse(_: logging.LogRecord) -> bool:
+        return False
+
+    handlers = [handler for name in ("", "torch") for handler in logging.getLogger(name).handlers]
+    with (
+        warnings.catch_warnings(),
+        contextlib.redirect_stdout(io.StringIO()),
+        contextlib.redirect_stderr(io.StringIO()),
+    ):
+        warnings.simplefilter("ignore")
+        for handler in handlers:
+            handler.addFilter(refuse)
+        try:
+            yield
+        finally:
+            for handler in handlers:
+                handler.removeFilter(refuse)
+
+
+def _name_batch(model: ir.Model, flat: FlatModule) -> None:
+    """Call the batch dimension ``batch`` in every shape; torch calls it s77 where several inputs share it."""
+    first = next(i for i, batched in enumerate(flat.call.batched) if batched)
+    shape = model.graph.inputs[first].shape
+    symbol = None if shape is None or isinstance(shape[0], int) else shape[0].value
+    if symbol in {None, BATCH}:
+        return
+    pattern = re.compile(rf"\b{re.escape(str(symbol))}\b")
+    values = [
+        *model.graph.inputs,
+        *(v for node in ir.traversal.RecursiveGraphIterator(model.graph) for v in node.outputs),
+    ]
+    for value in values:
+        if value.shape is not None:
+            value.shape = ir.Shape([dim if isinstance(dim, int) else _renamed(dim, pattern) for dim in value.shape])
+
+
+def _renamed(dim: ir.SymbolicDim, pattern: re.Pattern[str]) -> ir.SymbolicDim:
+    """Return a dimension with the symbol renamed, within expressions too."""
+    return ir.SymbolicDim(None if dim.value is None else pattern.sub(BATCH, str(dim.value)))
+
+
+def _require_dynamic(model: ir.Model, flat: FlatModule, outputs: list[Tensor], batch_size: int) -> None:
+    """Refuse a graph whose batch is fixed at the sample's size."""
+    fixed = [
+        value.name
+        for value, batched in zip(model.graph.inputs, flat.call.batched, strict=True)
+        if batched and value.shape is not None and isinstance(value.shape[0], int)
+    ]
+    fixed += [
+        value.name
+        for value, tensor in zip(model.graph.outputs, outputs, strict=True)
+        if tensor.ndim and value.shape is not None and tensor.shape[0] == batch_size == value.shape[0]
+    ]
+    if fixed:
+        raise ExportError(
+            f"The batch of {', '.join(map(str, fixed))} is fixed at the sample's {batch_size} rows: {type(flat.model).__name__}.forward turns "
+            "the batch size into a Python number. Use x.shape[0] as it is (no int(), no list of it), x.flatten(1) or x.reshape(-1, ...), "
+            "and make no buffer of that size."
+        )
