@@ -1,0 +1,17 @@
+"""What can go wrong when a callback is set up or meets its Trainer."""
+
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
+
+from lit_gelu.errors import LitGeluError
+
+
+class CallbackArgumentError(LitGeluError, ValueError):
+    """An argument of a callback that it cannot work with."""
+
+
+class NoLoggerError(LitGeluError, MisconfigurationException):
+    """A callback whose work is to log, in a Trainer that has no logger."""
+
+
+class NoActivationError(LitGeluError, MisconfigurationException):
+    """A callback that works on activations, in a model that has none it may work on."""

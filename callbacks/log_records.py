@@ -1,0 +1,64 @@
+"""Writing figures to whatever loggers a Trainer has."""
+
+from collections.abc import Mapping
+
+from lightning.pytorch import Trainer
+
+from lit_gelu.callbacks.errors import NoLoggerError
+
+Path = tuple[str, ...]
+"""The parts of a logged name; the logger says what joins them (``/`` for most)."""
+
+
+def require_logger(trainer: Trainer, callback: str, remedy: str = "") -> None:
+    """Refuse a Trainer without logger.
+
+    Args:
+        trainer: The Trainer.
+        callback: The callback that needs a logger.
+        remedy: What else than a logger would help.
+
+    Raises:
+        NoLoggerError: If the Trainer has none.
+    """
+    if not trainer.loggers:
+        raise NoLoggerError(
+            f"{callback} has nowhere to log to: Trainer(logger=False). Give the Trainer a logger, such as logger=True "
+            f"or CSVLogger('runs'){remedy}."
+        )
+
+
+def logged_step(trainer: Trainer) -> int:
+    """Return the step number under which Lightning logs the batch at hand: optimizer steps taken before it.
+
+    Args:
+        trainer: The Trainer, while it fits.
+
+    Returns:
+        Steps, from 0; with several optimizers each batch counts once.
+    """
+    return trainer.fit_loop.epoch_loop._batches_that_stepped
+
+
+def log_figures(trainer: Trainer, figures: Mapping[Path, float]) -> None:
+    """Write figures to every logger, under Lightning's step number. Undefined figures (NaN) are left out.
+
+    Args:
+        trainer: The Trainer, while it fits.
+        figures: Figures by the parts of their names.
+    """
+    for logger in trainer.loggers:
+        defined = {logger.group_separator.join(path): value for path, value in figures.items() if value == value}
+        if defined:
+            logger.log_metrics(defined, step=logged_step(trainer))
+
+
+def log_texts(trainer: Trainer, texts: Mapping[Path, str]) -> None:
+    """Write texts to every logger. Every logger has hyperparameters, and few have anything else that holds a text.
+
+    Args:
+        trainer: The Trainer.
+        texts: Texts by the parts of their names; a name is used once in a run, as some loggers refuse a second value.
+    """
+    for logger in trainer.loggers:
+        logger.log_hyperparams({logger.group_separator.join(path): text for path, text in texts.items()})

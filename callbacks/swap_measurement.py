@@ -1,0 +1,116 @@
+"""What a swap does to the activations' statistics and to the model's output, measured on one batch."""
+
+import contextlib
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.utilities.seed import isolate_rng
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from lit_gelu.activations import ActivationRegistry
+from lit_gelu.callbacks.errors import CallbackArgumentError
+from lit_gelu.callbacks.log_records import Path
+from lit_gelu.callbacks.reduction import maximum_over_ranks, sum_over_ranks
+from lit_gelu.curvature import ActivationRecorder, evaluation_sandbox, jump_sums, relative_jump, statistics_by_site
+from lit_gelu.surgery import SwapPlan, SwapReport
+
+PREFIX = "activation_swap"
+
+
+def first_of_batch(batch: Any) -> Any:
+    """Return the model's input: the batch itself if it is a tensor, the first element of a tuple or list.
+
+    Args:
+        batch: A training batch.
+
+    Returns:
+        What to call the model with.
+
+    Raises:
+        CallbackArgumentError: If the batch is of another kind.
+
+    Example:
+        >>> first_of_batch([torch.ones(2), torch.tensor([0, 1])])
+        tensor([1., 1.])
+    """
+    if isinstance(batch, Tensor):
+        return batch
+    if isinstance(batch, (tuple, list)) and batch:
+        return batch[0]
+    raise CallbackArgumentError(
+        f"ActivationSwap(curvature=True) cannot tell the model's input from a batch of type {type(batch).__name__}. "
+        "Give input_from_batch=, a function from the batch to what forward takes: a tensor, a tuple of arguments, or a "
+        "dict of keyword arguments."
+    )
+
+
+def measure_swap(
+    trainer: Trainer, pl_module: LightningModule, plan: SwapPlan, inputs: Any, registry: ActivationRegistry | None
+) -> tuple[SwapReport, dict[Path, float]]:
+    """Apply a swap between two forward passes on the same input.
+
+    The passes are made in evaluation mode without gradients, in the Trainer's precision; train/eval flags, buffers
+    and random number generators are then as before. Figures cover the batches of all ranks.
+
+    Args:
+        trainer: The Trainer.
+        pl_module: Its module.
+        plan: The swap.
+        inputs: What ``forward`` takes: a tensor, a tuple of arguments, or a dict of keyword arguments.
+        registry: Where activations are looked up; ``None`` means the default registry.
+
+    Returns:
+        The report of the swap, and the figures: ``activation_swap/<site>/before/<statistic>`` and ``.../after/...``
+        (see `lit_gelu.curvature.statistics_from_sums`); ``activation_swap/jump/relative`` = ||new - old|| / ||old|| and
+        ``activation_swap/jump/max_absolute`` over all floating-point tensors of the output.
+    """
+    names = [row.name for row in plan.rows]
+    sums_before, old = _observe(trainer, pl_module, names, inputs, registry)
+    report = plan.apply()
+    sums_after, new = _observe(trainer, pl_module, names, inputs, registry)
+    jump = jump_sums(old, new)
+    jump[2:] = maximum_over_ranks(jump[2:].clone())
+    jump[:2] = sum_over_ranks(jump[:2].clone())
+    sums = sum_over_ranks(torch.cat([sums_before, sums_after]))
+    figures = statistics_by_site([(name, "before") for name in names] + [(name, "after") for name in names], sums)
+    paths = {(PREFIX, *site, name): value for site, row in figures.items() for name, value in row.items()}
+    paths[PREFIX, "jump", "relative"] = relative_jump(jump).item()
+    paths[PREFIX, "jump", "max_absolute"] = jump[2].item()
+    return report, paths
+
+
+def _observe(
+    trainer: Trainer, pl_module: LightningModule, names: list[str], inputs: Any, registry: ActivationRegistry | None
+) -> tuple[Tensor, list[Tensor]]:
+    """Return the statistics' sums at the named sites, and the output's floating-point tensors."""
+    sites = {name: pl_module.get_submodule(name) for name in names}
+    with (
+        isolate_rng(),
+        evaluation_sandbox(pl_module),
+        trainer.precision_plugin.forward_context(),
+        _eager(),
+        ActivationRecorder(sites, sample_rows=None, registry=registry) as recorder,
+    ):
+        recorder.start()
+        output = _call(pl_module, inputs)
+        recorder.stop()
+        sums = recorder.sums(pl_module.device)
+    leaves = [leaf for leaf in pytree.tree_leaves(output) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+    return sums, leaves
+
+
+def _call(pl_module: LightningModule, inputs: Any) -> Any:
+    if isinstance(inputs, tuple):
+        return pl_module(*inputs)
+    return pl_module(**inputs) if isinstance(inputs, Mapping) else pl_module(inputs)
+
+
+def _eager() -> contextlib.AbstractContextManager[Any]:
+    """Return a context in which compiled modules run as written: what is compiled already sees no new hook."""
+    if "torch._dynamo" in sys.modules:  # otherwise nothing is compiled, and asking would import it
+        return torch.compiler.set_stance("force_eager")
+    return contextlib.nullcontext()

@@ -1,0 +1,247 @@
+"""`ActivationRecorder`: watches the inputs of activations in a live model and sums their statistics on the device."""
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from lit_gelu import activations
+from lit_gelu.activations import ActivationRegistry
+from lit_gelu.curvature.errors import CurvatureArgumentError
+from lit_gelu.curvature.rows import count_rows, draw_rows, take_rows
+from lit_gelu.curvature.statistics import STATISTICS, SUMS, accumulation_dtype, activation_sums, statistics_from_sums
+
+
+class ActivationRecorder:
+    """Sums the statistics of the inputs of some activations, while it records.
+
+    Its hooks stay on the modules, so that a model compiled later has them, and do nothing until `start`. What they see
+    is copied at once (an in-place activation would overwrite it), by whole rows (see `lit_gelu.curvature.rows`); the
+    sums of all sites that share an activation and a shape are computed together. The host reads nothing before
+    `statistics`.
+
+    All calls of a module between `start` and `stop` count. A call made while the module's training flag differs from
+    what it was at `start` does not: it belongs to an evaluation pass within the recorded one. Copies of the model carry
+    no working hook: a deep copy or a pickle of one does nothing.
+
+    Args:
+        sites: The modules to watch, by name.
+        sample_rows: How many rows of each call to use; ``None`` means all.
+        registry: Where the activations' closed forms are looked up; the default registry if not given.
+
+    Raises:
+        CurvatureArgumentError: If ``sample_rows`` is not positive.
+
+    Example:
+        >>> model = nn.Sequential(nn.Linear(4, 8), nn.GELU())
+        >>> with ActivationRecorder({"1": model[1]}) as recorder:
+        ...     recorder.start()
+        ...     _ = model(torch.zeros(2, 4))
+        ...     recorder.stop()
+        ...     figures = recorder.statistics()
+        >>> torch.allclose(torch.tensor(figures["1"]["mean"]), model[0].bias.mean())
+        True
+    """
+
+    def __init__(
+        self,
+        sites: Mapping[str, nn.Module],
+        sample_rows: int | None = 1024,
+        registry: ActivationRegistry | None = None,
+    ) -> None:
+        if sample_rows is not None and sample_rows < 1:
+            raise CurvatureArgumentError(
+                f"sample_rows={sample_rows} is not accepted. Give a positive number, or None for all rows."
+            )
+        self.sites = dict(sites)
+        self.sample_rows = sample_rows
+        self.active = False
+        self._registry = activations.registry if registry is None else registry
+        self._modules = list(self.sites.values())
+        self._shared = [self._shared_name(module) for module in self._modules]
+        self._whole_examples = [_has_tensor_parameters(module) for module in self._modules]
+        self._training = [False] * len(self._modules)
+        self._pending: list[tuple[int, Tensor]] = []
+        self._sums: Tensor | None = None
+        self._seed = 0
+        self._generators: dict[torch.device, torch.Generator] = {}
+        self._drawn: dict[tuple[torch.device, int], Tensor] = {}
+        self._handles = [
+            module.register_forward_pre_hook(_InputHook(self, number, module), with_kwargs=True)
+            for number, module in enumerate(self._modules)
+        ]
+
+    def start(self, seed: int = 0) -> None:
+        """Forget what was recorded, and record from now on.
+
+        Args:
+            seed: Which rows are drawn; the same seed and shapes give the same rows.
+        """
+        self._pending.clear()
+        self._sums = None
+        self._drawn.clear()
+        self._generators.clear()
+        self._seed = seed
+        self._training = [module.training for module in self._modules]
+        self.active = True
+
+    def pause(self) -> None:
+        """Stop recording for now; what was recorded stays."""
+        self.active = False
+
+    def resume(self) -> None:
+        """Go on recording after `pause`."""
+        self.active = True
+
+    def stop(self) -> None:
+        """Stop recording."""
+        self.active = False
+
+    def sums(self, device: torch.device | None = None) -> Tensor:
+        """Return the sums over all that was recorded; they can be added to those of other ranks.
+
+        Args:
+            device: Where they shall be; by default where the inputs were.
+
+        Returns:
+            One row a site, in the order of ``sites``, with the columns of `lit_gelu.curvature.SUMS`.
+        """
+        self._reduce_pending()
+        if self._sums is None:
+            device = device or torch.device("cpu")
+            return torch.zeros(len(self._modules), len(SUMS), dtype=accumulation_dtype(device), device=device)
+        return self._sums if device is None else self._sums.to(device)
+
+    def statistics(self) -> dict[str, dict[str, float]]:
+        """Return the figures over all that was recorded; one transfer to the host.
+
+        Returns:
+            By site and name; see `statistics_from_sums`. A site that was not called has NaN throughout.
+        """
+        return statistics_by_site(self.sites, self.sums())
+
+    def detach(self) -> None:
+        """Take the hooks off and forget what was recorded."""
+        self.active = False
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        self._pending.clear()
+
+    def record(self, number: int, x: Tensor) -> None:
+        """Copy the rows of one call; called by the hooks.
+
+        Args:
+            number: The number of the site.
+            x: What its activation was given.
+        """
+        if self._training[number] != self._modules[number].training:
+            return
+        with torch.no_grad():
+            self._pending.append((number, self._sample(x.detach(), whole_examples=self._whole_examples[number])))
+        if self.sample_rows is None:  # copies of everything would double the memory of the forward pass
+            self._reduce_pending()
+
+    def _sample(self, x: Tensor, *, whole_examples: bool) -> Tensor:
+        count = count_rows(x, whole_examples=whole_examples)
+        if self.sample_rows is None or self.sample_rows >= count:
+            return x.clone()
+        index = self._drawn.get((x.device, count))
+        if index is None:
+            index = draw_rows(count, self.sample_rows, self._generator(x.device))
+            self._drawn[x.device, count] = index
+        return take_rows(x, index, whole_examples=whole_examples)
+
+    def _generator(self, device: torch.device) -> torch.Generator:
+        """Return this recording's generator for a device; the global ones belong to the training."""
+        if device not in self._generators:
+            self._generators[device] = torch.Generator(device).manual_seed(self._seed)
+        return self._generators[device]
+
+    def _reduce_pending(self) -> None:
+        """Turn what the hooks copied into sums, all sites with the same activation and shape at once."""
+        if not self._pending:
+            return
+        groups: dict[Any, list[tuple[int, Tensor]]] = {}
+        for number, rows in self._pending:
+            key = (self._shared[number] or number, rows.shape, rows.dtype, rows.device)
+            groups.setdefault(key, []).append((number, rows))
+        self._pending.clear()
+        active, self.active = self.active, False  # an activation without closed form is called to be differentiated
+        for members in groups.values():
+            self._add(members)
+        self.active = active
+
+    def _add(self, members: list[tuple[int, Tensor]]) -> None:
+        numbers = [number for number, _ in members]
+        module = self._modules[numbers[0]]
+        with torch.no_grad(), torch.autocast(members[0][1].device.type, enabled=False):
+            if self._shared[numbers[0]]:
+                stack = torch.stack([rows for _, rows in members])
+                rows = activation_sums(module, stack, stacked=True, registry=self._registry)
+            else:
+                rows = torch.stack([activation_sums(module, rows, registry=self._registry) for _, rows in members])
+            if self._sums is None:
+                self._sums = rows.new_zeros(len(self._modules), len(SUMS))
+            for number, row in zip(numbers, rows.to(self._sums.device), strict=True):
+                self._sums[number] += row
+
+    def _shared_name(self, module: nn.Module) -> str | None:
+        """Return a name that modules computing the same function share; ``None`` if this one has state of its own."""
+        spec = self._registry.spec_of(module)
+        own_state = next(module.parameters(), None) is not None or next(module.buffers(), None) is not None
+        return None if spec.opaque or own_state else str(spec)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.detach()
+
+
+def statistics_by_site(sites: Mapping[str, Any], sums: Tensor) -> dict[str, dict[str, float]]:
+    """Turn sums into named figures; one transfer to the host.
+
+    Args:
+        sites: The sites, in the order of the rows.
+        sums: One row a site, the columns of `lit_gelu.curvature.SUMS`.
+
+    Returns:
+        Figures by site and name.
+    """
+    figures = statistics_from_sums(sums).tolist()
+    return {site: dict(zip(STATISTICS, row, strict=True)) for site, row in zip(sites, figures, strict=True)}
+
+
+class _InputHook:
+    """The forward pre-hook of one site; it works on the module it was made for only, and in copies of it not at all."""
+
+    def __init__(self, recorder: ActivationRecorder, number: int, module: nn.Module) -> None:
+        self._recorder = recorder
+        self._number = number
+        self._module = module
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self._recorder.active and module is self._module:
+            x = args[0] if args else next(iter(kwargs.values()), None)
+            if isinstance(x, Tensor):
+                self._recorder.record(self._number, x)
+
+    def __reduce__(self) -> tuple[type["_IdleHook"], tuple[()]]:
+        return _IdleHook, ()
+
+
+class _IdleHook:
+    """What becomes of an `_InputHook` in a deep copy or a pickle of the model."""
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Do nothing."""
+
+
+def _has_tensor_parameters(module: nn.Module) -> bool:
+    """Return whether a module's parameters may depend on the channel, so that it takes whole examples only."""
+    return any(tensor.numel() > 1 for tensor in (*module.parameters(), *module.buffers()))

@@ -1,0 +1,103 @@
+"""A small net, its data and a quiet Trainer for the tests of the callbacks."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.loggers import CSVLogger
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+FEATURES, WIDTH, CLASSES = 6, 16, 3
+
+
+class SmallNet(LightningModule):
+    """Two hidden layers with batch normalisation and dropout; records its losses."""
+
+    def __init__(self, activation: type[nn.Module] = nn.ReLU, dropout: float = 0.5) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.net = nn.Sequential(
+            nn.Linear(FEATURES, WIDTH),
+            activation(),
+            nn.BatchNorm1d(WIDTH),
+            nn.Dropout(dropout),
+            nn.Linear(WIDTH, WIDTH),
+            activation(),
+            nn.Linear(WIDTH, CLASSES),
+        )
+        self.losses: list[float] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.net(x)
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        x, y = batch
+        loss = nn.functional.cross_entropy(self(x), y)
+        self.losses.append(loss.item())
+        self.log("train_loss", loss)
+        return loss
+
+    def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+        x, y = batch
+        self.log("val_loss", nn.functional.cross_entropy(self(x), y))
+
+    def test_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+        x, y = batch
+        self.log("test_loss", nn.functional.cross_entropy(self(x), y))
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(self.parameters(), lr=1e-2)
+
+
+def dataset(examples: int = 32, seed: int = 0) -> TensorDataset:
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(examples, FEATURES, generator=generator)
+    return TensorDataset(x, torch.randint(CLASSES, (examples,), generator=generator))
+
+
+def loader(examples: int = 32, batch_size: int = 8) -> DataLoader[Any]:
+    return DataLoader(dataset(examples), batch_size=batch_size)
+
+
+def quiet_trainer(folder: Path, *callbacks: Callback, **options: Any) -> Trainer:
+    """A Trainer on the CPU that shows nothing; it logs to CSV unless told otherwise."""
+    defaults: dict[str, Any] = {
+        "accelerator": "cpu",
+        "max_epochs": 2,
+        "logger": CSVLogger(folder, name="logs", version="0"),
+        "log_every_n_steps": 1,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+        "enable_checkpointing": False,
+        "default_root_dir": folder,
+        "num_sanity_val_steps": 0,
+    }
+    return Trainer(callbacks=list(callbacks), **(defaults | options))
+
+
+def activations_of(model: nn.Module) -> list[str]:
+    """Class names of the two activations of a `SmallNet`."""
+    return [type(model.get_submodule(f"net.{number}")).__name__ for number in (1, 5)]
+
+
+class InputKeeper(Callback):
+    """Keeps everything that the activations of a `SmallNet` are given in training steps: the tests' own witness."""
+
+    def __init__(self) -> None:
+        self.inputs: dict[int, dict[str, list[Tensor]]] = {}
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        kept = self.inputs.setdefault(trainer.global_step, {})
+
+        def keep(name: str) -> Any:
+            return lambda module, args: kept.setdefault(name, []).append(args[0].detach().clone())
+
+        self._handles = [
+            pl_module.get_submodule(name).register_forward_pre_hook(keep(name)) for name in ("net.1", "net.5")
+        ]
+
+    def on_train_batch_end(self, *arguments: Any) -> None:
+        for handle in self._handles:
+            handle.remove()
