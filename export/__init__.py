@@ -9,6 +9,8 @@ from lit_gelu.export.errors import (
     ProviderError,
 )
 from lit_gelu.export.exporter import ExportReport, export_onnx
+from lit_gelu.export.parity import check_parity
+from lit_gelu.export.parity_report import ParityReport, ParityRow
 from lit_gelu.export.runtime import OnnxPredictor
 
 __all__ = [
@@ -19,6 +21,9 @@ __all__ = [
     "ModelInputError",
     "OnnxPredictor",
     "ParityError",
+    "ParityReport",
+    "ParityRow",
     "ProviderError",
+    "check_parity",
     "export_onnx",
 ]

@@ -70,9 +70,9 @@ def bind(module: nn.Module) -> BoundActivation | None:
     form = entry.form_of(module)
     live = form.live_arguments(module) if form else getattr(module, "kwargs", {})
     defaults = {key: p.default for key, p in entry.parameters.items() if isinstance(p.default, (int, float, str))}
-    arguments = {key: _plain(value) for key, value in {**defaults, **live}.items()}
+    arguments = {key: _plain(value) for key, value in {**defaults, **live}.items() if key != "inplace"}
     key = row_key(entry.name, arguments)
-    return None if key is None else BoundActivation(entry.name, key, {**defaults, **arguments})
+    return None if key is None else BoundActivation(entry.name, key, arguments)
 
 
 def _plain(value: object) -> Argument | str:

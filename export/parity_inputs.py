@@ -1,0 +1,168 @@
+"""The inputs that a file is compared on: samples, data, batch sizes and extremes."""
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lit_gelu.export.errors import ModelInputError
+from lit_gelu.export.inputs import Call
+
+GAUSSIAN_ROWS = 32
+EXTREME_ROWS = 8
+
+Batch = tuple[Tensor, ...]
+
+
+@dataclass(frozen=True)
+class Family:
+    """Inputs of one kind.
+
+    Args:
+        name: What they are.
+        batches: The inputs; read once.
+        extreme: Whether the limit grows with the outputs: far outside the range of data, an absolute error of 1e-5 is
+            below float32's resolution.
+    """
+
+    name: str
+    batches: Iterable[Batch]
+    extreme: bool = False
+
+
+_EXTREMES: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "gaussian x 1e3": lambda g: 1e3 * g,
+    "gaussian x 1e4": lambda g: 1e4 * g,
+    "negative tail, -10 |gaussian|": lambda g: -10 * g.abs(),
+    "tiny, 1e-30": lambda g: 1e-30 * g,
+    "subnormal, 1e-40": lambda g: 1e-40 * g,
+    "zeros": torch.zeros_like,
+}
+
+
+def families(call: Call, data: Any, model: nn.Module, seed: int) -> Iterator[Family]:
+    """Yield the inputs to compare on.
+
+    Integer inputs (token indices, masks) keep the sample's values; without a floating-point input there are no
+    gaussian and no extreme families.
+
+    Args:
+        call: The sample.
+        data: The caller's data: see `data_batches`; ``None`` for none.
+        model: Says which of a data batch's parts are inputs.
+        seed: Of the gaussian inputs; the global random state is left alone.
+
+    Yields:
+        The families.
+    """
+    yield Family("sample", [call.tensors])
+    if data is not None:
+        yield Family("data", data_batches(data, model, call))
+    floating = any(tensor.is_floating_point() for tensor in call.tensors)
+    generator = torch.Generator().manual_seed(seed)
+    rows = _gaussian(call, GAUSSIAN_ROWS, generator) if floating else call.resized(GAUSSIAN_ROWS)
+    name = "gaussian" if floating else "sample"
+    yield Family(f"{name}, batch {GAUSSIAN_ROWS}", [rows])
+    for size in (1, 2):
+        part = tuple(t[:size] if batched else t for t, batched in zip(rows, call.batched, strict=True))
+        yield Family(f"{name}, batch {size}", [part])
+    if floating:
+        for name, change in _EXTREMES.items():
+            batch = _gaussian(call, EXTREME_ROWS, generator)
+            yield Family(name, [tuple(change(t) if t.is_floating_point() else t for t in batch)], extreme=True)
+
+
+def _gaussian(call: Call, rows: int, generator: torch.Generator) -> Batch:
+    """Return standard normal values in the shape of the sample's floating-point tensors."""
+    return tuple(
+        torch.randn(t.shape, generator=generator, dtype=torch.float32).to(t.dtype) if t.is_floating_point() else t
+        for t in call.resized(rows)
+    )
+
+
+def data_batches(data: Any, model: nn.Module, call: Call) -> Iterator[Batch]:
+    """Yield the inputs of a tensor, a DataLoader or a LightningDataModule, without the targets.
+
+    Args:
+        data: A tensor; a tuple or dict of tensors (one batch); any iterable of batches, such as a DataLoader; or a
+            LightningDataModule, whose test data are taken, or its validation data if it has none.
+        model: Says which parts of a batch are inputs: the first ones of a tuple, those with ``forward``'s names of a dict.
+        call: The sample; a batch must have its shapes but for the first dimension.
+
+    Yields:
+        Tensors in the order of the call's names.
+
+    Raises:
+        ModelInputError: If a batch does not fit, or there is none.
+    """
+    empty = True
+    with torch.random.fork_rng(devices=[]):  # a shuffling loader draws from the global state
+        batches = list_or_loader(data)
+        for batch in batches:
+            empty = False
+            yield _inputs_of(batch, model, call)
+    if empty:
+        raise ModelInputError(
+            "The data hold no batch. Give a tensor, a DataLoader or a LightningDataModule with test data."
+        )
+
+
+def list_or_loader(data: Any) -> Iterable[Any]:
+    """Return an iterable of batches.
+
+    Args:
+        data: As `data_batches` takes it.
+
+    Returns:
+        The batches.
+
+    Raises:
+        ModelInputError: If it is none of that.
+    """
+    if isinstance(data, (Tensor, Mapping, tuple)):
+        return [data]
+    if hasattr(data, "test_dataloader"):
+        return _loader_of(data)
+    if isinstance(data, Iterable):
+        return data
+    raise ModelInputError(
+        f"data={type(data).__name__} holds no batches. Give a tensor, a DataLoader or a LightningDataModule."
+    )
+
+
+def _loader_of(module: Any) -> Iterable[Any]:
+    """Return a LightningDataModule's test loader, or its validation loader if it has no test data."""
+    from lightning.pytorch import LightningDataModule  # noqa: PLC0415 - only this kind of data needs lightning
+
+    module.prepare_data()
+    overridden = type(module).test_dataloader is not LightningDataModule.test_dataloader
+    module.setup("test" if overridden else "validate")
+    loader: Iterable[Any] = module.test_dataloader() if overridden else module.val_dataloader()
+    return loader
+
+
+def _inputs_of(batch: Any, model: nn.Module, call: Call) -> Batch:
+    """Return the input tensors of one batch."""
+    if isinstance(batch, Tensor):
+        parts: list[Any] = [batch]
+    elif isinstance(batch, Mapping):
+        known = inspect.signature(model.forward).parameters
+        parts = [batch[name] for name in call.names if name in batch and name in known]
+    else:
+        parts = list(batch)[: len(call.names)]
+    tensors = [part for part in parts if isinstance(part, Tensor)]
+    if len(tensors) != len(call.names):
+        raise ModelInputError(
+            f"A batch of the data gives {len(tensors)} input tensors, {type(model).__name__}.forward takes {len(call.names)}: "
+            f"{', '.join(call.names)}. Give batches that begin with the inputs, or dicts with these names."
+        )
+    for name, tensor, sample in zip(call.names, tensors, call.tensors, strict=True):
+        if tensor.ndim != sample.ndim or tensor.dtype != sample.dtype:
+            raise ModelInputError(
+                f"A batch of the data has {name!r} as {tensor.dtype} of shape {tuple(tensor.shape)}, the sample is {sample.dtype} of shape "
+                f"{tuple(sample.shape)}."
+            )
+    return tuple(tensor.detach().cpu() for tensor in tensors)
