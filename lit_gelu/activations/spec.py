@@ -200,6 +200,9 @@ def parse_arguments(arguments: str, text: str) -> dict[str, PlainValue]:
         raise ActivationSpecError(f"Cannot read {text!r} as one activation. Write {_GRAMMAR}.")
     if call.args or any(argument.arg is None for argument in call.keywords):
         raise ActivationSpecError(f"{text!r} has an argument without a keyword. Write {_GRAMMAR}.")
+    given = [str(argument.arg) for argument in call.keywords]
+    if len(set(given)) < len(given):
+        raise ActivationSpecError(f"{text!r} gives an argument twice. Give it once.")
     return {str(argument.arg): _evaluate(argument.value, text) for argument in call.keywords}
 
 

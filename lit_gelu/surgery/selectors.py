@@ -14,8 +14,6 @@ from lit_gelu.activations.resolution import import_object
 from lit_gelu.surgery.errors import SwapError
 from lit_gelu.surgery.sites import ActivationSite
 
-Target = "str | type[nn.Module] | Selector"
-
 
 class Selector:
     """Decides which sites a swap is for."""
@@ -69,7 +67,7 @@ class ClassSelector(Selector):
         return f"class {self.type.__name__}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # a spec may be a mapping, which has no hash
 class ActivationSelector(Selector):
     """Selects by the activation that stands there now.
 

@@ -1,0 +1,50 @@
+# `make demo` and `make test` set up all they need in .venv; a second call finds it there.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+# Small nets are 10 to 40 times slower with two threads that contend for two cores.
+export OMP_NUM_THREADS := 1
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: help install demo test test-full check format bench clean
+help: ## Say what each command does
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+$(READY): pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11 ...")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	rm -rf build
+	$(BIN)/python -m pip install --quiet --editable '.[dev]' 'setuptools>=77'
+	touch $(READY)
+
+install: $(READY) ## Make .venv and install the package with its development tools
+
+demo: $(READY) ## Train on digits, swap ReLU for GELU midway, export, prove parity: about a minute; leaves runs/demo/
+	$(BIN)/lit-gelu demo
+
+test: check ## Lint, types, import directions and the tests: no network, no GPU, no file from outside
+	$(BIN)/pytest -m 'not full'
+
+test-full: check ## All tests, real data included where LIT_GELU_DATA names its folder
+	$(BIN)/pytest
+
+# mypy and import-linter do not see the package-dir mapping of an editable install, so they read an installed copy.
+check: $(READY) ## Lint, types and import directions
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	rm -rf build
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --target build/typed .
+	cd build/typed && ../../$(BIN)/mypy --config-file ../../pyproject.toml -p lit_gelu
+	cd build/typed && ../../$(BIN)/lint-imports --config ../../pyproject.toml
+	cd build/typed && ../../$(BIN)/python -c 'import lit_gelu.callbacks, lit_gelu.export, lit_gelu.tasks; assert "typed" in lit_gelu.__file__'
+
+format: $(READY) ## Rewrite the files as the linter wants them
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(READY) ## Run every benchmark; each prints ratios measured side by side in one run
+	set -e; for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script; done
+
+clean: ## Remove what the commands above made, runs/ excepted
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,321 @@
+"""All ways to name an activation, and back."""
+
+import copy
+import functools
+import pickle
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from lit_gelu import activations
+from lit_gelu.activations import (
+    ActivationArgumentError,
+    ActivationFacts,
+    ActivationRegistry,
+    ActivationSpec,
+    ActivationSpecError,
+    DuplicateActivationError,
+    OpaqueActivationError,
+    UnknownActivationError,
+)
+
+
+@pytest.fixture
+def registry():
+    return ActivationRegistry()
+
+
+class Bend(nn.Module):
+    """A module of a user's own."""
+
+    def __init__(self, amount: float = 1.0, offset: float = 0.0) -> None:
+        super().__init__()
+        self.amount, self.offset = amount, offset
+
+    def forward(self, x):
+        return x + self.amount * (torch.sqrt(x * x + 1) - 1) / 2 + self.offset
+
+
+def cube(x, scale=1.0):
+    return scale * x**3
+
+
+def cube_derivative(x, order, scale=1.0):
+    return 3 * scale * x**2 if order == 1 else 6 * scale * x
+
+
+TANH_FORMS = [
+    "gelu(approximate='tanh')",
+    "GELU(approximate='tanh')",
+    "gelu_tanh",
+    "gelu_new",
+    {"name": "gelu", "approximate": "tanh"},
+    {"name": "gelu", "init_args": {"approximate": "tanh"}},
+    {"class_path": "torch.nn.GELU", "init_args": {"approximate": "tanh"}},
+    "torch.nn.GELU(approximate='tanh')",
+    ActivationSpec.of("gelu", approximate="tanh"),
+    nn.GELU(approximate="tanh"),
+    functools.partial(nn.GELU, approximate="tanh"),
+    functools.partial(F.gelu, approximate="tanh"),
+]
+
+
+@pytest.mark.parametrize("form", TANH_FORMS, ids=str)
+def test_every_form_names_the_same_activation(registry, form):
+    module = registry.create(form)
+    assert str(registry.spec_of(module)) == str(registry.resolve(form)) == "gelu(approximate='tanh')"
+    x = torch.linspace(-5, 5, 101)
+    assert torch.equal(module(x), F.gelu(x, approximate="tanh"))
+
+
+@pytest.mark.parametrize("name", activations.list_activations())
+def test_spec_of_what_was_created_is_the_canonical_spec(registry, name):
+    spec = registry.resolve(name)
+    assert registry.spec_of(registry.create(name)) == spec
+    assert ActivationSpec.parse(str(spec)) == spec
+    assert registry.resolve(spec) == spec
+    assert registry.entry(name).registered_by.startswith("lit-gelu ")
+
+
+@pytest.mark.parametrize(
+    ("module", "text"),
+    [
+        (nn.ReLU(inplace=True), "relu(inplace=True)"),
+        (nn.LeakyReLU(0.2), "leaky_relu(negative_slope=0.2)"),
+        (nn.PReLU(3, init=0.1), "prelu(init=0.1, num_parameters=3)"),
+        (nn.Softplus(beta=2.0), "softplus(beta=2.0)"),
+        (nn.Identity(), "identity"),
+        (nn.CELU(0.5), "celu(alpha=0.5)"),
+    ],
+)
+def test_spec_of_torch_modules(registry, module, text):
+    spec = registry.spec_of(module)
+    assert str(spec) == text
+    assert registry.spec_of(registry.create(str(spec))) == spec
+
+
+@pytest.mark.parametrize(
+    ("function", "name"), [(torch.relu, "relu"), (F.silu, "silu"), (torch.tanh, "tanh"), (F.hardswish, "hard_swish")]
+)
+def test_torch_functions_are_recognised(registry, function, name):
+    assert registry.resolve(function).name == name
+    assert registry.spec_of(registry.create(function)).name == name
+
+
+def test_each_call_gives_a_module_of_its_own(registry):
+    prototype = nn.PReLU()
+    first, second = registry.create(prototype), registry.create(prototype)
+    assert first is not second
+    assert first.weight is not prototype.weight
+
+
+def test_arguments_at_the_call(registry):
+    assert registry.create("elu", alpha=0.5).alpha == 0.5
+    assert registry.create(nn.ELU, alpha=0.5).alpha == 0.5
+    with pytest.raises(ActivationArgumentError, match="alpha is given twice"):
+        registry.create("elu(alpha=1)", alpha=0.5)
+    with pytest.raises(ActivationArgumentError, match="approximate is given twice"):
+        registry.resolve({"name": "gelu", "approximate": "tanh", "init_args": {"approximate": "none"}})
+    with pytest.raises(ActivationArgumentError, match="is a module already"):
+        registry.create(nn.ELU(), alpha=0.5)
+
+
+def test_inplace_is_accepted_by_all_as_in_timm(registry):
+    for name in registry.list_activations():
+        assert isinstance(registry.create(name, inplace=True), nn.Module)
+    assert registry.create("relu", inplace=True).inplace
+    assert str(registry.resolve("gelu(inplace=True)")) == "gelu"
+
+
+@pytest.mark.parametrize("name", ["gleu", "Gelu_tan", "hardswich", "zzz"])
+def test_an_unknown_name_lists_all_and_suggests_the_near(registry, name):
+    with pytest.raises(UnknownActivationError) as caught:
+        registry.create(name)
+    message = str(caught.value)
+    assert all(known in message for known in registry.list_activations())
+    assert ("Did you mean" in message) == (name != "zzz")
+    assert isinstance(caught.value, KeyError)
+    assert isinstance(caught.value, ValueError)
+    assert not message.startswith(("'", '"'))
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("gelu(aproximate='tanh')", "It accepts: approximate"),
+        ("relu(slope=1)", "It accepts: inplace"),
+        ("identity(slope=1)", "It accepts: none"),
+        ("gelu_tanh(approximate='none')", "It accepts: none"),
+        ("gelu(approximate='tahn')", "Accepted: 'none', 'tanh', 'sigmoid'"),
+        ("elu(alpha='1')", "must be a number"),
+        ("elu(alpha=True)", "must be a number"),
+        ("swish(beta=0)", "positive finite number"),
+        ("swish(learnable=1)", "of type bool"),
+        ("gaussian_gelu(sigma=-1)", "positive finite number"),
+        ("gaussian_gelu(mu=inf)", "finite number"),
+        ("torch.nn.ELU(beta=1)", "cannot be built"),
+    ],
+)
+def test_a_wrong_argument_names_the_accepted_ones(registry, spec, message):
+    with pytest.raises(ActivationArgumentError, match=message):
+        registry.create(spec)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [3, None, {}, {"name": "gelu", "class_path": "torch.nn.GELU"}, {"class_path": "GELU"}, {"class_path": "torch.nn.Nope"},
+     {"class_path": "no_such_package.Act"}, {"class_path": "torch.nn.GELU", "approximate": "tanh"}, {"name": "gelu", "init_args": 3},
+     "torch.Tensor", "torch.nn.no.such", {"name": 3}, int],
+    ids=str,
+)  # fmt: skip
+def test_what_names_no_activation_is_refused(registry, spec):
+    with pytest.raises(ActivationSpecError):
+        registry.create(spec)
+
+
+def test_spec_of_takes_modules_only(registry):
+    with pytest.raises(ActivationSpecError, match="use resolve"):
+        registry.spec_of("gelu")
+
+
+def test_registering_a_class(registry):
+    assert registry.register("bend", aliases=("bended",))(Bend) is Bend
+    assert str(registry.spec_of(registry.create("bended(amount=2)"))) == "bend(amount=2)"
+    assert str(registry.spec_of(Bend(offset=0.5))) == "bend(offset=0.5)"
+    assert str(registry.resolve(Bend)) == "bend"
+    assert registry.info("bend").registered_by.endswith("Bend")
+    assert registry.info("bend").monotone
+
+
+def test_registering_a_function_with_its_derivative(registry):
+    facts = ActivationFacts("scale x^3", smoothness=float("inf"))
+    registry.register("cube", derivative=cube_derivative, facts=facts)(cube)
+    x = torch.linspace(-2, 2, 9, dtype=torch.float64)
+    module = registry.create("cube(scale=2.0)")
+    assert torch.equal(module(x), 2 * x**3)
+    assert str(registry.spec_of(module)) == "cube(scale=2.0)"
+    assert str(registry.resolve(cube, scale=3)) == "cube(scale=3)"
+    derivative = activations.functional.derivative
+    assert torch.equal(derivative(module, x, 2, registry=registry), 12 * x)
+    assert registry.info("cube").formula == "scale x^3"
+
+
+def test_a_function_without_derivative_is_differentiated(registry):
+    registry.register("cube")(cube)
+    x = torch.linspace(-2, 2, 9, dtype=torch.float64)
+    for order, expected in ((0, x**3), (1, 3 * x**2), (2, 6 * x)):
+        torch.testing.assert_close(activations.functional.derivative("cube", x, order, registry=registry), expected)
+
+
+def test_a_taken_name_says_who_has_it(registry):
+    registry.register("cube")(cube)
+    for name, aliases in (("cube", ()), ("relu", ()), ("other", ("hardswish",))):
+        with pytest.raises(DuplicateActivationError, match="is registered already, by .*override=True"):
+            registry.register(name, aliases=aliases)(Bend)
+    assert "other" not in registry
+
+
+def test_override_takes_the_place_and_the_aliases_follow(registry):
+    registry.register("identity", override=True)(Bend)
+    assert isinstance(registry.create("linear"), Bend)
+    assert registry.spec_of(nn.Identity()).opaque
+    registry.register("hardswish", override=True)(nn.Softsign)
+    assert isinstance(registry.create("hardswish"), nn.Softsign)
+    assert isinstance(registry.create("hard_swish"), nn.Hardswish)
+
+
+@pytest.mark.parametrize("target", [nn.ReLU(), 3, "relu"])
+def test_what_cannot_be_registered(registry, target):
+    with pytest.raises(ActivationSpecError, match="Give a torch.nn.Module class or a function"):
+        registry.register("thing", registered_by="a test")(target)
+
+
+def test_what_was_never_registered_is_opaque(registry):
+    for thing in (
+        Bend,
+        Bend(),
+        cube,
+        lambda x: x,
+        functools.partial(cube, scale=2.0),
+        {"class_path": "torch.nn.Softsign"},
+    ):
+        module = registry.create(thing)
+        spec = registry.spec_of(module)
+        assert spec.opaque
+        assert ActivationSpec.parse(str(spec)) == spec
+        assert module(torch.ones(2)).shape == (2,)
+        with pytest.raises(OpaqueActivationError, match="never registered"):
+            registry.create(spec)
+        with pytest.raises(OpaqueActivationError):
+            registry.create(str(spec))
+
+
+def test_scope_undoes_registrations(registry):
+    before = registry.list_activations()
+    with registry.scope() as scoped:
+        registry.register("cube")(cube)
+        registry.register("gelu", override=True)(Bend)
+        with registry.scope():
+            registry.register("cube", override=True)(Bend)
+            assert isinstance(registry.create("cube"), Bend)
+        assert registry.create("cube").function is cube
+        assert scoped is registry
+        assert isinstance(registry.create("gelu_exact"), Bend)
+    assert registry.list_activations() == before
+    assert isinstance(registry.create("gelu"), nn.GELU)
+
+
+def test_scope_ends_with_an_error_too(registry):
+    with pytest.raises(RuntimeError), registry.scope():
+        registry.register("cube")(cube)
+        raise RuntimeError
+    assert "cube" not in registry
+
+
+def test_pickle_and_deepcopy(registry):
+    registry.register("cube")(cube)
+    for twin in (pickle.loads(pickle.dumps(registry)), copy.deepcopy(registry)):
+        assert twin.list_activations() == registry.list_activations()
+        assert str(twin.spec_of(twin.create("cube(scale=2)"))) == "cube(scale=2)"
+        twin.register("only_there")(Bend)
+        assert "only_there" not in registry
+
+
+def test_the_default_registry_stays_one():
+    with activations.registry.scope():
+        activations.register("cube")(cube)
+        data = pickle.dumps(activations.registry)
+        assert copy.deepcopy(activations.registry) is activations.registry
+    assert "cube" not in activations.registry
+    with activations.registry.scope():
+        assert pickle.loads(data) is activations.registry
+        assert activations.registry.create("cube").function is cube
+
+
+@pytest.mark.parametrize("name", activations.list_activations())
+def test_modules_are_copied_and_pickled(name):
+    module = activations.create(name).eval()
+    x = torch.linspace(-3, 3, 7)
+    for twin in (copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
+        assert activations.spec_of(twin) == activations.spec_of(module)
+        assert torch.equal(twin(x), module(x))
+
+
+def test_many_threads_register_and_create(registry):
+    start = threading.Barrier(8)
+
+    def work(number):
+        start.wait()
+        for turn in range(20):
+            registry.register(f"cube_{number}_{turn}")(cube)
+            assert str(registry.spec_of(registry.create(f"cube_{number}_{turn}"))) == f"cube_{number}_{turn}"
+            assert registry.create("gelu") is not None
+        return True
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(work, range(8)))
+    assert len(registry.list_activations("cube_*")) == 160

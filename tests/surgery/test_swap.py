@@ -1,0 +1,224 @@
+"""Swaps: what is selected, what carries over, what is refused, and that nothing changes unless all of it can."""
+
+import json
+
+import pytest
+import torch
+from torch import nn
+
+from lit_gelu import surgery
+from lit_gelu.activations import ActivationFacts, ActivationRegistry, UnknownActivationError
+from lit_gelu.surgery import NoMatchError, SwapConflictError, SwapError, by_activation
+
+
+def _net():
+    return nn.Sequential(
+        nn.Linear(4, 4),
+        nn.ReLU(),
+        nn.Linear(4, 4),
+        nn.GELU(approximate="tanh"),
+        nn.Linear(4, 4),
+        nn.GELU(),
+        nn.Sigmoid(),
+    )
+
+
+def _specs(model):
+    return {site.name: str(site.spec) for site in surgery.find_sites(model)}
+
+
+@pytest.mark.parametrize(
+    ("target", "swapped"),
+    [
+        ("1", ["1"]),
+        ("*", ["1", "3", "5"]),
+        ("[13]", ["1", "3"]),
+        ("6", ["6"]),
+        (nn.GELU, ["3", "5"]),
+        (nn.Sigmoid, ["6"]),
+        ("class:torch.nn.GELU", ["3", "5"]),
+        (by_activation("relu"), ["1"]),
+        ("activation:relu", ["1"]),
+        ("activation:gelu", ["3", "5"]),
+        (by_activation("gelu_tanh"), ["3"]),
+        (by_activation("gelu(approximate='none')"), ["5"]),
+        (by_activation({"name": "gelu", "approximate": "none"}), ["5"]),
+        (by_activation(nn.GELU), ["3", "5"]),
+        ("activation:sigmoid", ["6"]),
+    ],
+    ids=str,
+)
+def test_targets(target, swapped):
+    model = _net()
+    report = surgery.swap(model, {target: "mish"})
+    assert [row.name for row in report.rows] == swapped
+    assert [name for name, spec in _specs(model).items() if spec == "mish"] == swapped
+
+
+def test_the_model_computes_with_the_new_activation():
+    model, x = _net()[:2], torch.randn(5, 4)
+    surgery.swap(model, {nn.ReLU: "gelu(approximate='tanh')"})
+    assert torch.equal(model(x), nn.functional.gelu(model[0](x), approximate="tanh"))
+
+
+def test_undo_puts_back_the_very_modules():
+    model = _net()
+    before = list(model)
+    report = surgery.swap(model, {"*": "silu"})
+    assert all(
+        new is not old for new, old in zip(model, before, strict=True) if not isinstance(old, nn.Linear | nn.Sigmoid)
+    )
+    report.undo()
+    assert all(new is old for new, old in zip(model, before, strict=True))
+    with pytest.raises(SwapError, match="undone already"):
+        report.undo()
+
+
+def test_undo_after_another_swap_is_refused_and_in_order_works():
+    model = _net()
+    first, second = surgery.swap(model, {"1": "silu"}), surgery.swap(model, {"1": "mish"})
+    with pytest.raises(SwapError, match="Undo the later swap first"):
+        first.undo()
+    assert _specs(model)["1"] == "mish"
+    second.undo()
+    first.undo()
+    assert _specs(model)["1"] == "relu"
+
+
+def test_a_shared_module_is_replaced_in_all_its_places_by_one():
+    act = nn.ReLU()
+    model = nn.Sequential(act, nn.Linear(2, 2), act)
+    report = surgery.swap(model, {"2": "prelu"})
+    assert model[0] is model[2]
+    assert len(list(model[0].parameters())) == 1
+    assert str(report) == "0 (also 2): relu -> prelu"
+    report.undo()
+    assert model[0] is model[2] is act
+
+
+def test_mode_dtype_and_hooks_carry_over():
+    model = nn.Sequential(nn.Linear(2, 2), nn.ReLU()).double().eval()
+    seen = []
+    handle = model[1].register_forward_hook(lambda module, inputs, output: seen.append(type(module).__name__))
+    report = surgery.swap(model, {"1": "prelu"})
+    assert not model[1].training
+    assert model[1].weight.dtype == torch.float64
+    model(torch.zeros(1, 2, dtype=torch.float64))
+    report.undo()
+    model(torch.zeros(1, 2, dtype=torch.float64))
+    assert seen == ["PReLU", "ReLU"]
+    surgery.swap(model, {"1": "gelu"})
+    handle.remove()
+    model(torch.zeros(1, 2, dtype=torch.float64))
+    assert seen == ["PReLU", "ReLU"]
+
+
+def test_a_spec_may_be_a_module_and_each_site_gets_its_own():
+    model = nn.Sequential(nn.ReLU(), nn.Linear(2, 2), nn.ReLU())
+    prototype = nn.PReLU(init=0.5)
+    surgery.swap(model, {nn.ReLU: prototype})
+    assert model[0] is not model[2] is not prototype
+    assert model[2].weight.item() == 0.5
+
+
+def test_several_targets_at_once():
+    model = _net()
+    surgery.swap(model, {"1": "gelu", by_activation("gelu_tanh"): "silu"})
+    assert list(_specs(model).values()) == ["gelu", "silu", "gelu", "sigmoid"]
+
+
+def test_what_is_already_so_is_skipped_and_said():
+    model = _net()
+    kept = model[5]
+    report = surgery.swap(model, {"*": "gelu"})
+    assert model[5] is kept
+    assert [row.name for row in report.rows] == ["1", "3"]
+    assert "5: gelu left as it is" in str(report)
+    assert len(report) == 2
+
+
+def test_the_report_is_plain_data():
+    report = surgery.swap(_net(), {"*": "gelu"})
+    data = json.loads(json.dumps(report.to_dict()))
+    assert data["swapped"][0] == {"name": "1", "aliases": [], "old": "relu", "new": "gelu"}
+    assert data["skipped"][0]["name"] == "5"
+
+
+@pytest.mark.parametrize(
+    ("targets", "error", "message"),
+    [
+        ({"encoder.*": "gelu"}, NoMatchError, "'1' \\(relu\\), '3' \\(gelu\\(approximate='tanh'\\)\\)"),
+        ({nn.ELU: "gelu"}, NoMatchError, "class ELU"),
+        ({"*": "silu", "1": "elu"}, SwapConflictError, "'1' is claimed by '\\*' and by '1'"),
+        ({"1": "gleu"}, UnknownActivationError, "Did you mean 'gelu'"),
+        ({"activation:gleu": "gelu"}, UnknownActivationError, "Did you mean 'gelu'"),
+        ({"class:torch.nn.Nope": "gelu"}, ValueError, "Cannot import"),
+        ({3: "gelu"}, SwapError, "no target for a swap"),
+        ({}, SwapError, "Give a mapping"),
+        ("gelu", SwapError, "Give a mapping"),
+    ],
+)
+def test_what_is_refused_changes_nothing(targets, error, message):
+    model = _net()
+    before = list(model)
+    with pytest.raises(error, match=message):
+        surgery.swap(model, targets)
+    assert all(new is old for new, old in zip(model, before, strict=True))
+
+
+def test_a_failure_half_way_puts_everything_back():
+    class Stubborn(nn.Sequential):
+        def __setattr__(self, name, value):
+            if name == "1" and not isinstance(value, nn.ReLU):
+                raise RuntimeError("not here")
+            super().__setattr__(name, value)
+
+    model = nn.Sequential(nn.ReLU(), Stubborn(nn.ReLU(), nn.ReLU()))
+    before = dict(model.named_modules())
+    with pytest.raises(RuntimeError, match="not here"):
+        surgery.swap(model, {"*": "gelu"})
+    assert all(module is before[name] for name, module in model.named_modules())
+
+
+def test_a_model_without_activation_modules_says_so():
+    with pytest.raises(NoMatchError, match="has no activation modules"):
+        surgery.swap(nn.Linear(2, 2), {"*": "gelu"})
+
+
+def test_the_model_itself_is_refused():
+    with pytest.raises(SwapError, match="Build the new one with create"):
+        surgery.swap(nn.GELU(), {"*": "relu"})
+
+
+def test_what_changes_the_shape_is_refused():
+    registry = ActivationRegistry()
+    registry.register("halving", facts=ActivationFacts(elementwise=False))(nn.GLU)
+    with pytest.raises(SwapError, match="not elementwise"):
+        surgery.swap(_net(), {"1": "halving"}, registry=registry)
+
+
+def test_a_plan_changes_nothing_and_says_what_it_would_do():
+    model = _net()
+    plan = surgery.plan_swap(model, {"1": "prelu", "5": "silu"})
+    assert _specs(model)["1"] == "relu"
+    assert [str(row) for row in plan.rows] == ["1: relu -> prelu", "5: gelu -> silu"]
+    assert plan.new_parameters == ("1.weight",)
+    assert len(plan.apply()) == 2
+    assert _specs(model)["1"] == "prelu"
+
+
+@pytest.mark.parametrize("new", ["tanh", "silu", "gelu(approximate='tanh')", "gelu_sigmoid", "gelu", "relu"])
+def test_the_encoder_layer_s_fused_path_follows_the_swap(new):
+    """In evaluation torch's fused path reads a flag, not the module: without mending, the old activation is computed."""
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, activation=nn.ReLU(), batch_first=True)
+    x = torch.randn(2, 3, 8)
+    with torch.no_grad():
+        before = layer.eval()(x)
+        report = surgery.swap(layer, {"activation": new} if new != "relu" else {"activation": "relu(inplace=True)"})
+        fused = layer(x)
+        layer.train()  # the plain path; dropout is 0
+        torch.testing.assert_close(fused, layer(x), rtol=1e-5, atol=1e-6)
+        layer.eval()
+        report.undo()
+        assert torch.equal(layer(x), before)
