@@ -13,8 +13,8 @@ from lit_gelu.activations.errors import ActivationArgumentError
 def unit_norm_rows_(weight: Tensor, generator: torch.Generator | None = None) -> Tensor:
     """Fill a weight with standard normal values and divide each row by its Euclidean norm, in place.
 
-    The rows are those of ``weight.flatten(1)``: all that one neuron, or one filter, multiplies. They are then uniform on
-    the unit sphere, and each entry has variance ``1 / fan_in``.
+    The rows are those of ``weight.flatten(1)``: all that one neuron, or one filter, multiplies. They are then uniform
+    on the unit sphere, and each entry has variance ``1 / fan_in``.
 
     Args:
         weight: Shape ``(out, in, ...)``, at least two dimensions; floating. 16-bit weights are drawn in float32.
@@ -33,8 +33,8 @@ def unit_norm_rows_(weight: Tensor, generator: torch.Generator | None = None) ->
     """
     if weight.dim() < 2 or not weight.is_floating_point():
         raise ActivationArgumentError(
-            f"unit_norm_rows_: the weight has shape {tuple(weight.shape)} and dtype {weight.dtype}. It must be floating, "
-            "with at least two dimensions, (out, in, ...): leave biases and scales out."
+            f"unit_norm_rows_: the weight has shape {tuple(weight.shape)} and dtype {weight.dtype}. It must be "
+            "floating, with at least two dimensions, (out, in, ...): leave biases and scales out."
         )
     dtype = torch.promote_types(weight.dtype, torch.float32)
     with torch.no_grad():

@@ -67,11 +67,26 @@ def normal_cdf(u: Tensor) -> Tensor:
     return 0.5 * torch.erfc(-SQRT_HALF * u)
 
 
+def normal_tail_ratio(u: Tensor) -> Tensor:
+    """Return ``Phi(u) / phi(u)`` below ``NORMAL_TAIL``: ``-1/u (1 - 1/u**2 + 3/u**4 - 15/u**6 ...)``.
+
+    Source: Abramowitz and Stegun 1964, equation 26.2.12.
+
+    Args:
+        u: At most ``NORMAL_TAIL``.
+
+    Returns:
+        A tensor like ``u``.
+    """
+    inverse_square = 1.0 / (u * u)
+    series = torch.ones_like(u)
+    for odd in (15, 13, 11, 9, 7, 5, 3, 1):
+        series = 1.0 - odd * inverse_square * series
+    return -series / u
+
+
 def times_normal_cdf(x: Tensor, u: Tensor) -> Tensor:
     """Return ``x * Phi(u)``.
-
-    Below ``NORMAL_TAIL`` it uses ``Phi(u) = -phi(u) / u * (1 - 1/u**2 + 3/u**4 - 15/u**6 ...)``; source: Abramowitz and
-    Stegun, equation 26.2.12.
 
     Args:
         x: Finite.
@@ -82,11 +97,23 @@ def times_normal_cdf(x: Tensor, u: Tensor) -> Tensor:
     """
     start = NORMAL_TAIL[u.dtype]
     tail = u.clamp(max=start)
-    inverse_square = 1.0 / (tail * tail)
-    series = torch.ones_like(tail)
-    for odd in (15, 13, 11, 9, 7, 5, 3, 1):
-        series = 1.0 - odd * inverse_square * series
-    return torch.where(u < start, times_normal_density(-x / tail * series, tail), x * normal_cdf(u))
+    return torch.where(u < start, times_normal_density(x * normal_tail_ratio(tail), tail), x * normal_cdf(u))
+
+
+def normal_cdf_plus_density(factor: Tensor, u: Tensor) -> Tensor:
+    """Return ``Phi(u) + factor * phi(u)``.
+
+    Args:
+        factor: Finite.
+        u: Within ``NORMAL_LIMIT``.
+
+    Returns:
+        The sum; in the left tail as one product, because the sum of two subnormal numbers carries the rounding of both.
+    """
+    start = NORMAL_TAIL[u.dtype]
+    tail = u.clamp(max=start)
+    body = normal_cdf(u) + times_normal_density(factor, u)
+    return torch.where(u < start, times_normal_density(factor + normal_tail_ratio(tail), tail), body)
 
 
 def opened_normal_gate(x: Tensor, u: Tensor) -> Tensor:
@@ -143,6 +170,22 @@ def times_logistic_density(factor: Tensor | float, u: Tensor) -> Tensor:
     root = decay(u)
     half = root / (1.0 + root * root)
     return (factor * half) * half
+
+
+def logistic_plus_density(factor: Tensor, u: Tensor) -> Tensor:
+    """Return ``s(u) + factor * s(u) * s(-u)``.
+
+    Args:
+        factor: Finite.
+        u: Within ``LOGISTIC_LIMIT``.
+
+    Returns:
+        The sum; left of 0 as one product, because the sum of two subnormal numbers carries the rounding of both.
+    """
+    root = decay(u)
+    inverse = 1.0 / (1.0 + root * root)
+    half = root * inverse
+    return torch.where(u < 0, (half * (1.0 + factor * inverse)) * root, inverse + (factor * half) * half)
 
 
 def opened_logistic_gate(x: Tensor, u: Tensor) -> Tensor:

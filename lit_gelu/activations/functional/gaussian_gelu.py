@@ -1,11 +1,15 @@
-# ruff: noqa: DOC502 - what is listed under Raises is raised by the checks in _arguments.py
 """GELU whose normal distribution has a mean and a standard deviation of its own."""
 
 import torch
 from torch import Tensor
 
 from lit_gelu.activations.functional._arguments import check_order, check_positive, elementwise, largest, per_channel
-from lit_gelu.activations.functional._gates import NORMAL_LIMIT, normal_cdf, opened_normal_gate, times_normal_density
+from lit_gelu.activations.functional._gates import (
+    NORMAL_LIMIT,
+    normal_cdf_plus_density,
+    opened_normal_gate,
+    times_normal_density,
+)
 
 
 @elementwise
@@ -70,7 +74,7 @@ def gaussian_gelu_derivative(
     u = _quotient(x - mu, sigma).clamp(-NORMAL_LIMIT, NORMAL_LIMIT)
     v = _quotient(x, sigma)
     if order == 1:
-        return normal_cdf(u) + times_normal_density(v, u)
+        return normal_cdf_plus_density(v, u)
     return times_normal_density(_quotient(2.0 - _bounded(u * v), sigma), u)
 
 

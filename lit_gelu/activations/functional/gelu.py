@@ -1,4 +1,3 @@
-# ruff: noqa: DOC502 - what is listed under Raises is raised by the checks in _arguments.py
 """GELU in its three forms: exact, tanh and sigmoid."""
 
 import math
@@ -11,10 +10,10 @@ from lit_gelu.activations.functional._arguments import check_order, elementwise
 from lit_gelu.activations.functional._gates import (
     LOGISTIC_LIMIT,
     NORMAL_LIMIT,
-    normal_cdf,
+    logistic_plus_density,
+    normal_cdf_plus_density,
     opened_logistic_gate,
     opened_normal_gate,
-    times_logistic,
     times_logistic_density,
     times_normal_density,
 )
@@ -95,7 +94,7 @@ def gelu_derivative(x: Tensor, order: int = 1, approximate: str = "none") -> Ten
     x = x.clamp(-NORMAL_LIMIT, NORMAL_LIMIT)
     if approximate == "tanh":
         return _tanh_form_derivative(x, order)
-    return normal_cdf(x) + times_normal_density(x, x) if order == 1 else times_normal_density(2.0 - x * x, x)
+    return normal_cdf_plus_density(x, x) if order == 1 else times_normal_density(2.0 - x * x, x)
 
 
 def _tanh_argument(x: Tensor) -> Tensor:
@@ -108,7 +107,7 @@ def _tanh_form_derivative(x: Tensor, order: int) -> Tensor:
     u = _tanh_argument(x).clamp(-LOGISTIC_LIMIT, LOGISTIC_LIMIT)
     first = TANH_SLOPE * (1.0 + 3.0 * TANH_CUBIC * x * x)
     if order == 1:
-        return times_logistic(1.0, u) + times_logistic_density(x * first, u)
+        return logistic_plus_density(x * first, u)
     second = 6.0 * TANH_SLOPE * TANH_CUBIC * x
     return times_logistic_density(2.0 * first + x * (second - first * first * torch.tanh(0.5 * u)), u)
 

@@ -1,4 +1,3 @@
-# ruff: noqa: DOC502 - what is listed under Raises is raised by the checks in _arguments.py
 """Hard Swish.
 
 At a kink the derivatives are torch's own: those of the outer piece.

@@ -1,4 +1,3 @@
-# ruff: noqa: DOC502 - what is listed under Raises is raised by the checks in _arguments.py
 """The identity and what is linear on both sides of a kink: ReLU, ReLU6, leaky ReLU, PReLU.
 
 At a kink the derivatives are torch's own: that of the constant piece, for the leaky kin that of the left piece. The
@@ -261,4 +260,4 @@ def _leaky(x: Tensor, slope: float | Tensor) -> Tensor:
 
 def _leaky_derivative(x: Tensor, order: int, slope: float | Tensor) -> Tensor:
     """Return ``f'`` or ``f''`` for a slope that has been shaped."""
-    return keep_nan(x, torch.where(x > 0, 1.0, slope).to(x.dtype) if order == 1 else torch.zeros_like(x))
+    return keep_nan(x, torch.where(x > 0, torch.ones_like(x), slope) if order == 1 else torch.zeros_like(x))

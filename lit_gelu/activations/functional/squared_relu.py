@@ -1,4 +1,3 @@
-# ruff: noqa: DOC502 - what is listed under Raises is raised by the checks in _arguments.py
 """Squared ReLU."""
 
 import torch

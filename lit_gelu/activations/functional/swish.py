@@ -1,4 +1,3 @@
-# ruff: noqa: DOC502 - what is listed under Raises is raised by the checks in _arguments.py
 """SiLU and Swish: ``x`` times a logistic gate."""
 
 import torch
@@ -7,8 +6,8 @@ from torch import Tensor
 from lit_gelu.activations.functional._arguments import check_order, elementwise, largest, per_channel
 from lit_gelu.activations.functional._gates import (
     LOGISTIC_LIMIT,
+    logistic_plus_density,
     opened_logistic_gate,
-    times_logistic,
     times_logistic_density,
 )
 
@@ -118,5 +117,5 @@ def _derivative(x: Tensor, order: int, beta: float | Tensor) -> Tensor:
     """Return ``f'`` or ``f''`` of swish; ``x`` is in its operation dtype, ``beta`` has been shaped."""
     u = (beta * x.clamp(-largest(x), largest(x))).clamp(-LOGISTIC_LIMIT, LOGISTIC_LIMIT)
     if order == 1:
-        return times_logistic(1.0, u) + times_logistic_density(u, u)
+        return logistic_plus_density(u, u)
     return times_logistic_density(beta * (2.0 - u * torch.tanh(0.5 * u)), u)

@@ -1,4 +1,3 @@
-# ruff: noqa: DOC502 - what is listed under Raises is raised by the checks in _arguments.py
 """The stochastic zero-identity map, of which GELU is the expectation."""
 
 import torch
