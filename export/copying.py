@@ -5,7 +5,7 @@ from collections import OrderedDict
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from lit_gelu.export.errors import ExportError
 
@@ -53,11 +53,14 @@ def evaluation_copy(model: nn.Module, dtype: torch.dtype = torch.float32) -> nn.
 
 
 def _leave_out(module: nn.Module, memo: dict[int, Any]) -> None:
-    """Tell deepcopy, through its memo, what to put in place of the Trainer and the hooks."""
+    """Tell deepcopy, through its memo, what to put in place of the Trainer, computed weights and hooks."""
     for name in ("_trainer", "_fabric"):
         owner = module.__dict__.get(name)
         if owner is not None:
             memo[id(owner)] = None
+    for value in module.__dict__.values():  # weights that a pre-hook computes anew at every call
+        if isinstance(value, Tensor) and value.grad_fn is not None:
+            memo[id(value)] = value.detach().clone()
     for name in ("_forward_hooks", "_backward_hooks", "_backward_pre_hooks"):
         memo[id(module.__dict__[name])] = OrderedDict()
     hooks = module._forward_pre_hooks

@@ -157,6 +157,9 @@ def _unique(names: list[str]) -> list[str]:
     return result
 
 
+SCOPE = "model"  # under which FlatModule keeps the module, and so what its names begin with in the graph
+
+
 class FlatModule(nn.Module):
     """A module as a function from a flat list of tensors to a flat tuple of tensors.
 

@@ -11,6 +11,7 @@ from onnx_ir import convenience
 from onnx_ir.passes import common as common_passes
 
 from lit_gelu.export.errors import ExportOptionError
+from lit_gelu.export.inputs import SCOPE
 from lit_gelu.export.lowering_table import LOWERINGS, TABLE, Lowering, row_key
 from lit_gelu.export.markers import MARKER_DOMAIN, MARKER_OPERATOR, BoundActivation
 from lit_gelu.export.recipe import CONTRIB_DOMAIN, Argument, RecipeBuilder, operators
@@ -33,7 +34,7 @@ class LoweredSite:
     """What became of one activation site.
 
     Args:
-        site: Fully qualified name of the module; for a call of a function, the module that calls it and the operator,
+        site: Fully qualified name of the module; for a call of a function, the module that calls it and the activation,
             joined by a colon.
         activation: The activation, with the row of the lowering table.
         lowering: Whose recipe was taken: ``native``, ``primitives`` or ``contrib``.
@@ -119,7 +120,7 @@ def _occurrence(node: ir.Node, marked: Mapping[str, BoundActivation]) -> _Occurr
         site = node.attributes["site"].as_string()
         return _Occurrence(site, marked[site], _input(node))
     activation, x = _functional(node) if node.domain == "" else (None, None)
-    return None if activation is None or x is None else _Occurrence(_calling_site(node), activation, x)
+    return None if activation is None or x is None else _Occurrence(_calling_site(node, activation), activation, x)
 
 
 def _functional(node: ir.Node) -> tuple[BoundActivation | None, ir.Value | None]:
@@ -157,11 +158,11 @@ def _input(node: ir.Node) -> ir.Value:
     return value
 
 
-def _calling_site(node: ir.Node) -> str:
-    """Return ``module:operator`` for a call of a function, from the scopes that torch's exporter notes."""
+def _calling_site(node: ir.Node, activation: BoundActivation) -> str:
+    """Return ``module:activation`` for a call of a function, from the scopes that torch's exporter notes."""
     scopes = ast.literal_eval(node.metadata_props.get("pkg.torch.onnx.name_scopes", "[]"))
-    module = ".".join(scope for scope in scopes[-2:-1] if scope)
-    return f"{module}:{node.op_type}"
+    module = scopes[-2] if len(scopes) > 1 else ""
+    return f"{module.removeprefix(SCOPE).removeprefix('.')}:{activation.row}"
 
 
 class _Constants:

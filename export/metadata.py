@@ -20,7 +20,7 @@ class SiteRecord:
     """One activation site as the file records it.
 
     Args:
-        site: Fully qualified name; for a function call, the calling module and the operator joined by a colon.
+        site: Fully qualified name; for a function call, the calling module and the activation joined by a colon.
         spec: The activation's spec as text.
         row: Key of its row in the lowering table; empty for what torch decomposed itself.
         lowering: ``native``, ``primitives`` or ``contrib``: whose recipe was taken; ``torch`` for torch's own decomposition.

@@ -12,10 +12,9 @@ import torch
 from torch import Tensor
 
 from lit_gelu.export.errors import ExportError
-from lit_gelu.export.inputs import FlatModule, trial_run
+from lit_gelu.export.inputs import SCOPE, FlatModule, trial_run
 
 BATCH = "batch"
-_PREFIX = "model."  # of parameter names: FlatModule keeps the module under this name
 
 
 def trace(flat: FlatModule, opset: int) -> ir.Model:
@@ -42,8 +41,8 @@ def trace(flat: FlatModule, opset: int) -> ir.Model:
     model = _export(flat, tensors, names, opset)
     _name_batch(model, flat)
     _require_dynamic(model, flat, [tensor for _, tensor in outputs], batch_size)
-    for name in [name for name in model.graph.initializers if name.startswith(_PREFIX)]:
-        model.graph.initializers[name].name = name.removeprefix(_PREFIX)
+    for name in [name for name in model.graph.initializers if name.startswith(f"{SCOPE}.")]:
+        model.graph.initializers[name].name = name.removeprefix(f"{SCOPE}.")
     return model
 
 
