@@ -1,5 +1,6 @@
 """`ActivationRecorder`: watches the inputs of activations in a live model and sums their statistics on the device."""
 
+import sys
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
@@ -68,6 +69,7 @@ class ActivationRecorder:
         self._seed = 0
         self._generators: dict[torch.device, torch.Generator] = {}
         self._drawn: dict[tuple[torch.device, int], Tensor] = {}
+        self.record = self._copy_rows  # what the hooks call
         self._handles = [
             module.register_forward_pre_hook(_InputHook(self, number, module), with_kwargs=True)
             for number, module in enumerate(self._modules)
@@ -85,6 +87,8 @@ class ActivationRecorder:
         self._generators.clear()
         self._seed = seed
         self._training = [module.training for module in self._modules]
+        if "torch._dynamo" in sys.modules:  # otherwise nothing is compiled, and asking would import it
+            self.record = torch.compiler.disable(self._copy_rows)
         self.active = True
 
     def pause(self) -> None:
@@ -130,13 +134,8 @@ class ActivationRecorder:
         self._handles.clear()
         self._pending.clear()
 
-    def record(self, number: int, x: Tensor) -> None:
-        """Copy the rows of one call; called by the hooks.
-
-        Args:
-            number: The number of the site.
-            x: What its activation was given.
-        """
+    def _copy_rows(self, number: int, x: Tensor) -> None:
+        """Copy the rows of one call."""
         if self._training[number] != self._modules[number].training:
             return
         with torch.no_grad():
