@@ -16,8 +16,11 @@ import torch
 from torch import Tensor
 
 from lit_gelu.activations.functional._arguments import largest
+from lit_gelu.activations.functional._compensated import product_error
 
+SQRT_TWO = math.sqrt(2.0)
 SQRT_HALF = math.sqrt(0.5)
+SQRT_HALF_REST = -4.833646656726457e-17  # sqrt(1/2) - SQRT_HALF
 INVERSE_SQRT_TWO_PI = 1.0 / math.sqrt(2.0 * math.pi)
 
 # exp(-u**2 / 4) and exp(-u / 2) are 0 in float64 from 54.6 and 1490.3 on, in float32 earlier.
@@ -103,16 +106,22 @@ def times_normal_cdf(x: Tensor, u: Tensor) -> Tensor:
 def normal_cdf_plus_density(factor: Tensor, u: Tensor) -> Tensor:
     """Return ``Phi(u) + factor * phi(u)``.
 
+    In the left tail it is one product, because the sum of two subnormal numbers carries the rounding of both. Elsewhere
+    the rounding of the arguments of ``erfc`` and ``exp`` is put back to first order.
+
     Args:
         factor: Finite.
         u: Within ``NORMAL_LIMIT``.
 
     Returns:
-        The sum; in the left tail as one product, because the sum of two subnormal numbers carries the rounding of both.
+        The sum, which underflows only if it is itself too small.
     """
     start = NORMAL_TAIL[u.dtype]
     tail = u.clamp(max=start)
-    body = normal_cdf(u) + times_normal_density(factor, u)
+    density = INVERSE_SQRT_TWO_PI * torch.exp(-0.5 * (u * u))
+    argument_error = SQRT_TWO * (product_error(u, SQRT_HALF) + SQRT_HALF_REST * u)
+    correction = density * (argument_error - 0.5 * factor * product_error(u, u))
+    body = (normal_cdf(u) + correction) + factor * density
     return torch.where(u < start, times_normal_density(factor + normal_tail_ratio(tail), tail), body)
 
 
@@ -172,20 +181,24 @@ def times_logistic_density(factor: Tensor | float, u: Tensor) -> Tensor:
     return (factor * half) * half
 
 
-def logistic_plus_density(factor: Tensor, u: Tensor) -> Tensor:
+def logistic_plus_density(factor: Tensor, u: Tensor, correction: Tensor | float = 0.0) -> Tensor:
     """Return ``s(u) + factor * s(u) * s(-u)``.
+
+    Left of 0 that is ``e (1 + factor + e) / (1 + e)**2`` with ``e = exp(u)``: the terms cancel before they are rounded.
 
     Args:
         factor: Finite.
         u: Within ``LOGISTIC_LIMIT``.
+        correction: Added to ``factor`` left of 0, where it may be too small to change it.
 
     Returns:
-        The sum; left of 0 as one product, because the sum of two subnormal numbers carries the rounding of both.
+        The sum, which underflows only if it is itself too small.
     """
     root = decay(u)
-    inverse = 1.0 / (1.0 + root * root)
-    half = root * inverse
-    return torch.where(u < 0, (half * (1.0 + factor * inverse)) * root, inverse + (factor * half) * half)
+    e = root * root
+    half = root / (1.0 + e)
+    left = (root * (1.0 + factor + (e + correction)) / ((1.0 + e) * (1.0 + e))) * root
+    return torch.where(u < 0, left, 1.0 / (1.0 + e) + (factor * half) * half)
 
 
 def opened_logistic_gate(x: Tensor, u: Tensor) -> Tensor:

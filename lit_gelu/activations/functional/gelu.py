@@ -7,6 +7,7 @@ from torch import Tensor
 
 from lit_gelu.activations.errors import ActivationArgumentError
 from lit_gelu.activations.functional._arguments import check_order, elementwise
+from lit_gelu.activations.functional._compensated import product_error, sum_error
 from lit_gelu.activations.functional._gates import (
     LOGISTIC_LIMIT,
     NORMAL_LIMIT,
@@ -21,8 +22,10 @@ from lit_gelu.activations.functional.swish import swish, swish_derivative
 
 FORMS = ("none", "tanh", "sigmoid")
 SIGMOID_SLOPE = 1.702  # Hendrycks and Gimpel 2016, section 2
-TANH_CUBIC = 0.044715  # the same place
-TANH_SLOPE = 2.0 * math.sqrt(2.0 / math.pi)  # twice, because (1 + tanh w) / 2 = s(2 w)
+# The tanh form's gate is (1 + tanh w) / 2 = s(2 w), with 2 w = TANH_SLOPE x + TANH_CUBIC x**3; 0.044715: the same place.
+TANH_SLOPE = 2.0 * math.sqrt(2.0 / math.pi)
+TANH_SLOPE_REST = -9.96930880911092e-17  # 2 sqrt(2 / pi) - TANH_SLOPE
+TANH_CUBIC = 0.044715 * TANH_SLOPE
 
 
 @elementwise
@@ -58,7 +61,8 @@ def gelu(x: Tensor, approximate: str = "none") -> Tensor:
         return opened_normal_gate(x, x)
     if approximate == "sigmoid":
         return swish(x, SIGMOID_SLOPE)
-    return opened_logistic_gate(x, _tanh_argument(x.clamp(-NORMAL_LIMIT, NORMAL_LIMIT)))
+    u, _ = _times_polynomial(x.clamp(-NORMAL_LIMIT, NORMAL_LIMIT), TANH_CUBIC)
+    return opened_logistic_gate(x, u)
 
 
 @elementwise
@@ -97,19 +101,24 @@ def gelu_derivative(x: Tensor, order: int = 1, approximate: str = "none") -> Ten
     return normal_cdf_plus_density(x, x) if order == 1 else times_normal_density(2.0 - x * x, x)
 
 
-def _tanh_argument(x: Tensor) -> Tensor:
-    """Return ``u`` of the tanh form: its gate is ``s(u)``. The caller bounds ``x``, whose cube may overflow."""
-    return TANH_SLOPE * (x + TANH_CUBIC * x * x * x)
+def _times_polynomial(x: Tensor, cubic: float) -> tuple[Tensor, Tensor]:
+    """Return ``TANH_SLOPE x + cubic x**3`` and nearly all of its rounding error; a cube may overflow: bound ``x``."""
+    small = cubic * (x * x)
+    slope = TANH_SLOPE + small
+    error = x * (sum_error(TANH_SLOPE, small) + TANH_SLOPE_REST) + product_error(x, slope)
+    return x * slope, error
 
 
 def _tanh_form_derivative(x: Tensor, order: int) -> Tensor:
     """Return ``f'`` or ``f''`` of the tanh form for bounded ``x``."""
-    u = _tanh_argument(x).clamp(-LOGISTIC_LIMIT, LOGISTIC_LIMIT)
-    first = TANH_SLOPE * (1.0 + 3.0 * TANH_CUBIC * x * x)
+    u, u_error = _times_polynomial(x, TANH_CUBIC)
+    u = u.clamp(-LOGISTIC_LIMIT, LOGISTIC_LIMIT)
+    first, first_error = _times_polynomial(x, 3.0 * TANH_CUBIC)  # x u'
+    odd = torch.tanh(0.5 * u)
     if order == 1:
-        return logistic_plus_density(x * first, u)
-    second = 6.0 * TANH_SLOPE * TANH_CUBIC * x
-    return times_logistic_density(2.0 * first + x * (second - first * first * torch.tanh(0.5 * u)), u)
+        return logistic_plus_density(first, u, first_error + u_error * (1.0 - first * odd))
+    slope, second = TANH_SLOPE + 3.0 * TANH_CUBIC * (x * x), 6.0 * TANH_CUBIC * x
+    return times_logistic_density(2.0 * slope + x * (second - slope * slope * odd), u)
 
 
 def _check_form(name: str, approximate: str) -> None:

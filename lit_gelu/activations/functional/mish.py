@@ -60,10 +60,18 @@ def mish_derivative(x: Tensor, order: int = 1) -> Tensor:
     """
     check_order("mish_derivative", order)
     u = x.clamp(-LOGISTIC_LIMIT, LOGISTIC_LIMIT)
-    gate = _times_gate(1.0, u)
     if order == 1:
-        return gate + _times_gate_slope(u, u)
-    return _times_gate_slope(2.0 + u * (times_logistic(1.0, -u) - 2.0 * gate * times_logistic(1.0, u)), u)
+        return torch.where(u < 0, _left_slope(u), _times_gate(1.0, u) + _times_gate_slope(u, u))
+    bracket = times_logistic(1.0, -u) - 2.0 * times_logistic(_times_gate(1.0, u), u)
+    return _times_gate_slope(2.0 + u * bracket, u)
+
+
+def _left_slope(u: Tensor) -> Tensor:
+    """Return ``f'`` left of 0, ``e (4 (1 + u) + e (6 + 4 u + e (4 + e))) / den**2``: cancelled before rounding."""
+    root = decay(u)
+    e = root * root
+    numerator = 4.0 * (1.0 + u) + e * (6.0 + 4.0 * u + e * (4.0 + e))
+    return (root * numerator / _denominator(e, u) ** 2) * root
 
 
 def _denominator(e: Tensor, u: Tensor) -> Tensor:
