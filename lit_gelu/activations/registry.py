@@ -236,8 +236,10 @@ class ActivationRegistry:
         entry = self.entry(canonical.name)
         facts = entry.facts_for(canonical.arguments)
         shape = vars(shape_of(self.create(canonical), facts.kinks, registry=self)) if facts.elementwise else {}
+        presets = [row for row in self.entries() if row.preset == canonical]
+        names = [name for row in presets for name in (row.name, *row.aliases)]
         return ActivationInfo(
-            spec=canonical, aliases=entry.aliases, registered_by=entry.registered_by, **vars(facts), **shape
+            spec=canonical, aliases=tuple(names) or entry.aliases, registered_by=entry.registered_by, **vars(facts), **shape
         )
 
     def entry(self, name: str) -> ActivationEntry:

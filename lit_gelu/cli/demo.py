@@ -1,0 +1,239 @@
+"""``lit-gelu demo``: train on the bundled digits, swap ReLU for GELU midway, export three ways, prove parity, draw."""
+
+import json
+import logging
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import jsonargparse
+from lightning.pytorch import LightningModule, Trainer, seed_everything
+from lightning.pytorch.callbacks import RichProgressBar
+from lightning.pytorch.loggers import CSVLogger
+from rich.console import Console
+from rich.table import Table
+
+from lit_gelu.callbacks import ActivationCurvatureMonitor, ActivationSwap
+from lit_gelu.cli.demo_plots import plot_curvature, plot_training
+from lit_gelu.cli.terminal import ExamplesHelpFormatter, console_for_output, silence_known_warnings
+from lit_gelu.data import DigitsData
+from lit_gelu.errors import LitGeluError
+from lit_gelu.export import OnnxPredictor, ParityReport, check_parity, export_onnx
+from lit_gelu.files import write_atomically
+from lit_gelu.tasks import MNISTClassifier
+
+HELP = "train, swap, measure curvature, export and check parity in one go"
+EXAMPLES = """\
+examples:
+  lit-gelu demo                                 everything into runs/demo, about a minute on two cores
+  lit-gelu demo --output /tmp/demo --epochs 6   shorter, elsewhere
+"""
+FORMS = {"exact": "none", "tanh": "tanh", "sigmoid": "sigmoid"}
+MONITOR_EVERY = 20
+
+
+class DemoArgumentError(LitGeluError, ValueError):
+    """An argument of the demo that is not accepted."""
+
+
+@dataclass(frozen=True)
+class ExportedForm:
+    """One exported file and what was found of it.
+
+    Args:
+        file: Its name.
+        form: Which form of GELU it computes.
+        bytes: Its size.
+        activation_operators: How often its activation operators occur.
+        error_float32: Largest absolute difference from PyTorch float32 of the same form, on the test images.
+        error_float64: The same against PyTorch float64.
+        approximation_gap: Largest absolute difference from the module as trained; ``None`` if it has that form.
+        same_class: Share of the test images with the same class as the module as trained.
+        test_error: Share of the test images that the file gets wrong.
+        provider: The execution provider that ran it.
+        passed: Whether every comparison was within its limit.
+    """
+
+    file: str
+    form: str
+    bytes: int
+    activation_operators: dict[str, int]
+    error_float32: float
+    error_float64: float
+    approximation_gap: float | None
+    same_class: float | None
+    test_error: float
+    provider: str
+    passed: bool
+
+
+def build_parser() -> jsonargparse.ArgumentParser:
+    """Return the parser of ``lit-gelu demo``.
+
+    Returns:
+        The parser.
+    """
+    parser = jsonargparse.ArgumentParser(
+        prog="lit-gelu demo",
+        description="Train MNISTClassifier on the bundled digits with ReLU, swap to GELU midway while the curvature is "
+        "logged, export the exact, the tanh and the sigmoid form, and check that each file computes what PyTorch does.",
+        epilog=EXAMPLES,
+        formatter_class=ExamplesHelpFormatter,
+    )
+    parser.add_argument("--output", metavar="FOLDER", default="runs/demo", help="where everything is written")
+    parser.add_argument("--epochs", type=int, default=24, help="of training; the swap comes after half of them")
+    parser.add_argument("--seed", type=int, default=0, help="of weights, batches and random inputs")
+    return parser
+
+
+def run(arguments: jsonargparse.Namespace) -> int:
+    """Run ``lit-gelu demo``.
+
+    Args:
+        arguments: What was parsed.
+
+    Returns:
+        0 if every file passed its parity check, else 1.
+
+    Raises:
+        DemoArgumentError: If there are fewer than two epochs.
+    """
+    if arguments.epochs < 2:
+        raise DemoArgumentError(
+            f"--epochs {arguments.epochs} is not accepted: the swap comes midway, so give at least 2."
+        )
+    folder, console = Path(arguments.output), console_for_output()
+    data = DigitsData()
+    console.rule("1/3  train with ReLU, swap to GELU midway")
+    model, metrics, swap_step = train(data, folder, arguments.epochs, arguments.seed, console)
+    console.rule("2/3  export and check parity")
+    exported = [export_form(model, data, folder, name, arguments.seed, console) for name in FORMS]
+    console.rule("3/3  plots and summary")
+    plot_training(metrics, folder / "training.png", swap_step)
+    plot_curvature(metrics, folder / "curvature.png", swap_step)
+    with write_atomically(folder / "summary.json") as temporary:
+        temporary.write_text(json.dumps([asdict(form) for form in exported], indent=2) + "\n")
+    console.print(_summary(exported))
+    written = ("training.png", "curvature.png", "summary.json", *(form.file for form in exported))
+    console.print(f"{folder}: {', '.join(written)}; training log {metrics}", soft_wrap=True)
+    return 0 if all(form.passed for form in exported) else 1
+
+
+def train(
+    data: DigitsData, folder: Path, epochs: int, seed: int, console: Console
+) -> tuple[LightningModule, Path, int]:
+    """Train with ReLU, and with GELU from half-way on.
+
+    Args:
+        data: The data.
+        folder: Where the log goes.
+        epochs: How many epochs.
+        seed: Of weights and batches.
+        console: Where the result is said.
+
+    Returns:
+        The trained module, the CSV file of all that was logged, and the step of the swap.
+    """
+    seed_everything(seed, verbose=False)
+    silence_known_warnings()
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)  # hints about hardware are not the demo's subject
+    logger = CSVLogger(folder, name="logs")
+    model = MNISTClassifier(activation="relu")
+    swap = ActivationSwap({"activation:relu": "gelu"}, at_epoch=epochs // 2, curvature=True)
+    trainer = Trainer(
+        max_epochs=epochs,
+        accelerator="cpu",
+        devices=1,
+        logger=logger,
+        log_every_n_steps=10,
+        enable_checkpointing=False,
+        enable_model_summary=False,
+        callbacks=[RichProgressBar(), swap, ActivationCurvatureMonitor(every_n_steps=MONITOR_EVERY)],
+    )
+    trainer.fit(model, datamodule=data)
+    (result,) = trainer.test(model, datamodule=data, verbose=False)
+    swap_step = (epochs // 2) * (trainer.global_step // epochs)
+    if swap.report is not None:
+        console.print(f"step {swap_step}: {len(swap.report)} sites swapped, {swap.report.rows[0].old} -> gelu")
+    console.print(f"test error {result['test_error']:.2%}, test loss {result['test_loss']:.3f}")
+    return model, Path(logger.log_dir) / "metrics.csv", swap_step
+
+
+def export_form(
+    model: LightningModule, data: DigitsData, folder: Path, name: str, seed: int, console: Console
+) -> ExportedForm:
+    """Export one form of GELU and check it on the test images.
+
+    Args:
+        model: The trained module.
+        data: Its data.
+        folder: Where the file goes.
+        name: ``"exact"``, ``"tanh"`` or ``"sigmoid"``.
+        seed: Of the random inputs of the parity check.
+        console: Where progress is said.
+
+    Returns:
+        What was found.
+    """
+    path = folder / f"gelu_{name}.onnx"
+    with console.status(f"{name}: export, then parity on the test images and on extreme inputs"):
+        export_onnx(model, path, approximate=FORMS[name])
+        report = check_parity(model, path, data, strict=False, seed=seed)
+        wrong, count = _errors(OnnxPredictor(path), data)
+    console.print(f"{path}: {'passed' if report.passed else 'FAILED'}", soft_wrap=True)
+    for row in report.failures:
+        console.print(f"  {row}", soft_wrap=True)
+    rows = {row.comparison.partition(":")[0]: row for row in report.rows if row.inputs == "data"}
+    gap = rows.get("approximation gap")  # none for the form that was trained
+    return ExportedForm(
+        file=path.name,
+        form=name,
+        bytes=path.stat().st_size,
+        activation_operators=_activation_operators(report),
+        error_float32=rows["file vs PyTorch float32"].max_abs_error,
+        error_float64=rows["file vs PyTorch float64"].max_abs_error,
+        approximation_gap=gap.max_abs_error if gap else None,
+        same_class=(gap or rows["file vs PyTorch float32"]).top1_agreement,
+        test_error=wrong / count,
+        provider=report.provider,
+        passed=report.passed,
+    )
+
+
+def _errors(predictor: OnnxPredictor, data: DigitsData) -> tuple[int, int]:
+    """Count the test images that a file gets wrong, and all of them."""
+    wrong = count = 0
+    for images, labels in data.test_dataloader():
+        wrong += int((predictor(images).argmax(-1) != labels).sum())
+        count += len(labels)
+    return wrong, count
+
+
+def _activation_operators(report: ParityReport) -> dict[str, int]:
+    """Return the file's operators without those of linear layers."""
+    return {
+        name: count for name, count in report.census.items() if name not in {"Gemm", "MatMul", "Reshape", "Flatten"}
+    }
+
+
+def _summary(exported: list[ExportedForm]) -> Table:
+    caption = (
+        "error: largest difference of a logit from PyTorch with the same form, float32 or float64; gap: from the module "
+        "as trained; same class: as the module as trained"
+    )
+    table = Table(title="exported files, on the 360 test images", caption=caption, title_justify="left")
+    for column in ("file", "operators", "kB", "error", "gap", "same class", "test error", "parity"):
+        table.add_column(column, justify="left" if column in {"file", "operators", "parity"} else "right")
+    for form in exported:
+        gap, same_class = form.approximation_gap, form.same_class
+        table.add_row(
+            form.file,
+            ", ".join(f"{count} {name}" for name, count in form.activation_operators.items()),
+            f"{form.bytes / 1000:.0f}",
+            f"{max(form.error_float32, form.error_float64):.1e}",
+            "-" if gap is None else f"{gap:.1e}",
+            "-" if same_class is None else f"{same_class:.1%}",
+            f"{form.test_error:.2%}",
+            "passed" if form.passed else "FAILED",
+        )
+    return table

@@ -1,0 +1,78 @@
+"""``lit-gelu demo``: the whole way through, on real digits."""
+
+import json
+
+import numpy as np
+import onnx
+import pytest
+
+from lit_gelu.cli.demo_plots import read_log
+from lit_gelu.cli.main import main
+from lit_gelu.data import DigitsData
+from lit_gelu.export import OnnxPredictor
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("demo")
+    code = main(["demo", "--output", str(folder), "--epochs", "4"])
+    return folder, code
+
+
+def test_it_leaves_what_it_promises(demo):
+    folder, code = demo
+    assert code == 0
+    assert {path.name for path in folder.iterdir()} == {
+        "curvature.png", "gelu_exact.onnx", "gelu_sigmoid.onnx", "gelu_tanh.onnx", "logs", "summary.json",
+        "training.png",
+    }  # fmt: skip
+    assert (folder / "training.png").read_bytes().startswith(b"\x89PNG")
+    assert (folder / "curvature.png").stat().st_size > 20_000
+
+
+def test_each_file_has_its_own_form_of_gelu(demo):
+    folder, _ = demo
+    forms = {}
+    for name in ("exact", "tanh", "sigmoid"):
+        nodes = onnx.load(folder / f"gelu_{name}.onnx").graph.node
+        forms[name] = [
+            {attribute.name: attribute.s.decode() for attribute in node.attribute}.get("approximate", "none")
+            for node in nodes
+            if node.op_type == "Gelu"
+        ]
+    assert forms == {"exact": ["none"] * 8, "tanh": ["tanh"] * 8, "sigmoid": []}
+
+
+def test_the_summary_says_what_the_files_do(demo):
+    folder, _ = demo
+    data = DigitsData(batch_size=360)
+    data.setup("test")
+    images, labels = next(iter(data.test_dataloader()))
+    for row in json.loads((folder / "summary.json").read_text()):
+        assert row["passed"]
+        assert max(row["error_float32"], row["error_float64"]) < 1e-4
+        assert ((row["approximation_gap"] or 0.0) < 1e-4) == (row["form"] == "exact")
+        logits = OnnxPredictor(folder / row["file"])(images.numpy())
+        assert row["test_error"] == pytest.approx(np.mean(logits.argmax(-1) != labels.numpy()))
+        assert row["test_error"] < 0.5  # four epochs learn something
+
+
+def test_the_log_shows_the_swap_in_the_curvature(demo):
+    folder, _ = demo
+    (log,) = folder.glob("logs/*/metrics.csv")
+    series = read_log(log)
+    steps, values = series["curvature/hidden.0.activation/mean_abs_second_derivative"]
+    swap_step = 2 * 39
+    before = [value for step, value in zip(steps, values, strict=True) if step < swap_step]
+    after = [value for step, value in zip(steps, values, strict=True) if step >= swap_step]
+    assert before
+    assert set(before) == {0.0}  # ReLU
+    assert after
+    assert min(after) > 0.05  # GELU
+    assert series["activation_swap/replaced"][1] == [8.0]
+
+
+def test_too_few_epochs_are_refused(capsys, tmp_path):
+    assert main(["demo", "--epochs", "1", "--output", str(tmp_path / "demo")]) == 2
+    assert "give at least 2" in capsys.readouterr().err
+    assert not (tmp_path / "demo").exists()
