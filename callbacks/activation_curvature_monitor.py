@@ -162,9 +162,15 @@ class ActivationCurvatureMonitor(Callback):
         """Stop recording: a batch that the module skipped has no end of its own."""
         self._stop()
 
-    def on_activations_swapped(self, trainer: Trainer, pl_module: LightningModule, report: SwapReport | None) -> None:
+    def on_activations_swapped(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        report: SwapReport | None,  # noqa: ARG002 - the listener's signature
+    ) -> None:
         """Put the hooks on the new activations; see `ActivationSwapListener`."""
-        if self._recorder is not None and self._follow(pl_module) and self._recording:
+        recording = self._recording
+        if self._recorder is not None and self._follow(pl_module) and recording:
             self._start(trainer)
 
     @override
@@ -231,6 +237,6 @@ class ActivationCurvatureMonitor(Callback):
         missing = {site for site, row in self.latest.items() if row["share_non_finite"] != row["share_non_finite"]}
         for site in sorted(missing - self._not_called):
             rank_zero_warn(
-                f"ActivationCurvatureMonitor: {site!r} was not called in the training step: nothing is logged for it."
+                f"ActivationCurvatureMonitor logs nothing for {site!r}: it was not called in the training step."
             )
         self._not_called |= missing

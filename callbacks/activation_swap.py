@@ -8,15 +8,13 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 from typing_extensions import override
 
 from lit_gelu import activations, surgery
-from lit_gelu.activations import ActivationRegistry, ActivationSpec
-from lit_gelu.activations.resolution import dotted_path
+from lit_gelu.activations import ActivationRegistry
 from lit_gelu.callbacks.announcement import announce_swap
 from lit_gelu.callbacks.errors import CallbackArgumentError
 from lit_gelu.callbacks.log_records import Path, log_figures, log_texts, require_logger
 from lit_gelu.callbacks.swap_measurement import PREFIX, first_of_batch, measure_swap
-from lit_gelu.callbacks.swap_record import SwapRecord, refuse_changed_state
-from lit_gelu.surgery import NoMatchError, SwapReport
-from lit_gelu.surgery.selectors import ActivationSelector, ClassSelector, NameSelector, selector_of
+from lit_gelu.callbacks.swap_record import SwapRecord, describe_target, refuse_state
+from lit_gelu.surgery import NoMatchError, SwapPlan, SwapReport
 
 
 class ActivationSwap(Callback):
@@ -28,7 +26,7 @@ class ActivationSwap(Callback):
     or leave learnable parameters or buffers.
 
     *What is logged.* One line; the figure ``activation_swap/replaced``; and for every site a hyperparameter
-    ``activation_swap/step_<step>/<site>`` = "old -> new", which every kind of logger keeps. With ``curvature=True``
+    (in TensorBoard a text) ``activation_swap/step_<step>/<site>`` = "old -> new". With ``curvature=True``
     also, from two forward passes on the batch at hand that leave no trace in the training, the statistics of every
     replaced site, ``activation_swap/<site>/before/<statistic>`` and ``.../after/<statistic>``, and the jump of the
     model's output, ``activation_swap/jump/relative`` = ||new - old|| / ||old|| and
@@ -86,8 +84,10 @@ class ActivationSwap(Callback):
         self.at_step = at_step
         self.curvature = curvature
         self.input_from_batch = input_from_batch or first_of_batch
-        self.swaps = {target: self._resolve(wanted).for_checkpoint() for target, wanted in swaps.items()}
-        self._described = {self._describe(target): spec for target, spec in self.swaps.items()}
+        self.swaps = {target: self._checked(wanted) for target, wanted in swaps.items()}
+        if not self.swaps:
+            raise CallbackArgumentError("ActivationSwap has nothing to do: swaps is empty. Give {target: activation}.")
+        self._described = {describe_target(target, registry): spec for target, spec in self.swaps.items()}
         self.report: SwapReport | None = None
         self._record: SwapRecord | None = None
         self._live: tuple[int, SwapReport] | None = (
@@ -123,12 +123,11 @@ class ActivationSwap(Callback):
                 self._restore(trainer, pl_module)
             return
         try:
-            plan = surgery.plan_swap(pl_module, self.swaps, registry=self.registry)
+            plan = self._plan(pl_module)
         except NoMatchError:
             if any(not other.applied for other in _swaps_of(trainer) if other is not self):
                 return
             raise
-        refuse_changed_state(plan)
         if not plan.rows:
             rank_zero_warn(f"{self.state_key} will change nothing: {'; '.join(map(str, plan.skipped))}.")
 
@@ -188,10 +187,16 @@ class ActivationSwap(Callback):
             return trainer.current_epoch >= self.at_epoch
         return self.at_step is not None and trainer.global_step >= self.at_step
 
+    def _plan(self, pl_module: LightningModule) -> SwapPlan:
+        """Return the swap, checked."""
+        plan = surgery.plan_swap(pl_module, self.swaps, registry=self.registry)
+        for replacement in plan.replacements:
+            refuse_state(replacement.site.module, f"{replacement.site.name!r}: {replacement.site.spec}")
+        return plan
+
     def _swap(self, trainer: Trainer, pl_module: LightningModule, inputs: Any) -> None:
         """Make the swap, remember it, tell the other callbacks, and log it."""
-        plan = surgery.plan_swap(pl_module, self.swaps, registry=self.registry)
-        refuse_changed_state(plan)
+        plan = self._plan(pl_module)
         figures: dict[Path, float] = {}
         if self.curvature and plan.rows:
             self.report, figures = measure_swap(trainer, pl_module, plan, inputs, self.registry)
@@ -234,21 +239,12 @@ class ActivationSwap(Callback):
         parts = [f"{old} -> {new} at {', '.join(names)}" for (old, new), names in changes.items()]
         return f"ActivationSwap at epoch {record.epoch}, step {record.step}: {'; '.join(parts) or 'nothing to replace'}"
 
-    def _resolve(self, wanted: Any) -> ActivationSpec:
+    def _checked(self, wanted: Any) -> str:
+        """Return an activation as a checkpoint holds it, or refuse it."""
         registry = activations.registry if self.registry is None else self.registry
-        return registry.resolve(wanted)
-
-    def _describe(self, target: Any) -> str:
-        """Return a target as text that is the same in every process."""
-        match selector_of(target):
-            case NameSelector(pattern):
-                return pattern
-            case ClassSelector(cls):
-                return f"class:{dotted_path(cls)}"
-            case ActivationSelector(activation):
-                return f"activation:{activation if isinstance(activation, str) else self._resolve(activation)}"
-            case selector:
-                return repr(selector)
+        spec = registry.resolve(wanted).for_checkpoint()
+        refuse_state(registry.create(spec), spec)
+        return spec
 
 
 def _swaps_of(trainer: Trainer) -> list[ActivationSwap]:

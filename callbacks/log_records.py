@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from lightning.pytorch import Trainer
+from lightning.pytorch.loggers import TensorBoardLogger
 
 from lit_gelu.callbacks.errors import NoLoggerError
 
@@ -54,11 +55,18 @@ def log_figures(trainer: Trainer, figures: Mapping[Path, float]) -> None:
 
 
 def log_texts(trainer: Trainer, texts: Mapping[Path, str]) -> None:
-    """Write texts to every logger. Every logger has hyperparameters, and few have anything else that holds a text.
+    """Write texts to every logger: as text to TensorBoard, as hyperparameters, which every logger has, to others.
+
+    TensorBoard's hyperparameters can be written once only: a second time resets the metric that belongs to them.
 
     Args:
-        trainer: The Trainer.
+        trainer: The Trainer, while it fits.
         texts: Texts by the parts of their names; a name is used once in a run, as some loggers refuse a second value.
     """
     for logger in trainer.loggers:
-        logger.log_hyperparams({logger.group_separator.join(path): text for path, text in texts.items()})
+        named = {logger.group_separator.join(path): text for path, text in texts.items()}
+        if isinstance(logger, TensorBoardLogger):
+            for name, text in named.items():
+                logger.experiment.add_text(name, text, logged_step(trainer))
+        else:
+            logger.log_hyperparams(named)

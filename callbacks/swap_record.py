@@ -7,10 +7,12 @@ from typing import Any, Self
 
 from torch import nn
 
-from lit_gelu import surgery
+from lit_gelu import activations, surgery
 from lit_gelu.activations import ActivationRegistry
+from lit_gelu.activations.resolution import dotted_path
 from lit_gelu.errors import NotAvailableYetError
-from lit_gelu.surgery import NoMatchError, SwapPlan, SwapReport
+from lit_gelu.surgery import NoMatchError, SwapReport
+from lit_gelu.surgery.selectors import ActivationSelector, ClassSelector, NameSelector, selector_of
 
 
 @dataclass(frozen=True)
@@ -100,23 +102,49 @@ class SwapRecord:
         return surgery.swap(model, targets, registry=registry) if targets else None
 
 
-def refuse_changed_state(plan: SwapPlan) -> None:
-    """Refuse a swap after which the checkpoint has other keys than before.
+def describe_target(target: Any, registry: ActivationRegistry | None) -> str:
+    """Return a target of a swap as text that is the same in every process.
+
+    Args:
+        target: What `lit_gelu.surgery.swap` takes as a target.
+        registry: Where activations are looked up; ``None`` means the default registry.
+
+    Returns:
+        The form that YAML has for it.
+
+    Example:
+        >>> describe_target(nn.ReLU, None), describe_target(surgery.by_activation(nn.ReLU), None)
+        ('class:torch.nn.modules.activation.ReLU', 'activation:relu')
+    """
+    match selector_of(target):
+        case NameSelector(pattern):
+            return pattern
+        case ClassSelector(cls):
+            return f"class:{dotted_path(cls)}"
+        case ActivationSelector(str(text)):
+            return f"activation:{text}"
+        case ActivationSelector(activation):
+            return f"activation:{(activations.registry if registry is None else registry).resolve(activation)}"
+        case selector:
+            return repr(selector)
+
+
+def refuse_state(module: nn.Module, what: str) -> None:
+    """Refuse a module whose coming or going changes the keys of a checkpoint.
 
     Lightning loads the weights before a callback can make the swap again, so such a checkpoint could not be resumed.
 
     Args:
-        plan: The swap.
+        module: The activation that comes or goes.
+        what: What to call it in the message.
 
     Raises:
-        NotAvailableYetError: If a module that comes or goes has parameters or persistent buffers.
+        NotAvailableYetError: If it has parameters or persistent buffers.
     """
-    for replacement in plan.replacements:
-        for module, spec in ((replacement.module, replacement.spec), (replacement.site.module, replacement.site.spec)):
-            state = ", ".join(module.state_dict())
-            if state:
-                raise NotAvailableYetError(
-                    "not available yet: a swap during training to or from an activation with learnable parameters or "
-                    f"buffers ({replacement.site.name!r}: {spec} has {state}). Swap to and from activations without "
-                    "them, or call lit_gelu.surgery.swap on the model before the Trainer gets it."
-                )
+    state = ", ".join(module.state_dict())
+    if state:
+        raise NotAvailableYetError(
+            "not available yet: a swap during training to or from an activation with learnable parameters or buffers "
+            f"({what} has {state}). Swap between activations without them, or call lit_gelu.surgery.swap on the model "
+            "before the Trainer gets it."
+        )

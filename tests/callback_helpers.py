@@ -1,5 +1,8 @@
 """A small net, its data and a quiet Trainer for the tests of the callbacks."""
 
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -39,10 +42,6 @@ class SmallNet(LightningModule):
         self.log("train_loss", loss)
         return loss
 
-    def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
-        x, y = batch
-        self.log("val_loss", nn.functional.cross_entropy(self(x), y))
-
     def test_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
         x, y = batch
         self.log("test_loss", nn.functional.cross_entropy(self(x), y))
@@ -77,9 +76,29 @@ def quiet_trainer(folder: Path, *callbacks: Callback, **options: Any) -> Trainer
     return Trainer(callbacks=list(callbacks), **(defaults | options))
 
 
+@contextmanager
+def collected_warnings(text: str) -> Iterator[list[str]]:
+    """Collect the messages that contain a text; other warnings are none of the test's matter."""
+    messages: list[str] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield messages
+    messages += [str(warning.message) for warning in caught if text in str(warning.message)]
+
+
 def activations_of(model: nn.Module) -> list[str]:
     """Class names of the two activations of a `SmallNet`."""
     return [type(model.get_submodule(f"net.{number}")).__name__ for number in (1, 5)]
+
+
+class SaveEachEpoch(Callback):
+    """Saves a checkpoint at the end of every epoch, without state of its own in it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        trainer.save_checkpoint(self.folder / f"epoch{trainer.current_epoch}.ckpt")
 
 
 class InputKeeper(Callback):

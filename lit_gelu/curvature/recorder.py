@@ -19,9 +19,10 @@ class ActivationRecorder:
     """Sums the statistics of the inputs of some activations, while it records.
 
     Its hooks stay on the modules, so that a model compiled later has them, and do nothing until `start`. What they see
-    is copied at once (an in-place activation would overwrite it), by whole rows (see `lit_gelu.curvature.rows`); the
-    sums of all sites that share an activation and a shape are computed together. The host reads nothing before
-    `statistics`.
+    is sampled by whole rows (see `lit_gelu.curvature.rows`) and copied at once, before an in-place activation
+    overwrites it; the sums of all sites that share an activation and a shape are computed together. Of activations with
+    state of their own, and where all rows are wanted, the sums are computed at once instead. The host reads nothing
+    before `statistics`.
 
     All calls of a module between `start` and `stop` count. A call made while the module's training flag differs from
     what it was at `start` does not: it belongs to an evaluation pass within the recorded one. Copies of the model carry
@@ -65,11 +66,11 @@ class ActivationRecorder:
         self._whole_examples = [_has_tensor_parameters(module) for module in self._modules]
         self._training = [False] * len(self._modules)
         self._pending: list[tuple[int, Tensor]] = []
-        self._sums: Tensor | None = None
+        self._sums: dict[int, Tensor] = {}
         self._seed = 0
         self._generators: dict[torch.device, torch.Generator] = {}
         self._drawn: dict[tuple[torch.device, int], Tensor] = {}
-        self.record = self._copy_rows  # what the hooks call
+        self.record = self._see  # what the hooks call
         self._handles = [
             module.register_forward_pre_hook(_InputHook(self, number, module), with_kwargs=True)
             for number, module in enumerate(self._modules)
@@ -82,13 +83,13 @@ class ActivationRecorder:
             seed: Which rows are drawn; the same seed and shapes give the same rows.
         """
         self._pending.clear()
-        self._sums = None
+        self._sums.clear()
         self._drawn.clear()
         self._generators.clear()
         self._seed = seed
         self._training = [module.training for module in self._modules]
         if "torch._dynamo" in sys.modules:  # otherwise nothing is compiled, and asking would import it
-            self.record = torch.compiler.disable(self._copy_rows)
+            self.record = torch.compiler.disable(self._see)
         self.active = True
 
     def pause(self) -> None:
@@ -113,10 +114,10 @@ class ActivationRecorder:
             One row a site, in the order of ``sites``, with the columns of `lit_gelu.curvature.SUMS`.
         """
         self._reduce_pending()
-        if self._sums is None:
-            device = device or torch.device("cpu")
-            return torch.zeros(len(self._modules), len(SUMS), dtype=accumulation_dtype(device), device=device)
-        return self._sums if device is None else self._sums.to(device)
+        if device is None:
+            device = next((row.device for row in self._sums.values()), torch.device("cpu"))
+        nothing = torch.zeros(len(SUMS), dtype=accumulation_dtype(device), device=device)
+        return torch.stack([self._sums.get(number, nothing).to(nothing) for number in range(len(self._modules))])
 
     def statistics(self) -> dict[str, dict[str, float]]:
         """Return the figures over all that was recorded; one transfer to the host.
@@ -134,18 +135,24 @@ class ActivationRecorder:
         self._handles.clear()
         self._pending.clear()
 
-    def _copy_rows(self, number: int, x: Tensor) -> None:
-        """Copy the rows of one call."""
+    def _see(self, number: int, x: Tensor) -> None:
+        """Take one call into account: its sums at once, or a copy of its rows until they are asked for."""
         if self._training[number] != self._modules[number].training:
             return
         with torch.no_grad():
-            self._pending.append((number, self._sample(x.detach(), whole_examples=self._whole_examples[number])))
-        if self.sample_rows is None:  # copies of everything would double the memory of the forward pass
-            self._reduce_pending()
+            rows = self._sample(x.detach(), whole_examples=self._whole_examples[number])
+        # Parameters may be trained before the sums are asked for, and copies of all rows would double the memory.
+        if rows is None or self._shared[number] is None:
+            self._add([(number, x if rows is None else rows)])
+        else:
+            self._pending.append((number, rows))
 
-    def _sample(self, x: Tensor, *, whole_examples: bool) -> Tensor:
+    def _sample(self, x: Tensor, *, whole_examples: bool) -> Tensor | None:
+        """Return a copy of some rows, or of all if there are not more; ``None`` if all are wanted, however many."""
+        if self.sample_rows is None:
+            return None
         count = count_rows(x, whole_examples=whole_examples)
-        if self.sample_rows is None or self.sample_rows >= count:
+        if self.sample_rows >= count:
             return x.clone()
         index = self._drawn.get((x.device, count))
         if index is None:
@@ -160,32 +167,27 @@ class ActivationRecorder:
         return self._generators[device]
 
     def _reduce_pending(self) -> None:
-        """Turn what the hooks copied into sums, all sites with the same activation and shape at once."""
-        if not self._pending:
-            return
+        """Turn the copies into sums, those of all sites with the same activation and shape at once."""
         groups: dict[Any, list[tuple[int, Tensor]]] = {}
         for number, rows in self._pending:
-            key = (self._shared[number] or number, rows.shape, rows.dtype, rows.device)
-            groups.setdefault(key, []).append((number, rows))
+            groups.setdefault((self._shared[number], rows.shape, rows.dtype, rows.device), []).append((number, rows))
         self._pending.clear()
-        active, self.active = self.active, False  # an activation without closed form is called to be differentiated
         for members in groups.values():
             self._add(members)
-        self.active = active
 
     def _add(self, members: list[tuple[int, Tensor]]) -> None:
-        numbers = [number for number, _ in members]
-        module = self._modules[numbers[0]]
-        with torch.no_grad(), torch.autocast(members[0][1].device.type, enabled=False):
-            if self._shared[numbers[0]]:
-                stack = torch.stack([rows for _, rows in members])
-                rows = activation_sums(module, stack, stacked=True, registry=self._registry)
+        """Add the sums of inputs of one shape, to sites that share an activation."""
+        numbers, inputs = zip(*members, strict=True)
+        module, device = self._modules[numbers[0]], inputs[0].device
+        active, self.active = self.active, False  # an activation without closed form is called to be differentiated
+        with torch.no_grad(), torch.autocast(device.type, enabled=False):
+            if len(members) == 1:
+                rows = activation_sums(module, inputs[0], registry=self._registry).unsqueeze(0)
             else:
-                rows = torch.stack([activation_sums(module, rows, registry=self._registry) for _, rows in members])
-            if self._sums is None:
-                self._sums = rows.new_zeros(len(self._modules), len(SUMS))
-            for number, row in zip(numbers, rows.to(self._sums.device), strict=True):
-                self._sums[number] += row
+                rows = activation_sums(module, torch.stack(inputs), stacked=True, registry=self._registry)
+        self.active = active
+        for number, row in zip(numbers, rows.unbind(), strict=True):
+            self._sums[number] = self._sums[number] + row if number in self._sums else row
 
     def _shared_name(self, module: nn.Module) -> str | None:
         """Return a name that modules computing the same function share; ``None`` if this one has state of its own."""

@@ -74,7 +74,9 @@ def test_per_channel_parameters_keep_their_channels_in_a_sample():
 
 
 def test_several_sites_of_several_kinds_are_told_apart():
-    model = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 8), nn.SiLU(), nn.Linear(8, 5), nn.GELU())
+    model = nn.Sequential(
+        nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 8), nn.SiLU(), nn.Linear(8, 5), nn.GELU()
+    )
     names = ["1", "3", "5", "7"]
     x = torch.randn(32, 4)
     with ActivationRecorder({name: model[int(name)] for name in names}) as recorder:
@@ -242,7 +244,10 @@ def test_16_bit_autocast_inputs_have_float32_figures():
     model = nn.Sequential(nn.Linear(4, 8), nn.GELU())
     x = torch.randn(32, 4)
     for sample_rows in (None, 1000):
-        with ActivationRecorder({"1": model[1]}, sample_rows=sample_rows) as recorder, torch.autocast("cpu", torch.bfloat16):
+        with (
+            ActivationRecorder({"1": model[1]}, sample_rows=sample_rows) as recorder,
+            torch.autocast("cpu", torch.bfloat16),
+        ):
             recorder.start()
             model(x)
             figures = recorder.statistics()["1"]

@@ -8,7 +8,14 @@ from lit_gelu.curvature import count_rows, draw_rows, take_rows
 
 @pytest.mark.parametrize(
     ("shape", "rows", "row_shape"),
-    [((), 1, ()), ((5,), 5, ()), ((5, 3), 5, (3,)), ((5, 4, 3), 20, (3,)), ((5, 3, 2, 2), 20, (3,)), ((2, 3, 2, 2, 2), 16, (3,))],
+    [
+        ((), 1, ()),
+        ((5,), 5, ()),
+        ((5, 3), 5, (3,)),
+        ((5, 4, 3), 20, (3,)),
+        ((5, 3, 2, 2), 20, (3,)),
+        ((2, 3, 2, 2, 2), 16, (3,)),
+    ],
 )
 def test_rows_are_whole_channel_vectors(shape, rows, row_shape):
     x = torch.arange(float(max(1, torch.Size(shape).numel()))).reshape(shape)

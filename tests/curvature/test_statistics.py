@@ -53,7 +53,9 @@ def test_gelu_of_a_normal_input_equals_the_closed_forms():
     quantiles = (torch.arange(400_000, dtype=torch.float64) + 0.5) / 400_000
     figures = activation_statistics("gelu", torch.special.ndtri(quantiles))
     third = mpmath.mpf(1) / 3
-    assert figures["mean_squared_derivative"] == pytest.approx(float(third + 2 / (3 * mpmath.sqrt(3) * mpmath.pi)), abs=2e-5)
+    assert figures["mean_squared_derivative"] == pytest.approx(
+        float(third + 2 / (3 * mpmath.sqrt(3) * mpmath.pi)), abs=2e-5
+    )
     assert figures["mean_gate"] == pytest.approx(0.5, abs=1e-12)
     assert figures["share_decreasing"] == pytest.approx(float(mpmath.ncdf(-0.7517915246935645)), abs=1e-5)
     second = mpmath.quad(lambda t: abs(2 - t * t) * mpmath.npdf(t) ** 2, [-40, -mpmath.sqrt(2), mpmath.sqrt(2), 40])

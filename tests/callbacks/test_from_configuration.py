@@ -1,0 +1,71 @@
+"""The callbacks from LightningCLI's YAML."""
+
+import yaml
+from callback_helpers import SmallNet, activations_of, loader
+from lightning.pytorch import LightningDataModule
+from lightning.pytorch.cli import LightningCLI
+
+CONFIGURATION = """
+trainer:
+  max_epochs: 2
+  accelerator: cpu
+  log_every_n_steps: 1
+  enable_progress_bar: false
+  enable_model_summary: false
+  enable_checkpointing: false
+  logger:
+    class_path: lightning.pytorch.loggers.CSVLogger
+    init_args: {{save_dir: {folder}, name: logs, version: "0"}}
+  callbacks:
+    - class_path: lit_gelu.callbacks.ActivationSwap
+      init_args:
+        swaps:
+          "activation:relu": gelu(approximate='tanh')
+          "class:torch.nn.SELU": {{name: leaky_relu, negative_slope: 0.2}}
+        at_epoch: 1
+        curvature: true
+    - class_path: lit_gelu.callbacks.ActivationCurvatureMonitor
+      init_args: {{every_n_steps: 2, sample_rows: null, include: ["net.*"]}}
+"""
+
+
+class OneSelu(SmallNet):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net[5] = __import__("torch").nn.SELU()
+
+
+class SmallData(LightningDataModule):
+    def train_dataloader(self):
+        return loader()
+
+
+def run(folder, *arguments):
+    path = folder / "configuration.yaml"
+    path.write_text(CONFIGURATION.format(folder=folder))
+    return LightningCLI(
+        OneSelu, SmallData, args=[*arguments, f"--config={path}"], save_config_callback=None, seed_everything_default=1
+    )
+
+
+def test_swap_and_monitor_from_yaml(tmp_path):
+    cli = run(tmp_path, "fit")
+    assert activations_of(cli.model) == ["GELU", "LeakyReLU"]
+    header = (tmp_path / "logs" / "0" / "metrics.csv").read_text().splitlines()[0].split(",")
+    assert {"activation_swap/replaced", "activation_swap/net.5/after/mean", "curvature/net.1/mean_gate"} <= set(header)
+
+
+def test_printed_configuration_reads_back_the_same(tmp_path, capsys):
+    def printed(path):
+        try:
+            LightningCLI(OneSelu, SmallData, args=["fit", f"--config={path}", "--print_config"])
+        except SystemExit:
+            return capsys.readouterr().out
+
+    first_path, second_path = tmp_path / "first.yaml", tmp_path / "second.yaml"
+    first_path.write_text(CONFIGURATION.format(folder=tmp_path))
+    first = printed(first_path)
+    second_path.write_text(first)
+    assert printed(second_path) == first
+    swaps = yaml.safe_load(first)["trainer"]["callbacks"][0]["init_args"]["swaps"]
+    assert swaps["activation:relu"] == "gelu(approximate='tanh')"
