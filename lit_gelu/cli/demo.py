@@ -218,8 +218,8 @@ def _activation_operators(report: ParityReport) -> dict[str, int]:
 
 def _summary(exported: list[ExportedForm]) -> Table:
     caption = (
-        "error: largest difference of a logit from PyTorch with the same form, float32 or float64; gap: from the module "
-        "as trained; same class: as the module as trained"
+        "error: largest difference of a logit from PyTorch with the same form, float32 or float64; "
+        "gap: from the module as trained; same class: as the module as trained"
     )
     table = Table(title="exported files, on the 360 test images", caption=caption, title_justify="left")
     for column in ("file", "operators", "kB", "error", "gap", "same class", "test error", "parity"):

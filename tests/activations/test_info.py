@@ -86,7 +86,7 @@ def test_range_monotone_convex_lipschitz(spec, value_range, monotone, convex, li
 
 @pytest.mark.parametrize("name", activations.list_activations())
 def test_kinks_are_where_the_module_turns(name):
-    """Every stated kink is one, and there is no other: one-sided slopes of torch's module in float64 differ nowhere else."""
+    """Every stated kink is one, and there is no other: one-sided slopes differ nowhere else (float64)."""
     module = activations.create(name).eval().double()
     step = 2.0**-30
     places = torch.arange(-8, 8.01, 0.25, dtype=torch.float64)

@@ -167,9 +167,9 @@ def test_a_wrong_argument_names_the_accepted_ones(registry, spec, message):
 
 @pytest.mark.parametrize(
     "spec",
-    [3, None, {}, {"name": "gelu", "class_path": "torch.nn.GELU"}, {"class_path": "GELU"}, {"class_path": "torch.nn.Nope"},
-     {"class_path": "no_such_package.Act"}, {"class_path": "torch.nn.GELU", "approximate": "tanh"}, {"name": "gelu", "init_args": 3},
-     "torch.Tensor", "torch.nn.no.such", {"name": 3}, int],
+    [3, None, {}, {"name": 3}, {"name": "gelu", "class_path": "torch.nn.GELU"}, {"name": "gelu", "init_args": 3},
+     {"class_path": "GELU"}, {"class_path": "torch.nn.Nope"}, {"class_path": "no_such_package.Act"},
+     {"class_path": "torch.nn.GELU", "approximate": "tanh"}, "torch.Tensor", "torch.nn.no.such", int],
     ids=str,
 )  # fmt: skip
 def test_what_names_no_activation_is_refused(registry, spec):
@@ -214,7 +214,7 @@ def test_a_function_without_derivative_is_differentiated(registry):
 def test_a_taken_name_says_who_has_it(registry):
     registry.register("cube")(cube)
     for name, aliases in (("cube", ()), ("relu", ()), ("other", ("hardswish",))):
-        with pytest.raises(DuplicateActivationError, match="is registered already, by .*override=True"):
+        with pytest.raises(DuplicateActivationError, match=r"is registered already, by .*override=True"):
             registry.register(name, aliases=aliases)(Bend)
     assert "other" not in registry
 
@@ -230,7 +230,7 @@ def test_override_takes_the_place_and_the_aliases_follow(registry):
 
 @pytest.mark.parametrize("target", [nn.ReLU(), 3, "relu"])
 def test_what_cannot_be_registered(registry, target):
-    with pytest.raises(ActivationSpecError, match="Give a torch.nn.Module class or a function"):
+    with pytest.raises(ActivationSpecError, match=r"Give a torch\.nn\.Module class or a function"):
         registry.register("thing", registered_by="a test")(target)
 
 
@@ -270,9 +270,13 @@ def test_scope_undoes_registrations(registry):
 
 
 def test_scope_ends_with_an_error_too(registry):
-    with pytest.raises(RuntimeError), registry.scope():
-        registry.register("cube")(cube)
-        raise RuntimeError
+    def fail_within():
+        with registry.scope():
+            registry.register("cube")(cube)
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail_within()
     assert "cube" not in registry
 
 

@@ -47,10 +47,9 @@ def test_the_mapping_form_holds_the_same(spec):
 def test_any_text_is_read_or_refused_by_name(text):
     try:
         spec = ActivationSpec.parse(text)
-    except ActivationSpecError as error:
-        assert len(str(error)) > 20
-    else:
-        assert ActivationSpec.parse(str(spec)) == spec
+    except ActivationSpecError:
+        return
+    assert ActivationSpec.parse(str(spec)) == spec
 
 
 @given(names, st.text(alphabet="abc=,()'\"[]-.0123 \n#", max_size=25))
@@ -79,9 +78,9 @@ def test_forms_that_are_read(text, expected):
 
 @pytest.mark.parametrize(
     "text",
-    ["", "gelu(", "gelu)", "gelu(tanh)", "gelu(1)", "gelu(**x)", "gelu(a=b)", "gelu(a=1)(b=2)", "gelu(a=1, a=2)", "ge lu",
-     "1elu", "gelu(a=f())", "gelu(a=nan)", "gelu(lambda=1)", "gelu(name='x')", "gelu(a={})", "gelu(a=1j)", "gelu(a=b'x')",
-     "gelu(a=True+1)", "gelu\0", f"gelu(a={'(' * 5000})", "gélu"],
+    ["", "gelu(", "gelu)", "gelu(tanh)", "gelu(1)", "gelu(**x)", "gelu(a=b)", "gelu(a=1)(b=2)", "gelu(a=1, a=2)",
+     "ge lu", "1elu", "gelu(a=f())", "gelu(a=nan)", "gelu(lambda=1)", "gelu(name='x')", "gelu(a={})", "gelu(a=1j)",
+     "gelu(a=b'x')", "gelu(a=True+1)", "gelu\0", f"gelu(a={'(' * 5000})", "gélu"],
 )  # fmt: skip
 def test_forms_that_are_refused(text):
     with pytest.raises(ActivationSpecError):

@@ -82,5 +82,5 @@ def test_input_sample_is_refused_by_name():
 
 
 def test_what_is_no_model_is_refused():
-    with pytest.raises(surgery.SwapError, match="takes a torch.nn.Module"):
+    with pytest.raises(surgery.SwapError, match=r"takes a torch\.nn\.Module"):
         surgery.find_sites("model")

@@ -209,7 +209,7 @@ def test_a_plan_changes_nothing_and_says_what_it_would_do():
 
 @pytest.mark.parametrize("new", ["tanh", "silu", "gelu(approximate='tanh')", "gelu_sigmoid", "gelu", "relu"])
 def test_the_encoder_layer_s_fused_path_follows_the_swap(new):
-    """In evaluation torch's fused path reads a flag, not the module: without mending, the old activation is computed."""
+    """In evaluation torch's fused path reads a flag, not the module: it would compute the old activation."""
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, activation=nn.ReLU(), batch_first=True)
     x = torch.randn(2, 3, 8)
