@@ -22,7 +22,7 @@ from lit_gelu.activations.functional.swish import swish, swish_derivative
 
 FORMS = ("none", "tanh", "sigmoid")
 SIGMOID_SLOPE = 1.702  # Hendrycks and Gimpel 2016, section 2
-# The tanh form's gate is (1 + tanh w) / 2 = s(2 w), with 2 w = TANH_SLOPE x + TANH_CUBIC x**3; 0.044715: the same place.
+# The tanh form's gate is (1 + tanh w) / 2 = s(2 w), with 2 w = TANH_SLOPE x + TANH_CUBIC x**3; 0.044715: ibidem.
 TANH_SLOPE = 2.0 * math.sqrt(2.0 / math.pi)
 TANH_SLOPE_REST = -9.96930880911092e-17  # 2 sqrt(2 / pi) - TANH_SLOPE
 TANH_CUBIC = 0.044715 * TANH_SLOPE

@@ -1,0 +1,72 @@
+"""GELU in its three forms; constants from CURVATURE.md's table, computed there with 30 digits."""
+
+import math
+
+import pytest
+import torch
+from activation_contract import ActivationContract
+from activation_oracles import cases_of
+from torch.nn import functional as F
+
+from lit_gelu.activations.errors import ActivationArgumentError
+from lit_gelu.activations.functional import gelu, gelu_derivative
+
+FORMS = ("none", "tanh", "sigmoid")
+
+
+class TestGelu(ActivationContract):
+    cases = cases_of("gelu")
+
+
+@pytest.mark.parametrize(
+    ("approximate", "lowest", "minimum", "inflection", "steepest", "tolerance"),
+    [
+        ("none", -0.7517915246935645, -0.1699712074799037, math.sqrt(2), 1.128904145185155, 1e-14),
+        ("tanh", -0.7524614220710163, -0.1700407505712541, 1.418504008790828, 1.128993068658772, 1e-14),
+        ("sigmoid", -0.7511542554, -0.1636101896, 1.409728132, 1.099839320, 1e-9),
+    ],
+)
+def test_extrema_and_inflections(approximate, lowest, minimum, inflection, steepest, tolerance):
+    points = torch.tensor([lowest, inflection, -inflection], dtype=torch.float64)
+    value = gelu(points, approximate)
+    first, second = gelu_derivative(points, 1, approximate), gelu_derivative(points, 2, approximate)
+    assert value[0].item() == pytest.approx(minimum, abs=tolerance)
+    assert first[0].item() == pytest.approx(0.0, abs=tolerance)
+    assert first[1].item() == pytest.approx(steepest, abs=tolerance)
+    assert second[1:].abs().max().item() <= tolerance
+
+
+@pytest.mark.parametrize("approximate", FORMS)
+def test_both_sides_mirror_each_other(approximate):
+    x = torch.linspace(0, 40, 4001, dtype=torch.float64)
+    torch.testing.assert_close(gelu(x, approximate) - gelu(-x, approximate), x, rtol=1e-15, atol=1e-15)
+    both = gelu_derivative(x, 1, approximate) + gelu_derivative(-x, 1, approximate)
+    torch.testing.assert_close(both, torch.ones_like(x), rtol=0, atol=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("approximate", "where", "differences"),
+    [("tanh", 2.698941, (4.732355e-4, 8.68e-4, 1.86e-3)), ("sigmoid", 2.270398, (0.02033487, 0.0291, 0.0653))],
+)
+def test_how_far_the_approximations_are(approximate, where, differences):
+    x = torch.linspace(-12, 12, 240001, dtype=torch.float64)
+    apart = (gelu(x, approximate) - gelu(x)).abs()
+    assert abs(x[apart.argmax()].item()) == pytest.approx(where, abs=2e-4)
+    assert apart.max().item() == pytest.approx(differences[0], rel=1e-6)
+    for order in (1, 2):
+        apart = (gelu_derivative(x, order, approximate) - gelu_derivative(x, order)).abs()
+        assert apart.max().item() == pytest.approx(differences[order], rel=5e-3)
+
+
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+def test_agrees_with_torch_where_torch_is_accurate(approximate):
+    x = torch.linspace(-3, 30, 1000)
+    torch.testing.assert_close(gelu(x, approximate), F.gelu(x, approximate=approximate), rtol=1e-5, atol=1e-6)
+
+
+def test_refuses_another_form():
+    for function in (gelu, gelu_derivative):
+        with pytest.raises(
+            ActivationArgumentError, match=r"approximate='erf' is not a form.*'none', 'tanh', 'sigmoid'"
+        ):
+            function(torch.zeros(2), approximate="erf")
