@@ -11,6 +11,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 # LightningCLI finds a class by its short name (`--trainer.callbacks ActivationSwap`) once it is imported.
 import lit_gelu.callbacks  # noqa: F401
+from lit_gelu.cli.terminal import ExamplesHelpFormatter, silence_known_warnings
 from lit_gelu.data import DigitsData
 from lit_gelu.errors import LitGeluError
 from lit_gelu.tasks import MNISTClassifier
@@ -84,7 +85,11 @@ class LitGeluCLI(LightningCLI):
             save_config_callback=NewFolderConfig,
             trainer_defaults=dict(TRAINER),
             seed_everything_default=0,  # the same command gives the same run
-            parser_kwargs={name: {"epilog": text} for name, text in EXAMPLES.items()},
+            parser_kwargs={
+                "prog": "lit-gelu",
+                "formatter_class": ExamplesHelpFormatter,  # the sub-commands' parsers take it over
+                **{name: {"epilog": text} for name, text in EXAMPLES.items()},
+            },
             args=args,
         )
 
@@ -108,6 +113,20 @@ class LitGeluCLI(LightningCLI):
         """
         self.config = parser.parse_args(args)
 
+    def instantiate_classes(self) -> None:
+        """Make the data, the model and the Trainer; a mistake in their arguments is raised as it was written.
+
+        Raises:
+            ValueError: If an argument is not accepted.
+        """
+        try:
+            super().instantiate_classes()
+        except ValueError as error:
+            mistake = _mistake_behind(error)
+            if mistake is None:
+                raise
+            raise mistake from None
+
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Make the Trainer; it raises plain errors for values that it does not take.
 
@@ -130,18 +149,28 @@ class LitGeluCLI(LightningCLI):
             super()._parse_ckpt_path()
         except (RuntimeError, EOFError, KeyError, pickle.UnpicklingError) as error:
             path = self.config[self.config.subcommand].ckpt_path
-            raise RunError(f"{str(path)!r} cannot be read as a checkpoint: {error}") from error
+            # torch's own message advises to load the file unsafely.
+            raise RunError(f"{str(path)!r} is no checkpoint of Lightning, or is damaged. Give another.") from error
 
     def after_fit(self) -> None:
         """Say where the checkpoint and the logs are."""
+        log_dir = self.trainer.log_dir  # broadcast: every rank has to ask
         if not self.trainer.is_global_zero:
             return
         callback = self.trainer.checkpoint_callback
         checkpoint = getattr(callback, "last_model_path", "") or getattr(callback, "best_model_path", "")
         if checkpoint:
             sys.stdout.write(f"Checkpoint: {checkpoint}\n")
-        if self.trainer.log_dir:
-            sys.stdout.write(f"Logs: {self.trainer.log_dir}\n")
+        if log_dir:
+            sys.stdout.write(f"Logs: {log_dir}\n")
+
+
+def _mistake_behind(error: BaseException) -> LitGeluError | None:
+    """Return the error of this package that jsonargparse wrapped in the list of the types that it tried."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, LitGeluError):
+        cause = cause.__cause__
+    return cause
 
 
 def run(arguments: list[str]) -> int:
@@ -156,8 +185,10 @@ def run(arguments: list[str]) -> int:
     Raises:
         RunError: If Lightning refuses the configuration.
     """
-    # torch 2.15 deprecates a pytree name that lightning 2.6 uses: nothing that the user could mend.
-    warnings.filterwarnings("ignore", category=FutureWarning, module=r"lightning\.pytorch\.utilities\._pytree")
+    silence_known_warnings()
+    if arguments[0] != "fit":
+        # ModelCheckpoint's note that its folder is another one now; it saves nothing in these commands.
+        warnings.filterwarnings("ignore", message="The dirpath has changed from", category=UserWarning)
     try:
         LitGeluCLI(arguments)
     except MisconfigurationException as error:

@@ -5,6 +5,7 @@ Nothing heavy is imported here: ``lit-gelu --help`` answers at once, and ``lit-g
 
 import difflib
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -48,19 +49,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code: 0 for success, 1 for a failed check (parity), 2 for a mistake that the user can mend, 130 after
         Ctrl-C. Anything else is a fault of the program and ends in a stack trace.
     """
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    if not arguments or arguments[0] in {"-h", "--help", "help"}:
-        sys.stdout.write(help_text())
-        return 0
-    if arguments[0] in {"-V", "--version"}:
-        sys.stdout.write(f"lit-gelu {version('lit-gelu')}\n")
-        return 0
-    name = arguments[0]
+    name, *arguments = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     try:
-        return run(name, arguments[1:])
+        return _run_and_flush(name, arguments)
     except BrokenPipeError:
-        # Whoever read the output (`lit-gelu activations | head`) has seen enough. Python would complain at exit.
-        sys.stdout = None  # type: ignore[assignment]
+        # Whoever read the output (`lit-gelu activations | head`) has seen enough; Python would complain at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAILURE
     except (LitGeluError, OSError) as error:
         sys.stderr.write(f"lit-gelu {name}: {error}\n")
@@ -75,7 +69,7 @@ def run(name: str, arguments: list[str]) -> int:
     """Run one sub-command.
 
     Args:
-        name: The sub-command.
+        name: The sub-command, ``--help`` or ``--version``.
         arguments: Its arguments.
 
     Returns:
@@ -84,6 +78,12 @@ def run(name: str, arguments: list[str]) -> int:
     Raises:
         UnknownCommandError: If there is no such sub-command.
     """
+    if name in {"-h", "--help", "help"}:
+        sys.stdout.write(help_text())
+        return 0
+    if name in {"-V", "--version"}:
+        sys.stdout.write(f"lit-gelu {version('lit-gelu')}\n")
+        return 0
     if name in TRAINER_COMMANDS:
         return int(importlib.import_module("lit_gelu.cli.fit").run([name, *arguments]))
     if name in COMMANDS:
@@ -116,6 +116,13 @@ def help_text() -> str:
         "Activation functions for PyTorch Lightning: choose, swap, measure and export them to ONNX.\n\n"
         f"commands:\n{rows}\n\n{EXAMPLES}"
     )
+
+
+def _run_and_flush(name: str, arguments: list[str]) -> int:
+    """Run a sub-command and write out what it printed: a closed pipe shows here, and not at exit."""
+    code = run(name, arguments)
+    sys.stdout.flush()
+    return code
 
 
 def _exit_code(error: SystemExit) -> int:

@@ -1,7 +1,7 @@
 """The GELU paper's tasks as `LightningModule`s, one file per task."""
 
 from lit_gelu.tasks.classification import ClassificationTask
-from lit_gelu.tasks.errors import TaskArgumentError, TaskInputError
+from lit_gelu.tasks.errors import CheckpointMismatchError, TaskArgumentError, TaskInputError
 from lit_gelu.tasks.mnist_classifier import MNISTClassifier
 
-__all__ = ["ClassificationTask", "MNISTClassifier", "TaskArgumentError", "TaskInputError"]
+__all__ = ["CheckpointMismatchError", "ClassificationTask", "MNISTClassifier", "TaskArgumentError", "TaskInputError"]

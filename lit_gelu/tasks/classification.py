@@ -11,9 +11,12 @@ from torchmetrics import MeanMetric
 
 from lit_gelu import activations
 from lit_gelu.activations.errors import OpaqueActivationError
+from lit_gelu.callbacks import ActivationSwap
+from lit_gelu.tasks.activation_record import record_activations, restore_activations
 from lit_gelu.tasks.noise import adds_noise, evaluation_mode
 
 Batch = tuple[Tensor, Tensor]
+CHECKPOINT_KEY = "lit_gelu_activations"
 
 
 class ClassificationTask(LightningModule, ABC):
@@ -26,7 +29,8 @@ class ClassificationTask(LightningModule, ABC):
     a step, in evaluation mode. The gradient is always that of the noisy loss.
 
     An activation that was never registered trains like any other, but cannot be written in a checkpoint: that is
-    refused at the start of `Trainer.fit` if checkpoints are on, and whenever one is saved.
+    refused at the start of `Trainer.fit` if checkpoints are on, and whenever one is saved. Checkpoints name the
+    activation at every site: a net in which some were swapped is loaded as it was saved.
 
     Args:
         activation: Any form of activation that `lit_gelu.activations.create` takes.
@@ -134,13 +138,27 @@ class ClassificationTask(LightningModule, ABC):
         except OpaqueActivationError as error:
             raise OpaqueActivationError(f"{error} To train without: Trainer(enable_checkpointing=False).") from error
 
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:  # noqa: ARG002 - Lightning's signature
-        """Refuse to write a checkpoint that could not be read back.
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Write down every activation, and refuse one that could not be built again.
 
         Args:
             checkpoint: What will be written.
         """
         self.activation_spec.for_checkpoint()
+        checkpoint[CHECKPOINT_KEY] = record_activations(self, self.registry)
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Put in the activations that the checkpoint was saved with, before their parameters are loaded.
+
+        Args:
+            checkpoint: What was read.
+        """
+        trainer = self._trainer
+        # Within a Trainer that callback makes its swap again, or takes it back; the two would get in each other's way.
+        if trainer is not None and any(isinstance(callback, ActivationSwap) for callback in trainer.callbacks):
+            return
+        if CHECKPOINT_KEY in checkpoint:
+            restore_activations(self, checkpoint[CHECKPOINT_KEY], self.registry)
 
     def _measure(self, stage: str, batch: Batch) -> None:
         """Update the metrics of ``stage`` sample by sample: batches may differ in size."""

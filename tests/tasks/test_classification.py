@@ -5,50 +5,23 @@ import math
 
 import pytest
 import torch
-from lightning.pytorch import Callback, Trainer
+from lightning.pytorch import Callback
 from lightning.pytorch.loggers import CSVLogger
 from sklearn.metrics import accuracy_score, log_loss
+from small_task import SmallData, quiet_trainer
 from torch import nn
 from torch.nn import functional
 
 from lit_gelu import activations
-from lit_gelu.data import InMemoryDataModule, InMemoryImages
 from lit_gelu.tasks import MNISTClassifier
 from lit_gelu.tasks.noise import evaluation_mode
-
-QUIET = {
-    "accelerator": "cpu",
-    "devices": 1,
-    "enable_checkpointing": False,
-    "enable_progress_bar": False,
-    "enable_model_summary": False,
-    "log_every_n_steps": 1,
-}
-
-
-class SmallData(InMemoryDataModule):
-    """Random images; the last evaluation batch is smaller than the others."""
-
-    def __init__(self):
-        super().__init__(batch_size=8)
-
-    def _random(self, seed, count):
-        generator = torch.Generator().manual_seed(seed)
-        labels = torch.randint(10, (count,), generator=generator)
-        return InMemoryImages(torch.rand(count, 1, 28, 28, generator=generator), labels)
-
-    def load_train_and_val(self):
-        return self._random(0, 24), self._random(1, 19)
-
-    def load_test(self):
-        return self._random(2, 21)
 
 
 @pytest.mark.parametrize("stage", ["val", "test"])
 def test_metrics_agree_with_scikit_learn(stage):
     torch.manual_seed(0)
     model, data = MNISTClassifier("elu", hidden_layers=2), SmallData()
-    trainer = Trainer(logger=False, **QUIET)
+    trainer = quiet_trainer()
     evaluate = trainer.validate if stage == "val" else trainer.test
     (result,) = evaluate(model, datamodule=data, verbose=False)
     images, labels = (data.val_set if stage == "val" else data.test_set).tensors
@@ -63,13 +36,13 @@ def test_metrics_agree_with_scikit_learn(stage):
 def test_a_loss_that_is_no_number_is_reported_as_such():
     model = MNISTClassifier("relu", hidden_layers=1)
     model.output.weight.data[0, 0] = math.nan
-    (result,) = Trainer(logger=False, **QUIET).test(model, datamodule=SmallData(), verbose=False)
+    (result,) = quiet_trainer().test(model, datamodule=SmallData(), verbose=False)
     assert math.isnan(result["test_loss"])
 
 
 def test_predictions_are_the_logits_of_the_test_set():
     model, data = MNISTClassifier("relu", hidden_layers=1), SmallData()
-    batches = Trainer(logger=False, **QUIET).predict(model, datamodule=data)
+    batches = quiet_trainer().predict(model, datamodule=data)
     with torch.no_grad():
         torch.testing.assert_close(torch.cat(batches), model(data.test_set.images))
     assert torch.equal(model.predict_step(data.test_set.images, 0), model(data.test_set.images))
@@ -77,7 +50,7 @@ def test_predictions_are_the_logits_of_the_test_set():
 
 def test_logged_names(tmp_path):
     logger = CSVLogger(tmp_path)
-    Trainer(max_epochs=1, logger=logger, **QUIET).fit(MNISTClassifier(hidden_layers=1), datamodule=SmallData())
+    quiet_trainer(max_epochs=1, logger=logger).fit(MNISTClassifier(hidden_layers=1), datamodule=SmallData())
     header = (tmp_path / "lightning_logs/version_0/metrics.csv").read_text().splitlines()[0].split(",")
     assert set(header) == {"epoch", "step", "train_loss", "val_loss", "val_error"}
     assert "activation: gelu(approximate='tanh')" in (tmp_path / "lightning_logs/version_0/hparams.yaml").read_text()
@@ -102,7 +75,7 @@ class Witness(Callback):
 
 def fit(model, witness):
     torch.manual_seed(0)
-    trainer = Trainer(max_epochs=2, logger=False, callbacks=[witness], **QUIET)
+    trainer = quiet_trainer(max_epochs=2, callbacks=[witness])
     trainer.fit(model, datamodule=SmallData())
     return [parameter.detach().clone() for parameter in model.parameters()]
 
@@ -130,9 +103,7 @@ def test_without_noise_there_is_one_forward_pass_a_step():
     passes = []
     model.output.register_forward_hook(lambda *arguments: passes.append(1))
     witness = Witness()
-    Trainer(max_steps=3, limit_val_batches=0, logger=False, callbacks=[witness], **QUIET).fit(
-        model, datamodule=SmallData()
-    )
+    quiet_trainer(max_steps=3, limit_val_batches=0, callbacks=[witness]).fit(model, datamodule=SmallData())
     assert len(passes) == 3 + 3  # the witness's copies carry the hook along
     assert witness.logged == witness.expected
 

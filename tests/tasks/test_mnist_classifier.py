@@ -5,41 +5,15 @@ import os
 
 import pytest
 import torch
-from lightning.pytorch import Trainer
+from small_task import SmallData, quiet_trainer
 from torch import nn
 
 from lit_gelu import activations
 from lit_gelu.activations import ActivationRegistry, ActivationSpec
 from lit_gelu.activations.errors import OpaqueActivationError, UnknownActivationError
-from lit_gelu.data import DigitsData, InMemoryDataModule, InMemoryImages, MNISTData
+from lit_gelu.data import DigitsData, InMemoryImages, MNISTData
 from lit_gelu.errors import LitGeluError
 from lit_gelu.tasks import MNISTClassifier, TaskArgumentError, TaskInputError
-
-QUIET = {
-    "accelerator": "cpu",
-    "devices": 1,
-    "logger": False,
-    "enable_progress_bar": False,
-    "enable_model_summary": False,
-}
-
-
-class SmallData(InMemoryDataModule):
-    """Random images: 12 training, 8 validation, 8 test samples, in batches of 4."""
-
-    def __init__(self):
-        super().__init__(batch_size=4)
-
-    def _random(self, seed, count):
-        generator = torch.Generator().manual_seed(seed)
-        labels = torch.randint(10, (count,), generator=generator)
-        return InMemoryImages(torch.rand(count, 1, 28, 28, generator=generator), labels)
-
-    def load_train_and_val(self):
-        return self._random(0, 12), self._random(1, 8)
-
-    def load_test(self):
-        return self._random(2, 8)
 
 
 def parameter_count(model):
@@ -142,7 +116,7 @@ def test_three_steps_of_adam_against_a_transcription_in_float64():
     weights = [parameter.detach().double().requires_grad_() for parameter in model.parameters()]
     data = SmallData()
     data.setup("fit")
-    images, labels = data.train_set.images[:4].double(), data.train_set.labels[:4]
+    images, labels = data.train_set.images[:8].double(), data.train_set.labels[:8]
 
     first = [torch.zeros_like(weight) for weight in weights]
     second = [torch.zeros_like(weight) for weight in weights]
@@ -151,7 +125,7 @@ def test_three_steps_of_adam_against_a_transcription_in_float64():
         for weight, bias in zip(weights[0:-2:2], weights[1:-2:2], strict=True):
             values = gelu_tanh(values @ weight.T + bias)
         logits = values @ weights[-2].T + weights[-1]
-        loss = (logits.exp().sum(1).log() - logits[torch.arange(4), labels]).mean()
+        loss = (logits.exp().sum(1).log() - logits[torch.arange(8), labels]).mean()
         gradients = torch.autograd.grad(loss, weights)
         with torch.no_grad():
             for weight, gradient, m, v in zip(weights, gradients, first, second, strict=True):
@@ -160,9 +134,7 @@ def test_three_steps_of_adam_against_a_transcription_in_float64():
                 weight -= 1e-3 * (m / (1 - 0.9**step)) / ((v / (1 - 0.999**step)).sqrt() + 1e-8)
 
     data.train_set = InMemoryImages(images, labels)
-    trainer = Trainer(
-        max_steps=3, precision="64-true", enable_checkpointing=False, log_every_n_steps=1, limit_val_batches=0, **QUIET
-    )
+    trainer = quiet_trainer(max_steps=3, precision="64-true", limit_val_batches=0)
     trainer.fit(model, datamodule=data)
     assert trainer.logged_metrics["train_loss"].item() == pytest.approx(loss.item(), rel=1e-6)
     for ours, reference in zip(model.parameters(), weights, strict=True):
@@ -230,7 +202,7 @@ def test_a_registry_of_ones_own(tmp_path):
     with pytest.raises(UnknownActivationError):
         MNISTClassifier("cube")
     model = MNISTClassifier("cube", hidden_layers=1, registry=registry)
-    trainer = Trainer(max_epochs=1, log_every_n_steps=1, default_root_dir=tmp_path, **QUIET)
+    trainer = quiet_trainer(max_epochs=1, enable_checkpointing=True, default_root_dir=tmp_path)
     trainer.fit(model, datamodule=SmallData())
     loaded = MNISTClassifier.load_from_checkpoint(trainer.checkpoint_callback.best_model_path, registry=registry)
     assert str(loaded.activation_spec) == "cube"
@@ -239,7 +211,7 @@ def test_a_registry_of_ones_own(tmp_path):
 @pytest.mark.parametrize("activation", ["gelu_tanh", "swish(beta=1.5, learnable=True)", "prelu"])
 def test_checkpoint_round_trip(tmp_path, activation):
     model = MNISTClassifier(activation, keep=0.5, hidden_layers=3)
-    trainer = Trainer(max_epochs=1, log_every_n_steps=1, default_root_dir=tmp_path, **QUIET)
+    trainer = quiet_trainer(max_epochs=1, enable_checkpointing=True, default_root_dir=tmp_path)
     trainer.fit(model, datamodule=SmallData())
     path = trainer.checkpoint_callback.best_model_path
     checkpoint = torch.load(path, weights_only=True)
@@ -255,19 +227,20 @@ def test_checkpoint_round_trip(tmp_path, activation):
 
 
 def test_resuming_gives_the_weights_of_an_uninterrupted_run(tmp_path):
-    def train(epochs, folder, resume=None):
+    def train(epochs, resume=None):
         torch.manual_seed(0)
         model = MNISTClassifier("prelu", hidden_layers=2)
         data = SmallData()
         data.setup("fit")
         data.train_dataloader = lambda: data.val_dataloader()  # in order: no shuffle to restore
-        trainer = Trainer(max_epochs=epochs, log_every_n_steps=1, default_root_dir=tmp_path / folder, **QUIET)
+        trainer = quiet_trainer(max_epochs=epochs)
         trainer.fit(model, datamodule=data, ckpt_path=resume)
         return model, trainer
 
-    whole, _ = train(2, "whole")
-    _, half = train(1, "half")
-    resumed, _ = train(2, "resumed", resume=half.checkpoint_callback.best_model_path)
+    whole, _ = train(2)
+    _, half = train(1)
+    half.save_checkpoint(tmp_path / "half.ckpt")
+    resumed, _ = train(2, resume=tmp_path / "half.ckpt")
     for ours, reference in zip(resumed.parameters(), whole.parameters(), strict=True):
         assert torch.equal(ours, reference)
 
@@ -277,13 +250,13 @@ def test_what_was_never_registered_trains_but_is_refused_in_checkpoints(tmp_path
     model = MNISTClassifier(activation, hidden_layers=1)
     assert model.activation_spec.opaque
     with pytest.raises(OpaqueActivationError, match=r"(?s)never registered.*Trainer\(enable_checkpointing=False\)"):
-        Trainer(max_epochs=1, log_every_n_steps=1, default_root_dir=tmp_path, **QUIET).fit(
+        quiet_trainer(max_epochs=1, enable_checkpointing=True, default_root_dir=tmp_path).fit(
             model, datamodule=SmallData()
         )
     assert not list(tmp_path.rglob("*.ckpt"))
 
     before = model.output.weight.detach().clone()
-    trainer = Trainer(max_epochs=1, log_every_n_steps=1, enable_checkpointing=False, **QUIET)
+    trainer = quiet_trainer(max_epochs=1)
     trainer.fit(model, datamodule=SmallData())
     assert not torch.equal(model.output.weight, before)
     with pytest.raises(OpaqueActivationError, match="register"):
@@ -338,7 +311,7 @@ def test_example_input_traces():
 def test_learns_the_digits():
     torch.manual_seed(0)
     model, data = MNISTClassifier(), DigitsData()
-    trainer = Trainer(max_epochs=8, log_every_n_steps=10, enable_checkpointing=False, **QUIET)
+    trainer = quiet_trainer(max_epochs=8, log_every_n_steps=10)
     trainer.fit(model, datamodule=data)
     (result,) = trainer.test(model, datamodule=data, verbose=False)
     assert result["test_error"] < 0.08

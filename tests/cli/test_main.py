@@ -1,0 +1,114 @@
+"""The command's frame: help, version, unknown commands, and what exit code an error ends in."""
+
+import importlib
+import os
+import subprocess
+import sys
+from importlib.metadata import version
+
+import pytest
+
+from lit_gelu.cli import main as cli
+from lit_gelu.cli.main import COMMANDS, TRAINER_COMMANDS, main
+from lit_gelu.errors import LitGeluError
+
+
+@pytest.mark.parametrize("argv", [[], ["-h"], ["--help"], ["help"]])
+def test_help_lists_every_command_and_shows_examples(argv, capsys):
+    assert main(argv) == 0
+    output = capsys.readouterr().out
+    for name, text in (TRAINER_COMMANDS | COMMANDS).items():
+        assert f"  {name} " in output
+        assert text in output
+    assert "lit-gelu fit --config examples/mnist_gelu.yaml" in output
+
+
+@pytest.mark.parametrize("argv", [["-V"], ["--version"]])
+def test_version(argv, capsys):
+    assert main(argv) == 0
+    assert capsys.readouterr().out == f"lit-gelu {version('lit-gelu')}\n"
+
+
+@pytest.mark.parametrize(("name", "near"), [("fti", "'fit'"), ("exprot", "'export'"), ("--model", "")])
+def test_unknown_command(name, near, capsys):
+    assert main([name]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"lit-gelu {name}: no such command.")
+    assert near in error
+    assert "Commands: fit, validate, test, predict, export, parity, activations, demo." in error
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (LitGeluError("given; accepted; remedy"), 2, "lit-gelu demo: given; accepted; remedy\n"),
+        (FileNotFoundError(2, "No such file or directory", "a.ckpt"), 2, "'a.ckpt'"),
+        (PermissionError(13, "Permission denied", "runs"), 2, "Permission denied: 'runs'"),
+        (KeyboardInterrupt(), 130, ""),
+        (SystemExit(3), 3, ""),
+        (SystemExit(None), 0, ""),
+        (SystemExit("message"), 1, "message\n"),
+    ],
+)
+def test_exit_codes(error, code, message, monkeypatch, capsys):
+    def fail(name, arguments):
+        raise error
+
+    monkeypatch.setattr(cli, "run", fail)
+    assert main(["demo"]) == code
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert "Traceback" not in captured.err
+
+
+def test_interrupted_by_lightning(monkeypatch):
+    """Lightning catches Ctrl-C, ends the run in order and exits with 1."""
+
+    def press():
+        raise KeyboardInterrupt
+
+    def interrupted(name, arguments):
+        try:
+            press()
+        except KeyboardInterrupt:
+            sys.exit(1)
+
+    monkeypatch.setattr(cli, "run", interrupted)
+    assert main(["fit"]) == 130
+
+
+def test_a_fault_of_the_program_keeps_its_stack_trace(monkeypatch):
+    def fail(name, arguments):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(cli, "run", fail)
+    with pytest.raises(ZeroDivisionError):
+        main(["demo"])
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_other_command_keeps_the_contract(name):
+    module = importlib.import_module(f"lit_gelu.cli.{name}")
+    assert COMMANDS[name] == module.HELP
+    assert f"lit-gelu {name}" in module.build_parser().format_help()
+
+
+def test_help_and_dispatch_do_not_load_lightning():
+    code = (
+        "import sys; from lit_gelu.cli.main import main; main(['--help']); main(['nothing']);"
+        "loaded = {'lightning', 'onnx', 'onnxruntime', 'sklearn', 'matplotlib', 'torchvision'} & set(sys.modules);"
+        "assert not loaded, loaded"
+    )
+    subprocess.run([sys.executable, "-P", "-c", code], check=True, capture_output=True, timeout=120)
+
+
+def test_output_that_nobody_reads_any_more():
+    """`lit-gelu --help | head -0`: no stack trace when the pipe is closed."""
+    code = "import sys; from lit_gelu.cli.main import main; sys.exit(main(['--help']))"
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=dict(os.environ)
+    )
+    process.stdout.close()
+    assert b"Traceback" not in process.stderr.read()
+    process.stderr.close()
+    process.wait(timeout=120)

@@ -1,0 +1,82 @@
+"""A net whose activations were swapped is loaded from its checkpoint as it was saved."""
+
+import pytest
+import torch
+from small_task import SmallData, quiet_trainer
+from torch import nn
+
+from lit_gelu import activations, surgery
+from lit_gelu.activations.errors import OpaqueActivationError
+from lit_gelu.callbacks import ActivationSwap
+from lit_gelu.tasks import CheckpointMismatchError, MNISTClassifier
+from lit_gelu.tasks.activation_record import record_activations, restore_activations
+
+
+def saved(tmp_path, callbacks=(), **swaps):
+    """Train a net for two epochs with swaps before it, and return it with its checkpoint."""
+    torch.manual_seed(0)
+    model = MNISTClassifier("relu", hidden_layers=3)
+    if swaps:
+        surgery.swap(model, swaps)
+    trainer = quiet_trainer(max_epochs=2, callbacks=list(callbacks))
+    trainer.fit(model, datamodule=SmallData())
+    trainer.save_checkpoint(tmp_path / "last.ckpt")
+    return model, tmp_path / "last.ckpt"
+
+
+def outputs(model):
+    with torch.no_grad():
+        return model.eval()(model.example_input_array)
+
+
+@pytest.mark.parametrize("spec", ["gelu", "prelu", "swish(beta=1.5, learnable=True)", "zero_identity_map"])
+def test_swapped_by_hand(tmp_path, spec):
+    model, path = saved(tmp_path, **{"hidden.[12].*": spec})
+    loaded = MNISTClassifier.load_from_checkpoint(path, weights_only=True)
+    assert [str(activations.spec_of(layer.activation)) for layer in loaded.hidden] == [
+        str(activations.spec_of(layer.activation)) for layer in model.hidden
+    ]
+    assert torch.equal(outputs(loaded), outputs(model))
+
+
+def test_swapped_by_the_callback(tmp_path):
+    model, path = saved(tmp_path, [ActivationSwap({"activation:relu": "gelu"}, at_epoch=1)])
+    loaded = MNISTClassifier.load_from_checkpoint(path)
+    assert isinstance(loaded.hidden[0].activation, nn.GELU)
+    assert torch.equal(outputs(loaded), outputs(model))
+
+
+# Without the callback, Lightning warns that the checkpoint has a state for it.
+@pytest.mark.filterwarnings("ignore:.*Please add the following callbacks:UserWarning")
+@pytest.mark.parametrize("with_callback", [False, True])
+def test_a_trainer_that_loads_the_checkpoint_tests_the_swapped_net(tmp_path, with_callback):
+    swap = {"activation:relu": "gelu"}
+    model, path = saved(tmp_path, [ActivationSwap(swap, at_epoch=1)])
+    (expected,) = quiet_trainer().test(model, datamodule=SmallData(), verbose=False)
+    callbacks = [ActivationSwap(swap, at_epoch=1)] if with_callback else []
+    fresh, trainer = MNISTClassifier("relu", hidden_layers=3), quiet_trainer(callbacks=callbacks)
+    (result,) = trainer.test(fresh, datamodule=SmallData(), ckpt_path=path, verbose=False)
+    assert result == expected
+
+
+def test_a_checkpoint_of_another_structure_is_refused():
+    model = nn.Sequential(nn.ReLU(), nn.GELU())
+    with pytest.raises(CheckpointMismatchError, match=r"registered activation at: 1, 2\."):
+        restore_activations(model, {"0": "relu", "2": "gelu"}, activations.registry)
+
+
+def test_sites_that_are_as_recorded_keep_their_modules():
+    model = nn.Sequential(nn.ReLU(), nn.GELU("tanh"))
+    before = list(model)
+    restore_activations(model, record_activations(model, activations.registry), activations.registry)
+    assert [module is other for module, other in zip(model, before, strict=True)] == [True, True]
+
+
+def test_a_function_swapped_in_that_was_never_registered_is_refused_when_saving(tmp_path):
+    model = MNISTClassifier("relu", hidden_layers=2)
+    surgery.swap(model, {"hidden.1.*": lambda x: x.clamp(min=-1)})
+    trainer = quiet_trainer(max_epochs=1)
+    trainer.fit(model, datamodule=SmallData())
+    with pytest.raises(OpaqueActivationError):
+        trainer.save_checkpoint(tmp_path / "last.ckpt")
+    assert not list(tmp_path.iterdir())
