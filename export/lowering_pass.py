@@ -17,6 +17,7 @@ from lit_gelu.export.markers import MARKER_DOMAIN, MARKER_OPERATOR, BoundActivat
 from lit_gelu.export.recipe import CONTRIB_DOMAIN, Argument, RecipeBuilder, operators
 
 CONTRIB_VERSION = 1
+_COMPARISONS = frozenset({"Greater"})  # whose output is Boolean
 
 # Standard operators that are one activation: what a call of torch.nn.functional becomes. Attribute -> argument.
 _FUNCTIONAL: Mapping[str, tuple[str, Mapping[str, str]]] = {
@@ -198,7 +199,8 @@ def _replace(node: ir.Node, occurrence: _Occurrence, lowering: Lowering, constan
     for new in builder.nodes:
         new.metadata_props["lit_gelu.site"] = occurrence.site
         for output in new.outputs:  # every recipe is elementwise
-            output.dtype, output.shape = x.dtype, x.shape
+            output.dtype = ir.DataType.BOOL if new.op_type in _COMPARISONS else x.dtype
+            output.shape = x.shape
     convenience.replace_nodes_and_values(node.graph, node, [node], builder.nodes, [node.outputs[0]], [result])
 
 

@@ -2,7 +2,8 @@
 
 A recipe is written as the graph it stands for. ``Mul(x, Sigmoid(Mul(x, 1.702)))`` is three nodes: ``Mul``, ``Sigmoid``,
 ``Mul`` (inner nodes first). ``x`` is the activation's input; other lower-case names are the activation's arguments with
-the values they have at export; numbers and names in capitals are constants; keywords are node attributes; ``name = ...;``
+the values they have at export; numbers and names in capitals are constants, ``a * b`` of them one constant; keywords are
+node attributes; ``name = ...;``
 gives an intermediate result a name. Operators are standard ones unless they are written ``microsoft.NAME``, which is
 the domain ``com.microsoft`` that only onnxruntime knows.
 
@@ -114,10 +115,10 @@ TABLE: Mapping[str, Row] = {
     "zero_identity_map": _EXACT_GELU,  # in evaluation the map is its expectation
     "gaussian_gelu(mu=0)": Row(
         native="Mul(Gelu(Div(x, sigma), approximate='none'), sigma)",
-        primitives="Mul(Mul(x, 0.5), Add(Erf(Div(x, Mul(sigma, SQRT_2))), 1.0))",
+        primitives="Mul(Mul(x, 0.5), Add(Erf(Div(x, sigma * SQRT_2)), 1.0))",
         contrib="Mul(microsoft.Gelu(Div(x, sigma)), sigma)",
     ),
-    "gaussian_gelu": Row(primitives="Mul(Mul(x, 0.5), Add(Erf(Div(Sub(x, mu), Mul(sigma, SQRT_2))), 1.0))"),
+    "gaussian_gelu": Row(primitives="Mul(Mul(x, 0.5), Add(Erf(Div(Sub(x, mu), sigma * SQRT_2)), 1.0))"),
     "silu": Row(primitives="Mul(x, Sigmoid(x))", contrib="microsoft.QuickGelu(x, alpha=1.0)"),
     "swish": Row(primitives="Mul(x, Sigmoid(Mul(x, beta)))", contrib="microsoft.QuickGelu(x, alpha=beta)"),
     "hard_swish": Row(

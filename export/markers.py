@@ -68,7 +68,7 @@ def bind(module: nn.Module) -> BoundActivation | None:
     if entry is None or (isinstance(module, FunctionActivation) and module.function is not entry.function):
         return None
     form = entry.form_of(module)
-    live = form.live_arguments(module) if form else getattr(module, "kwargs", {})
+    live = {**form.read(module), **form.live_arguments(module)} if form else getattr(module, "kwargs", {})
     defaults = {key: p.default for key, p in entry.parameters.items() if isinstance(p.default, (int, float, str))}
     arguments = {key: _plain(value) for key, value in {**defaults, **live}.items() if key != "inplace"}
     key = row_key(entry.name, arguments)

@@ -26,11 +26,13 @@ class Family:
         batches: The inputs; read once.
         extreme: Whether the limit grows with the outputs: far outside the range of data, an absolute error of 1e-5 is
             below float32's resolution.
+        gap: Whether the gap to the module as trained is reported on them.
     """
 
     name: str
     batches: Iterable[Batch]
     extreme: bool = False
+    gap: bool = False
 
 
 _EXTREMES: Mapping[str, Callable[[Tensor], Tensor]] = {
@@ -58,14 +60,14 @@ def families(call: Call, data: Any, model: nn.Module, seed: int) -> Iterator[Fam
     Yields:
         The families.
     """
-    yield Family("sample", [call.tensors])
+    yield Family("sample", [call.tensors], gap=data is None)
     if data is not None:
-        yield Family("data", data_batches(data, model, call))
+        yield Family("data", data_batches(data, model, call), gap=True)
     floating = any(tensor.is_floating_point() for tensor in call.tensors)
     generator = torch.Generator().manual_seed(seed)
     rows = _gaussian(call, GAUSSIAN_ROWS, generator) if floating else call.resized(GAUSSIAN_ROWS)
     name = "gaussian" if floating else "sample"
-    yield Family(f"{name}, batch {GAUSSIAN_ROWS}", [rows])
+    yield Family(f"{name}, batch {GAUSSIAN_ROWS}", [rows], gap=True)
     for size in (1, 2):
         part = tuple(t[:size] if batched else t for t, batched in zip(rows, call.batched, strict=True))
         yield Family(f"{name}, batch {size}", [part])

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from rich import box
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 
@@ -35,6 +36,7 @@ class ParityRow:
         top1_agreement: Share of rows with the same largest logit, for outputs of shape [batch, classes].
         top1_flips: Rows whose largest logit changed although the margin between the reference's two best exceeds twice
             ``max_abs_error``.
+        extreme: Whether the inputs are far outside the range of data.
         detail: Anything else worth knowing.
     """
 
@@ -49,6 +51,7 @@ class ParityRow:
     nonfinite: int = 0
     top1_agreement: float | None = None
     top1_flips: int | None = None
+    extreme: bool = False
     detail: str = ""
 
     @property
@@ -99,6 +102,20 @@ class ParityReport:
         """The gating rows that failed."""
         return tuple(row for row in self.rows if row.passed is False)
 
+    def summary(self) -> str:
+        """Return the verdict in one line.
+
+        Returns:
+            Such as ``parity passed 21 comparisons, largest error outside extremes 1.19e-07 (CPUExecutionProvider)``.
+        """
+        near = [
+            row.max_abs_error for row in self.rows if row.gating and not row.extreme and row.comparison != ELEMENTWISE
+        ]
+        number = sum(row.gating for row in self.rows)
+        verdict = "passed" if self.passed else f"FAILED in {len(self.failures)} of"
+        comparisons = f"{number} comparisons, largest error outside extremes {max(near, default=math.nan):.2e}"
+        return f"parity {verdict} {comparisons} ({self.provider})"
+
     def to_dict(self) -> dict[str, Any]:
         """Return the report as plain data.
 
@@ -134,28 +151,42 @@ class ParityReport:
 
     def __str__(self) -> str:
         """Return the table as plain text."""
-        console = Console(file=io.StringIO(), width=132, color_system=None, legacy_windows=False)
+        console = Console(file=io.StringIO(), width=120, color_system=None, legacy_windows=False)
         console.print(self)
         text: str = console.file.getvalue()  # type: ignore[attr-defined]
         return text.rstrip()
 
     def _table(self) -> Table:
-        """Return the rows as a table."""
-        table = Table(title=f"parity of {self.path} ({self.provider}, approximate={self.approximate})")
-        for title in ("comparison", "inputs", "n", "max |error|", "float32 spread", "limit", "top-1", ""):
-            table.add_column(
-                title, justify="left" if title in {"comparison", "inputs", ""} else "right", overflow="fold"
-            )
+        """Return a table with one line for each family of inputs, one for each gap and one for each operator alone."""
+        table = Table(
+            title=f"{self.path}: {self.provider}, approximate={self.approximate}",
+            box=box.SIMPLE_HEAD,
+            padding=(0, 1, 0, 0),
+        )
+        table.add_column("inputs", overflow="fold")
+        for title in ("n", "float32", "float64", "own", "limit", "top-1", ""):
+            table.add_column(title, justify="right" if title else "left", no_wrap=True)
+        lines: dict[str, dict[str, ParityRow]] = {}
         for row in self.rows:
-            verdict = {True: "ok", False: "FAILED", None: "reported"}[row.passed]
+            label = f"{row.inputs}: gap to the module as trained" if row.comparison == VS_TRAINED else row.inputs
+            lines.setdefault(label, {})[row.comparison] = row
+        for label, rows in lines.items():
+            row = next(iter(rows.values()))
+            first = rows.get(VS_FLOAT32, rows.get(VS_TRAINED))
+            second = rows.get(VS_FLOAT64, rows.get(ELEMENTWISE))
+            verdict = "FAILED" if any(r.passed is False for r in rows.values()) else "ok" if row.gating else "reported"
             top1 = "" if row.top1_agreement is None else f"{100 * row.top1_agreement:.4g} %"
-            numbers = (_short(row.max_abs_error), _short(row.spread), _short(row.limit))
-            table.add_row(row.comparison, row.inputs, str(row.count), *numbers, top1, verdict)
+            errors = (_short(None if r is None else r.max_abs_error) for r in (first, second))
+            table.add_row(label, str(row.count), *errors, _short(row.spread), _short(row.limit), top1, verdict)
         return table
 
     def _lines(self) -> list[str]:
         """Return what stands below the table."""
-        lines = [f"{row.inputs}: {row.detail}" for row in self.rows if row.detail]
+        lines = [
+            "float32, float64: largest difference between the file and PyTorch; own: between PyTorch's float32 and float64",
+            "limit: the tolerance (for extremes times the largest output), or twice PyTorch's own error where that is larger",
+        ]
+        lines += [f"{row.inputs}: {row.detail}" for row in self.rows if row.detail]
         lines += [f"note: {note}" for note in self.notes]
         if self.optimized_census:
             lines.append(f"operators in the file: {_counts(self.census)}")
@@ -165,7 +196,7 @@ class ParityReport:
 
 def _short(value: float | None) -> str:
     """Return a number for a table cell."""
-    return "" if value is None else f"{value:.2e}"
+    return "" if value is None else f"{value:.1e}"
 
 
 def _counts(census: Mapping[str, int]) -> str:

@@ -98,6 +98,8 @@ class RecipeBuilder:
         """Return the number, array or string that an expression without operators stands for."""
         if isinstance(node, ast.Name):
             return self._arguments[node.id]
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+            return np.multiply(self._plain(node.left), self._plain(node.right), dtype=np.float64)
         value: float | str = ast.literal_eval(node)
         return value
 

@@ -1,0 +1,127 @@
+"""``lit-gelu export``: writes a checkpoint's model as ONNX files and proves them."""
+
+from pathlib import Path
+
+from jsonargparse import ArgumentParser, Namespace
+from rich.console import Console
+
+from lit_gelu.cli.terminal import ExamplesHelpFormatter
+from lit_gelu.errors import LitGeluError
+
+HELP = "write a checkpoint's model to an ONNX file"
+EXAMPLES = """\
+examples:
+  lit-gelu export runs/digits_gelu/version_0/checkpoints/last.ckpt
+  lit-gelu export last.ckpt -o model.onnx --approximate tanh --lowering contrib
+  lit-gelu export last.ckpt -o model.onnx --approximate none tanh sigmoid     model-none.onnx, model-tanh.onnx, ...
+  lit-gelu export last.ckpt --model my_package.MyModule --check false
+  lit-gelu export lit_gelu.tasks.MNISTClassifier -o untrained.onnx
+"""
+
+
+class OutputNameError(LitGeluError, ValueError):
+    """An output path that does not fit what was asked for."""
+
+
+def build_parser() -> ArgumentParser:
+    """Return the command's parser.
+
+    Returns:
+        The parser.
+    """
+    parser = ArgumentParser(
+        prog="lit-gelu export",
+        description=f"{HELP}, checked against PyTorch",
+        epilog=EXAMPLES,
+        formatter_class=ExamplesHelpFormatter,
+    )
+    parser.add_argument(
+        "source", type=str, help="a Lightning checkpoint, or the dotted path of a LightningModule class"
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=str | None,
+        default=None,
+        help="the file to write; default: the checkpoint's name with .onnx",
+    )
+    parser.add_argument(
+        "--model", type=str | None, default=None, help="the model's class, if the checkpoint does not record it"
+    )
+    parser.add_argument(
+        "--approximate",
+        type=str,
+        nargs="+",
+        default=["as_trained"],
+        help="form of every GELU: as_trained, none (exact), tanh, sigmoid; several write one file each",
+    )
+    parser.add_argument(
+        "--lowering", type=str, default="auto", help="operators of the activations: auto, native, primitives, contrib"
+    )
+    parser.add_argument("--target", type=str, default="portable", help="the runtime it is for")
+    parser.add_argument("--opset", type=int | None, default=None, help="version of the standard operators")
+    parser.add_argument("--check", type=bool, default=True, help="whether to compare each file with PyTorch")
+    return parser
+
+
+def run(arguments: Namespace) -> int:
+    """Export.
+
+    Args:
+        arguments: What `build_parser` parsed.
+
+    Returns:
+        0, or 1 if a file does not compute what the model computes.
+    """
+    from lit_gelu.cli.loading import load_model  # noqa: PLC0415 - `lit-gelu export --help` answers without lightning
+    from lit_gelu.export import check_parity, export_onnx  # noqa: PLC0415
+
+    outputs = output_paths(arguments.source, arguments.output, arguments.approximate)
+    model = load_model(arguments.source, arguments.model)
+    console = Console(soft_wrap=True, highlight=False, markup=False)
+    passed = True
+    for approximate, path in outputs.items():
+        report = export_onnx(
+            model,
+            path,
+            approximate=approximate,
+            lowering=arguments.lowering,
+            target=arguments.target,
+            opset=arguments.opset,
+        )
+        console.print(str(report))
+        if arguments.check:
+            parity = check_parity(model, path, strict=False)
+            passed &= parity.passed
+            console.print(f"  {parity.summary()}")
+    return 0 if passed else 1
+
+
+def output_paths(source: str, output: str | None, forms: list[str]) -> dict[str, Path]:
+    """Say which file each form of GELU goes to.
+
+    Args:
+        source: The checkpoint or class.
+        output: The path that was asked for, if any.
+        forms: The forms; several get a suffix each.
+
+    Returns:
+        Path by form.
+
+    Raises:
+        OutputNameError: If the path does not end in ``.onnx``, or a form is given twice.
+
+    Example:
+        >>> {form: path.as_posix() for form, path in output_paths("last.ckpt", "net.onnx", ["none", "tanh"]).items()}
+        {'none': 'net-none.onnx', 'tanh': 'net-tanh.onnx'}
+    """
+    if len(set(forms)) < len(forms):
+        raise OutputNameError(f"--approximate {' '.join(forms)}: a form is given twice. Give each once.")
+    is_file = source.endswith(".ckpt") or Path(source).exists()
+    default = Path(source).with_suffix(".onnx") if is_file else Path(f"{source.rpartition('.')[2]}.onnx")
+    path = default if output is None else Path(output)
+    if path.suffix != ".onnx":
+        raise OutputNameError(f"--output {str(path)!r} must end in .onnx.")
+    if len(forms) == 1:
+        return {forms[0]: path}
+    return {form: path.with_name(f"{path.stem}-{form}.onnx") for form in forms}

@@ -1,0 +1,72 @@
+"""``lit-gelu parity``: does an ONNX file compute what the PyTorch model computes?"""
+
+from jsonargparse import ArgumentParser, Namespace
+from rich.console import Console
+
+from lit_gelu.cli.terminal import ExamplesHelpFormatter
+
+HELP = "prove that an ONNX file computes what the PyTorch model computes"
+EXAMPLES = """\
+exit code: 0 if every comparison passed, 1 if one failed, 2 for a mistake in the arguments
+
+examples:
+  lit-gelu parity model.onnx --ckpt last.ckpt
+  lit-gelu parity model.onnx --ckpt last.ckpt --data DigitsData --json parity.json
+  lit-gelu parity model.onnx --ckpt last.ckpt --data MNISTData --data_root data
+  lit-gelu parity model.onnx --ckpt last.ckpt --model my_package.MyModule --providers CPUExecutionProvider
+"""
+
+
+def build_parser() -> ArgumentParser:
+    """Return the command's parser.
+
+    Returns:
+        The parser.
+    """
+    parser = ArgumentParser(
+        prog="lit-gelu parity", description=HELP, epilog=EXAMPLES, formatter_class=ExamplesHelpFormatter
+    )
+    parser.add_argument("file", type=str, help="an ONNX file that lit-gelu wrote")
+    parser.add_argument(
+        "--ckpt", type=str, required=True, help="the Lightning checkpoint that it was exported from, or a class"
+    )
+    parser.add_argument(
+        "--model", type=str | None, default=None, help="the model's class, if the checkpoint does not record it"
+    )
+    parser.add_argument("--data", type=str | None, default=None, help="a data module, such as DigitsData or MNISTData")
+    parser.add_argument("--data_root", type=str | None, default=None, help="the data module's folder")
+    parser.add_argument("--tolerance", type=float, default=1e-5, help="the largest absolute error")
+    parser.add_argument(
+        "--providers",
+        type=str,
+        nargs="+",
+        default=None,
+        help="onnxruntime's execution providers; default: CUDA, or the CPU",
+    )
+    parser.add_argument("--json", type=str | None, default=None, help="where to write the report")
+    return parser
+
+
+def run(arguments: Namespace) -> int:
+    """Compare.
+
+    Args:
+        arguments: What `build_parser` parsed.
+
+    Returns:
+        0 if the file computes what the model computes, else 1.
+    """
+    from lit_gelu.cli.loading import load_data, load_model  # noqa: PLC0415 - `--help` answers without lightning
+    from lit_gelu.export import check_parity  # noqa: PLC0415
+    from lit_gelu.files import write_atomically  # noqa: PLC0415
+
+    model = load_model(arguments.ckpt, arguments.model)
+    data = None if arguments.data is None else load_data(arguments.data, arguments.data_root)
+    report = check_parity(
+        model, arguments.file, data, tolerance=arguments.tolerance, providers=arguments.providers, strict=False
+    )
+    Console(highlight=False).print(report)
+    if arguments.json is not None:
+        with write_atomically(arguments.json) as temporary:
+            temporary.write_text(report.to_json() + "\n", encoding="utf-8")
+    return 0 if report.passed else 1

@@ -1,0 +1,190 @@
+"""Every registered activation in every lowering: the operators, and the values against PyTorch float64."""
+
+import copy
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from export_cases import CASES, EveryActivation, operators_by_site
+from torch import nn
+from torch.nn import functional as F
+
+from lit_gelu import activations
+from lit_gelu.export import ExportOptionError, OnnxPredictor, check_parity, export_onnx
+from lit_gelu.export.lowering_table import LOWERINGS, TABLE
+from lit_gelu.export.markers import bind
+from lit_gelu.export.recipe import operators
+
+CONTRIB = "com.microsoft::"
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Every activation in one file, per lowering."""
+    model = EveryActivation()
+    folder = tmp_path_factory.mktemp("lowerings")
+    for lowering in LOWERINGS:
+        export_onnx(model, folder / f"{lowering}.onnx", lowering=lowering)
+    return model, folder
+
+
+@pytest.fixture(scope="module", params=LOWERINGS)
+def lowered(request, files):
+    model, folder = files
+    return model, request.param, folder / f"{request.param}.onnx"
+
+
+def test_the_cases_are_every_registered_activation():
+    covered = {activations.registry.resolve(case.spec).name for case in CASES}
+    built_in = activations.ActivationRegistry().list_activations()
+    presets = {"gelu_tanh", "gelu_sigmoid"}  # other names of gelu
+    assert covered == set(built_in) - presets - {"identity"}
+
+
+def test_each_site_becomes_the_operators_of_its_row(lowered):
+    model, lowering, path = lowered
+    found = operators_by_site(path)
+    for i, case in enumerate(CASES):
+        site = f"sites.{i}"
+        assert found[site] == case.operators(lowering), case.spec
+        row = TABLE[bind(model.sites[i]).row]
+        assert found[site] == operators(row.recipe(lowering)[1])
+        assert row.applies(lowering) == bool(getattr(case, lowering))
+
+
+def test_nothing_but_the_recipes_is_in_the_file(lowered):
+    _, lowering, path = lowered
+    model = onnx.load(path)
+    assert all(any(p.key == "lit_gelu.site" for p in node.metadata_props) for node in model.graph.node)
+    domains = {entry.domain: entry.version for entry in model.opset_import}
+    assert domains == ({"": 20, "com.microsoft": 1} if lowering == "contrib" else {"": 20})
+
+
+def test_values_agree_with_pytorch_float64(lowered):
+    model, _, path = lowered
+    x = np.concatenate([np.linspace(-40, 40, 20_001), [-1e30, -1e4, -1e-30, 1e-40, 1e4, 1e30]]).astype(np.float32)
+    x = x[: x.size // 4 * 4].reshape(-1, 4)
+    exact = {name: y.detach().numpy() for name, y in copy.deepcopy(model).eval().double()(torch.from_numpy(x).double()).items()}
+    for (name, y64), y, case in zip(exact.items(), OnnxPredictor(path)(x), CASES, strict=True):
+        with np.errstate(over="ignore"):
+            y64 = y64.astype(np.float32).astype(np.float64)  # relu2(1e30) is infinite in float32
+            error = np.where(y == y64, 0.0, np.abs(y - y64) / np.maximum(1, np.abs(y64)))
+        assert error.max() < 3e-6, (name, case.spec)
+
+
+def test_parity_passes_with_each_activation_alone_swept(lowered):
+    model, lowering, path = lowered
+    report = check_parity(model, path)
+    swept = [row.inputs for row in report.rows if row.comparison.startswith("operator alone")]
+    assert len(swept) == len(CASES)
+    own_row = {site.site for site in _sites(report, path) if site.lowering == lowering}
+    assert own_row
+
+
+def _sites(report, path):
+    from lit_gelu.export.metadata import read_metadata
+
+    return read_metadata(OnnxPredictor(path).metadata, "file").sites
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+def test_learned_parameters_have_their_present_values(tmp_path, lowering):
+    model = nn.Sequential(
+        activations.create("swish(learnable=True)"), activations.create("gaussian_gelu(sigma=0.5, learnable=True)")
+    )
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(0.3)
+    path = tmp_path / "learned.onnx"
+    export_onnx(model, path, torch.zeros(2, 5), lowering=lowering)
+    x = torch.linspace(-6, 6, 100).reshape(20, 5)
+    assert np.abs(OnnxPredictor(path)(x.numpy()) - model.double()(x.double()).detach().numpy()).max() < 1e-6
+
+
+@pytest.mark.parametrize("lowering", ["native", "primitives"])
+def test_prelu_with_one_slope_a_channel(tmp_path, lowering):
+    model = nn.Sequential(nn.Conv2d(1, 3, 2), nn.PReLU(3))
+    with torch.no_grad():
+        model[1].weight.copy_(torch.tensor([0.1, 0.5, -0.3]))
+    path = tmp_path / "channels.onnx"
+    export_onnx(model, path, torch.zeros(1, 1, 4, 4), lowering=lowering)
+    assert check_parity(model, path).passed
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+def test_one_module_at_two_places(tmp_path, lowering):
+    gelu = nn.GELU()
+    model = nn.Sequential(nn.Linear(4, 4), gelu, nn.Linear(4, 4), gelu)
+    report = export_onnx(model, tmp_path / "shared.onnx", torch.zeros(1, 4), lowering=lowering)
+    (site,) = report.sites
+    assert (site.site, site.calls) == ("1", 2)
+    assert check_parity(model, tmp_path / "shared.onnx").passed
+
+
+class Functional(nn.Module):
+    def forward(self, x):
+        return F.gelu(x), F.gelu(2 * x, approximate="tanh"), F.silu(x), F.logsigmoid(x), F.elu(x, 0.3), F.mish(x)
+
+
+@pytest.mark.parametrize(
+    ("lowering", "gelu"), [("native", "Gelu"), ("primitives", "Erf"), ("contrib", "com.microsoft::Gelu")]
+)
+def test_calls_of_functions_are_lowered_too(tmp_path, lowering, gelu):
+    path = tmp_path / "functional.onnx"
+    report = export_onnx(Functional(), path, torch.zeros(2, 3), lowering=lowering)
+    assert report.census[gelu] >= 1
+    assert {site.spec for site in report.sites} == {
+        "gelu", "gelu(approximate='tanh')", "silu", "log_sigmoid", "elu(alpha=0.3)", "mish",
+    }  # fmt: skip
+    assert check_parity(Functional(), path, input_sample=torch.zeros(2, 3)).passed
+
+
+def test_log_sigmoid_is_finite_in_the_left_tail(tmp_path):
+    """torch's own export, Log(Sigmoid(x)), gives -inf in onnxruntime below -17."""
+    path = tmp_path / "tail.onnx"
+    report = export_onnx(Functional(), path, torch.zeros(2, 3))
+    assert "Log" not in report.census
+    x = np.array([[-20.0, -100.0, -1e6]], np.float32)
+    np.testing.assert_allclose(OnnxPredictor(path)(x)[3], x, rtol=1e-6)
+
+
+def test_gelu_primitives_stand_in_the_order_that_onnxruntime_fuses(tmp_path):
+    path = tmp_path / "gelu.onnx"
+    model = nn.Sequential(nn.Linear(4, 4), nn.GELU(), nn.Linear(4, 4))
+    export_onnx(model, path, torch.zeros(1, 4), lowering="primitives")
+    report = check_parity(model, path)
+    assert report.census["Erf"] == 1
+    assert report.optimized_census == {"Gemm": 2, "Gelu": 1}
+
+
+def test_an_activation_of_the_user_is_decomposed_by_torch(tmp_path):
+    registry = activations.ActivationRegistry()
+
+    @registry.register("bent")
+    def bent(x):
+        return (torch.sqrt(x**2 + 1) - 1) / 2 + x
+
+    model = nn.Sequential(registry.create("bent"), nn.GELU())
+    report = export_onnx(model, tmp_path / "bent.onnx", torch.zeros(1, 4), registry=registry)
+    assert [(site.spec, site.lowering) for site in report.sites] == [("bent", "torch"), ("gelu", "native")]
+    assert report.census["Sqrt"] == 1
+    assert check_parity(model, tmp_path / "bent.onnx", registry=registry).passed
+
+
+def test_a_name_that_the_user_gave_to_something_else_is_not_mistaken(tmp_path):
+    registry = activations.ActivationRegistry()
+    registry.register("gelu", override=True)(nn.Softsign)
+    model = nn.Sequential(registry.create("gelu"))
+    report = export_onnx(model, tmp_path / "softsign.onnx", torch.zeros(1, 4), registry=registry)
+    assert "Gelu" not in report.census
+    assert check_parity(model, tmp_path / "softsign.onnx", registry=registry).passed
+
+
+def test_a_lowering_that_applies_to_nothing_names_those_that_do(tmp_path):
+    model = nn.Sequential(nn.ELU())
+    with pytest.raises(ExportOptionError, match="'native', 'primitives'"):
+        export_onnx(model, tmp_path / "elu.onnx", torch.zeros(1, 4), lowering="contrib")
+    with pytest.raises(ExportOptionError, match=r"relu.*'native', or 'auto'"):
+        export_onnx(nn.Sequential(nn.ReLU()), tmp_path / "relu.onnx", torch.zeros(1, 4), lowering="primitives")
+    assert not list(tmp_path.iterdir())
