@@ -5,15 +5,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.utilities.rank_zero import rank_zero_warn
+from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor, nn
 from typing_extensions import override
 
 from lit_gelu import surgery
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.callbacks.errors import CallbackArgumentError, NoActivationError
-from lit_gelu.callbacks.log_records import log_figures, logged_step, require_logger
+from lit_gelu.callbacks.log_records import log_figures, require_logger
 from lit_gelu.callbacks.reduction import sum_over_ranks
+from lit_gelu.callbacks.trainer_facts import is_trial_run, logged_step
 from lit_gelu.curvature import ActivationRecorder, statistics_by_site
 from lit_gelu.surgery import SwapReport
 
@@ -110,7 +111,7 @@ class ActivationCurvatureMonitor(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Warn if the run is too short for a single measurement."""
         steps = trainer.estimated_stepping_batches
-        if steps < self.every_n_steps and not trainer.fast_dev_run:
+        if steps < self.every_n_steps and not is_trial_run(trainer):
             rank_zero_warn(
                 f"ActivationCurvatureMonitor(every_n_steps={self.every_n_steps}) will measure nothing: this run has "
                 f"{steps} steps. Set every_n_steps to {steps} or less."

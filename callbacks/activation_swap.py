@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from typing_extensions import override
 
 from lit_gelu import activations, surgery
@@ -14,6 +14,7 @@ from lit_gelu.callbacks.errors import CallbackArgumentError
 from lit_gelu.callbacks.log_records import Path, log_figures, log_texts, require_logger
 from lit_gelu.callbacks.swap_measurement import PREFIX, first_of_batch, measure_swap
 from lit_gelu.callbacks.swap_record import SwapRecord, describe_target, refuse_state
+from lit_gelu.callbacks.trainer_facts import callbacks_of, is_trial_run
 from lit_gelu.surgery import NoMatchError, SwapPlan, SwapReport
 
 
@@ -134,11 +135,13 @@ class ActivationSwap(Callback):
     @override
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Warn if the run ends before the swap."""
-        end = trainer.max_epochs if self.at_epoch is not None else trainer.estimated_stepping_batches
-        trigger = self.at_epoch if self.at_epoch is not None else self.at_step
-        if not self.applied and not trainer.fast_dev_run and end not in (None, -1) and trigger >= end:
-            unit = "epochs" if self.at_epoch is not None else "steps"
-            rank_zero_warn(f"{self.state_key} will not be made: this run ends after {end} {unit}.")
+        if self.applied or is_trial_run(trainer):
+            return
+        epochs = trainer.max_epochs
+        if self.at_epoch is not None and epochs is not None and epochs != -1 and self.at_epoch >= epochs:
+            rank_zero_warn(f"{self.state_key} will not be made: this run ends after {epochs} epochs.")
+        if self.at_step is not None and self.at_step >= (steps := trainer.estimated_stepping_batches):
+            rank_zero_warn(f"{self.state_key} will not be made: this run ends after {steps} steps.")
 
     @override
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -249,4 +252,4 @@ class ActivationSwap(Callback):
 
 def _swaps_of(trainer: Trainer) -> list[ActivationSwap]:
     """Return the swaps of a Trainer, in its order."""
-    return [callback for callback in trainer.callbacks if isinstance(callback, ActivationSwap)]
+    return [callback for callback in callbacks_of(trainer) if isinstance(callback, ActivationSwap)]

@@ -1,9 +1,10 @@
 """Telling the other callbacks that the model's activations were replaced."""
 
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from lightning.pytorch import LightningModule, Trainer
 
+from lit_gelu.callbacks.trainer_facts import callbacks_of
 from lit_gelu.surgery import SwapReport
 
 
@@ -33,7 +34,6 @@ def announce_swap(trainer: Trainer, pl_module: LightningModule, report: SwapRepo
         pl_module: Its module, with the new activations.
         report: What was replaced; ``None`` if a swap was taken back.
     """
-    callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]  # set by a connector, so unknown to mypy
-    for callback in callbacks:
+    for callback in callbacks_of(trainer):
         if isinstance(callback, ActivationSwapListener):
             callback.on_activations_swapped(trainer, pl_module, report)

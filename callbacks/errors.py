@@ -1,6 +1,6 @@
 """What can go wrong when a callback is set up or meets its Trainer."""
 
-from lightning.pytorch.utilities.exceptions import MisconfigurationException
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 
 from lit_gelu.errors import LitGeluError
 

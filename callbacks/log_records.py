@@ -6,6 +6,7 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
 
 from lit_gelu.callbacks.errors import NoLoggerError
+from lit_gelu.callbacks.trainer_facts import logged_step
 
 Path = tuple[str, ...]
 """The parts of a logged name; the logger says what joins them (``/`` for most)."""
@@ -27,18 +28,6 @@ def require_logger(trainer: Trainer, callback: str, remedy: str = "") -> None:
             f"{callback} has nowhere to log to: Trainer(logger=False). Give the Trainer a logger, such as logger=True "
             f"or CSVLogger('runs'){remedy}."
         )
-
-
-def logged_step(trainer: Trainer) -> int:
-    """Return the step number under which Lightning logs the batch at hand: optimizer steps taken before it.
-
-    Args:
-        trainer: The Trainer, while it fits.
-
-    Returns:
-        Steps, from 0; with several optimizers each batch counts once.
-    """
-    return trainer.fit_loop.epoch_loop._batches_that_stepped
 
 
 def log_figures(trainer: Trainer, figures: Mapping[Path, float]) -> None:

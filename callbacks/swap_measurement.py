@@ -77,7 +77,9 @@ def measure_swap(
     jump[:2] = sum_over_ranks(jump[:2].clone())
     sums = sum_over_ranks(torch.cat([sums_before, sums_after]))
     figures = statistics_by_site([(name, "before") for name in names] + [(name, "after") for name in names], sums)
-    paths = {(PREFIX, *site, name): value for site, row in figures.items() for name, value in row.items()}
+    paths: dict[Path, float] = {
+        (PREFIX, *site, name): value for site, row in figures.items() for name, value in row.items()
+    }
     paths[PREFIX, "jump", "relative"] = relative_jump(jump).item()
     paths[PREFIX, "jump", "max_absolute"] = jump[2].item()
     return report, paths
@@ -112,5 +114,6 @@ def _call(pl_module: LightningModule, inputs: Any) -> Any:
 def _eager() -> contextlib.AbstractContextManager[Any]:
     """Return a context in which compiled modules run as written: what is compiled already sees no new hook."""
     if "torch._dynamo" in sys.modules:  # otherwise nothing is compiled, and asking would import it
-        return torch.compiler.set_stance("force_eager")
+        stance: contextlib.AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
+        return stance
     return contextlib.nullcontext()

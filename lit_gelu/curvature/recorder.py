@@ -1,9 +1,9 @@
 """`ActivationRecorder`: watches the inputs of activations in a live model and sums their statistics on the device."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,8 @@ from lit_gelu.activations import ActivationRegistry
 from lit_gelu.curvature.errors import CurvatureArgumentError
 from lit_gelu.curvature.rows import count_rows, draw_rows, take_rows
 from lit_gelu.curvature.statistics import STATISTICS, SUMS, accumulation_dtype, activation_sums, statistics_from_sums
+
+Site = TypeVar("Site", bound=Hashable)
 
 
 class ActivationRecorder:
@@ -89,7 +91,7 @@ class ActivationRecorder:
         self._seed = seed
         self._training = [module.training for module in self._modules]
         if "torch._dynamo" in sys.modules:  # otherwise nothing is compiled, and asking would import it
-            self.record = torch.compiler.disable(self._see)
+            self.record = torch.compiler.disable(self._see)  # type: ignore[no-untyped-call]
         self.active = True
 
     def pause(self) -> None:
@@ -204,11 +206,11 @@ class ActivationRecorder:
         self.detach()
 
 
-def statistics_by_site(sites: Mapping[str, Any], sums: Tensor) -> dict[str, dict[str, float]]:
+def statistics_by_site(sites: Iterable[Site], sums: Tensor) -> dict[Site, dict[str, float]]:
     """Turn sums into named figures; one transfer to the host.
 
     Args:
-        sites: The sites, in the order of the rows.
+        sites: Names of the sites, in the order of the rows.
         sums: One row a site, the columns of `lit_gelu.curvature.SUMS`.
 
     Returns:

@@ -1,9 +1,15 @@
 """The callbacks from LightningCLI's YAML."""
 
+import sys
+
+import pytest
 import yaml
 from callback_helpers import SmallNet, activations_of, loader
 from lightning.pytorch import LightningDataModule
 from lightning.pytorch.cli import LightningCLI
+from torch import nn
+
+pytestmark = pytest.mark.filterwarnings("ignore::jsonargparse._deprecated.JsonargparseDeprecationWarning")
 
 CONFIGURATION = """
 trainer:
@@ -15,7 +21,7 @@ trainer:
   enable_checkpointing: false
   logger:
     class_path: lightning.pytorch.loggers.CSVLogger
-    init_args: {{save_dir: {folder}, name: logs, version: "0"}}
+    init_args: {{save_dir: {folder}, name: logs, version: run}}
   callbacks:
     - class_path: lit_gelu.callbacks.ActivationSwap
       init_args:
@@ -32,7 +38,7 @@ trainer:
 class OneSelu(SmallNet):
     def __init__(self) -> None:
         super().__init__()
-        self.net[5] = __import__("torch").nn.SELU()
+        self.net[5] = nn.SELU()
 
 
 class SmallData(LightningDataModule):
@@ -40,27 +46,29 @@ class SmallData(LightningDataModule):
         return loader()
 
 
-def run(folder, *arguments):
-    path = folder / "configuration.yaml"
-    path.write_text(CONFIGURATION.format(folder=folder))
-    return LightningCLI(
-        OneSelu, SmallData, args=[*arguments, f"--config={path}"], save_config_callback=None, seed_everything_default=1
-    )
+@pytest.fixture
+def command_line(monkeypatch):
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["fit.py", "fit", *arguments])
+        return LightningCLI(OneSelu, SmallData, save_config_callback=None, seed_everything_default=1)
+
+    return run
 
 
-def test_swap_and_monitor_from_yaml(tmp_path):
-    cli = run(tmp_path, "fit")
+def test_swap_and_monitor_from_yaml(tmp_path, command_line):
+    path = tmp_path / "configuration.yaml"
+    path.write_text(CONFIGURATION.format(folder=tmp_path))
+    cli = command_line(f"--config={path}")
     assert activations_of(cli.model) == ["GELU", "LeakyReLU"]
-    header = (tmp_path / "logs" / "0" / "metrics.csv").read_text().splitlines()[0].split(",")
+    header = (tmp_path / "logs" / "run" / "metrics.csv").read_text().splitlines()[0].split(",")
     assert {"activation_swap/replaced", "activation_swap/net.5/after/mean", "curvature/net.1/mean_gate"} <= set(header)
 
 
-def test_printed_configuration_reads_back_the_same(tmp_path, capsys):
+def test_printed_configuration_reads_back_the_same(tmp_path, capsys, command_line):
     def printed(path):
-        try:
-            LightningCLI(OneSelu, SmallData, args=["fit", f"--config={path}", "--print_config"])
-        except SystemExit:
-            return capsys.readouterr().out
+        with pytest.raises(SystemExit):
+            command_line(f"--config={path}", "--print_config")
+        return capsys.readouterr().out
 
     first_path, second_path = tmp_path / "first.yaml", tmp_path / "second.yaml"
     first_path.write_text(CONFIGURATION.format(folder=tmp_path))

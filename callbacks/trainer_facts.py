@@ -1,0 +1,40 @@
+"""What the callbacks ask of a Trainer that Lightning's own types do not say."""
+
+from lightning.pytorch import Callback, Trainer
+
+
+def callbacks_of(trainer: Trainer) -> list[Callback]:
+    """Return a Trainer's callbacks, in the order in which it calls them.
+
+    Args:
+        trainer: The Trainer.
+
+    Returns:
+        The callbacks.
+    """
+    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]  # a connector sets it
+    return callbacks
+
+
+def is_trial_run(trainer: Trainer) -> bool:
+    """Return whether the Trainer only tries the code on a few batches (``fast_dev_run``).
+
+    Args:
+        trainer: The Trainer.
+
+    Returns:
+        Whether it does.
+    """
+    return bool(trainer.fast_dev_run)  # type: ignore[attr-defined]  # a connector sets it
+
+
+def logged_step(trainer: Trainer) -> int:
+    """Return the step number under which Lightning logs the batch at hand: optimizer steps taken before it.
+
+    Args:
+        trainer: The Trainer, while it fits.
+
+    Returns:
+        Steps, from 0; with several optimizers each batch counts once.
+    """
+    return trainer.fit_loop.epoch_loop._batches_that_stepped
