@@ -1,0 +1,60 @@
+"""The three steps of CONTRIBUTING.md, for everything that is there: a step that was missed fails here."""
+
+import inspect
+from pathlib import Path
+
+import pytest
+from activation_oracles import CASES
+
+from lit_gelu import tasks
+from lit_gelu.activations import functional
+from lit_gelu.activations.catalog import ENTRIES
+from lit_gelu.export.lowering_table import row_key
+
+ROOT = Path(__file__).parents[1]
+ACTIVATIONS = [entry.name for entry in ENTRIES if entry.preset is None]
+WITHOUT_NODES = {"identity"}  # it leaves nothing in a graph
+EXPECTATION_OF = {"zero_identity_map": "gelu"}  # random: its expectation has the oracle, its own tests the rest
+TASKS = [
+    name
+    for name, member in vars(tasks).items()
+    if inspect.isclass(member)
+    and issubclass(member, tasks.ClassificationTask)
+    and member is not tasks.ClassificationTask
+]
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_step_1_the_function_and_its_derivative_are_exported(name):
+    assert {name, f"{name}_derivative"} <= set(functional.__all__)
+
+
+@pytest.mark.parametrize("name", sorted(set(ACTIVATIONS) - WITHOUT_NODES))
+def test_step_2_every_activation_has_a_lowering(name):
+    (entry,) = (entry for entry in ENTRIES if entry.name == name)
+    arguments = {key: parameter.default for key, parameter in entry.parameters.items()}
+    assert row_key(name, arguments) is not None
+
+
+def test_step_2_every_function_has_a_row_in_the_catalog():
+    functions = {name for name in functional.__all__ if not name.endswith("derivative")}
+    assert functions == set(ACTIVATIONS)
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_step_3_every_activation_has_an_oracle_and_a_test_that_runs_it(name):
+    assert EXPECTATION_OF.get(name, name) in {case.name for case in CASES}
+    family = inspect.getmodule(getattr(functional, name)).__name__.rpartition(".")[2]
+    test = ROOT / "tests" / "activations" / "functional" / f"test_{family}.py"
+    assert test.is_file()
+    if name not in EXPECTATION_OF:
+        assert "ActivationContract" in test.read_text()
+        assert f'"{name}"' in test.read_text()
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_a_task_has_its_tests_and_a_configuration(name):
+    module = inspect.getmodule(getattr(tasks, name)).__name__.rpartition(".")[2]
+    assert (ROOT / "tests" / "tasks" / f"test_{module}.py").is_file()
+    configurations = [path.read_text() for path in (ROOT / "examples").glob("*.yaml")]
+    assert any(f"lit_gelu.tasks.{name}" in text for text in configurations)

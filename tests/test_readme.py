@@ -1,0 +1,52 @@
+"""The README is true: its Python runs as it stands, its commands exist, its links lead somewhere."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lit_gelu.cli.main import COMMANDS, TRAINER_COMMANDS
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+
+
+def _blocks(language):
+    return re.findall(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+
+
+def test_the_python_runs_from_top_to_bottom(tmp_path):
+    code = "\n".join(_blocks("python"))
+    result = subprocess.run(
+        [sys.executable, "-P", "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        cwd=tmp_path,
+        env={**os.environ, "LIT_GELU_PLUGINS": "0"},
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr[-3000:]
+    assert (tmp_path / "digits.onnx").is_file()
+    assert "['gaussian_gelu', 'gelu', 'gelu_sigmoid', 'gelu_tanh']" in result.stdout
+    assert "(-0.75179" in result.stdout
+    assert "features.1.0.block.4: gelu -> silu" in result.stdout
+
+
+def test_every_command_of_the_readme_exists():
+    commands = re.findall(r"^lit-gelu (\w+)", "\n".join(_blocks("sh")), re.MULTILINE)
+    assert {"fit", "test", "export", "parity", "activations"} <= set(commands)
+    assert set(commands) <= {*TRAINER_COMMANDS, *COMMANDS}
+
+
+def test_every_make_target_of_the_readme_exists():
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert set(re.findall(r"make ([a-z-]+)", README)) <= set(targets)
+
+
+@pytest.mark.parametrize("link", re.findall(r"\]\(([^)]+)\)", README))
+def test_every_link_into_the_repository_leads_somewhere(link):
+    assert link.startswith("https://") or (ROOT / link).exists()
