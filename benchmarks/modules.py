@@ -1,8 +1,8 @@
 """What a module of the registry costs beside the plain torch call: ``python benchmarks/modules.py``.
 
 Each pair runs in turn, in one process, on one thread; a line gives the median over rounds of the ratio of their times.
-1.00 means that the module costs what the call costs. For functions that torch lacks, the call is the shortest spelling in
-torch operations.
+1.00 means that the module costs what the call costs. For functions that torch lacks, the call is the shortest spelling
+in torch operations.
 """
 
 import platform
