@@ -3,11 +3,11 @@
 import pickle
 import sys
 import warnings
-from typing import Any
+from typing import Any, cast
 
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI, SaveConfigCallback
-from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 # LightningCLI finds a class by its short name (`--trainer.callbacks ActivationSwap`) once it is imported.
 import lit_gelu.callbacks  # noqa: F401
@@ -109,9 +109,9 @@ class LitGeluCLI(LightningCLI):
 
         Args:
             parser: The parser.
-            args: The arguments.
+            args: The arguments, a list.
         """
-        self.config = parser.parse_args(args)
+        self.config = parser.parse_args(cast("list[str]", args))
 
     def instantiate_classes(self) -> None:
         """Make the data, the model and the Trainer; a mistake in their arguments is raised as it was written.

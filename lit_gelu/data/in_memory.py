@@ -2,6 +2,7 @@
 
 import warnings
 from abc import ABC, abstractmethod
+from typing import Any
 
 import torch
 from lightning.fabric.utilities.warnings import PossibleUserWarning
@@ -12,6 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from lit_gelu.data.errors import DataArgumentError, DataError
 
 Batch = tuple[Tensor, Tensor]
+Loader = DataLoader[tuple[Tensor, ...]]
 
 
 class InMemoryImages(TensorDataset):
@@ -57,11 +59,11 @@ class InMemoryImages(TensorDataset):
         return self.images[rows], self.labels[rows]
 
 
-def whole_batch(batch: Batch) -> Batch:
+def whole_batch(batch: Any) -> Any:
     """Return ``batch`` as it is: `InMemoryImages` has stacked it already.
 
     Args:
-        batch: Images and labels.
+        batch: Images and labels (`DataLoader` wants a function of any list).
 
     Returns:
         ``batch``.
@@ -118,23 +120,23 @@ class InMemoryDataModule(LightningDataModule, ABC):
                 "the last, smaller batch is dropped in training: no step would be made. Give a smaller batch_size."
             )
 
-    def train_dataloader(self) -> DataLoader[Batch]:
+    def train_dataloader(self) -> Loader:
         """Return the loader of training batches: shuffled, the last smaller batch dropped."""
         return self._loader(self.train_set, "fit", training=True)
 
-    def val_dataloader(self) -> DataLoader[Batch]:
+    def val_dataloader(self) -> Loader:
         """Return the loader of validation batches, in order."""
         return self._loader(self.val_set, "validate")
 
-    def test_dataloader(self) -> DataLoader[Batch]:
+    def test_dataloader(self) -> Loader:
         """Return the loader of test batches, in order."""
         return self._loader(self.test_set, "test")
 
-    def predict_dataloader(self) -> DataLoader[Batch]:
+    def predict_dataloader(self) -> Loader:
         """Return the loader of test batches, in order."""
         return self._loader(self.test_set, "predict")
 
-    def _loader(self, images: InMemoryImages | None, stage: str, *, training: bool = False) -> DataLoader[Batch]:
+    def _loader(self, images: InMemoryImages | None, stage: str, *, training: bool = False) -> Loader:
         if images is None:
             raise DataError(f"{type(self).__name__} has not read its data yet: call setup({stage!r}) first.")
         # Lightning advises more workers for every loader without them. Here a batch is one indexing operation on a

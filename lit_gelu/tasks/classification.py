@@ -1,7 +1,7 @@
 """`ClassificationTask`: what the paper's classifiers share, all but the net and its optimizer."""
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, cast
 
 import torch
 from lightning.pytorch import LightningModule
@@ -153,9 +153,9 @@ class ClassificationTask(LightningModule, ABC):
         Args:
             checkpoint: What was read.
         """
-        trainer = self._trainer
         # Within a Trainer that callback makes its swap again, or takes it back; the two would get in each other's way.
-        if trainer is not None and any(isinstance(callback, ActivationSwap) for callback in trainer.callbacks):
+        callbacks: list[Any] = getattr(self._trainer, "callbacks", [])  # set by a connector, so unknown to mypy
+        if any(isinstance(callback, ActivationSwap) for callback in callbacks):
             return
         if CHECKPOINT_KEY in checkpoint:
             restore_activations(self, checkpoint[CHECKPOINT_KEY], self.registry)
@@ -169,6 +169,6 @@ class ClassificationTask(LightningModule, ABC):
             "error": (logits.argmax(dim=1) != labels).float(),
         }
         for name, value in values.items():
-            metric = self.metrics[f"{stage}_{name}"]
+            metric = cast("MeanMetric", self.metrics[f"{stage}_{name}"])
             metric.update(value)
             self.log(f"{stage}_{name}", metric, prog_bar=True, on_step=False, on_epoch=True, batch_size=len(labels))

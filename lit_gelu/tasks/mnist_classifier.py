@@ -89,12 +89,11 @@ class MNISTClassifier(ClassificationTask):
         _check_shape(self.registry.create(activation), self.activation_spec)
         self.learning_rate = learning_rate  # an attribute, because Lightning's learning rate finder sets it
         sizes = [PIXELS] + [WIDTH] * hidden_layers
-        self.hidden = nn.Sequential(
-            *(HiddenLayer(size, WIDTH, self.registry.create(activation), keep) for size in sizes[:-1])
-        )
+        layers = [HiddenLayer(size, WIDTH, self.registry.create(activation), keep) for size in sizes[:-1]]
+        self.hidden = nn.Sequential(*layers)
         self.output = nn.Linear(sizes[-1], CLASSES)
-        for layer in [*(block.linear for block in self.hidden), self.output]:
-            init_unit_norm_rows_(layer)
+        for linear in [*(layer.linear for layer in layers), self.output]:  # not what an activation may hold
+            init_unit_norm_rows_(linear)
         self.example_input_array = torch.rand(2, 1, 28, 28, generator=torch.Generator().manual_seed(0))
 
     def forward(self, images: Tensor) -> Tensor:
