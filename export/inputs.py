@@ -242,11 +242,24 @@ def trial_run(flat: FlatModule, tensors: tuple[Tensor, ...]) -> list[tuple[str, 
         raise ExportError(f"{type(flat.model).__name__}.forward returns no tensor, so there is nothing to export.")
     names = [name for (name, a), (_, b) in zip(first, second, strict=True) if not _same(a, b)]
     if names:
-        raise ExportError(
-            f"Two runs of {type(flat.model).__name__} in evaluation mode differ in {', '.join(names)}: forward draws random numbers. "
-            "Let it do so only where self.training is true."
-        )
+        raise ExportError(random_message(type(flat.model).__name__, ", ".join(names)))
     return first
+
+
+def random_message(model: str, where: str) -> str:
+    """Return the message for a module that is random in evaluation mode.
+
+    Args:
+        model: Its class.
+        where: The outputs or operators that show it.
+
+    Returns:
+        The message.
+    """
+    return (
+        f"{model} draws random numbers in evaluation mode ({where}), so no file can compute what it computes. Let forward do so "
+        "only where self.training is true."
+    )
 
 
 def _same(first: Tensor, second: Tensor) -> bool:

@@ -298,7 +298,7 @@ def _optimized_census(path: Path, predictor: OnnxPredictor) -> Mapping[str, int]
         options.optimized_model_filepath = str(Path(folder) / "optimized.onnx")
         options.log_severity_level = 3  # it warns that the optimised file is for this machine only: it is only counted
         onnxruntime.InferenceSession(os.fspath(path), options, providers=predictor.session.get_providers())
-        return dict(census(onnx.load(options.optimized_model_filepath)))
+        return dict(census(onnx.load(options.optimized_model_filepath, load_external_data=False)))
 
 
 def _failure(report: ParityReport) -> str:

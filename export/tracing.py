@@ -12,9 +12,13 @@ import torch
 from torch import Tensor
 
 from lit_gelu.export.errors import ExportError
-from lit_gelu.export.inputs import SCOPE, FlatModule, trial_run
+from lit_gelu.export.inputs import SCOPE, FlatModule, random_message, trial_run
 
 BATCH = "batch"
+_RANDOM = frozenset(
+    {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
+)
+_INPUTS_OF_LIVE_DROPOUT = 3  # data, ratio, training_mode; in evaluation the exporter writes none of it
 
 
 def trace(flat: FlatModule, opset: int) -> ir.Model:
@@ -31,7 +35,7 @@ def trace(flat: FlatModule, opset: int) -> ir.Model:
         The graph.
 
     Raises:
-        ExportError: If torch's exporter cannot translate the module, or its batch is frozen.
+        ExportError: If torch's exporter cannot translate the module, its batch is frozen, or it draws random numbers.
     """
     batch_size = max(2, flat.call.batch_size)
     tensors = flat.call.resized(batch_size)
@@ -39,6 +43,7 @@ def trace(flat: FlatModule, opset: int) -> ir.Model:
     taken = set(flat.call.names)
     names = [name if name not in taken else f"output_{name}" for name, _ in outputs]
     model = _export(flat, tensors, names, opset)
+    _require_deterministic(model, flat)
     _name_batch(model, flat)
     _require_dynamic(model, flat, [tensor for _, tensor in outputs], batch_size)
     for name in [name for name in model.graph.initializers if name.startswith(f"{SCOPE}.")]:
@@ -97,6 +102,17 @@ def _quiet() -> Iterator[None]:
         finally:
             for handler in handlers:
                 handler.removeFilter(refuse)
+
+
+def _require_deterministic(model: ir.Model, flat: FlatModule) -> None:
+    """Refuse a graph that draws random numbers, which a trial run on zeros does not show."""
+    drawn = {
+        node.op_type
+        for node in ir.traversal.RecursiveGraphIterator(model.graph)
+        if node.op_type in _RANDOM or (node.op_type == "Dropout" and len(node.inputs) == _INPUTS_OF_LIVE_DROPOUT)
+    }
+    if drawn:
+        raise ExportError(random_message(type(flat.model).__name__, ", ".join(sorted(drawn))))
 
 
 def _name_batch(model: ir.Model, flat: FlatModule) -> None:

@@ -1,0 +1,115 @@
+"""`OnnxPredictor`: arrays and tensors in and out, and what is refused."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from export_cases import gelu_net
+from torch import nn
+
+from lit_gelu.export import ModelFileError, ModelInputError, OnnxPredictor, ProviderError, export_onnx, runtime
+
+SAMPLE = torch.zeros(2, 6)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    path = tmp_path_factory.mktemp("runtime") / "net.onnx"
+    export_onnx(gelu_net(), path, SAMPLE)
+    return path
+
+
+def test_the_answer_is_of_the_inputs_kind(path):
+    predictor = OnnxPredictor(path)
+    x = torch.linspace(-1, 1, 18).reshape(3, 6).requires_grad_()
+    expected = gelu_net().eval()(x)
+    assert torch.allclose(predictor(x), expected, atol=1e-6)
+    array = predictor(x.detach().numpy())
+    assert isinstance(array, np.ndarray)
+    np.testing.assert_allclose(array, expected.detach(), atol=1e-6)
+    assert torch.equal(predictor(input=x), predictor(x))
+    assert torch.equal(predictor(x.detach().T.contiguous().T), predictor(x))  # not contiguous
+
+
+@pytest.mark.parametrize(
+    ("inputs", "named", "message"),
+    [
+        ((np.zeros((2, 6)),), {}, "is float64, the file takes float32"),
+        ((np.zeros((2, 5), np.float32),), {}, r"has shape \(2, 5\), the file takes \(batch, 6\)"),
+        ((np.zeros(6, np.float32),), {}, r"has shape \(6,\)"),
+        (([[0.0] * 6],), {}, "is list. Give a numpy array or a torch tensor"),
+        ((), {}, "missing: input"),
+        ((), {"x": np.zeros((2, 6), np.float32)}, "unknown or given twice: x"),
+        ((np.zeros((2, 6), np.float32),) * 2, {}, "2 inputs were given, the file takes 1"),
+        ((SAMPLE,), {"input": SAMPLE}, "given twice: input"),
+    ],
+)
+def test_wrong_inputs(path, inputs, named, message):
+    with pytest.raises(ModelInputError, match=message):
+        OnnxPredictor(path)(*inputs, **named)
+
+
+def test_threads_share_a_predictor(path):
+    predictor = OnnxPredictor(path)
+    inputs = [np.full((4, 6), i, np.float32) for i in range(16)]
+    expected = [predictor(x) for x in inputs]
+    with ThreadPoolExecutor(4) as pool:
+        for result, alone in zip(pool.map(predictor, inputs), expected, strict=True):
+            np.testing.assert_array_equal(result, alone)
+
+
+def test_options_and_providers_reach_onnxruntime(path):
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    predictor = OnnxPredictor(path, providers=["CPUExecutionProvider"], sess_options=options)
+    assert predictor.providers == ["CPUExecutionProvider"]
+    assert predictor.session.get_session_options().intra_op_num_threads == 1
+
+
+def test_a_provider_that_does_not_exist(path):
+    with pytest.raises(ProviderError, match=r"Unknown execution provider 'CUDAProvider'.*In this installation: "):
+        OnnxPredictor(path, providers=["CUDAProvider"])
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_a_silent_fallback_to_the_cpu_is_an_error(path):
+    if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
+        pytest.skip("this onnxruntime has no CUDA provider")
+    with pytest.raises(ProviderError, match="CUDAExecutionProvider"):
+        OnnxPredictor(path, providers=["CUDAExecutionProvider"])
+
+
+def test_nothing_is_printed_where_there_is_no_gpu(path, capfd):
+    OnnxPredictor(path)(SAMPLE)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_the_default_is_cuda_without_tf32_where_torch_has_it(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [runtime.CUDA, runtime.CPU])
+    assert runtime.default_providers() == [(runtime.CUDA, {"use_tf32": 0}), runtime.CPU]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert runtime.default_providers() == [runtime.CPU]
+
+
+@pytest.mark.parametrize("content", [b"", b"no model", b"\x08\x07" + b"\xff" * 40])
+def test_files_that_are_no_models(tmp_path, content):
+    path = tmp_path / "model.onnx"
+    path.write_bytes(content)
+    with pytest.raises(ModelFileError, match="model.onnx"):
+        OnnxPredictor(path)
+    with pytest.raises(ModelFileError, match="There is no file"):
+        OnnxPredictor(tmp_path / "missing.onnx")
+
+
+def test_a_failure_while_running_is_named(tmp_path):
+    class Gathers(nn.Module):
+        def forward(self, x, index):
+            return nn.functional.gelu(x)[index]
+
+    path = tmp_path / "gather.onnx"
+    export_onnx(Gathers(), path, (torch.zeros(3, 2), torch.tensor([0, 1, 2])))
+    with pytest.raises(ModelFileError, match="failed while it ran"):
+        OnnxPredictor(path)(torch.zeros(3, 2), torch.tensor([0, 1, 9]))
