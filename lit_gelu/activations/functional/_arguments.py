@@ -3,14 +3,14 @@
 import functools
 import math
 from collections.abc import Callable
-from typing import Concatenate, ParamSpec
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
 
 from lit_gelu.activations.errors import ActivationArgumentError
 
-Parameters = ParamSpec("Parameters")
+Function = TypeVar("Function", bound=Callable[..., Tensor])
 
 # 16-bit floats are computed in float32 and rounded once, at the end.
 OPERATION_DTYPES = {
@@ -21,9 +21,7 @@ OPERATION_DTYPES = {
 }
 
 
-def elementwise(
-    function: Callable[Concatenate[Tensor, Parameters], Tensor],
-) -> Callable[Concatenate[Tensor, Parameters], Tensor]:
+def elementwise(function: Function) -> Function:
     """Make a function of a float32 or float64 tensor one of any floating tensor, computed in the operation dtype.
 
     Args:
@@ -31,20 +29,19 @@ def elementwise(
 
     Returns:
         The same function for ``x`` in float16, bfloat16, float32 or float64; the result has the dtype of ``x``. Tensor
-        parameters are converted to the operation dtype.
-
+        parameters are converted to the operation dtype. It raises ``ActivationArgumentError`` for any other ``x``.
     """
 
     @functools.wraps(function)
-    def computed(x: Tensor, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Tensor:
+    def computed(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         if not isinstance(x, Tensor) or x.dtype not in OPERATION_DTYPES:
             raise ActivationArgumentError(_not_floating(function.__name__, x))
         dtype = OPERATION_DTYPES[x.dtype]
         arguments = [_converted(value, dtype) for value in args]
         keywords = {name: _converted(value, dtype) for name, value in kwargs.items()}
-        return function(x.to(dtype), *arguments, **keywords).to(x.dtype)  # type: ignore[arg-type]
+        return function(x.to(dtype), *arguments, **keywords).to(x.dtype)
 
-    return computed
+    return cast("Function", computed)
 
 
 def _converted(value: object, dtype: torch.dtype) -> object:

@@ -24,7 +24,9 @@ def product_error(a: Tensor, b: Tensor | float) -> Tensor:
         A tensor like ``a``.
     """
     a_high, a_low = _split(a)
-    b_high, b_low = _split(torch.as_tensor(b, dtype=a.dtype, device=a.device))
+    # Not torch.as_tensor, whose copy from the host would wait for the device.
+    b = b if isinstance(b, Tensor) else torch.full((), b, dtype=a.dtype, device=a.device)
+    b_high, b_low = _split(b)
     return ((a_high * b_high - a * b) + a_high * b_low + a_low * b_high) + a_low * b_low
 
 

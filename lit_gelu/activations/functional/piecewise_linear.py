@@ -254,7 +254,7 @@ def prelu_derivative(x: Tensor, order: int = 1, *, weight: float | Tensor) -> Te
 
 def _leaky(x: Tensor, slope: float | Tensor) -> Tensor:
     """Return ``x`` above 0, else ``slope * x``; with slope 0 that is 0 for ``-inf`` too, where the product is NaN."""
-    flat = torch.isinf(x) & (torch.as_tensor(slope) == 0)
+    flat = torch.isinf(x) & (slope == 0)
     return torch.where(x > 0, x, slope * torch.where(flat, 0.0, x))
 
 
