@@ -11,8 +11,8 @@ class Differences:
     """Gathers the differences between outputs and a reference, batch by batch.
 
     Equal infinities differ by 0, an infinity and a number too large for float32 too. Any other difference that is not
-    finite counts in ``nonfinite``, except where ``excused`` (what PyTorch float32 gives) is not finite either: what float32
-    cannot hold is no fault of the file.
+    finite counts in ``nonfinite``, except where ``excused`` (what PyTorch float32 gives) is not finite either: what
+    float32 cannot hold is no fault of the file.
     """
 
     count: int = 0

@@ -14,8 +14,8 @@ def evaluation_copy(model: nn.Module, dtype: torch.dtype = torch.float32) -> nn.
     """Return a deep copy on the CPU, in evaluation mode, without what belongs to training.
 
     In the copy, modules wrapped by ``torch.compile`` are unwrapped, a LightningModule has no Trainer, and there are no
-    forward or backward hooks: a monitor's hook holds its callback, the callback the Trainer, and neither belongs in a file.
-    Forward pre-hooks of ``torch.nn.utils`` stay, because they compute weights (weight normalisation, pruning).
+    forward or backward hooks: a monitor's hook holds its callback, the callback the Trainer, and neither belongs in a
+    file. Forward pre-hooks of ``torch.nn.utils`` stay, because they compute weights (weight normalisation, pruning).
 
     Args:
         model: Any module; it is read only.
@@ -46,8 +46,10 @@ def evaluation_copy(model: nn.Module, dtype: torch.dtype = torch.float32) -> nn.
         twin: nn.Module = copy.deepcopy(model, memo)
     except Exception as error:
         raise ExportError(
-            f"{type(model).__name__} cannot be copied ({error}). Export works on a deep copy, so that the module stays as it is: "
-            "remove attributes that copy.deepcopy refuses, such as tensors with a gradient history, locks or open files."
+            f"{type(model).__name__} cannot be copied ({error}). Export works on a deep copy, so that the module "
+            "stays as it is: "
+            "remove attributes that copy.deepcopy refuses, such as tensors with a gradient history, locks or open "
+            "files."
         ) from error
     return twin.cpu().to(dtype).eval().requires_grad_(False)
 

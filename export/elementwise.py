@@ -82,10 +82,10 @@ def sweep(
 ) -> ParityRow:
     """Compare one activation's operators with PyTorch over float32's range.
 
-    Errors are in units of ``max(1, |y|)``: an absolute error of 1e-5 at y = 1e6 is below float32's resolution. The limit is
-    ``tolerance`` or twice the largest error of PyTorch's own float32 kernel, whichever is larger. An output that is not
-    finite where PyTorch float32's is fails. Infinite and NaN inputs are reported, not judged: PyTorch's kernels do not agree
-    among themselves on them.
+    Errors are in units of ``max(1, |y|)``: an absolute error of 1e-5 at y = 1e6 is below float32's resolution. The
+    limit is ``tolerance`` or twice the largest error of PyTorch's own float32 kernel, whichever is larger. An output
+    that is not finite where PyTorch float32's is fails. Infinite and NaN inputs are reported, not judged: PyTorch's
+    kernels do not agree among themselves on them.
 
     Args:
         module: The activation as a module; it is copied.
@@ -124,7 +124,8 @@ def sweep(
         spread=spread,
         limit=max(tolerance, 2 * spread),
         nonfinite=int(np.count_nonzero(np.isinf(error) & np.isfinite(own))),
-        detail=f"{lowering}, largest error for |x| <= 10 {np.max(error[near]):.2e} (PyTorch float32 {np.max(own[near]):.2e}); "
+        detail=f"{lowering}, largest error for |x| <= 10 {np.max(error[near]):.2e} "
+        f"(PyTorch float32 {np.max(own[near]):.2e}); "
         f"f(-inf, inf, nan, -1e-40) = {', '.join(f'{value:.3g}' for value in special)}",
     )
 

@@ -52,12 +52,8 @@ class ExportReport:
 
     def __str__(self) -> str:
         """Return one line for the file and one for each site."""
-        head = f"{self.path} (opset {self.opset}, approximate={self.metadata.approximate}, lowering={self.metadata.lowering})"
-        lines = [
-            f"  {s.site}: {s.spec} -> {' '.join(s.operators) or s.lowering} ({s.lowering}, {s.calls} calls)"
-            for s in self.sites
-        ]
-        return "\n".join([head, *lines])
+        how = f"opset {self.opset}, approximate={self.metadata.approximate}, lowering={self.metadata.lowering}"
+        return "\n".join([f"{self.path} ({how})", *(f"  {site}" for site in self.sites)])
 
 
 def export_onnx(
@@ -75,22 +71,23 @@ def export_onnx(
 ) -> ExportReport:
     """Write a module as an ONNX file with a dynamic batch.
 
-    The module is copied first and stays as it is: training mode, parameters, hooks and the random state. The file is the
-    copy in evaluation mode; hooks are not part of it. It is checked (``onnx.checker`` with full shape inference) before it
-    takes the place of what was at ``path``. Its metadata say what it is; they hold no path of this machine.
+    The module is copied first and stays as it is: training mode, parameters, hooks and the random state. The file is
+    the copy in evaluation mode; hooks are not part of it. It is checked (``onnx.checker`` with full shape inference)
+    before it takes the place of what was at ``path``. Its metadata say what it is; they hold no path of this machine.
 
     Args:
         model: A module or LightningModule, on any device, compiled or not.
         path: The file to write.
-        input_sample: What to trace with: a tensor, a tuple of ``forward``'s arguments or a dict of them by name; by default
-            the module's ``example_input_array``. Dimension 0 of every tensor as long as the first one's is the batch.
+        input_sample: What to trace with: a tensor, a tuple of ``forward``'s arguments or a dict of them by name; by
+            default the module's ``example_input_array``. Dimension 0 of every tensor as long as the first one's is the
+            batch.
         approximate: Which form every GELU takes: ``"as_trained"`` leaves them alone; ``"none"`` (or ``"exact"``) is
             ``x Phi(x)``, ``"tanh"`` and ``"sigmoid"`` its approximations.
         target: For which runtime; ``"portable"`` is any.
         dtype: Of parameters and activations; ``None`` is fp32.
         policy: ``"strict"``: as accurate as PyTorch's own kernels.
-        lowering: Which recipes of `lit_gelu.export.lowering_table` activations take: ``"native"`` operators, ``"primitives"``, or
-            ``"contrib"``, onnxruntime's fused ones. ``"auto"`` is native for a portable file.
+        lowering: Which recipes of `lit_gelu.export.lowering_table` activations take: ``"native"`` operators,
+            ``"primitives"``, or ``"contrib"``, onnxruntime's fused ones. ``"auto"`` is native for a portable file.
         opset: Version of the standard operators; 20.
         registry: Which registry names the module's activations; ``None`` is the default one.
 
@@ -98,8 +95,8 @@ def export_onnx(
         What was written.
 
     Raises:
-        ExportOptionError: If an option has an unknown value, or does not fit this module: no GELU to approximate, a lowering
-            that has no recipe for any of its activations.
+        ExportOptionError: If an option has an unknown value, or does not fit this module: no GELU to approximate, a
+            lowering that has no recipe for any of its activations.
         NotAvailableYetError: If an option's value is not in this release.
         ModelInputError: If the sample is missing or does not fit ``forward``.
         ExportError: If the module cannot be translated, is random in evaluation mode, or fixes the batch size.
@@ -157,7 +154,8 @@ def with_approximation(model: nn.Module, approximate: str, registry: ActivationR
             for site in surgery.find_sites(model, registry=registry)
         ]
         raise ExportOptionError(
-            f"approximate={approximate!r} needs a GELU module, and {type(model).__name__} has none. Use approximate='as_trained', or swap "
+            f"approximate={approximate!r} needs a GELU module, and {type(model).__name__} has none. Use "
+            "approximate='as_trained', or swap "
             f"activations first (lit_gelu.surgery.swap). Its activation sites: {'; '.join(sites) or 'none'}."
         ) from error
     return holder[0]
@@ -174,8 +172,10 @@ def _require_one_form(lowered: list[LoweredSite], approximate: str) -> None:
     ]
     if others:
         raise ExportOptionError(
-            f"approximate={approximate!r} was asked for, but forward calls torch.nn.functional.gelu in another form: {', '.join(others)}. "
-            "Calls of functions cannot be swapped yet: use torch.nn.GELU() or lit_gelu.activations.create('gelu') modules there, or "
+            f"approximate={approximate!r} was asked for, but forward calls torch.nn.functional.gelu in another form: "
+            f"{', '.join(others)}. "
+            "Calls of functions cannot be swapped yet: use torch.nn.GELU() or lit_gelu.activations.create('gelu') "
+            "modules there, or "
             "approximate='as_trained'."
         )
 

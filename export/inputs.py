@@ -85,7 +85,8 @@ def sample_of(model: nn.Module, input_sample: Any) -> Any:
     sample = getattr(model, "example_input_array", None) if input_sample is None else input_sample
     if sample is None:
         raise ModelInputError(
-            f"{type(model).__name__} has no example_input_array, so give input_sample=: a tensor, a tuple of forward's arguments or a dict "
+            f"{type(model).__name__} has no example_input_array, so give input_sample=: a tensor, a tuple of "
+            "forward's arguments or a dict "
             "of them by name. The first dimension is the batch."
         )
     return sample
@@ -102,7 +103,8 @@ def take_apart(model: nn.Module, sample: Any) -> Call:
         The call.
 
     Raises:
-        ModelInputError: If the sample does not fit the signature of ``forward`` or holds no tensor with a batch dimension.
+        ModelInputError: If the sample does not fit the signature of ``forward`` or holds no tensor with a batch
+            dimension.
 
     Example:
         >>> call = take_apart(nn.Linear(2, 1), torch.zeros(3, 2))
@@ -115,7 +117,8 @@ def take_apart(model: nn.Module, sample: Any) -> Call:
         bound = signature.bind(*args, **kwargs)
     except TypeError as error:
         raise ModelInputError(
-            f"The input sample does not fit {type(model).__name__}.forward{signature}: {error}. Give a tensor, a tuple of its positional "
+            f"The input sample does not fit {type(model).__name__}.forward{signature}: {error}. Give a tensor, a "
+            "tuple of its positional "
             "arguments, or a dict of its arguments by name."
         ) from error
     paths, structure = pytree.tree_flatten_with_path((bound.args, bound.kwargs))
@@ -141,10 +144,15 @@ def _arguments(sample: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 def _name(path: tuple[Any, ...], parameters: list[str]) -> str:
     """Return a name such as ``mask`` or ``batch_mask`` for a leaf of ``(args, kwargs)``."""
-    keys = [getattr(entry, "key", getattr(entry, "idx", getattr(entry, "name", ""))) for entry in path]
-    if keys[0] == 0:  # positional: an index into the parameters; those beyond belong to *args
-        keys[1] = parameters[keys[1]] if keys[1] < len(parameters) else f"input_{keys[1]}"
-    return "_".join(str(key) for key in keys[1:])
+    of_kind, argument, *inner = [_key(entry) for entry in path]
+    if of_kind == 0:  # positional: an index into the parameters; those beyond belong to *args
+        argument = parameters[argument] if argument < len(parameters) else f"input_{argument}"
+    return "_".join(str(key) for key in (argument, *inner))
+
+
+def _key(entry: Any) -> Any:
+    """Return the key, index or attribute name that one step of a path stands for."""
+    return getattr(entry, "key", getattr(entry, "idx", getattr(entry, "name", "")))
 
 
 def _unique(names: list[str]) -> list[str]:
@@ -206,8 +214,7 @@ def named_outputs(output: Any) -> list[tuple[str, Tensor]]:
     pairs = []
     for path, leaf in pytree.tree_flatten_with_path(output)[0]:
         if isinstance(leaf, Tensor):
-            keys = [str(getattr(entry, "key", getattr(entry, "idx", getattr(entry, "name", "")))) for entry in path]
-            name = "_".join(keys)
+            name = "_".join(str(_key(entry)) for entry in path)
             pairs.append((f"output_{name}" if name[:1].isdigit() else name, leaf))
     return pairs
 
@@ -257,7 +264,8 @@ def random_message(model: str, where: str) -> str:
         The message.
     """
     return (
-        f"{model} draws random numbers in evaluation mode ({where}), so no file can compute what it computes. Let forward do so "
+        f"{model} draws random numbers in evaluation mode ({where}), so no file can compute what it computes. Let "
+        "forward do so "
         "only where self.training is true."
     )
 

@@ -194,14 +194,22 @@ def _replace(node: ir.Node, occurrence: _Occurrence, lowering: Lowering, constan
     """Put the recipe's nodes in the place of one occurrence."""
     x = occurrence.x
     arguments = {key: _shaped(value, x) for key, value in occurrence.activation.arguments.items()}
-    builder = RecipeBuilder(x, arguments, constants.of_dtype(x.dtype or ir.DataType.FLOAT))
+    dtype = x.dtype or ir.DataType.FLOAT
+    builder = RecipeBuilder(x, arguments, constants.of_dtype(dtype))
     result = builder.build(TABLE[occurrence.activation.row].recipe(lowering)[1])
     for new in builder.nodes:
         new.metadata_props["lit_gelu.site"] = occurrence.site
         for output in new.outputs:  # every recipe is elementwise
-            output.dtype = ir.DataType.BOOL if new.op_type in _COMPARISONS else x.dtype
+            output.dtype = ir.DataType.BOOL if new.op_type in _COMPARISONS else dtype
             output.shape = x.shape
-    convenience.replace_nodes_and_values(node.graph, node, [node], builder.nodes, [node.outputs[0]], [result])
+    convenience.replace_nodes_and_values(_graph(node), node, [node], builder.nodes, [node.outputs[0]], [result])
+
+
+def _graph(node: ir.Node) -> ir.Graph | ir.Function:
+    """Return the graph that a node is in: the model's, or a subgraph of a conditional."""
+    if node.graph is None:
+        raise ValueError(f"{node.op_type} is in no graph")
+    return node.graph
 
 
 def _shaped(value: Argument | str, x: ir.Value) -> Argument:

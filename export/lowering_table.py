@@ -2,8 +2,8 @@
 
 A recipe is written as the graph it stands for. ``Mul(x, Sigmoid(Mul(x, 1.702)))`` is three nodes: ``Mul``, ``Sigmoid``,
 ``Mul`` (inner nodes first). ``x`` is the activation's input; other lower-case names are the activation's arguments with
-the values they have at export; numbers and names in capitals are constants, ``a * b`` of them one constant; keywords are
-node attributes; ``name = ...;``
+the values they have at export; numbers and names in capitals are constants, ``a * b`` of them one constant; keywords
+are node attributes; ``name = ...;``
 gives an intermediate result a name. Operators are standard ones unless they are written ``microsoft.NAME``, which is
 the domain ``com.microsoft`` that only onnxruntime knows.
 
@@ -13,18 +13,20 @@ Three lowerings can have a recipe:
 * ``primitives``: basic standard operators only, for runtimes that lack the native one;
 * ``contrib``: onnxruntime's fused operators, for files that only onnxruntime will run.
 
-A missing recipe means that the lowering has nothing of its own for this activation: ``native`` then takes the primitives
-(SiLU and the sigmoid form of GELU have no operator at opset 20), and the other two take the native recipe (``Relu`` is
-primitive already). `applies` says whether a lowering has a recipe of its own.
+A missing recipe means that the lowering has nothing of its own for this activation: ``native`` then takes the
+primitives (SiLU and the sigmoid form of GELU have no operator at opset 20), and the other two take the native recipe
+(``Relu`` is primitive already). `applies` says whether a lowering has a recipe of its own.
 
 Notes on single rows:
 
-* GELU's primitives stand in the order ``Mul(x, 0.5) Div Erf Add Mul``, which onnxruntime fuses again to one ``Gelu``. torch's own
-  order at opsets 18 and 19 is not fused and runs 2 to 3 times slower.
+* GELU's primitives stand in the order ``Mul(x, 0.5) Div Erf Add Mul``, which onnxruntime fuses again to one ``Gelu``.
+  torch's own order at opsets 18 and 19 is not fused and runs 2 to 3 times slower.
 * ``gaussian_gelu`` with mean 0 is ``sigma Gelu(x / sigma)``: one fused node instead of five.
-* Mish's primitives are ``x n / (n + 2)`` with ``n = e (e + 2)``, ``e = exp(min(x, 20))``: the same function, ``tanh(log(1 + e^x))``
-  written as a quotient, without a cancelling logarithm. Above 20 the quotient is 1 to float32's last bit.
-* ``log_sigmoid`` is ``-Softplus(-x)``. torch's own export, ``Log(Sigmoid(x))``, is -inf below x = -17 in onnxruntime, whose Sigmoid reaches 0 there.
+* Mish's primitives are ``x n / (n + 2)`` with ``n = e (e + 2)``, ``e = exp(min(x, 20))``: the same function,
+  ``tanh(log(1 + e^x))`` written as a quotient, without a cancelling logarithm. Above 20 the quotient is 1 to float32's
+  last bit.
+* ``log_sigmoid`` is ``-Softplus(-x)``. torch's own export, ``Log(Sigmoid(x))``, is -inf below x = -17 in onnxruntime,
+  whose Sigmoid reaches 0 there.
 * ELU, SELU and CELU's primitives subtract 1 from an exponential, so their relative error grows near 0 (the absolute
   error stays below one unit in the last place of 1); so does that of onnxruntime's own kernels.
 """
@@ -164,7 +166,8 @@ TABLE: Mapping[str, Row] = {
     ),
     "softplus": Row(
         native="s = Mul(x, beta); Where(Greater(s, threshold), x, Div(Softplus(s), beta))",
-        primitives="s = Mul(x, beta); Where(Greater(s, threshold), x, Div(Add(Relu(s), Log(Add(Exp(Neg(Abs(s))), 1.0))), beta))",
+        primitives="s = Mul(x, beta); "
+        "Where(Greater(s, threshold), x, Div(Add(Relu(s), Log(Add(Exp(Neg(Abs(s))), 1.0))), beta))",
     ),
     "log_sigmoid": Row(
         native="Neg(Softplus(Neg(x)))",

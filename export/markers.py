@@ -4,9 +4,9 @@ Three ways to find an activation in a graph were tried. A translation table for 
 onnxruntime's fused operators and never sees a module such as Swish, which is three functions. Matching patterns in the
 graph breaks with every release of torch, and cannot tell a Sigmoid that is an activation from one within it. So the
 exporter is told: on the evaluation copy, ``forward`` of every known activation module is replaced by one call of
-``torch.onnx.ops.symbolic``, which puts a node ``lit_gelu::Activation(x)`` with the site's name into the graph and leaves the module's
-type and attributes alone. The graph is exported once, and `lit_gelu.export.lowering_pass` then replaces each marker by
-the table's recipe, with the arguments as they were at export (learned ones included).
+``torch.onnx.ops.symbolic``, which puts a node ``lit_gelu::Activation(x)`` with the site's name into the graph and
+leaves the module's type and attributes alone. The graph is exported once, and `lit_gelu.export.lowering_pass` then
+replaces each marker by the table's recipe, with the arguments as they were at export (learned ones included).
 
 Activations that the lowering table does not know (registered by users) are not marked: torch decomposes them.
 """
@@ -14,8 +14,8 @@ Activations that the lowering table does not know (registered by users) are not 
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -23,6 +23,9 @@ from lit_gelu.activations import ActivationRegistry
 from lit_gelu.activations.modules import FunctionActivation
 from lit_gelu.export.lowering_table import row_key
 from lit_gelu.export.recipe import Argument
+
+if TYPE_CHECKING:
+    import numpy as np
 
 MARKER_DOMAIN = "lit_gelu"
 MARKER_OPERATOR = "Activation"
@@ -45,7 +48,7 @@ class BoundActivation:
 
 @functools.cache
 def _built_in() -> ActivationRegistry:
-    """Return a registry of this package's own activations: by class, whatever a user has registered under their names."""
+    """Return a registry of this package's own activations, whatever a user has registered under their names."""
     return ActivationRegistry()
 
 
@@ -97,7 +100,7 @@ def mark(model: nn.Module) -> dict[str, BoundActivation]:
         bound = bind(module)
         if bound is not None:
             marked[site] = bound
-            module.forward = functools.partial(_marked_forward, site)  # type: ignore[method-assign]
+            module.forward = functools.partial(_marked_forward, site)
     return marked
 
 

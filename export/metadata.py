@@ -23,7 +23,8 @@ class SiteRecord:
         site: Fully qualified name; for a function call, the calling module and the activation joined by a colon.
         spec: The activation's spec as text.
         row: Key of its row in the lowering table; empty for what torch decomposed itself.
-        lowering: ``native``, ``primitives`` or ``contrib``: whose recipe was taken; ``torch`` for torch's own decomposition.
+        lowering: ``native``, ``primitives`` or ``contrib``: whose recipe was taken; ``torch`` for torch's own
+            decomposition.
         operators: The operators of one call.
         calls: How often the graph calls it.
     """
@@ -34,6 +35,14 @@ class SiteRecord:
     lowering: str
     operators: tuple[str, ...]
     calls: int
+
+    def __str__(self) -> str:
+        """Return one line for a person."""
+        name = self.site or "(the module itself)"
+        if not self.row:
+            return f"{name}: {self.spec}, as torch decomposes it"
+        calls = "1 call" if self.calls == 1 else f"{self.calls} calls"
+        return f"{name}: {self.spec} -> {' '.join(self.operators)} ({self.lowering}, {calls})"
 
 
 @dataclass(frozen=True)
@@ -89,9 +98,9 @@ def read_metadata(properties: Mapping[str, str], file: str) -> FileMetadata:
         ModelFileError: If lit-gelu did not write the file, or a newer release of it did.
     """
     found = {key.removeprefix(_PREFIX): value for key, value in properties.items() if key.startswith(_PREFIX)}
+    if found.pop("format", str(FORMAT_VERSION)) != str(FORMAT_VERSION):
+        raise ModelFileError(f"{file} was written by another release of lit-gelu. Export it again with this one.")
     try:
-        if json.loads(found.pop("format")) != FORMAT_VERSION:
-            raise ModelFileError(f"{file} was written by another release of lit-gelu. Export it again with this one.")
         values: dict[str, Any] = {
             **found,
             "opset": json.loads(found["opset"]),
@@ -100,10 +109,9 @@ def read_metadata(properties: Mapping[str, str], file: str) -> FileMetadata:
         sites = [{**row, "operators": tuple(row["operators"])} for row in json.loads(found["sites"])]
         return FileMetadata(**{**values, "sites": tuple(SiteRecord(**row) for row in sites)})
     except (KeyError, TypeError, ValueError) as error:
-        if isinstance(error, ModelFileError):
-            raise
         raise ModelFileError(
-            f"{file} does not carry lit-gelu's metadata (lit_gelu.*), so it is not known how its activations were lowered. "
+            f"{file} does not carry lit-gelu's metadata (lit_gelu.*), so it is not known how its activations were "
+            "lowered. "
             "Write it with lit_gelu.export.export_onnx."
         ) from error
 
@@ -127,7 +135,7 @@ def strip_origin(model: ir.Model) -> None:
     Args:
         model: The model; changed in place. Entries of lit-gelu stay.
     """
-    graphs = [model.graph, *model.functions.values()]
+    graphs: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
     model.metadata_props.clear()
     model.doc_string = None
     for graph in graphs:

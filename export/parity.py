@@ -47,18 +47,18 @@ def check_parity(
 ) -> ParityReport:
     """Compare a file of `export_onnx` with the module, swapped to the file's own form of GELU.
 
-    The module is copied; it stays as it is. onnxruntime runs the file on CUDA if that works, else on the CPU (the report
-    says which), PyTorch runs the copies on the CPU in float32 and float64. Inputs are the sample, the data, gaussian rows in
-    batches of 32, 1 and 2, and extremes (magnitudes 1e3 and 1e4, a negative tail, tiny, subnormal, zero); each distinct
-    activation is also run alone over float32's range. A comparison passes if
+    The module is copied; it stays as it is. onnxruntime runs the file on CUDA if that works, else on the CPU (the
+    report says which), PyTorch runs the copies on the CPU in float32 and float64. Inputs are the sample, the data,
+    gaussian rows in batches of 32, 1 and 2, and extremes (magnitudes 1e3 and 1e4, a negative tail, tiny, subnormal,
+    zero); each distinct activation is also run alone over float32's range. A comparison passes if
 
     * the largest absolute error is at most ``tolerance``, or at most twice PyTorch float32's own largest error against
-      float64 on the same inputs, where that is more: logits of 24 have a last bit of 2e-6, so after nine layers two float32
-      implementations that are equally right can differ by more than 1e-5;
+      float64 on the same inputs, where that is more: logits of 24 have a last bit of 2e-6, so after nine layers two
+      float32 implementations that are equally right can differ by more than 1e-5;
     * for extremes: at most ``tolerance * max(1, max|y|)`` or that, with ``y`` the float64 outputs;
     * no output is NaN, or infinite where ``y`` fits in float32 (for extremes: unless PyTorch float32 gives that too);
-    * for outputs of shape [batch, classes], no row changes its largest logit although the margin between the two best of
-      the reference exceeds twice the largest error.
+    * for outputs of shape [batch, classes], no row changes its largest logit although the margin between the two best
+      of the reference exceeds twice the largest error.
 
     The approximation gap, the file against the module as trained, is reported and never decides.
 
@@ -66,7 +66,8 @@ def check_parity(
         model: The module that was exported.
         path: The file.
         data: A tensor, a DataLoader or a LightningDataModule (its test data); batches begin with the inputs.
-        input_sample: As `export_onnx` takes it; by default ``example_input_array``, else made from the file's input shapes.
+        input_sample: As `export_onnx` takes it; by default ``example_input_array``, else made from the file's input
+            shapes.
         tolerance: The largest absolute error.
         providers: As ``onnxruntime.InferenceSession`` takes them.
         strict: Whether a failure raises; else read ``report.passed``.
@@ -101,7 +102,8 @@ def check_parity(
     call = take_apart(trained, _sample(model, input_sample, predictor))
     if list(call.names) != predictor.input_names:
         raise ModelInputError(
-            f"The file's inputs are {', '.join(predictor.input_names)}, the sample gives {', '.join(call.names)}. Give the sample that the "
+            f"The file's inputs are {', '.join(predictor.input_names)}, the sample gives {', '.join(call.names)}. "
+            "Give the sample that the "
             "file was exported with."
         )
     references = _References(model, trained, call, metadata.approximate, registry)
@@ -255,7 +257,10 @@ def _mismatches(model: nn.Module, metadata: FileMetadata, registry: ActivationRe
         spec = sites.get(record.site)
         if spec is not None and spec != record.spec:
             found.setdefault((spec, record.spec), []).append(record.site or "(the module itself)")
-    return [f"{spec} in the module is {recorded} in the file: {', '.join(names)}." for (spec, recorded), names in found.items()]
+    return [
+        f"{spec} in the module is {recorded} in the file: {', '.join(names)}."
+        for (spec, recorded), names in found.items()
+    ]
 
 
 def _sweeps(
@@ -280,7 +285,7 @@ def _sweeps(
             rows[key] = sweep(
                 module,
                 activation,
-                record.lowering,  # type: ignore[arg-type]
+                record.lowering,
                 metadata.opset,
                 label=record.spec,
                 tolerance=tolerance,
@@ -311,6 +316,8 @@ def _failure(report: ParityReport) -> str:
     ]
     reasons = f" Notes: {' '.join(report.notes)}" if report.notes else ""
     return (
-        f"{report.path!r} does not compute what the module computes ({len(lines)} comparisons failed): {'; '.join(lines[:4])}."
-        f"{reasons} Was the module trained or changed since the export? Export it again; ParityError.report holds every comparison."
+        f"{report.path!r} does not compute what the module computes ({len(lines)} comparisons failed): "
+        f"{'; '.join(lines[:4])}."
+        f"{reasons} Was the module trained or changed since the export? Export it again; ParityError.report holds "
+        "every comparison."
     )

@@ -91,7 +91,8 @@ def data_batches(data: Any, model: nn.Module, call: Call) -> Iterator[Batch]:
     Args:
         data: A tensor; a tuple or dict of tensors (one batch); any iterable of batches, such as a DataLoader; or a
             LightningDataModule, whose test data are taken, or its validation data if it has none.
-        model: Says which parts of a batch are inputs: the first ones of a tuple, those with ``forward``'s names of a dict.
+        model: Says which parts of a batch are inputs: the first ones of a tuple, those with ``forward``'s names of a
+            dict.
         call: The sample; a batch must have its shapes but for the first dimension.
 
     Yields:
@@ -137,7 +138,7 @@ def list_or_loader(data: Any) -> Iterable[Any]:
 
 def _loader_of(module: Any) -> Iterable[Any]:
     """Return a LightningDataModule's test loader, or its validation loader if it has no test data."""
-    from lightning.pytorch import LightningDataModule  # noqa: PLC0415 - only this kind of data needs lightning
+    from lightning.pytorch import LightningDataModule
 
     module.prepare_data()
     overridden = type(module).test_dataloader is not LightningDataModule.test_dataloader
@@ -158,13 +159,15 @@ def _inputs_of(batch: Any, model: nn.Module, call: Call) -> Batch:
     tensors = [part for part in parts if isinstance(part, Tensor)]
     if len(tensors) != len(call.names):
         raise ModelInputError(
-            f"A batch of the data gives {len(tensors)} input tensors, {type(model).__name__}.forward takes {len(call.names)}: "
+            f"A batch of the data gives {len(tensors)} input tensors, {type(model).__name__}.forward takes "
+            f"{len(call.names)}: "
             f"{', '.join(call.names)}. Give batches that begin with the inputs, or dicts with these names."
         )
     for name, tensor, sample in zip(call.names, tensors, call.tensors, strict=True):
         if tensor.ndim != sample.ndim or tensor.dtype != sample.dtype:
             raise ModelInputError(
-                f"A batch of the data has {name!r} as {tensor.dtype} of shape {tuple(tensor.shape)}, the sample is {sample.dtype} of shape "
+                f"A batch of the data has {name!r} as {tensor.dtype} of shape {tuple(tensor.shape)}, the sample is "
+                f"{sample.dtype} of shape "
                 f"{tuple(sample.shape)}."
             )
     return tuple(tensor.detach().cpu() for tensor in tensors)

@@ -32,7 +32,8 @@ class ParityRow:
         scale: Largest magnitude of the reference's finite outputs.
         spread: The same largest difference between PyTorch float32 and float64: what float32 costs anyway.
         limit: What ``max_abs_error`` may be; ``None`` for a row that is reported only.
-        nonfinite: Outputs that are NaN, or infinite where the reference is not, and that PyTorch float32 does not share.
+        nonfinite: Outputs that are NaN, or infinite where the reference is not, and that PyTorch float32 does not
+            share.
         top1_agreement: Share of rows with the same largest logit, for outputs of shape [batch, classes].
         top1_flips: Rows whose largest logit changed although the margin between the reference's two best exceeds twice
             ``max_abs_error``.
@@ -183,8 +184,10 @@ class ParityReport:
     def _lines(self) -> list[str]:
         """Return what stands below the table."""
         lines = [
-            "float32, float64: largest difference between the file and PyTorch; own: between PyTorch's float32 and float64",
-            "limit: the tolerance (for extremes times the largest output), or twice PyTorch's own error where that is larger",
+            "float32, float64: largest difference between the file and PyTorch; own: between PyTorch's float32 and "
+            "float64",
+            "limit: the tolerance (for extremes times the largest output), or twice PyTorch's own error where that is "
+            "larger",
         ]
         lines += [f"{row.inputs}: {row.detail}" for row in self.rows if row.detail]
         lines += [f"note: {note}" for note in self.notes]

@@ -44,8 +44,8 @@ _DTYPES = {
 def default_providers() -> list[Provider]:
     """Return CUDA where it works, with the CPU behind it, else the CPU.
 
-    onnxruntime names the CUDA provider as available on machines without a GPU, and prints errors when it is asked for it
-    there, so torch is asked first.
+    onnxruntime names the CUDA provider as available on machines without a GPU, and prints errors when it is asked for
+    it there, so torch is asked first.
 
     Returns:
         Providers as ``onnxruntime.InferenceSession`` takes them. TF32 is off: it costs three decimal digits.
@@ -93,8 +93,10 @@ def open_session(
         raise ProviderError(f"onnxruntime cannot open {str(path)!r} on {', '.join(names)}: {error}") from error
     if session.get_providers()[0] != names[0]:
         raise ProviderError(
-            f"{names[0]} was asked for, but onnxruntime fell back to {session.get_providers()[0]}: the provider's libraries cannot be "
-            "loaded, there is no device, or one of its options is misspelt. Mend that, or pass providers=['CPUExecutionProvider']."
+            f"{names[0]} was asked for, but onnxruntime fell back to {session.get_providers()[0]}: the provider's "
+            "libraries cannot be "
+            "loaded, there is no device, or one of its options is misspelt. Mend that, or pass "
+            "providers=['CPUExecutionProvider']."
         )
     return session
 
@@ -173,8 +175,8 @@ class OnnxPredictor:
             **named_inputs: Inputs by name.
 
         Returns:
-            The output, or a tuple of them if there are several: tensors on the device of the first input if any input is
-            a tensor, else arrays.
+            The output, or a tuple of them if there are several: tensors on the device of the first input if any input
+            is a tensor, else arrays.
 
         Raises:
             ModelInputError: If an input is missing, unknown, or has another dtype or shape than the file's.

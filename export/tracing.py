@@ -15,9 +15,14 @@ from lit_gelu.export.errors import ExportError
 from lit_gelu.export.inputs import SCOPE, FlatModule, random_message, trial_run
 
 BATCH = "batch"
-_RANDOM = frozenset(
-    {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
-)
+_RANDOM = frozenset({
+    "Bernoulli",
+    "Multinomial",
+    "RandomNormal",
+    "RandomNormalLike",
+    "RandomUniform",
+    "RandomUniformLike",
+})
 _INPUTS_OF_LIVE_DROPOUT = 3  # data, ratio, training_mode; in evaluation the exporter writes none of it
 
 
@@ -71,8 +76,10 @@ def _export(flat: FlatModule, tensors: tuple[Tensor, ...], output_names: list[st
     except Exception as error:
         reason = str(error.__cause__ or error).strip().splitlines()
         raise ExportError(
-            f"torch.onnx.export cannot translate {type(flat.model).__name__}: {reason[0] if reason else type(error).__name__}. "
-            "A forward whose control flow depends on values in tensors, or that calls other libraries, has no ONNX graph: use "
+            f"torch.onnx.export cannot translate {type(flat.model).__name__}: "
+            f"{reason[0] if reason else type(error).__name__}. "
+            "A forward whose control flow depends on values in tensors, or that calls other libraries, has no ONNX "
+            "graph: use "
             "torch.where or torch.cond, or move that code out of forward."
         ) from error
     if program is None:
@@ -151,7 +158,9 @@ def _require_dynamic(model: ir.Model, flat: FlatModule, outputs: list[Tensor], b
     ]
     if fixed:
         raise ExportError(
-            f"The batch of {', '.join(map(str, fixed))} is fixed at the sample's {batch_size} rows: {type(flat.model).__name__}.forward turns "
-            "the batch size into a Python number. Use x.shape[0] as it is (no int(), no list of it), x.flatten(1) or x.reshape(-1, ...), "
+            f"The batch of {', '.join(map(str, fixed))} is fixed at the sample's {batch_size} rows: "
+            f"{type(flat.model).__name__}.forward turns "
+            "the batch size into a Python number. Use x.shape[0] as it is (no int(), no list of it), x.flatten(1) or "
+            "x.reshape(-1, ...), "
             "and make no buffer of that size."
         )

@@ -14,6 +14,8 @@ from lit_gelu import activations
 
 GELU_ERF = ["Mul", "Div", "Erf", "Add", "Mul"]
 GELU_TANH = ["Mul", "Pow", "Mul", "Add", "Mul", "Tanh", "Add", "Mul"]
+SHIFTED_ERF = ["Mul", "Sub", "Div", "Erf", "Add", "Mul"]
+SIGMOID_GATE = ["Mul", "Sigmoid", "Mul"]
 EXPONENTIAL = ["Relu", "Min", "Exp", "Sub", "Mul", "Add"]
 
 
@@ -34,12 +36,12 @@ class Case:
 CASES = [
     Case("gelu", ["Gelu"], GELU_ERF, ["com.microsoft::Gelu"]),
     Case("gelu(approximate='tanh')", ["Gelu"], GELU_TANH, ["com.microsoft::FastGelu"]),
-    Case("gelu(approximate='sigmoid')", ["Mul", "Sigmoid", "Mul"], ["Mul", "Sigmoid", "Mul"], ["com.microsoft::QuickGelu"]),
+    Case("gelu(approximate='sigmoid')", SIGMOID_GATE, SIGMOID_GATE, ["com.microsoft::QuickGelu"]),
     Case("zero_identity_map", ["Gelu"], GELU_ERF, ["com.microsoft::Gelu"]),
     Case("gaussian_gelu(sigma=2.5)", ["Div", "Gelu", "Mul"], GELU_ERF, ["Div", "com.microsoft::Gelu", "Mul"]),
-    Case("gaussian_gelu(mu=0.5, sigma=0.7)", ["Mul", "Sub", "Div", "Erf", "Add", "Mul"], ["Mul", "Sub", "Div", "Erf", "Add", "Mul"], []),
+    Case("gaussian_gelu(mu=0.5, sigma=0.7)", SHIFTED_ERF, SHIFTED_ERF, []),
     Case("silu", ["Sigmoid", "Mul"], ["Sigmoid", "Mul"], ["com.microsoft::QuickGelu"]),
-    Case("swish(beta=1.5)", ["Mul", "Sigmoid", "Mul"], ["Mul", "Sigmoid", "Mul"], ["com.microsoft::QuickGelu"]),
+    Case("swish(beta=1.5)", SIGMOID_GATE, SIGMOID_GATE, ["com.microsoft::QuickGelu"]),
     Case("hard_swish", ["HardSwish"], ["Mul", "Add", "Clip", "Mul"], []),
     Case("mish", ["Mish"], ["Min", "Exp", "Add", "Mul", "Add", "Div", "Mul"], []),
     Case("relu", ["Relu"], [], []),

@@ -73,8 +73,8 @@ def run(arguments: Namespace) -> int:
     Returns:
         0, or 1 if a file does not compute what the model computes.
     """
-    from lit_gelu.cli.loading import load_model  # noqa: PLC0415 - `lit-gelu export --help` answers without lightning
-    from lit_gelu.export import check_parity, export_onnx  # noqa: PLC0415
+    from lit_gelu.cli.loading import load_model
+    from lit_gelu.export import check_parity, export_onnx
 
     outputs = output_paths(arguments.source, arguments.output, arguments.approximate)
     model = load_model(arguments.source, arguments.model)

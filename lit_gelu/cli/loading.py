@@ -35,21 +35,21 @@ def load_model(source: str, model: str | None = None) -> LightningModule:
         LoadingError: If there is no such file or class, or the checkpoint does not fit the class.
     """
     path = Path(source)
-    if not path.exists() and not source.endswith(".ckpt") and "/" not in source:
-        return _untrained(source)
     if not path.is_file():
+        if all(part.isidentifier() for part in source.split(".")) and not source.endswith(".ckpt"):
+            return _untrained(source)
         raise LoadingError(f"There is no checkpoint {source!r}. Give the path of a file that lit-gelu fit wrote.")
     cls = import_class(model or _recorded_class(path), LightningModule, "lit_gelu.tasks")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of Lightning, about the checkpoint's version: loading works or raises
-            return cls.load_from_checkpoint(path, map_location="cpu", weights_only=True)
-    except LitGeluError:
-        raise
+            loaded: LightningModule = cls.load_from_checkpoint(path, map_location="cpu", weights_only=True)
     except Exception as error:
         raise LoadingError(
-            f"{source!r} does not fit {cls.__name__}: {error}. Name the class it was trained with: --model package.module.Class."
+            f"{source!r} does not fit {cls.__name__}: {error}. Name the class it was trained with: --model "
+            "package.module.Class."
         ) from error
+    return loaded
 
 
 def _untrained(path: str) -> LightningModule:
@@ -119,14 +119,16 @@ def import_class(path: str, base: type, package: str) -> Any:
     try:
         found = getattr(importlib.import_module(module_name or package), name)
     except (ImportError, AttributeError, ValueError) as error:
-        known = [
-            n
-            for n, value in vars(importlib.import_module(package)).items()
-            if isinstance(value, type) and issubclass(value, base)
-        ]
+        classes = (n for n, value in vars(importlib.import_module(package)).items() if _is_class(value, base))
         raise LoadingError(
-            f"There is no file and no class {path!r} ({error}). Give package.module.Class, or one of {package}: {', '.join(sorted(known))}."
+            f"There is no class {path!r} ({error}). Give package.module.Class, or one of {package}: "
+            f"{', '.join(sorted(classes))}."
         ) from error
-    if not isinstance(found, type) or not issubclass(found, base):
+    if not _is_class(found, base):
         raise LoadingError(f"{path} is no {base.__name__} class.")
     return found
+
+
+def _is_class(value: object, base: type) -> bool:
+    """Return whether a value is a class derived from ``base``."""
+    return isinstance(value, type) and issubclass(value, base)

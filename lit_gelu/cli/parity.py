@@ -56,9 +56,9 @@ def run(arguments: Namespace) -> int:
     Returns:
         0 if the file computes what the model computes, else 1.
     """
-    from lit_gelu.cli.loading import load_data, load_model  # noqa: PLC0415 - `--help` answers without lightning
-    from lit_gelu.export import check_parity  # noqa: PLC0415
-    from lit_gelu.files import write_atomically  # noqa: PLC0415
+    from lit_gelu.cli.loading import load_data, load_model
+    from lit_gelu.export import check_parity
+    from lit_gelu.files import write_atomically
 
     model = load_model(arguments.ckpt, arguments.model)
     data = None if arguments.data is None else load_data(arguments.data, arguments.data_root)

@@ -2,7 +2,6 @@
 
 import copy
 import json
-import os
 from pathlib import Path
 
 import numpy as np
@@ -64,7 +63,7 @@ def test_native_is_one_gelu_node_a_site(tmp_path):
     assert dict(report.census) == {"Gemm": 3, "Gelu": 2}
     assert report.activation_census == {"Gelu": 2}
     assert report.opset == 20
-    assert "1: gelu -> Gelu (native, 1 calls)" in str(report)
+    assert "1: gelu -> Gelu (native, 1 call)" in str(report)
 
 
 def test_the_module_is_left_alone(tmp_path):
@@ -187,10 +186,16 @@ def test_nothing_of_this_machine_is_in_the_file(tmp_path):
     content = path.read_bytes()
     import lit_gelu
 
-    places = {str(tmp_path), os.getcwd(), str(Path.home()), str(Path(lit_gelu.__file__).parent), str(Path(torch.__file__).parent)}
+    places = {
+        str(tmp_path),
+        str(Path.cwd()),
+        str(Path.home()),
+        str(Path(lit_gelu.__file__).parent),
+        str(Path(torch.__file__).parent),
+    }
     for place in places - {"/"}:
         assert place.encode() not in content
-    for trace in (b"stack_trace", b"File \"", b".py", b"pkg.torch", b"site-packages"):
+    for trace in (b"stack_trace", b'File "', b".py", b"pkg.torch", b"site-packages"):
         assert trace not in content
     assert [file.name for file in tmp_path.iterdir()] == ["net.onnx"]  # no .onnx.data beside it
 
@@ -218,8 +223,15 @@ def test_the_checker_accepts_the_file(tmp_path):
 
 @pytest.mark.parametrize(
     ("option", "value"),
-    [("target", "tensorrt"), ("target", "ort-cpu"), ("dtype", torch.float16), ("dtype", "bf16"), ("policy", "fast"), ("opset", 18)],
-)  # fmt: skip
+    [
+        ("target", "tensorrt"),
+        ("target", "ort-cpu"),
+        ("dtype", torch.float16),
+        ("dtype", "bf16"),
+        ("policy", "fast"),
+        ("opset", 18),
+    ],
+)
 def test_what_is_not_available_yet_is_refused_by_name(tmp_path, option, value):
     with pytest.raises(NotAvailableYetError, match=f"not available yet: {option}="):
         export_onnx(gelu_net(), tmp_path / "net.onnx", SAMPLE, **{option: value})
@@ -257,7 +269,7 @@ class CallsFunction(nn.Module):
 
 
 def test_a_function_call_that_keeps_another_form_is_refused(tmp_path):
-    with pytest.raises(ExportOptionError, match="calls torch.nn.functional.gelu in another form"):
+    with pytest.raises(ExportOptionError, match="gelu in another form"):
         export_onnx(CallsFunction(), tmp_path / "net.onnx", SAMPLE, approximate="tanh")
     export_onnx(CallsFunction(), tmp_path / "net.onnx", SAMPLE, approximate="none")
 
@@ -309,7 +321,7 @@ def test_a_sample_that_does_not_fit(tmp_path):
         export_onnx(gelu_net(), path)
     with pytest.raises(ModelInputError, match=r"forward fails on the input sample \(input \(2, 5\)"):
         export_onnx(gelu_net(), path, torch.zeros(1, 5))
-    with pytest.raises(ModelInputError, match="does not fit Sequential.forward"):
+    with pytest.raises(ModelInputError, match=r"does not fit Sequential\.forward"):
         export_onnx(gelu_net(), path, (SAMPLE, SAMPLE))
     with pytest.raises(ModelInputError, match="first dimension is the batch"):
         export_onnx(gelu_net(), path, torch.tensor(1.0))

@@ -65,7 +65,10 @@ def test_values_agree_with_pytorch_float64(lowered):
     model, _, path = lowered
     x = np.concatenate([np.linspace(-40, 40, 20_001), [-1e30, -1e4, -1e-30, 1e-40, 1e4, 1e30]]).astype(np.float32)
     x = x[: x.size // 4 * 4].reshape(-1, 4)
-    exact = {name: y.detach().numpy() for name, y in copy.deepcopy(model).eval().double()(torch.from_numpy(x).double()).items()}
+    exact = {
+        name: y.detach().numpy()
+        for name, y in copy.deepcopy(model).eval().double()(torch.from_numpy(x).double()).items()
+    }
     for (name, y64), y, case in zip(exact.items(), OnnxPredictor(path)(x), CASES, strict=True):
         with np.errstate(over="ignore"):
             y64 = y64.astype(np.float32).astype(np.float64)  # relu2(1e30) is infinite in float32

@@ -178,7 +178,15 @@ def test_the_report_as_json_and_table(exported):
     assert len(plain["rows"]) == len(report.rows)
     assert plain["census"] == {"Gemm": 3, "Gelu": 2}
     families = {row["inputs"] for row in plain["rows"]}
-    assert families >= {"sample", "data", "gaussian, batch 32", "gaussian, batch 1", "gaussian, batch 2", "zeros", "gelu"}
+    assert families >= {
+        "sample",
+        "data",
+        "gaussian, batch 32",
+        "gaussian, batch 1",
+        "gaussian, batch 2",
+        "zeros",
+        "gelu",
+    }
     text = str(report)
     assert "gaussian x 1e4" in text
     assert text.endswith("passed")
@@ -216,7 +224,13 @@ def test_integer_inputs_keep_the_samples_values(tmp_path):
     model, sample = Tokens(), torch.tensor([[0, 4, 2]])
     export_onnx(model, path, sample)
     report = check_parity(model, path, input_sample=sample)
-    assert {row.inputs for row in report.rows} == {"sample", "sample, batch 32", "sample, batch 1", "sample, batch 2", "gelu"}
+    assert {row.inputs for row in report.rows} == {
+        "sample",
+        "sample, batch 32",
+        "sample, batch 1",
+        "sample, batch 2",
+        "gelu",
+    }
     with pytest.raises(ModelInputError, match="give input_sample="):
         check_parity(model, path)
 

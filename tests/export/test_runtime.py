@@ -98,7 +98,7 @@ def test_the_default_is_cuda_without_tf32_where_torch_has_it(monkeypatch):
 def test_files_that_are_no_models(tmp_path, content):
     path = tmp_path / "model.onnx"
     path.write_bytes(content)
-    with pytest.raises(ModelFileError, match="model.onnx"):
+    with pytest.raises(ModelFileError, match=r"model\.onnx"):
         OnnxPredictor(path)
     with pytest.raises(ModelFileError, match="There is no file"):
         OnnxPredictor(tmp_path / "missing.onnx")

@@ -1,0 +1,104 @@
+"""``lit-gelu export``."""
+
+import pytest
+import torch
+from lightning.pytorch import LightningModule, Trainer
+
+from lit_gelu.cli.main import main
+from lit_gelu.export import OnnxPredictor
+from lit_gelu.tasks import MNISTClassifier
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    """A checkpoint as Lightning writes it, without training; it does not record its class."""
+    folder = tmp_path_factory.mktemp("checkpoint")
+    trainer = Trainer(logger=False, enable_checkpointing=False, enable_progress_bar=False, accelerator="cpu")
+    trainer.strategy.connect(MNISTClassifier(activation="gelu(approximate='tanh')", hidden_layers=2))
+    trainer.save_checkpoint(folder / "last.ckpt")
+    return folder / "last.ckpt"
+
+
+def test_a_checkpoint_becomes_a_file_beside_it(checkpoint, capsys):
+    assert main(["export", str(checkpoint)]) == 0
+    output = capsys.readouterr().out
+    assert "hidden.1.activation: gelu(approximate='tanh') -> Gelu (native, 1 call)" in output
+    assert "parity passed" in output
+    model = MNISTClassifier.load_from_checkpoint(checkpoint, map_location="cpu", weights_only=True).eval()
+    images = torch.rand(3, 1, 28, 28)
+    logits = OnnxPredictor(checkpoint.with_suffix(".onnx"))(images)
+    assert torch.allclose(logits, model(images), atol=1e-5)
+
+
+def test_several_forms_write_a_file_each(checkpoint, tmp_path, capsys):
+    arguments = ["-o", str(tmp_path / "net.onnx"), "--approximate", "none", "sigmoid", "--lowering", "contrib"]
+    assert main(["export", str(checkpoint), *arguments]) == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["net-none.onnx", "net-sigmoid.onnx"]
+    assert OnnxPredictor(tmp_path / "net-sigmoid.onnx").metadata["lit_gelu.approximate"] == "sigmoid"
+    assert capsys.readouterr().out.count("parity passed") == 2
+
+
+class Recorded(LightningModule):
+    """A module that a checkpoint names as LightningCLI does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.GELU())
+        self.example_input_array = torch.zeros(1, 3)
+
+    def forward(self, x):
+        return self.net(x)
+
+
+def test_the_class_is_read_from_the_checkpoint(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("lit_gelu.tasks.Recorded", Recorded, raising=False)
+    record = {"state_dict": Recorded().state_dict(), "hyper_parameters": {"_class_path": "lit_gelu.tasks.Recorded"}}
+    torch.save({**record, "pytorch-lightning_version": "2.6.0"}, tmp_path / "last.ckpt")
+    assert main(["export", str(tmp_path / "last.ckpt")]) == 0
+    assert "net.1: gelu -> Gelu" in capsys.readouterr().out
+
+
+def test_a_class_is_exported_untrained(tmp_path):
+    path = tmp_path / "untrained.onnx"
+    assert main(["export", "MNISTClassifier", "-o", str(path), "--check", "false"]) == 0
+    assert OnnxPredictor(path)(torch.zeros(2, 1, 28, 28)).shape == (2, 10)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nosuch.ckpt"], "There is no checkpoint 'nosuch.ckpt'"),
+        (["lit_gelu.tasks.Nope"], "one of lit_gelu.tasks: ClassificationTask, MNISTClassifier"),
+        (["no/such/file"], "There is no checkpoint"),
+        (["lit_gelu.data.DigitsData"], "is no LightningModule class"),
+        (["CHECKPOINT", "--model", "no.such.Module"], "no class 'no.such.Module'"),
+        (["CHECKPOINT", "--approximate", "tahn"], "Did you mean 'tanh'"),
+        (["CHECKPOINT", "--approximate", "tanh", "tanh"], "a form is given twice"),
+        (["CHECKPOINT", "--lowering", "fused"], "Accepted: 'auto', 'native', 'primitives', 'contrib'"),
+        (["CHECKPOINT", "--target", "tensorrt"], "not available yet: target='tensorrt'"),
+        (["CHECKPOINT", "-o", "net.pt"], "must end in .onnx"),
+    ],
+)
+def test_mistakes_are_one_line_and_exit_code_2(checkpoint, arguments, message, capsys):
+    assert main(["export", *[str(checkpoint) if word == "CHECKPOINT" else word for word in arguments]]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith("lit-gelu export: ")
+    assert message in captured.err
+    assert captured.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("content", [b"", b"no checkpoint", "list"])
+def test_files_that_are_no_checkpoints(tmp_path, content, capsys):
+    path = tmp_path / "bad.ckpt"
+    if content == "list":
+        torch.save([1, 2], path)
+    else:
+        path.write_bytes(content)
+    assert main(["export", str(path)]) == 2
+    assert "bad.ckpt" in capsys.readouterr().err
+
+
+def test_help_has_examples(capsys):
+    assert main(["export", "--help"]) == 0
+    output = capsys.readouterr().out
+    assert "\n  lit-gelu export last.ckpt -o model.onnx --approximate tanh --lowering contrib\n" in output

@@ -1,0 +1,47 @@
+"""The paper's classifier, trained on the real MNIST, in every form and lowering: parity and the same classes."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lit_gelu.export import ExportOptionError, check_parity, export_onnx
+from lit_gelu.tasks import MNISTClassifier
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+APPLYING = {
+    "gelu": ["native", "primitives", "contrib"],
+    "relu": ["native"],
+    "elu": ["native", "primitives"],
+}
+
+
+@pytest.mark.full
+@pytest.mark.realdata
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("activation", APPLYING)
+def test_trained_for_five_epochs_every_lowering_keeps_the_class_of_every_test_image(tmp_path, monkeypatch, activation):
+    from lit_gelu.data import MNISTData
+
+    monkeypatch.chdir(tmp_path)  # the example writes into runs/
+    config = str(EXAMPLES / f"mnist_{activation}.yaml")
+    command = [sys.executable, "-P", "-c", "import sys; from lit_gelu.cli.main import main; sys.exit(main())", "fit"]
+    options = ["--config", config, "--data.download", "false", "--trainer.enable_progress_bar", "false"]
+    subprocess.run([*command, *options], check=True, timeout=400)
+    (checkpoint,) = tmp_path.glob("runs/**/last.ckpt")
+    model = MNISTClassifier.load_from_checkpoint(checkpoint, map_location="cpu", weights_only=True)
+    for form in ["as_trained", "none", "sigmoid"] if activation == "gelu" else ["as_trained"]:
+        for lowering in ["native", "primitives", "contrib"]:
+            path = tmp_path / f"{form}-{lowering}.onnx"
+            if lowering not in APPLYING[activation]:
+                with pytest.raises(ExportOptionError, match="does not apply"):
+                    export_onnx(model, path, lowering=lowering)
+                continue
+            export_onnx(model, path, approximate=form, lowering=lowering)
+            report = check_parity(model, path, MNISTData())
+            rows = [row for row in report.rows if row.inputs == "data" and row.gating]
+            assert [row.count for row in rows] == [10_000, 10_000]
+            # A changed class may only be a near tie: a margin below twice the largest error.
+            assert [row.top1_flips for row in rows] == [0, 0]
+            assert max(row.max_abs_error for row in rows) < 2.5e-5
