@@ -26,7 +26,8 @@ class ClassificationTask(LightningModule, ABC):
     losses in nats, errors as the share of wrong classes, 1 - accuracy. Where noise is on in training (dropout, a
     stochastic activation), the logged ``train_loss`` is measured with the noise off, on the same batch and before the
     update, as the paper's figures are (Hendrycks and Gimpel 2016, arXiv 1606.08415, their code): one forward pass more
-    a step, in evaluation mode. The gradient is always that of the noisy loss.
+    a step, in evaluation mode. The gradient is always that of the noisy loss. On several ranks, ``train_loss`` is that
+    of rank 0's part of the batch (an all-reduce a step would buy little); the other figures are of all ranks together.
 
     An activation that was never registered trains like any other, but cannot be written in a checkpoint: that is
     refused at the start of `Trainer.fit` if checkpoints are on, and whenever one is saved. Checkpoints name the
@@ -131,12 +132,12 @@ class ClassificationTask(LightningModule, ABC):
         Raises:
             OpaqueActivationError: If the activation was never registered and checkpoints are on.
         """
-        if not self.trainer.checkpoint_callbacks:
+        if not self.trainer.checkpoint_callbacks or self.trainer.fast_dev_run:  # a dry run saves nothing
             return
         try:
             self.activation_spec.for_checkpoint()
         except OpaqueActivationError as error:
-            raise OpaqueActivationError(f"{error} To train without: Trainer(enable_checkpointing=False).") from error
+            raise OpaqueActivationError(f"{error} To train without: Trainer(enable_checkpointing=False).") from None
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Write down every activation, and refuse one that could not be built again.

@@ -254,6 +254,7 @@ def test_what_was_never_registered_trains_but_is_refused_in_checkpoints(tmp_path
             model, datamodule=SmallData()
         )
     assert not list(tmp_path.rglob("*.ckpt"))
+    quiet_trainer(fast_dev_run=True, enable_checkpointing=True).fit(model, datamodule=SmallData())
 
     before = model.output.weight.detach().clone()
     trainer = quiet_trainer(max_epochs=1)
