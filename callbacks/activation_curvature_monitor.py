@@ -9,14 +9,14 @@ from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor, nn
 from typing_extensions import override
 
-from lit_gelu import surgery
+from lit_gelu import activations, surgery
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.callbacks.errors import CallbackArgumentError, NoActivationError
 from lit_gelu.callbacks.log_records import log_figures, require_logger
 from lit_gelu.callbacks.reduction import sum_over_ranks
-from lit_gelu.callbacks.trainer_facts import is_trial_run, logged_step
+from lit_gelu.callbacks.trainer_facts import is_trial_run, logged_step, steps_of_run
 from lit_gelu.curvature import ActivationRecorder, statistics_by_site
-from lit_gelu.surgery import SwapReport
+from lit_gelu.surgery import ActivationSite, SwapReport
 
 
 class ActivationCurvatureMonitor(Callback):
@@ -25,8 +25,8 @@ class ActivationCurvatureMonitor(Callback):
     The statistics are those of `lit_gelu.curvature.statistics_from_sums`: mean and standard deviation of the
     pre-activation, the shares where f' < 0, |f'| < 0.01 and |f' - 1| < 0.01, the means of |f''|, f'^2 and the gate
     f(x) / x, and the share of NaN and infinite inputs. A site is an activation module that
-    `lit_gelu.surgery.find_sites` lists with the role "activation"; calls of functions (``F.gelu`` in a ``forward``) are
-    not seen.
+    `lit_gelu.surgery.find_sites` lists with the role "activation", if it is elementwise; calls of functions (``F.gelu``
+    in a ``forward``) are not seen.
 
     *When.* At the steps at which Lightning itself logs with ``log_every_n_steps`` of the same value (the 50th, the
     100th, ...), under the same step number. The Trainer's own ``log_every_n_steps`` does not gate it: a figure that was
@@ -49,7 +49,8 @@ class ActivationCurvatureMonitor(Callback):
     Args:
         every_n_steps: How many optimizer steps lie between two measurements.
         sample_rows: How many rows of each input to use on each rank (see `lit_gelu.curvature.count_rows`); ``None``
-            means all.
+            means all. A row holds every channel: 128 rows of 64 channels put a standard error of 0.5 % on a share
+            of 1/4.
         include: Shell-style patterns for the names of the sites to watch; one or several.
         seed: Which rows are drawn.
         registry: Where activations are looked up; ``None`` means `lit_gelu.activations.registry`.
@@ -71,7 +72,7 @@ class ActivationCurvatureMonitor(Callback):
     def __init__(
         self,
         every_n_steps: int = 50,
-        sample_rows: int | None = 1024,
+        sample_rows: int | None = 128,
         include: str | Sequence[str] = "*",
         seed: int = 0,
         registry: ActivationRegistry | None = None,
@@ -110,7 +111,7 @@ class ActivationCurvatureMonitor(Callback):
     @override
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Warn if the run is too short for a single measurement."""
-        steps = trainer.estimated_stepping_batches
+        steps = steps_of_run(trainer)
         if steps < self.every_n_steps and not is_trial_run(trainer):
             rank_zero_warn(
                 f"ActivationCurvatureMonitor(every_n_steps={self.every_n_steps}) will measure nothing: this run has "
@@ -202,7 +203,7 @@ class ActivationCurvatureMonitor(Callback):
         found = {
             site.name: site.module
             for site in surgery.find_sites(pl_module, registry=self.registry)
-            if site.role == "activation"
+            if site.role == "activation" and _is_elementwise(site, self.registry)
         }
         sites = {
             name: module
@@ -241,3 +242,11 @@ class ActivationCurvatureMonitor(Callback):
                 f"ActivationCurvatureMonitor logs nothing for {site!r}: it was not called in the training step."
             )
         self._not_called |= missing
+
+
+def _is_elementwise(site: ActivationSite, registry: ActivationRegistry | None) -> bool:
+    """Return whether f' is a number for each element; of what was never registered, it is taken to be."""
+    if site.spec.opaque:
+        return True
+    registry = activations.registry if registry is None else registry
+    return registry.entry(site.spec.name).facts_for(site.spec.arguments).elementwise

@@ -1,5 +1,6 @@
 """`ActivationSwap`: replaces activations of a model in the course of its training."""
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,7 +15,7 @@ from lit_gelu.callbacks.errors import CallbackArgumentError
 from lit_gelu.callbacks.log_records import Path, log_figures, log_texts, require_logger
 from lit_gelu.callbacks.swap_measurement import PREFIX, first_of_batch, measure_swap
 from lit_gelu.callbacks.swap_record import SwapRecord, describe_target, refuse_state
-from lit_gelu.callbacks.trainer_facts import callbacks_of, is_trial_run
+from lit_gelu.callbacks.trainer_facts import callbacks_of, is_trial_run, steps_of_run
 from lit_gelu.surgery import NoMatchError, SwapPlan, SwapReport
 
 
@@ -140,7 +141,8 @@ class ActivationSwap(Callback):
         epochs = trainer.max_epochs
         if self.at_epoch is not None and epochs is not None and epochs != -1 and self.at_epoch >= epochs:
             rank_zero_warn(f"{self.state_key} will not be made: this run ends after {epochs} epochs.")
-        if self.at_step is not None and self.at_step >= (steps := trainer.estimated_stepping_batches):
+        steps = steps_of_run(trainer) if pl_module.automatic_optimization else math.inf  # else a batch may take several
+        if self.at_step is not None and self.at_step >= steps:
             rank_zero_warn(f"{self.state_key} will not be made: this run ends after {steps} steps.")
 
     @override

@@ -1,5 +1,8 @@
 """What the callbacks ask of a Trainer that Lightning's own types do not say."""
 
+import math
+
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, Trainer
 
 
@@ -26,6 +29,21 @@ def is_trial_run(trainer: Trainer) -> bool:
         Whether it does.
     """
     return bool(trainer.fast_dev_run)  # type: ignore[attr-defined]  # a connector sets it
+
+
+def steps_of_run(trainer: Trainer) -> float:
+    """Return how many optimizer steps the whole run has.
+
+    Args:
+        trainer: The Trainer, from ``on_train_start`` on.
+
+    Returns:
+        Steps; infinite where the run has no end, or Lightning cannot tell (accumulation that changes with the epoch).
+    """
+    try:
+        return trainer.estimated_stepping_batches
+    except MisconfigurationException:
+        return math.inf
 
 
 def logged_step(trainer: Trainer) -> int:

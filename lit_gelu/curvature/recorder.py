@@ -52,7 +52,7 @@ class ActivationRecorder:
     def __init__(
         self,
         sites: Mapping[str, nn.Module],
-        sample_rows: int | None = 1024,
+        sample_rows: int | None = 128,
         registry: ActivationRegistry | None = None,
     ) -> None:
         if sample_rows is not None and sample_rows < 1:

@@ -20,17 +20,23 @@ from callback_helpers import (
     quiet_trainer,
 )
 from lightning.pytorch import Callback
+from lightning.pytorch.callbacks import GradientAccumulationScheduler
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader
 
-from lit_gelu import surgery
-from lit_gelu.callbacks import ActivationCurvatureMonitor, CallbackArgumentError, NoActivationError
+from lit_gelu import activations, surgery
+from lit_gelu.callbacks import ActivationCurvatureMonitor, ActivationSwap, CallbackArgumentError, NoActivationError
 from lit_gelu.curvature import STATISTICS, activation_statistics
 
 SITES = ("net.1", "net.5")
+
+
+class SoftmaxOfChannels(nn.Module):
+    def forward(self, x):
+        return x.softmax(-1)
 
 
 class History(Callback):
@@ -319,6 +325,16 @@ def test_gates_are_not_activations(tmp_path):
     assert list(monitor.latest) == list(SITES)
 
 
+def test_activations_that_mix_elements_are_left_out(tmp_path):
+    registry = activations.ActivationRegistry()
+    registry.register("soft", facts=activations.ActivationFacts(elementwise=False))(SoftmaxOfChannels)
+    monitor = ActivationCurvatureMonitor(every_n_steps=1, registry=registry)
+    model = SmallNet()
+    model.net[5] = SoftmaxOfChannels()
+    fit(tmp_path, monitor, model=model, max_epochs=1)
+    assert list(monitor.latest) == ["net.1"]
+
+
 def test_undefined_figures_are_not_logged(tmp_path):
     monitor = ActivationCurvatureMonitor(every_n_steps=1)
     fit(tmp_path, monitor, model=SmallNet(nn.Softplus), max_epochs=1)
@@ -392,6 +408,18 @@ def test_a_run_too_short_for_a_measurement_warns(tmp_path):
     with collected_warnings("will measure nothing: this run has 8 steps") as messages:
         fit(tmp_path, ActivationCurvatureMonitor(every_n_steps=9))
     assert len(messages) == 1
+
+
+def test_a_run_whose_length_lightning_cannot_tell_starts(tmp_path):
+    monitor = ActivationCurvatureMonitor(every_n_steps=2)
+    swap = ActivationSwap({"*": "gelu"}, at_step=3)
+    _, model = fit(tmp_path, monitor, swap, GradientAccumulationScheduler({1: 2}))
+    assert monitor.latest
+    assert activations_of(model) == ["GELU", "GELU"]
+
+
+def test_a_trial_run_warns_of_nothing(tmp_path):
+    fit(tmp_path, ActivationCurvatureMonitor(), ActivationSwap({"*": "gelu"}, at_epoch=5), fast_dev_run=2)
 
 
 def test_state_dict_of_the_model_is_unchanged(tmp_path):

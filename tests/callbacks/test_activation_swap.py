@@ -277,6 +277,32 @@ def test_every_listener_is_told_and_others_are_left_alone(tmp_path):
     assert listener.reports == (swap.report,)
 
 
+def test_measured_figures_cover_the_batches_of_both_ranks(tmp_path):
+    class KeepBatches(Callback):
+        def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+            if trainer.global_step == 1:
+                torch.save((batch[0], pl_module.state_dict()), tmp_path / f"rank{trainer.global_rank}.pt")
+
+    swap = ActivationSwap(RELU_TO_GELU, at_step=1, curvature=True)
+    fit(tmp_path, KeepBatches(), swap, strategy="ddp_fork", devices=2, max_epochs=1)
+    kept = [torch.load(tmp_path / f"rank{rank}.pt") for rank in (0, 1)]
+    [row] = [row for row in logged_rows(tmp_path) if row["activation_swap/replaced"]]
+    outputs = {}
+    for moment, name, activation in (("before", "relu", nn.ReLU), ("after", "gelu", nn.GELU)):
+        model, inputs, outputs[moment] = SmallNet(activation).eval(), [], []
+        for x, state in kept:  # each rank has batch statistics of its own
+            model.load_state_dict(state)
+            inputs.append(model.net[:5](x))
+            outputs[moment].append(model(x).double())
+        expected = activation_statistics(name, torch.cat(inputs))
+        logged = {key: float(row[f"activation_swap/net.5/{moment}/{key}"]) for key in STATISTICS}
+        assert logged == pytest.approx(expected, rel=1e-6)
+    old, new = torch.cat(outputs["before"]), torch.cat(outputs["after"])
+    assert float(row["activation_swap/jump/max_absolute"]) == pytest.approx((new - old).abs().max().item(), rel=1e-5)
+    relative = (new - old).norm() / old.norm()
+    assert float(row["activation_swap/jump/relative"]) == pytest.approx(relative.item(), rel=1e-5)
+
+
 # --- Refused early -------------------------------------------------------------------------------------------------
 
 
