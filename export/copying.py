@@ -66,6 +66,11 @@ def _leave_out(module: nn.Module, memo: dict[int, Any]) -> None:
     for name in ("_forward_hooks", "_backward_hooks", "_backward_pre_hooks"):
         memo[id(module.__dict__[name])] = OrderedDict()
     hooks = module._forward_pre_hooks
-    computing = {key: hook for key, hook in hooks.items() if type(hook).__module__.startswith("torch.nn.utils")}
+    computing = {key: hook for key, hook in hooks.items() if _computes_weights(hook)}
     if len(computing) < len(hooks):
         memo[id(hooks)] = OrderedDict((key, copy.deepcopy(hook)) for key, hook in computing.items())
+
+
+def _computes_weights(hook: object) -> bool:
+    """Return whether a forward pre-hook is one of ``torch.nn.utils``, or of a class derived from one (pruning)."""
+    return any(cls.__module__.startswith("torch.nn.utils") for cls in type(hook).__mro__)

@@ -18,7 +18,7 @@ class Call:
 
     Args:
         names: Names of the tensors: the argument's name, and for nested ones the path joined with underscores.
-        tensors: The tensors, detached, on the CPU.
+        tensors: The tensors, detached, on the CPU, floating-point ones in float32, the file's dtype.
         leaves: All leaves of the arguments, the tensors as ``None``.
         structure: How the leaves make ``(args, kwargs)``.
         positions: Where the tensors stand among the leaves.
@@ -123,7 +123,7 @@ def take_apart(model: nn.Module, sample: Any) -> Call:
         ) from error
     paths, structure = pytree.tree_flatten_with_path((bound.args, bound.kwargs))
     positions = tuple(i for i, (_, leaf) in enumerate(paths) if isinstance(leaf, Tensor))
-    tensors = tuple(paths[i][1].detach().cpu() for i in positions)
+    tensors = tuple(plain_tensor(paths[i][1]) for i in positions)
     if not tensors or tensors[0].ndim == 0 or tensors[0].shape[0] == 0:
         raise ModelInputError(
             "The input sample needs a tensor whose first dimension is the batch, with at least one row."
@@ -131,6 +131,19 @@ def take_apart(model: nn.Module, sample: Any) -> Call:
     names = _unique([_name(paths[i][0], list(signature.parameters)) for i in positions])
     leaves = tuple(None if i in positions else leaf for i, (_, leaf) in enumerate(paths))
     return Call(tuple(names), tensors, leaves, structure, positions)
+
+
+def plain_tensor(tensor: Tensor) -> Tensor:
+    """Return an input as the file takes it: detached, on the CPU, floating-point values in float32.
+
+    Args:
+        tensor: Any tensor.
+
+    Returns:
+        The tensor itself if it is all that.
+    """
+    tensor = tensor.detach().cpu()
+    return tensor.float() if tensor.is_floating_point() else tensor
 
 
 def _arguments(sample: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

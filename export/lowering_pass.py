@@ -19,11 +19,13 @@ from lit_gelu.export.recipe import CONTRIB_DOMAIN, Argument, RecipeBuilder, oper
 CONTRIB_VERSION = 1
 _COMPARISONS = frozenset({"Greater"})  # whose output is Boolean
 
-# Standard operators that are one activation: what a call of torch.nn.functional becomes. Attribute -> argument.
-_FUNCTIONAL: Mapping[str, tuple[str, Mapping[str, str]]] = {
-    "Gelu": ("gelu", {"approximate": "approximate"}),
-    "Elu": ("elu", {"alpha": "alpha"}),
-    "Celu": ("celu", {"alpha": "alpha"}),
+# Standard operators that are one activation: what a call of torch.nn.functional becomes. By operator: the activation,
+# and each attribute's argument and default.
+_FUNCTIONAL: Mapping[str, tuple[str, Mapping[str, tuple[str, Argument | str]]]] = {
+    "Gelu": ("gelu", {"approximate": ("approximate", "none")}),
+    "Elu": ("elu", {"alpha": ("alpha", 1.0)}),
+    "Celu": ("celu", {"alpha": ("alpha", 1.0)}),
+    "LeakyRelu": ("leaky_relu", {"alpha": ("negative_slope", 0.01)}),
     "Selu": ("selu", {}),
     "Mish": ("mish", {}),
     "HardSwish": ("hard_swish", {}),
@@ -129,9 +131,8 @@ def _functional(node: ir.Node) -> tuple[BoundActivation | None, ir.Value | None]
     if node.op_type in _FUNCTIONAL:
         name, attributes = _FUNCTIONAL[node.op_type]
         arguments = {}
-        for attribute, argument in attributes.items():
+        for attribute, (argument, default) in attributes.items():
             given = node.attributes.get(attribute)
-            default: Argument | str = "none" if attribute == "approximate" else 1.0
             arguments[argument] = default if given is None else _attribute(given)
         return BoundActivation(name, row_key(name, arguments) or name, arguments), _input(node)
     if node.op_type == "Log":

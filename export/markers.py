@@ -104,8 +104,9 @@ def mark(model: nn.Module) -> dict[str, BoundActivation]:
     return marked
 
 
-def _marked_forward(site: str, x: Tensor, *_: object, **__: object) -> Tensor:
-    """Stand for an activation while the exporter traces."""
+def _marked_forward(site: str, *args: Tensor, **kwargs: Tensor) -> Tensor:
+    """Stand for an activation while the exporter traces; its one input may be named."""
+    (x,) = (*args, *kwargs.values())
     return torch.onnx.ops.symbolic(
         f"{MARKER_DOMAIN}::{MARKER_OPERATOR}", (x,), {"site": site}, dtype=x.dtype, shape=x.shape, version=1
     )

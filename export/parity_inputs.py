@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from lit_gelu.export.errors import ModelInputError
-from lit_gelu.export.inputs import Call
+from lit_gelu.export.inputs import Call, plain_tensor
 
 GAUSSIAN_ROWS = 32
 EXTREME_ROWS = 8
@@ -156,7 +156,7 @@ def _inputs_of(batch: Any, model: nn.Module, call: Call) -> Batch:
         parts = [batch[name] for name in call.names if name in batch and name in known]
     else:
         parts = list(batch)[: len(call.names)]
-    tensors = [part for part in parts if isinstance(part, Tensor)]
+    tensors = [plain_tensor(part) for part in parts if isinstance(part, Tensor)]
     if len(tensors) != len(call.names):
         raise ModelInputError(
             f"A batch of the data gives {len(tensors)} input tensors, {type(model).__name__}.forward takes "
@@ -170,4 +170,4 @@ def _inputs_of(batch: Any, model: nn.Module, call: Call) -> Batch:
                 f"{sample.dtype} of shape "
                 f"{tuple(sample.shape)}."
             )
-    return tuple(tensor.detach().cpu() for tensor in tensors)
+    return tuple(tensors)

@@ -67,6 +67,16 @@ class ParityRow:
             return None
         return self.nonfinite == 0 and not self.top1_flips and self.max_abs_error <= self.limit
 
+    def __str__(self) -> str:
+        """Return the comparison in one line."""
+        limit = "reported" if self.limit is None else f"limit {self.limit:.3g}"
+        parts = [f"{self.comparison}, {self.inputs}: max |error| {self.max_abs_error:.3g} ({limit})"]
+        if self.nonfinite:
+            parts.append(f"{self.nonfinite} values not finite")
+        if self.top1_flips:
+            parts.append(f"{self.top1_flips} rows changed their largest logit")
+        return ", ".join(parts)
+
 
 @dataclass(frozen=True)
 class ParityReport:

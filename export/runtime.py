@@ -79,6 +79,8 @@ def open_session(
     """
     chosen = default_providers() if providers is None else list(providers)
     names = [_checked_provider(provider) for provider in chosen]
+    if not names:
+        raise ProviderError("providers=[] names no execution provider. Give providers=None for the default ones.")
     if not Path(path).is_file():
         raise ModelFileError(f"There is no file {str(path)!r}. Write it with lit_gelu.export.export_onnx.")
     if any(name != CPU for name in names):
@@ -101,13 +103,29 @@ def open_session(
     return session
 
 
-def _checked_provider(provider: object) -> str:
+def provider_name(provider: Provider) -> str:
+    """Return the name of a provider, given with or without options.
+
+    Args:
+        provider: As ``onnxruntime.InferenceSession`` takes it.
+
+    Returns:
+        Its name.
+
+    Example:
+        >>> provider_name(("CUDAExecutionProvider", {"use_tf32": 0}))
+        'CUDAExecutionProvider'
+    """
+    return provider if isinstance(provider, str) else str(provider[0]) if provider else ""
+
+
+def _checked_provider(provider: Provider) -> str:
     """Return a provider's name if this installation has it."""
     available = onnxruntime.get_available_providers()
-    name = provider[0] if isinstance(provider, tuple) and provider else provider
+    name = provider_name(provider)
     if name in available:
-        return str(name)
-    near = difflib.get_close_matches(str(name), available, n=1, cutoff=0.4)
+        return name
+    near = difflib.get_close_matches(name, available, n=1, cutoff=0.4)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     raise ProviderError(
         f"Unknown execution provider {name!r}.{hint} In this installation: {', '.join(map(repr, available))}."

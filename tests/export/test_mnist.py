@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from lit_gelu.cli.loading import load_model
 from lit_gelu.export import ExportOptionError, check_parity, export_onnx
-from lit_gelu.tasks import MNISTClassifier
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 APPLYING = {
@@ -30,7 +30,7 @@ def test_trained_for_five_epochs_every_lowering_keeps_the_class_of_every_test_im
     options = ["--config", config, "--data.download", "false", "--trainer.enable_progress_bar", "false"]
     subprocess.run([*command, *options], check=True, timeout=400)
     (checkpoint,) = tmp_path.glob("runs/**/last.ckpt")
-    model = MNISTClassifier.load_from_checkpoint(checkpoint, map_location="cpu", weights_only=True)
+    model = load_model(str(checkpoint))
     for form in ["as_trained", "none", "sigmoid"] if activation == "gelu" else ["as_trained"]:
         for lowering in ["native", "primitives", "contrib"]:
             path = tmp_path / f"{form}-{lowering}.onnx"

@@ -156,7 +156,8 @@ def test_data_come_as_tensor_loader_dict_or_data_module(exported, data, rows):
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (torch.randn(7, 6).double(), "torch.float64 of shape"),
+        (torch.randn(7, 2, 6), r"torch\.float32 of shape \(7, 2, 6\)"),
+        (torch.zeros(7, 6, dtype=torch.int64), r"torch\.int64 of shape"),
         ([], "hold no batch"),
         (3, "data=int holds no batches"),
         (DataLoader([{"wrong": torch.zeros(6)}]), "gives 0 input tensors"),
@@ -216,6 +217,12 @@ class Tokens(nn.Module):
 
     def forward(self, tokens):
         return self.act(self.table(tokens)).sum(1)
+
+
+def test_a_module_in_float64_becomes_a_float32_file(tmp_path):
+    net, path = gelu_net().double(), tmp_path / "net.onnx"
+    export_onnx(net, path, SAMPLE.double())
+    assert check_parity(net, path, torch.randn(5, 6).double()).passed
 
 
 def test_integer_inputs_keep_the_samples_values(tmp_path):
