@@ -3,8 +3,10 @@
 import pickle
 import sys
 import warnings
+from pathlib import Path
 from typing import Any, cast
 
+import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI, SaveConfigCallback
@@ -63,10 +65,13 @@ class NewFolderConfig(SaveConfigCallback):
 
         Raises:
             RunError: If the folder holds the configuration of another run.
+            RuntimeError: If saving fails for another reason.
         """
         try:
             super().setup(trainer, pl_module, stage)
         except RuntimeError as error:
+            if "to NOT exist" not in str(error):  # Lightning raises no class of its own for this one
+                raise
             raise RunError(
                 f"{trainer.log_dir!r} holds a run already ({self.config_filename}), and nothing is overwritten. Give "
                 "another --trainer.default_root_dir, or a logger without a fixed version."
@@ -145,12 +150,10 @@ class LitGeluCLI(LightningCLI):
             raise RunError(f"the Trainer does not accept its configuration: {error}") from error
 
     def _parse_ckpt_path(self) -> None:
-        try:
-            super()._parse_ckpt_path()
-        except (RuntimeError, EOFError, KeyError, pickle.UnpicklingError) as error:
-            path = self.config[self.config.subcommand].ckpt_path
-            # torch's own message advises to load the file unsafely.
-            raise RunError(f"{str(path)!r} is no checkpoint of Lightning, or is damaged. Give another.") from error
+        path = self.config[self.config.subcommand].get("ckpt_path")
+        if path and Path(path).is_file():
+            _check_checkpoint(Path(path))
+        super()._parse_ckpt_path()
 
     def after_fit(self) -> None:
         """Say where the checkpoint and the logs are."""
@@ -163,6 +166,23 @@ class LitGeluCLI(LightningCLI):
             sys.stdout.write(f"Checkpoint: {checkpoint}\n")
         if log_dir:
             sys.stdout.write(f"Logs: {log_dir}\n")
+
+
+def _check_checkpoint(path: Path) -> None:
+    """Refuse a file that is no checkpoint of Lightning.
+
+    Raises:
+        RunError: If it is not.
+    """
+    try:
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except (RuntimeError, EOFError, KeyError, ValueError, pickle.UnpicklingError):
+        checkpoint = None  # torch's own message advises to load the file unsafely
+    if not isinstance(checkpoint, dict) or "state_dict" not in checkpoint:
+        raise RunError(
+            f"{str(path)!r} is no checkpoint of Lightning, is damaged, or holds more than plain data. Give one that "
+            "lit-gelu fit or Trainer.save_checkpoint wrote."
+        )
 
 
 def _mistake_behind(error: BaseException) -> LitGeluError | None:

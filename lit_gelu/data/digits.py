@@ -37,7 +37,6 @@ class DigitsData(InMemoryDataModule):
 
     def __init__(self, batch_size: int = 32) -> None:
         super().__init__(batch_size)
-        self.save_hyperparameters("batch_size")
 
     def load_train_and_val(self) -> tuple[InMemoryImages, InMemoryImages]:
         """Read the training set and the validation set.

@@ -88,6 +88,8 @@ class InMemoryDataModule(LightningDataModule, ABC):
         super().__init__()
         if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
             raise DataArgumentError(f"batch_size={batch_size!r} is not accepted. Give an integer of at least 1.")
+        # Where files lie on one machine is no property of a training run: only the batch size is recorded.
+        self.save_hyperparameters({"batch_size": batch_size})
         self.batch_size = batch_size
         self.train_set: InMemoryImages | None = None
         self.val_set: InMemoryImages | None = None

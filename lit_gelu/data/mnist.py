@@ -39,8 +39,6 @@ class MNISTData(InMemoryDataModule):
         self, root: str | os.PathLike[str] | None = None, batch_size: int = 128, download: bool = False
     ) -> None:
         super().__init__(batch_size)
-        # Where the files lie on one machine is no property of a training run: only the batch size is recorded.
-        self.save_hyperparameters("batch_size")
         self.root = Path(os.environ.get("LIT_GELU_DATA", "data") if root is None else root)
         self.download = download
 

@@ -138,11 +138,13 @@ def test_short_names_of_model_data_and_callbacks(tmp_path):
         (["--config=wrong.yaml"], r"Key 'modle' is not expected|modle"),
         (["--model=Nothing"], r"Nothing"),
         (["--ckpt_path=nowhere.ckpt"], r"Checkpoint file not found: nowhere\.ckpt"),
-        (["--ckpt_path=broken.yaml"], r"'broken\.yaml' is no checkpoint of Lightning, or is damaged"),
+        (["--ckpt_path=broken.yaml"], r"'broken\.yaml' is no checkpoint of Lightning, is damaged"),
+        (["--ckpt_path=weights.pt"], r"'weights\.pt' is no checkpoint of Lightning.*Trainer\.save_checkpoint"),
     ],
 )
 def test_a_mistake_is_told_in_words(arguments, message, tmp_path, capsys):
     (tmp_path / "broken.yaml").write_text("model: [1\n")
+    torch.save(MNISTClassifier(hidden_layers=1).state_dict(), tmp_path / "weights.pt")
     (tmp_path / "wrong.yaml").write_text("modle:\n  class_path: MNISTClassifier\n")
     assert main(["fit", *SHORT, *arguments]) == 2
     error = capsys.readouterr().err
