@@ -132,7 +132,8 @@ class ClassificationTask(LightningModule, ABC):
         Raises:
             OpaqueActivationError: If the activation was never registered and checkpoints are on.
         """
-        if not self.trainer.checkpoint_callbacks or self.trainer.fast_dev_run:  # a dry run saves nothing
+        is_dry_run = getattr(self.trainer, "fast_dev_run", False)  # set by a connector, so unknown to mypy
+        if not self.trainer.checkpoint_callbacks or is_dry_run:
             return
         try:
             self.activation_spec.for_checkpoint()
