@@ -77,9 +77,10 @@ class ActivationCurvatureMonitor(Callback):
         seed: int = 0,
         registry: ActivationRegistry | None = None,
     ) -> None:
-        for name, value in (("every_n_steps", every_n_steps), ("sample_rows", sample_rows)):
-            if value is not None and value < 1:
-                raise CallbackArgumentError(f"{name}={value} is not accepted. Give a positive number.")
+        if every_n_steps < 1:
+            raise CallbackArgumentError(f"{every_n_steps=} is not accepted. Give a positive number.")
+        if sample_rows is not None and sample_rows < 1:
+            raise CallbackArgumentError(f"{sample_rows=} is not accepted. Give a positive number, or None for all.")
         self.every_n_steps = every_n_steps
         self.sample_rows = sample_rows
         self.include = (include,) if isinstance(include, str) else tuple(include)
@@ -189,7 +190,8 @@ class ActivationCurvatureMonitor(Callback):
         """Record from now on, with rows that depend on seed, step and rank alone."""
         if self._recorder is not None:
             self._recording = True
-            self._recorder.start((self.seed * 1_000_003 + logged_step(trainer)) * 65_537 + trainer.global_rank)
+            seed = (self.seed * 1_000_003 + logged_step(trainer)) * 65_537 + trainer.global_rank
+            self._recorder.start(seed % 2**63)
 
     def _stop(self) -> None:
         self._recording = False

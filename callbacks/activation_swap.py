@@ -28,11 +28,11 @@ class ActivationSwap(Callback):
     or leave learnable parameters or buffers.
 
     *What is logged.* One line; the figure ``activation_swap/replaced``; and for every site a hyperparameter
-    (in TensorBoard a text) ``activation_swap/step_<step>/<site>`` = "old -> new". With ``curvature=True``
-    also, from two forward passes on the batch at hand that leave no trace in the training, the statistics of every
-    replaced site, ``activation_swap/<site>/before/<statistic>`` and ``.../after/<statistic>``, and the jump of the
-    model's output, ``activation_swap/jump/relative`` = ||new - old|| / ||old|| and
-    ``activation_swap/jump/max_absolute``.
+    (in TensorBoard a text) ``activation_swap/step_<step>/<site>`` = "old -> new". With ``curvature=True`` also the
+    statistics of every replaced site, ``activation_swap/<site>/before/<statistic>`` and ``.../after/<statistic>``, and
+    the jump of the model's output, ``activation_swap/jump/relative`` = ||new - old|| / ||old|| and
+    ``activation_swap/jump/max_absolute``: from two forward passes in evaluation mode on the batch at hand, which leave
+    no trace in the training.
 
     *Checkpoints* say whether the swap was made, and of which sites. Whoever loads one (``fit``, ``validate``, ``test``
     or ``predict`` with ``ckpt_path``, this callback in the Trainer) gets the activations it was trained with: the swap
@@ -56,7 +56,9 @@ class ActivationSwap(Callback):
         report: What was replaced, once it was; see `lit_gelu.surgery.SwapReport`.
 
     Raises:
-        CallbackArgumentError: If not exactly one trigger is given, or it is negative.
+        CallbackArgumentError: If not exactly one trigger is given, or it is negative, or ``swaps`` is no mapping.
+        NotAvailableYetError: If an activation has learnable parameters or buffers.
+        NoMatchError: At the start of a fit, if a target matches no site of the model.
         OpaqueActivationError: If an activation was never registered: a checkpoint could not say what it is.
         SwapError: If a target cannot be read.
 
@@ -86,15 +88,15 @@ class ActivationSwap(Callback):
         self.at_step = at_step
         self.curvature = curvature
         self.input_from_batch = input_from_batch or first_of_batch
+        if not isinstance(swaps, Mapping) or not swaps:
+            raise CallbackArgumentError(
+                f"swaps={swaps!r} is no swap. Give a mapping from targets to activations, such as {{'*': 'gelu'}}."
+            )
         self.swaps = {target: self._checked(wanted) for target, wanted in swaps.items()}
-        if not self.swaps:
-            raise CallbackArgumentError("ActivationSwap has nothing to do: swaps is empty. Give {target: activation}.")
         self._described = {describe_target(target, registry): spec for target, spec in self.swaps.items()}
         self.report: SwapReport | None = None
         self._record: SwapRecord | None = None
-        self._live: tuple[int, SwapReport] | None = (
-            None  # the swap as it stands in the model, with its place in their order
-        )
+        self._live: tuple[int, SwapReport] | None = None  # as it stands in the model now, with the record's order
         self._trainer: Trainer | None = None
         self._pl_module: LightningModule | None = None
 
@@ -156,9 +158,8 @@ class ActivationSwap(Callback):
         """Swap if this is the step, or if a resumed run is past the epoch or in the middle of it."""
         if self.applied:
             return
-        inputs = (
-            self.input_from_batch(batch) if self.curvature else None
-        )  # a wrong batch fails at once, not at the swap
+        # Called for every batch, so that a wrong one fails at the first batch and not at the swap.
+        inputs = self.input_from_batch(batch) if self.curvature else None
         if self._due(trainer):
             self._swap(trainer, pl_module, inputs)
 

@@ -72,7 +72,7 @@ class ActivationRecorder:
         self._seed = 0
         self._generators: dict[torch.device, torch.Generator] = {}
         self._drawn: dict[tuple[torch.device, int], Tensor] = {}
-        self.record = self._see  # what the hooks call
+        self._on_input = self._see  # what the hooks call
         self._handles = [
             module.register_forward_pre_hook(_InputHook(self, number, module), with_kwargs=True)
             for number, module in enumerate(self._modules)
@@ -91,7 +91,7 @@ class ActivationRecorder:
         self._seed = seed
         self._training = [module.training for module in self._modules]
         if "torch._dynamo" in sys.modules:  # otherwise nothing is compiled, and asking would import it
-            self.record = torch.compiler.disable(self._see)  # type: ignore[no-untyped-call]
+            self._on_input = torch.compiler.disable(self._see)  # type: ignore[no-untyped-call]
         self.active = True
 
     def pause(self) -> None:
@@ -118,8 +118,10 @@ class ActivationRecorder:
         self._reduce_pending()
         if device is None:
             device = next((row.device for row in self._sums.values()), torch.device("cpu"))
-        nothing = torch.zeros(len(SUMS), dtype=accumulation_dtype(device), device=device)
-        return torch.stack([self._sums.get(number, nothing).to(nothing) for number in range(len(self._modules))])
+        table = torch.zeros(len(self._modules), len(SUMS), dtype=accumulation_dtype(device), device=device)
+        for number, row in self._sums.items():
+            table[number] = row
+        return table
 
     def statistics(self) -> dict[str, dict[str, float]]:
         """Return the figures over all that was recorded; one transfer to the host.
@@ -232,7 +234,7 @@ class _InputHook:
         if self._recorder.active and module is self._module:
             x = args[0] if args else next(iter(kwargs.values()), None)
             if isinstance(x, Tensor):
-                self._recorder.record(self._number, x)
+                self._recorder._on_input(self._number, x)
 
     def __reduce__(self) -> tuple[type["_IdleHook"], tuple[()]]:
         return _IdleHook, ()

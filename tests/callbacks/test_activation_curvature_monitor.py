@@ -398,6 +398,12 @@ def test_a_model_without_activation_modules_is_refused(tmp_path):
         fit(tmp_path, ActivationCurvatureMonitor(include="encoder.*"))
 
 
+def test_any_seed_is_accepted(tmp_path):
+    monitor = ActivationCurvatureMonitor(every_n_steps=1, sample_rows=2, seed=2**64 - 1)
+    fit(tmp_path, monitor, max_epochs=1)
+    assert monitor.latest
+
+
 @pytest.mark.parametrize("arguments", [{"every_n_steps": 0}, {"sample_rows": -1}])
 def test_numbers_that_are_not_positive_are_refused(arguments):
     with pytest.raises(CallbackArgumentError, match=next(iter(arguments))):

@@ -261,6 +261,25 @@ def test_swap_and_monitor_in_one_trainer_with_two_loggers(tmp_path, swap_first):
     assert len([row for row in rows if row["activation_swap/net.5/after/mean_gate"]]) == 1
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # dynamo looks at it itself
+def test_swap_and_monitor_on_a_compiled_module(tmp_path):
+    def run(folder, module):
+        monitor = ActivationCurvatureMonitor(every_n_steps=3, sample_rows=None)
+        swap = ActivationSwap(RELU_TO_GELU, at_step=2, curvature=True)
+        quiet_trainer(folder, monitor, swap, max_epochs=1).fit(module, loader())
+        [row] = [row for row in logged_rows(folder) if row["activation_swap/replaced"]]
+        swapped = {key: float(value) for key, value in row.items() if key.startswith("activation_swap") and value}
+        return monitor.latest, swapped
+
+    figures, swapped = run(tmp_path / "plain", SmallNet(dropout=0))
+    model = SmallNet(dropout=0)
+    compiled_figures, compiled_swapped = run(tmp_path / "compiled", torch.compile(model, backend="aot_eager"))
+    assert activations_of(model) == ["GELU", "GELU"]
+    assert compiled_swapped == pytest.approx(swapped, rel=1e-4, abs=1e-5)
+    for site in figures:
+        assert compiled_figures[site] == pytest.approx(figures[site], rel=1e-4, abs=1e-5)
+
+
 def test_every_listener_is_told_and_others_are_left_alone(tmp_path):
     class Listener(Callback):
         reports = ()
@@ -326,6 +345,7 @@ def test_no_match_is_refused_before_training_and_lists_the_sites(tmp_path):
         ({"swaps": {}, "at_epoch": 1}, LitGeluError),
         ({"swaps": {"class:torch.nn.Nothing": "gelu"}, "at_epoch": 1}, LitGeluError),
         ({"swaps": {3: "gelu"}, "at_epoch": 1}, LitGeluError),
+        ({"swaps": ["gelu"], "at_epoch": 1}, CallbackArgumentError),
     ],
 )
 def test_wrong_arguments_are_refused_at_once(arguments, error):

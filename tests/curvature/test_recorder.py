@@ -276,6 +276,10 @@ def test_works_on_a_compiled_model():
     assert compiled(x).shape == (32, 2)
 
 
+def test_no_sites_no_figures():
+    assert ActivationRecorder({}).statistics() == {}
+
+
 def test_a_sample_of_nothing_is_refused():
     with pytest.raises(CurvatureArgumentError, match="sample_rows=0"):
         ActivationRecorder({}, sample_rows=0)
