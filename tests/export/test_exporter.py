@@ -58,8 +58,15 @@ def test_every_form_becomes_the_chosen_one(tmp_path, trained):
     assert np.abs(OnnxPredictor(path)(x) - gelu_net_by_hand(net, x, "none")).max() < 2e-6
 
 
-def test_native_is_one_gelu_node_a_site(tmp_path):
-    report = export_onnx(gelu_net(), tmp_path / "net.onnx", SAMPLE)
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """The small net with all options at their defaults."""
+    path = tmp_path_factory.mktemp("exported") / "net.onnx"
+    return export_onnx(gelu_net(), path, SAMPLE), path
+
+
+def test_native_is_one_gelu_node_a_site(exported):
+    report, _ = exported
     assert dict(report.census) == {"Gemm": 3, "Gelu": 2}
     assert report.activation_census == {"Gelu": 2}
     assert report.opset == 20
@@ -180,14 +187,13 @@ def test_a_tuple_is_positional_arguments(tmp_path):
     assert OnnxPredictor(tmp_path / "two.onnx").input_names == ["image", "parts_extra"]
 
 
-def test_nothing_of_this_machine_is_in_the_file(tmp_path):
-    path = tmp_path / "net.onnx"
-    export_onnx(gelu_net(), path, SAMPLE)
+def test_nothing_of_this_machine_is_in_the_file(exported):
+    _, path = exported
     content = path.read_bytes()
     import lit_gelu
 
     places = {
-        str(tmp_path),
+        str(path.parent),
         str(Path.cwd()),
         str(Path.home()),
         str(Path(lit_gelu.__file__).parent),
@@ -197,7 +203,7 @@ def test_nothing_of_this_machine_is_in_the_file(tmp_path):
         assert place.encode() not in content
     for trace in (b"stack_trace", b'File "', b".py", b"pkg.torch", b"site-packages"):
         assert trace not in content
-    assert [file.name for file in tmp_path.iterdir()] == ["net.onnx"]  # no .onnx.data beside it
+    assert [file.name for file in path.parent.iterdir()] == ["net.onnx"]  # no .onnx.data beside it
 
 
 def test_metadata_say_what_the_file_is(tmp_path):
