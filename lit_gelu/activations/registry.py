@@ -239,7 +239,11 @@ class ActivationRegistry:
         presets = [row for row in self.entries() if row.preset == canonical]
         names = [name for row in presets for name in (row.name, *row.aliases)]
         return ActivationInfo(
-            spec=canonical, aliases=tuple(names) or entry.aliases, registered_by=entry.registered_by, **vars(facts), **shape
+            spec=canonical,
+            aliases=tuple(names) or entry.aliases,
+            registered_by=entry.registered_by,
+            **vars(facts),
+            **shape,
         )
 
     def entry(self, name: str) -> ActivationEntry:

@@ -9,8 +9,6 @@ from lightning.pytorch import LightningDataModule
 from lightning.pytorch.cli import LightningCLI
 from torch import nn
 
-pytestmark = pytest.mark.filterwarnings("ignore::jsonargparse._deprecated.JsonargparseDeprecationWarning")
-
 CONFIGURATION = """
 trainer:
   max_epochs: 2

@@ -28,10 +28,6 @@ FAST = [
 SHORT = [*FAST, "--trainer.max_epochs=1", "--model.hidden_layers=1"]
 
 
-# Lightning 2.6 uses names that jsonargparse deprecates. Users do not see it: Python hides deprecations of libraries.
-pytestmark = pytest.mark.filterwarnings("ignore::jsonargparse._deprecated.JsonargparseDeprecationWarning")
-
-
 @pytest.fixture(autouse=True)
 def _own_folder(tmp_path, monkeypatch):
     """Runs write into the working folder, and seeding sets environment variables."""

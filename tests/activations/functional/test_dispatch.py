@@ -53,6 +53,13 @@ def test_a_function_that_changes_the_shape_is_refused():
         derivative(nn.GLU(), torch.zeros(2, 4), 1)
 
 
+def test_hooks_on_the_module_are_not_called():
+    module = nn.Softsign()
+    module.register_forward_hook(lambda *_: pytest.fail("a hook was called"))
+    for order in (0, 1, 2):
+        derivative(module, torch.zeros(2), order)
+
+
 def test_the_module_s_mode_is_left_as_it_was():
     module = nn.RReLU().train()
     first, second = (derivative(module, torch.tensor([-1.0]), 1) for _ in range(2))
