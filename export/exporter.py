@@ -15,7 +15,7 @@ from lit_gelu import activations, surgery
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.export.copying import evaluation_copy
 from lit_gelu.export.errors import ExportOptionError
-from lit_gelu.export.inputs import FlatModule, sample_of, take_apart
+from lit_gelu.export.inputs import FlatModule, sample_of, take_apart, trial_run
 from lit_gelu.export.lowering_pass import LoweredSite, lower
 from lit_gelu.export.markers import mark
 from lit_gelu.export.metadata import FileMetadata, SiteRecord, strip_origin, versions
@@ -116,10 +116,11 @@ def export_onnx(
     registry = activations.registry if registry is None else registry
     sample = sample_of(model, input_sample)
     twin = with_approximation(evaluation_copy(model), options.approximate, registry)
-    call = take_apart(twin, sample)
+    flat = FlatModule(twin, take_apart(twin, sample))
+    trial = trial_run(flat)
     specs = {site.name: str(site.spec) for site in surgery.find_sites(twin, registry=registry)}
     marked = mark(twin)
-    graph = trace(FlatModule(twin, call), options.opset)
+    graph = trace(flat, trial, options.opset)
     lowered = lower(graph, marked, options.recipes, explicit=options.lowering != "auto")
     _require_one_form(lowered, options.approximate)
     metadata = _describe(model, options, _records(specs, lowered, registry))

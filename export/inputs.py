@@ -232,38 +232,56 @@ def named_outputs(output: Any) -> list[tuple[str, Tensor]]:
     return pairs
 
 
-@torch.no_grad()
-def trial_run(flat: FlatModule, tensors: tuple[Tensor, ...]) -> list[tuple[str, Tensor]]:
-    """Run the module twice in PyTorch: its errors are reported as the user's, and it must repeat itself.
+@dataclass(frozen=True)
+class Trial:
+    """A run of the module in PyTorch.
 
     Args:
-        flat: The evaluation-mode copy.
-        tensors: Inputs.
+        tensors: The inputs: at least two rows.
+        names: Names of the outputs, none of them an input's.
+        outputs: The outputs.
+    """
+
+    tensors: tuple[Tensor, ...]
+    names: tuple[str, ...]
+    outputs: tuple[Tensor, ...]
+
+
+@torch.no_grad()
+def trial_run(flat: FlatModule) -> Trial:
+    """Run the module twice in PyTorch: its errors are reported as the user's, and it must repeat itself.
+
+    The sample is brought to at least two rows. With one row, ``if x.shape[0] == 1`` and broadcasting of size-1
+    dimensions would be decided for one row, in a graph that says it takes any number.
+
+    Args:
+        flat: The evaluation-mode copy and its sample call.
 
     Returns:
-        Names and values of the outputs.
+        The inputs and outputs.
 
     Raises:
         ModelInputError: If ``forward`` fails on the sample.
         ExportError: If two runs differ, or there is no tensor in the output.
     """
-    args, kwargs = flat.call.arguments(tensors)
+    model, call = type(flat.model).__name__, flat.call
+    tensors = call.resized(max(2, call.batch_size))
+    args, kwargs = call.arguments(tensors)
     with torch.random.fork_rng(devices=[]):
         try:
             first, second = named_outputs(flat.model(*args, **kwargs)), named_outputs(flat.model(*args, **kwargs))
         except Exception as error:
             shapes = ", ".join(
-                f"{name} {tuple(t.shape)} {t.dtype}" for name, t in zip(flat.call.names, tensors, strict=True)
+                f"{name} {tuple(t.shape)} {t.dtype}" for name, t in zip(call.names, tensors, strict=True)
             )
-            raise ModelInputError(
-                f"{type(flat.model).__name__}.forward fails on the input sample ({shapes}): {error}"
-            ) from error
+            raise ModelInputError(f"{model}.forward fails on the input sample ({shapes}): {error}") from error
     if not first:
-        raise ExportError(f"{type(flat.model).__name__}.forward returns no tensor, so there is nothing to export.")
-    names = [name for (name, a), (_, b) in zip(first, second, strict=True) if not _same(a, b)]
-    if names:
-        raise ExportError(random_message(type(flat.model).__name__, ", ".join(names)))
-    return first
+        raise ExportError(f"{model}.forward returns no tensor, so there is nothing to export.")
+    differing = [name for (name, a), (_, b) in zip(first, second, strict=True) if not _same(a, b)]
+    if differing:
+        raise ExportError(random_message(model, ", ".join(differing)))
+    names = (name if name not in call.names else f"output_{name}" for name, _ in first)
+    return Trial(tensors, tuple(_unique(list(names))), tuple(tensor for _, tensor in first))
 
 
 def random_message(model: str, where: str) -> str:

@@ -89,7 +89,8 @@ def open_session(
         session = onnxruntime.InferenceSession(os.fspath(path), sess_options, providers=chosen)
     except _FILE_ERRORS as error:
         raise ModelFileError(
-            f"onnxruntime cannot load {str(path)!r}: it is damaged or no ONNX model it knows: {error}"
+            f"onnxruntime cannot load {str(path)!r}: it is damaged, no ONNX model that it knows, or one of its own "
+            f"optimisations fails (then a lower graph_optimization_level in sess_options helps): {error}"
         ) from error
     except (ort_errors.Fail, ort_errors.EPFail, ort_errors.RuntimeException, RuntimeError) as error:
         raise ProviderError(f"onnxruntime cannot open {str(path)!r} on {', '.join(names)}: {error}") from error

@@ -9,10 +9,9 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 import torch
-from torch import Tensor
 
 from lit_gelu.export.errors import ExportError
-from lit_gelu.export.inputs import SCOPE, FlatModule, random_message, trial_run
+from lit_gelu.export.inputs import SCOPE, FlatModule, Trial, random_message
 
 BATCH = "batch"
 _RANDOM = frozenset({
@@ -26,14 +25,12 @@ _RANDOM = frozenset({
 _INPUTS_OF_LIVE_DROPOUT = 3  # data, ratio, training_mode; in evaluation the exporter writes none of it
 
 
-def trace(flat: FlatModule, opset: int) -> ir.Model:
+def trace(flat: FlatModule, trial: Trial, opset: int) -> ir.Model:
     """Export a module to a graph whose every batch dimension is called ``batch``.
-
-    The sample is brought to at least two rows first: with one row, ``if x.shape[0] == 1`` and broadcasting of size-1
-    dimensions would be decided for one row, in a graph that says it takes any number.
 
     Args:
         flat: The evaluation-mode copy and its sample call.
+        trial: A run of it, from before its activations were marked.
         opset: Version of the standard operators.
 
     Returns:
@@ -42,21 +39,16 @@ def trace(flat: FlatModule, opset: int) -> ir.Model:
     Raises:
         ExportError: If torch's exporter cannot translate the module, its batch is frozen, or it draws random numbers.
     """
-    batch_size = max(2, flat.call.batch_size)
-    tensors = flat.call.resized(batch_size)
-    outputs = trial_run(flat, tensors)
-    taken = set(flat.call.names)
-    names = [name if name not in taken else f"output_{name}" for name, _ in outputs]
-    model = _export(flat, tensors, names, opset)
+    model = _export(flat, trial, opset)
     _require_deterministic(model, flat)
     _name_batch(model, flat)
-    _require_dynamic(model, flat, [tensor for _, tensor in outputs], batch_size)
+    _require_dynamic(model, flat, trial)
     for name in [name for name in model.graph.initializers if name.startswith(f"{SCOPE}.")]:
         model.graph.initializers[name].name = name.removeprefix(f"{SCOPE}.")
     return model
 
 
-def _export(flat: FlatModule, tensors: tuple[Tensor, ...], output_names: list[str], opset: int) -> ir.Model:
+def _export(flat: FlatModule, trial: Trial, opset: int) -> ir.Model:
     """Call torch's exporter."""
     batch = torch.export.Dim(BATCH)  # named, not a hint: a hint is dropped in silence where the module fixes the size
     shapes = tuple({0: batch} if batched else None for batched in flat.call.batched)
@@ -64,11 +56,11 @@ def _export(flat: FlatModule, tensors: tuple[Tensor, ...], output_names: list[st
         with _quiet():
             program = torch.onnx.export(
                 flat,
-                tensors,
+                trial.tensors,
                 dynamo=True,
                 opset_version=opset,
                 input_names=list(flat.call.names),
-                output_names=output_names,
+                output_names=list(trial.names),
                 dynamic_shapes={"tensors": shapes},
                 external_data=False,
                 verbose=False,
@@ -77,10 +69,9 @@ def _export(flat: FlatModule, tensors: tuple[Tensor, ...], output_names: list[st
         reason = str(error.__cause__ or error).strip().splitlines()
         raise ExportError(
             f"torch.onnx.export cannot translate {type(flat.model).__name__}: "
-            f"{reason[0] if reason else type(error).__name__}. "
-            "A forward whose control flow depends on values in tensors, or that calls other libraries, has no ONNX "
-            "graph: use "
-            "torch.where or torch.cond, or move that code out of forward."
+            f"{reason[0] if reason else type(error).__name__}. A forward whose control flow depends on values in "
+            "tensors, or that calls other libraries, has no ONNX graph: use torch.where, or move that code out of "
+            "forward."
         ) from error
     if program is None:
         raise ExportError("torch.onnx.export returned nothing.")
@@ -144,8 +135,9 @@ def _renamed(dim: ir.SymbolicDim, pattern: re.Pattern[str]) -> ir.SymbolicDim:
     return ir.SymbolicDim(None if dim.value is None else pattern.sub(BATCH, str(dim.value)))
 
 
-def _require_dynamic(model: ir.Model, flat: FlatModule, outputs: list[Tensor], batch_size: int) -> None:
+def _require_dynamic(model: ir.Model, flat: FlatModule, trial: Trial) -> None:
     """Refuse a graph whose batch is fixed at the sample's size."""
+    rows = trial.tensors[0].shape[0]
     fixed = [
         value.name
         for value, batched in zip(model.graph.inputs, flat.call.batched, strict=True)
@@ -153,14 +145,13 @@ def _require_dynamic(model: ir.Model, flat: FlatModule, outputs: list[Tensor], b
     ]
     fixed += [
         value.name
-        for value, tensor in zip(model.graph.outputs, outputs, strict=True)
-        if tensor.ndim and value.shape is not None and tensor.shape[0] == batch_size == value.shape[0]
+        for value, tensor in zip(model.graph.outputs, trial.outputs, strict=True)
+        if tensor.ndim and value.shape is not None and tensor.shape[0] == rows == value.shape[0]
     ]
     if fixed:
         raise ExportError(
-            f"The batch of {', '.join(map(str, fixed))} is fixed at the sample's {batch_size} rows: "
-            f"{type(flat.model).__name__}.forward turns "
-            "the batch size into a Python number. Use x.shape[0] as it is (no int(), no list of it), x.flatten(1) or "
-            "x.reshape(-1, ...), "
-            "and make no buffer of that size."
+            f"The batch of {', '.join(map(str, fixed))} is fixed at the sample's {rows} rows: "
+            f"{type(flat.model).__name__}.forward turns the batch size into a Python number. Use x.shape[0] as it is "
+            "(no "
+            "int(), no list of it), x.flatten(1) or x.reshape(-1, ...), and make no buffer of that size."
         )

@@ -59,7 +59,7 @@ def test_a_breach_is_exit_code_1(files, capsys):
     ("arguments", "message"),
     [
         (["none.onnx", "--ckpt", "last.ckpt"], "There is no file"),
-        (["last.ckpt", "--ckpt", "last.ckpt"], "is damaged or no ONNX model"),
+        (["last.ckpt", "--ckpt", "last.ckpt"], "it is damaged, no ONNX model"),
         (["net.onnx", "--ckpt", "none.ckpt"], "There is no checkpoint"),
         (["net.onnx", "--ckpt", "last.ckpt", "--data", "DigitData"], "one of lit_gelu.data: DigitsData, "),
         (["net.onnx", "--ckpt", "last.ckpt", "--providers", "GPU"], "Unknown execution provider 'GPU'"),

@@ -291,8 +291,12 @@ class Random(nn.Module):
 
 
 class RandomInPython(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.act = nn.Sigmoid()  # not 0 at the sample, which is
+
     def forward(self, x):
-        return x + float(np.random.default_rng().random())
+        return self.act(x) * float(np.random.default_rng().random())
 
 
 class FrozenBatch(nn.Module):

@@ -4,6 +4,7 @@ import copy
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 import torch
 from export_cases import CASES, EveryActivation, operators_by_site
@@ -158,6 +159,26 @@ def test_gelu_primitives_stand_in_the_order_that_onnxruntime_fuses(tmp_path):
     report = check_parity(model, path)
     assert report.census["Erf"] == 1
     assert report.optimized_census == {"Gemm": 2, "Gelu": 1}
+
+
+class SharesHalf(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear, self.act = nn.Linear(4, 4), nn.GELU(approximate="tanh")
+
+    def forward(self, x):
+        hidden = self.linear(x)
+        return self.act(hidden) + 0.5 * hidden
+
+
+def test_tanh_primitives_beside_half_of_their_input_are_right_without_onnxruntimes_fusion(tmp_path):
+    """onnxruntime 1.31's FastGeluFusion removes a product that is still used, and then refuses the file."""
+    path, model = tmp_path / "half.onnx", SharesHalf()
+    export_onnx(model, path, torch.zeros(2, 4), lowering="primitives")
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    x = torch.linspace(-3, 3, 40).reshape(10, 4)
+    assert torch.allclose(OnnxPredictor(path, sess_options=options)(x), model(x), atol=1e-6)
 
 
 def test_an_activation_of_the_user_is_decomposed_by_torch(tmp_path):
