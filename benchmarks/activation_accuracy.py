@@ -21,7 +21,7 @@ from torch.nn import functional as F  # noqa: N812 - the name that torch's own d
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
-from activation_oracles import CASES, ActivationCase, cases_of, sample_points, worst_ratios
+from activation_oracles import CASES, ActivationCase, cases_of, points_about_extrema, sample_points, worst_ratios
 
 TAIL_POINTS = {
     torch.float32: (-3, -5, -6, -10, -50, -90),
@@ -47,9 +47,14 @@ def measure_functions(points: int) -> None:
         ratios = [
             f"{ratio:.2f}"
             for dtype, epsilons in BOUNDS.items()
-            for ratio, _ in worst_ratios(case, sample_points(case, dtype, points), epsilons)
+            for ratio, _ in worst_ratios(case, _points(case, dtype, points), epsilons)
         ]
         print(f"| {case} | {' | '.join(ratios)} |")
+
+
+def _points(case: ActivationCase, dtype: torch.dtype, count: int) -> Tensor:
+    """Return the tests' points, and as many about every extremum."""
+    return torch.cat([sample_points(case, dtype, count), points_about_extrema(case, count).to(dtype)])
 
 
 def relative_error(function: Callable[[Tensor], Tensor], case: ActivationCase, x: float, dtype: torch.dtype) -> float:
@@ -101,7 +106,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("functions", "kernels"))
     parser.add_argument(
-        "--points", type=int, default=1000, help="random points of each of the four kinds, for each case"
+        "--points", type=int, default=1000, help="random points of each of four kinds and about each extremum"
     )
     arguments = parser.parse_args()
     print(f"torch {torch.__version__}, {platform.machine()} {torch.backends.cpu.get_cpu_capability()}")

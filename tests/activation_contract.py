@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import pytest
 import torch
-from activation_oracles import ActivationCase, sample_points, worst_ratios
+from activation_oracles import ActivationCase, points_about_extrema, sample_points, worst_ratios
 from torch import Tensor
 
 from lit_gelu.activations import functional
@@ -46,6 +46,11 @@ class ActivationContract:
     @pytest.mark.parametrize("dtype", EPSILONS, ids=str)
     def test_error_is_within_the_bound_densely(self, case: ActivationCase, dtype: torch.dtype) -> None:
         worst = worst_ratios(case, sample_points(case, dtype, 5000, seed=1), EPSILONS[dtype])
+        assert all(ratio <= 1 for ratio, _ in worst), worst
+
+    @pytest.mark.parametrize("count", [40, pytest.param(3000, marks=pytest.mark.full)])
+    def test_error_is_within_the_bound_about_extrema(self, case: ActivationCase, count: int) -> None:
+        worst = worst_ratios(case, points_about_extrema(case, count), EPSILONS[torch.float64])
         assert all(ratio <= 1 for ratio, _ in worst), worst
 
     @pytest.mark.parametrize("dtype", EPSILONS, ids=str)

@@ -227,6 +227,28 @@ def sample_points(case: ActivationCase, dtype: torch.dtype, count: int, seed: in
     return torch.cat([points, torch.nextafter(special, up), torch.nextafter(special, down)]).unique()
 
 
+def points_about_extrema(case: ActivationCase, count: int, seed: int = 0) -> Tensor:
+    """Return points about the local extrema of f, f' and f'', where g' vanishes and the bound is ``|g|`` alone.
+
+    Args:
+        case: The activation.
+        count: How many points about each extremum.
+        seed: Of the random points.
+
+    Returns:
+        float64 points.
+    """
+    grid = torch.linspace(-12, 12, 4801, dtype=torch.float64)
+    generator = torch.Generator().manual_seed(seed)
+    points = torch.zeros(0, dtype=torch.float64)
+    for order in range(3):
+        rise = case.compute(grid, order).diff()
+        for extremum in grid[1:-1][rise[1:] * rise[:-1] < 0]:
+            offsets = 0.06 * torch.rand(count, dtype=torch.float64, generator=generator) - 0.03
+            points = torch.cat([points, extremum + offsets])
+    return points
+
+
 def _float32_tail(tail: tuple[float, float]) -> tuple[float, float]:
     """Scale the ends of a tail from float64's range of exponents to float32's; Gaussian tails are the short ones."""
     short = max(abs(end) for end in tail) < 100

@@ -27,6 +27,9 @@ INVERSE_SQRT_TWO_PI = 1.0 / math.sqrt(2.0 * math.pi)
 NORMAL_LIMIT = 64.0
 LOGISTIC_LIMIT = 1500.0
 
+# Below it exp(-|u|) is halved: a normal number still in float32, but not for long.
+LOGISTIC_TAIL = -64.0
+
 # Below it Phi comes from its asymptotic series. There Phi is still a normal number, and the first term left out is
 # below half a unit in the last place.
 NORMAL_TAIL = {torch.float32: -12.0, torch.float64: -30.0}
@@ -139,16 +142,19 @@ def opened_normal_gate(x: Tensor, u: Tensor) -> Tensor:
     return torch.where(u > NORMAL_LIMIT, x, times_normal_cdf(finite, u.clamp(-NORMAL_LIMIT, NORMAL_LIMIT)))
 
 
-def decay(u: Tensor) -> Tensor:
-    """Return ``h = exp(-|u| / 2)``; the derivative at 0 is that of ``exp(-u / 2)``, where ``torch.abs`` would give 0.
+def decay(u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return ``e = exp(-|u|)`` and two factors of it, to be multiplied from both sides of a product.
 
     Args:
         u: Within ``LOGISTIC_LIMIT``.
 
     Returns:
-        A tensor like ``u``.
+        ``e``, ``inner`` and ``outer`` with ``inner * outer = e``: in the tail both are ``exp(-|u| / 2)``, else ``e``
+        and 1, rounded once less. The derivatives at 0 are those of ``exp(-u)``, where ``torch.abs`` would give 0.
     """
-    return torch.exp(0.5 * torch.where(u < 0, u, -u))
+    negative = torch.where(u < 0, u, -u)
+    e, root, far = torch.exp(negative), torch.exp(0.5 * negative), negative < LOGISTIC_TAIL
+    return e, torch.where(far, root, e), torch.where(far, root, 1.0)
 
 
 def times_logistic(x: Tensor | float, u: Tensor) -> Tensor:
@@ -161,9 +167,8 @@ def times_logistic(x: Tensor | float, u: Tensor) -> Tensor:
     Returns:
         The product, which underflows only if it is itself too small.
     """
-    root = decay(u)
-    shutting = torch.where(u < 0, root, 1.0)
-    return (x * shutting / (1.0 + root * root)) * shutting
+    e, inner, outer = decay(u)
+    return (x * torch.where(u < 0, inner, 1.0) / (1.0 + e)) * torch.where(u < 0, outer, 1.0)
 
 
 def times_logistic_density(factor: Tensor | float, u: Tensor) -> Tensor:
@@ -176,9 +181,8 @@ def times_logistic_density(factor: Tensor | float, u: Tensor) -> Tensor:
     Returns:
         The product, which underflows only if it is itself too small.
     """
-    root = decay(u)
-    half = root / (1.0 + root * root)
-    return (factor * half) * half
+    e, inner, outer = decay(u)
+    return (factor * inner / ((1.0 + e) * (1.0 + e))) * outer
 
 
 def logistic_plus_density(factor: Tensor, u: Tensor, correction: Tensor | float = 0.0) -> Tensor:
@@ -194,11 +198,33 @@ def logistic_plus_density(factor: Tensor, u: Tensor, correction: Tensor | float 
     Returns:
         The sum, which underflows only if it is itself too small.
     """
-    root = decay(u)
-    e = root * root
-    half = root / (1.0 + e)
-    left = (root * (1.0 + factor + (e + correction)) / ((1.0 + e) * (1.0 + e))) * root
-    return torch.where(u < 0, left, 1.0 / (1.0 + e) + (factor * half) * half)
+    e, inner, outer = decay(u)
+    squared = (1.0 + e) * (1.0 + e)
+    left = (inner * (1.0 + factor + (e + correction)) / squared) * outer
+    return torch.where(u < 0, left, 1.0 / (1.0 + e) + (factor * inner / squared) * outer)
+
+
+def logistic_curvature(
+    start: Tensor | float, slope: Tensor, u: Tensor, *, factor: Tensor | float = 1.0, correction: Tensor | float = 0.0
+) -> Tensor:
+    """Return ``factor * s(u) s(-u) (start - slope tanh(|u| / 2))``, the form of the second derivative of ``x s(u)``.
+
+    That is ``factor * e (start - slope + e (start + slope)) / (1 + e)**3`` with ``e = exp(-|u|)``, where the terms
+    cancel before they are rounded.
+
+    Args:
+        start: Finite.
+        slope: Finite.
+        u: Within ``LOGISTIC_LIMIT``.
+        factor: Finite.
+        correction: Added to ``start - slope``, where it may be too small to change it.
+
+    Returns:
+        The product, which underflows only if it is itself too small.
+    """
+    e, inner, outer = decay(u)
+    bracket = (start - slope) + (e * (start + slope) + correction)
+    return (inner * (factor * bracket) / ((1.0 + e) * (1.0 + e) * (1.0 + e))) * outer
 
 
 def opened_logistic_gate(x: Tensor, u: Tensor) -> Tensor:

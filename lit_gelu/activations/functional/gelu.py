@@ -11,11 +11,11 @@ from lit_gelu.activations.functional._compensated import product_error, sum_erro
 from lit_gelu.activations.functional._gates import (
     LOGISTIC_LIMIT,
     NORMAL_LIMIT,
+    logistic_curvature,
     logistic_plus_density,
     normal_cdf_plus_density,
     opened_logistic_gate,
     opened_normal_gate,
-    times_logistic_density,
     times_normal_density,
 )
 from lit_gelu.activations.functional.swish import swish, swish_derivative
@@ -61,8 +61,8 @@ def gelu(x: Tensor, approximate: str = "none") -> Tensor:
         return opened_normal_gate(x, x)
     if approximate == "sigmoid":
         return swish(x, SIGMOID_SLOPE)
-    u, _ = _times_polynomial(x.clamp(-NORMAL_LIMIT, NORMAL_LIMIT), TANH_CUBIC)
-    return opened_logistic_gate(x, u)
+    bounded = x.clamp(-NORMAL_LIMIT, NORMAL_LIMIT)
+    return opened_logistic_gate(x, bounded * (TANH_SLOPE + TANH_CUBIC * (bounded * bounded)))
 
 
 @elementwise
@@ -101,24 +101,35 @@ def gelu_derivative(x: Tensor, order: int = 1, approximate: str = "none") -> Ten
     return normal_cdf_plus_density(x, x) if order == 1 else times_normal_density(2.0 - x * x, x)
 
 
-def _times_polynomial(x: Tensor, cubic: float) -> tuple[Tensor, Tensor]:
-    """Return ``TANH_SLOPE x + cubic x**3`` and nearly all of its rounding error; a cube may overflow: bound ``x``."""
-    small = cubic * (x * x)
-    slope = TANH_SLOPE + small
-    error = x * (sum_error(TANH_SLOPE, small) + TANH_SLOPE_REST) + product_error(x, slope)
-    return x * slope, error
+def _slope(x: Tensor, cubic: float) -> tuple[Tensor, Tensor]:
+    """Return ``TANH_SLOPE + cubic x**2`` and its rounding error, to first order."""
+    square = x * x
+    small = cubic * square
+    small_error = cubic * product_error(x, x) + product_error(square, cubic)
+    return TANH_SLOPE + small, sum_error(TANH_SLOPE, small) + (small_error + TANH_SLOPE_REST)
+
+
+def _times(x: Tensor, factor: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """Return ``x * factor`` and its rounding error, to first order, given that of ``factor``."""
+    value, error = factor
+    return x * value, x * error + product_error(x, value)
 
 
 def _tanh_form_derivative(x: Tensor, order: int) -> Tensor:
-    """Return ``f'`` or ``f''`` of the tanh form for bounded ``x``."""
-    u, u_error = _times_polynomial(x, TANH_CUBIC)
+    """Return ``f'`` or ``f''`` of the tanh form for bounded ``x``, whose cube would overflow."""
+    x = x if order == 1 else x.abs()  # f'' is even
+    u, u_error = _times(x, _slope(x, TANH_CUBIC))
     u = u.clamp(-LOGISTIC_LIMIT, LOGISTIC_LIMIT)
-    first, first_error = _times_polynomial(x, 3.0 * TANH_CUBIC)  # x u'
-    odd = torch.tanh(0.5 * u)
+    u_slope = _slope(x, 3.0 * TANH_CUBIC)
+    first, first_error = _times(x, u_slope)
     if order == 1:
-        return logistic_plus_density(first, u, first_error + u_error * (1.0 - first * odd))
-    slope, second = TANH_SLOPE + 3.0 * TANH_CUBIC * (x * x), 6.0 * TANH_CUBIC * x
-    return times_logistic_density(2.0 * slope + x * (second - slope * slope * odd), u)
+        return logistic_plus_density(first, u, first_error + u_error * (1.0 - first * torch.tanh(0.5 * u)))
+    start, start_error = (2.0 * part for part in _slope(x, 6.0 * TANH_CUBIC))  # 2 u' + x u''
+    curved = first * u_slope[0]  # x u'**2
+    curved_error = product_error(first, u_slope[0]) + first * u_slope[1] + first_error * u_slope[0]
+    # A shift of u scales exp(-|u|); its effect on the terms that are exp(-|u|) smaller again is left out.
+    shift = u_error * (start - curved)
+    return logistic_curvature(start, curved, u, correction=start_error - curved_error - shift)
 
 
 def _check_form(name: str, approximate: str) -> None:

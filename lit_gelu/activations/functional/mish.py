@@ -4,7 +4,8 @@ import torch
 from torch import Tensor
 
 from lit_gelu.activations.functional._arguments import check_order, elementwise, largest
-from lit_gelu.activations.functional._gates import LOGISTIC_LIMIT, decay, times_logistic
+from lit_gelu.activations.functional._compensated import sum_error
+from lit_gelu.activations.functional._gates import LOGISTIC_LIMIT, decay
 
 
 @elementwise
@@ -40,7 +41,8 @@ def mish_derivative(x: Tensor, order: int = 1) -> Tensor:
     """First or second derivative of `mish`.
 
     With ``w = tanh(log(1 + exp(x)))`` and ``d = w' = s(x) (1 - w**2)``: ``f' = w + x d`` and
-    ``f'' = d (2 + x (s(-x) - 2 w s(x)))``.
+    ``f'' = d (2 + x (s(-x) - 2 w s(x)))``, computed as a polynomial in ``exp(-|x|)`` over a power of ``w``'s
+    denominator.
 
     Args:
         x: Any shape; float16, bfloat16, float32 or float64.
@@ -60,38 +62,45 @@ def mish_derivative(x: Tensor, order: int = 1) -> Tensor:
     """
     check_order("mish_derivative", order)
     u = x.clamp(-LOGISTIC_LIMIT, LOGISTIC_LIMIT)
-    if order == 1:
-        return torch.where(u < 0, _left_slope(u), _times_gate(1.0, u) + _times_gate_slope(u, u))
-    bracket = times_logistic(1.0, -u) - 2.0 * times_logistic(_times_gate(1.0, u), u)
-    return _times_gate_slope(2.0 + u * bracket, u)
+    if order == 2:
+        return _second(u)
+    return torch.where(u < 0, _left_slope(u), _times_gate(1.0, u) + _times_gate_slope(u, u))
 
 
 def _left_slope(u: Tensor) -> Tensor:
     """Return ``f'`` left of 0, ``e (4 (1 + u) + e (6 + 4 u + e (4 + e))) / den**2``: cancelled before rounding."""
-    root = decay(u)
-    e = root * root
+    e, inner, outer = decay(u)
     numerator = 4.0 * (1.0 + u) + e * (6.0 + 4.0 * u + e * (4.0 + e))
-    return (root * numerator / _denominator(e, u) ** 2) * root
+    return (inner * numerator / _denominator(e, u) ** 2) * outer
+
+
+def _second(u: Tensor) -> Tensor:
+    """Return ``f''``: a cubic in ``e = exp(-|u|)``, read from one end on each side, over ``den**3``."""
+    e, inner, outer = decay(u)
+    c0, c1, c2, c3 = 2.0 * (2.0 + u), 2.0 * (4.0 + u), 3.0 * (2.0 - u), 2.0 * (1.0 - u)
+    constant = torch.where(u < 0, c0, c3)
+    rest = e * torch.where(u < 0, c1 + e * (c2 + e * c3), c2 + e * (c1 + e * c0))
+    denominator = _denominator(e, u)
+    # den**3 triples the rounding of den, which is put back here.
+    error = torch.where(u < 0, sum_error(2.0, e * (e + 2.0)), sum_error(1.0, 2.0 * (e + e * e)))
+    cubic = constant + (rest - 3.0 * error * (constant + rest) / denominator)
+    scaled = torch.where(u < 0, inner, e) * (4.0 * cubic) / (denominator * denominator * denominator)
+    return scaled * torch.where(u < 0, outer, e)
 
 
 def _denominator(e: Tensor, u: Tensor) -> Tensor:
     """Return the common denominator of the gate and its slope, for ``e = exp(-|u|)``."""
-    return torch.where(u < 0, e * (e + 2.0) + 2.0, 1.0 + 2.0 * e * (1.0 + e))
+    return torch.where(u < 0, e * (e + 2.0) + 2.0, 1.0 + 2.0 * (e + e * e))
 
 
 def _times_gate(factor: Tensor | float, u: Tensor) -> Tensor:
     """Return ``factor * tanh(softplus(u))``."""
-    root = decay(u)
-    e = root * root
-    shutting = torch.where(u < 0, root, 1.0)
+    e, inner, outer = decay(u)
     fraction = torch.where(u < 0, e + 2.0, 1.0 + 2.0 * e) / _denominator(e, u)
-    return (factor * shutting * fraction) * shutting
+    return (factor * torch.where(u < 0, inner, 1.0) * fraction) * torch.where(u < 0, outer, 1.0)
 
 
 def _times_gate_slope(factor: Tensor, u: Tensor) -> Tensor:
-    """Return ``factor`` times the derivative of ``tanh(softplus(u))``."""
-    root = decay(u)
-    e = root * root
-    vanishing = torch.where(u < 0, root, e)
-    fraction = 4.0 * (1.0 + e) / _denominator(e, u) ** 2
-    return (factor * vanishing * fraction) * vanishing
+    """Return ``factor`` times the derivative of ``tanh(softplus(u))``, right of 0."""
+    e = decay(u)[0]
+    return (factor * e * (4.0 * (1.0 + e)) / _denominator(e, u) ** 2) * e

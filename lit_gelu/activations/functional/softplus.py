@@ -112,6 +112,6 @@ def log_sigmoid_derivative(x: Tensor, order: int = 1) -> Tensor:
 def _softplus(x: Tensor, beta: float) -> Tensor:
     """Return ``log(1 + exp(beta x)) / beta`` as ``max(x, 0)`` plus what is left, which is even in ``x``."""
     u = (beta * x).clamp(-LOGISTIC_LIMIT, LOGISTIC_LIMIT)
-    root = decay(u)
-    rest = torch.where(u < LINEAR_TAIL, (root / beta) * root, torch.log1p(root * root) / beta)
+    e, inner, outer = decay(u)
+    rest = torch.where(u < LINEAR_TAIL, (inner / beta) * outer, torch.log1p(e) / beta)
     return torch.where(x < 0, 0.0, x) + rest

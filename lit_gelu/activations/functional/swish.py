@@ -1,14 +1,13 @@
 """SiLU and Swish: ``x`` times a logistic gate."""
 
-import torch
 from torch import Tensor
 
 from lit_gelu.activations.functional._arguments import check_order, elementwise, largest, per_channel
 from lit_gelu.activations.functional._gates import (
     LOGISTIC_LIMIT,
+    logistic_curvature,
     logistic_plus_density,
     opened_logistic_gate,
-    times_logistic_density,
 )
 
 
@@ -118,4 +117,4 @@ def _derivative(x: Tensor, order: int, beta: float | Tensor) -> Tensor:
     u = (beta * x.clamp(-largest(x), largest(x))).clamp(-LOGISTIC_LIMIT, LOGISTIC_LIMIT)
     if order == 1:
         return logistic_plus_density(u, u)
-    return times_logistic_density(beta * (2.0 - u * torch.tanh(0.5 * u)), u)
+    return logistic_curvature(2.0, u.abs(), u, factor=beta)

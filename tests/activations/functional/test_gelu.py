@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 from activation_contract import ActivationContract
-from activation_oracles import cases_of, worst_ratios
+from activation_oracles import cases_of
 from torch.nn import functional as F
 
 from lit_gelu.activations.errors import ActivationArgumentError
@@ -34,16 +34,6 @@ def test_extrema_and_inflections(approximate, lowest, minimum, inflection, steep
     assert first[0].item() == pytest.approx(0.0, abs=tolerance)
     assert first[1].item() == pytest.approx(steepest, abs=tolerance)
     assert second[1:].abs().max().item() <= tolerance
-
-
-@pytest.mark.parametrize("case", cases_of("gelu"), ids=str)
-def test_the_bound_holds_about_the_inflection(case):
-    """There f' is a difference of larger terms, and ``|x f''|`` is no help."""
-    x = case.points[2] + 0.03 * (
-        2 * torch.rand(2000, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) - 1
-    )
-    worst = worst_ratios(case, x, 4.0)
-    assert all(ratio <= 1 for ratio, _ in worst), worst
 
 
 @pytest.mark.parametrize("approximate", FORMS)
