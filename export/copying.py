@@ -46,10 +46,9 @@ def evaluation_copy(model: nn.Module, dtype: torch.dtype = torch.float32) -> nn.
         twin: nn.Module = copy.deepcopy(model, memo)
     except Exception as error:
         raise ExportError(
-            f"{type(model).__name__} cannot be copied ({error}). Export works on a deep copy, so that the module "
-            "stays as it is: "
-            "remove attributes that copy.deepcopy refuses, such as tensors with a gradient history, locks or open "
-            "files."
+            f"{type(model).__name__} cannot be copied ({error}). Export works on a deep copy, so that the module stays "
+            "as it is: remove attributes that copy.deepcopy refuses, such as tensors with a gradient history, locks "
+            "or open files."
         ) from error
     return twin.cpu().to(dtype).eval().requires_grad_(False)
 

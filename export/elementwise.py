@@ -125,8 +125,8 @@ def sweep(
         limit=max(tolerance, 2 * spread),
         nonfinite=int(np.count_nonzero(np.isinf(error) & np.isfinite(own))),
         detail=f"{lowering}, largest error for |x| <= 10 {np.max(error[near]):.2e} "
-        f"(PyTorch float32 {np.max(own[near]):.2e}); "
-        f"f(-inf, inf, nan, -1e-40) = {', '.join(f'{value:.3g}' for value in special)}",
+        f"(PyTorch float32 {np.max(own[near]):.2e}); f(-inf, inf, nan, -1e-40) = "
+        f"{', '.join(f'{value:.3g}' for value in special)}",
     )
 
 

@@ -156,8 +156,8 @@ def with_approximation(model: nn.Module, approximate: str, registry: ActivationR
         ]
         raise ExportOptionError(
             f"approximate={approximate!r} needs a GELU module, and {type(model).__name__} has none. Use "
-            "approximate='as_trained', or swap "
-            f"activations first (lit_gelu.surgery.swap). Its activation sites: {'; '.join(sites) or 'none'}."
+            "approximate='as_trained', or swap activations first (lit_gelu.surgery.swap). Its activation sites: "
+            f"{'; '.join(sites) or 'none'}."
         ) from error
     return holder[0]
 
@@ -174,10 +174,8 @@ def _require_one_form(lowered: list[LoweredSite], approximate: str) -> None:
     if others:
         raise ExportOptionError(
             f"approximate={approximate!r} was asked for, but forward calls torch.nn.functional.gelu in another form: "
-            f"{', '.join(others)}. "
-            "Calls of functions cannot be swapped yet: use torch.nn.GELU() or lit_gelu.activations.create('gelu') "
-            "modules there, or "
-            "approximate='as_trained'."
+            f"{', '.join(others)}. Calls of functions cannot be swapped yet: use torch.nn.GELU() or "
+            "lit_gelu.activations.create('gelu') modules there, or approximate='as_trained'."
         )
 
 

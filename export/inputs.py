@@ -85,9 +85,8 @@ def sample_of(model: nn.Module, input_sample: Any) -> Any:
     sample = getattr(model, "example_input_array", None) if input_sample is None else input_sample
     if sample is None:
         raise ModelInputError(
-            f"{type(model).__name__} has no example_input_array, so give input_sample=: a tensor, a tuple of "
-            "forward's arguments or a dict "
-            "of them by name. The first dimension is the batch."
+            f"{type(model).__name__} has no example_input_array, so give input_sample=: a tensor, a tuple of forward's "
+            "arguments or a dict of them by name. The first dimension is the batch."
         )
     return sample
 
@@ -117,9 +116,8 @@ def take_apart(model: nn.Module, sample: Any) -> Call:
         bound = signature.bind(*args, **kwargs)
     except TypeError as error:
         raise ModelInputError(
-            f"The input sample does not fit {type(model).__name__}.forward{signature}: {error}. Give a tensor, a "
-            "tuple of its positional "
-            "arguments, or a dict of its arguments by name."
+            f"The input sample does not fit {type(model).__name__}.forward{signature}: {error}. Give a tensor, a tuple "
+            "of its positional arguments, or a dict of its arguments by name."
         ) from error
     paths, structure = pytree.tree_flatten_with_path((bound.args, bound.kwargs))
     positions = tuple(i for i, (_, leaf) in enumerate(paths) if isinstance(leaf, Tensor))
@@ -296,8 +294,7 @@ def random_message(model: str, where: str) -> str:
     """
     return (
         f"{model} draws random numbers in evaluation mode ({where}), so no file can compute what it computes. Let "
-        "forward do so "
-        "only where self.training is true."
+        "forward do so only where self.training is true."
     )
 
 

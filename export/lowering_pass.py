@@ -112,8 +112,8 @@ def _require_applicable(activations: Mapping[str, BoundActivation], lowering: Lo
     applying = [name for name in LOWERINGS if any(row.applies(name) for row in rows.values())]
     names = ", ".join(sorted(rows)) or "none that the lowering table knows"
     raise ExportOptionError(
-        f"lowering={lowering!r} does not apply: it has no recipe for any activation of this model ({names}). "
-        f"Lowerings that apply: {', '.join(map(repr, applying or ['native']))}, or 'auto'."
+        f"lowering={lowering!r} does not apply: it has no recipe for any activation of this model ({names}). Lowerings "
+        f"that apply: {', '.join(map(repr, applying or ['native']))}, or 'auto'."
     )
 
 

@@ -100,13 +100,14 @@ def mark(model: nn.Module) -> dict[str, BoundActivation]:
         bound = bind(module)
         if bound is not None:
             marked[site] = bound
-            module.forward = functools.partial(_marked_forward, site)
+            module.forward = functools.partial(_marked_forward, site, getattr(module, "inplace", False))
     return marked
 
 
-def _marked_forward(site: str, *args: Tensor, **kwargs: Tensor) -> Tensor:
-    """Stand for an activation while the exporter traces; its one input may be named."""
+def _marked_forward(site: str, inplace: bool, *args: Tensor, **kwargs: Tensor) -> Tensor:
+    """Stand for an activation while the exporter traces; its one input may be named, and is overwritten if in-place."""
     (x,) = (*args, *kwargs.values())
-    return torch.onnx.ops.symbolic(
+    y = torch.onnx.ops.symbolic(
         f"{MARKER_DOMAIN}::{MARKER_OPERATOR}", (x,), {"site": site}, dtype=x.dtype, shape=x.shape, version=1
     )
+    return x.copy_(y) if inplace else y

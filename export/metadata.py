@@ -111,8 +111,7 @@ def read_metadata(properties: Mapping[str, str], file: str) -> FileMetadata:
     except (KeyError, TypeError, ValueError) as error:
         raise ModelFileError(
             f"{file} does not carry lit-gelu's metadata (lit_gelu.*), so it is not known how its activations were "
-            "lowered. "
-            "Write it with lit_gelu.export.export_onnx."
+            "lowered. Write it with lit_gelu.export.export_onnx."
         ) from error
 
 

@@ -18,7 +18,7 @@ from lit_gelu.export.inputs import take_apart
 from lit_gelu.export.metadata import read_metadata
 from lit_gelu.export.parity_compare import References, compare, mismatches, sweeps
 from lit_gelu.export.parity_inputs import families
-from lit_gelu.export.parity_report import ParityReport
+from lit_gelu.export.parity_report import ParityReport, ParityRow
 from lit_gelu.export.runtime import CPU, OnnxPredictor, Provider, default_providers, provider_name
 from lit_gelu.export.saving import census
 
@@ -95,13 +95,14 @@ def check_parity(
     call = take_apart(model, _sample(model, input_sample, predictor))
     if list(call.names) != predictor.input_names:
         raise ModelInputError(
-            f"The file's inputs are {', '.join(predictor.input_names)}, the sample gives {', '.join(call.names)}. "
-            "Give the sample that the file was exported with."
+            f"The file's inputs are {', '.join(predictor.input_names)}, the sample gives {', '.join(call.names)}. Give "
+            "the sample that the file was exported with."
         )
     references = References(model, call, metadata.approximate, registry)
     notes += references.notes + mismatches(references.float32, metadata, registry)
     inputs = families(call, data, model, seed)
     rows = [row for family in inputs for row in compare(family, predictor, references, tolerance)]
+    notes += _unresolved(rows, tolerance)
     rows += sweeps(references.float32, metadata, tolerance, predictor, registry)
     report = ParityReport(
         path=os.fspath(path),
@@ -151,6 +152,17 @@ def _sample(model: nn.Module, input_sample: Any, predictor: OnnxPredictor) -> An
             )
         made[value.name] = torch.randn(shape, generator=generator)
     return made
+
+
+def _unresolved(rows: list[ParityRow], tolerance: float) -> list[str]:
+    """Say so if all outputs are so small that an absolute tolerance shows little."""
+    scale = max(row.scale for row in rows if not row.extreme)
+    if scale >= 100 * tolerance:
+        return []
+    return [
+        f"outputs are at most {scale:.1e}, so an absolute tolerance of {tolerance:.0e} shows little: give a smaller "
+        "one."
+    ]
 
 
 def _optimized_census(path: Path, predictor: OnnxPredictor) -> Mapping[str, int]:

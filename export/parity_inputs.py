@@ -160,14 +160,13 @@ def _inputs_of(batch: Any, model: nn.Module, call: Call) -> Batch:
     if len(tensors) != len(call.names):
         raise ModelInputError(
             f"A batch of the data gives {len(tensors)} input tensors, {type(model).__name__}.forward takes "
-            f"{len(call.names)}: "
-            f"{', '.join(call.names)}. Give batches that begin with the inputs, or dicts with these names."
+            f"{len(call.names)}: {', '.join(call.names)}. Give batches that begin with the inputs, or dicts with these "
+            "names."
         )
     for name, tensor, sample in zip(call.names, tensors, call.tensors, strict=True):
         if tensor.ndim != sample.ndim or tensor.dtype != sample.dtype:
             raise ModelInputError(
                 f"A batch of the data has {name!r} as {tensor.dtype} of shape {tuple(tensor.shape)}, the sample is "
-                f"{sample.dtype} of shape "
-                f"{tuple(sample.shape)}."
+                f"{sample.dtype} of shape {tuple(sample.shape)}."
             )
     return tuple(tensors)

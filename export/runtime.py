@@ -97,8 +97,7 @@ def open_session(
     if session.get_providers()[0] != names[0]:
         raise ProviderError(
             f"{names[0]} was asked for, but onnxruntime fell back to {session.get_providers()[0]}: the provider's "
-            "libraries cannot be "
-            "loaded, there is no device, or one of its options is misspelt. Mend that, or pass "
+            "libraries cannot be loaded, there is no device, or one of its options is misspelt. Mend that, or pass "
             "providers=['CPUExecutionProvider']."
         )
     return session

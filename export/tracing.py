@@ -152,6 +152,5 @@ def _require_dynamic(model: ir.Model, flat: FlatModule, trial: Trial) -> None:
         raise ExportError(
             f"The batch of {', '.join(map(str, fixed))} is fixed at the sample's {rows} rows: "
             f"{type(flat.model).__name__}.forward turns the batch size into a Python number. Use x.shape[0] as it is "
-            "(no "
-            "int(), no list of it), x.flatten(1) or x.reshape(-1, ...), and make no buffer of that size."
+            "(no int(), no list of it), x.flatten(1) or x.reshape(-1, ...), and make no buffer of that size."
         )

@@ -161,6 +161,24 @@ def test_gelu_primitives_stand_in_the_order_that_onnxruntime_fuses(tmp_path):
     assert report.optimized_census == {"Gemm": 2, "Gelu": 1}
 
 
+class UsesInPlace(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear, self.act = nn.Linear(4, 4), nn.SiLU(inplace=True)
+
+    def forward(self, x):
+        hidden = self.linear(x)
+        self.act(hidden)  # what it returns is not used
+        return hidden
+
+
+def test_an_in_place_activation_changes_its_input(tmp_path):
+    path, model = tmp_path / "inplace.onnx", UsesInPlace()
+    report = export_onnx(model, path, torch.zeros(2, 4), lowering="contrib")
+    assert dict(report.census) == {"Gemm": 1, "com.microsoft::QuickGelu": 1}
+    assert check_parity(model, path).passed
+
+
 class SharesHalf(nn.Module):
     def __init__(self):
         super().__init__()

@@ -210,6 +210,20 @@ def test_without_a_sample_one_is_made_from_the_file(exported):
     assert check_parity(net, path).passed
 
 
+def test_outputs_too_small_for_an_absolute_tolerance_are_noted(tmp_path):
+    net, path = nn.Sequential(nn.GELU(), nn.Linear(6, 2, bias=False)), tmp_path / "net.onnx"
+    with torch.no_grad():
+        net[1].weight.mul_(1e-6)
+    export_onnx(net, path, SAMPLE)
+    assert any("shows little" in note for note in check_parity(net, path).notes)
+    assert not check_parity(gelu_net(), _exported(gelu_net(), tmp_path)).notes
+
+
+def _exported(net, folder):
+    export_onnx(net, folder / "other.onnx", SAMPLE)
+    return folder / "other.onnx"
+
+
 class Tokens(nn.Module):
     def __init__(self):
         super().__init__()
