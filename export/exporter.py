@@ -15,13 +15,14 @@ from lit_gelu import activations, surgery
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.export.copying import evaluation_copy
 from lit_gelu.export.errors import ExportOptionError
-from lit_gelu.export.inputs import FlatModule, sample_of, take_apart, trial_run
+from lit_gelu.export.inputs import FlatModule, sample_of, take_apart
 from lit_gelu.export.lowering_pass import LoweredSite, lower
 from lit_gelu.export.markers import mark
 from lit_gelu.export.metadata import FileMetadata, SiteRecord, strip_origin, versions
 from lit_gelu.export.options import ExportOptions, checked_options
 from lit_gelu.export.saving import census, save_model
 from lit_gelu.export.tracing import trace
+from lit_gelu.export.trial import trial_run
 
 
 @dataclass(frozen=True)

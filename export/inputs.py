@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from lit_gelu.export.errors import ExportError, ModelInputError
+from lit_gelu.export.errors import ModelInputError
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ def take_apart(model: nn.Module, sample: Any) -> Call:
         raise ModelInputError(
             "The input sample needs a tensor whose first dimension is the batch, with at least one row."
         )
-    names = _unique([_name(paths[i][0], list(signature.parameters)) for i in positions])
+    names = unique_names([_name(paths[i][0], list(signature.parameters)) for i in positions])
     leaves = tuple(None if i in positions else leaf for i, (_, leaf) in enumerate(paths))
     return Call(tuple(names), tensors, leaves, structure, positions)
 
@@ -166,8 +166,19 @@ def _key(entry: Any) -> Any:
     return getattr(entry, "key", getattr(entry, "idx", getattr(entry, "name", "")))
 
 
-def _unique(names: list[str]) -> list[str]:
-    """Number names that occur twice."""
+def unique_names(names: list[str]) -> list[str]:
+    """Number names that occur twice.
+
+    Args:
+        names: Names.
+
+    Returns:
+        As many names, all different.
+
+    Example:
+        >>> unique_names(["x", "y", "x"])
+        ['x', 'y', 'x_2']
+    """
     seen: dict[str, int] = {}
     result = []
     for name in names:
@@ -228,76 +239,3 @@ def named_outputs(output: Any) -> list[tuple[str, Tensor]]:
             name = "_".join(str(_key(entry)) for entry in path)
             pairs.append((f"output_{name}" if name[:1].isdigit() else name, leaf))
     return pairs
-
-
-@dataclass(frozen=True)
-class Trial:
-    """A run of the module in PyTorch.
-
-    Args:
-        tensors: The inputs: at least two rows.
-        names: Names of the outputs, none of them an input's.
-        outputs: The outputs.
-    """
-
-    tensors: tuple[Tensor, ...]
-    names: tuple[str, ...]
-    outputs: tuple[Tensor, ...]
-
-
-@torch.no_grad()
-def trial_run(flat: FlatModule) -> Trial:
-    """Run the module twice in PyTorch: its errors are reported as the user's, and it must repeat itself.
-
-    The sample is brought to at least two rows. With one row, ``if x.shape[0] == 1`` and broadcasting of size-1
-    dimensions would be decided for one row, in a graph that says it takes any number.
-
-    Args:
-        flat: The evaluation-mode copy and its sample call.
-
-    Returns:
-        The inputs and outputs.
-
-    Raises:
-        ModelInputError: If ``forward`` fails on the sample.
-        ExportError: If two runs differ, or there is no tensor in the output.
-    """
-    model, call = type(flat.model).__name__, flat.call
-    tensors = call.resized(max(2, call.batch_size))
-    args, kwargs = call.arguments(tensors)
-    with torch.random.fork_rng(devices=[]):
-        try:
-            first, second = named_outputs(flat.model(*args, **kwargs)), named_outputs(flat.model(*args, **kwargs))
-        except Exception as error:
-            shapes = ", ".join(
-                f"{name} {tuple(t.shape)} {t.dtype}" for name, t in zip(call.names, tensors, strict=True)
-            )
-            raise ModelInputError(f"{model}.forward fails on the input sample ({shapes}): {error}") from error
-    if not first:
-        raise ExportError(f"{model}.forward returns no tensor, so there is nothing to export.")
-    differing = [name for (name, a), (_, b) in zip(first, second, strict=True) if not _same(a, b)]
-    if differing:
-        raise ExportError(random_message(model, ", ".join(differing)))
-    names = (name if name not in call.names else f"output_{name}" for name, _ in first)
-    return Trial(tensors, tuple(_unique(list(names))), tuple(tensor for _, tensor in first))
-
-
-def random_message(model: str, where: str) -> str:
-    """Return the message for a module that is random in evaluation mode.
-
-    Args:
-        model: Its class.
-        where: The outputs or operators that show it.
-
-    Returns:
-        The message.
-    """
-    return (
-        f"{model} draws random numbers in evaluation mode ({where}), so no file can compute what it computes. Let "
-        "forward do so only where self.training is true."
-    )
-
-
-def _same(first: Tensor, second: Tensor) -> bool:
-    """Return whether two results agree; the tolerance is for kernels that add in another order each time."""
-    return first.shape == second.shape and torch.allclose(first, second, rtol=1e-4, atol=1e-6, equal_nan=True)

@@ -11,7 +11,8 @@ import onnx_ir as ir
 import torch
 
 from lit_gelu.export.errors import ExportError
-from lit_gelu.export.inputs import SCOPE, FlatModule, Trial, random_message
+from lit_gelu.export.inputs import SCOPE, FlatModule
+from lit_gelu.export.trial import Trial, random_message
 
 BATCH = "batch"
 _RANDOM = frozenset({
