@@ -19,7 +19,7 @@ class TestGaussianGelu(ActivationContract):
     ("mu", "lowest", "minimum"), [(-1.0, -1.13173599, -0.50656113), (1.0, -0.51290922, -0.03341673)]
 )
 def test_minimum(mu, lowest, minimum):
-    """CURVATURE.md 6.2: x*/sigma and min/sigma for mu/sigma = -1 and 1."""
+    """x* / sigma and min/sigma for mu/sigma = -1 and 1."""
     sigma = 2.5
     x = torch.tensor([lowest * sigma], dtype=torch.float64)
     assert gaussian_gelu(x, mu * sigma, sigma).item() == pytest.approx(minimum * sigma, abs=1e-7)
@@ -28,7 +28,7 @@ def test_minimum(mu, lowest, minimum):
 
 @pytest.mark.parametrize("mu", [-1.0, 0.0, 0.7])
 def test_inflections(mu):
-    """CURVATURE.md 6.2: u = (-c +- sqrt(c**2 + 8)) / 2 with c = mu / sigma."""
+    """u = (-c +- sqrt(c**2 + 8)) / 2 with c = mu / sigma."""
     sigma = 0.5
     c = mu / sigma
     u = torch.tensor([(-c + sign * math.sqrt(c * c + 8)) / 2 for sign in (-1, 1)], dtype=torch.float64)

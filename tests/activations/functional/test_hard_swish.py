@@ -13,7 +13,7 @@ class TestHardSwish(ActivationContract):
 
 
 def test_minimum_and_slopes():
-    """CURVATURE.md 6.2: the minimum is -0.375 at -1.5; f' reaches -1/2 and 3/2 at the kinks, from inside."""
+    """the minimum is -0.375 at -1.5; f' reaches -1/2 and 3/2 at the kinks, from inside."""
     x = torch.tensor([-1.5, -2.999999999, 2.999999999], dtype=torch.float64)
     assert hard_swish(x)[0].item() == -0.375
     torch.testing.assert_close(hard_swish_derivative(x), torch.tensor([0.0, -0.5, 1.5]).double(), rtol=0, atol=1e-9)

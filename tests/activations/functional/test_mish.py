@@ -14,7 +14,7 @@ class TestMish(ActivationContract):
 
 
 def test_extrema_and_inflections():
-    """CURVATURE.md 6.2."""
+    """Solved with mpmath at 30 digits."""
     x = torch.tensor([-1.1924312145155, -2.25637639636, 1.49057117949], dtype=torch.float64)
     assert mish(x)[0].item() == pytest.approx(-0.30884341301725, abs=1e-13)
     first = mish_derivative(x)
