@@ -8,11 +8,40 @@ from torch import nn
 
 
 @contextmanager
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Switch a model to evaluation, and on leaving back to exactly the mode that each of its modules had.
+
+    The flags are kept one by one: ``model.train()`` afterwards would also turn what was frozen in evaluation mode.
+
+    Args:
+        model: Any module.
+
+    Yields:
+        Nothing.
+
+    Example:
+        >>> model = nn.Sequential(nn.Dropout(), nn.Dropout().eval())
+        >>> with evaluation_mode(model):
+        ...     [module.training for module in model.modules()]
+        [False, False, False]
+        >>> [module.training for module in model.modules()]
+        [True, True, False]
+    """
+    flags = [(module, module.training) for module in model.modules()]
+    try:
+        for module, _ in flags:
+            module.training = False
+        yield
+    finally:
+        for module, training in flags:
+            module.training = training
+
+
+@contextmanager
 def evaluation_sandbox(model: nn.Module) -> Iterator[None]:
     """Switch a model to evaluation without gradients; on leaving, restore every train/eval flag and every buffer.
 
-    The flags are kept one by one: a model in training may hold parts that are frozen in evaluation. Random number
-    generators are the caller's matter, since Python's and numpy's are among them.
+    Random number generators are the caller's matter, since Python's and numpy's are among them.
 
     Args:
         model: The model.
@@ -29,19 +58,15 @@ def evaluation_sandbox(model: nn.Module) -> Iterator[None]:
         >>> [module.training for module in model.modules()]
         [True, True, False]
     """
-    flags = [(module, module.training) for module in model.modules()]
     buffers = [
         (module, name, buffer, None if buffer is None else buffer.clone())
         for module in model.modules()
         for name, buffer in module._buffers.items()
     ]
     try:
-        model.eval()
-        with torch.no_grad():
+        with evaluation_mode(model), torch.no_grad():
             yield
     finally:
-        for module, training in flags:
-            module.training = training
         with torch.no_grad():
             for module, name, buffer, content in buffers:
                 if buffer is not None and content is not None:

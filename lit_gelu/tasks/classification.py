@@ -12,8 +12,9 @@ from torchmetrics import MeanMetric
 from lit_gelu import activations
 from lit_gelu.activations.errors import OpaqueActivationError
 from lit_gelu.callbacks import ActivationSwap
+from lit_gelu.curvature.sandbox import evaluation_mode
 from lit_gelu.tasks.activation_record import record_activations, restore_activations
-from lit_gelu.tasks.noise import adds_noise, evaluation_mode
+from lit_gelu.tasks.noise import adds_noise
 
 Batch = tuple[Tensor, Tensor]
 CHECKPOINT_KEY = "lit_gelu_activations"

@@ -1,7 +1,4 @@
-"""Noise that a net adds in training: which modules do, and how to measure without it."""
-
-from collections.abc import Iterator
-from contextlib import contextmanager
+"""Noise that a net adds in training: which modules do."""
 
 from torch import nn
 
@@ -37,33 +34,3 @@ def adds_noise(module: nn.Module, registry: ActivationRegistry) -> bool:
         return module.p > 0
     entry = registry.entry_of(module)
     return entry is not None and entry.facts_for(registry.spec_of(module).arguments).stochastic
-
-
-@contextmanager
-def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Turn ``model`` to evaluation mode, and back to exactly the mode that each of its modules had.
-
-    The flags are set one by one: ``model.train()`` afterwards would also turn what the caller had in evaluation mode.
-
-    Args:
-        model: Any module.
-
-    Yields:
-        Nothing.
-
-    Example:
-        >>> model = nn.Sequential(nn.Dropout(), nn.Dropout().eval())
-        >>> with evaluation_mode(model):
-        ...     [module.training for module in model.modules()]
-        [False, False, False]
-        >>> [module.training for module in model.modules()]
-        [True, True, False]
-    """
-    modes = [(module, module.training) for module in model.modules()]
-    try:
-        for module, _ in modes:
-            module.training = False
-        yield
-    finally:
-        for module, mode in modes:
-            module.training = mode

@@ -13,8 +13,8 @@ from torch import nn
 from torch.nn import functional
 
 from lit_gelu import activations
+from lit_gelu.curvature.sandbox import evaluation_mode
 from lit_gelu.tasks import MNISTClassifier
-from lit_gelu.tasks.noise import evaluation_mode
 
 
 @pytest.mark.parametrize("stage", ["val", "test"])
