@@ -21,3 +21,7 @@ class DuplicateActivationError(LitGeluError, ValueError):
 
 class OpaqueActivationError(LitGeluError, ValueError):
     """Something never registered, asked for where only a registered name can be written down and built again."""
+
+
+class NoGaussianMomentsError(ActivationArgumentError):
+    """An activation whose expectations over normal pre-activations, or the gains made of them, do not exist."""

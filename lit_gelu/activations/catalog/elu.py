@@ -9,10 +9,8 @@ from torch.nn import functional as F  # noqa: N812 - the name that torch's own d
 from lit_gelu.activations import functional
 from lit_gelu.activations.catalog._package import INPLACE, REGISTERED_BY
 from lit_gelu.activations.entry import ActivationEntry, ModuleForm, ReadAttributes
+from lit_gelu.activations.functional.elu import SELU_ALPHA, SELU_SCALE
 from lit_gelu.activations.info import ActivationFacts
-
-SELU_ALPHA = 1.6732632423543772848170429916717
-SELU_SCALE = 1.0507009873554804934193349852946
 
 
 def _elu_facts(alpha: float = 1.0, **_: Any) -> ActivationFacts:

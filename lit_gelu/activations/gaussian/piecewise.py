@@ -1,0 +1,173 @@
+"""Closed forms for functions made of pieces ``sum c x^k exp(r x)``: the ReLU and ELU kin, hard sigmoid, hard Swish."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise, product
+
+import torch
+from torch import Tensor
+
+from lit_gelu.activations.functional.elu import SELU_ALPHA, SELU_SCALE
+from lit_gelu.activations.gaussian.moments import GaussianMoments, kink_mass
+from lit_gelu.activations.gaussian.normal import interval_moments
+
+
+@dataclass(frozen=True)
+class Term:
+    """``coefficient x^power exp(rate x)``.
+
+    Args:
+        coefficient: The factor.
+        power: The power of x.
+        rate: The rate of the exponential.
+    """
+
+    coefficient: float
+    power: int = 0
+    rate: float = 0.0
+
+    def __mul__(self, other: "Term") -> "Term":
+        return Term(self.coefficient * other.coefficient, self.power + other.power, self.rate + other.rate)
+
+    def derivative(self) -> tuple["Term", ...]:
+        """Return the terms of the derivative.
+
+        Returns:
+            Those that are not 0.
+        """
+        terms = (
+            Term(self.coefficient * self.power, self.power - 1, self.rate),
+            Term(self.coefficient * self.rate, self.power, self.rate),
+        )
+        return tuple(term for term in terms if term.coefficient != 0.0)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What the function is between two bounds.
+
+    Args:
+        low: Where it begins.
+        high: Where it ends.
+        terms: Its terms; none for 0.
+    """
+
+    low: float
+    high: float
+    terms: tuple[Term, ...] = ()
+
+    def derivative(self) -> "Piece":
+        """Return the piece of the derivative.
+
+        Returns:
+            With the same bounds.
+        """
+        return Piece(self.low, self.high, tuple(t for term in self.terms for t in term.derivative()))
+
+    def squared(self) -> "Piece":
+        """Return the square.
+
+        Returns:
+            With the same bounds.
+        """
+        return Piece(self.low, self.high, tuple(a * b for a, b in product(self.terms, self.terms)))
+
+    def at(self, x: float) -> float:
+        """Return the value at one place.
+
+        Args:
+            x: The place.
+
+        Returns:
+            The sum of the terms.
+        """
+        return math.fsum(t.coefficient * x**t.power * math.exp(t.rate * x) for t in self.terms)
+
+    def expectation(self, mean: Tensor, std: Tensor) -> Tensor:
+        """Return ``E[piece(x) 1(low < x < high)]``.
+
+        Args:
+            mean: Of x, float64.
+            std: Of x.
+
+        Returns:
+            A tensor of the broadcast shape.
+        """
+        total = torch.zeros_like(mean + std)
+        for term in self.terms:
+            moments = interval_moments(mean, std, self.low, self.high, term.power, term.rate)
+            total = total + term.coefficient * moments[term.power]
+        return total
+
+
+INF = math.inf
+LINE = (Term(1.0, 1),)
+
+
+def _two_sided(slope: float) -> tuple[Piece, ...]:
+    return Piece(-INF, 0.0, (Term(slope, 1),)), Piece(0.0, INF, LINE)
+
+
+def _exponential(alpha: float, rate: float = 1.0, scale: float = 1.0) -> tuple[Piece, ...]:
+    left = (Term(scale * alpha, 0, rate), Term(-scale * alpha))
+    return Piece(-INF, 0.0, left), Piece(0.0, INF, (Term(scale, 1),))
+
+
+PIECES: Mapping[str, Callable[..., tuple[Piece, ...]]] = {
+    "identity": lambda: (Piece(-INF, INF, LINE),),
+    "relu": lambda: _two_sided(0.0),
+    "leaky_relu": lambda negative_slope=0.01: _two_sided(negative_slope),
+    "prelu": lambda num_parameters=1, init=0.25: _two_sided(init),  # noqa: ARG005 - one slope at the start
+    "relu6": lambda: (Piece(-INF, 0.0), Piece(0.0, 6.0, LINE), Piece(6.0, INF, (Term(6.0),))),
+    "relu2": lambda: (Piece(-INF, 0.0), Piece(0.0, INF, (Term(1.0, 2),))),
+    "elu": lambda alpha=1.0: _exponential(alpha),
+    "celu": lambda alpha=1.0: _exponential(alpha, 1.0 / alpha),
+    "selu": lambda: _exponential(SELU_ALPHA, scale=SELU_SCALE),
+    "hard_sigmoid": lambda: (
+        Piece(-INF, -3.0),
+        Piece(-3.0, 3.0, (Term(1 / 6, 1), Term(0.5))),
+        Piece(3.0, INF, (Term(1.0),)),
+    ),
+    "hard_swish": lambda: (
+        Piece(-INF, -3.0),
+        Piece(-3.0, 3.0, (Term(1 / 6, 2), Term(0.5, 1))),
+        Piece(3.0, INF, LINE),
+    ),
+}
+"""The pieces of each activation, called with the arguments of its spec (``inplace`` left out)."""
+
+
+def piecewise_moments(pieces: Sequence[Piece], mean: Tensor, std: Tensor) -> GaussianMoments:
+    """Return the moments of a function made of pieces, in closed form: each is a sum of truncated moments.
+
+    Args:
+        pieces: From left to right; ``f''`` has one sign within each.
+        mean: Of the pre-activations, float64.
+        std: Their standard deviation.
+
+    Returns:
+        The moments.
+
+    Example:
+        >>> mean, std = torch.zeros((), dtype=torch.float64), torch.ones((), dtype=torch.float64)
+        >>> moments = piecewise_moments(PIECES["relu"](), mean, std)
+        >>> round(moments.value.item(), 8), moments.value_squared.item(), round(moments.kink.item(), 6)
+        (0.39894228, 0.5, 0.398942)
+    """
+    slopes = [piece.derivative() for piece in pieces]
+    bends = [slope.derivative() for slope in slopes]
+
+    def total(parts: Sequence[Piece]) -> Tensor:
+        return torch.stack([part.expectation(mean, std) for part in parts]).sum(0)
+
+    value, value_squared = total(pieces), total([piece.squared() for piece in pieces])
+    return GaussianMoments(
+        value=value,
+        value_squared=value_squared,
+        variance=value_squared - value * value,
+        derivative=total(slopes),
+        derivative_squared=total([slope.squared() for slope in slopes]),
+        abs_second_derivative=torch.stack([bend.expectation(mean, std).abs() for bend in bends]).sum(0),
+        kink=kink_mass(mean, std, [(b.low, b.at(b.low) - a.at(a.high)) for a, b in pairwise(slopes)]),
+    )
