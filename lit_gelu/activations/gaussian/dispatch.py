@@ -51,7 +51,7 @@ def gaussian_moments(
     Example:
         >>> moments = gaussian_moments("silu", mean=0.0, std=torch.tensor([0.5, 1.0]))
         >>> [round(value, 8) for value in moments.derivative_squared.tolist()]
-        [0.29892837, 0.37948235]
+        [0.30030799, 0.37948235]
     """
     registry = registry or _default_registry()
     mean, std = _checked(mean, std)
@@ -64,7 +64,7 @@ def gaussian_moments(
     if closed is None:
         return quadrature_moments(module, mean, std, kinks, registry=registry)
     moments, good = closed
-    means, stds = torch.broadcast_tensors(mean, std)
+    means, stds = mean + torch.zeros_like(std), std + torch.zeros_like(mean)
     rest = quadrature_moments(module, means[~good], stds[~good], kinks, registry=registry)
     joined = [field.clone() for field in moments.fields]
     for field, values in zip(joined, rest.fields, strict=True):

@@ -76,7 +76,7 @@ def quadrature_moments(
         >>> round(moments.value_squared.item(), 8), round(moments.abs_second_derivative.item(), 8)
         (0.35577552, 0.35145571)
     """
-    mean, std = torch.broadcast_tensors(mean, std)
+    mean, std = mean + torch.zeros_like(std), std + torch.zeros_like(mean)
 
     def values(x: Tensor) -> Tensor:
         f, slope, bend = (derivative(module, x, order, registry=registry).detach() for order in (0, 1, 2))
@@ -89,8 +89,8 @@ def quadrature_moments(
         f, f_squared, *others = (at_nodes @ weights).unbind()
         variance = ((at_nodes[0] - f).square() @ weights).clamp(min=0.0)
         rows.append(torch.stack([f, f_squared, variance, *others]))
-    columns = torch.stack(rows).reshape(*mean.shape, -1).unbind(-1) if rows else [mean] * 6
-    return GaussianMoments(*columns, kink=kink_mass(mean, std, kinks))
+    columns = torch.stack(rows).reshape(*mean.shape, -1).unbind(-1) if rows else (mean,) * 6
+    return GaussianMoments(*(*columns, kink_mass(mean, std, kinks)))
 
 
 def kink_mass(mean: Tensor, std: Tensor, kinks: Sequence[tuple[float, float]]) -> Tensor:

@@ -49,7 +49,6 @@ def owens_t(h: Tensor, a: Tensor) -> Tensor:
         >>> owens_t(torch.tensor(0.0), torch.tensor(1.0, dtype=torch.float64))
         tensor(0.1250, dtype=torch.float64)
     """
-    h, a = torch.broadcast_tensors(h, a)
     t = a.unsqueeze(-1) * (_NODES + 1) / 2
     integrand = torch.exp(-0.5 * h.unsqueeze(-1).square() * (1 + t * t)) / (1 + t * t)
     return (integrand * _WEIGHTS).sum(-1) * a / (4 * math.pi)
