@@ -10,7 +10,8 @@ from lit_gelu.activations.errors import (
     OpaqueActivationError,
     UnknownActivationError,
 )
-from lit_gelu.activations.info import ActivationFacts, ActivationInfo
+from lit_gelu.activations.gains import calculate_gain, gain
+from lit_gelu.activations.info import ActivationFacts, ActivationGains, ActivationInfo
 from lit_gelu.activations.registry import ActivationRegistry
 from lit_gelu.activations.spec import ActivationSpec
 
@@ -25,6 +26,7 @@ __all__ = [
     "ActivationArgumentError",
     "ActivationEntry",
     "ActivationFacts",
+    "ActivationGains",
     "ActivationInfo",
     "ActivationRegistry",
     "ActivationSpec",
@@ -32,8 +34,10 @@ __all__ = [
     "DuplicateActivationError",
     "OpaqueActivationError",
     "UnknownActivationError",
+    "calculate_gain",
     "create",
     "functional",
+    "gain",
     "info",
     "list_activations",
     "register",

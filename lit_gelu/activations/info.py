@@ -68,6 +68,8 @@ class ActivationInfo(ActivationFacts, ActivationShape):
 
     Args:
         spec: The activation, in canonical form.
+        gains: For standard normal pre-activations; ``None`` for what is not elementwise, is constant, or has moments
+            that do not exist in float64.
         aliases: Its other names.
         registered_by: The distribution, plugin or module that registered it.
 
@@ -79,5 +81,6 @@ class ActivationInfo(ActivationFacts, ActivationShape):
     """
 
     spec: ActivationSpec
+    gains: ActivationGains | None = None
     aliases: tuple[str, ...] = ()
     registered_by: str = ""

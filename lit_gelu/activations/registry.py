@@ -14,8 +14,14 @@ from torch import Tensor, nn
 from lit_gelu.activations import plugins, resolution
 from lit_gelu.activations.analysis import shape_of
 from lit_gelu.activations.entry import ActivationEntry, entry_for
-from lit_gelu.activations.errors import ActivationSpecError, DuplicateActivationError, UnknownActivationError
-from lit_gelu.activations.info import ActivationFacts, ActivationInfo
+from lit_gelu.activations.errors import (
+    ActivationSpecError,
+    DuplicateActivationError,
+    NoGaussianMomentsError,
+    UnknownActivationError,
+)
+from lit_gelu.activations.gains import gains
+from lit_gelu.activations.info import ActivationFacts, ActivationGains, ActivationInfo
 from lit_gelu.activations.modules.function import FunctionActivation
 from lit_gelu.activations.spec import ActivationSpec
 
@@ -240,11 +246,18 @@ class ActivationRegistry:
         names = [name for row in presets for name in (row.name, *row.aliases)]
         return ActivationInfo(
             spec=canonical,
+            gains=self._gains(canonical) if facts.elementwise else None,
             aliases=tuple(names) or entry.aliases,
             registered_by=entry.registered_by,
             **vars(facts),
             **shape,
         )
+
+    def _gains(self, spec: ActivationSpec) -> ActivationGains | None:
+        try:
+            return gains(spec, registry=self)
+        except NoGaussianMomentsError:
+            return None  # that there are none is what is known of it
 
     def entry(self, name: str) -> ActivationEntry:
         """Return the row of a name or alias.
