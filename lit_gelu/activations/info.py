@@ -59,6 +59,21 @@ class ActivationShape:
     inflections: tuple[float, ...] = ()
 
 
+@dataclass(frozen=True)
+class ActivationGains:
+    """The gains of an activation for standard normal pre-activations; see `lit_gelu.activations.gain`.
+
+    Args:
+        forward: ``1 / sqrt(E f^2)``.
+        variance: ``1 / sqrt(E f^2 - (E f)^2)``.
+        backward: ``1 / sqrt(E f'^2)``.
+    """
+
+    forward: float
+    variance: float
+    backward: float
+
+
 @dataclass(frozen=True, kw_only=True)
 class ActivationInfo(ActivationFacts, ActivationShape):
     """Everything the registry knows of one activation with given arguments.
