@@ -31,6 +31,7 @@ Notes on single rows:
   last bit.
 * ``log_sigmoid`` is ``-Softplus(-x)``. torch's own export, ``Log(Sigmoid(x))``, is -inf below x = -17 in onnxruntime,
   whose Sigmoid reaches 0 there.
+* ``sqrt_softplus`` has no primitives: where ``Log(1 + e)`` has lost e, its root is still 2e-4.
 * ELU, SELU and CELU's primitives subtract 1 from an exponential, so their relative error grows near 0 (the absolute
   error stays below one unit in the last place of 1); so does that of onnxruntime's own kernels.
 """
@@ -176,6 +177,18 @@ TABLE: Mapping[str, Row] = {
     "log_sigmoid": Row(
         native="Neg(Softplus(Neg(x)))",
         primitives="Sub(Min(x, 0.0), Log(Add(Exp(Neg(Abs(x))), 1.0)))",
+    ),
+    "hard_mish": Row(native="Mul(Mul(x, 0.5), Clip(Add(x, 2.0), 0.0, 2.0))"),
+    "clipped_gelu": Row(
+        native="Clip(Gelu(x, approximate='none'), min, max)",
+        primitives="Clip(Mul(Mul(x, 0.5), Add(Erf(Div(x, SQRT_2)), 1.0)), min, max)",
+        contrib="Clip(microsoft.Gelu(x), min, max)",
+    ),
+    "mega_laplace": Row(native="Mul(Add(Erf(Div(Sub(x, mu), sigma * SQRT_2)), 1.0), 0.5)"),
+    "sqrt_softplus": Row(native="Sqrt(Softplus(x))"),
+    "xielu": Row(
+        native="r = Relu(x); l = Min(x, 0.0); Add(Mul(Add(Mul(r, alpha_p), beta), r), "
+        "Add(Mul(Sub(Sub(Exp(l), 1.0), l), alpha_n), Mul(l, beta)))",
     ),
 }
 

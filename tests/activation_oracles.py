@@ -132,6 +132,33 @@ BOUNDED = ((0.0, 1.0), (0.0, 0.0), (0.0, 0.0))
 MIRRORED = ((-INF, 0.0), (1.0, 0.0), (0.0, 0.0))
 
 CASES = (
+def _clipped_gelu(t: Taylor, **bounds: float) -> Taylor:
+    value, lower, upper = _gelu(t), bounds["min"], bounds["max"]
+    return value if lower <= value.value <= upper else Taylor.constant(lower if value.value < lower else upper)
+
+
+def _hard_mish(t: Taylor) -> Taylor:
+    if t.value >= 0:
+        return t
+    return Taylor.constant(0) if t.value <= -2 else t * (t + 2) / 2
+
+
+def _mega_laplace(t: Taylor, mu: float = 0.707107, sigma: float = 0.282095) -> Taylor:
+    return normal_cdf((t - mu) / sigma)
+
+
+def _sqrt_softplus(t: Taylor) -> Taylor:
+    value = _softplus(t)
+    root = [mpmath.sqrt(value.value)]
+    for k in range(1, len(value.c)):
+        root.append((value.c[k] - sum(root[j] * root[k - j] for j in range(1, k))) / (2 * root[0]))
+    return Taylor(root)
+
+
+def _xielu(t: Taylor, alpha_p: float = 0.8, alpha_n: float = 0.8, beta: float = 0.5) -> Taylor:
+    return alpha_p * t * t + beta * t if t.value > 0 else alpha_n * (expm1(t) - t) + beta * t
+
+
     ActivationCase("identity", lambda t: t, limits=_leaky_limits(1.0)),
     ActivationCase("relu", lambda t: t if t.value > 0 else ZERO),
     ActivationCase(
@@ -214,6 +241,39 @@ def sample_points(case: ActivationCase, dtype: torch.dtype, count: int, seed: in
     values += [random_numbers.uniform(low, high) for _ in range(count)]
     values += [
         random_numbers.choice((-1, 1)) * 10 ** random_numbers.uniform(smallest, largest - 1e-9) for _ in range(count)
+    ActivationCase("hard_mish", _hard_mish, points=(-2.0, -1.0)),
+    ActivationCase(
+        "clipped_gelu",
+        _clipped_gelu,
+        {"min": -0.125, "max": 6.0},
+        points=(-0.75, 6.0),
+        limits=((0.0, 6.0), (0.0, 0.0), (0.0, 0.0)),
+    ),
+    ActivationCase(
+        "mega_laplace",
+        _mega_laplace,
+        {"mu": 0.707107, "sigma": 0.282095},
+        (0.707107, 0.425012, 0.989202),
+        (-10.18, -7.75),
+        ("mu",),
+        limits=BOUNDED,
+    ),
+    ActivationCase(
+        "sqrt_softplus",
+        _sqrt_softplus,
+        points=(-40.0,),
+        tail=(-1490.4, -30.0),
+        limits=((0.0, INF), (0.0, 0.0), (0.0, 0.0)),
+    ),
+    # beta - alpha_n is rounded, which moves beta.
+    ActivationCase(
+        "xielu",
+        _xielu,
+        {"alpha_p": 0.8, "alpha_n": 0.8, "beta": 0.5},
+        (-0.98,),
+        conditioned_on=("beta",),
+        limits=((INF, INF), (0.5 - 0.8, INF), (0.0, 1.6)),
+    ),
     ]
     values += [sign * x for sign in (-1, 1) for x in (1e-8, 1e-300, 1.0, 30.0, 1e3, 1e20, 1e300, info.max, info.tiny)]
     values += [

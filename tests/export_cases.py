@@ -63,6 +63,11 @@ CASES = [
         [],
     ),
     Case("log_sigmoid", ["Neg", "Softplus", "Neg"], ["Min", "Abs", "Neg", "Exp", "Add", "Log", "Sub"], []),
+    Case("hard_mish", ["Mul", "Add", "Clip", "Mul"], [], []),
+    Case("clipped_gelu(min=-0.1, max=4.0)", ["Gelu", "Clip"], [*GELU_ERF, "Clip"], ["com.microsoft::Gelu", "Clip"]),
+    Case("mega_laplace", ["Sub", "Div", "Erf", "Add", "Mul"], [], []),
+    Case("sqrt_softplus", ["Softplus", "Sqrt"], [], []),
+    Case("xielu", ["Relu", "Min", "Mul", "Add", "Mul", "Exp", "Sub", "Sub", "Mul", "Mul", "Add", "Add"], [], []),
 ]  # fmt: skip
 
 

@@ -1,17 +1,22 @@
 """The activations of this package: one file a family, named as in ``functional/`` and ``modules/``."""
 
 from lit_gelu.activations.catalog import (
+    clipped_gelu,
     elu,
     gaussian_gelu,
     gelu,
     hard_swish,
+    hard_mish,
     mish,
+    mega_laplace,
     piecewise_linear,
     sigmoid,
     softplus,
     squared_relu,
+    sqrt_softplus,
     swish,
     zero_identity_map,
+    xielu,
 )
 
 ENTRIES = (
@@ -28,4 +33,9 @@ ENTRIES = (
     *softplus.ENTRIES,
 )
 
+    *clipped_gelu.ENTRIES,
+    *hard_mish.ENTRIES,
+    *mega_laplace.ENTRIES,
+    *sqrt_softplus.ENTRIES,
+    *xielu.ENTRIES,
 __all__ = ["ENTRIES"]

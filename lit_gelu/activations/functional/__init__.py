@@ -6,12 +6,15 @@ of order 1 or 2 with respect to ``x``. They are the reference for values: accura
 ``torch.compile`` go through them.
 """
 
+from lit_gelu.activations.functional.clipped_gelu import clipped_gelu, clipped_gelu_derivative
 from lit_gelu.activations.functional.dispatch import derivative
 from lit_gelu.activations.functional.elu import celu, celu_derivative, elu, elu_derivative, selu, selu_derivative
 from lit_gelu.activations.functional.gaussian_gelu import gaussian_gelu, gaussian_gelu_derivative
 from lit_gelu.activations.functional.gelu import gelu, gelu_derivative
 from lit_gelu.activations.functional.hard_swish import hard_swish, hard_swish_derivative
+from lit_gelu.activations.functional.hard_mish import hard_mish, hard_mish_derivative
 from lit_gelu.activations.functional.mish import mish, mish_derivative
+from lit_gelu.activations.functional.mega_laplace import mega_laplace, mega_laplace_derivative
 from lit_gelu.activations.functional.piecewise_linear import (
     identity,
     identity_derivative,
@@ -34,8 +37,10 @@ from lit_gelu.activations.functional.sigmoid import (
 )
 from lit_gelu.activations.functional.softplus import log_sigmoid, log_sigmoid_derivative, softplus, softplus_derivative
 from lit_gelu.activations.functional.squared_relu import relu2, relu2_derivative
+from lit_gelu.activations.functional.sqrt_softplus import sqrt_softplus, sqrt_softplus_derivative
 from lit_gelu.activations.functional.swish import silu, silu_derivative, swish, swish_derivative
 from lit_gelu.activations.functional.zero_identity_map import zero_identity_map, zero_identity_map_derivative
+from lit_gelu.activations.functional.xielu import xielu, xielu_derivative
 
 __all__ = [
     "celu",
@@ -43,6 +48,8 @@ __all__ = [
     "derivative",
     "elu",
     "elu_derivative",
+    "clipped_gelu",
+    "clipped_gelu_derivative",
     "gaussian_gelu",
     "gaussian_gelu_derivative",
     "gelu",
@@ -50,6 +57,8 @@ __all__ = [
     "hard_sigmoid",
     "hard_sigmoid_derivative",
     "hard_swish",
+    "hard_mish",
+    "hard_mish_derivative",
     "hard_swish_derivative",
     "identity",
     "identity_derivative",
@@ -60,6 +69,8 @@ __all__ = [
     "mish",
     "mish_derivative",
     "prelu",
+    "mega_laplace",
+    "mega_laplace_derivative",
     "prelu_derivative",
     "relu",
     "relu2",
@@ -78,7 +89,11 @@ __all__ = [
     "swish",
     "swish_derivative",
     "tanh",
+    "sqrt_softplus",
+    "sqrt_softplus_derivative",
     "tanh_derivative",
     "zero_identity_map",
     "zero_identity_map_derivative",
 ]
+    "xielu",
+    "xielu_derivative",

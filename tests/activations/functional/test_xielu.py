@@ -1,0 +1,40 @@
+"""xIELU."""
+
+import pytest
+import torch
+from activation_contract import ActivationContract
+from activation_oracles import cases_of
+
+from lit_gelu import activations
+from lit_gelu.activations.errors import ActivationArgumentError
+from lit_gelu.activations.functional import xielu_derivative
+
+
+class TestXielu(ActivationContract):
+    cases = cases_of("xielu")
+
+
+def test_it_is_an_integral_of_elu():
+    """Huang and Schlag 2024: f' is ELU(alpha_n) shifted by beta on the left, and a line on the right."""
+    x = torch.linspace(-8, 0, 100, dtype=torch.float64)
+    torch.testing.assert_close(xielu_derivative(x), torch.nn.functional.elu(x, 0.8) + 0.5)
+
+
+def test_learned_coefficients_stay_in_their_ranges_and_come_back():
+    module = activations.create("xielu(alpha_p=1.5, alpha_n=2.0)")
+    with torch.no_grad():
+        module.log_p.fill_(-5.0)
+        module.log_n.fill_(-5.0)
+    assert module.alpha_p.item() > 0
+    assert module.alpha_n.item() > module.beta
+    twin = activations.create(str(activations.spec_of(module)))
+    twin.load_state_dict(module.state_dict())
+    x = torch.linspace(-3, 3, 20)
+    assert torch.equal(twin(x), module(x))
+    assert torch.equal(activations.functional.derivative(module, x, 0), module(x))
+
+
+@pytest.mark.parametrize("arguments", [{"alpha_p": 0.0}, {"alpha_n": 0.5}, {"beta": -1.0}])
+def test_numbers_out_of_range_are_refused(arguments):
+    with pytest.raises(ActivationArgumentError, match=next(iter(arguments))):
+        activations.create("xielu", **arguments)
