@@ -1,6 +1,7 @@
 """Activation functions: pure functions, modules, and the registry that names them."""
 
 from lit_gelu.activations import functional
+from lit_gelu.activations.comparison import ActivationComparison, LargestDifference, compare
 from lit_gelu.activations.default import registry
 from lit_gelu.activations.entry import ActivationEntry
 from lit_gelu.activations.errors import (
@@ -24,6 +25,7 @@ spec_of = registry.spec_of
 
 __all__ = [
     "ActivationArgumentError",
+    "ActivationComparison",
     "ActivationEntry",
     "ActivationFacts",
     "ActivationGains",
@@ -32,9 +34,11 @@ __all__ = [
     "ActivationSpec",
     "ActivationSpecError",
     "DuplicateActivationError",
+    "LargestDifference",
     "OpaqueActivationError",
     "UnknownActivationError",
     "calculate_gain",
+    "compare",
     "create",
     "functional",
     "gain",

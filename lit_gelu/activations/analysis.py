@@ -1,26 +1,19 @@
-"""Facts computed from an activation's values: extrema, inflections, range, Lipschitz constant."""
+"""Facts computed from an activation's values: extrema, inflections, range, Lipschitz constant, asymptotes."""
 
-import copy
 import math
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
-from lit_gelu.activations.functional.dispatch import derivative
+from lit_gelu.activations.asymptotes import Asymptote, asymptote_of, grows, tail
 from lit_gelu.activations.info import ActivationShape
+from lit_gelu.activations.sampling import Function, both_sides, sampling_grid, scalar_functions, sign_changes
 
 if TYPE_CHECKING:
     from lit_gelu.activations.registry import ActivationRegistry
 
-Function = Callable[[Tensor], Tensor]
-
-_REACH = 40.0  # beyond this, exp(-x^2/2) and most of what is built from it have settled
-_POINTS = 160_001
-_FAR = 1e8  # where a function that has a finite limit has reached it in float64
-_NOTHING = 1e-9  # |f'| and |f''| below this are an asymptote approached, not a change of direction
-_BISECTIONS = 60
+_NOTHING = 1e-9  # |f'| and |x f''| below this are an asymptote approached, not a change of direction
 
 
 def shape_of(
@@ -28,8 +21,10 @@ def shape_of(
 ) -> ActivationShape:
     """Compute the facts of an elementwise activation from ``f``, ``f'`` and ``f''`` in float64.
 
-    The three are evaluated on a grid over [-40, 40] with step 0.0005, and sign changes are refined by bisection to
-    float64 precision. What is narrower than the step, or lies beyond 40, is not seen.
+    The three are evaluated at every scale from 2^-60 to 2^60 (`lit_gelu.activations.sampling.sampling_grid`), and sign
+    changes are refined by bisection to float64 precision. Not seen is what lies between two points of that grid and
+    leaves ``f'`` the same on both, such as a bump of width 1 at 10,000. What oscillates for ever is judged within
+    [-40, 40].
 
     Args:
         module: The activation; it is not changed.
@@ -39,59 +34,68 @@ def shape_of(
     Returns:
         The facts.
 
+    Raises:
+        ActivationArgumentError: If the module is not elementwise, or its channels differ.
+
     Example:
         >>> shape = shape_of(nn.SiLU())
         >>> round(shape.minimum[0], 9), round(shape.minimum[1], 9)
         (-1.278464543, -0.278464543)
         >>> [round(x, 6) for x in shape.inflections]
         [-2.399357, 2.399357]
+        >>> shape.left_asymptote, shape.right_asymptote
+        ((0.0, 0.0), (1.0, 0.0))
     """
-
-    def of_order(order: int) -> Function:
-        return lambda x: derivative(module, x, order, registry=registry).detach()
-
-    module = copy.deepcopy(module).to(torch.float64)
-    f, slope, bend = of_order(0), of_order(1), of_order(2)
-    grid = torch.linspace(-_REACH, _REACH, _POINTS, dtype=torch.float64)
-    turns = _sign_changes(slope, grid)
-    inflections = _sign_changes(bend, grid)
-    corners = [(x, side) for x, _ in kinks for side in (math.nextafter(x, -math.inf), math.nextafter(x, math.inf))]
-    places = torch.tensor([-_FAR, *turns, *(side for _, side in corners), *inflections, 0.0, _FAR], dtype=torch.float64)
-    low, high = _range(f, places)
+    f, slope, bend = scalar_functions(module, registry=registry)
+    corners = [x for x, _ in kinks]
+    grid = sampling_grid([slope], corners=corners)
+    slopes, bends = slope(grid), bend(grid)
+    nothing = _NOTHING * slopes.abs().max().clamp(max=1.0)
+    curving = bends * grid.abs().clamp(min=1.0)
+    turns = sign_changes(slope, grid, slopes, slopes.abs() > nothing)
+    inflections = sign_changes(bend, grid, bends, curving.abs() > nothing)
+    places = torch.tensor([*turns, *both_sides(corners), *inflections, 0.0], dtype=torch.float64)
+    left, right = asymptote_of(f, slope, -1), asymptote_of(f, slope, 1)
+    low, high = _range(f, slope, places, (left, right))
     lowest = places[f(places).argmin()].item()
-    slopes, far_slopes = slope(torch.cat([places, grid])), slope(places[[0, -1]])
+    slopes = torch.cat([slopes, slope(places)])
     return ActivationShape(
         range=(low, high),
-        monotone=bool((slopes >= -_NOTHING).all()),
-        convex=bool((bend(grid) >= -_NOTHING).all()) and all(jump >= 0 for _, jump in kinks),
-        lipschitz=math.inf if far_slopes.abs().max() > math.sqrt(_FAR) else slopes.abs().max().item(),
+        monotone=bool((slopes >= -nothing).all()),
+        convex=bool((curving >= -nothing).all()) and all(jump >= 0 for _, jump in kinks),
+        lipschitz=_lipschitz(f, slope, grid, slopes),
         derivative_at_zero=slope(torch.zeros(1, dtype=torch.float64)).item(),
         minimum=(lowest, low) if lowest in turns else None,
         inflections=tuple(inflections),
+        left_asymptote=left,
+        right_asymptote=right,
     )
 
 
-def _range(f: Function, places: Tensor) -> tuple[float, float]:
-    """Return infimum and supremum; what still grows at 1e8 is unbounded."""
+def _range(
+    f: Function, slope: Function, places: Tensor, asymptotes: tuple[Asymptote | None, Asymptote | None]
+) -> tuple[float, float]:
+    """Return infimum and supremum, from the extrema, the kinks and the two ends."""
     values = f(places)
+    largest = values.abs().max().item()
     low, high = values.min().item(), values.max().item()
-    bound = math.sqrt(_FAR)
-    return (-math.inf if low < -bound else low + 0.0, math.inf if high > bound else high + 0.0)
+    for side, line in zip((-1, 1), asymptotes, strict=True):
+        end = _end(tail(f, slope, side)[1], side, line, largest)
+        low, high = min(low, end), max(high, end)
+    return low + 0.0, high + 0.0
 
 
-def _sign_changes(g: Function, grid: Tensor) -> list[float]:
-    """Return where ``g`` passes from clearly positive to clearly negative or back, by bisection.
+def _end(values: Tensor, side: int, line: Asymptote | None, largest: float) -> float:
+    """Return the limit of ``f`` on one side, or the last value of what has none but is bounded."""
+    if line is not None:
+        return line[1] if line[0] == 0 else math.copysign(math.inf, side * line[0])
+    last = values[-1].item()
+    return math.copysign(math.inf, last) if grows(values, largest) else last
 
-    Points where ``|g|`` is negligible are passed over, so that a function that fades to zero does not count as turning.
-    """
-    values = g(grid)
-    clear = torch.nonzero(values.abs() > _NOTHING).flatten()
-    changed = torch.nonzero(values[clear][1:].sign() != values[clear][:-1].sign()).flatten()
-    left, right = grid[clear[changed]], grid[clear[changed + 1]]
-    sign = g(left).sign() if len(left) else left
-    for _ in range(_BISECTIONS if len(left) else 0):
-        middle = (left + right) / 2
-        before = g(middle).sign() == sign
-        left, right = torch.where(before, middle, left), torch.where(before, right, middle)
-    crossings = (left + right) / 2
-    return torch.where(crossings.abs() < torch.finfo(torch.float64).eps, 0.0, crossings).tolist()
+
+def _lipschitz(f: Function, slope: Function, grid: Tensor, slopes: Tensor) -> float:
+    """Return ``sup |f'|``; ``slopes`` holds ``f'`` on the grid and at the places where it may be largest."""
+    near = slopes[: len(grid)][grid.abs() <= 1.0].abs().max().item()
+    if any(grows(tail(f, slope, side)[2], near) for side in (-1, 1)):
+        return math.inf
+    return slopes.abs().max().item()

@@ -48,6 +48,9 @@ class ActivationShape:
         derivative_at_zero: ``f'(0)``.
         minimum: ``(x, f(x))`` of the lowest point, ``None`` if there is no single one.
         inflections: Where ``f''`` changes sign.
+        left_asymptote: ``(slope, offset)`` of the straight line that ``f`` approaches on the left, ``None`` if there is
+            none.
+        right_asymptote: The same on the right.
     """
 
     range: tuple[float, float] | None = None
@@ -57,6 +60,8 @@ class ActivationShape:
     derivative_at_zero: float | None = None
     minimum: tuple[float, float] | None = None
     inflections: tuple[float, ...] = ()
+    left_asymptote: tuple[float, float] | None = None
+    right_asymptote: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,215 @@
+"""Where a function of one variable is looked at: a grid fine enough at every scale, and roots between its points."""
+
+import copy
+import math
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from lit_gelu.activations.errors import ActivationArgumentError
+from lit_gelu.activations.functional.dispatch import derivative
+
+if TYPE_CHECKING:
+    from lit_gelu.activations.registry import ActivationRegistry
+
+Function = Callable[[Tensor], Tensor]
+
+REACH = 40.0  # up to here the grid is even: exp(-x^2/2) and most of what is built from it have settled beyond
+FARTHEST = 2.0**60  # where limits are read: beyond it, squares of squares of x still fit into float64
+_STEP = 0.002
+_FEWEST = 20_000  # points of the even part
+_AN_OCTAVE = 64  # points of the geometric part for every doubling of |x|
+_ROUGH = 0.05  # f' may change by this share between two points; where it changes more, points are added
+_SPLIT = 16
+_LEVELS = 14  # 16**14 > 2**53: a jump is followed down to neighbouring numbers
+_MOST_ROUGH = 500  # where more intervals than this need points, the function oscillates or is rough everywhere
+_BISECTIONS = 200
+
+
+def scalar_functions(
+    module: nn.Module, *, registry: "ActivationRegistry | None" = None
+) -> tuple[Function, Function, Function]:
+    """Return ``f``, ``f'`` and ``f''`` of an elementwise module as functions of float64 numbers.
+
+    Args:
+        module: The activation; it is copied. A parameter with the same value for every channel stands for that value.
+        registry: Where the closed forms are looked up.
+
+    Returns:
+        Three functions from float64 tensors of shape ``(N,)`` to the same.
+
+    Raises:
+        ActivationArgumentError: If the channels have different values, or the module is not elementwise.
+
+    Example:
+        >>> f, slope, bend = scalar_functions(nn.ReLU())
+        >>> f(torch.tensor([-1.0, 2.0], dtype=torch.float64))
+        tensor([0., 2.], dtype=torch.float64)
+    """
+    module = copy.deepcopy(module).to("cpu", torch.float64).eval()
+    for name, parameter in module.named_parameters():
+        if parameter.numel() > 1:
+            values = parameter.detach().flatten()
+            if not (values == values[0]).all():
+                raise ActivationArgumentError(
+                    f"{type(module).__name__}: {name} differs between its {parameter.numel()} channels, so this is not "
+                    "one function. Build an activation with the value of one channel."
+                )
+            parameter.data = values[:1]
+
+    def of_order(order: int) -> Function:
+        def evaluate(x: Tensor) -> Tensor:
+            y = derivative(module, x, order, registry=registry).detach()
+            if y.shape != x.shape:
+                raise ActivationArgumentError(
+                    f"{type(module).__name__} turns shape {tuple(x.shape)} into {tuple(y.shape)}; this needs an "
+                    "elementwise activation."
+                )
+            return y
+
+        return evaluate
+
+    return of_order(0), of_order(1), of_order(2)
+
+
+def both_sides(places: Iterable[float]) -> list[float]:
+    """Return every place with its two neighbours in float64, where one-sided limits are read.
+
+    Args:
+        places: Numbers.
+
+    Returns:
+        Three numbers for each.
+
+    Example:
+        >>> both_sides([1.0])
+        [0.9999999999999999, 1.0, 1.0000000000000002]
+    """
+    return [side for x in places for side in (math.nextafter(x, -math.inf), x, math.nextafter(x, math.inf))]
+
+
+def sampling_grid(
+    slopes: Iterable[Function], low: float = -FARTHEST, high: float = FARTHEST, corners: Iterable[float] = ()
+) -> Tensor:
+    """Return points at which functions with these derivatives can be judged.
+
+    The grid is even within [-40, 40], with a step of 0.002 or less, and geometric towards zero and outwards, with 64
+    points for each doubling. Where an ``f'`` changes by more than a twentieth between neighbours (narrow transitions,
+    unknown kinks), points are added until it does not or they are neighbouring numbers. What oscillates beyond 40 is
+    not resolved; then the grid ends there.
+
+    Args:
+        slopes: The first derivatives.
+        low: Where the grid begins.
+        high: Where it ends.
+        corners: Where a derivative is known to jump: looked at from both sides.
+
+    Returns:
+        Sorted points, float64, all within ``low`` and ``high``; where a derivative is not finite there are none.
+
+    Example:
+        >>> grid = sampling_grid([torch.cos], -1.0, 1.0)
+        >>> grid[0].item(), grid[-1].item(), bool((grid == 0).any())
+        (-1.0, 1.0, True)
+    """
+    slopes = tuple(slopes)
+    grid = _regular_grid(low, high, corners)
+    values = torch.stack([slope(grid) for slope in slopes])
+    grid, values = _finite(grid, values)
+    if int((_rough(grid, values) & (grid[1:].abs() > REACH)).sum()) > _MOST_ROUGH:
+        inner = grid.abs() <= REACH
+        grid, values = (grid[inner], values[:, inner]) if inner.any() else (grid, values)
+    for _ in range(_LEVELS):
+        rough = torch.nonzero(_rough(grid, values)).flatten()
+        if not 0 < len(rough) <= _MOST_ROUGH:
+            break
+        share = torch.arange(1, _SPLIT, dtype=torch.float64) / _SPLIT
+        added = torch.unique(grid[rough, None] + (grid[rough + 1] - grid[rough])[:, None] * share)
+        added, new = _finite(added, torch.stack([slope(added) for slope in slopes]))
+        grid, order = torch.cat([grid, added]).sort()
+        values = torch.cat([values, new], dim=1)[:, order]
+    return torch.unique(grid)
+
+
+def _regular_grid(low: float, high: float, corners: Iterable[float]) -> Tensor:
+    """Return the even and the geometric part, the ends, zero, and both sides of the corners."""
+    inner = max(low, -REACH), min(high, REACH)
+    steps = max(_FEWEST, math.ceil((inner[1] - inner[0]) / _STEP))
+    even = torch.linspace(*inner, steps + 1, dtype=torch.float64) if inner[0] < inner[1] else torch.empty(0)
+    magnitudes = torch.exp2(torch.arange(-60 * _AN_OCTAVE, 60 * _AN_OCTAVE + 1, dtype=torch.float64) / _AN_OCTAVE)
+    magnitudes = magnitudes[(magnitudes < 4 * _STEP) | (magnitudes > REACH)]
+    special = torch.tensor([low, high, 0.0, *both_sides(corners)], dtype=torch.float64)
+    grid = torch.unique(torch.cat([even, -magnitudes, magnitudes, special]))
+    return grid[(grid >= low) & (grid <= high)]
+
+
+def _finite(grid: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    kept = values.isfinite().all(dim=0)
+    return grid[kept], values[:, kept]
+
+
+def _rough(grid: Tensor, values: Tensor) -> Tensor:
+    """Return between which neighbours a function changes too much, and numbers are left to look at."""
+    sizes = values.abs()
+    floor = sizes.amax(dim=1, keepdim=True).clamp(max=1.0)
+    scale = torch.maximum(torch.maximum(sizes[:, 1:], sizes[:, :-1]), floor)
+    gaps = grid.diff()
+    room = gaps > 4 * torch.finfo(torch.float64).eps * torch.maximum(grid[1:].abs(), grid[:-1].abs())
+    return (values.diff(dim=1).abs() > _ROUGH * scale).any(dim=0) & room & (gaps > 1e-300)
+
+
+def sign_changes(g: Function, grid: Tensor, values: Tensor, clear: Tensor) -> list[float]:
+    """Return where ``g`` passes from clearly positive to clearly negative or back.
+
+    Args:
+        g: The function.
+        grid: Sorted points.
+        values: ``g`` there.
+        clear: At which of them the sign counts; the others are passed over, so that a function that fades to zero does
+            not count as turning.
+
+    Returns:
+        The places, to float64 precision.
+
+    Example:
+        >>> grid = torch.linspace(1.0, 2.0, 11, dtype=torch.float64)
+        >>> values = torch.cos(grid)
+        >>> sign_changes(torch.cos, grid, values, values.abs() > 1e-9)
+        [1.5707963267948966]
+    """
+    points = grid[clear]
+    signs = values[clear].sign()
+    changed = torch.nonzero(signs[1:] != signs[:-1]).flatten()
+    if not len(changed):
+        return []
+    places: list[float] = bisect(g, points[changed], points[changed + 1]).tolist()
+    return places
+
+
+def bisect(g: Function, left: Tensor, right: Tensor) -> Tensor:
+    """Return where ``g`` changes its sign between ``left`` and ``right``, elementwise.
+
+    Args:
+        g: The function; its signs at ``left`` and ``right`` differ.
+        left: Lower ends, shape ``(N,)``.
+        right: Upper ends, shape ``(N,)``.
+
+    Returns:
+        The places, shape ``(N,)``: of the last two neighbouring numbers, that with the smaller ``|g|``.
+
+    Example:
+        >>> bisect(torch.cos, torch.tensor([0.0]).double(), torch.tensor([3.0]).double())
+        tensor([1.5708], dtype=torch.float64)
+    """
+    zero = torch.finfo(torch.float64).eps * (right - left)
+    sign = g(left).sign()
+    for _ in range(_BISECTIONS):
+        middle = (left + right) / 2
+        if bool(((middle == left) | (middle == right) | (right - left <= zero * 1e-6)).all()):
+            break
+        before = g(middle).sign() == sign
+        left, right = torch.where(before, middle, left), torch.where(before, right, middle)
+    nearer = torch.where(g(left).abs() <= g(right).abs(), left, right)
+    return torch.where(nearer.abs() < zero, 0.0, nearer)
