@@ -17,7 +17,7 @@ from lit_gelu.export.markers import MARKER_DOMAIN, MARKER_OPERATOR, BoundActivat
 from lit_gelu.export.recipe import CONTRIB_DOMAIN, Argument, RecipeBuilder, operators
 
 CONTRIB_VERSION = 1
-_COMPARISONS = frozenset({"Greater"})  # whose output is Boolean
+_COMPARISONS = frozenset({"Greater", "Less"})  # whose output is Boolean
 
 # Standard operators that are one activation: what a call of torch.nn.functional becomes. By operator: the activation,
 # and each attribute's argument and default.

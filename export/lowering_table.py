@@ -32,6 +32,8 @@ Notes on single rows:
 * ``log_sigmoid`` is ``-Softplus(-x)``. torch's own export, ``Log(Sigmoid(x))``, is -inf below x = -17 in onnxruntime,
   whose Sigmoid reaches 0 there.
 * ``sqrt_softplus`` has no primitives: where ``Log(1 + e)`` has lost e, its root is still 2e-4.
+* The Cauchy case of ``cdf_linear`` is ``atan(-1 / x)`` left of -1: ``pi / 2 + atan(x)`` has no digits left there, and
+  ``x`` times it would be wrong in the first.
 * ELU, SELU and CELU's primitives subtract 1 from an exponential, so their relative error grows near 0 (the absolute
   error stays below one unit in the last place of 1); so does that of onnxruntime's own kernels.
 """
@@ -48,6 +50,8 @@ CONSTANTS: Mapping[str, float] = {
     "SQRT_2": math.sqrt(2.0),
     "SQRT_2_OVER_PI": math.sqrt(2.0 / math.pi),
     "ONE_SIXTH": 1.0 / 6.0,
+    "ONE_OVER_PI": 1.0 / math.pi,
+    "HALF_PI": math.pi / 2.0,
     "SELU_ALPHA": 1.6732632423543772848170429916717,
     "SELU_SCALE": 1.0507009873554804934193349852946,
 }
@@ -107,6 +111,7 @@ _EXACT_GELU = Row(
     primitives="Mul(Mul(x, 0.5), Add(Erf(Div(x, SQRT_2)), 1.0))",
     contrib="microsoft.Gelu(x)",
 )
+_SILU = Row(primitives="Mul(x, Sigmoid(x))", contrib="microsoft.QuickGelu(x, alpha=1.0)")
 
 TABLE: Mapping[str, Row] = {
     "gelu(approximate='none')": _EXACT_GELU,
@@ -126,8 +131,17 @@ TABLE: Mapping[str, Row] = {
         contrib="Mul(microsoft.Gelu(Div(x, sigma)), sigma)",
     ),
     "gaussian_gelu": Row(primitives="Mul(Mul(x, 0.5), Add(Erf(Div(Sub(x, mu), sigma * SQRT_2)), 1.0))"),
-    "silu": Row(primitives="Mul(x, Sigmoid(x))", contrib="microsoft.QuickGelu(x, alpha=1.0)"),
+    "silu": _SILU,
     "swish": Row(primitives="Mul(x, Sigmoid(Mul(x, beta)))", contrib="microsoft.QuickGelu(x, alpha=beta)"),
+    "cdf_linear(distribution='normal')": _EXACT_GELU,
+    "cdf_linear(distribution='logistic')": _SILU,
+    "cdf_linear(distribution='cauchy')": Row(
+        primitives="l = Min(x, -1.0); Mul(Mul(x, ONE_OVER_PI), "
+        "Where(Less(x, -1.0), Neg(Atan(Div(1.0, l))), Add(Atan(x), HALF_PI)))",
+    ),
+    "cdf_linear(distribution='laplace')": Row(
+        primitives="t = Mul(Mul(x, 0.5), Exp(Neg(Abs(x)))); Where(Less(x, 0.0), t, Sub(x, t))",
+    ),
     "hard_swish": Row(
         native="HardSwish(x)",
         primitives="Mul(x, Clip(Add(Mul(x, ONE_SIXTH), 0.5), 0.0, 1.0))",
@@ -211,6 +225,8 @@ def row_key(name: str, arguments: Mapping[str, object]) -> str | None:
     """
     if name == "gelu":
         name = f"gelu(approximate={arguments.get('approximate', 'none')!r})"
+    elif name == "cdf_linear":
+        name = f"cdf_linear(distribution={arguments.get('distribution', 'normal')!r})"
     elif name == "gaussian_gelu" and arguments.get("mu", 0.0) == 0.0:
         name = "gaussian_gelu(mu=0)"
     elif name == "softplus" and arguments.get("beta", 1.0) == 1.0 and arguments.get("threshold", 20.0) == 20.0:

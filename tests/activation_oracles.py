@@ -90,6 +90,22 @@ def _swish(t: Taylor, beta: float = 1.0) -> Taylor:
     return t * sigmoid(beta * t)
 
 
+def _cauchy(t: Taylor) -> Taylor:
+    # F + x F' and its derivatives cancel down to |x|**-3 of their terms, and more.
+    with mpmath.workdps(mpmath.mp.dps + 3 * int(mpmath.log10(1 + abs(t.value)))):
+        density = 1 / (mpmath.pi * (1 + t * t))
+        return t * density.integrate(t, mpmath.atan2(1, -t.value) / mpmath.pi)
+
+
+def _laplace(t: Taylor) -> Taylor:
+    return t * (exp(t) / 2 if t.value < 0 else 1 - exp(-t) / 2)
+
+
+def _cdf_linear(t: Taylor, distribution: str) -> Taylor:
+    gates = {"normal": _gelu, "logistic": _swish, "cauchy": _cauchy, "laplace": _laplace}
+    return gates[distribution](t)
+
+
 def _elu(t: Taylor, alpha: float = 1.0) -> Taylor:
     return t if t.value > 0 else alpha * expm1(t)
 
@@ -202,6 +218,17 @@ def _xielu(t: Taylor, alpha_p: float = 0.8, alpha_n: float = 0.8, beta: float = 
     ActivationCase("silu", _swish, points=(-1.278464542761074, 2.399357280515468, -2.399357280515468)),
     ActivationCase("swish", _swish, {"beta": 1.7}, tail=(-439.0, -30.0)),
     ActivationCase("swish", _swish, {"beta": -0.4}, tail=(75.0, 1863.0), limits=MIRRORED),
+    ActivationCase("cdf_linear", _cdf_linear, {"distribution": "normal"}, tail=(-38.6, -30.0)),
+    ActivationCase("cdf_linear", _cdf_linear, {"distribution": "logistic"}),
+    ActivationCase(
+        "cdf_linear",
+        _cdf_linear,
+        {"distribution": "cauchy"},
+        points=(-2.0, -1e18),
+        tail=(-1e4, -2.0),
+        limits=((-1 / math.pi, INF), (0.0, 1.0), (0.0, 0.0)),
+    ),
+    ActivationCase("cdf_linear", _cdf_linear, {"distribution": "laplace"}, points=(-1.0, 2.0, -2.0, -3.0, 3.0)),
     ActivationCase("hard_swish", lambda t: t * _gate6(t), points=(-3.0, 3.0, -1.5)),
     ActivationCase(
         "mish",

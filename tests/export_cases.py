@@ -16,6 +16,8 @@ GELU_ERF = ["Mul", "Div", "Erf", "Add", "Mul"]
 GELU_TANH = ["Mul", "Pow", "Mul", "Add", "Mul", "Tanh", "Add", "Mul"]
 SHIFTED_ERF = ["Mul", "Sub", "Div", "Erf", "Add", "Mul"]
 SIGMOID_GATE = ["Mul", "Sigmoid", "Mul"]
+CAUCHY = ["Min", "Mul", "Less", "Div", "Atan", "Neg", "Atan", "Add", "Where", "Mul"]
+LAPLACE = ["Mul", "Abs", "Neg", "Exp", "Mul", "Less", "Sub", "Where"]
 EXPONENTIAL = ["Relu", "Min", "Exp", "Sub", "Mul", "Add"]
 
 
@@ -42,6 +44,10 @@ CASES = [
     Case("gaussian_gelu(mu=0.5, sigma=0.7)", SHIFTED_ERF, SHIFTED_ERF, []),
     Case("silu", ["Sigmoid", "Mul"], ["Sigmoid", "Mul"], ["com.microsoft::QuickGelu"]),
     Case("swish(beta=1.5)", SIGMOID_GATE, SIGMOID_GATE, ["com.microsoft::QuickGelu"]),
+    Case("cdf_linear", ["Gelu"], GELU_ERF, ["com.microsoft::Gelu"]),
+    Case("cdf_linear(distribution='logistic')", ["Sigmoid", "Mul"], ["Sigmoid", "Mul"], ["com.microsoft::QuickGelu"]),
+    Case("cauchy_linear", CAUCHY, CAUCHY, []),
+    Case("laplace_linear", LAPLACE, LAPLACE, []),
     Case("hard_swish", ["HardSwish"], ["Mul", "Add", "Clip", "Mul"], []),
     Case("mish", ["Mish"], ["Min", "Exp", "Add", "Mul", "Add", "Div", "Mul"], []),
     Case("relu", ["Relu"], [], []),

@@ -14,6 +14,8 @@ from lit_gelu.activations.spec import ActivationSpec
 
 ReadArguments = Callable[[nn.Module], dict[str, Any]]
 
+NOT_OF_THE_FUNCTION = frozenset({"inplace", "memory"})  # they change how a module computes, not what
+
 
 @dataclass(frozen=True)
 class ReadAttributes:
@@ -49,7 +51,8 @@ class ModuleForm:
         type: The class; a subclass may compute something else and does not count.
         read: From an instance to the arguments of its spec.
         live: From an instance to the arguments of ``function`` and ``derivative``: the parameters as they are now,
-            which training may have moved. ``None``: the same as ``read``, without ``inplace``.
+            which training may have moved. ``None``: the same as ``read``. How it is computed (``inplace``,
+            ``memory``) is left out in either case.
     """
 
     type: type[nn.Module]
@@ -66,8 +69,7 @@ class ModuleForm:
             Keyword arguments; numbers, strings or tensors.
         """
         arguments = (self.live or self.read)(module)
-        arguments.pop("inplace", None)
-        return arguments
+        return {key: value for key, value in arguments.items() if key not in NOT_OF_THE_FUNCTION}
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,7 @@ class ActivationEntry:
         modules: The module classes that are this activation.
         functions: Functions that compute it, with the arguments that they stand for.
         preset: If this name is another activation with given arguments, that spec.
+        objects: Arguments that may be objects with no text form; with such a one the activation's spec is opaque.
         registered_by: Who registered it.
     """
 
@@ -116,6 +119,7 @@ class ActivationEntry:
     modules: tuple[ModuleForm, ...] = ()
     functions: tuple[tuple[Callable[..., Any], tuple[tuple[str, Any], ...]], ...] = ()
     preset: ActivationSpec | None = None
+    objects: tuple[str, ...] = ()
     registered_by: str = ""
 
     @property
@@ -128,6 +132,18 @@ class ActivationEntry:
         return {
             p.name: p for p in parameters if p.kind in keyword_kinds and p.name not in {"device", "dtype", "generator"}
         }
+
+    def holds_object(self, arguments: dict[str, Any]) -> bool:
+        """Say whether an argument is an object that no text can stand for.
+
+        Args:
+            arguments: Keyword arguments.
+
+        Returns:
+            Whether one of `objects` is.
+        """
+        plain = (str, int, float, tuple, list, type(None))
+        return any(key in arguments and not isinstance(arguments[key], plain) for key in self.objects)
 
     def facts_for(self, arguments: dict[str, Any]) -> ActivationFacts:
         """Return the stated facts for given arguments.

@@ -201,6 +201,8 @@ class ActivationRegistry:
             return resolution.opaque_spec(module)
         form = entry.form_of(module)
         arguments = module.kwargs if isinstance(module, FunctionActivation) else form.read(module) if form else {}
+        if entry.holds_object(arguments):
+            return resolution.opaque_spec(module)
         return ActivationSpec(entry.name, tuple(entry.canonical_arguments(arguments).items()))
 
     def list_activations(self, filter: str = "*") -> list[str]:  # noqa: A002 - the name that timm's list_models has
@@ -244,10 +246,11 @@ class ActivationRegistry:
         shape = vars(shape_of(self.create(canonical), facts.kinks, registry=self)) if facts.elementwise else {}
         presets = [row for row in self.entries() if row.preset == canonical]
         names = [name for row in presets for name in (row.name, *row.aliases)]
+        own = () if names and canonical.kwargs else entry.aliases  # which stand for the entry without arguments
         return ActivationInfo(
             spec=canonical,
             gains=self._gains(canonical) if facts.elementwise else None,
-            aliases=tuple(names) or entry.aliases,
+            aliases=(*own, *names),
             registered_by=entry.registered_by,
             **vars(facts),
             **shape,

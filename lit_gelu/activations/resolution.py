@@ -101,6 +101,8 @@ def named(registry: "ActivationRegistry", name: str, arguments: dict[str, Any]) 
     if entry.preset is not None:
         given = entry.canonical_arguments(arguments)
         return named(registry, entry.preset.name, _merge(name, entry.preset.arguments, given))
+    if entry.holds_object(arguments):
+        return Recipe(_opaque(dotted_path(entry.build), arguments), lambda: entry.build(**arguments))
     canonical = entry.canonical_arguments(ActivationSpec.of(entry.name, **arguments).arguments)
     return Recipe(ActivationSpec.of(entry.name, **canonical), lambda: entry.build(**canonical))
 

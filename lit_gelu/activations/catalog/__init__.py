@@ -1,6 +1,7 @@
 """The activations of this package: one file a family, named as in ``functional/`` and ``modules/``."""
 
 from lit_gelu.activations.catalog import (
+    cdf_linear,
     clipped_gelu,
     elu,
     gaussian_gelu,
@@ -27,6 +28,7 @@ ENTRIES = (
     *gaussian_gelu.ENTRIES,
     *zero_identity_map.ENTRIES,
     *swish.ENTRIES,
+    *cdf_linear.ENTRIES,
     *hard_swish.ENTRIES,
     *mish.ENTRIES,
     *sigmoid.ENTRIES,

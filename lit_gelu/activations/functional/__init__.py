@@ -7,6 +7,7 @@ of order 1 or 2 with respect to ``x``. They are the reference for values: accura
 """
 
 from lit_gelu.activations.functional.clipped_gelu import clipped_gelu, clipped_gelu_derivative
+from lit_gelu.activations.functional.cdf_linear import cdf_linear, cdf_linear_derivative
 from lit_gelu.activations.functional.dispatch import derivative
 from lit_gelu.activations.functional.elu import celu, celu_derivative, elu, elu_derivative, selu, selu_derivative
 from lit_gelu.activations.functional.gaussian_gelu import gaussian_gelu, gaussian_gelu_derivative
@@ -43,6 +44,8 @@ from lit_gelu.activations.functional.zero_identity_map import zero_identity_map,
 from lit_gelu.activations.functional.xielu import xielu, xielu_derivative
 
 __all__ = [
+    "cdf_linear",
+    "cdf_linear_derivative",
     "celu",
     "celu_derivative",
     "derivative",

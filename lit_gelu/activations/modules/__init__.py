@@ -1,5 +1,6 @@
 """The modules that torch does not have; where torch has the function, the registry builds torch's own module."""
 
+from lit_gelu.activations.modules.cdf_linear import CDFLinear
 from lit_gelu.activations.modules.function import FunctionActivation
 from lit_gelu.activations.modules.gaussian_gelu import GaussianGELU
 from lit_gelu.activations.modules.gelu import SigmoidGELU
@@ -8,4 +9,13 @@ from lit_gelu.activations.modules.squared_relu import SquaredReLU
 from lit_gelu.activations.modules.swish import Swish
 from lit_gelu.activations.modules.zero_identity_map import ZeroIdentityMap
 
-__all__ = ["FunctionActivation", "GaussianGELU", "Identity", "SigmoidGELU", "SquaredReLU", "Swish", "ZeroIdentityMap"]
+__all__ = [
+    "CDFLinear",
+    "FunctionActivation",
+    "GaussianGELU",
+    "Identity",
+    "SigmoidGELU",
+    "SquaredReLU",
+    "Swish",
+    "ZeroIdentityMap",
+]

@@ -1,0 +1,99 @@
+"""Keep the input alone for the backward pass, and compute the rest again there.
+
+torch's kernels for one activation keep one tensor, mostly the input. A module that is several kernels keeps what each
+of them needs; ``memory="recompute"`` keeps the input (and what is learned), and calls the same kernels again in the
+backward pass. Values and gradients are bit for bit those of ``memory="autograd"``. Derivatives of any order, forward
+mode, ``torch.func`` and ``torch.compile`` go through it; a compiled model keeps what its compiler chooses, in either
+mode.
+"""
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from lit_gelu.activations.errors import ActivationArgumentError
+
+MEMORY_MODES = ("autograd", "recompute")
+
+
+def checked_memory(memory: str) -> str:
+    """Return ``memory`` if it is one of the modes.
+
+    Args:
+        memory: What was given.
+
+    Returns:
+        The same.
+
+    Raises:
+        ActivationArgumentError: If it is none.
+
+    Example:
+        >>> checked_memory("recompute")
+        'recompute'
+    """
+    if memory not in MEMORY_MODES:
+        raise ActivationArgumentError(
+            f"memory={memory!r} is not accepted. Use 'autograd', which keeps what torch's kernels need, or 'recompute', which "
+            "keeps the input alone."
+        )
+    return memory
+
+
+def compute(memory: str, function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
+    """Call ``function(*tensors)`` in a memory mode.
+
+    Args:
+        memory: ``"autograd"`` or ``"recompute"``.
+        function: Differentiable, without side effects and random numbers, and with no other tensors in it.
+        *tensors: Its arguments; with ``"recompute"`` they alone are kept for the backward pass.
+
+    Returns:
+        What the function returns.
+
+    Example:
+        >>> x = torch.tensor([0.0, 1.0], requires_grad=True)
+        >>> torch.autograd.grad(compute("recompute", lambda t: t.sin() * t, x).sum(), x)
+        (tensor([0.0000, 1.3818]),)
+    """
+    if memory == "autograd":
+        return function(*tensors)
+    # torch.compile traces no custom forward-mode rule.
+    rule = _Recomputed if torch.compiler.is_compiling() else _RecomputedInBothModes
+    return cast("Tensor", rule.apply(function, *tensors))  # type: ignore[no-untyped-call]
+
+
+class _Recomputed(torch.autograd.Function):
+    """``function(*tensors)``, of which only ``tensors`` are saved."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
+        return function(*tensors)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG004 - torch's signature
+        ctx.function = inputs[0]
+        ctx.save_for_backward(*inputs[1:])
+        ctx.save_for_forward(*inputs[1:])
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        _, pull = torch.func.vjp(ctx.function, *ctx.saved_tensors)
+        return (None, *pull(gradient))
+
+
+class _RecomputedInBothModes(_Recomputed):
+    """The same, with the rule of forward mode."""
+
+    @staticmethod
+    def jvp(ctx: Any, _: None, *tangents: Tensor | None) -> Tensor:
+        saved = ctx.saved_tensors
+        known = tuple(torch.zeros_like(s) if t is None else t for s, t in zip(saved, tangents, strict=True))
+        # Twice in reverse: a forward-mode rule must not itself use forward mode, which torch does not nest.
+        output, pull = torch.func.vjp(ctx.function, *saved)
+        _, push = torch.func.vjp(pull, torch.zeros_like(output))
+        return cast("Tensor", push(known)[0])

@@ -1,0 +1,205 @@
+"""x times a distribution function; the paper's Cauchy and Laplace cases, and distributions given as objects."""
+
+import math
+
+import pytest
+import scipy.stats
+import torch
+from activation_contract import ActivationContract
+from activation_oracles import cases_of
+
+from lit_gelu import activations
+from lit_gelu.activations import ActivationArgumentError, ActivationSpecError, OpaqueActivationError, functional
+from lit_gelu.activations.functional import cdf_linear, cdf_linear_derivative
+from lit_gelu.activations.modules import CDFLinear
+
+DISTRIBUTIONS = torch.distributions
+POINTS = [-30.0, -3.0, -2.0, -1.0, -0.3, 0.0, 0.4, 1.0, 2.0, 5.0, 40.0]
+
+
+class TestCdfLinear(ActivationContract):
+    cases = cases_of("cdf_linear")
+
+
+@pytest.mark.parametrize(
+    ("name", "distribution"),
+    [
+        ("normal", scipy.stats.norm),
+        ("logistic", scipy.stats.logistic),
+        ("cauchy", scipy.stats.cauchy),
+        ("laplace", scipy.stats.laplace),
+    ],
+)
+def test_it_is_x_times_scipys_distribution_function(name, distribution):
+    x = torch.tensor(POINTS, dtype=torch.float64)
+    wanted = x * torch.from_numpy(distribution.cdf(x.numpy()))
+    torch.testing.assert_close(cdf_linear(x, name), wanted, rtol=1e-12, atol=1e-15)
+    slope = torch.from_numpy(distribution.cdf(x.numpy())) + x * torch.from_numpy(distribution.pdf(x.numpy()))
+    torch.testing.assert_close(cdf_linear_derivative(x, 1, name), slope, rtol=1e-9, atol=1e-15)
+
+
+def test_two_cases_are_gelu_and_silu():
+    x = torch.linspace(-20, 20, 101)
+    for name, function in (("normal", "gelu"), ("logistic", "silu")):
+        assert torch.equal(cdf_linear(x, name), getattr(functional, function)(x))
+        for order in (1, 2):
+            derivative = getattr(functional, f"{function}_derivative")
+            assert torch.equal(cdf_linear_derivative(x, order, name), derivative(x, order))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_the_left_tail_of_the_cauchy_case_is_minus_one_over_pi(dtype):
+    x = torch.tensor([-1e4, -6e4, -math.inf, torch.finfo(dtype).min], dtype=dtype)
+    wanted = torch.tensor([-1 / math.pi], dtype=torch.float64).to(dtype)
+    torch.testing.assert_close(cdf_linear(x, "cauchy"), wanted.expand(4), rtol=1e-7, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("spec", "smoothness", "facts"),
+    [
+        ("cauchy_linear", math.inf, {"monotone": True, "convex": True, "minimum": None, "inflections": ()}),
+        ("laplace_linear", 2, {"monotone": False, "convex": False}),
+    ],
+)
+def test_facts(spec, smoothness, facts):
+    info = activations.info(spec)
+    assert info.smoothness == smoothness
+    assert {name: getattr(info, name) for name in facts} == facts
+    assert info.lipschitz == pytest.approx(1.0 if spec == "cauchy_linear" else 1 + math.exp(-2) / 2, rel=1e-12)
+
+
+def test_constants_of_the_two_cases():
+    assert activations.info("cauchy_linear").range == (pytest.approx(-1 / math.pi, abs=1e-15), math.inf)
+    laplace = activations.info("laplace_linear")
+    assert laplace.minimum == (pytest.approx(-1.0, abs=1e-12), pytest.approx(-1 / (2 * math.e), abs=1e-15))
+    assert laplace.inflections == (pytest.approx(-2.0), pytest.approx(2.0))
+
+
+def test_the_third_derivative_of_the_laplace_case_jumps_by_3():
+    """f'' is continuous and its slope is not: two derivatives are continuous."""
+    step = 2.0**-20
+    x = torch.tensor([-step, 0.0, step], dtype=torch.float64)
+    left, middle, right = cdf_linear_derivative(x, 2, "laplace").tolist()
+    assert middle == 1.0
+    assert (left - middle) / -step == pytest.approx(1.5, rel=1e-5)
+    assert (right - middle) / step == pytest.approx(-1.5, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("built", "known"),
+    [
+        (DISTRIBUTIONS.Normal(0.5, 2.0), scipy.stats.norm(0.5, 2.0)),
+        (DISTRIBUTIONS.Gumbel(0.0, 1.0), scipy.stats.gumbel_r()),
+        (DISTRIBUTIONS.Exponential(1.5), scipy.stats.expon(scale=1 / 1.5)),
+        (DISTRIBUTIONS.Uniform(-1.0, 3.0), scipy.stats.uniform(-1.0, 4.0)),
+        (DISTRIBUTIONS.Gamma(2.0, 1.0), scipy.stats.gamma(2.0)),
+        (DISTRIBUTIONS.HalfCauchy(1.0), scipy.stats.halfcauchy()),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_distributions_of_torch_against_scipy(built, known):
+    """Within the support and outside it, on both sides."""
+    x = torch.tensor([value for value in POINTS if value not in {-1.0, 0.0}], dtype=torch.float64)
+    cdf, pdf = (torch.from_numpy(function(x.numpy())) for function in (known.cdf, known.pdf))
+    torch.testing.assert_close(cdf_linear(x, built), x * cdf, rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(cdf_linear_derivative(x, 1, built), cdf + x * pdf, rtol=1e-5, atol=1e-6)
+    step = 1e-5
+    slope = torch.from_numpy(known.pdf(x.numpy() + step) - known.pdf(x.numpy() - step)) / (2 * step)
+    torch.testing.assert_close(cdf_linear_derivative(x, 2, built), 2 * pdf + x * slope, rtol=1e-4, atol=1e-5)
+
+
+def test_infinities_and_nan_of_an_object():
+    x = torch.tensor([-math.inf, math.inf, math.nan])
+    for distribution in (DISTRIBUTIONS.Normal(0.0, 1.0), DISTRIBUTIONS.Exponential(1.0)):
+        for order, limits in ((0, [0.0, math.inf]), (1, [0.0, 1.0]), (2, [0.0, 0.0])):
+            y = activations.functional.derivative(CDFLinear(distribution), x, order)
+            assert y[:2].tolist() == limits
+            assert y[2].isnan()
+
+
+class WithDistributionFunctionOnly:
+    def cdf(self, x):
+        return torch.sigmoid(x)
+
+
+class WithDensity(WithDistributionFunctionOnly):
+    def __init__(self):
+        self.calls = 0
+
+    def pdf(self, x):
+        self.calls += 1
+        return torch.sigmoid(x) * torch.sigmoid(-x)
+
+
+@pytest.mark.parametrize("distribution", [WithDistributionFunctionOnly(), WithDensity()], ids=["cdf", "cdf and pdf"])
+def test_any_object_with_a_distribution_function(distribution):
+    x = torch.linspace(-5, 5, 21, dtype=torch.float64)
+    torch.testing.assert_close(cdf_linear(x, distribution), functional.silu(x))
+    for order in (1, 2):
+        torch.testing.assert_close(cdf_linear_derivative(x, order, distribution), functional.silu_derivative(x, order))
+    if isinstance(distribution, WithDensity):
+        assert distribution.calls > 0
+
+
+class Learned(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.ones(()))
+
+    def cdf(self, x):
+        return torch.sigmoid(self.scale * x)
+
+
+def test_a_distribution_that_is_learned():
+    module = CDFLinear(Learned())
+    assert [name for name, _ in module.named_parameters()] == ["distribution.scale"]
+    module(torch.tensor([1.0])).sum().backward()
+    assert module.distribution.scale.grad.item() == pytest.approx(0.19661193)  # s(1) s(-1)
+
+
+def test_names_are_one_spec():
+    assert str(activations.resolve("cauchy_linear")) == "cdf_linear(distribution='cauchy')"
+    assert str(activations.spec_of(activations.create("laplace_linear"))) == "cdf_linear(distribution='laplace')"
+    assert activations.resolve("logistic") == activations.resolve("silu")
+    assert activations.info("silu").aliases == ("logistic",)
+    assert activations.info("gelu_sigmoid").aliases == ("gelu_sigmoid", "quick_gelu")
+
+
+def test_an_object_makes_an_opaque_spec():
+    distribution = DISTRIBUTIONS.Normal(0.0, 2.0)
+    module = activations.create("cdf_linear", distribution=distribution)
+    x = torch.linspace(-3, 3, 7)
+    torch.testing.assert_close(module(x), functional.gaussian_gelu(x, sigma=2.0), rtol=1e-5, atol=1e-6)
+    spec = activations.spec_of(module)
+    assert spec.opaque
+    assert spec == activations.resolve("cdf_linear", distribution=distribution) == activations.resolve(module)
+    with pytest.raises(OpaqueActivationError):
+        spec.for_checkpoint()
+    torch.testing.assert_close(activations.functional.derivative(module, x), cdf_linear_derivative(x, 1, distribution))
+    registry = activations.ActivationRegistry()
+    registry.register("wide")(lambda x: cdf_linear(x, distribution))
+    assert registry.spec_of(registry.create("wide")).for_checkpoint() == "wide"
+    with pytest.raises(ActivationSpecError, match="Build the module yourself"):
+        activations.create({"name": "cdf_linear", "distribution": distribution})
+
+
+@pytest.mark.parametrize(
+    "distribution", ["poisson", DISTRIBUTIONS.Normal, DISTRIBUTIONS.StudentT(3.0), 3.0], ids=lambda d: str(d)[:20]
+)
+def test_refuses_what_is_no_distribution(distribution):
+    for call in (CDFLinear, lambda d: cdf_linear(torch.zeros(1), d)):
+        with pytest.raises(ActivationArgumentError, match=r"Use one of 'normal', .*cdf\(x\)"):
+            call(distribution)
+
+
+def test_refuses_a_distribution_function_of_another_kind():
+    for distribution, made in ((scipy.stats.norm(), "ndarray"), (DISTRIBUTIONS.Normal(torch.zeros(2), 1.0), "shape")):
+        with pytest.raises(ActivationArgumentError, match=rf"cdf made {made}.*elementwise"):
+            cdf_linear(torch.zeros(3, 1), distribution)
+
+
+def test_modes_of_memory():
+    with pytest.raises(ActivationArgumentError, match="memory='less' is not accepted"):
+        CDFLinear("cauchy", memory="less")
+    with pytest.raises(ActivationArgumentError, match="an object"):
+        CDFLinear(DISTRIBUTIONS.Normal(0.0, 1.0), memory="recompute")
