@@ -1,6 +1,6 @@
 """Activation functions: pure functions, modules, and the registry that names them."""
 
-from lit_gelu.activations import functional
+from lit_gelu.activations import functional, information
 from lit_gelu.activations.comparison import ActivationComparison, LargestDifference, compare
 from lit_gelu.activations.default import registry
 from lit_gelu.activations.entry import ActivationEntry
@@ -13,6 +13,7 @@ from lit_gelu.activations.errors import (
 )
 from lit_gelu.activations.gains import calculate_gain, gain
 from lit_gelu.activations.info import ActivationFacts, ActivationGains, ActivationInfo
+from lit_gelu.activations.initialisation import initialise_for_activations_
 from lit_gelu.activations.registry import ActivationRegistry
 from lit_gelu.activations.spec import ActivationSpec
 
@@ -43,6 +44,8 @@ __all__ = [
     "functional",
     "gain",
     "info",
+    "information",
+    "initialise_for_activations_",
     "list_activations",
     "register",
     "registry",

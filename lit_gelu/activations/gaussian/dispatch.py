@@ -117,7 +117,7 @@ def _default_registry() -> "ActivationRegistry":
 
 def _checked(mean: float | Tensor, std: float | Tensor) -> tuple[Tensor, Tensor]:
     """Return both as float64 tensors on the CPU."""
-    m, s = (torch.as_tensor(part).detach().to(device="cpu", dtype=torch.float64) for part in (mean, std))
+    m, s = (torch.as_tensor(part, dtype=torch.float64).detach().cpu() for part in (mean, std))
     if not bool((s > 0).all() & s.isfinite().all() & m.isfinite().all()):
         raise ActivationArgumentError(
             f"mean={m.tolist()}, std={s.tolist()} is not accepted: give finite numbers and a positive std."
