@@ -184,17 +184,21 @@ def sign_changes(g: Function, grid: Tensor, values: Tensor, clear: Tensor) -> li
     changed = torch.nonzero(signs[1:] != signs[:-1]).flatten()
     if not len(changed):
         return []
-    places: list[float] = bisect(g, points[changed], points[changed + 1]).tolist()
-    return places
+    left, right = points[changed], points[changed + 1]
+    nothing = torch.finfo(torch.float64).eps * (right - left)
+    places = bisect(g, left, right, 1e-6 * nothing)
+    found: list[float] = torch.where(places.abs() < nothing, 0.0, places).tolist()
+    return found
 
 
-def bisect(g: Function, left: Tensor, right: Tensor) -> Tensor:
+def bisect(g: Function, left: Tensor, right: Tensor, resolution: Tensor | float = 0.0) -> Tensor:
     """Return where ``g`` changes its sign between ``left`` and ``right``, elementwise.
 
     Args:
         g: The function; its signs at ``left`` and ``right`` differ.
         left: Lower ends, shape ``(N,)``.
         right: Upper ends, shape ``(N,)``.
+        resolution: Where the ends are as near as this, it stops; by default they become neighbouring numbers.
 
     Returns:
         The places, shape ``(N,)``: of the last two neighbouring numbers, that with the smaller ``|g|``.
@@ -203,13 +207,11 @@ def bisect(g: Function, left: Tensor, right: Tensor) -> Tensor:
         >>> bisect(torch.cos, torch.tensor([0.0]).double(), torch.tensor([3.0]).double())
         tensor([1.5708], dtype=torch.float64)
     """
-    zero = torch.finfo(torch.float64).eps * (right - left)
     sign = g(left).sign()
     for _ in range(_BISECTIONS):
         middle = (left + right) / 2
-        if bool(((middle == left) | (middle == right) | (right - left <= zero * 1e-6)).all()):
+        if bool(((middle == left) | (middle == right) | (right - left <= resolution)).all()):
             break
         before = g(middle).sign() == sign
         left, right = torch.where(before, middle, left), torch.where(before, right, middle)
-    nearer = torch.where(g(left).abs() <= g(right).abs(), left, right)
-    return torch.where(nearer.abs() < zero, 0.0, nearer)
+    return torch.where(g(left).abs() <= g(right).abs(), left, right)
