@@ -132,22 +132,6 @@ def _softplus(t: Taylor, beta: float = 1.0) -> Taylor:
     return (t if t.value > 0 else Taylor.constant(0)) + log1p(exp(-beta * t if t.value > 0 else beta * t)) / beta
 
 
-ZERO = Taylor.constant(0)
-INF = math.inf
-
-
-def _leaky_limits(slope: float) -> tuple[tuple[float, float], ...]:
-    return ((-math.copysign(INF, slope), INF), (slope, 1.0), (0.0, 0.0))
-
-
-def _elu_limits(alpha: float, scale: float = 1.0) -> tuple[tuple[float, float], ...]:
-    return ((-alpha * scale, INF), (0.0, scale), (0.0, 0.0))
-
-
-BOUNDED = ((0.0, 1.0), (0.0, 0.0), (0.0, 0.0))
-MIRRORED = ((-INF, 0.0), (1.0, 0.0), (0.0, 0.0))
-
-CASES = (
 def _clipped_gelu(t: Taylor, **bounds: float) -> Taylor:
     value, lower, upper = _gelu(t), bounds["min"], bounds["max"]
     return value if lower <= value.value <= upper else Taylor.constant(lower if value.value < lower else upper)
@@ -175,6 +159,22 @@ def _xielu(t: Taylor, alpha_p: float = 0.8, alpha_n: float = 0.8, beta: float = 
     return alpha_p * t * t + beta * t if t.value > 0 else alpha_n * (expm1(t) - t) + beta * t
 
 
+ZERO = Taylor.constant(0)
+INF = math.inf
+
+
+def _leaky_limits(slope: float) -> tuple[tuple[float, float], ...]:
+    return ((-math.copysign(INF, slope), INF), (slope, 1.0), (0.0, 0.0))
+
+
+def _elu_limits(alpha: float, scale: float = 1.0) -> tuple[tuple[float, float], ...]:
+    return ((-alpha * scale, INF), (0.0, scale), (0.0, 0.0))
+
+
+BOUNDED = ((0.0, 1.0), (0.0, 0.0), (0.0, 0.0))
+MIRRORED = ((-INF, 0.0), (1.0, 0.0), (0.0, 0.0))
+
+CASES = (
     ActivationCase("identity", lambda t: t, limits=_leaky_limits(1.0)),
     ActivationCase("relu", lambda t: t if t.value > 0 else ZERO),
     ActivationCase(
@@ -241,33 +241,6 @@ def _xielu(t: Taylor, alpha_p: float = 0.8, alpha_n: float = 0.8, beta: float = 
     ActivationCase("softplus", _softplus, points=(-40.0,)),
     ActivationCase("softplus", _softplus, {"beta": 2.3}, tail=(-325.0, -17.0)),
     ActivationCase("log_sigmoid", lambda t: -_softplus(-t), tail=(30.0, 745.2), limits=MIRRORED),
-)
-
-
-def cases_of(*names: str) -> tuple[ActivationCase, ...]:
-    """Return the cases of the named activations."""
-    return tuple(case for case in CASES if case.name in names)
-
-
-def sample_points(case: ActivationCase, dtype: torch.dtype, count: int, seed: int = 0) -> Tensor:
-    """Return points for one case: in [-30, 30], in its tail, of all magnitudes, and about its special points.
-
-    Args:
-        case: The activation.
-        dtype: float32 or float64: the points are numbers of it.
-        count: How many random points of each of the four kinds.
-        seed: Of the random points.
-
-    Returns:
-        Distinct finite points.
-    """
-    info, random_numbers = torch.finfo(dtype), random.Random(f"{case} {seed}")
-    low, high = case.tail if dtype == torch.float64 else _float32_tail(case.tail)
-    smallest, largest = math.log10(info.tiny) - 5, math.log10(info.max)
-    values = [random_numbers.uniform(-30, 30) for _ in range(count)]
-    values += [random_numbers.uniform(low, high) for _ in range(count)]
-    values += [
-        random_numbers.choice((-1, 1)) * 10 ** random_numbers.uniform(smallest, largest - 1e-9) for _ in range(count)
     ActivationCase("hard_mish", _hard_mish, points=(-2.0, -1.0)),
     ActivationCase(
         "clipped_gelu",
@@ -301,6 +274,33 @@ def sample_points(case: ActivationCase, dtype: torch.dtype, count: int, seed: in
         conditioned_on=("beta",),
         limits=((INF, INF), (0.5 - 0.8, INF), (0.0, 1.6)),
     ),
+)
+
+
+def cases_of(*names: str) -> tuple[ActivationCase, ...]:
+    """Return the cases of the named activations."""
+    return tuple(case for case in CASES if case.name in names)
+
+
+def sample_points(case: ActivationCase, dtype: torch.dtype, count: int, seed: int = 0) -> Tensor:
+    """Return points for one case: in [-30, 30], in its tail, of all magnitudes, and about its special points.
+
+    Args:
+        case: The activation.
+        dtype: float32 or float64: the points are numbers of it.
+        count: How many random points of each of the four kinds.
+        seed: Of the random points.
+
+    Returns:
+        Distinct finite points.
+    """
+    info, random_numbers = torch.finfo(dtype), random.Random(f"{case} {seed}")
+    low, high = case.tail if dtype == torch.float64 else _float32_tail(case.tail)
+    smallest, largest = math.log10(info.tiny) - 5, math.log10(info.max)
+    values = [random_numbers.uniform(-30, 30) for _ in range(count)]
+    values += [random_numbers.uniform(low, high) for _ in range(count)]
+    values += [
+        random_numbers.choice((-1, 1)) * 10 ** random_numbers.uniform(smallest, largest - 1e-9) for _ in range(count)
     ]
     values += [sign * x for sign in (-1, 1) for x in (1e-8, 1e-300, 1.0, 30.0, 1e3, 1e20, 1e300, info.max, info.tiny)]
     values += [

@@ -6,18 +6,18 @@ from lit_gelu.activations.catalog import (
     elu,
     gaussian_gelu,
     gelu,
-    hard_swish,
     hard_mish,
-    mish,
+    hard_swish,
     mega_laplace,
+    mish,
     piecewise_linear,
     sigmoid,
     softplus,
-    squared_relu,
     sqrt_softplus,
+    squared_relu,
     swish,
-    zero_identity_map,
     xielu,
+    zero_identity_map,
 )
 
 ENTRIES = (
@@ -33,11 +33,11 @@ ENTRIES = (
     *mish.ENTRIES,
     *sigmoid.ENTRIES,
     *softplus.ENTRIES,
-)
-
     *clipped_gelu.ENTRIES,
     *hard_mish.ENTRIES,
     *mega_laplace.ENTRIES,
     *sqrt_softplus.ENTRIES,
     *xielu.ENTRIES,
+)
+
 __all__ = ["ENTRIES"]

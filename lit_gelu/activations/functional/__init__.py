@@ -6,16 +6,16 @@ of order 1 or 2 with respect to ``x``. They are the reference for values: accura
 ``torch.compile`` go through them.
 """
 
-from lit_gelu.activations.functional.clipped_gelu import clipped_gelu, clipped_gelu_derivative
 from lit_gelu.activations.functional.cdf_linear import cdf_linear, cdf_linear_derivative
+from lit_gelu.activations.functional.clipped_gelu import clipped_gelu, clipped_gelu_derivative
 from lit_gelu.activations.functional.dispatch import derivative
 from lit_gelu.activations.functional.elu import celu, celu_derivative, elu, elu_derivative, selu, selu_derivative
 from lit_gelu.activations.functional.gaussian_gelu import gaussian_gelu, gaussian_gelu_derivative
 from lit_gelu.activations.functional.gelu import gelu, gelu_derivative
-from lit_gelu.activations.functional.hard_swish import hard_swish, hard_swish_derivative
 from lit_gelu.activations.functional.hard_mish import hard_mish, hard_mish_derivative
-from lit_gelu.activations.functional.mish import mish, mish_derivative
+from lit_gelu.activations.functional.hard_swish import hard_swish, hard_swish_derivative
 from lit_gelu.activations.functional.mega_laplace import mega_laplace, mega_laplace_derivative
+from lit_gelu.activations.functional.mish import mish, mish_derivative
 from lit_gelu.activations.functional.piecewise_linear import (
     identity,
     identity_derivative,
@@ -37,31 +37,31 @@ from lit_gelu.activations.functional.sigmoid import (
     tanh_derivative,
 )
 from lit_gelu.activations.functional.softplus import log_sigmoid, log_sigmoid_derivative, softplus, softplus_derivative
-from lit_gelu.activations.functional.squared_relu import relu2, relu2_derivative
 from lit_gelu.activations.functional.sqrt_softplus import sqrt_softplus, sqrt_softplus_derivative
+from lit_gelu.activations.functional.squared_relu import relu2, relu2_derivative
 from lit_gelu.activations.functional.swish import silu, silu_derivative, swish, swish_derivative
-from lit_gelu.activations.functional.zero_identity_map import zero_identity_map, zero_identity_map_derivative
 from lit_gelu.activations.functional.xielu import xielu, xielu_derivative
+from lit_gelu.activations.functional.zero_identity_map import zero_identity_map, zero_identity_map_derivative
 
 __all__ = [
     "cdf_linear",
     "cdf_linear_derivative",
     "celu",
     "celu_derivative",
+    "clipped_gelu",
+    "clipped_gelu_derivative",
     "derivative",
     "elu",
     "elu_derivative",
-    "clipped_gelu",
-    "clipped_gelu_derivative",
     "gaussian_gelu",
     "gaussian_gelu_derivative",
     "gelu",
     "gelu_derivative",
+    "hard_mish",
+    "hard_mish_derivative",
     "hard_sigmoid",
     "hard_sigmoid_derivative",
     "hard_swish",
-    "hard_mish",
-    "hard_mish_derivative",
     "hard_swish_derivative",
     "identity",
     "identity_derivative",
@@ -69,11 +69,11 @@ __all__ = [
     "leaky_relu_derivative",
     "log_sigmoid",
     "log_sigmoid_derivative",
+    "mega_laplace",
+    "mega_laplace_derivative",
     "mish",
     "mish_derivative",
     "prelu",
-    "mega_laplace",
-    "mega_laplace_derivative",
     "prelu_derivative",
     "relu",
     "relu2",
@@ -89,14 +89,14 @@ __all__ = [
     "silu_derivative",
     "softplus",
     "softplus_derivative",
+    "sqrt_softplus",
+    "sqrt_softplus_derivative",
     "swish",
     "swish_derivative",
     "tanh",
-    "sqrt_softplus",
-    "sqrt_softplus_derivative",
     "tanh_derivative",
+    "xielu",
+    "xielu_derivative",
     "zero_identity_map",
     "zero_identity_map_derivative",
 ]
-    "xielu",
-    "xielu_derivative",
