@@ -20,6 +20,7 @@ from lit_gelu.activations.spec import ActivationSpec
 create = registry.create
 info = registry.info
 list_activations = registry.list_activations
+install = registry.install
 register = registry.register
 resolve = registry.resolve
 spec_of = registry.spec_of
@@ -46,6 +47,7 @@ __all__ = [
     "info",
     "information",
     "initialise_for_activations_",
+    "install",
     "list_activations",
     "register",
     "registry",

@@ -25,3 +25,15 @@ class OpaqueActivationError(LitGeluError, ValueError):
 
 class NoGaussianMomentsError(ActivationArgumentError):
     """An activation whose expectations over normal pre-activations, or the gains made of them, do not exist."""
+
+
+class UnknownLibraryError(LitGeluError, ValueError):
+    """A library that there is no integration with."""
+
+
+class MissingLibraryError(LitGeluError, ImportError):
+    """A library that is not installed."""
+
+
+class AlreadyInstalledError(LitGeluError, RuntimeError):
+    """Other names are in the library's tables already."""

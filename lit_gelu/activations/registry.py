@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from torch import Tensor, nn
 
@@ -24,6 +24,9 @@ from lit_gelu.activations.gains import gains
 from lit_gelu.activations.info import ActivationFacts, ActivationGains, ActivationInfo
 from lit_gelu.activations.modules.function import FunctionActivation
 from lit_gelu.activations.spec import ActivationSpec
+
+if TYPE_CHECKING:
+    from lit_gelu.activations.integrations import Installation
 
 Registered = TypeVar("Registered", bound=Callable[..., Any])
 
@@ -318,6 +321,29 @@ class ActivationRegistry:
             found = self._find(module.name)
             return found if found is not None and found.name == module.name else None
         return next((e for e in reversed(self._entries().values()) if e.form_of(module) is not None), None)
+
+    def install(self, library: str, *, override: bool = False) -> "Installation":
+        """Make the names usable in another library's configurations, specs with arguments included.
+
+        ``"transformers"``: ``hidden_act="gaussian_gelu"`` in a configuration, and what else is looked up in ``ACT2FN``.
+        ``"timm"``: ``act_layer="gaussian_gelu"`` in ``timm.create_model``, for models that look their activation up.
+
+        Args:
+            library: ``"timm"`` or ``"transformers"``. It is imported now, and only now.
+            override: Whether names that the library has too (``"gelu"``) get this registry's meaning.
+
+        Returns:
+            What undoes it: call its ``uninstall()``, or use it as a context manager. Installing twice is installing
+            once.
+
+        Raises:
+            UnknownLibraryError: If there is no integration with it.
+            MissingLibraryError: If it is not installed.
+            AlreadyInstalledError: If another registry's names are there, or the other ``override``.
+        """
+        from lit_gelu.activations.integrations import install
+
+        return install(self, library, override=override)
 
     @contextmanager
     def scope(self) -> Iterator[Self]:

@@ -1,0 +1,132 @@
+"""What a registry's names in another library have in common: import, install once, undo."""
+
+import importlib
+from collections.abc import Callable
+from types import ModuleType
+from typing import TYPE_CHECKING, Self
+
+from lit_gelu.activations.errors import AlreadyInstalledError, MissingLibraryError
+
+if TYPE_CHECKING:
+    from lit_gelu.activations.registry import ActivationRegistry
+
+_installed: dict[str, "Installation"] = {}
+
+
+class Installation:
+    """A registry's names in another library, until `uninstall` is called or its ``with`` block ends.
+
+    Args:
+        library: The library.
+        registry: Whose names they are.
+        override: Whether the library's own names got this registry's meaning.
+        undo: Brings the library back to what it was.
+    """
+
+    def __init__(self, library: str, registry: "ActivationRegistry", override: bool, undo: Callable[[], None]) -> None:
+        self.library = library
+        self.registry = registry
+        self.override = override
+        self._undo = undo
+        _installed[library] = self
+
+    @property
+    def active(self) -> bool:
+        """Whether the names are there."""
+        return _installed.get(self.library) is self
+
+    def uninstall(self) -> None:
+        """Bring the library back to what it was; models that are built already keep their activations."""
+        if self.active:
+            self._undo()
+            del _installed[self.library]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.uninstall()
+
+    def __repr__(self) -> str:
+        return f"Installation({self.library!r}, override={self.override}, active={self.active})"
+
+
+def present(library: str, registry: "ActivationRegistry", override: bool) -> Installation | None:
+    """Return the installation that is there already, so that installing twice is installing once.
+
+    Args:
+        library: The library.
+        registry: Whose names are wanted.
+        override: What is wanted for the library's own names.
+
+    Returns:
+        The installation, ``None`` if there is none.
+
+    Raises:
+        AlreadyInstalledError: If another registry, or the other ``override``, is there.
+    """
+    found = _installed.get(library)
+    if found is not None and (found.registry is not registry or found.override != override):
+        raise AlreadyInstalledError(
+            f"{library} has the names of {found.registry!r} with override={found.override} already. Call uninstall() "
+            "of what install() returned there first."
+        )
+    return found
+
+
+def names_of(registry: "ActivationRegistry") -> list[str]:
+    """Return every name and alias of a registry.
+
+    Args:
+        registry: Any registry.
+
+    Returns:
+        The names, sorted.
+
+    Example:
+        >>> from lit_gelu.activations.default import registry
+        >>> {"relu2", "squared_relu"} <= set(names_of(registry))
+        True
+    """
+    return sorted({name for entry in registry.entries() for name in (entry.name, *entry.aliases)})
+
+
+def is_path(text: str) -> bool:
+    """Return whether a text is a dotted path: what a configuration file names is looked up, never imported.
+
+    Args:
+        text: A spec's text.
+
+    Returns:
+        Whether its name has a dot.
+
+    Example:
+        >>> is_path("torch.nn.ELU(alpha=0.5)"), is_path("elu(alpha=0.5)")
+        (True, False)
+    """
+    return "." in text.partition("(")[0]
+
+
+def import_library(name: str, library: str) -> ModuleType:
+    """Import a module of another library.
+
+    Args:
+        name: The module.
+        library: The distribution to install for it.
+
+    Returns:
+        The module.
+
+    Raises:
+        MissingLibraryError: If it cannot be imported.
+
+    Example:
+        >>> import_library("no_such_library.layers", "no_such_library")
+        Traceback (most recent call last):
+        lit_gelu.activations.errors.MissingLibraryError: Cannot import no_such_library.layers: No module named \
+'no_such_library'. Install it: pip install no_such_library.
+    """
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise MissingLibraryError(f"Cannot import {name}: {error}. Install it: pip install {library}.") from error

@@ -1,0 +1,93 @@
+"""Names of the registry as ``timm.create_model(..., act_layer="gaussian_gelu")``.
+
+timm looks names up in four dictionaries of ``timm.layers.create_act``, by their name in that module: they are replaced
+by subclasses that ask the registry for what they lack. timm puts names into lower case first, so ``learnable=True``
+arrives as ``learnable=true``; it is read as it was meant.
+"""
+
+import functools
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+
+from lit_gelu.activations.errors import ActivationSpecError
+from lit_gelu.activations.integrations.installation import Installation, import_library, is_path, names_of, present
+
+if TYPE_CHECKING:
+    from lit_gelu.activations.registry import ActivationRegistry
+
+_LAYERS = ("_ACT_LAYER_ME", "_ACT_LAYER_DEFAULT")  # timm asks the first for what it has, then the second for all
+_FUNCTIONS = ("_ACT_FN_ME", "_ACT_FN_DEFAULT")
+_LITERALS = re.compile(r"(?<==)\s*(true|false|none)\s*(?=[,)])")
+
+
+def install(registry: "ActivationRegistry", override: bool = False) -> Installation:
+    """Make every name of a registry usable as an ``act_layer`` of timm's models.
+
+    Args:
+        registry: Whose names.
+        override: Whether names that timm has too get this registry's meaning.
+
+    Returns:
+        What undoes it.
+
+    Raises:
+        MissingLibraryError: If timm is not installed.
+        AlreadyInstalledError: If another registry is there already.
+    """
+    found = present("timm", registry, override)
+    if found is not None:
+        return found
+    tables = import_library("timm.layers.create_act", "timm")
+    before = {name: getattr(tables, name) for name in (*_LAYERS, *_FUNCTIONS)}
+    taken = set(names_of(registry)) if override else set()
+    for (first, second), make in ((_LAYERS, _layer), (_FUNCTIONS, _function)):
+        setattr(tables, first, {key: value for key, value in before[first].items() if key not in taken})
+        own = {key: value for key, value in before[second].items() if key not in taken}
+        setattr(tables, second, _AskingTable(own, registry, make))
+
+    def undo() -> None:
+        for name, table in before.items():
+            setattr(tables, name, table)
+
+    return Installation("timm", registry, override, undo)
+
+
+class _AskingTable(dict[str, Any]):
+    """timm's table, which asks the registry for the keys it lacks."""
+
+    def __init__(
+        self, content: dict[str, Any], registry: "ActivationRegistry", make: Callable[["ActivationRegistry", str], Any]
+    ) -> None:
+        super().__init__(content)
+        self._registry = registry
+        self._make = make
+
+    def __missing__(self, key: str) -> Any:
+        text = _LITERALS.sub(lambda match: match[1].capitalize(), key)
+        if is_path(text):
+            raise KeyError(key)
+        self._registry.resolve(text)  # raises now, with the known names, and not when the model is half built
+        return self._make(self._registry, text)
+
+
+def _layer(registry: "ActivationRegistry", text: str) -> Callable[..., nn.Module]:
+    """Return what timm calls for a new module, with ``inplace`` or without."""
+    return functools.partial(registry.create, text)
+
+
+def _function(registry: "ActivationRegistry", text: str) -> Callable[..., Tensor]:
+    """Return a function of a tensor; what has parameters of its own is no function."""
+    module = registry.create(text)
+    if any(True for _ in module.parameters()):
+        raise ActivationSpecError(
+            f"{text!r} has parameters, so it cannot be a function. Use it as a layer: timm.layers.create_act_layer."
+        )
+
+    def apply(x: Tensor, inplace: bool = False) -> Tensor:
+        result: Tensor = module(x)
+        return x.copy_(result) if inplace else result
+
+    return apply

@@ -1,0 +1,107 @@
+"""Names of the registry as ``hidden_act="gaussian_gelu"`` in transformers' configurations.
+
+transformers builds activations from two tables of ``transformers.activations``. Its models hold references to both, so
+they are changed in place: ``ACT2FN`` gets a subclass that asks the registry for what it lacks, texts with arguments
+included; ``ACT2CLS`` is a plain dictionary and gets the registered names alone.
+
+A parameter that a checkpoint lacks is allocated without a value by ``from_pretrained`` and left to the model's own
+initialisation, which knows nothing of learned activations: ``hidden_act="swish(learnable=True)"`` on a checkpoint
+trained with ``"silu"`` would start anywhere. While the names are installed, such a parameter starts at its initial
+value.
+"""
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from lit_gelu.activations.errors import ActivationSpecError, UnknownActivationError
+from lit_gelu.activations.integrations.installation import Installation, import_library, is_path, names_of, present
+
+if TYPE_CHECKING:
+    from lit_gelu.activations.registry import ActivationRegistry
+
+
+def install(registry: "ActivationRegistry", override: bool = False) -> Installation:
+    """Make every name of a registry usable in transformers' configurations.
+
+    Args:
+        registry: Whose names.
+        override: Whether names that transformers has too get this registry's meaning.
+
+    Returns:
+        What undoes it.
+
+    Raises:
+        MissingLibraryError: If transformers is not installed.
+        AlreadyInstalledError: If another registry is there already.
+    """
+    found = present("transformers", registry, override)
+    if found is not None:
+        return found
+    tables = import_library("transformers.activations", "transformers")
+    models = import_library("transformers.modeling_utils", "transformers")
+    functions, classes, base = tables.ACT2FN, tables.ACT2CLS, models.PreTrainedModel
+    table_class, initialise = type(functions), base._initialize_weights  # the one place all models pass
+    before = dict(functions.items()), dict(classes)  # items() gives what is stored, a look-up a new module
+    for name in names_of(registry):
+        if override or name not in classes:
+            functions[name] = classes[name] = functools.partial(registry.create, name)
+    functions.__class__ = _asking(table_class, registry)
+    base._initialize_weights = _starting(initialise, registry)
+
+    def undo() -> None:
+        functions.__class__ = table_class
+        base._initialize_weights = initialise
+        for table, content in zip((functions, classes), before, strict=True):
+            table.clear()
+            table.update(content)
+
+    return Installation("transformers", registry, override, undo)
+
+
+def _asking(table_class: type, registry: "ActivationRegistry") -> type:
+    """Return a subclass of the table's class that asks the registry for the keys it lacks."""
+
+    class RegistryTable(table_class):
+        def __missing__(self, key: str) -> Any:
+            if is_path(key):
+                raise KeyError(key)
+            registry.resolve(key)  # raises now, with the known names
+            return functools.partial(registry.create, key)
+
+        def __contains__(self, key: object) -> bool:
+            return super().__contains__(key) or (isinstance(key, str) and _resolves(registry, key))
+
+    return RegistryTable
+
+
+def _resolves(registry: "ActivationRegistry", text: str) -> bool:
+    """Return whether a text names a registered activation; wrong arguments of one are an error of their own."""
+    try:
+        return not is_path(text) and bool(registry.resolve(text))
+    except (ActivationSpecError, UnknownActivationError):
+        return False
+
+
+def _starting(initialise: Any, registry: "ActivationRegistry") -> Any:
+    """Return transformers' initialisation of one module, preceded by ours of the learned activations."""
+
+    @functools.wraps(initialise)
+    def start(model: nn.Module, module: nn.Module, *args: Any, **kwargs: Any) -> None:
+        missing = {
+            name: parameter
+            for name, parameter in module.named_parameters(recurse=False)
+            if not getattr(parameter, "_is_hf_initialized", False) and not parameter.is_meta
+        }
+        if missing and not getattr(module, "_is_hf_initialized", False):
+            spec = registry.spec_of(module)
+            if not spec.opaque:
+                initial = dict(registry.create(spec).named_parameters())
+                with torch.no_grad():
+                    for name, parameter in missing.items():
+                        parameter.copy_(initial[name])
+        initialise(model, module, *args, **kwargs)
+
+    return start

@@ -1,0 +1,96 @@
+"""Registered names as ``act_layer`` of timm's models."""
+
+import importlib
+
+import pytest
+import torch
+
+from lit_gelu import activations
+from lit_gelu.activations.errors import ActivationSpecError, UnknownActivationError
+
+TINY = {
+    "vit_tiny_patch16_224": {"img_size": 16, "patch_size": 8, "embed_dim": 12, "depth": 2, "num_heads": 2},
+    "resnet10t": {"layers": (1, 1, 1, 1), "channels": (8, 8, 8, 8)},
+}
+
+
+@pytest.fixture(scope="module")
+def timm():
+    importlib.import_module("timm.layers.create_act")
+    return importlib.import_module("timm")
+
+
+@pytest.fixture
+def installed(timm):
+    with activations.install("timm") as installation:
+        yield installation
+
+
+def _model(timm, name, activation):
+    torch.manual_seed(0)
+    return timm.create_model(name, num_classes=3, act_layer=activation, **TINY[name]).eval()
+
+
+@pytest.mark.parametrize("name", TINY)
+@pytest.mark.parametrize("activation", ["gaussian_gelu", "swish(beta=1.5, learnable=True)"])
+def test_models_are_built_with_it(timm, installed, name, activation):
+    model = _model(timm, name, activation)
+    wanted = activations.resolve(activation)
+    sites = [m for m in model.modules() if activations.spec_of(m) == wanted]
+    assert len(sites) >= 2
+    assert len({id(site) for site in sites}) == len(sites)
+    with torch.no_grad():
+        assert torch.isfinite(model(torch.randn(1, 3, 16, 16))).all()
+
+
+def test_the_output_is_that_of_the_activation(timm, installed):
+    x = torch.randn(2, 3, 16, 16)
+    with torch.no_grad():
+        gelu, same, other = (
+            _model(timm, "vit_tiny_patch16_224", a)(x) for a in ("gelu", "gaussian_gelu", "gaussian_gelu(sigma=3.0)")
+        )
+    torch.testing.assert_close(same, gelu)
+    assert (other - gelu).abs().max() > 1e-4
+
+
+def test_layers_and_functions_by_name(timm, installed):
+    x = torch.linspace(-3, 3, 7)
+    layer = timm.layers.create_act_layer("gaussian_gelu(sigma=2.0)", inplace=True)
+    function = timm.layers.get_act_fn("gaussian_gelu(sigma=2.0)")
+    wanted = activations.create("gaussian_gelu", sigma=2.0)(x)
+    assert torch.equal(layer(x.clone()), wanted)
+    assert torch.equal(function(x), wanted)
+    y = x.clone()
+    assert function(y, inplace=True) is y
+    assert torch.equal(y, wanted)
+    with pytest.raises(ActivationSpecError, match="has parameters"):
+        timm.layers.get_act_fn("swish(learnable=True)")
+
+
+def test_names_of_timm_keep_their_meaning_unless_overridden(timm):
+    with activations.install("timm"):
+        assert timm.layers.get_act_layer("gelu") is timm.layers.GELU
+    with activations.install("timm", override=True):
+        assert type(timm.layers.create_act_layer("gelu")) is torch.nn.GELU
+        assert type(timm.layers.create_act_layer("silu", inplace=True)) is torch.nn.SiLU
+        assert type(timm.layers.create_act_layer("swish")).__name__ == "Swish"
+    assert timm.layers.get_act_layer("gelu") is timm.layers.GELU
+
+
+def test_installing_twice_is_installing_once_and_uninstalling_leaves_nothing(timm):
+    tables = importlib.import_module("timm.layers.create_act")
+    before = {name: getattr(tables, name) for name in vars(tables) if name.startswith("_ACT_")}
+    first = activations.install("timm")
+    assert activations.install("timm") is first
+    first.uninstall()
+    first.uninstall()
+    assert all(getattr(tables, name) is table for name, table in before.items())
+    with pytest.raises(KeyError):
+        timm.layers.get_act_layer("gaussian_gelu")
+
+
+def test_wrong_names_are_refused_with_the_remedy(timm, installed):
+    with pytest.raises(UnknownActivationError, match="Did you mean 'gaussian_gelu'"):
+        _model(timm, "vit_tiny_patch16_224", "gausian_gelu")
+    with pytest.raises(KeyError):
+        timm.layers.get_act_layer("torch.nn.ELU")
