@@ -104,8 +104,8 @@ class MonotonePieces:
         bottom, top = sorted(self.ends(piece))
         if not bottom <= y <= top:
             return []
-        left, right = torch.tensor(piece, dtype=torch.float64).split(1)
-        x = bisect(lambda x: self.f(x) - y, left, right)
+        ends = torch.tensor(piece, dtype=torch.float64)
+        x = bisect(lambda x: self.f(x) - y, ends[:1], ends[1:])
         # A jump passes over y without taking it.
         taken = (self.f(x) - y).abs().item() <= 1e-9 * max(abs(bottom), abs(top))
         return [x.item() + 0.0] if taken else []

@@ -126,11 +126,11 @@ def sampling_grid(
         if not 0 < len(rough) <= _MOST_ROUGH:
             break
         share = torch.arange(1, _SPLIT, dtype=torch.float64) / _SPLIT
-        added = torch.unique(grid[rough, None] + (grid[rough + 1] - grid[rough])[:, None] * share)
+        added = _unique(grid[rough, None] + (grid[rough + 1] - grid[rough])[:, None] * share)
         added, new = _finite(added, torch.stack([slope(added) for slope in slopes]))
         grid, order = torch.cat([grid, added]).sort()
         values = torch.cat([values, new], dim=1)[:, order]
-    return torch.unique(grid)
+    return _unique(grid)
 
 
 def _regular_grid(low: float, high: float, corners: Iterable[float]) -> Tensor:
@@ -141,8 +141,13 @@ def _regular_grid(low: float, high: float, corners: Iterable[float]) -> Tensor:
     magnitudes = torch.exp2(torch.arange(-60 * _AN_OCTAVE, 60 * _AN_OCTAVE + 1, dtype=torch.float64) / _AN_OCTAVE)
     magnitudes = magnitudes[(magnitudes < 4 * _STEP) | (magnitudes > REACH)]
     special = torch.tensor([low, high, 0.0, *both_sides(corners)], dtype=torch.float64)
-    grid = torch.unique(torch.cat([even, -magnitudes, magnitudes, special]))
-    return grid[(grid >= low) & (grid <= high)]
+    grid: Tensor = torch.cat([even, -magnitudes, magnitudes, special])
+    return _unique(grid[(grid >= low) & (grid <= high)])
+
+
+def _unique(points: Tensor) -> Tensor:
+    found: Tensor = torch.unique(points)  # torch gives no return type
+    return found
 
 
 def _finite(grid: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:

@@ -25,7 +25,7 @@ TRAINER_COMMANDS = {
 COMMANDS = {
     "export": "write a checkpoint's model to an ONNX file",
     "parity": "prove that an ONNX file computes what the PyTorch model computes",
-    "activations": "list the registered activations, describe or plot them",
+    "activations": "list the registered activations, describe, compare or plot them",
     "demo": "train, swap, measure curvature, export and check parity in one go",
 }
 EXAMPLES = """\
@@ -88,6 +88,9 @@ def run(name: str, arguments: list[str]) -> int:
         return int(importlib.import_module("lit_gelu.cli.fit").run([name, *arguments]))
     if name in COMMANDS:
         module = importlib.import_module(f"lit_gelu.cli.{name}")
+        if arguments and arguments[0] in getattr(module, "SUBCOMMANDS", ()):
+            module = importlib.import_module(f"lit_gelu.cli.{name}_{arguments[0]}")
+            arguments = arguments[1:]
         return int(module.run(module.build_parser().parse_args(arguments)))
     near = difflib.get_close_matches(name, [*TRAINER_COMMANDS, *COMMANDS], n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""

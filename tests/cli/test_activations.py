@@ -49,7 +49,7 @@ def test_the_plot_shows_what_was_asked_for(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["gleu"], "Did you mean 'gelu'"),
+        (["swihs"], "Did you mean 'swish'"),
         (["zz*"], "Registered:"),
         (["gelu(x=1)"], "It accepts: approximate"),
         (["gelu", "--plot", "x.nope"], "Use .png, .svg or .pdf"),
