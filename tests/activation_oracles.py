@@ -15,6 +15,7 @@ import torch
 from taylor import DIGITS, Taylor, exp, expm1, log1p, normal_cdf, sigmoid, tanh
 from torch import Tensor
 
+from lit_gelu import activations
 from lit_gelu.activations import functional
 
 Definition = Callable[..., Taylor]
@@ -274,6 +275,14 @@ CASES = (
         conditioned_on=("beta",),
         limits=((INF, INF), (0.5 - 0.8, INF), (0.0, 1.6)),
     ),
+)
+
+
+# What the tests of f, f' and f'' run over: gated functions have no derivative of one number.
+ELEMENTWISE = tuple(
+    entry.name
+    for entry in activations.ActivationRegistry().entries()
+    if activations.registry.entry(activations.resolve(entry.name).name).facts_for({}).elementwise
 )
 
 

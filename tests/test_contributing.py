@@ -4,7 +4,9 @@ import inspect
 from pathlib import Path
 
 import pytest
-from activation_oracles import CASES
+from activation_oracles import CASES, ELEMENTWISE
+
+from gated_formulas import FORMULAS
 
 from lit_gelu import tasks
 from lit_gelu.activations import functional
@@ -13,6 +15,7 @@ from lit_gelu.export.lowering_table import row_key
 
 ROOT = Path(__file__).parents[1]
 ACTIVATIONS = [entry.name for entry in ENTRIES if entry.preset is None]
+GATED = sorted(set(ACTIVATIONS) - set(ELEMENTWISE))  # functions of two numbers, which have no f' and f''
 WITHOUT_NODES = {"identity"}  # it leaves nothing in a graph
 EXPECTATION_OF = {"zero_identity_map": "gelu"}  # random: its expectation has the oracle, its own tests the rest
 TASKS = [
@@ -24,12 +27,22 @@ TASKS = [
 ]
 
 
-@pytest.mark.parametrize("name", ACTIVATIONS)
+@pytest.mark.parametrize("name", [name for name in ACTIVATIONS if name in ELEMENTWISE])
 def test_step_1_the_function_and_its_derivative_are_exported(name):
     assert {name, f"{name}_derivative"} <= set(functional.__all__)
 
 
-@pytest.mark.parametrize("name", sorted(set(ACTIVATIONS) - WITHOUT_NODES))
+@pytest.mark.parametrize("name", GATED)
+def test_a_gated_function_has_no_derivative_no_lowering_and_a_formula_of_its_own(name):
+    """Torch decomposes it in an export; its test compares it with a formula and runs gradcheck on it."""
+    assert {name, f"{name}_derivative"} & set(functional.__all__) == {name}
+    (entry,) = (entry for entry in ENTRIES if entry.name == name)
+    assert entry.derivative is None
+    assert row_key(name, {}) is None
+    assert name in FORMULAS
+
+
+@pytest.mark.parametrize("name", sorted(set(ACTIVATIONS) - WITHOUT_NODES - set(GATED)))
 def test_step_2_every_activation_has_a_lowering(name):
     (entry,) = (entry for entry in ENTRIES if entry.name == name)
     arguments = {key: parameter.default for key, parameter in entry.parameters.items()}
@@ -41,7 +54,7 @@ def test_step_2_every_function_has_a_row_in_the_catalog():
     assert functions == set(ACTIVATIONS)
 
 
-@pytest.mark.parametrize("name", ACTIVATIONS)
+@pytest.mark.parametrize("name", [name for name in ACTIVATIONS if name in ELEMENTWISE])
 def test_step_3_every_activation_has_an_oracle_and_a_test_that_runs_it(name):
     assert EXPECTATION_OF.get(name, name) in {case.name for case in CASES}
     family = inspect.getmodule(getattr(functional, name)).__name__.rpartition(".")[2]

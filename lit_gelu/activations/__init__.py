@@ -14,6 +14,7 @@ from lit_gelu.activations.errors import (
 from lit_gelu.activations.gains import calculate_gain, gain
 from lit_gelu.activations.info import ActivationFacts, ActivationGains, ActivationInfo
 from lit_gelu.activations.initialisation import initialise_for_activations_
+from lit_gelu.activations.modules.gated_ffn import GatedFFN
 from lit_gelu.activations.registry import ActivationRegistry
 from lit_gelu.activations.spec import ActivationSpec
 
@@ -37,6 +38,7 @@ __all__ = [
     "ActivationSpecError",
     "DuplicateActivationError",
     "LargestDifference",
+    "GatedFFN",
     "OpaqueActivationError",
     "UnknownActivationError",
     "calculate_gain",

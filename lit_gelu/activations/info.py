@@ -16,6 +16,8 @@ class ActivationFacts:
         asymptotes: What ``f`` approaches on the left and on the right, as text in ``x``.
         kinks: ``(x, f'(x+) - f'(x-))`` wherever ``f'`` jumps.
         elementwise: Whether output element ``i`` depends on input element ``i`` alone.
+        halves: Whether it halves a dimension, one half gating the other; then it can stand for no elementwise
+            activation, nor one for it.
         stochastic: Whether it draws random numbers in training.
         learnable: Whether it has parameters that are trained.
         gate: Whether it usually gates another value (sigmoid, tanh) rather than standing between two layers.
@@ -31,6 +33,7 @@ class ActivationFacts:
     asymptotes: tuple[str, str] | None = None
     kinks: tuple[tuple[float, float], ...] = ()
     elementwise: bool = True
+    halves: bool = False
     stochastic: bool = False
     learnable: bool = False
     gate: bool = False

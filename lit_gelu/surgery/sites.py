@@ -44,7 +44,8 @@ def find_sites(
 ) -> list[ActivationSite]:
     """List the activation modules of a model, in the order of its modules.
 
-    A module counts if its class is registered; ``torch.nn.Identity`` does not, because networks use it for much else. A
+    A module counts if its class is registered; ``torch.nn.Identity`` does not, because networks use it for much else,
+    nor does a gated unit such as ``torch.nn.GLU``: it halves its input, so no other activation could stand there. A
     module that stands in several places is listed once, with its other names.
 
     Args:
@@ -94,9 +95,12 @@ def without_compile_wrapper(model: nn.Module) -> nn.Module:
 
 
 def _is_activation(module: nn.Module, registry: ActivationRegistry) -> bool:
-    return type(module) is not nn.Identity and (
-        isinstance(module, FunctionActivation) or registry.entry_of(module) is not None
-    )
+    if type(module) is nn.Identity:
+        return False
+    entry = registry.entry_of(module)
+    if entry is None:
+        return isinstance(module, FunctionActivation)
+    return not entry.facts_for(registry.spec_of(module).arguments).halves
 
 
 def _site(module: nn.Module, names: list[str], registry: ActivationRegistry) -> ActivationSite:

@@ -17,6 +17,7 @@ from lit_gelu.export.lowering_table import LOWERINGS, TABLE
 from lit_gelu.export.markers import bind
 from lit_gelu.export.recipe import operators
 
+GATED = {"glu", "reglu", "geglu", "swiglu"}  # torch decomposes them
 CONTRIB = "com.microsoft::"
 
 
@@ -40,7 +41,7 @@ def test_the_cases_are_every_registered_activation():
     covered = {activations.registry.resolve(case.spec).name for case in CASES}
     entries = activations.ActivationRegistry().entries()
     built_in = {entry.name for entry in entries if entry.preset is None}  # the others are other names of these
-    assert covered == built_in - {"identity"}
+    assert covered == built_in - {"identity", *GATED}
 
 
 def test_each_site_becomes_the_operators_of_its_row(lowered):
@@ -211,6 +212,17 @@ def test_an_activation_of_the_user_is_decomposed_by_torch(tmp_path):
     assert [(site.spec, site.lowering) for site in report.sites] == [("bent", "torch"), ("gelu", "native")]
     assert report.census["Sqrt"] == 1
     assert check_parity(model, tmp_path / "bent.onnx", registry=registry).passed
+
+
+@pytest.mark.parametrize("name", sorted(GATED))
+def test_gated_functions_are_decomposed_by_torch_and_their_gates_lowered(tmp_path, name):
+    path = tmp_path / "gated.onnx"
+    model = nn.Sequential(nn.Linear(4, 8), activations.create(name), nn.Linear(4, 3))
+    report = export_onnx(model, path, torch.zeros(2, 4), lowering="native")
+    gate = {"glu": "Sigmoid", "reglu": "Relu", "geglu": "Gelu", "swiglu": "Sigmoid"}[name]
+    assert report.census[gate] == 1
+    assert report.census["Mul"] == (2 if name == "swiglu" else 1)
+    assert check_parity(model, path).passed
 
 
 def test_a_name_that_the_user_gave_to_something_else_is_not_mistaken(tmp_path):

@@ -4,6 +4,7 @@ from lit_gelu.activations.catalog import (
     cdf_linear,
     clipped_gelu,
     elu,
+    gated,
     gaussian_gelu,
     gelu,
     hard_mish,
@@ -38,6 +39,7 @@ ENTRIES = (
     *mega_laplace.ENTRIES,
     *sqrt_softplus.ENTRIES,
     *xielu.ENTRIES,
+    *gated.ENTRIES,
 )
 
 __all__ = ["ENTRIES"]

@@ -1,15 +1,16 @@
 """Activations as pure functions: each with its first and second derivative in closed form, one family per file.
 
 For every name ``NAME(x, **parameters)`` is the function and ``NAME_derivative(x, order, **parameters)`` its derivative
-of order 1 or 2 with respect to ``x``. They are the reference for values: accuracy comes first, tails, infinities and
-16-bit floats included (bounds and measured errors: ``docs/numerics.md``). Autograd in both modes, ``torch.func`` and
-``torch.compile`` go through them.
+of order 1 or 2 with respect to ``x``; gated functions, which halve a dimension, have none. They are the reference for
+values: accuracy comes first, tails, infinities and 16-bit floats included (bounds and measured errors:
+``docs/numerics.md``). Autograd in both modes, ``torch.func`` and ``torch.compile`` go through them.
 """
 
 from lit_gelu.activations.functional.cdf_linear import cdf_linear, cdf_linear_derivative
 from lit_gelu.activations.functional.clipped_gelu import clipped_gelu, clipped_gelu_derivative
 from lit_gelu.activations.functional.dispatch import derivative
 from lit_gelu.activations.functional.elu import celu, celu_derivative, elu, elu_derivative, selu, selu_derivative
+from lit_gelu.activations.functional.gated import geglu, glu, reglu, swiglu
 from lit_gelu.activations.functional.gaussian_gelu import gaussian_gelu, gaussian_gelu_derivative
 from lit_gelu.activations.functional.gelu import gelu, gelu_derivative
 from lit_gelu.activations.functional.hard_mish import hard_mish, hard_mish_derivative
@@ -55,8 +56,10 @@ __all__ = [
     "elu_derivative",
     "gaussian_gelu",
     "gaussian_gelu_derivative",
+    "geglu",
     "gelu",
     "gelu_derivative",
+    "glu",
     "hard_mish",
     "hard_mish_derivative",
     "hard_sigmoid",
@@ -75,6 +78,7 @@ __all__ = [
     "mish_derivative",
     "prelu",
     "prelu_derivative",
+    "reglu",
     "relu",
     "relu2",
     "relu2_derivative",
@@ -91,6 +95,7 @@ __all__ = [
     "softplus_derivative",
     "sqrt_softplus",
     "sqrt_softplus_derivative",
+    "swiglu",
     "swish",
     "swish_derivative",
     "tanh",

@@ -90,8 +90,8 @@ def _called(distribution: Any, method: str, x: Tensor) -> Tensor:
         given = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
         raise ActivationArgumentError(
             f"cdf_linear: {type(distribution).__name__}.{method} made {given} of a tensor of shape {tuple(x.shape)}. "
-            "It must be a function from tensor to tensor, elementwise: give a distribution of one number, not a batch of "
-            "them, that computes with torch."
+            "It must be a function from tensor to tensor, elementwise: give a distribution of one number that computes "
+            "with torch, not a batch of them."
         )
     return value
 

@@ -28,7 +28,7 @@ def derivative(activation: Any, x: Tensor, order: int = 1, *, registry: "Activat
         A tensor of the shape and dtype of ``x``. A jump takes its value from one side; a kink has no term of its own.
 
     Raises:
-        ActivationArgumentError: If ``order`` is none of these, or the activation does not keep the shape of ``x``.
+        ActivationArgumentError: If ``order`` is none of these, or not 0 and the activation is not elementwise.
 
     Example:
         >>> import torch
@@ -45,6 +45,11 @@ def derivative(activation: Any, x: Tensor, order: int = 1, *, registry: "Activat
     entry = registry.entry_of(module)
     form = entry.form_of(module) if entry is not None else None
     arguments = form.live_arguments(module) if form is not None else getattr(module, "kwargs", {})
+    if entry is not None and order > 0 and not entry.facts_for(registry.spec_of(module).arguments).elementwise:
+        raise ActivationArgumentError(
+            f"{entry.name!r} has no derivative here: it is no function of one number, element by element. "
+            "Differentiate it by torch.func, such as torch.func.vjp."
+        )
     if entry is not None and order == 0 and entry.function is not None:
         return entry.function(x, **arguments)
     if entry is not None and order > 0 and entry.derivative is not None:

@@ -2,6 +2,8 @@
 
 from lit_gelu.activations.modules.cdf_linear import CDFLinear
 from lit_gelu.activations.modules.function import FunctionActivation
+from lit_gelu.activations.modules.gated import GEGLU, ReGLU, SwiGLU
+from lit_gelu.activations.modules.gated_ffn import GatedFFN
 from lit_gelu.activations.modules.gaussian_gelu import GaussianGELU
 from lit_gelu.activations.modules.gelu import SigmoidGELU
 from lit_gelu.activations.modules.identity import Identity
@@ -10,12 +12,16 @@ from lit_gelu.activations.modules.swish import Swish
 from lit_gelu.activations.modules.zero_identity_map import ZeroIdentityMap
 
 __all__ = [
+    "GEGLU",
     "CDFLinear",
     "FunctionActivation",
+    "GatedFFN",
     "GaussianGELU",
     "Identity",
+    "ReGLU",
     "SigmoidGELU",
     "SquaredReLU",
+    "SwiGLU",
     "Swish",
     "ZeroIdentityMap",
 ]

@@ -36,8 +36,8 @@ def checked_memory(memory: str) -> str:
     """
     if memory not in MEMORY_MODES:
         raise ActivationArgumentError(
-            f"memory={memory!r} is not accepted. Use 'autograd', which keeps what torch's kernels need, or 'recompute', which "
-            "keeps the input alone."
+            f"memory={memory!r} is not accepted. Use 'autograd', which keeps what torch's kernels need, or "
+            "'recompute', which keeps the input alone."
         )
     return memory
 

@@ -33,6 +33,19 @@ def positive_number(name: str, value: float) -> float:
     return float(value)
 
 
+def swish(x: Tensor, beta: float | Tensor) -> Tensor:
+    """Return ``x sigmoid(beta x)`` by torch's kernels.
+
+    Args:
+        x: Any shape, any floating dtype.
+        beta: A number, or a tensor that is broadcast with ``x``.
+
+    Returns:
+        A tensor like ``x``.
+    """
+    return x * torch.sigmoid((beta * x).to(x.dtype))
+
+
 class Swish(nn.Module):
     """``f(x) = x sigmoid(beta x)``, elementwise, any shape and floating dtype.
 
@@ -79,7 +92,7 @@ class Swish(nn.Module):
         """
         if self.log_scale is None and self.initial_beta == 1.0:
             return F.silu(x)
-        return x * torch.sigmoid((self.beta * x).to(x.dtype))
+        return swish(x, self.beta)
 
     def extra_repr(self) -> str:
         """Return the arguments for ``repr``.

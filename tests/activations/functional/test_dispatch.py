@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from activation_oracles import ELEMENTWISE
 from torch import nn
 
 from lit_gelu import activations
@@ -14,7 +15,7 @@ def _hard_sigmoid(x):
     return torch.clamp(x + 3, 0, 6) / 6
 
 
-@pytest.mark.parametrize("name", activations.list_activations())
+@pytest.mark.parametrize("name", ELEMENTWISE)
 @pytest.mark.parametrize("order", [1, 2])
 def test_against_autograd_of_the_module(name, order):
     """Away from kinks and jumps, differentiating torch's own kernel gives the same."""
@@ -50,7 +51,16 @@ def test_other_orders_are_refused(order):
 
 def test_a_function_that_changes_the_shape_is_refused():
     with pytest.raises(ActivationArgumentError, match="only elementwise"):
-        derivative(nn.GLU(), torch.zeros(2, 4), 1)
+        derivative(nn.Flatten(0), torch.zeros(2, 4), 1)
+
+
+def test_what_is_registered_as_not_elementwise_is_refused():
+    registry = activations.ActivationRegistry()
+    facts = activations.ActivationFacts(elementwise=False)
+    registry.register("softmax", facts=facts)(lambda x: torch.softmax(x, -1))
+    with pytest.raises(ActivationArgumentError, match=r"'softmax' has no derivative here.*torch\.func"):
+        derivative("softmax", torch.zeros(2, 4), 1, registry=registry)  # the sum of its outputs has derivative 0
+    torch.testing.assert_close(derivative("softmax", torch.zeros(4), 0, registry=registry), torch.full((4,), 0.25))
 
 
 def test_hooks_on_the_module_are_not_called():

@@ -1,0 +1,114 @@
+"""The feed-forward block of a transformer with a gate."""
+
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+
+from lit_gelu.activations.errors import ActivationArgumentError
+
+if TYPE_CHECKING:
+    from lit_gelu.activations.registry import ActivationRegistry
+
+
+class GatedFFN(nn.Module):
+    """``output_projection(activation(gate_projection(x)) * value_projection(x))``.
+
+    With ``gate="silu"`` it is the MLP of LLaMA (``gate_proj``, ``up_proj``, ``down_proj`` there), with ``"gelu"``,
+    ``"relu"`` and ``"sigmoid"`` Shazeer's GEGLU, ReGLU and GLU blocks. Without biases it has ``3 dim hidden_dim``
+    parameters: as many as an ungated block four times as wide as ``dim``, at the default ``hidden_dim``.
+
+    Source: Shazeer 2020, "GLU Variants Improve Transformer" (arXiv 2002.05202), equation 6; Touvron et al. 2023,
+    "LLaMA" (arXiv 2302.13971), section 2.2.
+
+    Args:
+        dim: Size of the last dimension of input and output.
+        hidden_dim: Size between the projections; ``None``: two thirds of ``4 dim``, rounded up to a multiple of
+            ``multiple_of``.
+        gate: The spec of an elementwise activation.
+        bias: Whether the projections have biases.
+        multiple_of: What the default ``hidden_dim`` is a multiple of, such as 256.
+        registry: Where names are looked up; by default `lit_gelu.activations.registry`.
+
+    Raises:
+        ActivationArgumentError: If a size is no positive integer, ``hidden_dim`` no multiple of ``multiple_of``, or
+            ``gate`` not elementwise.
+
+    Example:
+        >>> import torch
+        >>> block = GatedFFN(4096, multiple_of=256)
+        >>> block.hidden_dim
+        11008
+        >>> GatedFFN(6, gate="gelu(approximate='tanh')")(torch.zeros(2, 5, 6)).shape
+        torch.Size([2, 5, 6])
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        hidden_dim: int | None = None,
+        gate: Any = "silu",
+        bias: bool = False,
+        multiple_of: int = 1,
+        *,
+        registry: "ActivationRegistry | None" = None,
+    ) -> None:
+        super().__init__()
+        self.dim = dim
+        self.hidden_dim = _hidden_size(dim, hidden_dim, multiple_of)
+        self.gate_projection = nn.Linear(dim, self.hidden_dim, bias)
+        self.value_projection = nn.Linear(dim, self.hidden_dim, bias)
+        self.activation = _gate(gate, registry)
+        self.output_projection = nn.Linear(self.hidden_dim, dim, bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply the block to the last dimension.
+
+        Args:
+            x: Shape ``(..., dim)``.
+
+        Returns:
+            A tensor of the shape of ``x``.
+        """
+        gate: Tensor = self.activation(self.gate_projection(x))
+        result: Tensor = self.output_projection(gate * self.value_projection(x))
+        return result
+
+
+def _hidden_size(dim: int, hidden_dim: int | None, multiple_of: int) -> int:
+    """Return the size between the projections.
+
+    Raises:
+        ActivationArgumentError: If a size is no positive integer, or ``hidden_dim`` no multiple of ``multiple_of``.
+    """
+    sizes = {"dim": dim, "hidden_dim": 1 if hidden_dim is None else hidden_dim, "multiple_of": multiple_of}
+    for name, size in sizes.items():
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+            raise ActivationArgumentError(f"GatedFFN: {name}={size!r} is not accepted. Give a positive integer.")
+    if hidden_dim is None:
+        return -(-8 * dim // (3 * multiple_of)) * multiple_of
+    if hidden_dim % multiple_of:
+        raise ActivationArgumentError(
+            f"GatedFFN: hidden_dim={hidden_dim} is no multiple of multiple_of={multiple_of}. Leave one of them out: "
+            "multiple_of rounds the default hidden_dim."
+        )
+    return hidden_dim
+
+
+def _gate(spec: Any, registry: "ActivationRegistry | None") -> nn.Module:
+    """Return the gate's activation.
+
+    Raises:
+        ActivationArgumentError: If it is not elementwise.
+    """
+    if registry is None:
+        # Imported when it is needed: the registry itself imports this package.
+        from lit_gelu.activations.default import registry as default
+
+        registry = default
+    resolved = registry.resolve(spec)
+    if not resolved.opaque and not registry.entry(resolved.name).facts_for(resolved.arguments).elementwise:
+        raise ActivationArgumentError(
+            f"GatedFFN: gate={str(resolved)!r} is not elementwise. The block itself multiplies by the value: give the "
+            "activation of the gate alone, such as 'silu' for SwiGLU."
+        )
+    return registry.create(spec)
