@@ -14,6 +14,8 @@ from lit_gelu.activations.gaussian.quadrature import normal_rule
 if TYPE_CHECKING:
     from lit_gelu.activations.registry import ActivationRegistry
 
+_ROUNDED = 1e-28  # a variance this much smaller than the square is that of float64's last digit: f is constant
+
 
 @dataclass(frozen=True)
 class GaussianMoments:
@@ -87,7 +89,8 @@ def quadrature_moments(
         x, weights = normal_rule(values, m, s, [place for place, _ in kinks])
         at_nodes = values(x)
         f, f_squared, *others = (at_nodes @ weights).unbind()
-        variance = ((at_nodes[0] - f).square() @ weights).clamp(min=0.0)
+        variance = (at_nodes[0] - f).square() @ weights
+        variance = torch.where(variance > _ROUNDED * f_squared, variance, 0.0)
         rows.append(torch.stack([f, f_squared, variance, *others]))
     columns = torch.stack(rows).reshape(*mean.shape, -1).unbind(-1) if rows else (mean,) * 6
     return GaussianMoments(*(*columns, kink_mass(mean, std, kinks)))
