@@ -44,7 +44,7 @@ format: $(READY) ## Rewrite the files as the linter wants them
 	$(BIN)/ruff format .
 
 bench: $(READY) ## Run every benchmark; each prints ratios measured side by side in one run
-	set -e; for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script; done
+	set -e; for script in benchmarks/[a-z]*.py; do echo "== $$script"; $(BIN)/python $$script; done
 
 clean: ## Remove what the commands above made, runs/ excepted
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

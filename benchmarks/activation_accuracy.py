@@ -104,7 +104,7 @@ def measure_kernels() -> None:
 def main() -> None:
     """Parse the command line and print what is asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("functions", "kernels"))
+    parser.add_argument("what", choices=("functions", "kernels"), nargs="?", default="kernels")
     parser.add_argument(
         "--points", type=int, default=1000, help="random points of each of four kinds and about each extremum"
     )
