@@ -20,8 +20,8 @@ from lit_gelu.activations.spec import ActivationSpec
 
 create = registry.create
 info = registry.info
-list_activations = registry.list_activations
 install = registry.install
+list_activations = registry.list_activations
 register = registry.register
 resolve = registry.resolve
 spec_of = registry.spec_of
@@ -37,8 +37,8 @@ __all__ = [
     "ActivationSpec",
     "ActivationSpecError",
     "DuplicateActivationError",
-    "LargestDifference",
     "GatedFFN",
+    "LargestDifference",
     "OpaqueActivationError",
     "UnknownActivationError",
     "calculate_gain",
