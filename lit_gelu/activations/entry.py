@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, get_args, get_origin
 
 from torch import Tensor, nn
 
@@ -233,6 +233,8 @@ def _check_type(name: str, parameter: inspect.Parameter, value: object) -> None:
     if default is inspect.Parameter.empty or default is None:
         return
     expected = (int, float) if isinstance(default, float) else type(default)
+    if isinstance(value, tuple) and any(get_origin(kind) is tuple for kind in get_args(parameter.annotation)):
+        return
     if not isinstance(value, expected) or (isinstance(value, bool) and not isinstance(default, bool)):
         kind = "a number" if isinstance(default, float) else f"of type {type(default).__name__}"
         raise ActivationArgumentError(

@@ -5,18 +5,18 @@ from typing import Any
 from torch import nn
 
 from lit_gelu.activations import functional
-from lit_gelu.activations.catalog._package import HENDRYCKS_2016, REGISTERED_BY
+from lit_gelu.activations.catalog._package import HENDRYCKS_2016, REGISTERED_BY, channel_arguments, live_channels
 from lit_gelu.activations.entry import ActivationEntry, ModuleForm
 from lit_gelu.activations.info import ActivationFacts
 from lit_gelu.activations.modules.gaussian_gelu import GaussianGELU
 
 
 def _read(module: nn.Module) -> dict[str, Any]:
-    return {"mu": module.initial_mu, "sigma": module.initial_sigma, "learnable": module.learnable}
+    return {"mu": module.initial_mu, "sigma": module.initial_sigma, **channel_arguments(module)}
 
 
 def _live(module: nn.Module) -> dict[str, Any]:
-    return {"mu": module.mu, "sigma": module.sigma}
+    return {"mu": module.mu, "sigma": module.sigma, **live_channels(module)}
 
 
 def _facts(learnable: bool = False, **_: Any) -> ActivationFacts:

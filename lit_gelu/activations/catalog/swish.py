@@ -6,18 +6,18 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
 
 from lit_gelu.activations import functional
-from lit_gelu.activations.catalog._package import INPLACE, REGISTERED_BY
+from lit_gelu.activations.catalog._package import INPLACE, REGISTERED_BY, channel_arguments, live_channels
 from lit_gelu.activations.entry import ActivationEntry, ModuleForm
 from lit_gelu.activations.info import ActivationFacts
 from lit_gelu.activations.modules.swish import Swish
 
 
 def _read(module: nn.Module) -> dict[str, Any]:
-    return {"beta": module.initial_beta, "learnable": module.learnable}
+    return {"beta": module.initial_beta, **channel_arguments(module)}
 
 
 def _live(module: nn.Module) -> dict[str, Any]:
-    return {"beta": module.beta}
+    return {"beta": module.beta, **live_channels(module)}
 
 
 def _swish_facts(learnable: bool = False, **_: Any) -> ActivationFacts:

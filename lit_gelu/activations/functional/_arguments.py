@@ -91,14 +91,15 @@ def check_positive(name: str, parameter: str, value: float | Tensor) -> None:
         raise ActivationArgumentError(f"{name}: {parameter}={value!r} is not accepted. Give a positive number.")
 
 
-def per_channel(name: str, parameter: str, value: float | Tensor, x: Tensor) -> float | Tensor:
+def per_channel(name: str, parameter: str, value: float | Tensor, x: Tensor, channel_dim: int = 1) -> float | Tensor:
     """Shape a parameter so that it is broadcast over every dimension of ``x`` but the channels, as ``F.prelu`` does.
 
     Args:
         name: The function that was called.
         parameter: The name of the parameter.
         value: A number, a tensor with one element, or a tensor of shape ``(channels,)``.
-        x: Input; its channels are dimension 1.
+        x: Input.
+        channel_dim: Which dimension of ``x`` the channels are.
 
     Returns:
         The number, or a tensor that can be broadcast with ``x``.
@@ -110,13 +111,16 @@ def per_channel(name: str, parameter: str, value: float | Tensor, x: Tensor) -> 
         return value
     if value.numel() == 1:
         return value.reshape(())
-    channels = x.shape[1] if x.dim() > 1 else 1
+    dim = channel_dim + x.dim() if channel_dim < 0 else channel_dim
+    channels = x.shape[dim] if 0 <= dim < x.dim() else 1
     if value.dim() != 1 or value.shape[0] != channels:
+        hint = " For x of shape (..., channels) give channel_dim=-1." if channel_dim == 1 else ""
         raise ActivationArgumentError(
             f"{name}: {parameter} has shape {tuple(value.shape)} and x {tuple(x.shape)}. Give a number, a tensor with "
-            f"one element, or one of shape ({channels},): one value for each channel, which is dimension 1 of x."
+            f"one element, or one of shape ({channels},): one value for each channel, which is dimension {channel_dim} "
+            f"of x.{hint}"
         )
-    return value.reshape(-1, *[1] * (x.dim() - 2))
+    return value.reshape(-1, *[1] * (x.dim() - 1 - dim))
 
 
 def largest(x: Tensor) -> float:

@@ -13,7 +13,7 @@ from lit_gelu.activations.functional._gates import (
 
 
 @elementwise
-def gaussian_gelu(x: Tensor, mu: float | Tensor = 0.0, sigma: float | Tensor = 1.0) -> Tensor:
+def gaussian_gelu(x: Tensor, mu: float | Tensor = 0.0, sigma: float | Tensor = 1.0, channel_dim: int = 1) -> Tensor:
     """``x`` times the probability that a normal variable with mean ``mu`` and deviation ``sigma`` is below ``x``.
 
     ``f(x) = x Phi(u)`` with ``u = (x - mu) / sigma``. ``sigma -> 0`` approaches ``x`` above ``mu`` and 0 below it: ReLU
@@ -23,8 +23,9 @@ def gaussian_gelu(x: Tensor, mu: float | Tensor = 0.0, sigma: float | Tensor = 1
 
     Args:
         x: Any shape; float16, bfloat16, float32 or float64.
-        mu: A number, a tensor with one element, or one of shape ``(channels,)`` for dimension 1 of ``x``.
+        mu: A number, a tensor with one element, or one of shape ``(channels,)``.
         sigma: The same, positive. A number is checked; a tensor is not, because that would wait for the device.
+        channel_dim: Which dimension of ``x`` the channels are.
 
     Returns:
         A tensor like ``x``. ``f(inf) = inf`` and ``f(-inf) = 0``.
@@ -39,13 +40,13 @@ def gaussian_gelu(x: Tensor, mu: float | Tensor = 0.0, sigma: float | Tensor = 1
         >>> gaussian_gelu(torch.tensor([-1.0, 0.0, 1.0]), sigma=1e-30)
         tensor([-0., 0., 1.])
     """
-    mu, sigma = _parameters("gaussian_gelu", x, mu, sigma)
+    mu, sigma = _parameters("gaussian_gelu", x, mu, sigma, channel_dim)
     return opened_normal_gate(x, _quotient(x - mu, sigma))
 
 
 @elementwise
 def gaussian_gelu_derivative(
-    x: Tensor, order: int = 1, mu: float | Tensor = 0.0, sigma: float | Tensor = 1.0
+    x: Tensor, order: int = 1, mu: float | Tensor = 0.0, sigma: float | Tensor = 1.0, channel_dim: int = 1
 ) -> Tensor:
     """First or second derivative of `gaussian_gelu` with respect to ``x``.
 
@@ -54,8 +55,9 @@ def gaussian_gelu_derivative(
     Args:
         x: Any shape; float16, bfloat16, float32 or float64.
         order: 1 or 2.
-        mu: A number, a tensor with one element, or one of shape ``(channels,)`` for dimension 1 of ``x``.
+        mu: A number, a tensor with one element, or one of shape ``(channels,)``.
         sigma: The same, positive.
+        channel_dim: Which dimension of ``x`` the channels are.
 
     Returns:
         A tensor like ``x``. ``f'(inf) = 1``, ``f'(-inf) = 0`` and ``f''(+-inf) = 0``.
@@ -70,7 +72,7 @@ def gaussian_gelu_derivative(
         tensor([0.0761, 0.4013, 0.7920])
     """
     check_order("gaussian_gelu_derivative", order)
-    mu, sigma = _parameters("gaussian_gelu_derivative", x, mu, sigma)
+    mu, sigma = _parameters("gaussian_gelu_derivative", x, mu, sigma, channel_dim)
     u = _quotient(x - mu, sigma).clamp(-NORMAL_LIMIT, NORMAL_LIMIT)
     v = _quotient(x, sigma)
     if order == 1:
@@ -79,14 +81,14 @@ def gaussian_gelu_derivative(
 
 
 def _parameters(
-    name: str, x: Tensor, mu: float | Tensor, sigma: float | Tensor
+    name: str, x: Tensor, mu: float | Tensor, sigma: float | Tensor, channel_dim: int
 ) -> tuple[float | Tensor, float | Tensor]:
     """Return both parameters, shaped; ``sigma`` is kept above 0, so that one that reaches 0 gives the limit."""
     check_positive(name, "sigma", sigma)
     smallest = torch.finfo(x.dtype).tiny
-    sigma = per_channel(name, "sigma", sigma, x)
+    sigma = per_channel(name, "sigma", sigma, x, channel_dim)
     above_zero = sigma.clamp(min=smallest) if isinstance(sigma, Tensor) else max(sigma, smallest)
-    return per_channel(name, "mu", mu, x), above_zero
+    return per_channel(name, "mu", mu, x, channel_dim), above_zero
 
 
 def _bounded(value: Tensor) -> Tensor:

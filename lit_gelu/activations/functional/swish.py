@@ -59,7 +59,7 @@ def silu_derivative(x: Tensor, order: int = 1) -> Tensor:
 
 
 @elementwise
-def swish(x: Tensor, beta: float | Tensor = 1.0) -> Tensor:
+def swish(x: Tensor, beta: float | Tensor = 1.0, channel_dim: int = 1) -> Tensor:
     """Swish: ``f(x) = x s(beta x)`` with ``s(u) = 1 / (1 + exp(-u))``.
 
     ``beta = 1`` is SiLU, ``beta = 0`` is ``x / 2``, ``beta -> inf`` approaches ReLU; a negative ``beta`` shuts the
@@ -69,7 +69,8 @@ def swish(x: Tensor, beta: float | Tensor = 1.0) -> Tensor:
 
     Args:
         x: Any shape; float16, bfloat16, float32 or float64.
-        beta: A number, a tensor with one element, or one of shape ``(channels,)`` for dimension 1 of ``x``.
+        beta: A number, a tensor with one element, or one of shape ``(channels,)``.
+        channel_dim: Which dimension of ``x`` the channels are.
 
     Returns:
         A tensor like ``x``. For positive ``beta``, ``f(inf) = inf`` and ``f(-inf) = 0``.
@@ -82,12 +83,12 @@ def swish(x: Tensor, beta: float | Tensor = 1.0) -> Tensor:
         >>> swish(torch.tensor([-1.0, 0.0, 1.0]), beta=2.0)
         tensor([-0.1192,  0.0000,  0.8808])
     """
-    beta = per_channel("swish", "beta", beta, x)
+    beta = per_channel("swish", "beta", beta, x, channel_dim)
     return opened_logistic_gate(x, beta * x.clamp(-largest(x), largest(x)))
 
 
 @elementwise
-def swish_derivative(x: Tensor, order: int = 1, beta: float | Tensor = 1.0) -> Tensor:
+def swish_derivative(x: Tensor, order: int = 1, beta: float | Tensor = 1.0, channel_dim: int = 1) -> Tensor:
     """First or second derivative of `swish` with respect to ``x``.
 
     With ``u = beta x`` and ``q = s(u) s(-u)``: ``f' = s(u) + u q`` and ``f'' = beta q (2 - u tanh(u / 2))``.
@@ -95,7 +96,8 @@ def swish_derivative(x: Tensor, order: int = 1, beta: float | Tensor = 1.0) -> T
     Args:
         x: Any shape; float16, bfloat16, float32 or float64.
         order: 1 or 2.
-        beta: A number, a tensor with one element, or one of shape ``(channels,)`` for dimension 1 of ``x``.
+        beta: A number, a tensor with one element, or one of shape ``(channels,)``.
+        channel_dim: Which dimension of ``x`` the channels are.
 
     Returns:
         A tensor like ``x``.
@@ -109,7 +111,7 @@ def swish_derivative(x: Tensor, order: int = 1, beta: float | Tensor = 1.0) -> T
         tensor([-0.0908,  0.5000,  1.0908])
     """
     check_order("swish_derivative", order)
-    return _derivative(x, order, per_channel("swish_derivative", "beta", beta, x))
+    return _derivative(x, order, per_channel("swish_derivative", "beta", beta, x, channel_dim))
 
 
 def _derivative(x: Tensor, order: int, beta: float | Tensor) -> Tensor:

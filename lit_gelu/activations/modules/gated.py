@@ -7,9 +7,10 @@ from torch.nn import functional as F  # noqa: N812 - the name that torch's own d
 
 from lit_gelu.activations.errors import ActivationArgumentError
 from lit_gelu.activations.functional.gated import halves
+from lit_gelu.activations.modules.channels import positive_number
 from lit_gelu.activations.modules.gelu import sigmoid_gelu
 from lit_gelu.activations.modules.memory import checked_memory, compute
-from lit_gelu.activations.modules.swish import positive_number, swish
+from lit_gelu.activations.modules.swish import swish
 
 GELU_FORMS = ("none", "tanh", "sigmoid")
 

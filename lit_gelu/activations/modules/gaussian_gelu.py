@@ -1,61 +1,95 @@
 """GELU with the mean and the standard deviation of its normal distribution as arguments."""
 
-import math
+import functools
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
 
-from lit_gelu.activations.errors import ActivationArgumentError
 from lit_gelu.activations.functional.gaussian_gelu import gaussian_gelu
-from lit_gelu.activations.modules.swish import positive_number
+from lit_gelu.activations.modules.channels import ChannelModule, finite_numbers, positive_scale
+from lit_gelu.activations.modules.memory import checked_memory, compute_with
 
 
-class GaussianGELU(nn.Module):
+def scaled_gelu(x: Tensor, sigma: float) -> Tensor:
+    """Return ``sigma GELU(x / sigma)`` by torch's kernel: the case of mean 0.
+
+    Args:
+        x: Any shape, any floating dtype.
+        sigma: Positive.
+
+    Returns:
+        A tensor like ``x``.
+    """
+    return sigma * F.gelu(x / sigma)
+
+
+class GaussianGELU(ChannelModule):
     """``f(x) = x Phi((x - mu) / sigma)``, elementwise, any shape and floating dtype.
 
-    ``mu = 0, sigma = 1`` is GELU; ``sigma -> 0`` with ``mu = 0`` is ReLU. With ``mu = 0`` it is
+    ``mu = 0, sigma = 1`` is GELU; ``sigma -> 0`` with ``mu = 0`` is ReLU. With one fixed ``mu = 0`` it is
     ``sigma GELU(x / sigma)``, so torch's kernel is called. Learned parameters: ``mu_0 + mu_offset`` and
     ``sigma_0 exp(log_scale)``, both parameters starting at 0: sigma stays positive and starts at exactly ``sigma_0``.
+
+    Bytes kept for the backward pass, for each float32 element: 4 where torch's kernel is called, else 89 (109 if
+    learned); 4 with ``memory="recompute"``.
 
     Source: Hendrycks and Gimpel 2016, "Gaussian Error Linear Units (GELUs)" (arXiv 1606.08415), section 2.
 
     Args:
-        mu: Mean of the normal distribution, or its initial value if learned.
-        sigma: Its standard deviation, or the initial value; positive.
-        learnable: Whether both are learned (two scalars).
+        mu: Mean of the normal distribution, or its initial value if learned. A tuple has one for each channel.
+        sigma: Its standard deviation, or the initial value; positive. A tuple has one for each channel.
+        learnable: Whether both are learned.
+        channels: How many of each are learned: ``None`` for one, a number for one a channel, ``"infer"`` for as many as
+            the layer before has outputs; see `lit_gelu.surgery.infer_channels_`.
+        channel_dim: Which dimension of ``x`` the channels are: 1 as in ``torch.nn.PReLU``, -1 in transformers.
+        memory: ``"recompute"`` keeps ``x`` alone for the backward pass; ``"autograd"`` what the kernels need.
 
     Raises:
-        ActivationArgumentError: If ``mu`` is not a finite number or ``sigma`` not a positive one.
+        ActivationArgumentError: If ``mu`` is not finite or ``sigma`` not positive and finite, ``memory`` no mode, or
+            the channels are no number or contradict the values.
 
     Example:
         >>> import torch
         >>> GaussianGELU(mu=0.5, sigma=2.0)(torch.tensor([-1.0, 0.0, 1.0]))
         tensor([-0.2266,  0.0000,  0.5987])
+        >>> GaussianGELU(learnable=True, channels=16).log_scale.shape
+        torch.Size([16])
     """
 
     mu_offset: nn.Parameter | None
     log_scale: nn.Parameter | None
 
-    def __init__(self, mu: float = 0.0, sigma: float = 1.0, learnable: bool = False) -> None:
-        super().__init__()
-        if isinstance(mu, bool) or not isinstance(mu, (int, float)) or not math.isfinite(mu):
-            raise ActivationArgumentError(f"mu={mu!r} is not accepted: give a finite number, such as mu=0.0.")
-        self.initial_mu = float(mu)
-        self.initial_sigma = positive_number("sigma", sigma)
+    def __init__(
+        self,
+        mu: float | tuple[float, ...] = 0.0,
+        sigma: float | tuple[float, ...] = 1.0,
+        learnable: bool = False,
+        channels: int | str | None = None,
+        channel_dim: int = 1,
+        memory: str = "autograd",
+    ) -> None:
+        initial = {"mu": finite_numbers("mu", mu), "sigma": finite_numbers("sigma", sigma, positive=True)}
+        super().__init__(initial, ("mu_offset", "log_scale") if learnable else (), channels, channel_dim)
+        self.initial_mu, self.initial_sigma = initial.values()
         self.learnable = bool(learnable)
-        self.register_parameter("mu_offset", nn.Parameter(torch.zeros(())) if self.learnable else None)
-        self.register_parameter("log_scale", nn.Parameter(torch.zeros(())) if self.learnable else None)
+        self.memory = checked_memory(memory)
+        if not learnable:
+            self.register_parameter("mu_offset", None)
+            self.register_parameter("log_scale", None)
 
     @property
     def mu(self) -> float | Tensor:
-        """The present mean: a number if it is fixed, a scalar tensor if it is learned."""
-        return self.initial_mu if self.mu_offset is None else self.initial_mu + self.mu_offset
+        """The present mean: a number if it is fixed, a tensor if it is learned or there is one for each channel."""
+        self.check_channels()
+        initial = self.initial("mu", self.initial_mu)
+        return initial if self.mu_offset is None else initial + self.mu_offset
 
     @property
     def sigma(self) -> float | Tensor:
-        """The present standard deviation: a number if it is fixed, a scalar tensor if it is learned."""
-        return self.initial_sigma if self.log_scale is None else self.initial_sigma * torch.exp(self.log_scale)
+        """The present standard deviation; a number or a tensor, as `mu`."""
+        self.check_channels()
+        initial = self.initial("sigma", self.initial_sigma)
+        return initial if self.log_scale is None else initial * positive_scale(self.log_scale)
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply the function elementwise.
@@ -66,11 +100,13 @@ class GaussianGELU(nn.Module):
         Returns:
             A tensor like ``x``.
         """
-        if self.learnable or self.initial_mu != 0.0:
-            return gaussian_gelu(x, self.mu, self.sigma)
-        if self.initial_sigma == 1.0:
+        mu, sigma = self.mu, self.sigma
+        if isinstance(mu, Tensor) or isinstance(sigma, Tensor) or mu != 0.0:
+            function = functools.partial(gaussian_gelu, channel_dim=self.channel_dim)
+            return compute_with(self.memory, function, x, mu=mu, sigma=sigma)
+        if sigma == 1.0:
             return F.gelu(x)
-        return self.initial_sigma * F.gelu(x / self.initial_sigma)
+        return compute_with(self.memory, scaled_gelu, x, sigma=sigma)
 
     def extra_repr(self) -> str:
         """Return the arguments for ``repr``.
@@ -78,4 +114,6 @@ class GaussianGELU(nn.Module):
         Returns:
             ``mu=..., sigma=..., learnable=...``.
         """
-        return f"mu={self.initial_mu}, sigma={self.initial_sigma}, learnable={self.learnable}"
+        memory = "" if self.memory == "autograd" else f", memory={self.memory!r}"
+        values = f"mu={self.initial_mu}, sigma={self.initial_sigma}, learnable={self.learnable}"
+        return f"{values}{self.channel_text()}{memory}"

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from lit_gelu.activations.modules.swish import positive_number
+from lit_gelu.activations.modules.channels import positive_number
 
 
 class MegaLaplace(nn.Module):

@@ -7,6 +7,7 @@ mode, ``torch.func`` and ``torch.compile`` go through it; a compiled model keeps
 mode.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -63,6 +64,36 @@ def compute(memory: str, function: Callable[..., Tensor], *tensors: Tensor) -> T
     # torch.compile traces no custom forward-mode rule.
     rule = _Recomputed if torch.compiler.is_compiling() else _RecomputedInBothModes
     return cast("Tensor", rule.apply(function, *tensors))  # type: ignore[no-untyped-call]
+
+
+def compute_with(memory: str, function: Callable[..., Tensor], x: Tensor, **parameters: float | Tensor) -> Tensor:
+    """Call ``function(x, **parameters)`` in a memory mode.
+
+    Args:
+        memory: ``"autograd"`` or ``"recompute"``.
+        function: As for `compute`.
+        x: Its first argument.
+        **parameters: Its other arguments; tensors among them are kept for the backward pass, and get gradients.
+
+    Returns:
+        What the function returns.
+
+    Example:
+        >>> compute_with("recompute", torch.mul, torch.tensor([2.0]), other=torch.tensor(3.0))
+        tensor([6.])
+    """
+    if memory == "autograd":
+        return function(x, **parameters)
+    tensors = {name: value for name, value in parameters.items() if isinstance(value, Tensor)}
+    fixed = {name: value for name, value in parameters.items() if name not in tensors}
+    return compute(memory, functools.partial(_named_call, function, tuple(tensors), fixed), x, *tensors.values())
+
+
+def _named_call(
+    function: Callable[..., Tensor], names: tuple[str, ...], fixed: dict[str, Any], x: Tensor, *values: Tensor
+) -> Tensor:
+    """Call a function with some of its keyword arguments given by position."""
+    return function(x, **fixed, **dict(zip(names, values, strict=True)))
 
 
 class _Recomputed(torch.autograd.Function):

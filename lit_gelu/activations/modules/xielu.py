@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from lit_gelu.activations.errors import ActivationArgumentError
 from lit_gelu.activations.functional.xielu import xielu
-from lit_gelu.activations.modules.swish import positive_number
+from lit_gelu.activations.modules.channels import positive_number
 
 
 class XIELU(nn.Module):

@@ -1,0 +1,224 @@
+"""Parameters that are one number, or one number for each channel of the input."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lit_gelu.activations.errors import ActivationArgumentError
+
+INFER = "infer"
+
+Numbers = float | tuple[float, ...]
+
+
+def finite_numbers(name: str, value: Any, *, positive: bool = False) -> Numbers:
+    """Return ``value`` as a ``float``, or as a tuple of them if it has one for each channel.
+
+    Args:
+        name: The argument's name, for the message.
+        value: What was given.
+        positive: Whether the numbers must be above 0.
+
+    Returns:
+        The value.
+
+    Raises:
+        ActivationArgumentError: If it is neither a finite number nor a sequence of at least one.
+
+    Example:
+        >>> finite_numbers("beta", 2, positive=True), finite_numbers("mu", [0, 1.5])
+        (2.0, (0.0, 1.5))
+    """
+    several = isinstance(value, Sequence) and not isinstance(value, str)
+    for number in value if several else (value,):
+        real = isinstance(number, (int, float)) and not isinstance(number, bool) and math.isfinite(number)
+        if not real or (positive and number <= 0):
+            kind = "a positive finite number" if positive else "a finite number"
+            raise ActivationArgumentError(f"{name}={value!r} is not accepted: give {kind}, such as {name}=1.0.")
+    if several and not value:
+        raise ActivationArgumentError(f"{name}={value!r} is not accepted: give a number, or one for each channel.")
+    return tuple(map(float, value)) if several else float(value)
+
+
+def positive_number(name: str, value: float) -> float:
+    """Return ``value`` as a ``float`` if it is one positive finite number.
+
+    Args:
+        name: The argument's name, for the message.
+        value: What was given.
+
+    Returns:
+        The value.
+
+    Raises:
+        ActivationArgumentError: If it is not.
+
+    Example:
+        >>> positive_number("beta", 2)
+        2.0
+    """
+    number = finite_numbers(name, value, positive=True)
+    if isinstance(number, tuple):
+        raise ActivationArgumentError(f"{name}={value!r} is not accepted: give one number, such as {name}=1.0.")
+    return number
+
+
+class ChannelModule(nn.Module):
+    """Base of the activations whose parameters are scalar or per channel, fixed or learned.
+
+    Learned parameters start at 0. With ``channels="infer"`` there are none until the number of channels is known:
+    `lit_gelu.surgery.swap` and `lit_gelu.surgery.infer_channels_` find it, and so does loading a state dict.
+
+    Args:
+        initial: The parameters' values, or their initial values if they are learned.
+        learned: Names of the ``torch.nn.Parameter`` objects; none if nothing is learned.
+        channels: How many values each parameter has: ``None`` for one, ``"infer"`` for as many as the layer before has.
+        channel_dim: Which dimension of the input the channels are.
+
+    Raises:
+        ActivationArgumentError: If the number of channels is no positive integer, contradicts the values, or is given
+            for one fixed value.
+    """
+
+    channels: int | str | None
+
+    def __init__(
+        self, initial: dict[str, Numbers], learned: tuple[str, ...], channels: int | str | None, channel_dim: int
+    ) -> None:
+        super().__init__()
+        self.channels = _channel_count(type(self).__name__, initial, learned, channels)
+        self.channel_dim = channel_dim
+        self._given_channels = None if any(isinstance(value, tuple) for value in initial.values()) else channels
+        self._learned = learned
+        for name, value in initial.items():
+            if isinstance(value, tuple):
+                self.register_buffer(f"_initial_{name}", torch.tensor(value), persistent=False)
+        for name in learned:
+            self.register_parameter(name, None)
+        if self.channels != INFER:
+            self._make_parameters(None, None)
+
+    @property
+    def spec_channels(self) -> int | str | None:
+        """The argument ``channels`` that builds this module again: the number, once it has been inferred."""
+        return self.channels if self._given_channels == INFER else self._given_channels
+
+    @property
+    def needs_channels(self) -> bool:
+        """Whether the number of channels is still to be inferred."""
+        return self.channels == INFER
+
+    def set_channels(self, channels: int, device: torch.device | None = None, dtype: torch.dtype | None = None) -> None:
+        """Set the number of channels that was to be inferred, and make the learned parameters.
+
+        Args:
+            channels: The number.
+            device: Of the parameters; by default torch's.
+            dtype: Of the parameters; by default torch's.
+
+        Raises:
+            ActivationArgumentError: If it is no positive integer, or another number was set before.
+        """
+        if self.channels not in {INFER, channels}:
+            raise ActivationArgumentError(f"{type(self).__name__} has channels={self.channels!r}, not {channels!r}.")
+        if self.channels == INFER:
+            self.channels = _positive_integer(type(self).__name__, channels)
+            self._make_parameters(device, dtype)
+
+    def initial(self, name: str, value: Numbers) -> float | Tensor:
+        """Return an initial value: a number, or a tensor with one for each channel.
+
+        Args:
+            name: The parameter.
+            value: Its values as given.
+
+        Returns:
+            The number, or the buffer that holds the values.
+        """
+        return self.get_buffer(f"_initial_{name}") if isinstance(value, tuple) else value
+
+    def check_channels(self) -> None:
+        """Refuse to compute before the number of channels is known.
+
+        Raises:
+            ActivationArgumentError: If it is not.
+        """
+        if self.needs_channels:
+            raise ActivationArgumentError(
+                f"{type(self).__name__}: channels='infer' is not resolved yet, so its parameters do not exist. Call "
+                "lit_gelu.surgery.infer_channels_(model) once the model is built and before its optimizer is, or give "
+                "the number, such as channels=64."
+            )
+
+    def _make_parameters(self, device: torch.device | None, dtype: torch.dtype | None) -> None:
+        shape = () if self.channels is None else (int(self.channels),)
+        for name in self._learned:
+            setattr(self, name, nn.Parameter(torch.zeros(shape, device=device, dtype=dtype)))
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
+        """Take the number of channels from what is loaded, if it is still to be inferred."""
+        saved = state_dict.get(f"{prefix}{self._learned[0]}") if self._learned else None
+        if self.needs_channels and isinstance(saved, Tensor) and saved.dim() == 1:
+            self.set_channels(len(saved))
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+
+    def channel_text(self) -> str:
+        """Return what ``repr`` says of the channels: nothing if there are none.
+
+        Returns:
+            Text to append to the other arguments.
+        """
+        return "" if self.channels is None else f", channels={self.channels!r}, channel_dim={self.channel_dim}"
+
+
+def positive_scale(log_scale: Tensor) -> Tensor:
+    """Return ``exp(log_scale)``, kept finite: a scale that overflows would make ``inf * 0`` of values and gradients.
+
+    Args:
+        log_scale: Any values.
+
+    Returns:
+        A tensor like ``log_scale``; 0 where it underflows.
+    """
+    return torch.exp(log_scale.clamp(max=math.log(torch.finfo(log_scale.dtype).max) - 1.0))
+
+
+def _positive_integer(name: str, channels: Any) -> int:
+    """Return ``channels`` if it is a positive integer.
+
+    Raises:
+        ActivationArgumentError: If it is not.
+    """
+    if isinstance(channels, bool) or not isinstance(channels, int) or channels < 1:
+        raise ActivationArgumentError(
+            f"{name}: channels={channels!r} is not accepted. Give a positive integer, 'infer', or None for one value."
+        )
+    return channels
+
+
+def _channel_count(
+    name: str, initial: dict[str, Numbers], learned: tuple[str, ...], channels: int | str | None
+) -> int | str | None:
+    """Return the number of channels that the arguments agree on.
+
+    Raises:
+        ActivationArgumentError: If they do not agree, or nothing differs from channel to channel.
+    """
+    counts = {key: len(value) for key, value in initial.items() if isinstance(value, tuple)}
+    if channels is not None and channels != INFER:
+        counts["channels"] = _positive_integer(name, channels)
+    if len(set(counts.values())) > 1 or (channels == INFER and counts):
+        given = ", ".join(f"{key}: {count}" for key, count in counts.items())
+        raise ActivationArgumentError(
+            f"{name}: the numbers of channels do not agree ({given}; channels={channels!r}). Values that are given one "
+            "for each channel say how many there are: leave channels out."
+        )
+    if channels is not None and not learned and set(counts) <= {"channels"}:
+        raise ActivationArgumentError(
+            f"{name}: channels={channels!r} is given for one fixed value. Add learnable=True, or give one value for "
+            "each channel, or leave channels out."
+        )
+    return next(iter(counts.values()), channels)
