@@ -1,4 +1,4 @@
-"""The paper's unit-norm-rows initialisation."""
+"""The paper's unit-norm rows, and weights scaled for the activations that feed them."""
 
 import math
 import os
@@ -10,7 +10,8 @@ import torch
 from scipy import stats
 from torch import nn
 
-from lit_gelu.activations import functional
+from lit_gelu.activations import create, functional, gain, initialise_for_activations_
+from lit_gelu.activations.depth import edge_of_chaos, propagate
 from lit_gelu.activations.errors import ActivationArgumentError
 from lit_gelu.activations.initialisation import init_unit_norm_rows_, unit_norm_rows_
 
@@ -117,3 +118,153 @@ def test_pre_activations_on_mnist_have_the_published_deviations(name):
 def _digits(value: float) -> int:
     """Return how many decimals the published table gives."""
     return len(str(value).split(".")[1])
+
+
+def _deep_net(name: str, depth: int, width: int, *, bias: bool = True) -> nn.Sequential:
+    layers: list[nn.Module] = [nn.Linear(width, width, bias=bias)]
+    for _ in range(depth - 1):
+        layers += [create(name), nn.Linear(width, width, bias=bias)]
+    return nn.Sequential(*layers)
+
+
+def _signals(net: nn.Sequential, width: int, seed: int = 5) -> tuple[list[float], list[float]]:
+    """Return the mean square of every linear layer's output, and of the gradient there."""
+    x, outputs = torch.randn(32, width, generator=_generator(seed)), []
+    for module in net:
+        x = module(x)
+        if isinstance(module, nn.Linear):
+            outputs.append(x)
+    gradients = torch.autograd.grad(x, outputs, torch.randn(x.shape, generator=_generator(seed + 1)))
+    return ([z.square().mean().item() for z in outputs], [g.square().mean().item() for g in gradients])
+
+
+def test_every_layer_is_drawn_with_the_gain_of_what_feeds_it():
+    net = nn.Sequential(
+        nn.Conv2d(3, 64, 5), nn.GELU(), nn.Conv2d(64, 64, 3), nn.ELU(0.5), nn.Flatten(), nn.Linear(6400, 300)
+    )
+    rows = initialise_for_activations_(net, generator=_generator())
+    assert [(row.name, row.activation) for row in rows] == [("0", ""), ("2", "gelu"), ("5", "elu(alpha=0.5)")]
+    for row, fan, wanted in zip(rows, (75, 576, 6400), (1.0, gain("gelu"), gain("elu(alpha=0.5)")), strict=True):
+        weight = net[int(row.name)].weight
+        assert row.gain == pytest.approx(wanted, rel=1e-12)
+        assert row.weight_std == pytest.approx(wanted / math.sqrt(fan), rel=1e-12)
+        spread = 4 / math.sqrt(2 * weight.numel())
+        assert weight.std().item() == pytest.approx(row.weight_std, rel=spread)
+        assert abs(weight.mean().item()) < 4 * row.weight_std / math.sqrt(weight.numel())
+        assert not net[int(row.name)].bias.any()
+    sample = (net[5].weight.detach().flatten()[:20_000] / rows[2].weight_std).numpy()
+    assert stats.kstest(sample, "norm").pvalue > 1e-3
+
+
+@pytest.mark.parametrize("kind", ["forward", "variance", "backward"])
+def test_the_kind_of_gain_can_be_chosen(kind):
+    rows = initialise_for_activations_(_deep_net("silu", 2, 8), kind)
+    assert rows[1].gain == gain("silu", kind)
+
+
+@pytest.mark.parametrize(("name", "depth"), [("relu", 20), ("tanh", 20), ("selu", 20)])
+def test_deep_nets_keep_the_size_of_their_pre_activations(name, depth):
+    """A mean square fluctuates by some sqrt(2 / 512) a layer, and ReLU's fluctuations add up over the 20 layers."""
+    net = _deep_net(name, depth, 512)
+    initialise_for_activations_(net, generator=_generator(2))
+    squares, _ = _signals(net, 512)
+    theory = propagate(name, depth - 1, 1.0, gain(name) ** 2).q
+    for layer, (square, q) in enumerate(zip(squares, theory, strict=True)):
+        assert abs(math.log(square / q)) < 4 * math.sqrt(5 / 512 * (layer + 1))
+
+
+@pytest.mark.parametrize("name", ["gelu", "silu", "mish", "hard_swish"])
+def test_the_edge_of_chaos_draws_biases_too(name):
+    net = _deep_net(name, 20, 128)
+    rows = initialise_for_activations_(net, scheme="edge_of_chaos", generator=_generator(3))
+    assert rows[1].gain == pytest.approx(gain(name, "backward"), rel=1e-12)
+    assert rows[1].bias_std == pytest.approx(math.sqrt(edge_of_chaos(name).bias_variance), rel=1e-12)
+    assert not net[0].bias.any()
+    biases = torch.cat([module.bias for module in net if isinstance(module, nn.Linear)][1:])
+    assert biases.std().item() == pytest.approx(rows[1].bias_std, rel=4 / math.sqrt(2 * len(biases)))
+
+
+@pytest.mark.parametrize("name", ["gelu", "tanh", pytest.param("mish", marks=pytest.mark.full)])
+@pytest.mark.parametrize("scheme", ["gain", "edge_of_chaos"])
+def test_gradients_grow_as_the_theory_says_and_not_at_the_edge_of_chaos(name, scheme):
+    """From layer 20 to layer 1, mean of the logarithm over 8 nets of width 512, within four standard errors."""
+    ratios = []
+    for seed in range(8):
+        net = _deep_net(name, 20, 512)
+        rows = initialise_for_activations_(net, scheme=scheme, generator=_generator(seed))
+        _, gradients = _signals(net, 512, 100 + seed)
+        ratios.append(math.log(gradients[0] / gradients[-1]))
+    profile = propagate(name, 19, 1.0, rows[1].gain ** 2, rows[1].bias_std ** 2)
+    error = np.std(ratios, ddof=1) / math.sqrt(8)
+    assert np.mean(ratios) == pytest.approx(math.log(profile.gradient_ratio), abs=4 * error + 0.02)
+    if scheme == "edge_of_chaos":
+        assert profile.gradient_ratio == pytest.approx(1, abs=1e-9)
+
+
+def test_one_activation_for_a_model_that_calls_functions():
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second, self.act = nn.Linear(8, 8), nn.Linear(8, 8), nn.GELU()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.second(self.act(self.first(x)))
+
+    with pytest.raises(ActivationArgumentError, match=r"No activation stands between the 2 layers of Net.*activation="):
+        initialise_for_activations_(Net())
+    rows = initialise_for_activations_(Net(), activation="quick_gelu")
+    assert [row.gain for row in rows] == [1.0, gain("gelu_sigmoid")]
+    assert rows[1].activation == "gelu(approximate='sigmoid')"
+    trained = nn.PReLU(init=0.5)
+    assert initialise_for_activations_(Net(), activation=trained)[1].gain == pytest.approx(math.sqrt(1.6))
+
+
+def test_transposed_convolutions_keep_the_size_of_signals():
+    net = nn.Sequential(
+        nn.Linear(64, 64 * 36), nn.ReLU(), nn.Unflatten(1, (64, 6, 6)), nn.ConvTranspose2d(64, 64, 4, 2)
+    )
+    initialise_for_activations_(net, generator=_generator())
+    y = net(torch.randn(64, 64, generator=_generator(1)))[..., 3:-3, 3:-3]
+    assert y.square().mean().item() == pytest.approx(1, abs=0.1)
+
+
+def test_16_bit_weights_are_those_of_32_bits_rounded_and_the_default_generator_is_torch_s():
+    torch.manual_seed(4)
+    single = _deep_net("gelu", 2, 16)
+    initialise_for_activations_(single, generator=_generator(9))
+    half = _deep_net("gelu", 2, 16).bfloat16()
+    initialise_for_activations_(half, generator=_generator(9))
+    assert torch.equal(half[2].weight, single[2].weight.bfloat16())
+    torch.manual_seed(9)
+    initialise_for_activations_(half)
+    assert torch.equal(half[2].weight, single[2].weight.bfloat16())
+    assert half[2].weight.requires_grad
+    assert half[2].weight.grad_fn is None
+
+
+def test_nothing_is_changed_when_a_layer_is_refused():
+    net = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 8, bias=False))
+    before = net[0].weight.detach().clone()
+    with pytest.raises(ActivationArgumentError, match=r"'2' has no bias, and the edge of chaos of gelu needs one of"):
+        initialise_for_activations_(net, scheme="edge_of_chaos")
+    net[1] = nn.Softplus()
+    with pytest.raises(ActivationArgumentError, match="no edge of chaos"):
+        initialise_for_activations_(net, scheme="edge_of_chaos")
+    assert torch.equal(net[0].weight, before)
+    net[1] = nn.ReLU()
+    assert initialise_for_activations_(net, scheme="edge_of_chaos")[1].bias_std == 0.0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"kind": "fan_in"}, "kind='fan_in', scheme='gain' is not accepted"),
+        ({"scheme": "chaos"}, "scheme='chaos' is not accepted"),
+        ({"kind": "forward", "scheme": "edge_of_chaos"}, "means the backward gain; kind='forward' contradicts it"),
+    ],
+)
+def test_refuses_arguments_that_do_not_fit(arguments, message):
+    with pytest.raises(ActivationArgumentError, match=message):
+        initialise_for_activations_(_deep_net("gelu", 2, 4), **arguments)
+    with pytest.raises(ActivationArgumentError, match="GELU has no linear or convolution layer"):
+        initialise_for_activations_(nn.GELU())

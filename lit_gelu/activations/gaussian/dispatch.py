@@ -1,6 +1,7 @@
 """The moments of any activation, by the best way there is."""
 
 import copy
+import inspect
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 Kinks = tuple[tuple[float, float], ...]
 
+_GELUS = frozenset({"gelu", "gaussian_gelu", "zero_identity_map"})
+_HOW_IT_IS_COMPUTED = frozenset({"inplace", "memory", "learnable", "channels", "channel_dim", "num_parameters"})
 _CANCELLED = 1e-4  # a sum this much smaller than its terms has lost too many of float64's 16 digits
 
 
@@ -131,15 +134,17 @@ def _closed_form(
     """Return the moments in closed form and where they hold, or ``None`` where there is none."""
     if registry.entry(spec.name).registered_by != REGISTERED_BY:
         return None
-    arguments = {key: value for key, value in spec.arguments.items() if key != "inplace"}
-    largest = max([1.0, *(abs(value) for value in arguments.values() if isinstance(value, (int, float)))])
-    if spec.name in PIECES:
+    arguments = {key: value for key, value in spec.arguments.items() if key not in _HOW_IT_IS_COMPUTED}
+    numbers = [abs(value) for value in arguments.values() if isinstance(value, (int, float))]
+    if len(numbers) < len(arguments):
+        return None  # a value for every channel, or a word that makes it another function
+    if spec.name in PIECES and arguments.keys() <= inspect.signature(PIECES[spec.name]).parameters.keys():
         moments = piecewise_moments(PIECES[spec.name](**arguments), mean, std)
-    elif spec.name == "gaussian_gelu" or (spec.name in {"gelu", "zero_identity_map"} and not arguments):
-        moments = gelu_moments(mean, std, arguments.get("mu", 0.0), arguments.get("sigma", 1.0))
+    elif spec.name in _GELUS and arguments.keys() <= {"mu", "sigma"}:
+        moments = gelu_moments(mean, std, **arguments)
     else:
         return None
-    return moments, _holds(moments, mean, std, largest**2)
+    return moments, _holds(moments, mean, std, max([1.0, *numbers]) ** 2)
 
 
 def _holds(moments: GaussianMoments, mean: Tensor, std: Tensor, scale: float) -> Tensor:

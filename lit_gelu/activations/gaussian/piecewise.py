@@ -118,7 +118,7 @@ PIECES: Mapping[str, Callable[..., tuple[Piece, ...]]] = {
     "identity": lambda: (Piece(-INF, INF, LINE),),
     "relu": lambda: _two_sided(0.0),
     "leaky_relu": lambda negative_slope=0.01: _two_sided(negative_slope),
-    "prelu": lambda num_parameters=1, init=0.25: _two_sided(init),  # noqa: ARG005 - one slope at the start
+    "prelu": lambda init=0.25: _two_sided(init),
     "relu6": lambda: (Piece(-INF, 0.0), Piece(0.0, 6.0, LINE), Piece(6.0, INF, (Term(6.0),))),
     "relu2": lambda: (Piece(-INF, 0.0), Piece(0.0, INF, (Term(1.0, 2),))),
     "elu": lambda alpha=1.0: _exponential(alpha),
@@ -135,7 +135,7 @@ PIECES: Mapping[str, Callable[..., tuple[Piece, ...]]] = {
         Piece(3.0, INF, LINE),
     ),
 }
-"""The pieces of each activation, called with the arguments of its spec (``inplace`` left out)."""
+"""The pieces of each activation, called with the arguments of its spec that change what it computes."""
 
 
 def piecewise_moments(pieces: Sequence[Piece], mean: Tensor, std: Tensor) -> GaussianMoments:
