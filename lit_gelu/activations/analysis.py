@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 from lit_gelu.activations.asymptotes import Asymptote, asymptote_of, grows, tail
 from lit_gelu.activations.info import ActivationShape
-from lit_gelu.activations.sampling import Function, both_sides, sampling_grid, scalar_functions, sign_changes
+from lit_gelu.activations.sampling import Function, both_sides, sampling_grid, sign_changes
+from lit_gelu.activations.scalar import scalar_functions
 
 if TYPE_CHECKING:
     from lit_gelu.activations.registry import ActivationRegistry

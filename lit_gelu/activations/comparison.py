@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from lit_gelu.activations.errors import ActivationArgumentError
-from lit_gelu.activations.sampling import Function, bisect, sampling_grid, scalar_functions
+from lit_gelu.activations.sampling import Function, bisect, sampling_grid
+from lit_gelu.activations.scalar import ScalarActivation, checked_interval
 
 if TYPE_CHECKING:
     from lit_gelu.activations.registry import ActivationRegistry
@@ -117,92 +118,56 @@ def compare(
           largest |difference of f'|  0.01 at all of [-1, 0]
           largest |difference of f''| 0 at all of [-1, 1]
     """
-    from lit_gelu.activations.default import registry as default  # the registry itself imports this package
-
-    registry = registry or default
     low, high = checked_interval(interval)
-    specs = [registry.resolve(spec) for spec in (a, b)]
-    corners = sorted({x for spec in specs for x in kinks_of(spec, registry)})
-    first, second = (scalar_functions(registry.create(spec), registry=registry) for spec in (a, b))
-    grid = sampling_grid([first[1], second[1]], low, high, corners)
-    differences = [
-        _largest((first[order], second[order]), _slope(first, second, order), grid, corners) for order in range(3)
-    ]
-    return ActivationComparison(str(specs[0]), str(specs[1]), (low, high), *differences)
+    first, second = ScalarActivation.of(a, registry), ScalarActivation.of(b, registry)
+    corners = sorted({*first.kinks, *second.kinks})
+    pairs = list(zip(first.functions, second.functions, strict=True))
+    for f in pairs[0]:
+        _check_finite(f, torch.linspace(low, high, 1001, dtype=torch.float64))
+    grid = sampling_grid(pairs[1], low, high, corners)
+    slopes = [_difference(pairs[1]), _difference(pairs[2]), None]
+    rows = [_largest(pair, slope, grid, corners) for pair, slope in zip(pairs, slopes, strict=True)]
+    return ActivationComparison(first.spec, second.spec, (low, high), *rows)
 
 
-def checked_interval(interval: tuple[float, float]) -> tuple[float, float]:
-    """Return an interval as two finite numbers in order.
+def _difference(pair: tuple[Function, Function]) -> Function:
+    return lambda x: pair[0](x) - pair[1](x)
 
-    Args:
-        interval: From where to where.
 
-    Returns:
-        The two numbers.
+def _check_finite(f: Function, x: Tensor) -> None:
+    """Refuse a function that is not finite: where it is not, there is no difference.
 
     Raises:
-        ActivationArgumentError: If they are not.
-
-    Example:
-        >>> checked_interval((-12, 12))
-        (-12.0, 12.0)
+        ActivationArgumentError: If it is not.
     """
-    low, high = (float(end) for end in interval)
-    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+    finite = f(x).isfinite()
+    if not bool(finite.all()):
         raise ActivationArgumentError(
-            f"interval={tuple(interval)!r} is not accepted: give two finite numbers from left to right, such as "
-            "(-12, 12)."
+            f"An activation is not finite at {x[~finite][0].item():g}. Choose an interval without that place."
         )
-    return low, high
-
-
-def kinks_of(spec: Any, registry: "ActivationRegistry") -> tuple[float, ...]:
-    """Return where a registered activation is said to have kinks; none are known of what was never registered.
-
-    Args:
-        spec: A canonical spec.
-        registry: Where it is looked up.
-
-    Returns:
-        The places.
-
-    Raises:
-        ActivationArgumentError: If it is not elementwise.
-    """
-    if spec.opaque:
-        return ()
-    facts = registry.entry(spec.name).facts_for(spec.arguments)
-    if not facts.elementwise:
-        raise ActivationArgumentError(f"{spec} is not elementwise: it is no function of one number.")
-    return tuple(x for x, _ in facts.kinks)
-
-
-def _slope(first: tuple[Function, ...], second: tuple[Function, ...], order: int) -> Function | None:
-    """Return the derivative of the difference in closed form, if there is one."""
-    return (lambda x: first[order + 1](x) - second[order + 1](x)) if order < 2 else None
 
 
 def _largest(
     pair: tuple[Function, Function], slope: Function | None, grid: Tensor, corners: Sequence[float]
 ) -> LargestDifference:
     """Return the largest difference of two functions, given the derivative of the difference."""
+    for function in pair:
+        _check_finite(function, grid)
     a, b = pair[0](grid), pair[1](grid)
     sizes = (a - b).abs()
-    if not bool(sizes.isfinite().all()):
-        place = grid[~sizes.isfinite()][0].item()
-        raise ActivationArgumentError(f"The difference is not finite at {place:g}. Choose an interval without it.")
     doubt = _ROUNDING * (torch.maximum(a.abs(), b.abs()) + sizes.max())
     tops, stretches = [], []
     special = (*corners, 0.0)
     for left, top, right in _hills(sizes):
         begin, end = _level(sizes >= sizes[top] - doubt, top)
-        from_, to = grid[begin].item(), grid[end].item()
-        if to - from_ > _WIDE * (grid[-1] - grid[0]):
-            stretches.append((_snapped(from_, special), _snapped(to, special), sizes[top].item()))
+        if grid[end] - grid[begin] > _WIDE * (grid[-1] - grid[0]):
+            ends = (_snapped(grid[index].item(), special) for index in (begin, end))
+            stretches.append((*ends, sizes[top].item()))
             continue
-        place, size = _refined(lambda x: pair[0](x) - pair[1](x), slope, grid[[left, top, right]])
-        # What is as high as a corner or as zero, to rounding, and next to it, is there.
-        place = next((x for x in special if _neighbours(from_, x) or _neighbours(x, to) or from_ < x < to), place)
+        place, size = _refined(_difference(pair), slope, grid[[left, top, right]])
+        # What is as high as next to a corner, or to zero, is there: the grid has both sides of them.
+        around = grid[max(begin - 1, 0)].item(), grid[min(end + 1, len(grid) - 1)].item()
+        place = next((x for x in special if around[0] <= x <= around[1]), place)
         tops.append((place, size, doubt[top].item()))
     largest, allowed = max([*((size, doubt) for _, size, doubt in tops), *((size, 0.0) for *_, size in stretches)])
     return LargestDifference(
@@ -258,8 +223,4 @@ def _central(g: Function, step: Tensor) -> Function:
 
 def _snapped(x: float, special: Iterable[float]) -> float:
     """Return the special place that ``x`` is a neighbouring number of, or ``x`` itself."""
-    return next((place for place in special if _neighbours(x, place)), x)
-
-
-def _neighbours(x: float, y: float) -> bool:
-    return math.isclose(x, y, rel_tol=4 * _EPSILON, abs_tol=1e-300)
+    return next((place for place in special if math.isclose(x, place, rel_tol=4 * _EPSILON, abs_tol=1e-300)), x)

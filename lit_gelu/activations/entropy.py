@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from lit_gelu.activations.comparison import checked_interval
 from lit_gelu.activations.errors import ActivationArgumentError
-from lit_gelu.activations.pieces import functions_of
+from lit_gelu.activations.scalar import ScalarActivation, checked_interval
 
 if TYPE_CHECKING:
     from lit_gelu.activations.registry import ActivationRegistry
@@ -85,8 +84,7 @@ def quantised_entropy(
             "numbers, and mean a finite one."
         )
     x, probabilities = _normal(mean, std, input_step) if interval is None else _uniform(interval, input_step)
-    (f, _, _), _ = functions_of(spec, registry)
-    y = f(x)
+    y = ScalarActivation.of(spec, registry).functions[0](x)
     if not bool(y.isfinite().all()):
         raise ActivationArgumentError(
             f"The output is not finite at {x[~y.isfinite()][0].item():g}. Choose other inputs."

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from lit_gelu.activations.comparison import checked_interval
 from lit_gelu.activations.entropy import QuantisedEntropy, quantised_entropy
 from lit_gelu.activations.errors import ActivationArgumentError
-from lit_gelu.activations.pieces import FlatStretch, MonotonePieces, functions_of
+from lit_gelu.activations.pieces import FlatStretch, MonotonePieces
+from lit_gelu.activations.scalar import ScalarActivation, checked_interval
 
 if TYPE_CHECKING:
     from lit_gelu.activations.registry import ActivationRegistry
@@ -68,7 +68,7 @@ def mean_derivative(spec: Any, low: float, high: float, *, registry: "Activation
         (0.00135, 0.0474)
     """
     low, high = checked_interval((low, high))
-    f, _, _ = functions_of(spec, registry)[0]
+    f = ScalarActivation.of(spec, registry).functions[0]
     ends: Tensor = f(torch.tensor([low, high], dtype=torch.float64))
     return float((ends[1] - ends[0]) / (high - low))
 

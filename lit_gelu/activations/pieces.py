@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from lit_gelu.activations.comparison import checked_interval, kinks_of
-from lit_gelu.activations.sampling import Function, bisect, sampling_grid, scalar_functions, sign_changes
+from lit_gelu.activations.sampling import Function, bisect, sampling_grid, sign_changes
+from lit_gelu.activations.scalar import ScalarActivation, checked_interval
 
 if TYPE_CHECKING:
     from lit_gelu.activations.registry import ActivationRegistry
@@ -69,7 +69,8 @@ class MonotonePieces:
             ((0.0, 1.0),)
         """
         low, high = checked_interval(interval)
-        (f, slope, _), kinks = functions_of(spec, registry)
+        activation = ScalarActivation.of(spec, registry)
+        (f, slope, _), kinks = activation.functions, activation.kinks
         grid = sampling_grid([slope], low, high, kinks)
         slopes = slope(grid)
         flat = _flat(f(grid), slopes, grid, kinks)
@@ -109,32 +110,6 @@ class MonotonePieces:
         # A jump passes over y without taking it.
         taken = (self.f(x) - y).abs().item() <= 1e-9 * max(abs(bottom), abs(top))
         return [x.item() + 0.0] if taken else []
-
-
-def functions_of(
-    spec: Any, registry: "ActivationRegistry | None"
-) -> tuple[tuple[Function, Function, Function], tuple[float, ...]]:
-    """Return ``f``, ``f'`` and ``f''`` of a spec as functions of float64 tensors, and where the kinks are.
-
-    Args:
-        spec: Any spec, or a module, whose parameters are then used as they are now.
-        registry: Where names are looked up; by default `lit_gelu.activations.registry`.
-
-    Returns:
-        Three functions, and the places.
-
-    Raises:
-        ActivationArgumentError: If it is not elementwise.
-
-    Example:
-        >>> functions_of("hard_swish", None)[1]
-        (-3.0, 3.0)
-    """
-    from lit_gelu.activations.default import registry as default  # the registry itself imports this package
-
-    registry = registry or default
-    kinks = kinks_of(registry.resolve(spec), registry)
-    return scalar_functions(registry.create(spec), registry=registry), kinks
 
 
 def _flat(values: Tensor, slopes: Tensor, grid: Tensor, kinks: tuple[float, ...]) -> tuple[FlatStretch, ...]:

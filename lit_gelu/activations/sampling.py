@@ -1,18 +1,12 @@
 """Where a function of one variable is looked at: a grid fine enough at every scale, and roots between its points."""
 
-import copy
 import math
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lit_gelu.activations.errors import ActivationArgumentError
-from lit_gelu.activations.functional.dispatch import derivative
-
-if TYPE_CHECKING:
-    from lit_gelu.activations.registry import ActivationRegistry
 
 Function = Callable[[Tensor], Tensor]
 
@@ -25,53 +19,8 @@ _ROUGH = 0.05  # f' may change by this share between two points; where it change
 _SPLIT = 16
 _LEVELS = 14  # 16**14 > 2**53: a jump is followed down to neighbouring numbers
 _MOST_ROUGH = 500  # where more intervals than this need points, the function oscillates or is rough everywhere
+_MOST_ROUGH_WITHIN = 20_000  # the same where the ends were chosen: there it is worth more work
 _BISECTIONS = 200
-
-
-def scalar_functions(
-    module: nn.Module, *, registry: "ActivationRegistry | None" = None
-) -> tuple[Function, Function, Function]:
-    """Return ``f``, ``f'`` and ``f''`` of an elementwise module as functions of float64 numbers.
-
-    Args:
-        module: The activation; it is copied. A parameter with the same value for every channel stands for that value.
-        registry: Where the closed forms are looked up.
-
-    Returns:
-        Three functions from float64 tensors of shape ``(N,)`` to the same.
-
-    Raises:
-        ActivationArgumentError: If the channels have different values, or the module is not elementwise.
-
-    Example:
-        >>> f, slope, bend = scalar_functions(nn.ReLU())
-        >>> f(torch.tensor([-1.0, 2.0], dtype=torch.float64))
-        tensor([0., 2.], dtype=torch.float64)
-    """
-    module = copy.deepcopy(module).to("cpu", torch.float64).eval()
-    for name, parameter in module.named_parameters():
-        if parameter.numel() > 1:
-            values = parameter.detach().flatten()
-            if not (values == values[0]).all():
-                raise ActivationArgumentError(
-                    f"{type(module).__name__}: {name} differs between its {parameter.numel()} channels, so this is not "
-                    "one function. Build an activation with the value of one channel."
-                )
-            parameter.data = values[:1]
-
-    def of_order(order: int) -> Function:
-        def evaluate(x: Tensor) -> Tensor:
-            y = derivative(module, x, order, registry=registry).detach()
-            if y.shape != x.shape:
-                raise ActivationArgumentError(
-                    f"{type(module).__name__} turns shape {tuple(x.shape)} into {tuple(y.shape)}; this needs an "
-                    "elementwise activation."
-                )
-            return y
-
-        return evaluate
-
-    return of_order(0), of_order(1), of_order(2)
 
 
 def both_sides(places: Iterable[float]) -> list[float]:
@@ -97,8 +46,8 @@ def sampling_grid(
 
     The grid is even within [-40, 40], with a step of 0.002 or less, and geometric towards zero and outwards, with 64
     points for each doubling. Where an ``f'`` changes by more than a twentieth between neighbours (narrow transitions,
-    unknown kinks), points are added until it does not or they are neighbouring numbers. What oscillates beyond 40 is
-    not resolved; then the grid ends there.
+    unknown kinks), points are added until it does not or they are neighbouring numbers. Between given ends there are
+    20,001 even points at least; without ends, what oscillates beyond 40 is not resolved, and the grid ends there.
 
     Args:
         slopes: The first derivatives.
@@ -109,6 +58,9 @@ def sampling_grid(
     Returns:
         Sorted points, float64, all within ``low`` and ``high``; where a derivative is not finite there are none.
 
+    Raises:
+        ActivationArgumentError: If a derivative is finite nowhere.
+
     Example:
         >>> grid = sampling_grid([torch.cos], -1.0, 1.0)
         >>> grid[0].item(), grid[-1].item(), bool((grid == 0).any())
@@ -118,12 +70,16 @@ def sampling_grid(
     grid = _regular_grid(low, high, corners)
     values = torch.stack([slope(grid) for slope in slopes])
     grid, values = _finite(grid, values)
-    if int((_rough(grid, values) & (grid[1:].abs() > REACH)).sum()) > _MOST_ROUGH:
+    if not len(grid):
+        raise ActivationArgumentError(f"The derivative is finite nowhere between {low:g} and {high:g}.")
+    bounded = (low, high) != (-FARTHEST, FARTHEST)
+    most = _MOST_ROUGH_WITHIN if bounded else _MOST_ROUGH
+    if not bounded and int((_rough(grid, values) & (grid[1:].abs() > REACH)).sum()) > most:
         inner = grid.abs() <= REACH
-        grid, values = (grid[inner], values[:, inner]) if inner.any() else (grid, values)
+        grid, values = grid[inner], values[:, inner]
     for _ in range(_LEVELS):
         rough = torch.nonzero(_rough(grid, values)).flatten()
-        if not 0 < len(rough) <= _MOST_ROUGH:
+        if not 0 < len(rough) <= most:
             break
         share = torch.arange(1, _SPLIT, dtype=torch.float64) / _SPLIT
         added = _unique(grid[rough, None] + (grid[rough + 1] - grid[rough])[:, None] * share)
@@ -138,6 +94,8 @@ def _regular_grid(low: float, high: float, corners: Iterable[float]) -> Tensor:
     inner = max(low, -REACH), min(high, REACH)
     steps = max(_FEWEST, math.ceil((inner[1] - inner[0]) / _STEP))
     even = torch.linspace(*inner, steps + 1, dtype=torch.float64) if inner[0] < inner[1] else torch.empty(0)
+    if (low, high) != (-FARTHEST, FARTHEST):
+        even = torch.cat([even, torch.linspace(low, high, _FEWEST + 1, dtype=torch.float64)])
     magnitudes = torch.exp2(torch.arange(-60 * _AN_OCTAVE, 60 * _AN_OCTAVE + 1, dtype=torch.float64) / _AN_OCTAVE)
     magnitudes = magnitudes[(magnitudes < 4 * _STEP) | (magnitudes > REACH)]
     special = torch.tensor([low, high, 0.0, *both_sides(corners)], dtype=torch.float64)

@@ -12,6 +12,7 @@ from lit_gelu.activations.errors import ActivationArgumentError
 from lit_gelu.activations.gaussian.gelu import gelu_moments
 from lit_gelu.activations.gaussian.moments import GaussianMoments, quadrature_moments
 from lit_gelu.activations.gaussian.piecewise import PIECES, piecewise_moments
+from lit_gelu.activations.scalar import keep_one_channel_
 
 if TYPE_CHECKING:
     from lit_gelu.activations.registry import ActivationRegistry
@@ -87,7 +88,7 @@ def scalar_function(activation: Any, *, registry: "ActivationRegistry | None" = 
         a module whose parameters may have moved.
 
     Raises:
-        ActivationArgumentError: If the activation is not elementwise, or has a parameter for every channel.
+        ActivationArgumentError: If the activation is not elementwise, or its channels have different values.
 
     Example:
         >>> scalar_function("hard_swish")
@@ -104,10 +105,7 @@ def scalar_function(activation: Any, *, registry: "ActivationRegistry | None" = 
             raise ActivationArgumentError(f"{spec} is not elementwise, so it has no moments or gains of its own.")
         moved = isinstance(activation, nn.Module) and facts.learnable
         kinks = () if moved else facts.kinks
-    if any(parameter.numel() != 1 for parameter in module.parameters()):
-        raise ActivationArgumentError(
-            f"{spec} has a parameter for every channel, so it is not one function. Give the activation of one channel."
-        )
+    keep_one_channel_(module)
     return module, kinks
 
 

@@ -203,5 +203,8 @@ def test_refuses_what_has_no_moments():
         gaussian_moments(torch.log)
     with pytest.raises(NoGaussianMomentsError, match="does not settle"):
         gaussian_moments(lambda x: x * torch.rand_like(x))
-    with pytest.raises(ActivationArgumentError, match="parameter for every channel"):
-        gaussian_moments(nn.PReLU(3))
+    module = nn.PReLU(3)
+    with torch.no_grad():
+        module.weight[0] = 0.5
+    with pytest.raises(ActivationArgumentError, match="differs between its 3 channels"):
+        gaussian_moments(module)

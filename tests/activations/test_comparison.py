@@ -1,0 +1,167 @@
+"""The largest differences of two activations, against published numbers and mpmath at 50 digits."""
+
+import json
+import math
+
+import mpmath
+import pytest
+import torch
+from activation_oracles import CASES
+from taylor import DIGITS
+from torch import nn
+
+from lit_gelu import activations
+from lit_gelu.activations import ActivationArgumentError, ActivationRegistry, compare
+
+# Solved with mpmath from the definitions: size, places, and how many digits of the size are given.
+PUBLISHED = [
+    ("gelu", "gelu_tanh", "value", 4.732355e-4, (-2.698941, 2.698941), 1e-6),
+    ("gelu", "gelu_tanh", "slope", 8.68e-4, None, 1e-2),
+    ("gelu", "gelu_tanh", "curvature", 1.86e-3, None, 1e-2),
+    ("gelu", "gelu_sigmoid", "value", 0.02033487, (-2.270398, 2.270398), 1e-6),
+    ("gelu", "gelu_sigmoid", "slope", 0.0291, None, 1e-2),
+    ("gelu", "gelu_sigmoid", "curvature", 0.0653, None, 1e-2),
+    ("silu", "gelu", "value", 0.19300199, (-1.96546896, 1.96546896), 1e-7),
+    ("swish", "mish", "value", 0.18435114, (1.82080839,), 1e-7),
+    ("silu", "hard_swish", "value", 0.142278, (-3.0, 3.0), 1e-5),
+]
+
+
+@pytest.mark.parametrize(("a", "b", "which", "size", "places", "digits"), PUBLISHED)
+def test_published_differences(a, b, which, size, places, digits):
+    found = getattr(compare(a, b), which)
+    assert found.largest == pytest.approx(size, rel=digits)
+    assert places is None or found.places == pytest.approx(places, abs=5e-7)
+    assert found.stretches == ()
+
+
+def _case(name, **parameters):
+    return next(case for case in CASES if case.name == name and dict(case.parameters) == parameters)
+
+
+SMOOTH = [
+    ("gelu", _case("gelu"), "gelu_tanh", _case("gelu", approximate="tanh")),
+    ("gelu", _case("gelu"), "gelu_sigmoid", _case("gelu", approximate="sigmoid")),
+    ("silu", _case("silu"), "mish", _case("mish")),
+]
+
+
+@pytest.mark.parametrize(("a", "first", "b", "second"), SMOOTH)
+def test_sizes_and_places_against_mpmath(a, first, b, second):
+    comparison = compare(a, b)
+
+    def difference(x, order):
+        return first.exact(x)[order] - second.exact(x)[order]
+
+    coarse = [mpmath.mpf(k) / 16 for k in range(-96, 97)]
+    with mpmath.workdps(DIGITS):
+        for order, row in enumerate((comparison.value, comparison.slope, comparison.curvature)):
+            assert max(abs(difference(x, order)) for x in coarse) <= row.largest * (1 + 1e-12)
+            for place in row.places:
+                near = (place - 1e-4, place + 1e-4)
+                exact = mpmath.findroot(lambda x, k=order: difference(x, k + 1), near, solver="anderson", tol=1e-40)
+                assert abs(place - exact) < (1e-11 if order < 2 else 1e-9)
+                assert row.largest == pytest.approx(float(abs(difference(exact, order))), rel=3e-12)
+
+
+@pytest.mark.parametrize("beta", [1e-2, 1.0, 1e3, 1e7])
+def test_swish_approaches_relu_as_its_slope_grows(beta):
+    """x s(beta x) - max(x, 0) is even, and lowest at the minimum of SiLU over beta."""
+    place = float(1 + mpmath.lambertw(mpmath.exp(-1))) / beta
+    comparison = compare(f"swish(beta={beta})", "relu", (-2 * place, 3 * place))
+    assert comparison.value.places == pytest.approx((-place, place), rel=1e-10)
+    assert comparison.value.largest == pytest.approx((place * beta - 1) / beta, rel=1e-12)
+    assert comparison.slope.largest == pytest.approx(0.5, rel=1e-12)
+    assert comparison.slope.places == (0.0,)
+
+
+def test_a_jump_is_looked_at_from_both_sides():
+    """At 3, f' of Hard Swish is 3/2 on the left and 1 on the right; SiLU's lies below both."""
+    slope = compare("silu", "hard_swish").slope
+    sigmoid = 1 / (1 + math.exp(-3))
+    assert slope.largest == pytest.approx(1.5 - sigmoid * (1 + 3 * (1 - sigmoid)), rel=1e-13)
+    assert slope.places == (-3.0, 3.0)
+
+
+def test_where_the_difference_is_level_the_stretch_is_named():
+    comparison = compare("relu", "leaky_relu(negative_slope=0.25)", (-2, 3))
+    assert (comparison.value.largest, comparison.value.places) == (0.5, (-2.0,))
+    assert (comparison.slope.largest, comparison.slope.stretches) == (0.75 / 3, ((-2.0, 0.0),))
+    assert comparison.slope.places == ()
+    assert "all of [-2, 0]" in str(comparison)
+
+
+def test_an_activation_is_no_distance_from_itself():
+    comparison = compare("gelu", "zero_identity_map")
+    for row in (comparison.value, comparison.slope, comparison.curvature):
+        assert (row.largest, row.places, row.stretches) == (0.0, (), ((-12.0, 12.0),))
+
+
+def test_order_and_sign_do_not_matter():
+    there, back = compare("mish", "softplus"), compare("softplus", "mish")
+    assert (there.value, there.slope, there.curvature) == (back.value, back.slope, back.curvature)
+
+
+def test_an_unknown_kink_of_a_users_function_is_found():
+    registry = ActivationRegistry()
+    registry.register("hinge")(lambda x: torch.where(x > 0.1234567, x - 0.1234567, 0.0 * x))
+    value = compare("hinge", "relu", (-1, 1), registry=registry).value
+    assert value.largest == pytest.approx(0.1234567, rel=1e-13)
+    assert value.stretches == ((pytest.approx(0.1234567, abs=1e-12), 1.0),)
+    assert compare("hinge", "relu", (-1, 1), registry=registry).slope.largest == 1.0
+
+
+def test_live_parameters_count():
+    module = nn.PReLU(init=0.25)
+    with torch.no_grad():
+        module.weight.fill_(0.5)
+    assert compare(module, "relu", (-1, 1)).value.largest == 0.5
+
+
+def test_functions_and_modules_never_registered_are_compared():
+    comparison = compare(torch.nn.functional.softsign, nn.Tanh(), (-30, 30))
+    x = torch.linspace(0, 4, 400_001, dtype=torch.float64)
+    expected = (x.tanh() - x / (1 + x)).max().item()
+    assert comparison.value.largest == pytest.approx(expected, abs=1e-10)
+    # f'' of softsign jumps from 2 to -2 at 0, which nobody stated.
+    assert comparison.curvature.largest == pytest.approx(2.0, rel=1e-14)
+    assert comparison.curvature.places == (0.0,)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "interval", "message"),
+    [
+        ("gelu", "geglu", (-1, 1), "not elementwise"),
+        ("gelu", "relu", (1, 1), "from left to right"),
+        ("gelu", "relu", (-math.inf, 1), "finite numbers"),
+        (torch.nn.functional.glu, "relu", (-1, 1), "elementwise"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(a, b, interval, message):
+    with pytest.raises(ActivationArgumentError, match=message):
+        compare(a, b, interval)
+
+
+def test_a_difference_that_is_not_finite_is_refused():
+    registry = ActivationRegistry()
+    registry.register("stepped")(lambda x: torch.where(x.abs() < 0.25, x * math.inf, x))
+    with pytest.raises(ActivationArgumentError, match="not finite"):
+        compare("stepped", "relu", (-1, 1), registry=registry)
+
+
+def test_channels_with_different_values_are_refused():
+    module = nn.PReLU(2)
+    with torch.no_grad():
+        module.weight[0] = 0.5
+    with pytest.raises(ActivationArgumentError, match="channels"):
+        compare(module, "relu")
+
+
+def test_it_is_plain_data_and_prints():
+    comparison = activations.compare("gelu", "gelu_tanh", interval=(-5, 5))
+    data = json.loads(json.dumps(comparison.to_dict()))
+    assert data["a"] == "gelu"
+    assert data["b"] == "gelu(approximate='tanh')"
+    assert data["interval"] == [-5.0, 5.0]
+    assert data["value"]["places"] == list(comparison.value.places)
+    assert "0.0004732355 at -2.698941, 2.698941" in str(comparison)
