@@ -1,0 +1,28 @@
+"""The page on gains holds what its commands print."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def _benchmark():
+    spec = importlib.util.spec_from_file_location("benchmark_of_gains", ROOT / "benchmarks" / "gains.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("name", ["moments", "gains", "deviation", "depth"])
+def test_the_page_holds_the_table(name):
+    page = (ROOT / "docs" / "gains.md").read_text(encoding="utf-8")
+    command = f"`python benchmarks/gains.py {name}`"
+    assert f"{command}\n\n{_benchmark().TABLES[name]()}\n" in page, f"docs/gains.md is stale: {command}"
+
+
+def test_random_nets_are_measured():
+    rows = _benchmark().nets_table(width=32, seeds=3).splitlines()
+    assert len(rows) == 2 + 9
+    assert all(len(row.split("|")) == 8 for row in rows)
