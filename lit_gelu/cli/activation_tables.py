@@ -23,8 +23,8 @@ def selected(names: Sequence[str]) -> list[str]:
         UnknownActivationError: If a name is not registered, or a pattern matches none.
 
     Example:
-        >>> selected(["silu", "gelu_*"])
-        ['silu', 'gelu_sigmoid', 'gelu_tanh']
+        >>> selected(["silu", "hard_s*"])
+        ['silu', 'hard_sigmoid', 'hard_swish']
     """
     specs: dict[str, None] = {}
     for name in names:

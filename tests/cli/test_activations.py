@@ -8,6 +8,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from lit_gelu import activations
+from lit_gelu.cli.activations import SUBCOMMANDS
 from lit_gelu.cli.main import main
 
 
@@ -55,6 +56,16 @@ def test_the_plot_shows_what_was_asked_for(tmp_path, capsys):
         (["gelu", "--plot", "x.nope"], "Use .png, .svg or .pdf"),
         (["gelu", "--plot", "x.png", "--interval", "3", "1"], "interval from left to right"),
         (["*", "--plot", "x.png"], "at most 10"),
+        (["compare", "gelu", "swihs"], "Did you mean 'swish'"),
+        (["compare", "gelu", "swiglu"], "not elementwise"),
+        (["compare", "gelu", "silu", "--interval", "3", "1"], "from left to right"),
+        (["compare", "gelu", "silu", "--plot", "x.nope"], "Use .png, .svg or .pdf"),
+        (["compare", "gelu"], "required"),
+        (["plot", "gelu"], "required"),
+        (["plot", "gelu", "-o", "x.png", "--derivatives", "3"], "Give some of 0 (f itself), 1 and 2"),
+        (["plot", "gelu", "geglu", "-o", "x.png"], "Cannot plot geglu: not elementwise"),
+        (["show"], "required"),
+        (["show", "zz*"], "Registered:"),
     ],
 )
 def test_a_mistake_gives_exit_code_two_and_no_stack_trace(arguments, message, capsys, tmp_path, monkeypatch):
@@ -66,9 +77,77 @@ def test_a_mistake_gives_exit_code_two_and_no_stack_trace(arguments, message, ca
     assert list(tmp_path.iterdir()) == []
 
 
-def test_it_needs_no_lightning():
+def test_list_is_the_table_and_says_what_a_name_stands_for(capsys):
+    assert main(["activations", "list"]) == 0
+    output = capsys.readouterr().out
+    assert all(name in output for name in activations.list_activations())
+    assert "= gelu(approximate='tanh')" in output
+    assert "geglu" in output  # no function of one number, and listed all the same
+
+
+def test_list_is_a_table_even_of_one_and_as_json(capsys):
+    assert main(["activations", "list", "gelu"]) == 0
+    assert "1 activations" in capsys.readouterr().out
+    assert main(["activations", "list", "hard_s*", "--json"]) == 0
+    assert [row["spec"] for row in json.loads(capsys.readouterr().out)] == ["hard_sigmoid", "hard_swish"]
+
+
+def test_show_describes_each(capsys):
+    assert main(["activations", "show", "elu(alpha=0.5)", "swiglu", "gelu"]) == 0
+    output = capsys.readouterr().out
+    for text in ("0 x -0.5 (left), 1 x +0 (right)", "swiglu", "forward 1.533530441", "backward 1.481114413"):
+        assert text in output
+
+
+def test_show_as_json_has_every_field(capsys):
+    assert main(["activations", "show", "relu6", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row["right_asymptote"] == [0.0, 6.0]
+    assert row["gains"]["forward"] == pytest.approx(2**0.5, rel=1e-6)
+
+
+def test_compare_prints_sizes_and_places(capsys):
+    assert main(["activations", "compare", "gelu", "gelu_tanh"]) == 0
+    output = capsys.readouterr().out
+    for text in ("0.000473235520", "-2.698941386, 2.698941386", "0.0008684518", "0.0018647914"):
+        assert text in output
+
+
+def test_compare_as_json_and_as_a_plot(tmp_path, capsys):
+    path = tmp_path / "difference.svg"
+    arguments = ["relu", "leaky_relu", "--interval", "-2", "2", "--json", "--plot", str(path)]
+    assert main(["activations", "compare", *arguments]) == 0
+    captured = capsys.readouterr()
+    data = json.loads(captured.out)
+    assert data["slope"]["stretches"] == [[-2.0, 0.0]]
+    assert data["interval"] == [-2.0, 2.0]
+    assert str(path) in captured.err
+    assert ET.parse(path).getroot().tag.endswith("svg")
+
+
+@pytest.mark.parametrize(
+    ("derivatives", "panels"), [([], 3), (["--derivatives", "1"], 1), (["--derivatives", "2", "0"], 2)]
+)
+def test_plot_draws_what_was_asked_for(derivatives, panels, tmp_path):
+    path = tmp_path / "family.svg"
+    names = ["gelu", "relu", "swish(beta=2)"]
+    assert main(["activations", "plot", *names, "-o", str(path), "--interval", "-2", "5", *derivatives]) == 0
+    groups = [element.get("id", "") for element in ET.parse(path).getroot().iter()]
+    assert sum(name.startswith("axes_") for name in groups) == panels
+
+
+@pytest.mark.parametrize("subcommand", SUBCOMMANDS)
+def test_every_sub_command_has_help_with_examples(subcommand, capsys):
+    assert main(["activations", subcommand, "--help"]) == 0
+    assert f"lit-gelu activations {subcommand}" in capsys.readouterr().out
+    assert main(["activations", "--help"]) == 0
+    assert f"  {subcommand} " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", [["gelu", "--json"], ["list"], ["show", "gelu"], ["compare", "gelu", "silu"]])
+def test_it_needs_no_lightning(command):
     code = (
-        "import sys; from lit_gelu.cli.main import main; main(['activations', 'gelu', '--json']);"
+        f"import sys; from lit_gelu.cli.main import main; main(['activations', *{command}]);"
         "print([name for name in ('lightning', 'onnx', 'torchvision', 'matplotlib') if name in sys.modules])"
     )
     result = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=120, check=True)
