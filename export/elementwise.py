@@ -1,6 +1,7 @@
 """Each activation's operators alone, over the whole range of float32."""
 
 import copy
+import itertools
 from collections.abc import Mapping
 from functools import cache
 
@@ -138,8 +139,8 @@ def _scaled(y: np.ndarray, exact: np.ndarray) -> np.ndarray:
 
 
 def _one_channel(module: nn.Module) -> nn.Module:
-    """Reduce an activation with one value a channel (PReLU) to its first channel, as `one_activation_model` does."""
-    for parameter in module.parameters():
+    """Reduce an activation with one value a channel to its first channel, as `one_activation_model` does."""
+    for parameter in itertools.chain(module.parameters(), module.buffers()):
         if parameter.ndim and parameter.numel() > 1:
             parameter.data = parameter.data.reshape(-1)[:1]
     return module

@@ -194,7 +194,9 @@ class _Constants:
 def _replace(node: ir.Node, occurrence: _Occurrence, lowering: Lowering, constants: _Constants) -> None:
     """Put the recipe's nodes in the place of one occurrence."""
     x = occurrence.x
-    arguments = {key: _shaped(value, x) for key, value in occurrence.activation.arguments.items()}
+    given = occurrence.activation.arguments
+    channel_dim = int(given.get("channel_dim", 1))  # type: ignore[arg-type] - an int wherever it is
+    arguments = {key: _shaped(value, x, channel_dim) for key, value in given.items()}
     dtype = x.dtype or ir.DataType.FLOAT
     builder = RecipeBuilder(x, arguments, constants.of_dtype(dtype))
     result = builder.build(TABLE[occurrence.activation.row].recipe(lowering)[1])
@@ -213,8 +215,9 @@ def _graph(node: ir.Node) -> ir.Graph | ir.Function:
     return node.graph
 
 
-def _shaped(value: Argument | str, x: ir.Value) -> Argument:
-    """Give a vector with one entry a channel the shape that broadcasts along dimension 1 of ``x``."""
+def _shaped(value: Argument | str, x: ir.Value, channel_dim: int) -> Argument:
+    """Give a vector with one entry a channel the shape that broadcasts along the channels' dimension of ``x``."""
     if isinstance(value, np.ndarray) and value.ndim == 1 and value.size > 1 and x.shape is not None:
-        return value.reshape(-1, *[1] * (len(x.shape) - 2))
+        after = -channel_dim - 1 if channel_dim < 0 else len(x.shape) - 1 - channel_dim
+        return value.reshape(-1, *[1] * after)
     return value  # type: ignore[return-value]

@@ -43,6 +43,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
 Lowering = Literal["native", "primitives", "contrib"]
 LOWERINGS: tuple[Lowering, ...] = ("native", "primitives", "contrib")
 
@@ -112,6 +114,7 @@ _EXACT_GELU = Row(
     contrib="microsoft.Gelu(x)",
 )
 _SILU = Row(primitives="Mul(x, Sigmoid(x))", contrib="microsoft.QuickGelu(x, alpha=1.0)")
+_SWISH = "Mul(x, Sigmoid(Mul(x, beta)))"
 
 TABLE: Mapping[str, Row] = {
     "gelu(approximate='none')": _EXACT_GELU,
@@ -132,7 +135,8 @@ TABLE: Mapping[str, Row] = {
     ),
     "gaussian_gelu": Row(primitives="Mul(Mul(x, 0.5), Add(Erf(Div(Sub(x, mu), sigma * SQRT_2)), 1.0))"),
     "silu": _SILU,
-    "swish": Row(primitives="Mul(x, Sigmoid(Mul(x, beta)))", contrib="microsoft.QuickGelu(x, alpha=beta)"),
+    "swish": Row(primitives=_SWISH, contrib="microsoft.QuickGelu(x, alpha=beta)"),
+    "swish(channels)": Row(primitives=_SWISH),
     "cdf_linear(distribution='normal')": _EXACT_GELU,
     "cdf_linear(distribution='logistic')": _SILU,
     "cdf_linear(distribution='cauchy')": Row(
@@ -227,8 +231,11 @@ def row_key(name: str, arguments: Mapping[str, object]) -> str | None:
         name = f"gelu(approximate={arguments.get('approximate', 'none')!r})"
     elif name == "cdf_linear":
         name = f"cdf_linear(distribution={arguments.get('distribution', 'normal')!r})"
-    elif name == "gaussian_gelu" and arguments.get("mu", 0.0) == 0.0:
-        name = "gaussian_gelu(mu=0)"
+    elif name == "swish" and np.ndim(arguments.get("beta", 1.0)) > 0:  # type: ignore[arg-type]
+        name = "swish(channels)"  # QuickGelu's alpha is one number
+    elif name == "gaussian_gelu" and all(isinstance(arguments.get(key, 0.0), float) for key in ("mu", "sigma")):
+        # The module calls the same kernel then; what is learned or per channel it computes without overflow.
+        name = "gaussian_gelu(mu=0)" if arguments.get("mu", 0.0) == 0.0 else name
     elif name == "softplus" and arguments.get("beta", 1.0) == 1.0 and arguments.get("threshold", 20.0) == 20.0:
         # Above torch's default threshold of 20, Softplus(x) - x < 2.1e-9: less than float32 resolves at 20.
         name = "softplus(beta=1)"

@@ -22,6 +22,7 @@ from lit_gelu.activations.errors import (
 )
 from lit_gelu.activations.gains import gains
 from lit_gelu.activations.info import ActivationFacts, ActivationGains, ActivationInfo
+from lit_gelu.activations.modules.channels import INFER
 from lit_gelu.activations.modules.function import FunctionActivation
 from lit_gelu.activations.spec import ActivationSpec
 
@@ -246,13 +247,16 @@ class ActivationRegistry:
             )
         entry = self.entry(canonical.name)
         facts = entry.facts_for(canonical.arguments)
-        shape = vars(shape_of(self.create(canonical), facts.kinks, registry=self)) if facts.elementwise else {}
+        one = canonical  # as a function of one number
+        if canonical.arguments.get("channels") == INFER:
+            one = ActivationSpec.of(canonical.name, **{**canonical.arguments, "channels": 1})
+        shape = vars(shape_of(self.create(one), facts.kinks, registry=self)) if facts.elementwise else {}
         presets = [row for row in self.entries() if row.preset == canonical]
         names = [name for row in presets for name in (row.name, *row.aliases)]
         own = () if names and canonical.kwargs else entry.aliases  # which stand for the entry without arguments
         return ActivationInfo(
             spec=canonical,
-            gains=self._gains(canonical) if facts.elementwise else None,
+            gains=self._gains(one) if facts.elementwise else None,
             aliases=(*own, *names),
             registered_by=entry.registered_by,
             **vars(facts),

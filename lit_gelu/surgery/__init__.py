@@ -1,5 +1,6 @@
 """Finds activation sites in any ``nn.Module``; plans, applies and undoes a swap."""
 
+from lit_gelu.surgery.channels import infer_channels_
 from lit_gelu.surgery.errors import NoMatchError, SwapConflictError, SwapError
 from lit_gelu.surgery.report import SkippedSite, SwappedSite, SwapReport
 from lit_gelu.surgery.selectors import Selector, by_activation
@@ -18,6 +19,7 @@ __all__ = [
     "SwappedSite",
     "by_activation",
     "find_sites",
+    "infer_channels_",
     "plan_swap",
     "swap",
 ]

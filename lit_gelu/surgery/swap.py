@@ -9,6 +9,7 @@ from torch import nn
 
 from lit_gelu import activations
 from lit_gelu.activations import ActivationRegistry, ActivationSpec
+from lit_gelu.surgery.channels import with_channels
 from lit_gelu.surgery.errors import NoMatchError, SwapConflictError, SwapError
 from lit_gelu.surgery.report import SkippedSite, SwappedSite, SwapReport
 from lit_gelu.surgery.selectors import Selector, selector_of
@@ -100,6 +101,7 @@ def swap(
 
     Nothing is changed unless all of it can be. A replaced module's names, hooks, train/eval flag, device and dtype
     carry over to the new one; a module that stands in several places is replaced in all of them by one new module.
+    ``channels="infer"`` becomes the number of channels of the nearest layer before the site; see `infer_channels_`.
 
     Args:
         model: Any module.
@@ -160,8 +162,10 @@ def plan_swap(
     replacements: list[_Replacement] = []
     skipped: list[SkippedSite] = []
     for site, wanted in _claims(sites, targets, registry):
-        spec = registry.resolve(wanted)
-        _check(site, spec, registry)
+        resolved = registry.resolve(wanted)
+        _check(site, resolved, registry)
+        spec = with_channels(resolved, model, list(site.names))
+        wanted = wanted if spec == resolved else spec
         if spec == site.spec and not spec.opaque:
             skipped.append(SkippedSite(site.name, site.spec, "because it is that already"))
         else:

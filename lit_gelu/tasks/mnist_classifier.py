@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from lit_gelu.activations import ActivationRegistry, ActivationSpec
 from lit_gelu.activations.initialisation import init_unit_norm_rows_
+from lit_gelu.surgery import infer_channels_
 from lit_gelu.tasks.classification import ClassificationTask
 from lit_gelu.tasks.errors import TaskArgumentError, TaskInputError
 
@@ -92,6 +93,7 @@ class MNISTClassifier(ClassificationTask):
         layers = [HiddenLayer(size, WIDTH, self.registry.create(activation), keep) for size in sizes[:-1]]
         self.hidden = nn.Sequential(*layers)
         self.output = nn.Linear(sizes[-1], CLASSES)
+        infer_channels_(self)
         for linear in [*(layer.linear for layer in layers), self.output]:  # not what an activation may hold
             init_unit_norm_rows_(linear)
         self.example_input_array = torch.rand(2, 1, 28, 28, generator=torch.Generator().manual_seed(0))
@@ -152,6 +154,7 @@ def _check_shape(activation: nn.Module, spec: ActivationSpec) -> None:
     Raises:
         TaskArgumentError: If its output has another shape than its input.
     """
+    infer_channels_(activation, torch.zeros(2, WIDTH))
     with torch.no_grad():
         shape = list(activation.eval()(torch.zeros(2, WIDTH)).shape)
     if shape != [2, WIDTH]:

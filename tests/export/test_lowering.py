@@ -117,6 +117,26 @@ def test_prelu_with_one_slope_a_channel(tmp_path, lowering):
     assert check_parity(model, path).passed
 
 
+@pytest.mark.parametrize("lowering", ["native", "primitives", "contrib"])
+def test_parameters_with_one_value_a_channel(tmp_path, lowering):
+    """In the second dimension and in the last, learned and fixed; QuickGelu takes one number only."""
+    model = nn.Sequential(
+        nn.Conv2d(1, 3, 2),
+        activations.create("swish(learnable=True, channels=3)"),
+        activations.create("gaussian_gelu(sigma=(0.5, 1.0, 2.0))"),
+        activations.create("gaussian_gelu(learnable=True, channels=5, channel_dim=-1)"),
+        activations.create("swish(beta=(0.5, 1.0, 2.0, 1.5), channel_dim=-2)"),
+        nn.GELU(),
+    )
+    with torch.no_grad():
+        for parameter in [*model[1].parameters(), *model[3].parameters()]:
+            parameter.copy_(torch.linspace(-0.5, 0.5, len(parameter)))
+    path = tmp_path / "channels.onnx"
+    report = export_onnx(model, path, torch.zeros(1, 1, 5, 6), lowering=lowering)
+    assert "com.microsoft::QuickGelu" not in report.census
+    assert check_parity(model, path).passed
+
+
 def test_one_module_at_two_places(tmp_path):
     gelu = nn.GELU()
     model = nn.Sequential(nn.Linear(4, 4), gelu, nn.Linear(4, 4), gelu)

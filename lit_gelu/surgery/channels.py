@@ -1,0 +1,196 @@
+"""How many channels an activation's input has: from the layer before it, or from a pass of a sample."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.conv import _ConvNd
+
+from lit_gelu.activations import ActivationSpec
+from lit_gelu.activations.modules.channels import INFER, ChannelModule
+from lit_gelu.surgery.errors import SwapError
+from lit_gelu.surgery.sites import without_compile_wrapper
+
+_COUNTS: tuple[tuple[type[nn.Module], Callable[[Any], int]], ...] = (
+    (nn.Linear, lambda layer: int(layer.out_features)),
+    (nn.Bilinear, lambda layer: int(layer.out_features)),
+    (_ConvNd, lambda layer: int(layer.out_channels)),
+    (_BatchNorm, lambda layer: int(layer.num_features)),
+    (nn.GroupNorm, lambda layer: int(layer.num_channels)),
+)
+
+
+def infer_channels_(model: nn.Module, input_sample: Any = None) -> dict[str, int]:
+    """Resolve every ``channels="infer"`` of a model in place: each activation gets one value for each channel.
+
+    Without a sample, the number is that of the nearest ``Linear``, convolution, batch or group norm before the
+    activation: among its siblings in the order in which the modules were registered, else among its parent's, and so
+    on. A model whose ``forward`` goes another way, or reshapes in between, needs ``input_sample``; then the numbers are
+    the sizes that the activations meet in one pass in evaluation mode, without gradients.
+
+    Call it before the optimizer is built: the learned parameters are made here, on the device and in the dtype of the
+    model's first parameter.
+
+    Args:
+        model: Any module; a compiled one is looked into.
+        input_sample: A tensor, a tuple of ``forward``'s arguments, or a dict of them by name.
+
+    Returns:
+        From fully qualified name to number of channels, for those that were resolved.
+
+    Raises:
+        SwapError: If there is no such layer, two places of one activation do not agree, or the pass does not reach it.
+
+    Example:
+        >>> from lit_gelu import activations
+        >>> activation = "swish(learnable=True, channels='infer')"
+        >>> model = nn.Sequential(nn.Conv2d(3, 16, 3), activations.create(activation), nn.Flatten())
+        >>> infer_channels_(model)
+        {'1': 16}
+        >>> model[1].log_scale.shape
+        torch.Size([16])
+    """
+    model = without_compile_wrapper(model)
+    places: dict[ChannelModule, list[str]] = {}
+    for name, module in model.named_modules(remove_duplicate=False):
+        if isinstance(module, ChannelModule) and module.needs_channels:
+            places.setdefault(module, []).append(name)
+    if input_sample is not None and places:
+        _infer_by_pass(model, places, input_sample)
+    else:
+        for module, names in places.items():
+            module.set_channels(channels_before(model, names), *_device_and_dtype(model))
+    return {names[0]: int(module.channels or 0) for module, names in places.items()}
+
+
+def channels_before(model: nn.Module, names: list[str]) -> int:
+    """Return the number of channels of the nearest layer before an activation.
+
+    Args:
+        model: The model.
+        names: The activation's fully qualified names.
+
+    Returns:
+        The number.
+
+    Raises:
+        SwapError: If there is no layer before it, or its places do not agree.
+
+    Example:
+        >>> channels_before(nn.Sequential(nn.Linear(4, 8), nn.Dropout(), nn.ReLU()), ["2"])
+        8
+    """
+    counts = {name: _nearest(model, name) for name in names}
+    if len(set(counts.values())) > 1:
+        given = ", ".join(f"{count} at {name!r}" for name, count in counts.items())
+        raise SwapError(
+            f"One activation with channels='infer' stands at places with different numbers of channels: {given}. "
+            "Give each place an activation of its own, or leave channels out."
+        )
+    return counts[names[0]]
+
+
+def with_channels(spec: ActivationSpec, model: nn.Module, names: list[str]) -> ActivationSpec:
+    """Return a spec with ``channels="infer"`` replaced by the number, and any other spec as it is.
+
+    Args:
+        spec: A canonical spec.
+        model: The model in which it is to stand.
+        names: Where.
+
+    Returns:
+        The spec.
+
+    Raises:
+        SwapError: As `channels_before`.
+    """
+    if spec.opaque or spec.arguments.get("channels") != INFER:
+        return spec
+    return ActivationSpec.of(spec.name, **{**spec.arguments, "channels": channels_before(model, names)})
+
+
+def _nearest(model: nn.Module, name: str) -> int:
+    """Return the number of channels of the nearest layer before one place.
+
+    Raises:
+        SwapError: If there is none.
+    """
+    place = name
+    while place:
+        parent_name, _, child = place.rpartition(".")
+        parent = model.get_submodule(parent_name)
+        if isinstance(parent, (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)) and child == "activation":
+            return int(parent.linear1.out_features)  # registered last, but called between its two linear layers
+        siblings = list(parent.named_children())
+        before = siblings[: [key for key, _ in siblings].index(child)] if child in dict(siblings) else siblings
+        counts = [count for _, sibling in before for layer in sibling.modules() if (count := _count(layer))]
+        if counts:
+            return counts[-1]
+        place = parent_name
+    raise SwapError(
+        f"channels='infer' at {name!r}: no Linear, convolution, batch or group norm stands before it. Give "
+        "infer_channels_ an input_sample, or the activation its number, such as channels=64."
+    )
+
+
+def _count(layer: nn.Module) -> int | None:
+    """Return the number of channels that a layer puts out, ``None`` if it is no layer of which that is known."""
+    return next((count(layer) for kind, count in _COUNTS if isinstance(layer, kind)), None)
+
+
+def _device_and_dtype(model: nn.Module) -> tuple[torch.device | None, torch.dtype | None]:
+    """Return those of the model's first floating parameter."""
+    first = next((p for p in model.parameters() if p.is_floating_point()), None)
+    return (None, None) if first is None else (first.device, first.dtype)
+
+
+def _infer_by_pass(model: nn.Module, places: dict[ChannelModule, list[str]], input_sample: Any) -> None:
+    """Run a sample through the model; each activation takes the size that it meets.
+
+    Raises:
+        SwapError: If an activation was not called.
+    """
+    device, dtype = _device_and_dtype(model)
+
+    def take(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        (x,) = (*args, *kwargs.values())
+        if isinstance(module, ChannelModule) and module.needs_channels and isinstance(x, Tensor):
+            if not -x.dim() <= module.channel_dim < x.dim():
+                raise SwapError(f"channel_dim={module.channel_dim} is no dimension of the input {tuple(x.shape)}.")
+            module.set_channels(x.shape[module.channel_dim], device or x.device, dtype or x.dtype)
+
+    handles = [module.register_forward_pre_hook(take, with_kwargs=True) for module in places]
+    try:
+        with _evaluation_mode(model), torch.no_grad():
+            match input_sample:
+                case dict():
+                    model(**input_sample)
+                case tuple() | list():
+                    model(*input_sample)
+                case _:
+                    model(input_sample)
+    finally:
+        for handle in handles:
+            handle.remove()
+    missed = [names[0] for module, names in places.items() if module.needs_channels]
+    if missed:
+        raise SwapError(
+            f"channels='infer' at {', '.join(map(repr, missed))}: the pass of input_sample did not call it. Give the "
+            "number, such as channels=64."
+        )
+
+
+@contextmanager
+def _evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Turn every module to evaluation mode, and back to the mode that it had."""
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        for module, _ in modes:
+            module.training = False
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode

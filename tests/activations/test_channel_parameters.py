@@ -1,0 +1,82 @@
+"""Swish and GELU(mu, sigma) with parameters per channel, and at the ends of their range."""
+
+import math
+
+import pytest
+import torch
+
+from lit_gelu import activations
+from lit_gelu.activations import functional
+
+
+@pytest.mark.parametrize("channel_dim", [1, -1, 0, 2])
+@pytest.mark.parametrize("learnable", [False, True])
+def test_each_channel_is_the_scalar_function(channel_dim, learnable):
+    x = torch.randn(3, 3, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    betas, mus, sigmas = (0.5, 1.0, 3.0), (-0.3, 0.0, 1.2), (0.2, 1.0, 2.5)
+    options = {"learnable": learnable, "channel_dim": channel_dim}
+    swish = activations.create("swish", beta=betas, **options).double()
+    gaussian = activations.create("gaussian_gelu", mu=mus, sigma=sigmas, **options).double()
+    for channel in range(3):
+        part = x.select(channel_dim, channel)
+        torch.testing.assert_close(
+            swish(x).select(channel_dim, channel), functional.swish(part, betas[channel]), rtol=1e-7, atol=1e-7
+        )
+        torch.testing.assert_close(
+            gaussian(x).select(channel_dim, channel),
+            functional.gaussian_gelu(part, mus[channel], sigmas[channel]),
+            rtol=1e-6,
+            atol=1e-6,
+        )
+    for module in (swish, gaussian):
+        assert activations.spec_of(activations.create(str(activations.spec_of(module)))) == activations.spec_of(module)
+        y = x.clone().requires_grad_()
+        (slope,) = torch.autograd.grad(module(y).sum(), y)
+        torch.testing.assert_close(functional.derivative(module, x, 1).detach(), slope)
+
+
+@pytest.mark.parametrize("spec", ["swish(learnable=True, channels=3)", "gaussian_gelu(learnable=True, channels=3)"])
+def test_gradients_per_channel(spec):
+    module = activations.create(spec).double()
+    x = torch.randn(4, 3, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    names = [name for name, _ in module.named_parameters()]
+
+    def forward(x, *values):
+        return torch.func.functional_call(module, dict(zip(names, values, strict=True)), (x,))
+
+    values = [torch.tensor([-0.4, 0.0, 0.6], dtype=torch.float64).requires_grad_() for _ in names]
+    assert torch.autograd.gradcheck(forward, (x.requires_grad_(), *values))
+
+
+@pytest.mark.parametrize("channels", [None, 3])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    ("name", "to_relu"), [("swish", 1e4), ("gaussian_gelu", -1e4), ("swish", -1e4), ("gaussian_gelu", 1e4)]
+)
+def test_scales_that_underflow_or_overflow_give_no_nan(name, to_relu, dtype, channels):
+    """sigma -> 0 and beta -> inf are ReLU; the other ends are x / 2."""
+    module = activations.create(name, learnable=True, channels=channels).to(dtype)
+    with torch.no_grad():
+        module.log_scale.fill_(to_relu)
+    x = torch.tensor([-3.0, 0.0, 2.0], dtype=dtype).expand(2, 3).clone().requires_grad_()
+    y = module(x)
+    gradients = torch.autograd.grad(y.sum(), (x, *module.parameters()))
+    assert all(gradient.isfinite().all() for gradient in gradients)
+    relu = (name == "swish") == (to_relu > 0)
+    torch.testing.assert_close(y, x.relu() if relu else x / 2, rtol=1e-3, atol=1e-3)
+    if relu:
+        assert gradients[0][0].tolist() == [0.0, 0.5, 1.0]
+
+
+def test_facts_of_activations_with_channels():
+    scalar = activations.info("swish(learnable=True, beta=2.0)")
+    for channels in (8, "infer"):
+        info = activations.info({"name": "swish", "learnable": True, "beta": 2.0, "channels": channels})
+        assert info.minimum == scalar.minimum
+        assert info.learnable
+    assert math.isclose(scalar.minimum[0], -1.278464542761074 / 2, rel_tol=1e-9)
+
+
+def test_printing_says_the_channels():
+    assert "channels=3, channel_dim=-1" in repr(activations.create("swish(beta=(1, 2, 3), channel_dim=-1)"))
+    assert "channels" not in repr(activations.create("swish(beta=2.0)"))
