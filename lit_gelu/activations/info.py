@@ -19,6 +19,7 @@ class ActivationFacts:
         halves: Whether it halves a dimension, one half gating the other; then it can stand for no elementwise
             activation, nor one for it.
         stochastic: Whether it draws random numbers in training.
+        stochastic_in_evaluation: Whether it does in evaluation mode too.
         learnable: Whether it has parameters that are trained.
         gate: Whether it usually gates another value (sigmoid, tanh) rather than standing between two layers.
 
@@ -35,6 +36,7 @@ class ActivationFacts:
     elementwise: bool = True
     halves: bool = False
     stochastic: bool = False
+    stochastic_in_evaluation: bool = False
     learnable: bool = False
     gate: bool = False
 

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from lit_gelu import activations
-from lit_gelu.export import ExportOptionError, OnnxPredictor, check_parity, export_onnx
+from lit_gelu.export import ExportError, ExportOptionError, OnnxPredictor, check_parity, export_onnx
 from lit_gelu.export.lowering_table import LOWERINGS, TABLE
 from lit_gelu.export.markers import bind
 from lit_gelu.export.recipe import operators
@@ -135,6 +135,14 @@ def test_parameters_with_one_value_a_channel(tmp_path, lowering):
     report = export_onnx(model, path, torch.zeros(1, 1, 5, 6), lowering=lowering)
     assert "com.microsoft::QuickGelu" not in report.census
     assert check_parity(model, path).passed
+
+
+@pytest.mark.parametrize("evaluation", ["stochastic", "mean"])
+def test_a_map_that_draws_in_evaluation_is_refused(tmp_path, evaluation):
+    model = nn.Sequential(nn.Linear(4, 4), activations.create("zero_identity_map", evaluation=evaluation))
+    with pytest.raises(ExportError, match="random"):
+        export_onnx(model, tmp_path / "drawn.onnx", torch.zeros(2, 4))
+    assert not list(tmp_path.iterdir())
 
 
 def test_one_module_at_two_places(tmp_path):

@@ -1,32 +1,47 @@
-"""The stochastic zero-identity map, of which GELU is the expectation."""
+"""The stochastic zero-identity map, of which GELU is the expectation (SiLU with a logistic gate)."""
 
 import torch
 from torch import Tensor
 
+from lit_gelu.activations.errors import ActivationArgumentError
 from lit_gelu.activations.functional._arguments import check_order, elementwise
-from lit_gelu.activations.functional._gates import normal_cdf
+from lit_gelu.activations.functional._gates import LOGISTIC_LIMIT, normal_cdf, times_logistic
 from lit_gelu.activations.functional.gelu import gelu, gelu_derivative
+from lit_gelu.activations.functional.swish import silu, silu_derivative
+
+GATES = ("normal", "logistic")
 
 
 @elementwise
-def zero_identity_map(x: Tensor, training: bool = True, generator: torch.Generator | None = None) -> Tensor:
-    """Keep each element with probability ``Phi(x)``, else set it to 0; without training, the expectation ``x Phi(x)``.
+def zero_identity_map(
+    x: Tensor,
+    training: bool = True,
+    generator: torch.Generator | None = None,
+    gate: str = "normal",
+    passes: int = 1,
+) -> Tensor:
+    """Keep each element with probability ``G(x)``, else set it to 0; without training, the expectation ``x G(x)``.
 
-    In training ``f(x) = m x`` with ``m = 1`` where ``u < Phi(x)``, else 0, and ``u`` uniform on [0, 1). There is no
-    division by ``Phi(x)``, and the gradient is ``m`` alone: none flows through the comparison.
+    In training ``f(x) = m x`` with ``m = 1`` where ``u < G(x)``, else 0, and ``u`` uniform on [0, 1). There is no
+    division by ``G(x)``, and the gradient is ``m`` alone: none flows through the comparison. With several ``passes``,
+    ``m`` is the mean of as many independent masks. ``G`` is ``Phi`` for the paper's map, or ``1 / (1 + exp(-x))``.
 
-    Source: Hendrycks and Gimpel 2016 (arXiv 1606.08415), section 2; as submitted to ICLR 2017, section 4.
+    Source: Hendrycks and Gimpel 2016 (arXiv 1606.08415), section 2; as submitted to ICLR 2017, section 4. The logistic
+    gate: Ba and Frey 2013, "Adaptive dropout for training deep neural networks", section 3, where the probability has
+    weights of its own.
 
     Args:
         x: Any shape; float16, bfloat16, float32 or float64.
         training: Whether to draw, rather than to return the expectation.
         generator: Where the random numbers come from, on the device of ``x``; ``None`` is torch's default.
+        gate: ``"normal"`` or ``"logistic"``.
+        passes: How many masks are averaged.
 
     Returns:
         A tensor like ``x``.
 
     Raises:
-        ActivationArgumentError: If ``x`` is not a floating tensor.
+        ActivationArgumentError: If ``x`` is not a floating tensor, ``gate`` no gate or ``passes`` no positive integer.
 
     Example:
         >>> import torch
@@ -36,27 +51,35 @@ def zero_identity_map(x: Tensor, training: bool = True, generator: torch.Generat
         >>> zero_identity_map(torch.tensor([0.5]), training=False)
         tensor([0.3457])
     """
+    check_gate("zero_identity_map", gate)
+    check_passes("zero_identity_map", passes)
     if not training:
-        return gelu(x)
-    uniform = torch.rand(x.shape, dtype=x.dtype, device=x.device, generator=generator)
-    kept = uniform < normal_cdf(x.detach())
-    # A selection, not a product: 0 * -inf is NaN. NaN compares as false and is passed on.
-    return torch.where(kept | torch.isnan(x), x, 0.0)
+        return expectation(x, gate=gate)
+    probability = _probability(x.detach(), gate)
+    kept = _draw(probability, generator)
+    if passes == 1:
+        # A selection, not a product: 0 * -inf is NaN. NaN compares as false and is passed on.
+        return torch.where(kept | torch.isnan(x), x, 0.0)
+    count = kept.to(x.dtype)
+    for _ in range(passes - 1):
+        count = count + _draw(probability, generator)
+    return torch.where((count > 0) | torch.isnan(x), x, 0.0) * (count / passes)
 
 
 @elementwise
-def zero_identity_map_derivative(x: Tensor, order: int = 1) -> Tensor:
-    """First or second derivative of the expectation of `zero_identity_map`: those of exact GELU.
+def zero_identity_map_derivative(x: Tensor, order: int = 1, gate: str = "normal") -> Tensor:
+    """First or second derivative of the expectation of `zero_identity_map`: those of exact GELU, or of SiLU.
 
     Args:
         x: Any shape; float16, bfloat16, float32 or float64.
         order: 1 or 2.
+        gate: ``"normal"`` or ``"logistic"``.
 
     Returns:
         A tensor like ``x``.
 
     Raises:
-        ActivationArgumentError: If ``x`` is not a floating tensor or ``order`` neither 1 nor 2.
+        ActivationArgumentError: If ``x`` is not a floating tensor, ``order`` neither 1 nor 2, or ``gate`` no gate.
 
     Example:
         >>> import torch
@@ -64,4 +87,59 @@ def zero_identity_map_derivative(x: Tensor, order: int = 1) -> Tensor:
         tensor([-0.0833,  0.5000,  1.0833])
     """
     check_order("zero_identity_map_derivative", order)
-    return gelu_derivative(x, order)
+    check_gate("zero_identity_map_derivative", gate)
+    return gelu_derivative(x, order) if gate == "normal" else silu_derivative(x, order)
+
+
+def expectation(x: Tensor, gate: str = "normal") -> Tensor:
+    """Return the map's expectation: exact GELU, or SiLU.
+
+    Args:
+        x: Any shape; a floating dtype.
+        gate: ``"normal"`` or ``"logistic"``.
+
+    Returns:
+        A tensor like ``x``.
+    """
+    return gelu(x) if gate == "normal" else silu(x)
+
+
+def check_gate(name: str, gate: str) -> None:
+    """Refuse what is no gate.
+
+    Args:
+        name: The function that was called.
+        gate: What was given.
+
+    Raises:
+        ActivationArgumentError: If it is none.
+    """
+    if gate not in GATES:
+        raise ActivationArgumentError(f"{name}: gate={gate!r} is not accepted. Use 'normal' or 'logistic'.")
+
+
+def check_passes(name: str, passes: int) -> None:
+    """Refuse what is no number of passes.
+
+    Args:
+        name: The function that was called.
+        passes: What was given.
+
+    Raises:
+        ActivationArgumentError: If it is none.
+    """
+    if isinstance(passes, bool) or not isinstance(passes, int) or passes < 1:
+        raise ActivationArgumentError(f"{name}: passes={passes!r} is not accepted. Give a positive integer.")
+
+
+def _probability(x: Tensor, gate: str) -> Tensor:
+    """Return the probability with which each element is kept."""
+    if gate == "normal":
+        return normal_cdf(x)
+    return times_logistic(1.0, x.clamp(-LOGISTIC_LIMIT, LOGISTIC_LIMIT))
+
+
+def _draw(probability: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Return one mask."""
+    uniform = torch.rand(probability.shape, dtype=probability.dtype, device=probability.device, generator=generator)
+    return uniform < probability
