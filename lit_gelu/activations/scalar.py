@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from lit_gelu.activations.errors import ActivationArgumentError
 from lit_gelu.activations.functional.dispatch import derivative
+from lit_gelu.activations.modules.channels import ChannelModule
 from lit_gelu.activations.sampling import Function
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def scalar_functions(
         tensor([0., 2.], dtype=torch.float64)
     """
     module = copy.deepcopy(module).to("cpu", torch.float64).eval()
-    keep_one_channel_(module)
+    keep_one_channel_(module, registry=registry)
 
     def of_order(order: int) -> Function:
         def evaluate(x: Tensor) -> Tensor:
@@ -99,30 +100,46 @@ def scalar_functions(
     return of_order(0), of_order(1), of_order(2)
 
 
-def keep_one_channel_(module: nn.Module) -> None:
-    """Replace parameters that have the same value for every channel by that value, in place.
+def keep_one_channel_(module: nn.Module, *, registry: "ActivationRegistry | None" = None) -> None:
+    """Turn an activation with the same values for every channel into one that takes any shape, in place.
+
+    Parameters and buffers are replaced by the value of one channel, unless the module takes any shape as it is: then
+    they are something else, such as the coefficients of a polynomial.
 
     Args:
-        module: An activation.
+        module: An activation in float64, on the CPU.
+        registry: Where the closed forms are looked up.
 
     Raises:
         ActivationArgumentError: If the channels have different values.
 
     Example:
-        >>> module = nn.PReLU(3)
+        >>> module = nn.PReLU(3).double()
         >>> keep_one_channel_(module)
         >>> module.weight.shape
         torch.Size([1])
     """
-    for name, parameter in module.named_parameters():
-        values = parameter.detach().flatten()
-        if not bool((values == values[0]).all()):
+    if isinstance(module, ChannelModule) and module.needs_channels:
+        module.set_channels(1, dtype=torch.float64)
+    if all(_takes(module, length, registry) for length in (5, 7)):
+        return
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        values = tensor.detach().flatten()
+        if not bool((values == values[:1]).all()):
             raise ActivationArgumentError(
                 f"{type(module).__name__}: {name} differs between its {len(values)} channels, so this is not one "
                 "function. Build an activation with the value of one channel."
             )
         if len(values) > 1:
-            parameter.data = values[:1]
+            tensor.data = values[:1]
+
+
+def _takes(module: nn.Module, length: int, registry: "ActivationRegistry | None") -> bool:
+    """Return whether an activation computes a vector of this length from one."""
+    try:
+        return derivative(module, torch.zeros(length, dtype=torch.float64), 0, registry=registry).shape == (length,)
+    except (RuntimeError, ValueError, IndexError):
+        return False  # what is wrong shows again where its values are needed
 
 
 def checked_interval(interval: tuple[float, float]) -> tuple[float, float]:

@@ -29,3 +29,30 @@ def test_channels_that_differ_are_refused():
         module.weight[1] = 0.7
     with pytest.raises(ActivationArgumentError, match="differs between its 3 channels"):
         scalar_functions(module)
+
+
+@pytest.mark.parametrize("spec", ["swish(learnable=True, channels=7)", "swish(learnable=True, channels='infer')"])
+def test_learned_channels_start_equal(spec):
+    assert activations.compare(spec, "silu").value.largest == 0.0
+    assert activations.info(spec).minimum == activations.info("silu").minimum
+
+
+def test_channels_with_values_of_their_own_are_refused():
+    with pytest.raises(ActivationArgumentError, match="differs between its 2 channels"):
+        activations.compare("swish(beta=(1.0, 2.0))", "silu")
+
+
+@pytest.mark.parametrize("coefficients", [(0.0, 1.0, 0.5), (1.0, 1.0, 1.0)])
+def test_coefficients_are_no_channels(coefficients):
+    class Polynomial(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.coefficients = nn.Parameter(torch.tensor(coefficients))
+
+        def forward(self, x):
+            return sum(c * x**k for k, c in enumerate(self.coefficients))
+
+    f, slope, bend = scalar_functions(Polynomial())
+    x = torch.tensor([2.0], dtype=torch.float64)
+    a, b, c = coefficients
+    assert [g(x).item() for g in (f, slope, bend)] == pytest.approx([a + 2 * b + 4 * c, b + 4 * c, 2 * c])
