@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 export OMP_NUM_THREADS := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help install demo test test-full check format bench clean
+.PHONY: help install demo test test-full check format bench docs clean
 help: ## Say what each command does
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
@@ -45,6 +45,9 @@ format: $(READY) ## Rewrite the files as the linter wants them
 
 bench: $(READY) ## Run every benchmark; each prints ratios measured side by side in one run
 	set -e; for script in benchmarks/[a-z]*.py; do echo "== $$script"; $(BIN)/python $$script; done
+
+docs: $(READY) ## Write docs/activations.md and its plots anew; every number on it is computed
+	$(BIN)/python docs/make_activations.py
 
 clean: ## Remove what the commands above made, runs/ excepted
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

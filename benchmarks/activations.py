@@ -135,11 +135,11 @@ def keep_freed_memory() -> None:
 
     Large blocks otherwise go back to the system now and then, and the page faults of the next one cost more than ReLU.
     """
-    mmap_threshold, trim_threshold, largest = -3, -1, 2**31 - 1
+    mmap_max, trim_threshold = -4, -1
     if platform.libc_ver()[0] == "glibc":
         library = ctypes.CDLL(None)
-        library.mallopt(mmap_threshold, largest)
-        library.mallopt(trim_threshold, largest)
+        library.mallopt(mmap_max, 0)
+        library.mallopt(trim_threshold, 2**31 - 1)
 
 
 def copy_bandwidth(x: Tensor, clock: Clock, repeats: int) -> float:
