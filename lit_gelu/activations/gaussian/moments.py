@@ -1,6 +1,6 @@
 """`GaussianMoments`: what an activation makes of normally distributed pre-activations."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from lit_gelu.activations.functional.dispatch import derivative
 from lit_gelu.activations.gaussian.normal import density
 from lit_gelu.activations.gaussian.quadrature import normal_rule
+from lit_gelu.activations.sampling import sign_changes
 
 if TYPE_CHECKING:
     from lit_gelu.activations.registry import ActivationRegistry
@@ -80,20 +81,34 @@ def quadrature_moments(
     """
     mean, std = mean + torch.zeros_like(std), std + torch.zeros_like(mean)
 
-    def values(x: Tensor) -> Tensor:
-        f, slope, bend = (derivative(module, x, order, registry=registry).detach() for order in (0, 1, 2))
-        return torch.stack([f, f * f, slope, slope * slope, bend.abs()])
+    def bend(x: Tensor) -> Tensor:
+        return derivative(module, x, 2, registry=registry).detach()
 
+    def values(x: Tensor) -> Tensor:
+        f, slope = (derivative(module, x, order, registry=registry).detach() for order in (0, 1))
+        return torch.stack([f, f * f, slope, slope * slope, bend(x)])
+
+    places = [place for place, _ in kinks]
     rows = []
     for m, s in zip(mean.flatten().tolist(), std.flatten().tolist(), strict=True):
-        x, weights = normal_rule(values, m, s, [place for place, _ in kinks])
+        x, weights = normal_rule(values, m, s, places)
         at_nodes = values(x)
-        f, f_squared, *others = (at_nodes @ weights).unbind()
+        f, f_squared, slope, slope_squared, _ = (at_nodes @ weights).unbind()
         variance = (at_nodes[0] - f).square() @ weights
         variance = torch.where(variance > _ROUNDED * f_squared, variance, 0.0)
-        rows.append(torch.stack([f, f_squared, variance, *others]))
+        abs_bend = _expectation_of_size(bend, m, s, places, x)
+        rows.append(torch.stack([f, f_squared, variance, slope, slope_squared, abs_bend]))
     columns = torch.stack(rows).reshape(*mean.shape, -1).unbind(-1) if rows else (mean,) * 6
     return GaussianMoments(*(*columns, kink_mass(mean, std, kinks)))
+
+
+def _expectation_of_size(g: Callable[[Tensor], Tensor], m: float, s: float, places: list[float], x: Tensor) -> Tensor:
+    """Return ``E |g|``, split where g changes sign between two nodes: a corner next to a panel's end goes unseen."""
+    grid = x.sort().values
+    values = g(grid)
+    turns = sign_changes(g, grid, values, values.abs() > 1e-12 * values.abs().max())
+    nodes, weights = normal_rule(lambda x: g(x).abs()[None], m, s, [*places, *turns])
+    return torch.dot(g(nodes).abs(), weights)
 
 
 def kink_mass(mean: Tensor, std: Tensor, kinks: Sequence[tuple[float, float]]) -> Tensor:

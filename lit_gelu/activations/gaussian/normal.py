@@ -61,8 +61,9 @@ def interval_moments(
 
     With ``m = mean + rate std^2`` and ``A = rate mean + rate^2 std^2 / 2`` the tilted density is ``e^A N(m, std^2)``;
     ``I_0 = e^A (Phi(b) - Phi(a))``, ``I_{k+1} = m I_k + k std^2 I_{k-1} - std e^A (high^k phi(b) - low^k phi(a))``,
-    where ``a`` and ``b`` are the bounds in units of ``std``. ``e^A`` is kept within the exponentials: it may overflow
-    alone.
+    where ``a`` and ``b`` are the bounds, less m, in units of ``std``. ``e^A`` may overflow alone, so
+    ``e^A phi(b) = exp(rate high) phi((high - mean) / std)`` and ``Phi(b) = phi(b) sqrt(pi / 2) erfcx(-b / sqrt 2)`` are
+    used in the tail.
 
     Args:
         mean: Any shape, float64.
@@ -84,16 +85,22 @@ def interval_moments(
     low, high = (torch.as_tensor(bound, dtype=torch.float64).expand_as(mean + std) for bound in (low, high))
     a, b = (low - shifted) / std, (high - shifted) / std
 
-    def edge(bound: Tensor, scaled: Tensor, power: int) -> Tensor:
-        value = bound**power * torch.exp(log_scale - 0.5 * scaled * scaled) / math.sqrt(2 * math.pi)
+    def edge(bound: Tensor) -> Tensor:
+        value = torch.exp(rate * bound - 0.5 * ((bound - mean) / std) ** 2) / math.sqrt(2 * math.pi)
         return torch.where(bound.isinf(), 0.0, value)
+
+    def tail(end: Tensor, bound: Tensor) -> Tensor:
+        near = math.sqrt(math.pi / 2) * torch.special.erfcx(-end / math.sqrt(2)) * edge(bound)
+        return torch.where(end < 0, near, torch.exp(log_scale) * distribution(end))
+
+    def powers(bound: Tensor, at_bound: Tensor, k: int) -> Tensor:
+        return torch.where(bound.isinf(), 0.0, bound**k * at_bound)
 
     # Of both ways to write Phi(b) - Phi(a), the one whose terms are in the tail.
     right = a > 0
-    upper, lower = torch.where(right, -a, b), torch.where(right, -b, a)
-    tail = [torch.exp(log_scale + torch.special.log_ndtr(end)) for end in (upper, lower)]
-    moments = [tail[0] - tail[1]]
+    moments = [torch.where(right, tail(-a, low) - tail(-b, high), tail(b, high) - tail(a, low))]
+    at_low, at_high = edge(low), edge(high)
     for k in range(order):
         before = k * std**2 * moments[k - 1] if k else 0.0
-        moments.append(shifted * moments[k] + before - std * (edge(high, b, k) - edge(low, a, k)))
+        moments.append(shifted * moments[k] + before - std * (powers(high, at_high, k) - powers(low, at_low, k)))
     return moments
