@@ -64,7 +64,7 @@ def install(registry: "ActivationRegistry", override: bool = False) -> Installat
 def _asking(table_class: type, registry: "ActivationRegistry") -> type:
     """Return a subclass of the table's class that asks the registry for the keys it lacks."""
 
-    class RegistryTable(table_class):
+    class RegistryTable(table_class):  # type: ignore[misc]  # known only when transformers is imported
         def __missing__(self, key: str) -> Any:
             if is_path(key):
                 raise KeyError(key)
