@@ -344,6 +344,12 @@ class ActivationRegistry:
             UnknownLibraryError: If there is no integration with it.
             MissingLibraryError: If it is not installed.
             AlreadyInstalledError: If another registry's names are there, or the other ``override``.
+
+        Example:
+            >>> ActivationRegistry().install("keras")
+            Traceback (most recent call last):
+            lit_gelu.activations.errors.UnknownLibraryError: There is no integration with 'keras'. Accepted: 'timm', \
+'transformers'.
         """
         from lit_gelu.activations.integrations import install
 
