@@ -195,7 +195,7 @@ def _replace(node: ir.Node, occurrence: _Occurrence, lowering: Lowering, constan
     """Put the recipe's nodes in the place of one occurrence."""
     x = occurrence.x
     given = occurrence.activation.arguments
-    channel_dim = int(given.get("channel_dim", 1))  # type: ignore[arg-type] - an int wherever it is
+    channel_dim = int(given.get("channel_dim", 1))
     arguments = {key: _shaped(value, x, channel_dim) for key, value in given.items()}
     dtype = x.dtype or ir.DataType.FLOAT
     builder = RecipeBuilder(x, arguments, constants.of_dtype(dtype))

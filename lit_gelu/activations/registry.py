@@ -219,8 +219,8 @@ class ActivationRegistry:
             The names.
 
         Example:
-            >>> ActivationRegistry().list_activations("*elu")
-            ['celu', 'elu', 'gaussian_gelu', 'gelu', 'leaky_relu', 'prelu', 'relu', 'selu']
+            >>> ActivationRegistry().list_activations("*sigmoid")
+            ['gelu_sigmoid', 'hard_sigmoid', 'log_sigmoid', 'sigmoid']
         """
         return sorted({e.name for e in self._entries().values() if fnmatch.fnmatchcase(e.name, filter.lower())})
 

@@ -21,17 +21,18 @@ FORMULAS = {
 }
 
 
-def build_gelu(approximate: str = "none") -> nn.Module:
+def build_gelu(approximate: str = "none", memory: str = "autograd") -> nn.Module:
     """Build the module of one of GELU's three forms.
 
     Args:
         approximate: ``"none"`` for ``x Phi(x)``, ``"tanh"`` or ``"sigmoid"`` for the paper's approximations.
+        memory: ``"recompute"`` has the sigmoid form keep its input alone for the backward pass.
 
     Returns:
         ``torch.nn.GELU`` for the first two, `SigmoidGELU` for the third.
 
     Raises:
-        ActivationArgumentError: If there is no such form.
+        ActivationArgumentError: If there is no such form, or ``memory`` is not ``"autograd"`` for another form.
 
     Example:
         >>> build_gelu("tanh")
@@ -41,21 +42,28 @@ def build_gelu(approximate: str = "none") -> nn.Module:
         raise ActivationArgumentError(
             f"'gelu': approximate={approximate!r} is not accepted. Accepted: {', '.join(map(repr, FORMULAS))}."
         )
-    return SigmoidGELU() if approximate == "sigmoid" else nn.GELU(approximate=approximate)
+    if approximate != "sigmoid" and memory != "autograd":
+        raise ActivationArgumentError(
+            f"'gelu': memory={memory!r} is not accepted with approximate={approximate!r}: torch's kernel keeps its "
+            "input alone already. Leave memory out."
+        )
+    return SigmoidGELU(memory) if approximate == "sigmoid" else nn.GELU(approximate=approximate)
 
 
-def _facts(approximate: str = "none") -> ActivationFacts:
+def _facts(approximate: str = "none", **_: Any) -> ActivationFacts:
     return ActivationFacts(FORMULAS[approximate], HENDRYCKS_2016, smoothness=float("inf"), asymptotes=("0", "x"))
 
 
-def _sigmoid_form(_: nn.Module) -> dict[str, Any]:
-    return {"approximate": "sigmoid"}
+def _sigmoid_form(module: nn.Module) -> dict[str, Any]:
+    return {"approximate": "sigmoid", "memory": module.memory}
 
 
 def _preset(name: str, approximate: str, aliases: tuple[str, ...]) -> ActivationEntry:
-    """Make the row of a form's own name; it takes no arguments."""
+    """Make the row of a form's own name."""
     preset = ActivationSpec.of("gelu", approximate=approximate)
-    build = functools.partial(build_gelu, approximate)  # bound by position, so that no argument is left to give
+    # Bound by position, so that it is no argument any more; the sigmoid form alone is left its memory mode.
+    bound = (approximate,) if approximate == "sigmoid" else (approximate, "autograd")
+    build = functools.partial(build_gelu, *bound)
     return ActivationEntry(name, build, aliases=aliases, preset=preset, registered_by=REGISTERED_BY)
 
 

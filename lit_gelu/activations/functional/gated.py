@@ -60,7 +60,7 @@ def reglu(x: Tensor, dim: int = -1) -> Tensor:
     Example:
         >>> import torch
         >>> reglu(torch.tensor([2.0, -3.0, 5.0, 7.0]))
-        tensor([10., 0.])
+        tensor([10.,  0.])
     """
     gate, value = halves("reglu", x, dim)
     return relu(gate) * value

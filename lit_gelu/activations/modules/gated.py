@@ -49,7 +49,7 @@ class ReGLU(nn.Module):
     Example:
         >>> import torch
         >>> ReGLU()(torch.tensor([2.0, -3.0, 5.0, 7.0]))
-        tensor([10., 0.])
+        tensor([10.,  0.])
     """
 
     def __init__(self, dim: int = -1, memory: str = "autograd") -> None:

@@ -63,7 +63,7 @@ def compute(memory: str, function: Callable[..., Tensor], *tensors: Tensor) -> T
         return function(*tensors)
     # torch.compile traces no custom forward-mode rule.
     rule = _Recomputed if torch.compiler.is_compiling() else _RecomputedInBothModes
-    return cast("Tensor", rule.apply(function, *tensors))  # type: ignore[no-untyped-call]
+    return cast("Tensor", rule.apply(function, *tensors))
 
 
 def compute_with(memory: str, function: Callable[..., Tensor], x: Tensor, **parameters: float | Tensor) -> Tensor:
@@ -113,7 +113,7 @@ class _Recomputed(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        _, pull = torch.func.vjp(ctx.function, *ctx.saved_tensors)
+        pull = torch.func.vjp(ctx.function, *ctx.saved_tensors)[1]
         return (None, *pull(gradient))
 
 
@@ -125,6 +125,6 @@ class _RecomputedInBothModes(_Recomputed):
         saved = ctx.saved_tensors
         known = tuple(torch.zeros_like(s) if t is None else t for s, t in zip(saved, tangents, strict=True))
         # Twice in reverse: a forward-mode rule must not itself use forward mode, which torch does not nest.
-        output, pull = torch.func.vjp(ctx.function, *saved)
-        _, push = torch.func.vjp(pull, torch.zeros_like(output))
+        output, pull = torch.func.vjp(ctx.function, *saved)[:2]
+        push = torch.func.vjp(pull, torch.zeros_like(output))[1]
         return cast("Tensor", push(known)[0])

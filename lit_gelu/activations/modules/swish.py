@@ -29,8 +29,7 @@ class Swish(ChannelModule):
     slope is kept positive: ``beta = beta_0 exp(log_scale)`` with the parameter ``log_scale`` starting at 0, so that it
     starts at exactly ``beta_0`` and weight decay pulls it back there.
 
-    Bytes kept for the backward pass, for each float32 element: 4 as SiLU, else 8 (12 where the slope is learned); 4
-    with ``memory="recompute"``.
+    Bytes kept for the backward pass, for each float32 element: 4 as SiLU, else 8; 4 with ``memory="recompute"``.
 
     Source: Ramachandran, Zoph and Le 2017, "Searching for Activation Functions" (arXiv 1710.05941), section 4.
 
