@@ -127,7 +127,11 @@ class ActivationEntry:
         """The keywords that a spec may give, with their defaults; ``device`` and ``dtype`` are not its matter."""
         skip_first = isinstance(self.build, FunctionBuilder)
         target = self.build.function if isinstance(self.build, FunctionBuilder) else self.build
-        parameters = list(inspect.signature(target).parameters.values())[int(skip_first) :]
+        try:
+            signature = inspect.signature(target)
+        except ValueError:  # a function written in C that does not tell
+            return {}
+        parameters = list(signature.parameters.values())[int(skip_first) :]
         keyword_kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
         return {
             p.name: p for p in parameters if p.kind in keyword_kinds and p.name not in {"device", "dtype", "generator"}

@@ -211,6 +211,13 @@ def test_a_function_without_derivative_is_differentiated(registry):
         torch.testing.assert_close(activations.functional.derivative("cube", x, order, registry=registry), expected)
 
 
+def test_a_function_without_a_signature_is_registered_without_keywords(registry):
+    registry.register("sine")(torch.sin)
+    assert torch.equal(registry.create("sine")(torch.ones(2)), torch.ones(2).sin())
+    with pytest.raises(ActivationArgumentError, match="It accepts: none"):
+        registry.create("sine(scale=2)")
+
+
 def test_a_taken_name_says_who_has_it(registry):
     registry.register("cube")(cube)
     for name, aliases in (("cube", ()), ("relu", ()), ("other", ("hardswish",))):
