@@ -20,7 +20,8 @@ _SPLIT = 16
 _LEVELS = 14  # 16**14 > 2**53: a jump is followed down to neighbouring numbers
 _MOST_ROUGH = 500  # where more intervals than this need points, the function oscillates or is rough everywhere
 _MOST_ROUGH_WITHIN = 20_000  # the same where the ends were chosen: there it is worth more work
-_BISECTIONS = 200
+_SECTIONS = 32  # a call costs more than the 31 points that it computes
+_ROUNDS = 50  # 32**11 > 2**53; more are needed only for places that are tiny beside the interval
 
 
 def both_sides(places: Iterable[float]) -> list[float]:
@@ -158,7 +159,7 @@ def bisect(g: Function, left: Tensor, right: Tensor, resolution: Tensor | float 
     """Return where ``g`` changes its sign between ``left`` and ``right``, elementwise.
 
     Args:
-        g: The function; its signs at ``left`` and ``right`` differ.
+        g: The function, of tensors of any length; its signs at ``left`` and ``right`` differ.
         left: Lower ends, shape ``(N,)``.
         right: Upper ends, shape ``(N,)``.
         resolution: Where the ends are as near as this, it stops; by default they become neighbouring numbers.
@@ -171,10 +172,13 @@ def bisect(g: Function, left: Tensor, right: Tensor, resolution: Tensor | float 
         tensor([1.5708], dtype=torch.float64)
     """
     sign = g(left).sign()
-    for _ in range(_BISECTIONS):
-        middle = (left + right) / 2
-        if bool(((middle == left) | (middle == right) | (right - left <= resolution)).all()):
+    shares = torch.arange(1, _SECTIONS, dtype=torch.float64)[:, None] / _SECTIONS
+    for _ in range(_ROUNDS):
+        points = torch.cat([left[None], left + (right - left) * shares, right[None]])
+        before = (g(points[1:-1].flatten()).view(_SECTIONS - 1, -1).sign() == sign).cumprod(0).sum(0, keepdim=True)
+        lower, upper = points.gather(0, before)[0], points.gather(0, before + 1)[0]
+        done = ((lower == left) & (upper == right)) | (upper - lower <= resolution)
+        left, right = lower, upper
+        if bool(done.all()):
             break
-        before = g(middle).sign() == sign
-        left, right = torch.where(before, middle, left), torch.where(before, right, middle)
     return torch.where(g(left).abs() <= g(right).abs(), left, right)

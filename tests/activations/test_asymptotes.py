@@ -5,12 +5,12 @@ import re
 
 import pytest
 import torch
+from activation_oracles import ELEMENTWISE
 
 from lit_gelu import activations
 from lit_gelu.activations import ActivationRegistry
 
 WORDS = {"sqrt": math.sqrt, "pi": math.pi, "weight": 0.25}
-ELEMENTWISE = [name for name in activations.list_activations() if activations.info(name).elementwise]
 
 
 def _line(text, side):

@@ -1,5 +1,6 @@
 """The largest differences of two activations, against published numbers and mpmath at 50 digits."""
 
+import functools
 import json
 import math
 
@@ -27,9 +28,12 @@ PUBLISHED = [
 ]
 
 
+_compared = functools.cache(compare)
+
+
 @pytest.mark.parametrize(("a", "b", "which", "size", "places", "digits"), PUBLISHED)
 def test_published_differences(a, b, which, size, places, digits):
-    found = getattr(compare(a, b), which)
+    found = getattr(_compared(a, b), which)
     assert found.largest == pytest.approx(size, rel=digits)
     assert places is None or found.places == pytest.approx(places, abs=5e-7)
     assert found.stretches == ()
@@ -48,7 +52,7 @@ SMOOTH = [
 
 @pytest.mark.parametrize(("a", "first", "b", "second"), SMOOTH)
 def test_sizes_and_places_against_mpmath(a, first, b, second):
-    comparison = compare(a, b)
+    comparison = _compared(a, b)
 
     def difference(x, order):
         return first.exact(x)[order] - second.exact(x)[order]
@@ -77,7 +81,7 @@ def test_swish_approaches_relu_as_its_slope_grows(beta):
 
 def test_a_jump_is_looked_at_from_both_sides():
     """At 3, f' of Hard Swish is 3/2 on the left and 1 on the right; SiLU's lies below both."""
-    slope = compare("silu", "hard_swish").slope
+    slope = _compared("silu", "hard_swish").slope
     sigmoid = 1 / (1 + math.exp(-3))
     assert slope.largest == pytest.approx(1.5 - sigmoid * (1 + 3 * (1 - sigmoid)), rel=1e-13)
     assert slope.places == (-3.0, 3.0)

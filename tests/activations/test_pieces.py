@@ -1,5 +1,6 @@
 """Cutting an activation into pieces that can be inverted."""
 
+import itertools
 import math
 
 import pytest
@@ -15,7 +16,7 @@ def test_pieces_cover_the_interval_without_overlap(name):
     pieces = MonotonePieces.of(name, (-12, 12), None)
     spans = sorted([*pieces.monotone, *((stretch.low, stretch.high) for stretch in pieces.flat)])
     assert (spans[0][0], spans[-1][1]) == (-12.0, 12.0)
-    assert all(left[1] == right[0] for left, right in zip(spans, spans[1:], strict=False))
+    assert all(left[1] == right[0] for left, right in itertools.pairwise(spans))
 
 
 @pytest.mark.parametrize("name", ["gelu", "mish", "hard_mish", "xielu"])

@@ -96,10 +96,17 @@ def test_a_jump_is_followed_to_neighbouring_numbers():
     assert grid.tolist()[int((grid > jump).int().argmax())] - jump < 4e-16
 
 
-def test_bisection_reaches_float64_precision():
-    left, right = torch.tensor([[1.0, 0.0], [2.0, 3.0]], dtype=torch.float64)
-    roots = bisect(lambda x: x**3 - torch.tensor([5.0, 1e-30], dtype=torch.float64), left, right)
-    assert roots.tolist() == pytest.approx([5 ** (1 / 3), 1e-10], rel=1e-15)
+@pytest.mark.parametrize("target", [5.0, 1e-30, 7e-150])
+def test_bisection_reaches_float64_precision(target):
+    ends = torch.tensor([-1.0, 3.0], dtype=torch.float64)
+    root = bisect(lambda x: x**3 - target, ends[:1], ends[1:]).item()
+    assert root == pytest.approx(target ** (1 / 3), rel=1e-15)
+
+
+def test_several_brackets_are_searched_at_once():
+    edges = torch.arange(0, 7, dtype=torch.float64) * math.pi
+    roots = bisect(torch.cos, edges[:-1], edges[1:])
+    assert roots.tolist() == pytest.approx([(k + 0.5) * math.pi for k in range(6)], rel=1e-15)
 
 
 def test_no_sign_change_no_place():
