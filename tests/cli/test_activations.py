@@ -147,7 +147,8 @@ def test_every_sub_command_has_help_with_examples(subcommand, capsys):
 def test_it_needs_no_lightning():
     code = (
         "import sys; from lit_gelu.cli.main import main\n"
-        "for line in ('gelu --json', 'list relu', 'show gelu', 'compare gelu silu'): main(['activations', *line.split()])\n"
+        "for line in ('gelu --json', 'list relu', 'show gelu', 'compare gelu silu'):\n"
+        "    main(['activations', *line.split()])\n"
         "print([name for name in ('lightning', 'onnx', 'torchvision', 'matplotlib') if name in sys.modules])"
     )
     result = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=120, check=True)
