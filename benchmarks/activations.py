@@ -32,9 +32,13 @@ from lit_gelu.files import write_atomically
 
 VARIANTS = (
     "gaussian_gelu(mu=0.5, sigma=2.0)",
+    "gaussian_gelu(mu=0.5, sigma=2.0, memory='recompute')",
     "gaussian_gelu(mu=0.5, sigma=2.0, learnable=True)",
     "swish(beta=1.5)",
+    "swish(beta=1.5, memory='recompute')",
     "swish(beta=1.5, learnable=True)",
+    "gelu(approximate='sigmoid', memory='recompute')",
+    "geglu(memory='recompute')",
 )
 ROW_LENGTH = 1024
 WARM_UP = 2  # rounds that allocate, compile and fill caches
@@ -230,7 +234,7 @@ def line(result: dict[str, Any]) -> str:
 
     speeds = "".join(cell(f"{way} {k}") for k in ("forward", "backward") for way in ("module", "eager", "compile"))
     saved = "".join(cell(f"{way} saved") for way in ("module", "eager", "compile", "checkpoint"))
-    return f"{result['spec']:<50}{speeds}{saved}  {result['module kept']}"
+    return f"{result['spec']:<54}{speeds}{saved}  {result['module kept']}"
 
 
 def main() -> None:
@@ -246,9 +250,9 @@ def main() -> None:
     x = x.to(getattr(torch, arguments.dtype)).requires_grad_()
     facts = machine(arguments, copy_bandwidth(x, clock, arguments.repeats))
     print(", ".join(f"{key} {value}" for key, value in facts.items() if value is not None))
-    print(f"{'':<50}{'forward, share of copy':^24}{'backward':^24}{'saved bytes an element':^32}")
+    print(f"{'':<54}{'forward, share of copy':^24}{'backward':^24}{'saved bytes an element':^32}")
     heads = [*("module", "eager", "compile") * 2, "module", "eager", "compile", "check."]
-    print(f"{'activation':<50}{''.join(f'{head:>8}' for head in heads)}  module keeps", flush=True)
+    print(f"{'activation':<54}{''.join(f'{head:>8}' for head in heads)}  module keeps", flush=True)
     results, start = [], time.perf_counter()
     for spec in specs(arguments.names):
         in_time = time.perf_counter() - start < arguments.compile_seconds
