@@ -1,9 +1,7 @@
 """`ActivationRegistry`: from any way of naming an activation to a module, and back."""
 
-import copy
 import difflib
 import fnmatch
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,7 +14,6 @@ from lit_gelu.activations.analysis import shape_of
 from lit_gelu.activations.entry import ActivationEntry, entry_for
 from lit_gelu.activations.errors import (
     ActivationSpecError,
-    DuplicateActivationError,
     NoGaussianMomentsError,
     UnknownActivationError,
 )
@@ -24,6 +21,7 @@ from lit_gelu.activations.gains import gains
 from lit_gelu.activations.info import ActivationFacts, ActivationGains, ActivationInfo
 from lit_gelu.activations.modules.channels import INFER
 from lit_gelu.activations.modules.function import FunctionActivation
+from lit_gelu.activations.name_table import NameTable
 from lit_gelu.activations.spec import ActivationSpec
 
 if TYPE_CHECKING:
@@ -59,8 +57,7 @@ class ActivationRegistry:
     """
 
     def __init__(self, entries: tuple[ActivationEntry, ...] | None = None, *, entry_points: bool = False) -> None:
-        self._lock = threading.RLock()
-        self._layers: list[dict[str, ActivationEntry]] = [{}]  # the last one wins; `scope` adds one for its duration
+        self._table = NameTable()
         self._plugins = plugins.PluginLoader(enabled=entry_points)
         if entries is None:
             from lit_gelu.activations.catalog import ENTRIES
@@ -127,15 +124,7 @@ class ActivationRegistry:
         names = [ActivationSpec(name).name for name in (entry.name, *entry.aliases)]
         if names != [entry.name, *entry.aliases]:
             entry = replace(entry, name=names[0], aliases=tuple(names[1:]))
-        with self._lock:
-            for name in names:
-                taken = self._find(name)
-                if taken is not None and not override:
-                    raise DuplicateActivationError(
-                        f"{name!r} is registered already, by {taken.registered_by or 'an unknown caller'}. "
-                        "Choose another name, or pass override=True to take its place."
-                    )
-            self._layers[-1].update(dict.fromkeys(names, entry))
+        self._table.add(entry, names, override=override)
 
     def create(self, spec: Any, **kwargs: Any) -> nn.Module:
         """Build a new module.
@@ -286,7 +275,7 @@ class ActivationRegistry:
             'hard_swish'
         """
         self._plugins.load_into(self)
-        found = self._find(name.lower())
+        found = self._table.find(name.lower())
         if found is None:
             near = difflib.get_close_matches(name.lower(), self._entries(), n=3, cutoff=0.6)
             hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
@@ -322,9 +311,9 @@ class ActivationRegistry:
         """
         self._plugins.load_into(self)
         if isinstance(module, FunctionActivation):
-            found = self._find(module.name)
+            found = self._table.find(module.name)
             return found if found is not None and found.name == module.name else None
-        return next((e for e in reversed(self._entries().values()) if e.form_of(module) is not None), None)
+        return self._table.of_type(type(module))
 
     def install(self, library: str, *, override: bool = False) -> "Installation":
         """Make the names usable in another library's configurations, specs with arguments included.
@@ -374,40 +363,20 @@ class ActivationRegistry:
             ReLU()
         """
         self._plugins.load_into(self)
-        layer: dict[str, ActivationEntry] = {}
-        with self._lock:
-            self._layers.append(layer)
+        layer = self._table.push()
         try:
             yield self
         finally:
-            with self._lock:
-                self._layers = [other for other in self._layers if other is not layer]
+            self._table.drop(layer)
 
     def _entries(self) -> dict[str, ActivationEntry]:
         """Return all rows by name and alias."""
         self._plugins.load_into(self)
-        with self._lock:
-            found = {name: self._find(name) for layer in self._layers for name in layer}
-        return {name: entry for name, entry in found.items() if entry is not None}
-
-    def _find(self, name: str) -> ActivationEntry | None:
-        """Return the row of a name in lower case; an alias stands for whatever has the canonical name now."""
-        with self._lock:
-            found = next((layer[name] for layer in reversed(self._layers) if name in layer), None)
-        return found if found is None or found.name == name else self._find(found.name)
+        return self._table.rows()
 
     def __contains__(self, name: str) -> bool:
         self._plugins.load_into(self)
-        return self._find(name.lower()) is not None
+        return self._table.find(name.lower()) is not None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({len(self.list_activations())} activations)"
-
-    def __getstate__(self) -> dict[str, Any]:
-        with self._lock:
-            return {"layers": [dict(layer) for layer in self._layers], "plugins": copy.copy(self._plugins)}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self._lock = threading.RLock()
-        self._layers = state["layers"]
-        self._plugins = state["plugins"]
