@@ -3,6 +3,7 @@
 import difflib
 import importlib
 import json
+import math
 import re
 from pathlib import Path
 
@@ -21,12 +22,30 @@ def generator(monkeypatch):
     return importlib.import_module("make_activations")
 
 
+NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[+-]\d+)?")
+
+
+def _same(found, wanted):
+    """Compare two lines: the words exactly, the numbers to what another processor's last digits may change."""
+    if NUMBER.split(found) != NUMBER.split(wanted):
+        return False
+    pairs = zip(NUMBER.findall(found), NUMBER.findall(wanted), strict=True)
+    return all(math.isclose(float(a), float(b), rel_tol=1e-5, abs_tol=1e-14) for a, b in pairs)
+
+
 def test_the_page_is_not_stale(generator):
-    wanted, found = generator.page(), PAGE.read_text()
-    changed = difflib.unified_diff(
-        found.splitlines(), wanted.splitlines(), "docs/activations.md", "now", lineterm="", n=0
-    )
-    assert found == wanted, "Run `make docs`.\n" + "\n".join(changed)
+    found, wanted = PAGE.read_text().splitlines(), generator.page().splitlines()
+    changed = "\n".join(difflib.unified_diff(found, wanted, "docs/activations.md", "now", lineterm="", n=0))
+    assert len(found) == len(wanted), f"Run `make docs`.\n{changed}"
+    assert all(map(_same, found, wanted)), f"Run `make docs`.\n{changed}"
+
+
+@pytest.mark.parametrize(
+    ("found", "wanted"), [("f'(0) is 0.5", "f'(0) is 0.501"), ("0.5 here", "0.5 there"), ("a", "a 1")]
+)
+def test_a_changed_word_or_number_is_seen(found, wanted):
+    assert _same(found, found)
+    assert not _same(found, wanted)
 
 
 def test_every_plot_is_there(generator):
@@ -54,6 +73,7 @@ def test_the_cost_record_is_of_activations_that_exist_and_names_its_machine():
     assert all(row["module saved"] >= 0 and row["checkpoint saved"] > 0 for row in record["activations"])
 
 
+@pytest.mark.full  # a new release of theirs may say something else
 def test_the_architectures_are_what_the_installed_libraries_say(monkeypatch):
     monkeypatch.syspath_prepend(str(DOCS))
     recorder = importlib.import_module("record_architectures")
