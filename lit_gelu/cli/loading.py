@@ -1,6 +1,7 @@
 """Models and data that ``lit-gelu export`` and ``lit-gelu parity`` are given by name or by checkpoint."""
 
 import importlib
+import inspect
 import pickle
 import warnings
 from pathlib import Path
@@ -119,7 +120,8 @@ def import_class(path: str, base: type, package: str) -> Any:
     try:
         found = getattr(importlib.import_module(module_name or package), name)
     except (ImportError, AttributeError, ValueError) as error:
-        classes = (n for n, value in vars(importlib.import_module(package)).items() if _is_class(value, base))
+        members = vars(importlib.import_module(package)).items()
+        classes = (n for n, value in members if _is_class(value, base) and not inspect.isabstract(value))
         raise LoadingError(
             f"There is no class {path!r} ({error}). Give package.module.Class, or one of {package}: "
             f"{', '.join(sorted(classes))}."

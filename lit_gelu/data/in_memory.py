@@ -110,7 +110,8 @@ class InMemoryDataModule(LightningDataModule, ABC):
             stage: ``"fit"``, ``"validate"``, ``"test"``, ``"predict"``, or ``None`` for all sets.
 
         Raises:
-            DataArgumentError: If a training batch would be larger than the training set.
+            DataArgumentError: If a training batch would be larger than the training set, or there is no validation set
+                to go through.
         """
         if stage in {"fit", "validate", None} and self.train_set is None:
             self.train_set, self.val_set = self.load_train_and_val()
@@ -121,13 +122,22 @@ class InMemoryDataModule(LightningDataModule, ABC):
                 f"batch_size={self.batch_size} is larger than the training set ({len(self.train_set)} samples), and "
                 "the last, smaller batch is dropped in training: no step would be made. Give a smaller batch_size."
             )
+        if stage == "validate" and self.val_set is not None and not len(self.val_set):
+            raise DataArgumentError(
+                f"This {type(self).__name__} has no validation set. Use the test set (Trainer.test, lit-gelu test), or "
+                "give validation= a number of samples."
+            )
 
     def train_dataloader(self) -> Loader:
         """Return the loader of training batches: shuffled, the last smaller batch dropped."""
         return self._loader(self.train_set, "fit", training=True)
 
-    def val_dataloader(self) -> Loader:
-        """Return the loader of validation batches, in order."""
+    def val_dataloader(self) -> Loader | list[Loader]:
+        """Return the loader of validation batches, in order, or no loader where there is no validation set."""
+        if self.val_set is not None and not len(self.val_set):
+            # Lightning trains without validation then, and asks whether that was meant: validation=0 was.
+            warnings.filterwarnings("ignore", message="Total length of `list` across ranks is zero")
+            return []
         return self._loader(self.val_set, "validate")
 
     def test_dataloader(self) -> Loader:

@@ -7,7 +7,7 @@ from urllib.error import URLError
 from torch import Tensor
 from torchvision.datasets import MNIST
 
-from lit_gelu.data.errors import CorruptDataError, DataNotFoundError
+from lit_gelu.data.errors import CorruptDataError, DataArgumentError, DataNotFoundError
 from lit_gelu.data.idx import find_idx, read_idx
 from lit_gelu.data.in_memory import InMemoryDataModule, InMemoryImages
 
@@ -16,11 +16,12 @@ _SAMPLES = {"train": 60_000, "t10k": 10_000}
 
 
 class MNISTData(InMemoryDataModule):
-    """MNIST in memory: 55,000 training, 5,000 validation and 10,000 test images.
+    """MNIST in memory: by default 55,000 training, 5,000 validation and 10,000 test images.
 
     A batch is ``(images, labels)``: images ``[batch, 1, 28, 28]``, ``torch.float32``, pixel / 255, so in [0, 1] and not
     normalised further; labels ``[batch]``, ``torch.int64``, 0 to 9. The first 5,000 of the original training order are
-    validation (Hendrycks and Gimpel's code, TensorFlow's loader). With batches of 128 an epoch has 429 steps.
+    validation (Hendrycks and Gimpel's code, TensorFlow's loader). With batches of 128 an epoch has 429 steps. Their
+    autoencoder takes all 60,000 for training and validates on none: ``validation=0``, 937 steps with batches of 64.
 
     The files are torchvision's: ``ROOT/MNIST/raw/train-images-idx3-ubyte`` and so on. Where only the packed ``.gz`` are
     there, they are read as they are; nothing is written, so the folder may be read-only.
@@ -29,6 +30,10 @@ class MNISTData(InMemoryDataModule):
         root: Folder that holds ``MNIST/raw``. ``None`` means the environment variable ``LIT_GELU_DATA``, or ``data``.
         batch_size: Samples in a batch.
         download: Whether to download what is missing (12 MB, checked by checksum) when the Trainer prepares the data.
+        validation: How many of the first training images are held out for validation; 0 holds out none.
+
+    Raises:
+        DataArgumentError: If ``batch_size`` or ``validation`` is out of its range.
 
     Example:
         >>> MNISTData(root="data", batch_size=128).folder.as_posix()
@@ -36,9 +41,20 @@ class MNISTData(InMemoryDataModule):
     """
 
     def __init__(
-        self, root: str | os.PathLike[str] | None = None, batch_size: int = 128, download: bool = False
+        self,
+        root: str | os.PathLike[str] | None = None,
+        batch_size: int = 128,
+        download: bool = False,
+        validation: int = VALIDATION_SAMPLES,
     ) -> None:
         super().__init__(batch_size)
+        if isinstance(validation, bool) or not isinstance(validation, int) or not 0 <= validation < _SAMPLES["train"]:
+            raise DataArgumentError(
+                f"validation={validation!r} is not accepted. Give an integer from 0 (train on all 60,000 images) to "
+                "59999."
+            )
+        self.validation = validation
+        self.save_hyperparameters({"batch_size": batch_size, "validation": validation})
         self.root = Path(os.environ.get("LIT_GELU_DATA", "data") if root is None else root)
         self.download = download
 
@@ -72,15 +88,15 @@ class MNISTData(InMemoryDataModule):
             ) from error
 
     def load_train_and_val(self) -> tuple[InMemoryImages, InMemoryImages]:
-        """Read the 60,000 training images and take the first 5,000 for validation.
+        """Read the 60,000 training images and take the first of them for validation.
 
         Returns:
-            The training set (55,000) and the validation set (5,000).
+            The training set (by default 55,000) and the validation set (by default 5,000).
         """
         images, labels = self._read("train")
         return (
-            InMemoryImages(images[VALIDATION_SAMPLES:], labels[VALIDATION_SAMPLES:]),
-            InMemoryImages(images[:VALIDATION_SAMPLES], labels[:VALIDATION_SAMPLES]),
+            InMemoryImages(images[self.validation :], labels[self.validation :]),
+            InMemoryImages(images[: self.validation], labels[: self.validation]),
         )
 
     def load_test(self) -> InMemoryImages:

@@ -1,177 +1,56 @@
 """`ClassificationTask`: what the paper's classifiers share, all but the net and its optimizer."""
 
-from abc import ABC, abstractmethod
-from typing import Any, cast
+from abc import abstractmethod
+from typing import ClassVar
 
-import torch
-from lightning.pytorch import LightningModule
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
-from torchmetrics import MeanMetric
 
-from lit_gelu import activations
-from lit_gelu.activations.errors import OpaqueActivationError
-from lit_gelu.callbacks import ActivationSwap
-from lit_gelu.curvature.sandbox import evaluation_mode
-from lit_gelu.tasks.activation_record import record_activations, restore_activations
-from lit_gelu.tasks.noise import adds_noise
-
-Batch = tuple[Tensor, Tensor]
-CHECKPOINT_KEY = "lit_gelu_activations"
+from lit_gelu.tasks.activation_task import ActivationTask
 
 
-class ClassificationTask(LightningModule, ABC):
+class ClassificationTask(ActivationTask):
     """A net with an activation by name, trained with the mean cross-entropy; a subclass builds the net.
 
     It logs ``train_loss`` each step, and over the whole set ``val_loss``, ``val_error``, ``test_loss``, ``test_error``:
-    losses in nats, errors as the share of wrong classes, 1 - accuracy. Where noise is on in training (dropout, a
-    stochastic activation), the logged ``train_loss`` is measured with the noise off, on the same batch and before the
-    update, as the paper's figures are (Hendrycks and Gimpel 2016, arXiv 1606.08415, their code): one forward pass more
-    a step, in evaluation mode. The gradient is always that of the noisy loss. On several ranks, ``train_loss`` is that
-    of rank 0's part of the batch (an all-reduce a step would buy little); the other figures are of all ranks together.
-
-    An activation that was never registered trains like any other, but cannot be written in a checkpoint: that is
-    refused at the start of `Trainer.fit` if checkpoints are on, and whenever one is saved. Checkpoints name the
-    activation at every site: a net in which some were swapped is loaded as it was saved.
+    losses in nats, errors as the share of wrong classes, 1 - accuracy. How the training loss is measured where there
+    is noise, and what checkpoints hold: `lit_gelu.tasks.ActivationTask`.
 
     Args:
         activation: Any form of activation that `lit_gelu.activations.create` takes.
         registry: Where the activation's name is looked up; ``None`` means `lit_gelu.activations.registry`.
     """
 
-    def __init__(self, activation: Any, registry: activations.ActivationRegistry | None) -> None:
-        super().__init__()
-        self.registry = activations.registry if registry is None else registry
-        self.activation_spec = self.registry.resolve(activation)
-        self.save_hyperparameters(ignore=["activation", "registry"])
-        # The canonical text instead of what was given: plain data, whatever form was used, here and in LightningCLI.
-        self.save_hyperparameters({**self.hparams, "activation": str(self.activation_spec)})
-        self._modules_seen: tuple[list[nn.Module], bool] = ([], False)
-        # "disable" lets a NaN through: the other strategies drop it, and a diverged net would look healthy.
-        self.metrics = nn.ModuleDict({
-            f"{stage}_{name}": MeanMetric(nan_strategy="disable")
-            for stage in ("val", "test")
-            for name in ("loss", "error")
-        })
+    metric_names: ClassVar[tuple[str, ...]] = ("loss", "error")
 
     @abstractmethod
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the logits, shape ``[batch, classes]``."""
 
-    def training_step(self, batch: Batch, batch_index: int) -> Tensor:  # noqa: ARG002 - Lightning's signature
-        """Return the mean cross-entropy of the batch and log it, measured with noise off.
-
-        Args:
-            batch: Inputs and labels (``[batch]``, ``torch.int64``).
-            batch_index: Number of the batch in its epoch.
-
-        Returns:
-            The loss to descend, a scalar.
-        """
-        inputs, labels = batch
-        noise_free = self.noise_free_loss(inputs, labels) if self.is_noisy else None
-        loss = functional.cross_entropy(self(inputs), labels)
-        self.log("train_loss", loss.detach() if noise_free is None else noise_free, prog_bar=True)
-        return loss
-
-    def validation_step(self, batch: Batch, batch_index: int) -> None:  # noqa: ARG002 - Lightning's signature
-        """Add the batch to ``val_loss`` and ``val_error``.
-
-        Args:
-            batch: Inputs and labels (``[batch]``, ``torch.int64``).
-            batch_index: Number of the batch in its epoch.
-        """
-        self._measure("val", batch)
-
-    def test_step(self, batch: Batch, batch_index: int) -> None:  # noqa: ARG002 - Lightning's signature
-        """Add the batch to ``test_loss`` and ``test_error``.
-
-        Args:
-            batch: Inputs and labels (``[batch]``, ``torch.int64``).
-            batch_index: Number of the batch in its epoch.
-        """
-        self._measure("test", batch)
-
-    def predict_step(self, batch: Batch | Tensor, batch_index: int) -> Tensor:  # noqa: ARG002 - Lightning's signature
-        """Return the logits of a batch.
-
-        Args:
-            batch: Inputs and labels, or inputs alone.
-            batch_index: Number of the batch in its epoch.
-
-        Returns:
-            The logits, ``[batch, classes]``.
-        """
-        logits: Tensor = self(batch if isinstance(batch, Tensor) else batch[0])
-        return logits
-
-    @property
-    def is_noisy(self) -> bool:
-        """Whether training adds noise: by dropout, or by an activation that is stochastic or not known to be not."""
-        modules = list(self.modules())[1:]
-        if modules != self._modules_seen[0]:  # at the first step, and when a callback has swapped a module
-            self._modules_seen = (modules, any(adds_noise(module, self.registry) for module in modules))
-        return self._modules_seen[1] or self.activation_spec.opaque
-
-    @torch.no_grad()
-    def noise_free_loss(self, inputs: Tensor, labels: Tensor) -> Tensor:
-        """Return the mean cross-entropy in evaluation mode; every module's own mode is as it was afterwards.
+    def mean_loss(self, inputs: Tensor, labels: Tensor) -> Tensor:
+        """Return the mean cross-entropy of a batch.
 
         Args:
             inputs: A batch of inputs.
             labels: Their classes, ``[batch]``, ``torch.int64``.
 
         Returns:
-            The loss in nats, a scalar without gradient.
+            The loss in nats, a scalar.
         """
-        with evaluation_mode(self):
-            return functional.cross_entropy(self(inputs), labels)
+        return functional.cross_entropy(self(inputs), labels)
 
-    def on_fit_start(self) -> None:
-        """Refuse an activation that the run's checkpoints could not hold, before the first step is spent.
-
-        Raises:
-            OpaqueActivationError: If the activation was never registered and checkpoints are on.
-        """
-        is_dry_run = getattr(self.trainer, "fast_dev_run", False)  # set by a connector, so unknown to mypy
-        if not self.trainer.checkpoint_callbacks or is_dry_run:
-            return
-        try:
-            self.activation_spec.for_checkpoint()
-        except OpaqueActivationError as error:
-            raise OpaqueActivationError(f"{error} To train without: Trainer(enable_checkpointing=False).") from None
-
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Write down every activation, and refuse one that could not be built again.
+    def sample_values(self, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        """Return each sample's cross-entropy and whether its most probable class is wrong.
 
         Args:
-            checkpoint: What will be written.
+            inputs: A batch of inputs.
+            labels: Their classes, ``[batch]``, ``torch.int64``.
+
+        Returns:
+            ``"loss"`` in nats and ``"error"``, 0 or 1, both ``[batch]``.
         """
-        self.activation_spec.for_checkpoint()
-        checkpoint[CHECKPOINT_KEY] = record_activations(self, self.registry)
-
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Put in the activations that the checkpoint was saved with, before their parameters are loaded.
-
-        Args:
-            checkpoint: What was read.
-        """
-        # Within a Trainer that callback makes its swap again, or takes it back; the two would get in each other's way.
-        callbacks: list[Any] = getattr(self._trainer, "callbacks", [])  # set by a connector, so unknown to mypy
-        if any(isinstance(callback, ActivationSwap) for callback in callbacks):
-            return
-        if CHECKPOINT_KEY in checkpoint:
-            restore_activations(self, checkpoint[CHECKPOINT_KEY], self.registry)
-
-    def _measure(self, stage: str, batch: Batch) -> None:
-        """Update the metrics of ``stage`` sample by sample: batches may differ in size."""
-        inputs, labels = batch
         logits = self(inputs)
-        values = {
+        return {
             "loss": functional.cross_entropy(logits, labels, reduction="none"),
             "error": (logits.argmax(dim=1) != labels).float(),
         }
-        for name, value in values.items():
-            metric = cast("MeanMetric", self.metrics[f"{stage}_{name}"])
-            metric.update(value)
-            self.log(f"{stage}_{name}", metric, prog_bar=True, on_step=False, on_epoch=True, batch_size=len(labels))

@@ -1,49 +1,19 @@
 """`MNISTClassifier`: the GELU paper's fully connected net for MNIST (section 3.1)."""
 
-import math
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from lit_gelu.activations import ActivationRegistry, ActivationSpec
+from lit_gelu.activations import ActivationRegistry
 from lit_gelu.activations.initialisation import init_unit_norm_rows_
 from lit_gelu.surgery import infer_channels_
+from lit_gelu.tasks.checks import PIXELS, check_digit_images, check_numbers, check_shape_kept
 from lit_gelu.tasks.classification import ClassificationTask
-from lit_gelu.tasks.errors import TaskArgumentError, TaskInputError
+from lit_gelu.tasks.layers import HiddenLayer
 
-PIXELS = 28 * 28
 WIDTH = 128
 CLASSES = 10
-
-
-class HiddenLayer(nn.Module):
-    """Linear, activation, dropout.
-
-    Args:
-        in_features: Size of the input's last dimension.
-        out_features: Size of the output's last dimension.
-        activation: The activation module; it belongs to this layer alone.
-        keep: Probability of keeping a unit in training; kept units are scaled by 1 / keep.
-    """
-
-    def __init__(self, in_features: int, out_features: int, activation: nn.Module, keep: float) -> None:
-        super().__init__()
-        self.linear = nn.Linear(in_features, out_features)
-        self.activation = activation
-        self.dropout = nn.Dropout(1 - keep)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """Return ``dropout(activation(linear(inputs)))``.
-
-        Args:
-            inputs: Shape ``[..., in_features]``.
-
-        Returns:
-            Shape ``[..., out_features]``.
-        """
-        outputs: Tensor = self.dropout(self.activation(self.linear(inputs)))
-        return outputs
 
 
 class MNISTClassifier(ClassificationTask):
@@ -86,8 +56,8 @@ class MNISTClassifier(ClassificationTask):
         registry: ActivationRegistry | None = None,
     ) -> None:
         super().__init__(activation, registry)
-        _check_numbers(learning_rate, keep, hidden_layers)
-        _check_shape(self.registry.create(activation), self.activation_spec)
+        check_numbers(learning_rate=learning_rate, keep=keep, hidden_layers=hidden_layers)
+        check_shape_kept(self.registry.create(activation), self.activation_spec, WIDTH)
         self.learning_rate = learning_rate  # an attribute, because Lightning's learning rate finder sets it
         sizes = [PIXELS] + [WIDTH] * hidden_layers
         layers = [HiddenLayer(size, WIDTH, self.registry.create(activation), keep) for size in sizes[:-1]]
@@ -111,53 +81,10 @@ class MNISTClassifier(ClassificationTask):
         Raises:
             TaskInputError: If the images have another size, or an integer dtype.
         """
-        if images.ndim < 2 or images.shape[1:].numel() != PIXELS:
-            raise TaskInputError(
-                f"Images of shape {list(images.shape)} given; accepted: [batch, 1, 28, 28] or [batch, 784]."
-            )
-        if not images.is_floating_point():
-            raise TaskInputError(
-                f"Images of dtype {images.dtype} given; accepted: a floating dtype, pixels in [0, 1]. For bytes: "
-                "images.float() / 255."
-            )
+        check_digit_images(images)
         logits: Tensor = self.output(self.hidden(images.flatten(start_dim=1)))
         return logits
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Return Adam with a constant learning rate."""
         return torch.optim.Adam(self.parameters(), lr=self.learning_rate, betas=(0.9, 0.999), eps=1e-8)
-
-
-def _check_numbers(learning_rate: float, keep: float, hidden_layers: int) -> None:
-    """Refuse numbers out of their range.
-
-    Raises:
-        TaskArgumentError: If one is.
-    """
-    accepted = {
-        "learning_rate": (learning_rate, 0 < learning_rate < math.inf, "a number above 0, such as 1e-3"),
-        "keep": (keep, 0 < keep <= 1, "a probability above 0 and at most 1; 1 turns dropout off"),
-        "hidden_layers": (
-            hidden_layers,
-            isinstance(hidden_layers, int) and hidden_layers >= 1,
-            "an integer of at least 1",
-        ),
-    }
-    for name, (value, is_accepted, accepts) in accepted.items():
-        if not is_accepted:
-            raise TaskArgumentError(f"{name}={value!r} is not accepted. Give {accepts}.")
-
-
-def _check_shape(activation: nn.Module, spec: ActivationSpec) -> None:
-    """Refuse an activation, such as a gated one, that the next layer could not follow.
-
-    Raises:
-        TaskArgumentError: If its output has another shape than its input.
-    """
-    infer_channels_(activation, torch.zeros(2, WIDTH))
-    with torch.no_grad():
-        shape = list(activation.eval()(torch.zeros(2, WIDTH)).shape)
-    if shape != [2, WIDTH]:
-        raise TaskArgumentError(
-            f"activation={str(spec)!r} turns shape {[2, WIDTH]} into {shape}. Give one that keeps its input's shape."
-        )

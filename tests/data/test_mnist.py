@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import torch
 import torchvision
+from torch.utils.data import RandomSampler
 
-from lit_gelu.data import CorruptDataError, DataNotFoundError, MNISTData
+from lit_gelu.data import CorruptDataError, DataArgumentError, DataNotFoundError, MNISTData
 
 FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 
@@ -67,6 +68,25 @@ def test_split_scaling_shapes_and_dtypes(made):
         pixels = (numbers % 256).float() / 255
         assert torch.equal(part.images, pixels.reshape(-1, 1, 1, 1).expand(-1, 1, 28, 28))
     assert len(data.train_dataloader()) == 429
+
+
+def test_all_images_train_where_none_are_held_out(made):
+    data = MNISTData(made, batch_size=64, validation=0)
+    assert dict(data.hparams) == {"batch_size": 64, "validation": 0}
+    data.setup("fit")
+    assert torch.equal(data.train_set.labels, torch.arange(60_000) % 10)
+    loader = data.train_dataloader()
+    assert len(loader) == 937
+    assert isinstance(loader.sampler, RandomSampler)
+    assert data.val_dataloader() == []
+    with pytest.raises(DataArgumentError, match=r"no validation set.*Trainer\.test"):
+        data.setup("validate")
+
+
+@pytest.mark.parametrize("validation", [-1, 60_000, 5_000.0, True, None])
+def test_refuses_numbers_of_validation_images_that_cannot_be(validation):
+    with pytest.raises(DataArgumentError, match=r"validation=.*integer from 0"):
+        MNISTData(validation=validation)
 
 
 def test_packed_files_are_read_and_nothing_is_written(tmp_path):
@@ -131,7 +151,7 @@ def test_root_comes_from_the_argument_then_the_environment_then_data(monkeypatch
 
 
 def test_the_place_of_the_files_is_no_hyperparameter():
-    assert dict(MNISTData("here", batch_size=64).hparams) == {"batch_size": 64}
+    assert dict(MNISTData("here", batch_size=64).hparams) == {"batch_size": 64, "validation": 5_000}
 
 
 @pytest.mark.realdata

@@ -1,0 +1,77 @@
+"""Arguments and inputs that a task refuses, each with the remedy."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from lit_gelu.activations import ActivationSpec
+from lit_gelu.surgery import infer_channels_
+from lit_gelu.tasks.errors import TaskArgumentError, TaskInputError
+
+PIXELS = 28 * 28
+_PROBABILITY = "a probability above 0 and at most 1; 1 turns dropout off"
+_INTEGER = "an integer of at least 1"
+
+
+def check_numbers(**given: float) -> None:
+    """Refuse numbers out of their range.
+
+    Args:
+        **given: ``learning_rate`` and ``keep`` by their names; any other name is a count.
+
+    Raises:
+        TaskArgumentError: If one is out of its range.
+
+    Example:
+        >>> check_numbers(learning_rate=1e-3, keep=0.5, hidden_layers=8)
+    """
+    for name, value in given.items():
+        if name == "learning_rate":
+            is_accepted, accepts = 0 < value < math.inf, "a number above 0, such as 1e-3"
+        elif name == "keep":
+            is_accepted, accepts = 0 < value <= 1, _PROBABILITY
+        else:
+            is_accepted, accepts = isinstance(value, int) and value >= 1, _INTEGER
+        if not is_accepted:
+            raise TaskArgumentError(f"{name}={value!r} is not accepted. Give {accepts}.")
+
+
+def check_shape_kept(activation: nn.Module, spec: ActivationSpec, width: int) -> None:
+    """Refuse an activation, such as a gated one, that the next layer could not follow.
+
+    Args:
+        activation: The module; its number of channels is inferred where it asks for that.
+        spec: How the message names it.
+        width: Size of the last dimension that it is tried on.
+
+    Raises:
+        TaskArgumentError: If its output has another shape than its input.
+    """
+    infer_channels_(activation, torch.zeros(2, width))
+    with torch.no_grad():
+        shape = list(activation.eval()(torch.zeros(2, width)).shape)
+    if shape != [2, width]:
+        raise TaskArgumentError(
+            f"activation={str(spec)!r} turns shape {[2, width]} into {shape}. Give one that keeps its input's shape."
+        )
+
+
+def check_digit_images(images: Tensor) -> None:
+    """Refuse a batch that does not hold 784 pixels a sample in a floating dtype.
+
+    Args:
+        images: Shape ``[batch, 1, 28, 28]``, or any whose further dimensions hold 784 values.
+
+    Raises:
+        TaskInputError: If the images have another size, or an integer dtype.
+    """
+    if images.ndim < 2 or images.shape[1:].numel() != PIXELS:
+        raise TaskInputError(
+            f"Images of shape {list(images.shape)} given; accepted: [batch, 1, 28, 28] or [batch, 784]."
+        )
+    if not images.is_floating_point():
+        raise TaskInputError(
+            f"Images of dtype {images.dtype} given; accepted: a floating dtype, pixels in [0, 1]. For bytes: "
+            "images.float() / 255."
+        )

@@ -1,0 +1,138 @@
+"""`MNISTAutoencoder`: the GELU paper's deep autoencoder for MNIST (section 3.2)."""
+
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from lit_gelu.activations import ActivationRegistry
+from lit_gelu.activations.initialisation import init_unit_norm_rows_
+from lit_gelu.surgery import infer_channels_
+from lit_gelu.tasks.activation_task import ActivationTask
+from lit_gelu.tasks.checks import PIXELS, check_digit_images, check_numbers, check_shape_kept
+from lit_gelu.tasks.layers import HiddenLayer
+
+ENCODER = (PIXELS, 1000, 500, 250, 30)
+DECODER = (30, 250, 500, 1000)
+
+
+class MNISTAutoencoder(ActivationTask):
+    """784-1000-500-250-30-250-500-1000-784, an activation after each of the 7 hidden layers: 2,837,314 parameters.
+
+    As Hendrycks and Gimpel trained it (arXiv 1606.08415, section 3.2 and their code): the 30 units of the bottleneck
+    have the activation too, the output is linear (no sigmoid), there is neither dropout nor normalisation; the loss is
+    the squared error averaged over the batch and the 784 pixels; rows of every weight, the output layer's too, are
+    drawn from N(0, 1) and divided by their length; biases 0; Adam (0.9, 0.999, 1e-8) at a constant learning rate;
+    batches of 64, reshuffled each epoch, of all 60,000 training images: ``MNISTData(batch_size=64, validation=0)``,
+    937 steps an epoch. The paper's figure shows 250 epochs (D3; their code runs 500, an earlier script 300) at 1e-3
+    and 1e-4 (D4; an earlier version of the paper also 1e-5), the median of three seeds; GELU in its tanh form.
+
+    It logs ``train_loss`` each step, and over the whole set ``val_loss`` and ``test_loss``, all three the mean squared
+    error per pixel (pixels in [0, 1]). A reconstruction is not right or wrong, so there is no ``val_error`` and no
+    ``test_error``. The paper holds no images out: its figure shows the loss on the test set, which is ``test_loss``
+    here, and ``val_loss`` is logged where the data have a validation set. For a curve of the test loss over a run,
+    pass ``data.test_dataloader()`` as `Trainer.fit`'s ``val_dataloaders``; nothing is chosen by it. What else is
+    common to all tasks: `lit_gelu.tasks.ActivationTask`.
+
+    Args:
+        activation: Any form of activation that `lit_gelu.activations.create` takes. Each layer has an instance of its
+            own.
+        learning_rate: Adam's learning rate; the paper shows 1e-3 and 1e-4.
+        registry: Where the activation's name is looked up; ``None`` means `lit_gelu.activations.registry`.
+
+    Raises:
+        TaskArgumentError: If the learning rate is out of its range, or the activation changes the shape of its input.
+
+    Example:
+        >>> model = MNISTAutoencoder(activation="elu")
+        >>> sum(parameter.numel() for parameter in model.parameters())
+        2837314
+        >>> images = torch.zeros(2, 1, 28, 28)
+        >>> model.encode(images).shape, model(images).shape
+        (torch.Size([2, 30]), torch.Size([2, 1, 28, 28]))
+    """
+
+    def __init__(
+        self,
+        activation: str | dict[str, Any] = "gelu_tanh",
+        learning_rate: float = 1e-3,
+        registry: ActivationRegistry | None = None,
+    ) -> None:
+        super().__init__(activation, registry)
+        check_numbers(learning_rate=learning_rate)
+        check_shape_kept(self.registry.create(activation), self.activation_spec, ENCODER[1])
+        self.learning_rate = learning_rate  # an attribute, because Lightning's learning rate finder sets it
+        self.encoder = nn.Sequential(*self._layers(activation, ENCODER))
+        self.decoder = nn.Sequential(*self._layers(activation, DECODER))
+        self.output = nn.Linear(DECODER[-1], PIXELS)
+        infer_channels_(self)
+        for layer in (*self.encoder, *self.decoder):  # not what an activation may hold
+            init_unit_norm_rows_(layer.get_submodule("linear"))
+        init_unit_norm_rows_(self.output)
+        self.example_input_array = torch.rand(2, 1, 28, 28, generator=torch.Generator().manual_seed(0))
+
+    def _layers(self, activation: Any, sizes: tuple[int, ...]) -> list[HiddenLayer]:
+        return [HiddenLayer(fed, width, self.registry.create(activation)) for fed, width in pairwise(sizes)]
+
+    def encode(self, images: Tensor) -> Tensor:
+        """Return the activations of the bottleneck.
+
+        Args:
+            images: Shape ``[batch, 1, 28, 28]``, or any whose further dimensions hold 784 values; a floating dtype,
+                pixels in [0, 1].
+
+        Returns:
+            The code, ``[batch, 30]``.
+
+        Raises:
+            TaskInputError: If the images have another size, or an integer dtype.
+        """
+        check_digit_images(images)
+        code: Tensor = self.encoder(images.flatten(start_dim=1))
+        return code
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the reconstruction.
+
+        Args:
+            images: Shape ``[batch, 1, 28, 28]``, or any whose further dimensions hold 784 values; a floating dtype,
+                pixels in [0, 1].
+
+        Returns:
+            The reconstructed pixels, of the same shape; not clipped to [0, 1].
+
+        Raises:
+            TaskInputError: If the images have another size, or an integer dtype.
+        """
+        pixels: Tensor = self.output(self.decoder(self.encode(images)))
+        return pixels.reshape_as(images)
+
+    def mean_loss(self, inputs: Tensor, labels: Tensor) -> Tensor:  # noqa: ARG002 - the labels of the digits
+        """Return the squared error averaged over batch and pixels.
+
+        Args:
+            inputs: The images.
+            labels: Their digits, which a reconstruction does not use.
+
+        Returns:
+            The loss, a scalar.
+        """
+        return functional.mse_loss(self(inputs), inputs)
+
+    def sample_values(self, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:  # noqa: ARG002 - as above
+        """Return the squared error of each image, averaged over its pixels.
+
+        Args:
+            inputs: The images.
+            labels: Their digits, which a reconstruction does not use.
+
+        Returns:
+            ``"loss"``, ``[batch]``.
+        """
+        return {"loss": (self(inputs) - inputs).square().flatten(start_dim=1).mean(dim=1)}
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """Return Adam with a constant learning rate."""
+        return torch.optim.Adam(self.parameters(), lr=self.learning_rate, betas=(0.9, 0.999), eps=1e-8)
