@@ -3,6 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+WORKERS ?= 2
 # Small nets are 10 to 40 times slower with two threads that contend for two cores.
 export OMP_NUM_THREADS := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -24,10 +25,10 @@ demo: $(READY) ## Train on digits, swap ReLU for GELU midway, export, prove pari
 	$(BIN)/lit-gelu demo
 
 test: check ## Lint, types, import directions and the tests: no network, no GPU, no file from outside
-	$(BIN)/pytest -m 'not full'
+	$(BIN)/pytest -n $(WORKERS) -m 'not full'
 
 test-full: check ## All tests, real data included where LIT_GELU_DATA names its folder
-	$(BIN)/pytest
+	$(BIN)/pytest -n $(WORKERS)
 
 # mypy and import-linter do not see the package-dir mapping of an editable install, so they read an installed copy.
 check: $(READY) ## Lint, types and import directions
