@@ -1,11 +1,13 @@
 """GELU with the mean and the standard deviation of its normal distribution as arguments."""
 
 import functools
+import math
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
 
-from lit_gelu.activations.functional.gaussian_gelu import gaussian_gelu
+from lit_gelu.activations.functional._arguments import elementwise, per_channel
 from lit_gelu.activations.modules.channels import ChannelModule, finite_numbers, positive_scale
 from lit_gelu.activations.modules.memory import checked_memory, compute_with
 
@@ -23,6 +25,29 @@ def scaled_gelu(x: Tensor, sigma: float) -> Tensor:
     return sigma * F.gelu(x / sigma)
 
 
+@elementwise
+def normal_gated(x: Tensor, mu: float | Tensor, sigma: float | Tensor, channel_dim: int = 1) -> Tensor:
+    """Return ``x erfc((mu - x) / (sigma sqrt 2)) / 2``: what `functional.gaussian_gelu` does, in fewer kernels.
+
+    The tail is as accurate, since ``erfc`` has it; at ``x = -inf`` it is NaN, as torch's own GELU is.
+
+    Args:
+        x: Any shape, any floating dtype; 16-bit ones are computed in float32.
+        mu: A number, or a tensor with one element or one for each channel.
+        sigma: The same, positive. A tensor counts as at least the square root of the smallest normal number, so that
+            the gradient's ``1 / sigma^2`` stays finite.
+        channel_dim: Which dimension of ``x`` the channels are.
+
+    Returns:
+        A tensor like ``x``.
+    """
+    mu = per_channel("gaussian_gelu", "mu", mu, x, channel_dim)
+    sigma = per_channel("gaussian_gelu", "sigma", sigma, x, channel_dim)
+    smallest = math.sqrt(torch.finfo(x.dtype).tiny)
+    scale = (sigma.clamp(min=smallest) if isinstance(sigma, Tensor) else max(sigma, smallest)) * math.sqrt(2)
+    return x * torch.erfc((mu - x) / scale) * 0.5
+
+
 class GaussianGELU(ChannelModule):
     """``f(x) = x Phi((x - mu) / sigma)``, elementwise, any shape and floating dtype.
 
@@ -30,7 +55,7 @@ class GaussianGELU(ChannelModule):
     ``sigma GELU(x / sigma)``, so torch's kernel is called. Learned parameters: ``mu_0 + mu_offset`` and
     ``sigma_0 exp(log_scale)``, both parameters starting at 0: sigma stays positive and starts at exactly ``sigma_0``.
 
-    Bytes kept for the backward pass, for each float32 element: 4 where torch's kernel is called, else 126 (130 if
+    Bytes kept for the backward pass, for each float32 element: 4 where torch's kernel is called, else 12 (16 if
     learned), in 16 bit too, because it is computed in float32; 4 with ``memory="recompute"``, 2 in 16 bit.
 
     Source: Hendrycks and Gimpel 2016, "Gaussian Error Linear Units (GELUs)" (arXiv 1606.08415), section 2.
@@ -102,7 +127,7 @@ class GaussianGELU(ChannelModule):
         """
         mu, sigma = self.mu, self.sigma
         if isinstance(mu, Tensor) or isinstance(sigma, Tensor) or mu != 0.0:
-            function = functools.partial(gaussian_gelu, channel_dim=self.channel_dim)
+            function = functools.partial(normal_gated, channel_dim=self.channel_dim)
             return compute_with(self.memory, function, x, mu=mu, sigma=sigma)
         if sigma == 1.0:
             return F.gelu(x)
