@@ -2,8 +2,9 @@
 
 from lit_gelu.data.digits import DigitsData
 from lit_gelu.data.errors import CorruptDataError, DataArgumentError, DataError, DataNotFoundError
-from lit_gelu.data.in_memory import InMemoryDataModule, InMemoryImages
+from lit_gelu.data.in_memory import InMemoryDataModule, InMemoryImages, InMemorySamples
 from lit_gelu.data.mnist import MNISTData
+from lit_gelu.data.tweets import TweetData
 
 __all__ = [
     "CorruptDataError",
@@ -13,5 +14,7 @@ __all__ = [
     "DigitsData",
     "InMemoryDataModule",
     "InMemoryImages",
+    "InMemorySamples",
     "MNISTData",
+    "TweetData",
 ]

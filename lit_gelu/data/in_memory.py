@@ -1,4 +1,4 @@
-"""Images and labels that stay in memory: the data set, its loader, and the data module that the small sets share."""
+"""Inputs and labels that stay in memory: the data set, its loader, and the data module that the small sets share."""
 
 import warnings
 from abc import ABC, abstractmethod
@@ -16,29 +16,28 @@ Batch = tuple[Tensor, Tensor]
 Loader = DataLoader[tuple[Tensor, ...]]
 
 
-class InMemoryImages(TensorDataset):
-    """Images and labels as two tensors, out of which a whole batch is taken at once.
+class InMemorySamples(TensorDataset):
+    """Inputs and labels as two tensors, out of which a whole batch is taken at once.
 
     `torch.utils.data.DataLoader` calls ``__getitems__`` with a batch's indices where a data set has it: one indexing
     operation a batch instead of one a sample and a concatenation. Pass ``collate_fn=whole_batch`` with it.
 
     Args:
-        images: Shape ``[samples, channels, height, width]``, ``torch.float32``.
+        inputs: Shape ``[samples, ...]``, ``torch.float32``.
         labels: Shape ``[samples]``, ``torch.int64``.
 
     Example:
-        >>> data = InMemoryImages(torch.arange(3.0).reshape(3, 1, 1, 1), torch.tensor([5, 6, 7]))
-        >>> images, labels = data.__getitems__([2, 0])
-        >>> images.flatten(), labels
+        >>> data = InMemorySamples(torch.arange(3.0), torch.tensor([5, 6, 7]))
+        >>> data.__getitems__([2, 0])
         (tensor([2., 0.]), tensor([7, 5]))
     """
 
-    def __init__(self, images: Tensor, labels: Tensor) -> None:
-        super().__init__(images, labels)
+    def __init__(self, inputs: Tensor, labels: Tensor) -> None:
+        super().__init__(inputs, labels)
 
     @property
-    def images(self) -> Tensor:
-        """All images, ``[samples, channels, height, width]``, ``torch.float32``."""
+    def inputs(self) -> Tensor:
+        """All inputs, ``[samples, ...]``, ``torch.float32``."""
         return self.tensors[0]
 
     @property
@@ -47,23 +46,44 @@ class InMemoryImages(TensorDataset):
         return self.tensors[1]
 
     def __getitems__(self, indices: list[int]) -> Batch:
-        """Return the images and labels at ``indices``, stacked.
+        """Return the inputs and labels at ``indices``, stacked.
 
         Args:
             indices: Positions of the samples, in the order wanted.
 
         Returns:
-            Images ``[len(indices), channels, height, width]`` and labels ``[len(indices)]``.
+            Inputs ``[len(indices), ...]`` and labels ``[len(indices)]``.
         """
         rows = torch.as_tensor(indices, dtype=torch.int64)
-        return self.images[rows], self.labels[rows]
+        return self.inputs[rows], self.labels[rows]
+
+
+class InMemoryImages(InMemorySamples):
+    """`InMemorySamples` whose inputs are images.
+
+    Args:
+        images: Shape ``[samples, channels, height, width]``, ``torch.float32``.
+        labels: Shape ``[samples]``, ``torch.int64``.
+
+    Example:
+        >>> InMemoryImages(torch.zeros(3, 1, 28, 28), torch.tensor([5, 6, 7])).images.shape
+        torch.Size([3, 1, 28, 28])
+    """
+
+    def __init__(self, images: Tensor, labels: Tensor) -> None:
+        super().__init__(images, labels)
+
+    @property
+    def images(self) -> Tensor:
+        """All images, ``[samples, channels, height, width]``, ``torch.float32``."""
+        return self.inputs
 
 
 def whole_batch(batch: Any) -> Any:
-    """Return ``batch`` as it is: `InMemoryImages` has stacked it already.
+    """Return ``batch`` as it is: `InMemorySamples` has stacked it already.
 
     Args:
-        batch: Images and labels (`DataLoader` wants a function of any list).
+        batch: Inputs and labels (`DataLoader` wants a function of any list).
 
     Returns:
         ``batch``.
@@ -72,7 +92,7 @@ def whole_batch(batch: Any) -> Any:
 
 
 class InMemoryDataModule(LightningDataModule, ABC):
-    """A data module whose images fit in memory; a subclass says how its sets are read.
+    """A data module whose samples fit in memory; a subclass says how its sets are read.
 
     Training batches are shuffled anew every epoch with torch's default random number generator, and the last, smaller
     one is dropped; evaluation goes through every sample in order. `predict_dataloader` goes through the test set.
@@ -91,16 +111,16 @@ class InMemoryDataModule(LightningDataModule, ABC):
         # Where files lie on one machine is no property of a training run: only the batch size is recorded.
         self.save_hyperparameters({"batch_size": batch_size})
         self.batch_size = batch_size
-        self.train_set: InMemoryImages | None = None
-        self.val_set: InMemoryImages | None = None
-        self.test_set: InMemoryImages | None = None
+        self.train_set: InMemorySamples | None = None
+        self.val_set: InMemorySamples | None = None
+        self.test_set: InMemorySamples | None = None
 
     @abstractmethod
-    def load_train_and_val(self) -> tuple[InMemoryImages, InMemoryImages]:
+    def load_train_and_val(self) -> tuple[InMemorySamples, InMemorySamples]:
         """Read the training set and the validation set."""
 
     @abstractmethod
-    def load_test(self) -> InMemoryImages:
+    def load_test(self) -> InMemorySamples:
         """Read the test set."""
 
     def setup(self, stage: str | None = None) -> None:
@@ -148,8 +168,8 @@ class InMemoryDataModule(LightningDataModule, ABC):
         """Return the loader of test batches, in order."""
         return self._loader(self.test_set, "predict")
 
-    def _loader(self, images: InMemoryImages | None, stage: str, *, training: bool = False) -> Loader:
-        if images is None:
+    def _loader(self, samples: InMemorySamples | None, stage: str, *, training: bool = False) -> Loader:
+        if samples is None:
             raise DataError(f"{type(self).__name__} has not read its data yet: call setup({stage!r}) first.")
         # Lightning advises more workers for every loader without them. Here a batch is one indexing operation on a
         # tensor in memory (MNIST: 0.05 s an epoch), and sending it from another process would take longer.
@@ -158,5 +178,5 @@ class InMemoryDataModule(LightningDataModule, ABC):
         )
         # A plain DataLoader with PyTorch's own samplers: Lightning can put its distributed sampler in their place.
         return DataLoader(
-            images, batch_size=self.batch_size, shuffle=training, drop_last=training, collate_fn=whole_batch
+            samples, batch_size=self.batch_size, shuffle=training, drop_last=training, collate_fn=whole_batch
         )

@@ -5,6 +5,7 @@ from lit_gelu.tasks.classification import ClassificationTask
 from lit_gelu.tasks.errors import CheckpointMismatchError, TaskArgumentError, TaskInputError
 from lit_gelu.tasks.mnist_autoencoder import MNISTAutoencoder
 from lit_gelu.tasks.mnist_classifier import MNISTClassifier
+from lit_gelu.tasks.tweet_tagger import TweetTagger
 
 __all__ = [
     "ActivationTask",
@@ -14,4 +15,5 @@ __all__ = [
     "MNISTClassifier",
     "TaskArgumentError",
     "TaskInputError",
+    "TweetTagger",
 ]

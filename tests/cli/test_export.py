@@ -68,7 +68,7 @@ def test_a_class_is_exported_untrained(tmp_path):
     ("arguments", "message"),
     [
         (["nosuch.ckpt"], "There is no checkpoint 'nosuch.ckpt'"),
-        (["lit_gelu.tasks.Nope"], "one of lit_gelu.tasks: MNISTAutoencoder, MNISTClassifier"),
+        (["lit_gelu.tasks.Nope"], "one of lit_gelu.tasks: MNISTAutoencoder, MNISTClassifier, TweetTagger"),
         (["no/such/file"], "There is no checkpoint"),
         (["lit_gelu.data.DigitsData"], "is no LightningModule class"),
         (["CHECKPOINT", "--model", "no.such.Module"], "no class 'no.such.Module'"),

@@ -1,0 +1,205 @@
+"""`TweetData`: the tokens of 1,827 tweets with their parts of speech, in windows of three word vectors."""
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from lit_gelu.data.errors import CorruptDataError, DataArgumentError, DataNotFoundError
+from lit_gelu.data.in_memory import InMemoryDataModule, InMemorySamples
+from lit_gelu.data.word_vectors import PADDING, UNKNOWN, numbered_lines, read_cluster_vectors, read_word_vectors
+
+TAGS = tuple("NOS^ZLMVAR!DP&TXY#@~UE$,G")
+VECTORS = "embeddings-twitter.txt"
+_FILES = ("train.txt", "dev.txt", "test.txt")
+
+
+class Tweet(NamedTuple):
+    """The tokens of a tweet and the numbers of their tags."""
+
+    tokens: tuple[str, ...]
+    tags: tuple[int, ...]
+
+
+class TweetData(InMemoryDataModule):
+    """Part-of-speech tags of tweets: 14,619 training, 4,823 validation and 7,152 test tokens.
+
+    A sample is a token: ``(inputs, tags)`` with the vectors of the token before, the token itself and the one after,
+    concatenated, ``[batch, 150]`` for vectors of 50 numbers, ``torch.float32``; tags ``[batch]``, ``torch.int64``, the
+    position in `TAGS`. On both sides of a tweet stands the vector of ``</s>``; a token without a vector has that of
+    ``UUUNKKK``. Vectors are fixed, not trained. With batches of 16 an epoch has 913 steps. (Hendrycks and Gimpel 2016,
+    arXiv 1606.08415, section 3.3 and their code; tags and tweets: Gimpel et al. 2011, Oct27 v0.3 in the splits of
+    Owoputi et al. 2013, 1000, 327 and 500 tweets.)
+
+    ``train.txt``, ``dev.txt`` and ``test.txt`` (the authors' ``devtest``) have a ``token<TAB>tag`` on each line and a
+    blank line after each tweet. Tokens are looked up as they are: the authors' files are normalised already (lower
+    case, ``<@MENTION>``, ``<URL-host>``).
+
+    The paper's vectors, ``embeddings-twitter.txt``, have to be supplied by the user; any text file of word2vec's or
+    GloVe's form with ``UUUNKKK`` and ``</s>`` in it does. ``clusters`` takes a file of word clusters instead and makes
+    fixed vectors of their bit paths (`lit_gelu.data.word_vectors.cluster_vector`). Those are **not the paper's
+    vectors**, results with them are not comparable with its table, and the logged hyper-parameters say so.
+
+    Args:
+        root: Folder that holds ``tweets``. ``None`` means the environment variable ``LIT_GELU_DATA``, or ``data``.
+        batch_size: Tokens in a batch.
+        vectors: File of word vectors, an absolute path or one from the folder ``tweets`` on. ``None`` means
+            ``embeddings-twitter.txt`` unless ``clusters`` is given.
+        clusters: File of cluster bit paths (``50mpaths2``), in place of ``vectors``; a path of the same kind.
+
+    Raises:
+        DataArgumentError: If both ``vectors`` and ``clusters`` are given, or ``batch_size`` is no positive integer.
+
+    Example:
+        >>> data = TweetData(root="data", clusters="50mpaths2")
+        >>> data.folder.as_posix(), data.hparams["vectors"]
+        ('data/tweets', "bit paths of 50mpaths2, not the paper's vectors")
+    """
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str] | None = None,
+        batch_size: int = 16,
+        vectors: str | os.PathLike[str] | None = None,
+        clusters: str | os.PathLike[str] | None = None,
+    ) -> None:
+        super().__init__(batch_size)
+        if vectors is not None and clusters is not None:
+            raise DataArgumentError(
+                f"vectors={str(vectors)!r} and clusters={str(clusters)!r} given; accepted: one of them. Leave out "
+                "clusters= to use word vectors."
+            )
+        self.folder = Path(os.environ.get("LIT_GELU_DATA", "data") if root is None else root) / "tweets"
+        self.uses_clusters = clusters is not None
+        self.vector_file = self.folder / (clusters or vectors or VECTORS)
+        name = self.vector_file.name
+        self.save_hyperparameters({
+            "batch_size": batch_size,
+            "vectors": f"bit paths of {name}, not the paper's vectors" if self.uses_clusters else name,
+        })
+
+    def prepare_data(self) -> None:
+        """Make sure that the files are there.
+
+        Raises:
+            DataNotFoundError: If one is not.
+        """
+        missing = [name for name in _FILES if not (self.folder / name).is_file()]
+        if missing:
+            raise DataNotFoundError(
+                f"The tweets are not in {str(self.folder)!r} (missing: {', '.join(missing)}). Give root=, or set the "
+                "environment variable LIT_GELU_DATA, to the folder that holds tweets/train.txt, dev.txt and test.txt "
+                "(the authors' data: github.com/hendrycks/GELUs)."
+            )
+        if not self.vector_file.is_file():
+            raise DataNotFoundError(
+                f"There are no word {'clusters' if self.uses_clusters else 'vectors'} at {str(self.vector_file)!r}. "
+                "Give vectors= a text file with a word and its vector on each line (the paper's: embeddings-twitter.txt), "
+                "or clusters= the file 50mpaths2 of ark-tweet-nlp as a substitute; a path is absolute or from the "
+                "folder of the tweets on."
+            )
+
+    def load_train_and_val(self) -> tuple[InMemorySamples, InMemorySamples]:
+        """Read the training and the validation tweets and their words' vectors.
+
+        Returns:
+            The training set (14,619 tokens) and the validation set (4,823).
+        """
+        train, val = self._read("train.txt", "dev.txt")
+        return train, val
+
+    def load_test(self) -> InMemorySamples:
+        """Read the test tweets and their words' vectors.
+
+        Returns:
+            The test set (7,152 tokens).
+        """
+        return self._read("test.txt")[0]
+
+    def _read(self, *names: str) -> list[InMemorySamples]:
+        self.prepare_data()  # files may be missing on a node where Lightning has not called it
+        parts = [read_tweets(self.folder / name) for name in names]
+        words = {token for tweets in parts for tweet in tweets for token in tweet.tokens}
+        read = read_cluster_vectors if self.uses_clusters else read_word_vectors
+        vectors = read(self.vector_file, words)
+        return [InMemorySamples(windows(tweets, vectors), _tags(tweets)) for tweets in parts]
+
+
+def read_tweets(path: Path) -> list[Tweet]:
+    r"""Read tagged tweets: ``token<TAB>tag`` on each line, a blank line after each tweet but, if it is so, the last.
+
+    Args:
+        path: The file, UTF-8.
+
+    Returns:
+        The tweets in order.
+
+    Raises:
+        DataNotFoundError: If the file is not there.
+        CorruptDataError: If a line has no tab or no token, a tag is not one of the 25, or there is no tweet.
+
+    Example:
+        >>> import tempfile
+        >>> file = Path(tempfile.mkdtemp()) / "train.txt"
+        >>> _ = file.write_text("i\tO\npredict\tV\n\nlol\t!")
+        >>> read_tweets(file)
+        [Tweet(tokens=('i', 'predict'), tags=(1, 7)), Tweet(tokens=('lol',), tags=(10,))]
+    """
+    tweets: list[list[tuple[str, int]]] = [[]]
+    for number, line in numbered_lines(path):
+        if line:
+            tweets[-1].append(_token(line, path, number))
+        elif tweets[-1]:
+            tweets.append([])
+    read = [Tweet(*zip(*tweet, strict=True)) for tweet in tweets if tweet]
+    if not read:
+        raise CorruptDataError(f"{str(path)!r} holds no tweet. Give a file with token<TAB>tag on each line.")
+    return read
+
+
+def windows(tweets: list[Tweet], vectors: dict[str, Tensor]) -> Tensor:
+    """Concatenate the vectors of each token's left neighbour, of the token and of its right neighbour.
+
+    Args:
+        tweets: Tweets, which do not see each other: ``</s>`` stands on both sides of each.
+        vectors: From word to vector, ``[size]``; with ``UUUNKKK`` for the words that have none.
+
+    Returns:
+        Shape ``[tokens, 3 * size]``, the tweets' tokens in order.
+
+    Example:
+        >>> one = {"UUUNKKK": torch.tensor([9.0]), "</s>": torch.tensor([0.0]), "lol": torch.tensor([1.0])}
+        >>> windows([Tweet(("lol", "rofl"), (10, 10))], one)
+        tensor([[0., 1., 9.],
+                [1., 9., 0.]])
+    """
+    rows = {word: row for row, word in enumerate(vectors)}
+    table = torch.stack(list(vectors.values()))
+    numbers = []
+    for tweet in tweets:
+        found = [rows.get(token, rows[UNKNOWN]) for token in tweet.tokens]
+        numbers.append(torch.tensor([rows[PADDING], *found, rows[PADDING]]).unfold(0, 3, 1))
+    return table[torch.cat(numbers)].flatten(start_dim=1)
+
+
+def _token(line: str, path: Path, number: int) -> tuple[str, int]:
+    """Return the token of a line and the number of its tag.
+
+    Raises:
+        CorruptDataError: If the line is not of the form ``token<TAB>tag``, or the tag is not one of the 25.
+    """
+    token, tab, tag = line.partition("\t")
+    if not tab or not token:
+        raise CorruptDataError(f"{str(path)!r}, line {number}: {line!r} given, expected token<TAB>tag. Mend the line.")
+    if tag not in TAGS:
+        raise CorruptDataError(
+            f"{str(path)!r}, line {number}: the tag {tag!r} is not one of the 25: {' '.join(TAGS)}. Mend the line, or "
+            "map the tags of another tag set to these."
+        )
+    return token, TAGS.index(tag)
+
+
+def _tags(tweets: list[Tweet]) -> Tensor:
+    return torch.tensor([tag for tweet in tweets for tag in tweet.tags])

@@ -1,0 +1,190 @@
+"""Word vectors in text form, and vectors made of the bit paths of word clusters, a substitute for them."""
+
+import hashlib
+import re
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from lit_gelu.data.errors import CorruptDataError, DataNotFoundError
+
+UNKNOWN = "UUUNKKK"
+PADDING = "</s>"
+CLUSTER_VECTOR_SIZE = 50
+_LONGEST_PATH = 16
+_SEPARATOR = re.compile("[ \t]+")  # not str.split(): words may hold other kinds of space
+
+
+def read_word_vectors(path: Path, words: Collection[str]) -> dict[str, Tensor]:
+    r"""Read the vectors of some words from a text file, one ``word v1 v2 ...`` a line.
+
+    A first line of two integers, number of words and size of a vector, is skipped: word2vec writes one, GloVe does
+    not. Where a word occurs twice, its first vector counts.
+
+    Args:
+        path: The file, UTF-8.
+        words: The words wanted. The placeholders `UNKNOWN` and `PADDING` are always read.
+
+    Returns:
+        From word to vector, ``[size]``, ``torch.float32``; without the words that the file does not hold.
+
+    Raises:
+        DataNotFoundError: If the file is not there.
+        CorruptDataError: If a line has another number of values than the first, a value is no finite number, or a
+            placeholder has no vector.
+
+    Example:
+        >>> import tempfile
+        >>> file = Path(tempfile.mkdtemp()) / "vectors.txt"
+        >>> _ = file.write_text("3 2\nUUUNKKK 0 0\n</s> 1 1\nlol -0.5 2\n")
+        >>> read_word_vectors(file, {"lol", "rofl"})
+        {'UUUNKKK': tensor([0., 0.]), '</s>': tensor([1., 1.]), 'lol': tensor([-0.5000,  2.0000])}
+    """
+    vectors: dict[str, Tensor] = {}
+    wanted = {*words, UNKNOWN, PADDING}
+    size = None
+    for number, line in numbered_lines(path):
+        word, *values = _SEPARATOR.split(line.rstrip(" \t"))
+        if number == 1 and word.isdecimal() and len(values) == 1 and values[0].isdecimal():
+            continue
+        size = size or len(values)
+        if not values or len(values) != size:
+            raise CorruptDataError(
+                f"{str(path)!r}, line {number}: {len(values)} values after {word!r}, expected "
+                f"{size or 'at least 1'}. Give a text file with a word and its vector on each line."
+            )
+        if word in wanted and word not in vectors:
+            vectors[word] = _vector(values, path, number)
+    missing = [word for word in (UNKNOWN, PADDING) if word not in vectors]
+    if missing:
+        raise CorruptDataError(
+            f"{str(path)!r} has no vector for {' and '.join(map(repr, missing))}; {UNKNOWN!r} stands for words without "
+            f"a vector, {PADDING!r} for the places before and after a tweet. Add a line for each to the file."
+        )
+    return vectors
+
+
+def read_cluster_vectors(path: Path, words: Collection[str]) -> dict[str, Tensor]:
+    r"""Make vectors of the clusters of some words: not the paper's vectors, see `cluster_vector`.
+
+    Args:
+        path: A file with ``bit path<TAB>word<TAB>count`` on each line, UTF-8, such as the 1000 clusters of 56 million
+            tweets of Owoputi et al. 2013, "Improved part-of-speech tagging for online conversational text with word
+            clusters" (``50mpaths2``).
+        words: The words wanted. The placeholders `UNKNOWN` and `PADDING`, which are in no cluster, get vectors too.
+
+    Returns:
+        From word to vector, ``[50]``, ``torch.float32``; without the words that the file does not hold.
+
+    Raises:
+        DataNotFoundError: If the file is not there.
+        CorruptDataError: If a line is not of that form.
+
+    Example:
+        >>> import tempfile
+        >>> file = Path(tempfile.mkdtemp()) / "paths"
+        >>> _ = file.write_text("0110\tlol\t90\n0111\thaha\t40\n10\tthe\t99\n", encoding="utf-8")
+        >>> sorted(read_cluster_vectors(file, {"lol", "the", "rofl"}))
+        ['</s>', 'UUUNKKK', 'lol', 'the']
+    """
+    vectors = {word: signs(word) for word in (UNKNOWN, PADDING)}
+    of_path: dict[str, Tensor] = {}
+    wanted = {*words}
+    for number, line in numbered_lines(path):
+        bits, *rest = line.split("\t")
+        if len(rest) != 2 or not 1 <= len(bits) <= _LONGEST_PATH or set(bits) - {"0", "1"}:
+            raise CorruptDataError(
+                f"{str(path)!r}, line {number}: {line!r} given, expected a path of 1 to {_LONGEST_PATH} bits, a word "
+                "and its count with tabs between them. Give the file 50mpaths2 as it is published."
+            )
+        if rest[0] in wanted:
+            vectors.setdefault(rest[0], of_path.setdefault(bits, cluster_vector(bits)))
+    return vectors
+
+
+def cluster_vector(path: str) -> Tensor:
+    r"""Turn the bit path of a cluster into a fixed vector; the same on every machine, for nothing is drawn or learned.
+
+    .. math:: v(b_1 \dots b_n) = n^{-1/2} \sum_{k=1}^n s(b_1 \dots b_k), \quad s \in \{-1, 1\}^{50}
+
+    with the signs :math:`s` of a prefix from its SHA-256 digest (`signs`). Two words have, but for the small random
+    part of 50 signs, the inner product 50 times the number of bits that their paths begin with in common, over the
+    geometric mean of the lengths: words that were merged early in the clustering are close.
+
+    This is a substitute of this package for word vectors that cannot be had; results with it are not the paper's.
+
+    Args:
+        path: 1 to 16 characters ``0`` and ``1``.
+
+    Returns:
+        The vector, ``[50]``, ``torch.float32``; its entries have mean square about 1.
+
+    Example:
+        >>> near, far = cluster_vector("01101110"), cluster_vector("10010")
+        >>> own = cluster_vector("01101111")
+        >>> bool(own @ near > own @ far)
+        True
+    """
+    total: Tensor = torch.stack([signs(path[:length]) for length in range(1, len(path) + 1)]).sum(dim=0)
+    return total.div(len(path) ** 0.5)
+
+
+def signs(text: str) -> Tensor:
+    """Return 50 signs that a text decides: +1 where the bit of its SHA-256 digest is set, from the lowest bit on.
+
+    Args:
+        text: Any text; its UTF-8 bytes are hashed, the digest is read as one big-endian number.
+
+    Returns:
+        Shape ``[50]``, ``torch.float32``, each -1 or 1.
+
+    Example:
+        >>> signs("0")[:6]
+        tensor([ 1., -1., -1.,  1., -1.,  1.])
+    """
+    digest = int.from_bytes(hashlib.sha256(text.encode()).digest(), "big")
+    return torch.tensor([1.0 if digest >> bit & 1 else -1.0 for bit in range(CLUSTER_VECTOR_SIZE)])
+
+
+def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
+    r"""Go through a text file's lines, which end with ``\n`` or ``\r\n`` only, numbered from 1.
+
+    Args:
+        path: The file, UTF-8.
+
+    Yields:
+        The line's number and its text without the end.
+
+    Raises:
+        DataNotFoundError: If the file is not there.
+        CorruptDataError: If it is not UTF-8.
+    """
+    if not path.is_file():
+        raise DataNotFoundError(f"There is no file {str(path)!r}. Give the path of one.")
+    try:
+        with path.open(encoding="utf-8-sig", newline="\n") as file:
+            for number, line in enumerate(file, start=1):
+                yield number, line.rstrip("\r\n")
+    except UnicodeDecodeError as error:
+        raise CorruptDataError(f"{str(path)!r} is no UTF-8 text ({error}). Save it as UTF-8.") from error
+
+
+def _vector(values: list[str], path: Path, number: int) -> Tensor:
+    """Return the values as a tensor.
+
+    Raises:
+        CorruptDataError: If one is no finite number.
+    """
+    try:
+        vector = torch.tensor([float(value) for value in values])
+    except ValueError as error:
+        raise CorruptDataError(
+            f"{str(path)!r}, line {number}: {error}. Give numbers after the word, with spaces between them."
+        ) from error
+    if not vector.isfinite().all():
+        raise CorruptDataError(
+            f"{str(path)!r}, line {number}: a value is not finite in float32. Give finite numbers after the word."
+        )
+    return vector

@@ -1,0 +1,98 @@
+"""`TweetTagger`: the GELU paper's net for the parts of speech of tweets (section 3.3)."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lit_gelu.activations import ActivationRegistry
+from lit_gelu.activations.initialisation import init_unit_norm_rows_
+from lit_gelu.surgery import infer_channels_
+from lit_gelu.tasks.checks import check_numbers, check_shape_kept
+from lit_gelu.tasks.classification import ClassificationTask
+from lit_gelu.tasks.errors import TaskInputError
+from lit_gelu.tasks.layers import HiddenLayer
+
+WINDOW = 3
+WIDTH = 256
+CLASSES = 25
+
+
+class TweetTagger(ClassificationTask):
+    """150 -> 2 x [Linear 256, activation, dropout] -> Linear 25, for windows of three words: 110,873 parameters.
+
+    As Hendrycks and Gimpel trained it (arXiv 1606.08415, section 3.3 and their code): the fixed 50-d vectors of a token
+    and of its two neighbours side by side; 256 units with keep .8, twice; rows of every weight, the output layer's
+    too, drawn from N(0, 1) and divided by their length; biases 0; mean cross-entropy without weight decay; Adam (0.9,
+    0.999, 1e-8) at a constant learning rate; 30 epochs in batches of 16; GELU in its tanh form. Batch and epochs are
+    in the code only.
+
+    The paper's test errors, medians of five: GELU 12.57 %, ReLU 12.67 %, ELU 12.91 %. They need its word vectors, see
+    `lit_gelu.data.TweetData`. An error (``val_error``, ``test_error``) is the share of tokens with a wrong tag. What
+    else is logged, and when: `lit_gelu.tasks.ClassificationTask`.
+
+    Args:
+        activation: Any form of activation that `lit_gelu.activations.create` takes. Each layer has an instance of its
+            own.
+        learning_rate: Adam's learning rate; the paper tunes it over 1e-3, 1e-4 and 1e-5.
+        keep: Probability of keeping a unit after each hidden activation in training; the paper uses 0.8.
+        vector_size: Size of a word's vector; the paper's have 50.
+        registry: Where the activation's name is looked up; ``None`` means `lit_gelu.activations.registry`.
+
+    Raises:
+        TaskArgumentError: If a number is out of its range, or the activation changes the shape of its input.
+
+    Example:
+        >>> model = TweetTagger(activation="gelu_tanh")
+        >>> sum(parameter.numel() for parameter in model.parameters())
+        110873
+        >>> model(torch.zeros(4, 150)).shape
+        torch.Size([4, 25])
+    """
+
+    def __init__(
+        self,
+        activation: str | dict[str, Any] = "gelu_tanh",
+        learning_rate: float = 1e-3,
+        keep: float = 0.8,
+        vector_size: int = 50,
+        registry: ActivationRegistry | None = None,
+    ) -> None:
+        super().__init__(activation, registry)
+        check_numbers(learning_rate=learning_rate, keep=keep, vector_size=vector_size)
+        check_shape_kept(self.registry.create(activation), self.activation_spec, WIDTH)
+        self.vector_size = vector_size
+        self.learning_rate = learning_rate  # an attribute, because Lightning's learning rate finder sets it
+        sizes = (WINDOW * vector_size, WIDTH)
+        layers = [HiddenLayer(size, WIDTH, self.registry.create(activation), keep) for size in sizes]
+        self.hidden = nn.Sequential(*layers)
+        self.output = nn.Linear(WIDTH, CLASSES)
+        infer_channels_(self)
+        for linear in [*(layer.linear for layer in layers), self.output]:  # not what an activation may hold
+            init_unit_norm_rows_(linear)
+        self.example_input_array = torch.randn(2, sizes[0], generator=torch.Generator().manual_seed(0))
+
+    def forward(self, windows: Tensor) -> Tensor:
+        """Return the logits of the 25 tags, in the order of `lit_gelu.data.tweets.TAGS`.
+
+        Args:
+            windows: The vectors of three neighbouring words, ``[tokens, 3 * vector_size]``, a floating dtype.
+
+        Returns:
+            Logits of the middle word's tag, ``[tokens, 25]``.
+
+        Raises:
+            TaskInputError: If the windows have another size, or an integer dtype.
+        """
+        width = WINDOW * self.vector_size
+        if windows.ndim != 2 or windows.shape[1] != width or not windows.is_floating_point():
+            raise TaskInputError(
+                f"Windows of shape {list(windows.shape)} and dtype {windows.dtype} given; accepted: [tokens, {width}], "
+                f"a floating dtype, {WINDOW} word vectors side by side (vector_size={self.vector_size})."
+            )
+        logits: Tensor = self.output(self.hidden(windows))
+        return logits
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """Return Adam with a constant learning rate."""
+        return torch.optim.Adam(self.parameters(), lr=self.learning_rate, betas=(0.9, 0.999), eps=1e-8)

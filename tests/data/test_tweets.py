@@ -1,0 +1,125 @@
+"""TweetData on files made here, and on the real ones where LIT_GELU_DATA names them."""
+
+import pytest
+import torch
+from torch.utils.data import RandomSampler
+from tweet_files import VECTORS, write_tweets
+
+from lit_gelu.data import CorruptDataError, DataArgumentError, DataNotFoundError, TweetData
+from lit_gelu.data.tweets import TAGS, Tweet, read_tweets
+from lit_gelu.data.word_vectors import cluster_vector, signs
+
+PAD, UNKNOWN = [1.0, -1.0], [0.5, 0.5]
+RT, MENTION, LOL, WONT = [1.0, 2.0], [3.0, 4.0], [5.0, 6.0], [7.0, 8.0]
+
+
+def test_the_tags_have_the_numbers_of_the_authors():
+    assert len(TAGS) == 25
+    assert " ".join(TAGS) == "N O S ^ Z L M V A R ! D P & T X Y # @ ~ U E $ , G"
+
+
+def test_windows_with_padding_and_unknown_words(tmp_path):
+    data = TweetData(write_tweets(tmp_path), batch_size=2, vectors="vectors.txt")
+    data.prepare_data()
+    data.setup()
+    assert data.train_set.inputs.tolist() == [
+        PAD + RT + MENTION,
+        RT + MENTION + UNKNOWN,
+        MENTION + UNKNOWN + PAD,
+        PAD + LOL + WONT,
+        LOL + WONT + PAD,
+    ]
+    assert data.train_set.labels.tolist() == [19, 18, 19, 10, 7]
+    assert data.val_set.inputs.tolist() == [PAD + UNKNOWN + UNKNOWN, UNKNOWN + UNKNOWN + PAD]
+    assert data.test_set.inputs.tolist() == [PAD + UNKNOWN + PAD, PAD + LOL + UNKNOWN, LOL + UNKNOWN + PAD]
+    assert data.test_set.labels.tolist() == [7, 10, 21]
+    assert (data.test_set.inputs.dtype, data.test_set.labels.dtype) == (torch.float32, torch.int64)
+    assert len(data.train_dataloader()) == 2  # the fifth token is dropped
+    assert isinstance(data.train_dataloader().sampler, RandomSampler)
+
+
+def test_windows_of_cluster_vectors(tmp_path):
+    data = TweetData(write_tweets(tmp_path), clusters="clusters.txt")
+    data.setup("test")
+    pad, unknown = signs("</s>"), signs("UUUNKKK")
+    win, lol = cluster_vector("1111111111111111"), cluster_vector("00010")
+    expected = [[pad, win, pad], [pad, lol, unknown], [lol, unknown, pad]]
+    assert torch.equal(data.test_set.inputs, torch.stack([torch.cat(window) for window in expected]))
+
+
+def test_what_is_recorded_says_whose_vectors(tmp_path):
+    assert dict(TweetData("here", clusters="50mpaths2").hparams) == {
+        "batch_size": 16,
+        "vectors": "bit paths of 50mpaths2, not the paper's vectors",
+    }
+    assert dict(TweetData("here").hparams) == {"batch_size": 16, "vectors": "embeddings-twitter.txt"}
+    assert dict(TweetData("here", vectors=tmp_path / "mine.txt").hparams) == {"batch_size": 16, "vectors": "mine.txt"}
+    assert TweetData("here", vectors=tmp_path / "mine.txt").vector_file == tmp_path / "mine.txt"
+
+
+@pytest.mark.parametrize("end", ["", "\n", "\n\n", "\n\n\n\n"])
+def test_the_last_tweet_is_read_however_the_file_ends(tmp_path, end):
+    path = tmp_path / "tweets.txt"
+    path.write_bytes(f"\ni\tO\r\nwin\tV\r\n\r\n\r\n\u2028\tX{end}".encode())
+    assert read_tweets(path) == [Tweet(("i", "win"), (1, 7)), Tweet(("\u2028",), (15,))]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("i\tO\nwin\tVERB\n", r"line 2: the tag 'VERB' is not one of the 25: N O S \^ .*map the tags"),
+        ("i\tO\nwin\n", r"line 2: 'win' given, expected token<TAB>tag"),
+        ("\tO\n", r"line 1: .*expected token<TAB>tag"),
+        ("i\tO\t1\n", r"line 1: the tag 'O\\t1'"),
+        ("", "holds no tweet"),
+        ("\n\n", "holds no tweet"),
+    ],
+)
+def test_spoilt_tweets(tmp_path, content, message):
+    with pytest.raises(CorruptDataError, match=message):
+        TweetData(write_tweets(tmp_path, train=content), vectors="vectors.txt").setup("fit")
+
+
+def test_an_empty_folder(tmp_path):
+    for data in (TweetData(tmp_path), TweetData(tmp_path, clusters="50mpaths2")):
+        with pytest.raises(DataNotFoundError, match=r"missing: train\.txt, dev\.txt, test\.txt.*LIT_GELU_DATA"):
+            data.prepare_data()
+        with pytest.raises(DataNotFoundError, match="missing"):
+            data.setup("fit")
+
+
+@pytest.mark.parametrize("given", [{}, {"vectors": "mine.txt"}, {"clusters": "50mpaths2"}])
+def test_missing_vectors(tmp_path, given):
+    name = next(iter(given.values()), "embeddings-twitter.txt")
+    with pytest.raises(DataNotFoundError, match=rf"no word (vectors|clusters) at '.*{name}'.*vectors=.*clusters="):
+        TweetData(write_tweets(tmp_path), **given).prepare_data()
+
+
+def test_missing_placeholders(tmp_path):
+    content = VECTORS.replace("UUUNKKK", "<unk>")
+    with pytest.raises(CorruptDataError, match="no vector for 'UUUNKKK'"):
+        TweetData(write_tweets(tmp_path, vectors=content), vectors="vectors.txt").setup("fit")
+
+
+def test_vectors_and_clusters_together():
+    with pytest.raises(DataArgumentError, match=r"vectors='a' and clusters='b' given; accepted: one of them"):
+        TweetData(vectors="a", clusters="b")
+
+
+@pytest.mark.realdata
+def test_the_real_tweets():
+    """Counts of tweets, tokens and tags, and the share of tokens in a cluster, counted outside with cut and sort."""
+    data = TweetData(clusters="50mpaths2")
+    if not data.folder.is_dir():
+        pytest.skip("LIT_GELU_DATA has no folder tweets")
+    tweets = {name: read_tweets(data.folder / f"{name}.txt") for name in ("train", "dev", "test")}
+    assert [len(read) for read in tweets.values()] == [1000, 327, 500]
+    data.setup()
+    parts = (data.train_set, data.val_set, data.test_set)
+    assert [len(part) for part in parts] == [14_619, 4_823, 7_152]
+    assert [len(part.labels.unique()) for part in parts] == [25, 23, 23]
+    assert torch.bincount(data.train_set.labels)[[7, 0, 23, 16]].tolist() == [2219, 2003, 1715, 2]
+    assert len(data.train_dataloader()) == 913
+    for part, coverage in zip(parts, (0.975, 0.971, 0.977), strict=True):
+        unknown = (part.inputs[:, 50:100] == signs("UUUNKKK")).all(dim=1).float().mean().item()
+        assert 1 - unknown == pytest.approx(coverage, abs=5e-4)
