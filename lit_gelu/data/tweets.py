@@ -96,7 +96,7 @@ class TweetData(InMemoryDataModule):
         if not self.vector_file.is_file():
             raise DataNotFoundError(
                 f"There are no word {'clusters' if self.uses_clusters else 'vectors'} at {str(self.vector_file)!r}. "
-                "Give vectors= a text file, a word and its vector on each line (the paper's is embeddings-twitter.txt), "
+                "Give vectors= a text file, a word and its vector on each line (the paper's: embeddings-twitter.txt), "
                 "or clusters= the file 50mpaths2 of ark-tweet-nlp as a substitute; a path is absolute or from the "
                 "folder of the tweets on."
             )
