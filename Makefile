@@ -21,7 +21,7 @@ $(READY): pyproject.toml
 
 install: $(READY) ## Make .venv and install the package with its development tools
 
-demo: $(READY) ## Train on digits, swap ReLU for GELU midway, export, prove parity: about a minute; leaves runs/demo/
+demo: $(READY) ## Train on digits, swap ReLU for GELU midway, export, prove parity: about 20 seconds; leaves runs/demo/
 	$(BIN)/lit-gelu demo
 
 test: check ## Lint, types, import directions and the tests: no network, no GPU, no file from outside

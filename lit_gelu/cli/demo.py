@@ -25,7 +25,7 @@ from lit_gelu.tasks import MNISTClassifier
 HELP = "train, swap, measure curvature, export and check parity in one go"
 EXAMPLES = """\
 examples:
-  lit-gelu demo                                 everything into runs/demo, about a minute on two cores
+  lit-gelu demo                                 everything into runs/demo, about 20 seconds on two cores
   lit-gelu demo --output /tmp/demo --epochs 6   shorter, elsewhere
 """
 FORMS = {"exact": "none", "tanh": "tanh", "sigmoid": "sigmoid"}
