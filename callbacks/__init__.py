@@ -3,13 +3,25 @@
 from lit_gelu.callbacks.activation_curvature_monitor import ActivationCurvatureMonitor
 from lit_gelu.callbacks.activation_swap import ActivationSwap
 from lit_gelu.callbacks.announcement import ActivationSwapListener
-from lit_gelu.callbacks.errors import CallbackArgumentError, NoActivationError, NoLoggerError
+from lit_gelu.callbacks.errors import (
+    CallbackArgumentError,
+    MixedPackagesError,
+    NoActivationError,
+    NoLoggerError,
+    UnsupportedRunError,
+)
+from lit_gelu.callbacks.exact_resume import ExactResume
+from lit_gelu.callbacks.loading import load_from_checkpoint
 
 __all__ = [
     "ActivationCurvatureMonitor",
     "ActivationSwap",
     "ActivationSwapListener",
     "CallbackArgumentError",
+    "ExactResume",
+    "MixedPackagesError",
     "NoActivationError",
     "NoLoggerError",
+    "UnsupportedRunError",
+    "load_from_checkpoint",
 ]

@@ -13,6 +13,7 @@ from lit_gelu import activations, surgery
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.callbacks.errors import CallbackArgumentError, NoActivationError
 from lit_gelu.callbacks.log_records import log_figures, require_logger
+from lit_gelu.callbacks.packages import refuse_mixed_packages
 from lit_gelu.callbacks.reduction import sum_over_ranks
 from lit_gelu.callbacks.trainer_facts import is_trial_run, logged_step, steps_of_run
 from lit_gelu.curvature import ActivationRecorder, statistics_by_site
@@ -25,8 +26,9 @@ class ActivationCurvatureMonitor(Callback):
     The statistics are those of `lit_gelu.curvature.statistics_from_sums`: mean and standard deviation of the
     pre-activation, the shares where f' < 0, |f'| < 0.01 and |f' - 1| < 0.01, the means of |f''|, f'^2 and the gate
     f(x) / x, and the share of NaN and infinite inputs. A site is an activation module that
-    `lit_gelu.surgery.find_sites` lists with the role "activation", if it is elementwise; calls of functions (``F.gelu``
-    in a ``forward``) are not seen.
+    `lit_gelu.surgery.find_sites` lists with the role "activation", if it is elementwise. Calls of functions (``F.gelu``
+    in a ``forward``) and functions that a module holds are no modules, and what they are given is not measured; what
+    `lit_gelu.surgery.swap` or `ActivationSwap`, given an ``input_sample``, puts in their place is a module, and is.
 
     *When.* At the steps at which Lightning itself logs with ``log_every_n_steps`` of the same value (the 50th, the
     100th, ...), under the same step number. The Trainer's own ``log_every_n_steps`` does not gate it: a figure that was
@@ -97,6 +99,7 @@ class ActivationCurvatureMonitor(Callback):
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Refuse a Trainer that fits without a logger."""
+        refuse_mixed_packages(trainer, pl_module)
         if stage == "fit":
             require_logger(trainer, type(self).__name__)
 
@@ -205,7 +208,7 @@ class ActivationCurvatureMonitor(Callback):
         found = {
             site.name: site.module
             for site in surgery.find_sites(pl_module, registry=self.registry)
-            if site.role == "activation" and _is_elementwise(site, self.registry)
+            if site.kind == "module" and site.role == "activation" and _is_elementwise(site, self.registry)
         }
         sites = {
             name: module
@@ -216,7 +219,8 @@ class ActivationCurvatureMonitor(Callback):
             raise NoActivationError(
                 f"ActivationCurvatureMonitor(include={list(self.include)}) finds nothing to watch in "
                 f"{type(pl_module).__name__}. Its activations: {', '.join(found) or 'none'}. Calls of functions such "
-                "as F.gelu are not seen: use activation modules."
+                "as F.gelu are not measured: use activation modules, or let lit_gelu.surgery.swap(model, targets, "
+                "input_sample) put modules in their place."
             )
         self._recorder = ActivationRecorder(sites, self.sample_rows, self.registry)
 

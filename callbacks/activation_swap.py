@@ -1,44 +1,69 @@
 """`ActivationSwap`: replaces activations of a model in the course of its training."""
 
-import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from typing_extensions import override
 
-from lit_gelu import activations, surgery
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.callbacks.announcement import announce_swap
-from lit_gelu.callbacks.errors import CallbackArgumentError
 from lit_gelu.callbacks.log_records import Path, log_figures, log_texts, require_logger
-from lit_gelu.callbacks.swap_measurement import PREFIX, first_of_batch, measure_swap
-from lit_gelu.callbacks.swap_record import SwapRecord, describe_target, refuse_state
-from lit_gelu.callbacks.trainer_facts import callbacks_of, is_trial_run, steps_of_run
-from lit_gelu.surgery import NoMatchError, SwapPlan, SwapReport
+from lit_gelu.callbacks.packages import refuse_mixed_packages
+from lit_gelu.callbacks.swap.compilation import CompilationCounter, warn_about_limit
+from lit_gelu.callbacks.swap.measurement import PREFIX, first_of_batch, measure_swap, require_forward
+from lit_gelu.callbacks.swap.member import RestorableSwap
+from lit_gelu.callbacks.swap.metric_trigger import MetricTrigger, Mode
+from lit_gelu.callbacks.swap.parameters import parameters_of_specs, parameters_of_swap
+from lit_gelu.callbacks.swap.record import LiveSwap, SwapRecord, check_annealing
+from lit_gelu.callbacks.swap.refusals import (
+    check_numbers,
+    refuse_averaging,
+    refuse_blended,
+    refuse_parameters_after_wrapping,
+    refuse_sharding,
+)
+from lit_gelu.callbacks.swap.run import SwapRun
+from lit_gelu.callbacks.swap.schedule import SwapSchedule
+from lit_gelu.surgery import NoMatchError, SwapReport
 
 
-class ActivationSwap(Callback):
-    """Replaces activations once: at the start of an epoch, or before the batch of an optimizer step.
+class ActivationSwap(RestorableSwap):
+    """Replaces activations once: at the start of an epoch, before an optimizer step, or when a metric says so.
 
     *What is replaced* is said as to `lit_gelu.surgery.swap`. Targets that match nothing and activations that are not
     accepted are refused before training starts. (If the Trainer has another `ActivationSwap` that is still to come, its
-    result may be what a target waits for; then only the swap itself refuses.) Not available yet: activations that bring
-    or leave learnable parameters or buffers.
+    result may be what a target waits for; then only the swap itself refuses.)
+
+    *Learnable parameters* that a new activation brings get a group of their own in the optimizer that has the
+    neighbouring weights: options and schedule are theirs, without weight decay. Parameters that go leave the optimizer
+    with their state.
+
+    *Annealed*, with ``anneal_steps=n``, the new activation comes gradually: k optimizer steps after the start a site
+    computes (1 - k/n) old + (k/n) new, and after n steps it has the plain new module. The parameters of both are
+    trained meanwhile.
 
     *What is logged.* One line; the figure ``activation_swap/replaced``; and for every site a hyperparameter
     (in TensorBoard a text) ``activation_swap/step_<step>/<site>`` = "old -> new". With ``curvature=True`` also the
     statistics of every replaced site, ``activation_swap/<site>/before/<statistic>`` and ``.../after/<statistic>``, and
     the jump of the model's output, ``activation_swap/jump/relative`` = ||new - old|| / ||old|| and
     ``activation_swap/jump/max_absolute``: from two forward passes in evaluation mode on the batch at hand, which leave
-    no trace in the training.
+    no trace in the training. (Of an annealed swap: what it would be all at once.)
 
-    *Checkpoints* say whether the swap was made, and of which sites. Whoever loads one (``fit``, ``validate``, ``test``
-    or ``predict`` with ``ckpt_path``, this callback in the Trainer) gets the activations it was trained with: the swap
-    is made again, or taken back if the checkpoint is from before it. A run that resumes beyond the trigger from a
-    checkpoint that knows nothing of this swap makes it at once. A checkpoint saved with ``save_weights_only=True`` says
-    nothing.
+    *Checkpoints*, also those saved with ``save_weights_only=True``, say which swaps were made, of which sites. Whoever
+    loads one (``fit``, ``validate``, ``test`` or ``predict`` with ``ckpt_path``, this callback in the Trainer) gets the
+    activations it was trained with before the weights are loaded: the swap is made again, or taken back if the
+    checkpoint is from before it. A run that resumes beyond the trigger from a checkpoint that knows nothing of swaps
+    makes it at once. A checkpoint with other activations than these swaps lead to is refused. Without a Trainer:
+    `lit_gelu.callbacks.load_from_checkpoint`. For a run that goes on bit by bit after a kill, see
+    `lit_gelu.callbacks.ExactResume`.
+
+    *Not possible*, and refused before training: with FSDP, DeepSpeed or model parallelism, and beside callbacks that
+    average weights; under DDP, to or from activations with learnable parameters (others are fine there).
+    ``torch.compile`` builds new graphs for a new activation, for an annealed one once more at its end.
 
     Other callbacks learn of the swap through `lit_gelu.callbacks.ActivationSwapListener`.
 
@@ -46,18 +71,36 @@ class ActivationSwap(Callback):
         swaps: From target to activation, such as ``{"activation:relu": "gelu", "head.*": "silu"}``. In Python a target
             may also be a module class or ``by_activation(...)``.
         at_epoch: The epoch (from 0) at whose start to swap; with ``curvature=True`` just before its first batch.
-        at_step: The number of optimizer steps (``trainer.global_step``) after which to swap. Give one of the two.
+        at_step: The number of optimizer steps (``trainer.global_step``) after which to swap.
         curvature: Whether to measure before and after.
         input_from_batch: From a training batch to what ``forward`` takes: a tensor, a tuple of arguments, or a dict of
             keyword arguments. By default a tensor itself, or the first element of a tuple or list.
         registry: Where activations are looked up; ``None`` means `lit_gelu.activations.registry`.
+        when: A logged metric, such as ``"val_loss"``; the swap is made before the batch after the one it fires at.
+            Every rank takes the mean over all ranks. Give one of ``at_epoch``, ``at_step`` and ``when``.
+        mode: Whether a smaller (``"min"``) or larger (``"max"``) metric is better.
+        patience: It fires at this many checks in a row without improvement.
+        threshold: By how much a value must be better than the best so far to be an improvement, in its unit.
+        reaches: Fire at the first check as good as this value instead.
+        check_on_train_epoch_end: When to look at the metric; ``None`` means after each validation, or at the end of the
+            training epoch where there is none.
+        anneal_steps: Optimizer steps over which the new activation comes; 0 means at once.
+        learning_rate: Base learning rate of new parameters; where a scheduler has changed that of the neighbouring
+            weights, this one is changed by the same factor. ``None`` means the neighbouring weights'.
+        weight_decay: Weight decay of new parameters.
+        strict_activations: Whether a checkpoint with other activations is refused; else there is a warning.
+        input_sample: What ``forward`` takes: a tensor, a tuple, a dict, or ``"example_input_array"`` for the module's.
+            With it, calls of functions are sites too, as in `lit_gelu.surgery.find_sites`; they cannot be annealed, and
+            have no statistics.
 
     Attributes:
         report: What was replaced, once it was; see `lit_gelu.surgery.SwapReport`.
+        compilation: Its ``graphs`` is how many graphs ``torch.compile`` built for the new activations.
 
     Raises:
-        CallbackArgumentError: If not exactly one trigger is given, or it is negative, or ``swaps`` is no mapping.
-        NotAvailableYetError: If an activation has learnable parameters or buffers.
+        CallbackArgumentError: If not exactly one trigger is given, a number is out of range, or ``swaps`` no mapping;
+            at the start of a fit, if ``curvature=True`` and the module has no ``forward``.
+        UnsupportedRunError: At the start of a fit, if it is not possible in this run.
         NoMatchError: At the start of a fit, if a target matches no site of the model.
         OpaqueActivationError: If an activation was never registered: a checkpoint could not say what it is.
         SwapError: If a target cannot be read.
@@ -76,81 +119,74 @@ class ActivationSwap(Callback):
         curvature: bool = False,
         input_from_batch: Callable[[Any], Any] | None = None,
         registry: ActivationRegistry | None = None,
+        *,
+        when: str | None = None,
+        mode: Mode = "min",
+        patience: int = 3,
+        threshold: float = 0.0,
+        reaches: float | None = None,
+        check_on_train_epoch_end: bool | None = None,
+        anneal_steps: int = 0,
+        learning_rate: float | None = None,
+        weight_decay: float = 0.0,
+        strict_activations: bool = True,
+        input_sample: Any = None,
     ) -> None:
-        if (at_epoch is None) == (at_step is None):
-            raise CallbackArgumentError(
-                f"ActivationSwap takes one of at_epoch and at_step, not {at_epoch=}, {at_step=}."
-            )
-        if (at_epoch or at_step or 0) < 0:
-            raise CallbackArgumentError(f"{at_epoch=}, {at_step=} is not accepted. Count from 0.")
-        self.registry = registry
-        self.at_epoch = at_epoch
-        self.at_step = at_step
+        check_numbers(anneal_steps, learning_rate, weight_decay)
+        trigger = MetricTrigger(mode, patience, threshold, reaches)
+        schedule = SwapSchedule(at_epoch, at_step, when, trigger, check_on_train_epoch_end)
+        super().__init__(
+            swaps,
+            schedule,
+            registry,
+            strict_activations=strict_activations,
+            input_sample=input_sample,
+            anneal_steps=anneal_steps,
+        )
         self.curvature = curvature
         self.input_from_batch = input_from_batch or first_of_batch
-        if not isinstance(swaps, Mapping) or not swaps:
-            raise CallbackArgumentError(
-                f"swaps={swaps!r} is no swap. Give a mapping from targets to activations, such as {{'*': 'gelu'}}."
-            )
-        self.swaps = {target: self._checked(wanted) for target, wanted in swaps.items()}
-        self._described = {describe_target(target, registry): spec for target, spec in self.swaps.items()}
-        self.report: SwapReport | None = None
-        self._record: SwapRecord | None = None
-        self._live: tuple[int, SwapReport] | None = None  # as it stands in the model now, with the record's order
-        self._trainer: Trainer | None = None
-        self._pl_module: LightningModule | None = None
-
-    @property
-    def state_key(self) -> str:
-        """What tells the state of this swap from that of others in a checkpoint."""
-        return self._generate_state_key(swaps=self._described, at_epoch=self.at_epoch, at_step=self.at_step)
-
-    @property
-    def applied(self) -> bool:
-        """Whether the swap was made."""
-        return self._record is not None
+        self.learning_rate = learning_rate
+        self.weight_decay = weight_decay
+        self.compilation = CompilationCounter()
 
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Learn which model is meant; a swap made in another model does not count."""
-        if stage == "fit" and self.curvature:
-            require_logger(trainer, "ActivationSwap(curvature=True)", ", or leave curvature out")
-        if self._pl_module is not None and self._pl_module is not pl_module:
-            self._record = self._live = self.report = None
-        self._trainer, self._pl_module = trainer, pl_module
+        """Refuse what cannot work, and learn which model is meant."""
+        refuse_mixed_packages(trainer, pl_module)
+        if stage == "fit":
+            refuse_sharding(trainer)
+            refuse_averaging(trainer)
+            if self.curvature:
+                require_logger(trainer, "ActivationSwap(curvature=True)", ", or leave curvature out")
+                require_forward(pl_module)
+        self.connect(trainer, pl_module)
 
     @override
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Check the swap before any training is spent."""
-        if self._record is not None:
-            if self._live is None:  # its state was loaded by hand, or by a strategy that loads late
-                self._restore(trainer, pl_module)
-            return
-        try:
-            plan = self._plan(pl_module)
-        except NoMatchError:
-            if any(not other.applied for other in _swaps_of(trainer) if other is not self):
-                return
-            raise
-        if not plan.rows:
-            rank_zero_warn(f"{self.state_key} will change nothing: {'; '.join(map(str, plan.skipped))}.")
+        """Check the swap before any training is spent, and give the optimizers the groups of the checkpoint."""
+        run = self._running()
+        if run.swaps[0] is self:
+            run.connect_optimizers()
+            warn_about_limit(pl_module, 1 + sum(1 + (swap.anneal_steps > 0) for swap in run.swaps))
+        if self._loaded_by_hand:
+            with run.parameters_tracked(self.learning_rate, self.weight_decay):
+                run.restore([self])
+        if self.record is None:
+            self._check(run)
+        elif self.live is not None and self.live.annealing is not None:
+            refuse_parameters_after_wrapping(trainer, pl_module, self.live.annealing.old_parameters())
 
     @override
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Warn if the run ends before the swap."""
-        if self.applied or is_trial_run(trainer):
-            return
-        epochs = trainer.max_epochs
-        if self.at_epoch is not None and epochs is not None and epochs != -1 and self.at_epoch >= epochs:
-            rank_zero_warn(f"{self.state_key} will not be made: this run ends after {epochs} epochs.")
-        steps = steps_of_run(trainer) if pl_module.automatic_optimization else math.inf  # else a batch may take several
-        if self.at_step is not None and self.at_step >= steps:
-            rank_zero_warn(f"{self.state_key} will not be made: this run ends after {steps} steps.")
+        if not self.applied:
+            self.schedule.warn_if_beyond_end(trainer, pl_module, self.state_key, self.anneal_steps)
 
     @override
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Swap if this is the epoch."""
-        if self.at_epoch is not None and not self.curvature and self._due(trainer):
+        """Swap if this is the epoch; a resumed run may first have to validate at the end of the one before."""
+        at_start = self.schedule.at_epoch is not None and not self.curvature and not trainer.fit_loop.restarting
+        if at_start and self._due(trainer):
             self._swap(trainer, pl_module, None)
 
     @override
@@ -164,95 +200,95 @@ class ActivationSwap(Callback):
             self._swap(trainer, pl_module, inputs)
 
     @override
-    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Warn if the checkpoint cannot say whether its weights belong to the swapped activations."""
-        if self.applied and self.state_key not in checkpoint.get("callbacks", {}):
-            rank_zero_warn(f"The checkpoint says nothing of {self.state_key}, which was made in this model and stays.")
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Let an annealed swap go on by the steps that were made."""
+        self.compilation.report()
+        if self.live is not None and self.live.annealing is not None and self.record is not None:
+            steps = trainer.global_step - self.record.step
+            if steps < self.anneal_steps:
+                self.live.annealing.set_progress(steps / self.anneal_steps)
+            else:
+                self._finish_annealing(trainer, pl_module, self.live, self.record)
 
     @override
-    def state_dict(self) -> dict[str, Any]:
-        """Return whether the swap was made, and what was replaced, as plain data."""
-        return {"applied": self.applied, "record": self._record.to_dict() if self._record is not None else None}
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Look at the metric."""
+        if not self.applied and trainer.state.fn == TrainerFn.FITTING:
+            self.schedule.look_at_metric(trainer, pl_module, train_epoch_end=False)
 
     @override
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Give the model the activations that the checkpoint was saved with.
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Look at the metric."""
+        if not self.applied:
+            self.schedule.look_at_metric(trainer, pl_module, train_epoch_end=True)
 
-        Lightning has loaded the weights by now; that does no harm, since these swaps leave the weights alone.
-        """
-        record = SwapRecord.from_dict(state_dict["record"]) if state_dict["applied"] else None
-        changed, self._record = record != self._record, record
-        if changed and self._trainer is not None and self._pl_module is not None:
-            self._restore(self._trainer, self._pl_module)
+    def _running(self) -> SwapRun:
+        if self.run is None:
+            raise RuntimeError("Lightning calls setup before every other hook.")
+        return self.run
 
     def _due(self, trainer: Trainer) -> bool:
-        """Return whether the trigger is reached; a resumed run may be past it."""
-        if self.applied:
-            return False
-        if self.at_epoch is not None:
-            return trainer.current_epoch >= self.at_epoch
-        return self.at_step is not None and trainer.global_step >= self.at_step
+        return not self.applied and self.schedule.is_due(trainer)
 
-    def _plan(self, pl_module: LightningModule) -> SwapPlan:
-        """Return the swap, checked."""
-        plan = surgery.plan_swap(pl_module, self.swaps, registry=self.registry)
-        for replacement in plan.replacements:
-            refuse_state(replacement.site.module, f"{replacement.site.name!r}: {replacement.site.spec}")
-        return plan
+    def _check(self, run: SwapRun) -> None:
+        """Refuse a swap that could not be made."""
+        parameters = parameters_of_specs(self.swaps, self.registry)
+        try:
+            plan = self.plan(run.pl_module)
+        except NoMatchError:
+            if all(other.applied for other in run.swaps if other is not self):
+                raise
+        else:
+            parameters = parameters_of_swap(plan)
+            if self.anneal_steps:
+                check_annealing(plan)
+            if not plan.rows:
+                rank_zero_warn(f"{self.state_key} will change nothing: {'; '.join(map(str, plan.skipped))}.")
+        self._check_parameters(run, parameters)
+
+    def _check_parameters(self, run: SwapRun, parameters: list[str]) -> None:
+        """Refuse parameters that come or go where they must not."""
+        refuse_parameters_after_wrapping(run.trainer, run.pl_module, parameters)
+        if parameters and run.groups is not None:
+            run.groups.check()
 
     def _swap(self, trainer: Trainer, pl_module: LightningModule, inputs: Any) -> None:
         """Make the swap, remember it, tell the other callbacks, and log it."""
-        plan = self._plan(pl_module)
+        run = self._running()
+        plan = self.plan(pl_module)
+        refuse_blended(pl_module, plan)
+        self._check_parameters(run, parameters_of_swap(plan))
         figures: dict[Path, float] = {}
-        if self.curvature and plan.rows:
-            self.report, figures = measure_swap(trainer, pl_module, plan, inputs, self.registry)
-        else:
-            self.report = plan.apply()
-        order = 1 + max((swap._record.order for swap in _swaps_of(trainer) if swap._record is not None), default=-1)
-        self._record = SwapRecord.of(self.report, trainer.current_epoch, trainer.global_step, order)
-        self._live = (order, self.report)
+
+        def apply() -> SwapReport:
+            if not (self.curvature and plan.rows):
+                return plan.apply()
+            report, measured = measure_swap(trainer, pl_module, plan, inputs, self.registry)
+            figures.update(measured)
+            return report
+
+        self.compilation.start(pl_module)
+        with run.parameters_tracked(self.learning_rate, self.weight_decay):
+            self.live = LiveSwap.make(plan, apply, run.next_order(), annealing=self.anneal_steps > 0)
+        self.report = self.live.report
+        self.record = SwapRecord.of(self.live, trainer.current_epoch, trainer.global_step)
         announce_swap(trainer, pl_module, self.report)
-        rank_zero_info(self._line(self._record))
+        over = f", over {self.anneal_steps} steps" if self.record.annealing else ""
+        rank_zero_info(f"{self.record.line()}{over}")
         log_figures(trainer, {(PREFIX, "replaced"): len(self.report), **figures})
-        step = f"step_{self._record.step}"
+        step = f"step_{self.record.step}"
         log_texts(trainer, {(PREFIX, step, row.name): f"{row.old} -> {row.new}" for row in self.report.rows})
 
-    def _restore(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Bring the model to where the records of all swaps say it is: take all back, then make the recorded ones.
-
-        All of them, because they may build on one another, while Lightning loads the callbacks' states one by one.
-        """
-        swaps = _swaps_of(trainer)
-        live = [(swap._live, swap) for swap in swaps if swap._live is not None]
-        for (_, report), swap in sorted(live, key=lambda item: item[0][0], reverse=True):
-            report.undo()
-            swap._live = swap.report = None
-        recorded = [(swap._record, swap) for swap in swaps if swap._record is not None]
-        for record, swap in sorted(recorded, key=lambda item: item[0].order):
-            swap.report = record.replay(pl_module, swap.registry)
-            swap._live = (record.order, swap.report) if swap.report is not None else None
-        if self._record is None:
-            rank_zero_info("ActivationSwap: taken back, since the checkpoint is from before it.")
-        else:
-            rank_zero_info(f"{self._line(self._record)} (made again from the checkpoint)")
+    def _finish_annealing(
+        self, trainer: Trainer, pl_module: LightningModule, live: LiveSwap, record: SwapRecord
+    ) -> None:
+        """Leave the new activations where the blends are, and their predecessors' parameters out."""
+        run = self._running()
+        self.compilation.start(pl_module)
+        with run.parameters_tracked(self.learning_rate, self.weight_decay):
+            live.finish_annealing()
+        self.record = replace(record, annealing=False)
         announce_swap(trainer, pl_module, self.report)
-
-    def _line(self, record: SwapRecord) -> str:
-        """Return one line that says what a swap replaced."""
-        changes: dict[tuple[str, str], list[str]] = {}
-        for name, change in record.sites.items():
-            changes.setdefault(change, []).append(name)
-        parts = [f"{old} -> {new} at {', '.join(names)}" for (old, new), names in changes.items()]
-        return f"ActivationSwap at epoch {record.epoch}, step {record.step}: {'; '.join(parts) or 'nothing to replace'}"
-
-    def _checked(self, wanted: Any) -> str:
-        """Return an activation as a checkpoint holds it, or refuse it."""
-        registry = activations.registry if self.registry is None else self.registry
-        spec = registry.resolve(wanted).for_checkpoint()
-        refuse_state(registry.create(spec), spec)
-        return spec
-
-
-def _swaps_of(trainer: Trainer) -> list[ActivationSwap]:
-    """Return the swaps of a Trainer, in its order."""
-    return [callback for callback in callbacks_of(trainer) if isinstance(callback, ActivationSwap)]
+        rank_zero_info(f"{self.record.line()}: finished at step {trainer.global_step}")

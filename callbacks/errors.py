@@ -15,3 +15,11 @@ class NoLoggerError(LitGeluError, MisconfigurationException):
 
 class NoActivationError(LitGeluError, MisconfigurationException):
     """A callback that works on activations, in a model that has none it may work on."""
+
+
+class UnsupportedRunError(LitGeluError, MisconfigurationException):
+    """A Trainer, strategy, optimizer, scheduler or other callback that a callback cannot work with."""
+
+
+class MixedPackagesError(LitGeluError, TypeError):
+    """Classes of ``pytorch_lightning`` together with those of ``lightning.pytorch``."""

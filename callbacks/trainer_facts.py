@@ -1,9 +1,13 @@
 """What the callbacks ask of a Trainer that Lightning's own types do not say."""
 
 import math
+from typing import Any
 
+import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, Trainer
+from torch import Tensor
+from torch.utils import _pytree as pytree
 
 
 def callbacks_of(trainer: Trainer) -> list[Callback]:
@@ -17,6 +21,19 @@ def callbacks_of(trainer: Trainer) -> list[Callback]:
     """
     callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]  # a connector sets it
     return callbacks
+
+
+def on_device(sample: Any, device: torch.device) -> Any:
+    """Return an input sample with its tensors on a device.
+
+    Args:
+        sample: Tensors, in any nesting of tuples, lists and dictionaries.
+        device: The device.
+
+    Returns:
+        The same nesting.
+    """
+    return pytree.tree_map(lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf, sample)
 
 
 def is_trial_run(trainer: Trainer) -> bool:

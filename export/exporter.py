@@ -20,6 +20,7 @@ from lit_gelu.export.lowering_pass import LoweredSite, lower
 from lit_gelu.export.markers import mark
 from lit_gelu.export.metadata import FileMetadata, SiteRecord, strip_origin, versions
 from lit_gelu.export.options import ExportOptions, checked_options
+from lit_gelu.export.preprocessing import class_path, describe, preprocessing_copy, raw_call
 from lit_gelu.export.saving import census, save_model
 from lit_gelu.export.tracing import trace
 from lit_gelu.export.trial import trial_run
@@ -52,9 +53,10 @@ class ExportReport:
         return dict(counts)
 
     def __str__(self) -> str:
-        """Return one line for the file and one for each site."""
+        """Return one line for the file, one for its preprocessing if it has any, and one for each site."""
         how = f"opset {self.opset}, approximate={self.metadata.approximate}, lowering={self.metadata.lowering}"
-        return "\n".join([f"{self.path} ({how})", *(f"  {site}" for site in self.sites)])
+        raw = f"  takes raw pixels (uint8): {self.metadata.preprocessing}" if self.metadata.preprocessing else None
+        return "\n".join([f"{self.path} ({how})", *([raw] if raw else []), *(f"  {site}" for site in self.sites)])
 
 
 def export_onnx(
@@ -69,6 +71,7 @@ def export_onnx(
     lowering: str = "auto",
     opset: int | None = None,
     registry: ActivationRegistry | None = None,
+    preprocessing: nn.Module | None = None,
 ) -> ExportReport:
     """Write a module as an ONNX file with a dynamic batch.
 
@@ -81,9 +84,9 @@ def export_onnx(
         path: The file to write.
         input_sample: What to trace with: a tensor, a tuple of ``forward``'s arguments or a dict of them by name; by
             default the module's ``example_input_array``. Dimension 0 of every tensor as long as the first one's is the
-            batch.
-        approximate: Which form every GELU takes: ``"as_trained"`` leaves them alone; ``"none"`` (or ``"exact"``) is
-            ``x Phi(x)``, ``"tanh"`` and ``"sigmoid"`` its approximations.
+            batch. With ``preprocessing``, the first tensor of it is raw pixels, see there.
+        approximate: Which form every GELU takes, calls of functions included: ``"as_trained"`` leaves them alone;
+            ``"none"`` (or ``"exact"``) is ``x Phi(x)``, ``"tanh"`` and ``"sigmoid"`` its approximations.
         target: For which runtime; ``"portable"`` is any.
         dtype: Of parameters and activations; ``None`` is fp32.
         policy: ``"strict"``: as accurate as PyTorch's own kernels.
@@ -91,13 +94,18 @@ def export_onnx(
             ``"primitives"``, or ``"contrib"``, onnxruntime's fused ones. ``"auto"`` is native for a portable file.
         opset: Version of the standard operators; 20.
         registry: Which registry names the module's activations; ``None`` is the default one.
+        preprocessing: A module that turns raw pixels, ``torch.uint8`` with any batch, into the first input of
+            ``model``, such as ``MNISTData().preprocessing()``. It becomes a part of the graph, and the file takes raw
+            pixels in the place of that input; its buffers (a mean image, a whitening matrix) are constants of the
+            file. The sample's pixels are by default the preprocessing's ``example_input_array``, or random ones in the
+            shape of the module's own sample.
 
     Returns:
         What was written.
 
     Raises:
-        ExportOptionError: If an option has an unknown value, or does not fit this module: no GELU to approximate, a
-            lowering that has no recipe for any of its activations.
+        ExportOptionError: If an option has an unknown value, or does not fit this module: no GELU to approximate, one
+            that cannot be swapped, a lowering that has no recipe for any of its activations.
         NotAvailableYetError: If an option's value is not in this release.
         ModelInputError: If the sample is missing or does not fit ``forward``.
         ExportError: If the module cannot be translated, is random in evaluation mode, or fixes the batch size.
@@ -115,52 +123,68 @@ def export_onnx(
     """
     options = checked_options(approximate, target, dtype, policy, lowering, opset)
     registry = activations.registry if registry is None else registry
-    sample = sample_of(model, input_sample)
-    twin = with_approximation(evaluation_copy(model), options.approximate, registry)
-    flat = FlatModule(twin, take_apart(twin, sample))
+    flat = _flat(model, input_sample, preprocessing)
     trial = trial_run(flat)
+    approximate_(flat, options.approximate, registry)
+    twin = flat.model
     specs = {site.name: str(site.spec) for site in surgery.find_sites(twin, registry=registry)}
     marked = mark(twin)
     graph = trace(flat, trial, options.opset)
     lowered = lower(graph, marked, options.recipes, explicit=options.lowering != "auto")
     _require_one_form(lowered, options.approximate)
-    metadata = _describe(model, options, _records(specs, lowered, registry))
+    metadata = _describe(model, options, _records(specs, lowered, registry), preprocessing)
     strip_origin(graph)
     graph.metadata_props.update(metadata.to_properties())
     save_model(graph, path)
     return ExportReport(Path(path), options.opset, metadata.sites, census(ir.to_proto(graph)), metadata)
 
 
-def with_approximation(model: nn.Module, approximate: str, registry: ActivationRegistry) -> nn.Module:
-    """Give every GELU of a module one form.
+def _flat(model: nn.Module, input_sample: Any, preprocessing: nn.Module | None) -> FlatModule:
+    """Return the copy that is exported, with its sample call."""
+    sample = sample_of(model, input_sample) if preprocessing is None else input_sample
+    twin = evaluation_copy(model)
+    if preprocessing is None:
+        return FlatModule(twin, take_apart(twin, sample))
+    call = raw_call(twin, preprocessing, sample)
+    return FlatModule(twin, call, preprocessing_copy(preprocessing, call))
+
+
+def approximate_(
+    flat: FlatModule, approximate: str, registry: ActivationRegistry, dtype: torch.dtype = torch.float32
+) -> None:
+    """Give every GELU of a module one form in place: modules, and calls of functions that its sample reaches.
 
     Args:
-        model: A copy that may be changed.
+        flat: A copy that may be changed.
         approximate: ``as_trained`` changes nothing.
         registry: Which registry names the activations.
-
-    Returns:
-        The module; another one only if it was itself a GELU.
+        dtype: Of the copy.
 
     Raises:
-        ExportOptionError: If there is no GELU.
+        ExportOptionError: If there is no GELU, or one that cannot be given another form.
     """
     if approximate == "as_trained":
-        return model
-    holder = nn.ModuleList([model])  # a module cannot be swapped in place, a child can
+        return
+    model = type(flat.model).__name__
+    rows = flat.call.resized(max(2, flat.call.batch_size))  # as it is traced: with one row it may do something else
+    sample = tuple(tensor.to(dtype) if tensor.is_floating_point() else tensor for tensor in rows)
+    targets = {surgery.by_activation("gelu"): f"gelu(approximate={approximate!r})"}
     try:
-        surgery.swap(holder, {surgery.by_activation("gelu"): f"gelu(approximate={approximate!r})"}, registry=registry)
+        surgery.swap(flat, targets, sample, registry=registry)
     except surgery.NoMatchError as error:
         sites = [
             f"{site.name or '(the module itself)'}: {site.spec}"
-            for site in surgery.find_sites(model, registry=registry)
+            for site in surgery.find_sites(flat.model, registry=registry)
         ]
         raise ExportOptionError(
-            f"approximate={approximate!r} needs a GELU module, and {type(model).__name__} has none. Use "
-            "approximate='as_trained', or swap activations first (lit_gelu.surgery.swap). Its activation sites: "
-            f"{'; '.join(sites) or 'none'}."
+            f"approximate={approximate!r} needs a GELU, and {model} has none. Use approximate='as_trained', or swap "
+            f"activations first (lit_gelu.surgery.swap). Its activation modules: {'; '.join(sites) or 'none'}."
         ) from error
-    return holder[0]
+    except surgery.SwapError as error:
+        raise ExportOptionError(
+            f"approximate={approximate!r} was asked for, but not every GELU of {model} can be given that form: {error} "
+            "Or use approximate='as_trained'."
+        ) from error
 
 
 def _require_one_form(lowered: list[LoweredSite], approximate: str) -> None:
@@ -174,9 +198,10 @@ def _require_one_form(lowered: list[LoweredSite], approximate: str) -> None:
     ]
     if others:
         raise ExportOptionError(
-            f"approximate={approximate!r} was asked for, but forward calls torch.nn.functional.gelu in another form: "
-            f"{', '.join(others)}. Calls of functions cannot be swapped yet: use torch.nn.GELU() or "
-            "lit_gelu.activations.create('gelu') modules there, or approximate='as_trained'."
+            f"approximate={approximate!r} was asked for, but a GELU that is no site of the module has another form: "
+            f"{', '.join(others)}. It is called where lit_gelu.surgery.find_sites does not see it, such as in compiled "
+            "code: use torch.nn.GELU() or lit_gelu.activations.create('gelu') modules there, or "
+            "approximate='as_trained'."
         )
 
 
@@ -200,11 +225,12 @@ def _spec_text(name: str, arguments: Mapping[str, Any], registry: ActivationRegi
     return str(registry.resolve(name, **plain))
 
 
-def _describe(model: nn.Module, options: ExportOptions, sites: tuple[SiteRecord, ...]) -> FileMetadata:
+def _describe(
+    model: nn.Module, options: ExportOptions, sites: tuple[SiteRecord, ...], preprocessing: nn.Module | None
+) -> FileMetadata:
     """Say what is in the file."""
-    cls = type(getattr(model, "_orig_mod", model))
     return FileMetadata(
-        model_class=f"{cls.__module__}.{cls.__qualname__}",
+        model_class=class_path(model),
         approximate=options.approximate,
         lowering=options.lowering,
         target=options.target,
@@ -213,4 +239,5 @@ def _describe(model: nn.Module, options: ExportOptions, sites: tuple[SiteRecord,
         opset=options.opset,
         sites=sites,
         versions=versions(),
+        preprocessing="" if preprocessing is None else describe(preprocessing),
     )

@@ -198,12 +198,14 @@ class FlatModule(nn.Module):
     Args:
         model: The module.
         call: How its arguments are put together.
+        preprocessing: What the first tensor goes through before it is the module's; ``None`` for nothing.
     """
 
-    def __init__(self, model: nn.Module, call: Call) -> None:
+    def __init__(self, model: nn.Module, call: Call, preprocessing: nn.Module | None = None) -> None:
         super().__init__()
         self.model = model
         self.call = call
+        self.preprocessing = preprocessing
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Call the module.
@@ -214,8 +216,21 @@ class FlatModule(nn.Module):
         Returns:
             All tensors of the output.
         """
-        args, kwargs = self.call.arguments(tensors)
-        return tuple(tensor for _, tensor in named_outputs(self.model(*args, **kwargs)))
+        return tuple(tensor for _, tensor in named_outputs(self.run(tensors)))
+
+    def run(self, tensors: Sequence[Tensor]) -> Any:
+        """Call the module.
+
+        Args:
+            tensors: One for each of the call's names.
+
+        Returns:
+            What it returns.
+        """
+        first, *others = tensors
+        fed = first if self.preprocessing is None else self.preprocessing(first)
+        args, kwargs = self.call.arguments([fed, *others])
+        return self.model(*args, **kwargs)
 
 
 def named_outputs(output: Any) -> list[tuple[str, Tensor]]:

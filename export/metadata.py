@@ -59,6 +59,8 @@ class FileMetadata:
         opset: Version of the standard operators.
         sites: The activations.
         versions: Distribution names and versions that wrote the file.
+        preprocessing: The class of the preprocessing that is a part of the file, which then takes raw pixels, or of
+            each of its steps; empty if there is none.
     """
 
     model_class: str
@@ -70,6 +72,7 @@ class FileMetadata:
     opset: int
     sites: tuple[SiteRecord, ...]
     versions: Mapping[str, str]
+    preprocessing: str = ""
 
     def to_properties(self) -> dict[str, str]:
         """Return the metadata as ONNX stores it: text by key.

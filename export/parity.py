@@ -9,16 +9,24 @@ from typing import Any
 import onnx
 import onnxruntime
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from lit_gelu import activations
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.export.errors import ModelFileError, ModelInputError, ParityError, ProviderError
-from lit_gelu.export.inputs import take_apart
+from lit_gelu.export.inputs import Call, sample_of, take_apart
 from lit_gelu.export.metadata import read_metadata
 from lit_gelu.export.parity_compare import References, compare, mismatches, sweeps
 from lit_gelu.export.parity_inputs import families
 from lit_gelu.export.parity_report import ParityReport, ParityRow
+from lit_gelu.export.preprocessing import (
+    other_preprocessing,
+    preprocessing_copy,
+    preprocessing_of_file,
+    random_pixels,
+    raw_call,
+    raw_data_of,
+)
 from lit_gelu.export.runtime import CPU, OnnxPredictor, Provider, default_providers, provider_name
 from lit_gelu.export.saving import census
 
@@ -37,6 +45,7 @@ def check_parity(
     strict: bool = True,
     seed: int = 0,
     registry: ActivationRegistry | None = None,
+    preprocessing: nn.Module | None = None,
 ) -> ParityReport:
     """Compare a file of `export_onnx` with the module, swapped to the file's own form of GELU.
 
@@ -53,12 +62,16 @@ def check_parity(
     * for outputs of shape [batch, classes], no row changes its largest logit although the margin between the two best
       of the reference exceeds twice the largest error.
 
+    A file that was exported with ``preprocessing=`` takes raw pixels and is compared with the module behind that
+    preprocessing, in float32 and in float64, on the sample, the data, random pixels and all black and all white ones.
+
     The approximation gap, the file against the module as trained, is reported and never decides.
 
     Args:
         model: The module that was exported.
         path: The file.
-        data: A tensor, a DataLoader or a LightningDataModule (its test data); batches begin with the inputs.
+        data: A tensor, a DataLoader or a LightningDataModule (its test data); batches begin with the inputs. For a
+            file that takes raw pixels: raw pixels, or a data module with ``preprocessing()`` and ``raw_test_inputs()``.
         input_sample: As `export_onnx` takes it; by default ``example_input_array``, else made from the file's input
             shapes.
         tolerance: The largest absolute error.
@@ -66,6 +79,7 @@ def check_parity(
         strict: Whether a failure raises; else read ``report.passed``.
         seed: Of the gaussian inputs.
         registry: Which registry names the module's activations; ``None`` is the default one.
+        preprocessing: The module that a file with preprocessing was exported with; ``None`` takes the data module's.
 
     Returns:
         Every comparison.
@@ -92,15 +106,19 @@ def check_parity(
     predictor, notes = _predictor(path, providers)
     metadata = read_metadata(predictor.metadata, repr(os.fspath(path)))
     model = getattr(model, "_orig_mod", model)
-    call = take_apart(model, _sample(model, input_sample, predictor))
+    preprocessing = preprocessing_of_file(metadata.preprocessing, repr(os.fspath(path)), preprocessing, data)
+    call = _call(model, preprocessing, input_sample, predictor)
+    if preprocessing is not None:
+        data, unread = raw_data_of(data)
+        notes += unread + other_preprocessing(metadata.preprocessing, preprocessing)
     if list(call.names) != predictor.input_names:
         raise ModelInputError(
             f"The file's inputs are {', '.join(predictor.input_names)}, the sample gives {', '.join(call.names)}. Give "
             "the sample that the file was exported with."
         )
-    references = References(model, call, metadata.approximate, registry)
+    references = References(model, call, metadata.approximate, registry, preprocessing)
     notes += references.notes + mismatches(references.float32, metadata, registry)
-    inputs = families(call, data, model, seed)
+    inputs = families(call, data, model, seed, raw=preprocessing is not None)
     rows = [row for family in inputs for row in compare(family, predictor, references, tolerance)]
     notes += _unresolved(rows, tolerance)
     rows += sweeps(references.float32, metadata, tolerance, predictor, registry)
@@ -137,20 +155,32 @@ def _predictor(path: str | os.PathLike[str], providers: Sequence[Provider] | Non
         return predictor, [f"{first} does not run every operator of this file; onnxruntime put the others on the CPU."]
 
 
-def _sample(model: nn.Module, input_sample: Any, predictor: OnnxPredictor) -> Any:
-    """Return the sample: given, the module's own, or normal values in the file's input shapes."""
-    sample = getattr(model, "example_input_array", None) if input_sample is None else input_sample
-    if sample is not None:
-        return sample
+def _call(model: nn.Module, preprocessing: nn.Module | None, input_sample: Any, predictor: OnnxPredictor) -> Call:
+    """Return the sample call: of the given sample, of the module's own, or of one made from the file's inputs."""
+    owners = [model] if preprocessing is None else [model, preprocessing]
+    if input_sample is None and all(getattr(owner, "example_input_array", None) is None for owner in owners):
+        input_sample = _made_sample(predictor, raw=preprocessing is not None)
+    if preprocessing is None:
+        return take_apart(model, sample_of(model, input_sample))
+    call = raw_call(model, preprocessing, input_sample)
+    preprocessing_copy(preprocessing, call)  # its own errors, before it is part of a longer computation
+    return call
+
+
+def _made_sample(predictor: OnnxPredictor, *, raw: bool) -> dict[str, Tensor]:
+    """Return normal values, and for the first input of a file that takes them raw pixels, in the file's shapes."""
     generator = torch.Generator().manual_seed(0)
     made = {}
-    for value in predictor.session.get_inputs():
-        shape = [size if isinstance(size, int) else 2 for size in value.shape]
-        if value.type != "tensor(float)":
+    for i, value in enumerate(predictor.session.get_inputs()):
+        shape = torch.Size([size if isinstance(size, int) else 2 for size in value.shape])
+        if raw and i == 0:
+            made[value.name] = random_pixels(shape, generator)
+        elif value.type == "tensor(float)":
+            made[value.name] = torch.randn(shape, generator=generator)
+        else:
             raise ModelInputError(
                 f"Input {value.name!r} is {value.type}: give input_sample=, values cannot be made up for it."
             )
-        made[value.name] = torch.randn(shape, generator=generator)
     return made
 
 

@@ -12,8 +12,8 @@ from lit_gelu.activations import ActivationRegistry
 from lit_gelu.export.comparison import Differences
 from lit_gelu.export.copying import evaluation_copy
 from lit_gelu.export.elementwise import sweep
-from lit_gelu.export.exporter import with_approximation
-from lit_gelu.export.inputs import Call, named_outputs
+from lit_gelu.export.exporter import approximate_
+from lit_gelu.export.inputs import Call, FlatModule, named_outputs
 from lit_gelu.export.lowering_table import LOWERINGS, Lowering
 from lit_gelu.export.markers import BoundActivation, bind
 from lit_gelu.export.metadata import FileMetadata, SiteRecord
@@ -39,21 +39,39 @@ class References:
         call: The sample call.
         approximate: The file's form of GELU.
         registry: Which registry names the activations.
+        preprocessing: What the file does to its first input before it is the module's; ``None`` for nothing.
     """
 
-    def __init__(self, model: nn.Module, call: Call, approximate: str, registry: ActivationRegistry) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        call: Call,
+        approximate: str,
+        registry: ActivationRegistry,
+        preprocessing: nn.Module | None = None,
+    ) -> None:
         self._call = call
-        self._trained = None if approximate == "as_trained" else evaluation_copy(model)
-        self.float32 = with_approximation(evaluation_copy(model), approximate, registry)
-        self._float64: nn.Module | None = with_approximation(
-            evaluation_copy(model, torch.float64), approximate, registry
+        self._preprocessing = (
+            {}
+            if preprocessing is None
+            else {dtype: evaluation_copy(preprocessing, dtype) for dtype in (torch.float32, torch.float64)}
         )
+        self._trained = None if approximate == "as_trained" else evaluation_copy(model)
+        self.float32 = self._copy(model, approximate, registry, torch.float32)
+        self._float64: nn.Module | None = None
         self.notes: list[str] = []
         try:
+            self._float64 = self._copy(model, approximate, registry, torch.float64)
             self._run(self._float64, call.tensors, torch.float64)
         except Exception as error:  # noqa: BLE001 - forward is the user's: whatever it raises is reported
             self._float64 = None
             self.notes.append(f"no float64 reference: forward fails in float64 ({error}).")
+
+    def _copy(self, model: nn.Module, approximate: str, registry: ActivationRegistry, dtype: torch.dtype) -> nn.Module:
+        """Return a copy with the file's form of GELU."""
+        flat = FlatModule(evaluation_copy(model, dtype), self._call, self._preprocessing.get(dtype))
+        approximate_(flat, approximate, registry, dtype)
+        return flat.model
 
     @torch.no_grad()
     def outputs(self, batch: tuple[Tensor, ...]) -> _Outputs:
@@ -73,8 +91,11 @@ class References:
 
     @torch.no_grad()
     def _run(self, module: nn.Module, batch: tuple[Tensor, ...], dtype: torch.dtype) -> list[np.ndarray]:
-        """Run one module on one batch."""
-        args, kwargs = self._call.arguments([t.to(dtype) if t.is_floating_point() else t for t in batch])
+        """Run one module on one batch, in one dtype from the preprocessing on."""
+        tensors = list(batch)
+        if self._preprocessing:
+            tensors[0] = self._preprocessing[dtype](tensors[0])
+        args, kwargs = self._call.arguments([t.to(dtype) if t.is_floating_point() else t for t in tensors])
         return [tensor.numpy() for _, tensor in named_outputs(module(*args, **kwargs))]
 
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from lit_gelu.export.errors import ModelInputError
 from lit_gelu.export.inputs import Call, plain_tensor
+from lit_gelu.export.preprocessing import RAW_DTYPE, is_data_module, random_pixels
 
 GAUSSIAN_ROWS = 32
 EXTREME_ROWS = 8
@@ -45,17 +46,19 @@ _EXTREMES: Mapping[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def families(call: Call, data: Any, model: nn.Module, seed: int) -> Iterator[Family]:
+def families(call: Call, data: Any, model: nn.Module, seed: int, *, raw: bool = False) -> Iterator[Family]:
     """Yield the inputs to compare on.
 
     Integer inputs (token indices, masks) keep the sample's values; without a floating-point input there are no
-    gaussian and no extreme families.
+    gaussian and no extreme families. Raw pixels are random ones in the place of gaussian values, and all black and all
+    white.
 
     Args:
         call: The sample.
         data: The caller's data: see `data_batches`; ``None`` for none.
         model: Says which of a data batch's parts are inputs.
-        seed: Of the gaussian inputs; the global random state is left alone.
+        seed: Of the random inputs; the global random state is left alone.
+        raw: Whether the first tensor is raw pixels, from 0 to 255.
 
     Yields:
         The families.
@@ -65,24 +68,33 @@ def families(call: Call, data: Any, model: nn.Module, seed: int) -> Iterator[Fam
         yield Family("data", data_batches(data, model, call), gap=True)
     floating = any(tensor.is_floating_point() for tensor in call.tensors)
     generator = torch.Generator().manual_seed(seed)
-    rows = _gaussian(call, GAUSSIAN_ROWS, generator) if floating else call.resized(GAUSSIAN_ROWS)
-    name = "gaussian" if floating else "sample"
+    rows = _random(call, GAUSSIAN_ROWS, generator, raw=raw) if floating or raw else call.resized(GAUSSIAN_ROWS)
+    name = "random pixels" if raw else "gaussian" if floating else "sample"
     yield Family(f"{name}, batch {GAUSSIAN_ROWS}", [rows], gap=True)
     for size in (1, 2):
-        part = tuple(t[:size] if batched else t for t, batched in zip(rows, call.batched, strict=True))
-        yield Family(f"{name}, batch {size}", [part])
+        yield Family(f"{name}, batch {size}", [_first_rows(rows, call, size)])
+    if raw:
+        for name, value in (("black", 0), ("white", 255)):
+            pixels, *others = _first_rows(rows, call, 2)
+            yield Family(name, [(torch.full_like(pixels, value), *others)])
     if floating:
         for name, change in _EXTREMES.items():
-            batch = _gaussian(call, EXTREME_ROWS, generator)
+            batch = _random(call, EXTREME_ROWS, generator, raw=raw)
             yield Family(name, [tuple(change(t) if t.is_floating_point() else t for t in batch)], extreme=True)
 
 
-def _gaussian(call: Call, rows: int, generator: torch.Generator) -> Batch:
-    """Return standard normal values in the shape of the sample's floating-point tensors."""
-    return tuple(
+def _random(call: Call, rows: int, generator: torch.Generator, *, raw: bool) -> Batch:
+    """Return random pixels, and standard normal values in the shape of the sample's floating-point tensors."""
+    first, *others = (
         torch.randn(t.shape, generator=generator, dtype=torch.float32).to(t.dtype) if t.is_floating_point() else t
         for t in call.resized(rows)
     )
+    return (random_pixels(first.shape, generator) if raw else first, *others)
+
+
+def _first_rows(batch: Batch, call: Call, size: int) -> Batch:
+    """Return the first rows of a batch; tensors without a batch dimension are unchanged."""
+    return tuple(t[:size] if batched else t for t, batched in zip(batch, call.batched, strict=True))
 
 
 def data_batches(data: Any, model: nn.Module, call: Call) -> Iterator[Batch]:
@@ -127,7 +139,7 @@ def list_or_loader(data: Any) -> Iterable[Any]:
     """
     if isinstance(data, (Tensor, Mapping, tuple)):
         return [data]
-    if hasattr(data, "test_dataloader"):
+    if is_data_module(data):
         return _loader_of(data)
     if isinstance(data, Iterable):
         return data
@@ -165,8 +177,9 @@ def _inputs_of(batch: Any, model: nn.Module, call: Call) -> Batch:
         )
     for name, tensor, sample in zip(call.names, tensors, call.tensors, strict=True):
         if tensor.ndim != sample.ndim or tensor.dtype != sample.dtype:
+            hint = " The file takes raw pixels: give them as they are before the preprocessing."
             raise ModelInputError(
                 f"A batch of the data has {name!r} as {tensor.dtype} of shape {tuple(tensor.shape)}, the sample is "
-                f"{sample.dtype} of shape {tuple(sample.shape)}."
+                f"{sample.dtype} of shape {tuple(sample.shape)}.{hint if sample.dtype == RAW_DTYPE else ''}"
             )
     return tuple(tensors)

@@ -135,6 +135,8 @@ def _checked_provider(provider: Provider) -> str:
 class OnnxPredictor:
     """Runs an exported file on numpy arrays or torch tensors. Can be called from several threads.
 
+    A file that was exported with ``preprocessing=`` takes raw pixels, ``uint8``.
+
     Args:
         path: The file.
         providers: As ``onnxruntime.InferenceSession`` takes them; by default CUDA where it works, else the CPU.
@@ -232,9 +234,9 @@ class OnnxPredictor:
         array = value.detach().cpu().numpy() if isinstance(value, Tensor) else value
         dtype = _DTYPES.get(expected.type)
         if dtype is not None and array.dtype != dtype:
-            raise ModelInputError(
-                f"Input {name!r} is {array.dtype}, the file takes {np.dtype(dtype).name}. Convert it first."
-            )
+            raw = self.metadata.get("lit_gelu.preprocessing") and dtype == np.uint8
+            remedy = "Its preprocessing is a part of it: give raw pixels" if raw else "Convert it first"
+            raise ModelInputError(f"Input {name!r} is {array.dtype}, the file takes {np.dtype(dtype).name}. {remedy}.")
         fixed = [size if isinstance(size, int) else None for size in expected.shape]
         if len(fixed) != array.ndim or any(f is not None and f != n for f, n in zip(fixed, array.shape, strict=True)):
             shape = ", ".join(str(size) for size in expected.shape)

@@ -45,7 +45,9 @@ def trace(flat: FlatModule, trial: Trial, opset: int) -> ir.Model:
     _name_batch(model, flat)
     _require_dynamic(model, flat, trial)
     for name in [name for name in model.graph.initializers if name.startswith(f"{SCOPE}.")]:
-        model.graph.initializers[name].name = name.removeprefix(f"{SCOPE}.")
+        plain = name.removeprefix(f"{SCOPE}.")
+        if plain not in model.graph.initializers:  # a module may have a child called as the preprocessing is here
+            model.graph.initializers[name].name = plain
     return model
 
 

@@ -43,10 +43,9 @@ def trial_run(flat: FlatModule) -> Trial:
     """
     model, call = type(flat.model).__name__, flat.call
     tensors = call.resized(max(2, call.batch_size))
-    args, kwargs = call.arguments(tensors)
     with torch.random.fork_rng(devices=[]):
         try:
-            first, second = named_outputs(flat.model(*args, **kwargs)), named_outputs(flat.model(*args, **kwargs))
+            first, second = named_outputs(flat.run(tensors)), named_outputs(flat.run(tensors))
         except Exception as error:
             shapes = ", ".join(
                 f"{name} {tuple(t.shape)} {t.dtype}" for name, t in zip(call.names, tensors, strict=True)

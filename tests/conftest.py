@@ -1,4 +1,4 @@
-"""What every test shares: one thread, and a reason beside every skip."""
+"""What every test shares: one thread, the environment as it was, and a reason beside every skip."""
 
 import os
 
@@ -7,6 +7,16 @@ import torch
 
 # Small nets are 10 to 40 times slower with two threads that contend for two cores.
 torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def environment_as_it_was():
+    """Undo what a Trainer leaves in the environment: with LOCAL_RANK set, the next one would wait for other ranks."""
+    before = dict(os.environ)
+    yield
+    for name in os.environ.keys() - before.keys():
+        del os.environ[name]
+    os.environ.update(before)
 
 
 def pytest_collection_modifyitems(items):

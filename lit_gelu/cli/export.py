@@ -16,6 +16,8 @@ examples:
   lit-gelu export last.ckpt -o model.onnx --approximate none tanh sigmoid     model-none.onnx, model-tanh.onnx, ...
   lit-gelu export last.ckpt --model my_package.MyModule --check false
   lit-gelu export lit_gelu.tasks.MNISTClassifier -o untrained.onnx
+  lit-gelu export last.ckpt --preprocessing MNISTData                         a file that takes raw pixels, uint8
+  lit-gelu export last.ckpt --preprocessing CIFAR10Data --data_root data      whitening fitted to its training images
 """
 
 
@@ -60,6 +62,13 @@ def build_parser() -> ArgumentParser:
     )
     parser.add_argument("--target", type=str, default="portable", help="the runtime it is for")
     parser.add_argument("--opset", type=int | None, default=None, help="version of the standard operators")
+    parser.add_argument(
+        "--preprocessing",
+        type=str | None,
+        default=None,
+        help="a data module, such as MNISTData, whose preprocessing becomes a part of the file: it takes raw pixels",
+    )
+    parser.add_argument("--data_root", type=str | None, default=None, help="the folder of --preprocessing's data")
     parser.add_argument("--check", type=bool, default=True, help="whether to compare each file with PyTorch")
     return parser
 
@@ -73,11 +82,12 @@ def run(arguments: Namespace) -> int:
     Returns:
         0, or 1 if a file does not compute what the model computes.
     """
-    from lit_gelu.cli.loading import load_model
+    from lit_gelu.cli.loading import load_model, load_preprocessing
     from lit_gelu.export import check_parity, export_onnx
 
     outputs = output_paths(arguments.source, arguments.output, arguments.approximate)
     model = load_model(arguments.source, arguments.model)
+    preprocessing = load_preprocessing(arguments.preprocessing, arguments.data_root)
     console = Console(soft_wrap=True, highlight=False, markup=False)
     passed = True
     for approximate, path in outputs.items():
@@ -88,10 +98,11 @@ def run(arguments: Namespace) -> int:
             lowering=arguments.lowering,
             target=arguments.target,
             opset=arguments.opset,
+            preprocessing=preprocessing,
         )
         console.print(str(report))
         if arguments.check:
-            parity = check_parity(model, path, strict=False)
+            parity = check_parity(model, path, strict=False, preprocessing=preprocessing)
             passed &= parity.passed
             console.print(f"  {parity.summary()}")
     return 0 if passed else 1

@@ -18,6 +18,10 @@ from lit_gelu.data import DigitsData
 from lit_gelu.errors import LitGeluError
 from lit_gelu.tasks import MNISTClassifier
 
+DEFAULTS = (
+    f"--model=lit_gelu.tasks.{MNISTClassifier.__name__}",
+    f"--data=lit_gelu.data.{DigitsData.__name__}",
+)
 TRAINER = {"max_epochs": 20, "log_every_n_steps": 10, "default_root_dir": "runs"}
 
 EXAMPLES = {
@@ -81,11 +85,15 @@ class NewFolderConfig(SaveConfigCallback):
 class LitGeluCLI(LightningCLI):
     """LightningCLI whose model and data have defaults, and which can be called from Python with arguments.
 
+    The defaults are arguments before all others. As defaults of the parser they would have arguments of their own
+    (``keep``, ``batch_size``), and jsonargparse hands those on to another class that takes some of the same name.
+
     Args:
         args: The arguments, sub-command first.
     """
 
     def __init__(self, args: list[str]) -> None:
+        subcommand, *given = args
         super().__init__(
             save_config_callback=NewFolderConfig,
             trainer_defaults=dict(TRAINER),
@@ -95,19 +103,8 @@ class LitGeluCLI(LightningCLI):
                 "formatter_class": ExamplesHelpFormatter,  # the sub-commands' parsers take it over
                 **{name: {"epilog": text} for name, text in EXAMPLES.items()},
             },
-            args=args,
+            args=[subcommand, *DEFAULTS, *given],
         )
-
-    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """Set the default model and data.
-
-        Args:
-            parser: The parser of a sub-command.
-        """
-        parser.set_defaults({
-            "model": {"class_path": f"lit_gelu.tasks.{MNISTClassifier.__name__}"},
-            "data": {"class_path": f"lit_gelu.data.{DigitsData.__name__}"},
-        })
 
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
         """Parse the arguments; Lightning's own method warns wherever ``sys.argv`` is not empty.

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch import LightningDataModule, LightningModule
+from torch import nn
 
 from lit_gelu.errors import LitGeluError
 
@@ -96,6 +97,35 @@ def load_data(name: str, root: str | None = None) -> LightningDataModule:
     except TypeError as error:
         raise LoadingError(f"{name} cannot be built: {error}.") from error
     return data
+
+
+def load_preprocessing(name: str | None, root: str | None = None) -> nn.Module | None:
+    """Return the preprocessing of a data module, with what it learns of its training data.
+
+    Args:
+        name: As `load_data` takes it; ``None`` for none.
+        root: As `load_data` takes it.
+
+    Returns:
+        A module from raw pixels to what a model takes; ``None`` for none.
+
+    Raises:
+        LoadingError: If the data module has no preprocessing.
+    """
+    if name is None:
+        if root is not None:
+            raise LoadingError(f"--data_root {root!r} is the folder of --preprocessing's data; give that too.")
+        return None
+    data: Any = load_data(name, root)
+    if not callable(getattr(data, "preprocessing", None)):
+        package = vars(importlib.import_module("lit_gelu.data")).items()
+        having = sorted(n for n, value in package if hasattr(value, "preprocessing") and not inspect.isabstract(value))
+        raise LoadingError(
+            f"{name} has no method preprocessing() that makes inputs of raw pixels. Those of lit_gelu.data that have "
+            f"one: {', '.join(having)}."
+        )
+    preprocessing: nn.Module = data.preprocessing()
+    return preprocessing
 
 
 def import_class(path: str, base: type, package: str) -> Any:

@@ -26,6 +26,7 @@ COMMANDS = {
     "export": "write a checkpoint's model to an ONNX file",
     "parity": "prove that an ONNX file computes what the PyTorch model computes",
     "activations": "list the registered activations, describe, compare or plot them",
+    "paper": "run the GELU paper's experiments, and draw its tables and figures",
     "demo": "train, swap, measure curvature, export and check parity in one go",
 }
 EXAMPLES = """\

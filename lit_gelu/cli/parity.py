@@ -13,6 +13,7 @@ examples:
   lit-gelu parity model.onnx --ckpt last.ckpt
   lit-gelu parity model.onnx --ckpt last.ckpt --data DigitsData --json parity.json
   lit-gelu parity model.onnx --ckpt last.ckpt --data MNISTData --data_root data
+  lit-gelu parity raw.onnx --ckpt last.ckpt --data MNISTData     its preprocessing too, if the file takes raw pixels
   lit-gelu parity model.onnx --ckpt last.ckpt --model my_package.MyModule --providers CPUExecutionProvider
 """
 

@@ -1,12 +1,20 @@
 """Data sets as `LightningDataModule`s, one file per data set."""
 
+from lit_gelu.data.cifar import CIFARData
+from lit_gelu.data.cifar10 import CIFAR10Data
+from lit_gelu.data.cifar100 import CIFAR100Data
 from lit_gelu.data.digits import DigitsData
-from lit_gelu.data.errors import CorruptDataError, DataArgumentError, DataError, DataNotFoundError
+from lit_gelu.data.errors import CorruptDataError, DataArgumentError, DataError, DataNotFoundError, MissingExtraError
 from lit_gelu.data.in_memory import InMemoryDataModule, InMemoryImages, InMemorySamples
 from lit_gelu.data.mnist import MNISTData
+from lit_gelu.data.resumable_loader import ResumableDataLoader
+from lit_gelu.data.timit import TIMITData
 from lit_gelu.data.tweets import TweetData
 
 __all__ = [
+    "CIFAR10Data",
+    "CIFAR100Data",
+    "CIFARData",
     "CorruptDataError",
     "DataArgumentError",
     "DataError",
@@ -16,5 +24,8 @@ __all__ = [
     "InMemoryImages",
     "InMemorySamples",
     "MNISTData",
+    "MissingExtraError",
+    "ResumableDataLoader",
+    "TIMITData",
     "TweetData",
 ]

@@ -2,7 +2,7 @@
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from lit_gelu.data.in_memory import InMemoryDataModule, InMemoryImages
@@ -55,6 +55,49 @@ class DigitsData(InMemoryDataModule):
         """
         return _split()[2]
 
+    def preprocessing(self) -> nn.Module:
+        """Return the module that turns grey levels into what the model takes.
+
+        Returns:
+            A module from grey levels 0 to 16, ``[batch, 1, 8, 8]``, ``torch.uint8``, to images
+            ``[batch, 1, 28, 28]``, float32.
+        """
+        return EnlargedDigits()
+
+    def raw_test_inputs(self) -> Tensor:
+        """Return the test images as they are before the preprocessing.
+
+        Returns:
+            Grey levels, ``[360, 1, 8, 8]``, ``torch.uint8``.
+        """
+        levels, _, rows = _digits()
+        return levels[rows[2]].unsqueeze(1)
+
+
+class EnlargedDigits(nn.Module):
+    """`enlarge` as a module, to stand in front of a net: grey levels 0 to 16 as bytes, 8x8, to 28x28 in [0, 1].
+
+    Example:
+        >>> images = EnlargedDigits()(torch.full((2, 1, 8, 8), 12, dtype=torch.uint8))
+        >>> images.shape, images.round(decimals=4).unique()
+        (torch.Size([2, 1, 28, 28]), tensor([0.7500]))
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.example_input_array = torch.arange(128, dtype=torch.uint8).reshape(2, 1, 8, 8) % 17
+
+    def forward(self, levels: Tensor) -> Tensor:
+        """Return the images.
+
+        Args:
+            levels: Shape ``[batch, 1, 8, 8]``, ``torch.uint8``.
+
+        Returns:
+            Shape ``[batch, 1, 28, 28]``, ``torch.float32``.
+        """
+        return enlarge(levels.squeeze(1).to(torch.float32))
+
 
 def enlarge(images: Tensor) -> Tensor:
     """Turn 8x8 grey levels into 28x28 pixels in [0, 1], bilinearly (corners not aligned, as in image libraries).
@@ -74,17 +117,23 @@ def enlarge(images: Tensor) -> Tensor:
 
 def _split() -> tuple[InMemoryImages, InMemoryImages, InMemoryImages]:
     """Return the training, validation and test sets."""
+    levels, labels, parts = _digits()
+    images = enlarge(levels.to(torch.float32))
+    train_set, val_set, test_set = (InMemoryImages(images[rows], labels[rows]) for rows in parts)
+    return train_set, val_set, test_set
+
+
+def _digits() -> tuple[Tensor, Tensor, tuple[Tensor, Tensor, Tensor]]:
+    """Return all grey levels ``[1797, 8, 8]``, labels, and the rows of the three sets."""
     # sklearn takes a second to import, and the other data sets do without it.
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
 
     digits = load_digits()
-    images = enlarge(torch.from_numpy(digits.images.astype(np.float32)))
+    levels = torch.from_numpy(digits.images.astype(np.uint8))  # whole numbers in the file, as float64
     labels = torch.from_numpy(digits.target.astype(np.int64))
     rest, test = train_test_split(
         np.arange(len(labels)), test_size=TEST_SAMPLES, stratify=digits.target, random_state=0
     )
     train, val = train_test_split(rest, test_size=VALIDATION_SAMPLES, stratify=digits.target[rest], random_state=0)
-    parts = (torch.from_numpy(rows) for rows in (train, val, test))
-    train_set, val_set, test_set = (InMemoryImages(images[rows], labels[rows]) for rows in parts)
-    return train_set, val_set, test_set
+    return levels, labels, (torch.from_numpy(train), torch.from_numpy(val), torch.from_numpy(test))

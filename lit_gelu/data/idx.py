@@ -1,6 +1,7 @@
 """Reading idx files, the format of MNIST: a header (magic number, sizes), then the values."""
 
 import gzip
+import hashlib
 import math
 import zlib
 from pathlib import Path
@@ -30,7 +31,7 @@ def find_idx(path: Path) -> Path | None:
     return next((file for file in (path, packed) if file.is_file()), None)
 
 
-def read_idx(path: Path, shape: tuple[int, ...]) -> Tensor:
+def read_idx(path: Path, shape: tuple[int, ...], sha256: str | None = None) -> Tensor:
     """Read an idx file of unsigned bytes; a packed file is read without writing anything.
 
     The header is ``0, 0, 8, number of dimensions`` as bytes, then each size as a big-endian unsigned 32-bit integer
@@ -39,13 +40,14 @@ def read_idx(path: Path, shape: tuple[int, ...]) -> Tensor:
     Args:
         path: Path of the unpacked file; ``path`` with ``.gz`` added is read where there is no unpacked one.
         shape: The shape that the file must have.
+        sha256: The digest that the unpacked file must have, in hexadecimal digits; ``None`` checks none.
 
     Returns:
         The values, ``torch.uint8``, of shape ``shape``.
 
     Raises:
         DataNotFoundError: If neither file is there.
-        CorruptDataError: If the file is truncated, damaged, or holds something else.
+        CorruptDataError: If the file is truncated, damaged, holds something else, or has another digest.
 
     Example:
         >>> import tempfile
@@ -69,6 +71,12 @@ def read_idx(path: Path, shape: tuple[int, ...]) -> Tensor:
         raise CorruptDataError(
             f"{str(file)!r} is {'truncated' if len(content) < expected else 'too long'}: it holds {len(content)} bytes"
             f"{' unpacked' if file.suffix == '.gz' else ''}, expected {expected}. {_remedy(file)}"
+        )
+    digest = None if sha256 is None else hashlib.sha256(content).hexdigest()
+    if digest != sha256:
+        raise CorruptDataError(
+            f"{str(file)!r} has the right form, but not the right content: its SHA-256 digest is {digest}, expected "
+            f"{sha256}. {_remedy(file)} If it is another data set of this form, give checksum=False."
         )
     # A bytearray is writable, which torch asks of a buffer that it shares.
     return torch.frombuffer(bytearray(content[len(header) :]), dtype=torch.uint8).reshape(shape)

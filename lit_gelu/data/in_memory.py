@@ -11,7 +11,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 from lit_gelu.data.errors import DataArgumentError, DataError
+from lit_gelu.data.resumable_loader import ResumableDataLoader
 
+RESIDENT_SHARE = 0.25  # of a GPU's free memory: the net, its gradients and its activations need the rest
 Batch = tuple[Tensor, Tensor]
 Loader = DataLoader[tuple[Tensor, ...]]
 
@@ -54,8 +56,21 @@ class InMemorySamples(TensorDataset):
         Returns:
             Inputs ``[len(indices), ...]`` and labels ``[len(indices)]``.
         """
-        rows = torch.as_tensor(indices, dtype=torch.int64)
+        rows = torch.as_tensor(indices, dtype=torch.int64, device=self.inputs.device)
         return self.inputs[rows], self.labels[rows]
+
+    @property
+    def nbytes(self) -> int:
+        """Size of all tensors, bytes."""
+        return sum(tensor.nbytes for tensor in self.tensors)
+
+    def move_to(self, device: torch.device) -> None:
+        """Move all tensors, so that batches are taken out of them there.
+
+        Args:
+            device: Where to.
+        """
+        self.tensors = tuple(tensor.to(device) for tensor in self.tensors)
 
 
 class InMemoryImages(InMemorySamples):
@@ -97,8 +112,13 @@ class InMemoryDataModule(LightningDataModule, ABC):
     Training batches are shuffled anew every epoch with torch's default random number generator, and the last, smaller
     one is dropped; evaluation goes through every sample in order. `predict_dataloader` goes through the test set.
 
+    Trained on a CUDA device, a set that takes no more than a quarter of its free memory is moved there whole, once, and
+    batches are cut out of it there; a larger set stays in pinned host memory, from where batches are copied while the
+    device computes.
+
     Args:
-        batch_size: Samples in a batch, for every loader.
+        batch_size: Samples in a batch, for every loader; where ``evaluation_batch_size`` is set to another number, for
+            the training loader.
 
     Raises:
         DataArgumentError: If ``batch_size`` is no positive integer.
@@ -111,6 +131,7 @@ class InMemoryDataModule(LightningDataModule, ABC):
         # Where files lie on one machine is no property of a training run: only the batch size is recorded.
         self.save_hyperparameters({"batch_size": batch_size})
         self.batch_size = batch_size
+        self.evaluation_batch_size = batch_size  # a subclass may set another
         self.train_set: InMemorySamples | None = None
         self.val_set: InMemorySamples | None = None
         self.test_set: InMemorySamples | None = None
@@ -171,12 +192,45 @@ class InMemoryDataModule(LightningDataModule, ABC):
     def _loader(self, samples: InMemorySamples | None, stage: str, *, training: bool = False) -> Loader:
         if samples is None:
             raise DataError(f"{type(self).__name__} has not read its data yet: call setup({stage!r}) first.")
+        device = self._device()
+        resident = fits(samples.nbytes, device)
+        samples.move_to(device if resident else torch.device("cpu"))
         # Lightning advises more workers for every loader without them. Here a batch is one indexing operation on a
         # tensor in memory (MNIST: 0.05 s an epoch), and sending it from another process would take longer.
         warnings.filterwarnings(
             "ignore", message=r"The '\w+_dataloader' does not have many workers", category=PossibleUserWarning
         )
         # A plain DataLoader with PyTorch's own samplers: Lightning can put its distributed sampler in their place.
-        return DataLoader(
-            samples, batch_size=self.batch_size, shuffle=training, drop_last=training, collate_fn=whole_batch
+        kind = ResumableDataLoader if training else DataLoader
+        return kind(
+            samples,
+            batch_size=self.batch_size if training else self.evaluation_batch_size,
+            shuffle=training,
+            drop_last=training,
+            collate_fn=whole_batch,
+            pin_memory=device.type == "cuda" and not resident,
         )
+
+    def _device(self) -> torch.device:
+        """Return the device of the Trainer that asks for a loader; the CPU where there is none."""
+        return torch.device("cpu") if self.trainer is None else self.trainer.strategy.root_device
+
+
+def fits(nbytes: int, device: torch.device) -> bool:
+    """Tell whether a set may live on a device for a whole run.
+
+    Args:
+        nbytes: Its size, bytes.
+        device: The device.
+
+    Returns:
+        True on the CPU, where the set is already; on CUDA, whether it takes at most a quarter of the free memory; False
+        on any other device.
+
+    Example:
+        >>> fits(10**9, torch.device("cpu"))
+        True
+    """
+    if device.type == "cuda":
+        return nbytes <= RESIDENT_SHARE * torch.cuda.mem_get_info(device)[0]
+    return device.type == "cpu"

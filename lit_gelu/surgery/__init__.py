@@ -1,15 +1,21 @@
 """Finds activation sites in any ``nn.Module``; plans, applies and undoes a swap."""
 
+from lit_gelu.surgery.activation_site import ActivationCall, ActivationSite
 from lit_gelu.surgery.channels import infer_channels_
+from lit_gelu.surgery.coverage import CoverageReport, CoveredSite, OutsideActivation, coverage
 from lit_gelu.surgery.errors import NoMatchError, SwapConflictError, SwapError
 from lit_gelu.surgery.report import SkippedSite, SwappedSite, SwapReport
 from lit_gelu.surgery.selectors import Selector, by_activation
-from lit_gelu.surgery.sites import ActivationSite, find_sites
+from lit_gelu.surgery.sites import find_sites
 from lit_gelu.surgery.swap import SwapPlan, plan_swap, swap
 
 __all__ = [
+    "ActivationCall",
     "ActivationSite",
+    "CoverageReport",
+    "CoveredSite",
     "NoMatchError",
+    "OutsideActivation",
     "Selector",
     "SkippedSite",
     "SwapConflictError",
@@ -18,6 +24,7 @@ __all__ = [
     "SwapReport",
     "SwappedSite",
     "by_activation",
+    "coverage",
     "find_sites",
     "infer_channels_",
     "plan_swap",

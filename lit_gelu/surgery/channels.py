@@ -1,7 +1,6 @@
 """How many channels an activation's input has: from the layer before it, or from a pass of a sample."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -9,9 +8,11 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 
-from lit_gelu.activations import ActivationSpec
+from lit_gelu.activations import ActivationRegistry, ActivationSpec
 from lit_gelu.activations.modules.channels import INFER, ChannelModule
+from lit_gelu.surgery.activation_site import ActivationSite
 from lit_gelu.surgery.errors import SwapError
+from lit_gelu.surgery.passes import on_the_side, run
 from lit_gelu.surgery.sites import without_compile_wrapper
 
 _COUNTS: tuple[tuple[type[nn.Module], Callable[[Any], int]], ...] = (
@@ -93,23 +94,37 @@ def channels_before(model: nn.Module, names: list[str]) -> int:
     return counts[names[0]]
 
 
-def with_channels(spec: ActivationSpec, model: nn.Module, names: list[str]) -> ActivationSpec:
+def with_channels(
+    spec: ActivationSpec, model: nn.Module, site: ActivationSite, registry: ActivationRegistry
+) -> ActivationSpec:
     """Return a spec with ``channels="infer"`` replaced by the number, and any other spec as it is.
 
     Args:
         spec: A canonical spec.
         model: The model in which it is to stand.
-        names: Where.
+        site: Where; if a sample was run, the inputs that it showed count, else the layer before.
+        registry: Where the spec's default arguments are looked up.
 
     Returns:
         The spec.
 
     Raises:
-        SwapError: As `channels_before`.
+        SwapError: As `channels_before`, or if the inputs seen do not agree.
     """
     if spec.opaque or spec.arguments.get("channels") != INFER:
         return spec
-    return ActivationSpec.of(spec.name, **{**spec.arguments, "channels": channels_before(model, names)})
+    shapes = [shape for call in site.calls or () for shape in call.inputs]
+    parameters = registry.entry(spec.name).parameters
+    dim = spec.arguments.get("channel_dim", parameters["channel_dim"].default)
+    counts = {shape[dim] for shape in shapes if -len(shape) <= dim < len(shape)}
+    if shapes and len(counts) != 1:
+        given = ", ".join(str(tuple(shape)) for shape in shapes)
+        raise SwapError(
+            f"channels='infer' at {site.name!r}: dimension {dim} of its inputs, {given}, is not one number. Give "
+            "another channel_dim, or leave channels out."
+        )
+    number = counts.pop() if counts else channels_before(model, list(site.names))
+    return ActivationSpec.of(spec.name, **{**spec.arguments, "channels": number})
 
 
 def _nearest(model: nn.Module, name: str) -> int:
@@ -164,14 +179,8 @@ def _infer_by_pass(model: nn.Module, places: dict[ChannelModule, list[str]], inp
 
     handles = [module.register_forward_pre_hook(take, with_kwargs=True) for module in places]
     try:
-        with _evaluation_mode(model), torch.no_grad():
-            match input_sample:
-                case dict():
-                    model(**input_sample)
-                case tuple() | list():
-                    model(*input_sample)
-                case _:
-                    model(input_sample)
+        with on_the_side(model):
+            run(model, input_sample)
     finally:
         for handle in handles:
             handle.remove()
@@ -181,16 +190,3 @@ def _infer_by_pass(model: nn.Module, places: dict[ChannelModule, list[str]], inp
             f"channels='infer' at {', '.join(map(repr, missed))}: the pass of input_sample did not call it. Give the "
             "number, such as channels=64."
         )
-
-
-@contextmanager
-def _evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Turn every module to evaluation mode, and back to the mode that it had."""
-    modes = [(module, module.training) for module in model.modules()]
-    try:
-        for module, _ in modes:
-            module.training = False
-        yield
-    finally:
-        for module, mode in modes:
-            module.training = mode

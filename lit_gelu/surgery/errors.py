@@ -13,3 +13,7 @@ class NoMatchError(SwapError):
 
 class SwapConflictError(SwapError):
     """Two targets that claim one site."""
+
+
+class CheckpointMismatchError(SwapError):
+    """A checkpoint of a model with other activations, or with activations in other places."""

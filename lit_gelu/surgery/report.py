@@ -17,16 +17,33 @@ class SwappedSite:
         old: The spec of what stood there.
         new: The spec of what stands there now.
         aliases: The site's other names.
+        mechanism: How: a module was replaced, an attribute made one, a call rewritten or intercepted, and why.
+        place: Fully qualified name of the new module; for a call, that of a new child of the calling module.
+        calls: How often ``input_sample`` called what stood there; ``None`` if no sample was run.
     """
 
     name: str
     old: ActivationSpec
     new: ActivationSpec
     aliases: tuple[str, ...] = ()
+    mechanism: str = "module"
+    place: str = ""
+    calls: int | None = None
 
     def __str__(self) -> str:
         also = f" (also {', '.join(self.aliases)})" if self.aliases else ""
-        return f"{self.name}{also}: {self.old} -> {self.new}"
+        how = f", {self.mechanism}: {self.place}" if self.place not in {"", self.name} else ""
+        unused = ", which input_sample never called" if self.calls == 0 else ""
+        return f"{self.name}{also}: {self.old} -> {self.new}{how}{unused}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the row as plain data.
+
+        Returns:
+            Its fields; specs as text.
+        """
+        specs = {"old": str(self.old), "new": str(self.new)}
+        return {**vars(self), **specs, "aliases": list(self.aliases)}
 
 
 @dataclass(frozen=True)
@@ -63,10 +80,10 @@ class SwapReport:
     _restore: Callable[[], None] | None = field(default=None, repr=False, compare=False)
 
     def undo(self) -> None:
-        """Put back the very modules that were there before, with their hooks.
+        """Put back the very modules, functions and classes that were there before, with hooks and in their order.
 
         Raises:
-            SwapError: If it was undone already, or a site has been given another module since.
+            SwapError: If it was undone already, or a site has been given something else since.
 
         Example:
             >>> from torch import nn
@@ -86,13 +103,11 @@ class SwapReport:
         """Return the report as plain data for JSON, a logger or a checkpoint.
 
         Returns:
-            ``{"swapped": [{"name", "aliases", "old", "new"}], "skipped": [{"name", "spec", "reason"}]}``.
+            ``{"swapped": [{"name", "aliases", "old", "new", "mechanism", "place", "calls"}],
+            "skipped": [{"name", "spec", "reason"}]}``.
         """
         return {
-            "swapped": [
-                {"name": row.name, "aliases": list(row.aliases), "old": str(row.old), "new": str(row.new)}
-                for row in self.rows
-            ],
+            "swapped": [row.to_dict() for row in self.rows],
             "skipped": [{"name": row.name, "spec": str(row.spec), "reason": row.reason} for row in self.skipped],
         }
 

@@ -1,6 +1,7 @@
 """Which sites a swap is for: by name, by class, or by the activation that stands there now."""
 
 import fnmatch
+import glob
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,8 +12,8 @@ from torch import nn
 from lit_gelu import activations
 from lit_gelu.activations import ActivationRegistry, ActivationSpec
 from lit_gelu.activations.resolution import import_object
+from lit_gelu.surgery.activation_site import ActivationSite
 from lit_gelu.surgery.errors import SwapError
-from lit_gelu.surgery.sites import ActivationSite
 
 
 class Selector:
@@ -36,15 +37,16 @@ class NameSelector(Selector):
     """Selects by a shell-style pattern over fully qualified names; a gate only if the pattern is its name in full.
 
     Args:
-        pattern: Such as ``"encoder.*"``; ``*`` also matches dots.
+        pattern: Such as ``"encoder.*"``; ``*`` also matches dots and what follows a colon.
     """
 
     pattern: str
 
     def matches(self, site: ActivationSite, registry: ActivationRegistry) -> bool:  # noqa: ARG002, D102
+        names = (*site.names, site.call) if site.call else site.names
         if site.role == "gate":
-            return self.pattern in site.names
-        return any(fnmatch.fnmatchcase(name, self.pattern) for name in site.names)
+            return self.pattern in {*names, *(glob.escape(name) for name in names)}
+        return any(fnmatch.fnmatchcase(name, self.pattern) for name in names)
 
     def __str__(self) -> str:
         return repr(self.pattern)
@@ -61,7 +63,7 @@ class ClassSelector(Selector):
     type: type[nn.Module]
 
     def matches(self, site: ActivationSite, registry: ActivationRegistry) -> bool:  # noqa: ARG002, D102
-        return isinstance(site.module, self.type)
+        return site.kind == "module" and isinstance(site.module, self.type)
 
     def __str__(self) -> str:
         return f"class {self.type.__name__}"
@@ -79,13 +81,25 @@ class ActivationSelector(Selector):
     activation: Any
 
     def matches(self, site: ActivationSite, registry: ActivationRegistry) -> bool:  # noqa: D102
+        return self.matches_spec(site.spec, registry)
+
+    def matches_spec(self, spec: ActivationSpec, registry: ActivationRegistry) -> bool:
+        """Say whether an activation is selected.
+
+        Args:
+            spec: Its canonical spec.
+            registry: Where names are looked up.
+
+        Returns:
+            Whether it is.
+        """
         wanted = registry.resolve(self.activation)
-        if wanted.name != site.spec.name or wanted.opaque != site.spec.opaque:
+        if wanted.name != spec.name or wanted.opaque != spec.opaque:
             return False
         if wanted.opaque:
             return True
-        parameters = registry.entry(site.spec.name).parameters
-        present = {name: parameter.default for name, parameter in parameters.items()} | site.spec.arguments
+        parameters = registry.entry(spec.name).parameters
+        present = {name: parameter.default for name, parameter in parameters.items()} | spec.arguments
         required = _given_arguments(self.activation, wanted.name, registry) | wanted.arguments
         return all(present.get(name, inspect.Parameter.empty) == value for name, value in required.items())
 

@@ -1,84 +1,63 @@
-"""Where a model has activations."""
+"""Where a model has activations: modules, functions that modules hold, and, with a sample, calls of functions."""
 
-from dataclasses import dataclass
-from typing import Any, Literal
+import itertools
+from typing import Any
 
 from torch import nn
 
 from lit_gelu import activations
 from lit_gelu.activations import ActivationRegistry, ActivationSpec
 from lit_gelu.activations.modules import FunctionActivation
-from lit_gelu.errors import NotAvailableYetError
+from lit_gelu.surgery.activation_site import ActivationCall, ActivationSite, Kind
 from lit_gelu.surgery.errors import SwapError
-
-Role = Literal["activation", "gate"]
-
-
-@dataclass(frozen=True)
-class ActivationSite:
-    """One activation module in a model.
-
-    Args:
-        name: Its fully qualified name; empty for the model itself.
-        module: The module.
-        spec: Its canonical spec.
-        role: ``"gate"`` for sigmoid, hard sigmoid and tanh, which mostly gate another value; such a site is swapped
-            only if it is named in full, by its class or by its activation.
-        aliases: The module's other fully qualified names, if it stands in several places.
-    """
-
-    name: str
-    module: nn.Module
-    spec: ActivationSpec
-    role: Role
-    aliases: tuple[str, ...] = ()
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """All fully qualified names."""
-        return (self.name, *self.aliases)
+from lit_gelu.surgery.foreign import foreign_spec
+from lit_gelu.surgery.functions import FunctionTable, KnownFunction
+from lit_gelu.surgery.observation import Call, Observation, observe
+from lit_gelu.surgery.rewriting import call_suffixes
 
 
 def find_sites(
     model: nn.Module, input_sample: Any = None, *, registry: ActivationRegistry | None = None
 ) -> list[ActivationSite]:
-    """List the activation modules of a model, in the order of its modules.
+    """List the activations of a model, in the order of its modules.
 
-    A module counts if its class is registered; ``torch.nn.Identity`` does not, because networks use it for much else,
-    nor does a gated unit such as ``torch.nn.GLU``: it halves its input, so no other activation could stand there. A
-    module that stands in several places is listed once, with its other names.
+    *Modules* count if their class is registered, or is one that transformers, timm or CLIP define for an activation
+    that is; ``torch.nn.Identity`` does not, because networks use it for much else, nor does a gated unit such as
+    ``torch.nn.GLU``: it halves its input, so no other activation could stand there. A module that stands in several
+    places is listed once, with its other names. *Attributes* of a module that hold such a function, as
+    ``torch.nn.TransformerEncoderLayer`` does, are listed too.
+
+    *Calls* are found by one pass of ``input_sample`` in evaluation mode, without gradients, after which modes, buffers
+    and random number generators are as before: calls of functions (``F.gelu(x)``, ``torch.relu(x)``) and of tensors'
+    methods (``x.relu()``, ``x.relu_()``), and for every module from where it is called. One expression is one call,
+    however often a loop reaches it. What only training reaches is not seen, nor is what is written out in other
+    operations (``x * (x > 0)``, ``x.clamp(min=0)``).
 
     Args:
         model: Any module; a compiled one is looked into.
-        input_sample: Not available yet: it will find functional calls such as ``F.gelu(x)``.
+        input_sample: A tensor, a tuple of ``forward``'s arguments, or a dict of them by name.
         registry: Says what an activation is; by default `lit_gelu.activations.registry`.
 
     Returns:
         The sites.
 
     Raises:
-        NotAvailableYetError: If ``input_sample`` is given.
-        SwapError: If ``model`` is no module.
+        SwapError: If ``model`` is no module, or ``forward`` fails on the sample.
 
     Example:
         >>> model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2), nn.Sigmoid())
         >>> [(site.name, str(site.spec), site.role) for site in find_sites(model)]
         [('1', 'relu', 'activation'), ('3', 'sigmoid', 'gate')]
+        >>> class MLP(nn.Module):
+        ...     def forward(self, x):
+        ...         return nn.functional.gelu(x, approximate="tanh")
+        >>> import torch
+        >>> [(site.name, str(site.spec)) for site in find_sites(nn.Sequential(MLP()), torch.zeros(1))]
+        [('0:gelu', "gelu(approximate='tanh')")]
     """
-    if input_sample is not None:
-        raise NotAvailableYetError(
-            "not available yet: input_sample. Leave it out; activation modules are found without it."
-        )
     if not isinstance(model, nn.Module):
         raise SwapError(f"find_sites takes a torch.nn.Module, not {type(model).__name__}.")
-    registry = registry or activations.registry
-    names: dict[int, list[str]] = {}
-    modules: dict[int, nn.Module] = {}
-    for name, module in without_compile_wrapper(model).named_modules(remove_duplicate=False):
-        if _is_activation(module, registry):
-            names.setdefault(id(module), []).append(name)
-            modules[id(module)] = module
-    return [_site(module, names[key], registry) for key, module in modules.items()]
+    return Survey(without_compile_wrapper(model), input_sample, registry or activations.registry).sites
 
 
 def without_compile_wrapper(model: nn.Module) -> nn.Module:
@@ -94,16 +73,173 @@ def without_compile_wrapper(model: nn.Module) -> nn.Module:
     return original if isinstance(original, nn.Module) else model
 
 
-def _is_activation(module: nn.Module, registry: ActivationRegistry) -> bool:
+def activation_spec(module: nn.Module, registry: ActivationRegistry) -> ActivationSpec | None:
+    """Return the spec of a module that is an activation site.
+
+    Args:
+        module: Any module.
+        registry: Says what an activation is.
+
+    Returns:
+        The spec, ``None`` if it is no site.
+
+    Example:
+        >>> str(activation_spec(nn.Softmax(dim=-1), activations.registry))
+        'opaque:torch.nn.modules.activation.Softmax(dim=-1)'
+    """
     if type(module) is nn.Identity:
-        return False
+        return None
+    if type(module) is nn.Softmax:
+        dim = () if module.dim is None else (("dim", module.dim),)
+        return ActivationSpec("torch.nn.modules.activation.Softmax", dim, opaque=True)
     entry = registry.entry_of(module)
     if entry is None:
-        return isinstance(module, FunctionActivation)
-    return not entry.facts_for(registry.spec_of(module).arguments).halves
-
-
-def _site(module: nn.Module, names: list[str], registry: ActivationRegistry) -> ActivationSite:
+        return registry.spec_of(module) if isinstance(module, FunctionActivation) else foreign_spec(module, registry)
     spec = registry.spec_of(module)
-    gate = not spec.opaque and registry.entry(spec.name).facts_for(spec.arguments).gate
-    return ActivationSite(names[0], module, spec, "gate" if gate else "activation", tuple(names[1:]))
+    return None if entry.facts_for(spec.arguments).halves else spec
+
+
+class Survey:
+    """All that is known of a model's sites, and of the pass that found them.
+
+    Args:
+        model: The model, without a wrapper.
+        input_sample: As `find_sites`.
+        registry: As `find_sites`.
+
+    Attributes:
+        sites: The sites, in the order of the modules.
+        seen: What the pass saw; ``None`` without a sample.
+        table: Which functions count.
+    """
+
+    def __init__(self, model: nn.Module, input_sample: Any, registry: ActivationRegistry) -> None:
+        self.model = model
+        self.registry = registry
+        self.table = FunctionTable(registry)
+        self._names: dict[int, list[str]] = {}
+        modules: dict[int, nn.Module] = {}
+        for name, module in model.named_modules(remove_duplicate=False):
+            self._names.setdefault(id(module), []).append(name)
+            modules[id(module)] = module
+        specs = {key: activation_spec(module, registry) for key, module in modules.items()}
+        self._specs = {key: spec for key, spec in specs.items() if spec is not None}
+        held = {key: self._held(module) for key, module in modules.items() if key not in self._specs}
+        self._held_functions = {key: found for key, found in held.items() if found}
+        self._swapped_calls = {
+            id(getattr(module, child)): f"{self._names[key][0]}{suffix}"
+            for key, module in modules.items()
+            for child, suffix in call_suffixes(module).items()
+        }
+        self.seen: Observation | None = None
+        if input_sample is not None:
+            known = {key: {name: f for name, (f, _) in found.items()} for key, found in self._held_functions.items()}
+            named = {key: modules[key] for key in self._specs}
+            self.seen = observe(model, input_sample, self.table, named, known)
+        self.sites = [site for module in modules.values() for site in self._sites_of(module)]
+
+    def names_of(self, module: nn.Module) -> list[str]:
+        """Return all fully qualified names of a module.
+
+        Args:
+            module: A module of the model.
+
+        Returns:
+            The names.
+        """
+        return self._names[id(module)]
+
+    def _held(self, module: nn.Module) -> dict[str, tuple[KnownFunction, ActivationSpec]]:
+        """Return the attributes of a module that hold a function which is an activation."""
+        found = {name: self.table.find_held(value) for name, value in vars(module).items()}
+        return {
+            name: (row[0], self.table.spec(row[0], (None,), row[1])) for name, row in found.items() if row is not None
+        }
+
+    def _sites_of(self, module: nn.Module) -> list[ActivationSite]:
+        """Return the site that a module is, or those that it holds or calls."""
+        if id(module) in self._specs:
+            return [self._module_site(module)]
+        return [*self._attribute_sites(module), *self._call_sites(module)]
+
+    def _module_site(self, module: nn.Module) -> ActivationSite:
+        spec, names = self._specs[id(module)], self.names_of(module)
+        seen = None if self.seen is None else list(self.seen.modules.get(id(module), {}).values())
+        calls = None if seen is None else self._numbered(names[0], seen)
+        gate = self.is_gate(spec)
+        return ActivationSite(
+            names[0],
+            module,
+            spec,
+            "gate" if gate else "activation",
+            tuple(names[1:]),
+            "module",
+            calls,
+            self._swapped_calls.get(id(module), ""),
+        )
+
+    def _attribute_sites(self, module: nn.Module) -> list[ActivationSite]:
+        sites = []
+        for attribute, (known, spec) in self._held_functions.get(id(module), {}).items():
+            names = [f"{name}.{attribute}".removeprefix(".") for name in self.names_of(module)]
+            calls = None
+            if self.seen is not None:
+                through = [c for c in self.seen.functions.values() if c.owner is module and c.held == attribute]
+                calls = self._numbered(names[0], through)
+            sites.append(_site(names, module, spec, known.gate, "attribute", calls))
+        return sites
+
+    def _call_sites(self, module: nn.Module) -> list[ActivationSite]:
+        if self.seen is None:
+            return []
+        by_function: dict[str, list[tuple[KnownFunction, Call]]] = {}
+        for seen in self.seen.functions.values():
+            if seen.owner is module and not seen.held and seen.known is not None:
+                by_function.setdefault(seen.known.name, []).append((seen.known, seen))
+        sites = []
+        for function, rows in by_function.items():
+            first = self.names_of(module)[0]
+            numbered = self._numbered(f"{first}:{function}", [seen for _, seen in rows])
+            for (known, seen), call in zip(rows, numbered, strict=True):
+                names = [f"{name}{call.name.removeprefix(first)}" for name in self.names_of(module)]
+                sites.append(_site(names, module, seen.specs[0], known.gate, "call", (call,)))
+        return sites
+
+    def _numbered(self, name: str, calls: list[Call]) -> tuple[ActivationCall, ...]:
+        """Name calls; those that were swapped already keep their numbers."""
+        taken = {other for other in self._swapped_calls.values() if other.startswith(f"{name}#")}
+        free = (other for i in itertools.count() if (other := f"{name}#{i}") not in taken)
+        return tuple(
+            ActivationCall(
+                next(free) if taken or len(calls) > 1 else name,
+                self.names_of(call.owner)[0],
+                call.where,
+                call.count,
+                call,
+            )
+            for call in calls
+        )
+
+    def is_gate(self, spec: ActivationSpec) -> bool:
+        """Say whether an activation usually gates another value.
+
+        Args:
+            spec: Its canonical spec.
+
+        Returns:
+            Whether it does; softmax, which is not registered, among them.
+        """
+        if spec.opaque:
+            return spec.name.lower().endswith("softmax")
+        return self.registry.entry(spec.name).facts_for(spec.arguments).gate
+
+
+def _site(
+    names: list[str],
+    module: nn.Module,
+    spec: ActivationSpec,
+    gate: bool,
+    kind: Kind,
+    calls: tuple[ActivationCall, ...] | None,
+) -> ActivationSite:
+    return ActivationSite(names[0], module, spec, "gate" if gate else "activation", tuple(names[1:]), kind, calls)

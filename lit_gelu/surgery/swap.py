@@ -9,31 +9,16 @@ from torch import nn
 
 from lit_gelu import activations
 from lit_gelu.activations import ActivationRegistry, ActivationSpec
+from lit_gelu.surgery.activation_site import ActivationSite
+from lit_gelu.surgery.aliasing import require_no_aliasing
+from lit_gelu.surgery.changes import make_all, revert_all
 from lit_gelu.surgery.channels import with_channels
-from lit_gelu.surgery.errors import NoMatchError, SwapConflictError, SwapError
+from lit_gelu.surgery.claims import collect_claims
+from lit_gelu.surgery.errors import SwapError
+from lit_gelu.surgery.hooks import share_hooks
+from lit_gelu.surgery.mechanisms import Placement, changes_for, placement, require_no_capture
 from lit_gelu.surgery.report import SkippedSite, SwappedSite, SwapReport
-from lit_gelu.surgery.selectors import Selector, selector_of
-from lit_gelu.surgery.sites import ActivationSite, find_sites, without_compile_wrapper
-
-_HOOKS = (
-    "_backward_hooks",
-    "_backward_pre_hooks",
-    "_forward_hooks",
-    "_forward_hooks_always_called",
-    "_forward_hooks_with_kwargs",
-    "_forward_pre_hooks",
-    "_forward_pre_hooks_with_kwargs",
-    "_is_full_backward_hook",
-)
-
-
-@dataclass(frozen=True)
-class _Replacement:
-    """A site with the module that is to stand there."""
-
-    site: ActivationSite
-    spec: ActivationSpec
-    module: nn.Module
+from lit_gelu.surgery.sites import Survey, without_compile_wrapper
 
 
 @dataclass(frozen=True)
@@ -42,24 +27,33 @@ class SwapPlan:
 
     Args:
         model: The model.
-        replacements: What is to be replaced by what.
+        placements: Which new module is to stand where.
+        rows: What the report of `apply` will say.
         skipped: Selected sites that stay as they are.
     """
 
     model: nn.Module
-    replacements: tuple[_Replacement, ...]
+    placements: tuple[Placement, ...]
+    rows: tuple[SwappedSite, ...]
     skipped: tuple[SkippedSite, ...]
-
-    @property
-    def rows(self) -> tuple[SwappedSite, ...]:
-        """What the report of `apply` will say."""
-        return tuple(SwappedSite(r.site.name, r.site.spec, r.spec, r.site.aliases) for r in self.replacements)
 
     @property
     def new_parameters(self) -> tuple[str, ...]:
         """Fully qualified names of the parameters that the new modules bring."""
         return tuple(
-            f"{r.site.name}.{name}" for r in self.replacements for name, _ in r.module.named_parameters(recurse=True)
+            f"{row.place}.{name}".removeprefix(".")
+            for row in self.placements
+            for name, _ in row.module.named_parameters()
+        )
+
+    @property
+    def removed_parameters(self) -> tuple[str, ...]:
+        """Fully qualified names of the parameters that go with the old modules."""
+        return tuple(
+            f"{row.site.name}.{name}".removeprefix(".")
+            for row in self.placements
+            if row.site.kind == "module"
+            for name, _ in row.site.module.named_parameters()
         )
 
     def apply(self) -> SwapReport:
@@ -68,26 +62,9 @@ class SwapPlan:
         Returns:
             The report; its ``undo`` puts back what was there.
         """
-        done: list[_Replacement] = []
-        try:
-            for replacement in self.replacements:
-                done.append(replacement)
-                _put(self.model, replacement.site, replacement.module)
-        except BaseException:
-            for replacement in done:
-                _put(self.model, replacement.site, replacement.site.module)
-            raise
-        return SwapReport(self.rows, self.skipped, self._restore)
-
-    def _restore(self) -> None:
-        for replacement in self.replacements:
-            if self.model.get_submodule(replacement.site.name) is not replacement.module:
-                raise SwapError(
-                    f"Cannot undo: {replacement.site.name!r} has been given another module since. Undo the later "
-                    "swap first."
-                )
-        for replacement in self.replacements:
-            _put(self.model, replacement.site, replacement.site.module)
+        changes = changes_for(self.model, list(self.placements))
+        make_all(changes)
+        return SwapReport(self.rows, self.skipped, lambda: revert_all(changes))
 
 
 def swap(
@@ -99,16 +76,24 @@ def swap(
 ) -> SwapReport:
     """Give activation sites of a model other activations, in place.
 
-    Nothing is changed unless all of it can be. A replaced module's names, hooks, train/eval flag, device and dtype
-    carry over to the new one; a module that stands in several places is replaced in all of them by one new module.
-    ``channels="infer"`` becomes the number of channels of the nearest layer before the site; see `infer_channels_`.
+    Nothing is changed unless all of it can be. A replaced module's names, hooks, train/eval flag, device, dtype and
+    whether it is trained carry over to the new one; a module that stands in several places is replaced in all of them
+    by one new module, and a model that is itself the activation becomes the new one. Fused paths of torch that would go
+    on with the old activation are told. ``channels="infer"`` becomes the number of channels that the sample shows, or
+    without one that of the nearest layer before the site; see `infer_channels_`.
+
+    With ``input_sample``, calls of functions are sites too; see `find_sites`. Such a call, and one of several calls of
+    a module, becomes the call of a new child of the calling module: its class is exchanged for one in which that
+    expression is written anew. A call that is not written out in the module's own method is intercepted while its
+    ``forward`` runs, if nothing else is called by that name there; what can be neither is refused. With a sample it is
+    also checked that no activation which overwrites its input is relied on to do so.
 
     Args:
         model: Any module.
         targets: From target to spec. A target is a shell-style pattern over fully qualified names,
             ``"class:dotted.path"``, ``"activation:spec"``, a module class, or ``by_activation(spec)``. Patterns leave
             gates alone unless they are the site's name in full.
-        input_sample: Not available yet: it will find functional calls.
+        input_sample: As `find_sites`; without it, sites are modules, and functions that modules hold.
         registry: Where names are looked up; by default `lit_gelu.activations.registry`.
 
     Returns:
@@ -157,90 +142,48 @@ def plan_swap(
     if not isinstance(targets, Mapping) or not targets:
         raise SwapError(f"{targets!r} is no swap. Give a mapping from targets to activations, such as {{'*': 'gelu'}}.")
     registry = registry or activations.registry
-    model = without_compile_wrapper(model)
-    sites = find_sites(model, input_sample, registry=registry)
-    replacements: list[_Replacement] = []
+    survey = Survey(without_compile_wrapper(model), input_sample, registry)
+    placements: list[Placement] = []
+    rows: list[SwappedSite] = []
     skipped: list[SkippedSite] = []
-    for site, wanted in _claims(sites, targets, registry):
+    for site, wanted in collect_claims(survey.sites, targets, registry):
         resolved = registry.resolve(wanted)
         _check(site, resolved, registry)
-        spec = with_channels(resolved, model, list(site.names))
-        wanted = wanted if spec == resolved else spec
+        spec = with_channels(resolved, survey.model, site, registry)
         if spec == site.spec and not spec.opaque:
             skipped.append(SkippedSite(site.name, site.spec, "because it is that already"))
-        else:
-            replacements.append(_Replacement(site, spec, _new_module(model, site, wanted, registry)))
-    return SwapPlan(model, tuple(replacements), tuple(skipped))
+            continue
+        new = _new_module(survey.model, site, wanted if spec == resolved else spec, registry)
+        placements.append(placement(survey, site, new))
+        rows.append(_row(site, spec, placements[-1]))
+    require_no_capture(survey.model, [(row, rows[i].new) for i, row in enumerate(placements)])
+    if input_sample is not None:
+        require_no_aliasing(survey, input_sample, [row.site for row in placements])
+    changes_for(survey.model, placements)  # raises what would come up later
+    return SwapPlan(survey.model, tuple(placements), tuple(rows), tuple(skipped))
 
 
-def _claims(
-    sites: list[ActivationSite], targets: Mapping[Any, Any], registry: ActivationRegistry
-) -> list[tuple[ActivationSite, Any]]:
-    """Collect which site is to become what; every target must match, and no two the same site."""
-    claimed: dict[str, tuple[Selector, ActivationSite, Any]] = {}
-    for target, wanted in targets.items():
-        selector = selector_of(target)
-        matching = [site for site in sites if selector.matches(site, registry)]
-        if not matching:
-            raise NoMatchError(f"No activation site matches {selector}. {describe_sites(sites)}")
-        for site in matching:
-            if site.name in claimed:
-                raise SwapConflictError(
-                    f"{site.name!r} is claimed by {claimed[site.name][0]} and by {selector}. Let only one of them "
-                    "match it."
-                )
-            claimed[site.name] = (selector, site, wanted)
-    return [(site, wanted) for _, site, wanted in claimed.values()]
-
-
-def describe_sites(sites: list[ActivationSite]) -> str:
-    """List sites for an error message.
-
-    Args:
-        sites: The sites.
-
-    Returns:
-        One sentence.
-
-    Example:
-        >>> describe_sites(find_sites(nn.Sequential(nn.ReLU())))
-        "The model's sites: '0' (relu)."
-    """
-    if not sites:
-        return "The model has no activation modules; functional calls such as F.gelu(x) cannot be swapped yet."
-    return f"The model's sites: {', '.join(f'{site.name!r} ({site.spec})' for site in sites)}."
+def _row(site: ActivationSite, spec: ActivationSpec, row: Placement) -> SwappedSite:
+    count = None if site.calls is None else sum(call.count for call in site.calls)
+    return SwappedSite(site.name, site.spec, spec, site.aliases, row.mechanism, row.place, count)
 
 
 def _check(site: ActivationSite, spec: ActivationSpec, registry: ActivationRegistry) -> None:
     """Refuse what cannot stand at an activation's place."""
-    if site.name == "":
-        raise SwapError(
-            "The model is itself the activation, so it cannot be replaced in place. Build the new one with create()."
-        )
     if not spec.opaque and not registry.entry(spec.name).facts_for(spec.arguments).elementwise:
         raise SwapError(f"{spec} is not elementwise, so it cannot stand at {site.name!r}: it would change the shape.")
 
 
 def _new_module(model: nn.Module, site: ActivationSite, wanted: Any, registry: ActivationRegistry) -> nn.Module:
-    """Build the module for a site, with the old one's mode, hooks, device and dtype."""
+    """Build the module for a site, with the old one's mode, hooks, device, dtype and whether it is trained."""
     new = registry.create(wanted)
-    reference = next(itertools.chain(site.module.parameters(), model.parameters()), None)
+    own = list(site.module.parameters()) if site.kind == "module" else []
+    reference = next(itertools.chain(own, site.module.parameters(), model.parameters()), None)
     if reference is not None and reference.is_floating_point():
         new = new.to(device=reference.device, dtype=reference.dtype)
+    if own and not any(parameter.requires_grad for parameter in own):
+        new.requires_grad_(False)
     new.train(site.module.training)
-    for attribute in _HOOKS:
-        # The same dictionaries, so that a handle's remove() works wherever the module stands.
-        setattr(new, attribute, getattr(site.module, attribute))
+    if site.kind == "module":
+        share_hooks(site.module, new)
     return new
-
-
-def _put(model: nn.Module, site: ActivationSite, module: nn.Module) -> None:
-    """Set a module under every name of a site."""
-    for name in site.names:
-        parent_name, _, child = name.rpartition(".")
-        parent = model.get_submodule(parent_name)
-        setattr(parent, child, module)
-        if isinstance(parent, nn.TransformerEncoderLayer) and child == "activation":
-            # Its fused path reads this flag instead of the module: 1 is ReLU, 2 exact GELU, 0 switches the path off.
-            exact_gelu = isinstance(module, nn.GELU) and module.approximate == "none"
-            parent.activation_relu_or_gelu = 1 if isinstance(module, nn.ReLU) else 2 if exact_gelu else 0

@@ -12,7 +12,7 @@ from lit_gelu import activations
 from lit_gelu.activations.errors import OpaqueActivationError
 from lit_gelu.callbacks import ActivationSwap
 from lit_gelu.curvature.sandbox import evaluation_mode
-from lit_gelu.tasks.activation_record import record_activations, restore_activations
+from lit_gelu.surgery.activation_record import record_activations, restore_activations
 from lit_gelu.tasks.noise import adds_noise
 
 Batch = tuple[Tensor, Tensor]
@@ -26,8 +26,9 @@ class ActivationTask(LightningModule, ABC):
     ``metric_names``. Where noise is on in training (dropout, a stochastic activation), the logged ``train_loss`` is
     measured with the noise off, on the same batch and before the update, as the paper's figures are (Hendrycks and
     Gimpel 2016, arXiv 1606.08415, their code): one forward pass more a step, in evaluation mode. The gradient is
-    always that of the noisy loss. On several ranks, ``train_loss`` is that of rank 0's part of the batch (an
-    all-reduce a step would buy little); the other figures are of all ranks together.
+    always that of the noisy loss. A subclass whose figure shows the noisy loss sets
+    ``logs_noise_free_training_loss = False`` and saves that pass. On several ranks, ``train_loss`` is that of rank 0's
+    part of the batch (an all-reduce a step would buy little); the other figures are of all ranks together.
 
     An activation that was never registered trains like any other, but cannot be written in a checkpoint: that is
     refused at the start of `Trainer.fit` if checkpoints are on, and whenever one is saved. Checkpoints name the
@@ -39,6 +40,7 @@ class ActivationTask(LightningModule, ABC):
     """
 
     metric_names: ClassVar[tuple[str, ...]] = ("loss",)
+    logs_noise_free_training_loss: ClassVar[bool] = True
 
     def __init__(self, activation: Any, registry: activations.ActivationRegistry | None) -> None:
         super().__init__()
@@ -77,7 +79,8 @@ class ActivationTask(LightningModule, ABC):
         Returns:
             The loss to descend, a scalar.
         """
-        noise_free = self.noise_free_loss(*batch) if self.is_noisy else None
+        measures_noise_free = self.logs_noise_free_training_loss and self.is_noisy
+        noise_free = self.noise_free_loss(*batch) if measures_noise_free else None
         loss = self.mean_loss(*batch)
         self.log("train_loss", loss.detach() if noise_free is None else noise_free, prog_bar=True)
         return loss

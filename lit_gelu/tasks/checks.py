@@ -1,6 +1,7 @@
 """Arguments and inputs that a task refuses, each with the remedy."""
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +11,7 @@ from lit_gelu.surgery import infer_channels_
 from lit_gelu.tasks.errors import TaskArgumentError, TaskInputError
 
 PIXELS = 28 * 28
+COLOUR_SHAPE = (3, 32, 32)
 _PROBABILITY = "a probability above 0 and at most 1; 1 turns dropout off"
 _INTEGER = "an integer of at least 1"
 
@@ -18,7 +20,8 @@ def check_numbers(**given: float) -> None:
     """Refuse numbers out of their range.
 
     Args:
-        **given: ``learning_rate`` and ``keep`` by their names; any other name is a count.
+        **given: ``learning_rate``, ``keep``, ``noise``, ``momentum``, ``dropout`` and ``weight_decay`` by their names;
+            any other name is a count.
 
     Raises:
         TaskArgumentError: If one is out of its range.
@@ -31,10 +34,34 @@ def check_numbers(**given: float) -> None:
             is_accepted, accepts = 0 < value < math.inf, "a number above 0, such as 1e-3"
         elif name == "keep":
             is_accepted, accepts = 0 < value <= 1, _PROBABILITY
+        elif name == "noise":
+            is_accepted, accepts = 0 <= value < math.inf, "a standard deviation of at least 0; 0 turns noise off"
+        elif name in {"momentum", "dropout"}:
+            is_accepted, accepts = 0 <= value < 1, "a number of at least 0 and below 1"
+        elif name == "weight_decay":
+            is_accepted, accepts = 0 <= value < math.inf, "a number of at least 0, such as 1e-3"
         else:
             is_accepted, accepts = isinstance(value, int) and value >= 1, _INTEGER
         if not is_accepted:
             raise TaskArgumentError(f"{name}={value!r} is not accepted. Give {accepts}.")
+
+
+def check_one_of(accepted: Sequence[str], **given: str) -> None:
+    """Refuse words that are not among those that are known.
+
+    Args:
+        accepted: The words.
+        **given: Arguments by their names.
+
+    Raises:
+        TaskArgumentError: If one is another word.
+
+    Example:
+        >>> check_one_of(("epoch", "step"), decay="epoch")
+    """
+    for name, value in given.items():
+        if value not in accepted:
+            raise TaskArgumentError(f"{name}={value!r} is not accepted. Give one of {', '.join(map(repr, accepted))}.")
 
 
 def check_shape_kept(activation: nn.Module, spec: ActivationSpec, width: int) -> None:
@@ -74,4 +101,22 @@ def check_digit_images(images: Tensor) -> None:
         raise TaskInputError(
             f"Images of dtype {images.dtype} given; accepted: a floating dtype, pixels in [0, 1]. For bytes: "
             "images.float() / 255."
+        )
+
+
+def check_colour_images(images: Tensor) -> None:
+    """Refuse a batch that does not hold 32x32 pixels in three colours a sample in a floating dtype.
+
+    Args:
+        images: Shape ``[batch, 3, 32, 32]``.
+
+    Raises:
+        TaskInputError: If the images have another size, or an integer dtype.
+    """
+    if images.ndim != 4 or images.shape[1:] != COLOUR_SHAPE:
+        raise TaskInputError(f"Images of shape {list(images.shape)} given; accepted: [batch, 3, 32, 32].")
+    if not images.is_floating_point():
+        raise TaskInputError(
+            f"Images of dtype {images.dtype} given; accepted: a floating dtype, as the data module makes it. For "
+            "bytes: data.preprocessing()(images)."
         )

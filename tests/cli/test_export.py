@@ -38,6 +38,17 @@ def test_several_forms_write_a_file_each(checkpoint, tmp_path, capsys):
     assert capsys.readouterr().out.count("parity passed") == 2
 
 
+def test_preprocessing_becomes_a_part_of_the_file(checkpoint, tmp_path, capsys):
+    path = tmp_path / "raw.onnx"
+    assert main(["export", str(checkpoint), "-o", str(path), "--preprocessing", "MNISTData"]) == 0
+    output = capsys.readouterr().out
+    assert "takes raw pixels (uint8): lit_gelu.data.mnist.UnitPixels" in output
+    assert "parity passed" in output
+    model = MNISTClassifier.load_from_checkpoint(checkpoint, map_location="cpu", weights_only=True).eval()
+    pixels = torch.randint(0, 256, (3, 1, 28, 28), dtype=torch.uint8)
+    assert torch.allclose(OnnxPredictor(path)(pixels), model(pixels / 255), atol=1e-5)
+
+
 class Recorded(LightningModule):
     """A module that a checkpoint names as LightningCLI does."""
 
@@ -68,7 +79,7 @@ def test_a_class_is_exported_untrained(tmp_path):
     ("arguments", "message"),
     [
         (["nosuch.ckpt"], "There is no checkpoint 'nosuch.ckpt'"),
-        (["lit_gelu.tasks.Nope"], "one of lit_gelu.tasks: MNISTAutoencoder, MNISTClassifier, TweetTagger"),
+        (["lit_gelu.tasks.Nope"], "MNISTAutoencoder, MNISTClassifier, TIMITFrameClassifier, TweetTagger"),
         (["no/such/file"], "There is no checkpoint"),
         (["lit_gelu.data.DigitsData"], "is no LightningModule class"),
         (["CHECKPOINT", "--model", "no.such.Module"], "no class 'no.such.Module'"),
@@ -77,6 +88,9 @@ def test_a_class_is_exported_untrained(tmp_path):
         (["CHECKPOINT", "--lowering", "fused"], "Accepted: 'auto', 'native', 'primitives', 'contrib'"),
         (["CHECKPOINT", "--target", "tensorrt"], "not available yet: target='tensorrt'"),
         (["CHECKPOINT", "-o", "net.pt"], "must end in .onnx"),
+        (["CHECKPOINT", "--preprocessing", "TweetData"], "TweetData has no method preprocessing()"),
+        (["CHECKPOINT", "--preprocessing", "NoData"], "no class 'NoData'"),
+        (["CHECKPOINT", "--data_root", "data"], "is the folder of --preprocessing's data"),
     ],
 )
 def test_mistakes_are_one_line_and_exit_code_2(checkpoint, arguments, message, capsys):

@@ -35,7 +35,7 @@ def test_unknown_command(name, near, capsys):
     error = capsys.readouterr().err
     assert error.startswith(f"lit-gelu {name}: no such command.")
     assert near in error
-    assert "Commands: fit, validate, test, predict, export, parity, activations, demo." in error
+    assert "Commands: fit, validate, test, predict, export, parity, activations, paper, demo." in error
 
 
 @pytest.mark.parametrize(

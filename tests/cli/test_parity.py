@@ -2,12 +2,13 @@
 
 import json
 
+import numpy as np
 import pytest
 import torch
 from lightning.pytorch import Trainer
 
 from lit_gelu.cli.main import main
-from lit_gelu.export import export_onnx
+from lit_gelu.export import OnnxPredictor, export_onnx
 from lit_gelu.tasks import MNISTClassifier
 
 
@@ -50,6 +51,20 @@ def test_a_good_file_passes_on_the_bundled_digits(files, tmp_path, capsys):
     assert min(row["count"] for row in data) > 100
 
 
+def test_a_file_that_takes_raw_pixels_is_compared_on_the_data_modules_own(files, tmp_path, capsys):
+    path, report = tmp_path / "raw.onnx", tmp_path / "parity.json"
+    assert main(["export", str(files / "last.ckpt"), "-o", str(path), "--preprocessing", "DigitsData"]) == 0
+    assert OnnxPredictor(path)(np.zeros((2, 1, 8, 8), np.uint8)).shape == (2, 10)
+    arguments = [str(path), "--ckpt", str(files / "last.ckpt"), "--json", str(report)]
+    assert main(["parity", *arguments, "--data", "DigitsData"]) == 0
+    plain = json.loads(report.read_text())
+    assert plain["passed"]
+    assert {row["count"] for row in plain["rows"] if row["inputs"] == "data"} == {360}
+    assert main(["parity", *arguments, "--data", "MNISTData", "--data_root", str(tmp_path)]) == 2
+    assert main(["parity", *arguments]) == 2
+    assert "takes raw pixels, lit_gelu.data.digits.EnlargedDigits is a part of it" in capsys.readouterr().err
+
+
 def test_a_breach_is_exit_code_1(files, capsys):
     assert main(["parity", str(files / "net.onnx"), "--ckpt", str(files / "other.ckpt")]) == 1
     assert capsys.readouterr().out.rstrip().endswith("FAILED")
@@ -61,7 +76,7 @@ def test_a_breach_is_exit_code_1(files, capsys):
         (["none.onnx", "--ckpt", "last.ckpt"], "There is no file"),
         (["last.ckpt", "--ckpt", "last.ckpt"], "it is damaged, no ONNX model"),
         (["net.onnx", "--ckpt", "none.ckpt"], "There is no checkpoint"),
-        (["net.onnx", "--ckpt", "last.ckpt", "--data", "DigitData"], "one of lit_gelu.data: DigitsData, "),
+        (["net.onnx", "--ckpt", "last.ckpt", "--data", "DigitData"], "DigitsData, MNISTData, "),
         (["net.onnx", "--ckpt", "last.ckpt", "--providers", "GPU"], "Unknown execution provider 'GPU'"),
     ],
 )

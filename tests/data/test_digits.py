@@ -70,3 +70,10 @@ def test_enlarging_agrees_with_pillow():
 
 def test_hyperparameters_are_recorded():
     assert dict(DigitsData(batch_size=64).hparams) == {"batch_size": 64}
+
+
+def test_raw_grey_levels_and_their_preprocessing_give_the_test_images(data):
+    raw = data.raw_test_inputs()
+    assert (raw.shape, raw.dtype) == ((360, 1, 8, 8), torch.uint8)
+    assert raw.max() == 16
+    assert torch.equal(data.preprocessing()(raw), data.test_set.images)

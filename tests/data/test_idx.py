@@ -1,6 +1,7 @@
 """Reading idx files, against numpy and by damaging them."""
 
 import gzip
+import hashlib
 import struct
 
 import numpy as np
@@ -97,3 +98,13 @@ def test_damaged_packed_file(path, values, damage):
     path.with_name(path.name + ".gz").write_bytes(bytes(packed))
     with pytest.raises(CorruptDataError, match="cannot be unpacked"):
         read_idx(path, (5, 4, 3))
+
+
+def test_the_digest_is_of_the_unpacked_content(path, values):
+    content = idx_bytes(values)
+    digest = hashlib.sha256(content).hexdigest()
+    path.with_name(path.name + ".gz").write_bytes(gzip.compress(content))
+    assert torch.equal(read_idx(path, (5, 4, 3), digest), torch.from_numpy(values))
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(CorruptDataError, match=rf"not the right content: its SHA-256 .*expected {digest}"):
+        read_idx(path, (5, 4, 3), digest)

@@ -8,6 +8,8 @@ from lightning.pytorch import LightningModule, Trainer
 from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
 
 from lit_gelu.data import DataArgumentError, DataError, InMemoryDataModule, InMemoryImages
+from lit_gelu.data.in_memory import fits
+from lit_gelu.data.resumable_loader import ResumableDataLoader
 
 
 def images(first: int, count: int) -> InMemoryImages:
@@ -68,7 +70,7 @@ def test_the_loaders_are_plain_ones_that_lightning_can_give_another_sampler():
     data = Numbers()
     data.setup()
     train, val = data.train_dataloader(), data.val_dataloader()
-    assert type(train) is type(val) is DataLoader
+    assert (type(train), type(val)) == (ResumableDataLoader, DataLoader)
     assert isinstance(train.sampler, RandomSampler)
     assert isinstance(val.sampler, SequentialSampler)
     pickle.loads(pickle.dumps(train))  # worker processes and spawned ranks need it
@@ -139,3 +141,44 @@ def test_two_ranks_share_an_epoch(tmp_path):
         assert [len(labels) for labels in seen] == [12, 12]  # 23 samples padded to 24, three batches of 4 a rank
         assert len(set(seen[0]) | set(seen[1])) == 23
     assert [row[1:] for row in rows[0] if row[0] == "0"] != [row[1:] for row in rows[0] if row[0] == "1"]
+
+
+@pytest.mark.parametrize(("nbytes", "free", "expected"), [(250, 1000, True), (251, 1000, False), (0, 0, True)])
+def test_a_set_lives_on_a_gpu_if_it_takes_a_quarter_of_the_free_memory_at_most(monkeypatch, nbytes, free, expected):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, 10 * free))
+    assert fits(nbytes, torch.device("cuda", 0)) is expected
+
+
+def test_a_set_stays_in_host_memory_for_devices_that_are_not_asked_for_theirs():
+    assert fits(10**15, torch.device("cpu"))
+    assert not fits(1, torch.device("mps"))
+
+
+def test_batches_are_cut_where_the_set_was_moved_to():
+    """The meta device stands in for a GPU: what lies there has no values, so a batch of it shows where it was cut."""
+    samples = images(0, 3)
+    assert samples.nbytes == 3 * (4 + 8)
+    samples.move_to(torch.device("meta"))
+    assert {tensor.device.type for tensor in samples.__getitems__([2, 0])} == {"meta"}
+
+
+@pytest.mark.gpu
+def test_a_set_that_fits_is_on_the_gpu_during_training():
+    data, devices = Numbers(), set()
+
+    class Watch(LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.zeros(1))
+
+        def training_step(self, batch, batch_index):
+            devices.add(data.train_set.inputs.device.type)
+            return (batch[0].mean() * self.weight).sum()
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    trainer = Trainer(accelerator="gpu", devices=1, max_epochs=1, logger=False, enable_checkpointing=False)
+    trainer.fit(Watch(), datamodule=data)
+    assert devices == {"cuda"}
+    assert not data.train_dataloader().pin_memory

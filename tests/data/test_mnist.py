@@ -55,7 +55,7 @@ def replace(root: Path, name: str, with_bytes: bytes) -> None:
 
 
 def test_split_scaling_shapes_and_dtypes(made):
-    data = MNISTData(made)
+    data = MNISTData(made, checksum=False)
     data.prepare_data()
     data.setup()
     parts = (data.train_set, data.val_set, data.test_set)
@@ -71,7 +71,7 @@ def test_split_scaling_shapes_and_dtypes(made):
 
 
 def test_all_images_train_where_none_are_held_out(made):
-    data = MNISTData(made, batch_size=64, validation=0)
+    data = MNISTData(made, batch_size=64, validation=0, checksum=False)
     assert dict(data.hparams) == {"batch_size": 64, "validation": 0}
     data.setup("fit")
     assert torch.equal(data.train_set.labels, torch.arange(60_000) % 10)
@@ -97,7 +97,7 @@ def test_packed_files_are_read_and_nothing_is_written(tmp_path):
     before = sorted(file.name for file in folder.iterdir())
     folder.chmod(0o500)
     try:
-        data = MNISTData(tmp_path, download=True)
+        data = MNISTData(tmp_path, download=True, checksum=False)
         data.prepare_data()
         data.setup("test")
     finally:
@@ -133,13 +133,42 @@ def test_truncated_file(copied):
     data.prepare_data()
     with pytest.raises(CorruptDataError, match=r"train-images-idx3-ubyte' is truncated"):
         data.setup("fit")
+    MNISTData(copied, checksum=False).setup("test")
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_files_of_the_right_form_with_another_content(copied, packed):
+    """Such as Fashion-MNIST's under MNIST's names."""
+    if packed:
+        replace(copied, FILES[2], b"")
+        (copied / "MNIST" / "raw" / FILES[2]).unlink()
+        (copied / "MNIST" / "raw" / f"{FILES[2]}.gz").write_bytes(gzip.compress(content(FILES[2]), compresslevel=1))
+    message = rf"{FILES[2]}(\.gz)?' has the right form, but not the right content: .*Delete {FILES[2]}.*checksum=False"
+    with pytest.raises(CorruptDataError, match=message):
+        MNISTData(copied).setup("test")
+    MNISTData(copied, checksum=False).setup("test")
+
+
+def test_an_empty_folder(tmp_path):
+    for use in (MNISTData.prepare_data, MNISTData.setup, MNISTData.raw_test_inputs):
+        with pytest.raises(DataNotFoundError, match=r"missing: train-images-idx3-ubyte, .*LIT_GELU_DATA"):
+            use(MNISTData(tmp_path))
+
+
+def test_raw_pixels_and_their_preprocessing_give_the_test_images(made):
+    data = MNISTData(made, checksum=False)
     data.setup("test")
+    raw = data.raw_test_inputs()
+    assert raw.dtype == torch.uint8
+    assert torch.equal(data.preprocessing()(raw), data.test_set.images)
+    exact = raw.numpy().astype(np.float64) / 255
+    assert np.array_equal(data.preprocessing()(raw).numpy(), exact.astype(np.float32))
 
 
 def test_label_above_nine(copied):
     replace(copied, FILES[3], content(FILES[3])[:-1] + bytes([10]))
     with pytest.raises(CorruptDataError, match=r"holds the label 10; MNIST's are 0 to 9"):
-        MNISTData(copied).setup("test")
+        MNISTData(copied, checksum=False).setup("test")
 
 
 def test_root_comes_from_the_argument_then_the_environment_then_data(monkeypatch):

@@ -4,6 +4,7 @@ import copy
 import json
 from pathlib import Path
 
+import functional_nets
 import numpy as np
 import onnx
 import pytest
@@ -261,7 +262,7 @@ def test_unknown_values_name_what_is_accepted(tmp_path, option, value, hint):
 
 
 def test_a_model_without_gelu_cannot_be_given_a_form(tmp_path):
-    with pytest.raises(ExportOptionError, match=r"needs a GELU module.*1: relu; 4: relu"):
+    with pytest.raises(ExportOptionError, match=r"needs a GELU, and.*1: relu; 4: relu"):
         export_onnx(gelu_net("relu"), tmp_path / "net.onnx", SAMPLE, approximate="tanh")
 
 
@@ -274,10 +275,33 @@ class CallsFunction(nn.Module):
         return self.block(F.gelu(x))
 
 
-def test_a_function_call_that_keeps_another_form_is_refused(tmp_path):
-    with pytest.raises(ExportOptionError, match="gelu in another form"):
-        export_onnx(CallsFunction(), tmp_path / "net.onnx", SAMPLE, approximate="tanh")
-    export_onnx(CallsFunction(), tmp_path / "net.onnx", SAMPLE, approximate="none")
+class CallsOperator(CallsFunction):
+    def forward(self, x):
+        return self.block(torch.ops.aten.gelu(x))
+
+
+def test_calls_of_functions_take_the_chosen_form(tmp_path):
+    net, path = CallsFunction(), tmp_path / "net.onnx"
+    report = export_onnx(net, path, SAMPLE, approximate="tanh")
+    assert {site.site: site.spec for site in report.sites} == dict.fromkeys(
+        ["block.0", "gelu_call"], "gelu(approximate='tanh')"
+    )
+    x = torch.linspace(-4, 4, 60).reshape(10, 6)
+    expected = F.gelu(F.gelu(x, approximate="tanh"), approximate="tanh")
+    assert np.abs(OnnxPredictor(path)(x.numpy()) - expected.numpy()).max() < 2e-6
+    assert check_parity(net, path, input_sample=SAMPLE).passed
+    assert torch.equal(net(x), F.gelu(F.gelu(x)))
+    assert [name for name, _ in net.named_modules()] == ["", "block", "block.0"]
+
+
+def test_a_gelu_that_cannot_take_the_chosen_form_is_refused(tmp_path):
+    path = tmp_path / "net.onnx"
+    with pytest.raises(ExportOptionError, match="not every GELU of ByTwoHelpers can be given that form"):
+        export_onnx(functional_nets.ByTwoHelpers(), path, torch.zeros(1, 4), approximate="tanh")
+    with pytest.raises(ExportOptionError, match="a GELU that is no site of the module has another form"):
+        export_onnx(CallsOperator(), path, SAMPLE, approximate="tanh")
+    export_onnx(functional_nets.ByTwoHelpers(), path, torch.zeros(1, 4), approximate="none")
+    export_onnx(CallsOperator(), path, SAMPLE, approximate="none")
 
 
 class DataDependent(nn.Module):

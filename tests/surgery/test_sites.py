@@ -6,7 +6,6 @@ from torch import nn
 
 from lit_gelu import activations, surgery
 from lit_gelu.activations import ActivationRegistry
-from lit_gelu.errors import NotAvailableYetError
 
 
 class Block(nn.Module):
@@ -74,11 +73,6 @@ def test_a_compiled_model_is_looked_into():
 
 def test_the_model_itself_may_be_the_site():
     assert [site.name for site in surgery.find_sites(nn.GELU())] == [""]
-
-
-def test_input_sample_is_refused_by_name():
-    with pytest.raises(NotAvailableYetError, match="input_sample"):
-        surgery.find_sites(Shared(), torch.zeros(1))
 
 
 def test_what_is_no_model_is_refused():

@@ -140,7 +140,15 @@ def test_what_is_already_so_is_skipped_and_said():
 def test_the_report_is_plain_data():
     report = surgery.swap(_net(), {"*": "gelu"})
     data = json.loads(json.dumps(report.to_dict()))
-    assert data["swapped"][0] == {"name": "1", "aliases": [], "old": "relu", "new": "gelu"}
+    assert data["swapped"][0] == {
+        "name": "1",
+        "aliases": [],
+        "old": "relu",
+        "new": "gelu",
+        "mechanism": "module",
+        "place": "1",
+        "calls": None,
+    }
     assert data["skipped"][0]["name"] == "5"
 
 
@@ -185,9 +193,31 @@ def test_a_model_without_activation_modules_says_so():
         surgery.swap(nn.Linear(2, 2), {"*": "gelu"})
 
 
-def test_the_model_itself_is_refused():
+def test_the_model_itself_becomes_the_new_activation_and_back():
+    model, x = nn.GELU().eval(), torch.randn(5)
+    seen = []
+    model.register_forward_hook(lambda module, *_: seen.append(type(module).__name__))
+    before, content = model(x), dict(vars(model))
+    report = surgery.swap(model, {"": "prelu"})
+    assert type(model) is nn.PReLU
+    assert list(model.state_dict()) == ["weight"]
+    assert torch.equal(model(x), nn.functional.prelu(x, torch.tensor([0.25])))
+    assert not model.training
+    report.undo()
+    assert type(model) is nn.GELU
+    assert vars(model) == content
+    assert torch.equal(model(x), before)
+    assert seen == ["GELU", "PReLU", "GELU"]
+
+
+def test_a_model_that_cannot_become_another_class_is_refused():
+    class Slotted(nn.GELU):
+        __slots__ = ("extra",)
+
+    registry = ActivationRegistry()
+    registry.register("slotted")(Slotted)
     with pytest.raises(SwapError, match="Build the new one with create"):
-        surgery.swap(nn.GELU(), {"*": "relu"})
+        surgery.swap(nn.GELU(), {"*": "slotted"}, registry=registry)
 
 
 def test_what_changes_the_shape_is_refused():

@@ -8,8 +8,8 @@ from torch import nn
 from lit_gelu import activations, surgery
 from lit_gelu.activations.errors import OpaqueActivationError
 from lit_gelu.callbacks import ActivationSwap
+from lit_gelu.surgery.activation_record import record_activations, restore_activations
 from lit_gelu.tasks import CheckpointMismatchError, MNISTClassifier
-from lit_gelu.tasks.activation_record import record_activations, restore_activations
 
 
 def saved(tmp_path, callbacks=(), **swaps):

@@ -15,6 +15,7 @@ from lit_gelu.activations import ActivationRegistry
 from lit_gelu.callbacks.errors import CallbackArgumentError
 from lit_gelu.callbacks.log_records import Path
 from lit_gelu.callbacks.reduction import maximum_over_ranks, sum_over_ranks
+from lit_gelu.callbacks.swap.record import modules_of
 from lit_gelu.curvature import ActivationRecorder, evaluation_sandbox, jump_sums, relative_jump, statistics_by_site
 from lit_gelu.surgery import SwapPlan, SwapReport
 
@@ -48,6 +49,22 @@ def first_of_batch(batch: Any) -> Any:
     )
 
 
+def require_forward(pl_module: LightningModule) -> None:
+    """Refuse a module that cannot be called, at the start of training and not at the swap.
+
+    Args:
+        pl_module: The module.
+
+    Raises:
+        CallbackArgumentError: If it defines no ``forward``.
+    """
+    if type(pl_module).forward is LightningModule.forward:
+        raise CallbackArgumentError(
+            f"ActivationSwap(curvature=True) calls the model, and {type(pl_module).__name__} has no forward. Define "
+            "forward, or leave curvature out."
+        )
+
+
 def measure_swap(
     trainer: Trainer, pl_module: LightningModule, plan: SwapPlan, inputs: Any, registry: ActivationRegistry | None
 ) -> tuple[SwapReport, dict[Path, float]]:
@@ -68,7 +85,7 @@ def measure_swap(
         (see `lit_gelu.curvature.statistics_from_sums`); ``activation_swap/jump/relative`` = ||new - old|| / ||old|| and
         ``activation_swap/jump/max_absolute`` over all floating-point tensors of the output.
     """
-    names = [row.name for row in plan.rows]
+    names = modules_of(plan)  # a call, or a function that a module holds, has no module before
     sums_before, old = _observe(trainer, pl_module, names, inputs, registry)
     report = plan.apply()
     sums_after, new = _observe(trainer, pl_module, names, inputs, registry)

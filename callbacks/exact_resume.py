@@ -1,0 +1,162 @@
+"""`ExactResume`: a resumed run goes on as the interrupted one would have."""
+
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.utilities import rank_zero_warn
+from torch.utils import _pytree as pytree
+from typing_extensions import override
+
+from lit_gelu.callbacks.errors import UnsupportedRunError
+from lit_gelu.callbacks.packages import refuse_mixed_packages
+from lit_gelu.data.random_states import random_states, set_random_states
+from lit_gelu.data.resumable_loader import ResumableDataLoader
+
+
+class ExactResume(Callback):
+    """Keeps in checkpoints what Lightning does not: random number generators, the place in the shuffled data.
+
+    Together with a `lit_gelu.data.ResumableDataLoader` for training (the data modules of `lit_gelu.data` use it), a run
+    that was killed and resumed from its last checkpoint ends with the very weights of one that was not::
+
+        Trainer(callbacks=[ExactResume(), ModelCheckpoint(save_last=True, every_n_train_steps=100)])
+        trainer.fit(model, data, ckpt_path="last")
+
+    It holds the global generators of Python, NumPy and PyTorch (CPU and the present CUDA device), of every rank its
+    own; they are set at the start of training, after whatever was drawn before. From a checkpoint of an epoch's last
+    batch, the epoch's validation and end follow, which Lightning would leave out.
+
+    It does not hold generators that a model or data set owns. Lightning itself does not save the values of metrics (a
+    `ReduceLROnPlateau` that is stepped right after the resume misses one) nor gradients (a checkpoint from between the
+    batches of one accumulated step; `ModelCheckpoint` saves after it). With ``max_steps`` it resumes a checkpoint of
+    the end of an epoch without validation one batch too far; if other epochs have one, there is a warning. Operations
+    without deterministic algorithm stay what they are (``Trainer(deterministic=True)``).
+
+    Raises:
+        UnsupportedRunError: If the checkpoint was saved with another number of ranks, or of loaders.
+    """
+
+    def __init__(self) -> None:
+        self._trainer: Trainer | None = None
+        self._states: list[dict[str, Any]] | None = None
+
+    @override
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Learn where the loaders are."""
+        refuse_mixed_packages(trainer, pl_module)
+        self._trainer = trainer
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        """Return the states of all ranks; called on all of them."""
+        loaders = [loader.state_dict() for loader in self._loaders()]
+        states: list[Any] = [{"generators": random_states(), "loaders": loaders}]
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            (own,) = states
+            states = [None] * torch.distributed.get_world_size()
+            torch.distributed.all_gather_object(states, own)
+        return {"ranks": states}
+
+    @override
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Keep the states until training starts."""
+        self._states = state_dict["ranks"]
+
+    @override
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Let Lightning see a checkpoint of an epoch's last batch as one from just before the epoch's validation."""
+        if self.state_key in checkpoint.get("callbacks", {}):
+            fit_loop = checkpoint["loops"]["fit_loop"]
+            leave_epoch_unfinished(fit_loop)
+            if trainer.max_steps != -1 and not trainer.enable_validation:
+                leave_epoch_finished(fit_loop)
+
+    @override
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Set the generators, and the loaders, to where the checkpoint found them."""
+        states, self._states = self._states, None
+        if states is None:
+            return
+        if len(states) != trainer.world_size:
+            raise UnsupportedRunError(
+                f"The checkpoint has the random states of {len(states)} ranks, and this run has {trainer.world_size}. "
+                "Use as many, or leave ExactResume out: it cannot be the same run."
+            )
+        state = states[trainer.global_rank]
+        self._set_loaders(trainer, state["loaders"])
+        set_random_states(state["generators"])
+        if trainer.fit_loop.restarted_on_epoch_end and not trainer.fit_loop.epoch_loop._should_check_val_epoch():
+            rank_zero_warn(
+                "Lightning resumes a run with max_steps from the end of an epoch without validation with one batch "
+                "more in that epoch: it will not go on as the interrupted run would have. Use max_epochs, or "
+                "checkpoints from within epochs (every_n_train_steps)."
+            )
+
+    @override
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Go through all data, whatever was loaded: Lightning calls this for new epochs only."""
+        for loader in self._loaders():
+            loader.start_anew()
+
+    def _set_loaders(self, trainer: Trainer, states: list[dict[str, Any]]) -> None:
+        """Let the loaders go on within the epoch."""
+        # Lightning gives a loader its state only if nothing has asked for the loader before; a configure_optimizers
+        # that uses estimated_stepping_batches has.
+        loaders = self._loaders()
+        done = trainer.fit_loop.batch_idx + 1
+        if not trainer.fit_loop.restarted_mid_epoch or done == 0:
+            for loader in loaders:
+                loader.start_anew()
+            return
+        if len(loaders) != len(states):
+            raise UnsupportedRunError(
+                f"The checkpoint is from within an epoch that used {len(states)} ResumableDataLoader, and this run has "
+                f"{len(loaders)}. Use the same training data, or leave ExactResume out."
+            )
+        for loader, state in zip(loaders, states, strict=True):
+            if done < trainer.num_training_batches:
+                loader.load_state_dict(state)
+            else:
+                loader.skip_pass()
+
+    def _loaders(self) -> list[ResumableDataLoader[Any]]:
+        """Return the training loaders, as far as they can be resumed."""
+        loaders = pytree.tree_leaves(self._trainer.train_dataloader if self._trainer is not None else None)
+        return [loader for loader in loaders if isinstance(loader, ResumableDataLoader)]
+
+
+def leave_epoch_unfinished(fit_loop: dict[str, Any]) -> None:
+    """Change a loop's saved state, if it is from the hooks after an epoch's last batch: only that batch is over then.
+
+    Lightning would take the epoch as over. Now it takes the batch as over, and the validation as begun, with no batch
+    done.
+
+    Args:
+        fit_loop: The state of Lightning's fit loop in a checkpoint; changed in place.
+    """
+    epoch, batch = fit_loop["epoch_progress"]["current"], fit_loop["epoch_loop.batch_progress"]
+    after_batch = batch["current"]["ready"] == batch["current"]["processed"] == batch["current"]["completed"] + 1
+    if not (batch["is_last_batch"] and after_batch and epoch["started"] == epoch["processed"] + 1):
+        return
+    for count in ("total", "current"):
+        batch[count]["completed"] += 1
+        validation = fit_loop["epoch_loop.val_loop.batch_progress"][count]
+        validation.update({"ready": 1, "started": 1, "processed": 0, "completed": 0})
+
+
+def leave_epoch_finished(fit_loop: dict[str, Any]) -> None:
+    """Change a loop's saved state, if it is from the hooks at an epoch's end: the epoch is over then.
+
+    With ``max_steps`` and no validation, Lightning would take another batch in that epoch.
+
+    Args:
+        fit_loop: The state of Lightning's fit loop in a checkpoint; changed in place.
+    """
+    epoch, batch = fit_loop["epoch_progress"], fit_loop["epoch_loop.batch_progress"]
+    current = batch["current"]
+    if epoch["current"]["started"] == epoch["current"]["processed"] == epoch["current"]["completed"] + 1:
+        for count in ("total", "current"):
+            epoch[count]["completed"] += 1
+        current.update(dict.fromkeys(current, 0))
+        batch["is_last_batch"] = False

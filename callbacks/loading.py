@@ -1,0 +1,103 @@
+"""`load_from_checkpoint`: a module with the activations that its checkpoint was saved with, without a Trainer."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from lightning.pytorch import LightningModule
+
+from lit_gelu.activations import ActivationRegistry
+from lit_gelu.callbacks.swap.checkpoint import ACTIVATIONS_KEY, Checkpoint
+from lit_gelu.callbacks.swap.run import registry_for
+from lit_gelu.callbacks.trainer_facts import on_device
+from lit_gelu.surgery.activation_record import restore_activations
+from lit_gelu.surgery.errors import CheckpointMismatchError
+
+Module = TypeVar("Module", bound=LightningModule)
+
+
+def load_from_checkpoint(
+    module_class: type[Module],
+    checkpoint_path: str | Path,
+    map_location: Any = None,
+    *,
+    registry: ActivationRegistry | None = None,
+    input_sample: Any = None,
+    **arguments: Any,
+) -> Module:
+    """Load a checkpoint in which activations may have been swapped, of any `LightningModule`.
+
+    ``module_class.load_from_checkpoint`` builds the module as its constructor does; where `ActivationSwap` had replaced
+    activations, the weights then do not fit, or, worse, they fit and the module computes something else. Here the
+    activations that the checkpoint names are put in before the weights are loaded, also halfway through an annealed
+    swap. (The modules of `lit_gelu.tasks` do so by themselves.)
+
+    The class's ``on_load_checkpoint`` is wrapped while this runs: do not load the same class in another thread.
+
+    Args:
+        module_class: The module's class.
+        checkpoint_path: The file.
+        map_location: As ``torch.load``.
+        registry: Where the activations are looked up; ``None`` means the default registry.
+        input_sample: What ``forward`` takes, if calls of functions were swapped; ``None`` means the module's
+            ``example_input_array``.
+        **arguments: What else ``LightningModule.load_from_checkpoint`` takes: ``strict``, ``weights_only``,
+            ``hparams_file``, and arguments of the constructor.
+
+    Returns:
+        The module, on the checkpoint's device or ``map_location``.
+
+    Raises:
+        CheckpointMismatchError: If the checkpoint does not name its activations, or has them in other places.
+    """
+
+    def rebuild(module: LightningModule, checkpoint: Checkpoint) -> None:
+        if ACTIVATIONS_KEY not in checkpoint:
+            raise CheckpointMismatchError(
+                f"{checkpoint_path} does not name its activations: it was saved without ActivationSwap in the Trainer. "
+                f"Load it with {module_class.__name__}.load_from_checkpoint, if nothing was swapped."
+            )
+        sample = on_device(module.example_input_array if input_sample is None else input_sample, module.device)
+        restore_activations(module, checkpoint[ACTIVATIONS_KEY], registry_for(module, [registry]), sample)
+
+    with _before_loading(module_class, rebuild):
+        loaded: Module = module_class.load_from_checkpoint(checkpoint_path, map_location=map_location, **arguments)
+    return loaded
+
+
+@contextmanager
+def _before_loading(module_class: type[LightningModule], rebuild: Any) -> Iterator[None]:
+    """Call a function before ``on_load_checkpoint`` of a class and its subclasses: LightningCLI may build one of them.
+
+    Not a subclass with another hook instead: a class path in the checkpoint must name a subclass of the class given.
+    """
+    done: set[int] = set()
+    wrapped = [module_class, *(cls for cls in _subclasses(module_class) if "on_load_checkpoint" in vars(cls))]
+    originals = [(cls, vars(cls).get("on_load_checkpoint"), cls.on_load_checkpoint) for cls in wrapped]
+
+    def wrapper(original: Any) -> Any:
+        def on_load_checkpoint(self: LightningModule, checkpoint: Checkpoint) -> None:
+            if id(self) not in done:  # a subclass may call its parent's
+                done.add(id(self))
+                rebuild(self, checkpoint)
+            original(self, checkpoint)
+
+        return on_load_checkpoint
+
+    for cls, _, original in originals:
+        cls.on_load_checkpoint = wrapper(original)  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        for cls, own, _ in originals:
+            if own is None:
+                del cls.on_load_checkpoint
+            else:
+                cls.on_load_checkpoint = own  # type: ignore[method-assign]
+
+
+def _subclasses(cls: type[LightningModule]) -> Iterator[type[LightningModule]]:
+    for subclass in cls.__subclasses__():
+        yield subclass
+        yield from _subclasses(subclass)

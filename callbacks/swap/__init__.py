@@ -1,0 +1,1 @@
+"""What `lit_gelu.callbacks.ActivationSwap` is made of."""

@@ -1,0 +1,206 @@
+"""`RestorableSwap`: what of a swap is in a checkpoint, and how it comes out of one."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+from typing_extensions import override
+
+from lit_gelu import activations, surgery
+from lit_gelu.activations import ActivationRegistry
+from lit_gelu.callbacks.announcement import announce_swap
+from lit_gelu.callbacks.errors import CallbackArgumentError
+from lit_gelu.callbacks.swap.checkpoint import SWAPS_KEY, install_hooks
+from lit_gelu.callbacks.swap.record import LiveSwap, SwapRecord, describe_target
+from lit_gelu.callbacks.swap.run import SwapRun
+from lit_gelu.callbacks.swap.schedule import SwapSchedule
+from lit_gelu.callbacks.trainer_facts import callbacks_of, on_device
+from lit_gelu.surgery import SwapPlan, SwapReport
+
+
+class RestorableSwap(Callback):
+    """A swap that can be written down, made again and taken back; a subclass makes it.
+
+    Args:
+        swaps: From target to activation.
+        schedule: When it is made.
+        registry: Where activations are looked up; ``None`` means the default registry.
+        strict_activations: Whether a checkpoint with other activations is refused.
+        input_sample: What finds calls of functions.
+        anneal_steps: Over how many steps it is annealed; 0 for none.
+
+    Attributes:
+        report: What was replaced, once it was.
+        record: That it was made, and when.
+        live: The swap as it stands in the model now.
+        run: What it has in common with the Trainer's other swaps.
+
+    Raises:
+        CallbackArgumentError: If ``swaps`` is no mapping, or empty.
+    """
+
+    def __init__(
+        self,
+        swaps: Mapping[Any, Any],
+        schedule: SwapSchedule,
+        registry: ActivationRegistry | None,
+        *,
+        strict_activations: bool,
+        input_sample: Any,
+        anneal_steps: int,
+    ) -> None:
+        if not isinstance(swaps, Mapping) or not swaps:
+            raise CallbackArgumentError(
+                f"swaps={swaps!r} is no swap. Give a mapping from targets to activations, such as {{'*': 'gelu'}}."
+            )
+        self.schedule = schedule
+        self.registry = registry
+        self.strict_activations = strict_activations
+        self.input_sample = input_sample
+        known = activations.registry if registry is None else registry
+        self.swaps = {target: known.resolve(wanted).for_checkpoint() for target, wanted in swaps.items()}
+        self.anneal_steps = anneal_steps
+        described = {describe_target(target, registry): spec for target, spec in self.swaps.items()}
+        annealed = {"anneal_steps": anneal_steps} if anneal_steps else {}
+        self._key = {"swaps": described, **schedule.describe(), **annealed}
+        self.report: SwapReport | None = None
+        self.record: SwapRecord | None = None
+        self.live: LiveSwap | None = None
+        self.run: SwapRun | None = None
+        self._loaded_by_hand = False
+
+    @property
+    def state_key(self) -> str:
+        """What tells the state of this swap from that of others in a checkpoint."""
+        return self._generate_state_key(**self._key)
+
+    @property
+    def applied(self) -> bool:
+        """Whether the swap was made; an annealed one, whether it has begun."""
+        return self.record is not None
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        """Return whether the swap was made, and what was replaced, as plain data."""
+        metric = {"metric": self.schedule.metric.state_dict()} if self.schedule.when is not None else {}
+        record = self.record.to_dict() if self.record is not None else None
+        return {"applied": self.applied, "record": record, **metric}
+
+    @override
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take the state that was saved; the swap itself was made again before the weights were loaded."""
+        if "metric" in state_dict:
+            self.schedule.metric.load_state_dict(state_dict["metric"])
+        record = SwapRecord.from_dict(state_dict["record"]) if state_dict["applied"] else None
+        changed, self.record = record != self.record, record
+        self._loaded_by_hand = changed and self.run is None
+        if changed and self.run is not None:  # a checkpoint without the swaps at its top level
+            self.run.restore([self])
+
+    @override
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Warn if the checkpoint cannot say whether its weights belong to the swapped activations."""
+        if self.applied and SWAPS_KEY not in checkpoint and self.state_key not in checkpoint.get("callbacks", {}):
+            rank_zero_warn(f"The checkpoint says nothing of {self.state_key}, which was made in this model and stays.")
+
+    def connect(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Learn which model is meant; a swap made in another one does not count.
+
+        Args:
+            trainer: The Trainer.
+            pl_module: Its module.
+        """
+        if self.run is not None and self.run.pl_module is not pl_module:
+            self.record = self.live = self.report = None
+        self.run = run_of(trainer, pl_module)
+        self.run.forget_checkpoint()
+        install_hooks(pl_module, find_run)
+
+    def plan(self, pl_module: LightningModule) -> SwapPlan:
+        """Return the swap, checked.
+
+        Args:
+            pl_module: The module.
+
+        Returns:
+            The plan.
+        """
+        return surgery.plan_swap(pl_module, self.swaps, self._sample(pl_module), registry=self.registry)
+
+    def take_back(self) -> None:
+        """Put back what was in the model before the swap."""
+        if self.live is not None:
+            self.live.undo()
+        self.live = self.report = None
+
+    def make_again(self, pl_module: LightningModule) -> None:
+        """Make the recorded swap in a model, if it is not there.
+
+        Args:
+            pl_module: The model.
+        """
+        sample = self._sample(pl_module)
+        self.live = self.record.replay(pl_module, self.registry, sample) if self.record is not None else None
+        self.report = self.live.report if self.live is not None else None
+        self._loaded_by_hand = False
+
+    def tell_restored(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Say what a checkpoint has led to, in a line and to the other callbacks.
+
+        Args:
+            trainer: The Trainer.
+            pl_module: Its module.
+        """
+        if self.record is None:
+            rank_zero_info("ActivationSwap: taken back, since the checkpoint is from before it.")
+        else:
+            rank_zero_info(f"{self.record.line()} (made again from the checkpoint)")
+        announce_swap(trainer, pl_module, self.report)
+
+    def _sample(self, pl_module: LightningModule) -> Any:
+        """Return the input sample, on the module's device."""
+        own = isinstance(self.input_sample, str) and self.input_sample == "example_input_array"
+        return on_device(pl_module.example_input_array if own else self.input_sample, pl_module.device)
+
+
+def run_of(trainer: Trainer, pl_module: LightningModule) -> SwapRun:
+    """Return what the swaps of a Trainer have in common, made by the first that asks.
+
+    Args:
+        trainer: The Trainer.
+        pl_module: Its module.
+
+    Returns:
+        The run.
+    """
+    swaps = swaps_of(trainer)
+    for swap in swaps:
+        if swap.run is not None and swap.run.trainer is trainer and swap.run.pl_module is pl_module:
+            return swap.run
+    return SwapRun(trainer, pl_module, swaps)
+
+
+def find_run(pl_module: LightningModule) -> SwapRun | None:
+    """Return the swaps of the Trainer that a module is in now.
+
+    Args:
+        pl_module: The module.
+
+    Returns:
+        The run; ``None`` if there is no Trainer, or none with swaps.
+    """
+    swaps = swaps_of(pl_module._trainer) if pl_module._trainer is not None else []
+    return swaps[0].run if swaps else None
+
+
+def swaps_of(trainer: Trainer) -> list[RestorableSwap]:
+    """Return the swaps of a Trainer, in its order.
+
+    Args:
+        trainer: The Trainer.
+
+    Returns:
+        The swaps.
+    """
+    return [callback for callback in callbacks_of(trainer) if isinstance(callback, RestorableSwap)]

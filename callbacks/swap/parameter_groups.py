@@ -1,0 +1,268 @@
+"""Parameters that come and go with a swap: in which group of which optimizer, at what learning rate."""
+
+import copy
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import LBFGS, Optimizer
+
+from lit_gelu.callbacks.errors import CallbackArgumentError, UnsupportedRunError
+from lit_gelu.callbacks.swap.schedulers import Scheduler, check_scheduler, resize_scheduler
+from lit_gelu.surgery.errors import CheckpointMismatchError
+
+GroupRecord = dict[str, Any]
+_RATES = ("lr", "initial_lr", "max_lr", "min_lr", "swa_lr")  # those that torch's schedulers keep in a group
+
+
+@dataclass
+class ParameterGroups:
+    """The parameter groups of a run's optimizers, and the schedulers that step through them.
+
+    Args:
+        model: The model whose parameters they hold.
+        optimizers: The optimizers.
+        schedulers: The learning rate schedulers.
+
+    Attributes:
+        likes: For every optimizer and group the group whose options it was given: itself, if it was there at the start.
+    """
+
+    model: nn.Module
+    optimizers: Sequence[Optimizer]
+    schedulers: Sequence[Scheduler]
+    likes: list[list[int]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.likes = [list(range(len(optimizer.param_groups))) for optimizer in self.optimizers]
+
+    def check(self) -> None:
+        """Refuse optimizers and schedulers that cannot take new groups.
+
+        Raises:
+            UnsupportedRunError: If there is none, or one of them cannot be given a group.
+        """
+        if not self._places():
+            raise UnsupportedRunError(
+                "ActivationSwap brings new parameters, and the module has no optimizer that could train them. Return "
+                "one from configure_optimizers."
+            )
+        for optimizer in self.optimizers:
+            if isinstance(optimizer, LBFGS):
+                raise UnsupportedRunError(
+                    "ActivationSwap brings new parameters, and torch.optim.LBFGS keeps its first parameters for ever. "
+                    "Use another optimizer, or lit_gelu.surgery.swap before the Trainer gets the model."
+                )
+        own = {id(parameter) for parameter in self.model.parameters()}
+        if any(id(p) not in own for optimizer in self.optimizers for g in optimizer.param_groups for p in g["params"]):
+            raise UnsupportedRunError(
+                "ActivationSwap brings new parameters, and an optimizer also holds parameters that are not the "
+                "module's: a checkpoint could not name them. Make them the module's."
+            )
+        for scheduler in self.schedulers:
+            check_scheduler(scheduler)
+
+    def add(self, parameters: Iterable[nn.Parameter], learning_rate: float | None, weight_decay: float) -> list[str]:
+        """Put new parameters in groups of their own, beside those of the neighbouring weights.
+
+        A group has the options of the group with the nearest weight (of two dimensions or more) before the parameter,
+        in the order of the module's parameters, else after it; a parameter that an optimizer has already stays there.
+
+        Args:
+            parameters: The new parameters.
+            learning_rate: The base learning rate, as one gives it to the optimizer (to ``OneCycleLR`` as ``max_lr``);
+                where a scheduler has changed the neighbouring group's, this one is changed by the same factor. ``None``
+                means the neighbouring group's.
+            weight_decay: Weight decay.
+
+        Returns:
+            The names of the parameters that were added.
+        """
+        names = {id(parameter): name for name, parameter in self.model.named_parameters()}
+        held = self._places()
+        wanted: dict[tuple[int, int], list[nn.Parameter]] = {}
+        for parameter in parameters:
+            if id(parameter) not in held and parameter.requires_grad:
+                wanted.setdefault(self._neighbour(parameter, held), []).append(parameter)
+        for (number, like), added in wanted.items():
+            self._add_group(number, like, added, names, learning_rate, weight_decay)
+        return [names[id(parameter)] for added in wanted.values() for parameter in added]
+
+    def drop(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Take parameters out of the optimizers, with their state. A group stays, also if it becomes empty.
+
+        Args:
+            parameters: Parameters that the model no longer has.
+        """
+        gone = {id(parameter) for parameter in parameters}
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                _set(group, [p for p in group["params"] if id(p) not in gone])
+            for parameter in [p for p in optimizer.state if id(p) in gone]:
+                del optimizer.state[parameter]
+
+    def record(self) -> list[list[GroupRecord]]:
+        """Return which parameters are in which group, as plain data.
+
+        Returns:
+            For every optimizer and group ``{"names": [...], "like": number of the group whose options it has}``.
+        """
+        names = {id(parameter): name for name, parameter in self.model.named_parameters()}
+        return [
+            [
+                {"names": [names.get(id(parameter), "") for parameter in group["params"]], "like": like}
+                for group, like in zip(optimizer.param_groups, likes, strict=True)
+            ]
+            for optimizer, likes in zip(self.optimizers, self.likes, strict=True)
+        ]
+
+    def rebuild(self, recorded: list[list[GroupRecord]]) -> None:
+        """Give the optimizers the groups that a checkpoint was saved with; their options come with the optimizer state.
+
+        Args:
+            recorded: What `record` returned.
+
+        Raises:
+            CheckpointMismatchError: If the optimizers do not hold the parameters of the checkpoint's.
+        """
+        if len(recorded) != len(self.optimizers):
+            raise CheckpointMismatchError(
+                f"The checkpoint has {len(recorded)} optimizers, and the module {len(self.optimizers)}."
+            )
+        parameters = dict(self.model.named_parameters())
+        _check_same(parameters, self.optimizers, recorded)
+        for number, (optimizer, groups) in enumerate(zip(self.optimizers, recorded, strict=True)):
+            present = optimizer.param_groups
+            sources = [_source(groups, index, len(present)) for index in range(len(groups))]
+            rebuilt = [
+                present[index] if index < len(present) else _options(present[source])
+                for index, source in enumerate(sources)
+            ]
+            named = "param_names" in present[0]
+            for group, record in zip(rebuilt, groups, strict=True):
+                group["params"] = [parameters[name] for name in record["names"]]
+                if named:
+                    group["param_names"] = list(record["names"])
+            present[:] = rebuilt
+            self.likes[number] = [record["like"] for record in groups]
+            for scheduler in self._schedulers_of(optimizer):
+                resize_scheduler(scheduler, sources)
+
+    def _places(self) -> dict[int, list[tuple[int, int]]]:
+        """Return where every parameter is: numbers of optimizer and group, by the parameter's identity."""
+        places: dict[int, list[tuple[int, int]]] = {}
+        for number, optimizer in enumerate(self.optimizers):
+            for index, group in enumerate(optimizer.param_groups):
+                for parameter in group["params"]:
+                    places.setdefault(id(parameter), []).append((number, index))
+        return places
+
+    def _neighbour(self, parameter: nn.Parameter, held: dict[int, list[tuple[int, int]]]) -> tuple[int, int]:
+        """Return the place of the nearest weight.
+
+        Raises:
+            UnsupportedRunError: If no optimizer has one, or several have it.
+        """
+        every = list(self.model.parameters())
+        here = next(index for index, other in enumerate(every) if other is parameter)
+        near = [*reversed(every[:here]), *every[here:]]
+        near = [other for other in near if id(other) in held]
+        nearest = next((other for other in near if other.dim() > 1), near[0] if near else None)
+        places = [] if nearest is None else held[id(nearest)]
+        if len({number for number, _ in places}) != 1:
+            raise UnsupportedRunError(
+                "ActivationSwap cannot tell which optimizer is to train its new parameters: the neighbouring weights "
+                f"are in {len(places)} of them. Let exactly one have them."
+            )
+        return places[0]
+
+    def _add_group(
+        self,
+        number: int,
+        like: int,
+        added: list[nn.Parameter],
+        names: dict[int, str],
+        learning_rate: float | None,
+        weight_decay: float,
+    ) -> None:
+        """Add a group to one optimizer, and room for it to its schedulers."""
+        optimizer = self.optimizers[number]
+        group = _options(optimizer.param_groups[like])
+        factor = _factor(group, learning_rate)
+        for rate in _RATES:
+            if group.get(rate) is not None:
+                group[rate] = group[rate] * factor
+        if "weight_decay" in group:
+            group["weight_decay"] = weight_decay
+        elif weight_decay:
+            raise CallbackArgumentError(
+                f"{weight_decay=} is not accepted: {type(optimizer).__name__} has none. Leave it out."
+            )
+        group["params"] = [(names[id(p)], p) for p in added] if "param_names" in optimizer.param_groups[0] else added
+        optimizer.add_param_group(group)
+        self.likes[number].append(like)
+        sources = [*range(len(optimizer.param_groups) - 1), like]
+        for scheduler in self._schedulers_of(optimizer):
+            resize_scheduler(scheduler, sources, factor)
+
+    def _schedulers_of(self, optimizer: Optimizer) -> list[Scheduler]:
+        return [scheduler for scheduler in self.schedulers if scheduler.optimizer is optimizer]
+
+
+def _factor(group: dict[str, Any], learning_rate: float | None) -> float:
+    """Return what the neighbouring group's learning rates are to be multiplied by.
+
+    Raises:
+        CallbackArgumentError: If that has none to compare with.
+    """
+    if learning_rate is None:
+        return 1.0
+    base = float(group.get("max_lr", group.get("initial_lr", group["lr"])))
+    if base <= 0 or not math.isfinite(base):
+        raise CallbackArgumentError(
+            f"{learning_rate=} cannot be set in proportion to the neighbouring weights', which is {base}. Leave it out."
+        )
+    return learning_rate / base
+
+
+def _options(group: dict[str, Any]) -> dict[str, Any]:
+    """Return a copy of a group's options, without its parameters."""
+    return {key: _copied(value) for key, value in group.items() if key not in {"params", "param_names"}}
+
+
+def _copied(value: Any) -> Any:
+    return value.clone() if isinstance(value, Tensor) else copy.copy(value)
+
+
+def _set(group: dict[str, Any], parameters: list[nn.Parameter]) -> None:
+    """Keep only some of a group's parameters, and their names where the optimizer has those."""
+    if "param_names" in group:
+        names = dict(zip(map(id, group["params"]), group["param_names"], strict=True))
+        group["param_names"] = [names[id(parameter)] for parameter in parameters]
+    group["params"] = parameters
+
+
+def _source(groups: list[GroupRecord], index: int, present: int) -> int:
+    """Return which of the present groups a recorded one is like."""
+    while index >= present:
+        index = int(groups[index]["like"])
+    return index
+
+
+def _check_same(
+    parameters: dict[str, nn.Parameter], optimizers: Sequence[Optimizer], recorded: list[list[GroupRecord]]
+) -> None:
+    """Refuse a record that would leave a parameter out, or put one where the module's optimizers did not have it."""
+    names = {id(parameter): name for name, parameter in parameters.items()}
+    present = [{names.get(id(p), "?") for g in optimizer.param_groups for p in g["params"]} for optimizer in optimizers]
+    every = {name for groups in recorded for record in groups for name in record["names"]}
+    for number, (own, groups) in enumerate(zip(present, recorded, strict=True)):
+        at_start = {name for index, record in enumerate(groups) if record["like"] == index for name in record["names"]}
+        if own - every or at_start - own:
+            raise CheckpointMismatchError(
+                f"Optimizer {number} has {', '.join(sorted(own - every)) or 'nothing'} that the checkpoint's had not, "
+                f"and lacks {', '.join(sorted(at_start - own)) or 'nothing'} that it had. Use the configure_optimizers "
+                "that the checkpoint was trained with."
+            )

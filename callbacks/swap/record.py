@@ -1,0 +1,238 @@
+"""What a checkpoint holds of a swap, and how it is made again."""
+
+import glob
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from torch import nn
+
+from lit_gelu import activations, surgery
+from lit_gelu.activations import ActivationRegistry
+from lit_gelu.activations.resolution import dotted_path
+from lit_gelu.surgery import NoMatchError, SwapError, SwapPlan, SwapReport
+from lit_gelu.surgery.activation_record import is_call
+from lit_gelu.surgery.blend import Annealing
+from lit_gelu.surgery.selectors import ActivationSelector, ClassSelector, NameSelector, selector_of
+
+
+@dataclass(frozen=True)
+class SwapRecord:
+    """A swap that was made, as plain data.
+
+    Args:
+        epoch: The epoch in which it was made.
+        step: The number of optimizer steps before it.
+        order: How many swaps of the same run came before it.
+        sites: From the fully qualified name of a site to its spec before and after.
+        annealing: Whether the old activation is still giving way to the new one.
+    """
+
+    epoch: int
+    step: int
+    order: int
+    sites: Mapping[str, tuple[str, str]]
+    annealing: bool = False
+
+    @classmethod
+    def of(cls, live: "LiveSwap", epoch: int, step: int) -> Self:
+        """Make the record of a swap.
+
+        Args:
+            live: The swap.
+            epoch: As above.
+            step: As above.
+
+        Returns:
+            The record.
+        """
+        sites = {row.name: (str(row.old), str(row.new)) for row in live.report.rows}
+        return cls(epoch, step, live.order, sites, live.annealing is not None)
+
+    def line(self) -> str:
+        """Return one line that says what was replaced.
+
+        Returns:
+            The line.
+
+        Example:
+            >>> SwapRecord(2, 40, 0, {"a": ("relu", "gelu"), "b": ("relu", "gelu")}).line()
+            'ActivationSwap at epoch 2, step 40: relu -> gelu at a, b'
+        """
+        changes: dict[tuple[str, str], list[str]] = {}
+        for name, change in self.sites.items():
+            changes.setdefault(change, []).append(name)
+        parts = [f"{old} -> {new} at {', '.join(names)}" for (old, new), names in changes.items()]
+        return f"ActivationSwap at epoch {self.epoch}, step {self.step}: {'; '.join(parts) or 'nothing to replace'}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the record as plain data, which ``torch.load(weights_only=True)`` reads.
+
+        Returns:
+            Numbers, strings and dictionaries.
+
+        Example:
+            >>> SwapRecord(2, 40, 0, {"act": ("relu", "gelu")}).to_dict()
+            {'epoch': 2, 'step': 40, 'order': 0, 'sites': {'act': {'old': 'relu', 'new': 'gelu'}}}
+        """
+        sites = {name: {"old": old, "new": new} for name, (old, new) in self.sites.items()}
+        annealing = {"annealing": True} if self.annealing else {}
+        return {"epoch": self.epoch, "step": self.step, "order": self.order, "sites": sites, **annealing}
+
+    @classmethod
+    def from_dict(cls, state: Mapping[str, Any]) -> Self:
+        """Read what `to_dict` wrote.
+
+        Args:
+            state: The plain data.
+
+        Returns:
+            The record.
+
+        Example:
+            >>> record = SwapRecord(2, 40, 0, {"act": ("relu", "gelu")})
+            >>> SwapRecord.from_dict(record.to_dict()) == record
+            True
+        """
+        sites = {name: (row["old"], row["new"]) for name, row in state["sites"].items()}
+        return cls(state["epoch"], state["step"], state["order"], sites, state.get("annealing", False))
+
+    def replay(
+        self, model: nn.Module, registry: ActivationRegistry | None, input_sample: Any = None
+    ) -> "LiveSwap | None":
+        """Give the recorded sites their recorded activations.
+
+        Args:
+            model: The model.
+            registry: Where the specs are looked up; ``None`` means the default registry.
+            input_sample: What finds calls of functions; ``None`` if there are none.
+
+        Returns:
+            What was replaced; ``None`` if the sites have these activations already.
+
+        Raises:
+            NoMatchError: If the model lacks a recorded site.
+        """
+        sites = surgery.find_sites(model, registry=registry)
+        present = {site.call or site.name: str(site.spec) for site in sites}
+        to_find = input_sample is not None
+        missing = [name for name in self.sites if name not in present and not (to_find and is_call(name))]
+        if missing:
+            raise NoMatchError(
+                f"The checkpoint says that ActivationSwap replaced {', '.join(map(repr, missing))}, and the model has "
+                f"no such activation. Its sites: {', '.join(map(repr, present)) or 'none'}. Load the checkpoint into a "
+                "model like the one that it was saved from."
+            )
+        targets = {glob.escape(name): new for name, (_, new) in self.sites.items() if present.get(name) != new}
+        if not targets:
+            return None
+        sample = input_sample if any(map(is_call, self.sites)) else None
+        plan = surgery.plan_swap(model, targets, sample, registry=registry)
+        return LiveSwap.make(plan, plan.apply, self.order, annealing=self.annealing)
+
+
+@dataclass
+class LiveSwap:
+    """A swap as it stands in a model now.
+
+    Args:
+        order: How many swaps of the same run came before it.
+        report: What was replaced.
+        annealing: The blends, while there are some.
+    """
+
+    order: int
+    report: SwapReport
+    annealing: Annealing | None = None
+
+    @classmethod
+    def make(cls, plan: SwapPlan, apply: Callable[[], SwapReport], order: int, *, annealing: bool) -> Self:
+        """Apply a swap, and make its sites blends if it is to be annealed.
+
+        Args:
+            plan: The swap.
+            apply: Applies it: ``plan.apply``, or something around it.
+            order: As above.
+            annealing: Whether it is to be annealed.
+
+        Returns:
+            The swap.
+
+        Raises:
+            SwapError: If a call, or a function that a module holds, is to be annealed.
+        """
+        model = plan.model
+        if annealing:
+            check_annealing(plan)
+        old = [(row, model.get_submodule(row.name)) for row in plan.rows] if annealing else []
+        report = apply()
+        places = [((row.name, *row.aliases), module, model.get_submodule(row.name)) for row, module in old]
+        return cls(order, report, Annealing(model, places) if places else None)
+
+    def finish_annealing(self) -> None:
+        """Leave the new activations where the blends are."""
+        if self.annealing is not None:
+            self.annealing.finish()
+            self.annealing = None
+
+    def undo(self) -> None:
+        """Put back what was there before."""
+        self.finish_annealing()
+        self.report.undo()
+
+
+def modules_of(plan: SwapPlan) -> list[str]:
+    """Return the sites of a swap where a module stands already: not calls, and not functions that a module holds.
+
+    Args:
+        plan: The swap, before it is applied.
+
+    Returns:
+        Their fully qualified names.
+    """
+    modules = dict(plan.model.named_modules(remove_duplicate=False))
+    return [row.name for row in plan.rows if row.name in modules]
+
+
+def check_annealing(plan: SwapPlan) -> None:
+    """Refuse to anneal what is no module.
+
+    Args:
+        plan: The swap, before it is applied.
+
+    Raises:
+        SwapError: If a call, or a function that a module holds, is to be annealed.
+    """
+    others = [row.name for row in plan.rows if row.name not in modules_of(plan)]
+    if others:
+        raise SwapError(
+            "Only modules can be annealed, and not calls of functions or functions that a module holds: "
+            f"{', '.join(others)}. Leave anneal_steps out."
+        )
+
+
+def describe_target(target: Any, registry: ActivationRegistry | None) -> str:
+    """Return a target of a swap as text that is the same in every process.
+
+    Args:
+        target: What `lit_gelu.surgery.swap` takes as a target.
+        registry: Where activations are looked up; ``None`` means the default registry.
+
+    Returns:
+        The form that YAML has for it.
+
+    Example:
+        >>> describe_target(nn.ReLU, None), describe_target(surgery.by_activation(nn.ReLU), None)
+        ('class:torch.nn.modules.activation.ReLU', 'activation:relu')
+    """
+    match selector_of(target):
+        case NameSelector(pattern):
+            return pattern
+        case ClassSelector(cls):
+            return f"class:{dotted_path(cls)}"
+        case ActivationSelector(str(text)):
+            return f"activation:{text}"
+        case ActivationSelector(activation):
+            return f"activation:{(activations.registry if registry is None else registry).resolve(activation)}"
+        case selector:
+            return repr(selector)

@@ -1,0 +1,116 @@
+"""Runs in which a swap would go wrong, refused before training starts."""
+
+import math
+
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import StochasticWeightAveraging, WeightAveraging
+from lightning.pytorch.strategies import DDPStrategy, DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy
+from torch.nn.parallel import DistributedDataParallel
+
+from lit_gelu.callbacks.errors import CallbackArgumentError, UnsupportedRunError
+from lit_gelu.callbacks.trainer_facts import callbacks_of
+from lit_gelu.surgery import SwapConflictError, SwapPlan
+from lit_gelu.surgery.blend import blends
+
+_SHARDING = (FSDPStrategy, DeepSpeedStrategy, ModelParallelStrategy)
+_BEFOREHAND = "call lit_gelu.surgery.swap on the model before Trainer.fit"
+
+
+def refuse_sharding(trainer: Trainer) -> None:
+    """Refuse strategies that split parameters over devices.
+
+    Args:
+        trainer: The Trainer.
+
+    Raises:
+        UnsupportedRunError: If its strategy is one of them.
+    """
+    strategy = trainer.strategy
+    if isinstance(strategy, _SHARDING) or strategy.restore_checkpoint_after_setup:
+        raise UnsupportedRunError(
+            f"ActivationSwap does not work with {type(strategy).__name__}: it wraps the modules before training and "
+            f"loads checkpoints after that, when the swaps cannot be made again first. Use DDP or one device, or "
+            f"{_BEFOREHAND}."
+        )
+
+
+def refuse_averaging(trainer: Trainer) -> None:
+    """Refuse callbacks that average weights.
+
+    Args:
+        trainer: The Trainer.
+
+    Raises:
+        UnsupportedRunError: If it has one.
+    """
+    for callback in callbacks_of(trainer):
+        if isinstance(callback, (StochasticWeightAveraging, WeightAveraging)):
+            raise UnsupportedRunError(
+                f"ActivationSwap does not work with {type(callback).__name__} in the same Trainer: that keeps a "
+                "copy of the model as it was before the swap, with the old activations, and pairs its parameters with "
+                f"the model's by their order. Leave one of the two out, or {_BEFOREHAND}."
+            )
+
+
+def refuse_parameters_after_wrapping(trainer: Trainer, pl_module: LightningModule, parameters: list[str]) -> None:
+    """Refuse new or removed parameters in a model that `DistributedDataParallel` has wrapped.
+
+    It learns at wrapping which gradients to reduce. One that comes later would have each rank's own gradient, without
+    a word, and the ranks would part; for one that goes it would wait. Making room for new parameters before wrapping
+    would not do: until the swap they would be unused, which needs ``find_unused_parameters=True`` for the whole run.
+
+    Args:
+        trainer: The Trainer, from ``on_fit_start`` on.
+        pl_module: Its module.
+        parameters: Names of parameters that would come or go; what cannot be named yet as a description.
+
+    Raises:
+        UnsupportedRunError: If there are any, and the model is wrapped.
+    """
+    wrapped = isinstance(trainer.strategy, DDPStrategy) or (
+        trainer.model is not pl_module and isinstance(trainer.model, DistributedDataParallel)
+    )
+    if wrapped and parameters:
+        raise UnsupportedRunError(
+            "ActivationSwap cannot add or remove parameters under DistributedDataParallel, which would not average "
+            f"their gradients: {', '.join(parameters)}. Swap to and from activations without parameters, train on one "
+            f"device, or {_BEFOREHAND}."
+        )
+
+
+def refuse_blended(pl_module: LightningModule, plan: SwapPlan) -> None:
+    """Refuse to replace what another swap is annealing.
+
+    Args:
+        pl_module: The module.
+        plan: The swap.
+
+    Raises:
+        SwapConflictError: If one of its sites is half of a blend.
+    """
+    blended = blends(pl_module)
+    for row in plan.rows:
+        site = row.name.rpartition(".")[0]
+        if site in blended:
+            raise SwapConflictError(
+                f"{site!r} is still being annealed by another ActivationSwap. Let this one come after its end."
+            )
+
+
+def check_numbers(anneal_steps: int, learning_rate: float | None, weight_decay: float) -> None:
+    """Refuse numbers out of range.
+
+    Args:
+        anneal_steps: An integer from 0.
+        learning_rate: A positive finite number, or ``None``.
+        weight_decay: A finite number from 0.
+
+    Raises:
+        CallbackArgumentError: If one is not.
+    """
+    if isinstance(anneal_steps, bool) or not isinstance(anneal_steps, int) or anneal_steps < 0:
+        raise CallbackArgumentError(f"{anneal_steps=} is not accepted. Give a number of optimizer steps, from 0.")
+    if learning_rate is not None and not 0 < learning_rate < math.inf:
+        raise CallbackArgumentError(f"{learning_rate=} is not accepted. Give a positive number, or None.")
+    if not 0 <= weight_decay < math.inf:
+        raise CallbackArgumentError(f"{weight_decay=} is not accepted. Give a finite number from 0.")

@@ -1,0 +1,163 @@
+"""`SwapRun`: all swaps of one run together, since they may build on one another and share optimizers and checkpoint."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.trainer.states import TrainerFn
+from lightning.pytorch.utilities import rank_zero_warn
+
+from lit_gelu.activations import ActivationRegistry
+from lit_gelu.callbacks.swap.checkpoint import ACTIVATIONS_KEY, GROUPS_KEY, SWAPS_KEY, Checkpoint
+from lit_gelu.callbacks.swap.parameter_groups import ParameterGroups
+from lit_gelu.callbacks.swap.record import SwapRecord
+from lit_gelu.surgery.activation_record import describe_differences, record_activations
+from lit_gelu.surgery.errors import CheckpointMismatchError
+
+if TYPE_CHECKING:
+    from lit_gelu.callbacks.swap.member import RestorableSwap
+
+
+def registry_for(
+    pl_module: LightningModule, registries: Sequence[ActivationRegistry | None]
+) -> ActivationRegistry | None:
+    """Return the registry in which a module's activations are looked up.
+
+    Args:
+        pl_module: The module; one of `lit_gelu.tasks` has a registry of its own.
+        registries: What the caller was given.
+
+    Returns:
+        The first given one, else the module's, else ``None`` for the default.
+    """
+    candidates = (*registries, getattr(pl_module, "registry", None))
+    return next((registry for registry in candidates if isinstance(registry, ActivationRegistry)), None)
+
+
+class SwapRun:
+    """The swaps of a Trainer in one module.
+
+    Args:
+        trainer: The Trainer.
+        pl_module: Its module.
+        swaps: Its swaps, in its order.
+
+    Attributes:
+        groups: The optimizers' groups, once the optimizers are there.
+    """
+
+    def __init__(self, trainer: Trainer, pl_module: LightningModule, swaps: "Sequence[RestorableSwap]") -> None:
+        self.trainer = trainer
+        self.pl_module = pl_module
+        self.swaps = swaps
+        self.groups: ParameterGroups | None = None
+        self._changed = False  # whether parameters came or went, so that a checkpoint has to say where they are
+        self._groups_to_rebuild: list[list[dict[str, Any]]] | None = None
+
+    def forget_checkpoint(self) -> None:
+        """Forget what a checkpoint said of the optimizers: it was of a run that did not come to its start."""
+        self._groups_to_rebuild = None
+
+    def next_order(self) -> int:
+        """Return the number of the next swap."""
+        return 1 + max((swap.record.order for swap in self.swaps if swap.record is not None), default=-1)
+
+    def connect_optimizers(self) -> None:
+        """Take the optimizers that the strategy has set up, with the groups that the checkpoint was saved with."""
+        schedulers = [configuration.scheduler for configuration in self.trainer.lr_scheduler_configs]
+        self.groups = ParameterGroups(self.pl_module, self.trainer.optimizers, schedulers)
+        recorded, self._groups_to_rebuild = self._groups_to_rebuild, None
+        self._changed = recorded is not None
+        if recorded is not None:
+            self.groups.rebuild(recorded)
+
+    @contextmanager
+    def parameters_tracked(self, learning_rate: float | None, weight_decay: float) -> Iterator[None]:
+        """Bring the optimizers up to date with what happens to the module's parameters within.
+
+        Args:
+            learning_rate: As `ParameterGroups.add`.
+            weight_decay: As `ParameterGroups.add`.
+
+        Yields:
+            Nothing.
+        """
+        before = {id(parameter): parameter for parameter in self.pl_module.parameters()}
+        yield
+        after = {id(parameter): parameter for parameter in self.pl_module.parameters()}
+        new = [parameter for key, parameter in after.items() if key not in before]
+        removed = [parameter for key, parameter in before.items() if key not in after]
+        if self.groups is not None and (new or removed):
+            self.groups.drop(removed)
+            self.groups.add(new, learning_rate, weight_decay)
+            self._changed = True
+
+    def restore(self, changed: "Sequence[RestorableSwap]") -> None:
+        """Bring the model to where the records of all swaps say it is: take all back, then make the recorded ones.
+
+        Args:
+            changed: The swaps whose records are new; they say so.
+        """
+        live = [(swap.live.order, swap) for swap in self.swaps if swap.live is not None]
+        for _, swap in sorted(live, key=lambda item: item[0], reverse=True):
+            swap.take_back()
+        recorded = [(swap.record.order, swap) for swap in self.swaps if swap.record is not None]
+        for _, swap in sorted(recorded, key=lambda item: item[0]):
+            swap.make_again(self.pl_module)
+        for swap in changed:
+            swap.tell_restored(self.trainer, self.pl_module)
+
+    def write_checkpoint(self, checkpoint: Checkpoint) -> None:
+        """Add which swaps were made, which activations there are, and which parameters are in which group.
+
+        Args:
+            checkpoint: What will be written.
+        """
+        made = [(swap.record, swap.state_key) for swap in self.swaps if swap.record is not None]
+        checkpoint[SWAPS_KEY] = [
+            {"state_key": key, "record": record.to_dict()}
+            for record, key in sorted(made, key=lambda item: item[0].order)
+        ]
+        checkpoint.setdefault(ACTIVATIONS_KEY, self._activations())
+        if self.groups is not None and self._changed and "optimizer_states" in checkpoint:
+            checkpoint[GROUPS_KEY] = self.groups.record()
+
+    def read_checkpoint(self, checkpoint: Checkpoint) -> None:
+        """Give the module the activations that the checkpoint was saved with.
+
+        Args:
+            checkpoint: What was read; its weights are not loaded yet.
+
+        Raises:
+            CheckpointMismatchError: If its activations cannot be had with these swaps.
+        """
+        if SWAPS_KEY in checkpoint:
+            records = {entry["state_key"]: SwapRecord.from_dict(entry["record"]) for entry in checkpoint[SWAPS_KEY]}
+            changed = [swap for swap in self.swaps if swap.record != records.get(swap.state_key)]
+            for swap in self.swaps:
+                swap.record = records.get(swap.state_key)
+            if changed:
+                self.restore(changed)
+            self._check_activations(checkpoint, set(records) - {swap.state_key for swap in self.swaps})
+        if self.trainer.state.fn == TrainerFn.FITTING:
+            self._groups_to_rebuild = checkpoint.get(GROUPS_KEY)
+
+    def _activations(self) -> dict[str, Any]:
+        registry = registry_for(self.pl_module, [swap.registry for swap in self.swaps])
+        return dict(record_activations(self.pl_module, registry, skip_opaque=True))
+
+    def _check_activations(self, checkpoint: Checkpoint, unknown: set[str]) -> None:
+        """Refuse a checkpoint of other activations, or only warn if that was asked for."""
+        differences = describe_differences(checkpoint.get(ACTIVATIONS_KEY, {}), self._activations())
+        if not differences:
+            return
+        swaps = f" The checkpoint was trained with {', '.join(sorted(unknown))}, which is not here." if unknown else ""
+        message = f"The checkpoint was saved with other activations: {'; '.join(differences)}.{swaps}"
+        if all(swap.strict_activations for swap in self.swaps):
+            raise CheckpointMismatchError(
+                f"{message} Use the model and the swaps that it was trained with, rebuild it with "
+                "lit_gelu.callbacks.load_from_checkpoint, or, to load its weights nevertheless, "
+                "ActivationSwap(strict_activations=False)."
+            )
+        rank_zero_warn(message)

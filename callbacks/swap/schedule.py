@@ -1,0 +1,125 @@
+"""`SwapSchedule`: when a swap is due."""
+
+import math
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.utilities import rank_zero_warn
+
+from lit_gelu.callbacks.errors import CallbackArgumentError
+from lit_gelu.callbacks.reduction import sum_over_ranks
+from lit_gelu.callbacks.swap.metric_trigger import MetricTrigger
+from lit_gelu.callbacks.trainer_facts import is_trial_run, steps_of_run
+
+
+class SwapSchedule:
+    """An epoch, a number of optimizer steps, or a metric.
+
+    Args:
+        at_epoch: The epoch, from 0.
+        at_step: The number of optimizer steps.
+        when: The name of a logged metric.
+        metric: Says from the metric's values when; needed with ``when``.
+        check_on_train_epoch_end: When the metric is looked at; ``None`` means after each validation, or at the end of
+            the training epoch where there is none.
+
+    Raises:
+        CallbackArgumentError: If not exactly one of the first three is given, or a number is negative.
+    """
+
+    def __init__(
+        self,
+        at_epoch: int | None,
+        at_step: int | None,
+        when: str | None = None,
+        metric: MetricTrigger | None = None,
+        check_on_train_epoch_end: bool | None = None,
+    ) -> None:
+        if sum(trigger is not None for trigger in (at_epoch, at_step, when)) != 1:
+            raise CallbackArgumentError(
+                f"ActivationSwap takes one of at_epoch, at_step and when, not {at_epoch=}, {at_step=}, {when=}."
+            )
+        if (at_epoch or at_step or 0) < 0:
+            raise CallbackArgumentError(f"{at_epoch=}, {at_step=} is not accepted. Count from 0.")
+        self.at_epoch = at_epoch
+        self.at_step = at_step
+        self.when = when
+        self.metric = metric or MetricTrigger()
+        self.check_on_train_epoch_end = check_on_train_epoch_end
+
+    def describe(self) -> dict[str, Any]:
+        """Return what tells this schedule from others, as plain data."""
+        described: dict[str, Any] = {"at_epoch": self.at_epoch, "at_step": self.at_step}
+        if self.when is not None:
+            rule = {"reaches": self.metric.reaches}
+            if self.metric.reaches is None:
+                rule = {"patience": self.metric.patience, "threshold": self.metric.threshold}
+            described = {"when": self.when, "mode": self.metric.mode, **rule}
+        return described
+
+    def is_due(self, trainer: Trainer) -> bool:
+        """Return whether the trigger is reached; a resumed run may be past it.
+
+        Args:
+            trainer: The Trainer.
+
+        Returns:
+            Whether it is.
+        """
+        if self.when is not None:
+            return self.metric.fired
+        if self.at_epoch is not None:
+            return trainer.current_epoch >= self.at_epoch
+        return self.at_step is not None and trainer.global_step >= self.at_step
+
+    def look_at_metric(self, trainer: Trainer, pl_module: LightningModule, *, train_epoch_end: bool) -> None:
+        """Take the metric's present value, the mean over all ranks: they decide alike.
+
+        Args:
+            trainer: The Trainer, at the end of a validation or of a training epoch.
+            pl_module: Its module.
+            train_epoch_end: Which of the two.
+
+        Raises:
+            CallbackArgumentError: If the metric was not logged.
+        """
+        at_epoch_end = self.check_on_train_epoch_end
+        if at_epoch_end is None:
+            at_epoch_end = not trainer.enable_validation
+        if self.when is None or trainer.sanity_checking or at_epoch_end != train_epoch_end:
+            return
+        value = trainer.callback_metrics.get(self.when)
+        logged = [math.nan if value is None else float(value), float(value is not None), 1.0]
+        if trainer.world_size > 1:
+            logged = sum_over_ranks(torch.tensor(logged, dtype=torch.float64, device=pl_module.device)).tolist()
+        total, present, ranks = logged
+        if present < ranks:
+            raise CallbackArgumentError(
+                f"when={self.when!r} was not logged. Logged were: {', '.join(sorted(trainer.callback_metrics))}. Name "
+                "one of these, or log it in every epoch; a metric of the training epoch needs "
+                "check_on_train_epoch_end=True."
+            )
+        self.metric.check(total / ranks)
+
+    def warn_if_beyond_end(
+        self, trainer: Trainer, pl_module: LightningModule, name: str, anneal_steps: int = 0
+    ) -> None:
+        """Warn if the run ends before the swap, or before its end.
+
+        Args:
+            trainer: The Trainer.
+            pl_module: Its module.
+            name: What to call the swap.
+            anneal_steps: Over how many steps it is annealed.
+        """
+        if is_trial_run(trainer):
+            return
+        epochs = trainer.max_epochs
+        if self.at_epoch is not None and epochs is not None and epochs != -1 and self.at_epoch >= epochs:
+            rank_zero_warn(f"{name} will not be made: this run ends after {epochs} epochs.")
+        steps = steps_of_run(trainer) if pl_module.automatic_optimization else math.inf  # else a batch may take several
+        if self.at_step is not None and self.at_step >= steps:
+            rank_zero_warn(f"{name} will not be made: this run ends after {steps} steps.")
+        elif self.at_step is not None and self.at_step + anneal_steps > steps:
+            rank_zero_warn(f"{name} will be left halfway: this run ends after {steps} steps.")

@@ -1,0 +1,228 @@
+"""Preprocessing as a part of the file: raw pixels go in, and what the module takes is computed in the graph."""
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lit_gelu.export.copying import evaluation_copy
+from lit_gelu.export.errors import ExportOptionError, ModelInputError
+from lit_gelu.export.inputs import Call, plain_tensor, sample_of, take_apart
+
+RAW_DTYPE = torch.uint8
+_ROWS = 256  # raw test inputs at once
+
+
+def raw_call(model: nn.Module, preprocessing: nn.Module, input_sample: Any = None) -> Call:
+    """Return a sample call of ``model(preprocessing(raw), ...)``: as the module's, but its first tensor is raw pixels.
+
+    Args:
+        model: The module.
+        preprocessing: What turns raw pixels into the module's first input.
+        input_sample: A sample as the file takes it. By default the module's own ``example_input_array`` with raw pixels
+            in the place of its first tensor: the preprocessing's ``example_input_array``, or random pixels of that
+            tensor's shape.
+
+    Returns:
+        The call.
+
+    Raises:
+        ExportOptionError: If the preprocessing is no module.
+        ModelInputError: If there is no sample, or its first tensor does not hold unsigned bytes.
+
+    Example:
+        >>> model = nn.Linear(3, 2)
+        >>> call = raw_call(model, nn.Identity(), torch.zeros(4, 3, dtype=torch.uint8))
+        >>> call.names, call.tensors[0].dtype
+        (('input',), torch.uint8)
+    """
+    if not isinstance(preprocessing, nn.Module):
+        raise ExportOptionError(
+            f"preprocessing={type(preprocessing).__name__} is not accepted. Give a torch.nn.Module that turns raw "
+            "pixels (uint8) into what the module takes, such as MNISTData().preprocessing()."
+        )
+    if input_sample is not None:
+        call = take_apart(model, input_sample)
+    else:
+        call = _default_call(model, getattr(preprocessing, "example_input_array", None))
+    if call.tensors[0].dtype != RAW_DTYPE:
+        raise ModelInputError(
+            f"The sample's first input, {call.names[0]!r}, is {call.tensors[0].dtype}; with preprocessing= the file "
+            "takes raw pixels. Give input_sample= as torch.uint8, as it is before the preprocessing."
+        )
+    return call
+
+
+def _default_call(model: nn.Module, raw: Tensor | None) -> Call:
+    """Return the module's own sample call with raw pixels as its first tensor."""
+    if raw is not None and getattr(model, "example_input_array", None) is None:
+        return take_apart(model, raw)
+    call = take_apart(model, sample_of(model, None))
+    if raw is None:
+        raw = random_pixels(call.tensors[0].shape, torch.Generator().manual_seed(0))
+    raw = plain_tensor(raw)
+    rows = torch.arange(call.batch_size) % len(raw)
+    return replace(call, tensors=(raw[rows], *call.tensors[1:]))
+
+
+def random_pixels(shape: torch.Size, generator: torch.Generator) -> Tensor:
+    """Return pixels that are all equally probable.
+
+    Args:
+        shape: Their shape.
+        generator: Where they are drawn from.
+
+    Returns:
+        ``torch.uint8``, from 0 to 255.
+    """
+    return torch.randint(0, 256, shape, generator=generator, dtype=RAW_DTYPE)
+
+
+@torch.no_grad()
+def preprocessing_copy(preprocessing: nn.Module, call: Call) -> nn.Module:
+    """Return an evaluation-mode copy in float32 that was tried on the sample.
+
+    Args:
+        preprocessing: The module; it is read only.
+        call: The sample call with raw pixels.
+
+    Returns:
+        The copy.
+
+    Raises:
+        ModelInputError: If it fails on the sample, or does not give a floating-point tensor with the same batch.
+    """
+    twin, raw = evaluation_copy(preprocessing), call.tensors[0]
+    name = type(preprocessing).__name__
+    try:
+        with torch.random.fork_rng(devices=[]):
+            fed = twin(raw)
+    except Exception as error:
+        raise ModelInputError(
+            f"The preprocessing {name} fails on raw pixels of shape {list(raw.shape)}: {error} Give input_sample= "
+            "pixels of the shape that it takes."
+        ) from error
+    if not isinstance(fed, Tensor) or not fed.is_floating_point() or fed.shape[:1] != raw.shape[:1]:
+        given = f"{fed.dtype} of shape {list(fed.shape)}" if isinstance(fed, Tensor) else type(fed).__name__
+        raise ModelInputError(
+            f"The preprocessing {name} turns pixels of shape {list(raw.shape)} into {given}; accepted: a "
+            f"floating-point tensor [{len(raw)}, ...]."
+        )
+    return twin
+
+
+def preprocessing_of_file(recorded: str, file: str, given: nn.Module | None, data: Any) -> nn.Module | None:
+    """Return the preprocessing that a file is compared with.
+
+    Args:
+        recorded: The class of the file's preprocessing; empty if it has none.
+        file: How to call the file in an error.
+        given: What the caller gave.
+        data: The caller's data; a data module's ``preprocessing()`` is taken where the caller gave none.
+
+    Returns:
+        The module; ``None`` for a file without preprocessing.
+
+    Raises:
+        ModelInputError: If the file has preprocessing and there is none to compare with, or the other way round.
+
+    Example:
+        >>> preprocessing_of_file("", "'net.onnx'", None, None) is None
+        True
+    """
+    if not recorded:
+        if given is None:
+            return None
+        raise ModelInputError(
+            f"{file} was exported without preprocessing: it takes what the module takes. Leave out preprocessing=, or "
+            "export it again with preprocessing=."
+        )
+    if given is None and is_data_module(data) and callable(getattr(data, "preprocessing", None)):
+        given = data.preprocessing()
+    if given is None:
+        raise ModelInputError(
+            f"{file} takes raw pixels, {recorded} is a part of it. Give preprocessing= the module that it was exported "
+            "with, or as data a data module that has it (lit-gelu parity: --data)."
+        )
+    return given
+
+
+def raw_data_of(data: Any) -> tuple[Any, list[str]]:
+    """Return data for a file that takes raw pixels, and what cannot be compared on them.
+
+    Args:
+        data: The caller's data. Of a data module, its ``raw_test_inputs()`` are taken, since its loaders give what is
+            preprocessed already; anything else is expected to hold raw pixels.
+
+    Returns:
+        The data, and notes for the report.
+    """
+    if not is_data_module(data):
+        return data, []
+    if callable(getattr(data, "raw_test_inputs", None)):
+        return list(data.raw_test_inputs().split(_ROWS)), []  # a tuple would be one batch
+    return None, [
+        f"{type(data).__name__} has no raw_test_inputs(), so the file was compared on random pixels and not on data."
+    ]
+
+
+def other_preprocessing(recorded: str, preprocessing: nn.Module) -> list[str]:
+    """Say so if the file has preprocessing of another class than the one that it is compared with.
+
+    Args:
+        recorded: The class of the file's preprocessing.
+        preprocessing: The module.
+
+    Returns:
+        One sentence, or none.
+    """
+    given = describe(preprocessing)
+    return [] if given == recorded else [f"the preprocessing is {recorded} in the file and {given} here."]
+
+
+def is_data_module(data: Any) -> bool:
+    """Return whether data are a LightningDataModule, or made like one.
+
+    Args:
+        data: Anything.
+
+    Returns:
+        Whether it has loaders.
+    """
+    return hasattr(data, "test_dataloader")
+
+
+def describe(preprocessing: nn.Module) -> str:
+    """Return the class of a preprocessing, of a sequence the classes of its parts, as dotted paths.
+
+    Args:
+        preprocessing: The module.
+
+    Returns:
+        The text that a file records.
+
+    Example:
+        >>> describe(nn.Sequential(nn.Identity(), nn.Flatten()))
+        'torch.nn.modules.linear.Identity, torch.nn.modules.flatten.Flatten'
+    """
+    if type(preprocessing) is nn.Sequential:
+        return ", ".join(describe(part) for part in preprocessing)
+    return class_path(preprocessing)
+
+
+def class_path(module: nn.Module) -> str:
+    """Return the dotted path of a module's class.
+
+    Args:
+        module: Any module; of a compiled one, the module within.
+
+    Returns:
+        The path.
+
+    Example:
+        >>> class_path(nn.Identity())
+        'torch.nn.modules.linear.Identity'
+    """
+    cls = type(getattr(module, "_orig_mod", module))
+    return f"{cls.__module__}.{cls.__qualname__}"

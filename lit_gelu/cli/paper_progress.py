@@ -1,0 +1,191 @@
+"""How ``lit-gelu paper run`` shows its progress: bars in a terminal, a line for each finished run everywhere."""
+
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from lit_gelu.paper.cells import Cell
+from lit_gelu.paper.estimate import Estimate
+from lit_gelu.paper.experiments import Experiment
+from lit_gelu.paper.jobs import Failure, Job, Preparation
+from lit_gelu.paper.planning import Plan
+from lit_gelu.paper.records import RunRecord
+
+
+class GridProgress:
+    """Shows how far the whole grid is, which runs are being made and about how long the rest will take.
+
+    Args:
+        console: Where it is shown; bars are drawn if it is a terminal.
+        experiments: By name, for the estimate of the rest.
+        workers: How many runs are made at a time.
+    """
+
+    def __init__(self, console: Console, experiments: Mapping[str, Experiment], workers: int) -> None:
+        self._console = console
+        self._workers = workers
+        self._estimate = Estimate(experiments)
+        self._bars = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[note]}"),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._all = self._bars.add_task("all runs", total=None, note="")
+        self._tasks: dict[str, TaskID] = {}
+        self._left: dict[str, tuple[str, float]] = {}  # of runs to be made: experiment and share that is left
+        self._began = time.monotonic()
+        self._known = self._later = self._recorded = 0
+
+    def __enter__(self) -> Self:
+        """Begin to draw."""
+        self._bars.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Take the bars away."""
+        self._bars.stop()
+
+    def planned(self, plan: Plan, later: int) -> None:
+        """Show how many runs there are.
+
+        Args:
+            plan: What will be run.
+            later: How many runs will be planned later.
+        """
+        cells = sum(len(group) for group in plan.groups)
+        self._known += len(plan.finished) + len(plan.shared) + cells
+        self._later = later
+        self._recorded += len(plan.finished)
+        self._left |= {group[0].key: (group[0].experiment, 1.0) for group in plan.groups}
+        self._print(
+            f"{len(plan.finished) + len(plan.shared) + cells} runs: {len(plan.finished)} finished before, "
+            f"{len(plan.groups)} to be made, {cells - len(plan.groups) + len(plan.shared)} identical to others"
+            + (f"; {later} more when their learning rates are chosen" if later else "")
+        )
+        self.tick()
+
+    def started(self, job: Job) -> None:
+        """Show that a job was begun.
+
+        Args:
+            job: The job.
+        """
+        total = None if isinstance(job, Preparation) else job.config["trainer"]["max_epochs"]
+        self._tasks[_name(job)] = self._bars.add_task(_name(job), total=total, note="epochs" if total else "")
+
+    def progressed(self, job: Job, epoch: float) -> None:
+        """Show how many epochs of a run have passed.
+
+        Args:
+            job: The run.
+            epoch: Epochs, with fractions.
+        """
+        if isinstance(job, Cell):
+            self._bars.update(self._tasks[job.key], completed=int(epoch))
+            self._left[job.key] = (job.experiment, max(0.0, 1 - epoch / job.config["trainer"]["max_epochs"]))
+
+    def recorded(self, record: RunRecord) -> None:
+        """Show that a run is in the results.
+
+        Args:
+            record: The run.
+        """
+        self._recorded += 1
+        self._forget(record.key)
+        if record.shared_from is None:
+            self._estimate.add(record.experiment, record.seconds)
+        took = f"{record.seconds:.1f} s" if record.shared_from is None else f"as {record.shared_from}"
+        status = "DIVERGED, " if record.status == "diverged" else ""
+        self._print(
+            f"[{self._recorded}/{self._total}] {record.key}: {status}{_figure(record)}, {took}; {self._times()}"
+        )
+        self.tick()
+
+    def failed(self, job: Job, failure: Failure, runs: int) -> None:
+        """Show that a job failed.
+
+        Args:
+            job: The job.
+            failure: Why.
+            runs: How many runs will not be made for that.
+        """
+        self._forget(_name(job))
+        if failure.kind == "missing":
+            self._print(f"{_name(job)}: missing, {runs} runs left out; what is missing is said at the end")
+        else:
+            self._print(f"{_name(job)}: FAILED: {failure.message}")
+
+    def prepared(self, job: Preparation) -> None:
+        """Take a preparation's bar away.
+
+        Args:
+            job: The preparation.
+        """
+        self._forget(job.name)
+
+    def tick(self) -> None:
+        """Bring the bar of all runs up to date."""
+        self._bars.update(self._all, total=self._total, completed=self._recorded, note=self._rest())
+
+    @property
+    def _total(self) -> int:
+        return self._known + self._later
+
+    def _forget(self, name: str) -> None:
+        self._left.pop(name, None)
+        if (task := self._tasks.pop(name, None)) is not None:
+            self._bars.remove_task(task)
+
+    def _times(self) -> str:
+        elapsed = f"{duration(time.monotonic() - self._began)} so far"
+        return f"{elapsed}, {rest}" if (rest := self._rest()) else elapsed
+
+    def _rest(self) -> str:
+        seconds = self._estimate.rest(self._left.values(), self._workers) if self._left else None
+        return "" if seconds is None else f"about {duration(seconds)} left"
+
+    def _print(self, text: str) -> None:
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def duration(seconds: float) -> str:
+    """Return a time as people say it.
+
+    Args:
+        seconds: The time.
+
+    Returns:
+        Text with two units at most.
+
+    Example:
+        >>> duration(8.2), duration(200), duration(3725)
+        ('8 s', '3 min 20 s', '1 h 2 min')
+    """
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def _name(job: Job) -> str:
+    return job.name if isinstance(job, Preparation) else job.key
+
+
+def _figure(record: RunRecord) -> str:
+    """Return the result that says most of a run in one line."""
+    result = record.result
+    if result.last_test_error is not None:
+        return f"test error {result.last_test_error:.2%}"
+    return "no test loss" if result.last_test_loss is None else f"test loss {result.last_test_loss:.4g}"

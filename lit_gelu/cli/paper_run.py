@@ -1,0 +1,211 @@
+"""``lit-gelu paper run``: make the runs of the paper's protocol, or those that are left of it."""
+
+import os
+import sys
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import jsonargparse
+from rich.console import Console
+
+from lit_gelu.cli.paper_progress import GridProgress
+from lit_gelu.cli.terminal import ExamplesHelpFormatter, console_for_output
+from lit_gelu.paper.cells import PRECISION
+from lit_gelu.paper.errors import PaperArgumentError
+from lit_gelu.paper.experiments import TWEETS, Experiment
+from lit_gelu.paper.jobs import Preparation, RunOptions
+from lit_gelu.paper.planning import Request, plan
+from lit_gelu.paper.presets import PRESETS, preset
+from lit_gelu.paper.records import RECORDS_FILE, RunRecord, read_records
+from lit_gelu.paper.runner import Runner, Summary
+from lit_gelu.paper.store import RecordStore
+
+PRECISIONS = ("32-true", "bf16-mixed", "16-mixed", "bf16-true", "16-true", "64-true")
+HELP = "make the runs of the paper's protocol; what is finished is not made again"
+DESCRIPTION = """\
+Make the runs of the GELU paper's protocol with the ordinary Trainer and keep one record of each.
+
+Every finished run is a line of RESULTS/runs.jsonl: configuration, seed, versions, machine, curves, result. The same
+command goes on where it was stopped or killed; finished runs are not made again. Runs that two experiments have in
+common are made once.
+
+Exit code: 0 if all runs are in the results; 1 if some failed, or could not be made because data are missing (0 in the
+second case with --skip-missing); 130 after Ctrl-C. Failed runs are tried again by the same command.
+"""
+EXAMPLES = """\
+examples:
+  lit-gelu paper run --preset quick                   all experiments, shortened: a quarter of an hour on two cores
+  lit-gelu paper run --preset quick --dry-run         how many runs that is
+  lit-gelu paper run --preset full --only mnist       the paper's 50 epochs, three learning rates, five seeds
+  lit-gelu paper run --preset full --only tweets --tweet-clusters 50mpaths2      without the authors' vectors
+  lit-gelu paper run --preset full --only cifar10 --accelerator cuda --precision bf16-mixed
+  lit-gelu paper run --preset full --only mnist --arms gelu elu --seeds 0 1 --results runs/try
+"""
+
+
+def build_parser() -> jsonargparse.ArgumentParser:
+    """Return the parser.
+
+    Returns:
+        The parser.
+    """
+    parser = jsonargparse.ArgumentParser(
+        prog="lit-gelu paper run", description=DESCRIPTION, epilog=EXAMPLES, formatter_class=ExamplesHelpFormatter
+    )
+    meanings = "; ".join(f"{name}: {meaning}" for name, meaning in PRESETS.items())
+    parser.add_argument("--preset", choices=list(PRESETS), default="quick", help=meanings)
+    parser.add_argument("--only", nargs="*", metavar="EXPERIMENT", default=[], help="only these experiments")
+    parser.add_argument("--arms", nargs="*", metavar="ARM", default=[], help="only these arms, such as gelu")
+    parser.add_argument("--seeds", nargs="*", type=int, metavar="SEED", default=[], help="only these seeds")
+    parser.add_argument("--results", metavar="FOLDER", default=None, help="default: runs/paper/PRESET")
+    parser.add_argument("--data", metavar="FOLDER", default=None, help="default: LIT_GELU_DATA, or data")
+    parser.add_argument(
+        "--tweet-clusters",
+        metavar="FILE",
+        default=None,
+        help="word clusters (50mpaths2) in place of the authors' word vectors; tables and figures say so",
+    )
+    parser.add_argument(
+        "--workers", type=int, default=None, help="runs at a time; default: one for each core, one on CUDA"
+    )
+    parser.add_argument("--threads", type=int, default=1, help="of each run on the CPU: small nets are fastest with 1")
+    parser.add_argument("--accelerator", default="auto", help="the Trainer's; auto: cuda if it is there, else cpu")
+    parser.add_argument(
+        "--precision", choices=PRECISIONS, default=PRECISION, help="the Trainer's; it is part of a run's configuration"
+    )
+    parser.add_argument("--checkpoints", action="store_true", help="keep each run's net in RESULTS/checkpoints")
+    parser.add_argument("--skip-missing", action="store_true", help="missing data are no failure")
+    parser.add_argument("--dry-run", action="store_true", help="say what would be run")
+    return parser
+
+
+def run(arguments: jsonargparse.Namespace) -> int:
+    """Run ``lit-gelu paper run``.
+
+    Args:
+        arguments: What was parsed.
+
+    Returns:
+        0 if all runs are in the results, else 1.
+
+    Raises:
+        PaperArgumentError: If a number is out of its range, or there is nothing to run.
+    """
+    if arguments.threads < 1 or (arguments.workers is not None and arguments.workers < 1):
+        raise PaperArgumentError("--workers and --threads: give integers of at least 1.")
+    request = Request(
+        arguments.preset,
+        tuple(arguments.only),
+        tuple(arguments.arms),
+        tuple(arguments.seeds),
+        arguments.precision,
+        _with_clusters(arguments.preset, arguments.tweet_clusters),
+    )
+    if not any(request.runs(experiment) for experiment in request.experiments()):
+        raise PaperArgumentError(
+            f"There is no run with --arms {' '.join(request.arms) or 'all'} and --seeds "
+            f"{' '.join(map(str, request.seeds)) or 'all'}. See lit-gelu paper list --preset {request.preset}."
+        )
+    folder = Path(arguments.results or f"runs/paper/{arguments.preset}")
+    if arguments.dry_run:
+        return _dry_run(request, folder)
+    return _run(request, folder, arguments)
+
+
+def _run(request: Request, folder: Path, arguments: jsonargparse.Namespace) -> int:
+    """Make the runs and say what became of them."""
+    from lit_gelu.paper.pool import WorkerPool  # Lightning: a second that --help and --dry-run do without
+
+    accelerator = _accelerator(arguments.accelerator)
+    workers = arguments.workers or (1 if accelerator == "cuda" else cores())
+    checkpoints = str(folder / "checkpoints") if arguments.checkpoints else None
+    options = RunOptions(arguments.data, accelerator, arguments.threads, checkpoints)
+    console = console_for_output()
+    console.print(
+        f"preset {request.preset}: {PRESETS[request.preset]}\n"
+        f"{workers} at a time on {accelerator}; results in {folder}",
+        markup=False, highlight=False, soft_wrap=True,
+    )  # fmt: skip
+    try:
+        with (
+            RecordStore(folder) as store,
+            GridProgress(console, request.all_experiments(), workers) as progress,
+            WorkerPool(workers, options) as pool,
+        ):
+            summary = Runner(request, store, pool, progress).run()
+    except KeyboardInterrupt:
+        sys.stderr.write(
+            f"stopped; finished runs are in {folder / RECORDS_FILE}. The same command goes on from there.\n"
+        )
+        raise
+    return _conclude(summary, folder, arguments, console)
+
+
+def _conclude(summary: Summary, folder: Path, arguments: jsonargparse.Namespace, console: Console) -> int:
+    """Print what became of the runs, and return the exit code."""
+    for job, failure, runs in summary.failures:
+        name = job.name if isinstance(job, Preparation) else job.key
+        sys.stderr.write(f"{name}: {runs} not made ({failure.kind}): {failure.message}\n{failure.trace}")
+    console.print(
+        f"{summary.finished} runs were finished before, {summary.trained} made, {summary.shared} identical to others, "
+        f"{summary.diverged} diverged, {summary.not_made} not made; results in {folder / RECORDS_FILE}",
+        markup=False, highlight=False, soft_wrap=True,
+    )  # fmt: skip
+    failed = [failure for _, failure, _ in summary.failures if failure.kind != "missing"]
+    if failed or (summary.failures and not arguments.skip_missing):
+        return 1
+    where = f"--preset {arguments.preset}" + (f" --results {folder}" if arguments.results else "")
+    console.print(f"next: lit-gelu paper table {where}; lit-gelu paper figures {where}", markup=False, soft_wrap=True)
+    return 0
+
+
+def _dry_run(request: Request, folder: Path) -> int:
+    """Say what would be run."""
+    records: dict[str, RunRecord] = {}
+    if (folder / RECORDS_FILE).is_file():
+        records = {record.key: record for record in read_records(folder)}
+    experiments = request.experiments()
+    fixed = [experiment for experiment in experiments if experiment.learning_rate_from is None]
+    planned = plan([cell for experiment in fixed for cell in request.cells(experiment)], records)
+    made = Counter(group[0].experiment for group in planned.groups)
+    all_cells = Counter(cell.experiment for group in planned.groups for cell in group)
+    all_cells.update(record.experiment for record in planned.shared)
+    for experiment in experiments:
+        if experiment in fixed:
+            text = f"{made[experiment.name]} to be made, {all_cells[experiment.name] - made[experiment.name]} identical"
+        else:
+            text = f"{request.runs(experiment)}, their learning rates from {experiment.learning_rate_from}"
+        sys.stdout.write(f"{experiment.name}: {text}\n")
+    sys.stdout.write(f"finished before: {len(planned.finished)}; to be made: {len(planned.groups)}\n")
+    return 0
+
+
+def _with_clusters(preset_name: str, clusters: str | None) -> dict[str, Experiment] | None:
+    """Return a preset's experiments with a substitute for the tweets' word vectors; ``None`` to leave it as it is."""
+    if clusters is None:
+        return None
+    return {
+        name: replace(experiment, data_args={**experiment.data_args, "clusters": clusters})
+        if experiment.data == TWEETS.data
+        else experiment
+        for name, experiment in preset(preset_name).items()
+    }
+
+
+def _accelerator(given: str) -> str:
+    import torch  # a second that --help does without
+
+    if given == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    return "cuda" if given == "gpu" and torch.cuda.is_available() else given
+
+
+def cores() -> int:
+    """Return how many cores this process may use.
+
+    Returns:
+        The number, at least 1.
+    """
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return allowed or 1

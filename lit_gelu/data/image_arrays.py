@@ -1,0 +1,136 @@
+"""Images and labels as arrays: an ``.npz`` file with x_train, y_train, x_test and y_test."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from lit_gelu.data.errors import CorruptDataError, DataNotFoundError
+from lit_gelu.data.kept_arrays import UNREADABLE, Arrays, load_arrays
+
+SIZE = 32
+CHANNELS = 3
+ARRAYS = ("x_train", "y_train", "x_test", "y_test")
+_Array = npt.NDArray[np.generic]
+
+
+class ImageArrays(NamedTuple):
+    """Training and test images with their labels.
+
+    Args:
+        x_train: Training images, ``[samples, 3, 32, 32]``, ``torch.uint8``.
+        y_train: Their labels, ``[samples]``, ``torch.int64``.
+        x_test: Test images, ``[samples, 3, 32, 32]``, ``torch.uint8``.
+        y_test: Their labels, ``[samples]``, ``torch.int64``.
+    """
+
+    x_train: Tensor
+    y_train: Tensor
+    x_test: Tensor
+    y_test: Tensor
+
+
+def read_arrays_file(path: Path, classes: int) -> ImageArrays:
+    """Read training and test images and their labels from an ``.npz`` file.
+
+    Images are ``uint8``, ``[samples, 32, 32, 3]`` (as Keras and image libraries have them) or ``[samples, 3, 32, 32]``
+    (as torch has them); which of the two, the shape tells. Labels are integers from 0 on, ``[samples]`` or, as Keras
+    has them, ``[samples, 1]``. Other arrays in the file are not looked at, and nothing in it is unpickled.
+
+    Args:
+        path: The file, as `numpy.savez` or `numpy.savez_compressed` write it.
+        classes: Number of classes.
+
+    Returns:
+        The arrays, the images as ``[samples, 3, 32, 32]``.
+
+    Raises:
+        DataNotFoundError: If the file is not there.
+        CorruptDataError: If it is truncated, damaged or of another kind, or an array is missing or not as said.
+
+    Example:
+        >>> import tempfile
+        >>> file = Path(tempfile.mkdtemp()) / "own.npz"
+        >>> images, labels = np.zeros((2, 32, 32, 3), np.uint8), np.array([[1], [0]])
+        >>> np.savez(file, x_train=images, y_train=labels, x_test=images, y_test=labels)
+        >>> arrays = read_arrays_file(file, classes=2)
+        >>> arrays.x_train.shape, arrays.y_train
+        (torch.Size([2, 3, 32, 32]), tensor([1, 0]))
+    """
+    found = _load(path)
+    x_train, y_train, x_test, y_test = (found[name] for name in ARRAYS)
+    return ImageArrays(
+        _images(x_train, "x_train", path),
+        _labels(y_train, "y_train", len(x_train), classes, path),
+        _images(x_test, "x_test", path),
+        _labels(y_test, "y_test", len(x_test), classes, path),
+    )
+
+
+def _load(path: Path) -> Arrays:
+    """Return the arrays of the file as they are.
+
+    Raises:
+        DataNotFoundError: If the file is not there.
+        CorruptDataError: If it cannot be read, or one is missing.
+    """
+    if not path.is_file():
+        raise DataNotFoundError(f"There is no file {str(path)!r}. Give the path of an .npz file of {_contents()}.")
+    try:
+        found = load_arrays(path)
+    except UNREADABLE as error:
+        raise CorruptDataError(
+            f"{str(path)!r} cannot be read as an .npz file of numbers ({error}): it is truncated, damaged, of another "
+            f"kind, or holds Python objects. Put a good copy in its place, of {_contents()}."
+        ) from error
+    missing = [name for name in ARRAYS if name not in found]
+    if missing:
+        raise CorruptDataError(
+            f"{str(path)!r} lacks {', '.join(missing)}. Write {_contents()} with numpy.savez_compressed."
+        )
+    return found
+
+
+def _images(array: _Array, name: str, path: Path) -> Tensor:
+    """Return images as ``[samples, 3, 32, 32]``.
+
+    Raises:
+        CorruptDataError: If they are no bytes, of another size, or there are none.
+    """
+    channels_last, channels_first = (SIZE, SIZE, CHANNELS), (CHANNELS, SIZE, SIZE)
+    if array.dtype != np.uint8 or array.shape[1:] not in {channels_last, channels_first} or not len(array):
+        raise CorruptDataError(
+            f"{name} in {str(path)!r} has shape {list(array.shape)} and dtype {array.dtype}; accepted: at least one "
+            f"image, {['samples', *channels_last]} or {['samples', *channels_first]}, uint8 (0 to 255). Resize or "
+            "convert the images.".replace("'", "")
+        )
+    if array.shape[1:] == channels_last:
+        array = array.transpose(0, 3, 1, 2)
+    return torch.from_numpy(np.ascontiguousarray(array))
+
+
+def _labels(array: _Array, name: str, samples: int, classes: int, path: Path) -> Tensor:
+    """Return labels as ``[samples]``, ``torch.int64``.
+
+    Raises:
+        CorruptDataError: If they are no integers, out of range, or not as many as there are images.
+    """
+    if array.dtype.kind not in "iu" or array.shape not in {(samples,), (samples, 1)}:
+        raise CorruptDataError(
+            f"{name} in {str(path)!r} has shape {list(array.shape)} and dtype {array.dtype}; accepted: one integer for "
+            f"each of the {samples} images, of shape [{samples}] or [{samples}, 1]. Write the labels so."
+        )
+    lowest, highest = int(array.min()), int(array.max())
+    if lowest < 0 or highest >= classes:
+        raise CorruptDataError(
+            f"{name} in {str(path)!r} holds labels from {lowest} to {highest}; accepted: 0 to {classes - 1}, for "
+            f"{classes} classes. Number the classes from 0 on, or give a file of another data set."
+        )
+    return torch.from_numpy(array.astype(np.int64).reshape(samples))
+
+
+def _contents() -> str:
+    return f"{', '.join(ARRAYS)} (images uint8 [samples, {SIZE}, {SIZE}, {CHANNELS}], labels integers [samples])"

@@ -1,0 +1,157 @@
+"""TIMIT's 61 phones, the 39 classes that they are folded into, and the phone of each frame."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from lit_gelu.data.errors import CorruptDataError, DataNotFoundError
+
+GLOTTAL_STOP = "q"
+_FOLDED_INTO = {
+    "aa": "aa ao",
+    "ae": "ae",
+    "ah": "ah ax ax-h",
+    "aw": "aw",
+    "ay": "ay",
+    "b": "b",
+    "ch": "ch",
+    "d": "d",
+    "dh": "dh",
+    "dx": "dx",
+    "eh": "eh",
+    "er": "er axr",
+    "ey": "ey",
+    "f": "f",
+    "g": "g",
+    "hh": "hh hv",
+    "ih": "ih ix",
+    "iy": "iy",
+    "jh": "jh",
+    "k": "k",
+    "l": "l el",
+    "m": "m em",
+    "n": "n en nx",
+    "ng": "ng eng",
+    "ow": "ow",
+    "oy": "oy",
+    "p": "p",
+    "r": "r",
+    "s": "s",
+    "sh": "sh zh",
+    "sil": "pcl tcl kcl bcl dcl gcl h# pau epi q",
+    "t": "t",
+    "th": "th",
+    "uh": "uh",
+    "uw": "uw ux",
+    "v": "v",
+    "w": "w",
+    "y": "y",
+    "z": "z",
+}
+CLASSES = tuple(_FOLDED_INTO)
+CLASS_OF = {phone: name for name, phones in _FOLDED_INTO.items() for phone in phones.split()}
+PHONES = tuple(sorted(CLASS_OF))
+
+
+class Segments(NamedTuple):
+    """The phones of a sentence in order: where each ends, in samples from the start, and its number in `PHONES`."""
+
+    ends: Tensor
+    phones: Tensor
+
+
+def class_numbers() -> Tensor:
+    """Return the class of each of the 61 phones (Lee and Hon 1989, "Speaker-independent phone recognition").
+
+    The glottal stop ``q``, which that folding leaves out, counts as silence here.
+
+    Returns:
+        Shape ``[61]``, ``torch.int64``: for each of `PHONES`, the position of its class in `CLASSES`.
+
+    Example:
+        >>> numbers = class_numbers()
+        >>> [CLASSES[numbers[PHONES.index(phone)]] for phone in ("ix", "zh", "tcl", "q", "h#")]
+        ['ih', 'sh', 'sil', 'sil', 'sil']
+    """
+    return torch.tensor([CLASSES.index(CLASS_OF[phone]) for phone in PHONES])
+
+
+def read_phones(path: Path) -> Segments:
+    r"""Read the phones of a sentence: ``begin end phone`` on each line, in samples, in order of time.
+
+    Args:
+        path: The file, ``.phn``.
+
+    Returns:
+        The phones and where they end.
+
+    Raises:
+        DataNotFoundError: If the file is not there.
+        CorruptDataError: If a line is not of that form, goes back in time or names another phone, or there is none.
+
+    Example:
+        >>> import tempfile
+        >>> file = Path(tempfile.mkdtemp()) / "sx1.phn"
+        >>> _ = file.write_text("0 800 h#\n800 1600 ix\n")
+        >>> read_phones(file).ends, [PHONES[number] for number in read_phones(file).phones]
+        (tensor([ 800, 1600]), ['h#', 'ix'])
+    """
+    if not path.is_file():
+        raise DataNotFoundError(
+            f"There is no {path.name} beside the audio in {str(path.parent)!r}. Copy the corpus again with the .phn "
+            "files, which hold the phones and their times."
+        )
+    ends, phones = [0], []
+    for number, line in enumerate(path.read_text(encoding="latin-1").splitlines(), start=1):
+        if line.strip():
+            end, phone = _segment(line, f"{str(path)!r}, line {number}", ends[-1])
+            ends.append(end)
+            phones.append(phone)
+    if not phones:
+        raise CorruptDataError(f"{str(path)!r} holds no phone. Copy the file again from the corpus.")
+    return Segments(torch.tensor(ends[1:]), torch.tensor(phones))
+
+
+def phones_at(segments: Segments, samples: Tensor) -> Tensor:
+    """Return the phone at some moments; before the first phone and after the last, the nearest.
+
+    A phone lasts from the end of the one before, exclusive of its own end.
+
+    Args:
+        segments: The phones of a sentence.
+        samples: Moments in samples from the start, any shape.
+
+    Returns:
+        Numbers in `PHONES`, of the same shape, ``torch.int64``.
+
+    Example:
+        >>> segments = Segments(torch.tensor([800, 1600]), torch.tensor([5, 7]))
+        >>> phones_at(segments, torch.tensor([200, 799, 800, 1599, 1600]))
+        tensor([5, 5, 7, 7, 7])
+    """
+    positions = torch.searchsorted(segments.ends, samples, right=True)
+    return segments.phones[positions.clamp(max=len(segments.ends) - 1)]
+
+
+def _segment(line: str, place: str, before: int) -> tuple[int, int]:
+    """Return the end of a line's phone and the phone's number.
+
+    Raises:
+        CorruptDataError: If the line is not of the form ``begin end phone``, goes back in time or names another phone.
+    """
+    fields = line.split()
+    is_segment = len(fields) == 3 and fields[0].isdecimal() and fields[1].isdecimal()
+    if not is_segment or int(fields[1]) < max(int(fields[0]), before):
+        raise CorruptDataError(
+            f"{place}: {line!r} given, expected 'begin end phone' in samples, not before {before}. Copy the file again "
+            "from the corpus."
+        )
+    phone = fields[2]
+    if phone not in CLASS_OF:
+        raise CorruptDataError(
+            f"{place}: the phone {phone!r} is not one of TIMIT's 61: {' '.join(PHONES)}. Mend the line, or copy the "
+            "file again from the corpus."
+        )
+    return int(fields[1]), PHONES.index(phone)

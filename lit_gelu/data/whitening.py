@@ -1,0 +1,158 @@
+"""ZCA whitening: pixels decorrelated and brought to one variance, and turned back to look like images."""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from lit_gelu.data.errors import DataArgumentError
+
+_CHUNK = 4096  # images at once in float64: 100 MB for 32x32 pixels in three colours
+
+
+class Whitening(NamedTuple):
+    """What ZCA whitening subtracts and multiplies by: ``whitened = (x - mean) @ matrix``.
+
+    Attributes:
+        mean: Shape ``[pixels]``, ``torch.float64``, the images' mean; pixels in the order channel, row, column.
+        matrix: Shape ``[pixels, pixels]``, ``torch.float64``, symmetric.
+    """
+
+    mean: Tensor
+    matrix: Tensor
+
+
+def fit_whitening(
+    images: Tensor, epsilon: float = 1e-5, scale: Callable[[Tensor], Tensor] = Tensor.double
+) -> Whitening:
+    """Fit ZCA whitening to images.
+
+    With the covariance ``X^T X / N = U diag(S) U^T`` of the N centred images (rows of X), the matrix is
+    ``U diag(1 / sqrt(S + epsilon)) U^T``; the whitened images' covariance is ``U diag(S / (S + epsilon)) U^T``, the
+    identity where S is much larger than epsilon. All in float64. Where there are fewer images than pixels, the same
+    matrix is computed from the N by N products of the images. Directions in which they do not differ are multiplied by
+    ``1 / sqrt(epsilon)``, so that other images come out of it with large values.
+
+    Source: Hendrycks and Gimpel 2016, arXiv 1606.08415, section 3.5 (after Salimans and Kingma 2016, arXiv 1602.07868);
+    epsilon from their code. Bell and Sejnowski 1997, "The independent components of natural scenes are edge filters".
+
+    Args:
+        images: Shape ``[N, ...]``, any numeric dtype; all further dimensions are the pixels. Fitted on their device.
+        epsilon: What is added to each variance, above 0; in the square of the unit of the scaled pixels.
+        scale: Makes pixels to be whitened out of some of the ``images``; a few thousand are held in float64 at once.
+
+    Returns:
+        The mean and the matrix.
+
+    Raises:
+        DataArgumentError: If there are no images, or epsilon is not above 0.
+
+    Example:
+        >>> images = torch.tensor([[3.0, 0.0], [-3.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
+        >>> fit_whitening(images, epsilon=0.25).matrix  # variances 4.5 and 0.5: 1 / sqrt(4.75), 1 / sqrt(0.75)
+        tensor([[0.4588, 0.0000],
+                [0.0000, 1.1547]], dtype=torch.float64)
+    """
+    if not 0 < epsilon < math.inf:
+        raise DataArgumentError(f"epsilon={epsilon!r} is not accepted. Give a number above 0, such as 1e-5.")
+    if not len(images):
+        raise DataArgumentError(
+            f"Images of shape {list(images.shape)} given: whitening is fitted to at least one image."
+        )
+
+    def rows(part: Tensor) -> Tensor:
+        return scale(part).flatten(start_dim=1).double()
+
+    parts = torch.split(images, _CHUNK)
+    mean = torch.stack([rows(part).sum(dim=0) for part in parts]).sum(dim=0) / len(images)
+    if len(images) < len(mean):
+        return Whitening(mean, _matrix_of_few(rows(images) - mean, epsilon))
+    covariance = torch.zeros(len(mean), len(mean), dtype=torch.float64, device=mean.device)
+    for part in parts:
+        centred = rows(part) - mean
+        covariance.addmm_(centred.T, centred, alpha=1 / len(images))
+    variances, directions = torch.linalg.eigh(covariance)
+    return Whitening(mean, (directions * (variances.clamp(min=0) + epsilon).rsqrt()) @ directions.T)
+
+
+def _matrix_of_few(centred: Tensor, epsilon: float) -> Tensor:
+    """Return the matrix for fewer images than pixels, out of the images' products with each other.
+
+    With ``X X^T / N = V diag(S) V^T`` and ``Y = V^T X`` it is ``I / sqrt(e) + Y^T diag(g) Y`` with
+    ``g = (1 / sqrt(S + e) - 1 / sqrt(e)) / (N S)``, written without the difference and without dividing by S, often 0.
+    """
+    count, pixels = centred.shape
+    variances, vectors = torch.linalg.eigh(centred @ centred.T / count)
+    root, sums = math.sqrt(epsilon), (variances.clamp(min=0) + epsilon).sqrt()
+    along = vectors.T @ centred
+    factors = -1 / (count * root * sums * (root + sums))
+    matrix: Tensor = torch.eye(pixels, dtype=torch.float64, device=centred.device) / root + (along.T * factors) @ along
+    return matrix
+
+
+def whiten(images: Tensor, whitening: Whitening) -> Tensor:
+    """Return the whitened images, ``(x - mean) @ matrix``.
+
+    Computed in float32 they differ from float64's by about 3e-6 on CIFAR-10, where their variance is 1.
+
+    Args:
+        images: Shape ``[N, ...]``, a floating dtype; scaled as those that the whitening was fitted to.
+        whitening: The mean and the matrix, in the images' dtype and on their device.
+
+    Returns:
+        The same shape, dtype and device.
+
+    Raises:
+        DataArgumentError: If the images have another number of pixels than the whitening.
+
+    Example:
+        >>> whitening = Whitening(torch.tensor([1.0, 0.0]), torch.tensor([[2.0, 0.0], [0.0, 4.0]]))
+        >>> whiten(torch.tensor([[1.0, 1.0], [2.0, 2.0]]), whitening)
+        tensor([[0., 4.],
+                [2., 8.]])
+    """
+    pixels = images.flatten(start_dim=1)
+    if pixels.shape[1] != len(whitening.mean):
+        raise DataArgumentError(
+            f"Images of shape {list(images.shape)} given, but the whitening was fitted to images with "
+            f"{len(whitening.mean)} values each. Give images of that size."
+        )
+    return ((pixels - whitening.mean) @ whitening.matrix).reshape(images.shape)
+
+
+class ZCAWhitening(nn.Module):
+    """`whiten` as a module, to stand in front of a net.
+
+    Args:
+        whitening: The mean and the matrix, which become buffers in float32.
+
+    Example:
+        >>> step = ZCAWhitening(Whitening(torch.ones(4).double(), 2 * torch.eye(4).double()))
+        >>> step(torch.full((1, 1, 2, 2), 3.0))
+        tensor([[[[4., 4.],
+                  [4., 4.]]]])
+    """
+
+    mean: Tensor
+    matrix: Tensor
+
+    def __init__(self, whitening: Whitening) -> None:
+        super().__init__()
+        self.register_buffer("mean", whitening.mean.float())
+        self.register_buffer("matrix", whitening.matrix.float())
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the whitened images.
+
+        Args:
+            images: Shape ``[batch, ...]``, of the buffers' dtype.
+
+        Returns:
+            The same shape and dtype.
+
+        Raises:
+            DataArgumentError: If the images have another number of pixels than the whitening.
+        """
+        return whiten(images, Whitening(self.mean, self.matrix))

@@ -1,0 +1,263 @@
+"""`Cell`: one run of an experiment's grid, with everything that is needed to make it."""
+
+import itertools
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lit_gelu import activations
+from lit_gelu.paper.errors import OtherConfigurationError, PaperArgumentError
+from lit_gelu.paper.experiments import Arm, Experiment
+from lit_gelu.paper.records import RunRecord
+
+PRECISION = "32-true"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run: a seed of an arm of an experiment, at one learning rate and one value of each setting.
+
+    With ``seed_everything: SEED`` before them, the parts ``model``, ``data`` and ``trainer`` of the configuration are
+    what ``lit-gelu fit --config`` takes: the same run by hand.
+
+    Args:
+        key: Its name, unique in a preset.
+        preset: Name of the preset.
+        experiment: Name of the experiment.
+        arm: Name of the arm.
+        activation: The activation's canonical text.
+        setting: From an argument of the task to its value.
+        learning_rate: The learning rate.
+        seed: Of weights, batches and noise.
+        config: ``"model"`` and ``"data"`` (``class_path`` and ``init_args``), ``"trainer"`` (arguments) and
+            ``"measurement"``. Where the data lie and what it is computed on is no part of it.
+    """
+
+    key: str
+    preset: str
+    experiment: str
+    arm: str
+    activation: str
+    setting: Mapping[str, float]
+    learning_rate: float
+    seed: int
+    config: Mapping[str, Any]
+
+    @property
+    def robustness_levels(self) -> tuple[float, ...]:
+        """The levels of noise that the net is measured at in the end; empty for none."""
+        return tuple(self.config["measurement"]["robustness_levels"])
+
+    @property
+    def fingerprint(self) -> str:
+        """Text that two cells have in common if and only if they train the same net in the same way."""
+        return fingerprint(self.config, self.seed)
+
+    @property
+    def data_name(self) -> str:
+        """Text that two cells with the same data have in common."""
+        return data_name(self.config["data"])
+
+    def accepts(self, record: RunRecord) -> bool:
+        """Tell whether a record of an identical run has all that is measured here.
+
+        Args:
+            record: A record with the same fingerprint.
+
+        Returns:
+            False if the test set under noise is missing in it.
+        """
+        return not self.robustness_levels or (
+            record.robustness is not None and record.robustness.levels == self.robustness_levels
+        )
+
+
+def expand(
+    experiment: Experiment,
+    preset: str,
+    *,
+    arms: Sequence[str] | None = None,
+    seeds: Sequence[int] | None = None,
+    learning_rates: Mapping[str, float] | None = None,
+    precision: str = PRECISION,
+) -> list[Cell]:
+    """Return the cells of an experiment: arms x settings x learning rates x seeds.
+
+    Args:
+        experiment: The experiment.
+        preset: Name of its preset.
+        arms: Only these arms; ``None`` means all. Names of other experiments' arms are passed over.
+        seeds: Only these of the experiment's seeds; ``None`` means all.
+        learning_rates: From arm to learning rate, for an experiment that takes them from another one; an arm that is
+            not in it has no cells.
+        precision: The Trainer's.
+
+    Returns:
+        The cells; seeds vary fastest, then arms, so that the arms of a seed are finished close to each other.
+
+    Raises:
+        PaperArgumentError: If a seed is negative.
+
+    Example:
+        >>> from lit_gelu.paper.presets import preset
+        >>> cells = expand(preset("full")["mnist"], "full", arms=["gelu"], seeds=[0])
+        >>> [cell.key for cell in cells][:2]
+        ['mnist/gelu/keep=1/lr=0.001/seed=0', 'mnist/gelu/keep=1/lr=0.0001/seed=0']
+    """
+    if seeds is not None and any(seed < 0 for seed in seeds):
+        raise PaperArgumentError(f"seeds={list(seeds)} given; accepted: 0 and above.")
+    chosen = range(experiment.seeds) if seeds is None else [seed for seed in seeds if seed < experiment.seeds]
+    names = [name for name in experiment.arms if arms is None or name in arms]
+    return [
+        _cell(experiment, preset, name, setting, learning_rate, seed, precision)
+        for seed in chosen
+        for name in names
+        for setting in _settings(experiment, experiment.arms[name])
+        for learning_rate in _learning_rates(experiment, name, learning_rates)
+    ]
+
+
+def fingerprint(config: Mapping[str, Any], seed: int) -> str:
+    """Return text that two runs have in common if and only if they train the same net in the same way.
+
+    Args:
+        config: The configuration of a `Cell` or a record. Noise on the trained net is no part of the training.
+        seed: The seed.
+
+    Returns:
+        The text.
+    """
+    parts = {name: config[name] for name in ("model", "data", "trainer")}
+    return json.dumps([parts, config["measurement"]["evaluations_per_epoch"], seed], sort_keys=True)
+
+
+def data_name(data: Mapping[str, Any]) -> str:
+    """Return text that two configurations of the same data have in common.
+
+    Args:
+        data: ``class_path`` and ``init_args``.
+
+    Returns:
+        The text.
+    """
+    return json.dumps(data, sort_keys=True)
+
+
+def group_identical(cells: Iterable[Cell]) -> list[list[Cell]]:
+    """Put cells that train the same net in the same way together: one run serves them all.
+
+    Args:
+        cells: Cells of any experiments.
+
+    Returns:
+        Groups in the order of their first members; the first of a group measures all that any of it does.
+
+    Raises:
+        PaperArgumentError: If two of a group are measured at different levels of noise.
+    """
+    groups: dict[str, list[Cell]] = {}
+    for cell in cells:
+        groups.setdefault(cell.fingerprint, []).append(cell)
+    for group in groups.values():
+        group.sort(key=lambda cell: not cell.robustness_levels)  # stable: otherwise the order is kept
+        if len({cell.robustness_levels for cell in group} - {()}) > 1:
+            raise PaperArgumentError(
+                f"{', '.join(cell.key for cell in group)} are the same run with different levels of noise. Give them "
+                "the same robustness_levels."
+            )
+    return list(groups.values())
+
+
+def check_same_configuration(cell: Cell, record: RunRecord) -> None:
+    """Refuse to take a finished run for a cell that is another run of the same name.
+
+    Args:
+        cell: What is to be run.
+        record: The record with its key.
+
+    Raises:
+        OtherConfigurationError: If the two differ; the message says in what.
+    """
+    found = list(_differences(record.config, json.loads(json.dumps(cell.config)), ""))
+    if record.preset != cell.preset:
+        found.insert(0, f"preset: {record.preset!r} in the record, {cell.preset!r} now")
+    if found:
+        raise OtherConfigurationError(
+            f"The run {cell.key!r} is in the results with another configuration ({'; '.join(found)}). Give another "
+            "folder (--results), or delete the record's line to make the run again."
+        )
+
+
+def _cell(
+    experiment: Experiment,
+    preset: str,
+    arm: str,
+    setting: dict[str, float],
+    learning_rate: float,
+    seed: int,
+    precision: str,
+) -> Cell:
+    activation = str(activations.registry.resolve(experiment.arms[arm].activation))
+    settings = [f"{name}={value:g}" for name, value in setting.items()]
+    is_robust = all(setting.get(name) == value for name, value in experiment.robust_settings.items())
+    return Cell(
+        key="/".join([experiment.name, arm, *settings, f"lr={learning_rate:g}", f"seed={seed}"]),
+        preset=preset,
+        experiment=experiment.name,
+        arm=arm,
+        activation=activation,
+        setting=setting,
+        learning_rate=learning_rate,
+        seed=seed,
+        config={
+            "model": {
+                "class_path": experiment.task,
+                "init_args": {
+                    **_plain(experiment.task_args),
+                    **setting,
+                    "activation": activation,
+                    "learning_rate": learning_rate,
+                },
+            },
+            "data": {"class_path": experiment.data, "init_args": _plain(experiment.data_args)},
+            # No validation by Lightning: it would draw random numbers, and the recorder goes through both sets itself.
+            "trainer": {
+                "max_epochs": experiment.epochs,
+                "limit_val_batches": 0,
+                "precision": precision,
+                **_plain(experiment.trainer_args),
+            },
+            "measurement": {
+                "evaluations_per_epoch": experiment.evaluations,
+                "robustness_levels": list(experiment.robustness_levels) if is_robust else [],
+            },
+        },
+    )
+
+
+def _settings(experiment: Experiment, arm: Arm) -> list[dict[str, float]]:
+    settings = experiment.settings if arm.settings is None else arm.settings
+    return [dict(zip(settings, values, strict=True)) for values in itertools.product(*settings.values())]
+
+
+def _learning_rates(experiment: Experiment, arm: str, given: Mapping[str, float] | None) -> tuple[float, ...]:
+    if experiment.learning_rate_from is None:
+        return experiment.learning_rates
+    return (given[arm],) if given is not None and arm in given else ()
+
+
+def _plain(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arguments as JSON gives them back, so that a record's configuration equals its cell's."""
+    plain: dict[str, Any] = json.loads(json.dumps(dict(arguments)))
+    return plain
+
+
+def _differences(recorded: Any, now: Any, path: str) -> Iterator[str]:
+    """Say where two trees of plain data differ."""
+    if isinstance(recorded, dict) and isinstance(now, dict):
+        for name in [*recorded, *(name for name in now if name not in recorded)]:
+            place = f"{path}.{name}" if path else name
+            yield from _differences(recorded.get(name), now.get(name), place)
+    elif recorded != now:
+        yield f"{path}: {recorded!r} in the record, {now!r} now"

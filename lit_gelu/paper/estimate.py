@@ -1,0 +1,68 @@
+"""How long the runs that are left will take, judged by those that were made."""
+
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+
+from lit_gelu.paper.experiments import Experiment
+
+
+class Estimate:
+    """Seconds of a run of each experiment: measured where one was made, else scaled from what was expected.
+
+    Args:
+        experiments: By name; their ``seconds`` or ``training_flop`` say what was expected.
+    """
+
+    def __init__(self, experiments: Mapping[str, Experiment]) -> None:
+        self._expected = {
+            name: experiment.seconds or experiment.training_flop for name, experiment in experiments.items()
+        }
+        self._measured: dict[str, list[float]] = defaultdict(list)
+
+    def add(self, experiment: str, seconds: float) -> None:
+        """Hear of a run that was made.
+
+        Args:
+            experiment: The experiment's name.
+            seconds: How long it took.
+        """
+        self._measured[experiment].append(seconds)
+
+    def rest(self, shares: Iterable[tuple[str, float]], workers: int) -> float | None:
+        """Return how long some runs will take.
+
+        Args:
+            shares: Pairs of an experiment's name and the share of one of its runs that is left, 0 to 1.
+            workers: How many runs are made at a time.
+
+        Returns:
+            Seconds; ``None`` if too little is known yet.
+
+        Example:
+            >>> from lit_gelu.paper.presets import preset
+            >>> quick = preset("quick")
+            >>> estimate = Estimate(quick)
+            >>> estimate.add("mnist", 2 * quick["mnist"].seconds)  # twice as long as expected
+            >>> estimate.rest([("tweets", 1.0), ("tweets", 0.5)], workers=1) == 3 * quick["tweets"].seconds
+            True
+        """
+        seconds = 0.0
+        for experiment, share in shares:
+            whole = self._of(experiment)
+            if whole is None:
+                return None
+            seconds += share * whole
+        return seconds / workers
+
+    def _of(self, experiment: str) -> float | None:
+        if self._measured[experiment]:
+            return statistics.fmean(self._measured[experiment])
+        factors = [
+            seconds / expected
+            for name, all_seconds in self._measured.items()
+            if (expected := self._expected.get(name)) is not None
+            for seconds in all_seconds
+        ]
+        expected = self._expected.get(experiment)
+        return expected * statistics.fmean(factors) if factors and expected is not None else None

@@ -1,0 +1,204 @@
+"""Which runs are to be made: what was asked for, less what is finished, each of several identical ones once."""
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from lit_gelu.paper.cells import PRECISION, Cell, check_same_configuration, expand, fingerprint, group_identical
+from lit_gelu.paper.errors import PaperArgumentError
+from lit_gelu.paper.experiments import Experiment
+from lit_gelu.paper.presets import preset as experiments_of
+from lit_gelu.paper.records import RunRecord
+from lit_gelu.paper.selection import choices
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was asked for.
+
+    Args:
+        preset: Name of the preset.
+        only: Names of experiments; empty means all.
+        arms: Names of arms; empty means all.
+        seeds: Seeds; empty means all.
+        precision: The Trainer's.
+        table: Experiments of one's own, by name; ``None`` means those of the preset.
+    """
+
+    preset: str
+    only: tuple[str, ...] = ()
+    arms: tuple[str, ...] = ()
+    seeds: tuple[int, ...] = ()
+    precision: str = PRECISION
+    table: Mapping[str, Experiment] | None = None
+
+    def all_experiments(self) -> Mapping[str, Experiment]:
+        """Return the experiments there are to choose from, by name."""
+        return experiments_of(self.preset) if self.table is None else self.table
+
+    def experiments(self) -> list[Experiment]:
+        """Return the experiments that were asked for, and those that their learning rates come from.
+
+        Returns:
+            The experiments, in the order of the preset.
+
+        Raises:
+            PaperArgumentError: If there is no such experiment or arm.
+
+        Example:
+            >>> [experiment.name for experiment in Request("full", only=("cifar10",)).experiments()]
+            ['cifar10_search', 'cifar10']
+        """
+        table = self.all_experiments()
+        _check_names("experiment", self.only, table)
+        wanted = set(self.only or table)
+        wanted |= {rates for name in wanted if (rates := table[name].learning_rate_from) is not None}
+        chosen = [experiment for name, experiment in table.items() if name in wanted]
+        _check_names("arm", self.arms, {arm: None for experiment in chosen for arm in experiment.arms})
+        return chosen
+
+    def cells(self, experiment: Experiment, learning_rates: Mapping[str, float] | None = None) -> list[Cell]:
+        """Return the cells of an experiment that were asked for.
+
+        Args:
+            experiment: The experiment.
+            learning_rates: From arm to learning rate, where the experiment takes them from another one.
+
+        Returns:
+            The cells.
+        """
+        # A learning rate is searched with all seeds of the search, whatever seeds are trained with it.
+        searches = {other.learning_rate_from for other in self.all_experiments().values()}
+        seeds = None if experiment.name in searches else self.seeds
+        return expand(
+            experiment,
+            self.preset,
+            arms=self.arms or None,
+            seeds=seeds or None,
+            learning_rates=learning_rates,
+            precision=self.precision,
+        )
+
+    def runs(self, experiment: Experiment) -> int:
+        """Return how many runs of an experiment were asked for, also if their learning rates are not known yet.
+
+        Args:
+            experiment: The experiment.
+
+        Returns:
+            The number.
+
+        Example:
+            >>> [Request("full").runs(experiment) for experiment in Request("full", only=("cifar10",)).experiments()]
+            [9, 9]
+        """
+        return len(self.cells(experiment, dict.fromkeys(experiment.arms, 0.0)))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Runs to be made.
+
+    Args:
+        finished: Keys of those that are in the results already.
+        shared: Records that are known because an identical run is in the results.
+        groups: Runs to be made: the first of each group is trained, the others are identical to it.
+    """
+
+    finished: tuple[str, ...]
+    shared: tuple[RunRecord, ...]
+    groups: tuple[tuple[Cell, ...], ...]
+
+
+def plan(cells: Iterable[Cell], records: Mapping[str, RunRecord]) -> Plan:
+    """Plan the runs for some cells.
+
+    Args:
+        cells: What is wanted.
+        records: What is in the results, by key.
+
+    Returns:
+        The plan.
+
+    Raises:
+        OtherConfigurationError: If a finished run of the same name had another configuration.
+    """
+    finished, todo = [], []
+    for cell in cells:
+        record = records.get(cell.key)
+        if record is None:
+            todo.append(cell)
+        else:
+            check_same_configuration(cell, record)
+            finished.append(cell.key)
+    made = {
+        fingerprint(record.config, record.seed): record for record in records.values() if record.shared_from is None
+    }
+    shared, left = [], []
+    for cell in todo:
+        record = made.get(cell.fingerprint)
+        if record is not None and cell.accepts(record):
+            shared.append(share(record, cell))
+        else:
+            left.append(cell)
+    return Plan(tuple(finished), tuple(shared), tuple(tuple(group) for group in group_identical(left)))
+
+
+def share(record: RunRecord, cell: Cell) -> RunRecord:
+    """Return an identical run's record under a cell's name.
+
+    Args:
+        record: The record of the run that was made.
+        cell: A cell with the same fingerprint.
+
+    Returns:
+        The record; ``shared_from`` says whose numbers they are.
+    """
+    if record.key == cell.key:
+        return record
+    return replace(
+        record,
+        key=cell.key,
+        preset=cell.preset,
+        experiment=cell.experiment,
+        arm=cell.arm,
+        setting=dict(cell.setting),
+        config=dict(cell.config),
+        robustness=record.robustness if cell.robustness_levels else None,
+        shared_from=record.key,
+    )
+
+
+def searched_learning_rates(
+    search: Experiment, cells: Sequence[Cell], records: Mapping[str, RunRecord]
+) -> dict[str, float]:
+    """Return the learning rates that a search chose.
+
+    Args:
+        search: The experiment that searched.
+        cells: Its cells.
+        records: What is in the results, by key.
+
+    Returns:
+        From arm to learning rate, for the arms all of whose runs are finished.
+    """
+    rates = {}
+    for arm in search.arms:
+        keys = [cell.key for cell in cells if cell.arm == arm]
+        if keys and all(key in records for key in keys):
+            (choice,) = choices(search, arm, [records[key] for key in keys])
+            rates[arm] = choice.chosen.learning_rate
+    return rates
+
+
+def _check_names(what: str, given: Iterable[str], accepted: Mapping[str, object]) -> None:
+    """Refuse names that do not exist.
+
+    Raises:
+        PaperArgumentError: If one does not.
+    """
+    for name in given:
+        if name not in accepted:
+            near = difflib.get_close_matches(name, accepted, n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise PaperArgumentError(f"There is no {what} {name!r}.{hint} Accepted: {', '.join(accepted)}.")

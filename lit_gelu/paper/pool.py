@@ -1,0 +1,174 @@
+"""`WorkerPool`: processes that make runs side by side, each one run at a time."""
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+from types import TracebackType
+from typing import Self
+
+from lit_gelu.paper.errors import PaperArgumentError
+from lit_gelu.paper.jobs import Failure, Job, Message, Progress, RunOptions
+from lit_gelu.paper.worker import work
+
+_SECONDS_TO_END = 5.0
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+@dataclass
+class _Worker:
+    """A process, our end of its connection, and what it is doing."""
+
+    process: SpawnProcess
+    connection: Connection
+    job: Job | None = None
+
+
+class WorkerPool:
+    """Processes that take jobs; a process that dies takes its job with it and is replaced.
+
+    `concurrent.futures.ProcessPoolExecutor` gives up all jobs when one of its processes is killed, and leaves its
+    processes behind when its own is; here every process has a connection of its own, which ends with either side.
+
+    Args:
+        workers: How many processes; they are started when there is work for them.
+        options: Where and on what runs are made.
+
+    Raises:
+        PaperArgumentError: If ``workers`` is below 1.
+    """
+
+    def __init__(self, workers: int, options: RunOptions) -> None:
+        if workers < 1:
+            raise PaperArgumentError(f"workers={workers} is not accepted. Give an integer of at least 1.")
+        self.workers = workers
+        self._options = options
+        self._context = multiprocessing.get_context("spawn")  # a forked process could not use CUDA, and may lock up
+        self._processes: list[_Worker] = []
+
+    def __enter__(self) -> Self:
+        """Return the pool."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """End the processes, whatever they are doing."""
+        for worker in self._processes:
+            worker.connection.close()
+            worker.process.terminate()
+        for worker in self._processes:
+            worker.process.join(_SECONDS_TO_END)
+            if worker.process.is_alive():
+                worker.process.kill()
+                worker.process.join()
+        self._processes.clear()
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a process is free, or may still be started."""
+        return self.running < self.workers
+
+    @property
+    def running(self) -> int:
+        """How many jobs are being done."""
+        return sum(worker.job is not None for worker in self._processes)
+
+    def start(self, job: Job) -> None:
+        """Give a job to a free process.
+
+        Args:
+            job: The job.
+        """
+        free = next((worker for worker in self._processes if worker.job is None), None)
+        if free is not None:
+            try:
+                free.connection.send(job)
+            except OSError:  # it died while it had nothing to do
+                self._drop(free)
+                free = None
+        if free is None:
+            free = self._new_worker()
+            free.connection.send(job)
+        free.job = job
+
+    def wait(self, seconds: float) -> Iterator[tuple[Job, Message]]:
+        """Wait for messages.
+
+        Args:
+            seconds: How long at most.
+
+        Yields:
+            Jobs and what is said about them: any number of `Progress`, then one `Done` or `Failure`.
+        """
+        busy = {worker.connection: worker for worker in self._processes if worker.job is not None}
+        for connection in wait(list(busy), seconds):
+            worker = busy[connection]  # type: ignore[index]  # what was waited for are connections
+            job = worker.job
+            if job is None:
+                continue
+            try:
+                message: Message = worker.connection.recv()
+            except (EOFError, OSError):
+                message = self._drop(worker)
+            if not isinstance(message, Progress):
+                worker.job = None
+            yield job, message
+
+    def _new_worker(self) -> _Worker:
+        ours, theirs = self._context.Pipe()
+        process = self._context.Process(target=work, args=(theirs, self._options), daemon=True)
+        with _interrupts_ignored(), _threads_limited(self._options.threads):
+            process.start()
+        theirs.close()  # so that the connection ends with the process
+        worker = _Worker(process, ours)
+        self._processes.append(worker)
+        return worker
+
+    def _drop(self, worker: _Worker) -> Failure:
+        """Forget a process that died, and say how it ended."""
+        self._processes.remove(worker)
+        worker.connection.close()
+        worker.process.join(_SECONDS_TO_END)
+        code = worker.process.exitcode
+        if code is not None and code < 0:
+            reason = f"was killed by {signal.Signals(-code).name}"
+            reason += (
+                ", often for want of memory: give fewer --workers" if -code == getattr(signal, "SIGKILL", 9) else ""
+            )
+        else:
+            reason = f"ended with exit code {code}"
+        return Failure("lost", f"The process {reason}.")
+
+
+@contextlib.contextmanager
+def _interrupts_ignored() -> Iterator[None]:
+    """Start processes that ignore Ctrl-C from their first moment: what is ignored stays so in a new process."""
+    if threading.current_thread() is not threading.main_thread():  # only it may set handlers
+        yield
+        return
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+
+
+@contextlib.contextmanager
+def _threads_limited(threads: int) -> Iterator[None]:
+    """Start processes whose linear algebra uses so many threads; libraries read it when they are loaded."""
+    before = {name: os.environ.get(name) for name in _THREAD_VARIABLES}
+    os.environ.update(dict.fromkeys(_THREAD_VARIABLES, str(threads)))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

@@ -1,0 +1,189 @@
+"""Making the runs of a plan: several at a time, the finished ones recorded at once, a failed one no reason to stop."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from lit_gelu.paper.cells import Cell, data_name
+from lit_gelu.paper.experiments import Experiment
+from lit_gelu.paper.jobs import Done, Failure, Job, Message, Preparation, Progress
+from lit_gelu.paper.planning import Plan, Request, plan, searched_learning_rates, share
+from lit_gelu.paper.records import RunRecord
+from lit_gelu.paper.store import RecordStore
+
+if TYPE_CHECKING:
+    from lit_gelu.paper.pool import WorkerPool  # it loads Lightning, which what only counts runs does without
+
+_SECONDS_BETWEEN_UPDATES = 0.5
+
+
+class Reporter(Protocol):
+    """Who is told how it goes."""
+
+    def planned(self, plan: Plan, later: int) -> None:
+        """Hear what will be run, and how many runs will be planned later."""
+
+    def started(self, job: Job) -> None:
+        """Hear that a job was begun."""
+
+    def progressed(self, job: Job, epoch: float) -> None:
+        """Hear how many epochs of a run have passed."""
+
+    def recorded(self, record: RunRecord) -> None:
+        """Hear that a run is in the results."""
+
+    def prepared(self, job: Preparation) -> None:
+        """Hear that data are ready."""
+
+    def failed(self, job: Job, failure: Failure, runs: int) -> None:
+        """Hear that a job failed, and how many runs will not be made for that."""
+
+    def tick(self) -> None:
+        """Be called a few times a second."""
+
+
+@dataclass
+class Summary:
+    """What became of a request.
+
+    Args:
+        finished: Runs that were in the results already.
+        trained: Runs that were made.
+        shared: Runs whose numbers are those of an identical run.
+        diverged: Those of ``trained`` and ``shared`` whose loss was no finite number any more.
+        failures: Jobs that failed, with the number of runs that were not made for that.
+    """
+
+    finished: int = 0
+    trained: int = 0
+    shared: int = 0
+    diverged: int = 0
+    failures: list[tuple[Job, Failure, int]] = field(default_factory=list)
+
+    @property
+    def not_made(self) -> int:
+        """How many runs were not made."""
+        return sum(runs for _, _, runs in self.failures)
+
+
+class Runner:
+    """Makes the runs that were asked for and are not in the results.
+
+    Runs of experiments whose learning rates come from a search are planned when the search is over.
+
+    Args:
+        request: What was asked for.
+        store: The results, entered.
+        pool: The processes.
+        reporter: Who is told how it goes.
+    """
+
+    def __init__(self, request: Request, store: RecordStore, pool: "WorkerPool", reporter: Reporter) -> None:
+        self.request = request
+        self.store = store
+        self.pool = pool
+        self.reporter = reporter
+        self.summary = Summary()
+        self._queue: list[tuple[Cell, ...]] = []
+        self._groups: dict[str, tuple[Cell, ...]] = {}
+        self._prepared: dict[str, bool] = {}  # from the name of data to whether their preparation is over
+
+    def run(self) -> Summary:
+        """Make the runs.
+
+        Returns:
+            What became of them.
+        """
+        experiments = self.request.experiments()
+        first = [experiment for experiment in experiments if experiment.learning_rate_from is None]
+        later = [experiment for experiment in experiments if experiment.learning_rate_from is not None]
+        cells = [cell for experiment in first for cell in self.request.cells(experiment)]
+        self._stage(cells, sum(self.request.runs(experiment) for experiment in later))
+        for experiment in later:
+            self._stage(self._after_search(experiment, experiments), 0)
+        return self.summary
+
+    def _after_search(self, experiment: Experiment, experiments: Sequence[Experiment]) -> list[Cell]:
+        """Return the cells of an experiment with searched learning rates; arms whose search failed have none."""
+        search = next(other for other in experiments if other.name == experiment.learning_rate_from)
+        rates = searched_learning_rates(search, self.request.cells(search), self.store.records)
+        cells = self.request.cells(experiment, rates)
+        for arm in self._arms(experiment):
+            if arm not in rates:
+                example = self.request.cells(experiment, {arm: 0.0})
+                reason = f"the search for its learning rate, {search.name}, is not complete"
+                if example:
+                    self._fail(example[0], Failure("missing", f"Arm {arm}: {reason}."), len(example))
+        return cells
+
+    def _arms(self, experiment: Experiment) -> list[str]:
+        return [arm for arm in experiment.arms if not self.request.arms or arm in self.request.arms]
+
+    def _stage(self, cells: Sequence[Cell], later: int) -> None:
+        """Make the runs of some cells."""
+        planned = plan(cells, self.store.records)
+        self.reporter.planned(planned, later)
+        self.summary.finished += len(planned.finished)
+        for record in planned.shared:
+            self._record(record)
+        self._queue = list(planned.groups)
+        while self._queue or self.pool.running:
+            while self.pool.has_room and (job := self._next_job()) is not None:
+                self.pool.start(job)
+                self.reporter.started(job)
+            for job, message in self.pool.wait(_SECONDS_BETWEEN_UPDATES):
+                self._hear(job, message)
+            self.reporter.tick()
+
+    def _next_job(self) -> Job | None:
+        """Return the next run whose data are prepared, or the preparation of the first that are not."""
+        for number, group in enumerate(self._queue):
+            cell = group[0]
+            is_over = self._prepared.get(cell.data_name)
+            if is_over is None:
+                self._prepared[cell.data_name] = False
+                requires = self.request.all_experiments()[cell.experiment].data_requires
+                return Preparation(f"data of {cell.experiment}", cell.config["data"], requires)
+            if is_over:
+                self._groups[cell.key] = self._queue.pop(number)
+                return cell
+        return None
+
+    def _hear(self, job: Job, message: Message) -> None:
+        if isinstance(message, Progress):
+            self.reporter.progressed(job, message.epoch)
+        elif isinstance(message, Failure):
+            self._lose(job, message)
+        elif isinstance(job, Preparation):
+            self._prepared[data_name(job.data)] = True
+            self.reporter.prepared(job)
+        else:
+            self._keep(message, self._groups.pop(job.key))
+
+    def _keep(self, message: Done, group: tuple[Cell, ...]) -> None:
+        """Record a run, and the runs that are identical to it."""
+        if message.record is not None:
+            for cell in group:
+                self._record(share(message.record, cell))
+
+    def _record(self, record: RunRecord) -> None:
+        self.store.append(record)
+        self.summary.diverged += record.status == "diverged"
+        if record.shared_from is None:
+            self.summary.trained += 1
+        else:
+            self.summary.shared += 1
+        self.reporter.recorded(record)
+
+    def _lose(self, job: Job, failure: Failure) -> None:
+        """Give up a run, or all runs with data that are missing."""
+        lost = [] if isinstance(job, Preparation) else [self._groups.pop(job.key)]
+        if isinstance(job, Preparation) or failure.kind == "missing":
+            name = data_name(job.data) if isinstance(job, Preparation) else job.data_name
+            lost += [group for group in self._queue if group[0].data_name == name]
+            self._queue = [group for group in self._queue if group[0].data_name != name]
+        self._fail(job, failure, sum(len(group) for group in lost))
+
+    def _fail(self, job: Job, failure: Failure, runs: int) -> None:
+        self.summary.failures.append((job, failure, runs))
+        self.reporter.failed(job, failure, runs)

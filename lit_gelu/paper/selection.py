@@ -1,0 +1,283 @@
+"""From runs to the numbers that the paper reports: which evaluation of a run counts, and which learning rate.
+
+The paper says "we tune the learning rate ... and report the median of five runs" and, for TIMIT, "the test error at the
+lowest validation error" (Hendrycks and Gimpel 2016, arXiv 1606.08415, sections 3.1 to 3.4); its code stores whole
+histories and selects nothing. The rule here, an assumption for the other tasks: a run counts by its evaluation with the
+lowest validation error, the learning rate is the one with the lowest median of it over the seeds, and reported is the
+median of the test errors at those evaluations. The CIFAR nets and the autoencoder count by their last evaluation, where
+the paper's curves end. The test set never chooses anything.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from lit_gelu.paper.errors import PaperArgumentError, RecordsError
+from lit_gelu.paper.experiments import Experiment
+from lit_gelu.paper.experiments import Selection as Rule
+from lit_gelu.paper.medians import Summary, infinite_if_not_finite
+from lit_gelu.paper.records import RunRecord
+
+LEARNING_RATE = "learning_rate"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One run in the two numbers that count.
+
+    Args:
+        validation: Its lowest validation error, by which it is compared; infinite if the run diverged, ``None`` if the
+            task has no validation set.
+        test: The test error (or loss) that is reported for it; infinite if the run diverged, ``None`` if none was
+            measured.
+    """
+
+    validation: float | None
+    test: float | None
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """The runs of one arm with one learning rate and one setting, over the seeds.
+
+    Args:
+        setting: The settings.
+        learning_rate: The learning rate.
+        runs: The runs, by seed.
+        outcomes: What each came to, in the same order.
+    """
+
+    setting: Mapping[str, float]
+    learning_rate: float
+    runs: tuple[RunRecord, ...]
+    outcomes: tuple[Outcome, ...]
+
+    @property
+    def validation(self) -> Summary | None:
+        """The validation errors; ``None`` if the task has no validation set."""
+        return _summary(outcome.validation for outcome in self.outcomes)
+
+    @property
+    def test(self) -> Summary | None:
+        """The test errors; ``None`` if they were not measured."""
+        return _summary(outcome.test for outcome in self.outcomes)
+
+    @property
+    def diverged(self) -> int:
+        """How many of the runs diverged."""
+        return sum(run.status == "diverged" for run in self.runs)
+
+    def __str__(self) -> str:
+        """Return learning rate and setting in words."""
+        setting = "".join(f", {name} {value:g}" for name, value in self.setting.items())
+        return f"learning rate {self.learning_rate:g}{setting}"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What the validation set chose for an arm, or what there was to report without a choice.
+
+    Args:
+        chosen: The candidate that is reported.
+        candidates: All that stood in competition, the largest learning rate first; only ``chosen`` if nothing is tuned.
+        remarks: What a reader has to know: ties, missing seeds, runs that diverged.
+    """
+
+    chosen: Candidate
+    candidates: tuple[Candidate, ...]
+    remarks: tuple[str, ...]
+
+
+def outcome(record: RunRecord, rule: Rule = "best_validation", metric: str = "test_error") -> Outcome:
+    """Return the numbers that a run counts by.
+
+    Args:
+        record: The run.
+        rule: ``"best_validation"``: its test error is the one at the evaluation with the lowest validation error (the
+            first of them, if several have it: the test set has no say); ``"last"``: the one at the last evaluation.
+        metric: The curve that is reported.
+
+    Returns:
+        The two numbers, infinite if the run diverged.
+
+    Raises:
+        RecordsError: If the run lacks a curve that the rule needs, or a test error beside its lowest validation error.
+    """
+    curve = record.curves.get("val_error")
+    has_validation = curve is not None and bool(curve.value)
+    if record.status == "diverged":
+        return Outcome(None if rule == "last" and not has_validation else math.inf, math.inf)
+    if rule == "last":
+        return Outcome(_lowest(record)[0] if has_validation else None, _last(record, metric))
+    if not has_validation:
+        raise RecordsError(f"The run {record.key!r} has no validation error, so it cannot be selected by it.")
+    lowest, epoch = _lowest(record)
+    return Outcome(lowest, _at(record, metric, epoch))
+
+
+def candidates_of(
+    records: Iterable[RunRecord], rule: Rule = "best_validation", metric: str = "test_error"
+) -> list[Candidate]:
+    """Group runs by learning rate and setting.
+
+    Args:
+        records: The runs of one arm.
+        rule: Where in a run its result is taken.
+        metric: The curve that is reported.
+
+    Returns:
+        The candidates, the largest learning rate first and of equal ones the largest setting, their runs by seed.
+    """
+    groups: dict[tuple[float, tuple[tuple[str, float], ...]], list[RunRecord]] = defaultdict(list)
+    for record in records:
+        groups[-record.learning_rate, tuple((name, -value) for name, value in record.setting.items())].append(record)
+    candidates = []
+    for _, group in sorted(groups.items(), key=lambda item: item[0]):
+        runs = tuple(sorted(group, key=lambda run: run.seed))
+        outcomes = tuple(outcome(run, rule, metric) for run in runs)
+        candidates.append(Candidate(runs[0].setting, runs[0].learning_rate, runs, outcomes))
+    return candidates
+
+
+def select(candidates: Sequence[Candidate], seeds: Collection[int] = ()) -> Choice:
+    """Choose among candidates by the median over the seeds of their lowest validation errors.
+
+    Args:
+        candidates: What stands in competition, in the order of `candidates_of`.
+        seeds: The seeds that every candidate should have; those of the runs are added. A candidate that lacks some
+            takes part with those it has, and a remark says so.
+
+    Returns:
+        The choice. Of candidates that tie the first is taken, which is the one with the largest learning rate, and a
+        remark says so. Of a single candidate no validation error is needed.
+
+    Raises:
+        PaperArgumentError: If there are no candidates.
+        RecordsError: If one of several has no validation error.
+    """
+    if not candidates:
+        raise PaperArgumentError("No runs given; a selection needs at least one.")
+    remarks = [*_missing_seeds(candidates, seeds), *_divergence(candidates)]
+    if len(candidates) == 1:
+        return Choice(candidates[0], tuple(candidates), tuple(remarks))
+    medians = []
+    for candidate in candidates:
+        if candidate.validation is None:
+            raise RecordsError(f"The run {candidate.runs[0].key!r} has no validation error to be selected by.")
+        medians.append(candidate.validation.median)
+    tied = [candidate for candidate, median in zip(candidates, medians, strict=True) if median == min(medians)]
+    if len(tied) > 1:
+        remarks.insert(0, f"{' and '.join(map(str, tied))} tie on the validation error: the first is taken")
+    return Choice(tied[0], tuple(candidates), tuple(remarks))
+
+
+def choices(experiment: Experiment, arm: str, records: Iterable[RunRecord]) -> list[Choice]:
+    """Return what is reported for an arm: one choice for each value of what is not tuned.
+
+    Args:
+        experiment: The experiment, of the records' preset; its ``tuned`` says what the validation set chooses.
+        arm: The arm's name.
+        records: Records, of this experiment and of others.
+
+    Returns:
+        The choices: by setting in the order of the experiment, then by learning rate, the largest first. Seeds and
+        learning rates of the experiment that were not run are in their remarks.
+
+    Raises:
+        RecordsError: If a run lacks a curve that the experiment's rule needs.
+    """
+    runs = [record for record in records if (record.experiment, record.arm) == (experiment.name, arm)]
+    groups: dict[tuple[tuple[str, float], ...], list[Candidate]] = defaultdict(list)
+    for candidate in candidates_of(runs, experiment.selection, experiment.metric):
+        groups[_fixed(experiment, candidate)].append(candidate)
+    return [
+        _with_missing_rates(experiment, select(group, range(experiment.seeds)))
+        for _, group in sorted(groups.items(), key=lambda item: _place(experiment, item[0]))
+    ]
+
+
+def place_of(experiment: Experiment, candidate: Candidate) -> tuple[float, ...]:
+    """Return where a candidate stands among the choices of its arm, for sorting choices of several arms.
+
+    Args:
+        experiment: The experiment.
+        candidate: A chosen candidate.
+
+    Returns:
+        A key to sort by.
+    """
+    return _place(experiment, _fixed(experiment, candidate))
+
+
+def _fixed(experiment: Experiment, candidate: Candidate) -> tuple[tuple[str, float], ...]:
+    """Return what is not chosen by the validation set, and so is reported separately."""
+    values = dict(candidate.setting) | {LEARNING_RATE: candidate.learning_rate}
+    return tuple((name, value) for name, value in values.items() if name not in experiment.tuned)
+
+
+def _place(experiment: Experiment, fixed: tuple[tuple[str, float], ...]) -> tuple[float, ...]:
+    """Return where a group stands: the experiment's settings in their own order, what it does not list last."""
+    place = []
+    for name, value in fixed:
+        listed = experiment.settings.get(name, ())
+        place += [float(listed.index(value)) if value in listed else float(len(listed)), -value]
+    return tuple(place)
+
+
+def _lowest(record: RunRecord) -> tuple[float, float]:
+    """Return a run's lowest validation error and the epochs that had passed when it was first measured."""
+    curve = record.curves["val_error"]
+    values = [infinite_if_not_finite(value) for value in curve.value]
+    return min(values), curve.epoch[values.index(min(values))]
+
+
+def _last(record: RunRecord, metric: str) -> float:
+    curve = record.curves.get(metric)
+    if curve is None or not curve.value:
+        raise RecordsError(f"The run {record.key!r} has no {metric}, which its experiment reports.")
+    return infinite_if_not_finite(curve.value[-1])
+
+
+def _at(record: RunRecord, metric: str, epoch: float) -> float | None:
+    """Return what was measured together with a validation error; ``None`` if the run has no such curve at all."""
+    curve = record.curves.get(metric)
+    if curve is None or not curve.value:
+        return None
+    if epoch not in curve.epoch:
+        raise RecordsError(f"The run {record.key!r} has no {metric} at epoch {epoch:g}, its lowest validation error.")
+    return infinite_if_not_finite(curve.value[curve.epoch.index(epoch)])
+
+
+def _summary(values: Iterable[float | None]) -> Summary | None:
+    """Summarise; a run that diverged has every number, so it does not make up one that no other run has."""
+    given = list(values)
+    measured = tuple(value for value in given if value is not None)
+    return Summary(measured) if len(measured) == len(given) else None
+
+
+def _missing_seeds(candidates: Sequence[Candidate], seeds: Collection[int]) -> list[str]:
+    expected = {run.seed for candidate in candidates for run in candidate.runs} | set(seeds)
+    return [
+        f"{candidate}: {len(candidate.runs)} of {len(expected)} seeds"
+        for candidate in candidates
+        if {run.seed for run in candidate.runs} != expected
+    ]
+
+
+def _with_missing_rates(experiment: Experiment, choice: Choice) -> Choice:
+    """Say which learning rates of the experiment took no part in the choice."""
+    tried = {candidate.learning_rate for candidate in choice.candidates}
+    missing = [f"{rate:g}" for rate in experiment.learning_rates if rate not in tried]
+    if LEARNING_RATE not in experiment.tuned or not missing:
+        return choice
+    fixed = "".join(f"{name} {value:g}: " for name, value in _fixed(experiment, choice.chosen))
+    return replace(choice, remarks=(*choice.remarks, f"{fixed}not run at learning rate {', '.join(missing)}"))
+
+
+def _divergence(candidates: Sequence[Candidate]) -> list[str]:
+    return [
+        f"{candidate}: {candidate.diverged} of {len(candidate.runs)} runs diverged"
+        for candidate in candidates
+        if candidate.diverged
+    ]

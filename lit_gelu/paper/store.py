@@ -1,0 +1,112 @@
+"""`RecordStore`: a folder of results that one process writes records to, so that a kill loses none."""
+
+import os
+import warnings
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from filelock import FileLock, Timeout
+
+from lit_gelu.files import UnwritablePathError
+from lit_gelu.paper.errors import RecordsError, ResultsInUseError
+from lit_gelu.paper.records import RECORDS_FILE, RunRecord, parse_records, split_cut_line
+
+LOCK_FILE = ".lock"
+
+
+class RecordStore:
+    """The records of a folder, read and locked on entering a ``with`` block, to which finished runs are added.
+
+    A record is on the disk (flushed and synchronised) when `append` returns. A last line that a kill cut off is taken
+    away on entering. The lock goes with its process, however that ends: a folder is never left locked.
+
+    Args:
+        folder: The folder of results; made if it is not there.
+
+    Example:
+        >>> import tempfile
+        >>> with RecordStore(tempfile.mkdtemp()) as store:
+        ...     len(store.records)
+        0
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.folder = Path(folder)
+        self.path = self.folder / RECORDS_FILE
+        self.records: dict[str, RunRecord] = {}
+        self._lock = FileLock(self.folder / LOCK_FILE)
+
+    def __enter__(self) -> Self:
+        """Lock the folder and read its records."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._lock.acquire(timeout=0)
+        except Timeout:
+            raise ResultsInUseError(
+                f"Another run is writing to {str(self.folder)!r}. Wait for it, or give another folder (--results)."
+            ) from None
+        except OSError as error:
+            raise UnwritablePathError(
+                f"Cannot write to {str(self.folder)!r}: {error.strerror or error}. Give a folder that you may write to."
+            ) from error
+        try:
+            self._read()
+        except BaseException:
+            self._lock.release()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Give the folder free."""
+        self._lock.release()
+
+    def append(self, record: RunRecord) -> None:
+        """Add a finished run; it is on the disk when this returns.
+
+        Args:
+            record: The run.
+
+        Raises:
+            RecordsError: If there is a record of that name already.
+            OSError: If the disk does not take it; the file is as it was then.
+        """
+        if record.key in self.records:
+            raise RecordsError(f"There is a record of {record.key!r} already; a run is recorded once.")
+        is_new = not self.path.exists()
+        line = memoryview(f"{record.to_json()}\n".encode())
+        with self.path.open("ab", buffering=0) as file:
+            end = file.tell()
+            try:
+                while line:
+                    line = line[file.write(line) :]
+                os.fsync(file.fileno())
+            except OSError:  # such as a full disk: what was written of the line must not stay before the next one
+                os.truncate(self.path, end)
+                raise
+        if is_new:
+            _synchronise_folder(self.folder)
+        self.records[record.key] = record
+
+    def _read(self) -> None:
+        content = self.path.read_bytes() if self.path.exists() else b""
+        complete, cut = split_cut_line(content)
+        self.records = parse_records(complete.decode().splitlines(), str(self.path))
+        if cut:
+            warnings.warn(
+                f"{str(self.path)!r}: the last line is cut off and taken away; that run is made again.", stacklevel=3
+            )
+            os.truncate(self.path, len(complete))
+
+
+def _synchronise_folder(folder: Path) -> None:
+    """Make a new file's entry in its folder durable, where the system has folders that can be opened (not Windows)."""
+    if not hasattr(os, "O_DIRECTORY"):
+        return
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

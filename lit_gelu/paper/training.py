@@ -1,0 +1,217 @@
+"""Training one cell: an ordinary Trainer with a callback that records curves."""
+
+import importlib
+import inspect
+import os
+import platform
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from lightning.pytorch import LightningDataModule, Trainer, seed_everything
+
+from lit_gelu.paper.cells import Cell, data_name
+from lit_gelu.paper.curve_recorder import CurveRecorder
+from lit_gelu.paper.errors import PaperArgumentError
+from lit_gelu.paper.evaluation import EvaluationSet
+from lit_gelu.paper.jobs import RunOptions
+from lit_gelu.paper.records import Robustness, RunRecord
+from lit_gelu.paper.results import result_of
+from lit_gelu.tasks import ActivationTask, noise_robustness
+
+PACKAGES = ("lit-gelu", "torch", "lightning", "numpy")
+
+
+class LoadedData:
+    """A data module that has read its files, and its validation and test set.
+
+    Args:
+        config: ``class_path`` and ``init_args``.
+        root: Folder of the data, where the data module takes one; ``None`` leaves it to the module.
+    """
+
+    def __init__(self, config: Mapping[str, Any], root: str | None) -> None:
+        self.module = build_data(config, root)
+        self.module.prepare_data()
+        self.module.setup("fit")
+        self.module.setup("test")
+        loaders = {"val": self.module.val_dataloader(), "test": self.module.test_dataloader()}
+        gathered = {name: EvaluationSet.of(loader) for name, loader in loaders.items()}
+        self.sets = {name: samples for name, samples in gathered.items() if samples is not None}
+
+
+class DataCache:
+    """Keeps the data of the run before: the next one of a grid mostly has the same.
+
+    Args:
+        root: Folder of the data; ``None`` leaves it to the data modules.
+    """
+
+    def __init__(self, root: str | None) -> None:
+        self._root = root
+        self._loaded: tuple[str, LoadedData] | None = None
+
+    def get(self, config: Mapping[str, Any]) -> LoadedData:
+        """Return loaded data.
+
+        Args:
+            config: ``class_path`` and ``init_args``.
+
+        Returns:
+            The data, read if the ones before were others.
+        """
+        name = data_name(config)
+        if self._loaded is None or self._loaded[0] != name:
+            self._loaded = None  # so that both are never in memory
+            self._loaded = (name, LoadedData(config, self._root))
+        return self._loaded[1]
+
+
+def train(cell: Cell, data: DataCache, options: RunOptions, report: Callable[[float], None]) -> RunRecord:
+    """Make one run.
+
+    The data are read first, then the seed is set, the net is built and trained: whether they were in memory already has
+    no influence on the random numbers.
+
+    Args:
+        cell: The run.
+        data: Where the data are kept between runs.
+        options: Where and on what.
+        report: Called with the epochs that have passed.
+
+    Returns:
+        The record. Its status is ``"diverged"`` if the training loss was no finite number any more.
+    """
+    started, clock = datetime.now(UTC), time.monotonic()
+    loaded = data.get(cell.config["data"])
+    seed_everything(cell.seed, verbose=False)
+    model = cast("ActivationTask", build(cell.config["model"]))
+    recorder = CurveRecorder(loaded.sets, cell.config["measurement"]["evaluations_per_epoch"], report)
+    trainer = Trainer(
+        **cell.config["trainer"],
+        accelerator=options.accelerator,
+        devices=1,
+        callbacks=[recorder],
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    trainer.fit(model, datamodule=loaded.module)
+    if options.checkpoints is not None:
+        trainer.save_checkpoint(Path(options.checkpoints) / f"{cell.key}.ckpt")
+    return RunRecord(
+        key=cell.key,
+        preset=cell.preset,
+        experiment=cell.experiment,
+        arm=cell.arm,
+        activation=cell.activation,
+        setting=dict(cell.setting),
+        learning_rate=cell.learning_rate,
+        seed=cell.seed,
+        config=dict(cell.config),
+        versions=versions(),
+        machine=machine(trainer.strategy.root_device),
+        started=started.isoformat(timespec="seconds"),
+        seconds=round(time.monotonic() - clock, 3),
+        curves=recorder.curves,
+        result=result_of(recorder.curves),
+        robustness=None if recorder.diverged else _robustness(cell, model, loaded.sets["test"]),
+        status="diverged" if recorder.diverged else "finished",
+        data={name: _plain(value) for name, value in loaded.module.hparams.items()},
+    )
+
+
+def _plain(value: Any) -> Any:
+    """Return a hyper-parameter as JSON can hold it."""
+    return value if isinstance(value, str | int | float | bool | None) else str(value)
+
+
+def build(config: Mapping[str, Any]) -> Any:
+    """Build what a configuration describes.
+
+    Args:
+        config: ``class_path`` and ``init_args``.
+
+    Returns:
+        The instance.
+    """
+    return import_class(config["class_path"])(**config["init_args"])
+
+
+def build_data(config: Mapping[str, Any], root: str | None) -> LightningDataModule:
+    """Build a data module.
+
+    Args:
+        config: ``class_path`` and ``init_args``.
+        root: Its folder, if it takes one; ``None`` leaves it to the module.
+
+    Returns:
+        The data module.
+    """
+    kind = import_class(config["class_path"])
+    takes_root = root is not None and "root" in inspect.signature(kind).parameters
+    module: LightningDataModule = kind(**config["init_args"], **({"root": root} if takes_root else {}))
+    return module
+
+
+def import_class(class_path: str) -> type:
+    """Return the class that a path names.
+
+    Args:
+        class_path: Module and name, with dots.
+
+    Returns:
+        The class.
+
+    Raises:
+        PaperArgumentError: If there is none.
+
+    Example:
+        >>> import_class("lit_gelu.tasks.MNISTClassifier").__name__
+        'MNISTClassifier'
+    """
+    module, _, name = class_path.rpartition(".")
+    found = getattr(importlib.import_module(module), name, None) if module else None
+    if not isinstance(found, type):
+        raise PaperArgumentError(f"There is no class {class_path!r}. Give module and class with dots.")
+    return found
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of what takes part in a run.
+
+    Returns:
+        From package to version; Python among them.
+    """
+    return {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}}
+
+
+def machine(device: torch.device) -> dict[str, Any]:
+    """Return what a run was made on.
+
+    Args:
+        device: Where the net computed.
+
+    Returns:
+        Plain data: system, device, vector instructions, cores, threads. Nothing that names the machine.
+    """
+    return {
+        "system": platform.platform(),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        "instructions": torch.backends.cpu.get_cpu_capability(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def _robustness(cell: Cell, model: ActivationTask, test: EvaluationSet) -> Robustness | None:
+    """Measure the net under noise; the noise depends on the run's seed, and is the same for all arms."""
+    if not cell.robustness_levels:
+        return None
+    found = noise_robustness(model, (test.inputs.to(model.dtype), test.labels), cell.robustness_levels, seed=cell.seed)
+    return Robustness(found.levels, found.error, found.loss)

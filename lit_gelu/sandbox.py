@@ -1,0 +1,106 @@
+"""Running a model on the side of its training without leaving a trace."""
+
+import random
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+
+
+@contextmanager
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Switch a model to evaluation, and on leaving back to exactly the mode that each of its modules had.
+
+    The flags are kept one by one: ``model.train()`` afterwards would also turn what was frozen in evaluation mode.
+
+    Args:
+        model: Any module.
+
+    Yields:
+        Nothing.
+
+    Example:
+        >>> model = nn.Sequential(nn.Dropout(), nn.Dropout().eval())
+        >>> with evaluation_mode(model):
+        ...     [module.training for module in model.modules()]
+        [False, False, False]
+        >>> [module.training for module in model.modules()]
+        [True, True, False]
+    """
+    flags = [(module, module.training) for module in model.modules()]
+    try:
+        for module, _ in flags:
+            module.training = False
+        yield
+    finally:
+        for module, training in flags:
+            module.training = training
+
+
+@contextmanager
+def evaluation_sandbox(model: nn.Module) -> Iterator[None]:
+    """Switch a model to evaluation without gradients; on leaving, restore every train/eval flag and every buffer.
+
+    Random number generators are the caller's matter, since Python's and numpy's are among them.
+
+    Args:
+        model: The model.
+
+    Yields:
+        Nothing.
+
+    Example:
+        >>> model = nn.Sequential(nn.BatchNorm1d(2), nn.Dropout())
+        >>> _ = model[1].eval()
+        >>> with evaluation_sandbox(model):
+        ...     model.training, torch.is_grad_enabled()
+        (False, False)
+        >>> [module.training for module in model.modules()]
+        [True, True, False]
+    """
+    buffers = [
+        (module, name, buffer, None if buffer is None else buffer.clone())
+        for module in model.modules()
+        for name, buffer in module._buffers.items()
+    ]
+    try:
+        with evaluation_mode(model), torch.no_grad():
+            yield
+    finally:
+        with torch.no_grad():
+            for module, name, buffer, content in buffers:
+                if buffer is not None and content is not None:
+                    buffer.copy_(content)
+                module._buffers[name] = buffer
+
+
+@contextmanager
+def isolated_random_state(model: nn.Module) -> Iterator[None]:
+    """Put back the random number generators of torch (CPU and the model's devices), Python and numpy on leaving.
+
+    Args:
+        model: Tells which CUDA devices count.
+
+    Yields:
+        Nothing.
+
+    Example:
+        >>> _ = torch.manual_seed(0)
+        >>> before = torch.get_rng_state()
+        >>> with isolated_random_state(nn.Identity()):
+        ...     _ = torch.rand(3)
+        >>> torch.equal(torch.get_rng_state(), before)
+        True
+    """
+    devices = {tensor.device for tensor in (*model.parameters(), *model.buffers()) if tensor.device.type == "cuda"}
+    numpy_random = sys.modules.get("numpy.random")  # if nobody imported it, the model does not draw from it
+    python_state, numpy_state = random.getstate(), numpy_random.get_state() if numpy_random else None
+    try:
+        with torch.random.fork_rng(devices=list(devices)):
+            yield
+    finally:
+        random.setstate(python_state)
+        if numpy_random is not None:
+            numpy_random.set_state(numpy_state)

@@ -1,0 +1,171 @@
+"""Which activations a model has, as plain data: what a checkpoint says of them, and how they are put back."""
+
+import glob
+from typing import Any
+
+from torch import nn
+
+from lit_gelu.activations import ActivationRegistry
+from lit_gelu.surgery.blend import Annealing, blends
+from lit_gelu.surgery.errors import CheckpointMismatchError
+from lit_gelu.surgery.sites import find_sites, without_compile_wrapper
+from lit_gelu.surgery.swap import swap
+
+ActivationRecord = dict[str, str | dict[str, str]]
+"""By fully qualified name the text of a spec; while one gives way to another, ``{"old": ..., "new": ...}``."""
+
+
+def record_activations(
+    model: nn.Module, registry: ActivationRegistry | None = None, *, skip_opaque: bool = False
+) -> ActivationRecord:
+    """Return the activation at every site of a model, as plain data.
+
+    Args:
+        model: Any module.
+        registry: Says what an activation is; ``None`` means the default registry.
+        skip_opaque: Whether activations that were never registered are left out instead of refused.
+
+    Returns:
+        From the site's name to the text of the spec; for a site that is being annealed, to "old" and "new". Calls of
+        functions are in it once they were swapped, by the names that they had.
+
+    Raises:
+        OpaqueActivationError: If a site has an activation that was never registered.
+
+    Example:
+        >>> record_activations(nn.Sequential(nn.Linear(2, 2), nn.GELU()))
+        {'1': 'gelu'}
+    """
+    blended = blends(without_compile_wrapper(model))
+    record: ActivationRecord = {}
+    for site in find_sites(model, registry=registry):
+        if skip_opaque and site.spec.opaque:
+            continue
+        parent, _, child = site.name.rpartition(".")
+        if parent in blended:
+            halves = record.get(parent)
+            both = halves if isinstance(halves, dict) else {}
+            record[parent] = both | {child: site.spec.for_checkpoint()}
+        else:
+            record[site.call or site.name] = site.spec.for_checkpoint()
+    return record
+
+
+def restore_activations(
+    model: nn.Module,
+    recorded: ActivationRecord,
+    registry: ActivationRegistry | None = None,
+    input_sample: Any = None,
+) -> None:
+    """Give every site of a model the activation that was recorded for it; sites that have it stay as they are.
+
+    Args:
+        model: A model of the same structure as the recorded one; changed in place.
+        recorded: What `record_activations` returned.
+        registry: Where the specs are looked up; ``None`` means the default registry.
+        input_sample: As `lit_gelu.surgery.find_sites`; needed if calls were swapped.
+
+    Raises:
+        CheckpointMismatchError: If model and record do not have the same sites.
+
+    Example:
+        >>> model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+        >>> restore_activations(model, {"1": "gelu"})
+        >>> model[1]
+        GELU(approximate='none')
+    """
+    present = record_activations(model, registry, skip_opaque=True)
+    calls = {
+        name: spec
+        for name in recorded.keys() - present.keys()
+        if is_call(name) and isinstance(spec := recorded[name], str)
+    }
+    if calls:
+        _swap_calls(model, calls, registry, input_sample)
+        present = record_activations(model, registry, skip_opaque=True)
+    different = sorted(present.keys() ^ recorded.keys())
+    if different:
+        raise CheckpointMismatchError(
+            f"Only one of the checkpoint's model and this one has a registered activation at: {', '.join(different)}. "
+            "Load the checkpoint into a model like the one that it was saved from."
+        )
+    changed = {name: wanted for name, wanted in recorded.items() if present[name] != wanted}
+    annealed = {name: both for name, both in changed.items() if isinstance(both, dict)}
+    plain = {name: wanted for name, wanted in changed.items() if isinstance(wanted, str)}
+    unfinished = [name for name in changed if isinstance(present[name], dict)]
+    if unfinished:
+        raise CheckpointMismatchError(
+            f"The model is in the middle of annealing {', '.join(unfinished)}. Load the checkpoint into a new model."
+        )
+    _swap(model, plain | {name: both["old"] for name, both in annealed.items()}, registry)
+    names = {site.name: site.names for site in find_sites(model, registry=registry)}
+    old = {name: model.get_submodule(name) for name in annealed}
+    _swap(model, {name: both["new"] for name, both in annealed.items()}, registry)
+    Annealing(model, [(names[name], old[name], model.get_submodule(name)) for name in annealed])
+
+
+def is_call(name: str) -> bool:
+    """Return whether a site's name is that of a call, which only an ``input_sample`` finds.
+
+    Args:
+        name: The site's name.
+
+    Returns:
+        Whether it is.
+
+    Example:
+        >>> is_call("mlp:gelu#0"), is_call("layer1.0.relu#1"), is_call("mlp.act")
+        (True, True, False)
+    """
+    return ":" in name or "#" in name
+
+
+def describe_differences(recorded: ActivationRecord, present: ActivationRecord) -> list[str]:
+    """Return in words where a model's activations are not those of a record.
+
+    Args:
+        recorded: What the checkpoint says.
+        present: What the model has.
+
+    Returns:
+        One entry a site.
+
+    Example:
+        >>> describe_differences({"act": "relu"}, {"act": "gelu"})
+        ["'act': relu in the checkpoint, gelu in the model"]
+    """
+    return [
+        f"{name!r}: {_words(recorded.get(name))} in the checkpoint, {_words(present.get(name))} in the model"
+        for name in sorted(recorded.keys() | present.keys())
+        if recorded.get(name) != present.get(name)
+    ]
+
+
+def _words(entry: str | dict[str, str] | None) -> str:
+    if entry is None:
+        return "nothing registered"
+    return entry if isinstance(entry, str) else f"{entry.get('old')} giving way to {entry.get('new')}"
+
+
+def _swap_calls(
+    model: nn.Module, calls: dict[str, str], registry: ActivationRegistry | None, input_sample: Any
+) -> None:
+    """Swap calls by name.
+
+    Raises:
+        CheckpointMismatchError: If there is no sample to find them with.
+    """
+    if input_sample is None:
+        raise CheckpointMismatchError(
+            f"In the checkpoint's model these calls had been swapped: {', '.join(sorted(calls))}. Give input_sample, "
+            "a sample of the model's input, to find them in this one."
+        )
+    swap(model, {glob.escape(name): spec for name, spec in calls.items()}, input_sample, registry=registry)
+
+
+def _swap(model: nn.Module, wanted: dict[str, str], registry: ActivationRegistry | None) -> None:
+    """Swap by exact name where the activation is another one."""
+    present = {site.name: str(site.spec) for site in find_sites(model, registry=registry)}
+    targets = {glob.escape(name): spec for name, spec in wanted.items() if present[name] != spec}
+    if targets:
+        swap(model, targets, registry=registry)

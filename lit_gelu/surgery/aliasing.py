@@ -1,0 +1,107 @@
+"""Whether a model relies on an activation that overwrites its input, which the one in its place would not do."""
+
+import contextlib
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+
+from lit_gelu.surgery.activation_site import ActivationSite
+from lit_gelu.surgery.errors import SwapError
+from lit_gelu.surgery.functions import FunctionTable
+from lit_gelu.surgery.observation import Key, key_of
+from lit_gelu.surgery.passes import on_the_side, run
+from lit_gelu.surgery.places import locate
+from lit_gelu.surgery.sites import Survey
+
+
+def require_no_aliasing(survey: Survey, input_sample: Any, sites: Iterable[ActivationSite]) -> None:
+    """Refuse to replace an activation in place whose overwritten input the model uses again.
+
+    ``y = F.relu(x, inplace=True)`` followed by a use of ``x`` means something else with any activation that leaves its
+    input alone. The sample is run with the same activations on copies of their inputs: if the output is another, the
+    model relies on it.
+
+    Args:
+        survey: What is known of the model.
+        input_sample: The sample.
+        sites: The sites that are to be replaced.
+
+    Raises:
+        SwapError: If the output is another one; the message names the sites.
+    """
+    inplace = [site for site in sites if site.spec.arguments.get("inplace")]
+    if not inplace:
+        return
+    plain = _outputs(survey, input_sample, [])
+    if _same(plain, _outputs(survey, input_sample, inplace)) or not _same(plain, _outputs(survey, input_sample, [])):
+        return  # in the second case the model does not repeat itself, and nothing can be told
+    culprits = [site for site in inplace if not _same(plain, _outputs(survey, input_sample, [site]))] or inplace
+    raise SwapError(
+        f"{', '.join(repr(site.name) for site in culprits)} overwrites its input, and the model uses the overwritten "
+        "input again: another activation in its place would change more than the activation. Write it without "
+        "inplace=True first, so that the model says what it means."
+    )
+
+
+def _outputs(survey: Survey, input_sample: Any, out_of_place: list[ActivationSite]) -> list[Tensor]:
+    """Return the tensors that the model puts out while some activations get copies of their inputs."""
+    modules = [site.module for site in out_of_place if site.kind == "module"]
+    keys = {
+        key
+        for site in out_of_place
+        for call in site.calls or ()
+        for key, seen in (survey.seen.functions.items() if survey.seen else ())
+        if seen is call._seen
+    }
+    with on_the_side(survey.model), _copied_inputs(modules), _OutOfPlace(survey.model, survey.table, keys):
+        output = run(survey.model, input_sample)
+    return [leaf.clone() for leaf in pytree.tree_leaves(output) if isinstance(leaf, Tensor)]
+
+
+@contextlib.contextmanager
+def _copied_inputs(modules: list[nn.Module]) -> Iterator[None]:
+    """Give modules copies of their inputs."""
+
+    def copy(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple(arg.clone() if isinstance(arg, Tensor) else arg for arg in args)
+
+    handles = [module.register_forward_pre_hook(copy) for module in modules]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+class _OutOfPlace(TorchFunctionMode):
+    """Gives some calls copies of their inputs."""
+
+    def __init__(self, model: nn.Module, table: FunctionTable, keys: set[Key]) -> None:
+        super().__init__()
+        self._modules = {id(module): module for module in model.modules()}
+        self._table = table
+        self._keys = keys
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        known = self._table.find(func) if self._keys and args else None
+        if known is not None:
+            found = locate(sys._getframe(1), self._modules)
+            if found is not None and key_of(found, known.name) in self._keys:
+                args = (args[0].clone(), *args[1:])
+        return func(*args, **(kwargs or {}))
+
+
+def _same(first: list[Tensor], second: list[Tensor]) -> bool:
+    return len(first) == len(second) and all(
+        a.shape == b.shape and torch.equal(torch.nan_to_num(a), torch.nan_to_num(b))
+        if a.is_floating_point()
+        else torch.equal(a, b)
+        for a, b in zip(first, second, strict=True)
+    )

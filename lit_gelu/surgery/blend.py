@@ -1,0 +1,156 @@
+"""`Blend`: two activations mixed, so that one can give way to the other step by step."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from lit_gelu.surgery.errors import SwapError
+from lit_gelu.surgery.hooks import forget_hooks, share_hooks
+
+_FUSED_FLAG = "activation_relu_or_gelu"  # what the fused path of nn.TransformerEncoderLayer reads; 0 switches it off
+
+
+class Blend(nn.Module):
+    """Two activations of one input, mixed: ``(1 - t) * old(x) + t * new(x)``.
+
+    ``t`` is the buffer ``progress``: a compiled graph stays valid while it changes, and a checkpoint holds it. With
+    ``t = 0`` the output is that of ``old``, unless ``new`` is infinite or NaN there.
+
+    Args:
+        old: What gives way.
+        new: What takes its place.
+
+    Example:
+        >>> blend = Blend(nn.ReLU(), nn.Identity())
+        >>> _ = blend.progress.fill_(0.25)
+        >>> blend(torch.tensor([-4.0, 4.0]))
+        tensor([-1.,  4.])
+    """
+
+    progress: Tensor
+
+    def __init__(self, old: nn.Module, new: nn.Module) -> None:
+        super().__init__()
+        self.old = old
+        self.new = new
+        self.register_buffer("progress", torch.zeros(()))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the mixture.
+
+        Args:
+            inputs: What both activations take.
+
+        Returns:
+            The same shape and dtype.
+        """
+        share = self.progress.to(inputs.dtype)
+        old: Tensor = self.old(_own(inputs, self.old))
+        new: Tensor = self.new(_own(inputs, self.new))
+        return (1 - share) * old + share * new
+
+
+class Annealing:
+    """The sites of a swap while they are blends.
+
+    Made right after the swap was applied, it puts a `Blend` of the old and the new activation at each site; hooks,
+    train/eval flag and device carry over. `finish` leaves the new activations there, as the swap itself would have.
+
+    Args:
+        model: The model.
+        places: All names of every site, with the module that stood there before and the one that stands there now.
+
+    Example:
+        >>> model = nn.Sequential(nn.GELU())
+        >>> gelu = model[0]
+        >>> annealing = Annealing(model, [(("0",), nn.ReLU(), gelu)])
+        >>> annealing.set_progress(0.5)
+        >>> model(torch.tensor([2.0])).round(decimals=4)
+        tensor([1.9772])
+        >>> annealing.finish()
+        >>> model[0] is gelu
+        True
+    """
+
+    def __init__(self, model: nn.Module, places: Sequence[tuple[tuple[str, ...], nn.Module, nn.Module]]) -> None:
+        self.model = model
+        self._places = [(names, self._blend(old, new)) for names, old, new in places]
+        self._flags: dict[nn.Module, int] = {}
+        for names, blend in self._places:
+            for parent in self._put(names, blend):
+                if hasattr(parent, _FUSED_FLAG):
+                    self._flags[parent] = getattr(parent, _FUSED_FLAG)
+                    setattr(parent, _FUSED_FLAG, 0)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All fully qualified names of the blends."""
+        return tuple(name for names, _ in self._places for name in names)
+
+    def old_parameters(self) -> list[str]:
+        """Return the names of the parameters that go at the end."""
+        return [f"{names[0]}.old.{name}" for names, blend in self._places for name, _ in blend.old.named_parameters()]
+
+    def set_progress(self, progress: float) -> None:
+        """Set the share of the new activations.
+
+        Args:
+            progress: From 0 to 1.
+        """
+        for _, blend in self._places:
+            blend.progress.fill_(progress)
+
+    def finish(self) -> None:
+        """Put the new activations, as plain modules, where the blends are.
+
+        Raises:
+            SwapError: If a site has been given another module since.
+        """
+        for names, blend in self._places:
+            if self.model.get_submodule(names[0]) is not blend:
+                raise SwapError(f"{names[0]!r} was given another module while it was annealed.")
+        for names, blend in self._places:
+            for child in (blend.old, blend.new):
+                share_hooks(blend, child)
+            blend.new.train(blend.training)
+            self._put(names, blend.new)
+        for parent, flag in self._flags.items():
+            setattr(parent, _FUSED_FLAG, flag)
+
+    def _blend(self, old: nn.Module, new: nn.Module) -> Blend:
+        """Return the blend of two modules of one site."""
+        blend = Blend(old, new)
+        reference = next((t for t in (*new.parameters(), *self.model.parameters())), None)
+        blend.progress = blend.progress.to(None if reference is None else reference.device)
+        blend.train(new.training)
+        share_hooks(new, blend)
+        for child in (old, new):  # a hook of the site sees the blend's input and output, once
+            forget_hooks(child)
+        return blend
+
+    def _put(self, names: tuple[str, ...], module: nn.Module) -> list[nn.Module]:
+        """Set a module under every name of a site, and return its parents."""
+        parents = []
+        for name in names:
+            parent_name, _, child = name.rpartition(".")
+            parents.append(self.model.get_submodule(parent_name))
+            setattr(parents[-1], child, module)
+        return parents
+
+
+def blends(model: nn.Module) -> dict[str, Blend]:
+    """Return the blends of a model.
+
+    Args:
+        model: Any module.
+
+    Returns:
+        By fully qualified name.
+    """
+    return {name: module for name, module in model.named_modules() if isinstance(module, Blend)}
+
+
+def _own(inputs: Tensor, module: nn.Module) -> Tensor:
+    """Return an input that a module may overwrite, if it does."""
+    return inputs.clone() if getattr(module, "inplace", False) else inputs

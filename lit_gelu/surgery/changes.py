@@ -1,0 +1,181 @@
+"""Changes to a model that can be taken back exactly, in reverse order."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+
+from lit_gelu.surgery.errors import SwapError
+
+
+class Change(ABC):
+    """One change to one module."""
+
+    @abstractmethod
+    def make(self) -> None:
+        """Make it, after which `stands` is true."""
+
+    @abstractmethod
+    def stands(self) -> bool:
+        """Say whether the model is still as the change left it.
+
+        Returns:
+            Whether it is.
+        """
+
+    @abstractmethod
+    def revert(self) -> None:
+        """Put back what was there before."""
+
+
+@dataclass
+class SetChild(Change):
+    """Sets a child module: in the place of another, of an attribute that is no module, or a new one at the end.
+
+    Args:
+        parent: The parent.
+        name: The child's name in it.
+        module: The new child.
+    """
+
+    parent: nn.Module
+    name: str
+    module: nn.Module
+    _before: nn.Module | None = field(default=None, init=False)
+    _attributes: dict[str, Any] | None = field(default=None, init=False)
+
+    def make(self) -> None:  # noqa: D102
+        self._before = self.parent._modules.get(self.name)
+        if self.name in vars(self.parent):
+            self._attributes = dict(vars(self.parent))
+        setattr(self.parent, self.name, self.module)
+
+    def stands(self) -> bool:  # noqa: D102
+        return self.parent._modules.get(self.name) is self.module
+
+    def revert(self) -> None:  # noqa: D102
+        if self._before is not None:
+            setattr(self.parent, self.name, self._before)
+            return
+        self.parent._modules.pop(self.name, None)
+        if self._attributes is not None:  # the order of attributes comes back too
+            now = vars(self.parent)
+            later = {key: value for key, value in now.items() if key not in self._attributes}
+            kept = {key: now.get(key, value) for key, value in self._attributes.items()}
+            now.clear()
+            now.update(kept | later)
+
+
+@dataclass
+class SetAttribute(Change):
+    """Sets an attribute that is no module.
+
+    Args:
+        target: The module.
+        name: The attribute.
+        value: Its new value.
+    """
+
+    target: nn.Module
+    name: str
+    value: Any
+    _before: Any = field(default=None, init=False)
+
+    def make(self) -> None:  # noqa: D102
+        self._before = getattr(self.target, self.name)
+        setattr(self.target, self.name, self.value)
+
+    def stands(self) -> bool:  # noqa: D102
+        return True  # a flag that follows from what the model's modules are, which are looked at themselves
+
+    def revert(self) -> None:  # noqa: D102
+        setattr(self.target, self.name, self._before)
+
+
+@dataclass
+class SetClass(Change):
+    """Gives a module another class.
+
+    Args:
+        target: The module.
+        cls: The class.
+    """
+
+    target: nn.Module
+    cls: type[nn.Module]
+    _before: type[nn.Module] = field(default=nn.Module, init=False)
+
+    def make(self) -> None:  # noqa: D102
+        self._before = type(self.target)
+        self.target.__class__ = self.cls
+
+    def stands(self) -> bool:  # noqa: D102
+        return type(self.target) is self.cls
+
+    def revert(self) -> None:  # noqa: D102
+        self.target.__class__ = self._before
+
+
+@dataclass
+class Become(Change):
+    """Turns a module itself into another: its class and everything that it holds.
+
+    Args:
+        target: The module.
+        other: What it becomes; not to be used by itself any more.
+    """
+
+    target: nn.Module
+    other: nn.Module
+    _before: tuple[type[nn.Module], dict[str, Any]] | None = field(default=None, init=False)
+
+    def make(self) -> None:  # noqa: D102
+        self._before = type(self.target), dict(vars(self.target))
+        self._set(type(self.other), dict(vars(self.other)))
+
+    def stands(self) -> bool:  # noqa: D102
+        return type(self.target) is type(self.other)
+
+    def revert(self) -> None:  # noqa: D102
+        if self._before is not None:
+            self._set(*self._before)
+
+    def _set(self, cls: type[nn.Module], content: dict[str, Any]) -> None:
+        self.target.__class__ = cls
+        vars(self.target).clear()
+        vars(self.target).update(content)
+
+
+def make_all(changes: list[Change]) -> None:
+    """Make changes; if one fails, those before it are taken back.
+
+    Args:
+        changes: The changes, in order.
+    """
+    made: list[Change] = []
+    try:
+        for change in changes:
+            made.append(change)
+            change.make()
+    except BaseException:
+        for change in reversed(made):
+            change.revert()
+        raise
+
+
+def revert_all(changes: list[Change]) -> None:
+    """Take changes back, the last first, if all of them still stand.
+
+    Args:
+        changes: The changes, in the order in which they were made.
+
+    Raises:
+        SwapError: If the model has been changed there since; then nothing is done.
+    """
+    for change in changes:
+        if not change.stands():
+            what = f"{change.name!r}" if isinstance(change, SetChild) else "a module"
+            raise SwapError(f"Cannot undo: {what} has been given something else since. Undo the later swap first.")
+    for change in reversed(changes):
+        change.revert()

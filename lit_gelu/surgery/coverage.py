@@ -1,0 +1,254 @@
+"""Which activations of a model really run: seen at torch's operators, so that fused paths cannot hide them."""
+
+import sys
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from lit_gelu import activations
+from lit_gelu.activations import ActivationRegistry, ActivationSpec
+from lit_gelu.surgery.activation_site import ActivationSite, Role
+from lit_gelu.surgery.errors import SwapError
+from lit_gelu.surgery.kernels import RECURRENT, kernel_name, kernel_spec
+from lit_gelu.surgery.observation import Key, key_of
+from lit_gelu.surgery.passes import on_the_side, run
+from lit_gelu.surgery.places import locate
+from lit_gelu.surgery.selectors import ActivationSelector
+from lit_gelu.surgery.sites import Survey, without_compile_wrapper
+
+
+@dataclass(frozen=True)
+class CoveredSite:
+    """What ran at one site.
+
+    Args:
+        name: The site's name.
+        spec: What it computes.
+        role: ``"activation"`` or ``"gate"``.
+        kind: ``"module"``, ``"attribute"`` or ``"call"``.
+        calls: How often it was called.
+        where: File and line of the calls.
+        kernels: The activations among torch's operators that ran in it, with how often.
+    """
+
+    name: str
+    spec: ActivationSpec
+    role: Role
+    kind: str
+    calls: int
+    where: tuple[str, ...]
+    kernels: tuple[tuple[str, int], ...]
+
+    def __str__(self) -> str:
+        ran = f"{self.calls} call{'s' * (self.calls != 1)}" if self.calls else "never ran"
+        return f"{self.name or '(the model itself)'}: {self.spec}, {ran}{' (gate)' * (self.role == 'gate')}"
+
+
+@dataclass(frozen=True)
+class OutsideActivation:
+    """An activation that ran where there is no site.
+
+    Args:
+        module: The module whose method ran.
+        spec: What was computed; ``None`` for the gates within a recurrent kernel.
+        kernel: The operator of torch.
+        role: ``"activation"`` or ``"gate"``.
+        calls: How often.
+        where: File and line.
+    """
+
+    module: str
+    spec: ActivationSpec | None
+    kernel: str
+    role: Role
+    calls: int
+    where: str
+
+    def __str__(self) -> str:
+        what = str(self.spec) if self.spec is not None else "its own gates"
+        fused = "" if self.spec is not None and self.spec.name == self.kernel else f" in the kernel aten::{self.kernel}"
+        times = f"{self.calls} time{'s' * (self.calls != 1)}"
+        gate = " (gate)" * (self.role == "gate")
+        return f"{self.module or '(the model itself)'}, {self.where}: {what}{fused}, {times}{gate}"
+
+
+@dataclass(frozen=True)
+class CoverageReport:
+    """Which activations of a model ran in one pass.
+
+    Args:
+        sites: Every site, those that never ran among them.
+        outside: What ran outside any site: in fused kernels, in TorchScript, in functions that hide it.
+        registry: Where activations are looked up.
+    """
+
+    sites: tuple[CoveredSite, ...]
+    outside: tuple[OutsideActivation, ...]
+    registry: ActivationRegistry
+
+    @property
+    def _rows(self) -> "list[CoveredSite | OutsideActivation]":
+        return [*self.sites, *self.outside]
+
+    def remaining(self, activation: Any) -> int:
+        """Count the calls of an activation, wherever they ran.
+
+        Args:
+            activation: Any spec; ``"gelu"`` counts all its forms, ``"gelu(approximate='none')"`` the exact one alone.
+
+        Returns:
+            The number of calls.
+        """
+        selector = ActivationSelector(activation)
+        rows = [(row.spec, row.calls) for row in self._rows if row.spec is not None]
+        return sum(calls for spec, calls in rows if selector.matches_spec(spec, self.registry))
+
+    @property
+    def never_ran(self) -> tuple[CoveredSite, ...]:
+        """The sites that were not called: replacing what stands there changes nothing."""
+        return tuple(row for row in self.sites if not row.calls)
+
+    def counts(self) -> dict[str, int]:
+        """Return the number of calls of every activation, gates left out.
+
+        Returns:
+            From the text of a spec to the number.
+        """
+        rows = [row for row in self._rows if row.role == "activation" and row.calls]
+        totals: Counter[str] = Counter()
+        for row in rows:
+            totals[str(row.spec)] += row.calls
+        return dict(totals)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as plain data for JSON or a logger.
+
+        Returns:
+            ``{"sites": [...], "outside": [...]}``: the rows' fields, specs as text.
+        """
+        return {
+            "sites": [
+                {**vars(row), "spec": str(row.spec), "where": list(row.where), "kernels": dict(row.kernels)}
+                for row in self.sites
+            ],
+            "outside": [{**vars(row), "spec": None if row.spec is None else str(row.spec)} for row in self.outside],
+        }
+
+    def __str__(self) -> str:
+        lines = [*map(str, self.sites)]
+        if self.outside:
+            lines += ["Ran outside any known site:", *(f"  {row}" for row in self.outside)]
+        totals = ", ".join(f"{spec} {calls}" for spec, calls in self.counts().items())
+        return "\n".join([*lines, f"Calls of activations: {totals or 'none'}."])
+
+
+def coverage(model: nn.Module, input_sample: Any, *, registry: ActivationRegistry | None = None) -> CoverageReport:
+    """Run a sample through a model, and count which activations really ran.
+
+    What counts as run is what reaches torch's operators, so a module that a fused kernel passes by is seen not to run,
+    and what the kernel computes instead is seen to. The pass is made in evaluation mode without gradients, where such
+    kernels are used; modes, buffers and random number generators are as before afterwards. A kernel of another library,
+    Triton's among them, is no operator of torch: all that is seen is that the module it stands for never ran.
+
+    Args:
+        model: Any module; a compiled one is looked into.
+        input_sample: A tensor, a tuple of ``forward``'s arguments, or a dict of them by name.
+        registry: Says what an activation is; by default `lit_gelu.activations.registry`.
+
+    Returns:
+        The report.
+
+    Raises:
+        SwapError: If ``model`` is no module, there is no sample, or ``forward`` fails on it.
+
+    Example:
+        >>> import torch
+        >>> layer = nn.TransformerEncoderLayer(4, 2, 8, activation=nn.ReLU(), batch_first=True)
+        >>> layer.activation = nn.Tanh()  # evaluation goes on with ReLU
+        >>> report = coverage(layer, torch.zeros(1, 3, 4))
+        >>> report.remaining("relu"), report.remaining("tanh")
+        (1, 0)
+    """
+    if not isinstance(model, nn.Module) or input_sample is None:
+        raise SwapError("coverage takes a torch.nn.Module and an input_sample to run through it.")
+    registry = registry or activations.registry
+    survey = Survey(without_compile_wrapper(model), input_sample, registry)
+    counter = _KernelCounter(survey)
+    hook = register_module_forward_pre_hook(counter.note_module)
+    try:
+        with on_the_side(survey.model), counter:
+            run(survey.model, input_sample)
+    finally:
+        hook.remove()
+    return CoverageReport(
+        tuple(counter.covered(site) for site in survey.sites), tuple(counter.outside.values()), registry
+    )
+
+
+class _KernelCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's __init_subclass__
+    """Counts the operators that are activations, by the site in which they run."""
+
+    def __init__(self, survey: Survey) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._survey = survey
+        self._modules = {id(module): module for module in survey.model.modules()}
+        self._sites_of_modules = {id(site.module): site for site in survey.sites if site.kind == "module"}
+        self._sites_of_keys = _by_key(survey)
+        self._calls: Counter[str] = Counter()
+        self._kernels: dict[str, Counter[str]] = {}
+        self.outside: dict[tuple[Key, str], OutsideActivation] = {}
+
+    def note_module(self, module: nn.Module, args: tuple[Any, ...]) -> None:  # noqa: ARG002 - a hook's signature
+        """Count a call of an activation module; a hook that, unlike a module's own, leaves fused paths on."""
+        site = self._sites_of_modules.get(id(module))
+        if site is not None:
+            self._calls[site.name] += 1
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        name = kernel_name(func)
+        spec = kernel_spec(func, args, kwargs, self._survey.registry)
+        if spec is not None or name in RECURRENT:
+            self._note(name, spec)
+        return func(*args, **kwargs)
+
+    def _note(self, kernel: str, spec: ActivationSpec | None) -> None:
+        found = locate(sys._getframe(2), self._modules)
+        if found is None:
+            return
+        inside = next((s for m in found.chain if (s := self._sites_of_modules.get(id(m))) is not None), None)
+        if inside is None:
+            candidates = [s for key, s in self._sites_of_keys if key[:3] == key_of(found, "")[:3]]
+            inside = next((s for s in candidates if spec is not None and s.spec.name == spec.name), None) or (
+                candidates[0] if candidates else None
+            )
+            if inside is not None:
+                self._calls[inside.name] += 1
+        if inside is not None:
+            self._kernels.setdefault(inside.name, Counter())[kernel] += 1
+            return
+        key = key_of(found, kernel), str(spec)
+        before = self.outside[key].calls if key in self.outside else 0
+        owner = self._survey.names_of(found.owner)[0]
+        role: Role = "gate" if spec is None or self._survey.is_gate(spec) else "activation"
+        self.outside[key] = OutsideActivation(owner, spec, kernel, role, before + 1, found.where)
+
+    def covered(self, site: ActivationSite) -> CoveredSite:
+        """Return what ran at a site."""
+        where = tuple(dict.fromkeys(call.where for call in site.calls or ()))
+        kernels = tuple(self._kernels.get(site.name, {}).items())
+        return CoveredSite(site.name, site.spec, site.role, site.kind, self._calls[site.name], where, kernels)
+
+
+def _by_key(survey: Survey) -> list[tuple[Key, ActivationSite]]:
+    """Return the places of the code at which functions are called, with their sites."""
+    seen = {} if survey.seen is None else {id(call): key for key, call in survey.seen.functions.items()}
+    sites: Iterable[ActivationSite] = (site for site in survey.sites if site.kind != "module")
+    return [(seen[id(call._seen)], site) for site in sites for call in site.calls or ()]

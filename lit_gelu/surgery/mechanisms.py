@@ -1,0 +1,189 @@
+"""How a site gets its new activation: the changes to the model that each kind of site takes."""
+
+import itertools
+import re
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from lit_gelu.activations import ActivationSpec
+from lit_gelu.surgery import fused
+from lit_gelu.surgery.activation_site import ActivationSite
+from lit_gelu.surgery.changes import Become, Change, SetChild, SetClass
+from lit_gelu.surgery.errors import SwapError
+from lit_gelu.surgery.observation import Call
+from lit_gelu.surgery.places import CallPlace
+from lit_gelu.surgery.rewriting import Edit, InterceptedCall, RewrittenCall, edited_class, edits_of
+from lit_gelu.surgery.sites import Survey
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where a new module will stand, and how it comes to be called.
+
+    Args:
+        site: The site.
+        module: The new module.
+        place: Its fully qualified name.
+        mechanism: In words.
+        edits: The changes of the calling module's class, if it needs any.
+    """
+
+    site: ActivationSite
+    module: nn.Module
+    place: str
+    mechanism: str
+    edits: tuple[Edit, ...] = ()
+
+
+def placement(survey: Survey, site: ActivationSite, module: nn.Module) -> Placement:
+    """Decide how a site gets its new module.
+
+    Args:
+        survey: What is known of the model.
+        site: The site.
+        module: The new module.
+
+    Returns:
+        The placement.
+
+    Raises:
+        SwapError: If it cannot be done; the message says why.
+    """
+    if site.kind == "module":
+        return Placement(site, module, site.name, "module")
+    if site.kind == "attribute":
+        return Placement(site, module, site.name, "attribute made a module", _calls_with_input_alone(site))
+    (call,) = site.calls or ()
+    owner = survey.names_of(call._seen.owner)[0]
+    if call._seen.child:
+        return Placement(site, module, f"{owner}.{call._seen.child}".removeprefix("."), "module, at one of its places")
+    edit, mechanism = _edit(survey, site, call._seen, owner)
+    return Placement(site, module, f"{owner}.{edit.child}".removeprefix("."), mechanism, (edit,))
+
+
+def _calls_with_input_alone(site: ActivationSite) -> tuple[Edit, ...]:
+    """Return what makes ``self.act(x, inplace=True)`` ``self.act(x)``: the other arguments are the old function's."""
+    attribute = site.name.rpartition(".")[2]
+    edits: list[Edit] = []
+    for call in site.calls or ():
+        seen = call._seen
+        if isinstance(seen.place, CallPlace) and seen.place.arguments > 1:
+            edits.append(RewrittenCall(seen.place, attribute, f".{attribute}"))
+    return tuple(edits)
+
+
+def _edit(survey: Survey, site: ActivationSite, seen: Call, owner: str) -> tuple[Edit, str]:
+    """Return how a call is sent to a child of the calling module.
+
+    Raises:
+        SwapError: If it cannot be.
+    """
+    suffix = site.name.removeprefix(owner) if site.name.startswith(owner) else ""
+    child = _child_name(seen.owner, suffix)
+    if isinstance(seen.owner, torch.jit.ScriptModule):
+        raise SwapError(f"{site.name!r}, at {seen.where}, cannot be swapped: its module is compiled by TorchScript.")
+    if isinstance(seen.place, CallPlace):
+        return RewrittenCall(seen.place, child, suffix), "call rewritten"
+    reason = _obstacle_to_interception(survey, seen)
+    if seen.known is None or reason:
+        raise SwapError(
+            f"{site.name!r}, at {seen.where}, cannot be swapped: {seen.place}{f'; and {reason}' if reason else ''}. "
+            "Have the module hold an activation module and call that."
+        )
+    functions = survey.table.named(seen.known.name)
+    return InterceptedCall(seen.known.name, functions, child, suffix), f"call intercepted, because {seen.place}"
+
+
+def _obstacle_to_interception(survey: Survey, seen: Call) -> str:
+    """Say why a function cannot be intercepted while the calling module's ``forward`` runs; empty if it can."""
+    if seen.known is None or survey.seen is None:
+        return ""
+    if any(spec.arguments.get("inplace") for spec in seen.specs):
+        return "it overwrites its input, which another activation would not"
+    if seen.checkpointed:
+        return "it is called through torch.utils.checkpoint, which calls it again when forward runs no more"
+    if len(survey.seen.extents.get((id(seen.owner), seen.known.name), ())) != 1:
+        return f"{seen.known.name} is called from other places too while {type(seen.owner).__name__}.forward runs"
+    return ""
+
+
+def _child_name(owner: nn.Module, suffix: str) -> str:
+    """Return a free name for the module of a call, such as ``gelu_call`` or ``relu_call_1``."""
+    called, _, number = re.split(r"[.:]", suffix)[-1].partition("#")
+    stem = called if called.isidentifier() else "activation"
+    candidates = (f"{stem}_call{f'_{number}' if number else ''}{'_' * extra}" for extra in itertools.count())
+    return next(name for name in candidates if not hasattr(owner, name))
+
+
+def changes_for(model: nn.Module, placements: list[Placement]) -> list[Change]:
+    """Return the changes that put new modules where they are to stand.
+
+    Args:
+        model: The model.
+        placements: Where.
+
+    Returns:
+        The changes, in order.
+
+    Raises:
+        SwapError: If a module's class cannot be changed.
+    """
+    changes: list[Change] = []
+    encoder_layers: dict[nn.Module, nn.Module] = {}
+    edits: dict[nn.Module, list[Edit]] = {}
+    for row in placements:
+        if row.place == "":
+            _require_same_layout(model, row.module)
+            changes.append(Become(model, row.module))
+            continue
+        for name in row.site.names if row.site.kind != "call" else (row.place,):
+            parent_name, _, child = name.rpartition(".")
+            parent = model.get_submodule(parent_name)
+            changes.append(SetChild(parent, child, row.module))
+            if isinstance(parent, nn.TransformerEncoderLayer) and child == "activation":
+                encoder_layers[parent] = row.module
+            known = edits.setdefault(parent, [])  # under another name of the same module it has them already
+            known += [edit for edit in row.edits if edit not in known]
+    for owner, rows in ((owner, rows) for owner, rows in edits.items() if rows):
+        changes.append(SetClass(owner, edited_class(type(owner), tuple(sorted(rows, key=lambda edit: edit.child)))))
+    return [*changes, *fused.follow(model, encoder_layers)]
+
+
+def _require_same_layout(model: nn.Module, new: nn.Module) -> None:
+    """Refuse to turn a module into one of a class with another layout in memory.
+
+    Raises:
+        SwapError: If the classes do not allow it.
+    """
+    blank = nn.Module.__new__(type(model))
+    try:
+        blank.__class__ = type(new)
+    except TypeError as error:
+        raise SwapError(
+            f"The model is itself the activation, and {type(model).__name__} cannot become {type(new).__name__} in "
+            f"place: {error}. Build the new one with create()."
+        ) from error
+
+
+def require_no_capture(model: nn.Module, placements: list[tuple[Placement, ActivationSpec]]) -> None:
+    """Refuse a new activation whose own function is intercepted somewhere in the model.
+
+    Args:
+        model: The model.
+        placements: The new modules, with their specs.
+
+    Raises:
+        SwapError: If one would be intercepted.
+    """
+    edits = [edit for row, _ in placements for edit in row.edits]
+    edits += [edit for module in model.modules() for edit in edits_of(module)]
+    functions = {edit.function: edit.child for edit in edits if isinstance(edit, InterceptedCall)}
+    for row, spec in placements:
+        child = functions.get(spec.name)
+        if child is not None and not any(edit.child == child for edit in row.edits):
+            raise SwapError(
+                f"{row.site.name!r} cannot become {spec}: calls of {spec.name} are intercepted for {child!r}, and "
+                "would be here too. Have the module that is intercepted hold an activation module instead."
+            )

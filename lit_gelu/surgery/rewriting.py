@@ -1,0 +1,234 @@
+"""A module's class with some calls in its methods replaced by calls of child modules of its own.
+
+The module's class is exchanged for a subclass in which the methods concerned are compiled again from their source,
+each with the one expression changed: ``F.gelu(x)`` becomes ``self.gelu_call(x)``. Nothing is intercepted, so it costs
+no more than a module's call, and parameters, ``state_dict``, ``torch.compile`` and exporters see an ordinary child. It
+is a subclass, and not a ``forward`` in the instance's dictionary, because pickle would drop such a ``forward`` without
+a word.
+"""
+
+import ast
+import functools
+import inspect
+import itertools
+import pickle
+import types
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from lit_gelu.surgery import source
+from lit_gelu.surgery.places import CallPlace, ObstacleError, wrapped_functions
+from lit_gelu.surgery.source import Replacement
+
+_EDITS = "_lit_gelu_edits"
+_FRESH: weakref.WeakValueDictionary[Any, type[nn.Module]] = weakref.WeakValueDictionary()  # by class and edits
+
+
+@dataclass(frozen=True)
+class RewrittenCall:
+    """A call expression that calls a child instead.
+
+    Args:
+        place: The expression.
+        child: The child's name.
+        suffix: What follows the module's own name in the name of the site that the call was.
+    """
+
+    place: CallPlace
+    child: str
+    suffix: str
+
+
+@dataclass(frozen=True)
+class InterceptedCall:
+    """Calls of a function, as long as ``forward`` runs, that go to a child instead.
+
+    Args:
+        function: The activation's name, such as ``"gelu"``.
+        paths: The functions concerned.
+        child: The child's name.
+        suffix: As `RewrittenCall`.
+    """
+
+    function: str
+    paths: tuple[Callable[..., Any], ...]
+    child: str
+    suffix: str
+
+
+Edit = RewrittenCall | InterceptedCall
+
+
+def edited_class(cls: type[nn.Module], edits: tuple[Edit, ...]) -> type[nn.Module]:
+    """Return the subclass in which calls go to children; the same one for the same edits.
+
+    Args:
+        cls: A module's class.
+        edits: What to change; either rewritten calls or intercepted ones.
+
+    Returns:
+        The subclass, of the same name.
+
+    Raises:
+        ObstacleError: If the class cannot be derived from, or a method not compiled again.
+        SourceError: If the source is not that of the running code.
+    """
+    found = _FRESH.get((cls, edits))
+    if found is not None:
+        return found
+    rewritten = [edit for edit in edits if isinstance(edit, RewrittenCall)]
+    intercepted = [edit for edit in edits if isinstance(edit, InterceptedCall)]
+    namespace: dict[str, Any] = {
+        name: _rewritten(cls, name, [edit for edit in rewritten if edit.place.method == name])
+        for name in dict.fromkeys(edit.place.method for edit in rewritten)
+    }
+    if intercepted:
+        namespace["forward"] = _intercepting(namespace.get("forward", cls.forward), intercepted)
+    namespace |= {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
+    namespace |= {_EDITS: edits, "__reduce_ex__": _reduce}
+    try:
+        made = cast(
+            "type[nn.Module]", types.new_class(cls.__name__, (cls,), exec_body=lambda body: body.update(namespace))
+        )
+    except Exception as error:
+        raise ObstacleError(f"{cls.__qualname__} cannot be derived from: {error}") from error
+    _FRESH[cls, edits] = made
+    return made
+
+
+def call_suffixes(module: nn.Module) -> dict[str, str]:
+    """Return the children of a module that stand in the place of calls.
+
+    Args:
+        module: Any module.
+
+    Returns:
+        From the child's name to what follows the module's name in the name of the site that the call was.
+    """
+    return {edit.child: edit.suffix for edit in edits_of(module)}
+
+
+def edits_of(module: nn.Module) -> list[Edit]:
+    """Return what was changed in the class of a module.
+
+    Args:
+        module: Any module.
+
+    Returns:
+        The edits, those made last first.
+    """
+    return [edit for cls in type(module).__mro__ for edit in cls.__dict__.get(_EDITS, ())]
+
+
+def _rewritten(cls: type, name: str, edits: list[RewrittenCall]) -> Callable[..., Any]:
+    """Compile a method again, with its calls replaced, or raise `ObstacleError` if it has been changed."""
+    outermost = inspect.getattr_static(cls, name)
+    chain = list(wrapped_functions(outermost))
+    if not chain:
+        raise ObstacleError(f"{cls.__qualname__}.{name} is no function")
+    code = chain[-1].__code__
+    first = code.co_firstlineno
+    replacements = []
+    for edit in edits:
+        place = edit.place
+        end = (place.end[0] + first, place.end[1])
+        node = source.call_at(code, end)
+        if ast.unparse(node) != place.text:
+            raise ObstacleError(f"{cls.__qualname__}.{name} has been changed: {place.text!r} is not where it was")
+        begin, stop = ((line + first, column) for line, column in place.argument)
+        replacements.append(
+            Replacement(end, (begin, stop), (place.begin[0] + first, place.begin[1]), f"{place.receiver}.{edit.child}")
+        )
+    new: Callable[..., Any] = _with_code(chain[-1], source.with_calls_replaced(code, replacements))
+    for wrapper, inner in reversed(list(itertools.pairwise(chain))):
+        new = _with_inner(wrapper, inner, new)
+    return new
+
+
+def _with_code(function: types.FunctionType, code: types.CodeType) -> types.FunctionType:
+    """Return a function with other code and everything else as it was, the variables that it closes over included."""
+    cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+    return _like(function, code, tuple(cells[name] for name in code.co_freevars))
+
+
+def _with_inner(wrapper: types.FunctionType, inner: types.FunctionType, new: Callable[..., Any]) -> types.FunctionType:
+    """Return a decorator's function that wraps another function instead, or raise `ObstacleError`."""
+    cells = wrapper.__closure__ or ()
+    holds = [_content(cell) is inner for cell in cells]
+    if not any(holds):
+        raise ObstacleError(f"{inner.__qualname__} is decorated in a way that cannot be taken apart")
+    changed = tuple(types.CellType(new) if hold else cell for cell, hold in zip(cells, holds, strict=True))
+    made = _like(wrapper, wrapper.__code__, changed)
+    made.__dict__["__wrapped__"] = new
+    return made
+
+
+def _content(cell: types.CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # it is empty
+        return None
+
+
+def _like(function: types.FunctionType, code: types.CodeType, cells: tuple[types.CellType, ...]) -> types.FunctionType:
+    new = types.FunctionType(code, function.__globals__, function.__name__, function.__defaults__, cells or None)
+    new.__kwdefaults__ = function.__kwdefaults__
+    new.__annotations__ = dict(function.__annotations__)
+    new.__doc__, new.__qualname__, new.__module__ = function.__doc__, function.__qualname__, function.__module__
+    new.__dict__.update(function.__dict__)
+    return new
+
+
+class _Interceptor(TorchFunctionMode):
+    """Sends calls of given functions to modules."""
+
+    def __init__(self, modules: Mapping[Any, nn.Module]) -> None:
+        super().__init__()
+        self._modules = modules
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        module = self._modules.get(func)
+        if module is None:
+            return func(*args, **kwargs)
+        return module(args[0] if args else kwargs["input"])
+
+
+def _intercepting(forward: Callable[..., Any], edits: list[InterceptedCall]) -> Callable[..., Any]:
+    """Return a ``forward`` during which functions are intercepted."""
+
+    @functools.wraps(forward)
+    def intercepted(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        modules = {function: getattr(self, edit.child) for edit in edits for function in edit.paths}
+        with _Interceptor(modules):
+            return forward(self, *args, **kwargs)
+
+    return intercepted
+
+
+def _reduce(self: nn.Module, protocol: Any) -> Any:
+    """Pickle and copy a module by its class as it was written and the edits, which are made again."""
+    layers = [cls for cls in type(self).__mro__ if _EDITS in cls.__dict__]
+    original = layers[-1].__mro__[1]
+    reduce: Any = original.__reduce_ex__
+    reduced = reduce(self, protocol)
+    if not isinstance(reduced, tuple) or getattr(reduced[0], "__name__", "") != "__newobj__":
+        raise pickle.PicklingError(
+            f"{original.__qualname__} has its own way to be pickled, and calls in it were swapped. Save its "
+            "state_dict, or undo the swap first."
+        )
+    edits = tuple(layer.__dict__[_EDITS] for layer in reversed(layers))
+    return (_build, (original, edits, *reduced[1][1:]), *reduced[2:])
+
+
+def _build(original: type[nn.Module], layers: tuple[tuple[Edit, ...], ...], *args: Any) -> nn.Module:
+    """Make an empty module of an edited class: what pickle and copy call."""
+    made: type[nn.Module] = functools.reduce(edited_class, layers, original)
+    return made.__new__(made, *args)

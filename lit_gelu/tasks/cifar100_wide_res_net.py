@@ -1,0 +1,244 @@
+"""`CIFAR100WideResNet`: the GELU paper's residual net for CIFAR-100 (section 3.5)."""
+
+import math
+from functools import partial
+from typing import Any, ClassVar, Literal, get_args
+
+import torch
+from lightning.pytorch.utilities.types import OptimizerLRScheduler
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from lit_gelu.activations import ActivationRegistry
+from lit_gelu.surgery import infer_channels_
+from lit_gelu.tasks.activation_task import Batch
+from lit_gelu.tasks.checks import check_colour_images, check_numbers, check_one_of, check_shape_kept
+from lit_gelu.tasks.classification import ClassificationTask
+from lit_gelu.tasks.errors import TaskArgumentError
+from lit_gelu.tasks.lasagne_batch_norm import LasagneBatchNorm
+from lit_gelu.tasks.lasagne_nesterov import LasagneNesterovSGD
+from lit_gelu.tasks.schedules_cosine import cosine_schedule, steps_per_epoch
+from lit_gelu.tasks.wide_res_net import (
+    BLOCKS,
+    STAGE_CHANNELS,
+    STEM_CHANNELS,
+    BlockName,
+    OriginalBlock,
+    PaperBlock,
+    head,
+    init_wide_res_net_,
+    is_of_activation,
+    norm_maker,
+    stages,
+    stem,
+)
+
+OptimizerName = Literal["lasagne", "torch"]
+CLASSES = 100
+BATCHES_PER_EPOCH = 100_000 / 128
+
+
+class CIFAR100WideResNet(ClassificationTask):
+    r"""Wide residual net with 40 convolutions, four times as wide as usual, for 32x32 images: 8,972,884 parameters.
+
+    As Hendrycks and Gimpel trained it (arXiv 1606.08415, section 3.5; their code, which is Loshchilov and Hutter's
+    of arXiv 1608.03983, changed). A 3x3 convolution to 16 channels, batch normalisation, activation, batch
+    normalisation again; three stages of 64, 128 and 256 channels with six blocks each (`lit_gelu.tasks.wide_res_net`);
+    batch normalisation, activation, mean over all places, linear layer. Batch normalisation has epsilon 1e-4 and
+    momentum .1. 3x3 convolutions and the linear layer are drawn after He et al., with the gains sqrt(2) and 1, whatever
+    the activation is (D18); 1x1 convolutions after Glorot and Bengio; biases are 0. GELU in its tanh form.
+
+    Training, in batches of 128: gradient descent with Nesterov momentum .9 in Lasagne's form. Step :math:`k` has the
+    learning rate :math:`.05 (1 + \cos(\pi k / 39062.5))`: one half cosine over 50 epochs of 100,000 samples, see
+    `lit_gelu.data.CIFAR100Data` (D13), changed every step, the last about 3e-8.
+
+    ``weight_decay`` is in torch's sense, the factor of a weight in its gradient. The code adds :math:`5 \cdot 10^{-4}
+    \sum w^2` to the loss, without torch's 1/2, so its gradient is :math:`10^{-3} w`: twice the decay of Zagoruyko and
+    Komodakis, whose net it is; the paper is silent (D14). It covers the weights of convolutions and of the linear layer
+    and the scales (gamma) of batch normalisation, neither biases, nor shifts, nor parameters of activations.
+
+    The paper's test errors, medians of three: GELU 20.74 %, ReLU 21.77 %, ELU 22.98 %. It compares with Zagoruyko and
+    Komodakis's 22.89 %, which is of their own recipe: ``block="original"``, 200 epochs, the learning rate in steps,
+    decay 5e-4, no dropout. Loshchilov and Hutter's also differs: plain momentum, no dropout, learning rate .05 (D16).
+
+    ``train_loss`` is what the paper's figure shows: the loss with dropout on, plus the penalty of weight decay; so it
+    is no pass without noise (``logs_noise_free_training_loss`` is False), and well above ``val_loss`` and
+    ``test_loss``, which are the cross-entropy alone. What else is logged: `lit_gelu.tasks.ClassificationTask`.
+
+    Args:
+        activation: Any form of activation that `lit_gelu.activations.create` takes. Each place has an instance of its
+            own.
+        learning_rate: That of the first step.
+        blocks_per_stage: :math:`n`; there are :math:`6n + 4` convolutions.
+        width_factor: :math:`k`; the stages have :math:`16k, 32k` and :math:`64k` channels.
+        dropout: Probability of dropping a unit between the two convolutions of a block.
+        block: ``"paper"``, or ``"original"``, Zagoruyko and Komodakis's, which normalises and activates before each
+            convolution, with their plain first convolution and without biases (8,972,340 parameters).
+        closing_norm: Whether a batch normalisation closes each block of the paper's; False is an option for ELU.
+        lasagne_bn: Whether batch normalisation averages inverse standard deviations, as Lasagne does, for evaluation.
+        momentum: Nesterov momentum; 0 turns it off.
+        weight_decay: As explained above; 5e-4 is Zagoruyko and Komodakis's.
+        decay_gammas: Whether weight decay covers the scales of batch normalisation.
+        optimizer: ``"lasagne"``, or ``"torch"``, `torch.optim.SGD`, which weighs past learning rates otherwise.
+        epochs: Epochs until the learning rate is 0; as many as the Trainer's ``max_epochs``.
+        batches_per_epoch: Optimizer steps in an epoch, need not be whole. ``None`` asks the Trainer's training loader:
+            its samples divided by the batch size where the last, smaller batch is dropped (781.25), else its batches.
+        channels_last: Whether weights are kept in torch's channels-last order, which GPUs compute faster with.
+        registry: Where the activation's name is looked up; ``None`` means `lit_gelu.activations.registry`.
+
+    Raises:
+        TaskArgumentError: If an argument is not accepted, or the activation changes the shape of its input.
+
+    Example:
+        >>> model = CIFAR100WideResNet(activation="elu")
+        >>> sum(parameter.numel() for parameter in model.parameters())
+        8972884
+        >>> CIFAR100WideResNet(blocks_per_stage=1, width_factor=1)(torch.zeros(2, 3, 32, 32)).shape
+        torch.Size([2, 100])
+    """
+
+    logs_noise_free_training_loss: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        activation: str | dict[str, Any] = "gelu_tanh",
+        learning_rate: float = 0.1,
+        blocks_per_stage: int = 6,
+        width_factor: int = 4,
+        dropout: float = 0.3,
+        block: BlockName = "paper",
+        closing_norm: bool = True,
+        lasagne_bn: bool = False,
+        momentum: float = 0.9,
+        weight_decay: float = 1e-3,
+        decay_gammas: bool = True,
+        optimizer: OptimizerName = "lasagne",
+        epochs: int = 50,
+        batches_per_epoch: float | None = None,
+        channels_last: bool = False,
+        registry: ActivationRegistry | None = None,
+    ) -> None:
+        super().__init__(activation, registry)
+        check_numbers(
+            learning_rate=learning_rate,
+            blocks_per_stage=blocks_per_stage,
+            width_factor=width_factor,
+            dropout=dropout,
+            momentum=momentum,
+            weight_decay=weight_decay,
+            epochs=epochs,
+        )
+        check_one_of(BLOCKS, block=block)
+        check_one_of(get_args(OptimizerName), optimizer=optimizer)
+        _check_batches(batches_per_epoch)
+        if block == "original" and not closing_norm:
+            raise TaskArgumentError(
+                'closing_norm=False is not accepted with block="original", which has no closing batch normalisation. '
+                'Leave it out, or give block="paper".'
+            )
+        check_shape_kept(self.registry.create(activation), self.activation_spec, STEM_CHANNELS)
+        self.learning_rate = learning_rate  # an attribute, because Lightning's learning rate finder sets it
+        self.weight_decay = weight_decay
+        self.decay_gammas = decay_gammas
+        make_activation, make_norm = partial(self.registry.create, activation), norm_maker(lasagne_bn)
+        make_block: Any = PaperBlock if block == "paper" else OriginalBlock
+        options = {"closing_norm": closing_norm} if block == "paper" else {}
+        make_block = partial(make_block, make_activation=make_activation, make_norm=make_norm, dropout=dropout)
+        self.stem = stem(block, make_activation, make_norm)
+        self.stages = stages(width_factor, blocks_per_stage, partial(make_block, **options))
+        self.head = head(STAGE_CHANNELS[-1] * width_factor, CLASSES, make_activation, make_norm)
+        self.example_input_array = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0)) / 4
+        infer_channels_(self, self.example_input_array)
+        init_wide_res_net_(self)
+        if channels_last:
+            self.to(memory_format=torch.channels_last)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the logits of a hundred classes.
+
+        Args:
+            images: Shape ``[batch, 3, 32, 32]``, a floating dtype, as `lit_gelu.data.CIFAR100Data` makes them: pixels
+                in [0, 1] minus the mean image.
+
+        Returns:
+            Logits, ``[batch, 100]``.
+
+        Raises:
+            TaskInputError: If the images have another size, or an integer dtype.
+        """
+        check_colour_images(images)
+        logits: Tensor = self.head(self.stages(self.stem(images)))
+        return logits
+
+    def training_step(self, batch: Batch, batch_index: int) -> Tensor:  # noqa: ARG002 - Lightning's signature
+        """Return the loss of the batch, with dropout on, and log it with the penalty of weight decay added.
+
+        The penalty is left out of what is returned: the optimizer adds its gradient.
+
+        Args:
+            batch: Images and labels.
+            batch_index: Number of the batch in its epoch.
+
+        Returns:
+            The mean cross-entropy, a scalar.
+        """
+        loss = self.mean_loss(*batch)
+        self.log("train_loss", loss.detach() + self.penalty(), prog_bar=True)
+        return loss
+
+    @torch.no_grad()
+    def penalty(self) -> Tensor:
+        """Return what weight decay adds to the loss: half of it times the sum of the squares of all that decays.
+
+        Returns:
+            A scalar without gradient.
+        """
+        norms: Tensor = torch.stack(torch._foreach_norm(self.decayed_parameters()))
+        return norms.square().sum().mul(self.weight_decay / 2)
+
+    def decayed_parameters(self) -> list[Tensor]:
+        """Return the parameters that weight decay covers, see the class."""
+        names = {f"{name}.weight" for name, layer in self.named_modules() if self._decays(name, layer)}
+        return [parameter for name, parameter in self.named_parameters() if name in names]
+
+    def _decays(self, name: str, layer: nn.Module) -> bool:
+        if is_of_activation(name):
+            return False
+        is_norm = isinstance(layer, _BatchNorm | LasagneBatchNorm)
+        return isinstance(layer, nn.Conv2d | nn.Linear) or (is_norm and self.decay_gammas)
+
+    def configure_optimizers(self) -> OptimizerLRScheduler:
+        """Return gradient descent with Nesterov momentum and the cosine schedule, stepped after every step."""
+        decayed = self.decayed_parameters()
+        ids = {id(parameter) for parameter in decayed}
+        others = [parameter for parameter in self.parameters() if id(parameter) not in ids]
+        groups: list[dict[str, Any]] = [{"params": decayed, "weight_decay": self.weight_decay}, {"params": others}]
+        momentum = self.hparams["momentum"]
+        optimizer: torch.optim.Optimizer
+        if self.hparams["optimizer"] == "lasagne":
+            optimizer = LasagneNesterovSGD(groups, lr=self.learning_rate, momentum=momentum)
+        else:
+            optimizer = torch.optim.SGD(groups, lr=self.learning_rate, momentum=momentum, nesterov=momentum > 0)
+        schedule = cosine_schedule(optimizer, self.hparams["epochs"] * self._steps_per_epoch())
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def _steps_per_epoch(self) -> float:
+        """Return what was given, else what the Trainer's loader says; without a Trainer that trains, the paper's."""
+        given: float | None = self.hparams["batches_per_epoch"]
+        if given is not None:
+            return given
+        if self._trainer is None or self._trainer.limit_train_batches == 0:
+            return BATCHES_PER_EPOCH
+        return steps_per_epoch(self._trainer)
+
+
+def _check_batches(given: float | None) -> None:
+    """Refuse numbers of batches that are no positive numbers.
+
+    Raises:
+        TaskArgumentError: If it is neither one nor ``None``.
+    """
+    if given is not None and not 0 < given < math.inf:
+        raise TaskArgumentError(
+            f"batches_per_epoch={given!r} is not accepted. Give a number above 0, or None to ask the Trainer's loader."
+        )

@@ -1,0 +1,239 @@
+"""`CIFAR10ConvNet`: the GELU paper's convolutional net for CIFAR-10 (section 3.5 and its Table 1)."""
+
+from collections import OrderedDict
+from typing import Any, ClassVar, Literal, get_args
+
+import torch
+from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
+from torch import Tensor, nn
+from torch.nn import functional
+
+from lit_gelu.activations import ActivationRegistry
+from lit_gelu.surgery import infer_channels_
+from lit_gelu.tasks.activation_task import Batch
+from lit_gelu.tasks.adam_epsilon_inside_root import AdamEpsilonInsideRoot
+from lit_gelu.tasks.checks import check_colour_images, check_numbers, check_one_of, check_shape_kept
+from lit_gelu.tasks.cifar10_layer_table import LayerRow, layer_table
+from lit_gelu.tasks.classification import ClassificationTask
+from lit_gelu.tasks.errors import TaskArgumentError
+from lit_gelu.tasks.lasagne_batch_norm import LasagneBatchNorm
+from lit_gelu.tasks.layers import ConvLayer
+from lit_gelu.tasks.noise import GaussianNoise
+from lit_gelu.tasks.schedules import HalvesSchedule
+
+CLASSES = 10
+EPS, MOMENTUM = 1e-4, 0.1  # of Lasagne's batch normalisation; torch's epsilon is 1e-5
+Adam = Literal["epsilon_inside_root", "torch"]
+Decay = Literal["epoch", "step"]
+
+
+class CIFAR10ConvNet(ClassificationTask):
+    """Nine convolutions, global average pooling and a linear layer, for 32x32 colour images: 1,408,244 parameters.
+
+    As Hendrycks and Gimpel trained it (arXiv 1606.08415, section 3.5, Table 1 and their code; the net of Salimans and
+    Kingma 2016, arXiv 1602.07868), from ZCA-whitened images on (`lit_gelu.data.CIFAR10Data`):
+
+    - Gaussian noise of deviation 0.15 on the input, in training;
+    - 3 x [3x3 convolution to 96 channels], 2x2 max pool, dropout .5; 3 x [3x3 convolution to 192 channels], 2x2 max
+      pool, dropout .5; a 3x3 convolution without padding (8x8 to 6x6) and two 1x1 convolutions, 192 channels each; each
+      convolution without bias, followed by batch normalisation (epsilon 1e-4, momentum .1) and the activation;
+    - the mean over the 6x6 places, a linear layer without bias to ten logits, and batch normalisation of the logits.
+      The paper's table says "softmax output": that last normalisation is in the code only (D9; ``norm_logits=False``
+      gives a linear layer with bias instead);
+    - all weights Glorot uniform. The unit-norm rows that the paper describes for MNIST are not used here (D12), nor are
+      the epsilon 1e-6 and the normal weights of Salimans and Kingma's code (D11);
+    - mean cross-entropy without weight decay, no augmentation; 200 epochs in batches of 100; GELU in its tanh form;
+    - Adam with epsilon inside the root (`AdamEpsilonInsideRoot`) and beta1 .9, from half of the epochs on .5; the
+      learning rate is constant in the first half, then falls linearly, epoch by epoch, to a hundredth in the last
+      (`HalvesSchedule`). Of all this the paper says "linearly decays to zero"; batch size, beta1 and epsilon are in the
+      code only (D10).
+
+    The paper's test errors after the last epoch, medians of three: GELU 7.89 %, ReLU 8.16 %, ELU 8.41 %. Its base
+    learning rate of 1e-3, 1e-4 or 1e-5 was chosen on 5,000 held-out images (``CIFAR10Data(validation=5000)``), then it
+    was trained on all 50,000.
+
+    It logs ``train_loss`` and ``train_error`` each step, as they are: with noise and dropout on, from the forward pass
+    that is descended, and ``train_error_epoch``, the mean over the epoch, which is the training error that the paper's
+    figure shows. What else is logged, and when: `lit_gelu.tasks.ClassificationTask`.
+
+    Fast on a GPU with ``Trainer(precision="bf16-mixed")``.
+
+    Args:
+        activation: Any form of activation that `lit_gelu.activations.create` takes. Each layer has an instance of its
+            own.
+        learning_rate: Adam's base learning rate; the paper tunes it over 1e-3, 1e-4 and 1e-5.
+        epochs: Length of the schedule; give what the Trainer's ``max_epochs`` is. The paper uses 200.
+        keep: Probability of keeping a unit after each max pool in training.
+        noise: Standard deviation of the noise on the input in training.
+        channels: Channels of the first three convolutions and of the others; the paper uses 96 and 192. Smaller ones
+            are for quick runs.
+        norm_logits: Whether the logits are batch-normalised; otherwise the last layer has a bias.
+        lasagne_bn: Whether batch normalisation averages inverse standard deviations, as Lasagne does, for evaluation.
+        optimizer: ``"epsilon_inside_root"`` or ``"torch"``: `torch.optim.Adam` with epsilon 1e-4 added to the root,
+            which comes nearest to it.
+        decay: ``"epoch"``, or ``"step"``: learning rate and beta1 follow the same course step by step, over all steps
+            of the Trainer's run.
+        channels_last: Whether the weights lie in memory with the channels last, which convolutions in 16 bit on a GPU,
+            and those on most CPUs, are faster with. The numbers are the same but for rounding.
+        registry: Where the activation's name is looked up; ``None`` means `lit_gelu.activations.registry`.
+
+    Raises:
+        TaskArgumentError: If an argument is out of its range, or the activation changes the shape of its input.
+
+    Example:
+        >>> model = CIFAR10ConvNet(activation="gelu_tanh")
+        >>> sum(parameter.numel() for parameter in model.parameters())
+        1408244
+        >>> model(torch.zeros(2, 3, 32, 32)).shape
+        torch.Size([2, 10])
+    """
+
+    logs_noise_free_training_loss: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        activation: str | dict[str, Any] = "gelu_tanh",
+        learning_rate: float = 1e-3,
+        epochs: int = 200,
+        keep: float = 0.5,
+        noise: float = 0.15,
+        channels: tuple[int, int] = (96, 192),
+        norm_logits: bool = True,
+        lasagne_bn: bool = False,
+        optimizer: Adam = "epsilon_inside_root",
+        decay: Decay = "epoch",
+        channels_last: bool = True,
+        registry: ActivationRegistry | None = None,
+    ) -> None:
+        super().__init__(activation, registry)
+        first, second = _checked_channels(channels)
+        check_numbers(learning_rate=learning_rate, epochs=epochs, keep=keep, noise=noise)
+        check_one_of(get_args(Adam), optimizer=optimizer)
+        check_one_of(get_args(Decay), decay=decay)
+        check_shape_kept(self.registry.create(activation), self.activation_spec, first)
+        self.learning_rate = learning_rate  # an attribute, because Lightning's learning rate finder sets it
+        self.epochs, self.optimizer, self.decay = epochs, optimizer, decay
+        self.noise = GaussianNoise(noise)
+        norm = LasagneBatchNorm if lasagne_bn else nn.BatchNorm2d
+
+        def layer(fed: int, channels: int, kernel_size: int = 3, padding: int | None = None) -> ConvLayer:
+            activate = self.registry.create(activation)
+            return ConvLayer(fed, channels, kernel_size, norm(channels, eps=EPS, momentum=MOMENTUM), activate, padding)
+
+        self.features = nn.Sequential(
+            *(layer(fed, first) for fed in (3, first, first)),
+            nn.MaxPool2d(2),
+            nn.Dropout(1 - keep),
+            *(layer(fed, second) for fed in (first, second, second)),
+            nn.MaxPool2d(2),
+            nn.Dropout(1 - keep),
+            layer(second, second, padding=0),
+            *(layer(second, second, kernel_size=1) for _ in range(2)),
+        )
+        self.pool = nn.AdaptiveAvgPool2d(1)
+        linear = nn.Linear(second, CLASSES, bias=not norm_logits)
+        self.output = nn.Sequential(OrderedDict(linear=linear))
+        if norm_logits:
+            norm_of_logits = LasagneBatchNorm if lasagne_bn else nn.BatchNorm1d
+            self.output.add_module("norm", norm_of_logits(CLASSES, eps=EPS, momentum=MOMENTUM))
+        infer_channels_(self)
+        weights = [module.conv.weight for module in self.features if isinstance(module, ConvLayer)]
+        for weight in [*weights, linear.weight]:  # not what an activation may hold
+            nn.init.xavier_uniform_(weight)
+        if linear.bias is not None:
+            nn.init.zeros_(linear.bias)
+        if channels_last:
+            self.to(memory_format=torch.channels_last)
+        self.example_input_array = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the logits of ten classes.
+
+        Args:
+            images: Shape ``[batch, 3, 32, 32]``, a floating dtype, whitened (`lit_gelu.data.CIFAR10Data`).
+
+        Returns:
+            Logits, ``[batch, 10]``.
+
+        Raises:
+            TaskInputError: If the images have another size, or an integer dtype.
+        """
+        check_colour_images(images)
+        logits: Tensor = self.output(self.pool(self.features(self.noise(images))).flatten(start_dim=1))
+        return logits
+
+    def layer_table(self, preprocessing: nn.Module | None = None) -> list[LayerRow]:
+        """Return the layers as the paper's Table 1 lists them, with the sizes that a pass through the net has.
+
+        Args:
+            preprocessing: What `CIFAR10Data.preprocessing` returned, to begin at the raw pixels; ``None`` begins at the
+                noise.
+
+        Returns:
+            A row for each layer.
+        """
+        return layer_table(self, preprocessing)
+
+    def training_step(self, batch: Batch, batch_index: int) -> Tensor:  # noqa: ARG002 - Lightning's signature
+        """Return the loss of the batch, and log it and the share of wrong classes, both with noise and dropout on.
+
+        Args:
+            batch: Images and labels.
+            batch_index: Number of the batch in its epoch.
+
+        Returns:
+            The loss to descend, a scalar.
+        """
+        images, labels = batch
+        logits = self(images)
+        loss = functional.cross_entropy(logits, labels)
+        error = (logits.detach().argmax(dim=1) != labels).float().mean()
+        self.log("train_loss", loss.detach(), prog_bar=True)
+        self.log("train_error", error)
+        self.log("train_error_epoch", error, on_step=False, on_epoch=True, batch_size=len(labels))
+        return loss
+
+    def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
+        """Return Adam and the schedule of its learning rate and its beta1."""
+        inside = self.optimizer == "epsilon_inside_root"
+        optimizer: torch.optim.Optimizer = (
+            AdamEpsilonInsideRoot(self.parameters(), lr=self.learning_rate, betas=(0.9, 0.999), eps=1e-8)
+            if inside
+            else torch.optim.Adam(self.parameters(), lr=self.learning_rate, betas=(0.9, 0.999), eps=1e-4)
+        )
+        schedule = HalvesSchedule(optimizer, self._periods())
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": self.decay}}
+
+    def _periods(self) -> int:
+        """Return how many epochs, or steps, the schedule has.
+
+        Raises:
+            TaskArgumentError: If the Trainer would train for longer, or its number of steps is not known.
+        """
+        if self.decay == "step":
+            steps = self.trainer.estimated_stepping_batches
+            if steps == float("inf"):
+                raise TaskArgumentError(
+                    "decay='step' needs the number of steps: give the Trainer max_epochs or max_steps."
+                )
+            return int(steps)
+        longest = None if self._trainer is None else self._trainer.max_epochs
+        if longest is not None and longest > self.epochs:
+            raise TaskArgumentError(
+                f"max_epochs={longest} given to the Trainer, but the model's schedule ends after epochs={self.epochs}: "
+                f"the learning rate would be 0 from then on. Give the model epochs={longest}, or fewer max_epochs."
+            )
+        return self.epochs
+
+
+def _checked_channels(channels: tuple[int, int]) -> tuple[int, int]:
+    """Return the two numbers.
+
+    Raises:
+        TaskArgumentError: If they are not two positive integers.
+    """
+    if len(channels) != 2:
+        raise TaskArgumentError(f"channels={channels!r} is not accepted. Give two integers, such as (96, 192).")
+    check_numbers(**{f"channels[{index}]": number for index, number in enumerate(channels)})
+    first, second = channels
+    return first, second

@@ -1,0 +1,275 @@
+"""`noise_robustness`: error and log loss of a trained classifier under uniform noise on its inputs (section 3.1)."""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import chain
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from lightning.pytorch import LightningDataModule
+from torch import Tensor, nn
+from torch.nn import functional
+
+from lit_gelu.sandbox import evaluation_sandbox
+from lit_gelu.tasks.errors import TaskArgumentError, TaskInputError
+
+Per = Literal["pixel", "image"]
+Batch = tuple[Tensor, Tensor]
+_ROWS = 1000  # of tensors given whole; a bound on memory, without effect on the noise
+
+
+@dataclass(frozen=True)
+class RobustnessCurves:
+    """Error and log loss of a classifier at each level of noise.
+
+    Args:
+        levels: The levels ``a`` of the noise, as they were given.
+        error: Share of wrong classes at each level, the mean over the draws.
+        loss: Mean cross-entropy in nats at each level, the mean over the draws.
+        error_spread: Standard deviation of the error over the draws; 0 for one draw.
+        loss_spread: Standard deviation of the loss over the draws; 0 for one draw.
+        samples: How many samples were gone through.
+        per: ``"pixel"`` or ``"image"``: what a number is drawn for.
+        clip: Whether noisy inputs were clipped to [0, 1].
+        draws: Number of draws at each level.
+        seed: Seed of the draws.
+    """
+
+    levels: tuple[float, ...]
+    error: tuple[float, ...]
+    loss: tuple[float, ...]
+    error_spread: tuple[float, ...]
+    loss_spread: tuple[float, ...]
+    samples: int
+    per: str
+    clip: bool
+    draws: int
+    seed: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the curves as plain data, with a list for each curve.
+
+        Returns:
+            From field to value.
+        """
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+
+
+def noise_robustness(
+    module: nn.Module,
+    data: Any,
+    levels: Sequence[float],
+    per: Per = "pixel",
+    clip: bool = False,
+    draws: int = 1,
+    seed: int = 0,
+) -> RobustnessCurves:
+    r"""Measure a classifier on inputs with uniform noise of growing strength.
+
+    .. math:: x' = x + u, \qquad u \sim \mathrm{Uniform}[-a, a)
+
+    for each level :math:`a`, on every sample of the test set. The GELU paper does this with its MNIST nets trained
+    without dropout, for :math:`a` from 0 to 3 (Hendrycks and Gimpel 2016, arXiv 1606.08415, section 3.1, figure 3). It
+    says neither whether the noise is drawn for each pixel nor whether the sum is clipped, and no code of it was
+    published: drawn for each pixel and not clipped is what is assumed here, and both are options. Learning rates move
+    these curves more than activations do, so compare nets at equal ones.
+
+    The numbers drawn depend on ``seed``, the level, the number of the draw and the sample's place in the data, and on
+    nothing else: two modules see the same noisy inputs, whatever the batch size, the device, the other levels and the
+    global random state. Module and random state are as before afterwards: modes, buffers, gradients.
+
+    Args:
+        module: A LightningModule or any module from inputs ``[batch, ...]`` to logits ``[batch, classes]``; it is run
+            in evaluation mode, on the device it is on.
+        data: A LightningDataModule, whose test set is taken; a DataLoader, or another iterable of batches ``(inputs,
+            labels)``; or a pair of tensors ``(inputs, labels)``. Inputs are ``[batch, ...]`` of a floating dtype,
+            labels ``[batch]``, integers.
+        levels: The levels ``a``, in units of the inputs: finite numbers of at least 0, such as 0, 0.25, ..., 3 for
+            pixels in [0, 1].
+        per: Whether a number is drawn for each ``"pixel"``, or one for each ``"image"``.
+        clip: Whether noisy inputs are clipped to [0, 1].
+        draws: Draws at each level; the curves are means over them.
+        seed: Seed of the draws, an integer of at least 0.
+
+    Returns:
+        The curves.
+
+    Raises:
+        TaskArgumentError: If an argument is out of its range.
+        TaskInputError: If the data hold no sample, or something else than inputs and labels, or the module gives
+            something else than logits.
+
+    Example:
+        >>> inputs, labels = torch.tensor([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]]), torch.tensor([0, 1, 0])
+        >>> curves = noise_robustness(nn.Identity(), (inputs, labels), levels=[0, 10], draws=100)
+        >>> curves.error[0], 0.4 < curves.error[1] < 0.6
+        (0.0, True)
+    """
+    levels = _checked_levels(levels)
+    _check_options(per, clip, draws, seed)
+    generators = [[_generator(seed, level, draw) for draw in range(draws)] for level in levels]
+    errors, losses = np.zeros((len(levels), draws)), np.zeros((len(levels), draws))
+    samples, device = 0, _device_of(module)
+    cuda = [device] if device.type == "cuda" else []
+    # Iterating over a DataLoader draws a number from the global state; some modules draw in evaluation, too.
+    with torch.random.fork_rng(devices=cuda), evaluation_sandbox(module):
+        for batch in _batches(data):
+            inputs, labels = _checked_batch(batch)
+            samples += len(labels)
+            for i, level in enumerate(levels):
+                for j, generator in enumerate(generators[i]):
+                    noisy = add_uniform_noise(inputs, level, generator, per, clip)
+                    wrong, cross_entropy = _sums(module, noisy.to(device), labels.to(device))
+                    errors[i, j] += wrong
+                    losses[i, j] += cross_entropy
+    if not samples:
+        raise TaskInputError("The data hold no sample. Give a test set, a DataLoader or a pair (inputs, labels).")
+    (error, error_spread), (loss, loss_spread) = (_curves(sums / samples) for sums in (errors, losses))
+    return RobustnessCurves(levels, error, loss, error_spread, loss_spread, samples, per, clip, draws, seed)
+
+
+def add_uniform_noise(
+    inputs: Tensor, level: float, generator: torch.Generator, per: Per = "pixel", clip: bool = False
+) -> Tensor:
+    r"""Return ``inputs + u`` with ``u`` uniform in ``[-level, level)``.
+
+    Args:
+        inputs: Shape ``[batch, ...]``, a floating dtype.
+        level: At least 0.
+        generator: On the CPU; ``[batch, ...]`` float32 numbers are drawn from it in order, or ``[batch]`` of them.
+        per: Whether a number is drawn for each ``"pixel"``, or one for each ``"image"``.
+        clip: Whether the sum is clipped to [0, 1].
+
+    Returns:
+        The shape, dtype and device of ``inputs``.
+
+    Example:
+        >>> noisy = add_uniform_noise(torch.zeros(2, 1, 3), 0.5, torch.Generator().manual_seed(0), per="image")
+        >>> noisy.squeeze(1).round(decimals=3)
+        tensor([[-0.0040, -0.0040, -0.0040],
+                [ 0.2680,  0.2680,  0.2680]])
+    """
+    shape = inputs.shape if per == "pixel" else (len(inputs), *[1] * (inputs.ndim - 1))
+    uniform = torch.rand(shape, generator=generator, dtype=torch.float32)
+    noisy = inputs + uniform.mul_(2).sub_(1).mul_(level).to(inputs)
+    return noisy.clamp_(0, 1) if clip else noisy
+
+
+def _curves(values: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return mean and standard deviation over the draws of values of shape ``[levels, draws]``."""
+    with np.errstate(invalid="ignore"):  # an infinite loss has no deviation: NaN, without a warning
+        spread = (values - values[:, :1]).std(axis=1)  # from the first draw: exactly 0 where all are equal
+    return tuple(values.mean(axis=1).tolist()), tuple(spread.tolist())
+
+
+def _generator(seed: int, level: float, draw: int) -> torch.Generator:
+    """Return the generator of one draw at one level, whatever the other levels are."""
+    bits = int(np.float64(level).view(np.uint64))
+    state = np.random.SeedSequence([seed, bits, draw]).generate_state(1, np.uint64)
+    return torch.Generator().manual_seed(int(state[0]))
+
+
+def _sums(module: nn.Module, inputs: Tensor, labels: Tensor) -> tuple[int, float]:
+    """Return the number of wrong classes and the sum of the cross-entropies of a batch."""
+    logits = module(inputs)
+    if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != len(labels):
+        given = f"shape {list(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
+        raise TaskInputError(
+            f"{type(module).__name__} gives {given} for {len(labels)} samples; accepted: logits, [batch, classes]. "
+            "Give a classifier."
+        )
+    if int(labels.max()) >= logits.shape[1] or int(labels.min()) < 0:
+        raise TaskInputError(
+            f"Labels from {int(labels.min())} to {int(labels.max())} given for {logits.shape[1]} logits; accepted: 0 "
+            f"to {logits.shape[1] - 1}. Give data of the classes that the module was trained on."
+        )
+    wrong = int((logits.argmax(dim=1) != labels).sum())
+    return wrong, float(functional.cross_entropy(logits.double(), labels, reduction="sum"))
+
+
+def _batches(data: Any) -> Iterator[Any]:
+    """Return batches of a data module's test set, of a pair of tensors, or of what gives batches itself."""
+    if isinstance(data, (tuple, list)) and len(data) == 2 and all(isinstance(part, Tensor) for part in data):
+        inputs, labels = data
+        if inputs.ndim and labels.shape == inputs.shape[:1]:
+            return zip(inputs.split(_ROWS), labels.split(_ROWS), strict=True)
+        return iter([data])  # refused like any other batch that does not fit
+    if isinstance(data, LightningDataModule):
+        if type(data).test_dataloader is LightningDataModule.test_dataloader:
+            raise TaskInputError(
+                f"{type(data).__name__} has no test set (test_dataloader). Give one of its loaders instead, such as "
+                "val_dataloader()."
+            )
+        data.prepare_data()
+        data.setup("test")
+        loaders = data.test_dataloader()
+        return chain.from_iterable(loaders) if isinstance(loaders, (list, tuple)) else iter(loaders)
+    if isinstance(data, Iterable) and not isinstance(data, Tensor):
+        return iter(data)
+    raise TaskInputError(
+        f"data={type(data).__name__} given; accepted: a LightningDataModule, a DataLoader of (inputs, labels), or a "
+        "pair of tensors (inputs, labels)."
+    )
+
+
+def _checked_batch(batch: Any) -> Batch:
+    """Return inputs and labels.
+
+    Raises:
+        TaskInputError: If the batch is anything else.
+    """
+    if not isinstance(batch, (tuple, list)) or len(batch) != 2 or not all(isinstance(x, Tensor) for x in batch):
+        raise TaskInputError(f"A batch is {type(batch).__name__}; accepted: a pair of tensors (inputs, labels).")
+    inputs, labels = batch
+    if not inputs.is_floating_point() or inputs.ndim < 2:
+        raise TaskInputError(
+            f"Inputs of shape {list(inputs.shape)} and dtype {inputs.dtype} given; accepted: [batch, ...] of a "
+            "floating dtype, scaled as the module takes them."
+        )
+    if labels.shape != inputs.shape[:1] or labels.is_floating_point() or labels.is_complex() or not len(labels):
+        raise TaskInputError(
+            f"Labels of shape {list(labels.shape)} and dtype {labels.dtype} given for inputs of shape "
+            f"{list(inputs.shape)}; accepted: one integer a sample, {list(inputs.shape[:1])}."
+        )
+    return inputs, labels.long()
+
+
+def _checked_levels(levels: Sequence[float]) -> tuple[float, ...]:
+    """Return the levels as floats.
+
+    Raises:
+        TaskArgumentError: If they are no finite numbers of at least 0, or none.
+    """
+    try:
+        numbers = tuple(float(level) for level in levels)
+    except (TypeError, ValueError):
+        numbers = ()
+    if not numbers or not all(0 <= number < math.inf for number in numbers):
+        raise TaskArgumentError(
+            f"levels={levels!r} is not accepted. Give finite numbers of at least 0, such as [0, 0.5, 1, 2, 3]."
+        )
+    return tuple(abs(number) for number in numbers)  # -0.0 is 0.0: a level has one draw
+
+
+def _check_options(per: str, clip: bool, draws: int, seed: int) -> None:
+    """Refuse options out of their range."""
+    accepted = {
+        "per": (per, per in get_args(Per), "'pixel' or 'image'"),
+        "clip": (clip, isinstance(clip, bool), "True or False"),
+        "draws": (draws, _is_integer(draws) and draws >= 1, "an integer of at least 1"),
+        "seed": (seed, _is_integer(seed) and seed >= 0, "an integer of at least 0"),
+    }
+    for name, (value, is_accepted, accepts) in accepted.items():
+        if not is_accepted:
+            raise TaskArgumentError(f"{name}={value!r} is not accepted. Give {accepts}.")
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _device_of(module: nn.Module) -> torch.device:
+    """Return the device of a module's first parameter or buffer; without any, the CPU."""
+    return next((tensor.device for tensor in chain(module.parameters(), module.buffers())), torch.device("cpu"))

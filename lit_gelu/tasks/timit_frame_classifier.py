@@ -1,0 +1,121 @@
+"""`TIMITFrameClassifier`: the GELU paper's net for the phones of frames of speech (section 3.4)."""
+
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lit_gelu.activations import ActivationRegistry
+from lit_gelu.activations.initialisation import init_unit_norm_rows_
+from lit_gelu.surgery import infer_channels_
+from lit_gelu.tasks.checks import check_numbers, check_shape_kept
+from lit_gelu.tasks.classification import ClassificationTask
+from lit_gelu.tasks.errors import TaskArgumentError, TaskInputError
+from lit_gelu.tasks.layers import HiddenLayer
+
+FEATURES = 11 * 26
+CLASSES = 39
+
+
+class TIMITFrameClassifier(ClassificationTask):
+    """286 -> 5 x [Linear 2048, activation, dropout] -> Linear 39, for windows of 11 frames: 17,453,095 parameters.
+
+    As Hendrycks and Gimpel trained it (arXiv 1606.08415, section 3.4 and their code): keep .5 after each hidden
+    activation, none on the input; rows of every weight, the output layer's too, drawn from N(0, 1) and divided by their
+    length; biases 0; mean cross-entropy over the frames of a batch, without weight decay; Adam (0.9, 0.999, 1e-8) at a
+    constant learning rate; 30 epochs in batches of 64 sentences, 1,710 steps; GELU in its tanh form. Batch and epochs
+    are in the code only.
+
+    The paper says 39 outputs; its code's softmax has 2048, of which 39 ever get a label, because its last matrix is
+    never used (D5): ``outputs=2048``, 21,569,536 parameters. Its validation and test figures are means of the batches'
+    means, although batches have different numbers of frames; ours are means over all frames, unless ``batch_means`` is
+    set (D8). For its figures then use batches of 64 sentences.
+
+    The paper's test errors at the lowest validation error, medians of five: GELU 29.3 %, ReLU 29.5 %, ELU 29.6 %. They
+    need the full corpus, see `lit_gelu.data.TIMITData`. An error (``val_error``, ``test_error``) is the share of frames
+    with a wrong phone. What else is logged, and when: `lit_gelu.tasks.ClassificationTask`.
+
+    Args:
+        activation: Any form of activation that `lit_gelu.activations.create` takes. Each layer has an instance of its
+            own.
+        learning_rate: Adam's learning rate; the paper tunes it over 1e-3, 1e-4 and 1e-5.
+        keep: Probability of keeping a unit after each hidden activation in training; the paper uses 0.5.
+        width: Units of a hidden layer; the paper's have 2048.
+        outputs: Classes that the net tells apart, at least the 39 that the labels name.
+        batch_means: Whether validation and test figures are means of the batches' means.
+        registry: Where the activation's name is looked up; ``None`` means `lit_gelu.activations.registry`.
+
+    Raises:
+        TaskArgumentError: If a number is out of its range, or the activation changes the shape of its input.
+
+    Example:
+        >>> model = TIMITFrameClassifier(activation="gelu_tanh")
+        >>> sum(parameter.numel() for parameter in model.parameters())
+        17453095
+        >>> model(torch.zeros(4, 286)).shape
+        torch.Size([4, 39])
+    """
+
+    def __init__(
+        self,
+        activation: str | dict[str, Any] = "gelu_tanh",
+        learning_rate: float = 1e-3,
+        keep: float = 0.5,
+        width: int = 2048,
+        outputs: int = CLASSES,
+        batch_means: bool = False,
+        registry: ActivationRegistry | None = None,
+    ) -> None:
+        super().__init__(activation, registry)
+        check_numbers(learning_rate=learning_rate, keep=keep, width=width, outputs=outputs)
+        if outputs < CLASSES:
+            raise TaskArgumentError(f"outputs={outputs} is not accepted. Give {CLASSES} (the phones) or more.")
+        check_shape_kept(self.registry.create(activation), self.activation_spec, width)
+        self.batch_means = batch_means
+        self.learning_rate = learning_rate  # an attribute, because Lightning's learning rate finder sets it
+        sizes = [FEATURES] + [width] * 5
+        layers = [HiddenLayer(fed, size, self.registry.create(activation), keep) for fed, size in pairwise(sizes)]
+        self.hidden = nn.Sequential(*layers)
+        self.output = nn.Linear(width, outputs)
+        infer_channels_(self)
+        for linear in [*(layer.linear for layer in layers), self.output]:  # not what an activation may hold
+            init_unit_norm_rows_(linear)
+        self.example_input_array = torch.randn(2, FEATURES, generator=torch.Generator().manual_seed(0))
+
+    def forward(self, windows: Tensor) -> Tensor:
+        """Return the logits of the 39 phones, in the order of `lit_gelu.data.timit.phones.CLASSES`.
+
+        Args:
+            windows: The normalised features of 11 neighbouring frames, ``[frames, 286]``, a floating dtype.
+
+        Returns:
+            Logits of the middle frame's phone, ``[frames, outputs]``.
+
+        Raises:
+            TaskInputError: If the windows have another size, or an integer dtype.
+        """
+        if windows.ndim != 2 or windows.shape[1] != FEATURES or not windows.is_floating_point():
+            raise TaskInputError(
+                f"Windows of shape {list(windows.shape)} and dtype {windows.dtype} given; accepted: [frames, "
+                f"{FEATURES}], a floating dtype, 26 features of 11 frames side by side."
+            )
+        logits: Tensor = self.output(self.hidden(windows))
+        return logits
+
+    def sample_values(self, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        """Return each frame's cross-entropy and whether its most probable phone is wrong, or the batch's means of both.
+
+        Args:
+            inputs: A batch of windows, ``[frames, 286]``.
+            labels: Their phones, ``[frames]``, ``torch.int64``.
+
+        Returns:
+            ``"loss"`` in nats and ``"error"``, 0 or 1, both ``[frames]``; with ``batch_means`` one value each, ``[1]``.
+        """
+        values = super().sample_values(inputs, labels)
+        return {name: value.mean(dim=0, keepdim=True) for name, value in values.items()} if self.batch_means else values
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """Return Adam with a constant learning rate."""
+        return torch.optim.Adam(self.parameters(), lr=self.learning_rate, betas=(0.9, 0.999), eps=1e-8)

@@ -1,0 +1,186 @@
+"""A run resumed from any checkpoint goes on as the one that wrote it."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from callback_helpers import SmallNet, collected_warnings, dataset, loader, quiet_trainer
+from lightning.pytorch import Callback
+from torch.utils.data import DataLoader
+
+from lit_gelu.callbacks import ActivationSwap, ExactResume, UnsupportedRunError
+from lit_gelu.data import ResumableDataLoader
+
+
+class Drawing(SmallNet):
+    """Dropout, and noise out of Python's and NumPy's generators; counts its validations and epochs."""
+
+    def __init__(self):
+        super().__init__()
+        self.events = []
+
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        return super().training_step((x + random.random() + np.random.random(), y), batch_idx)  # noqa: NPY002
+
+    def validation_step(self, batch, batch_idx):
+        self.log("val_loss", torch.nn.functional.cross_entropy(self(batch[0]), batch[1]))
+
+    def note(self, name):
+        self.events.append((name, self.trainer.current_epoch, self.trainer.global_step))
+
+    def on_train_epoch_start(self):
+        self.note("start")
+
+    def on_train_epoch_end(self):
+        self.note("end")
+
+    def on_validation_end(self):
+        if not self.trainer.sanity_checking:
+            self.note("validated")
+
+
+class Early(Drawing):
+    """Asks for the loader while its optimizer is set up, if told so."""
+
+    def __init__(self, asks=False):
+        super().__init__()
+        self.asks = asks
+
+    def configure_optimizers(self):
+        if self.asks:
+            assert self.trainer.estimated_stepping_batches
+        return super().configure_optimizers()
+
+
+class SaveEverywhere(Callback):
+    def __init__(self, folder):
+        self.folder = folder
+
+    def save(self, trainer, name):
+        trainer.save_checkpoint(self.folder / f"{name}{trainer.global_step}.ckpt")
+
+    def on_train_batch_end(self, trainer, *arguments):
+        self.save(trainer, "batch")
+
+    def on_train_epoch_end(self, trainer, *arguments):
+        self.save(trainer, "epoch")
+
+    def on_validation_end(self, trainer, *arguments):
+        if not trainer.sanity_checking:
+            self.save(trainer, "validation")
+
+
+def run(folder, options, *callbacks, validated=False, ckpt_path=None, seed=3, swapped=True):
+    torch.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002
+    swaps = [
+        ActivationSwap({"net.1": "prelu"}, at_step=5, learning_rate=3e-3),
+        ActivationSwap({"net.5": "swish(learnable=True)"}, at_step=7, anneal_steps=4),
+    ]
+    trainer = quiet_trainer(folder, *(swaps if swapped else ()), ExactResume(), *callbacks, **options)
+    model = Drawing()
+    training = ResumableDataLoader(dataset(), batch_size=8, shuffle=True)
+    with collected_warnings("one batch more") as messages:
+        trainer.fit(model, training, loader(16) if validated else None, ckpt_path=ckpt_path)
+    assert not messages
+    return model
+
+
+STEPS = {"max_epochs": None, "max_steps": 16}
+
+
+@pytest.mark.parametrize(
+    ("options", "validated", "checkpoints"),
+    [
+        ({"max_epochs": 4}, False, 20),
+        ({"max_epochs": 4}, True, 24),
+        ({"max_epochs": 4, "val_check_interval": 0.5}, True, 28),
+        (STEPS, False, 20),
+        (STEPS, True, 24),
+        ({"max_epochs": 4, "limit_train_batches": 3}, False, 16),
+        ({**STEPS, "max_steps": 12, "limit_train_batches": 3}, False, 16),
+    ],
+)
+def test_every_checkpoint_leads_to_the_same_end(tmp_path, options, validated, checkpoints):
+    whole = run(tmp_path, options, SaveEverywhere(tmp_path), validated=validated)
+    saved = sorted(tmp_path.glob("*.ckpt"))
+    assert len(saved) == checkpoints
+    for number, path in enumerate(saved):
+        # Another seed: what was drawn before the resume does not matter.
+        resumed = run(tmp_path / path.stem, options, validated=validated, ckpt_path=path, seed=number)
+        assert resumed.losses == whole.losses[len(whole.losses) - len(resumed.losses) :], path.stem
+        assert resumed.events == whole.events[len(whole.events) - len(resumed.events) :], path.stem
+        for (name, a), b in zip(whole.state_dict().items(), resumed.state_dict().values(), strict=True):
+            assert torch.equal(a, b), (path.stem, name)
+
+
+def test_without_the_callback_the_run_is_another(tmp_path):
+    """What the test above compares does depend on the callback."""
+    whole = run(tmp_path, {"max_epochs": 2}, SaveEverywhere(tmp_path))
+    resumed = Drawing()
+    with collected_warnings(""):
+        trainer = quiet_trainer(tmp_path / "b", ActivationSwap({"net.1": "prelu"}, at_step=5, learning_rate=3e-3))
+        trainer.fit(
+            resumed, ResumableDataLoader(dataset(), batch_size=8, shuffle=True), ckpt_path=tmp_path / "batch3.ckpt"
+        )
+    assert resumed.losses != whole.losses[3:]
+
+
+def test_warns_where_lightning_goes_one_batch_too_far(tmp_path):
+    options = {**STEPS, "check_val_every_n_epoch": 2}
+    run(tmp_path, options, SaveEverywhere(tmp_path), validated=True)
+    with pytest.raises(AssertionError, match="one batch more"):
+        run(tmp_path / "b", options, validated=True, ckpt_path=tmp_path / "epoch4.ckpt")
+
+
+def test_another_number_of_ranks_or_loaders_is_refused(tmp_path):
+    run(tmp_path, {"max_epochs": 1}, SaveEverywhere(tmp_path))
+    path = tmp_path / "batch2.ckpt"
+    other = DataLoader(dataset(), batch_size=8)
+    with collected_warnings(""), pytest.raises(RuntimeError, match="0 stateful loaders"):  # Lightning's own
+        quiet_trainer(tmp_path / "a", ExactResume()).fit(Early(), other, ckpt_path=path)
+    with collected_warnings(""), pytest.raises(UnsupportedRunError, match="used 1 ResumableDataLoader"):
+        quiet_trainer(tmp_path / "a", ExactResume()).fit(Early(asks=True), other, ckpt_path=path)
+    checkpoint = torch.load(path, weights_only=True)
+    (key,) = (key for key in checkpoint["callbacks"] if "ExactResume" in key)
+    checkpoint["callbacks"][key]["ranks"] *= 2
+    torch.save(checkpoint, path)
+    with pytest.raises(UnsupportedRunError, match="2 ranks"):
+        run(tmp_path / "b", {"max_epochs": 1}, ckpt_path=path)
+
+
+def test_each_rank_goes_on_with_its_own_numbers(tmp_path):
+    class Note(Callback):
+        def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+            if trainer.global_step >= 2:
+                torch.save((batch, torch.get_rng_state()), tmp_path / self.name(trainer))
+
+        def name(self, trainer):
+            return f"{trainer.default_root_dir[-5:]}-{trainer.global_rank}-{trainer.global_step}.pt"
+
+    class Apart(Callback):
+        def on_train_start(self, trainer, pl_module):
+            torch.manual_seed(trainer.global_rank)
+
+    options = {"strategy": "ddp_fork", "devices": 2, "max_epochs": 2}
+    run(tmp_path / "whole", options, Apart(), Note(), SaveAfterTwo(tmp_path), swapped=False)
+    run(tmp_path / "again", options, Note(), ckpt_path=tmp_path / "two.ckpt", seed=8, swapped=False)
+    for rank in (0, 1):
+        ((x, y), generator), ((x2, y2), generator2) = (
+            torch.load(tmp_path / f"{name}-{rank}-2.pt") for name in ("whole", "again")
+        )
+        assert torch.equal(x, x2)
+        assert torch.equal(y, y2)
+        assert torch.equal(generator, generator2)
+
+
+class SaveAfterTwo(Callback):
+    def __init__(self, folder):
+        self.folder = folder
+
+    def on_train_batch_end(self, trainer, *arguments):
+        if trainer.global_step == 2:
+            trainer.save_checkpoint(self.folder / "two.ckpt")

@@ -1,0 +1,84 @@
+"""Calls of functions, swapped during training and found again in checkpoints."""
+
+import pytest
+import torch
+from callback_helpers import FEATURES, WIDTH, SaveEachEpoch, SmallNet, collected_warnings, loader, quiet_trainer
+from torch import nn
+from torch.nn import functional
+
+from lit_gelu.callbacks import ActivationSwap, load_from_checkpoint
+from lit_gelu.surgery import NoMatchError, SwapError
+from lit_gelu.surgery.errors import CheckpointMismatchError
+
+SAMPLE = torch.zeros(2, FEATURES)
+
+
+class Functional(SmallNet):
+    """Calls functions, and one module twice."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.act = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH, WIDTH), nn.ReLU()
+        self.net = nn.Linear(WIDTH, 3)
+        self.example_input_array = SAMPLE
+
+    def forward(self, x):
+        x = self.act(functional.gelu(self.first(x)))
+        return self.net(self.act(torch.tanh(self.second(x))))
+
+
+def swaps(sample=SAMPLE):
+    return [
+        ActivationSwap({":gelu": "prelu", "act#1": "silu"}, at_step=3, input_sample=sample),
+        ActivationSwap({"act": "swish(learnable=True)"}, at_step=6, input_sample=sample),
+    ]
+
+
+def fit(folder, *callbacks, ckpt_path=None, **options):
+    model = Functional()
+    trainer = quiet_trainer(folder, *callbacks, **({"max_epochs": 4} | options))
+    trainer.fit(model, loader(), ckpt_path=ckpt_path)
+    return trainer, model
+
+
+@pytest.mark.parametrize("epoch", [0, 1, 2])
+def test_swapped_calls_are_there_after_a_resume(tmp_path, epoch):
+    trainer, whole = fit(tmp_path, *swaps("example_input_array"), SaveEachEpoch(tmp_path))
+    assert {name for name, _ in whole.named_parameters() if "call" in name} == {"gelu_call.weight"}
+    assert sum(len(group["params"]) for group in trainer.optimizers[0].param_groups) == len(list(whole.parameters()))
+    _, resumed = fit(tmp_path / "b", *swaps(), ckpt_path=tmp_path / f"epoch{epoch}.ckpt")
+    for (name, a), b in zip(whole.state_dict().items(), resumed.state_dict().values(), strict=True):
+        assert torch.equal(a, b), name
+
+
+def test_loads_without_a_trainer_by_the_modules_own_sample(tmp_path):
+    _, whole = fit(tmp_path, *swaps(), SaveEachEpoch(tmp_path))
+    for sample in (None, SAMPLE):
+        loaded = load_from_checkpoint(Functional, tmp_path / "epoch3.ckpt", input_sample=sample)
+        assert torch.equal(loaded(SAMPLE + 1), whole(SAMPLE + 1))
+
+    class NoSample(Functional):
+        def __init__(self):
+            super().__init__()
+            self.example_input_array = None
+
+    with pytest.raises(CheckpointMismatchError, match=r":gelu.*Give input_sample"):
+        load_from_checkpoint(NoSample, tmp_path / "epoch3.ckpt")
+
+
+def test_without_a_sample_no_call_is_found(tmp_path):
+    with pytest.raises(NoMatchError):
+        fit(tmp_path, ActivationSwap({":gelu": "silu"}, at_step=3))
+
+
+def test_a_call_cannot_be_annealed(tmp_path):
+    with pytest.raises(SwapError, match="Only modules can be annealed"):
+        fit(tmp_path, ActivationSwap({":gelu": "silu"}, at_step=0, input_sample=SAMPLE, anneal_steps=3))
+
+
+def test_the_jump_is_measured_with_calls_too(tmp_path):
+    swap = ActivationSwap({":gelu": "softplus"}, at_step=3, input_sample=SAMPLE, curvature=True)
+    with collected_warnings(""):
+        fit(tmp_path, swap)
+    text = (tmp_path / "logs" / "0" / "metrics.csv").read_text()
+    assert "activation_swap/jump/relative" in text.splitlines()[0]

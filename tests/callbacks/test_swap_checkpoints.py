@@ -1,0 +1,195 @@
+"""Checkpoints with swapped activations: loaded with and without a Trainer, refused where activations differ."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+from callback_helpers import SaveEachEpoch, SmallNet, activations_of, collected_warnings, loader, quiet_trainer
+from lightning.pytorch import LightningModule
+from lightning.pytorch.callbacks import ModelCheckpoint
+from torch import nn
+
+from lit_gelu import surgery
+from lit_gelu.callbacks import ActivationSwap, load_from_checkpoint
+from lit_gelu.surgery.errors import CheckpointMismatchError
+
+TO_PRELU = {"activation:relu": "prelu(num_parameters=16)"}
+
+
+class Validated(SmallNet):
+    def validation_step(self, batch, batch_idx):
+        self.log("val_loss", nn.functional.cross_entropy(self(batch[0]), batch[1]))
+
+
+def fit(folder, *callbacks, model=None, **options):
+    model = model or SmallNet()
+    trainer = quiet_trainer(folder, *callbacks, **({"max_epochs": 3} | options))
+    with collected_warnings(""):
+        trainer.fit(model, loader(), loader() if isinstance(model, Validated) else None)
+    return trainer, model
+
+
+def outputs(model):
+    with torch.no_grad():
+        return model.eval()(torch.linspace(-2, 2, 12).reshape(2, 6))
+
+
+@pytest.mark.parametrize("weights_only", [False, True])
+def test_loads_without_a_trainer_what_the_constructor_does_not_build(tmp_path, weights_only):
+    trainer, model = fit(tmp_path, ActivationSwap(TO_PRELU, at_epoch=1))
+    trainer.save_checkpoint(tmp_path / "end.ckpt", weights_only=weights_only)
+    with pytest.raises(RuntimeError, match="Unexpected key"):
+        SmallNet.load_from_checkpoint(tmp_path / "end.ckpt")
+    loaded = load_from_checkpoint(SmallNet, tmp_path / "end.ckpt", map_location="cpu", weights_only=True, dropout=0.1)
+    assert type(loaded) is SmallNet
+    assert "on_load_checkpoint" not in vars(SmallNet)
+    assert loaded.net[3].p == 0.1
+    assert torch.equal(outputs(loaded), outputs(model))
+
+
+def test_the_modules_own_hooks_run_after_the_activations_are_there(tmp_path):
+    class Own(SmallNet):
+        def on_save_checkpoint(self, checkpoint):
+            checkpoint["own"] = 3
+
+        def on_load_checkpoint(self, checkpoint):
+            self.found = checkpoint["own"], activations_of(self)
+
+    class Derived(Own):
+        def on_load_checkpoint(self, checkpoint):
+            super().on_load_checkpoint(checkpoint)
+
+    fit(tmp_path, ActivationSwap(TO_PRELU, at_epoch=1), SaveEachEpoch(tmp_path), model=Derived())
+    for built in (Own, Derived):
+        assert load_from_checkpoint(built, tmp_path / "epoch2.ckpt").found == (3, ["PReLU", "PReLU"])
+    resumed = Own()
+    trainer = quiet_trainer(tmp_path / "b", ActivationSwap(TO_PRELU, at_epoch=1), max_epochs=4)
+    trainer.fit(resumed, loader(), ckpt_path=tmp_path / "epoch2.ckpt")
+    assert resumed.found == (3, ["PReLU", "PReLU"])
+
+
+def test_a_checkpoint_that_names_no_activations_is_refused(tmp_path):
+    fit(tmp_path, SaveEachEpoch(tmp_path))
+    with pytest.raises(CheckpointMismatchError, match="does not name its activations"):
+        load_from_checkpoint(SmallNet, tmp_path / "epoch0.ckpt")
+
+
+def test_a_silent_mismatch_is_refused_unless_asked_for(tmp_path):
+    fit(tmp_path, ActivationSwap({"*": "softplus"}, at_epoch=1), SaveEachEpoch(tmp_path), model=SmallNet(nn.SiLU))
+    model = SmallNet()  # ReLU instead of SiLU: the weights fit
+
+    def test(**options):
+        trainer = quiet_trainer(tmp_path / "t", ActivationSwap({"*": "softplus"}, at_epoch=1, **options))
+        with collected_warnings("saved with other activations") as messages:
+            trainer.test(model, loader(), ckpt_path=tmp_path / "epoch0.ckpt", verbose=False)
+        return messages
+
+    with pytest.raises(CheckpointMismatchError, match=r"'net\.1': silu in the checkpoint, relu in the model"):
+        test()
+    assert len(test(strict_activations=False)) == 1
+
+
+def test_a_checkpoint_of_swaps_that_are_not_here_is_refused_and_names_them(tmp_path):
+    fit(tmp_path, ActivationSwap({"*": "gelu"}, at_epoch=1), SaveEachEpoch(tmp_path))
+    other = quiet_trainer(tmp_path / "b", ActivationSwap({"*": "silu"}, at_epoch=1))
+    with collected_warnings(""), pytest.raises(CheckpointMismatchError, match=r"gelu.*at_epoch.*not here"):
+        other.test(SmallNet(), loader(), ckpt_path=tmp_path / "epoch2.ckpt", verbose=False)
+
+
+@pytest.mark.parametrize("best", [0, 2])
+def test_the_best_checkpoint_may_be_from_before_or_after_the_swap(tmp_path, best):
+    saving = ModelCheckpoint(tmp_path / "c", monitor="score", filename="{epoch}")
+
+    class Scored(Validated):
+        def validation_step(self, batch, batch_idx):
+            super().validation_step(batch, batch_idx)
+            self.log("score", float(self.trainer.current_epoch != best))
+
+    options = {"enable_checkpointing": True}
+    trainer, model = fit(tmp_path, ActivationSwap(TO_PRELU, at_epoch=1), saving, model=Scored(), **options)
+    with collected_warnings(""):
+        (result,) = trainer.test(model, loader(), ckpt_path="best", verbose=False)
+    assert activations_of(model) == [["ReLU", "ReLU"], None, ["PReLU", "PReLU"]][best]
+    alone = load_from_checkpoint(Scored, saving.best_model_path)
+    with collected_warnings(""):
+        (expected,) = quiet_trainer(tmp_path / "alone").test(alone, loader(), verbose=False)
+    assert result == expected
+
+
+def test_back_and_forth_between_checkpoints_with_parameters(tmp_path):
+    trainer, model = fit(tmp_path, ActivationSwap(TO_PRELU, at_epoch=1), SaveEachEpoch(tmp_path))
+    expected = {epoch: outputs(load_from_checkpoint(SmallNet, tmp_path / f"epoch{epoch}.ckpt")) for epoch in range(3)}
+    for epoch in (0, 2, 1, 0, 2):
+        with collected_warnings(""):
+            trainer.test(model, loader(), ckpt_path=tmp_path / f"epoch{epoch}.ckpt", verbose=False)
+        assert torch.equal(outputs(model), expected[epoch])
+
+
+def test_a_model_that_was_built_with_the_first_swap_keeps_the_weights_of_the_second(tmp_path):
+    def swaps():
+        return ActivationSwap({"net.1": "prelu"}, at_step=2), ActivationSwap({"net.5": "prelu"}, at_step=3)
+
+    fit(tmp_path, *swaps(), SaveEachEpoch(tmp_path))
+    resumed = SmallNet()
+    surgery.swap(resumed, {"net.1": "prelu"})
+    quiet_trainer(tmp_path / "b", *swaps(), max_epochs=2).fit(resumed, loader(), ckpt_path=tmp_path / "epoch1.ckpt")
+    saved = torch.load(tmp_path / "epoch1.ckpt", weights_only=True)["state_dict"]
+    assert all(torch.equal(tensor, saved[name]) for name, tensor in resumed.state_dict().items())
+    assert resumed.net[5].weight.item() != 0.25
+
+
+def test_sites_that_configure_model_makes(tmp_path):
+    class Late(LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.inner = None
+
+        def configure_model(self):
+            if self.inner is None:
+                self.inner = SmallNet(dropout=0)
+
+        def training_step(self, batch, batch_idx):
+            return nn.functional.cross_entropy(self.inner(batch[0]), batch[1])
+
+        def configure_optimizers(self):
+            return torch.optim.AdamW(self.parameters(), lr=1e-2)
+
+    whole = Late()
+    fit(tmp_path, ActivationSwap(TO_PRELU, at_epoch=1), SaveEachEpoch(tmp_path), model=whole)
+    resumed = Late()
+    trainer = quiet_trainer(tmp_path / "b", ActivationSwap(TO_PRELU, at_epoch=1), max_epochs=3)
+    trainer.fit(resumed, loader(), ckpt_path=tmp_path / "epoch1.ckpt")
+    assert all(torch.equal(a, b) for a, b in zip(whole.parameters(), resumed.parameters(), strict=True))
+    assert isinstance(load_from_checkpoint(Late, tmp_path / "epoch2.ckpt").inner.net[1], nn.PReLU)
+
+
+def test_copies_and_pickles_of_the_module_are_their_own(tmp_path):
+    _, model = fit(tmp_path, ActivationSwap(TO_PRELU, at_epoch=1))
+    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert other.on_save_checkpoint.args[0] is other
+        checkpoint = {}
+        other.on_save_checkpoint(checkpoint)  # in no Trainer: only its own
+        assert checkpoint == {}
+    checkpoint = {}
+    model.on_save_checkpoint(checkpoint)
+    assert set(checkpoint) == {"lit_gelu_activations", "lit_gelu_activation_swaps"}
+
+
+def test_a_record_of_another_structure_is_refused(tmp_path):
+    trainer, _ = fit(tmp_path, ActivationSwap(TO_PRELU, at_epoch=1))
+    trainer.save_checkpoint(tmp_path / "end.ckpt")
+
+    class Wider(SmallNet):
+        def __init__(self):
+            super().__init__()
+            self.more = nn.GELU()
+
+    with pytest.raises(CheckpointMismatchError, match="more"):
+        load_from_checkpoint(Wider, tmp_path / "end.ckpt")
+    model = SmallNet()
+    surgery.swap(model, {"net.1": "gelu"})
+    with pytest.raises(CheckpointMismatchError, match=r"net\.5|net\.1"):
+        quiet_trainer(tmp_path / "b", ActivationSwap({"net.5": "prelu"}, at_epoch=1)).test(
+            model, loader(), ckpt_path=tmp_path / "end.ckpt", verbose=False
+        )

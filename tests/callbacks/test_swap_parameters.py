@@ -1,0 +1,319 @@
+"""Parameters that a swap brings and leaves: in the right optimizer and group, scheduled like their neighbours."""
+
+import pytest
+import torch
+from callback_helpers import SaveEachEpoch, SmallNet, collected_warnings, loader, quiet_trainer
+from torch import nn
+from torch.optim import lr_scheduler
+
+from lit_gelu.callbacks import ActivationSwap, CallbackArgumentError, UnsupportedRunError
+from lit_gelu.surgery.errors import CheckpointMismatchError
+from lit_gelu.tasks import AdamEpsilonInsideRoot
+from lit_gelu.tasks.lasagne_nesterov import LasagneNesterovSGD
+
+BASE = 0.1
+
+
+class Configured(SmallNet):
+    """A `SmallNet` with the optimizer and scheduler that a test gives."""
+
+    def __init__(self, make, activation=nn.ReLU):
+        super().__init__(activation, dropout=0)
+        self.make = make
+
+    def configure_optimizers(self):
+        made = self.make(self)
+        if isinstance(made, tuple):
+            optimizer, scheduler = made
+            interval = {"scheduler": scheduler, "interval": "step", "monitor": "train_loss"}
+            return {"optimizer": optimizer, "lr_scheduler": interval}
+        return made
+
+
+def sgd(net, **options):
+    return torch.optim.SGD(net.parameters(), lr=BASE, momentum=0.9, weight_decay=0.01, **options)
+
+
+def two_groups(net):
+    weights = [p for p in net.parameters() if p.dim() > 1]
+    others = [p for p in net.parameters() if p.dim() < 2]
+    return torch.optim.AdamW([{"params": others, "lr": 0.5}, {"params": weights, "lr": 0.2, "betas": (0.8, 0.9)}])
+
+
+def fit(folder, model, *swaps, ckpt_path=None, **options):
+    trainer = quiet_trainer(folder, *swaps, **({"max_epochs": 2} | options))
+    trainer.fit(model, loader(), ckpt_path=ckpt_path)
+    return trainer
+
+
+def prelu_at(step, target="activation:relu", **options):
+    return ActivationSwap({target: "prelu"}, at_step=step, **options)
+
+
+def holdings(optimizer):
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def test_identity_and_not_value_decides_what_is_new(tmp_path):
+    model = Configured(sgd)
+    optimizer = fit(tmp_path, model, prelu_at(3)).optimizers[0]
+    held = [id(parameter) for parameter in holdings(optimizer)]
+    assert sorted(held) == sorted(id(parameter) for parameter in model.parameters())  # each once
+    assert len(optimizer.param_groups) == 2
+    for site in ("net.1", "net.5"):  # two of equal value: both were trained
+        assert model.get_parameter(f"{site}.weight").item() != 0.25
+
+
+def test_the_new_group_is_like_that_of_the_neighbouring_weights(tmp_path):
+    optimizer = fit(tmp_path, Configured(two_groups), prelu_at(3)).optimizers[0]
+    new = optimizer.param_groups[2]
+    assert (new["lr"], new["betas"], new["weight_decay"]) == (0.2, (0.8, 0.9), 0.0)
+
+
+def test_learning_rate_and_weight_decay_are_what_is_given(tmp_path):
+    swap = prelu_at(3, learning_rate=0.03, weight_decay=0.004)
+    optimizer = fit(tmp_path, Configured(sgd), swap).optimizers[0]
+    new = optimizer.param_groups[1]
+    assert (new["lr"], new["weight_decay"], new["momentum"]) == (pytest.approx(0.03), 0.004, 0.9)
+
+
+def test_parameters_that_go_leave_the_optimizer_with_their_state(tmp_path):
+    model = Configured(sgd, activation=nn.PReLU)
+    gone = [model.net[1].weight, model.net[5].weight]
+    swap = ActivationSwap({"activation:prelu": "gelu"}, at_step=3)
+    optimizer = fit(tmp_path, model, swap).optimizers[0]
+    kept = {id(parameter) for parameter in holdings(optimizer)}
+    assert kept == {id(parameter) for parameter in model.parameters()}
+    assert not any(parameter in optimizer.state for parameter in gone)
+    assert len(optimizer.state) == len(kept)
+
+
+def test_a_parameter_that_still_stands_elsewhere_stays_in_the_optimizer(tmp_path):
+    model = Configured(sgd, activation=nn.PReLU)
+    model.net[5].weight = model.net[1].weight
+    swap = ActivationSwap({"net.1": "gelu"}, at_step=3)
+    optimizer = fit(tmp_path, model, swap).optimizers[0]
+    assert any(parameter is model.net[5].weight for parameter in holdings(optimizer))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda net: AdamEpsilonInsideRoot(net.parameters(), lr=0.01),
+        lambda net: LasagneNesterovSGD(net.parameters(), lr=0.01, momentum=0.9),
+        lambda net: torch.optim.AdamW(net.named_parameters(), lr=0.01),
+        lambda net: torch.optim.Adam(net.parameters(), lr=torch.tensor(0.01), capturable=False, foreach=False),
+        lambda net: torch.optim.Adam(net.parameters(), lr=0.01, fused=True),
+    ],
+)
+def test_resumed_with_every_optimizer(tmp_path, make):
+    swaps = [prelu_at(3, "net.1"), ActivationSwap({"net.1": "gelu"}, at_step=9), prelu_at(6, "net.5")]
+    whole = Configured(make)
+    trainer = fit(tmp_path, whole, *swaps, SaveEachEpoch(tmp_path), max_epochs=4)
+    assert all(bool(trainer.optimizers[0].state[parameter]) for parameter in whole.parameters())
+    for epoch in (0, 1, 2):
+        again = [prelu_at(3, "net.1"), ActivationSwap({"net.1": "gelu"}, at_step=9), prelu_at(6, "net.5")]
+        resumed = Configured(make)
+        quiet_trainer(tmp_path / str(epoch), *again, max_epochs=4).fit(
+            resumed, loader(), ckpt_path=tmp_path / f"epoch{epoch}.ckpt"
+        )
+        for (name, a), b in zip(whole.state_dict().items(), resumed.state_dict().values(), strict=True):
+            assert torch.equal(a, b), (epoch, name)
+
+
+# --- Schedulers ------------------------------------------------------------------------------------------------------
+
+STEPS = 16
+SCHEDULERS = {
+    "step": lambda o: lr_scheduler.StepLR(o, 3),
+    "multi step": lambda o: lr_scheduler.MultiStepLR(o, [2, 9]),
+    "exponential": lambda o: lr_scheduler.ExponentialLR(o, 0.9),
+    "lambda": lambda o: lr_scheduler.LambdaLR(o, lambda step: 0.9**step),
+    "multiplicative": lambda o: lr_scheduler.MultiplicativeLR(o, lambda step: 0.95),
+    "constant": lambda o: lr_scheduler.ConstantLR(o, 0.5, total_iters=9),
+    "linear": lambda o: lr_scheduler.LinearLR(o, 0.2, total_iters=12),
+    "polynomial": lambda o: lr_scheduler.PolynomialLR(o, total_iters=20, power=2),
+    "cosine": lambda o: lr_scheduler.CosineAnnealingLR(o, T_max=20),
+    "warm restarts": lambda o: lr_scheduler.CosineAnnealingWarmRestarts(o, T_0=7),
+    "one cycle": lambda o: lr_scheduler.OneCycleLR(o, max_lr=BASE, total_steps=40),
+    "cyclic": lambda o: lr_scheduler.CyclicLR(o, base_lr=BASE / 5, max_lr=BASE, step_size_up=5),
+    "sequential": lambda o: lr_scheduler.SequentialLR(
+        o, [lr_scheduler.LinearLR(o, 0.1, total_iters=4), lr_scheduler.ExponentialLR(o, 0.9)], milestones=[4]
+    ),
+    "chained": lambda o: lr_scheduler.ChainedScheduler([
+        lr_scheduler.ConstantLR(o, 0.5, total_iters=4),
+        lr_scheduler.ExponentialLR(o, 0.9),
+    ]),
+}
+
+
+def scheduled(name):
+    def make(net):
+        optimizer = sgd(net)
+        return optimizer, SCHEDULERS[name](optimizer)
+
+    return make
+
+
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_the_new_group_follows_the_schedule_of_its_neighbour(tmp_path, name):
+    rates = {}
+
+    class Rates(SaveEachEpoch):
+        def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+            groups = trainer.optimizers[0].param_groups
+            rates.setdefault(trainer.global_step, set()).add(tuple(float(group["lr"]) for group in groups))
+
+    swaps = lambda: [prelu_at(5, "net.1"), prelu_at(6, "net.5", learning_rate=BASE / 4)]  # noqa: E731
+    model = Configured(scheduled(name))
+    fit(tmp_path, model, *swaps(), Rates(tmp_path), max_epochs=4)
+    alone = Configured(scheduled(name))
+    lonely = {}
+
+    class Alone(SaveEachEpoch):
+        def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+            lonely[trainer.global_step] = float(trainer.optimizers[0].param_groups[0]["lr"])
+
+        def on_train_epoch_end(self, trainer, pl_module):
+            pass
+
+    fit(tmp_path / "alone", alone, Alone(tmp_path), max_epochs=4)
+    reference = BASE / 5 if name == "cyclic" else BASE  # what the optimizer would be told
+    for step in range(7, STEPS):
+        ((old, same, other),) = rates[step]
+        assert old == pytest.approx(lonely[step], rel=1e-12)
+        assert same == pytest.approx(old, rel=1e-9)
+        assert other == pytest.approx(old * (BASE / 4) / reference, rel=1e-9)
+    # The same again from a checkpoint after the first epoch with both.
+    resumed = Configured(scheduled(name))
+    trainer = quiet_trainer(tmp_path / "resumed", *swaps(), Rates(tmp_path / "resumed"), max_epochs=4)
+    trainer.fit(resumed, loader(), ckpt_path=tmp_path / "epoch1.ckpt")
+    assert all(len(seen) == 1 for seen in rates.values())
+
+
+def test_reduce_on_plateau_reduces_the_new_group_too(tmp_path):
+    def make(net):
+        optimizer = sgd(net)
+        return optimizer, lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, threshold=1e9, min_lr=[BASE / 8])
+
+    trainer = fit(tmp_path, Configured(make), prelu_at(2), max_epochs=3)
+    assert [group["lr"] for group in trainer.optimizers[0].param_groups] == [BASE / 8, BASE / 8]
+
+
+class OwnLists(lr_scheduler.LRScheduler):
+    """Holds a list of which nobody knows what it is for."""
+
+    def __init__(self, optimizer):
+        self.targets = [1.0] * len(optimizer.param_groups)
+        super().__init__(optimizer)
+
+    def get_lr(self):
+        return [base * target for base, target in zip(self.base_lrs, self.targets, strict=True)]
+
+
+class NoScheduler:
+    """Has what Lightning asks of a scheduler."""
+
+    def __init__(self, optimizer):
+        self.optimizer = optimizer
+
+    def step(self):
+        pass
+
+    def state_dict(self):
+        return {}
+
+    def load_state_dict(self, state):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda net: (o := sgd(net), OwnLists(o)), "OwnLists's targets"),
+        (lambda net: torch.optim.LBFGS(net.parameters()), "LBFGS"),
+        (lambda net: torch.optim.SGD([*net.parameters(), nn.Parameter(torch.ones(1))], lr=0.1), "not the module's"),
+        (lambda net: None, "no optimizer"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:`LightningModule.configure_optimizers` returned `None`")
+def test_what_cannot_take_a_group_is_refused_before_training(tmp_path, make, message):
+    model = Configured(make)
+    with pytest.raises(UnsupportedRunError, match=message):
+        fit(tmp_path, model, prelu_at(3))
+    assert model.losses == []
+    fit(tmp_path / "parameterless", Configured(make), ActivationSwap({"activation:relu": "gelu"}, at_step=3))
+
+
+def test_a_scheduler_of_another_kind_is_refused(tmp_path):
+    class Own(Configured):
+        def lr_scheduler_step(self, scheduler, metric):
+            scheduler.step()
+
+    with pytest.raises(UnsupportedRunError, match="it is no torch"):
+        fit(tmp_path, Own(lambda net: (o := sgd(net), NoScheduler(o))), prelu_at(3))
+
+
+def test_weight_decay_where_the_optimizer_has_none_is_refused(tmp_path):
+    make = lambda net: AdamEpsilonInsideRoot(net.parameters())  # noqa: E731
+    with pytest.raises(CallbackArgumentError, match="has none"):
+        fit(tmp_path, Configured(make), prelu_at(0, weight_decay=0.1))
+
+
+# --- Several optimizers ----------------------------------------------------------------------------------------------
+
+
+class Two(SmallNet):
+    """Manual optimization: an optimizer for each half."""
+
+    def __init__(self, shared=False):
+        super().__init__(dropout=0)
+        self.automatic_optimization = False
+        self.shared = shared
+
+    def training_step(self, batch, batch_idx):
+        optimizers = self.optimizers()
+        loss = super().training_step(batch, batch_idx)
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        self.manual_backward(loss)
+        for optimizer in optimizers:
+            optimizer.step()
+
+    def configure_optimizers(self):
+        first = [*self.net[0].parameters(), *(self.net[4].parameters() if self.shared else ())]
+        second = [*self.net[2].parameters(), *self.net[4].parameters(), *self.net[6].parameters()]
+        return torch.optim.SGD(first, lr=0.1), torch.optim.SGD(second, lr=0.2)
+
+
+def test_each_optimizer_gets_the_parameters_beside_its_weights(tmp_path):
+    model = Two()
+    trainer = fit(tmp_path, model, prelu_at(4), SaveEachEpoch(tmp_path), max_epochs=3)
+    first, second = trainer.optimizers
+    assert holdings(first)[-1] is model.net[1].weight
+    assert holdings(second)[-1] is model.net[5].weight
+    assert (first.param_groups[1]["lr"], second.param_groups[1]["lr"]) == (0.1, 0.2)
+    resumed = Two()
+    quiet_trainer(tmp_path / "b", prelu_at(4), max_epochs=3).fit(resumed, loader(), ckpt_path=tmp_path / "epoch1.ckpt")
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), resumed.parameters(), strict=True))
+
+
+def test_weights_in_two_optimizers_leave_it_open_which_one(tmp_path):
+    with pytest.raises(UnsupportedRunError, match="which optimizer"):
+        fit(tmp_path, Two(shared=True), prelu_at(4, "net.5"))
+
+
+def test_other_optimizers_than_the_checkpoints_are_refused(tmp_path):
+    fit(tmp_path, Configured(sgd), prelu_at(3), SaveEachEpoch(tmp_path))
+
+    def fewer(net):
+        return torch.optim.SGD(net.net[0].parameters(), lr=BASE)
+
+    with pytest.raises(CheckpointMismatchError, match="configure_optimizers"):
+        fit(tmp_path / "b", Configured(fewer), prelu_at(3), ckpt_path=tmp_path / "epoch1.ckpt")
+
+
+def test_nothing_is_said_of_groups_where_nothing_came_or_went(tmp_path):
+    with collected_warnings(""):
+        fit(tmp_path, Configured(sgd), ActivationSwap({"activation:relu": "gelu"}, at_step=2), SaveEachEpoch(tmp_path))
+    assert "lit_gelu_parameter_groups" not in torch.load(tmp_path / "epoch1.ckpt", weights_only=True)

@@ -1,0 +1,240 @@
+"""Runs in which a swap would go wrong are refused before the first step."""
+
+import pytest
+import torch
+from callback_helpers import SmallNet, activations_of, collected_warnings, loader, quiet_trainer
+from lightning.pytorch import Callback, LightningModule
+from lightning.pytorch.callbacks import EMAWeightAveraging, StochasticWeightAveraging, WeightAveraging
+from lightning.pytorch.strategies import FSDPStrategy, ModelParallelStrategy, SingleDeviceStrategy
+from torch import nn
+
+from lit_gelu.callbacks import (
+    ActivationCurvatureMonitor,
+    ActivationSwap,
+    CallbackArgumentError,
+    ExactResume,
+    MixedPackagesError,
+    UnsupportedRunError,
+)
+from lit_gelu.callbacks.swap.refusals import refuse_sharding
+
+RELU_TO_GELU = {"activation:relu": "gelu"}
+
+
+def refused(folder, match, *callbacks, model=None, swap=None, **options):
+    model = model or SmallNet()
+    with pytest.raises(UnsupportedRunError, match=match):
+        quiet_trainer(folder, swap or ActivationSwap(RELU_TO_GELU, at_epoch=1), *callbacks, **options).fit(
+            model, loader()
+        )
+    assert model.losses == []
+
+
+@pytest.mark.parametrize(
+    "averaging", [WeightAveraging, lambda: EMAWeightAveraging(decay=0.9), lambda: StochasticWeightAveraging(1e-2)]
+)
+def test_averaging_of_weights(tmp_path, averaging):
+    refused(tmp_path, "Averaging in the same Trainer", averaging())
+
+
+class LoadsLate(SingleDeviceStrategy):
+    restore_checkpoint_after_setup = True
+
+
+def test_strategies_that_load_after_wrapping(tmp_path):
+    refused(tmp_path, "does not work with LoadsLate", strategy=LoadsLate(torch.device("cpu")), accelerator="auto")
+    for strategy in (FSDPStrategy(), ModelParallelStrategy()):
+
+        class Sharded:
+            pass
+
+        trainer = Sharded()
+        trainer.strategy = strategy
+        with pytest.raises(UnsupportedRunError, match=f"{type(strategy).__name__}.*surgery.swap"):
+            refuse_sharding(trainer)
+
+
+@pytest.mark.parametrize(
+    ("swap", "activation", "parameters"),
+    [
+        ({"activation:relu": "prelu"}, nn.ReLU, r"net\.1\.weight, net\.5\.weight"),
+        ({"activation:prelu": "gelu"}, nn.PReLU, r"net\.1\.weight, net\.5\.weight"),
+    ],
+)
+def test_parameters_after_wrapping(tmp_path, swap, activation, parameters):
+    model = SmallNet(activation)
+    refused(
+        tmp_path,
+        f"DistributedDataParallel.*{parameters}",
+        swap=ActivationSwap(swap, at_epoch=1),
+        model=model,
+        strategy="ddp",
+        devices=1,
+    )
+    torch.distributed.destroy_process_group()
+
+
+def test_parameters_that_come_at_the_end_of_a_chain(tmp_path):
+    chain = ActivationSwap({"activation:gelu": "swish(learnable=True, channels='infer')"}, at_epoch=2)
+    refused(tmp_path, "those of swish", ActivationSwap(RELU_TO_GELU, at_epoch=1), swap=chain, strategy="ddp", devices=1)
+    torch.distributed.destroy_process_group()
+
+
+def test_other_lightning_packages_are_told_apart(tmp_path):
+    import pytorch_lightning as other  # lightning itself brings it
+
+    class Foreign(other.Callback):
+        pass
+
+    class ForeignModule(other.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.net = nn.Sequential(nn.Linear(6, 3), nn.ReLU())
+
+        training_step = configure_optimizers = lambda self, *arguments: None
+
+    options = {"logger": False, "accelerator": "cpu", "enable_checkpointing": False, "enable_model_summary": False}
+    for callback in (ActivationSwap(RELU_TO_GELU, at_epoch=1), ActivationCurvatureMonitor(), ExactResume()):
+        with (
+            collected_warnings(""),
+            pytest.raises(MixedPackagesError, match=r"pytorch_lightning\.trainer.*import every"),
+        ):
+            other.Trainer(callbacks=[callback], **options).fit(ForeignModule(), loader())
+        with pytest.raises(MixedPackagesError, match="Foreign: not of"):
+            quiet_trainer(tmp_path, callback, Foreign()).fit(SmallNet(), loader())
+
+
+# --- Two ranks ---
+
+
+class Spread(Callback):
+    """Notes on each rank which step the swap came at, and the weights at the end."""
+
+    def __init__(self, folder):
+        self.folder, self.swapped = folder, []
+
+    def on_activations_swapped(self, trainer, pl_module, report):
+        self.swapped.append(trainer.global_step)
+
+    def on_train_end(self, trainer, pl_module):
+        state = {name: tensor for name, tensor in pl_module.state_dict().items() if "running" not in name}
+        torch.save((self.swapped, state), self.folder / f"rank{trainer.global_rank}.pt")
+
+
+class Disagreeing(SmallNet):
+    """Its ranks log different losses: alone, rank 0 would see an improvement after the second epoch."""
+
+    def validation_step(self, batch, batch_idx):
+        if batch_idx == 0:
+            values = [[1.0, 0.9, 0.9, 0.9, 0.9], [1.0, 1.2, 1.2, 1.2, 1.2]][self.trainer.global_rank]
+            self.log("val_loss", values[self.trainer.current_epoch], sync_dist=False)
+
+
+def test_ranks_swap_at_the_same_step_and_stay_in_step(tmp_path):
+    swaps = [
+        ActivationSwap({"net.1": "gelu"}, when="val_loss", patience=2),
+        ActivationSwap({"net.5": "silu"}, at_step=1, anneal_steps=3),
+    ]
+    model, watch = Disagreeing(), Spread(tmp_path)
+    trainer = quiet_trainer(tmp_path, *swaps, watch, strategy="ddp_fork", devices=2, max_epochs=5)
+    with collected_warnings(""):
+        trainer.fit(model, loader(), loader())
+    (steps, first), (steps_of_second, second) = (torch.load(tmp_path / f"rank{rank}.pt") for rank in (0, 1))
+    # The mean is 1, then 1.05: the second check without improvement is that of the third epoch, two batches each.
+    assert steps == steps_of_second == [1, 4, 6]
+    assert all(torch.equal(a, b) for a, b in zip(first.values(), second.values(), strict=True))
+    assert first.keys() == {name for name in SmallNet(nn.GELU).state_dict() if "running" not in name}
+    with torch.no_grad():
+        fresh = SmallNet(nn.GELU)
+        assert any(not torch.equal(a, b) for a, b in zip(first.values(), fresh.parameters(), strict=False))
+
+
+def test_two_ranks_resume_from_a_checkpoint_with_a_swap(tmp_path):
+    class Save(Callback):
+        def on_train_epoch_end(self, trainer, pl_module):
+            trainer.save_checkpoint(tmp_path / f"epoch{trainer.current_epoch}.ckpt")
+
+    def run(folder, *callbacks, **options):
+        folder.mkdir(exist_ok=True)
+        swap = ActivationSwap({"net.1": "gelu"}, at_step=3, anneal_steps=3)
+        trainer = quiet_trainer(folder, swap, Spread(folder), *callbacks, strategy="ddp_fork", devices=2, max_epochs=4)
+        trainer.fit(SmallNet(dropout=0), loader(), **options)
+        return [torch.load(folder / f"rank{rank}.pt")[1] for rank in (0, 1)]
+
+    whole = run(tmp_path / "whole", Save())
+    again = run(tmp_path / "again", ckpt_path=tmp_path / "epoch1.ckpt")  # in the middle of annealing
+    for a, b in zip(whole, again, strict=True):
+        assert all(torch.equal(x, y) for x, y in zip(a.values(), b.values(), strict=True))
+
+
+# --- Compiled ---
+
+
+class Graphs(Callback):
+    """The number of graphs after each batch."""
+
+    def __init__(self):
+        self.counts = []
+
+    def on_train_batch_end(self, *arguments):
+        self.counts.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
+
+
+class Quiet(SmallNet):
+    """Only its loss: what `SmallNet` notes would break the graph."""
+
+    def training_step(self, batch, batch_idx):
+        return nn.functional.cross_entropy(self(batch[0]), batch[1])
+
+
+def compiled_run(folder, *callbacks, compiled, epochs=4):
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    model = Quiet(dropout=0)
+    graphs = Graphs()
+    trainer = quiet_trainer(folder, *callbacks, graphs, max_epochs=epochs)
+    with collected_warnings("after"):
+        trainer.fit(torch.compile(model, backend="aot_eager") if compiled else model, loader())
+    return model, graphs.counts
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # dynamo looks at it itself
+def test_compiled_runs_are_right_and_an_annealed_swap_compiles_once(tmp_path):
+    def swaps():
+        return [
+            ActivationSwap({"net.1": "silu"}, at_step=3),
+            ActivationSwap({"net.5": "prelu"}, at_step=5, anneal_steps=6),
+        ]
+
+    plain, _ = compiled_run(tmp_path / "plain", *swaps(), compiled=False)
+    mine = swaps()
+    model, counts = compiled_run(tmp_path / "compiled", *mine, compiled=True)
+    assert activations_of(model) == ["SiLU", "PReLU"]
+    for (name, a), b in zip(plain.state_dict().items(), model.state_dict().values(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5, msg=name)
+    a_graph = counts[0]  # graphs of one version of the training step
+    assert counts == [a_graph] * 3 + [2 * a_graph] * 2 + [3 * a_graph] * 6 + [4 * a_graph] * 5
+    assert [swap.compilation.graphs for swap in mine] == [a_graph, a_graph]
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+def test_more_activations_than_graphs_warn(tmp_path):
+    names = ["gelu", "silu", "mish", "elu", "selu", "softplus", "tanh", "relu6"]
+    chain = [ActivationSwap({"net.1": name}, at_step=step) for step, name in enumerate(names, start=1)]
+    for compiled in (False, True):
+        torch._dynamo.reset()
+        model = SmallNet(dropout=0)
+        with collected_warnings("9 versions of a compiled model") as messages:
+            quiet_trainer(tmp_path / str(compiled), *chain, max_steps=1).fit(
+                torch.compile(model, backend="aot_eager") if compiled else model, loader()
+            )
+        assert len(messages) == compiled
+
+
+def test_curvature_of_a_module_without_forward(tmp_path):
+    class NoForward(SmallNet):
+        forward = LightningModule.forward
+
+    trainer = quiet_trainer(tmp_path, ActivationSwap(RELU_TO_GELU, at_epoch=1, curvature=True))
+    with pytest.raises(CallbackArgumentError, match="NoForward has no forward"):
+        trainer.fit(NoForward(), loader())

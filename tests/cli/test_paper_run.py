@@ -1,0 +1,214 @@
+"""``lit-gelu paper run``, on a small table of experiments; with processes of its own and without."""
+
+import json
+import signal
+from dataclasses import replace
+
+import pytest
+from paper_runs import DIGITS, FINAL, MISSING, SEARCH, SHARING, InlinePool
+from rich.console import Console
+
+from lit_gelu.cli import paper_run
+from lit_gelu.cli.main import main
+from lit_gelu.cli.paper_progress import GridProgress, duration
+from lit_gelu.paper.cells import expand
+from lit_gelu.paper.experiments import EXPERIMENTS, Arm
+from lit_gelu.paper.jobs import Failure, Preparation
+from lit_gelu.paper.planning import plan
+from lit_gelu.paper.records import read_records
+from lit_gelu.paper.store import RecordStore
+
+
+class Pool(InlinePool):
+    """An `InlinePool` in place of the processes."""
+
+    stop_after: int | None = None
+
+    def __init__(self, workers, options) -> None:
+        super().__init__(options.root, type(self).stop_after)
+        self.options = options
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_) -> None: ...
+
+
+@pytest.fixture
+def table(monkeypatch):
+    """Put a small table in the place of the paper's, and no other processes; return what changes it."""
+
+    def put(*experiments):
+        monkeypatch.setattr(
+            "lit_gelu.paper.planning.experiments_of", lambda preset: {row.name: row for row in experiments}
+        )
+
+    monkeypatch.setattr("lit_gelu.paper.pool.WorkerPool", Pool)
+    put(replace(DIGITS, seeds=1), replace(SHARING, seeds=1))
+    return put
+
+
+def paper_run_in(folder, *arguments):
+    return main(["paper", "run", "--results", str(folder), *arguments])
+
+
+def test_runs_are_made_and_said(tmp_path, table, capsys):
+    assert paper_run_in(tmp_path) == 0
+    text = capsys.readouterr().out
+    assert "6 runs: 0 finished before, 5 to be made, 1 identical to others" in text
+    assert "[6/6] sharing/relu/keep=0.75/lr=0.01/seed=0: test error" in text
+    assert "as digits/relu/keep=1/lr=0.01/seed=0" in text
+    assert "0 runs were finished before, 5 made, 1 identical to others, 0 diverged, 0 not made" in text
+    assert f"lit-gelu paper table --preset quick --results {tmp_path}" in text
+    assert len(read_records(tmp_path)) == 6
+    assert all(record.preset == "quick" for record in read_records(tmp_path))
+
+    assert paper_run_in(tmp_path) == 0
+    assert "6 runs were finished before, 0 made" in capsys.readouterr().out
+
+
+def test_filters_and_precision(tmp_path, table):
+    assert paper_run_in(tmp_path, "--only", "digits", "--arms", "relu", "--seeds", "0", "--precision", "64-true") == 0
+    records = read_records(tmp_path)
+    assert {(record.experiment, record.arm) for record in records} == {("digits", "relu")}
+    assert {record.config["trainer"]["precision"] for record in records} == {"64-true"}
+
+
+def test_the_default_folder_is_the_preset_s(tmp_path, table, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["paper", "run", "--preset", "full", "--only", "sharing"]) == 0
+    assert len(read_records(tmp_path / "runs" / "paper" / "full")) == 2
+
+
+def test_checkpoints(tmp_path, table):
+    assert paper_run_in(tmp_path, "--only", "sharing", "--checkpoints") == 0
+    found = {path.relative_to(tmp_path / "checkpoints").as_posix() for path in tmp_path.rglob("*.ckpt")}
+    assert found == {f"sharing/relu/keep={keep}/lr=0.01/seed=0.ckpt" for keep in ("1", "0.75")}
+
+
+def test_a_dry_run_makes_nothing(tmp_path, table, capsys):
+    table(replace(DIGITS, seeds=1), replace(SHARING, seeds=1), SEARCH, FINAL)
+    assert paper_run_in(tmp_path / "none", "--dry-run") == 0
+    text = capsys.readouterr().out
+    assert "digits: 4 to be made, 0 identical" in text
+    assert "sharing: 1 to be made, 1 identical" in text
+    assert "final: 4, their learning rates from search" in text
+    assert not (tmp_path / "none").exists()
+    paper_run_in(tmp_path, "--only", "digits")
+    capsys.readouterr()
+    paper_run_in(tmp_path, "--dry-run")
+    assert "finished before: 4; to be made: 5" in capsys.readouterr().out
+
+
+def test_clusters_stand_in_for_word_vectors_where_asked(tmp_path, capsys):
+    arguments = ["--preset", "full", "--only", "tweets", "mnist", "--dry-run"]
+    assert paper_run_in(tmp_path, *arguments, "--tweet-clusters", "50mpaths2") == 0
+    assert "to be made: 180" in capsys.readouterr().out
+    table = paper_run._with_clusters("full", "50mpaths2")
+    assert table["tweets"].data_args == {"batch_size": 16, "clusters": "50mpaths2"}
+    assert table["tweets_zero_identity"].data_args == {"batch_size": 16, "clusters": "50mpaths2"}
+    assert table["mnist"] == EXPERIMENTS["mnist"]
+    assert paper_run._with_clusters("full", None) is None
+
+
+def test_missing_data(tmp_path, table, capsys):
+    table(MISSING, replace(SHARING, seeds=1))
+    arguments = ["--data", str(tmp_path / "no data")]
+    assert paper_run_in(tmp_path, *arguments) == 1
+    captured = capsys.readouterr()
+    assert "data of missing: 4 not made (missing): MNIST is not in" in captured.err
+    assert captured.err.count("\n") == 1
+    assert "2 made" in captured.out
+    assert "4 not made" in captured.out
+    assert paper_run_in(tmp_path, *arguments, "--skip-missing") == 0
+
+
+def test_failed_runs(tmp_path, table, capsys):
+    table(replace(SHARING, seeds=1, arms={"bad": Arm("glu"), "relu": Arm("relu", settings={"keep": (1.0,)})}))
+    assert paper_run_in(tmp_path, "--skip-missing") == 1
+    captured = capsys.readouterr()
+    assert "sharing/bad/keep=1/lr=0.01/seed=0: 1 not made (error): activation='glu' turns shape" in captured.err
+    assert len(read_records(tmp_path)) == 1
+
+
+def test_ctrl_c(tmp_path, table, capsys, monkeypatch):
+    monkeypatch.setattr(Pool, "stop_after", 2)
+    assert paper_run_in(tmp_path) == 128 + signal.SIGINT
+    assert "stopped; finished runs are in" in capsys.readouterr().err
+    made = len(read_records(tmp_path))
+    assert 2 <= made < 6
+    monkeypatch.setattr(Pool, "stop_after", None)
+    assert paper_run_in(tmp_path) == 0
+    assert len(read_records(tmp_path)) == 6
+
+
+def test_a_folder_in_use(tmp_path, table, capsys):
+    with RecordStore(tmp_path):
+        assert paper_run_in(tmp_path) == 2
+    assert "Another run is writing" in capsys.readouterr().err
+
+
+def test_another_configuration(tmp_path, table, capsys):
+    assert paper_run_in(tmp_path, "--only", "sharing") == 0
+    assert paper_run_in(tmp_path, "--only", "sharing", "--precision", "64-true") == 2
+    assert "trainer.precision: '32-true' in the record, '64-true' now" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--only", "digit"], "Did you mean 'digits'?"),
+        (["--arms", "elu"], "Accepted: gelu, relu"),
+        (["--seeds", "7"], "There is no run with --arms all and --seeds 7"),
+        (["--workers", "0"], "integers of at least 1"),
+        (["--precision", "8"], "8"),
+    ],
+)
+def test_mistakes(tmp_path, table, capsys, arguments, message):
+    assert paper_run_in(tmp_path / "none", *arguments) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "none").exists()
+
+
+def test_workers_are_the_cores(monkeypatch):
+    assert paper_run.cores() >= 1
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1, 2}, raising=False)
+    assert paper_run.cores() == 3
+
+
+def test_bars_in_a_terminal(capsys):
+    console = Console(force_terminal=True, width=120)
+    cells = expand(DIGITS, "quick")
+    with GridProgress(console, {"digits": DIGITS}, 2) as progress:
+        progress.planned(plan(cells, {}), 3)
+        preparation = Preparation("data of digits", {})
+        progress.started(preparation)
+        progress.prepared(preparation)
+        progress.started(cells[0])
+        progress.progressed(cells[0], 1.5)
+        progress.tick()
+        progress.failed(cells[0], Failure("error", "no such thing"), 1)
+    text = capsys.readouterr().out
+    assert "8 runs: 0 finished before, 8 to be made, 0 identical to others; 3 more" in text
+    assert "FAILED: no such thing" in text
+    assert "0/11" in text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.4, "0 s"), (59.6, "1 min 0 s"), (3599.4, "59 min 59 s"), (7260, "2 h 1 min")]
+)
+def test_durations(seconds, text):
+    assert duration(seconds) == text
+
+
+@pytest.mark.full
+@pytest.mark.realdata
+def test_mnist_in_processes(tmp_path):
+    """The real thing: a run of the short preset, in a worker process."""
+    arguments = ["--only", "mnist", "--arms", "gelu", "--seeds", "0", "--workers", "2"]
+    assert paper_run_in(tmp_path, *arguments) == 0
+    records = {record.setting["keep"]: record for record in read_records(tmp_path)}
+    assert records[1.0].result.last_test_error < 0.05
+    assert records[1.0].robustness.error[-1] > 0.5
+    assert records[0.5].robustness is None
+    assert json.loads(records[0.5].to_json())["config"]["data"]["init_args"] == {"batch_size": 128}

@@ -1,0 +1,112 @@
+"""Arrays files: both layouts of images, both shapes of labels, and every kind of spoilt file."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from cifar_arrays import random_arrays
+
+from lit_gelu.data import CorruptDataError, DataNotFoundError
+from lit_gelu.data.image_arrays import read_arrays_file
+
+
+@pytest.fixture
+def written(tmp_path):
+    """Write an arrays file with some arrays replaced (None leaves one out) and return its path."""
+
+    def write(**replaced):
+        arrays = {**random_arrays(4, 3, 3), **replaced}
+        path = tmp_path / "own.npz"
+        np.savez_compressed(path, **{name: array for name, array in arrays.items() if array is not None})
+        return path
+
+    return write
+
+
+def test_images_and_labels_as_they_were_written(written):
+    arrays = random_arrays(4, 3, 3)
+    read = read_arrays_file(written(), 3)
+    for part in ("train", "test"):
+        images, labels = getattr(read, f"x_{part}"), getattr(read, f"y_{part}")
+        assert (images.dtype, labels.dtype) == (torch.uint8, torch.int64)
+        assert images.is_contiguous()
+        assert images[2, 1, 5, 7] == arrays[f"x_{part}"][2, 5, 7, 1]
+        assert np.array_equal(images.permute(0, 2, 3, 1).numpy(), arrays[f"x_{part}"])
+        assert np.array_equal(labels.numpy(), arrays[f"y_{part}"])
+
+
+def test_both_layouts_and_both_shapes_of_labels_are_the_same_data(written):
+    arrays = random_arrays(4, 3, 3)
+    first = read_arrays_file(written(), 3)
+    again = read_arrays_file(
+        written(
+            x_train=arrays["x_train"].transpose(0, 3, 1, 2),
+            y_train=arrays["y_train"].reshape(-1, 1).astype(np.uint8),
+            coarse_train=np.zeros(4),
+        ),
+        3,
+    )
+    assert all(torch.equal(one, other) for one, other in zip(first, again, strict=True))
+
+
+OBJECTS = np.empty(4, dtype=object)
+
+
+@pytest.mark.parametrize(
+    ("replaced", "message"),
+    [
+        ({"x_test": None, "y_test": None}, r"lacks x_test, y_test.*numpy\.savez_compressed"),
+        ({"x_train": np.zeros((4, 32, 32, 3))}, r"x_train .*dtype float64; accepted: .*uint8"),
+        ({"x_train": np.zeros((4, 28, 28, 3), np.uint8)}, r"\[4, 28, 28, 3\].*\[samples, 32, 32, 3\].*Resize"),
+        ({"x_train": np.zeros((4, 32, 32), np.uint8)}, r"\[4, 32, 32\]"),
+        ({"x_test": np.zeros((0, 32, 32, 3), np.uint8)}, "at least one image"),
+        ({"y_train": np.zeros(3, int)}, r"y_train .*shape \[3\].*\[4\] or \[4, 1\]"),
+        ({"y_train": np.zeros((4, 3), int)}, r"shape \[4, 3\]"),
+        ({"y_train": np.zeros(4)}, "dtype float64; accepted: one integer for each of the 4 images"),
+        ({"y_train": np.array([0, 1, 2, 3])}, "labels from 0 to 3; accepted: 0 to 2, for 3 classes"),
+        ({"y_train": np.array([0, 1, 2, -1])}, "labels from -1 to 2"),
+        ({"y_train": OBJECTS}, "Python objects"),
+    ],
+)
+def test_arrays_that_are_refused(written, replaced, message):
+    with pytest.raises(CorruptDataError, match=message):
+        read_arrays_file(written(**replaced), 3)
+
+
+def test_missing_file(tmp_path):
+    with pytest.raises(DataNotFoundError, match=r"There is no file .*none\.npz.*x_train"):
+        read_arrays_file(tmp_path / "none.npz", 3)
+    with pytest.raises(DataNotFoundError):
+        read_arrays_file(tmp_path, 3)
+
+
+def test_a_file_of_one_array_and_files_of_other_kinds(tmp_path):
+    np.save(tmp_path / "one.npy", np.zeros(3))
+    with pytest.raises(CorruptDataError, match="lacks x_train, y_train, x_test, y_test"):
+        read_arrays_file(tmp_path / "one.npy", 3)
+    for content in (b"", b"no arrays", b"PK\x03\x04"):
+        (tmp_path / "other.npz").write_bytes(content)
+        with pytest.raises(CorruptDataError, match="truncated, damaged, of another kind"):
+            read_arrays_file(tmp_path / "other.npz", 3)
+
+
+def test_a_damaged_file_is_refused_or_read_right(written):
+    """400 files cut short at random, 400 with a bit changed: the checksums in the file leave no third outcome."""
+    path = written()
+    whole, good = path.read_bytes(), read_arrays_file(path, 3)
+    draw, refused = random.Random(0), 0
+    for number in range(800):
+        content = bytearray(whole)
+        if number % 2:
+            del content[draw.randrange(len(content)) :]
+        else:
+            content[draw.randrange(len(content))] ^= 1 << draw.randrange(8)
+        path.write_bytes(content)
+        try:
+            read = read_arrays_file(path, 3)
+        except CorruptDataError:
+            refused += 1
+        else:
+            assert all(torch.equal(one, other) for one, other in zip(read, good, strict=True))
+    assert refused > 700

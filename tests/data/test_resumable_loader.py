@@ -1,0 +1,123 @@
+"""A loader that goes on in the middle of an epoch."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data.distributed import DistributedSampler
+
+from lit_gelu.data import ResumableDataLoader
+from lit_gelu.data.random_states import random_states, set_random_states
+
+
+class Shifted(torch.utils.data.Dataset):
+    """Numbers to which something random is added when they are taken, out of every generator."""
+
+    def __len__(self):
+        return 20
+
+    def __getitem__(self, index):
+        return index + torch.rand(()).item() + random.random() + np.random.random()  # noqa: NPY002
+
+
+def seeded(seed=0):
+    torch.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002
+
+
+def loader(**options):
+    return ResumableDataLoader(Shifted(), **({"batch_size": 3, "shuffle": True} | options))
+
+
+@pytest.mark.parametrize("options", [{}, {"drop_last": True}, {"shuffle": False}])
+def test_a_run_from_the_start_has_the_order_of_a_plain_loader(options):
+    arguments = {"batch_size": 3, "shuffle": True} | options
+    passes = []
+    for kind in (DataLoader, ResumableDataLoader):
+        seeded()
+        numbers = kind(Shifted(), **arguments)
+        passes.append([batch for _ in range(2) for batch in numbers])
+    assert all(torch.equal(a, b) for a, b in zip(*passes, strict=True))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("taken", [1, 4, 6])
+def test_goes_on_where_it_was_with_the_draws_of_the_data_set(taken, workers):
+    seeded()
+    whole = loader(num_workers=workers)
+    batches = iter(whole)
+    for _ in range(taken):
+        next(batches)
+    state, generators = whole.state_dict(), random_states()
+    rest = list(batches)
+    seeded(5)
+    resumed = loader(num_workers=workers)
+    resumed.load_state_dict(state)
+    again = iter(resumed)  # Lightning makes the iterator before training starts
+    set_random_states(generators)
+    again = list(again)
+    assert len(again) == 7 - taken
+    assert all(torch.equal(a, b) for a, b in zip(again, rest, strict=True))
+    assert resumed.state_dict()["taken"] == 7
+
+
+def test_going_on_leaves_no_trace_in_the_generators():
+    first = loader()
+    batches = iter(first)
+    next(batches), next(batches)
+    resumed = ResumableDataLoader(TensorDataset(torch.arange(20)), batch_size=3, shuffle=True)
+    resumed.load_state_dict(first.state_dict())
+    seeded(9)
+    before = torch.get_rng_state(), random.getstate()
+    next(iter(resumed))
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert random.getstate() == before[1]
+
+
+def test_after_a_finished_pass_comes_a_new_one():
+    whole = loader()
+    for state in ({"taken": 0, "start": None}, None):
+        if state is None:
+            list(whole)
+            state = whole.state_dict()
+        resumed = loader()
+        resumed.load_state_dict(state)
+        assert len(list(resumed)) == 7
+
+
+def test_a_generator_of_its_own_and_plain_data(tmp_path):
+    def own():
+        return ResumableDataLoader(
+            TensorDataset(torch.arange(20)), batch_size=4, shuffle=True, generator=torch.Generator().manual_seed(3)
+        )
+
+    whole = own()
+    list(whole)
+    batches = iter(whole)
+    next(batches)
+    torch.save(whole.state_dict(), tmp_path / "state.pt")
+    resumed = own()
+    resumed.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+    rest, again = list(batches), list(resumed)
+    assert all(torch.equal(a, b) for (a,), (b,) in zip(rest, again, strict=True))
+
+
+def test_a_distributed_sampler_is_asked_after_its_epoch_was_set():
+    data = TensorDataset(torch.arange(20))
+
+    def part():
+        sampler = DistributedSampler(data, num_replicas=2, rank=1, seed=7)
+        return ResumableDataLoader(data, batch_size=2, sampler=sampler)
+
+    whole = part()
+    whole.sampler.set_epoch(3)
+    batches = iter(whole)
+    next(batches)
+    resumed = part()
+    resumed.load_state_dict(whole.state_dict())
+    again = iter(resumed)
+    resumed.sampler.set_epoch(3)  # as Lightning does
+    assert all(torch.equal(a, b) for (a,), (b,) in zip(list(batches), list(again), strict=True))

@@ -1,0 +1,153 @@
+"""ZCA whitening against scipy's singular values, and the files that it is kept in."""
+
+import numpy as np
+import pytest
+import scipy.linalg
+import torch
+
+from lit_gelu.data import DataArgumentError
+from lit_gelu.data.whitening import Whitening, ZCAWhitening, fit_whitening, whiten
+from lit_gelu.data.whitening_cache import cached_whitening
+
+EPSILON = 1e-2
+
+
+def correlated(count, shape=(3, 4, 5), seed=0):
+    """Images of normal numbers with variances from 1e-4 to 4 in random directions, around a mean that is not 0."""
+    rng = np.random.default_rng(seed)
+    size = int(np.prod(shape))
+    directions, _ = np.linalg.qr(rng.standard_normal((size, size)))
+    values = rng.standard_normal((count, size)) * np.geomspace(1e-2, 2, size) @ directions.T
+    return torch.from_numpy(values + rng.standard_normal(size)).reshape(count, *shape)
+
+
+def by_svd(images, epsilon):
+    """The definition: U diag(1 / sqrt(S + epsilon)) U^T with the left singular vectors of the covariance."""
+    rows = images.reshape(len(images), -1).numpy().astype(np.float64)
+    mean = rows.mean(axis=0)
+    covariance = (rows - mean).T @ (rows - mean) / len(rows)
+    directions, variances, _ = scipy.linalg.svd(covariance)
+    return mean, directions @ np.diag(1 / np.sqrt(variances + epsilon)) @ directions.T
+
+
+@pytest.mark.parametrize("count", [500, 61, 60, 59, 7, 1])
+def test_mean_and_matrix_against_scipy(count):
+    """60 values an image: with fewer images the matrix comes out of their products with each other."""
+    images = correlated(count)
+    whitening = fit_whitening(images, EPSILON)
+    mean, matrix = by_svd(images, EPSILON)
+    assert whitening.mean.dtype == whitening.matrix.dtype == torch.float64
+    np.testing.assert_allclose(whitening.mean.numpy(), mean, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(whitening.matrix.numpy(), matrix, rtol=0, atol=1e-11)
+    np.testing.assert_allclose(whitening.matrix.numpy(), whitening.matrix.numpy().T, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("count", [500, 40])
+def test_whitened_images_have_the_stated_covariance(count):
+    """S / (S + epsilon) in the directions of the covariance, whose sizes scipy gives; and the mean 0."""
+    images = correlated(count)
+    rows = images.reshape(count, -1).numpy()
+    covariance = np.cov(rows, rowvar=False, bias=True)
+    variances, directions = scipy.linalg.eigh(covariance)
+    whitened = whiten(images, fit_whitening(images, EPSILON)).reshape(count, -1).numpy()
+    found = directions.T @ np.cov(whitened, rowvar=False, bias=True) @ directions
+    np.testing.assert_allclose(found, np.diag(variances.clip(0) / (variances.clip(0) + EPSILON)), rtol=0, atol=1e-10)
+    np.testing.assert_allclose(whitened.mean(axis=0), 0, atol=1e-11)
+
+
+def test_many_parts_give_what_one_gives(monkeypatch):
+    images = correlated(100)
+    whole = fit_whitening(images, EPSILON)
+    monkeypatch.setattr("lit_gelu.data.whitening._CHUNK", 7)
+    in_parts = fit_whitening(images, EPSILON)
+    torch.testing.assert_close(in_parts.matrix, whole.matrix, rtol=0, atol=1e-12)
+
+
+def test_bytes_are_scaled_before_the_fit():
+    raw = torch.randint(256, (90, 3, 2, 2), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
+    scaled = (raw.double() - 127.5) / 128
+    fitted = fit_whitening(raw, EPSILON, scale=lambda part: (part.float() - 127.5) / 128)
+    torch.testing.assert_close(fitted.matrix, fit_whitening(scaled, EPSILON).matrix, rtol=0, atol=1e-12)
+
+
+def test_the_module_does_the_same_and_its_buffers_are_saved():
+    images = correlated(100).float()
+    whitening = fit_whitening(images, EPSILON)
+    step = ZCAWhitening(whitening)
+    expected = torch.from_numpy(
+        (images.double().reshape(100, -1).numpy() - by_svd(images, EPSILON)[0]) @ by_svd(images, EPSILON)[1]
+    ).reshape(images.shape)
+    torch.testing.assert_close(step(images).double(), expected, rtol=0, atol=1e-4)
+    assert step(images).dtype == torch.float32
+    other = ZCAWhitening(Whitening(torch.zeros(60).double(), torch.eye(60).double()))
+    other.load_state_dict(step.state_dict())
+    assert torch.equal(other(images), step(images))
+
+
+def test_refuses_what_cannot_be_whitened():
+    images = correlated(5)
+    with pytest.raises(DataArgumentError, match=r"epsilon=0 is not accepted\. Give a number above 0"):
+        fit_whitening(images, epsilon=0)
+    with pytest.raises(DataArgumentError, match="at least one image"):
+        fit_whitening(images[:0])
+    with pytest.raises(DataArgumentError, match="fitted to images with 60 values each"):
+        whiten(images[:, :2], fit_whitening(images))
+
+
+class TestCache:
+    RAW = torch.randint(256, (30, 3, 2, 2), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
+
+    def call(self, folder, raw=RAW, epsilon=EPSILON):
+        """Return what comes back, and how often it was fitted."""
+        fits = []
+
+        def fit():
+            fits.append(1)
+            return fit_whitening(raw, epsilon)
+
+        return cached_whitening(raw, epsilon, folder, fit), len(fits)
+
+    def test_a_second_call_reads_the_file(self, tmp_path):
+        first, fits = self.call(tmp_path / "new" / "folder")
+        assert fits == 1
+        again, fits = self.call(tmp_path / "new" / "folder")
+        assert fits == 0
+        assert torch.equal(again.mean, first.mean)
+        assert torch.equal(again.matrix, first.matrix)
+        assert again.matrix.dtype == torch.float64
+
+    def test_other_pixels_shape_or_epsilon_are_another_file(self, tmp_path):
+        changed = self.RAW.clone()
+        changed[-1, -1, -1, -1] ^= 1
+        self.call(tmp_path)
+        for other in ({"raw": changed}, {"raw": self.RAW[:-1]}, {"raw": self.RAW.flatten(2)}, {"epsilon": 2e-2}):
+            assert self.call(tmp_path, **other)[1] == 1
+        assert len(list(tmp_path.iterdir())) == 5
+        assert self.call(tmp_path)[1] == 0
+
+    @pytest.mark.parametrize("damage", ["truncated", "text", "other arrays", "other size"])
+    def test_a_damaged_file_is_replaced(self, tmp_path, damage):
+        good, _ = self.call(tmp_path)
+        (file,) = tmp_path.iterdir()
+        match damage:
+            case "truncated":
+                file.write_bytes(file.read_bytes()[:-400])
+            case "text":
+                file.write_text("no arrays")
+            case "other arrays":
+                np.savez(file, mean=np.zeros(12))
+            case "other size":
+                np.savez(file, mean=np.zeros(3), matrix=np.eye(3))
+        again, fits = self.call(tmp_path)
+        assert fits == 1
+        assert torch.equal(again.matrix, good.matrix)
+        assert self.call(tmp_path)[1] == 0
+
+    def test_a_killed_writer_leaves_no_file(self, tmp_path, monkeypatch):
+        def fail(*arguments, **arrays):
+            raise OSError("no space left")
+
+        monkeypatch.setattr(np, "savez", fail)
+        with pytest.raises(OSError, match="no space left"):
+            self.call(tmp_path)
+        assert not list(tmp_path.iterdir())

@@ -1,0 +1,114 @@
+"""The 26 features against the formulas of the HTK Book, written out frame by frame in numpy and scipy."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy.fft import dct
+from scipy.signal import get_window, lfilter
+from timit_files import noise
+
+from lit_gelu.data.timit.features import (
+    FeatureSettings,
+    derivatives,
+    frame_centres,
+    frame_features,
+    log_energy,
+    mel_filters,
+)
+
+
+def htk_filter_sums(magnitudes, rate, filters):
+    """HTK's way: each frequency gives a share to the filter on its left and the rest to that on its right."""
+    size = 2 * (len(magnitudes) - 1)
+    mel = [1127 * math.log(1 + number * rate / size / 700) for number in range(len(magnitudes))]
+    centres = [mel[-1] * number / (filters + 1) for number in range(filters + 2)]
+    sums = np.zeros(filters + 2)
+    for position, magnitude in zip(mel[1:-1], magnitudes[1:-1], strict=True):
+        left = max(number for number in range(filters + 2) if centres[number] < position)
+        share = (centres[left + 1] - position) / (centres[left + 1] - centres[left])
+        sums[left] += share * magnitude
+        sums[left + 1] += (1 - share) * magnitude
+    return sums[1:-1]
+
+
+def htk_features(signal, rate=16000, frame=400, hop=160, emphasis=0.97, filters=26, cepstra=12, lifter=22, window=2):
+    static = []
+    for start in range(0, len(signal) - frame + 1, hop):
+        raw = signal[start : start + frame].astype(np.float64)
+        emphasised = lfilter([1, -emphasis], [1], raw, zi=[-emphasis * raw[0]])[0]
+        size = 1 << (frame - 1).bit_length()
+        magnitudes = np.abs(np.fft.rfft(emphasised * get_window("hamming", frame, fftbins=False), size))
+        logs = np.log(np.maximum(htk_filter_sums(magnitudes, rate, filters), 1))
+        numbers = np.arange(1, cepstra + 1)
+        coefficients = dct(logs, type=2, norm="ortho")[1 : cepstra + 1]
+        coefficients = coefficients * (1 + lifter / 2 * np.sin(np.pi * numbers / lifter))
+        energy = math.log(max(float((raw**2).sum()), 1))
+        static.append([*coefficients, energy])
+    static = np.array(static)
+    padded = np.pad(static, ((window, window), (0, 0)), mode="edge")
+    slopes = np.zeros_like(static)
+    for t in range(len(static)):
+        for step in range(1, window + 1):
+            slopes[t] += step * (padded[t + window + step] - padded[t + window - step])
+    return np.hstack([static, slopes / (2 * sum(step**2 for step in range(1, window + 1)))])
+
+
+SIGNALS = {
+    "noise": noise(8000),
+    "tone": np.round(20000 * np.sin(np.arange(5000) * 2 * np.pi * 440 / 16000)).astype(np.int16),
+    "silence, then a click": np.r_[np.zeros(3000), 30000, np.zeros(999)].astype(np.int16),
+    "one frame": noise(400, seed=3),
+    "loudest": np.tile(np.array([32767, -32768], dtype=np.int16), 1000),
+}
+
+
+@pytest.mark.parametrize("name", SIGNALS)
+def test_features_against_htk(name):
+    ours = frame_features(torch.from_numpy(SIGNALS[name]))
+    assert (ours.dtype, ours.shape[1]) == (torch.float64, 26)
+    np.testing.assert_allclose(ours.numpy(), htk_features(SIGNALS[name]), rtol=1e-9, atol=1e-9)
+
+
+def test_features_with_other_settings():
+    settings = FeatureSettings(8000, 200, 80, 0.9, 20, 10, 16, 3)
+    ours = frame_features(torch.from_numpy(noise(3000)), settings)
+    np.testing.assert_allclose(ours.numpy(), htk_features(noise(3000), 8000, 200, 80, 0.9, 20, 10, 16, 3), atol=1e-9)
+    assert (settings.size, settings.fft_size) == (22, 256)
+
+
+@pytest.mark.parametrize(("samples", "frames"), [(399, 0), (400, 1), (559, 1), (560, 2), (16000, 98)])
+def test_the_number_of_frames(samples, frames):
+    """Only whole frames count, as with HTK."""
+    assert frame_features(torch.zeros(samples, dtype=torch.int16)).shape == (frames, 26)
+    assert frame_centres(frames).tolist() == [160 * number + 200 for number in range(frames)]
+
+
+def test_filters_add_up_to_one_between_the_outermost_centres():
+    filters = mel_filters()
+    frequencies = torch.linspace(0, 8000, 257, dtype=torch.float64)
+    centres = 700 * (torch.exp(torch.linspace(0, 1, 28) * math.log(1 + 8000 / 700)) - 1)
+    between = (frequencies >= centres[1]) & (frequencies <= centres[26])
+    torch.testing.assert_close(filters.sum(dim=0)[between], torch.ones(int(between.sum()), dtype=torch.float64))
+    assert not filters[:, 0].any()
+    assert filters[:, -1].abs().max() < 1e-12
+
+
+def test_a_louder_signal_changes_the_energy_alone():
+    """A gain adds to every log filter sum, and the cosines of coefficients 1 to 12 sum to nothing."""
+    signal = torch.from_numpy(noise(4000)).double()
+    quiet, loud = frame_features(signal), frame_features(10 * signal)
+    torch.testing.assert_close(loud[:, 12] - quiet[:, 12], torch.full((23,), 2 * math.log(10), dtype=torch.float64))
+    torch.testing.assert_close(loud[:, :12], quiet[:, :12])
+    torch.testing.assert_close(loud[:, 13:], quiet[:, 13:])
+
+
+def test_derivatives_of_a_line_and_of_a_single_frame():
+    line = torch.arange(9.0)[:, None] * torch.tensor([3.0, -0.5])
+    torch.testing.assert_close(derivatives(line, 2)[2:-2], torch.tensor([[3.0, -0.5]]).expand(5, 2))
+    assert derivatives(torch.ones(1, 2), 2).tolist() == [[0, 0]]
+
+
+def test_the_energy_of_silence_is_finite():
+    assert log_energy(torch.zeros(2, 400)).tolist() == [0, 0]

@@ -1,0 +1,297 @@
+"""Files that take raw pixels: what is in them, what they compute, and how they are compared with PyTorch."""
+
+import copy
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from lightning.pytorch import LightningDataModule
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from lit_gelu.export import (
+    ExportError,
+    ExportOptionError,
+    ModelInputError,
+    OnnxPredictor,
+    ParityError,
+    check_parity,
+    export_onnx,
+)
+from lit_gelu.export.metadata import read_metadata
+
+
+class Whiten(nn.Module):
+    """As CIFAR-10's: scaled, centred, multiplied by a matrix of the whole image."""
+
+    mean: Tensor
+    matrix: Tensor
+
+    def __init__(self, channels: int = 3, size: int = 4, seed: int = 0) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(seed)
+        pixels = channels * size * size
+        self.register_buffer("mean", torch.randn(pixels, generator=generator))
+        self.register_buffer("matrix", torch.randn(pixels, pixels, generator=generator) / pixels**0.5)
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        flat = (pixels.to(self.mean.dtype) - 127.5).div(128).flatten(1)
+        return ((flat - self.mean) @ self.matrix).reshape(pixels.shape)
+
+
+class ConvNet(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv, self.norm, self.act = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.GELU()
+        self.drop, self.out = nn.Dropout(), nn.Linear(16, 3)
+        self.example_input_array = torch.zeros(2, 3, 4, 4)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.out(self.drop(self.act(self.norm(self.conv(images)))).flatten(1))
+
+
+class RawData(LightningDataModule):
+    """Its loaders give preprocessed images, as those of `lit_gelu.data` do."""
+
+    def __init__(self, raw: bool = True) -> None:
+        super().__init__()
+        self.pixels = torch.randint(0, 256, (300, 3, 4, 4), dtype=torch.uint8, generator=torch.Generator())
+        if raw:
+            self.raw_test_inputs = lambda: self.pixels
+
+    def preprocessing(self) -> nn.Module:
+        return Whiten()
+
+    def test_dataloader(self):
+        return DataLoader(TensorDataset(Whiten()(self.pixels), torch.zeros(300)), batch_size=64)
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    net, path = ConvNet(), tmp_path_factory.mktemp("raw") / "net.onnx"
+    return net, path, export_onnx(net, path, preprocessing=Whiten(), approximate="tanh")
+
+
+def test_the_file_takes_unsigned_bytes_in_any_batch(exported):
+    net, path, _ = exported
+    (value,) = onnx.load(path).graph.input
+    assert value.name == "images"
+    assert value.type.tensor_type.elem_type == onnx.TensorProto.UINT8
+    sizes = [dim.dim_param or dim.dim_value for dim in value.type.tensor_type.shape.dim]
+    assert sizes == ["batch", 3, 4, 4]
+    onnx.checker.check_model(onnx.load(path), full_check=True)
+    predictor = OnnxPredictor(path)
+    for rows in (1, 2, 7):
+        pixels = np.random.default_rng(rows).integers(0, 256, (rows, 3, 4, 4), dtype=np.uint8)
+        step = Whiten()
+        flat = ((pixels.astype(np.float64) - 127.5) / 128).reshape(rows, -1) - step.mean.double().numpy()
+        fed = (flat @ step.matrix.double().numpy()).reshape(pixels.shape)
+        twin = copy.deepcopy(net).double().eval()
+        twin.act = nn.GELU(approximate="tanh")
+        expected = twin(torch.from_numpy(fed)).detach().numpy()
+        assert np.abs(predictor(pixels) - expected).max() < 2e-5
+        torch.testing.assert_close(
+            predictor(torch.from_numpy(pixels)), torch.from_numpy(expected).float(), atol=2e-5, rtol=0
+        )
+
+
+def test_training_mode_buffers_and_random_state_stay(tmp_path):
+    step, net = Whiten().train(), ConvNet().train()
+    before, state = step.matrix.clone(), torch.get_rng_state()
+    export_onnx(net, tmp_path / "net.onnx", preprocessing=step)
+    check_parity(net, tmp_path / "net.onnx", preprocessing=step)
+    assert step.training
+    assert net.training
+    assert torch.equal(step.matrix, before)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_sites_keep_their_names_and_the_report_says_what_the_file_takes(exported):
+    _, path, report = exported
+    assert [site.site for site in report.sites] == ["act"]
+    assert report.metadata.preprocessing.endswith("test_preprocessing.Whiten")
+    assert f"takes raw pixels (uint8): {report.metadata.preprocessing}" in str(report)
+    assert read_metadata(OnnxPredictor(path).metadata, "file") == report.metadata
+    names = {tensor.name for tensor in onnx.load(path).graph.initializer}
+    assert {"conv.weight", "out.bias", "preprocessing.matrix"} <= names
+
+
+def test_a_file_without_it_says_so(tmp_path):
+    report = export_onnx(ConvNet(), tmp_path / "net.onnx")
+    assert report.metadata.preprocessing == ""
+    assert "raw" not in str(report)
+    properties = {k: v for k, v in OnnxPredictor(tmp_path / "net.onnx").metadata.items() if "preprocessing" not in k}
+    assert read_metadata(properties, "file of an earlier version").preprocessing == ""
+
+
+@pytest.mark.parametrize(
+    ("data", "rows"),
+    [
+        (None, None),
+        (torch.randint(0, 256, (9, 3, 4, 4), dtype=torch.uint8), 9),
+        (DataLoader(TensorDataset(torch.full((9, 3, 4, 4), 7, dtype=torch.uint8), torch.zeros(9)), batch_size=4), 9),
+        (RawData(), 300),
+    ],
+)
+def test_parity_on_raw_pixels(exported, data, rows):
+    net, path, _ = exported
+    report = check_parity(net, path, data, preprocessing=Whiten())
+    families = {row.inputs for row in report.rows if row.gating}
+    assert families >= {"sample", *(f"random pixels, batch {n}" for n in (1, 2, 32)), "black", "white"}
+    assert not any("gaussian" in family for family in families)
+    assert {row.count for row in report.rows if row.inputs == "data"} == ({rows} if rows else set())
+    assert {row.comparison for row in report.rows if row.inputs == "random pixels, batch 32"} == {
+        "file vs PyTorch float32",
+        "file vs PyTorch float64",
+        "approximation gap: file vs module as trained",
+    }
+    assert not report.notes
+
+
+def test_a_data_modules_own_preprocessing_is_taken(exported):
+    net, path, _ = exported
+    assert check_parity(net, path, RawData()).passed
+
+
+def test_a_data_module_without_raw_pixels_is_named(exported):
+    net, path, _ = exported
+    report = check_parity(net, path, RawData(raw=False))
+    assert report.passed
+    assert any("RawData has no raw_test_inputs()" in note for note in report.notes)
+    assert not any(row.inputs == "data" for row in report.rows)
+
+
+def test_other_preprocessing_is_caught(exported):
+    net, path, _ = exported
+    with pytest.raises(ParityError, match="does not compute what the module computes"):
+        check_parity(net, path, preprocessing=Whiten(seed=1))
+    changed = Whiten()
+    changed.matrix[3, 5] += 3e-4
+    with pytest.raises(ParityError):
+        check_parity(net, path, preprocessing=changed)
+    with pytest.raises(ParityError, match=r"the preprocessing is \S+Whiten in the file and \S+Identical here"):
+        check_parity(net, path, preprocessing=Identical())
+
+
+class Identical(nn.Module):
+    def forward(self, pixels: Tensor) -> Tensor:
+        return pixels.float()
+
+
+class Enlarge(nn.Module):
+    """From 2x2 to 4x4 in three channels: the raw shape is another one than the module's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.example_input_array = torch.full((1, 1, 2, 2), 9, dtype=torch.uint8)
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        wide = nn.functional.interpolate(pixels.float() / 255, size=(4, 4), mode="bilinear", align_corners=False)
+        return wide.expand(-1, 3, -1, -1)
+
+
+def test_raw_pixels_of_another_shape(tmp_path):
+    net, path = ConvNet(), tmp_path / "net.onnx"
+    export_onnx(net, path, preprocessing=Enlarge())
+    assert OnnxPredictor(path)(np.zeros((5, 1, 2, 2), np.uint8)).shape == (5, 3)
+    report = check_parity(net, path, preprocessing=Enlarge())
+    assert report.passed
+    assert any(row.comparison == "file vs PyTorch float64" for row in report.rows)
+
+
+def test_the_sample_may_be_given_or_made_from_the_file(tmp_path):
+    net, path = ConvNet(), tmp_path / "net.onnx"
+    del net.example_input_array
+    sample = torch.zeros(1, 3, 4, 4, dtype=torch.uint8)
+    export_onnx(net, path, sample, preprocessing=Whiten())
+    assert check_parity(net, path, input_sample=sample, preprocessing=Whiten()).passed
+    assert check_parity(net, path, preprocessing=Whiten()).passed
+    with pytest.raises(ModelInputError, match="ConvNet has no example_input_array"):
+        export_onnx(net, path, preprocessing=Whiten())
+    export_onnx(net, path, preprocessing=Enlarge())
+    assert check_parity(net, path, preprocessing=Enlarge()).passed
+
+
+class WithOffset(nn.Module):
+    """Two inputs, the first of them an image; and a child that has the name of the preprocessing in the graph."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.preprocessing = Whiten(seed=3)
+        self.out = nn.Linear(48, 2)
+        self.example_input_array = (torch.zeros(2, 3, 4, 4), torch.ones(2, 2))
+
+    def forward(self, images: Tensor, offset: Tensor) -> dict[str, Tensor]:
+        return {"logits": self.out(self.preprocessing(images).flatten(1)) + offset}
+
+
+def test_the_first_of_several_inputs_and_a_child_of_the_same_name(tmp_path):
+    net, path = WithOffset(), tmp_path / "net.onnx"
+    export_onnx(net, path, preprocessing=Whiten())
+    assert [value.type for value in OnnxPredictor(path).session.get_inputs()] == ["tensor(uint8)", "tensor(float)"]
+    assert check_parity(net, path, preprocessing=Whiten()).passed
+
+
+def test_a_large_matrix_is_in_the_file_once(tmp_path):
+    """3072 x 3072 numbers, 37.7 MB, as CIFAR's images need."""
+    net, path = ConvNet(), tmp_path / "net.onnx"
+    net.out = nn.Linear(4 * 30 * 30, 3)
+    net.example_input_array = torch.zeros(2, 3, 32, 32)
+    step = Whiten(3, 32)
+    report = export_onnx(net, path, preprocessing=step)
+    assert 4 * 3072**2 < path.stat().st_size < 4 * 3072**2 + 200_000
+    assert report.census["MatMul"] == 1
+    assert "Transpose" not in report.census
+    assert check_parity(net, path, preprocessing=step).passed
+
+
+class Random(nn.Module):
+    def forward(self, pixels: Tensor) -> Tensor:
+        return pixels.float() + torch.rand(pixels.shape)
+
+
+class Fixed(nn.Module):
+    def forward(self, pixels: Tensor) -> Tensor:
+        return pixels.float().reshape(2, 3, 4, 4)
+
+
+class Summed(nn.Module):
+    def forward(self, pixels: Tensor) -> Tensor:
+        return pixels.float().sum(0)
+
+
+@pytest.mark.parametrize(
+    ("preprocessing", "sample", "error", "message"),
+    [
+        (lambda pixels: pixels / 255, None, ExportOptionError, r"preprocessing=function .*Give a torch\.nn\.Module"),
+        (Whiten(), torch.zeros(2, 3, 4, 4), ModelInputError, r"'images', is torch\.float32; .*as torch\.uint8"),
+        (Whiten(3, 5), None, ModelInputError, r"Whiten fails on raw pixels of shape \[2, 3, 4, 4\]"),
+        (nn.Identity(), None, ModelInputError, r"into torch\.uint8 of shape \[2, 3, 4, 4\]; accepted: a floating"),
+        (Summed(), None, ModelInputError, r"into torch\.float32 of shape \[3, 4, 4\]"),
+        (Random(), None, ExportError, "draws random numbers"),
+        (Fixed(), None, ExportError, "batch"),
+        (nn.Sequential(Enlarge(), nn.Flatten()), torch.zeros(2, 1, 2, 2).byte(), ModelInputError, "forward fails"),
+    ],
+)
+def test_what_is_refused_in_an_export(tmp_path, preprocessing, sample, error, message):
+    with pytest.raises(error, match=message):
+        export_onnx(ConvNet(), tmp_path / "net.onnx", sample, preprocessing=preprocessing)
+    assert not (tmp_path / "net.onnx").exists()
+
+
+def test_what_is_refused_in_a_comparison(tmp_path, exported):
+    net, path, _ = exported
+    with pytest.raises(ModelInputError, match=r"takes raw pixels, \S+Whiten is a part of it. Give preprocessing="):
+        check_parity(net, path)
+    with pytest.raises(ModelInputError, match=r"float32 .*The file takes raw pixels: give them as they are before"):
+        check_parity(net, path, torch.zeros(2, 3, 4, 4), preprocessing=Whiten())
+    with pytest.raises(ModelInputError, match=r"is float32, the file takes uint8\. Its preprocessing is a part of it"):
+        OnnxPredictor(path)(np.zeros((2, 3, 4, 4), np.float32))
+    with pytest.raises(ModelInputError, match="Whiten fails on raw pixels"):
+        check_parity(net, path, preprocessing=Whiten(3, 5))
+    export_onnx(net, tmp_path / "plain.onnx")
+    with pytest.raises(ModelInputError, match="was exported without preprocessing"):
+        check_parity(net, tmp_path / "plain.onnx", preprocessing=Whiten())

@@ -1,0 +1,162 @@
+"""Runs that are killed by SIGKILL at a chosen point, resumed from their last checkpoint, and killed again."""
+
+import itertools
+import logging
+import multiprocessing
+import os
+import random
+import signal
+import tempfile
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from callback_helpers import CLASSES, FEATURES, WIDTH, dataset
+from fsspec.implementations.local import LocalFileOpener
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from lit_gelu.callbacks import ActivationSwap, ExactResume
+from lit_gelu.data import ResumableDataLoader
+
+STEPS_AN_EPOCH = 8
+
+
+class DrawingNet(LightningModule):
+    """ReLU, GELU, dropout .5, and noise on the inputs out of every generator."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Sequential(
+            nn.Linear(FEATURES, WIDTH),
+            nn.ReLU(),
+            nn.BatchNorm1d(WIDTH),
+            nn.Dropout(0.5),
+            nn.Linear(WIDTH, WIDTH),
+            nn.GELU(),
+            nn.Dropout(0.5),
+            nn.Linear(WIDTH, CLASSES),
+        )
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        x, y = batch
+        x = x + 0.1 * torch.randn_like(x) + 0.1 * random.random() + 0.1 * np.random.random()  # noqa: NPY002
+        return nn.functional.cross_entropy(self.net(x), y)
+
+    def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+        self.log("val_loss", nn.functional.cross_entropy(self.net(batch[0]), batch[1]))
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.AdamW(self.parameters(), lr=1e-2)
+        steps = int(self.trainer.estimated_stepping_batches)
+        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=1e-2, total_steps=steps)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+
+@dataclass(frozen=True)
+class Kill:
+    """Where a process ends itself: in the ``number``-th event (from 1) of a kind."""
+
+    kind: str  # "batch", "forward", "save", "commit", "swap", "validation"
+    number: int
+
+
+class Killer(Callback):
+    """Counts events and sends its own process SIGKILL at the chosen one."""
+
+    def __init__(self, kill: Kill | None, notes: Path) -> None:
+        self.kill, self.notes, self.seen = kill, notes, dict.fromkeys(("batch", "forward", "validation"), 0)
+
+    def event(self, kind: str, number: int = 1) -> None:
+        self.seen[kind] = self.seen.get(kind, 0) + number
+        if self.kill is not None and (kind, self.seen[kind]) == (self.kill.kind, self.kill.number):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        with self.notes.open("a") as file:
+            print(trainer.global_step, file=file)  # where each process began
+        pl_module.net[4].register_forward_hook(lambda *arguments: self.event("forward") if pl_module.training else None)
+
+    def on_train_batch_start(self, *arguments: Any) -> None:
+        self.event("batch")
+
+    def on_validation_batch_start(self, *arguments: Any) -> None:
+        self.event("validation")
+
+    def on_activations_swapped(self, trainer: Trainer, pl_module: LightningModule, report: Any) -> None:
+        if trainer.training:  # not when a checkpoint is loaded
+            self.event("swap")
+
+    def watch_files(self) -> None:
+        """Let writing a checkpoint count: half of it written, and all of it but not yet in its place."""
+        write, commit = LocalFileOpener.write, LocalFileOpener.commit
+
+        def half(opener: Any, content: bytes) -> Any:
+            write(opener, content[: len(content) // 2])
+            opener.f.flush()
+            self.event("save")
+            return write(opener, content[len(content) // 2 :])
+
+        def late(opener: Any) -> Any:
+            self.event("commit")
+            return commit(opener)
+
+        LocalFileOpener.write, LocalFileOpener.commit = half, late
+
+
+def run(folder: Path, epochs: int, kill: Kill | None, first_seed: int) -> None:
+    """Start, or go on from the last checkpoint in a folder; leave the weights there if it comes to the end."""
+    warnings.simplefilter("ignore")
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    torch.set_num_threads(1)
+    tempfile.tempdir = str(folder)
+    killer = Killer(kill, folder / "starts.txt")
+    killer.watch_files()
+    # A process that resumes has drawn other numbers before: what counts is in the checkpoint.
+    seed = first_seed if not list((folder / "saved").glob("*.ckpt")) else random.SystemRandom().randrange(2**32)
+    for generator in (torch.manual_seed, random.seed, np.random.seed):
+        generator(seed)
+    swaps = [
+        ActivationSwap({"activation:relu": "prelu"}, at_step=11),
+        ActivationSwap({"activation:gelu": "swish(learnable=True)"}, at_step=18, anneal_steps=7, learning_rate=0.003),
+    ]
+    saving = ModelCheckpoint(folder / "saved", filename="{step}", save_last=True, every_n_train_steps=3)
+    trainer = Trainer(
+        accelerator="cpu",
+        max_epochs=epochs,
+        callbacks=[*swaps, ExactResume(), killer, saving],
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    model = DrawingNet()
+    training = ResumableDataLoader(dataset(8 * STEPS_AN_EPOCH), batch_size=8, shuffle=True)
+    trainer.fit(model, training, DataLoader(dataset(16, seed=1), batch_size=8), ckpt_path="last")
+    optimizer = trainer.optimizers[0].state_dict()
+    end = {"weights": model.state_dict(), "optimizer": optimizer, "random": torch.get_rng_state()}
+    torch.save(end, folder / "end.pt")
+
+
+def run_in_process(folder: Path, epochs: int, kill: Kill | None, first_seed: int = 0) -> int | None:
+    """Call `run` in a forked process: nothing is imported again. Return its exit code, negative for a signal."""
+    process = multiprocessing.get_context("fork").Process(target=run, args=(folder, epochs, kill, first_seed))
+    process.start()
+    process.join(120)
+    return process.exitcode
+
+
+def ended(folder: Path) -> dict[str, Any]:
+    """Return what a run that came to its end has left."""
+    return torch.load(folder / "end.pt", weights_only=True)
+
+
+def flat(state: Any) -> list[Any]:
+    """Return all tensors and numbers of nested dictionaries and lists."""
+    if isinstance(state, dict):
+        return list(itertools.chain.from_iterable(flat(value) for value in state.values()))
+    return list(itertools.chain.from_iterable(map(flat, state))) if isinstance(state, (list, tuple)) else [state]

@@ -1,0 +1,28 @@
+"""Runs a small grid on the digits in worker processes: a script, because a process is killed in its midst."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from paper_runs import DIGITS, SHARING, Log, request
+
+from lit_gelu.paper.jobs import RunOptions
+from lit_gelu.paper.pool import WorkerPool
+from lit_gelu.paper.runner import Runner
+from lit_gelu.paper.store import RecordStore
+
+WANTED = request(replace(DIGITS, epochs=12), replace(SHARING, epochs=12))
+
+
+class Lines(Log):
+    """Says what was recorded, so that whoever kills this process knows when."""
+
+    def recorded(self, record) -> None:
+        print(record.key, flush=True)  # noqa: T201 - it is a script
+
+
+if __name__ == "__main__":
+    with RecordStore(sys.argv[1]) as store, WorkerPool(2, RunOptions()) as pool:
+        Runner(WANTED, store, pool, Lines()).run()

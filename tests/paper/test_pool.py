@@ -1,0 +1,150 @@
+"""Worker processes: they work side by side, may die, and never stay behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from paper_runs import DIGITS, run, without_times
+
+from lit_gelu.paper.cells import expand
+from lit_gelu.paper.errors import PaperArgumentError
+from lit_gelu.paper.jobs import Done, Preparation, Progress, RunOptions
+from lit_gelu.paper.pool import WorkerPool
+from lit_gelu.paper.records import read_records
+
+SCRIPT = Path(__file__).parent / "digits_grid.py"
+DATA = {"class_path": "lit_gelu.data.DigitsData", "init_args": {}}
+
+
+def messages(pool, seconds=60.0):
+    """Return what is said until no job is running."""
+    heard, end = [], time.monotonic() + seconds
+    while pool.running and time.monotonic() < end:
+        heard += pool.wait(1.0)
+    assert not pool.running
+    return heard
+
+
+def processes_of(pool):
+    return [worker.process for worker in pool._processes]
+
+
+def test_a_killed_process_is_reported_and_replaced_and_none_stays_behind():
+    threads = {name: os.environ.get(name) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
+    cell = expand(DIGITS, "quick")[0]
+    with WorkerPool(1, RunOptions()) as pool:
+        pool.start(Preparation("digits", DATA))
+        assert not pool.has_room
+        assert [message for _, message in messages(pool)] == [Done(None)]
+        assert pool.has_room
+
+        (process,) = processes_of(pool)
+        os.kill(process.pid, signal.SIGSTOP)  # so that it cannot have finished when it is killed
+        pool.start(Preparation("digits again", DATA))
+        os.kill(process.pid, signal.SIGKILL)
+        ((job, failure),) = messages(pool)
+        assert job.name == "digits again"
+        assert failure.kind == "lost"
+        assert "killed by SIGKILL" in failure.message
+        assert "fewer --workers" in failure.message
+
+        pool.start(cell)
+        heard = messages(pool)
+        assert all(isinstance(message, Progress) for _, message in heard[:-1])
+        (_, done) = heard[-1]
+        assert done.record.key == cell.key
+        assert done.record.machine["threads"] == 1
+        (process,) = processes_of(pool)
+        pool.start(Preparation("never finished", DATA))
+    assert not process.is_alive()
+    assert threads == {name: os.environ.get(name) for name in threads}
+
+
+def test_at_least_one_process():
+    with pytest.raises(PaperArgumentError, match="workers=0"):
+        WorkerPool(0, RunOptions())
+
+
+def children_of(pid: int) -> list[int]:
+    listed = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True, timeout=30, check=False)
+    return [int(line) for line in listed.stdout.split()]
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def start(folder: Path) -> subprocess.Popen:
+    command = [sys.executable, "-W", "ignore", str(SCRIPT), str(folder)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
+
+
+@pytest.mark.full
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks for processes as Linux lists them")
+@pytest.mark.parametrize("runs_before", [0, 1, 5])
+def test_after_a_kill_the_same_command_gives_the_same_results(tmp_path, runs_before):
+    """The whole process is killed in the middle of runs; its workers end by themselves."""
+    with start(tmp_path / "killed") as process:
+        for _ in range(runs_before):
+            assert process.stdout.readline()
+        time.sleep(1.0 if runs_before else 6.0)  # in the middle of what comes next
+        workers = children_of(process.pid)
+        process.kill()
+        process.wait(timeout=60)
+    file = tmp_path / "killed" / "runs.jsonl"
+    finished = {record.key for record in read_records(file)} if file.exists() else set()
+    assert runs_before <= len(finished) < 12
+    end = time.monotonic() + 60
+    while any(is_running(worker) for worker in workers) and time.monotonic() < end:
+        time.sleep(0.2)
+    assert not any(is_running(worker) for worker in workers)
+
+    with start(tmp_path / "killed") as process:
+        made = process.stdout.read().split()
+    assert process.returncode == 0
+    assert not set(made) & finished
+
+    with start(tmp_path / "whole") as process:
+        process.stdout.read()
+    killed, whole = ({record.key: record for record in read_records(tmp_path / name)} for name in ("killed", "whole"))
+    assert len(whole) == 12
+    assert without_times(killed) == without_times(whole)
+
+
+@pytest.mark.full
+def test_processes_side_by_side_and_this_one_give_the_same_results(tmp_path):
+    sys.path.insert(0, str(SCRIPT.parent))
+    try:
+        from digits_grid import WANTED
+    finally:
+        sys.path.remove(str(SCRIPT.parent))
+    _, here = run(tmp_path / "here", WANTED)
+    with start(tmp_path / "workers") as process:
+        process.stdout.read()
+    assert process.returncode == 0
+    workers = {record.key: record for record in read_records(tmp_path / "workers")}
+    assert without_times(workers) == without_times(here)
+
+
+@pytest.mark.full
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks for processes as Linux lists them")
+def test_ctrl_c_in_a_terminal_ends_all_processes(tmp_path):
+    """A terminal sends the signal to every process of the command; workers leave it to the first."""
+    command = [sys.executable, "-W", "ignore", str(SCRIPT), str(tmp_path)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, start_new_session=True, **pipes) as process:
+        assert process.stdout.readline()
+        workers = children_of(process.pid)
+        os.killpg(process.pid, signal.SIGINT)
+        errors = process.communicate(timeout=60)[1]
+    assert errors.count("KeyboardInterrupt") == 1  # this script's own; no worker adds a trace
+    assert workers
+    assert not any(is_running(worker) for worker in workers)
+    assert 1 <= len(read_records(tmp_path)) < 12

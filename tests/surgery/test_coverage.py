@@ -1,0 +1,177 @@
+"""What really ran, counted at torch's operators."""
+
+import json
+
+import functional_nets as nets
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from lit_gelu import activations, surgery
+from lit_gelu.surgery import SwapError, coverage
+
+SAMPLE = torch.randn(3, 4, generator=torch.Generator().manual_seed(1))
+
+
+class Kinds(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.act, self.held, self.idle = nn.GELU(), F.relu, nn.ReLU()
+
+    def forward(self, x):
+        for _ in range(3):
+            x = self.act(x)
+        return F.gelu(self.held(x), approximate="tanh") * torch.sigmoid(x)
+
+
+def test_calls_by_site_and_by_function():
+    report = coverage(nn.Sequential(Kinds()), SAMPLE)
+    assert {row.name: row.calls for row in report.sites} == {
+        "0.held": 1,
+        "0:gelu": 1,
+        "0:sigmoid": 1,
+        "0.act": 3,
+        "0.idle": 0,
+    }
+    assert report.remaining("gelu") == 4
+    assert report.remaining("gelu(approximate='none')") == 3
+    assert report.remaining("gelu_tanh") == 1
+    assert report.remaining("relu") == 1
+    assert report.remaining("mish") == 0
+    assert [row.name for row in report.never_ran] == ["0.idle"]
+    assert report.counts() == {"relu": 1, "gelu(approximate='tanh')": 1, "gelu": 3}
+    assert report.outside == ()
+    assert report.sites[0].where[0].startswith("test_coverage.py:")
+    assert report.sites[-2].kernels == (("gelu", 3),)
+
+
+def test_it_prints_and_is_plain_data():
+    report = coverage(nn.Sequential(Kinds(), nn.LSTM(4, 4)), SAMPLE)
+    text = str(report)
+    assert "0.act: gelu, 3 calls" in text
+    assert "0.idle: relu, never ran" in text
+    assert "0:sigmoid: sigmoid, 1 call (gate)" in text
+    assert "its own gates in the kernel aten::mkldnn_rnn_layer" in text
+    assert text.endswith("Calls of activations: relu 1, gelu(approximate='tanh') 1, gelu 3.")
+    data = json.loads(json.dumps(report.to_dict()))
+    assert data["sites"][3]["spec"] == "gelu"
+    assert data["sites"][3]["kernels"] == {"gelu": 3}
+    assert data["outside"][0]["spec"] is None
+
+
+@pytest.mark.parametrize("cls", nets.REWRITTEN | nets.INTERCEPTED | nets.HELD)
+def test_after_a_swap_nothing_of_the_old_is_left(cls):
+    torch.manual_seed(0)
+    model = cls()
+    before = coverage(model, SAMPLE).counts()
+    surgery.swap(model, {"*": "mish"}, SAMPLE)
+    report = coverage(model, SAMPLE)
+    assert report.counts() == {"mish": sum(before.values())}
+    assert not report.outside
+
+
+# Every function that the registry names, with the operator that torch has for it.
+@pytest.mark.parametrize(
+    ("function", "spec"),
+    [
+        *((function, entry.name) for entry in activations.registry.entries() for function, _ in entry.functions),
+        (lambda x: F.gelu(x, approximate="tanh"), "gelu(approximate='tanh')"),
+        (lambda x: F.leaky_relu(x, 0.2), "leaky_relu(negative_slope=0.2)"),
+        (lambda x: F.elu(x, alpha=0.5), "elu(alpha=0.5)"),
+        (lambda x: F.celu(x, alpha=0.5), "celu(alpha=0.5)"),
+        (lambda x: F.softplus(x, 2, 30), "softplus(beta=2.0, threshold=30.0)"),
+        (lambda x: F.hardtanh(x, 0, 6), "relu6"),
+        (lambda x: F.prelu(x, torch.ones(1)), "prelu"),
+        (torch.special.expit, "sigmoid"),
+    ],
+)
+def test_every_function_of_the_registry_is_seen_at_the_operators(function, spec):
+    if spec == "glu":
+        return  # no activation could stand there; it is no site
+
+    class Calls(nn.Module):
+        def forward(self, x):
+            return self.run(x)
+
+        @staticmethod
+        def run(x):
+            return function(x.clone())
+
+    report = coverage(Calls(), torch.randn(2, 4))
+    (seen,) = [row.spec for row in (*report.sites, *report.outside) if row.calls]
+    wanted = activations.registry.resolve(spec)
+    assert seen.name == wanted.name
+    assert {key: value for key, value in seen.arguments.items() if key not in {"inplace", "num_parameters"}} == (
+        wanted.arguments
+    )
+
+
+def test_a_fused_kernel_is_seen_in_place_of_the_module():
+    layer = nn.TransformerEncoderLayer(8, 2, 16, activation="gelu", batch_first=True)
+    report = coverage(layer, torch.zeros(2, 3, 8))
+    assert [(row.name, row.calls) for row in report.sites] == [("activation", 0)]
+    (outside,) = report.outside
+    assert (outside.kernel, str(outside.spec), outside.module) == ("_transformer_encoder_layer_fwd", "gelu", "")
+    assert report.remaining("gelu") == 1
+    assert "Ran outside any known site:" in str(report)
+
+
+def test_a_kernel_that_passes_the_module_by_leaves_it_without_a_call():
+    """Liger's MLP does so: it calls one kernel of SiLU and product, and never looks at ``act_fn``."""
+
+    class Fused(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, gate, up):
+            return F.silu(gate) * up
+
+    class MLP(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.gate_proj, self.up_proj, self.act_fn = nn.Linear(4, 4), nn.Linear(4, 4), nn.SiLU()
+
+        def forward(self, x):
+            return Fused.apply(self.gate_proj(x), self.up_proj(x))
+
+    model = MLP()
+    report = surgery.swap(model, {"act_fn": "gelu"}, SAMPLE)
+    assert report.rows[0].calls == 0
+    after = coverage(model, SAMPLE)
+    assert [row.name for row in after.never_ran] == ["act_fn"]
+    assert after.remaining("silu") == 1
+    assert after.remaining("gelu") == 0
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:FutureWarning")
+def test_torchscript_functions_are_seen_outside():
+    @torch.jit.script
+    def scripted(x):
+        return torch.relu(x)
+
+    class Net(nn.Module):
+        def forward(self, x):
+            return scripted(x)
+
+    report = coverage(Net(), SAMPLE)
+    assert [str(row.spec) for row in report.outside] == ["relu"]
+    assert report.remaining("relu") == 1
+
+
+def test_recurrent_relus_and_attention_s_softmax_are_outside():
+    rnn = coverage(nn.RNN(4, 4, nonlinearity="relu"), torch.zeros(3, 2, 4))
+    assert rnn.remaining("relu") == 3
+    attention = coverage(nn.MultiheadAttention(4, 2), (torch.zeros(3, 2, 4),) * 3)
+    assert [row.role for row in attention.outside] == ["gate"]
+
+
+def test_a_compiled_model_is_looked_into():
+    model = torch.compile(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), backend="eager")
+    model(SAMPLE)
+    assert coverage(model, SAMPLE).remaining("relu") == 1
+
+
+def test_what_is_no_model_or_has_no_sample_is_refused():
+    with pytest.raises(SwapError, match="an input_sample"):
+        coverage(nn.ReLU(), None)
+    with pytest.raises(SwapError, match="takes a torch"):
+        coverage("model", SAMPLE)

@@ -1,0 +1,384 @@
+"""CIFAR10ConvNet: the paper's net and its Table 1, its start, its steps, its schedule in a Trainer, and its export."""
+
+import copy
+import math
+import re
+
+import onnx
+import pytest
+import torch
+from colour_images import ColourData, write_arrays
+from lightning.pytorch.callbacks import Callback, LearningRateMonitor
+from lightning.pytorch.loggers import CSVLogger
+from small_task import quiet_trainer
+from torch import nn
+from torch.nn import functional
+
+from lit_gelu import activations
+from lit_gelu.data import CIFAR10Data, InMemoryImages
+from lit_gelu.errors import LitGeluError
+from lit_gelu.export import check_parity, export_onnx
+from lit_gelu.tasks import AdamEpsilonInsideRoot, CIFAR10ConvNet, TaskInputError
+from lit_gelu.tasks.layers import ConvLayer
+
+SMALL = (4, 6)
+
+
+def gelu_tanh(x):
+    return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+
+
+def conv_layers(model):
+    return [module for module in model.features if isinstance(module, ConvLayer)]
+
+
+def weights(model, *suffixes):
+    return [p for name, p in model.named_parameters() if name.rpartition(".")[2] in suffixes and "norm" not in name]
+
+
+def test_parameters_and_multiplications_of_the_paper():
+    model, counts = CIFAR10ConvNet(), []
+    norms = [p.numel() for name, p in model.named_parameters() if "norm" in name]
+    assert sum(p.numel() for p in weights(model, "weight")) == 1_405_344
+    assert sum(norms) == 2_900
+    assert sum(p.numel() for p in model.parameters()) == 1_408_244
+    assert sum(p.numel() for p in CIFAR10ConvNet(norm_logits=False).parameters()) == 1_405_344 + 2 * 1_440 + 10
+    assert sum(p.numel() for p in CIFAR10ConvNet(lasagne_bn=True).parameters()) == 1_408_244
+    for module in model.modules():
+        if isinstance(module, (nn.Conv2d, nn.Linear)):
+            module.register_forward_hook(lambda m, _, out: counts.append(m.weight.numel() * out[0, 0].numel()))
+    model.eval()(torch.zeros(1, 3, 32, 32))
+    assert counts == [
+        *(2_654_208, 84_934_656, 84_934_656),
+        *(42_467_328, 84_934_656, 84_934_656),
+        *(11_943_936, 1_327_104, 1_327_104),
+        1_920,
+    ]
+    assert sum(counts) == 399_460_224
+
+
+# Table 1 of arXiv 1606.08415 (the layers of Salimans and Kingma's table, with another activation): type of the layer,
+# channels, size of x and y.
+TABLE_1 = """\
+raw RGB input                     3    32
+ZCA whitening                     3    32
+Gaussian noise, deviation 0.15    3    32
+3x3 conv with activation          96   32
+3x3 conv with activation          96   32
+3x3 conv with activation          96   32
+2x2 max pool, stride 2            96   16
+dropout with p = 0.5              96   16
+3x3 conv with activation          192  16
+3x3 conv with activation          192  16
+3x3 conv with activation          192  16
+2x2 max pool, stride 2            192  8
+dropout with p = 0.5              192  8
+3x3 conv with activation          192  6
+1x1 conv with activation          192  6
+1x1 conv with activation          192  6
+global average pool               192  1
+softmax output                    10   1
+"""
+
+
+@pytest.mark.filterwarnings("ignore:The whitening is fitted to 60 images")
+def test_layers_are_the_papers_table_1(tmp_path):
+    preprocessing = CIFAR10Data(tmp_path, arrays=write_arrays(tmp_path / "own.npz")).preprocessing()
+    model = CIFAR10ConvNet()
+    rows = model.layer_table(preprocessing)
+    print("\n".join(map(str, rows)))  # noqa: T201 - shown with -rP, to lay beside the paper's
+    assert len(rows) == len(TABLE_1.splitlines())
+    for row, line in zip(rows, TABLE_1.splitlines(), strict=True):
+        assert [str(field) for field in row] == re.split(r"\s{2,}", line)
+        assert str(row).split() == line.split()
+    assert model.layer_table() == rows[2:]
+    assert model.training
+    assert not any(module._forward_hooks for module in model.modules())
+
+
+def test_structure_and_names():
+    model = CIFAR10ConvNet(keep=0.8, noise=0.1)
+    layers = conv_layers(model)
+    assert len(layers) == len({id(layer.activation) for layer in layers}) == 9
+    assert {str(activations.spec_of(layer.activation)) for layer in layers} == {"gelu(approximate='tanh')"}
+    norms = [module for name, module in model.named_modules() if name.endswith("norm")]
+    assert len(norms) == 10
+    assert {(norm.eps, norm.momentum) for norm in norms} == {(1e-4, 0.1)}
+    assert [module.p for module in model.features if isinstance(module, nn.Dropout)] == [pytest.approx(0.2)] * 2
+    assert model.noise.deviation == 0.1
+    assert model.is_noisy
+    assert not CIFAR10ConvNet(keep=1.0, noise=0.0).is_noisy
+    assert model.output.linear.bias is None
+    plain = CIFAR10ConvNet(norm_logits=False)
+    assert [name for name, _ in plain.output.named_children()] == ["linear"]
+    assert not plain.output.linear.bias.any()
+
+
+def test_weights_are_glorot_uniform_and_norms_start_as_the_identity():
+    """Glorot and Bengio 2010: uniform within sqrt(6 / (n_in + n_out)), with the variance 2 / (n_in + n_out)."""
+    torch.manual_seed(0)
+    model = CIFAR10ConvNet()
+    for weight in weights(model, "weight"):
+        places = weight[0, 0].numel()
+        bound = math.sqrt(6 / ((weight.shape[0] + weight.shape[1]) * places))
+        assert weight.abs().max().item() <= bound
+        assert weight.std().item() == pytest.approx(bound / math.sqrt(3), rel=4 / math.sqrt(weight.numel()))
+        assert abs(weight.mean().item()) < 4 * bound / math.sqrt(3 * weight.numel())
+    for name, parameter in model.named_parameters():
+        if "norm" in name:
+            assert parameter.eq(1 if name.endswith("weight") else 0).all()
+
+
+def test_initial_pre_activations():
+    """Into batch normalisation: variance 27 * 2 / (99 * 9) of independent inputs; out of it: mean 0, variance 1."""
+    torch.manual_seed(0)
+    model, before, after = CIFAR10ConvNet(noise=0.0), [], []
+    for layer in conv_layers(model):
+        layer.norm.register_forward_hook(lambda _, inputs, outputs: before.append(inputs[0]) or after.append(outputs))
+    model.output.norm.register_forward_hook(lambda _, inputs, outputs: after.append(outputs))
+    with torch.no_grad():
+        model(torch.randn(8, 3, 32, 32))
+    inside = before[0][:, :, 1:-1, 1:-1]  # beyond the edge are zeros
+    assert inside.std().item() == pytest.approx(math.sqrt(27 * 2 / (99 * 9)), rel=0.05)
+    assert len(after) == 10
+    for index, values in enumerate(after):
+        dims = [dim for dim in range(values.ndim) if dim != 1]
+        variance = before[index].var(dims, correction=0) if index < 9 else None
+        torch.testing.assert_close(values.mean(dims), torch.zeros(values.shape[1]), rtol=0, atol=1e-5)
+        expected = torch.ones(values.shape[1]) if variance is None else variance / (variance + 1e-4)
+        # The ten logits of eight images at the start differ by less than the rest: epsilon counts more there.
+        torch.testing.assert_close(values.var(dims, correction=0), expected, rtol=0, atol=1e-4 if index < 9 else 0.2)
+
+
+def transcribed(params, images, activation, statistics=None):
+    """The net in training without noise and dropout; with ``statistics`` of each norm, in evaluation."""
+    params = iter(params)
+    taken = iter(statistics or ())
+
+    def normalised(values):
+        scale, shift = next(params), next(params)
+        dims = [0, *range(2, values.ndim)]
+        mean, variance = next(taken) if statistics else (values.mean(dims), values.var(dims, correction=0))
+        shape = (1, -1, *[1] * (values.ndim - 2))
+        whole = (values - mean.reshape(shape)) / (variance.reshape(shape) + 1e-4).sqrt()
+        return whole * scale.reshape(shape) + shift.reshape(shape)
+
+    values = images
+    for index, padding in enumerate((1, 1, 1, 1, 1, 1, 0, 0, 0)):
+        values = activation(normalised(functional.conv2d(values, next(params), padding=padding)))
+        if index in {2, 5}:
+            values = values.unfold(2, 2, 2).unfold(3, 2, 2).amax((4, 5))
+    return normalised(values.mean((2, 3)) @ next(params).T)
+
+
+@pytest.mark.parametrize("lasagne_bn", [False, True])
+def test_evaluation_is_the_transcribed_net(lasagne_bn):
+    torch.manual_seed(0)
+    model = CIFAR10ConvNet("relu", channels=SMALL, lasagne_bn=lasagne_bn).double()
+    images = torch.randn(3, 3, 32, 32, dtype=torch.float64)
+    with torch.no_grad():
+        model(images)  # moves the running statistics away from their start
+    norms = [module for name, module in model.named_modules() if name.endswith("norm")]
+    statistics = [
+        (norm.running_mean, norm.running_inverse_std**-2 - 1e-4 if lasagne_bn else norm.running_var) for norm in norms
+    ]
+    params = [parameter.detach() for parameter in model.parameters()]
+    expected = transcribed(params, images, lambda x: x.clamp(min=0), statistics)
+    torch.testing.assert_close(model.eval()(images), expected)
+
+
+@pytest.mark.parametrize("lasagne_bn", [False, True])
+def test_two_steps_against_a_transcription_in_float64(lasagne_bn):
+    """The net written out, gradients by autograd, and Adam with epsilon inside the root."""
+    torch.manual_seed(0)
+    model = CIFAR10ConvNet(channels=SMALL, keep=1.0, noise=0.0, learning_rate=1e-2, lasagne_bn=lasagne_bn)
+    params = [parameter.detach().double().requires_grad_() for parameter in model.parameters()]
+    images, labels = torch.randn(8, 3, 32, 32, dtype=torch.float64), torch.randint(10, (8,))
+    moments = [(torch.zeros_like(param), torch.zeros_like(param)) for param in params]
+    for step in range(1, 3):
+        logits = transcribed(params, images, gelu_tanh)
+        loss = (logits.exp().sum(1).log() - logits[torch.arange(8), labels]).mean()
+        gradients = torch.autograd.grad(loss, params)
+        with torch.no_grad():
+            for param, gradient, (m, v) in zip(params, gradients, moments, strict=True):
+                m.mul_(0.9).add_(0.1 * gradient)
+                v.mul_(0.999).add_(0.001 * gradient**2)
+                param -= 1e-2 * (m / (1 - 0.9**step)) / (v / (1 - 0.999**step) + 1e-8).sqrt()
+
+    data = ColourData()
+    data.setup("fit")
+    data.train_set = InMemoryImages(images, labels)
+    trainer = quiet_trainer(max_steps=2, precision="64-true", limit_val_batches=0)
+    trainer.fit(model, datamodule=data)
+    assert trainer.logged_metrics["train_loss"].item() == pytest.approx(loss.item(), rel=1e-6)
+    assert trainer.logged_metrics["train_error"].item() == (logits.argmax(1) != labels).double().mean().item()
+    for ours, reference in zip(model.parameters(), params, strict=True):
+        torch.testing.assert_close(ours.detach(), reference.detach(), rtol=0, atol=1e-7)
+
+
+def test_noise_is_added_to_the_input_in_training_only():
+    torch.manual_seed(0)
+    model, inputs = CIFAR10ConvNet(channels=SMALL), []
+    model.features[0].register_forward_pre_hook(lambda _, args: inputs.append(args[0]))
+    images = torch.zeros(16, 3, 32, 32)
+    model.train()(images)
+    model.eval()(images)
+    assert inputs[0].std().item() == pytest.approx(0.15, rel=0.02)
+    assert abs(inputs[0].mean().item()) < 4 * 0.15 / math.sqrt(images.numel())
+    assert torch.equal(inputs[1], images)
+
+
+class Losses(Callback):
+    """Keeps what was descended and what was logged."""
+
+    def __init__(self):
+        self.descended, self.logged, self.errors = [], [], []
+
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+        self.descended.append(outputs["loss"].item())
+        self.logged.append(trainer.callback_metrics["train_loss"].item())
+        self.errors.append(trainer.callback_metrics["train_error"].item())
+
+
+def test_what_is_logged_is_what_was_descended_noise_and_all():
+    model, losses = CIFAR10ConvNet(channels=SMALL, epochs=1), Losses()
+    trainer = quiet_trainer(max_epochs=1, callbacks=[losses])
+    trainer.fit(model, datamodule=ColourData())
+    assert losses.logged == losses.descended
+    assert trainer.callback_metrics["train_error_epoch"].item() == pytest.approx(sum(losses.errors) / 3)
+    names = {"train_loss", "train_error", "train_error_epoch", "val_loss", "val_error"}
+    assert set(trainer.callback_metrics) == names
+
+
+def test_learning_rate_and_beta1_in_a_trainer_by_epochs(tmp_path):
+    model = CIFAR10ConvNet(channels=SMALL, epochs=4)
+    monitor = LearningRateMonitor(log_momentum=True)
+    trainer = quiet_trainer(max_epochs=4, callbacks=[monitor], logger=CSVLogger(tmp_path), limit_val_batches=0)
+    trainer.fit(model, datamodule=ColourData())
+    (name,) = monitor.lrs
+    assert monitor.lrs[name] == pytest.approx([1e-3, 1e-3, 1e-3, 5e-4])
+    assert monitor.last_momentum_values[f"{name}-momentum"] == 0.5
+    assert isinstance(trainer.optimizers[0], AdamEpsilonInsideRoot)
+
+
+def test_the_learning_rate_may_fall_step_by_step(tmp_path):
+    model = CIFAR10ConvNet(channels=SMALL, decay="step", optimizer="torch")
+    monitor = LearningRateMonitor(logging_interval="step")
+    options = {"callbacks": [monitor], "logger": CSVLogger(tmp_path), "limit_val_batches": 0}
+    trainer = quiet_trainer(max_epochs=2, **options)
+    trainer.fit(model, datamodule=ColourData())  # six steps
+    (name,) = monitor.lrs
+    assert monitor.lrs[name] == pytest.approx([1e-3, 1e-3, 1e-3, 1e-3, 1e-3 * 2 / 3, 1e-3 / 3])
+    (optimizer,) = trainer.optimizers
+    assert type(optimizer) is torch.optim.Adam
+    assert optimizer.param_groups[0]["eps"] == 1e-4
+    with pytest.raises(LitGeluError, match=r"decay='step' needs the number of steps"):
+        quiet_trainer(max_epochs=-1, max_steps=-1, limit_val_batches=0).fit(model, datamodule=ColourData())
+
+
+def test_a_run_longer_than_the_schedule_is_refused():
+    model = CIFAR10ConvNet(channels=SMALL, epochs=2)
+    with pytest.raises(LitGeluError, match=r"max_epochs=3 given .* ends after epochs=2.* epochs=3"):
+        quiet_trainer(max_epochs=3).fit(model, datamodule=ColourData())
+
+
+@pytest.mark.parametrize("interrupted_after", [1, 2, 3])
+def test_resuming_gives_the_weights_of_an_uninterrupted_run(tmp_path, interrupted_after):
+    """Of four epochs, beta1 changes after two."""
+
+    def train(epochs, resume=None):
+        torch.manual_seed(0)
+        model, data = CIFAR10ConvNet(channels=SMALL, epochs=4, keep=1.0, noise=0.0), ColourData()
+        data.setup("fit")
+        data.train_dataloader = lambda: data.val_dataloader()  # in order: no shuffle to restore
+        trainer = quiet_trainer(max_epochs=epochs, limit_val_batches=0)
+        trainer.fit(model, datamodule=data, ckpt_path=resume)
+        return model, trainer
+
+    whole, _ = train(4)
+    _, part = train(interrupted_after)
+    part.save_checkpoint(tmp_path / "part.ckpt")
+    resumed, trainer = train(4, resume=tmp_path / "part.ckpt")
+    assert trainer.optimizers[0].param_groups[0]["betas"] == (0.5, 0.999)
+    for ours, reference in zip(resumed.state_dict().values(), whole.state_dict().values(), strict=True):
+        assert torch.equal(ours, reference)
+
+
+@pytest.mark.filterwarnings("ignore:The whitening is fitted to 60 images")
+def test_the_checkpoint_exports_from_raw_pixels_without_noise(tmp_path):
+    torch.manual_seed(0)
+    data = CIFAR10Data(tmp_path, arrays=write_arrays(tmp_path / "own.npz"), batch_size=20)
+    model = CIFAR10ConvNet("swish(beta=1.5, learnable=True)", channels=SMALL, epochs=2)
+    trainer = quiet_trainer(max_epochs=1, enable_checkpointing=True, default_root_dir=tmp_path)
+    trainer.fit(model, datamodule=data)
+    path = trainer.checkpoint_callback.best_model_path
+    assert torch.load(path, weights_only=True)["hyper_parameters"]["channels"] == SMALL
+    loaded = CIFAR10ConvNet.load_from_checkpoint(path, weights_only=True)
+    assert dict(loaded.hparams) == dict(model.hparams)
+    images = torch.randn(4, 3, 32, 32)
+    assert torch.equal(loaded.eval()(images), model.eval()(images))
+
+    export_onnx(loaded, tmp_path / "net.onnx")
+    assert check_parity(loaded, tmp_path / "net.onnx").passed
+    nodes = {node.op_type for node in onnx.load(tmp_path / "net.onnx").graph.node}
+    assert not {name for name in nodes if "Random" in name or "Dropout" in name or "Bernoulli" in name}
+    export_onnx(loaded, tmp_path / "raw.onnx", preprocessing=data.preprocessing())
+    report = check_parity(loaded, tmp_path / "raw.onnx", data, preprocessing=data.preprocessing())
+    assert report.passed
+
+
+def test_channels_last_changes_nothing_but_the_layout():
+    torch.manual_seed(0)
+    last, first = CIFAR10ConvNet(channels=(8, 8)), CIFAR10ConvNet(channels=(8, 8), channels_last=False)
+    first.load_state_dict(last.state_dict())
+    assert last.features[1].conv.weight.is_contiguous(memory_format=torch.channels_last)
+    assert first.features[1].conv.weight.is_contiguous()
+    images = torch.randn(4, 3, 32, 32)
+    torch.testing.assert_close(last.eval()(images), first.eval()(images), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("lasagne_bn", [False, True])
+def test_a_step_in_mixed_16_bit_precision(lasagne_bn):
+    torch.manual_seed(0)
+    model, data = CIFAR10ConvNet(channels=SMALL, lasagne_bn=lasagne_bn), ColourData()
+    before = copy.deepcopy(model.state_dict())
+    trainer = quiet_trainer(max_steps=1, precision="bf16-mixed", limit_val_batches=0)
+    trainer.fit(model, datamodule=data)
+    assert all(parameter.dtype == torch.float32 for parameter in model.parameters())
+    assert not torch.equal(model.features[0].conv.weight, before["features.0.conv.weight"])
+    assert math.isfinite(trainer.logged_metrics["train_loss"].item())
+    assert model.features[0].conv.weight.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_activations_with_parameters_for_each_channel():
+    model = CIFAR10ConvNet("swish(learnable=True, channels='infer', channel_dim=1)", channels=SMALL)
+    assert [layer.activation.log_scale.numel() for layer in conv_layers(model)] == [4] * 3 + [6] * 6
+    assert model(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"learning_rate": 0.0}, r"learning_rate=0\.0 is not accepted"),
+        ({"epochs": 0}, "epochs=0 is not accepted"),
+        ({"keep": 0.0}, r"keep=0\.0"),
+        ({"noise": -0.1}, r"noise=-0\.1 is not accepted\. Give a standard deviation of at least 0"),
+        ({"channels": (96,)}, r"channels=\(96,\) is not accepted\. Give two integers"),
+        ({"channels": (96, 0)}, r"channels\[1\]=0 is not accepted"),
+        ({"optimizer": "sgd"}, r"optimizer='sgd' is not accepted\. Give one of 'epsilon_inside_root', 'torch'"),
+        ({"decay": "week"}, r"decay='week' is not accepted\. Give one of 'epoch', 'step'"),
+        ({"activation": nn.GLU}, r"turns shape \[2, 96\] into \[2, 48\]"),
+        ({"activation": "gelo"}, r"Did you mean 'gelu'"),
+    ],
+)
+def test_refused_arguments(arguments, message):
+    with pytest.raises(LitGeluError, match=message):
+        CIFAR10ConvNet(**arguments)
+
+
+def test_refused_images():
+    model = CIFAR10ConvNet(channels=SMALL)
+    with pytest.raises(TaskInputError, match=r"accepted: \[batch, 3, 32, 32\]"):
+        model(torch.zeros(4, 1, 28, 28))
+    with pytest.raises(TaskInputError, match=r"torch\.uint8 given.*preprocessing"):
+        model(torch.zeros(4, 3, 32, 32, dtype=torch.uint8))

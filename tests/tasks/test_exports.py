@@ -1,0 +1,160 @@
+"""Every task from its checkpoint to an ONNX file: it computes the same, and what belongs to training is not in it."""
+
+import inspect
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from small_task import quiet_trainer
+
+from lit_gelu import tasks
+from lit_gelu.data import CIFAR10Data, CIFAR100Data, DigitsData, InMemoryDataModule, InMemorySamples, MNISTData
+from lit_gelu.export import OnnxPredictor, check_parity, export_onnx
+
+# Sizes that are quick, and all noise that a task has in training.
+SMALL = {
+    "MNISTClassifier": {"keep": 0.5},
+    "MNISTAutoencoder": {},
+    "TweetTagger": {"keep": 0.5},
+    "TIMITFrameClassifier": {"keep": 0.5, "width": 16},
+    "CIFAR10ConvNet": {"keep": 0.5, "noise": 0.15, "channels": (4, 8), "epochs": 2},
+    "CIFAR100WideResNet": {"dropout": 0.3, "blocks_per_stage": 1, "width_factor": 1, "batches_per_epoch": 4},
+}
+NOISELESS = {"MNISTAutoencoder"}  # the paper's net has no dropout
+TASKS = [
+    name
+    for name, member in vars(tasks).items()
+    if inspect.isclass(member) and issubclass(member, tasks.ActivationTask) and not inspect.isabstract(member)
+]
+# Operators that draw numbers, and what evaluation mode makes of a batch's own statistics.
+OF_TRAINING = {"Dropout", "Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform"}
+OF_TRAINING |= {"RandomUniformLike", "ReduceVariance"}
+
+
+class MadeUp(InMemoryDataModule):
+    """Random inputs of a shape, labels 0 to 7."""
+
+    def __init__(self, shape):
+        super().__init__(batch_size=4)
+        self.shape = shape
+
+    def load_train_and_val(self):
+        return self.load_test(), self.load_test()
+
+    def load_test(self):
+        generator = torch.Generator().manual_seed(0)
+        return InMemorySamples(torch.rand(8, *self.shape, generator=generator), torch.arange(8))
+
+
+def trained_a_step(name, activation, folder):
+    """A checkpoint after two steps on made-up samples, so that nothing learned or averaged is as at the start."""
+    torch.manual_seed(0)
+    model = getattr(tasks, name)(activation=activation, **SMALL[name])
+    trainer = quiet_trainer(max_steps=2, enable_checkpointing=True, default_root_dir=folder)
+    trainer.fit(model, datamodule=MadeUp(model.example_input_array.shape[1:]))
+    return model, trainer.checkpoint_callback.best_model_path
+
+
+def operators(path):
+    """Operators of the graph and of what it calls, subgraphs included."""
+    model, found = onnx.load(path), set()
+    graphs = [model.graph, *model.functions]
+    while graphs:
+        for node in graphs.pop().node:
+            found.add(node.op_type)
+            graphs += [attribute.g for attribute in node.attribute if attribute.type == onnx.AttributeProto.GRAPH]
+    return found
+
+
+def test_every_task_is_exported_here():
+    assert set(SMALL) == set(TASKS)
+
+
+@pytest.mark.parametrize("activation", ["gelu_tanh", "zero_identity_map"])
+@pytest.mark.parametrize("name", TASKS)
+def test_from_the_checkpoint_to_a_file_without_what_belongs_to_training(tmp_path, name, activation):
+    model, checkpoint = trained_a_step(name, activation, tmp_path)
+    inputs = torch.rand(5, *model.example_input_array.shape[1:], generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        expected = model.eval()(inputs)
+    noisy = name not in NOISELESS or activation == "zero_identity_map"
+    assert model.is_noisy == noisy
+    model.train()
+    assert torch.equal(model(inputs), model(inputs)) != noisy
+
+    loaded = getattr(tasks, name).load_from_checkpoint(checkpoint, weights_only=True)
+    path = tmp_path / "task.onnx"
+    export_onnx(loaded, path)
+    assert not operators(path) & OF_TRAINING
+    assert check_parity(loaded, path, inputs).passed
+
+    outputs = OnnxPredictor(path)(inputs)
+    torch.testing.assert_close(outputs, expected, rtol=0, atol=1e-4)
+    for row, alone in zip(outputs, inputs.split(1), strict=True):  # each sample on its own, whatever its batch
+        torch.testing.assert_close(OnnxPredictor(path)(alone)[0], row, rtol=0, atol=1e-4)
+
+
+def arrays_file(folder, classes):
+    """A few images of random pixels."""
+    generator = np.random.default_rng(0)
+    arrays = {}
+    for part, samples in (("train", 64), ("test", 12)):
+        pixels = generator.integers(0, 256, (samples, 32, 32, 3), dtype=np.uint8)
+        arrays |= {f"x_{part}": pixels, f"y_{part}": generator.integers(0, classes, samples)}
+    np.savez(folder / "images.npz", **arrays)
+    return folder / "images.npz"
+
+
+@pytest.mark.filterwarnings("ignore:The whitening is fitted to 64 images")  # here it is to be applied, not to be good
+def test_cifars_preprocessing_is_in_the_file(tmp_path):
+    for name, data_class, classes in (("CIFAR10ConvNet", CIFAR10Data, 10), ("CIFAR100WideResNet", CIFAR100Data, 100)):
+        data = data_class(tmp_path, arrays=arrays_file(tmp_path, classes), batch_size=4)
+        model = getattr(tasks, name)(**SMALL[name])
+        path = tmp_path / f"{name}.onnx"
+        export_onnx(model, path, preprocessing=data.preprocessing())
+        report = check_parity(model, path, data)
+        assert report.passed
+        assert not report.notes
+        assert {row.count for row in report.rows if row.inputs == "data"} == {12}
+        data.setup("test")
+        with torch.no_grad():
+            expected = model.eval()(data.test_set.inputs)
+        torch.testing.assert_close(OnnxPredictor(path)(data.raw_test_inputs()), expected, rtol=1e-3, atol=1e-4)
+
+
+def test_a_net_for_mnist_behind_the_digits_preprocessing(tmp_path):
+    data, model = DigitsData(), tasks.MNISTClassifier(hidden_layers=2)
+    export_onnx(model, tmp_path / "digits.onnx", preprocessing=data.preprocessing())
+    report = check_parity(model, tmp_path / "digits.onnx", data)
+    assert {row.count for row in report.rows if row.inputs == "data"} == {360}
+    assert not report.notes
+    data.setup("test")
+    with torch.no_grad():
+        expected = model.eval()(data.test_set.images)
+    actual = OnnxPredictor(tmp_path / "digits.onnx")(data.raw_test_inputs())
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.full
+@pytest.mark.realdata
+def test_raw_mnist(tmp_path):
+    data, model = MNISTData(), tasks.MNISTClassifier()
+    export_onnx(model, tmp_path / "mnist.onnx", preprocessing=data.preprocessing())
+    report = check_parity(model, tmp_path / "mnist.onnx", data)
+    assert {row.count for row in report.rows if row.inputs == "data"} == {10_000}
+
+
+@pytest.mark.full
+@pytest.mark.realdata
+@pytest.mark.timeout(1200)
+def test_raw_cifar10_behind_the_fitted_whitening(tmp_path):
+    """37.7 MB of whitening matrix; the net in a tenth of its width."""
+    data = CIFAR10Data(cache=tmp_path, test_samples=500)
+    model, path = tasks.CIFAR10ConvNet(channels=(10, 19)), tmp_path / "cifar10.onnx"
+    export_onnx(model, path, preprocessing=data.preprocessing())
+    assert 4 * 3072**2 < path.stat().st_size < 4 * 3072**2 + 1_000_000
+    report = check_parity(model, path, data)
+    assert report.passed
+    assert {row.count for row in report.rows if row.inputs == "data"} == {500}
+    assert any(row.comparison == "file vs PyTorch float64" for row in report.rows)

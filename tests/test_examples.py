@@ -1,0 +1,51 @@
+"""The scripts in examples/ run as they stand, and print what they are there to show."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+def printed(name, folder):
+    """Run a script in an empty folder and return what it prints."""
+    environment = {**os.environ, "LIT_GELU_PLUGINS": "0", "CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, "-P", str(EXAMPLES / name)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=240, cwd=folder, env=environment, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def test_own_module_swap(tmp_path):
+    text = printed("own_module_swap.py", tmp_path)
+    assert "blocks.0:gelu: gelu (activation), own_module_swap.py:" in text
+    assert "blocks.1:gelu: gelu -> swish(learnable=True)" in text
+    assert "New parameters: ['blocks.0.gelu_call.log_scale', 'blocks.1.gelu_call.log_scale']" in text
+    assert "Calls of exact GELU left: 0" in text
+    assert "As before after undo: True" in text
+
+
+@pytest.mark.full
+def test_custom_activation(tmp_path):
+    text = printed("custom_activation.py", tmp_path)
+    assert "f'(0) 1.0, largest slope 1.2500, convex: True" in text
+    assert float(re.search(r"bent_identity\(amount=0\.25\): test error (\d+\.\d+)%", text)[1]) < 12
+    assert "hidden.7.activation: bent_identity(amount=0.25), as torch decomposes it" in text
+    assert text.rstrip().endswith("passed")
+    assert (tmp_path / "runs/custom_activation.onnx").is_file()
+
+
+@pytest.mark.full
+def test_timm_swap(tmp_path):
+    text = printed("timm_swap.py", tmp_path)
+    assert "before: {'silu(inplace=True)': 16, 'relu': 9, 'silu': 9}" in text
+    assert "stages.2.1.transformer.0.attn:relu: relu -> gelu, call rewritten" in text
+    assert "after: {'gelu': 34}" in text
+    assert "in the file: {'Gelu': 34}" in text
+    assert text.rstrip().endswith("passed")
