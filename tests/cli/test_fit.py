@@ -252,7 +252,6 @@ def test_two_ranks(tmp_path):
 @pytest.mark.full
 @pytest.mark.realdata
 @pytest.mark.timeout(1800)
-@pytest.mark.skipif("LIT_GELU_DATA" not in os.environ, reason="LIT_GELU_DATA is not set")
 @pytest.mark.parametrize(("activation", "seeds", "below"), [("gelu", 3, 0.03), ("relu", 1, 0.04), ("elu", 1, 0.04)])
 def test_mnist_examples_on_the_real_data(activation, seeds, below, tmp_path):
     """Five epochs from the configuration as it stands; single runs of GELU lie between 2.5 and 3.6 %."""
@@ -271,7 +270,6 @@ def test_mnist_examples_on_the_real_data(activation, seeds, below, tmp_path):
 @pytest.mark.full
 @pytest.mark.realdata
 @pytest.mark.timeout(1800)
-@pytest.mark.skipif("LIT_GELU_DATA" not in os.environ, reason="LIT_GELU_DATA is not set")
 def test_cifar10_example_on_the_real_data(tmp_path):
     """Ten epochs from the configuration as it stands: 71 % test error measured, 90 % is chance."""
     config = EXAMPLES / "cifar10_2000.yaml"

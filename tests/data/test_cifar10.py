@@ -155,7 +155,6 @@ def test_missing_files(tmp_path):
 
 
 @pytest.mark.realdata
-@pytest.mark.skipif("LIT_GELU_DATA" not in os.environ, reason="LIT_GELU_DATA is not set")
 def test_real_files_against_torchvision_and_known_statistics(tmp_path):
     root = os.environ["LIT_GELU_DATA"]
     data = CIFAR10Data(root, whiten=False, cache=tmp_path)
@@ -174,7 +173,6 @@ def test_real_files_against_torchvision_and_known_statistics(tmp_path):
 @pytest.mark.full
 @pytest.mark.realdata
 @pytest.mark.timeout(1800)
-@pytest.mark.skipif("LIT_GELU_DATA" not in os.environ, reason="LIT_GELU_DATA is not set")
 def test_whitened_training_images_have_the_stated_covariance(tmp_path):
     """S / (S + 1e-5) along scipy's directions of the covariance of the scaled images, float32 inputs and all."""
     root, validation = os.environ["LIT_GELU_DATA"], 5000

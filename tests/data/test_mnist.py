@@ -184,7 +184,6 @@ def test_the_place_of_the_files_is_no_hyperparameter():
 
 
 @pytest.mark.realdata
-@pytest.mark.skipif("LIT_GELU_DATA" not in os.environ, reason="LIT_GELU_DATA is not set")
 def test_real_files_against_torchvision_and_known_statistics():
     root = os.environ["LIT_GELU_DATA"]
     data = MNISTData(root)

@@ -1,29 +1,17 @@
-"""CIFAR100WideResNet: the paper's net, its initialisation, its optimizer and schedule, checkpoints, export, options."""
+"""CIFAR100WideResNet: the paper's net, its shapes and initialisation, its forward pass, and what it refuses."""
 
 import math
-import os
-import subprocess
-import sys
 from pathlib import Path
 
-import onnx
 import pytest
 import torch
-from cifar_arrays import write_arrays
-from colour_images import ColourData
-from lightning.pytorch.callbacks import LearningRateMonitor
-from lightning.pytorch.loggers import CSVLogger
-from small_task import quiet_trainer
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
+from wide_res_net_by_hand import Transcription, elu, gelu_tanh
 
 from lit_gelu import surgery
-from lit_gelu.data import CIFAR100Data, InMemoryImages
 from lit_gelu.errors import LitGeluError
-from lit_gelu.export import check_parity, export_onnx
 from lit_gelu.tasks import CIFAR100WideResNet, TaskInputError
-from lit_gelu.tasks.lasagne_batch_norm import LasagneBatchNorm
-from lit_gelu.tasks.lasagne_nesterov import LasagneNesterovSGD
 from lit_gelu.tasks.wide_res_net import OriginalBlock, PaperBlock
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -156,62 +144,6 @@ def test_what_an_activation_holds_is_not_initialised_and_does_not_decay():
     assert not {id(weight) for weight in inner} & {id(weight) for weight in model.decayed_parameters()}
 
 
-def gelu_tanh(x):
-    return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
-
-
-def elu(x):
-    return torch.where(x > 0, x, torch.exp(x) - 1)
-
-
-class Transcription:
-    """The net written out, in training mode; batch normalisation by batch statistics; a factor in place of dropout."""
-
-    def __init__(self, model, activation, block, factor=1):
-        self.factor = factor
-        self.values = {name: value.detach().double().requires_grad_() for name, value in model.named_parameters()}
-        self.activation, self.block = activation, block
-        self.blocks = [[f"stages.{i}.{j}" for j in range(len(stage))] for i, stage in enumerate(model.stages)]
-
-    def conv(self, x, name, stride=1):
-        weight = self.values[f"{name}.weight"]
-        size = weight.shape[2]
-        columns = nn.functional.unfold(x, size, padding=size // 2, stride=stride)
-        result = weight.flatten(1) @ columns
-        if f"{name}.bias" in self.values:
-            result = result + self.values[f"{name}.bias"].unsqueeze(1)
-        return result.unflatten(2, (x.shape[2] // stride, x.shape[3] // stride))
-
-    def norm(self, x, name):
-        if f"{name}.weight" not in self.values:
-            return x
-        mean = x.mean(dim=(0, 2, 3), keepdim=True)
-        variance = (x - mean).square().mean(dim=(0, 2, 3), keepdim=True)
-        gamma, beta = (self.values[f"{name}.{part}"].reshape(1, -1, 1, 1) for part in ("weight", "bias"))
-        return gamma * (x - mean) / (variance + 1e-4).sqrt() + beta
-
-    def residual(self, x, name, stride):
-        f, has_shortcut = self.activation, f"{name}.shortcut.weight" in self.values
-        if self.block == "paper":
-            hidden = self.factor * f(self.conv(x, f"{name}.conv1", stride))
-            branch = self.norm(f(self.conv(hidden, f"{name}.conv2")), f"{name}.norm")
-            return branch + (self.conv(x, f"{name}.shortcut", stride) if has_shortcut else x)
-        first = f(self.norm(x, f"{name}.norm1"))
-        hidden = self.factor * f(self.norm(self.conv(first, f"{name}.conv1", stride), f"{name}.norm2"))
-        branch = self.conv(hidden, f"{name}.conv2")
-        return branch + (self.conv(first, f"{name}.shortcut", stride) if has_shortcut else x)
-
-    def logits(self, x):
-        x = self.conv(x, "stem.conv")
-        if self.block == "paper":
-            x = self.norm(self.activation(self.norm(x, "stem.norm")), "stem.second_norm")
-        for index, names in enumerate(self.blocks):
-            for number, name in enumerate(names):
-                x = self.residual(x, name, 2 if index and not number else 1)
-        x = self.activation(self.norm(x, "head.norm")).mean(dim=(2, 3))
-        return x @ self.values["head.output.weight"].T + self.values["head.output.bias"]
-
-
 @pytest.mark.parametrize(
     ("activation", "function", "options"),
     [
@@ -245,238 +177,6 @@ def test_dropout_is_between_activation_and_second_convolution_of_every_block(blo
     images = torch.randn(3, 3, 32, 32, dtype=torch.float64)
     expected = Transcription(model, gelu_tanh, block, factor=3).logits(images)
     torch.testing.assert_close(model.double()(images), expected, rtol=1e-9, atol=1e-9)
-
-
-def cross_entropy(logits, labels):
-    return (logits.exp().sum(1).log() - logits[torch.arange(len(labels)), labels]).mean()
-
-
-def decays_by_hand(name):
-    """Weights of convolutions and the linear layer, and gammas, whose module is called norm: no biases, no betas."""
-    return name.endswith("weight")
-
-
-@pytest.mark.parametrize("block", ["paper", "original"])
-def test_two_optimizer_steps_against_a_transcription_in_float64(block):
-    """The net, the loss + 5e-4 sum w^2 of Lasagne, Nesterov momentum in its form and the cosine, all written out."""
-    torch.manual_seed(0)
-    model = CIFAR100WideResNet(dropout=0.0, block=block, batches_per_epoch=0.1, **SMALL)  # a period of 5 steps
-    transcription = Transcription(model, gelu_tanh, block)
-    data = ColourData(classes=100)
-    data.setup("fit")
-    images, labels = data.train_set.images[:8].double(), data.train_set.labels[:8]
-    values = transcription.values
-    velocities = {name: torch.zeros_like(value) for name, value in values.items()}
-    for step in range(2):
-        penalty = 5e-4 * sum(value.square().sum() for name, value in values.items() if decays_by_hand(name))
-        loss = cross_entropy(transcription.logits(images), labels) + penalty
-        gradients = torch.autograd.grad(loss, list(values.values()))
-        rate = 0.05 * (1 + math.cos(math.pi * step / 5))
-        with torch.no_grad():
-            for (name, value), gradient in zip(values.items(), gradients, strict=True):
-                velocities[name] = 0.9 * velocities[name] - rate * gradient
-                value += 0.9 * velocities[name] - rate * gradient
-    data.train_set = InMemoryImages(images, labels)
-    trainer = quiet_trainer(max_steps=2, precision="64-true", limit_val_batches=0)
-    trainer.fit(model, datamodule=data)
-    assert trainer.logged_metrics["train_loss"].item() == pytest.approx(loss.item(), rel=1e-6)
-    for name, parameter in model.named_parameters():
-        torch.testing.assert_close(parameter.detach(), values[name].detach(), rtol=0, atol=1e-9)
-
-
-def test_what_decays(paper):
-    decayed = {id(parameter) for parameter in paper.decayed_parameters()}
-    assert decayed == {id(parameter) for name, parameter in paper.named_parameters() if decays_by_hand(name)}
-    assert sum(parameter.numel() for parameter in paper.decayed_parameters()) == 8_961_456 + 5_952 // 2
-    excluded = CIFAR100WideResNet(decay_gammas=False, lasagne_bn=True)
-    assert sum(parameter.numel() for parameter in excluded.decayed_parameters()) == 8_961_456
-    assert len(layers(CIFAR100WideResNet(lasagne_bn=True, **SMALL), LasagneBatchNorm)) == 6
-    learned = CIFAR100WideResNet("prelu", **SMALL)
-    slopes = {id(parameter) for name, parameter in learned.named_parameters() if "activation" in name}
-    assert slopes
-    assert not slopes & {id(parameter) for parameter in learned.decayed_parameters()}
-
-
-def test_the_penalty_is_half_the_decay_times_the_sum_of_squares(paper):
-    expected = 5e-4 * sum(w.double().square().sum() for name, w in paper.named_parameters() if decays_by_hand(name))
-    assert paper.penalty().item() == pytest.approx(expected.item(), rel=1e-5)
-    assert CIFAR100WideResNet(weight_decay=0.0, **SMALL).penalty() == 0
-
-
-@pytest.mark.parametrize(("name", "momentum"), [("lasagne", 0.9), ("torch", 0.9), ("torch", 0.0)])
-def test_optimizers_and_their_groups(name, momentum):
-    model = CIFAR100WideResNet(optimizer=name, momentum=momentum, weight_decay=5e-4, **SMALL)
-    optimizer = model.configure_optimizers()["optimizer"]
-    assert isinstance(optimizer, LasagneNesterovSGD if name == "lasagne" else torch.optim.SGD)
-    first, second = optimizer.param_groups
-    assert (first["weight_decay"], second["weight_decay"]) == (5e-4, 0)
-    assert {group["momentum"] for group in (first, second)} == {momentum}
-    if name == "torch":
-        assert first["nesterov"] is (momentum > 0)
-    assert len(first["params"]) + len(second["params"]) == len(list(model.parameters()))
-
-
-def test_the_papers_schedule_without_a_trainer(paper):
-    schedule = paper.configure_optimizers()["lr_scheduler"]
-    assert schedule["interval"] == "step"
-    factor = schedule["scheduler"].lr_lambdas[0]
-    for step in (0, 1, 19_531, 39_049):
-        expected = 0.05 * (1 + math.cos(math.pi * step / 39_062.5))
-        assert 0.1 * factor(step) == pytest.approx(expected, rel=1e-6, abs=0)
-    assert 0.1 * factor(39_049) == pytest.approx(3e-8, rel=0.05)
-
-
-def learning_rates(folder):
-    rows = (folder / "csv" / "version_0" / "metrics.csv").read_text().splitlines()
-    column = next(index for index, name in enumerate(rows[0].split(",")) if name.startswith("lr-") and "/pg1" in name)
-    return [float(row.split(",")[column]) for row in rows[1:] if row.split(",")[column]]
-
-
-def test_a_resumed_run_has_the_same_learning_rates_and_weights(tmp_path):
-    """Three epochs of 24 samples in batches of 8, in one go and stopped after the first."""
-
-    def trainer(folder, epochs):
-        return quiet_trainer(
-            max_epochs=epochs,
-            logger=CSVLogger(tmp_path / folder, "csv", version=0),
-            callbacks=[LearningRateMonitor("step")],
-            limit_val_batches=0,
-        )
-
-    def model():
-        torch.manual_seed(0)
-        return CIFAR100WideResNet(epochs=3, dropout=0.0, **SMALL)
-
-    whole, part, resumed = model(), model(), model()
-    torch.manual_seed(1)
-    trainer("whole", 3).fit(whole, datamodule=ColourData(classes=100))
-    expected = [0.05 * (1 + math.cos(math.pi * step / 9)) for step in range(9)]
-    assert learning_rates(tmp_path / "whole") == pytest.approx(expected, rel=1e-6)
-
-    first = trainer("first", 1)
-    torch.manual_seed(1)
-    first.fit(part, datamodule=ColourData(classes=100))
-    first.save_checkpoint(tmp_path / "first.ckpt")
-    trainer("second", 3).fit(resumed, datamodule=ColourData(classes=100), ckpt_path=tmp_path / "first.ckpt")
-    assert learning_rates(tmp_path / "second") == pytest.approx(expected[3:], rel=1e-6)
-    velocity = resumed.optimizers().optimizer.state[resumed.head.output.weight]["velocity"]
-    assert velocity.any()
-
-
-def test_the_period_of_a_quick_run_comes_from_its_loader(tmp_path):
-    write_arrays(tmp_path / "cifar100.npz", 50, 8, 100)
-    model = CIFAR100WideResNet(epochs=2, **SMALL)
-    trainer = quiet_trainer(max_epochs=1)
-    trainer.fit(model, datamodule=CIFAR100Data(tmp_path, batch_size=16))
-    period = 2 * 100 / 16
-    expected = 0.05 * (1 + math.cos(math.pi * 6 / period))
-    assert trainer.optimizers[0].param_groups[0]["lr"] == pytest.approx(expected)
-
-
-@pytest.mark.parametrize("dropout", [0.0, 0.3])
-def test_the_logged_training_loss_is_noisy_and_includes_the_penalty(dropout):
-    """All samples are one batch, so that only dropout can make two seeds' losses differ."""
-    torch.manual_seed(0)
-    model, data = CIFAR100WideResNet(dropout=dropout, learning_rate=1e-30, **SMALL), ColourData(classes=100)
-    data.setup("fit")
-    data.train_set = InMemoryImages(data.train_set.images[:8], data.train_set.labels[:8])
-    logged = []
-    for seed in (0, 1):
-        torch.manual_seed(seed)
-        trainer = quiet_trainer(max_steps=1, limit_val_batches=0)
-        trainer.fit(model, datamodule=data)
-        logged.append(trainer.logged_metrics["train_loss"].item())
-    assert (abs(logged[0] - logged[1]) > 1e-3) == (dropout > 0)
-    with torch.no_grad():
-        plain = Transcription(model, gelu_tanh, "paper").logits(data.train_set.images.double())
-    expected = cross_entropy(plain, data.train_set.labels).item() + model.penalty().item()
-    assert logged[0] == pytest.approx(expected, rel=0.2 if dropout else 1e-5)
-    assert model.penalty() > 0.1
-
-
-def trained(tmp_path, **options):
-    torch.manual_seed(0)
-    model = CIFAR100WideResNet(**{**SMALL, "epochs": 1, **options})
-    trainer = quiet_trainer(max_epochs=1, enable_checkpointing=True, default_root_dir=tmp_path, limit_val_batches=0)
-    trainer.fit(model, datamodule=ColourData(classes=100))
-    return model, trainer.checkpoint_callback.best_model_path
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"activation": "elu", "closing_norm": False, "channels_last": True},
-        {"activation": "swish(learnable=True, channels='infer')", "block": "original", "lasagne_bn": True},
-    ],
-)
-def test_checkpoint_and_export(tmp_path, options):
-    model, checkpoint = trained(tmp_path, **options)
-    loaded = CIFAR100WideResNet.load_from_checkpoint(checkpoint, weights_only=True)
-    assert dict(loaded.hparams) == dict(model.hparams)
-    images = torch.randn(5, 3, 32, 32)
-    assert torch.equal(loaded.eval()(images), model.eval()(images))
-
-    path = tmp_path / "net.onnx"
-    export_onnx(loaded, path)
-    data = ColourData(classes=100)
-    report = check_parity(loaded, path, data)
-    assert report.passed
-    kinds = {node.op_type for node in onnx.load(path).graph.node}
-    assert not {"Dropout", "RandomUniform", "RandomUniformLike", "Bernoulli"} & kinds
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("block", ["paper", "original"])
-def test_the_full_net_exports_with_parity_from_its_checkpoint(tmp_path, block):
-    _, checkpoint = trained(tmp_path, blocks_per_stage=6, width_factor=4, block=block)
-    loaded = CIFAR100WideResNet.load_from_checkpoint(checkpoint, weights_only=True)
-    path = tmp_path / "net.onnx"
-    export_onnx(loaded, path)
-    assert check_parity(loaded, path, ColourData(classes=100)).passed
-
-
-def test_exports_with_the_preprocessing_in_front(tmp_path):
-    arrays = write_arrays(tmp_path / "cifar100.npz", 50, 8, 100)
-    data = CIFAR100Data(tmp_path)
-    model = CIFAR100WideResNet(**SMALL).eval()
-    path = tmp_path / "raw.onnx"
-    export_onnx(model, path, preprocessing=data.preprocessing())
-    import onnxruntime
-
-    pixels = torch.from_numpy(arrays["x_test"].transpose(0, 3, 1, 2).copy())
-    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    (logits,) = session.run(None, {session.get_inputs()[0].name: pixels.numpy()})
-    data.setup("test")
-    torch.testing.assert_close(torch.from_numpy(logits), model(data.test_set.images).detach(), rtol=1e-4, atol=1e-4)
-
-
-def test_bfloat16_autocast_and_channels_last(tmp_path):
-    """One step of the small net: weights and velocities keep both their dtype and their order in memory."""
-    torch.manual_seed(0)
-    model = CIFAR100WideResNet(channels_last=True, **SMALL)
-    before = {name: value.detach().clone() for name, value in model.named_parameters()}
-    trainer = quiet_trainer(max_steps=1, precision="bf16-mixed", limit_val_batches=0)
-    trainer.fit(model, datamodule=ColourData(classes=100))
-    assert math.isfinite(trainer.logged_metrics["train_loss"])
-    for parameter in model.parameters():
-        assert parameter.dtype == torch.float32
-        assert parameter.isfinite().all()
-    assert any(not torch.equal(value, before[name]) for name, value in model.named_parameters())
-    weight = model.stages[1][0].conv2.weight
-    assert weight.is_contiguous(memory_format=torch.channels_last)
-    state = trainer.optimizers[0].state[weight]
-    assert state["velocity"].is_contiguous(memory_format=torch.channels_last)
-
-
-def test_channels_last_computes_the_same():
-    torch.manual_seed(0)
-    plain = CIFAR100WideResNet(**SMALL).eval()
-    ordered = CIFAR100WideResNet(channels_last=True, **SMALL).eval()
-    ordered.load_state_dict(plain.state_dict())
-    assert ordered.stages[1][0].conv2.weight.is_contiguous(memory_format=torch.channels_last)
-    images = torch.randn(2, 3, 32, 32)
-    torch.testing.assert_close(ordered(images), plain(images), rtol=1e-4, atol=1e-5)
 
 
 def test_hyperparameters_are_plain_data():
@@ -529,17 +229,3 @@ def test_refused_images():
             model(torch.zeros(shape))
     with pytest.raises(TaskInputError, match=r"torch\.uint8"):
         model(torch.zeros(2, 3, 32, 32, dtype=torch.uint8))
-
-
-@pytest.mark.full
-@pytest.mark.realdata
-@pytest.mark.timeout(900)
-def test_the_example_of_a_few_steps_lowers_the_loss(tmp_path):
-    command = [sys.executable, "-P", "-c", "import sys; from lit_gelu.cli.main import main; sys.exit(main())", "fit"]
-    options = ["--config", str(EXAMPLES / "cifar100_wrn_steps.yaml"), "--trainer.enable_progress_bar", "false"]
-    subprocess.run([*command, *options], check=True, timeout=800, cwd=tmp_path, env=os.environ)
-    (metrics,) = tmp_path.glob("runs/**/metrics.csv")
-    header, *rows = (line.split(",") for line in metrics.read_text().splitlines())
-    losses = [float(row[header.index("train_loss")]) for row in rows if row[header.index("train_loss")]]
-    assert len(losses) == 24
-    assert sum(losses[-8:]) / 8 < losses[0] - 0.3

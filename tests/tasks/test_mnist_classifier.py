@@ -1,7 +1,6 @@
 """MNISTClassifier: the paper's net, its initialisation, its optimizer, checkpoints and the activations it takes."""
 
 import math
-import os
 
 import pytest
 import torch
@@ -72,7 +71,6 @@ def test_the_seed_decides_the_initial_weights():
 
 
 @pytest.mark.realdata
-@pytest.mark.skipif("LIT_GELU_DATA" not in os.environ, reason="LIT_GELU_DATA is not set")
 @pytest.mark.parametrize(
     ("activation", "expected"),
     [

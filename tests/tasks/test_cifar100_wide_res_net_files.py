@@ -1,0 +1,120 @@
+"""CIFAR100WideResNet: checkpoints, export, precisions, and the example."""
+
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import onnx
+import pytest
+import torch
+from cifar_arrays import write_arrays
+from colour_images import ColourData
+from small_task import quiet_trainer
+
+from lit_gelu.data import CIFAR100Data
+from lit_gelu.export import check_parity, export_onnx
+from lit_gelu.tasks import CIFAR100WideResNet
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+SMALL = {"blocks_per_stage": 1, "width_factor": 1}
+
+
+def trained(tmp_path, **options):
+    torch.manual_seed(0)
+    model = CIFAR100WideResNet(**{**SMALL, "epochs": 1, **options})
+    trainer = quiet_trainer(max_epochs=1, enable_checkpointing=True, default_root_dir=tmp_path, limit_val_batches=0)
+    trainer.fit(model, datamodule=ColourData(classes=100))
+    return model, trainer.checkpoint_callback.best_model_path
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"activation": "elu", "closing_norm": False, "channels_last": True},
+        {"activation": "swish(learnable=True, channels='infer')", "block": "original", "lasagne_bn": True},
+    ],
+)
+def test_checkpoint_and_export(tmp_path, options):
+    model, checkpoint = trained(tmp_path, **options)
+    loaded = CIFAR100WideResNet.load_from_checkpoint(checkpoint, weights_only=True)
+    assert dict(loaded.hparams) == dict(model.hparams)
+    images = torch.randn(5, 3, 32, 32)
+    assert torch.equal(loaded.eval()(images), model.eval()(images))
+
+    path = tmp_path / "net.onnx"
+    export_onnx(loaded, path)
+    data = ColourData(classes=100)
+    report = check_parity(loaded, path, data)
+    assert report.passed
+    kinds = {node.op_type for node in onnx.load(path).graph.node}
+    assert not {"Dropout", "RandomUniform", "RandomUniformLike", "Bernoulli"} & kinds
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("block", ["paper", "original"])
+def test_the_full_net_exports_with_parity_from_its_checkpoint(tmp_path, block):
+    _, checkpoint = trained(tmp_path, blocks_per_stage=6, width_factor=4, block=block)
+    loaded = CIFAR100WideResNet.load_from_checkpoint(checkpoint, weights_only=True)
+    path = tmp_path / "net.onnx"
+    export_onnx(loaded, path)
+    assert check_parity(loaded, path, ColourData(classes=100)).passed
+
+
+def test_exports_with_the_preprocessing_in_front(tmp_path):
+    arrays = write_arrays(tmp_path / "cifar100.npz", 50, 8, 100)
+    data = CIFAR100Data(tmp_path)
+    model = CIFAR100WideResNet(**SMALL).eval()
+    path = tmp_path / "raw.onnx"
+    export_onnx(model, path, preprocessing=data.preprocessing())
+    import onnxruntime
+
+    pixels = torch.from_numpy(arrays["x_test"].transpose(0, 3, 1, 2).copy())
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    (logits,) = session.run(None, {session.get_inputs()[0].name: pixels.numpy()})
+    data.setup("test")
+    torch.testing.assert_close(torch.from_numpy(logits), model(data.test_set.images).detach(), rtol=1e-4, atol=1e-4)
+
+
+def test_bfloat16_autocast_and_channels_last(tmp_path):
+    """One step of the small net: weights and velocities keep both their dtype and their order in memory."""
+    torch.manual_seed(0)
+    model = CIFAR100WideResNet(channels_last=True, **SMALL)
+    before = {name: value.detach().clone() for name, value in model.named_parameters()}
+    trainer = quiet_trainer(max_steps=1, precision="bf16-mixed", limit_val_batches=0)
+    trainer.fit(model, datamodule=ColourData(classes=100))
+    assert math.isfinite(trainer.logged_metrics["train_loss"])
+    for parameter in model.parameters():
+        assert parameter.dtype == torch.float32
+        assert parameter.isfinite().all()
+    assert any(not torch.equal(value, before[name]) for name, value in model.named_parameters())
+    weight = model.stages[1][0].conv2.weight
+    assert weight.is_contiguous(memory_format=torch.channels_last)
+    state = trainer.optimizers[0].state[weight]
+    assert state["velocity"].is_contiguous(memory_format=torch.channels_last)
+
+
+def test_channels_last_computes_the_same():
+    torch.manual_seed(0)
+    plain = CIFAR100WideResNet(**SMALL).eval()
+    ordered = CIFAR100WideResNet(channels_last=True, **SMALL).eval()
+    ordered.load_state_dict(plain.state_dict())
+    assert ordered.stages[1][0].conv2.weight.is_contiguous(memory_format=torch.channels_last)
+    images = torch.randn(2, 3, 32, 32)
+    torch.testing.assert_close(ordered(images), plain(images), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.full
+@pytest.mark.realdata
+@pytest.mark.timeout(900)
+def test_the_example_of_a_few_steps_lowers_the_loss(tmp_path):
+    command = [sys.executable, "-P", "-c", "import sys; from lit_gelu.cli.main import main; sys.exit(main())", "fit"]
+    options = ["--config", str(EXAMPLES / "cifar100_wrn_steps.yaml"), "--trainer.enable_progress_bar", "false"]
+    subprocess.run([*command, *options], check=True, timeout=800, cwd=tmp_path, env=os.environ)
+    (metrics,) = tmp_path.glob("runs/**/metrics.csv")
+    header, *rows = (line.split(",") for line in metrics.read_text().splitlines())
+    losses = [float(row[header.index("train_loss")]) for row in rows if row[header.index("train_loss")]]
+    assert len(losses) == 24
+    assert sum(losses[-8:]) / 8 < losses[0] - 0.3
