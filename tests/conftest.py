@@ -1,12 +1,18 @@
 """What every test shares: one thread, the environment as it was, and a reason beside every skip."""
 
 import os
+import signal
 
 import pytest
 import torch
 
 # Small nets are 10 to 40 times slower with two threads that contend for two cores.
 torch.set_num_threads(1)
+
+
+# A shell lets what it starts in the background ignore Ctrl-C, and so would every process that a test starts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
