@@ -8,7 +8,7 @@ WORKERS ?= 2
 export OMP_NUM_THREADS := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help install demo test test-full check format bench docs clean
+.PHONY: help install demo web test test-full browser check format bench docs clean
 help: ## Say what each command does
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
@@ -24,11 +24,17 @@ install: $(READY) ## Make .venv and install the package with its development too
 demo: $(READY) ## Train on digits, swap ReLU for GELU midway, export, prove parity: about 20 seconds; leaves runs/demo/
 	$(BIN)/lit-gelu demo
 
+web: $(READY) ## Train on digits and serve a page to draw on; needs npm, for onnxruntime-web; Ctrl+C ends it
+	$(BIN)/python examples/web/serve.py
+
 test: check ## Lint, types, import directions and the tests: no network, no GPU, no file from outside
 	$(BIN)/pytest -n $(WORKERS) -m 'not full'
 
-test-full: check ## All tests, real data included where LIT_GELU_DATA names its folder
+test-full: check browser ## All tests, real data included where LIT_GELU_DATA names its folder
 	$(BIN)/pytest -n $(WORKERS)
+
+browser: $(READY) ## Install what the tests in Chromium need, where it is missing (test-full does it)
+	sh tests/web/install.sh $(BIN)
 
 # mypy and import-linter do not see the package-dir mapping of an editable install, so they read an installed copy.
 check: $(READY) ## Lint, types and import directions
@@ -47,8 +53,9 @@ format: $(READY) ## Rewrite the files as the linter wants them
 bench: $(READY) ## Run every benchmark; each prints ratios measured side by side in one run
 	set -e; for script in benchmarks/[a-z]*.py; do echo "== $$script"; $(BIN)/python $$script; done
 
-docs: $(READY) ## Write docs/activations.md and its plots anew; every number on it is computed
+docs: $(READY) ## Write docs/activations.md with its plots and docs/lowering.md anew; nothing on them is typed
 	$(BIN)/python docs/make_activations.py
+	$(BIN)/python docs/make_lowering.py
 
 clean: ## Remove what the commands above made, runs/ excepted
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) examples/web/node_modules build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -12,6 +12,8 @@ from lit_gelu.callbacks.errors import (
 )
 from lit_gelu.callbacks.exact_resume import ExactResume
 from lit_gelu.callbacks.loading import load_from_checkpoint
+from lit_gelu.callbacks.loss_curvature_monitor import LossCurvatureMonitor
+from lit_gelu.callbacks.onnx_export import OnnxExport
 
 __all__ = [
     "ActivationCurvatureMonitor",
@@ -19,9 +21,11 @@ __all__ = [
     "ActivationSwapListener",
     "CallbackArgumentError",
     "ExactResume",
+    "LossCurvatureMonitor",
     "MixedPackagesError",
     "NoActivationError",
     "NoLoggerError",
+    "OnnxExport",
     "UnsupportedRunError",
     "load_from_checkpoint",
 ]

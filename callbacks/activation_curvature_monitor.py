@@ -1,67 +1,98 @@
 """`ActivationCurvatureMonitor`: logs, during training, what every activation is given and how curved it is there."""
 
+import copy
 import fnmatch
-from collections.abc import Sequence
-from typing import Any
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor, nn
 from typing_extensions import override
 
-from lit_gelu import activations, surgery
+from lit_gelu import activations
 from lit_gelu.activations import ActivationRegistry
+from lit_gelu.callbacks.curvature.activation_heat_map import HeatMapHistory
+from lit_gelu.callbacks.curvature.activation_histogram_log import log_histograms
+from lit_gelu.callbacks.curvature.activation_measurement import ActivationMeasurement, Figures
+from lit_gelu.callbacks.curvature.activation_readout import Readout
+from lit_gelu.callbacks.curvature.schedule import EventCost, MeasurementSchedule
 from lit_gelu.callbacks.errors import CallbackArgumentError, NoActivationError
-from lit_gelu.callbacks.log_records import log_figures, require_logger
+from lit_gelu.callbacks.log_records import Path, log_figure, log_figures, require_logger
 from lit_gelu.callbacks.packages import refuse_mixed_packages
-from lit_gelu.callbacks.reduction import sum_over_ranks
-from lit_gelu.callbacks.trainer_facts import is_trial_run, logged_step, steps_of_run
-from lit_gelu.curvature import ActivationRecorder, statistics_by_site
-from lit_gelu.surgery import ActivationSite, SwapReport
+from lit_gelu.callbacks.trainer_facts import logged_step, on_device
+from lit_gelu.curvature import HistogramBins, watchable_sites
+from lit_gelu.surgery import SwapReport
+
+PREFIX = "curvature"
 
 
 class ActivationCurvatureMonitor(Callback):
-    """Logs ``curvature/<site>/<statistic>`` for every activation, every ``every_n_steps`` optimizer steps.
+    """Logs ``curvature/<site>/<statistic>`` for every activation, every so many optimizer steps.
 
-    The statistics are those of `lit_gelu.curvature.statistics_from_sums`: mean and standard deviation of the
-    pre-activation, the shares where f' < 0, |f'| < 0.01 and |f' - 1| < 0.01, the means of |f''|, f'^2 and the gate
-    f(x) / x, and the share of NaN and infinite inputs. A site is an activation module that
-    `lit_gelu.surgery.find_sites` lists with the role "activation", if it is elementwise. Calls of functions (``F.gelu``
-    in a ``forward``) and functions that a module holds are no modules, and what they are given is not measured; what
-    `lit_gelu.surgery.swap` or `ActivationSwap`, given an ``input_sample``, puts in their place is a module, and is.
+    The statistics are those of `lit_gelu.curvature.statistics_from_sums`: mean, standard deviation, skewness and excess
+    kurtosis of the pre-activation; the means of f, f^2, f', f'^2 (backward gain), |f''| and the gate f(x) / x; the kink
+    mass, which |f''| lacks where f' jumps, as ReLU's does; the shares where f' < 0, f' <= -0.01, |f'| < 0.01 and
+    |f' - 1| < 0.01, and of the rest, in transition; the share of NaN and infinite inputs. ``share_dead`` is the share
+    of channels with |f'| < 0.01 wherever they were looked at in the last ``dead_unit_window`` measurements (see
+    `lit_gelu.curvature.DeadUnitWindow`). Beside them ``curvature/<site>/gaussian/<statistic>`` says what a normal
+    pre-activation of the same mean and deviation would give: a gap means that the input is not normal.
+
+    *Which sites.* The elementwise activations that `lit_gelu.surgery.find_sites` lists with the role "activation", by
+    their names there. Without ``input_sample`` these are modules. With one, also calls of functions (``F.gelu`` in a
+    ``forward``), functions that a module holds, and, of a module that is called from several places, each call by
+    itself (``relu#0``) beside all together. For that, the argument of the call is led through a probe that returns it;
+    what is computed stays the same to the last bit, in compiled code too. A call that is not written out in a module's
+    method, or one whose arguments are the activation's parameters, cannot be observed; a warning names it and says why.
 
     *When.* At the steps at which Lightning itself logs with ``log_every_n_steps`` of the same value (the 50th, the
-    100th, ...), under the same step number. The Trainer's own ``log_every_n_steps`` does not gate it: a figure that was
-    asked for is never dropped. Under gradient accumulation the first micro-batch of such a step is measured. Validation
-    and sanity checks are not.
+    100th, ...), or at the end of epochs, or at chosen steps; see `MeasurementSchedule`. Figures carry the number of the
+    step that was measured. The Trainer's own ``log_every_n_steps`` does not gate them: a figure that was asked for is
+    never dropped. Under gradient accumulation the first micro-batch of such a step is measured. Validation and sanity
+    checks are not.
 
-    *What counts.* All calls of a site's module in the training step, outside of the backward pass (what activation
-    checkpointing computes again does not count twice), of all ranks together. Calls for which the module is switched to
-    evaluation within the step do not count. Figures are left out for a site that was not called, with a warning, and
-    those that are not defined (``mean_gate`` where f(0) != 0).
+    *What counts.* All calls of a site in the training step, outside of the backward pass (what activation checkpointing
+    computes again does not count twice), of all ranks together. Calls for which the module is switched to evaluation
+    within the step do not count. Figures are left out for a site that was not called, with a warning, and those that
+    are not defined (``mean_gate`` where f(0) != 0, ``kink_mass`` of an activation whose kinks are not known).
 
-    *What it costs.* Rows are copied in the forward pass; after the step there is one reduction, one all-reduce over
-    ranks and one transfer to the host for all sites. Rows are drawn by a generator of its own, from ``seed``, the step
-    and the rank: training is bitwise the same with and without the monitor, and a resumed run draws what an
-    uninterrupted one draws, so it needs no state in the checkpoint.
+    *What it costs.* Rows are copied in the forward pass, one operation a site; after the step there is one reduction,
+    one all-reduce over ranks (the first event has two more) and one transfer to the host for all sites. On CUDA nothing
+    waits for it: figures are logged once they have arrived, mostly a step later. ``curvature/activations/seconds`` is
+    the time that the host spent on the event. Rows are drawn by a generator of its own, from ``seed``, the step and the
+    rank: training is bitwise the same with and without the monitor. A resumed run logs what an uninterrupted one does
+    (without ``max_overhead``, which depends on the clock). With ``sample_rows=None`` in compiled code all inputs are
+    kept until the end of the step.
 
     When activations are replaced, it follows: `ActivationSwap` announces itself, and at each measurement the model is
-    compared with what the hooks are on.
+    compared with what the hooks are on. The windows of dead units then begin anew.
 
     Args:
-        every_n_steps: How many optimizer steps lie between two measurements.
-        sample_rows: How many rows of each input to use on each rank (see `lit_gelu.curvature.count_rows`); ``None``
-            means all. A row holds every channel: 128 rows of 64 channels put a standard error of 0.5 % on a share
-            of 1/4.
+        every_n_steps: How many optimizer steps lie between two measurements; 50 if nothing else is given.
+        sample_rows: How many rows of each input to use on each rank (see `lit_gelu.curvature.count_rows`); ``"auto"``
+            as many as hold 8,192 elements, 8 at least; ``None`` all. A row holds every channel. 8,192 independent
+            elements put a standard error of 0.5 % on a share of 1/4.
         include: Shell-style patterns for the names of the sites to watch; one or several.
         seed: Which rows are drawn.
         registry: Where activations are looked up; ``None`` means `lit_gelu.activations.registry`.
+        every_n_epochs: Measure the last step of every so many epochs instead.
+        at_steps: Measure at these step numbers, counted from 0, instead.
+        max_overhead: Stretch the interval so that measurements take no greater share of the time, such as 0.01.
+        input_sample: A batch for ``forward``, which finds calls; see `lit_gelu.surgery.find_sites`.
+        dead_unit_window: Measurements in a row after which a channel that passed nothing counts as dead; ``None`` to
+            count none.
+        gaussian: Whether to log what a normal input would give.
+        histograms: Whether to log histograms too, with 64 bins from -8 to 8, or with other bins.
+        heat_maps: Statistics to draw at the end of the fit, layers over time, as ``curvature/heat_map/<statistic>``:
+            names from above, or ``"curvature"`` for |f''| with the kink mass.
 
     Attributes:
         latest: The figures of the last measurement, by site and statistic, on every rank.
+        latest_gaussian: The same for a normal input.
 
     Raises:
-        CallbackArgumentError: If a number is not positive.
+        CallbackArgumentError: If a number is not positive, or more than one way is given to say when.
         NoLoggerError: At the start of a fit, if the Trainer has no logger.
         NoActivationError: At the start of a fit, if the model has no site, or none that ``include`` matches.
 
@@ -73,28 +104,60 @@ class ActivationCurvatureMonitor(Callback):
 
     def __init__(
         self,
-        every_n_steps: int = 50,
-        sample_rows: int | None = 128,
+        every_n_steps: int | None = None,
+        sample_rows: int | Literal["auto"] | None = "auto",
         include: str | Sequence[str] = "*",
         seed: int = 0,
         registry: ActivationRegistry | None = None,
+        *,
+        every_n_epochs: int | None = None,
+        at_steps: Iterable[int] | None = None,
+        max_overhead: float | None = None,
+        input_sample: Any = None,
+        dead_unit_window: int | None = 100,
+        gaussian: bool = True,
+        histograms: bool | HistogramBins = False,
+        heat_maps: Sequence[str] = ("mean_squared_derivative", "curvature", "share_saturated"),
     ) -> None:
-        if every_n_steps < 1:
-            raise CallbackArgumentError(f"{every_n_steps=} is not accepted. Give a positive number.")
-        if sample_rows is not None and sample_rows < 1:
-            raise CallbackArgumentError(f"{sample_rows=} is not accepted. Give a positive number, or None for all.")
-        self.every_n_steps = every_n_steps
+        if isinstance(sample_rows, str) and sample_rows != "auto":
+            raise CallbackArgumentError(f"{sample_rows=} is not accepted. Give a number, 'auto', or None for all.")
+        for name, number in (("sample_rows", sample_rows), ("dead_unit_window", dead_unit_window)):
+            if isinstance(number, int) and number < 1:
+                raise CallbackArgumentError(f"{name}={number} is not accepted. Give a positive number, or None.")
+        self.schedule = MeasurementSchedule(every_n_steps, every_n_epochs, at_steps, max_overhead)
         self.sample_rows = sample_rows
         self.include = (include,) if isinstance(include, str) else tuple(include)
         self.seed = seed
         self.registry = registry
-        self.latest: dict[str, dict[str, float]] = {}
-        self._recorder: ActivationRecorder | None = None
+        self.input_sample = input_sample
+        self.dead_unit_window = dead_unit_window
+        self.gaussian = gaussian
+        self.histograms = HistogramBins() if histograms is True else histograms or None
+        self.heat_maps = HeatMapHistory(heat_maps)
+        self.latest: Figures = {}
+        self.latest_gaussian: Figures = {}
+        self._measurement: ActivationMeasurement | None = None
+        self._on_its_way: list[tuple[Readout, ActivationMeasurement, EventCost]] = []
         self._modules: list[nn.Module] = []
         self._recording = False
         self._overdue = False
-        self._measured_step = -1
-        self._not_called: set[str] = set()
+        self._seconds = 0.0  # of this event so far, and of logging the one before
+        self._warned: set[str] = set()
+        self._state: dict[str, Any] | None = None
+
+    @property
+    @override
+    def state_key(self) -> str:
+        """Tells monitors of one Trainer apart, so that each finds its own state in a checkpoint."""
+        schedule = self.schedule
+        return self._generate_state_key(
+            every_n_steps=schedule.every_n_steps,
+            every_n_epochs=schedule.every_n_epochs,
+            at_steps=None if schedule.at_steps is None else sorted(schedule.at_steps),
+            sample_rows=self.sample_rows,
+            include=self.include,
+            seed=self.seed,
+        )
 
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -106,67 +169,88 @@ class ActivationCurvatureMonitor(Callback):
     @override
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Put the hooks on before the first forward pass: a compiled one keeps the hooks it was compiled with."""
-        self.latest = {}
+        self.latest, self.latest_gaussian = {}, {}
+        self._on_its_way.clear()
         self._overdue = False
-        self._measured_step = -1
-        self._not_called.clear()
+        self._warned.clear()
         self._attach(pl_module)
+        if self._state is not None and self._measurement is not None:
+            self._measurement.load_state_dict(self._state, pl_module.device)
+            self._state = None
 
     @override
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Warn if the run is too short for a single measurement."""
-        steps = steps_of_run(trainer)
-        if steps < self.every_n_steps and not is_trial_run(trainer):
-            rank_zero_warn(
-                f"ActivationCurvatureMonitor(every_n_steps={self.every_n_steps}) will measure nothing: this run has "
-                f"{steps} steps. Set every_n_steps to {steps} or less."
-            )
+        self.schedule.warn_if_never_due(trainer, type(self).__name__)
 
     @override
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Begin to record if a measurement is due."""
-        step = logged_step(trainer)
-        due = step != self._measured_step and (step + 1) % self.every_n_steps == 0
-        if due or self._overdue:
+        if self.schedule.is_due(trainer) or self._overdue:
+            start = time.perf_counter()
             self._follow(pl_module)
-            self._start(trainer)
+            self._start(trainer, pl_module)
+            self._seconds += time.perf_counter() - start
 
     @override
     def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
         """Pause: activation checkpointing calls the activations again in the backward pass."""
-        if self._recording and self._recorder is not None:
-            self._recorder.pause()
+        if self._recording and self._measurement is not None:
+            self._measurement.recorder.pause()
 
     @override
     def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Go on: a training step with several backward passes may call the activations again."""
-        if self._recording and self._recorder is not None:
-            self._recorder.resume()
+        if self._recording and self._measurement is not None:
+            self._measurement.recorder.resume()
+
+    @override
+    def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Any) -> None:
+        """Sum what belongs to activations whose parameters are about to be trained."""
+        if self._recording and self._measurement is not None:
+            self._measurement.recorder.reduce_those_with_parameters()
 
     @override
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Reduce and log what was recorded."""
-        if not self._recording or self._recorder is None:
-            return
-        self._stop()
-        self._overdue = self._follow(pl_module)  # replaced since the batch began: the next batch is measured instead
-        if self._overdue:
-            return
-        self._measured_step = logged_step(trainer)
-        sums = sum_over_ranks(self._recorder.sums(pl_module.device))
-        self.latest = statistics_by_site(self._recorder.sites, sums)
-        self._warn_of_sites_not_called()
-        log_figures(
-            trainer,
-            {("curvature", site, name): value for site, row in self.latest.items() for name, value in row.items()},
-        )
+        """Reduce what was recorded, and log what has arrived."""
+        if self._recording and self._measurement is not None:
+            start = time.perf_counter()
+            self._stop()
+            self._overdue = self._follow(pl_module)  # replaced since the batch began: the next is measured instead
+            if not self._overdue:
+                self._on_its_way.append(self._reduce(trainer, pl_module, self._measurement, start))
+        if self._on_its_way:
+            start = time.perf_counter()
+            self._log(trainer, wait=False)
+            self._seconds += time.perf_counter() - start
+
+    @override
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Stop the clock of ``max_overhead``: validation is no training."""
+        self.schedule.pause()
 
     @override
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Stop recording: a batch that the module skipped has no end of its own."""
+        """Stop recording, since a batch that the module skipped has no end of its own, and log what is on its way."""
         self._stop()
+        self._log(trainer)
+
+    @override
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Log what is on its way: a resumed run will not."""
+        self._log(trainer)
+
+    @override
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Log the rest, and the heat maps."""
+        self._log(trainer)
+        if trainer.is_global_zero:
+            for statistic in self.heat_maps.statistics:
+                figure = self.heat_maps.draw(statistic)
+                if figure is not None:
+                    log_figure(trainer, (PREFIX, "heat_map", statistic), figure)
 
     def on_activations_swapped(
         self,
@@ -176,8 +260,8 @@ class ActivationCurvatureMonitor(Callback):
     ) -> None:
         """Put the hooks on the new activations; see `ActivationSwapListener`."""
         recording = self._recording
-        if self._recorder is not None and self._follow(pl_module) and recording:
-            self._start(trainer)
+        if self._measurement is not None and self._follow(pl_module) and recording:
+            self._start(trainer, pl_module)
 
     @override
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
@@ -189,40 +273,92 @@ class ActivationCurvatureMonitor(Callback):
         """Take the hooks off."""
         self._detach()
 
-    def _start(self, trainer: Trainer) -> None:
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resumed run needs to log the same."""
+        measurement = self._state if self._measurement is None else self._measurement.state_dict()
+        heat_maps = copy.deepcopy(self.heat_maps)
+        for readout, source, _ in self._on_its_way:  # it is logged in this run, and seen in the next one's heat map
+            heat_maps.add(readout.step, source.figures(readout)[0])
+        return {
+            "schedule": self.schedule.state_dict(),
+            "heat_maps": heat_maps.state_dict(),
+            "measurement": measurement,
+        }
+
+    @override
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from a checkpoint."""
+        self.schedule.load_state_dict(state_dict["schedule"])
+        self.heat_maps.load_state_dict(state_dict["heat_maps"])
+        self._state = state_dict["measurement"]
+
+    def _start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Record from now on, with rows that depend on seed, step and rank alone."""
-        if self._recorder is not None:
+        if self._measurement is not None:
             self._recording = True
             seed = (self.seed * 1_000_003 + logged_step(trainer)) * 65_537 + trainer.global_rank
-            self._recorder.start(seed % 2**63)
+            self._measurement.recorder.start(seed % 2**63, pl_module.device)
 
     def _stop(self) -> None:
         self._recording = False
-        if self._recorder is not None:
-            self._recorder.stop()
+        if self._measurement is not None:
+            self._measurement.recorder.stop()
+
+    def _reduce(
+        self, trainer: Trainer, pl_module: LightningModule, measurement: ActivationMeasurement, start: float
+    ) -> tuple[Readout, ActivationMeasurement, EventCost]:
+        """Send the figures on their way, and take note of what the event cost."""
+        readout = measurement.reduce(logged_step(trainer), pl_module.device)
+        seconds = self._seconds + measurement.recorder.seconds + time.perf_counter() - start
+        self._seconds = 0.0
+        return readout, measurement, self.schedule.record_cost(trainer, seconds)
+
+    def _log(self, trainer: Trainer, *, wait: bool = True) -> None:
+        """Log what has arrived on the host; or all that is on its way, when it has."""
+        while self._on_its_way and (wait or self._on_its_way[0][0].ready):
+            readout, measurement, cost = self._on_its_way.pop(0)
+            self.latest, predicted = measurement.figures(readout)
+            self.latest_gaussian = predicted if self.gaussian else {}
+            self._warn_of_sites_not_called()
+            self.heat_maps.add(readout.step, self.latest)
+            named: dict[Path, float] = {
+                (PREFIX, site, name): value for site, row in self.latest.items() for name, value in row.items()
+            }
+            named[PREFIX, "activations", "seconds"] = cost.seconds
+            named[PREFIX, "activations", "interval"] = cost.interval
+            for site, row in self.latest_gaussian.items():
+                named |= {(PREFIX, site, "gaussian", name): value for name, value in row.items()}
+            log_figures(trainer, named, readout.step)
+            counts = measurement.histograms(readout)
+            if counts and self.histograms is not None:
+                log_histograms(trainer, self.histograms, counts, self.latest, readout.step)
 
     def _attach(self, pl_module: LightningModule) -> None:
         """Put hooks on all sites that are to be watched."""
         self._detach()
         self._modules = list(pl_module.modules())
-        found = {
-            site.name: site.module
-            for site in surgery.find_sites(pl_module, registry=self.registry)
-            if site.kind == "module" and site.role == "activation" and _is_elementwise(site, self.registry)
-        }
-        sites = {
-            name: module
-            for name, module in found.items()
-            if any(fnmatch.fnmatchcase(name, pattern) for pattern in self.include)
-        }
-        if not sites:
+        registry = activations.registry if self.registry is None else self.registry
+        sample = None if self.input_sample is None else on_device(self.input_sample, pl_module.device)
+        seen: list[str] = []
+
+        def wanted(name: str) -> bool:
+            seen.append(name)
+            return any(fnmatch.fnmatchcase(name, pattern) for pattern in self.include)
+
+        sites = watchable_sites(pl_module, sample, registry=registry, accept=wanted)
+        self._warn_of_sites_refused(sites.refused)
+        if not sites.calls:
+            sites.remove()
             raise NoActivationError(
                 f"ActivationCurvatureMonitor(include={list(self.include)}) finds nothing to watch in "
-                f"{type(pl_module).__name__}. Its activations: {', '.join(found) or 'none'}. Calls of functions such "
-                "as F.gelu are not measured: use activation modules, or let lit_gelu.surgery.swap(model, targets, "
-                "input_sample) put modules in their place."
+                f"{type(pl_module).__name__}. Its activations: {', '.join(dict.fromkeys(seen)) or 'none'}. Calls of "
+                "functions such as F.gelu are found with input_sample=, a batch for forward; otherwise use activation "
+                "modules."
             )
-        self._recorder = ActivationRecorder(sites, self.sample_rows, self.registry)
+        self._measurement = ActivationMeasurement(
+            sites, self.sample_rows, registry, self.dead_unit_window, self.histograms
+        )
 
     def _follow(self, pl_module: LightningModule) -> bool:
         """Attach anew if a module of the model was replaced, added or removed; return whether that was so."""
@@ -234,25 +370,26 @@ class ActivationCurvatureMonitor(Callback):
 
     def _detach(self) -> None:
         """Take the hooks off."""
-        if self._recorder is not None:
-            self._recorder.detach()
-        self._recorder = None
+        if self._measurement is not None:
+            self._measurement.detach()
+        self._measurement = None
         self._recording = False
         self._modules = []
 
+    def _warn_of_sites_refused(self, refused: dict[str, str]) -> None:
+        for site, reason in refused.items():
+            self._warn_once(site, f"ActivationCurvatureMonitor cannot observe {site!r}: {reason}.")
+
     def _warn_of_sites_not_called(self) -> None:
         """Say once of each site that it was not called; its share of non-finite inputs is NaN then."""
-        missing = {site for site, row in self.latest.items() if row["share_non_finite"] != row["share_non_finite"]}
-        for site in sorted(missing - self._not_called):
-            rank_zero_warn(
-                f"ActivationCurvatureMonitor logs nothing for {site!r}: it was not called in the training step."
-            )
-        self._not_called |= missing
+        for site, row in sorted(self.latest.items()):
+            if row["share_non_finite"] != row["share_non_finite"]:
+                self._warn_once(
+                    site,
+                    f"ActivationCurvatureMonitor logs nothing for {site!r}: it was not called in the training step.",
+                )
 
-
-def _is_elementwise(site: ActivationSite, registry: ActivationRegistry | None) -> bool:
-    """Return whether f' is a number for each element; of what was never registered, it is taken to be."""
-    if site.spec.opaque:
-        return True
-    registry = activations.registry if registry is None else registry
-    return registry.entry(site.spec.name).facts_for(site.spec.arguments).elementwise
+    def _warn_once(self, site: str, message: str) -> None:
+        if site not in self._warned:
+            self._warned.add(site)
+            rank_zero_warn(message)

@@ -244,6 +244,8 @@ class ActivationSwap(RestorableSwap):
             parameters = parameters_of_swap(plan)
             if self.anneal_steps:
                 check_annealing(plan)
+            for note in plan.notes:
+                rank_zero_warn(f"{self.state_key}: {note}")
             if not plan.rows:
                 rank_zero_warn(f"{self.state_key} will change nothing: {'; '.join(map(str, plan.skipped))}.")
         self._check_parameters(run, parameters)

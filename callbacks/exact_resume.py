@@ -23,6 +23,11 @@ class ExactResume(Callback):
         Trainer(callbacks=[ExactResume(), ModelCheckpoint(save_last=True, every_n_train_steps=100)])
         trainer.fit(model, data, ckpt_path="last")
 
+    or, in a configuration of ``lit-gelu fit`` (`examples/digits_relu_to_gelu.yaml`, resumed with ``--ckpt_path``)::
+
+        callbacks:
+          - class_path: lit_gelu.callbacks.ExactResume
+
     It holds the global generators of Python, NumPy and PyTorch (CPU and the present CUDA device), of every rank its
     own; they are set at the start of training, after whatever was drawn before. From a checkpoint of an epoch's last
     batch, the epoch's validation and end follow, which Lightning would leave out.

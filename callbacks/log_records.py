@@ -1,12 +1,20 @@
-"""Writing figures to whatever loggers a Trainer has."""
+"""Writing numbers, texts and figures to whatever loggers a Trainer has."""
 
 from collections.abc import Mapping
+from pathlib import Path as FilePath
+from typing import TYPE_CHECKING
 
 from lightning.pytorch import Trainer
-from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.loggers import Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
+from lightning.pytorch.utilities import rank_zero_warn
 
 from lit_gelu.callbacks.errors import NoLoggerError
 from lit_gelu.callbacks.trainer_facts import logged_step
+from lit_gelu.files import write_atomically
+
+if TYPE_CHECKING:
+    import numpy as np
+    from matplotlib.figure import Figure
 
 Path = tuple[str, ...]
 """The parts of a logged name; the logger says what joins them (``/`` for most)."""
@@ -30,17 +38,19 @@ def require_logger(trainer: Trainer, callback: str, remedy: str = "") -> None:
         )
 
 
-def log_figures(trainer: Trainer, figures: Mapping[Path, float]) -> None:
-    """Write figures to every logger, under Lightning's step number. Undefined figures (NaN) are left out.
+def log_figures(trainer: Trainer, figures: Mapping[Path, float], step: int | None = None) -> None:
+    """Write numbers to every logger, under Lightning's step number. Undefined numbers (NaN) are left out.
 
     Args:
         trainer: The Trainer, while it fits.
-        figures: Figures by the parts of their names.
+        figures: Numbers by the parts of their names.
+        step: The step that they belong to; by default that of the batch at hand.
     """
+    step = logged_step(trainer) if step is None else step
     for logger in trainer.loggers:
         defined = {logger.group_separator.join(path): value for path, value in figures.items() if value == value}
         if defined:
-            logger.log_metrics(defined, step=logged_step(trainer))
+            logger.log_metrics(defined, step=step)
 
 
 def log_texts(trainer: Trainer, texts: Mapping[Path, str]) -> None:
@@ -59,3 +69,56 @@ def log_texts(trainer: Trainer, texts: Mapping[Path, str]) -> None:
                 logger.experiment.add_text(name, text, logged_step(trainer))
         else:
             logger.log_hyperparams(named)
+
+
+def log_figure(trainer: Trainer, path: Path, figure: "Figure", step: int | None = None) -> None:
+    """Write a plot to every logger: as image to TensorBoard, Weights & Biases and MLflow, else as a PNG file.
+
+    The file lies in the logger's own folder, beside the ``metrics.csv`` of a CSVLogger, and is named after the parts
+    of ``path``: ``curvature_heat_map.png``; a later one of the same name takes its place. To be called on rank 0.
+
+    Args:
+        trainer: The Trainer.
+        path: The parts of its name.
+        figure: The plot.
+        step: The step that it belongs to; by default that of the batch at hand.
+    """
+    step = logged_step(trainer) if step is None else step
+    for logger in trainer.loggers:
+        name = logger.group_separator.join(path)
+        if isinstance(logger, TensorBoardLogger):
+            logger.experiment.add_image(name, _rendered(figure), step, dataformats="HWC")
+        elif isinstance(logger, WandbLogger):
+            logger.log_image(key=name, images=[_rendered(figure)], step=step)
+        elif isinstance(logger, MLFlowLogger):
+            logger.experiment.log_figure(logger.run_id, figure, f"{'_'.join(path)}.png")
+        else:
+            folder = folder_of(logger)
+            if folder is None:
+                rank_zero_warn(f"{type(logger).__name__} takes no images and has no folder: {name!r} is not kept.")
+                continue
+            with write_atomically(folder / f"{'_'.join(path)}.png") as temporary:
+                figure.savefig(temporary)
+
+
+def folder_of(logger: Logger) -> FilePath | None:
+    """Return where a logger keeps its files.
+
+    Args:
+        logger: A logger.
+
+    Returns:
+        Its folder, ``None`` if it has none.
+    """
+    folder = getattr(logger, "log_dir", None) or logger.save_dir
+    return None if folder is None else FilePath(folder)
+
+
+def _rendered(figure: "Figure") -> "np.ndarray":
+    """Return a plot as an array ``[height, width, 3]`` of bytes, without a window and without pyplot's state."""
+    import numpy as np
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()  # type: ignore[no-untyped-call]
+    return np.asarray(canvas.buffer_rgba())[..., :3].copy()  # type: ignore[no-untyped-call]

@@ -9,21 +9,33 @@ from lit_gelu.export.errors import (
     ProviderError,
 )
 from lit_gelu.export.exporter import ExportReport, export_onnx
-from lit_gelu.export.parity import check_parity
-from lit_gelu.export.parity_report import ParityReport, ParityRow
-from lit_gelu.export.runtime import OnnxPredictor
+from lit_gelu.export.mixin import OnnxExportMixin
+from lit_gelu.export.parity import ParityReport, ParityRow, check_parity
+from lit_gelu.export.proof import write_proof
+from lit_gelu.export.runtime import CpuFallbackWarning, OnnxPredictor, Placement
+from lit_gelu.export.runtime.bench import BenchReport, bench
+from lit_gelu.export.runtime.tuning import tune
+from lit_gelu.export.runtime.tuning_report import TuningReport
 
 __all__ = [
+    "BenchReport",
+    "CpuFallbackWarning",
     "ExportError",
     "ExportOptionError",
     "ExportReport",
     "ModelFileError",
     "ModelInputError",
+    "OnnxExportMixin",
     "OnnxPredictor",
     "ParityError",
     "ParityReport",
     "ParityRow",
+    "Placement",
     "ProviderError",
+    "TuningReport",
+    "bench",
     "check_parity",
     "export_onnx",
+    "tune",
+    "write_proof",
 ]

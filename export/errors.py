@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from lit_gelu.errors import LitGeluError
 
 if TYPE_CHECKING:
-    from lit_gelu.export.parity_report import ParityReport
+    from lit_gelu.export.parity.report import ParityReport
 
 
 class ExportError(LitGeluError, RuntimeError):

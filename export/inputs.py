@@ -199,13 +199,17 @@ class FlatModule(nn.Module):
         model: The module.
         call: How its arguments are put together.
         preprocessing: What the first tensor goes through before it is the module's; ``None`` for nothing.
+        softmax: Whether the first output goes through a softmax.
     """
 
-    def __init__(self, model: nn.Module, call: Call, preprocessing: nn.Module | None = None) -> None:
+    def __init__(
+        self, model: nn.Module, call: Call, preprocessing: nn.Module | None = None, *, softmax: bool = False
+    ) -> None:
         super().__init__()
         self.model = model
         self.call = call
         self.preprocessing = preprocessing
+        self.softmax = softmax
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Call the module.
@@ -225,12 +229,33 @@ class FlatModule(nn.Module):
             tensors: One for each of the call's names.
 
         Returns:
-            What it returns.
+            What it returns, with probabilities in the place of the first tensor if there is a softmax.
         """
         first, *others = tensors
         fed = first if self.preprocessing is None else self.preprocessing(first)
         args, kwargs = self.call.arguments([fed, *others])
-        return self.model(*args, **kwargs)
+        output = self.model(*args, **kwargs)
+        return probabilities_first(output) if self.softmax else output
+
+
+def probabilities_first(output: Any) -> Any:
+    """Return an output whose first tensor went through a softmax over its last dimension.
+
+    Args:
+        output: What ``forward`` returned: a tensor, or any nesting of tuples, lists and dicts with tensors.
+
+    Returns:
+        The same nesting.
+
+    Example:
+        >>> probabilities_first((torch.zeros(1, 4), "untouched"))
+        (tensor([[0.2500, 0.2500, 0.2500, 0.2500]]), 'untouched')
+    """
+    leaves, structure = pytree.tree_flatten(output)
+    place = next((i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)), None)
+    if place is not None:
+        leaves[place] = torch.softmax(leaves[place], dim=-1)
+    return pytree.tree_unflatten(leaves, structure)
 
 
 def named_outputs(output: Any) -> list[tuple[str, Tensor]]:

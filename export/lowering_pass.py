@@ -1,9 +1,8 @@
 """Replaces activations in an exported graph by the recipes of the lowering table."""
 
-import ast
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import onnx_ir as ir
@@ -11,25 +10,21 @@ from onnx_ir import convenience
 from onnx_ir.passes import common as common_passes
 
 from lit_gelu.export.errors import ExportOptionError
-from lit_gelu.export.inputs import SCOPE
-from lit_gelu.export.lowering_table import LOWERINGS, TABLE, Lowering, row_key
-from lit_gelu.export.markers import MARKER_DOMAIN, MARKER_OPERATOR, BoundActivation
-from lit_gelu.export.recipe import CONTRIB_DOMAIN, Argument, RecipeBuilder, operators
+from lit_gelu.export.lowering.folding import Folded, fold
+from lit_gelu.export.lowering.kernels import DTYPES
+from lit_gelu.export.lowering.opsets import off_target, raise_opset, solve
+from lit_gelu.export.lowering.policy import Choice, choose, is_available, preferred
+from lit_gelu.export.lowering.precision import convert
+from lit_gelu.export.lowering.spellings import mark_spellings
+from lit_gelu.export.lowering.user import inlined
+from lit_gelu.export.lowering_table import LOWERINGS, TABLE
+from lit_gelu.export.markers import MARKER_DOMAIN, BoundActivation
+from lit_gelu.export.options import ExportOptions
+from lit_gelu.export.recipe import CONTRIB_DOMAIN, Argument, RecipeBuilder
 
 CONTRIB_VERSION = 1
+_FUNCTION = Choice("", "registered", in_fp32=True)  # an onnxscript function: its constants are float32
 _COMPARISONS = frozenset({"Greater", "Less"})  # whose output is Boolean
-
-# Standard operators that are one activation: what a call of torch.nn.functional becomes. By operator: the activation,
-# and each attribute's argument and default.
-_FUNCTIONAL: Mapping[str, tuple[str, Mapping[str, tuple[str, Argument | str]]]] = {
-    "Gelu": ("gelu", {"approximate": ("approximate", "none")}),
-    "Elu": ("elu", {"alpha": ("alpha", 1.0)}),
-    "Celu": ("celu", {"alpha": ("alpha", 1.0)}),
-    "LeakyRelu": ("leaky_relu", {"alpha": ("negative_slope", 0.01)}),
-    "Selu": ("selu", {}),
-    "Mish": ("mish", {}),
-    "HardSwish": ("hard_swish", {}),
-}
 
 
 @dataclass(frozen=True)
@@ -40,74 +35,160 @@ class LoweredSite:
         site: Fully qualified name of the module; for a call of a function, the module that calls it and the activation,
             joined by a colon.
         activation: The activation, with the row of the lowering table.
-        lowering: Whose recipe was taken: ``native``, ``primitives`` or ``contrib``.
+        lowering: Whose recipe was taken: ``native``, ``primitives``, ``contrib``, ``accurate``, or ``registered`` for
+            what the activation was registered with.
         operators: The operators of one call.
         calls: How often the graph calls it; 0 if ``forward`` never reaches it.
+        recipe: The recipe as text, behind ``fp32:`` where it is computed in float32 between two Casts.
+        folded: Which scale factors went into which weights.
     """
 
     site: str
     activation: BoundActivation
-    lowering: Lowering
+    lowering: str
     operators: tuple[str, ...]
     calls: int
+    recipe: str = ""
+    folded: str = ""
 
 
 @dataclass(frozen=True)
-class _Occurrence:
-    """One activation call found in the graph."""
-
-    site: str
-    activation: BoundActivation
-    x: ir.Value
-
-
-def lower(
-    model: ir.Model, marked: Mapping[str, BoundActivation], lowering: Lowering, *, explicit: bool = True
-) -> list[LoweredSite]:
-    """Replace every marker, and every activation operator that came from a function call, by its recipe.
+class Lowered:
+    """A lowered graph.
 
     Args:
-        model: The exported model; changed in place.
+        sites: One row a site, marked ones first, unreached ones included.
+        opset: Version of the standard operators.
+        notes: What a user of the file should know.
+    """
+
+    sites: tuple[LoweredSite, ...]
+    opset: int
+    notes: tuple[str, ...] = ()
+
+
+def lower(model: ir.Model, marked: Mapping[str, BoundActivation], options: ExportOptions) -> Lowered:
+    """Replace every marker, and every activation that was called as a function or written by hand, by its recipe.
+
+    In this order: spellings are recognised and marked, scale factors folded, the graph converted to the file's dtype,
+    the opset solved, and each marker replaced by what the policy, or the lowering that was asked for, gives there.
+
+    Args:
+        model: The exported float32 model; changed in place.
         marked: The marked sites.
-        lowering: Which recipes to take.
-        explicit: Whether the caller asked for this lowering by name; then it must apply to something.
+        options: What was asked for.
 
     Returns:
-        One row a site, marked ones first, unreached ones included.
+        What became of each site, and the opset.
 
     Raises:
-        ExportOptionError: If the lowering was asked for and has a recipe for none of the model's activations.
+        ExportOptionError: If a lowering was asked for that has a recipe for none of the model's activations, the opset
+            does not hold the model, or ``keep_fp32`` names what is not there.
     """
-    nodes = list(ir.traversal.RecursiveGraphIterator(model.graph))
-    found = [(node, o) for node in nodes if (o := _occurrence(node, marked)) is not None]
-    activations = {**marked, **{o.site: o.activation for _, o in found}}
-    if explicit:
-        _require_applicable(activations, lowering)
-    constants = _Constants(model.graph)
-    for node, _ in found:
-        occurrence = _occurrence(node, marked)  # again: its input may have been replaced since
-        if occurrence is not None:
-            _replace(node, occurrence, lowering, constants)
-    common_passes.RemoveUnusedNodesPass()(model)
+    activations = {**marked, **mark_spellings(model)}
+    if options.lowering != "auto":
+        _require_applicable(activations, options.lowering)
+    before = dict(activations)
+    folded = fold(model, activations, exact=options.policy == "strict") if options.lowering == "auto" else {}
+    strict = options.policy == "strict"
+    convert(model, options.dtype, options.keep_fp32, strict=strict, io_fp32=options.io_dtype == "fp32")
+    traced = model.graph.opset_imports[""]
+    choices = [_wanted(activation, options) for activation in activations.values()]
+    opset = solve(model.graph, choices, options.dtype, options.target, opset=options.opset, traced=traced)
+    if opset != traced:
+        raise_opset(model, opset)
+    taken = {site: _choice(activation, options, opset) for site, activation in activations.items()}
+    calls = _replace_all(model, activations, taken)
+    rows = [_row(site, before[site], taken[site], calls[site], folded.get(site), options.dtype) for site in activations]
     imports = model.graph.opset_imports
     imports.pop(MARKER_DOMAIN, None)
-    calls = Counter(o.site for _, o in found)
-    rows = [_row(site, activation, lowering, calls[site]) for site, activation in activations.items()]
     if any(operator.startswith(CONTRIB_DOMAIN) for row in rows for operator in row.operators):
         imports[CONTRIB_DOMAIN] = CONTRIB_VERSION
-    return rows
+    return Lowered(tuple(rows), opset, tuple(_notes(model, options, opset, rows)))
 
 
-def _row(site: str, activation: BoundActivation, lowering: Lowering, calls: int) -> LoweredSite:
+def _replace_all(
+    model: ir.Model, activations: Mapping[str, BoundActivation], taken: Mapping[str, Choice]
+) -> Counter[str]:
+    """Replace the markers, and count them by site."""
+    calls: Counter[str] = Counter()
+    constants = _Constants(model.graph)
+    for node in list(ir.traversal.RecursiveGraphIterator(model.graph)):
+        if node.domain == MARKER_DOMAIN:
+            site = node.attributes["site"].as_string()
+            calls[site] += 1
+            _replace(node, site, activations[site], taken[site], constants)
+    common_passes.RemoveUnusedNodesPass()(model)
+    return calls
+
+
+def _row(
+    site: str, activation: BoundActivation, choice: Choice, calls: int, folded: Folded | None, dtype: str
+) -> LoweredSite:
     """Say what became of a site."""
-    taken, recipe = TABLE[activation.row].recipe(lowering)
-    return LoweredSite(site, activation, taken, tuple(operators(recipe)), calls)
+    operators = _operators(activation, choice, dtype)
+    note = "" if folded is None else folded.note
+    return LoweredSite(site, activation, choice.lowering, operators, calls, str(choice) if choice.recipe else "", note)
 
 
-def _require_applicable(activations: Mapping[str, BoundActivation], lowering: Lowering) -> None:
+def _operators(activation: BoundActivation, choice: Choice, dtype: str) -> tuple[str, ...]:
+    """Return the operators of one call."""
+    if not isinstance(activation.own, ir.Function):
+        return choice.operators
+    inner = tuple(f"{n.domain}::{n.op_type}" if n.domain else n.op_type for n in activation.own)
+    return ("Cast", *inner, "Cast") if choice.in_fp32 and dtype != "fp32" else inner
+
+
+def _wanted(activation: BoundActivation, options: ExportOptions) -> Choice:
+    """Return what an activation should become, whatever the opset."""
+    if isinstance(activation.own, ir.Function):
+        return _FUNCTION
+    if options.lowering != "auto":
+        return _named(activation, options)
+    try:
+        return preferred(activation.row, options.target, options.dtype, options.policy, activation.own)
+    except LookupError as error:
+        raise _nothing(activation, options) from error
+
+
+def _choice(activation: BoundActivation, options: ExportOptions, opset: int) -> Choice:
+    """Return what an activation becomes at an opset."""
+    if isinstance(activation.own, ir.Function):
+        return _FUNCTION
+    if options.lowering != "auto":
+        named = _named(activation, options)
+        if is_available(named, "ort-cpu", options.dtype, opset):  # which lacks nothing: only validity is asked for
+            return named
+    try:
+        return choose(activation.row, options.target, options.dtype, options.policy, opset, activation.own)
+    except LookupError as error:
+        raise _nothing(activation, options) from error
+
+
+def _nothing(activation: BoundActivation, options: ExportOptions) -> ExportOptionError:
+    """Return the error for an activation that the target cannot run."""
+    at = "" if options.opset is None else f" at opset {options.opset}"
+    remedy = (
+        "Leave opset out: one that fits is then taken."
+        if options.opset is not None
+        else "Use target='ort-cpu' or 'ort-cuda' if it was registered with operators of onnxruntime's own."
+    )
+    return ExportOptionError(
+        f"there are no operators for {activation.name} in {options.dtype} with target={options.target!r}{at}. {remedy}"
+    )
+
+
+def _named(activation: BoundActivation, options: ExportOptions) -> Choice:
+    """Return the recipe of the lowering that was asked for by name."""
+    row = TABLE[activation.row] if activation.own is None else activation.own
+    name, recipe = row.recipe(options.lowering)  # type: ignore[union-attr, arg-type]
+    return Choice(recipe, name)
+
+
+def _require_applicable(activations: Mapping[str, BoundActivation], lowering: str) -> None:
     """Refuse a lowering that has a recipe for none of the activations."""
-    rows = {activation.row: TABLE[activation.row] for activation in activations.values()}
-    if lowering == "native" or any(row.applies(lowering) for row in rows.values()):
+    rows = {a.row: TABLE[a.row] for a in activations.values() if a.own is None}
+    if lowering == "native" or any(row.applies(lowering) for row in rows.values()):  # type: ignore[arg-type]
         return
     applying = [name for name in LOWERINGS if any(row.applies(name) for row in rows.values())]
     names = ", ".join(sorted(rows)) or "none that the lowering table knows"
@@ -117,62 +198,21 @@ def _require_applicable(activations: Mapping[str, BoundActivation], lowering: Lo
     )
 
 
-def _occurrence(node: ir.Node, marked: Mapping[str, BoundActivation]) -> _Occurrence | None:
-    """Return the activation call that a node is: a marker, or what a call of torch.nn.functional became."""
-    if node.domain == MARKER_DOMAIN and node.op_type == MARKER_OPERATOR:
-        site = node.attributes["site"].as_string()
-        return _Occurrence(site, marked[site], _input(node))
-    activation, x = _functional(node) if node.domain == "" else (None, None)
-    return None if activation is None or x is None else _Occurrence(_calling_site(node, activation), activation, x)
+def _notes(model: ir.Model, options: ExportOptions, opset: int, rows: list[LoweredSite]) -> list[str]:
+    """Say what a user of the file should know."""
+    notes = off_target(list(ir.traversal.RecursiveGraphIterator(model.graph)), options.target, opset)
+    if options.dtype == "bf16" and options.target in {"portable", "ort-cpu"}:
+        notes.append("onnxruntime's CPU provider has no bfloat16 kernels: this file runs on a GPU only.")
+    notes += [f"{row.site}: {row.folded}" for row in rows if row.folded]
+    return notes
 
 
-def _functional(node: ir.Node) -> tuple[BoundActivation | None, ir.Value | None]:
-    """Return the activation that a call of torch.nn.functional became, and its input."""
-    if node.op_type in _FUNCTIONAL:
-        name, attributes = _FUNCTIONAL[node.op_type]
-        arguments = {}
-        for attribute, (argument, default) in attributes.items():
-            given = node.attributes.get(attribute)
-            arguments[argument] = default if given is None else _attribute(given)
-        return BoundActivation(name, row_key(name, arguments) or name, arguments), _input(node)
-    if node.op_type == "Log":
-        inner = _input(node).producer()
-        if inner is not None and inner.op_type == "Sigmoid" and inner.domain == "":
-            return BoundActivation("log_sigmoid", "log_sigmoid"), _input(inner)
-    if node.op_type == "Mul" and len(node.inputs) == 2:
-        for x, gate in (node.inputs, reversed(node.inputs)):
-            inner = gate.producer() if gate is not None else None
-            if inner is not None and inner.op_type == "Sigmoid" and inner.domain == "" and inner.inputs[0] is x:
-                return BoundActivation("silu", "silu"), x
-    return None, None
-
-
-def _attribute(attribute: ir.Attr) -> Argument | str:
-    """Return the value of a string or float attribute."""
-    return attribute.as_string() if attribute.type == ir.AttributeType.STRING else attribute.as_float()
-
-
-def _input(node: ir.Node) -> ir.Value:
-    """Return a node's first input."""
-    value = node.inputs[0]
-    if value is None:
-        raise ValueError(f"{node.op_type} has no input")
-    return value
-
-
-def _calling_site(node: ir.Node, activation: BoundActivation) -> str:
-    """Return ``module:activation`` for a call of a function, from the scopes that torch's exporter notes."""
-    scopes = ast.literal_eval(node.metadata_props.get("pkg.torch.onnx.name_scopes", "[]"))
-    module = scopes[-2] if len(scopes) > 1 else ""
-    return f"{module.removeprefix(SCOPE).removeprefix('.')}:{activation.row}"
-
-
+@dataclass
 class _Constants:
     """Initializers for constants; equal ones are shared."""
 
-    def __init__(self, graph: ir.Graph) -> None:
-        self._graph = graph
-        self._known: dict[tuple[bytes, str, tuple[int, ...]], ir.Value] = {}
+    graph: ir.Graph
+    known: dict[tuple[bytes, str, tuple[int, ...]], ir.Value] = field(default_factory=dict)
 
     def of_dtype(self, dtype: ir.DataType) -> Callable[[np.ndarray, str], ir.Value]:
         """Return a function that makes initializers of a dtype."""
@@ -180,39 +220,72 @@ class _Constants:
         def constant(array: np.ndarray, hint: str) -> ir.Value:
             array = array.astype(dtype.numpy())
             key = (array.tobytes(), str(array.dtype), array.shape)
-            if key not in self._known:
-                name = f"lit_gelu.{hint}_{len(self._known)}"
+            if key not in self.known:
+                name = f"lit_gelu.{hint}_{len(self.known)}"
                 value = ir.Value(name=name, const_value=ir.tensor(array, name=name))
                 value.dtype, value.shape = dtype, ir.Shape(array.shape)
-                self._graph.initializers[name] = value
-                self._known[key] = value
-            return self._known[key]
+                self.graph.initializers[name] = value
+                self.known[key] = value
+            return self.known[key]
 
         return constant
 
 
-def _replace(node: ir.Node, occurrence: _Occurrence, lowering: Lowering, constants: _Constants) -> None:
-    """Put the recipe's nodes in the place of one occurrence."""
-    x = occurrence.x
-    given = occurrence.activation.arguments
-    channel_dim = int(given.get("channel_dim", 1))
-    arguments = {key: _shaped(value, x, channel_dim) for key, value in given.items()}
+def _replace(node: ir.Node, site: str, activation: BoundActivation, choice: Choice, constants: _Constants) -> None:
+    """Put a recipe's nodes in the place of a marker."""
+    x = node.inputs[0]
+    if x is None or node.graph is None:
+        raise ValueError(f"{site} has no input")
+    channel_dim = int(activation.arguments.get("channel_dim", 1))
+    arguments = {key: _shaped(value, x, channel_dim) for key, value in activation.arguments.items()}
     dtype = x.dtype or ir.DataType.FLOAT
-    builder = RecipeBuilder(x, arguments, constants.of_dtype(dtype))
-    result = builder.build(TABLE[occurrence.activation.row].recipe(lowering)[1])
-    for new in builder.nodes:
-        new.metadata_props["lit_gelu.site"] = occurrence.site
-        for output in new.outputs:  # every recipe is elementwise
-            output.dtype = ir.DataType.BOOL if new.op_type in _COMPARISONS else dtype
-            output.shape = x.shape
-    convenience.replace_nodes_and_values(_graph(node), node, [node], builder.nodes, [node.outputs[0]], [result])
+    new, result = recipe_nodes(x, activation, choice, arguments, dtype, constants.of_dtype)
+    for made in new:
+        made.metadata_props["lit_gelu.site"] = site
+    convenience.replace_nodes_and_values(node.graph, node, [node], new, [node.outputs[0]], [result])
 
 
-def _graph(node: ir.Node) -> ir.Graph | ir.Function:
-    """Return the graph that a node is in: the model's, or a subgraph of a conditional."""
-    if node.graph is None:
-        raise ValueError(f"{node.op_type} is in no graph")
-    return node.graph
+def recipe_nodes(
+    x: ir.Value,
+    activation: BoundActivation,
+    choice: Choice,
+    arguments: Mapping[str, Argument],
+    dtype: ir.DataType,
+    constants: Callable[[ir.DataType], Callable[[np.ndarray, str], ir.Value]],
+) -> tuple[list[ir.Node], ir.Value]:
+    """Build what an activation becomes.
+
+    Args:
+        x: Its input.
+        activation: The activation.
+        choice: What it becomes.
+        arguments: Its arguments, shaped to broadcast against the input.
+        dtype: Of the input.
+        constants: For a dtype, what makes an initializer from an array and a hint for its name.
+
+    Returns:
+        The nodes in order, and the value of the last.
+    """
+    region = choice.in_fp32 and dtype in {DTYPES["fp16"], DTYPES["bf16"]}
+    inner = ir.DataType.FLOAT if region else dtype
+    nodes = [ir.node("Cast", [x], attributes={"to": int(inner)})] if region else []
+    start = nodes[0].outputs[0] if region else x
+    if isinstance(activation.own, ir.Function):
+        built, result = inlined(activation.own, start, arguments)
+    else:
+        builder = RecipeBuilder(start, arguments, constants(inner))
+        result = builder.build(choice.recipe)
+        built = builder.nodes
+    nodes += built
+    for made in nodes:
+        for output in made.outputs:  # every recipe is elementwise
+            output.dtype = ir.DataType.BOOL if made.op_type in _COMPARISONS else inner
+            output.shape = None if made.op_type == "Constant" else x.shape
+    if region:
+        nodes.append(ir.node("Cast", [result], attributes={"to": int(dtype)}))
+        result = nodes[-1].outputs[0]
+        result.dtype, result.shape = dtype, x.shape
+    return nodes, result
 
 
 def _shaped(value: Argument | str, x: ir.Value, channel_dim: int) -> Argument:

@@ -17,6 +17,10 @@ A missing recipe means that the lowering has nothing of its own for this activat
 primitives (SiLU and the sigmoid form of GELU have no operator at opset 20), and the other two take the native recipe
 (``Relu`` is primitive already). `applies` says whether a lowering has a recipe of its own.
 
+A fourth column, ``accurate``, cannot be asked for by name: standard operators that neither cancel nor flush to 0, which
+`lit_gelu.export.lowering.policy` takes where a 16-bit file must be right to the last place. That table says which
+column is taken for which target, dtype and policy, and where it is computed in float32 between two Casts.
+
 Notes on single rows:
 
 * GELU's primitives stand in the order ``Mul(x, 0.5) Div Erf Add Mul``, which onnxruntime fuses again to one ``Gelu``.
@@ -25,7 +29,9 @@ Notes on single rows:
   1.31 cannot load such a file if the same ``x`` is multiplied by 0.5 elsewhere too: it merges the two products, and the
   fusion then removes the one that is still used. Such a model needs another lowering, or a session without that
   optimisation.
-* ``gaussian_gelu`` with mean 0 is ``sigma Gelu(x / sigma)``: one fused node instead of five.
+* ``gaussian_gelu`` with mean 0 is ``sigma Gelu(x / sigma)``: one fused node instead of five, for one sigma a channel
+  too. It overflows where x / sigma does: for sigma < 1 above sigma times the dtype's largest number. So does PyTorch's
+  kernel for fixed numbers, but not for learned ones: ``sigma<1`` is a row of its own, in pieces where that matters.
 * Mish's primitives are ``x n / (n + 2)`` with ``n = e (e + 2)``, ``e = exp(min(x, 20))``: the same function,
   ``tanh(log(1 + e^x))`` written as a quotient, without a cancelling logarithm. Above 20 the quotient is 1 to float32's
   last bit.
@@ -34,6 +40,12 @@ Notes on single rows:
 * ``sqrt_softplus`` has no primitives: where ``Log(1 + e)`` has lost e, its root is still 2e-4.
 * The Cauchy case of ``cdf_linear`` is ``atan(-1 / x)`` left of -1: ``pi / 2 + atan(x)`` has no digits left there, and
   ``x`` times it would be wrong in the first.
+* ``accurate`` for ELU, SELU and CELU is ``exp(m) - 1 = 2 t / (1 - t)`` with ``t = tanh(m / 2)``, which keeps its digits
+  near 0; for SiLU and what has a sigmoid gate it is ``x / (1 + exp(-v))``, as PyTorch's own kernel computes it.
+* ``erfc``, ``ndtr`` and ``log_ndtr`` are no activations but what calls of ``torch.special`` become. torch exports them
+  as ``1 - Erf(x)`` and the like, which has no digits left where the result is small. Here they are made of
+  ``t exp(p(t) - a^2)`` with ``t = 1 / (1 + a / 2)`` (Press et al. 1992, Numerical Recipes, section 6.2: relative error
+  below 1.2e-7).
 * ELU, SELU and CELU's primitives subtract 1 from an exponential, so their relative error grows near 0 (the absolute
   error stays below one unit in the last place of 1); so does that of onnxruntime's own kernels.
 """
@@ -50,6 +62,7 @@ LOWERINGS: tuple[Lowering, ...] = ("native", "primitives", "contrib")
 
 CONSTANTS: Mapping[str, float] = {
     "SQRT_2": math.sqrt(2.0),
+    "SQRT_HALF": math.sqrt(0.5),
     "SQRT_2_OVER_PI": math.sqrt(2.0 / math.pi),
     "ONE_SIXTH": 1.0 / 6.0,
     "ONE_OVER_PI": 1.0 / math.pi,
@@ -67,11 +80,13 @@ class Row:
         native: Recipe in standard operators, with the activation's own operator.
         primitives: Recipe in basic standard operators.
         contrib: Recipe with onnxruntime's fused operators.
+        accurate: Recipe in standard operators without cancellation.
     """
 
     native: str | None = None
     primitives: str | None = None
     contrib: str | None = None
+    accurate: str | None = None
 
     def applies(self, lowering: Lowering) -> bool:
         """Return whether a lowering has a recipe of its own here; ``native`` always has one to take.
@@ -113,8 +128,19 @@ _EXACT_GELU = Row(
     primitives="Mul(Mul(x, 0.5), Add(Erf(Div(x, SQRT_2)), 1.0))",
     contrib="microsoft.Gelu(x)",
 )
-_SILU = Row(primitives="Mul(x, Sigmoid(x))", contrib="microsoft.QuickGelu(x, alpha=1.0)")
+_SILU = Row(
+    primitives="Mul(x, Sigmoid(x))",
+    contrib="microsoft.QuickGelu(x, alpha=1.0)",
+    accurate="Div(x, Add(Exp(Neg(x)), 1.0))",
+)
 _SWISH = "Mul(x, Sigmoid(Mul(x, beta)))"
+_STABLE_SWISH = "Div(x, Add(Exp(Mul(x, beta * -1.0)), 1.0))"
+_ERFC_EXPONENT = (  # of exp, for a >= 0, so that erfc(a) = t exp(...)
+    "t = Div(1.0, Add(Mul(a, 0.5), 1.0)); "
+    "p = Add(Mul(t, Add(Mul(t, Add(Mul(t, Add(Mul(t, Add(Mul(t, Add(Mul(t, Add(Mul(t, Add(Mul(t, Add(Mul(t, "
+    "0.17087277), -0.82215223)), 1.48851587)), -1.13520398)), 0.27886807)), -0.18628806)), 0.09678418)), "
+    "0.37409196)), 1.00002368)), -1.26551223); q = Sub(p, Mul(a, a)); "
+)
 
 TABLE: Mapping[str, Row] = {
     "gelu(approximate='none')": _EXACT_GELU,
@@ -126,6 +152,7 @@ TABLE: Mapping[str, Row] = {
     "gelu(approximate='sigmoid')": Row(
         primitives="Mul(x, Sigmoid(Mul(x, 1.702)))",
         contrib="microsoft.QuickGelu(x, alpha=1.702)",
+        accurate="Div(x, Add(Exp(Mul(x, -1.702)), 1.0))",
     ),
     "zero_identity_map(gate='normal')": _EXACT_GELU,  # in evaluation the map is its expectation
     "zero_identity_map(gate='logistic')": _SILU,
@@ -134,10 +161,11 @@ TABLE: Mapping[str, Row] = {
         primitives="Mul(Mul(x, 0.5), Add(Erf(Div(x, sigma * SQRT_2)), 1.0))",
         contrib="Mul(microsoft.Gelu(Div(x, sigma)), sigma)",
     ),
+    "gaussian_gelu(mu=0, sigma<1)": Row(primitives="Mul(Mul(x, 0.5), Add(Erf(Div(x, sigma * SQRT_2)), 1.0))"),
     "gaussian_gelu": Row(primitives="Mul(Mul(x, 0.5), Add(Erf(Div(Sub(x, mu), sigma * SQRT_2)), 1.0))"),
     "silu": _SILU,
-    "swish": Row(primitives=_SWISH, contrib="microsoft.QuickGelu(x, alpha=beta)"),
-    "swish(channels)": Row(primitives=_SWISH),
+    "swish": Row(primitives=_SWISH, contrib="microsoft.QuickGelu(x, alpha=beta)", accurate=_STABLE_SWISH),
+    "swish(channels)": Row(primitives=_SWISH, accurate=_STABLE_SWISH),
     "cdf_linear(distribution='normal')": _EXACT_GELU,
     "cdf_linear(distribution='logistic')": _SILU,
     "cdf_linear(distribution='cauchy')": Row(
@@ -169,16 +197,20 @@ TABLE: Mapping[str, Row] = {
     "elu": Row(
         native="Elu(x, alpha=alpha)",
         primitives="Add(Relu(x), Mul(Sub(Exp(Min(x, 0.0)), 1.0), alpha))",
+        accurate="t = Tanh(Mul(Min(x, 0.0), 0.5)); Add(Relu(x), Mul(Div(t, Sub(1.0, t)), alpha * 2.0))",
     ),
     "selu": Row(
         native="Selu(x, alpha=SELU_ALPHA, gamma=SELU_SCALE)",
         primitives="Mul(Add(Relu(x), Mul(Sub(Exp(Min(x, 0.0)), 1.0), SELU_ALPHA)), SELU_SCALE)",
+        accurate="t = Tanh(Mul(Min(x, 0.0), 0.5)); "
+        "Mul(Add(Relu(x), Mul(Div(t, Sub(1.0, t)), SELU_ALPHA * 2.0)), SELU_SCALE)",
     ),
     "celu": Row(
         native="Celu(x, alpha=alpha)",
         primitives="Add(Relu(x), Mul(Sub(Exp(Div(Min(x, 0.0), alpha)), 1.0), alpha))",
+        accurate="t = Tanh(Div(Min(x, 0.0), alpha * 2.0)); Add(Relu(x), Mul(Div(t, Sub(1.0, t)), alpha * 2.0))",
     ),
-    "sigmoid": Row(native="Sigmoid(x)"),
+    "sigmoid": Row(native="Sigmoid(x)", accurate="Div(1.0, Add(Exp(Neg(x)), 1.0))"),
     "tanh": Row(native="Tanh(x)"),
     "hard_sigmoid": Row(
         native="HardSigmoid(x, alpha=ONE_SIXTH, beta=0.5)",
@@ -209,6 +241,17 @@ TABLE: Mapping[str, Row] = {
         native="r = Relu(x); l = Min(x, 0.0); Add(Mul(Add(Mul(r, alpha_p), beta), r), "
         "Add(Mul(Sub(Sub(Exp(l), 1.0), l), alpha_n), Mul(l, beta)))",
     ),
+    "erfc": Row(
+        native=f"a = Abs(x); {_ERFC_EXPONENT}e = Mul(t, Exp(q)); Where(Less(x, 0.0), Sub(2.0, e), e)",
+    ),
+    "ndtr": Row(
+        native=f"a = Mul(Abs(x), SQRT_HALF); {_ERFC_EXPONENT}e = Mul(Mul(t, 0.5), Exp(q)); "
+        "Where(Less(x, 0.0), e, Sub(1.0, e))",
+    ),
+    "log_ndtr": Row(
+        native=f"a = Mul(Abs(x), SQRT_HALF); {_ERFC_EXPONENT}e = Mul(Mul(t, 0.5), Exp(q)); "
+        "Where(Less(x, 0.0), Add(Log(Mul(t, 0.5)), q), Log(Sub(1.0, e)))",
+    ),
 }
 
 
@@ -238,9 +281,11 @@ def row_key(name: str, arguments: Mapping[str, object]) -> str | None:
         name = f"cdf_linear(distribution={arguments.get('distribution', 'normal')!r})"
     elif name == "swish" and np.ndim(arguments.get("beta", 1.0)) > 0:  # type: ignore[arg-type]
         name = "swish(channels)"  # QuickGelu's alpha is one number
-    elif name == "gaussian_gelu" and all(isinstance(arguments.get(key, 0.0), float) for key in ("mu", "sigma")):
-        # The module calls the same kernel then; what is learned or per channel it computes without overflow.
-        name = "gaussian_gelu(mu=0)" if arguments.get("mu", 0.0) == 0.0 else name
+    elif name == "gaussian_gelu" and not np.any(np.asarray(arguments.get("mu", 0.0))):
+        # One number for all, or one a channel. With fixed numbers the module calls the kernel that overflows as well.
+        fixed = all(isinstance(arguments.get(key, 0.0), float) for key in ("mu", "sigma"))
+        safe = fixed or np.min(np.asarray(arguments.get("sigma", 1.0))) >= 1
+        name = "gaussian_gelu(mu=0)" if safe else "gaussian_gelu(mu=0, sigma<1)"
     elif name == "softplus" and arguments.get("beta", 1.0) == 1.0 and arguments.get("threshold", 20.0) == 20.0:
         # Above torch's default threshold of 20, Softplus(x) - x < 2.1e-9: less than float32 resolves at 20.
         name = "softplus(beta=1)"

@@ -8,7 +8,8 @@ exporter is told: on the evaluation copy, ``forward`` of every known activation 
 leaves the module's type and attributes alone. The graph is exported once, and `lit_gelu.export.lowering_pass` then
 replaces each marker by the table's recipe, with the arguments as they were at export (learned ones included).
 
-Activations that the lowering table does not know (registered by users) are not marked: torch decomposes them.
+Activations that the lowering table does not know are marked if they were registered with operators of their own
+(``register(..., onnx=...)``); else torch decomposes them.
 """
 
 import functools
@@ -16,12 +17,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import onnx_ir as ir
 import torch
 from torch import Tensor, nn
 
 from lit_gelu.activations import ActivationRegistry
+from lit_gelu.activations.entry import ActivationEntry
 from lit_gelu.activations.modules import FunctionActivation
-from lit_gelu.export.lowering_table import row_key
+from lit_gelu.export.lowering.user import user_row
+from lit_gelu.export.lowering_table import Row, row_key
 from lit_gelu.export.recipe import Argument
 
 if TYPE_CHECKING:
@@ -39,11 +43,13 @@ class BoundActivation:
         name: Canonical name.
         row: Key of its row in the lowering table.
         arguments: Numbers and arrays by name; learned ones with their present values.
+        own: What an activation that is not in the table was registered with.
     """
 
     name: str
     row: str
     arguments: Mapping[str, Argument | str] = field(default_factory=dict)
+    own: Row | ir.Function | None = None
 
 
 @functools.cache
@@ -52,14 +58,15 @@ def _built_in() -> ActivationRegistry:
     return ActivationRegistry()
 
 
-def bind(module: nn.Module) -> BoundActivation | None:
+def bind(module: nn.Module, registry: ActivationRegistry | None = None) -> BoundActivation | None:
     """Return the activation that a module is, with its present arguments.
 
     Args:
         module: Any module.
+        registry: Where to look for activations that were registered with operators of their own.
 
     Returns:
-        ``None`` if the lowering table does not know it.
+        ``None`` if neither the lowering table nor its registration says what it becomes.
 
     Example:
         >>> bind(nn.LeakyReLU(0.2)).arguments
@@ -68,14 +75,24 @@ def bind(module: nn.Module) -> BoundActivation | None:
         True
     """
     entry = _built_in().entry_of(module)
-    if entry is None or (isinstance(module, FunctionActivation) and module.function is not entry.function):
+    if entry is not None and not (isinstance(module, FunctionActivation) and module.function is not entry.function):
+        arguments = _arguments(entry, module)
+        key = row_key(entry.name, arguments)
+        if key is not None:
+            return BoundActivation(entry.name, key, arguments)
+    entry = None if registry is None else registry.entry_of(module)
+    if entry is None or entry.onnx is None:
         return None
+    arguments = _arguments(entry, module)
+    return BoundActivation(entry.name, entry.name, arguments, user_row(entry.name, entry.onnx, arguments))
+
+
+def _arguments(entry: ActivationEntry, module: nn.Module) -> dict[str, Argument | str]:
+    """Return an activation's arguments as they are now."""
     form = entry.form_of(module)
     live = {**form.read(module), **form.live_arguments(module)} if form else getattr(module, "kwargs", {})
     defaults = {key: p.default for key, p in entry.parameters.items() if isinstance(p.default, (int, float, str))}
-    arguments = {key: _plain(value) for key, value in {**defaults, **live}.items() if key != "inplace"}
-    key = row_key(entry.name, arguments)
-    return None if key is None else BoundActivation(entry.name, key, arguments)
+    return {key: _plain(value) for key, value in {**defaults, **live}.items() if key != "inplace"}
 
 
 def _plain(value: object) -> Argument | str:
@@ -86,18 +103,19 @@ def _plain(value: object) -> Argument | str:
     return value  # type: ignore[return-value]
 
 
-def mark(model: nn.Module) -> dict[str, BoundActivation]:
-    """Mark every activation module of a copy that the lowering table knows.
+def mark(model: nn.Module, registry: ActivationRegistry | None = None) -> dict[str, BoundActivation]:
+    """Mark every activation module of a copy of which it is known what it becomes.
 
     Args:
         model: The evaluation-mode copy; changed in place.
+        registry: Where to look for activations that were registered with operators of their own.
 
     Returns:
         The marked activations by site: the first fully qualified name of each.
     """
     marked: dict[str, BoundActivation] = {}
     for site, module in model.named_modules():
-        bound = bind(module)
+        bound = bind(module, registry)
         if bound is not None:
             marked[site] = bound
             module.forward = functools.partial(_marked_forward, site, getattr(module, "inplace", False))

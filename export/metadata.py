@@ -3,7 +3,7 @@
 import importlib.metadata
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import onnx_ir as ir
@@ -11,7 +11,7 @@ import onnx_ir as ir
 from lit_gelu.export.errors import ModelFileError
 
 FORMAT_VERSION = 1
-_PREFIX = "lit_gelu."
+PREFIX = "lit_gelu."
 _VERSIONS = ("lit-gelu", "torch", "onnx", "onnxscript")
 
 
@@ -27,6 +27,8 @@ class SiteRecord:
             decomposition.
         operators: The operators of one call.
         calls: How often the graph calls it.
+        recipe: The recipe as text, behind ``fp32:`` where it is computed in float32 in a file of another dtype.
+        folded: Which scale factors went into which weights; ``row`` and ``recipe`` are then of what is left.
     """
 
     site: str
@@ -35,6 +37,8 @@ class SiteRecord:
     lowering: str
     operators: tuple[str, ...]
     calls: int
+    recipe: str = ""
+    folded: str = ""
 
     def __str__(self) -> str:
         """Return one line for a person."""
@@ -42,7 +46,8 @@ class SiteRecord:
         if not self.row:
             return f"{name}: {self.spec}, as torch decomposes it"
         calls = "1 call" if self.calls == 1 else f"{self.calls} calls"
-        return f"{name}: {self.spec} -> {' '.join(self.operators)} ({self.lowering}, {calls})"
+        folded = f"; folded: {self.folded}" if self.folded else ""
+        return f"{name}: {self.spec} -> {' '.join(self.operators)} ({self.lowering}, {calls}{folded})"
 
 
 @dataclass(frozen=True)
@@ -51,7 +56,7 @@ class FileMetadata:
 
     Args:
         model_class: The module's class.
-        approximate: The form of every GELU; ``as_trained`` if it was left alone.
+        approximate: The form of every GELU; ``as_trained`` if it was left alone; ``pattern=form, ...`` by site.
         lowering: The lowering that was asked for.
         target: The runtime it is for.
         dtype: Of parameters and activations.
@@ -61,6 +66,12 @@ class FileMetadata:
         versions: Distribution names and versions that wrote the file.
         preprocessing: The class of the preprocessing that is a part of the file, which then takes raw pixels, or of
             each of its steps; empty if there is none.
+        io_dtype: Of inputs and outputs: ``same`` as ``dtype``, or ``fp32``.
+        keep_fp32: What stays in float32 beside the policy's own list.
+        notes: What a user of the file should know.
+        labels: What the values along the last dimension of the first output stand for; empty if that was not said.
+        softmax: Whether the first output holds probabilities, by a softmax at the end of the file.
+        parity: What `lit_gelu.export.proof.record_parity` added after a comparison; empty before.
     """
 
     model_class: str
@@ -73,6 +84,12 @@ class FileMetadata:
     sites: tuple[SiteRecord, ...]
     versions: Mapping[str, str]
     preprocessing: str = ""
+    io_dtype: str = "same"
+    keep_fp32: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+    softmax: bool = False
+    parity: Mapping[str, Any] = field(default_factory=dict)
 
     def to_properties(self) -> dict[str, str]:
         """Return the metadata as ONNX stores it: text by key.
@@ -82,7 +99,7 @@ class FileMetadata:
         """
         plain = {**vars(self), "sites": [vars(site) for site in self.sites], "format": FORMAT_VERSION}
         return {
-            _PREFIX + key: value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+            PREFIX + key: value if isinstance(value, str) else json.dumps(value, sort_keys=True)
             for key, value in plain.items()
         }
 
@@ -100,7 +117,7 @@ def read_metadata(properties: Mapping[str, str], file: str) -> FileMetadata:
     Raises:
         ModelFileError: If lit-gelu did not write the file, or a newer release of it did.
     """
-    found = {key.removeprefix(_PREFIX): value for key, value in properties.items() if key.startswith(_PREFIX)}
+    found = {key.removeprefix(PREFIX): value for key, value in properties.items() if key.startswith(PREFIX)}
     if found.pop("format", str(FORMAT_VERSION)) != str(FORMAT_VERSION):
         raise ModelFileError(f"{file} was written by another release of lit-gelu. Export it again with this one.")
     try:
@@ -108,6 +125,11 @@ def read_metadata(properties: Mapping[str, str], file: str) -> FileMetadata:
             **found,
             "opset": json.loads(found["opset"]),
             "versions": json.loads(found["versions"]),
+            "keep_fp32": tuple(json.loads(found.get("keep_fp32", "[]"))),
+            "notes": tuple(json.loads(found.get("notes", "[]"))),
+            "labels": tuple(json.loads(found.get("labels", "[]"))),
+            "softmax": json.loads(found.get("softmax", "false")),
+            "parity": json.loads(found.get("parity", "{}")),
         }
         sites = [{**row, "operators": tuple(row["operators"])} for row in json.loads(found["sites"])]
         return FileMetadata(**{**values, "sites": tuple(SiteRecord(**row) for row in sites)})
@@ -152,7 +174,7 @@ def strip_origin(model: ir.Model) -> None:
 
 def _strip(part: ir.Graph | ir.Function | ir.Node | ir.Value) -> None:
     """Keep only lit-gelu's own properties, and no documentation text."""
-    kept = {key: value for key, value in part.metadata_props.items() if key.startswith(_PREFIX)}
+    kept = {key: value for key, value in part.metadata_props.items() if key.startswith(PREFIX)}
     part.metadata_props.clear()
     part.metadata_props.update(kept)
     part.doc_string = None

@@ -1,22 +1,20 @@
 """The options of an export, checked before any work is done."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 import torch
 
-from lit_gelu.errors import NotAvailableYetError
 from lit_gelu.export.errors import ExportOptionError
-from lit_gelu.export.lowering_table import Lowering
+from lit_gelu.export.lowering.kernels import DEFAULT_OPSET, DTYPES, TARGETS
+from lit_gelu.export.lowering.opsets import checked_opset
+from lit_gelu.export.lowering.policy import POLICIES
 
 Approximate = Literal["as_trained", "none", "exact", "tanh", "sigmoid"]
-Target = Literal["portable", "ort-cpu", "ort-cuda", "tensorrt"]
-Policy = Literal["strict", "fast"]
 LoweringOption = Literal["auto", "native", "primitives", "contrib"]
-
-OPSET = 20  # the first with a Gelu operator, and the last that every common runtime reads
+IoDtype = Literal["same", "fp32"]
 
 
 @dataclass(frozen=True)
@@ -24,29 +22,49 @@ class ExportOptions:
     """What an export was asked for, in canonical form.
 
     Args:
-        approximate: Which form every GELU takes: ``as_trained``, ``none`` (exact), ``tanh`` or ``sigmoid``.
+        approximate: Which form every GELU takes: ``as_trained``, ``none`` (exact), ``tanh`` or ``sigmoid``; or a form
+            by name pattern.
         target: For which runtime.
-        dtype: ``fp32``.
+        dtype: ``fp32``, ``fp16`` or ``bf16``.
         policy: Accuracy before speed, or the reverse.
         lowering: Which recipes of the lowering table were asked for.
-        opset: Version of the standard operators.
+        opset: Version of the standard operators; ``None`` for the solver's.
+        keep_fp32: What stays in float32 beside the policy's own list.
+        io_dtype: Of inputs and outputs: ``same`` as the file's, or ``fp32``.
     """
 
-    approximate: str
+    approximate: str | Mapping[str, str]
     target: str
     dtype: str
     policy: str
     lowering: str
-    opset: int
+    opset: int | None
+    keep_fp32: tuple[str, ...] = ()
+    io_dtype: str = "same"
 
     @property
-    def recipes(self) -> Lowering:
-        """The lowering that is applied: ``auto`` is ``native`` for a portable file."""
-        return "native" if self.lowering == "auto" else self.lowering  # type: ignore[return-value]
+    def traced_opset(self) -> int:
+        """The opset to trace with."""
+        return DEFAULT_OPSET if self.opset is None else self.opset
+
+    @property
+    def approximate_text(self) -> str:
+        """The form of every GELU as a file records it: ``pattern=form`` by commas where it depends on the name."""
+        if isinstance(self.approximate, str):
+            return self.approximate
+        return ", ".join(f"{pattern}={form}" for pattern, form in self.approximate.items())
 
 
 def checked_options(
-    approximate: str, target: str, dtype: torch.dtype | str | None, policy: str, lowering: str, opset: int | None
+    approximate: str | Mapping[str, str],
+    target: str,
+    dtype: torch.dtype | str | None,
+    policy: str,
+    lowering: str,
+    opset: int | None,
+    *,
+    keep_fp32: Sequence[str] = (),
+    io_dtype: str = "same",
 ) -> ExportOptions:
     """Check the options of `export_onnx`.
 
@@ -57,29 +75,52 @@ def checked_options(
         policy: See `export_onnx`.
         lowering: See `export_onnx`.
         opset: See `export_onnx`.
+        keep_fp32: See `export_onnx`.
+        io_dtype: See `export_onnx`.
 
     Returns:
         The options in canonical form.
 
     Raises:
-        ExportOptionError: If a value does not exist; near values and the whole list are in the message.
-        NotAvailableYetError: If a value exists, but not in this release.
+        ExportOptionError: If a value does not exist, or two do not fit each other; near values and the whole list are
+            in the message.
 
     Example:
         >>> checked_options("exact", "portable", None, "strict", "auto", None).approximate
         'none'
     """
-    _require_known("approximate", approximate, get_args(Approximate))
-    _require_known("target", target, get_args(Target))
-    _require_known("policy", policy, get_args(Policy))
+    _require_known("target", target, TARGETS)
+    _require_known("policy", policy, POLICIES)
     _require_known("lowering", lowering, get_args(LoweringOption))
-    if target != "portable":
-        raise NotAvailableYetError(f"not available yet: target={target!r}. Use target='portable'.")
-    if policy != "strict":
-        raise NotAvailableYetError(f"not available yet: policy={policy!r}. Use policy='strict'.")
+    _require_known("io_dtype", io_dtype, get_args(IoDtype))
+    if lowering == "contrib" and target == "tensorrt":
+        raise ExportOptionError(
+            "lowering='contrib' does not go with target='tensorrt', whose parser knows standard operators only. Use "
+            "lowering='auto', or target='ort-cuda'."
+        )
+    if isinstance(keep_fp32, str):
+        raise ExportOptionError(f"keep_fp32={keep_fp32!r} is one text. Accepted: a list, such as [{keep_fp32!r}].")
+    name = _dtype(dtype)
+    if name == "fp32" and (keep_fp32 or io_dtype != "same"):
+        raise ExportOptionError(
+            "keep_fp32= and io_dtype= are for dtype='fp16' and 'bf16'; in an fp32 file everything is float32. Leave "
+            "them out."
+        )
     return ExportOptions(
-        "none" if approximate == "exact" else approximate, target, _dtype(dtype), policy, lowering, _opset(opset)
+        _forms(approximate), target, name, policy, lowering, checked_opset(opset, target), tuple(keep_fp32), io_dtype
     )
+
+
+def _forms(approximate: str | Mapping[str, str]) -> str | Mapping[str, str]:
+    """Return the form of every GELU, or forms by name pattern, in canonical form."""
+    if not isinstance(approximate, Mapping):
+        _require_known("approximate", approximate, get_args(Approximate))
+        return "none" if approximate == "exact" else approximate
+    for pattern, form in approximate.items():
+        _require_known(f"approximate[{pattern!r}]", form, get_args(Approximate))
+    if not approximate:
+        raise ExportOptionError("approximate={} names no site. Use 'as_trained', or {name pattern: form}.")
+    return {pattern: "none" if form == "exact" else form for pattern, form in approximate.items()}
 
 
 def _require_known(option: str, value: object, known: Iterable[str]) -> None:
@@ -97,16 +138,5 @@ def _dtype(dtype: torch.dtype | str | None) -> str:
     names = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16", None: "fp32"}
     aliases = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
     name = aliases.get(dtype, dtype) if isinstance(dtype, str) else names.get(dtype, str(dtype))
-    _require_known("dtype", name, ["fp32", "fp16", "bf16"])
-    if name != "fp32":
-        raise NotAvailableYetError(f"not available yet: dtype={name!r}. Use dtype='fp32'.")
+    _require_known("dtype", name, DTYPES)
     return name
-
-
-def _opset(opset: int | None) -> int:
-    """Return the opset."""
-    if opset is None or (opset == OPSET and not isinstance(opset, bool)):
-        return OPSET
-    if not isinstance(opset, int) or isinstance(opset, bool) or opset < 1:
-        raise ExportOptionError(f"opset={opset!r} is no operator-set version. Accepted: {OPSET}.")
-    raise NotAvailableYetError(f"not available yet: opset={opset}. Use opset={OPSET}.")

@@ -42,6 +42,7 @@ def trace(flat: FlatModule, trial: Trial, opset: int) -> ir.Model:
     """
     model = _export(flat, trial, opset)
     _require_deterministic(model, flat)
+    _name_values(model)
     _name_batch(model, flat)
     _require_dynamic(model, flat, trial)
     for name in [name for name in model.graph.initializers if name.startswith(f"{SCOPE}.")]:
@@ -114,6 +115,16 @@ def _require_deterministic(model: ir.Model, flat: FlatModule) -> None:
     }
     if drawn:
         raise ExportError(random_message(type(flat.model).__name__, ", ".join(sorted(drawn))))
+
+
+def _name_values(model: ir.Model) -> None:
+    """Rename what has the name of an output: torch names values after functions, and does not look whether one is."""
+    taken = {value.name for value in (*model.graph.inputs, *model.graph.outputs)}
+    keep = {id(value) for value in (*model.graph.inputs, *model.graph.outputs)}
+    for node in ir.traversal.RecursiveGraphIterator(model.graph):
+        for value in node.outputs:
+            if value.name in taken and id(value) not in keep:
+                value.name = f"{value.name}.value"
 
 
 def _name_batch(model: ir.Model, flat: FlatModule) -> None:

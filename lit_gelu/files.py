@@ -1,5 +1,6 @@
 """Writing files so that nothing that existed is lost."""
 
+import errno
 import os
 import tempfile
 from collections.abc import Iterator
@@ -7,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from lit_gelu.errors import LitGeluError
+
+_FULL = {errno.ENOSPC, errno.EFBIG, errno.EDQUOT}  # the disk, the largest file allowed, the user's share
 
 
 class UnwritablePathError(LitGeluError, OSError):
@@ -27,7 +30,8 @@ def write_atomically(path: str | os.PathLike[str]) -> Iterator[Path]:
         The temporary path to write to.
 
     Raises:
-        UnwritablePathError: If ``path`` is a folder, or its folder cannot be made or written to.
+        UnwritablePathError: If ``path`` is a folder, its folder cannot be made or written to, or there is no space.
+        OSError: What else the body raises.
 
     Example:
         >>> import tempfile, pathlib
@@ -42,8 +46,27 @@ def write_atomically(path: str | os.PathLike[str]) -> Iterator[Path]:
     try:
         yield temporary
         temporary.replace(target)
+    except OSError as error:
+        if error.errno not in _FULL or isinstance(error, UnwritablePathError):
+            raise
+        raise UnwritablePathError(
+            f"Cannot write {str(target)!r}: {error.strerror}. Make room on that disk, or raise the limit on the "
+            "size of files, or give a path on another disk. What was there before is unchanged."
+        ) from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def require_writable(path: str | os.PathLike[str]) -> None:
+    """Find out early whether `write_atomically` could begin: before the work whose result is to be written.
+
+    Args:
+        path: The file; what is there stays. Missing folders are made.
+
+    Raises:
+        UnwritablePathError: If ``path`` is a folder, or its folder cannot be made or written to.
+    """
+    _reserve(Path(path)).unlink()
 
 
 def _reserve(target: Path) -> Path:

@@ -76,6 +76,28 @@ def evaluation_sandbox(model: nn.Module) -> Iterator[None]:
                 module._buffers[name] = buffer
 
 
+def devices_of(model: nn.Module) -> set[torch.device]:
+    """Return where a model's parameters and buffers are.
+
+    Args:
+        model: Any module.
+
+    Returns:
+        The devices.
+
+    Example:
+        >>> devices_of(nn.Linear(2, 1))
+        {device(type='cpu')}
+    """
+    return {
+        tensor.device
+        for module in model.modules()  # once: parameters() and buffers() would each go through all of them
+        for tensors in (module._parameters, module._buffers)
+        for tensor in tensors.values()
+        if tensor is not None
+    }
+
+
 @contextmanager
 def isolated_random_state(model: nn.Module) -> Iterator[None]:
     """Put back the random number generators of torch (CPU and the model's devices), Python and numpy on leaving.
@@ -94,7 +116,7 @@ def isolated_random_state(model: nn.Module) -> Iterator[None]:
         >>> torch.equal(torch.get_rng_state(), before)
         True
     """
-    devices = {tensor.device for tensor in (*model.parameters(), *model.buffers()) if tensor.device.type == "cuda"}
+    devices = {device for device in devices_of(model) if device.type == "cuda"}
     numpy_random = sys.modules.get("numpy.random")  # if nobody imported it, the model does not draw from it
     python_state, numpy_state = random.getstate(), numpy_random.get_state() if numpy_random else None
     try:
@@ -104,3 +126,42 @@ def isolated_random_state(model: nn.Module) -> Iterator[None]:
         random.setstate(python_state)
         if numpy_random is not None:
             numpy_random.set_state(numpy_state)
+
+
+class _SidePass:
+    """Whether a model runs on the side of its training; hooks ask, so that they do not take such a pass for training.
+
+    A flag and not a context variable: what is compiled can read it.
+    """
+
+    active = False
+
+
+def in_side_pass() -> bool:
+    """Return whether a model runs on the side of its training: what a hook sees then is no training step.
+
+    Returns:
+        Whether it does.
+
+    Example:
+        >>> with side_pass():
+        ...     in_side_pass()
+        True
+        >>> in_side_pass()
+        False
+    """
+    return _SidePass.active
+
+
+@contextmanager
+def side_pass() -> Iterator[None]:
+    """Let `in_side_pass` say that what runs is no training.
+
+    Yields:
+        Nothing.
+    """
+    before, _SidePass.active = _SidePass.active, True
+    try:
+        yield
+    finally:
+        _SidePass.active = before

@@ -26,7 +26,8 @@ def environment_as_it_was():
 
 
 def pytest_collection_modifyitems(items):
-    """Skip, with the reason, what needs data or a device that is not here."""
+    """Skip, with the reason, what needs data or a device that is not here; put first what forks."""
+    items.sort(key=lambda item: item.get_closest_marker("forks") is None)
     reasons = {
         "realdata": None if os.environ.get("LIT_GELU_DATA") else "LIT_GELU_DATA names no folder with the paper's data",
         "gpu": None if torch.cuda.is_available() else "no CUDA device",

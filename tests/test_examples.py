@@ -11,10 +11,10 @@ import pytest
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
-def printed(name, folder):
-    """Run a script in an empty folder and return what it prints."""
-    environment = {**os.environ, "LIT_GELU_PLUGINS": "0", "CUDA_VISIBLE_DEVICES": ""}
-    command = [sys.executable, "-P", str(EXAMPLES / name)]
+def printed(name, folder, *arguments):
+    """Run a script in an empty folder, without real data, and return what it prints."""
+    environment = {**os.environ, "LIT_GELU_PLUGINS": "0", "CUDA_VISIBLE_DEVICES": "", "LIT_GELU_DATA": ""}
+    command = [sys.executable, "-P", str(EXAMPLES / name), *arguments]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=240, cwd=folder, env=environment, check=False
     )
@@ -49,3 +49,15 @@ def test_timm_swap(tmp_path):
     assert "after: {'gelu': 34}" in text
     assert "in the file: {'Gelu': 34}" in text
     assert text.rstrip().endswith("passed")
+
+
+@pytest.mark.full
+def test_curvature_side_by_side(tmp_path):
+    text = printed("curvature_side_by_side.py", tmp_path, "30")
+    assert "on the bundled digits, at step 29" in text
+    found = dict(
+        re.findall(r"^ +(\w+): top eigenvalue +(-?[\d.]+), E\|f''\| of the activations \d", text, re.MULTILINE)
+    )
+    assert found.keys() == {"relu", "elu", "gelu"}
+    assert all(float(value) > 1 for value in found.values())
+    assert (tmp_path / "runs/curvature_side_by_side/curvature.png").read_bytes().startswith(b"\x89PNG")

@@ -145,7 +145,7 @@ class SwapRun:
 
     def _activations(self) -> dict[str, Any]:
         registry = registry_for(self.pl_module, [swap.registry for swap in self.swaps])
-        return dict(record_activations(self.pl_module, registry, skip_opaque=True))
+        return dict(record_activations(self.pl_module, registry, name_opaque=True))
 
     def _check_activations(self, checkpoint: Checkpoint, unknown: set[str]) -> None:
         """Refuse a checkpoint of other activations, or only warn if that was asked for."""

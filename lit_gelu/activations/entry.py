@@ -108,6 +108,8 @@ class ActivationEntry:
         preset: If this name is another activation with given arguments, that spec.
         objects: Arguments that may be objects with no text form; with such a one the activation's spec is opaque.
         registered_by: Who registered it.
+        onnx: What it becomes in an ONNX file: an onnxscript function, or a recipe of the lowering table as text;
+            ``None`` leaves it to the exporter. Only `lit_gelu.export` reads it.
     """
 
     name: str
@@ -121,6 +123,7 @@ class ActivationEntry:
     preset: ActivationSpec | None = None
     objects: tuple[str, ...] = ()
     registered_by: str = ""
+    onnx: Any = None
 
     @property
     def parameters(self) -> dict[str, inspect.Parameter]:

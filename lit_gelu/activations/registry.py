@@ -75,6 +75,7 @@ class ActivationRegistry:
         derivative: Callable[..., Tensor] | None = None,
         facts: ActivationFacts | Callable[..., ActivationFacts] | None = None,
         registered_by: str | None = None,
+        onnx: Any = None,
     ) -> Callable[[Registered], Registered]:
         """Return a decorator that registers a module class or a plain function from tensor to tensor.
 
@@ -85,6 +86,9 @@ class ActivationRegistry:
             derivative: ``derivative(x, order, **arguments)`` with ``order`` 1 or 2; without it, autograd is used.
             facts: What is stated of it; see `ActivationFacts`.
             registered_by: Who registers it; by default the module and name of the decorated object.
+            onnx: What it becomes in an ONNX file: an onnxscript function of one tensor whose attributes are arguments
+                of the activation, or a recipe such as ``"Mul(x, Sigmoid(x))"``. Without it torch's exporter decomposes
+                it.
 
         Returns:
             The decorator; it returns its argument unchanged.
@@ -106,7 +110,8 @@ class ActivationRegistry:
         def decorate(target: Registered) -> Registered:
             origin = registered_by or plugins.current_plugin() or f"{target.__module__}.{target.__qualname__}"
             entry = entry_for(name, target, tuple(aliases), origin)
-            self.add(replace(entry, derivative=derivative, facts=facts or ActivationFacts()), override=override)
+            row = replace(entry, derivative=derivative, facts=facts or ActivationFacts(), onnx=onnx)
+            self.add(row, override=override)
             return target
 
         return decorate

@@ -81,7 +81,8 @@ def plot_curvature(log: Path, path: Path, swap_step: int) -> None:
     series = read_log(log)
     figure = Figure(figsize=(11, 7), layout="constrained")
     for axes, (statistic, title) in zip(figure.subplots(2, 2).flat, PANELS.items(), strict=True):
-        names = [name for name in series if name.startswith("curvature/") and name.endswith(f"/{statistic}")]
+        logged = [name for name in series if name.startswith("curvature/") and name.endswith(f"/{statistic}")]
+        names = [name for name in logged if "/gaussian/" not in name]
         for number, name in enumerate(sorted(names)):
             shade = 0.75 - 0.65 * number / max(1, len(names) - 1)
             axes.plot(*series[name], color=(shade * 0.6, shade * 0.8, shade * 0.3 + 0.6), linewidth=1.5)

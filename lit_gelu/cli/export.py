@@ -14,6 +14,7 @@ examples:
   lit-gelu export runs/digits_gelu/version_0/checkpoints/last.ckpt
   lit-gelu export last.ckpt -o model.onnx --approximate tanh --lowering contrib
   lit-gelu export last.ckpt -o model.onnx --approximate none tanh sigmoid     model-none.onnx, model-tanh.onnx, ...
+  lit-gelu export last.ckpt --dtype fp16 --target ort-cuda --softmax true --labels cat dog
   lit-gelu export last.ckpt --model my_package.MyModule --check false
   lit-gelu export lit_gelu.tasks.MNISTClassifier -o untrained.onnx
   lit-gelu export last.ckpt --preprocessing MNISTData                         a file that takes raw pixels, uint8
@@ -61,6 +62,10 @@ def build_parser() -> ArgumentParser:
         "--lowering", type=str, default="auto", help="operators of the activations: auto, native, primitives, contrib"
     )
     parser.add_argument("--target", type=str, default="portable", help="the runtime it is for")
+    parser.add_argument("--dtype", type=str, default="fp32", help="of weights and activations: fp32, fp16, bf16")
+    parser.add_argument("--policy", type=str, default="strict", help="strict (as accurate as PyTorch) or fast")
+    parser.add_argument("--softmax", type=bool, default=False, help="whether the file ends with a softmax")
+    parser.add_argument("--labels", type=str, nargs="+", default=[], help="names of the classes, in their order")
     parser.add_argument("--opset", type=int | None, default=None, help="version of the standard operators")
     parser.add_argument(
         "--preprocessing",
@@ -83,7 +88,7 @@ def run(arguments: Namespace) -> int:
         0, or 1 if a file does not compute what the model computes.
     """
     from lit_gelu.cli.loading import load_model, load_preprocessing
-    from lit_gelu.export import check_parity, export_onnx
+    from lit_gelu.export import check_parity, export_onnx, write_proof
 
     outputs = output_paths(arguments.source, arguments.output, arguments.approximate)
     model = load_model(arguments.source, arguments.model)
@@ -97,13 +102,18 @@ def run(arguments: Namespace) -> int:
             approximate=approximate,
             lowering=arguments.lowering,
             target=arguments.target,
+            dtype=arguments.dtype,
+            policy=arguments.policy,
             opset=arguments.opset,
             preprocessing=preprocessing,
+            labels=arguments.labels,
+            softmax=arguments.softmax,
         )
         console.print(str(report))
         if arguments.check:
             parity = check_parity(model, path, strict=False, preprocessing=preprocessing)
             passed &= parity.passed
+            write_proof(parity, path, [])
             console.print(f"  {parity.summary()}")
     return 0 if passed else 1
 

@@ -32,6 +32,8 @@ examples:
   lit-gelu fit --model.activation "leaky_relu(negative_slope=0.2)" --data MNISTData --data.download true
   lit-gelu fit --model MNISTClassifier --model.keep 0.5 --data DigitsData --data.batch_size 64
   lit-gelu fit --config examples/mnist_gelu.yaml --seed_everything 1
+  lit-gelu fit --trainer.callbacks+ ExactResume     with checkpoints from which --ckpt_path goes on to the bit, also
+                                                    after a swap: see examples/digits_relu_to_gelu.yaml
   lit-gelu fit --print_config > my.yaml             every option with its value, to edit and pass to --config
 """,
     "validate": """\

@@ -25,6 +25,9 @@ TRAINER_COMMANDS = {
 COMMANDS = {
     "export": "write a checkpoint's model to an ONNX file",
     "parity": "prove that an ONNX file computes what the PyTorch model computes",
+    "bench": "time an ONNX file beside PyTorch eager and torch.compile, in one run",
+    "doctor": "say what is wrong with this installation, and how to mend it",
+    "curvature": "measure the activations' and the loss's curvature of a checkpoint, and draw it",
     "activations": "list the registered activations, describe, compare or plot them",
     "paper": "run the GELU paper's experiments, and draw its tables and figures",
     "demo": "train, swap, measure curvature, export and check parity in one go",

@@ -1,9 +1,14 @@
 """``lit-gelu parity``: does an ONNX file compute what the PyTorch model computes?"""
 
+from collections.abc import Sequence
+
 from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
 
 from lit_gelu.cli.terminal import ExamplesHelpFormatter
+from lit_gelu.errors import LitGeluError
+
+_FORMATS = {"json": "JSON", "markdown": "Markdown", "html": "a page with plots"}
 
 HELP = "prove that an ONNX file computes what the PyTorch model computes"
 EXAMPLES = """\
@@ -12,10 +17,15 @@ exit code: 0 if every comparison passed, 1 if one failed, 2 for a mistake in the
 examples:
   lit-gelu parity model.onnx --ckpt last.ckpt
   lit-gelu parity model.onnx --ckpt last.ckpt --data DigitsData --json parity.json
-  lit-gelu parity model.onnx --ckpt last.ckpt --data MNISTData --data_root data
+  lit-gelu parity model.onnx --ckpt last.ckpt --data MNISTData --data_root data --html parity.html --markdown parity.md
   lit-gelu parity raw.onnx --ckpt last.ckpt --data MNISTData     its preprocessing too, if the file takes raw pixels
   lit-gelu parity model.onnx --ckpt last.ckpt --model my_package.MyModule --providers CPUExecutionProvider
+  lit-gelu parity model.onnx --ckpt last.ckpt --session_config optimization.enable_gelu_approximation=1
 """
+
+
+class SessionConfigError(LitGeluError, ValueError):
+    """A word of ``--session_config`` that is no entry."""
 
 
 def build_parser() -> ArgumentParser:
@@ -36,7 +46,9 @@ def build_parser() -> ArgumentParser:
     )
     parser.add_argument("--data", type=str | None, default=None, help="a data module, such as DigitsData or MNISTData")
     parser.add_argument("--data_root", type=str | None, default=None, help="the data module's folder")
-    parser.add_argument("--tolerance", type=float, default=1e-5, help="the largest absolute error")
+    parser.add_argument(
+        "--tolerance", type=float, default=1e-5, help="what float32 arithmetic may cost, in units of the largest output"
+    )
     parser.add_argument(
         "--providers",
         type=str,
@@ -44,7 +56,16 @@ def build_parser() -> ArgumentParser:
         default=None,
         help="onnxruntime's execution providers; default: CUDA, or the CPU",
     )
-    parser.add_argument("--json", type=str | None, default=None, help="where to write the report")
+    parser.add_argument(
+        "--session_config",
+        type=str,
+        nargs="+",
+        default=[],
+        metavar="KEY=VALUE",
+        help="configuration entries of onnxruntime's session that the file will be run with",
+    )
+    for name, what in _FORMATS.items():
+        parser.add_argument(f"--{name}", type=str | None, default=None, help=f"where to write the report as {what}")
     return parser
 
 
@@ -64,10 +85,30 @@ def run(arguments: Namespace) -> int:
     model = load_model(arguments.ckpt, arguments.model)
     data = None if arguments.data is None else load_data(arguments.data, arguments.data_root)
     report = check_parity(
-        model, arguments.file, data, tolerance=arguments.tolerance, providers=arguments.providers, strict=False
+        model,
+        arguments.file,
+        data,
+        tolerance=arguments.tolerance,
+        providers=arguments.providers,
+        session_config=_entries(arguments.session_config),
+        strict=False,
     )
     Console(highlight=False).print(report)
-    if arguments.json is not None:
-        with write_atomically(arguments.json) as temporary:
-            temporary.write_text(report.to_json() + "\n", encoding="utf-8")
+    for name in _FORMATS:
+        path = getattr(arguments, name)
+        if path is not None:
+            with write_atomically(path) as temporary:
+                temporary.write_text(getattr(report, f"to_{name}")().rstrip() + "\n", encoding="utf-8")
     return 0 if report.passed else 1
+
+
+def _entries(words: Sequence[str]) -> dict[str, str]:
+    """Take ``key=value`` apart."""
+    pairs = [word.partition("=") for word in words]
+    wrong = [key for key, equals, _ in pairs if not equals or not key]
+    if wrong:
+        raise SessionConfigError(
+            f"--session_config {wrong[0]!r} is no entry. Give key=value, such as "
+            "optimization.enable_gelu_approximation=1."
+        )
+    return {key: value for key, _, value in pairs}

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from lit_gelu.curvature.activation.statistics import accumulation_dtype
 from lit_gelu.curvature.errors import CurvatureArgumentError
-from lit_gelu.curvature.statistics import accumulation_dtype
 
 
 def jump_sums(old: Iterable[Tensor], new: Iterable[Tensor]) -> Tensor:

@@ -2,7 +2,8 @@
 
 from lit_gelu.surgery.activation_site import ActivationCall, ActivationSite
 from lit_gelu.surgery.channels import infer_channels_
-from lit_gelu.surgery.coverage import CoverageReport, CoveredSite, OutsideActivation, coverage
+from lit_gelu.surgery.coverage import coverage
+from lit_gelu.surgery.coverage_report import CoverageReport, CoveredSite, OutsideActivation
 from lit_gelu.surgery.errors import NoMatchError, SwapConflictError, SwapError
 from lit_gelu.surgery.report import SkippedSite, SwappedSite, SwapReport
 from lit_gelu.surgery.selectors import Selector, by_activation

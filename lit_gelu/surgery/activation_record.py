@@ -16,38 +16,44 @@ ActivationRecord = dict[str, str | dict[str, str]]
 
 
 def record_activations(
-    model: nn.Module, registry: ActivationRegistry | None = None, *, skip_opaque: bool = False
+    model: nn.Module, registry: ActivationRegistry | None = None, *, name_opaque: bool = False
 ) -> ActivationRecord:
     """Return the activation at every site of a model, as plain data.
+
+    Softmax, which is a gate and no registered activation, is recorded by its opaque name and its arguments: it cannot
+    be built from that, but another in its place is noticed.
 
     Args:
         model: Any module.
         registry: Says what an activation is; ``None`` means the default registry.
-        skip_opaque: Whether activations that were never registered are left out instead of refused.
+        name_opaque: Whether activations that were never registered are recorded by their opaque names too, instead of
+            refused.
 
     Returns:
         From the site's name to the text of the spec; for a site that is being annealed, to "old" and "new". Calls of
         functions are in it once they were swapped, by the names that they had.
 
     Raises:
-        OpaqueActivationError: If a site has an activation that was never registered.
+        OpaqueActivationError: If a site has an activation that was never registered, gates excepted.
 
     Example:
         >>> record_activations(nn.Sequential(nn.Linear(2, 2), nn.GELU()))
         {'1': 'gelu'}
+        >>> record_activations(nn.Sequential(nn.Softmax(dim=-1)))
+        {'0': 'opaque:torch.nn.modules.activation.Softmax(dim=-1)'}
     """
     blended = blends(without_compile_wrapper(model))
     record: ActivationRecord = {}
     for site in find_sites(model, registry=registry):
-        if skip_opaque and site.spec.opaque:
-            continue
+        named = name_opaque or site.role == "gate"
+        text = str(site.spec) if named else site.spec.for_checkpoint()
         parent, _, child = site.name.rpartition(".")
         if parent in blended:
             halves = record.get(parent)
             both = halves if isinstance(halves, dict) else {}
-            record[parent] = both | {child: site.spec.for_checkpoint()}
+            record[parent] = both | {child: text}
         else:
-            record[site.call or site.name] = site.spec.for_checkpoint()
+            record[site.call or site.name] = text
     return record
 
 
@@ -66,7 +72,8 @@ def restore_activations(
         input_sample: As `lit_gelu.surgery.find_sites`; needed if calls were swapped.
 
     Raises:
-        CheckpointMismatchError: If model and record do not have the same sites.
+        CheckpointMismatchError: If model and record do not have the same sites, or the model has another activation
+            where the record has one that was never registered.
 
     Example:
         >>> model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
@@ -74,7 +81,7 @@ def restore_activations(
         >>> model[1]
         GELU(approximate='none')
     """
-    present = record_activations(model, registry, skip_opaque=True)
+    present = record_activations(model, registry, name_opaque=True)
     calls = {
         name: spec
         for name in recorded.keys() - present.keys()
@@ -82,13 +89,8 @@ def restore_activations(
     }
     if calls:
         _swap_calls(model, calls, registry, input_sample)
-        present = record_activations(model, registry, skip_opaque=True)
-    different = sorted(present.keys() ^ recorded.keys())
-    if different:
-        raise CheckpointMismatchError(
-            f"Only one of the checkpoint's model and this one has a registered activation at: {', '.join(different)}. "
-            "Load the checkpoint into a model like the one that it was saved from."
-        )
+        present = record_activations(model, registry, name_opaque=True)
+    _require_same_sites(recorded, present)
     changed = {name: wanted for name, wanted in recorded.items() if present[name] != wanted}
     annealed = {name: both for name, both in changed.items() if isinstance(both, dict)}
     plain = {name: wanted for name, wanted in changed.items() if isinstance(wanted, str)}
@@ -137,8 +139,35 @@ def describe_differences(recorded: ActivationRecord, present: ActivationRecord) 
     return [
         f"{name!r}: {_words(recorded.get(name))} in the checkpoint, {_words(present.get(name))} in the model"
         for name in sorted(recorded.keys() | present.keys())
-        if recorded.get(name) != present.get(name)
+        if recorded.get(name) != present.get(name) and not (name not in recorded and _is_opaque(present[name]))
     ]
+
+
+def _is_opaque(entry: str | dict[str, str]) -> bool:
+    """Say whether an entry cannot be turned back; checkpoints of earlier versions have no such entries."""
+    return isinstance(entry, str) and entry.startswith("opaque:")
+
+
+def _require_same_sites(recorded: ActivationRecord, present: ActivationRecord) -> None:
+    """Refuse a record that a model cannot be brought to.
+
+    Raises:
+        CheckpointMismatchError: If it is of other sites, or what it has cannot be built.
+    """
+    expected = {name for name, entry in present.items() if name in recorded or not _is_opaque(entry)}
+    different = sorted(expected ^ recorded.keys())
+    if different:
+        raise CheckpointMismatchError(
+            f"Only one of the checkpoint's model and this one has a registered activation at: {', '.join(different)}. "
+            "Load the checkpoint into a model like the one that it was saved from."
+        )
+    unknown = [name for name, entry in recorded.items() if _is_opaque(entry) and present[name] != entry]
+    if unknown:
+        differences = describe_differences({name: recorded[name] for name in unknown}, {n: present[n] for n in unknown})
+        raise CheckpointMismatchError(
+            f"What was never registered cannot be built from a checkpoint: {'; '.join(differences)}. Build the model "
+            "with it first."
+        )
 
 
 def _words(entry: str | dict[str, str] | None) -> str:

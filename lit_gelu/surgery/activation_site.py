@@ -21,7 +21,7 @@ class ActivationCall:
         name: The site's name, with ``#0``, ``#1``, ... if it is called from several places.
         caller: The fully qualified name of the module whose method makes the call.
         where: File and line.
-        count: How often the sample reached it.
+        count: How often the sample reached it, in one pass.
     """
 
     name: str
@@ -35,8 +35,14 @@ class ActivationCall:
         """The inputs' shapes, without repetition."""
         return tuple(self._seen.inputs)
 
+    @property
+    def training_only(self) -> bool:
+        """Whether only the pass in training mode reached it."""
+        return self._seen.training_only
+
     def __str__(self) -> str:
-        return f"{self.name} at {self.where}, {self.count} time{'s' * (self.count != 1)}"
+        only = ", in training alone" if self.training_only else ""
+        return f"{self.name} at {self.where}, {self.count} time{'s' * (self.count != 1)}{only}"
 
 
 @dataclass(frozen=True)

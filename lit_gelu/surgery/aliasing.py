@@ -13,9 +13,9 @@ from torch.utils import _pytree as pytree
 from lit_gelu.surgery.activation_site import ActivationSite
 from lit_gelu.surgery.errors import SwapError
 from lit_gelu.surgery.functions import FunctionTable
+from lit_gelu.surgery.locations import locate
 from lit_gelu.surgery.observation import Key, key_of
 from lit_gelu.surgery.passes import on_the_side, run
-from lit_gelu.surgery.places import locate
 from lit_gelu.surgery.sites import Survey
 
 

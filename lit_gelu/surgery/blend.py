@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from lit_gelu.surgery import fused
+from lit_gelu.surgery.changes import make_all, revert_all
 from lit_gelu.surgery.errors import SwapError
 from lit_gelu.surgery.hooks import forget_hooks, share_hooks
-
-_FUSED_FLAG = "activation_relu_or_gelu"  # what the fused path of nn.TransformerEncoderLayer reads; 0 switches it off
 
 
 class Blend(nn.Module):
@@ -55,7 +55,8 @@ class Annealing:
     """The sites of a swap while they are blends.
 
     Made right after the swap was applied, it puts a `Blend` of the old and the new activation at each site; hooks,
-    train/eval flag and device carry over. `finish` leaves the new activations there, as the swap itself would have.
+    train/eval flag and device carry over, and fused paths of torch, which know no blends, are off meanwhile. `finish`
+    leaves the new activations there, as the swap itself would have.
 
     Args:
         model: The model.
@@ -76,12 +77,10 @@ class Annealing:
     def __init__(self, model: nn.Module, places: Sequence[tuple[tuple[str, ...], nn.Module, nn.Module]]) -> None:
         self.model = model
         self._places = [(names, self._blend(old, new)) for names, old, new in places]
-        self._flags: dict[nn.Module, int] = {}
         for names, blend in self._places:
-            for parent in self._put(names, blend):
-                if hasattr(parent, _FUSED_FLAG):
-                    self._flags[parent] = getattr(parent, _FUSED_FLAG)
-                    setattr(parent, _FUSED_FLAG, 0)
+            self._put(names, blend)
+        self._fused_paths = fused.follow(model, fused.encoder_layers(model, self._places))
+        make_all(self._fused_paths)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -115,8 +114,7 @@ class Annealing:
                 share_hooks(blend, child)
             blend.new.train(blend.training)
             self._put(names, blend.new)
-        for parent, flag in self._flags.items():
-            setattr(parent, _FUSED_FLAG, flag)
+        revert_all(self._fused_paths)
 
     def _blend(self, old: nn.Module, new: nn.Module) -> Blend:
         """Return the blend of two modules of one site."""
@@ -129,14 +127,11 @@ class Annealing:
             forget_hooks(child)
         return blend
 
-    def _put(self, names: tuple[str, ...], module: nn.Module) -> list[nn.Module]:
-        """Set a module under every name of a site, and return its parents."""
-        parents = []
+    def _put(self, names: tuple[str, ...], module: nn.Module) -> None:
+        """Set a module under every name of a site."""
         for name in names:
-            parent_name, _, child = name.rpartition(".")
-            parents.append(self.model.get_submodule(parent_name))
-            setattr(parents[-1], child, module)
-        return parents
+            parent, _, child = name.rpartition(".")
+            setattr(self.model.get_submodule(parent), child, module)
 
 
 def blends(model: nn.Module) -> dict[str, Blend]:

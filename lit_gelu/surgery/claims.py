@@ -4,23 +4,20 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from lit_gelu.activations import ActivationRegistry
 from lit_gelu.surgery.activation_site import ActivationSite
 from lit_gelu.surgery.errors import NoMatchError, SwapConflictError
 from lit_gelu.surgery.selectors import NameSelector, Selector, selector_of
+from lit_gelu.surgery.sites import Survey
 
 _LISTED = 40  # sites in an error message
 
 
-def collect_claims(
-    sites: list[ActivationSite], targets: Mapping[Any, Any], registry: ActivationRegistry
-) -> list[tuple[ActivationSite, Any]]:
+def collect_claims(survey: Survey, targets: Mapping[Any, Any]) -> list[tuple[ActivationSite, Any]]:
     """Collect which site is to become what; every target must match, and no two the same site.
 
     Args:
-        sites: The model's sites.
+        survey: What is known of the model.
         targets: As `lit_gelu.surgery.swap`.
-        registry: Where names are looked up.
 
     Returns:
         Sites with what they are to become; a single call of a module is a site of its own.
@@ -29,12 +26,14 @@ def collect_claims(
         NoMatchError: If a target matches no site.
         SwapConflictError: If two targets claim one site, or a module and one of its calls.
     """
+    sites, registry = survey.sites, survey.registry
     claimed: dict[str, tuple[Selector, ActivationSite, Any]] = {}
     for target, wanted in targets.items():
         selector = selector_of(target)
         matching = [site for site in [*sites, *_single_calls(sites, selector)] if selector.matches(site, registry)]
         if not matching:
-            raise NoMatchError(f"No activation site matches {selector}. {describe_sites(sites)}")
+            listed = " ".join([describe_sites(sites, sampled=survey.seen is not None), *survey.notes])
+            raise NoMatchError(f"No activation site matches {selector}. {listed}")
         for site in matching:
             if site.name in claimed:
                 raise SwapConflictError(_conflict(site.name, claimed[site.name][0], selector))
@@ -63,11 +62,12 @@ def _single_calls(sites: list[ActivationSite], selector: Selector) -> list[Activ
     ]
 
 
-def describe_sites(sites: list[ActivationSite]) -> str:
+def describe_sites(sites: list[ActivationSite], *, sampled: bool) -> str:
     """List sites for an error message.
 
     Args:
         sites: The sites.
+        sampled: Whether a sample was run to find them.
 
     Returns:
         One or two sentences.
@@ -75,13 +75,12 @@ def describe_sites(sites: list[ActivationSite]) -> str:
     Example:
         >>> from torch import nn
         >>> from lit_gelu.surgery import find_sites
-        >>> describe_sites(find_sites(nn.Sequential(nn.ReLU())))
+        >>> describe_sites(find_sites(nn.Sequential(nn.ReLU())), sampled=False)
         "The model's sites: '0' (relu). Calls of functions, such as F.gelu(x), are found if input_sample is given."
     """
-    sampled = any(site.calls is not None for site in sites)
     hint = "" if sampled else " Calls of functions, such as F.gelu(x), are found if input_sample is given."
     if not sites:
-        return f"The model has no activation modules.{hint}"
+        return f"The model has no activation{'' if sampled else ' modules'}.{hint}"
     names = [f"{site.name!r} ({site.spec})" for site in sites]
     more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
     return f"The model's sites: {', '.join(names[:_LISTED])}{more}.{hint}"

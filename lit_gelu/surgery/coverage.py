@@ -1,9 +1,9 @@
 """Which activations of a model really run: seen at torch's operators, so that fused paths cannot hide them."""
 
+import contextlib
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
@@ -13,151 +13,30 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from lit_gelu import activations
 from lit_gelu.activations import ActivationRegistry, ActivationSpec
 from lit_gelu.surgery.activation_site import ActivationSite, Role
+from lit_gelu.surgery.coverage_report import CoverageReport, CoveredSite, OutsideActivation
 from lit_gelu.surgery.errors import SwapError
 from lit_gelu.surgery.kernels import RECURRENT, kernel_name, kernel_spec
+from lit_gelu.surgery.locations import Location, locate
 from lit_gelu.surgery.observation import Key, key_of
-from lit_gelu.surgery.passes import on_the_side, run
-from lit_gelu.surgery.places import locate
-from lit_gelu.surgery.selectors import ActivationSelector
+from lit_gelu.surgery.passes import on_the_side, run, training_branches
 from lit_gelu.surgery.sites import Survey, without_compile_wrapper
 
 
-@dataclass(frozen=True)
-class CoveredSite:
-    """What ran at one site.
-
-    Args:
-        name: The site's name.
-        spec: What it computes.
-        role: ``"activation"`` or ``"gate"``.
-        kind: ``"module"``, ``"attribute"`` or ``"call"``.
-        calls: How often it was called.
-        where: File and line of the calls.
-        kernels: The activations among torch's operators that ran in it, with how often.
-    """
-
-    name: str
-    spec: ActivationSpec
-    role: Role
-    kind: str
-    calls: int
-    where: tuple[str, ...]
-    kernels: tuple[tuple[str, int], ...]
-
-    def __str__(self) -> str:
-        ran = f"{self.calls} call{'s' * (self.calls != 1)}" if self.calls else "never ran"
-        return f"{self.name or '(the model itself)'}: {self.spec}, {ran}{' (gate)' * (self.role == 'gate')}"
-
-
-@dataclass(frozen=True)
-class OutsideActivation:
-    """An activation that ran where there is no site.
-
-    Args:
-        module: The module whose method ran.
-        spec: What was computed; ``None`` for the gates within a recurrent kernel.
-        kernel: The operator of torch.
-        role: ``"activation"`` or ``"gate"``.
-        calls: How often.
-        where: File and line.
-    """
-
-    module: str
-    spec: ActivationSpec | None
-    kernel: str
-    role: Role
-    calls: int
-    where: str
-
-    def __str__(self) -> str:
-        what = str(self.spec) if self.spec is not None else "its own gates"
-        fused = "" if self.spec is not None and self.spec.name == self.kernel else f" in the kernel aten::{self.kernel}"
-        times = f"{self.calls} time{'s' * (self.calls != 1)}"
-        gate = " (gate)" * (self.role == "gate")
-        return f"{self.module or '(the model itself)'}, {self.where}: {what}{fused}, {times}{gate}"
-
-
-@dataclass(frozen=True)
-class CoverageReport:
-    """Which activations of a model ran in one pass.
-
-    Args:
-        sites: Every site, those that never ran among them.
-        outside: What ran outside any site: in fused kernels, in TorchScript, in functions that hide it.
-        registry: Where activations are looked up.
-    """
-
-    sites: tuple[CoveredSite, ...]
-    outside: tuple[OutsideActivation, ...]
-    registry: ActivationRegistry
-
-    @property
-    def _rows(self) -> "list[CoveredSite | OutsideActivation]":
-        return [*self.sites, *self.outside]
-
-    def remaining(self, activation: Any) -> int:
-        """Count the calls of an activation, wherever they ran.
-
-        Args:
-            activation: Any spec; ``"gelu"`` counts all its forms, ``"gelu(approximate='none')"`` the exact one alone.
-
-        Returns:
-            The number of calls.
-        """
-        selector = ActivationSelector(activation)
-        rows = [(row.spec, row.calls) for row in self._rows if row.spec is not None]
-        return sum(calls for spec, calls in rows if selector.matches_spec(spec, self.registry))
-
-    @property
-    def never_ran(self) -> tuple[CoveredSite, ...]:
-        """The sites that were not called: replacing what stands there changes nothing."""
-        return tuple(row for row in self.sites if not row.calls)
-
-    def counts(self) -> dict[str, int]:
-        """Return the number of calls of every activation, gates left out.
-
-        Returns:
-            From the text of a spec to the number.
-        """
-        rows = [row for row in self._rows if row.role == "activation" and row.calls]
-        totals: Counter[str] = Counter()
-        for row in rows:
-            totals[str(row.spec)] += row.calls
-        return dict(totals)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the report as plain data for JSON or a logger.
-
-        Returns:
-            ``{"sites": [...], "outside": [...]}``: the rows' fields, specs as text.
-        """
-        return {
-            "sites": [
-                {**vars(row), "spec": str(row.spec), "where": list(row.where), "kernels": dict(row.kernels)}
-                for row in self.sites
-            ],
-            "outside": [{**vars(row), "spec": None if row.spec is None else str(row.spec)} for row in self.outside],
-        }
-
-    def __str__(self) -> str:
-        lines = [*map(str, self.sites)]
-        if self.outside:
-            lines += ["Ran outside any known site:", *(f"  {row}" for row in self.outside)]
-        totals = ", ".join(f"{spec} {calls}" for spec, calls in self.counts().items())
-        return "\n".join([*lines, f"Calls of activations: {totals or 'none'}."])
-
-
-def coverage(model: nn.Module, input_sample: Any, *, registry: ActivationRegistry | None = None) -> CoverageReport:
+def coverage(
+    model: nn.Module, input_sample: Any, *, training: bool = False, registry: ActivationRegistry | None = None
+) -> CoverageReport:
     """Run a sample through a model, and count which activations really ran.
 
     What counts as run is what reaches torch's operators, so a module that a fused kernel passes by is seen not to run,
-    and what the kernel computes instead is seen to. The pass is made in evaluation mode without gradients, where such
-    kernels are used; modes, buffers and random number generators are as before afterwards. A kernel of another library,
-    Triton's among them, is no operator of torch: all that is seen is that the module it stands for never ran.
+    and what the kernel computes instead is seen to. The pass that is counted is made in evaluation mode without
+    gradients, where such kernels are used; modes, buffers and random number generators are as before afterwards. A
+    kernel of another library, Triton's among them, is no operator of torch: all that is seen is that the module it
+    stands for never ran.
 
     Args:
         model: Any module; a compiled one is looked into.
         input_sample: A tensor, a tuple of ``forward``'s arguments, or a dict of them by name.
+        training: Whether to count in training mode instead; dropout and batch normalisation stay in evaluation mode.
         registry: Says what an activation is; by default `lit_gelu.activations.registry`.
 
     Returns:
@@ -178,25 +57,27 @@ def coverage(model: nn.Module, input_sample: Any, *, registry: ActivationRegistr
         raise SwapError("coverage takes a torch.nn.Module and an input_sample to run through it.")
     registry = registry or activations.registry
     survey = Survey(without_compile_wrapper(model), input_sample, registry)
-    counter = _KernelCounter(survey)
+    counter = _KernelCounter(survey, training=training)
     hook = register_module_forward_pre_hook(counter.note_module)
     try:
-        with on_the_side(survey.model), counter:
+        mode = training_branches(survey.model) if training else contextlib.nullcontext()
+        with on_the_side(survey.model), mode, counter:
             run(survey.model, input_sample)
     finally:
         hook.remove()
-    return CoverageReport(
-        tuple(counter.covered(site) for site in survey.sites), tuple(counter.outside.values()), registry
-    )
+    sites = tuple(counter.covered(site) for site in survey.sites)
+    return CoverageReport(sites, tuple(counter.outside.values()), registry, survey.notes)
 
 
 class _KernelCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's __init_subclass__
     """Counts the operators that are activations, by the site in which they run."""
 
-    def __init__(self, survey: Survey) -> None:
+    def __init__(self, survey: Survey, *, training: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._survey = survey
-        self._modules = {id(module): module for module in survey.model.modules()}
+        self._training = training
+        self._own_modules = {id(module): module for module in survey.model.modules()}
+        self._modules = dict(self._own_modules)  # and those that activation calls were seen to be of
         self._sites_of_modules = {id(site.module): site for site in survey.sites if site.kind == "module"}
         self._sites_of_keys = _by_key(survey)
         self._calls: Counter[str] = Counter()
@@ -205,9 +86,19 @@ class _KernelCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # tor
 
     def note_module(self, module: nn.Module, args: tuple[Any, ...]) -> None:  # noqa: ARG002 - a hook's signature
         """Count a call of an activation module; a hook that, unlike a module's own, leaves fused paths on."""
+        if id(module) not in self._own_modules:
+            self._find_foreign(module, locate(sys._getframe(1), self._own_modules))
         site = self._sites_of_modules.get(id(module))
         if site is not None:
             self._calls[site.name] += 1
+
+    def _find_foreign(self, module: nn.Module, found: Location | None) -> None:
+        """Learn which site the call of a module is that is no part of the model; at another time it may be another."""
+        called = () if found is None else (s for key, s in self._sites_of_keys if key[:3] == key_of(found, "")[:3])
+        site = next(iter(called), None)
+        if site is not None:
+            self._modules[id(module)] = module
+            self._sites_of_modules[id(module)] = site
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -244,7 +135,9 @@ class _KernelCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # tor
         """Return what ran at a site."""
         where = tuple(dict.fromkeys(call.where for call in site.calls or ()))
         kernels = tuple(self._kernels.get(site.name, {}).items())
-        return CoveredSite(site.name, site.spec, site.role, site.kind, self._calls[site.name], where, kernels)
+        calls = self._calls[site.name]
+        training_only = not self._training and calls == 0 and bool(site.calls)
+        return CoveredSite(site.name, site.spec, site.role, site.kind, calls, where, kernels, training_only)
 
 
 def _by_key(survey: Survey) -> list[tuple[Key, ActivationSite]]:

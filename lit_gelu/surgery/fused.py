@@ -36,6 +36,30 @@ def follow(model: nn.Module, activations: Mapping[nn.Module, nn.Module]) -> list
     return changes
 
 
+def encoder_layers(model: nn.Module, places: Iterable[tuple[Iterable[str], nn.Module]]) -> dict[nn.Module, nn.Module]:
+    """Return the encoder layers among the parents of activations.
+
+    Args:
+        model: The model.
+        places: The names under which activations stand, and the activations.
+
+    Returns:
+        From encoder layers to their activations.
+
+    Example:
+        >>> layer, relu = nn.TransformerEncoderLayer(4, 2, 8), nn.ReLU()
+        >>> encoder_layers(nn.Sequential(layer), [(["0.activation"], relu)]) == {layer: relu}
+        True
+    """
+    parents = [(name.rpartition("."), module) for names, module in places for name in names]
+    found = [(model.get_submodule(parent), child, module) for (parent, _, child), module in parents]
+    return {
+        parent: module
+        for parent, child, module in found
+        if isinstance(parent, nn.TransformerEncoderLayer) and child == "activation"
+    }
+
+
 def fused_flag(activation: nn.Module) -> int:
     """Return what the flag of an encoder layer is to be for an activation.
 

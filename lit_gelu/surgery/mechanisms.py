@@ -12,8 +12,10 @@ from lit_gelu.surgery import fused
 from lit_gelu.surgery.activation_site import ActivationSite
 from lit_gelu.surgery.changes import Become, Change, SetChild, SetClass
 from lit_gelu.surgery.errors import SwapError
+from lit_gelu.surgery.held_functions import calls_of_attribute
 from lit_gelu.surgery.observation import Call
 from lit_gelu.surgery.places import CallPlace
+from lit_gelu.surgery.relative_names import relative_name
 from lit_gelu.surgery.rewriting import Edit, InterceptedCall, RewrittenCall, edited_class, edits_of
 from lit_gelu.surgery.sites import Survey
 
@@ -28,6 +30,7 @@ class Placement:
         place: Its fully qualified name.
         mechanism: In words.
         edits: The changes of the calling module's class, if it needs any.
+        note: What is not known of it, a sentence.
     """
 
     site: ActivationSite
@@ -35,6 +38,7 @@ class Placement:
     place: str
     mechanism: str
     edits: tuple[Edit, ...] = ()
+    note: str = ""
 
 
 def placement(survey: Survey, site: ActivationSite, module: nn.Module) -> Placement:
@@ -54,7 +58,8 @@ def placement(survey: Survey, site: ActivationSite, module: nn.Module) -> Placem
     if site.kind == "module":
         return Placement(site, module, site.name, "module")
     if site.kind == "attribute":
-        return Placement(site, module, site.name, "attribute made a module", _calls_with_input_alone(site))
+        held = calls_of_attribute(site, survey.spec_of_held(site))
+        return Placement(site, module, site.name, "attribute made a module", held.edits, held.doubt)
     (call,) = site.calls or ()
     owner = survey.names_of(call._seen.owner)[0]
     if call._seen.child:
@@ -63,29 +68,18 @@ def placement(survey: Survey, site: ActivationSite, module: nn.Module) -> Placem
     return Placement(site, module, f"{owner}.{edit.child}".removeprefix("."), mechanism, (edit,))
 
 
-def _calls_with_input_alone(site: ActivationSite) -> tuple[Edit, ...]:
-    """Return what makes ``self.act(x, inplace=True)`` ``self.act(x)``: the other arguments are the old function's."""
-    attribute = site.name.rpartition(".")[2]
-    edits: list[Edit] = []
-    for call in site.calls or ():
-        seen = call._seen
-        if isinstance(seen.place, CallPlace) and seen.place.arguments > 1:
-            edits.append(RewrittenCall(seen.place, attribute, f".{attribute}"))
-    return tuple(edits)
-
-
 def _edit(survey: Survey, site: ActivationSite, seen: Call, owner: str) -> tuple[Edit, str]:
     """Return how a call is sent to a child of the calling module.
 
     Raises:
         SwapError: If it cannot be.
     """
-    suffix = site.name.removeprefix(owner) if site.name.startswith(owner) else ""
-    child = _child_name(seen.owner, suffix)
+    relative = relative_name(site.name, owner)
+    child = _child_name(seen.owner, relative)
     if isinstance(seen.owner, torch.jit.ScriptModule):
         raise SwapError(f"{site.name!r}, at {seen.where}, cannot be swapped: its module is compiled by TorchScript.")
     if isinstance(seen.place, CallPlace):
-        return RewrittenCall(seen.place, child, suffix), "call rewritten"
+        return RewrittenCall(seen.place, child, relative), "call rewritten"
     reason = _obstacle_to_interception(survey, seen)
     if seen.known is None or reason:
         raise SwapError(
@@ -93,7 +87,7 @@ def _edit(survey: Survey, site: ActivationSite, seen: Call, owner: str) -> tuple
             "Have the module hold an activation module and call that."
         )
     functions = survey.table.named(seen.known.name)
-    return InterceptedCall(seen.known.name, functions, child, suffix), f"call intercepted, because {seen.place}"
+    return InterceptedCall(seen.known.name, functions, child, relative), f"call intercepted, because {seen.place}"
 
 
 def _obstacle_to_interception(survey: Survey, seen: Call) -> str:
@@ -109,9 +103,9 @@ def _obstacle_to_interception(survey: Survey, seen: Call) -> str:
     return ""
 
 
-def _child_name(owner: nn.Module, suffix: str) -> str:
+def _child_name(owner: nn.Module, relative: str) -> str:
     """Return a free name for the module of a call, such as ``gelu_call`` or ``relu_call_1``."""
-    called, _, number = re.split(r"[.:]", suffix)[-1].partition("#")
+    called, _, number = re.split(r"[.:^]", relative)[-1].partition("#")
     stem = called if called.isidentifier() else "activation"
     candidates = (f"{stem}_call{f'_{number}' if number else ''}{'_' * extra}" for extra in itertools.count())
     return next(name for name in candidates if not hasattr(owner, name))
@@ -131,7 +125,6 @@ def changes_for(model: nn.Module, placements: list[Placement]) -> list[Change]:
         SwapError: If a module's class cannot be changed.
     """
     changes: list[Change] = []
-    encoder_layers: dict[nn.Module, nn.Module] = {}
     edits: dict[nn.Module, list[Edit]] = {}
     for row in placements:
         if row.place == "":
@@ -142,13 +135,12 @@ def changes_for(model: nn.Module, placements: list[Placement]) -> list[Change]:
             parent_name, _, child = name.rpartition(".")
             parent = model.get_submodule(parent_name)
             changes.append(SetChild(parent, child, row.module))
-            if isinstance(parent, nn.TransformerEncoderLayer) and child == "activation":
-                encoder_layers[parent] = row.module
             known = edits.setdefault(parent, [])  # under another name of the same module it has them already
             known += [edit for edit in row.edits if edit not in known]
     for owner, rows in ((owner, rows) for owner, rows in edits.items() if rows):
         changes.append(SetClass(owner, edited_class(type(owner), tuple(sorted(rows, key=lambda edit: edit.child)))))
-    return [*changes, *fused.follow(model, encoder_layers)]
+    modules = [(row.site.names, row.module) for row in placements if row.site.kind != "call" and row.place]
+    return [*changes, *fused.follow(model, fused.encoder_layers(model, modules))]
 
 
 def _require_same_layout(model: nn.Module, new: nn.Module) -> None:

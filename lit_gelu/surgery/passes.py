@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.dropout import _DropoutNd
 from torch.utils import _pytree as pytree
 
 from lit_gelu.sandbox import evaluation_sandbox, isolated_random_state
@@ -61,3 +63,33 @@ def on_the_side(model: nn.Module) -> Iterator[None]:
         eager = torch.compiler.set_stance("force_eager")
     with isolated_random_state(model), evaluation_sandbox(model), eager:
         yield
+
+
+@contextlib.contextmanager
+def training_branches(model: nn.Module) -> Iterator[None]:
+    """Within `on_the_side`, let a model go the ways that it goes in training.
+
+    Dropout and batch normalisation stay as they are: they have no such ways, and a sample of one example would not do.
+
+    Args:
+        model: The model.
+
+    Yields:
+        Nothing.
+
+    Example:
+        >>> model = nn.Sequential(nn.Linear(2, 2), nn.Dropout()).eval()
+        >>> with training_branches(model):
+        ...     [module.training for module in model.modules()]
+        [True, True, False]
+        >>> [module.training for module in model.modules()]
+        [False, False, False]
+    """
+    flags = [(module, module.training) for module in model.modules() if not isinstance(module, (_NormBase, _DropoutNd))]
+    try:
+        for module, _ in flags:
+            module.training = True
+        yield
+    finally:
+        for module, training in flags:
+            module.training = training

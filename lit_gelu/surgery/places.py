@@ -1,10 +1,10 @@
-"""Where in a model's code a call stands: the frame that makes it, the module whose method that is, the expression."""
+"""Where in a method's source a call stands: the expression, if it names what it calls."""
 
 import ast
 import builtins
 import inspect
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,46 +12,14 @@ from torch import Tensor, nn
 
 from lit_gelu.surgery import source
 from lit_gelu.surgery.errors import SwapError
+from lit_gelu.surgery.locations import Location
 from lit_gelu.surgery.source import Position
 
-_PASSED_OVER = frozenset({
-    "torch._compile",
-    "torch._dynamo.eval_frame",
-    "torch._jit_internal",
-    "torch.nn.functional",
-    "torch.nn.modules.module",
-    "torch.overrides",
-})
 _UNKNOWN = object()
 
 
 class ObstacleError(SwapError):
     """Why a call cannot be written anew."""
-
-
-@dataclass(frozen=True)
-class Location:
-    """Where a call comes from.
-
-    Args:
-        frame: The frame that makes it.
-        owner: The innermost module whose method is running.
-        method: The code of that method.
-        chain: All modules of the model whose methods are running, the innermost first.
-        checkpointed: Whether ``torch.utils.checkpoint`` stands between the method and the call.
-    """
-
-    frame: types.FrameType
-    owner: nn.Module
-    method: types.CodeType
-    chain: tuple[nn.Module, ...]
-    checkpointed: bool = False
-
-    @property
-    def where(self) -> str:
-        """File and line."""
-        filename = self.frame.f_code.co_filename.replace("\\", "/").rpartition("/")[2]
-        return f"{filename}:{self.frame.f_lineno}"
 
 
 @dataclass(frozen=True)
@@ -65,7 +33,6 @@ class CallPlace:
         end: Where it ends.
         argument: Where the tensor that goes in begins and ends.
         text: The expression, so that a change of the source is noticed.
-        arguments: How many arguments it has, the input among them.
     """
 
     method: str
@@ -74,49 +41,6 @@ class CallPlace:
     end: Position
     argument: tuple[Position, Position]
     text: str
-    arguments: int = 1
-
-
-def locate(frame: types.FrameType, modules: Mapping[int, Any]) -> Location | None:
-    """Find out which module of a model makes a call.
-
-    Args:
-        frame: Where to begin; frames of torch's own wrappers are passed over.
-        modules: The model's modules, by ``id``.
-
-    Returns:
-        The location, ``None`` if no method of one of the modules is running.
-    """
-    caller: types.FrameType | None = frame
-    while caller is not None and caller.f_globals.get("__name__") in _PASSED_OVER:
-        caller = caller.f_back
-    if caller is None:
-        return None
-    owners = [(module, code) for module, code in _owners(caller) if id(module) in modules]
-    if not owners:
-        return None
-    chain = {id(module): module for module, _ in owners}
-    return Location(caller, *owners[0], tuple(chain.values()), _is_checkpointed(caller, owners[0][1]))
-
-
-def _is_checkpointed(frame: types.FrameType | None, method: types.CodeType) -> bool:
-    """Say whether a method has a call recomputed in the backward pass, when the method itself runs no more."""
-    while frame is not None and frame.f_code is not method:
-        if frame.f_globals.get("__name__") == "torch.utils.checkpoint":
-            return True
-        frame = frame.f_back
-    return False
-
-
-def _owners(frame: types.FrameType | None) -> Iterator[tuple[nn.Module, types.CodeType]]:
-    """Yield the first arguments of the running functions that are modules, the innermost first."""
-    while frame is not None:
-        code = frame.f_code
-        if code.co_argcount:
-            first = frame.f_locals.get(code.co_varnames[0])
-            if isinstance(first, nn.Module):
-                yield first, code
-        frame = frame.f_back
 
 
 def call_place(location: Location, is_callee: Callable[[Any], bool], tensor_method: str = "") -> CallPlace:
@@ -142,26 +66,37 @@ def call_place(location: Location, is_callee: Callable[[Any], bool], tensor_meth
     if end is None:
         raise ObstacleError("Python was told to leave out positions")
     node = source.call_at(code, end)
-    receiver = location.method.co_varnames[0]
     argument = _argument(node, location, is_callee, tensor_method)
-    _require_same_receiver(location.method, receiver)
     if isinstance(source.parent_of(code, node), ast.Expr):
         raise ObstacleError(
             "its result is not used: it is called to overwrite its input. Write x = f(x) there, and it can be swapped"
         )
-    first = location.method.co_firstlineno
-    return CallPlace(
-        method,
-        receiver,
-        _relative(node.lineno, node.col_offset, first),
-        _relative(*end, first),
-        (
-            _relative(argument.lineno, argument.col_offset, first),
-            _relative(argument.end_lineno or 0, argument.end_col_offset or 0, first),
-        ),
-        ast.unparse(node),
-        len(node.args) + len(node.keywords),
-    )
+    return place_of(node, argument, method, location.method)
+
+
+def place_of(node: ast.Call, argument: ast.expr, method: str, code: types.CodeType) -> CallPlace:
+    """Return the place of a call expression in a method.
+
+    Args:
+        node: The call.
+        argument: Its input.
+        method: The method's name.
+        code: The method's code.
+
+    Returns:
+        The place.
+
+    Raises:
+        ObstacleError: If the method gives the name of its module to something else.
+        SourceError: If the source is not to be had.
+    """
+    receiver, first = code.co_varnames[0], code.co_firstlineno
+    _require_same_receiver(code, receiver)
+
+    def begin_and_end(part: ast.expr) -> tuple[Position, Position]:
+        return (part.lineno - first, part.col_offset), ((part.end_lineno or 0) - first, part.end_col_offset or 0)
+
+    return CallPlace(method, receiver, *begin_and_end(node), begin_and_end(argument), ast.unparse(node))
 
 
 def method_name(cls: type, code: types.CodeType) -> str:
@@ -201,10 +136,6 @@ def wrapped_functions(function: Callable[..., Any]) -> Iterator[types.FunctionTy
         current = getattr(current, "__wrapped__", None)
 
 
-def _relative(line: int, column: int, first: int) -> Position:
-    return line - first, column
-
-
 def _argument(node: ast.Call, location: Location, is_callee: Callable[[Any], bool], tensor_method: str) -> ast.expr:
     """Return the expression of the tensor that goes in.
 
@@ -213,17 +144,49 @@ def _argument(node: ast.Call, location: Location, is_callee: Callable[[Any], boo
     """
     callee = node.func
     if is_callee(_resolve(callee, location)):
-        if node.args and not isinstance(node.args[0], ast.Starred):
-            return node.args[0]
-        by_name = [keyword.value for keyword in node.keywords if keyword.arg in {"input", "x", "self"}]
-        if by_name and not node.args:
-            return by_name[0]
-        raise ObstacleError(f"its input is not written out in {ast.unparse(node)!r}")
+        return first_argument(node)
     if tensor_method and isinstance(callee, ast.Attribute) and callee.attr == tensor_method:
         base = _resolve(callee.value, location)
         if base is _UNKNOWN or isinstance(base, Tensor):
             return callee.value
     raise ObstacleError(f"{ast.unparse(node)!r} does not name it: what it calls may differ from call to call")
+
+
+def holder_of(place: CallPlace, location: Location) -> tuple[nn.Module, str] | None:
+    """Return through which attribute of which module a place calls.
+
+    Args:
+        place: A call expression.
+        location: Where it was called from.
+
+    Returns:
+        Module and attribute; ``None`` if it calls something else.
+    """
+    callee = ast.parse(place.text, mode="eval").body
+    if not (isinstance(callee, ast.Call) and isinstance(callee.func, ast.Attribute)):
+        return None
+    base = _resolve(callee.func.value, location)
+    return (base, callee.func.attr) if isinstance(base, nn.Module) else None
+
+
+def first_argument(node: ast.Call) -> ast.expr:
+    """Return the expression of what a call of an activation takes as its input.
+
+    Args:
+        node: The call.
+
+    Returns:
+        The first argument, or the one called ``input``, ``x`` or ``self``.
+
+    Raises:
+        ObstacleError: If it is not written out.
+    """
+    if node.args and not isinstance(node.args[0], ast.Starred):
+        return node.args[0]
+    by_name = [keyword.value for keyword in node.keywords if keyword.arg in {"input", "x", "self"}]
+    if by_name and not node.args:
+        return by_name[0]
+    raise ObstacleError(f"its input is not written out in {ast.unparse(node)!r}")
 
 
 def _resolve(node: ast.expr, location: Location) -> Any:

@@ -73,10 +73,12 @@ class SwapReport:
     Args:
         rows: The sites that were swapped.
         skipped: The sites that were selected and left as they were.
+        notes: What could not be found out, in sentences.
     """
 
     rows: tuple[SwappedSite, ...]
     skipped: tuple[SkippedSite, ...] = ()
+    notes: tuple[str, ...] = ()
     _restore: Callable[[], None] | None = field(default=None, repr=False, compare=False)
 
     def undo(self) -> None:
@@ -104,15 +106,16 @@ class SwapReport:
 
         Returns:
             ``{"swapped": [{"name", "aliases", "old", "new", "mechanism", "place", "calls"}],
-            "skipped": [{"name", "spec", "reason"}]}``.
+            "skipped": [{"name", "spec", "reason"}], "notes": [...]}``.
         """
         return {
             "swapped": [row.to_dict() for row in self.rows],
             "skipped": [{"name": row.name, "spec": str(row.spec), "reason": row.reason} for row in self.skipped],
+            "notes": list(self.notes),
         }
 
     def __str__(self) -> str:
-        return "\n".join(map(str, (*self.rows, *self.skipped)))
+        return "\n".join(map(str, (*self.rows, *self.skipped, *self.notes)))
 
     def __len__(self) -> int:
         return len(self.rows)

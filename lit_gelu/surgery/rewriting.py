@@ -14,7 +14,7 @@ import itertools
 import pickle
 import types
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -36,12 +36,12 @@ class RewrittenCall:
     Args:
         place: The expression.
         child: The child's name.
-        suffix: What follows the module's own name in the name of the site that the call was.
+        name: The name of the site that the call was, relative to the module.
     """
 
     place: CallPlace
     child: str
-    suffix: str
+    name: str
 
 
 @dataclass(frozen=True)
@@ -52,16 +52,34 @@ class InterceptedCall:
         function: The activation's name, such as ``"gelu"``.
         paths: The functions concerned.
         child: The child's name.
-        suffix: As `RewrittenCall`.
+        name: As `RewrittenCall`.
     """
 
     function: str
     paths: tuple[Callable[..., Any], ...]
     child: str
-    suffix: str
+    name: str
 
 
-Edit = RewrittenCall | InterceptedCall
+@dataclass(frozen=True)
+class ProbedCall:
+    """A call expression whose input goes through a child first; what is called, and with what else, stays.
+
+    Args:
+        place: The expression.
+        child: The child's name; what it returns is the input.
+    """
+
+    place: CallPlace
+    child: str
+
+    @property
+    def name(self) -> str:
+        """The child's name: the call stays the site that it is."""
+        return self.child
+
+
+Edit = RewrittenCall | InterceptedCall | ProbedCall
 
 
 def edited_class(cls: type[nn.Module], edits: tuple[Edit, ...]) -> type[nn.Module]:
@@ -69,7 +87,7 @@ def edited_class(cls: type[nn.Module], edits: tuple[Edit, ...]) -> type[nn.Modul
 
     Args:
         cls: A module's class.
-        edits: What to change; either rewritten calls or intercepted ones.
+        edits: What to change; either calls whose expression is written anew or intercepted ones.
 
     Returns:
         The subclass, of the same name.
@@ -81,7 +99,7 @@ def edited_class(cls: type[nn.Module], edits: tuple[Edit, ...]) -> type[nn.Modul
     found = _FRESH.get((cls, edits))
     if found is not None:
         return found
-    rewritten = [edit for edit in edits if isinstance(edit, RewrittenCall)]
+    rewritten = [edit for edit in edits if isinstance(edit, RewrittenCall | ProbedCall)]
     intercepted = [edit for edit in edits if isinstance(edit, InterceptedCall)]
     namespace: dict[str, Any] = {
         name: _rewritten(cls, name, [edit for edit in rewritten if edit.place.method == name])
@@ -101,16 +119,17 @@ def edited_class(cls: type[nn.Module], edits: tuple[Edit, ...]) -> type[nn.Modul
     return made
 
 
-def call_suffixes(module: nn.Module) -> dict[str, str]:
+def names_of_calls(module: nn.Module) -> dict[str, str]:
     """Return the children of a module that stand in the place of calls.
 
     Args:
         module: Any module.
 
     Returns:
-        From the child's name to what follows the module's name in the name of the site that the call was.
+        From the child's name to that of the site that the call was, relative to the module. A function that the
+        module held as an attribute keeps its name, and is not among them.
     """
-    return {edit.child: edit.suffix for edit in edits_of(module)}
+    return {edit.child: edit.name for edit in edits_of(module) if edit.name != edit.child}
 
 
 def edits_of(module: nn.Module) -> list[Edit]:
@@ -125,7 +144,7 @@ def edits_of(module: nn.Module) -> list[Edit]:
     return [edit for cls in type(module).__mro__ for edit in cls.__dict__.get(_EDITS, ())]
 
 
-def _rewritten(cls: type, name: str, edits: list[RewrittenCall]) -> Callable[..., Any]:
+def _rewritten(cls: type, name: str, edits: Sequence[RewrittenCall | ProbedCall]) -> Callable[..., Any]:
     """Compile a method again, with its calls replaced, or raise `ObstacleError` if it has been changed."""
     outermost = inspect.getattr_static(cls, name)
     chain = list(wrapped_functions(outermost))
@@ -134,16 +153,15 @@ def _rewritten(cls: type, name: str, edits: list[RewrittenCall]) -> Callable[...
     code = chain[-1].__code__
     first = code.co_firstlineno
     replacements = []
-    for edit in edits:
+    for edit in sorted(edits, key=lambda edit: edit.place.argument[1]):  # of nested ones the inner first
         place = edit.place
         end = (place.end[0] + first, place.end[1])
         node = source.call_at(code, end)
         if ast.unparse(node) != place.text:
             raise ObstacleError(f"{cls.__qualname__}.{name} has been changed: {place.text!r} is not where it was")
         begin, stop = ((line + first, column) for line, column in place.argument)
-        replacements.append(
-            Replacement(end, (begin, stop), (place.begin[0] + first, place.begin[1]), f"{place.receiver}.{edit.child}")
-        )
+        outer = (begin, stop) if isinstance(edit, ProbedCall) else ((place.begin[0] + first, place.begin[1]), end)
+        replacements.append(Replacement(outer[1], (begin, stop), outer[0], f"{place.receiver}.{edit.child}"))
     new: Callable[..., Any] = _with_code(chain[-1], source.with_calls_replaced(code, replacements))
     for wrapper, inner in reversed(list(itertools.pairwise(chain))):
         new = _with_inner(wrapper, inner, new)

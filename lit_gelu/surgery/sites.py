@@ -1,8 +1,10 @@
 """Where a model has activations: modules, functions that modules hold, and, with a sample, calls of functions."""
 
+import functools
 import itertools
 from typing import Any
 
+import torch
 from torch import nn
 
 from lit_gelu import activations
@@ -12,8 +14,10 @@ from lit_gelu.surgery.activation_site import ActivationCall, ActivationSite, Kin
 from lit_gelu.surgery.errors import SwapError
 from lit_gelu.surgery.foreign import foreign_spec
 from lit_gelu.surgery.functions import FunctionTable, KnownFunction
-from lit_gelu.surgery.observation import Call, Observation, observe
-from lit_gelu.surgery.rewriting import call_suffixes
+from lit_gelu.surgery.observation import Call, Observation
+from lit_gelu.surgery.relative_names import absolute_name
+from lit_gelu.surgery.rewriting import names_of_calls
+from lit_gelu.surgery.watcher import observe
 
 
 def find_sites(
@@ -27,11 +31,13 @@ def find_sites(
     places is listed once, with its other names. *Attributes* of a module that hold such a function, as
     ``torch.nn.TransformerEncoderLayer`` does, are listed too.
 
-    *Calls* are found by one pass of ``input_sample`` in evaluation mode, without gradients, after which modes, buffers
-    and random number generators are as before: calls of functions (``F.gelu(x)``, ``torch.relu(x)``) and of tensors'
-    methods (``x.relu()``, ``x.relu_()``), and for every module from where it is called. One expression is one call,
-    however often a loop reaches it. What only training reaches is not seen, nor is what is written out in other
-    operations (``x * (x > 0)``, ``x.clamp(min=0)``).
+    *Calls* are found by a pass of ``input_sample`` in evaluation mode and one in training mode, without gradients,
+    after which modes, buffers and random number generators are as before: calls of functions (``F.gelu(x)``,
+    ``torch.relu(x)``), of tensors' methods (``x.relu()``, ``x.relu_()``) and of activation modules that are no part of
+    the model, such as the ``gelu`` of ``transformers.activations``; and for every module from where it is called. One
+    expression is one call, however often a loop reaches it. A model that takes no such sample in training mode is
+    surveyed in evaluation alone; `coverage` and a swap's report say so. What is written out in other operations
+    (``x * (x > 0)``, ``x.clamp(min=0)``) is not seen, nor what TorchScript has compiled.
 
     Args:
         model: Any module; a compiled one is looked into.
@@ -127,16 +133,36 @@ class Survey:
         held = {key: self._held(module) for key, module in modules.items() if key not in self._specs}
         self._held_functions = {key: found for key, found in held.items() if found}
         self._swapped_calls = {
-            id(getattr(module, child)): f"{self._names[key][0]}{suffix}"
+            id(getattr(module, child)): absolute_name(name, self._names[key][0])
             for key, module in modules.items()
-            for child, suffix in call_suffixes(module).items()
+            for child, name in names_of_calls(module).items()
         }
         self.seen: Observation | None = None
         if input_sample is not None:
             known = {key: {name: f for name, (f, _) in found.items()} for key, found in self._held_functions.items()}
             named = {key: modules[key] for key in self._specs}
-            self.seen = observe(model, input_sample, self.table, named, known)
+            spec_of = functools.partial(activation_spec, registry=registry)
+            self.seen = observe(model, input_sample, self.table, named, known, spec_of)
         self.sites = [site for module in modules.values() for site in self._sites_of(module)]
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Where the model may have activations that are not seen, in sentences."""
+        notes = []
+        if self.seen is not None and self.seen.training_error:
+            notes.append(
+                f"What runs in training alone is not known: the sample fails in training mode "
+                f"({self.seen.training_error})."
+            )
+        scripted = {
+            name: module for name, module in self.model.named_modules() if isinstance(module, torch.jit.ScriptModule)
+        }
+        outermost = [
+            name or "the model itself" for name in scripted if not name or name.rpartition(".")[0] not in scripted
+        ]
+        if outermost:
+            notes.append(f"TorchScript has compiled {', '.join(outermost)}: activations in it are no sites.")
+        return tuple(notes)
 
     def names_of(self, module: nn.Module) -> list[str]:
         """Return all fully qualified names of a module.
@@ -148,6 +174,17 @@ class Survey:
             The names.
         """
         return self._names[id(module)]
+
+    def spec_of_held(self, site: ActivationSite) -> ActivationSpec:
+        """Return the spec of a function that a module holds, without what its calls add.
+
+        Args:
+            site: The attribute.
+
+        Returns:
+            The spec.
+        """
+        return self._held_functions[id(site.module)][site.name.rpartition(".")[2]][1]
 
     def _held(self, module: nn.Module) -> dict[str, tuple[KnownFunction, ActivationSpec]]:
         """Return the attributes of a module that hold a function which is an activation."""
@@ -184,25 +221,26 @@ class Survey:
             names = [f"{name}.{attribute}".removeprefix(".") for name in self.names_of(module)]
             calls = None
             if self.seen is not None:
-                through = [c for c in self.seen.functions.values() if c.owner is module and c.held == attribute]
+                through = [c for c in self.seen.functions.values() if c.holder is module and c.held == attribute]
                 calls = self._numbered(names[0], through)
+                seen = [other for call in through for other in call.specs]
+                spec = seen[0] if seen and all(other == seen[0] for other in seen) else spec
             sites.append(_site(names, module, spec, known.gate, "attribute", calls))
         return sites
 
     def _call_sites(self, module: nn.Module) -> list[ActivationSite]:
         if self.seen is None:
             return []
-        by_function: dict[str, list[tuple[KnownFunction, Call]]] = {}
+        by_name: dict[str, list[Call]] = {}
         for seen in self.seen.functions.values():
-            if seen.owner is module and not seen.held and seen.known is not None:
-                by_function.setdefault(seen.known.name, []).append((seen.known, seen))
+            if seen.owner is module and not seen.held:
+                by_name.setdefault(seen.name, []).append(seen)
         sites = []
-        for function, rows in by_function.items():
+        for called, rows in by_name.items():
             first = self.names_of(module)[0]
-            numbered = self._numbered(f"{first}:{function}", [seen for _, seen in rows])
-            for (known, seen), call in zip(rows, numbered, strict=True):
+            for seen, call in zip(rows, self._numbered(f"{first}:{called}", rows), strict=True):
                 names = [f"{name}{call.name.removeprefix(first)}" for name in self.names_of(module)]
-                sites.append(_site(names, module, seen.specs[0], known.gate, "call", (call,)))
+                sites.append(_site(names, module, seen.specs[0], self.is_gate(seen.specs[0]), "call", (call,)))
         return sites
 
     def _numbered(self, name: str, calls: list[Call]) -> tuple[ActivationCall, ...]:

@@ -124,7 +124,7 @@ def with_calls_replaced(code: types.CodeType, replacements: Sequence[Replacement
     filename = f"<lit_gelu {original} rewritten {digest}>"
     _REWRITTEN[filename] = new
     linecache.cache[filename] = (len(new), None, new.splitlines(keepends=True), filename)
-    found = [other for other in _codes(_compiled(filename, new)) if _place(other) == _place(code)]
+    found = [other for other in codes_in(_compiled(filename, new)) if _place(other) == _place(code)]
     if len(found) != 1 or not set(found[0].co_freevars) <= set(code.co_freevars):
         raise SourceError(f"{code.co_qualname} cannot be told from other functions of {code.co_filename}")
     return found[0]
@@ -156,14 +156,22 @@ def contains(code: types.CodeType, inner: types.CodeType) -> bool:
     Returns:
         Whether it is.
     """
-    return any(found is inner for found in _codes(code))
+    return any(found is inner for found in codes_in(code))
 
 
-def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
+def codes_in(code: types.CodeType) -> Iterator[types.CodeType]:
+    """Yield code and all that is nested in it.
+
+    Args:
+        code: The outer one.
+
+    Yields:
+        The codes, the outer one first.
+    """
     yield code
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            yield from _codes(constant)
+            yield from codes_in(constant)
 
 
 def _place(code: types.CodeType) -> tuple[str, int]:
@@ -177,7 +185,7 @@ def _source(code: types.CodeType) -> str:
     text = _REWRITTEN.get(filename) or "".join(linecache.getlines(filename))
     if not text:
         raise SourceError(f"the source of {code.co_qualname} is not to be had")
-    same = any(other == code for other in _codes(_compiled(filename, text)) if _place(other) == _place(code))
+    same = any(other == code for other in codes_in(_compiled(filename, text)) if _place(other) == _place(code))
     if not same:
         raise SourceError(
             f"the source of {code.co_qualname} in {filename} is not what runs: the file was changed after it was "

@@ -30,12 +30,14 @@ class SwapPlan:
         placements: Which new module is to stand where.
         rows: What the report of `apply` will say.
         skipped: Selected sites that stay as they are.
+        notes: What could not be found out, in sentences.
     """
 
     model: nn.Module
     placements: tuple[Placement, ...]
     rows: tuple[SwappedSite, ...]
     skipped: tuple[SkippedSite, ...]
+    notes: tuple[str, ...] = ()
 
     @property
     def new_parameters(self) -> tuple[str, ...]:
@@ -64,7 +66,7 @@ class SwapPlan:
         """
         changes = changes_for(self.model, list(self.placements))
         make_all(changes)
-        return SwapReport(self.rows, self.skipped, lambda: revert_all(changes))
+        return SwapReport(self.rows, self.skipped, self.notes, lambda: revert_all(changes))
 
 
 def swap(
@@ -146,7 +148,7 @@ def plan_swap(
     placements: list[Placement] = []
     rows: list[SwappedSite] = []
     skipped: list[SkippedSite] = []
-    for site, wanted in collect_claims(survey.sites, targets, registry):
+    for site, wanted in collect_claims(survey, targets):
         resolved = registry.resolve(wanted)
         _check(site, resolved, registry)
         spec = with_channels(resolved, survey.model, site, registry)
@@ -155,16 +157,18 @@ def plan_swap(
             continue
         new = _new_module(survey.model, site, wanted if spec == resolved else spec, registry)
         placements.append(placement(survey, site, new))
-        rows.append(_row(site, spec, placements[-1]))
+        rows.append(_row(survey.model, site, spec, placements[-1]))
     require_no_capture(survey.model, [(row, rows[i].new) for i, row in enumerate(placements)])
     if input_sample is not None:
         require_no_aliasing(survey, input_sample, [row.site for row in placements])
     changes_for(survey.model, placements)  # raises what would come up later
-    return SwapPlan(survey.model, tuple(placements), tuple(rows), tuple(skipped))
+    notes = [row.note for row in placements if row.note]
+    return SwapPlan(survey.model, tuple(placements), tuple(rows), tuple(skipped), (*survey.notes, *notes))
 
 
-def _row(site: ActivationSite, spec: ActivationSpec, row: Placement) -> SwappedSite:
-    count = None if site.calls is None else sum(call.count for call in site.calls)
+def _row(model: nn.Module, site: ActivationSite, spec: ActivationSpec, row: Placement) -> SwappedSite:
+    own = site.kind == "module" and site.module is model  # what calls the model itself is no part of it
+    count = None if site.calls is None or own else sum(call.count for call in site.calls)
     return SwappedSite(site.name, site.spec, spec, site.aliases, row.mechanism, row.place, count)
 
 

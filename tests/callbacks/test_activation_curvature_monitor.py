@@ -29,9 +29,17 @@ from torch.utils.data import DataLoader
 
 from lit_gelu import activations, surgery
 from lit_gelu.callbacks import ActivationCurvatureMonitor, ActivationSwap, CallbackArgumentError, NoActivationError
-from lit_gelu.curvature import STATISTICS, activation_statistics
+from lit_gelu.curvature import PREDICTED, STATISTICS, activation_statistics
 
 SITES = ("net.1", "net.5")
+
+
+def agrees(figures, expected, rel=1e-6, absolute=1e-7):
+    """Whether all figures are equal; the windows about kinks are as wide as the last event says, so not their count."""
+    known = {name: value for name, value in expected.items() if name != "kink_mass"}
+    assert {name: figures[name] for name in known} == pytest.approx(known, rel=rel, abs=absolute, nan_ok=True)
+    assert figures["kink_mass"] == pytest.approx(expected["kink_mass"], rel=0.25, abs=1e-12, nan_ok=True)
+    return True
 
 
 class SoftmaxOfChannels(nn.Module):
@@ -54,6 +62,11 @@ class History(Callback):
 def logged_rows(folder):
     with (folder / "logs" / "0" / "metrics.csv").open() as file:
         return list(csv.DictReader(file))
+
+
+def measured(row):
+    """A row of the log, without what depends on the clock."""
+    return {key: value for key, value in row.items() if key.startswith("curvature") and not key.endswith("/seconds")}
 
 
 def fit(folder, *callbacks, model=None, data=None, **options):
@@ -80,7 +93,7 @@ def test_figures_equal_a_direct_computation(tmp_path, activation):
             for site in SITES:
                 # With the parameters of the forward pass: by now the optimizer has moved a PReLU's.
                 expected = activation_statistics(models[step][site].double(), keeper.inputs[step][site][0].double())
-                assert monitor.latest[site] == pytest.approx(expected, rel=1e-6, abs=1e-7)
+                assert agrees(monitor.latest[site], expected)
             Compare.steps += 1
 
     fit(tmp_path, Snapshot(), keeper, monitor, Compare(), model=SmallNet(activation))
@@ -99,8 +112,11 @@ def test_logged_at_lightnings_own_steps(tmp_path):
     ours = [row["step"] for row in rows if row["curvature/net.1/mean"]]
     assert ours == own == ["2", "5", "8", "11"]
     expected = {f"curvature/{site}/{statistic}" for site in SITES for statistic in STATISTICS}
+    expected |= {f"curvature/{site}/gaussian/{statistic}" for site in SITES for statistic in PREDICTED}
+    expected |= {"curvature/activations/seconds", "curvature/activations/interval"}
     assert expected == {key for key in rows[0] if key.startswith("curvature/")}
-    assert all(row[key] for row in rows if row["curvature/net.1/mean"] for key in expected)
+    missing = {key for row in rows if row["curvature/net.1/mean"] for key in expected if not row[key]}
+    assert not missing
 
 
 def test_the_trainers_logging_interval_does_not_drop_figures(tmp_path):
@@ -185,7 +201,7 @@ def test_accumulation_measures_the_first_micro_batch_of_the_step(tmp_path):
     history = History(monitor)
     fit(tmp_path, keeper, monitor, history, accumulate_grad_batches=2, max_epochs=1)
     expected = activation_statistics("relu", keeper.inputs[1]["net.1"][0].double())
-    assert next(iter(history.figures.values()))["net.1"] == pytest.approx(expected, rel=1e-6)
+    assert agrees(next(iter(history.figures.values()))["net.1"], expected)
     assert [row["step"] for row in logged_rows(tmp_path) if row["curvature/net.1/mean"]] == ["1"]
 
 
@@ -209,7 +225,7 @@ def test_a_module_called_twice_counts_twice(tmp_path):
     fit(tmp_path, keeper, monitor, model=Twice(), max_epochs=1)
     calls = keeper.inputs[3]["net.1"]
     assert len(calls) == 2
-    assert monitor.latest["net.1"] == pytest.approx(activation_statistics("relu", torch.cat(calls)), rel=1e-6)
+    assert agrees(monitor.latest["net.1"], activation_statistics("relu", torch.cat(calls)))
 
 
 def test_checkpointed_activations_count_once(tmp_path):
@@ -244,7 +260,7 @@ def test_manual_optimization_with_two_backward_passes_is_seen_whole(tmp_path):
     fit(tmp_path, keeper, monitor, model=Manual(), max_epochs=1)
     calls = list(keeper.inputs.values())[-1]["net.1"]
     assert len(calls) == 2
-    assert monitor.latest["net.1"] == pytest.approx(activation_statistics("relu", torch.cat(calls)), rel=1e-6)
+    assert agrees(monitor.latest["net.1"], activation_statistics("relu", torch.cat(calls)))
 
 
 def test_a_step_that_the_module_skips_leaves_nothing_open(tmp_path):
@@ -300,9 +316,7 @@ def test_resumed_run_logs_what_the_uninterrupted_one_does(tmp_path):
     assert list(whole) == [2, 5, 8, 11]
     assert list(resumed) == [5, 8, 11]
     for step, row in resumed.items():
-        assert {key: value for key, value in row.items() if key.startswith("curvature")} == {
-            key: value for key, value in whole[step].items() if key.startswith("curvature")
-        }
+        assert measured(row) == measured(whole[step])
 
 
 def test_include_picks_sites_by_pattern(tmp_path):
@@ -392,7 +406,7 @@ def test_a_model_without_activation_modules_is_refused(tmp_path):
             super().__init__()
             self.net = nn.Linear(FEATURES, 3)
 
-    with pytest.raises(NoActivationError, match="use activation modules"):
+    with pytest.raises(NoActivationError, match="input_sample="):
         fit(tmp_path, ActivationCurvatureMonitor(), model=Functional())
     with pytest.raises(NoActivationError, match=r"net\.1, net\.5"):
         fit(tmp_path, ActivationCurvatureMonitor(include="encoder.*"))
@@ -446,6 +460,7 @@ class WriteDown(Callback):
         (self.folder / f"figures{trainer.global_rank}.json").write_text(json.dumps(self.monitor.latest))
 
 
+@pytest.mark.forks
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_two_ranks_log_the_figures_of_the_union_of_their_batches(tmp_path):
     monitor, keeper = ActivationCurvatureMonitor(every_n_steps=3, sample_rows=None), InputKeeper()
@@ -459,7 +474,7 @@ def test_two_ranks_log_the_figures_of_the_union_of_their_batches(tmp_path):
         figures = json.loads((tmp_path / f"figures{rank}.json").read_text())
         for site in SITES:
             union = torch.cat([kept[site] for kept in inputs]).double()
-            assert figures[site] == pytest.approx(activation_statistics("gelu", union), rel=1e-6)
+            assert agrees(figures[site], activation_statistics("gelu", union))
             [row] = [row for row in logged_rows(tmp_path) if row["curvature/net.1/mean"]]
             assert float(row[f"curvature/{site}/mean"]) == pytest.approx(figures[site]["mean"])
 

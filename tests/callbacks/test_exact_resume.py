@@ -152,6 +152,7 @@ def test_another_number_of_ranks_or_loaders_is_refused(tmp_path):
         run(tmp_path / "b", {"max_epochs": 1}, ckpt_path=path)
 
 
+@pytest.mark.forks
 def test_each_rank_goes_on_with_its_own_numbers(tmp_path):
     class Note(Callback):
         def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):

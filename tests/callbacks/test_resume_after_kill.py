@@ -6,6 +6,8 @@ import pytest
 import torch
 from killed_runs import STEPS_AN_EPOCH, Kill, ended, flat, run_in_process
 
+pytestmark = pytest.mark.forks
+
 # Before the first checkpoint; within the file of the second "last"; after the swap to PReLU and before the next save.
 CHOSEN = [Kill("batch", 2), Kill("save", 4), Kill("swap", 1)]
 

@@ -130,6 +130,7 @@ class Disagreeing(SmallNet):
             self.log("val_loss", values[self.trainer.current_epoch], sync_dist=False)
 
 
+@pytest.mark.forks
 def test_ranks_swap_at_the_same_step_and_stay_in_step(tmp_path):
     swaps = [
         ActivationSwap({"net.1": "gelu"}, when="val_loss", patience=2),
@@ -149,6 +150,7 @@ def test_ranks_swap_at_the_same_step_and_stay_in_step(tmp_path):
         assert any(not torch.equal(a, b) for a, b in zip(first.values(), fresh.parameters(), strict=False))
 
 
+@pytest.mark.forks
 def test_two_ranks_resume_from_a_checkpoint_with_a_swap(tmp_path):
     class Save(Callback):
         def on_train_epoch_end(self, trainer, pl_module):

@@ -180,6 +180,7 @@ class Ends(Callback):
         torch.save(list(pl_module.parameters()), self.folder / f"rank{trainer.global_rank}.pt")
 
 
+@pytest.mark.forks
 @pytest.mark.parametrize(
     "swap",
     [

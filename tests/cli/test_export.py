@@ -1,5 +1,7 @@
 """``lit-gelu export``."""
 
+import json
+
 import pytest
 import torch
 from lightning.pytorch import LightningModule, Trainer
@@ -36,6 +38,15 @@ def test_several_forms_write_a_file_each(checkpoint, tmp_path, capsys):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["net-none.onnx", "net-sigmoid.onnx"]
     assert OnnxPredictor(tmp_path / "net-sigmoid.onnx").metadata["lit_gelu.approximate"] == "sigmoid"
     assert capsys.readouterr().out.count("parity passed") == 2
+
+
+def test_labels_softmax_and_the_result_of_the_check_are_in_the_file(checkpoint, tmp_path):
+    path, labels = tmp_path / "net.onnx", [f"digit {i}" for i in range(10)]
+    assert main(["export", str(checkpoint), "-o", str(path), "--softmax", "true", "--labels", *labels]) == 0
+    predictor = OnnxPredictor(path)
+    assert json.loads(predictor.metadata["lit_gelu.labels"]) == labels
+    assert json.loads(predictor.metadata["lit_gelu.parity"])["passed"] is True
+    assert torch.allclose(predictor(torch.rand(3, 1, 28, 28)).sum(1), torch.ones(3))
 
 
 def test_preprocessing_becomes_a_part_of_the_file(checkpoint, tmp_path, capsys):
@@ -86,7 +97,7 @@ def test_a_class_is_exported_untrained(tmp_path):
         (["CHECKPOINT", "--approximate", "tahn"], "Did you mean 'tanh'"),
         (["CHECKPOINT", "--approximate", "tanh", "tanh"], "a form is given twice"),
         (["CHECKPOINT", "--lowering", "fused"], "Accepted: 'auto', 'native', 'primitives', 'contrib'"),
-        (["CHECKPOINT", "--target", "tensorrt"], "not available yet: target='tensorrt'"),
+        (["CHECKPOINT", "--target", "tensorrt", "--lowering", "contrib"], "does not go with target='tensorrt'"),
         (["CHECKPOINT", "-o", "net.pt"], "must end in .onnx"),
         (["CHECKPOINT", "--preprocessing", "TweetData"], "TweetData has no method preprocessing()"),
         (["CHECKPOINT", "--preprocessing", "NoData"], "no class 'NoData'"),

@@ -35,7 +35,8 @@ def test_unknown_command(name, near, capsys):
     error = capsys.readouterr().err
     assert error.startswith(f"lit-gelu {name}: no such command.")
     assert near in error
-    assert "Commands: fit, validate, test, predict, export, parity, activations, paper, demo." in error
+    commands = "fit, validate, test, predict, export, parity, bench, doctor, curvature, activations, paper, demo"
+    assert f"Commands: {commands}." in error
 
 
 @pytest.mark.parametrize(

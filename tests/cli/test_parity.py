@@ -47,7 +47,8 @@ def test_a_good_file_passes_on_the_bundled_digits(files, tmp_path, capsys):
     assert plain["passed"]
     assert plain["approximate"] == "tanh"
     data = [row for row in plain["rows"] if row["inputs"] == "data"]
-    assert len(data) == 3
+    assert len(data) == 3  # PyTorch float32, float64, the gap
+    assert {metric["name"] for metric in plain["metrics"]} >= {"test_loss", "test_error"}
     assert min(row["count"] for row in data) > 100
 
 
@@ -65,6 +66,23 @@ def test_a_file_that_takes_raw_pixels_is_compared_on_the_data_modules_own(files,
     assert "takes raw pixels, lit_gelu.data.digits.EnlargedDigits is a part of it" in capsys.readouterr().err
 
 
+def test_the_report_in_all_three_forms(files, tmp_path, capsys):
+    paths = {name: tmp_path / f"report.{name}" for name in ("json", "markdown", "html")}
+    options = [word for name, path in paths.items() for word in (f"--{name}", str(path))]
+    assert main(["parity", str(files / "net.onnx"), "--ckpt", str(files / "last.ckpt"), *options]) == 0
+    assert json.loads(paths["json"].read_text())["schema_version"] == 1
+    assert paths["markdown"].read_text().startswith("# Parity of")
+    assert paths["html"].read_text().startswith("<!DOCTYPE html>")
+    assert "<svg" in paths["html"].read_text()
+
+
+def test_a_session_that_onnxruntime_changes_is_checked_as_it_will_run(files, capsys):
+    arguments = [str(files / "net.onnx"), "--ckpt", str(files / "last.ckpt"), "--session_config"]
+    assert main(["parity", *arguments, "optimization.disable_specified_optimizers=ConstantFolding"]) == 0
+    assert main(["parity", *arguments, "approximate"]) == 2
+    assert "'approximate' is no entry. Give key=value" in capsys.readouterr().err
+
+
 def test_a_breach_is_exit_code_1(files, capsys):
     assert main(["parity", str(files / "net.onnx"), "--ckpt", str(files / "other.ckpt")]) == 1
     assert capsys.readouterr().out.rstrip().endswith("FAILED")
@@ -74,7 +92,7 @@ def test_a_breach_is_exit_code_1(files, capsys):
     ("arguments", "message"),
     [
         (["none.onnx", "--ckpt", "last.ckpt"], "There is no file"),
-        (["last.ckpt", "--ckpt", "last.ckpt"], "it is damaged, no ONNX model"),
+        (["last.ckpt", "--ckpt", "last.ckpt"], "is truncated, damaged, or no ONNX model"),
         (["net.onnx", "--ckpt", "none.ckpt"], "There is no checkpoint"),
         (["net.onnx", "--ckpt", "last.ckpt", "--data", "DigitData"], "DigitsData, MNISTData, "),
         (["net.onnx", "--ckpt", "last.ckpt", "--providers", "GPU"], "Unknown execution provider 'GPU'"),

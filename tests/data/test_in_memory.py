@@ -123,6 +123,7 @@ class Recorder(LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.0)
 
 
+@pytest.mark.forks
 def test_two_ranks_share_an_epoch(tmp_path):
     trainer = Trainer(
         accelerator="cpu",

@@ -252,3 +252,9 @@ def test_the_encoder_layer_s_fused_path_follows_the_swap(new):
         layer.eval()
         report.undo()
         assert torch.equal(layer(x), before)
+
+
+def test_the_model_itself_is_not_said_to_be_never_called():
+    report = surgery.swap(nn.ReLU(), {"*": "silu"}, torch.zeros(2))
+    assert report.rows[0].calls is None
+    assert str(report) == ": relu -> silu"

@@ -1,0 +1,230 @@
+"""What watching curvature costs, and how right it is: ``python benchmarks/curvature.py [--quick] [--only PART ...]``.
+
+On one thread, in processor seconds of that thread, which other processes do not lengthen. Three parts:
+
+``activations``: what monitors of activations add to a training step of a GPT of 12 blocks and of the MNIST classifier,
+in ordinary runs of a Trainer that take turns in shuffled order. "in it" is the time inside the monitor and its hooks,
+"step / nothing" the ratio of whole steps, whose error is what a second run with nothing shows.
+
+``loss``: what the largest eigenvalue of the Hessian costs per event, in units of the forward and backward pass of the
+training batch; beside it three packages, at their defaults, on the model as it is after these steps. Of each the
+deviation from ARPACK's value (scipy) of the same matrix is given.
+
+``error``: how far the warm-started eigenvalue is from the converged one of the same probe along a run: by a fixed number
+of products, by the monitor's defaults, and with ``accuracy=0.01``; and what each costs in gradients of the training
+batch. The run's monitors see the same probes; "converged" is 40 products from the last converged vector.
+"""
+
+import argparse
+import logging
+import os
+import platform
+import random
+import statistics
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from _curvature_accuracy import error_part
+from _curvature_nets import GPTSize, Net, cifar10, gpt, mnist
+from _curvature_rivals import (
+    ComposerStyle,
+    FastaiStyle,
+    by_arpack,
+    full_gradient,
+    missing_packages,
+    names,
+    package_runs,
+)
+from _curvature_runs import Timed, fit
+from lightning.pytorch import Callback
+from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from lit_gelu.callbacks import ActivationCurvatureMonitor, LossCurvatureMonitor
+
+SYNCHRONISATION = "aten::_local_scalar_dense"
+NEVER = 10**9
+EVENTS_APART = 50
+COMPOSERS_INTERVAL = 25  # its default
+
+
+def monitors(activation: type[nn.Module]) -> dict[str, Callable[[], Callback | None]]:
+    """Return what takes turns.
+
+    Args:
+        activation: The class of the model's activations.
+
+    Returns:
+        By name, what makes a callback.
+    """
+    return {
+        "nothing": lambda: None,
+        "nothing, once more": lambda: None,
+        "ActivationCurvatureMonitor, measured step": lambda: ActivationCurvatureMonitor(every_n_steps=1, heat_maps=()),
+        "ActivationCurvatureMonitor, other step": lambda: ActivationCurvatureMonitor(every_n_steps=NEVER),
+        "fastai-style, activations": lambda: FastaiStyle(activation),
+        "Composer-style, activations": lambda: ComposerStyle(activation),
+        "Composer-style, all leaves": lambda: ComposerStyle(nn.Module),
+    }
+
+
+def activations_part(net: Net, activation: type[nn.Module], rounds: int, steps: int) -> None:
+    """Print what monitors of activations cost.
+
+    Args:
+        net: Name, model and data.
+        activation: The class of its activations.
+        rounds: How often each has its turn.
+        steps: Steps of a turn that count; two before them do not.
+    """
+    name, model, data = net
+    made = monitors(activation)
+    inside: dict[str, list[float]] = {variant: [] for variant in made}
+    whole: dict[str, list[float]] = {variant: [] for variant in made}
+    operations = {variant: fit(model, data, _listed(make()), 4, 3).operations for variant, make in made.items()}
+    for _ in range(rounds):
+        order = list(made)
+        random.shuffle(order)
+        for variant in order:
+            callback = made[variant]()
+            timed = None if callback is None else Timed(callback)
+            clock = fit(model, data, _listed(timed), steps + 2)
+            whole[variant].append(min(clock.steps[2:]))
+            inside[variant] += [0.0] if timed is None else timed.steps[2:]
+    step = statistics.median(whole["nothing"])
+    print(f"\n{name}: a step takes {1000 * step:.2f} ms; {rounds} rounds of {steps} steps")
+    columns = "".join(f"{title:>13}" for title in ("operators", "scalar syncs", "in it, us", "of a step"))
+    print(f"{'':<46}{columns}{'step / nothing':>16}")
+    base = operations["nothing"]
+    for variant in made:
+        counts = operations[variant]
+        extra = sum(counts.values()) - sum(base.values())
+        waits = counts.get(SYNCHRONISATION, 0) - base.get(SYNCHRONISATION, 0)
+        time_in = statistics.median(inside[variant])
+        ratio = statistics.median(own / plain for own, plain in zip(whole[variant], whole["nothing"], strict=True))
+        _activation_row(variant, extra, waits, time_in, step, f"{ratio:.4f}")
+    event, rest = (
+        statistics.median(inside[f"ActivationCurvatureMonitor, {kind} step"]) for kind in ("measured", "other")
+    )
+    amortised = (event + (EVENTS_APART - 1) * rest) / EVENTS_APART
+    composer = statistics.median(inside["Composer-style, activations"]) / COMPOSERS_INTERVAL
+    _activation_row(f"ActivationCurvatureMonitor, mean of {EVENTS_APART} steps", "", "", amortised, step, "")
+    _activation_row(f"Composer-style, mean of {COMPOSERS_INTERVAL} steps", "", "", composer, step, "")
+
+
+def _activation_row(variant: str, extra: int | str, waits: int | str, seconds: float, step: float, ratio: str) -> None:
+    print(f"{variant:<46}{extra:>13}{waits:>13}{1e6 * seconds:>13.1f}{seconds / step:>13.3%}{ratio:>16}")
+
+
+def loss_part(net: Net, inputs_of: Callable[[Any], Any], steps: int, repeats: int) -> None:
+    """Print what the top eigenvalue costs.
+
+    Args:
+        net: Name, model and data; its forward gives one row of logits a target.
+        inputs_of: From a batch to inputs and flat targets.
+        steps: Steps of training, each with an event.
+        repeats: How often each package is run.
+    """
+    name, model, data = net
+    options: dict[str, dict[str, Any]] = {
+        "LossCurvatureMonitor, warm, an eighth": {},
+        "LossCurvatureMonitor, warm, whole batch": {"fraction": None},
+    }
+    rows: list[tuple[str, list[float], str]] = []
+    for label, extra in options.items():
+        timed = Timed(LossCurvatureMonitor(every_n_steps=1, **extra))
+        clock = fit(model, data, [timed], steps)
+        gradient = statistics.median(clock.gradients[1:])
+        costs = [seconds / gradient for seconds in timed.steps]
+        rows.append((label, costs[1:], ""))
+        rows.append((label.replace("warm", "first event"), costs[:1], ""))
+    inputs, targets = inputs_of(next(iter(data.train_dataloader())))
+    eighth = max(2, len(inputs) // 8)
+    for label, count in (("whole batch", len(inputs)), ("an eighth", eighth)):
+        part, labels = inputs[:count], targets[: len(targets) // len(inputs) * count]
+        with sdpa_kernel(SDPBackend.MATH):  # the fused kernels have no second derivative
+            exact = by_arpack(model, part, labels)
+            for package, run in package_runs(model, part, labels).items():
+                costs, value = _package_costs(run, lambda: full_gradient(model, inputs, targets), repeats)
+                rows.append((f"{package}, {label}", costs, f"{value / exact - 1:+.2%}"))
+    print(f"\n{name}: a gradient of the training batch takes {1000 * gradient:.2f} ms")
+    print(f"{'top eigenvalue':<64}{'gradients an event':>19}{'quartiles':>18}{'deviation':>12}")
+    for label, costs, deviation in sorted(rows, key=lambda row: statistics.median(row[1])):
+        low, _, high = statistics.quantiles(costs, n=4) if len(costs) > 1 else costs * 3
+        print(f"{label:<64}{statistics.median(costs):>19.2f}{f'{low:.2f} to {high:.2f}':>18}{deviation:>12}")
+
+
+def _package_costs(run: Callable[[], float], gradient: Callable[[], None], repeats: int) -> tuple[list[float], float]:
+    """Return times in gradients, each gradient timed beside the run, and the last value."""
+    costs, value = [], 0.0
+    for _ in range(repeats):
+        start = time.thread_time()
+        gradient()
+        middle = time.thread_time()
+        value = run()
+        costs.append((time.thread_time() - middle) / (middle - start))
+    return costs, value
+
+
+def _listed(callback: Callback | None) -> list[Callback]:
+    return [] if callback is None else [callback]
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command's parser.
+
+    Returns:
+        The parser.
+    """
+    parts = ("activations", "loss", "error")
+    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--quick", action="store_true", help="tiny nets and few steps: shows that it works, no figures")
+    made.add_argument("--only", nargs="+", choices=parts, default=parts, help="which parts")
+    return made
+
+
+def main(arguments: Iterable[str] | None = None) -> None:
+    """Run the parts.
+
+    Args:
+        arguments: Of the command line.
+    """
+    options = parser().parse_args(None if arguments is None else list(arguments))
+    quick = options.quick
+    torch.set_num_threads(1)
+    random.seed(0)
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else float("nan")
+    print(
+        f"{platform.machine()}, torch {torch.__version__}, 1 thread, load average {load:.1f} on {os.cpu_count()} cores"
+    )
+    size = GPTSize(12, 16, 2, 4, 16) if quick else GPTSize(12, 128, 4, 64, 16)
+    small = GPTSize(2, 16, 2, 4, 16) if quick else GPTSize(2, 64, 4, 64, 16)
+    shape = f"{size.blocks} blocks, width {size.width}, batch {size.batch} x {size.length}"
+    if "activations" in options.only:
+        activations_part((f"GPT of {shape}", *gpt(size, 40)), nn.GELU, 1 if quick else 10, 1 if quick else 3)
+        name, *net = mnist()
+        activations_part((f"classifier on {name}", *net), nn.GELU, 1 if quick else 15, 1 if quick else 40)
+    if "loss" in options.only:
+        print(f"\npackages that are not installed, and left out: {names(missing_packages())}")
+        loss_part(
+            (f"GPT of {shape}", *gpt(size, 40)), lambda b: (b[0], b[1].flatten()), 3 if quick else 10, 1 if quick else 2
+        )
+        name, *net = mnist()
+        net[1].setup("fit")
+        loss_part((f"classifier on {name}", *net), lambda batch: batch, 3 if quick else 200, 1 if quick else 5)
+    if "error" in options.only:
+        name, *net = mnist()
+        error_part((f"classifier on {name}", *net), 6 if quick else 2000, 2 if quick else 50)
+        error_part(("GPT of 2 blocks on source code", *gpt(small, 250)), 6 if quick else 1000, 2 if quick else 50)
+        found = None if quick else cifar10()
+        if found is None:
+            print("\nCIFAR-10: left out (with --quick, and where LIT_GELU_DATA is not set)")
+        else:
+            error_part(("CIFAR-10 net, a third of the channels, batch 64", *found), 200, 20)
+
+
+if __name__ == "__main__":
+    main()

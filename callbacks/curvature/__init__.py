@@ -1,0 +1,1 @@
+"""What the curvature monitors are made of."""

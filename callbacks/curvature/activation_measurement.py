@@ -1,0 +1,210 @@
+"""One model's activations as they are measured again and again: what is kept from event to event, and on the device."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lit_gelu.activations import ActivationRegistry
+from lit_gelu.callbacks.curvature.activation_readout import Readout
+from lit_gelu.callbacks.reduction import maximum_over_ranks, sum_over_ranks
+from lit_gelu.curvature import (
+    PREDICTED,
+    STATISTICS,
+    SUMS,
+    ActivationRecorder,
+    DeadUnitWindow,
+    GaussianPrediction,
+    HistogramBins,
+    WatchableSites,
+    statistics_from_sums,
+)
+from lit_gelu.errors import LitGeluError
+
+Figures = dict[str, dict[str, float]]
+"""By site and statistic."""
+
+
+class ActivationMeasurement:
+    """Measures the sites of one model; see `ActivationCurvatureMonitor`.
+
+    Args:
+        sites: What is watched.
+        sample_rows: As `ActivationRecorder`.
+        registry: Where activations are looked up.
+        dead_unit_window: As `DeadUnitWindow`; ``None`` for no dead units.
+        histogram: The bins of histograms; ``None`` for none.
+
+    Attributes:
+        recorder: Has the hooks.
+    """
+
+    def __init__(
+        self,
+        sites: WatchableSites,
+        sample_rows: Any,
+        registry: ActivationRegistry,
+        dead_unit_window: int | None,
+        histogram: HistogramBins | None,
+    ) -> None:
+        self._sites = sites
+        self._dead_unit_window = dead_unit_window
+        self._window: DeadUnitWindow | None = None
+        self.recorder = ActivationRecorder(sites.calls, sample_rows, registry, histogram)
+        self.names = list(sites.calls)
+        self._predictions = _predictions(self.recorder, registry)
+
+    def detach(self) -> None:
+        """Take hooks and probes off."""
+        self.recorder.detach()
+        self._sites.remove()
+
+    def reduce(self, step: int, device: torch.device) -> Readout:
+        """Add up what was recorded, over ranks too, and begin to bring it to the host.
+
+        Args:
+            step: The step that was measured.
+            device: Where to add up.
+
+        Returns:
+            What `figures` and `histograms` take.
+        """
+        self._take_reference(device)
+        sums = self.recorder.sums(device)
+        alive = self._alive(device)
+        counts = self.recorder.histograms(device)
+        parts = [sums.flatten(), counts.flatten(), alive.to(sums)]
+        total = sum_over_ranks(torch.cat(parts))
+        flat_sums, flat_counts, flat_alive = torch.split(total, [part.numel() for part in parts])
+        sums = flat_sums.view_as(sums)
+        reference = self.recorder.reference
+        pivot = torch.zeros_like(sums[:, 0]) if reference is None else reference[:, 0].nan_to_num(nan=0.0)
+        dead = torch.full_like(pivot, math.nan)
+        if self._window is not None:
+            self._window.update(flat_alive > 0)
+            if self._window.is_full:
+                channels = torch.tensor(self._window.channels, dtype=dead.dtype)
+                dead = self._window.counts() / channels.to(device, non_blocking=True)
+        self.recorder.reference = _next_reference(sums, pivot, reference)
+        return Readout.start(step, torch.cat([flat_sums, pivot, dead, flat_counts]))
+
+    def figures(self, readout: Readout) -> tuple[Figures, Figures]:
+        """Turn what has arrived on the host into figures.
+
+        Args:
+            readout: As `reduce` returned.
+
+        Returns:
+            The measured ones, with ``share_dead`` where a window of events is full; and, of activations without
+            parameters, what a normal input with the same mean and deviation would give.
+        """
+        values, count = readout.wait(), len(self.names)
+        sums, pivot, dead, _ = torch.split(values, self._sizes(values))
+        rows = statistics_from_sums(sums.view(count, -1).double(), pivot.double())
+        measured = {
+            name: dict(zip(STATISTICS, row, strict=True)) for name, row in zip(self.names, rows.tolist(), strict=True)
+        }
+        for name, share in zip(self.names, dead.tolist(), strict=True):
+            if not math.isnan(share):
+                measured[name]["share_dead"] = share
+        predicted: Figures = {}
+        mean, deviation = rows[:, STATISTICS.index("mean")], rows[:, STATISTICS.index("standard_deviation")]
+        for prediction, numbers in self._predictions:
+            for number, row in zip(numbers, prediction(mean[numbers], deviation[numbers]).tolist(), strict=True):
+                predicted[self.names[number]] = dict(zip(PREDICTED, row, strict=True))
+        return measured, predicted
+
+    def histograms(self, readout: Readout) -> dict[str, list[float]]:
+        """Return the histograms.
+
+        Args:
+            readout: As `reduce` returned.
+
+        Returns:
+            By site, the counts of `HistogramBins.count`; empty if none were asked for.
+        """
+        if self.recorder.histogram is None:
+            return {}
+        values = readout.wait()
+        counts = torch.split(values, self._sizes(values))[3].view(len(self.names), -1)
+        return dict(zip(self.names, counts.tolist(), strict=True))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that a resumed run needs to measure the same."""
+        reference = self.recorder.reference
+        return {
+            "sites": self.names,
+            "reference": None if reference is None else reference.cpu(),
+            "window": None if self._window is None else self._window.state_dict(),
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any], device: torch.device) -> None:
+        """Go on from what `state_dict` returned; nothing is taken over from other sites.
+
+        Args:
+            state_dict: The state.
+            device: Where masks and references are to be.
+        """
+        if state_dict["sites"] != self.names:
+            return
+        if state_dict["reference"] is not None:
+            self.recorder.reference = state_dict["reference"].to(device)
+        window = state_dict["window"]
+        if window is not None and self._dead_unit_window is not None:
+            self._window = DeadUnitWindow(self._dead_unit_window, window["channels"], device)
+            self._window.load_state_dict(window)
+
+    def _sizes(self, values: Tensor) -> list[int]:
+        """Return the lengths of the four parts of a readout: sums, pivots, shares of dead channels, histograms."""
+        count = len(self.names)
+        sizes = [count * len(SUMS), count, count]
+        return [*sizes, values.numel() - sum(sizes)]
+
+    def _take_reference(self, device: torch.device) -> None:
+        """At the first event, get from all ranks what moments are taken about and how wide windows are."""
+        if self.recorder.reference is None:
+            count, total, squares = sum_over_ranks(self.recorder.moments(device)).unbind(1)
+            mean = total / count
+            deviation = (squares / count - mean.square()).clamp(min=0).sqrt()
+            self.recorder.reference = torch.stack([mean, deviation], dim=1)
+
+    def _alive(self, device: torch.device) -> Tensor:
+        """Return the masks of this rank's channels; at the first event, agree with the others on how many there are."""
+        masks = self.recorder.alive_channels()
+        if self._dead_unit_window is None:
+            return torch.zeros(0, dtype=torch.bool, device=device)
+        if self._window is None:
+            sizes = torch.tensor([len(masks[n]) if n in masks else 0 for n in range(len(self.names))])
+            if torch.distributed.is_available() and torch.distributed.is_initialized():
+                sizes = maximum_over_ranks(sizes.to(device)).cpu()
+            self._window = DeadUnitWindow(self._dead_unit_window, sizes.tolist(), device)
+        return self._window.join(masks)
+
+
+def _next_reference(sums: Tensor, pivot: Tensor, before: Tensor | None) -> Tensor:
+    """Return mean and deviation of this event, for the next; where nothing was measured those before."""
+    count, first, second = sums[:, 0], sums[:, SUMS.index("sum")], sums[:, SUMS.index("sum_of_squares")]
+    shift = first / count
+    deviation = (second / count - shift.square()).clamp(min=0).sqrt()
+    found = torch.stack([pivot + shift, deviation], dim=1)
+    return found if before is None else torch.where((count > 0)[:, None], found, before)
+
+
+def _predictions(
+    recorder: ActivationRecorder, registry: ActivationRegistry
+) -> list[tuple[GaussianPrediction, list[int]]]:
+    """Return what predicts, for the sites that have it: those of registered activations without parameters."""
+    by_spec: dict[str, list[int]] = {}
+    modules = list(recorder.sites.values())
+    for number, module in enumerate(modules):
+        spec = registry.spec_of(module)
+        if not spec.opaque and next(module.parameters(), None) is None and next(module.buffers(), None) is None:
+            by_spec.setdefault(str(spec), []).append(number)
+    found = []
+    for numbers in by_spec.values():
+        try:
+            found.append((GaussianPrediction(modules[numbers[0]], registry), numbers))
+        except LitGeluError:  # it is not finite everywhere, so it has no expectations
+            continue
+    return found

@@ -1,0 +1,305 @@
+"""`LossCurvatureMonitor`: logs, during training, how curved the loss is."""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.plugins.precision import MixedPrecision
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+from typing_extensions import override
+
+from lit_gelu.callbacks.curvature.density_figure import density_figure
+from lit_gelu.callbacks.curvature.loss_batches import ProbeBatches
+from lit_gelu.callbacks.curvature.loss_event import PendingEvent, loggers_off, now
+from lit_gelu.callbacks.curvature.loss_measurement import LossMeasurement, Step, WarmStart, measure_loss
+from lit_gelu.callbacks.curvature.loss_settings import LossSettings, as_names, refuse_run, warn_of_half_precision
+from lit_gelu.callbacks.curvature.schedule import MeasurementSchedule
+from lit_gelu.callbacks.log_records import log_figure, log_figures, log_texts, require_logger
+from lit_gelu.callbacks.packages import refuse_mixed_packages
+from lit_gelu.callbacks.reduction import sum_over_ranks
+from lit_gelu.callbacks.trainer_facts import logged_step
+from lit_gelu.curvature.loss import NonFiniteCurvatureError, ParameterLayout, SpectralDensity
+from lit_gelu.curvature.loss.probe import LossProbe
+from lit_gelu.curvature.loss.probe_batch import copy_containers
+
+
+class LossCurvatureMonitor(Callback):
+    """Logs ``curvature/loss/<name>`` at chosen optimizer steps, and leaves training bitwise as it is without.
+
+    ======================= =======================================================================================
+    quantity                names that are logged
+    ======================= =======================================================================================
+    ``top_eigenvalue``      ``top_eigenvalue``, the algebraically largest eigenvalue of the Hessian, by Lanczos
+                            iteration; ``.._residual``: an eigenvalue lies no farther away than this;
+                            ``.._converged``: 1 if the residual is below 1 % of it
+    ``smallest_eigenvalue`` the same of the smallest (most negative) one
+    ``trace``               ``trace`` and ``trace_standard_error`` by Hutchinson's estimator, with
+                            ``trace_by_layer/<module>``, ``trace_standard_error_by_layer/<module>``, and
+                            ``frobenius_norm``
+    ``spectral_density``    a figure ``spectral_density``, and ``spectrum_mean``, ``spectrum_largest_node``,
+                            ``spectrum_smallest_node``, ``spectrum_share_negative``: below -1 % of the largest in
+                            magnitude
+    ``directional``         along the step u that the optimizer took: ``directional_curvature`` u'Hu / u'u,
+                            ``directional_slope`` g'u, ``directional_stability`` u'Hu / (-2 g'u): from 1 on, the step
+                            raises the loss
+    ``critical_sharpness``  ``critical_sharpness`` 2 / eta, and ``critical_learning_rate`` eta, at which a step along
+                            the update brings the loss back to where it was; ``critical_sharpness_converged``: 0, and
+                            nothing else, where the update does not lower the probe's loss at all
+    ======================= =======================================================================================
+
+    Besides: ``probe_loss``, ``gradient_norm``, ``products`` (with the matrix), ``examples`` (of the probe, on each
+    rank), ``seconds``, ``interval`` (steps since the event before), and ``cost_in_training_batches`` (the event's time
+    in units of that of the training batch at hand, optimizer step included).
+
+    *Of which loss.* Of the module's ``curvature_loss(batch)`` if it defines that, else of what its ``training_step``
+    returns, on the probe: the batch at hand, or a fixed one. See `lit_gelu.curvature.loss.probe.LossProbe`: dropout
+    draws the same masks in all passes of an event, and everything is left as it was found. Under DDP each rank probes
+    its own batch, ranks are weighted by their examples, and figures are those of the union.
+
+    *When.* After the optimizer step, at its parameters; along the update, seen from the parameters before it. Steps are
+    numbered as Lightning's loggers number them. Under accumulation the step's last micro-batch is at hand.
+
+    *How.* Products with the Hessian come by double backward, else by forward-over-reverse differentiation, else by
+    finite differences of gradients: said once, logged as ``method``, and names of figures that rest on finite
+    differences end with ``_finite_differences``. Eigenvalues start from the last event's vectors, with as many
+    products as ``accuracy`` takes. If the loss or a product is not finite, there is a warning and nothing is
+    logged. If memory runs out in a run of one process, the probe is halved, with a warning.
+
+    Args:
+        quantities: One or several of the above.
+        operator: "hessian", or "gauss_newton" for the generalised Gauss-Newton matrix, which has no negative
+            eigenvalues; the loss must then be one call of torch's cross_entropy, mse_loss or
+            binary_cross_entropy_with_logits.
+        every_n_steps: Optimizer steps between two events; 500 if nothing else is given.
+        every_n_epochs: Epochs between two events, each at the epoch's last step.
+        at_steps: The steps to measure, numbered from 0.
+        max_overhead: The greatest share of training time for the events, such as 0.01: steps are left out until it is
+            kept. ``None`` measures them all, and is the same in every run.
+        probe: "fresh": the batch at hand; "fixed": the first one measured, kept in checkpoints; or a list of batches as
+            the training loader gives them.
+        fraction: Which share of each batch to use: its first examples, at least two. ``None`` means all.
+        samples: How many examples of each batch to use instead.
+        mode: "train": the module's parts in the mode they are in, so dropout and batch statistics are those of
+            training; "eval": all in evaluation.
+        autocast: Whether to compute in the Trainer's mixed precision; by default in that of the parameters.
+        seed: Of all random vectors and masks, together with the number of the event and of the rank.
+        lanczos_steps: Products for the eigenvalues at the first event.
+        warm_steps: Products for the eigenvalues at later events, at most; 1 to 3 are usual.
+        accuracy: At which relative error of the eigenvalues, as estimated from residual and gap, later events take
+            no more products. ``None``: they take ``warm_steps``, and the host looks at no number before the end.
+        trace_probes: Random vectors for the trace.
+        density_steps: Products a run for the spectral density.
+        density_runs: Its runs.
+        save_vectors_up_to: Eigenvectors are kept in checkpoints if they have at most so many elements. Without them a
+            resumed run's first event starts anew, with ``lanczos_steps``.
+        name: Figures are logged as ``curvature/<name>/...``; several monitors in one Trainer need several names.
+
+    Attributes:
+        latest: The figures of the last event, by name, on every rank.
+        spectrum: The last spectral density.
+
+    Raises:
+        CallbackArgumentError: If an argument is not accepted.
+        LossCurvatureError: If ``fraction`` or ``samples`` is not accepted; at the start of a fit, if the module's loss
+            cannot be computed on the side of its training.
+        NoLoggerError: At the start of a fit, if the Trainer has no logger.
+        UnsupportedRunError: At the start of a fit, if the strategy shards parameters.
+
+    Example:
+        >>> monitor = LossCurvatureMonitor(["top_eigenvalue", "trace"], every_n_steps=200, max_overhead=0.01)
+        >>> monitor.latest
+        {}
+    """
+
+    def __init__(
+        self,
+        quantities: str | Sequence[str] = ("top_eigenvalue",),
+        operator: Literal["hessian", "gauss_newton"] = "hessian",
+        *,
+        every_n_steps: int | None = None,
+        every_n_epochs: int | None = None,
+        at_steps: Sequence[int] | None = None,
+        max_overhead: float | None = None,
+        probe: Literal["fresh", "fixed"] | Sequence[Any] = "fresh",
+        fraction: float | None = 1 / 8,
+        samples: int | None = None,
+        mode: Literal["train", "eval"] = "train",
+        autocast: bool = False,
+        seed: int = 0,
+        lanczos_steps: int = 16,
+        warm_steps: int = 12,
+        accuracy: float | None = 0.03,
+        trace_probes: int = 4,
+        density_steps: int = 40,
+        density_runs: int = 1,
+        save_vectors_up_to: int = 10_000_000,
+        name: str = "loss",
+    ) -> None:
+        self.settings = LossSettings(
+            as_names(quantities),
+            operator,
+            lanczos_steps,
+            warm_steps,
+            trace_probes,
+            density_steps,
+            density_runs,
+            seed,
+            mode,
+            accuracy,
+        )
+        self.schedule = MeasurementSchedule(every_n_steps, every_n_epochs, at_steps, max_overhead, default=500)
+        self.batches = ProbeBatches(probe, fraction if samples is None else None, samples)
+        self.autocast = autocast
+        self.save_vectors_up_to = save_vectors_up_to
+        self.name = name
+        self.latest: dict[str, float] = {}
+        self.spectrum: SpectralDensity | None = None
+        self._warm = WarmStart()
+        self._pending: PendingEvent | None = None
+        self._said = False
+
+    @property
+    @override
+    def state_key(self) -> str:
+        """Under which name a checkpoint holds the state."""
+        return self._generate_state_key(name=self.name)
+
+    @override
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Refuse a run that cannot be measured; forget another run."""
+        refuse_mixed_packages(trainer, pl_module)
+        if stage == "fit":
+            require_logger(trainer, type(self).__name__)
+            refuse_run(trainer, pl_module, self.settings)
+            self._start_anew(trainer)
+
+    @override
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Warn if the run is too short for a single event, or not precise enough."""
+        warn_of_half_precision(pl_module)
+        self.schedule.warn_if_never_due(trainer, type(self).__name__)
+
+    @override
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Do not count validation as training time."""
+        self.schedule.pause()
+
+    @override
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        """If this batch ends with an optimizer step that is to be measured, keep what the step will change."""
+        self._pending = None
+        if not self.schedule.is_due(trainer) or trainer.fit_loop._should_accumulate():
+            return
+        step = None
+        if self.settings.of_update:
+            before = ParameterLayout(dict(pl_module.named_parameters())).values()
+            step = Step(before, float(trainer.optimizers[0].param_groups[0]["lr"]))
+        self._pending = PendingEvent(copy_containers(batch), step, now(trainer))
+
+    @override
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Measure and log."""
+        pending, self._pending = self._pending, None
+        if pending is None:
+            return
+        start = now(trainer)
+        try:
+            with loggers_off(trainer):
+                measured, examples = self._measure(trainer, pl_module, pending, batch_idx)
+        except NonFiniteCurvatureError as error:
+            self._warm.vectors.clear()
+            self.schedule.record_cost(trainer, now(trainer) - start)
+            rank_zero_warn(f"LossCurvatureMonitor logs nothing at step {logged_step(trainer)}: {error}")
+            return
+        cost = self.schedule.record_cost(trainer, now(trainer) - start)
+        figures = measured.figures | {
+            ("examples",): float(examples),
+            ("seconds",): cost.seconds,
+            ("interval",): float(cost.interval),
+            ("cost_in_training_batches",): cost.seconds / max(start - pending.start, 1e-9),
+        }
+        self.latest = {"/".join(path): value for path, value in figures.items()}
+        self.spectrum = measured.spectrum or self.spectrum
+        self._log(trainer, figures, measured)
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resumed run needs for the same figures at the same steps; called on all ranks."""
+        return {
+            "schedule": self.schedule.state_dict(),
+            "batches": self.batches.state_dict(),
+            "warm": self._warm.state_dict(self.save_vectors_up_to),
+        }
+
+    @override
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from a checkpoint."""
+        self.schedule.load_state_dict(state_dict["schedule"])
+        self.batches.load_state_dict(state_dict["batches"])
+        self._warm = WarmStart(**state_dict["warm"])
+
+    def _start_anew(self, trainer: Trainer) -> None:
+        """Forget another run, unless this Trainer goes on with it; a checkpoint is loaded later."""
+        self.latest, self.spectrum, self._pending, self._said = {}, None, None, False
+        if trainer.global_step == 0:
+            self.schedule.reset()
+            self.batches.reset()
+            self._warm = WarmStart()
+
+    def _measure(
+        self, trainer: Trainer, pl_module: LightningModule, pending: PendingEvent, batch_idx: int
+    ) -> tuple[LossMeasurement, int]:
+        """Return the figures and the number of examples they are from; if memory runs out, try with half as many."""
+        batches = self.batches.take(trainer, pending.batch)
+        out_of_memory = None
+        try:
+            with self._probe(trainer, pl_module, batches, batch_idx) as probe:
+                measured = measure_loss(
+                    probe,
+                    self.settings,
+                    self._warm,
+                    event=self.schedule.events,
+                    step=pending.step,
+                    reduce=sum_over_ranks if trainer.world_size > 1 else None,
+                    precise=not self.autocast,
+                )
+                return measured, sum(probe.samples)
+        except torch.OutOfMemoryError as error:
+            if trainer.world_size > 1:
+                raise  # the other ranks wait for this one: there is no going on together
+            out_of_memory = error.with_traceback(None)  # the frames hold the tensors
+        self.batches.halve(batches, out_of_memory)
+        return self._measure(trainer, pl_module, pending, batch_idx)
+
+    def _probe(self, trainer: Trainer, pl_module: LightningModule, batches: list[Any], batch_idx: int) -> LossProbe:
+        """Return the loss as a function of the parameters."""
+        plugin = trainer.precision_plugin
+        mixed = isinstance(plugin, MixedPrecision) and not self.autocast
+        seed = (self.settings.seed * 1_000_003 + self.schedule.events) * 65_537 + trainer.global_rank
+        return LossProbe(
+            pl_module,
+            batches,
+            mode=self.settings.mode,
+            seed=seed,
+            batch_idx=batch_idx,
+            precision=None if mixed else plugin.forward_context,
+        )
+
+    def _log(self, trainer: Trainer, figures: dict[tuple[str, ...], float], measured: LossMeasurement) -> None:
+        """Write to the loggers, and say once how products are computed."""
+        prefix = ("curvature", self.name)
+        log_figures(trainer, {(*prefix, *path): value for path, value in figures.items()})
+        if measured.spectrum is not None:
+            title = f"{self.settings.operator} of the loss, step {logged_step(trainer)}"
+            log_figure(trainer, (*prefix, "spectral_density"), density_figure(measured.spectrum, title))
+        if not self._said and self._warm.method:
+            self._said = True
+            rank_zero_info(
+                f"LossCurvatureMonitor: products with the {self.settings.operator} matrix by {self._warm.method} "
+                f"({measured.reason}), on {figures['examples',]:.0f} examples, mode {self.settings.mode!r}."
+            )
+            texts = {"method": self._warm.method, "operator": self.settings.operator, "mode": self.settings.mode}
+            log_texts(trainer, {(*prefix, name): text for name, text in texts.items()})

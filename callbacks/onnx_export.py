@@ -1,0 +1,283 @@
+"""`OnnxExport`: at the end of a fit, the best checkpoint as an ONNX file, and the proof beside it."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy
+from lightning.pytorch.utilities import rank_zero_warn
+from torch import nn
+from typing_extensions import override
+
+from lit_gelu.activations import ActivationRegistry
+from lit_gelu.callbacks.best_module import best_checkpoint, module_of_checkpoint
+from lit_gelu.callbacks.errors import CallbackArgumentError, UnsupportedRunError
+from lit_gelu.callbacks.log_records import log_figures
+from lit_gelu.callbacks.packages import refuse_mixed_packages
+from lit_gelu.callbacks.trainer_facts import is_trial_run
+from lit_gelu.sandbox import isolated_random_state
+
+if TYPE_CHECKING:
+    from lit_gelu.export import ExportReport, ParityReport
+
+OnBreach = Literal["raise", "warn"]
+Report = Literal["json", "markdown", "html"]
+_SHARDING = (FSDPStrategy, DeepSpeedStrategy, ModelParallelStrategy)
+FILE_NAME = "model.onnx"
+
+
+class OnnxExport(Callback):
+    """Writes the best checkpoint of a fit as an ONNX file when the fit is over, and proves it.
+
+    In code::
+
+        Trainer(callbacks=[ModelCheckpoint(monitor="val_loss"), OnnxExport(approximate="tanh")])
+
+    or, in a configuration of ``lit-gelu fit``::
+
+        callbacks:
+          - class_path: lit_gelu.callbacks.OnnxExport
+            init_args:
+              path: runs/model.onnx
+              softmax: true
+
+    *What.* The ``best_model_path`` of the first checkpoint callback that has one, with the activations that the module
+    had at that time, swapped ones too; without one, the module as it ends. Not after ``fast_dev_run``, nor if the fit
+    raised.
+
+    *Proof.* `lit_gelu.export.check_parity` on the data module's test data (its validation data if it has no others, or
+    the validation loader of the fit), reports beside the file (``model.parity.json``, ``.md``, ``.html``), and what
+    they say in the file's metadata. Logged where there is a logger: ``export/parity_passed``,
+    ``export/max_relative_error``, ``export/top1_agreement`` for classifiers, ``export/test_metric/<name>/pytorch`` and
+    ``.../file``.
+
+    *Training's state.* Module, modes, generators and Trainer stay as they were. The data module is set up for testing.
+
+    *Several ranks.* Rank 0 works, the others wait for it, and all of them fail if it does. The module's own test
+    metrics are then not compared, since metrics would wait for the other ranks.
+
+    Args:
+        path: The file; by default ``model.onnx`` beside the best checkpoint, or in the logger's folder.
+        approximate: As `lit_gelu.export.export_onnx`.
+        target: As `lit_gelu.export.export_onnx`.
+        dtype: As `lit_gelu.export.export_onnx`.
+        policy: As `lit_gelu.export.export_onnx`.
+        lowering: As `lit_gelu.export.export_onnx`.
+        opset: As `lit_gelu.export.export_onnx`.
+        keep_fp32: As `lit_gelu.export.export_onnx`.
+        io_dtype: As `lit_gelu.export.export_onnx`.
+        preprocessing: As `lit_gelu.export.export_onnx`; ``True`` is the data module's ``preprocessing()``.
+        labels: As `lit_gelu.export.export_onnx`.
+        softmax: As `lit_gelu.export.export_onnx`.
+        input_sample: As `lit_gelu.export.export_onnx`; by default the module's ``example_input_array``.
+        check: Whether to prove the file.
+        reports: Which reports to write beside it.
+        on_breach: What to do if the file does not compute what the module computes, or cannot be written: "raise", or
+            "warn", which lets the fit end well. A file that breaches stays, with its reports.
+        registry: Which registry names the activations; ``None`` is the module's own or the default one.
+
+    Attributes:
+        exported: What was written; ``None`` before the end of a fit, and on other ranks than 0.
+        parity: What the proof found.
+
+    Raises:
+        CallbackArgumentError: If ``path``, ``on_breach`` or ``reports`` is not accepted.
+        ExportOptionError: If an option of the export is not accepted.
+        ModelInputError: At the start of a fit, if there is no sample to export with.
+        UnsupportedRunError: At the start of a fit, if the strategy shards parameters.
+        ParityError: At the end of a fit, if the file does not compute what the module computes.
+        ExportError: At the end of a fit, if the module cannot be exported; on other ranks, if rank 0 failed.
+
+    Example:
+        >>> OnnxExport("net.onnx", approximate="tanh").options["approximate"]
+        'tanh'
+    """
+
+    def __init__(
+        self,
+        path: str | None = None,
+        *,
+        approximate: str | Mapping[str, str] = "as_trained",
+        target: str = "portable",
+        dtype: str | None = None,
+        policy: str = "strict",
+        lowering: str = "auto",
+        opset: int | None = None,
+        keep_fp32: Sequence[str] = (),
+        io_dtype: str = "same",
+        preprocessing: nn.Module | bool = False,
+        labels: Sequence[str] = (),
+        softmax: bool = False,
+        input_sample: Any = None,
+        check: bool = True,
+        reports: Sequence[Report] = ("json", "markdown", "html"),
+        on_breach: OnBreach = "raise",
+        registry: ActivationRegistry | None = None,
+    ) -> None:
+        from lit_gelu.export.options import checked_options
+
+        checked_options(approximate, target, dtype, policy, lowering, opset, keep_fp32=keep_fp32, io_dtype=io_dtype)
+        if path is not None and Path(path).suffix != ".onnx":
+            raise CallbackArgumentError(f"OnnxExport(path={str(path)!r}) must end in .onnx.")
+        if on_breach not in get_args(OnBreach):
+            raise CallbackArgumentError(f"OnnxExport(on_breach={on_breach!r}): accepted are 'raise' and 'warn'.")
+        if isinstance(reports, str) or not set(reports) <= set(get_args(Report)):
+            raise CallbackArgumentError(
+                f"OnnxExport(reports={reports!r}): accepted is a list of {', '.join(map(repr, get_args(Report)))}."
+            )
+        self.path = path
+        self.options: dict[str, Any] = {
+            "approximate": approximate,
+            "target": target,
+            "dtype": dtype,
+            "policy": policy,
+            "lowering": lowering,
+            "opset": opset,
+            "keep_fp32": keep_fp32,
+            "io_dtype": io_dtype,
+            "labels": labels,
+            "softmax": softmax,
+        }
+        self.preprocessing = preprocessing
+        self.input_sample = input_sample
+        self.check = check
+        self.reports = tuple(reports)
+        self.on_breach = on_breach
+        self.registry = registry
+        self.exported: ExportReport | None = None
+        self.parity: ParityReport | None = None
+
+    @property
+    @override
+    def state_key(self) -> str:
+        """A name of its own for each file: a Trainer may have several of these."""
+        return self._generate_state_key(
+            path=self.path, **{k: self.options[k] for k in ("approximate", "target", "dtype")}
+        )
+
+    @override
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Refuse before training what would fail after it."""
+        from lit_gelu.export.inputs import sample_of
+
+        refuse_mixed_packages(trainer, pl_module)
+        if stage != "fit":
+            return
+        if isinstance(trainer.strategy, _SHARDING):
+            raise UnsupportedRunError(
+                f"OnnxExport does not work with {type(trainer.strategy).__name__}, whose checkpoints and modules are "
+                "in parts. Export afterwards: lit-gelu export, with a consolidated checkpoint."
+            )
+        if self.preprocessing is False:
+            sample_of(pl_module, self.input_sample)
+        elif self.preprocessing is True and not callable(getattr(_data_module(trainer), "preprocessing", None)):
+            raise UnsupportedRunError(
+                "OnnxExport(preprocessing=True) needs a data module with preprocessing(). Give trainer.fit one, or the "
+                "module itself as preprocessing=."
+            )
+
+    @override
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Export and prove on rank 0; the other ranks wait."""
+        if is_trial_run(trainer):
+            return
+        folder = trainer.log_dir or trainer.default_root_dir  # asks all ranks, so not on rank 0 alone
+        error: Exception | None = None
+        if trainer.is_global_zero:
+            try:
+                with isolated_random_state(pl_module):
+                    self._export(trainer, pl_module, folder)
+            except Exception as caught:  # noqa: BLE001 - whatever it is, the other ranks must not wait for ever
+                error = caught
+        message = trainer.strategy.broadcast(None if error is None else f"{type(error).__name__}: {error}")
+        if message is None:
+            return
+        if self.on_breach == "warn":
+            rank_zero_warn(f"OnnxExport: {message}")
+        elif error is not None:
+            raise error
+        else:
+            from lit_gelu.export import ExportError
+
+            raise ExportError(f"OnnxExport failed on rank 0: {message}")
+
+    def _export(self, trainer: Trainer, pl_module: LightningModule, folder: str) -> None:
+        """Write, prove and log."""
+        from lit_gelu.export import ParityError, check_parity, export_onnx, write_proof
+
+        best = best_checkpoint(trainer)
+        module: nn.Module = pl_module
+        if best:
+            module = module_of_checkpoint(trainer, pl_module, best, self.registry)
+        registry = self.registry or getattr(pl_module, "registry", None)
+        path = Path(self.path) if self.path else _beside(best, folder)
+        preprocessing = self._preprocessing(trainer)
+        both = {"input_sample": self.input_sample, "registry": registry, "preprocessing": preprocessing}
+        self.exported = export_onnx(module, path, **self.options, **both)
+        if not self.check:
+            return
+        data = _data(trainer, raw=preprocessing is not None)
+        self.parity = check_parity(module, path, data, strict=False, **both)
+        write_proof(self.parity, path, self.reports)
+        log_figures(trainer, figures_of(self.parity), step=trainer.global_step)
+        if not self.parity.passed:
+            raise ParityError(
+                f"The exported file does not compute what the module computes. {self.parity.summary()}.", self.parity
+            )
+
+    def _preprocessing(self, trainer: Trainer) -> nn.Module | None:
+        """Return what the file does to raw pixels."""
+        if isinstance(self.preprocessing, nn.Module):
+            return self.preprocessing
+        return _data_module(trainer).preprocessing() if self.preprocessing else None
+
+
+def figures_of(report: "ParityReport") -> dict[tuple[str, ...], float]:
+    """Return what is logged of a parity report.
+
+    Args:
+        report: The report.
+
+    Returns:
+        Numbers by the parts of their names.
+    """
+    from lit_gelu.export.parity.rows import VS_FLOAT64
+    from lit_gelu.export.proof import largest_error
+
+    error = largest_error(report)
+    figures: dict[tuple[str, ...], float] = {("export", "parity_passed"): float(report.passed)}
+    figures["export", "max_relative_error"] = float("inf") if error is None else error
+    shares = [
+        row.top1_agreement
+        for row in report.rows
+        if (row.inputs, row.comparison) == ("data", VS_FLOAT64) and row.top1_agreement is not None
+    ]
+    if shares:
+        figures["export", "top1_agreement"] = min(shares)
+    for metric in report.metrics:
+        figures["export", "test_metric", metric.name, "pytorch"] = metric.pytorch
+        figures["export", "test_metric", metric.name, "file"] = metric.file
+    return figures
+
+
+def _beside(best: str, folder: str) -> Path:
+    """Return where the file goes by default: beside the best checkpoint, unless that is on another machine."""
+    return (Path(folder) if not best or "://" in best else Path(best).parent) / FILE_NAME
+
+
+def _data_module(trainer: Trainer) -> Any:
+    """Return the Trainer's data module, if it has one."""
+    return getattr(trainer, "datamodule", None)
+
+
+def _data(trainer: Trainer, *, raw: bool) -> Any:
+    """Return what the file is compared on."""
+    from lit_gelu.export.parity.families import list_or_loader
+
+    module = _data_module(trainer)
+    if module is not None:
+        # A test loop on one rank alone: torchmetrics would gather over all ranks, and wait for them.
+        return module if raw or trainer.world_size == 1 else list_or_loader(module)
+    loaders = None if raw else trainer.val_dataloaders
+    return loaders[0] if isinstance(loaders, (list, tuple)) and loaders else loaders or None

@@ -1,0 +1,116 @@
+"""Write ``docs/lowering.md``: ``make docs``, or ``python docs/make_lowering.py``.
+
+The prose is in ``docs/templates/lowering.md``; every ``{{name}}`` in it is replaced by what the lowering tables say.
+"""
+
+import itertools
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from _text import number, table
+
+from lit_gelu.export.lowering import kernels, policy, precision
+from lit_gelu.export.lowering_table import TABLE
+from lit_gelu.files import write_atomically
+
+DOCS = Path(__file__).resolve().parent
+PAGE = DOCS / "lowering.md"
+TEMPLATE = DOCS / "templates" / "lowering.md"
+
+
+def _missing() -> str:
+    rows = [
+        [row.target, ", ".join(f"`{name}`" for name in sorted(row.operators)), ", ".join(row.dtypes), since, row.why]
+        for row in kernels.MISSING
+        for since in ["every opset" if row.since == 1 else f"from {row.since}"]
+    ]
+    return table(["target", "operators", "dtypes", "opset", "what happens"], rows)
+
+
+def _cells(row: str, of_row: Iterable[tuple[str, str, str, policy.Choice]]) -> list[list[str]]:
+    """Return a line for each distinct recipe of an activation: where it is taken, its error in strict 16-bit files."""
+    places: dict[str, list[tuple[str, str, str]]] = {}
+    errors: dict[str, str] = {}
+    for target, dtype, wanted, choice in of_row:
+        places.setdefault(str(choice), []).append((target, dtype, wanted))
+        if dtype != "fp32" and wanted == "strict":
+            errors[str(choice)] = number(policy.absolute_error(row, choice), 2)
+    return [[f"`{recipe}`", _where(where), errors.get(recipe, "")] for recipe, where in places.items()]
+
+
+def _where(places: list[tuple[str, str, str]]) -> str:
+    """Return cells as text: dtypes and policies that go together are joined."""
+    by_target: dict[str, dict[str, list[str]]] = {}
+    for target, dtype, wanted in places:
+        by_target.setdefault(target, {}).setdefault(dtype, []).append(wanted)
+    texts: dict[str, list[str]] = {}
+    for target, dtypes in by_target.items():
+        full = all(len(dtypes.get(dtype, [])) == len(policy.POLICIES) for dtype in kernels.DTYPES)
+        parts = [
+            dtype if len(wanted) == len(policy.POLICIES) else f"{dtype} {wanted[0]}" for dtype, wanted in dtypes.items()
+        ]
+        texts.setdefault("all" if full else ", ".join(parts), []).append(target)
+    if list(texts) == ["all"] and len(texts["all"]) == len(kernels.TARGETS):
+        return "everywhere"
+    return "; ".join(f"{', '.join(targets)}: {text}" for text, targets in texts.items())
+
+
+def _policy_table() -> str:
+    rows = []
+    for row, group in itertools.groupby(policy.cells(), key=lambda cell: cell[0]):
+        lines = _cells(row, [cell[1:] for cell in group])
+        notes = "; ".join(f"{where}: {text}" for (name, where), text in policy.NOTES.items() if name == row)
+        for i, line in enumerate(lines):
+            rows.append([f"`{row}`" if i == 0 else "", *line, notes if i == 0 else ""])
+    head = ["activation", "recipe", "where", "strict 16 bit: absolute error beside the last place", "notes"]
+    return table(head, rows)
+
+
+def values() -> dict[str, str]:
+    """Return what the template asks for.
+
+    Returns:
+        Texts by name.
+    """
+    return {
+        "strict_ulp": "one",
+        "two_roundings": number(policy.TWO_ROUNDINGS),
+        "fp32_error": number(policy.FP32_ERROR),
+        "fast_ulp": number(policy.FAST_ULP),
+        "default_opset": str(kernels.DEFAULT_OPSET),
+        "oldest_opset": str(kernels.OLDEST_OPSET),
+        "newest_opset": str(kernels.NEWEST_OPSET),
+        "tensorrt_opset": str(kernels.ceiling("tensorrt")),
+        "missing_table": _missing(),
+        "kept_operators": ", ".join(f"`{name}`" for name in precision.STRICT_KEEP),
+        "policy_table": f"{len(TABLE)} rows.\n\n{_policy_table()}",
+    }
+
+
+def page() -> str:
+    """Return the page.
+
+    Returns:
+        Its text.
+
+    Raises:
+        ValueError: If the template asks for what nobody computes, or something computed is not on the page.
+    """
+    known, template = values(), TEMPLATE.read_text()
+    asked = set(re.findall(r"\{\{(\w+)\}\}", template))
+    if asked != set(known):
+        raise ValueError(f"not computed: {sorted(asked - set(known))}; not asked for: {sorted(set(known) - asked)}")
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: known[match[1]], template)
+
+
+def main() -> None:
+    """Write the page."""
+    text = page()
+    with write_atomically(PAGE) as path:
+        path.write_text(text)
+    print(f"wrote {PAGE.name}, {len(text.splitlines())} lines")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,134 @@
+"""Which form every GELU of a file takes."""
+
+import fnmatch
+import glob
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from lit_gelu import surgery
+from lit_gelu.activations import ActivationRegistry
+from lit_gelu.export.errors import ExportOptionError
+from lit_gelu.export.inputs import SCOPE, FlatModule
+from lit_gelu.export.lowering_pass import LoweredSite
+
+
+def approximate_(
+    flat: FlatModule,
+    approximate: str | Mapping[str, str],
+    registry: ActivationRegistry,
+    dtype: torch.dtype = torch.float32,
+) -> None:
+    """Give every GELU of a module one form in place: modules, and calls of functions that its sample reaches.
+
+    Args:
+        flat: A copy that may be changed.
+        approximate: ``as_trained`` changes nothing; a mapping gives forms by name pattern, also as a file records it
+            (``pattern=form, pattern=form``).
+        registry: Which registry names the activations.
+        dtype: Of the copy.
+
+    Raises:
+        ExportOptionError: If there is no GELU, or one that cannot be given another form.
+    """
+    if approximate == "as_trained":
+        return
+    model = type(flat.model).__name__
+    rows = flat.call.resized(max(2, flat.call.batch_size))  # as it is traced: with one row it may do something else
+    sample = tuple(tensor.to(dtype) if tensor.is_floating_point() else tensor for tensor in rows)
+    try:
+        surgery.swap(flat, _targets(flat, approximate, sample, registry), sample, registry=registry)
+    except surgery.NoMatchError as error:
+        sites = [
+            f"{site.name or '(the module itself)'}: {site.spec}"
+            for site in surgery.find_sites(flat.model, registry=registry)
+        ]
+        raise ExportOptionError(
+            f"approximate={approximate!r} needs a GELU, and {model} has none. Use approximate='as_trained', or swap "
+            f"activations first (lit_gelu.surgery.swap). Its activation modules: {'; '.join(sites) or 'none'}."
+        ) from error
+    except surgery.SwapError as error:
+        raise ExportOptionError(
+            f"approximate={approximate!r} was asked for, but not every GELU of {model} can be given that form: {error} "
+            "Or use approximate='as_trained'."
+        ) from error
+
+
+def forms_of(approximate: str | Mapping[str, str]) -> str | Mapping[str, str]:
+    """Return forms by name pattern, where a file's record of them is given.
+
+    Args:
+        approximate: A form, forms by pattern, or their record.
+
+    Returns:
+        A form, or forms by pattern.
+
+    Example:
+        >>> forms_of("encoder.*=tanh, head.*=none")
+        {'encoder.*': 'tanh', 'head.*': 'none'}
+    """
+    if isinstance(approximate, str) and "=" in approximate:
+        pairs = (entry.rpartition("=") for entry in approximate.split(", "))
+        return {pattern: form for pattern, _, form in pairs}
+    return approximate
+
+
+def _targets(
+    flat: FlatModule,
+    approximate: str | Mapping[str, str],
+    sample: tuple[torch.Tensor, ...],
+    registry: ActivationRegistry,
+) -> dict[Any, str]:
+    """Return what each GELU is swapped for."""
+    forms = forms_of(approximate)
+    if isinstance(forms, str):
+        return {surgery.by_activation("gelu"): f"gelu(approximate={forms!r})"}
+    gelus = [
+        site.name
+        for site in surgery.find_sites(flat, sample, registry=registry)
+        if not site.spec.opaque and site.spec.name == "gelu"
+    ]
+    prefix = f"{SCOPE}."
+    targets: dict[Any, str] = {}
+    unused = dict(forms)
+    for name in gelus:
+        plain = name.removeprefix(prefix)
+        pattern = next((p for p in forms if fnmatch.fnmatchcase(plain, p)), None)
+        if pattern is not None:
+            unused.pop(pattern, None)
+            if forms[pattern] != "as_trained":
+                targets[glob.escape(name)] = f"gelu(approximate={forms[pattern]!r})"
+    if unused:
+        names = ", ".join(name.removeprefix(prefix) for name in gelus) or "none"
+        raise ExportOptionError(
+            f"approximate={dict(forms)!r}: {', '.join(map(repr, unused))} fits no GELU that an earlier pattern does "
+            f"not take. GELUs of this model: {names}."
+        )
+    return targets
+
+
+def require_forms(lowered: Sequence[LoweredSite], approximate: str | Mapping[str, str]) -> None:
+    """Refuse a file in which a GELU has another form than the one that was asked for.
+
+    Args:
+        lowered: What became of the activations.
+        approximate: What was asked for.
+
+    Raises:
+        ExportOptionError: If a GELU has another form.
+    """
+    if not isinstance(approximate, str) or approximate == "as_trained":
+        return
+    others = [
+        f"{row.site} ({row.activation.arguments['approximate']})"
+        for row in lowered
+        if row.activation.name == "gelu" and row.calls and row.activation.arguments["approximate"] != approximate
+    ]
+    if others:
+        raise ExportOptionError(
+            f"approximate={approximate!r} was asked for, but a GELU that is no site of the module has another form: "
+            f"{', '.join(others)}. It is called where lit_gelu.surgery.find_sites does not see it, such as in compiled "
+            "code, or it is written by hand: use torch.nn.GELU() or lit_gelu.activations.create('gelu') modules there, "
+            "or approximate='as_trained'."
+        )

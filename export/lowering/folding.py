@@ -1,0 +1,202 @@
+"""Moves the scale factors around a GELU or SiLU into the weights in front of it and behind it.
+
+``sigma Gelu(x / sigma)`` between two linear layers is a plain Gelu: the first layer's weights and bias are divided by
+sigma, the second's weights multiplied by it, for one sigma a channel too. Likewise ``Swish(x) = SiLU(beta x) / beta``.
+A factor that is a power of two changes no digit of a weight. Any other rounds each weight once more, an error as large
+as that of the product it takes the place of; only the policy ``fast`` does that.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from lit_gelu.export.markers import MARKER_DOMAIN, BoundActivation
+
+_GELU = BoundActivation("gelu", "gelu(approximate='none')", {"approximate": "none"})
+_PLAIN = {
+    "gaussian_gelu(mu=0)": _GELU,
+    "gaussian_gelu(mu=0, sigma<1)": _GELU,
+    "swish": BoundActivation("silu", "silu"),
+    "swish(channels)": BoundActivation("silu", "silu"),
+}
+_MATRIX = 2
+
+
+@dataclass(frozen=True)
+class Folded:
+    """A scale that became part of two layers' weights.
+
+    Args:
+        activation: What is left between them.
+        note: Which factors went where.
+    """
+
+    activation: BoundActivation
+    note: str
+
+
+def fold(model: ir.Model, marked: dict[str, BoundActivation], *, exact: bool) -> dict[str, Folded]:
+    """Fold what can be folded, in place.
+
+    Only where the marker's input has no other reader, both neighbours are a Gemm, a MatMul (with the Add of its bias)
+    or a Conv, and their weights are initializers that nothing else reads.
+
+    Args:
+        model: The model with markers.
+        marked: The activations by site; those of folded sites are replaced.
+        exact: Whether only powers of two are folded.
+
+    Returns:
+        What was folded, by site.
+    """
+    folded: dict[str, Folded] = {}
+    calls: dict[str, list[ir.Node]] = {}
+    for node in model.graph:
+        if node.domain == MARKER_DOMAIN:
+            calls.setdefault(node.attributes["site"].as_string(), []).append(node)
+    for site, nodes in calls.items():
+        activation = marked[site]
+        plain = _PLAIN.get(activation.row)
+        if plain is None or len(nodes) != 1:
+            continue
+        scale = _scale(activation)
+        if scale is None or (exact and not np.all(np.frexp(scale)[0] == 0.5)):
+            continue
+        before, after = _layer_before(nodes[0]), _layer_after(nodes[0])
+        if before is None or after is None or not _fits(before, after, scale):
+            continue
+        before.divide(scale)
+        after.multiply(scale)
+        marked[site] = plain
+        folded[site] = Folded(plain, f"1/{_text(scale)} in {before.names}, {_text(scale)} in {after.names}")
+    return folded
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """The parameters of a layer that carry one entry, or one slice, a channel.
+
+    Args:
+        parameters: Each with the axis of its channels.
+    """
+
+    parameters: tuple[tuple[ir.Value, int], ...]
+
+    @property
+    def names(self) -> str:
+        """The parameters' names."""
+        return " and ".join(str(value.name) for value, _ in self.parameters)
+
+    @property
+    def channels(self) -> int:
+        """How many channels it has."""
+        value, axis = self.parameters[0]
+        return int(_array(value).shape[axis])
+
+    def divide(self, scale: np.ndarray) -> None:
+        """Divide the parameters by one number a channel, or by one number."""
+        self.multiply(1.0 / scale)
+
+    def multiply(self, scale: np.ndarray) -> None:
+        """Multiply the parameters by one number a channel, or by one number."""
+        for value, axis in self.parameters:
+            array = _array(value)
+            shape = [1] * array.ndim
+            if scale.size > 1:
+                shape[axis] = -1
+            product = (array.astype(np.float64) * scale.reshape(shape if scale.size > 1 else ())).astype(array.dtype)
+            value.const_value = ir.tensor(product, name=value.name)
+
+
+def _scale(activation: BoundActivation) -> np.ndarray | None:
+    """Return s of ``s f(x / s)``: one positive number, or one a channel."""
+    if activation.name == "gaussian_gelu":
+        scale = np.asarray(activation.arguments["sigma"], dtype=np.float64)
+    else:
+        beta = np.asarray(activation.arguments["beta"], dtype=np.float64)
+        if not np.all(np.abs(beta) > 1e-3):
+            return None
+        scale = 1.0 / beta
+    if scale.ndim > 1 and max(scale.shape) != scale.size:
+        return None
+    return scale.reshape(-1) if scale.size > 1 else scale.reshape(())
+
+
+def _fits(before: _Layer, after: _Layer, scale: np.ndarray) -> bool:
+    """Return whether a scale has one entry a channel of both layers."""
+    return scale.size == 1 or before.channels == after.channels == scale.size
+
+
+def _layer_before(marker: ir.Node) -> _Layer | None:
+    """Return the layer that makes a marker's input and nothing else."""
+    x = marker.inputs[0]
+    node = None if x is None else x.producer()
+    if x is None or node is None or len(list(x.uses())) != 1 or x.is_graph_output():
+        return None
+    if node.op_type == "Add":
+        bias = next((value for value in node.inputs if value is not None and _is_own(value)), None)
+        product = next((value for value in node.inputs if value is not None and value is not bias), None)
+        matrix = None if product is None else product.producer()
+        if bias is None or product is None or matrix is None or matrix.op_type != "MatMul":
+            return None
+        if len(list(product.uses())) != 1 or product.is_graph_output() or _array(bias).ndim != 1:
+            return None
+        weight = matrix.inputs[1]
+        if weight is None or not _is_own(weight) or _array(weight).ndim != _MATRIX:
+            return None
+        return _Layer(((weight, 1), (bias, 0)))
+    return _parameters(node, outputs=True)
+
+
+def _layer_after(marker: ir.Node) -> _Layer | None:
+    """Return the layer that is the only reader of a marker's output."""
+    y = marker.outputs[0]
+    uses = list(y.uses())
+    if len(uses) != 1 or y.is_graph_output() or uses[0].idx != 0:
+        return None
+    return _parameters(uses[0].node, outputs=False)
+
+
+def _parameters(node: ir.Node, *, outputs: bool) -> _Layer | None:
+    """Return a Gemm's, MatMul's or Conv's parameters along its outputs, or its weight along its inputs."""
+    if node.op_type not in {"Gemm", "MatMul", "Conv"} or node.domain not in {"", "ai.onnx"}:
+        return None
+    weight = node.inputs[1]
+    bias = node.inputs[2] if len(node.inputs) > 2 else None
+    if weight is None or not _is_own(weight) or (bias is not None and not _is_own(bias)):
+        return None
+    if node.op_type == "Conv":
+        group = node.attributes["group"].as_int() if "group" in node.attributes else 1
+        if group != 1 and not outputs:
+            return None
+        axis = 0 if outputs else 1
+    elif _array(weight).ndim != _MATRIX:
+        return None
+    else:
+        transposed = "transB" in node.attributes and node.attributes["transB"].as_int() == 1
+        axis = int(outputs) ^ int(transposed)
+        if "transA" in node.attributes and node.attributes["transA"].as_int() == 1:
+            return None
+    parameters = [(weight, axis)]
+    if outputs and bias is not None:
+        parameters.append((bias, _array(bias).ndim - 1))
+    return _Layer(tuple(parameters))
+
+
+def _is_own(value: ir.Value) -> bool:
+    """Return whether a value is an initializer with one reader."""
+    return value.const_value is not None and value.producer() is None and len(list(value.uses())) == 1
+
+
+def _array(value: ir.Value) -> np.ndarray:
+    """Return an initializer's values."""
+    if value.const_value is None:
+        raise ValueError(f"{value.name} is no initializer")
+    array: np.ndarray = value.const_value.numpy()
+    return array
+
+
+def _text(scale: np.ndarray) -> str:
+    """Return a scale as text."""
+    return f"{float(scale):.6g}" if scale.size == 1 else f"{scale.size} scales"

@@ -1,0 +1,283 @@
+"""Turns a float32 graph into one that computes in float16 or bfloat16, with a list of what stays in float32.
+
+Every value has the dtype of the node that makes it. Where a node wants the other one, one Cast stands between, which
+all readers in that graph share; so a region that stays in float32 has one Cast in front and one behind.
+"""
+
+import fnmatch
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx_ir as ir
+
+from lit_gelu.export.errors import ExportOptionError
+from lit_gelu.export.inputs import SCOPE
+from lit_gelu.export.lowering.kernels import DTYPES, NEWEST_OPSET, accepted_types, schema_of
+from lit_gelu.export.lowering.spellings import calling_module
+
+# What torch.amp's autocast computes in float32, as ONNX operators: exponentials, logarithms, powers, and sums that
+# overflow or lose their small terms. Softmax and normalisations are not in it: onnxruntime and TensorRT accumulate them
+# in float32 whatever their input is, as PyTorch's own half-precision kernels do.
+STRICT_KEEP = (
+    "Acos", "Asin", "Cosh", "CumSum", "Exp", "Log", "Pow", "Range", "Reciprocal", "ReduceL1", "ReduceL2",
+    "ReduceLogSum", "ReduceLogSumExp", "ReduceMean", "ReduceProd", "ReduceSum", "ReduceSumSquare", "Sinh", "Tan",
+)  # fmt: skip
+_PREPROCESSING = "preprocessing"
+_ROUNDS = "lit_gelu.rounds"
+_FLOAT, _BFLOAT16 = ir.DataType.FLOAT, ir.DataType.BFLOAT16
+_FINITE = {
+    ir.DataType.FLOAT16: float(np.finfo(np.float16).max),
+    _BFLOAT16: (2 - 2**-7) * 2.0**127,
+}
+
+
+@dataclass
+class _Conversion:
+    """The state of one conversion."""
+
+    dtype: ir.DataType
+    keep: tuple[str, ...]
+    used: set[str] = field(default_factory=set)
+    casts: dict[tuple[int, int, ir.DataType], ir.Value] = field(default_factory=dict)
+
+
+def convert(model: ir.Model, dtype: str, keep_fp32: Sequence[str] = (), *, strict: bool, io_fp32: bool = False) -> None:
+    """Convert a float32 model in place.
+
+    Weights are rounded once; finite constants beyond the dtype's range (attention masks of -3.4e38) become its largest
+    number. What a preprocessing computes stays in float32, and so does any operator that does not exist in the dtype.
+
+    Args:
+        model: The model.
+        dtype: ``fp16`` or ``bf16``; ``fp32`` changes nothing.
+        keep_fp32: What else stays in float32: operators (``"Softmax"``), or patterns over the names of nodes and of the
+            modules that they belong to (``"head.*"``).
+        strict: Whether `STRICT_KEEP` stays in float32.
+        io_fp32: Whether inputs and outputs stay float32; else they have the dtype.
+
+    Raises:
+        ExportOptionError: If an entry of ``keep_fp32`` fits nothing in the model.
+    """
+    if dtype == "fp32":
+        return
+    state = _Conversion(DTYPES[dtype], (*keep_fp32, *(STRICT_KEEP if strict else ())))
+    for value in model.graph.inputs:
+        if value.dtype == _FLOAT and not io_fp32:
+            value.dtype = state.dtype
+    _convert_graph(model.graph, state)
+    _convert_outputs(model.graph, _FLOAT if io_fp32 else state.dtype, state)
+    _convert_initializers(model.graph, state)
+    unused = [entry for entry in keep_fp32 if entry not in state.used]
+    if unused:
+        raise ExportOptionError(
+            f"keep_fp32={list(keep_fp32)!r}: {', '.join(map(repr, unused))} fits no operator, node or module of this "
+            "model. Accepted: names of ONNX operators ('Softmax'), and shell-style patterns over the names of nodes "
+            "and modules ('head.*')."
+        )
+
+
+def fp32_twin(model: ir.Model) -> ir.Model:
+    """Return a float32 model that computes what a bfloat16 one computes where every kernel rounds its result once.
+
+    onnxruntime's CPU has no bfloat16 arithmetic. In the twin every node computes in float32 and its result is rounded
+    to bfloat16 by two Casts; weights have the same values. Inputs and outputs are float32, inputs rounded likewise.
+
+    Args:
+        model: A bfloat16 model; it is only read.
+
+    Returns:
+        The twin.
+    """
+    twin = ir.from_proto(ir.to_proto(model))
+    for value in twin.graph.initializers.values():
+        if value.dtype == _BFLOAT16 and value.const_value is not None:
+            value.const_value = ir.tensor(value.const_value.numpy().astype(np.float32), name=value.name)
+            value.dtype = _FLOAT
+    for value in twin.graph.inputs:
+        if value.dtype == _BFLOAT16:
+            value.dtype = _FLOAT
+            _round(twin.graph, value, before=twin.graph[0])
+    for node in list(ir.traversal.RecursiveGraphIterator(twin.graph)):
+        if _ROUNDS not in node.metadata_props:
+            _widen(node)
+    return twin
+
+
+def _widen(node: ir.Node) -> None:
+    """Let a node compute in float32, and round what it makes."""
+    if node.op_type == "Cast" and node.attributes["to"].as_int() == _BFLOAT16:
+        node.attributes["to"] = ir.AttrInt64("to", _FLOAT)
+    for name, attribute in list(node.attributes.items()):
+        if attribute.type == ir.AttributeType.TENSOR and attribute.as_tensor().dtype == _BFLOAT16:
+            array = attribute.as_tensor().numpy().astype(np.float32)
+            node.attributes[name] = ir.AttrTensor(name, ir.tensor(array))
+    for value in node.outputs:
+        if value.dtype == _BFLOAT16:
+            value.dtype = _FLOAT
+            _round(_owner(node), value, after=node)
+
+
+def _round(
+    graph: ir.Graph | ir.Function, value: ir.Value, *, before: ir.Node | None = None, after: ir.Node | None = None
+) -> None:
+    """Let all readers of a value read it rounded to bfloat16."""
+    uses, is_output = list(value.uses()), value.is_graph_output()
+    down = ir.node("Cast", [value], attributes={"to": int(_BFLOAT16)})
+    up = ir.node("Cast", [down.outputs[0]], attributes={"to": int(_FLOAT)})
+    for node, dtype in ((down, _BFLOAT16), (up, _FLOAT)):
+        node.metadata_props[_ROUNDS] = "1"
+        node.outputs[0].dtype, node.outputs[0].shape = dtype, value.shape
+    if before is not None:
+        graph.insert_before(before, [down, up])
+    elif after is not None:
+        graph.insert_after(after, [down, up])
+    for use in uses:
+        use.node.replace_input_with(use.idx, up.outputs[0])
+    if is_output:
+        _take_output(graph, value, up.outputs[0])
+
+
+def _convert_graph(graph: ir.Graph, state: _Conversion) -> None:
+    """Convert the nodes of a graph and of the graphs within it."""
+    for node in list(graph):
+        wanted = _dtype_of(node, state)
+        for attribute in node.attributes.values():
+            if attribute.type == ir.AttributeType.GRAPH:
+                inner = attribute.as_graph()
+                for value in inner.inputs:
+                    if value.dtype == _FLOAT:
+                        value.dtype = state.dtype
+                _convert_graph(inner, state)
+                _convert_outputs(inner, state.dtype, state)
+                _convert_initializers(inner, state)
+        _convert_inputs(node, wanted, state)
+        _convert_attributes(node, wanted)
+        for i, value in enumerate(node.outputs):
+            if value.dtype == _FLOAT and wanted in _accepted(node, i, output=True):
+                value.dtype, value.const_value = wanted, None
+
+
+def _dtype_of(node: ir.Node, state: _Conversion) -> ir.DataType:
+    """Return the dtype that a node computes in."""
+    names = (node.op_type, node.name or "", calling_module(node))
+    for entry in state.keep:
+        if any(fnmatch.fnmatchcase(name, entry) for name in names if name):
+            state.used.add(entry)
+            return _FLOAT
+    scopes = node.metadata_props.get("pkg.torch.onnx.name_scopes", "")
+    if f"'{_PREPROCESSING}" in scopes and f"'{SCOPE}" not in scopes:
+        return _FLOAT
+    if node.domain in {"", "ai.onnx"} and schema_of(node.op_type, NEWEST_OPSET) is not None:
+        floats = [
+            i for i, value in enumerate(node.inputs) if value is not None and value.dtype in {_FLOAT, state.dtype}
+        ]
+        if floats and not any(state.dtype in _accepted(node, i) for i in floats):
+            return _FLOAT
+    return state.dtype
+
+
+def _accepted(node: ir.Node, index: int, *, output: bool = False) -> frozenset[ir.DataType]:
+    """Return the floating-point types that an input or output of a node may have at some opset."""
+    if node.domain not in {"", "ai.onnx"}:
+        return frozenset(DTYPES.values())
+    return accepted_types(node.op_type, index, NEWEST_OPSET, output=output)
+
+
+def _convert_inputs(node: ir.Node, wanted: ir.DataType, state: _Conversion) -> None:
+    """Give a node its inputs in the dtype that it computes in; constants are converted later, by all their readers."""
+    for i, value in enumerate(node.inputs):
+        if value is None or value.dtype not in {_FLOAT, state.dtype} or value.dtype == wanted:
+            continue
+        if wanted in _accepted(node, i) and not _is_weight(value):
+            node.replace_input_with(i, _cast(value, wanted, node, state))
+
+
+def _cast(value: ir.Value, dtype: ir.DataType, reader: ir.Node, state: _Conversion) -> ir.Value:
+    """Return a value in another dtype: one Cast for each graph that reads it."""
+    graph = _owner(reader)
+    key = (id(graph), id(value), dtype)
+    if key not in state.casts:
+        node = ir.node("Cast", [value], attributes={"to": int(dtype)})
+        node.outputs[0].dtype, node.outputs[0].shape = dtype, value.shape
+        producer = value.producer()
+        if producer is not None and producer.graph is graph:
+            graph.insert_after(producer, node)
+        else:
+            graph.insert_before(graph[0], node)
+        state.casts[key] = node.outputs[0]
+    return state.casts[key]
+
+
+def _convert_attributes(node: ir.Node, wanted: ir.DataType) -> None:
+    """Convert what a node's attributes say of dtypes: ``Cast`` to float32, and constants."""
+    if wanted == _FLOAT:
+        return
+    if node.op_type == "Cast" and node.attributes["to"].as_int() == _FLOAT:
+        node.attributes["to"] = ir.AttrInt64("to", wanted)
+    for name, attribute in list(node.attributes.items()):
+        if attribute.type == ir.AttributeType.TENSOR and attribute.as_tensor().dtype == _FLOAT:
+            node.attributes[name] = ir.AttrTensor(name, ir.tensor(_rounded(attribute.as_tensor().numpy(), wanted)))
+
+
+def _convert_outputs(graph: ir.Graph, wanted: ir.DataType, state: _Conversion) -> None:
+    """Give a graph its outputs in a dtype, under the names that they have."""
+    for value in list(graph.outputs):
+        if value.dtype in {_FLOAT, state.dtype} and value.dtype != wanted and not _is_weight(value):
+            node = ir.node("Cast", [value], attributes={"to": int(wanted)})
+            node.outputs[0].dtype, node.outputs[0].shape = wanted, value.shape
+            graph.append(node)
+            _take_output(graph, value, node.outputs[0])
+
+
+def _take_output(graph: ir.Graph | ir.Function, old: ir.Value, new: ir.Value) -> None:
+    """Make a value the graph's output in the place of another, with its name."""
+    name = old.name
+    for i, output in enumerate(graph.outputs):
+        if output is old:
+            graph.outputs[i] = new
+    old.name, new.name = f"{name}_unrounded", name
+
+
+def _convert_initializers(graph: ir.Graph, state: _Conversion) -> None:
+    """Round the weights of readers that compute in the dtype; those of the others stay, and a shared one is doubled."""
+    for name, value in list(graph.initializers.items()):
+        if value.dtype != _FLOAT or value.const_value is None:
+            continue
+        narrow = [use for use in value.uses() if _reads_narrow(use.node, use.idx, state)]
+        if not narrow and not value.is_graph_output():
+            continue
+        rounded = ir.tensor(_rounded(value.const_value.numpy(), state.dtype))
+        if len(narrow) == len(list(value.uses())):
+            rounded.name = name
+            value.const_value, value.dtype = rounded, state.dtype
+            continue
+        twin = ir.Value(name=f"{name}_{state.dtype.name.lower()}", const_value=rounded)
+        twin.dtype, twin.shape = state.dtype, value.shape
+        graph.initializers[str(twin.name)] = twin
+        for use in narrow:
+            use.node.replace_input_with(use.idx, twin)
+
+
+def _reads_narrow(node: ir.Node, index: int, state: _Conversion) -> bool:
+    """Return whether a node reads an input in the dtype."""
+    return _dtype_of(node, state) == state.dtype and state.dtype in _accepted(node, index)
+
+
+def _rounded(array: np.ndarray, dtype: ir.DataType) -> np.ndarray:
+    """Round an array; what is finite stays finite."""
+    largest = _FINITE[dtype]
+    finite = np.where(np.isfinite(array), np.clip(array, -largest, largest), array)
+    return finite.astype(dtype.numpy())
+
+
+def _is_weight(value: ir.Value) -> bool:
+    """Return whether a value is an initializer."""
+    return value.const_value is not None and value.producer() is None
+
+
+def _owner(node: ir.Node) -> ir.Graph:
+    """Return the graph that a node is in."""
+    if not isinstance(node.graph, ir.Graph):
+        raise TypeError(f"{node.op_type} is in no graph")
+    return node.graph

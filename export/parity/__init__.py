@@ -1,0 +1,7 @@
+"""The proof beside a file: what it computes against what the module computes."""
+
+from lit_gelu.export.parity.check import check_parity
+from lit_gelu.export.parity.report import SCHEMA_VERSION, ParityReport
+from lit_gelu.export.parity.rows import ParityRow
+
+__all__ = ["SCHEMA_VERSION", "ParityReport", "ParityRow", "check_parity"]

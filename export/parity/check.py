@@ -1,0 +1,293 @@
+"""`check_parity`: does the file compute what the module computes?"""
+
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import onnx
+import onnxruntime
+import torch
+from torch import Tensor, nn
+
+from lit_gelu import activations
+from lit_gelu.activations import ActivationRegistry
+from lit_gelu.export.errors import ModelInputError, ParityError
+from lit_gelu.export.inputs import Call, sample_of, take_apart
+from lit_gelu.export.metadata import FileMetadata, read_metadata
+from lit_gelu.export.parity.activation_census import fates, operator_counts, optimized_graph, placement
+from lit_gelu.export.parity.compare import Comparer
+from lit_gelu.export.parity.criterion import FLOOR, dtype_name, dtype_of, floor
+from lit_gelu.export.parity.families import GAUSSIAN_ROWS, Batch, Family, families, first_rows
+from lit_gelu.export.parity.investigation import Subject
+from lit_gelu.export.parity.references import References
+from lit_gelu.export.parity.repeatability import Repeatability, repeatability
+from lit_gelu.export.parity.report import ParityReport
+from lit_gelu.export.parity.rows import TF32_VS_FLOAT64, VS_FLOAT64, ParityRow
+from lit_gelu.export.parity.sessions import SessionSetup, file_inputs, open_wanted, run_file
+from lit_gelu.export.parity.site_checks import check_sites, has_weights_beside, load_structure, mismatches, rewritten
+from lit_gelu.export.parity.subgraph import site_nodes
+from lit_gelu.export.parity.tables import findings
+from lit_gelu.export.parity.task_metrics import task_metrics
+from lit_gelu.export.preprocessing import (
+    other_preprocessing,
+    preprocessing_copy,
+    preprocessing_of_file,
+    random_pixels,
+    raw_call,
+    raw_data_of,
+)
+from lit_gelu.export.runtime import CUDA, OnnxPredictor, Provider
+
+_LOOKED_INTO_BELOW = 256 * 1024**2  # bytes of file: above, layers and optimised graph cost copies of it in memory
+_LAYER_ROWS = 2
+
+
+def check_parity(
+    model: nn.Module,
+    path: str | os.PathLike[str],
+    data: Any = None,
+    input_sample: Any = None,
+    *,
+    tolerance: float = FLOOR,
+    providers: Sequence[Provider] | None = None,
+    session_config: Mapping[str, str] | None = None,
+    strict: bool = True,
+    seed: int = 0,
+    registry: ActivationRegistry | None = None,
+    preprocessing: nn.Module | None = None,
+) -> ParityReport:
+    """Compare a file of `export_onnx` with the module, swapped to the file's own form of GELU.
+
+    The module is copied; it stays as it is. onnxruntime runs the file on CUDA if that works, else on the CPU (the
+    report says which); PyTorch runs the copies on the CPU in the file's dtype and in float64. Inputs are the sample,
+    the data, gaussian rows in batches of 32, 1 and 2, and extremes (large magnitudes, a negative tail, tiny,
+    subnormal, zero). An output passes on a family of inputs if
+
+    * ``max|y - y64| / max|y64|`` is at most ``tolerance`` (in 16 bit one rounding more, see
+      `lit_gelu.export.parity.criterion`), or at most twice the same figure of PyTorch in the file's dtype, where that
+      is more. For extremes ``max|y64|`` is at least that of gaussian inputs;
+    * it is not NaN, nor infinite where ``y64`` fits in the dtype (for extremes: unless PyTorch gives that too).
+
+    Each distinct activation's nodes are also cut out of the file and run alone: on all 65,536 values in 16 bit, on a
+    strided selection of float32's bit patterns; errors are then in units of ``max(1, |y64|)``, NaN must stay NaN, and
+    what comes of infinities is reported. Two runs on the same input must give the same. On a breach, the first layer
+    that shows it and the graph optimisation of onnxruntime that causes it are looked for.
+
+    Reported, and never deciding: the approximation gap (the file against the module as trained), top-1 agreement, the
+    module's own test metrics on a LightningDataModule, TF32 (a second session, on CUDA), how rows depend on their
+    batch, what onnxruntime makes of each activation.
+
+    A file that was exported with ``preprocessing=`` takes raw pixels and is compared with the module behind that
+    preprocessing, on the sample, the data, random pixels and all black and all white ones.
+
+    Args:
+        model: The module that was exported.
+        path: The file.
+        data: A tensor, a DataLoader or a LightningDataModule (its test data); batches begin with the inputs. For a
+            file that takes raw pixels: raw pixels, or a data module with ``preprocessing()`` and ``raw_test_inputs()``.
+        input_sample: As `export_onnx` takes it; by default ``example_input_array``, else made from the file's input
+            shapes.
+        tolerance: What float32 arithmetic may cost, in units of the largest output.
+        providers: As ``onnxruntime.InferenceSession`` takes them.
+        session_config: Session configuration entries of onnxruntime that the file will be run with, such as
+            ``{"optimization.enable_gelu_approximation": "1"}``.
+        strict: Whether a failure raises; else read ``report.passed``.
+        seed: Of the gaussian inputs.
+        registry: Which registry names the module's activations; ``None`` is the default one.
+        preprocessing: The module that a file with preprocessing was exported with; ``None`` takes the data module's.
+
+    Returns:
+        Every comparison.
+
+    Raises:
+        ParityError: If the file does not compute what the module computes and ``strict`` is true.
+        ModelFileError: If the file is missing, damaged, or was not written by `export_onnx`.
+        ModelInputError: If sample or data do not fit module and file.
+        ProviderError: If a provider does not exist or did not take the file.
+
+    Example:
+        >>> import tempfile, pathlib
+        >>> from lit_gelu.export import export_onnx
+        >>> net = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 3))
+        >>> path = pathlib.Path(tempfile.mkdtemp()) / "net.onnx"
+        >>> _ = export_onnx(net, path, torch.zeros(2, 4), approximate="tanh")
+        >>> report = check_parity(net, path)
+        >>> report.passed, report.approximate
+        (True, 'tanh')
+        >>> report.row("gaussian, batch 32").error < 1e-6
+        True
+    """
+    registry = activations.registry if registry is None else registry
+    name, dtype = repr(os.fspath(path)), _recorded_dtype(path)
+    predictor, setup, notes = open_wanted(Path(path), providers, dict(session_config or {}), dtype)
+    metadata = read_metadata(predictor.metadata, name)
+    model = getattr(model, "_orig_mod", model)
+    preprocessing = preprocessing_of_file(metadata.preprocessing, name, preprocessing, data)
+    call = _call(model, preprocessing, input_sample, predictor)
+    batches, raw = data, preprocessing is not None
+    if preprocessing is not None:
+        batches, unread = raw_data_of(data)
+        notes += unread + other_preprocessing(metadata.preprocessing, preprocessing)
+    if list(call.names) != predictor.input_names:
+        raise ModelInputError(
+            f"The file's inputs are {', '.join(predictor.input_names)}, the sample gives {', '.join(call.names)}. Give "
+            "the sample that the file was exported with."
+        )
+    references = References(model, call, metadata.approximate, registry, preprocessing, dtype, softmax=metadata.softmax)
+    notes += references.notes + mismatches(references.float32, metadata, registry)
+    check = _Check(Path(path), predictor, setup, metadata, references, call, tolerance, registry)
+    found = check.report([*families(call, batches, model, seed, raw=raw, dtype=dtype)], notes)
+    metrics, unmeasured = ([], []) if raw or metadata.softmax else task_metrics(model, data, predictor)
+    report = replace(found, path=os.fspath(path), metrics=tuple(metrics), notes=(*found.notes, *unmeasured))
+    if strict and not report.passed:
+        raise ParityError(_failure(report), report)
+    return report
+
+
+@dataclass
+class _Check:
+    """One file and its module, ready to be compared."""
+
+    path: Path
+    predictor: OnnxPredictor
+    setup: SessionSetup
+    metadata: FileMetadata
+    references: References
+    call: Call
+    tolerance: float
+    registry: ActivationRegistry
+
+    def report(self, inputs: Sequence[Family], notes: Sequence[str]) -> ParityReport:
+        """Compare on all inputs, and look into what was found."""
+        comparer = self._comparer(self.predictor)
+        rows = [row for family in inputs for row in comparer.rows(family)]
+        rows += self._tf32_rows(inputs)
+        model = load_structure(self.path)
+        calls = {record.site: record.calls for record in self.metadata.sites}
+        found = site_nodes(model, calls)
+        alone, unrun = check_sites(
+            model, found, self.references.float32, self.metadata, self.setup, self.tolerance, self.registry
+        )
+        gaussian = next(family for family in inputs if family.name.endswith(f"batch {GAUSSIAN_ROWS}"))
+        report = ParityReport(
+            path=str(self.path),
+            provider=self.predictor.providers[0],
+            approximate=self.metadata.approximate,
+            rows=(*rows, *(check.row() for check in alone)),
+            dtype=dtype_name(self.references.dtype),
+            floor=floor(self.references.dtype, self.tolerance),
+            elementwise=tuple(alone),
+            repeatability=self._repeatability(model, gaussian),
+            census=operator_counts(model),
+            versions={**self.metadata.versions, "onnxruntime": onnxruntime.__version__},
+            notes=(*notes, *unrun, *rewritten(model, self.metadata)),
+        )
+        if has_weights_beside(model) or self.path.stat().st_size > _LOOKED_INTO_BELOW:
+            return replace(report, notes=(*report.notes, "the file is too large to look into layer by layer."))
+        folded = frozenset(record.site for record in self.metadata.sites if getattr(record, "folded", ""))
+        subject = Subject(self.path, model, found, calls, self.references, self.setup, self.tolerance, folded)
+        return self._looked_into(report, subject, gaussian, comparer.worst)
+
+    def _comparer(self, predictor: OnnxPredictor, label: str = VS_FLOAT64) -> Comparer:
+        """Return what compares a session with the module."""
+        return Comparer(
+            run=partial(run_file, predictor),
+            references=self.references,
+            outputs=predictor.output_names,
+            inputs=partial(file_inputs, predictor),
+            dtype=self.references.dtype,
+            tolerance=self.tolerance,
+            vs_float64=label,
+        )
+
+    def _tf32_rows(self, inputs: Sequence[Family]) -> list[ParityRow]:
+        """Return what a second session with TF32 gives, where that exists; data are read once, so not on them."""
+        if self.predictor.providers[0] != CUDA or self.references.dtype != torch.float32:
+            return []
+        comparer = self._comparer(self.setup.with_tf32(on=True).open(self.path), TF32_VS_FLOAT64)
+        rows = [row for family in inputs if isinstance(family.batches, list) for row in comparer.rows(family)]
+        return [replace(row, limit=None) for row in rows if row.comparison == TF32_VS_FLOAT64]
+
+    def _repeatability(self, model: onnx.ModelProto, gaussian: Family) -> Repeatability:
+        """Run the file twice, and in other batches."""
+        (batch,) = gaussian.batches
+        parts = [batch, *(first_rows(batch, self.call, size) for size in (1, 2))]
+        fed = [file_inputs(self.predictor, part) for part in parts]
+        plain = replace(self.setup, level="DISABLE_ALL").open(self.path)
+        run, run_plain = partial(run_file, self.predictor), partial(run_file, plain)
+        return repeatability(run, run_plain, fed, self.predictor.output_names, model)
+
+    def _looked_into(
+        self, report: ParityReport, subject: Subject, gaussian: Family, worst: tuple[float, Batch] | None
+    ) -> ParityReport:
+        """Add layers, what became of each activation, and on a breach its place and cause."""
+        (batch,) = gaussian.batches
+        rows = file_inputs(self.predictor, first_rows(batch, self.call, _LAYER_ROWS))
+        optimized = optimized_graph(self.path, self.setup)
+        providers = placement(self.path, self.setup)
+        report = replace(
+            report,
+            layers=tuple(subject.layers(rows)),
+            optimized_census=operator_counts(optimized),
+            activations=tuple(fates(list(subject.found), optimized, providers)),
+            placement=dict(Counter(providers.values())),
+        )
+        if worst is None or worst[0] <= 1:
+            return report
+        return replace(report, culprit=subject.culprit(worst[1]), divergence=subject.divergence(worst[1]))
+
+
+def _recorded_dtype(path: str | os.PathLike[str]) -> torch.dtype:
+    """Return the dtype that a file's metadata name; what is wrong with a file is said when it is opened."""
+    try:
+        model = onnx.load(path, load_external_data=False)
+    except Exception:  # noqa: BLE001 - missing, unreadable, damaged, foreign: opening it says which
+        return torch.float32
+    names = {entry.key: entry.value for entry in model.metadata_props}
+    return dtype_of(names.get("lit_gelu.dtype", "fp32"))
+
+
+def _call(model: nn.Module, preprocessing: nn.Module | None, input_sample: Any, predictor: OnnxPredictor) -> Call:
+    """Return the sample call: of the given sample, of the module's own, or of one made from the file's inputs."""
+    owners = [model] if preprocessing is None else [model, preprocessing]
+    if input_sample is None and all(getattr(owner, "example_input_array", None) is None for owner in owners):
+        input_sample = _made_sample(predictor, raw=preprocessing is not None)
+    if preprocessing is None:
+        return take_apart(model, sample_of(model, input_sample))
+    call = raw_call(model, preprocessing, input_sample)
+    preprocessing_copy(preprocessing, call)  # its own errors, before it is part of a longer computation
+    return call
+
+
+def _made_sample(predictor: OnnxPredictor, *, raw: bool) -> dict[str, Tensor]:
+    """Return normal values, and for the first input of a file that takes them raw pixels, in the file's shapes."""
+    generator = torch.Generator().manual_seed(0)
+    made = {}
+    for i, value in enumerate(predictor.session.get_inputs()):
+        shape = torch.Size([size if isinstance(size, int) else 2 for size in value.shape])
+        if raw and i == 0:
+            made[value.name] = random_pixels(shape, generator)
+        elif value.type == "tensor(float)":
+            made[value.name] = torch.randn(shape, generator=generator)
+        else:
+            raise ModelInputError(
+                f"Input {value.name!r} is {value.type}: give input_sample=, values cannot be made up for it."
+            )
+    return made
+
+
+def _failure(report: ParityReport) -> str:
+    """Say which comparisons failed, and what is known of the cause."""
+    lines = [str(row) for row in report.failures]
+    if report.repeatability is not None and not report.repeatability.identical:
+        lines.insert(0, "two runs on the same input differ")
+    reasons = " ".join(findings(report))
+    return (
+        f"{report.path!r} does not compute what the module computes ({len(lines)} comparisons failed): "
+        f"{'; '.join(lines[:4])}. {reasons} Was the module trained or changed since the export? Export it again; "
+        "ParityError.report holds every comparison."
+    )

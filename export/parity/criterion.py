@@ -1,0 +1,124 @@
+"""What a file may be off by: the criterion of `lit_gelu.export.check_parity`, derived for each dtype.
+
+For one output tensor and one family of inputs, with ``y64`` the module in float64, the figure is
+
+    error(y) = max |y - y64| / max |y64|
+
+and a file passes if ``error(file) <= max(floor(dtype), 2 error(PyTorch in that dtype))``.
+
+The floor in float32 is 1e-5: 168 unit roundoffs, what a net of a dozen layers of width 1000 loses to another order of
+additions. In 16 bit the floor adds one unit roundoff ``u``, 2^-11 for float16 and 2^-8 for bfloat16: a correctly
+rounded output differs from ``y64`` by up to ``u |y64|`` however exact the computation before it was. Everything that
+16-bit weights and intermediate results cost on top is in PyTorch's own error, which is measured. The factor 2 is for
+two implementations that are equally right and round in another order.
+"""
+
+import math
+from collections.abc import Mapping
+
+import torch
+
+FLOOR = 1e-5
+FACTOR = 2.0
+
+# Half the distance from 1 to the next number: the largest relative error of rounding to nearest.
+UNIT_ROUNDOFF: Mapping[torch.dtype, float] = {
+    torch.float32: 2.0**-24,
+    torch.float16: 2.0**-11,
+    torch.bfloat16: 2.0**-8,
+}
+_NAMES: Mapping[str, torch.dtype] = {
+    "fp32": torch.float32,
+    "float32": torch.float32,
+    "fp16": torch.float16,
+    "float16": torch.float16,
+    "bf16": torch.bfloat16,
+    "bfloat16": torch.bfloat16,
+}
+
+
+def dtype_of(name: str) -> torch.dtype:
+    """Return the dtype that a file's metadata names; float32 for what has none of its own, such as int8.
+
+    Args:
+        name: ``fp32``, ``fp16``, ``bf16`` or torch's names.
+
+    Returns:
+        The dtype.
+
+    Example:
+        >>> dtype_of("fp16"), dtype_of("bfloat16")
+        (torch.float16, torch.bfloat16)
+    """
+    return _NAMES.get(name.removeprefix("torch."), torch.float32)
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """Return a dtype's name without ``torch.``.
+
+    Args:
+        dtype: Any dtype.
+
+    Returns:
+        Its name.
+
+    Example:
+        >>> dtype_name(torch.float16)
+        'float16'
+    """
+    return str(dtype).removeprefix("torch.")
+
+
+def floor(dtype: torch.dtype, tolerance: float = FLOOR) -> float:
+    """Return what a file may be off by even where PyTorch is exact, in units of the largest output.
+
+    Args:
+        dtype: The file's dtype.
+        tolerance: What float32 arithmetic may cost.
+
+    Returns:
+        ``tolerance`` for float32; for 16-bit types, one rounding on top of it.
+
+    Example:
+        >>> floor(torch.float32), round(floor(torch.float16), 7), round(floor(torch.bfloat16), 7)
+        (1e-05, 0.0004983, 0.0039162)
+    """
+    return tolerance if dtype == torch.float32 else tolerance + UNIT_ROUNDOFF[dtype]
+
+
+def limit(own: float | None, dtype: torch.dtype, tolerance: float = FLOOR) -> float:
+    """Return what a file may be off by, in units of the largest output.
+
+    Args:
+        own: PyTorch's own error in that dtype; ``None`` if it is not known. One that is not finite allows nothing.
+        dtype: The file's dtype.
+        tolerance: What float32 arithmetic may cost.
+
+    Returns:
+        ``max(floor, 2 own)``.
+
+    Example:
+        >>> limit(2e-5, torch.float32), limit(1e-7, torch.float32)
+        (4e-05, 1e-05)
+    """
+    known = own if own is not None and math.isfinite(own) else 0.0
+    return max(floor(dtype, tolerance), FACTOR * known)
+
+
+def smallest_error(dtype: torch.dtype) -> float:
+    """Return an absolute error that is never counted: what flushing one subnormal number to zero costs.
+
+    Processors and onnxruntime's kernels may flush subnormal numbers in float32 and bfloat16. Those of float16 begin at
+    6e-5, where the loss would show, so there it is one step of the subnormal range only.
+
+    Args:
+        dtype: The file's dtype.
+
+    Returns:
+        The error.
+
+    Example:
+        >>> smallest_error(torch.float32) == 2.0**-126, smallest_error(torch.float16) == 2.0**-24
+        (True, True)
+    """
+    return 2.0**-24 if dtype == torch.float16 else 2.0**-126

@@ -1,0 +1,117 @@
+"""Differences between an output and a reference, gathered over batches."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from lit_gelu.export.parity.ulp import overflowed
+
+
+@dataclass
+class Differences:
+    """Gathers the differences between one output and its reference, batch by batch.
+
+    Equal infinities differ by 0, and so do an infinity and a number too large for the file's dtype. Any other
+    difference that is not finite counts in ``nonfinite``, except where ``excused`` (what PyTorch gives in that dtype)
+    is not finite either: what the dtype cannot hold is no fault of the file.
+
+    Args:
+        dtype: The file's dtype.
+    """
+
+    dtype: torch.dtype = torch.float32
+    count: int = 0
+    max_abs: float = 0.0
+    sum_abs: float = 0.0
+    values: int = 0
+    scale: float = 0.0
+    nonfinite: int = 0
+    compared_rows: int = 0
+    changed_margins: list[float] = field(default_factory=list)
+
+    def add(self, output: np.ndarray, reference: np.ndarray, excused: np.ndarray | None = None) -> None:
+        """Add one batch; an output of another shape than the reference's is infinitely wrong.
+
+        Args:
+            output: What is judged.
+            reference: What it is judged by.
+            excused: PyTorch's output in the file's dtype; ``None``: nothing is excused.
+        """
+        self.count += len(reference) if reference.ndim else 1
+        r = overflowed(reference.astype(np.float64), self.dtype)
+        self.scale = max(self.scale, float(np.abs(r[np.isfinite(r)]).max(initial=0.0)))
+        if output.shape != reference.shape:
+            self.max_abs = float("inf")
+            return
+        y = output.astype(np.float64)
+        with np.errstate(invalid="ignore"):
+            error = np.where(y == r, 0.0, np.abs(y - r))
+        fault = ~np.isfinite(error)
+        self.nonfinite += int(np.count_nonzero(fault if excused is None else fault & np.isfinite(excused)))
+        finite = error[~fault]
+        self.max_abs = max(self.max_abs, float(finite.max(initial=0.0)))
+        self.sum_abs += float(finite.sum())
+        self.values += finite.size
+        if is_logits(output):
+            self._add_top1(y, r)
+
+    def _add_top1(self, y: np.ndarray, r: np.ndarray) -> None:
+        """Note rows whose largest logit is another one, with the margin that the reference had."""
+        rows = np.isfinite(y).all(1) & np.isfinite(r).all(1)
+        y, r = y[rows], r[rows]
+        self.compared_rows += len(y)
+        changed = y.argmax(1) != r.argmax(1)
+        best = np.sort(r[changed], axis=1)
+        self.changed_margins += (best[:, -1] - best[:, -2]).tolist()
+
+    @property
+    def mean_abs(self) -> float:
+        """Mean absolute difference of the finite values."""
+        return self.sum_abs / self.values if self.values else 0.0
+
+    def relative(self, scale: float, ignored: float) -> float:
+        """Return the largest difference in units of a scale.
+
+        Args:
+            scale: The largest magnitude of the reference.
+            ignored: An absolute difference that counts as none.
+
+        Returns:
+            0 for differences up to ``ignored``; infinity for larger ones if the reference is zero.
+        """
+        if self.max_abs <= ignored:
+            return 0.0
+        return self.max_abs / scale if scale > 0 else float("inf")
+
+    @property
+    def top1_agreement(self) -> float | None:
+        """Share of rows with the same largest logit; ``None`` if the output is no logits."""
+        return 1 - len(self.changed_margins) / self.compared_rows if self.compared_rows else None
+
+    def top1_flips(self, allowed: float) -> int | None:
+        """Count the rows that changed although their margin exceeds twice an allowed error.
+
+        Args:
+            allowed: The absolute error that two right implementations may have.
+
+        Returns:
+            The count; ``None`` if the output is no logits.
+        """
+        return sum(margin > 2 * allowed for margin in self.changed_margins) if self.compared_rows else None
+
+
+def is_logits(output: np.ndarray) -> bool:
+    """Return whether an output looks like logits: [batch, classes], floating-point, at least two classes.
+
+    Args:
+        output: An output.
+
+    Returns:
+        Whether a largest logit means something.
+
+    Example:
+        >>> is_logits(np.zeros((3, 10), np.float32)), is_logits(np.zeros((3, 1), np.float32))
+        (True, False)
+    """
+    return output.ndim == 2 and output.shape[1] >= 2 and np.issubdtype(output.dtype, np.floating)

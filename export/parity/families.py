@@ -1,0 +1,214 @@
+"""The inputs that a file is compared on: samples, data, batch sizes and extremes."""
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lit_gelu.export.errors import ModelInputError
+from lit_gelu.export.inputs import Call, plain_tensor
+from lit_gelu.export.preprocessing import RAW_DTYPE, is_data_module, random_pixels
+
+GAUSSIAN_ROWS = 32
+EXTREME_ROWS = 8
+
+Batch = tuple[Tensor, ...]
+
+
+@dataclass(frozen=True)
+class Family:
+    """Inputs of one kind.
+
+    Args:
+        name: What they are.
+        batches: The inputs; read once.
+        extreme: Whether they are far outside the range of data: outputs are then judged by at least the size that they
+            have on gaussian inputs (those of zeros may be zero), and what PyTorch cannot hold either is excused.
+        gap: Whether the gap to the module as trained is reported on them.
+        rows_of: Another family, before this one, whose first rows these are: PyTorch's own error is the larger one of
+            both, since the largest error of a few numbers says little.
+    """
+
+    name: str
+    batches: Iterable[Batch]
+    extreme: bool = False
+    gap: bool = False
+    rows_of: str = ""
+
+
+_LARGE: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "gaussian x 1e3": lambda g: 1e3 * g,
+    "gaussian x 1e4": lambda g: 1e4 * g,
+}
+_LARGE_FLOAT16: Mapping[str, Callable[[Tensor], Tensor]] = {  # which ends at 65504
+    "gaussian x 10": lambda g: 10 * g,
+    "gaussian x 100": lambda g: 100 * g,
+}
+_EXTREMES: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "negative tail, -10 |gaussian|": lambda g: -10 * g.abs(),
+    "tiny, 1e-30": lambda g: 1e-30 * g,
+    "subnormal, 1e-40": lambda g: 1e-40 * g,
+    "zeros": torch.zeros_like,
+}
+
+
+def families(
+    call: Call,
+    data: Any,
+    model: nn.Module,
+    seed: int,
+    *,
+    raw: bool = False,
+    dtype: torch.dtype = torch.float32,
+) -> Iterator[Family]:
+    """Yield the inputs to compare on.
+
+    Integer inputs (token indices, masks) keep the sample's values; without a floating-point input there are no
+    gaussian and no extreme families. Raw pixels are random ones in the place of gaussian values, and all black and all
+    white.
+
+    Args:
+        call: The sample.
+        data: The caller's data: see `data_batches`; ``None`` for none.
+        model: Says which of a data batch's parts are inputs.
+        seed: Of the random inputs; the global random state is left alone.
+        raw: Whether the first tensor is raw pixels, from 0 to 255.
+        dtype: The file's dtype.
+
+    Yields:
+        The families.
+    """
+    yield Family("sample", [call.tensors], gap=data is None)
+    if data is not None:
+        yield Family("data", data_batches(data, model, call), gap=True)
+    floating = any(tensor.is_floating_point() for tensor in call.tensors)
+    generator = torch.Generator().manual_seed(seed)
+    rows = _random(call, GAUSSIAN_ROWS, generator, raw=raw) if floating or raw else call.resized(GAUSSIAN_ROWS)
+    name = "random pixels" if raw else "gaussian" if floating else "sample"
+    whole = f"{name}, batch {GAUSSIAN_ROWS}"
+    yield Family(whole, [rows], gap=True)
+    for size in (1, 2):
+        yield Family(f"{name}, batch {size}", [first_rows(rows, call, size)], rows_of=whole)
+    if raw:
+        for name, value in (("black", 0), ("white", 255)):
+            pixels, *others = first_rows(rows, call, 2)
+            yield Family(name, [(torch.full_like(pixels, value), *others)])
+    if floating:
+        large = _LARGE_FLOAT16 if dtype == torch.float16 else _LARGE
+        for name, change in {**large, **_EXTREMES}.items():
+            batch = _random(call, EXTREME_ROWS, generator, raw=raw)
+            yield Family(name, [tuple(change(t) if t.is_floating_point() else t for t in batch)], extreme=True)
+
+
+def _random(call: Call, rows: int, generator: torch.Generator, *, raw: bool) -> Batch:
+    """Return random pixels, and standard normal values in the shape of the sample's floating-point tensors."""
+    first, *others = (
+        torch.randn(t.shape, generator=generator, dtype=torch.float32).to(t.dtype) if t.is_floating_point() else t
+        for t in call.resized(rows)
+    )
+    return (random_pixels(first.shape, generator) if raw else first, *others)
+
+
+def first_rows(batch: Batch, call: Call, size: int) -> Batch:
+    """Return the first rows of a batch.
+
+    Args:
+        batch: Tensors in the order of the call's names.
+        call: Says which of them have a batch dimension; the others are unchanged.
+        size: How many rows.
+
+    Returns:
+        The rows.
+    """
+    return tuple(t[:size] if batched else t for t, batched in zip(batch, call.batched, strict=True))
+
+
+def data_batches(data: Any, model: nn.Module, call: Call) -> Iterator[Batch]:
+    """Yield the inputs of a tensor, a DataLoader or a LightningDataModule, without the targets.
+
+    Args:
+        data: A tensor; a tuple or dict of tensors (one batch); any iterable of batches, such as a DataLoader; or a
+            LightningDataModule, whose test data are taken, or its validation data if it has none.
+        model: Says which parts of a batch are inputs: the first ones of a tuple, those with ``forward``'s names of a
+            dict.
+        call: The sample; a batch must have its shapes but for the first dimension.
+
+    Yields:
+        Tensors in the order of the call's names.
+
+    Raises:
+        ModelInputError: If a batch does not fit, or there is none.
+    """
+    empty = True
+    with torch.random.fork_rng(devices=[]):  # a shuffling loader draws from the global state
+        batches = list_or_loader(data)
+        for batch in batches:
+            empty = False
+            yield _inputs_of(batch, model, call)
+    if empty:
+        raise ModelInputError(
+            "The data hold no batch. Give a tensor, a DataLoader or a LightningDataModule with test data."
+        )
+
+
+def list_or_loader(data: Any) -> Iterable[Any]:
+    """Return an iterable of batches.
+
+    Args:
+        data: As `data_batches` takes it.
+
+    Returns:
+        The batches.
+
+    Raises:
+        ModelInputError: If it is none of that.
+    """
+    if isinstance(data, (Tensor, Mapping, tuple)):
+        return [data]
+    if is_data_module(data):
+        return _loader_of(data)
+    if isinstance(data, Iterable):
+        return data
+    raise ModelInputError(
+        f"data={type(data).__name__} holds no batches. Give a tensor, a DataLoader or a LightningDataModule."
+    )
+
+
+def _loader_of(module: Any) -> Iterable[Any]:
+    """Return a LightningDataModule's test loader, or its validation loader if it has no test data."""
+    from lightning.pytorch import LightningDataModule
+
+    module.prepare_data()
+    overridden = type(module).test_dataloader is not LightningDataModule.test_dataloader
+    module.setup("test" if overridden else "validate")
+    loader: Iterable[Any] = module.test_dataloader() if overridden else module.val_dataloader()
+    return loader
+
+
+def _inputs_of(batch: Any, model: nn.Module, call: Call) -> Batch:
+    """Return the input tensors of one batch."""
+    if isinstance(batch, Tensor):
+        parts: list[Any] = [batch]
+    elif isinstance(batch, Mapping):
+        known = inspect.signature(model.forward).parameters
+        parts = [batch[name] for name in call.names if name in batch and name in known]
+    else:
+        parts = list(batch)[: len(call.names)]
+    tensors = [plain_tensor(part) for part in parts if isinstance(part, Tensor)]
+    if len(tensors) != len(call.names):
+        raise ModelInputError(
+            f"A batch of the data gives {len(tensors)} input tensors, {type(model).__name__}.forward takes "
+            f"{len(call.names)}: {', '.join(call.names)}. Give batches that begin with the inputs, or dicts with these "
+            "names."
+        )
+    for name, tensor, sample in zip(call.names, tensors, call.tensors, strict=True):
+        if tensor.ndim != sample.ndim or tensor.dtype != sample.dtype:
+            hint = " The file takes raw pixels: give them as they are before the preprocessing."
+            raise ModelInputError(
+                f"A batch of the data has {name!r} as {tensor.dtype} of shape {tuple(tensor.shape)}, the sample is "
+                f"{sample.dtype} of shape {tuple(sample.shape)}.{hint if sample.dtype == RAW_DTYPE else ''}"
+            )
+    return tuple(tensors)

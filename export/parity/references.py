@@ -1,0 +1,146 @@
+"""The module in PyTorch: in the file's dtype, in float64, and as trained."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from lit_gelu.activations import ActivationRegistry
+from lit_gelu.export.copying import evaluation_copy
+from lit_gelu.export.forms import approximate_
+from lit_gelu.export.inputs import Call, FlatModule, named_outputs, probabilities_first
+from lit_gelu.export.parity.criterion import dtype_name
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """PyTorch's outputs for one batch, one array an output.
+
+    Args:
+        own: In the file's dtype.
+        float64: In float64.
+        trained: In float32 with the module's own form of GELU.
+    """
+
+    own: list[np.ndarray] | None
+    float64: list[np.ndarray] | None
+    trained: list[np.ndarray] | None
+
+
+class References:
+    """The module in the file's dtype and in float64 with the file's form of GELU, and as trained.
+
+    Args:
+        model: The module; it is copied.
+        call: The sample call.
+        approximate: The file's form of GELU.
+        registry: Which registry names the activations.
+        preprocessing: What the file does to its first input before it is the module's; ``None`` for nothing.
+        dtype: The file's dtype.
+        softmax: Whether the file ends with a softmax over its first output.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        call: Call,
+        approximate: str,
+        registry: ActivationRegistry,
+        preprocessing: nn.Module | None = None,
+        dtype: torch.dtype = torch.float32,
+        *,
+        softmax: bool = False,
+    ) -> None:
+        self.dtype = dtype
+        self._softmax = softmax
+        self._call = call
+        self._preprocessing = (
+            {}
+            if preprocessing is None
+            else {dtype: evaluation_copy(preprocessing, dtype) for dtype in (torch.float32, torch.float64)}
+        )
+        self._form = (approximate, registry)
+        self._trained = None if approximate == "as_trained" else evaluation_copy(model)
+        self.notes: list[str] = []
+        self.float32 = self._copy(model, torch.float32)
+        self.own = self.float32 if dtype == torch.float32 else self._tried(model, dtype)
+        self.float64 = self._tried(model, torch.float64)
+
+    def _copy(self, model: nn.Module, dtype: torch.dtype) -> nn.Module:
+        """Return a copy with the file's form of GELU."""
+        flat = FlatModule(evaluation_copy(model, dtype), self._call, self._preprocessing.get(dtype))
+        approximate_(flat, *self._form, dtype)
+        return flat.model
+
+    def _tried(self, model: nn.Module, dtype: torch.dtype) -> nn.Module | None:
+        """Return a copy that can run in a dtype, or note why there is none."""
+        try:
+            twin = self._copy(model, dtype)
+            self.run(twin, self._call.tensors, dtype)
+        except Exception as error:  # noqa: BLE001 - forward is the user's: whatever it raises is reported
+            name = dtype_name(dtype)
+            self.notes.append(f"no {name} reference: forward fails in {name} ({error}).")
+            return None
+        return twin
+
+    def outputs(self, batch: Sequence[Tensor]) -> Outputs:
+        """Run all references.
+
+        Args:
+            batch: Inputs in the order of the call's names.
+
+        Returns:
+            Their outputs.
+        """
+        modules = ((self.own, self.dtype), (self.float64, torch.float64), (self._trained, torch.float32))
+        return Outputs(*(None if module is None else self.run(module, batch, dtype) for module, dtype in modules))
+
+    @torch.no_grad()
+    def run(self, module: nn.Module, batch: Sequence[Tensor], dtype: torch.dtype) -> list[np.ndarray]:
+        """Run one module on one batch, in one dtype from the preprocessing on (which is never in 16 bit).
+
+        Args:
+            module: One of the copies.
+            batch: Inputs in the order of the call's names.
+            dtype: Of the copy.
+
+        Returns:
+            Its outputs.
+        """
+        args, kwargs = self.arguments(batch, dtype)
+        output = module(*args, **kwargs)
+        return [
+            as_array(tensor) for _, tensor in named_outputs(probabilities_first(output) if self._softmax else output)
+        ]
+
+    def arguments(self, batch: Sequence[Tensor], dtype: torch.dtype) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the arguments of a copy's ``forward`` for a batch.
+
+        Args:
+            batch: Inputs in the order of the call's names.
+            dtype: Of the copy.
+
+        Returns:
+            Positional and named arguments.
+        """
+        tensors = list(batch)
+        if self._preprocessing:
+            tensors[0] = self._preprocessing.get(dtype, self._preprocessing[torch.float32])(tensors[0])
+        return self._call.arguments([t.to(dtype) if t.is_floating_point() else t for t in tensors])
+
+
+def as_array(tensor: Tensor) -> np.ndarray:
+    """Return a tensor as an array; numpy has no bfloat16, so that becomes float64.
+
+    Args:
+        tensor: Any tensor.
+
+    Returns:
+        The array.
+    """
+    tensor = tensor.detach().cpu()
+    array: np.ndarray = (tensor.double() if tensor.dtype == torch.bfloat16 else tensor).numpy()
+    return array

@@ -1,0 +1,119 @@
+"""Does the file give the same for the same input, in any batch?"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+from torch import Tensor
+
+from lit_gelu.export.parity.compare import Run
+
+# Operators that draw random numbers, whatever their inputs say.
+_RANDOM = frozenset({
+    "RandomNormal",
+    "RandomNormalLike",
+    "RandomUniform",
+    "RandomUniformLike",
+    "Bernoulli",
+    "Multinomial",
+})
+
+
+@dataclass(frozen=True)
+class BatchDifference:
+    """The first rows of a large batch, run by themselves.
+
+    Args:
+        rows: How many rows.
+        of: How many rows the large batch has.
+        output: The file's output.
+        difference: The largest absolute difference from the same rows of the large batch, in units of the output's
+            largest magnitude.
+    """
+
+    rows: int
+    of: int
+    output: str
+    difference: float
+
+
+@dataclass(frozen=True)
+class Repeatability:
+    """Whether the file repeats itself.
+
+    Args:
+        identical: Whether two runs on the same input gave the same bits, as the file is run and without onnxruntime's
+            graph optimisations, which take out a Dropout that other runtimes would run.
+        random_nodes: Nodes of the file that draw random numbers; a Dropout in training mode is one.
+        batches: How much a row depends on its batch: reported, since kernels may add in another order.
+    """
+
+    identical: bool
+    random_nodes: tuple[str, ...]
+    batches: tuple[BatchDifference, ...]
+
+
+def repeatability(
+    run: Run, plain: Run, batches: Sequence[Sequence[Tensor]], outputs: Sequence[str], model: onnx.ModelProto
+) -> Repeatability:
+    """Run the file twice on the same input, and on parts of it.
+
+    Args:
+        run: Runs the file.
+        plain: Runs it without onnxruntime's graph optimisations.
+        batches: The large batch first, then its first rows.
+        outputs: Names of the file's outputs.
+        model: The file.
+
+    Returns:
+        What was found.
+    """
+    whole = run(batches[0])
+    identical = _same(whole, run(batches[0])) and _same(plain(batches[0]), plain(batches[0]))
+    parts = [
+        BatchDifference(len(part[0]), len(batches[0][0]), name, _difference(y, of[: len(y)]))
+        for part in batches[1:]
+        for name, y, of in zip(outputs, run(part), whole, strict=True)
+        if y.ndim and of.ndim and y.shape[0] == len(part[0]) and of.shape[0] == len(batches[0][0])
+    ]
+    return Repeatability(identical, tuple(random_nodes(model)), tuple(parts))
+
+
+def _same(first: Sequence[np.ndarray], second: Sequence[np.ndarray]) -> bool:
+    """Return whether two runs gave the same bits, NaNs at the same places included."""
+    pairs = zip(first, second, strict=True)
+    return all(np.array_equal(a, b, equal_nan=a.dtype.kind == "f") for a, b in pairs)
+
+
+def _difference(y: np.ndarray, of: np.ndarray) -> float:
+    """Return the largest difference in units of the largest value."""
+    with np.errstate(invalid="ignore"):
+        a, b = y.astype(np.float64), of.astype(np.float64)
+        error = np.where(a == b, 0.0, np.abs(a - b))
+    scale = float(np.abs(b[np.isfinite(b)]).max(initial=0.0))
+    return float(np.nanmax(error, initial=0.0)) / (scale or 1.0)
+
+
+def random_nodes(model: onnx.ModelProto) -> list[str]:
+    """Return the nodes that draw random numbers.
+
+    Args:
+        model: The file, with its weights.
+
+    Returns:
+        ``operator name`` of each: random generators, and Dropout unless its ``training_mode`` is absent or a constant
+        false.
+    """
+    scalars = [tensor for tensor in model.graph.initializer if not tensor.dims]
+    constants = {tensor.name: bool(onnx.numpy_helper.to_array(tensor)) for tensor in scalars}
+    for node in model.graph.node:
+        if node.op_type == "Constant" and node.attribute[0].name == "value" and not node.attribute[0].t.dims:
+            constants[node.output[0]] = bool(onnx.numpy_helper.to_array(node.attribute[0].t))
+    found = []
+    for node in model.graph.node:
+        live = node.op_type == "Dropout" and len(node.input) > 2 and node.input[2] != ""
+        live = live and constants.get(node.input[2], True)
+        if live or node.op_type in _RANDOM:
+            found.append(f"{node.op_type} {node.name}".strip())
+    return found

@@ -1,0 +1,161 @@
+"""Each distinct activation of a file, alone; and what the file's record says against module and graph."""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import onnx
+import torch
+from onnx.external_data_helper import load_external_data_for_tensor, uses_external_data
+from torch import nn
+
+from lit_gelu import surgery
+from lit_gelu.activations import ActivationRegistry
+from lit_gelu.export.errors import ModelFileError
+from lit_gelu.export.markers import BoundActivation, bind
+from lit_gelu.export.metadata import FileMetadata, SiteRecord
+from lit_gelu.export.parity.activation_census import node_label
+from lit_gelu.export.parity.elementwise import ElementwiseCheck, check_activation
+from lit_gelu.export.parity.sessions import SessionSetup
+from lit_gelu.export.parity.subgraph import SiteNodes, element_type, site_of
+
+_DTYPES: Mapping[int, torch.dtype] = {
+    int(onnx.TensorProto.FLOAT): torch.float32,
+    int(onnx.TensorProto.FLOAT16): torch.float16,
+    int(onnx.TensorProto.BFLOAT16): torch.bfloat16,
+}
+
+
+def load_structure(path: str | os.PathLike[str]) -> onnx.ModelProto:
+    """Return a file's graph; of weights that are kept beside it, only those of activations.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The model.
+    """
+    model = onnx.load(path, load_external_data=False)
+    read = {name for node in model.graph.node if site_of(node) is not None for name in node.input}
+    for tensor in model.graph.initializer:
+        if tensor.name in read and uses_external_data(tensor):
+            load_external_data_for_tensor(tensor, str(Path(path).parent))
+    return model
+
+
+def has_weights_beside(model: onnx.ModelProto) -> bool:
+    """Return whether some of a file's weights are in another file.
+
+    Args:
+        model: The file's graph, as `load_structure` gives it.
+
+    Returns:
+        Whether the graph cannot be run without that file.
+    """
+    return any(uses_external_data(tensor) for tensor in model.graph.initializer)
+
+
+def check_sites(
+    model: onnx.ModelProto,
+    found: Sequence[SiteNodes],
+    module: nn.Module,
+    metadata: FileMetadata,
+    setup: SessionSetup,
+    tolerance: float,
+    registry: ActivationRegistry,
+) -> tuple[list[ElementwiseCheck], list[str]]:
+    """Run each distinct activation of the file alone.
+
+    Args:
+        model: The file's graph.
+        found: The calls of its sites.
+        module: The module with the file's form of GELU.
+        metadata: What the file says of itself.
+        setup: How sessions are opened.
+        tolerance: What float32 arithmetic may cost.
+        registry: Which registry names the activations.
+
+    Returns:
+        One check for each activation with its arguments and nodes, and what could not be run.
+    """
+    modules = dict(module.named_modules())
+    first = {entry.site: entry for entry in reversed(found)}
+    checks: dict[tuple[str, str, tuple[str, ...], torch.dtype], ElementwiseCheck] = {}
+    notes = []
+    for record in metadata.sites:
+        entry = first.get(record.site)
+        known = None if entry is None or record.folded else _module_of(record, modules, registry)
+        dtype = None if entry is None else _DTYPES.get(element_type(model, entry))
+        if entry is None or known is None or dtype is None:
+            continue
+        activation, bound = known
+        key = (bound.row, repr(sorted(bound.arguments.items())), tuple(map(node_label, entry.nodes)), dtype)
+        if key in checks:
+            continue
+        taken = any(check.label == record.spec for check in checks.values())  # equal specs, other learned parameters
+        label = f"{record.spec} at {record.site}" if taken else record.spec
+        try:
+            checks[key] = check_activation(model, entry, activation, dtype, setup, label=label, tolerance=tolerance)
+        except ModelFileError as error:
+            notes.append(f"{label} could not be run alone: {error}")
+    return list(checks.values()), notes
+
+
+def _module_of(
+    record: SiteRecord, modules: Mapping[str, nn.Module], registry: ActivationRegistry
+) -> tuple[nn.Module, BoundActivation] | None:
+    """Return a site's module and activation: the module's own, or for a function call a new one from the spec."""
+    if not record.row or not record.calls:
+        return None
+    for module in (modules.get(record.site), registry.create(record.spec)):
+        activation = None if module is None else bind(module)
+        if module is not None and activation is not None and activation.row == record.row:
+            return module, activation
+    return None
+
+
+def mismatches(model: nn.Module, metadata: FileMetadata, registry: ActivationRegistry) -> list[str]:
+    """Say which sites of the module have another activation than the file records: the likeliest cause of a failure.
+
+    Args:
+        model: The module with the file's form of GELU.
+        metadata: What the file says of itself.
+        registry: Which registry names the activations.
+
+    Returns:
+        One sentence for each pair of activations.
+    """
+    sites = {site.name: str(site.spec) for site in surgery.find_sites(model, registry=registry)}
+    found: dict[tuple[str, str], list[str]] = {}
+    for record in metadata.sites:
+        spec = sites.get(record.site)
+        if spec is not None and spec != record.spec:
+            found.setdefault((spec, record.spec), []).append(record.site or "(the module itself)")
+    return [
+        f"{spec} in the module is {recorded} in the file: {', '.join(names)}."
+        for (spec, recorded), names in found.items()
+    ]
+
+
+def rewritten(model: onnx.ModelProto, metadata: FileMetadata) -> list[str]:
+    """Say which activations were taken out of the file after the export.
+
+    ``onnxruntime.transformers.optimizer`` does so, and makes the exact GELU of one in its tanh form.
+
+    Args:
+        model: The file's graph.
+        metadata: What the file says of itself.
+
+    Returns:
+        One sentence, or none.
+    """
+    present = {site_of(node) for node in model.graph.node}
+    gone = [record for record in metadata.sites if record.row and record.calls and record.site not in present]
+    if not gone:
+        return []
+    sites = ", ".join(f"{record.site or '(the module itself)'} ({record.spec})" for record in gone)
+    foreign = sorted({node_label(node) for node in model.graph.node if node.domain and site_of(node) is None})
+    return [
+        f"another program rewrote the file after the export: the nodes of {sites} are gone"
+        + (f", and {', '.join(foreign)} came in." if foreign else ".")
+    ]

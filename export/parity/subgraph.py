@@ -1,0 +1,131 @@
+"""The nodes of activation sites in a file: where they are, and one of them cut out as a model of its own."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+SITE_PROPERTY = "lit_gelu.site"
+
+
+@dataclass(frozen=True)
+class SiteNodes:
+    """The nodes of one call of an activation site.
+
+    Args:
+        site: The site's name.
+        call: Number of the call, from 0.
+        nodes: Its nodes, in order.
+        x: Name of its input.
+        y: Name of its output.
+    """
+
+    site: str
+    call: int
+    nodes: tuple[onnx.NodeProto, ...]
+    x: str
+    y: str
+
+
+def site_of(node: onnx.NodeProto) -> str | None:
+    """Return the site that a node belongs to.
+
+    Args:
+        node: A node.
+
+    Returns:
+        Its name; ``None`` for a node of no activation.
+    """
+    return next((entry.value for entry in node.metadata_props if entry.key == SITE_PROPERTY), None)
+
+
+def site_nodes(model: onnx.ModelProto, calls: Mapping[str, int]) -> list[SiteNodes]:
+    """Find every call of every site in a graph, in the graph's order.
+
+    Args:
+        model: The file.
+        calls: How often the graph calls each site, as the file records it.
+
+    Returns:
+        One entry a call. A call whose nodes have several inputs or outputs is left out, and so is a site whose nodes
+        cannot be divided evenly among its calls.
+    """
+    members: dict[str, list[int]] = {}
+    for i, node in enumerate(model.graph.node):
+        site = site_of(node)
+        if site is not None:
+            members.setdefault(site, []).append(i)
+    found = []
+    for site, places in members.items():
+        count = calls.get(site, 0)
+        size, rest = divmod(len(places), count) if count else (0, 1)
+        if rest == 0:
+            parts = [places[i : i + size] for i in range(0, len(places), size)]
+            found += [entry for call, part in enumerate(parts) if (entry := _one_call(model, site, call, part))]
+    order = {name: i for i, node in enumerate(model.graph.node) for name in node.output}
+    return sorted(found, key=lambda entry: order[entry.y])
+
+
+def _one_call(model: onnx.ModelProto, site: str, call: int, places: Sequence[int]) -> SiteNodes | None:
+    """Return the nodes at some places as one call, if they have one input and one output."""
+    nodes = [model.graph.node[i] for i in places]
+    made = {name for node in nodes for name in node.output if name}
+    fixed = {tensor.name for tensor in model.graph.initializer}
+    inputs = {name for node in nodes for name in node.input if name and name not in made | fixed}
+    wanted = {value.name for value in model.graph.output}
+    inside = set(places)
+    wanted.update(name for i, node in enumerate(model.graph.node) if i not in inside for name in node.input)
+    outputs = made & wanted
+    if len(inputs) != 1 or len(outputs) != 1:
+        return None
+    return SiteNodes(site, call, tuple(nodes), inputs.pop(), outputs.pop())
+
+
+def cut_out(model: onnx.ModelProto, found: SiteNodes) -> onnx.ModelProto:
+    """Return one call of an activation as a model of its own, from a vector ``x`` to a vector ``y``.
+
+    Of constants with one value a channel the first is taken.
+
+    Args:
+        model: The file, with its weights.
+        found: The call.
+
+    Returns:
+        A model with the file's own nodes, operator versions and dtypes.
+    """
+    names = {name for node in found.nodes for name in node.input}
+    constants = [_first_channel(tensor) for tensor in model.graph.initializer if tensor.name in names]
+    x, y = onnx.ValueInfoProto(name=found.x), onnx.ValueInfoProto(name=found.y)
+    x.CopyFrom(onnx.helper.make_tensor_value_info(found.x, element_type(model, found), ["n"]))
+    graph = onnx.helper.make_graph(list(found.nodes), "activation", [x], [y], initializer=constants)
+    cut = onnx.helper.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version)
+    cut.functions.extend(model.functions)
+    return cut
+
+
+def _first_channel(tensor: onnx.TensorProto) -> onnx.TensorProto:
+    """Return a constant, or the first of its values if it has several, one for each channel."""
+    array = numpy_helper.to_array(tensor)
+    return tensor if array.size <= 1 else numpy_helper.from_array(np.ravel(array)[:1].copy(), tensor.name)
+
+
+def element_type(model: onnx.ModelProto, found: SiteNodes) -> int:
+    """Return the element type of an activation's input, as onnx numbers them.
+
+    Args:
+        model: The file.
+        found: The call.
+
+    Returns:
+        The type; that of the file's first input if the file does not say.
+    """
+    values: Mapping[str, Sequence[onnx.ValueInfoProto]] = {
+        "inputs": model.graph.input,
+        "values": model.graph.value_info,
+        "outputs": model.graph.output,
+    }
+    types = {v.name: int(v.type.tensor_type.elem_type) for some in values.values() for v in some}
+    known = [types[name] for name in (found.x, found.y) if types.get(name)]
+    return known[0] if known else int(onnx.TensorProto.FLOAT)

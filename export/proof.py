@@ -1,0 +1,118 @@
+"""The proof beside the file: a parity report as files, and in the ONNX file itself what it said."""
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from lit_gelu.export.errors import ExportOptionError
+from lit_gelu.export.metadata import PREFIX, read_metadata
+from lit_gelu.export.parity import ParityReport
+from lit_gelu.files import write_atomically
+
+SUFFIXES: Mapping[str, str] = {"json": ".parity.json", "markdown": ".parity.md", "html": ".parity.html"}
+"""What the name of each format's report ends with, in the place of ``.onnx``."""
+
+
+def write_proof(
+    report: ParityReport, path: str | os.PathLike[str], formats: Sequence[str] = ("json", "markdown", "html")
+) -> dict[str, Path]:
+    """Write a parity report beside its file, and note in the file's metadata what it said.
+
+    The reports call the file by its name alone, so that no path of this machine is in them. The file is replaced by a
+    copy in one rename; weights in a file of their own stay where they are. The note is in the file and not in one
+    beside it, because files beside it get lost on the way to where it is used.
+
+    Args:
+        report: What `lit_gelu.export.check_parity` found.
+        path: The file.
+        formats: ``json``, ``markdown`` and ``html``, in any number.
+
+    Returns:
+        Where each format's report is.
+
+    Raises:
+        ExportOptionError: If a format does not exist.
+        ModelFileError: If `lit_gelu.export.export_onnx` did not write the file.
+        UnwritablePathError: If a file cannot be written.
+
+    Example:
+        >>> import tempfile, torch
+        >>> from lit_gelu.export import check_parity, export_onnx
+        >>> path = Path(tempfile.mkdtemp()) / "gelu.onnx"
+        >>> _ = export_onnx(torch.nn.GELU(), path, torch.zeros(2, 3))
+        >>> written = write_proof(check_parity(torch.nn.GELU(), path), path, ["json"])
+        >>> written["json"].name
+        'gelu.parity.json'
+    """
+    unknown = [name for name in formats if name not in SUFFIXES]
+    if unknown:
+        raise ExportOptionError(f"Unknown format {unknown[0]!r} of a report. Accepted: {', '.join(SUFFIXES)}.")
+    path = Path(path)
+    report = replace(report, path=path.name)
+    texts = {name: getattr(report, f"to_{name}")().rstrip() + "\n" for name in dict.fromkeys(["json", *formats])}
+    written = {name: path.with_name(f"{path.stem}{SUFFIXES[name]}") for name in formats}
+    for name, target in written.items():
+        with write_atomically(target) as temporary:
+            temporary.write_text(texts[name], encoding="utf-8", newline="\n")
+    record_parity(path, parity_record(report, texts["json"] if "json" in formats else None))
+    return written
+
+
+def parity_record(report: ParityReport, text: str | None = None) -> dict[str, Any]:
+    """Return what a file says of its comparison.
+
+    Args:
+        report: What `lit_gelu.export.check_parity` found.
+        text: The report as JSON, if it is written beside the file.
+
+    Returns:
+        Whether it passed, the largest ``max|y - y64| / max|y64|`` of the gating comparisons (extremes aside), the
+        tolerance, the provider, onnxruntime's version, and, if that is written, the SHA-256 of the report as JSON.
+    """
+    record: dict[str, Any] = {
+        "passed": report.passed,
+        "max_relative_error": largest_error(report),
+        "floor": report.floor,
+        "provider": report.provider,
+        "onnxruntime": report.versions.get("onnxruntime", ""),
+    }
+    return record if text is None else {**record, "report_sha256": hashlib.sha256(text.encode()).hexdigest()}
+
+
+def largest_error(report: ParityReport) -> float | None:
+    """Return the largest error of the gating comparisons, extremes aside.
+
+    Args:
+        report: What `lit_gelu.export.check_parity` found.
+
+    Returns:
+        In units of the largest output; ``None`` if there is none, or one is not finite, for which JSON has no word.
+    """
+    errors = [row.error for row in report.rows if row.gating and not row.extreme]
+    finite = bool(errors) and all(error < float("inf") for error in errors)  # NaN is not less either
+    return max(errors) if finite else None
+
+
+def record_parity(path: str | os.PathLike[str], record: Mapping[str, Any]) -> None:
+    """Write the record of a comparison into a file's metadata, as ``lit_gelu.parity``; an older one is replaced.
+
+    Args:
+        path: The file.
+        record: Plain data.
+
+    Raises:
+        ModelFileError: If `lit_gelu.export.export_onnx` did not write the file.
+        UnwritablePathError: If the file cannot be written.
+    """
+    model = onnx.load(path, load_external_data=False)
+    properties = {entry.key: entry.value for entry in model.metadata_props}
+    read_metadata(properties, repr(os.fspath(path)))  # a file of others is not changed
+    onnx.helper.set_model_props(model, {**properties, f"{PREFIX}parity": json.dumps(dict(record), sort_keys=True)})
+    with write_atomically(path) as temporary:
+        temporary.write_bytes(model.SerializeToString())

@@ -1,0 +1,235 @@
+"""An exported file beside the PyTorch model that it came from: latency, throughput and difference, in one run."""
+
+import json
+import os
+import platform
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import torch
+from torch import Tensor, nn
+
+from lit_gelu.export.runtime.bench_variants import (
+    Call,
+    Variant,
+    arrays_of,
+    float64_outputs,
+    resized,
+    torch_variants,
+)
+from lit_gelu.export.runtime.predictor import OnnxPredictor
+from lit_gelu.export.runtime.providers import Provider
+from lit_gelu.export.runtime.samples import made_inputs
+from lit_gelu.export.runtime.settings import session_options
+from lit_gelu.export.runtime.timing import Latency, interleaved, latency, ratio
+from lit_gelu.export.runtime.tuning_file import processor
+from lit_gelu.export.runtime.tuning_report import relative_error
+
+ONNX = "onnxruntime"
+
+
+@dataclass(frozen=True)
+class BenchRow:
+    """One way to compute the outputs, at one batch size.
+
+    Args:
+        batch_size: Rows of a call.
+        variant: ``onnxruntime``, ``torch eager`` and so on.
+        latency: Seconds of a call.
+        throughput: Rows a second, from the mean.
+        ratio: Time beside the first PyTorch variant's, or the first variant's if there is none.
+        error: Largest error of an output, as a share of the largest, against the module in float64; without a module,
+            against the first variant.
+    """
+
+    batch_size: int
+    variant: str
+    latency: Latency
+    throughput: float
+    ratio: float
+    error: float
+
+
+@dataclass(frozen=True)
+class BenchReport:
+    """What `bench` measured.
+
+    Args:
+        path: The file.
+        baseline: The variant that ratios are to.
+        device: What it ran on.
+        provider: onnxruntime's execution provider.
+        threads: Threads of PyTorch, and of onnxruntime where it is not tuned.
+        tuning: What onnxruntime was tuned to, in words; empty if it is not tuned.
+        versions: Of torch and onnxruntime.
+        rows: The measurements.
+    """
+
+    path: str
+    baseline: str
+    device: str
+    provider: str
+    threads: int
+    tuning: str
+    versions: Mapping[str, str]
+    rows: tuple[BenchRow, ...]
+
+    def to_json(self) -> str:
+        """Return the report as JSON; times in seconds.
+
+        Returns:
+            The text.
+        """
+        return json.dumps(asdict(self), indent=2)
+
+
+def bench(
+    path: str | os.PathLike[str],
+    model: nn.Module | None = None,
+    *,
+    batch_sizes: Sequence[int] = (1, 128),
+    inputs: Mapping[str, Tensor] | None = None,
+    providers: Sequence[Provider] | None = None,
+    threads: int | None = None,
+    seconds: float = 5.0,
+    compiled: bool = True,
+    channels_last: bool = False,
+    backend: str = "inductor",
+    batch_buckets: Sequence[int] = (),
+) -> BenchReport:
+    """Time a file, tuned if it was tuned, beside PyTorch: in one process, after warming up, in shuffled rounds.
+
+    Inputs lie on the device that computes and are passed without copies. On CUDA, times are between events.
+
+    Args:
+        path: The file.
+        model: The module that it came from; it is copied and run in evaluation mode, in the dtype of the file's inputs.
+        batch_sizes: Rows of a call.
+        inputs: What to run on, cut or repeated to the batch sizes; by default rows are made up in the file's shapes.
+        providers: As `OnnxPredictor` takes them.
+        threads: Of PyTorch and of the session, unless it is tuned; by default as many as PyTorch has.
+        seconds: How long to measure, for each batch size.
+        compiled: Whether torch.compile runs too.
+        channels_last: Whether eager PyTorch runs in that memory format too.
+        backend: Of torch.compile.
+        batch_buckets: As `OnnxPredictor` takes them.
+
+    Returns:
+        Percentiles, throughput, ratios and differences.
+
+    Raises:
+        ModelFileError: See `OnnxPredictor`.
+        ModelInputError: If inputs do not fit, or cannot be made up.
+        ProviderError: See `OnnxPredictor`.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> from lit_gelu.export import export_onnx
+        >>> net = nn.Sequential(nn.Linear(4, 8), nn.GELU())
+        >>> path = pathlib.Path(tempfile.mkdtemp()) / "net.onnx"
+        >>> _ = export_onnx(net, path, torch.zeros(2, 4))
+        >>> report = bench(path, net, batch_sizes=[2], seconds=0.0, compiled=False)
+        >>> [row.variant for row in report.rows], max(row.error for row in report.rows) < 1e-5
+        (['torch eager', 'onnxruntime'], True)
+    """
+    threads = torch.get_num_threads() if threads is None else threads
+    predictors = _predictors(path, providers, threads, batch_buckets)
+    first = predictors[ONNX]
+    variants = (
+        []
+        if model is None
+        else torch_variants(model, first, compiled=compiled, channels_last=channels_last, backend=backend)
+    )
+    variants += [Variant(name, _of_predictor(predictor)) for name, predictor in predictors.items()]
+    rows: list[BenchRow] = []
+    with _threads(threads), torch.inference_mode():
+        for size in batch_sizes:
+            values = made_inputs(first.ports, size) if inputs is None else resized(inputs, first.ports, size)
+            values = {name: value.to(first.device) for name, value in values.items()}
+            exact = None if model is None else float64_outputs(model, values)
+            rows += measured(variants, values, size, first.device, seconds, exact)
+    return BenchReport(
+        path=os.fspath(path),
+        baseline=variants[0].name,
+        device=torch.cuda.get_device_name(first.device) if first.device.type == "cuda" else processor(),
+        provider=first.providers[0],
+        threads=threads,
+        tuning="" if first.tuning is None else str(first.tuning),
+        versions={
+            "torch": torch.__version__,
+            "onnxruntime": onnxruntime.__version__,
+            "python": platform.python_version(),
+        },
+        rows=tuple(rows),
+    )
+
+
+def measured(
+    variants: Sequence[Variant],
+    values: Mapping[str, Tensor],
+    size: int,
+    device: torch.device,
+    seconds: float,
+    exact: Sequence[np.ndarray] | None = None,
+) -> list[BenchRow]:
+    """Time variants on the same inputs.
+
+    Args:
+        variants: The first is what ratios are to.
+        values: Inputs by name.
+        size: Their batch size.
+        device: Where they lie.
+        seconds: How long to measure.
+        exact: What errors are against; by default the first variant's outputs.
+
+    Returns:
+        One row a variant.
+    """
+    outputs = {variant.name: arrays_of(variant.call(values)) for variant in variants}
+    calls = {variant.name: _bound(variant.call, values) for variant in variants}
+    samples = interleaved(calls, device, seconds=seconds)
+    baseline = variants[0].name
+    rows = []
+    for variant in variants:
+        times = latency(samples[variant.name])
+        error = relative_error(outputs[variant.name], outputs[baseline] if exact is None else exact)
+        beside = ratio(samples, variant.name, baseline)
+        rows.append(BenchRow(size, variant.name, times, size / times.mean, beside, error))
+    return rows
+
+
+def _predictors(
+    path: str | os.PathLike[str], providers: Sequence[Provider] | None, threads: int, buckets: Sequence[int]
+) -> dict[str, OnnxPredictor]:
+    """Return the tuned session and the untuned one, or the untuned one alone."""
+    tuned = OnnxPredictor(path, providers, batch_buckets=buckets)
+    options = session_options({"intra_op_num_threads": threads})
+    plain = OnnxPredictor(path, providers, options, tuning=False)
+    if tuned.tuning is not None and tuned.tuning.settings:
+        return {ONNX: tuned, f"{ONNX}, untuned": plain}
+    if buckets:
+        return {ONNX: tuned, f"{ONNX}, no graph": plain}
+    return {ONNX: plain}
+
+
+def _of_predictor(predictor: OnnxPredictor) -> Call:
+    return lambda values: predictor(*values.values())
+
+
+def _bound(call: Call, values: Mapping[str, Tensor]) -> Callable[[], Any]:
+    return lambda: call(values)
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    """Let PyTorch use a number of threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,114 @@
+"""Running a session on torch tensors where they are, without copies."""
+
+from collections.abc import Mapping
+
+import onnxruntime
+import torch
+import torch.utils.dlpack
+from torch import Tensor
+
+from lit_gelu.export.runtime.dtypes import onnx_number
+from lit_gelu.export.runtime.ports import Port, named_sizes, session_ports
+
+_NO_SYNC = "disable_synchronize_execution_providers"  # of a run: do not wait for the device at its end
+GRAPH_ID = "gpu_graph_id"  # of a run: which CUDA graph is captured or replayed; -1 for none
+
+
+def run_options(device: torch.device, graph_id: int | None = None) -> onnxruntime.RunOptions:
+    """Return the options of a run.
+
+    Args:
+        device: Where it runs.
+        graph_id: Which CUDA graph; -1 for none, ``None`` for a session that has none.
+
+    Returns:
+        Options; on CUDA the run is queued, and returns before it is done.
+    """
+    options = onnxruntime.RunOptions()
+    if device.type == "cuda":
+        options.add_run_config_entry(_NO_SYNC, "1")
+    if graph_id is not None:
+        options.add_run_config_entry(GRAPH_ID, str(graph_id))
+    return options
+
+
+class TensorRunner:
+    """Runs a session on torch tensors that lie on its device, without copies.
+
+    Inputs are read where they are. Outputs are written into memory of torch's own allocator where the file tells their
+    shape by the inputs' (as every file of `export_onnx` does); others are allocated by onnxruntime, and on CUDA
+    copied, since its memory does not outlive the session. Each call has its own binding, so that threads do not meet.
+
+    Args:
+        session: The session.
+        device: Where it runs.
+        graphs: Whether the session was opened for CUDA graphs; runs here do without.
+    """
+
+    def __init__(self, session: onnxruntime.InferenceSession, device: torch.device, *, graphs: bool = False) -> None:
+        self.session = session
+        self.device = device
+        self.inputs, self.outputs = session_ports(session)
+        self._options = run_options(device, -1 if graphs else None)
+        self._nothing = torch.zeros(1, device=device)  # an address for tensors without elements: theirs is 0
+        self._shapes_hold = True
+
+    def __call__(self, tensors: Mapping[str, Tensor]) -> list[Tensor]:
+        """Run the session.
+
+        Args:
+            tensors: Inputs by name, contiguous, on the session's device, of the file's dtypes.
+
+        Returns:
+            The outputs, on the same device.
+        """
+        sizes = named_sizes(self.inputs, {name: tensor.shape for name, tensor in tensors.items()})
+        shapes = {name: port.sized(sizes) if self._shapes_hold else None for name, port in self.outputs.items()}
+        try:
+            return self._run(tensors, shapes)
+        except Exception as error:
+            # A file may name a size wrongly: onnxruntime only warns of that, unless it is to write into that shape.
+            if "computed output shape" not in str(error) or all(shape is None for shape in shapes.values()):
+                raise
+            self._shapes_hold = False
+            return self._run(tensors, dict.fromkeys(self.outputs))
+
+    def _run(self, tensors: Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ...] | None]) -> list[Tensor]:
+        """Run with outputs of known shapes in torch's memory, the others in onnxruntime's."""
+        binding = self.session.io_binding()
+        for name, tensor in tensors.items():
+            self.bind(binding, self.inputs[name], tensor, is_output=False)
+        made: dict[str, Tensor] = {}
+        for name, port in self.outputs.items():
+            shape = shapes[name]
+            if shape is None or 0 in shape:
+                binding.bind_output(name, self.device.type, self.device.index or 0)
+            else:
+                made[name] = torch.empty(shape, dtype=port.dtype, device=self.device)
+                self.bind(binding, port, made[name], is_output=True)
+        self.session.run_with_iobinding(binding, self._options)
+        if len(made) == len(self.outputs):
+            return list(made.values())
+        values = dict(zip(self.outputs, binding.get_outputs(), strict=True))
+        return [made[name] if name in made else self._taken(port, values[name]) for name, port in self.outputs.items()]
+
+    def bind(self, binding: onnxruntime.IOBinding, port: Port, tensor: Tensor, *, is_output: bool) -> None:
+        """Bind a tensor's memory.
+
+        Args:
+            binding: Of the session.
+            port: The input or output.
+            tensor: A contiguous tensor; the caller keeps it alive until the run is over.
+            is_output: Whether the session writes it.
+        """
+        method = binding.bind_output if is_output else binding.bind_input
+        address = tensor.data_ptr() or self._nothing.data_ptr()
+        place = self.device.type, self.device.index or 0
+        method(port.name, *place, onnx_number(port.type_name), tuple(tensor.shape), address)
+
+    def _taken(self, port: Port, value: onnxruntime.OrtValue) -> Tensor:
+        """Return an output that onnxruntime allocated as a tensor."""
+        tensor: Tensor = torch.utils.dlpack.from_dlpack(value)
+        if port.dtype == torch.bool:
+            tensor = tensor.view(torch.bool)  # onnxruntime hands Booleans over as bytes
+        return tensor.clone() if self.device.type == "cuda" else tensor

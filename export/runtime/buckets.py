@@ -1,0 +1,192 @@
+"""Calls of any batch size through sessions of few, fixed ones."""
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import onnxruntime
+import torch
+from torch import Tensor
+
+from lit_gelu.export.errors import ModelInputError, ProviderError
+from lit_gelu.export.runtime.binding import TensorRunner, run_options
+from lit_gelu.export.runtime.ports import Port
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Rows of a call that run together.
+
+    Args:
+        start: The first row.
+        stop: The row after the last.
+        bucket: The batch size that they run in.
+    """
+
+    start: int
+    stop: int
+    bucket: int
+
+
+def pieces(rows: int, buckets: Sequence[int]) -> list[Piece]:
+    """Divide a call into as few runs as the buckets allow, the last one padded.
+
+    Args:
+        rows: The call's batch size.
+        buckets: Batch sizes, ascending.
+
+    Returns:
+        Pieces, in order; one of the smallest bucket for a call without rows.
+
+    Example:
+        >>> [(piece.start, piece.stop, piece.bucket) for piece in pieces(300, (1, 8, 128))]
+        [(0, 128, 128), (128, 256, 128), (256, 300, 128)]
+        >>> pieces(7, (1, 8, 128))
+        [Piece(start=0, stop=7, bucket=8)]
+    """
+    found, start, largest = [], 0, buckets[-1]
+    while rows - start > largest:
+        found.append(Piece(start, start + largest, largest))
+        start += largest
+    bucket = next(bucket for bucket in buckets if bucket >= rows - start)
+    return [*found, Piece(start, rows, bucket)]
+
+
+def checked_buckets(buckets: Sequence[int]) -> tuple[int, ...]:
+    """Return batch sizes in order.
+
+    Args:
+        buckets: Batch sizes.
+
+    Returns:
+        They, ascending, each once.
+
+    Raises:
+        ProviderError: If one is no positive number.
+
+    Example:
+        >>> checked_buckets([128, 1, 8, 8])
+        (1, 8, 128)
+    """
+    wrong = [size for size in buckets if not isinstance(size, int) or isinstance(size, bool) or size < 1]
+    if wrong:
+        raise ProviderError(
+            f"batch_buckets={list(buckets)!r}: {wrong} are no batch sizes. Give positive whole numbers."
+        )
+    return tuple(sorted(set(buckets)))
+
+
+def batch_name(inputs: Mapping[str, Port], outputs: Mapping[str, Port]) -> str:
+    """Return the name of the batch in a file whose other sizes are fixed.
+
+    Args:
+        inputs: The file's inputs.
+        outputs: The file's outputs.
+
+    Returns:
+        The name of the one size that is not fixed, the first of every output.
+
+    Raises:
+        ModelInputError: If there is none, or there are others.
+
+    Example:
+        >>> port = Port("x", "tensor(float)", ("batch", 6))
+        >>> batch_name({"x": port}, {"y": Port("y", "tensor(float)", ("batch",))})
+        'batch'
+    """
+    first = next(iter(inputs.values()))
+    name = first.shape[0] if first.shape else None
+    shapes = {port.name: port.shape for port in [*inputs.values(), *outputs.values()]}
+    wrong = {key: shape for key, shape in shapes.items() if any(not isinstance(size, int) for size in shape[1:])}
+    wrong |= {key: shape for key, shape in shapes.items() if shape and shape[0] != name and isinstance(shape[0], str)}
+    wrong |= {port.name: port.shape for port in outputs.values() if not port.shape or port.shape[0] != name}
+    if not isinstance(name, str) or wrong:
+        named = ", ".join(f"{key} {shape}" for key, shape in (wrong or {first.name: first.shape}).items())
+        raise ModelInputError(
+            f"Batch buckets need a batch as the first size of the first input and of every output, and all other sizes "
+            f"fixed; here: {named}. Export the file with fixed sizes, or leave batch_buckets out."
+        )
+    return name
+
+
+class BucketRunner:
+    """Runs a session at a few batch sizes, each with buffers of its own; on CUDA as one CUDA graph each.
+
+    Rows are copied into the bucket's buffers, and the outputs' rows out of them. What stands in the rows beyond is of
+    an earlier call, or zero: rows of a network in evaluation mode do not see each other.
+
+    Args:
+        runner: Of the session; its inputs and outputs are bound as it does.
+        buckets: Batch sizes, ascending.
+
+    Raises:
+        ModelInputError: If sizes other than the batch are not fixed.
+    """
+
+    def __init__(self, runner: TensorRunner, buckets: tuple[int, ...]) -> None:
+        self.runner = runner
+        self.buckets = buckets
+        self._batch = batch_name(runner.inputs, runner.outputs)
+        self._buffers: dict[int, _Buffers] = {}
+        self._lock = threading.Lock()  # two threads must not use the same buffers at once
+
+    def __call__(self, tensors: Mapping[str, Tensor]) -> list[Tensor]:
+        """Run the session.
+
+        Args:
+            tensors: Inputs by name, as `TensorRunner` takes them.
+
+        Returns:
+            The outputs, of as many rows as the inputs.
+        """
+        rows = next(iter(tensors.values())).shape[0]
+        parts = [self._run(tensors, piece) for piece in pieces(rows, self.buckets)]
+        return parts[0] if len(parts) == 1 else [torch.cat(outputs) for outputs in zip(*parts, strict=True)]
+
+    def holds(self, tensors: Mapping[str, Tensor]) -> bool:
+        """Return whether a call has exactly a bucket's batch size.
+
+        Args:
+            tensors: Inputs by name.
+
+        Returns:
+            Whether it needs no padding.
+        """
+        return next(iter(tensors.values())).shape[0] in self.buckets
+
+    def _run(self, tensors: Mapping[str, Tensor], piece: Piece) -> list[Tensor]:
+        """Run some rows."""
+        count = piece.stop - piece.start
+        with self._lock:
+            if piece.bucket not in self._buffers:
+                graph_id = self.buckets.index(piece.bucket) + 1 if self.runner.device.type == "cuda" else None
+                self._buffers[piece.bucket] = _Buffers(self.runner, {self._batch: piece.bucket}, graph_id)
+            buffers = self._buffers[piece.bucket]
+            for name, tensor in tensors.items():
+                if self.runner.inputs[name].shape[:1] == (self._batch,):
+                    buffers.inputs[name][:count].copy_(tensor[piece.start : piece.stop])
+                else:
+                    buffers.inputs[name].copy_(tensor)
+            buffers.run(self.runner.session)
+            return [tensor[:count].clone() for tensor in buffers.outputs]
+
+
+class _Buffers:
+    """The memory of one bucket and its binding."""
+
+    def __init__(self, runner: TensorRunner, sizes: Mapping[str, int], graph_id: int | None) -> None:
+        def made(port: Port) -> Tensor:
+            return torch.zeros(port.sized(sizes) or (), dtype=port.dtype, device=runner.device)
+
+        self.inputs = {name: made(port) for name, port in runner.inputs.items()}
+        self.outputs = [made(port) for port in runner.outputs.values()]
+        self._binding: onnxruntime.IOBinding = runner.session.io_binding()
+        for name, port in runner.inputs.items():
+            runner.bind(self._binding, port, self.inputs[name], is_output=False)
+        for port, tensor in zip(runner.outputs.values(), self.outputs, strict=True):
+            runner.bind(self._binding, port, tensor, is_output=True)
+        self._options = run_options(runner.device, graph_id)
+
+    def run(self, session: onnxruntime.InferenceSession) -> None:
+        """Compute the outputs."""
+        session.run_with_iobinding(self._binding, self._options)

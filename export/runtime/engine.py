@@ -1,0 +1,241 @@
+"""An opened file: its session, its device, its stream, and how a call goes through them."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import torch
+from torch import Tensor
+
+from lit_gelu.export.errors import ModelFileError, ProviderError
+from lit_gelu.export.runtime.binding import TensorRunner
+from lit_gelu.export.runtime.buckets import BucketRunner, checked_buckets
+from lit_gelu.export.runtime.model_file import ModelFile, read_model_file
+from lit_gelu.export.runtime.placement import named, placement_of
+from lit_gelu.export.runtime.ports import Array
+from lit_gelu.export.runtime.providers import CUDA, ON_CUDA_DEVICES, Provider, checked_providers, default_providers
+from lit_gelu.export.runtime.session import open_session
+from lit_gelu.export.runtime.settings import provider_options, session_options
+from lit_gelu.export.runtime.streams import ComputeStream
+from lit_gelu.export.runtime.tuning_file import TuningChoice, read_choice, this_key
+
+
+@dataclass(frozen=True)
+class Request:
+    """What `OnnxPredictor` was asked for; see there.
+
+    Args:
+        path: The file.
+        providers: Execution providers.
+        sess_options: Session options.
+        provider_options: Options, one mapping a provider.
+        tuning: Whether to use what was tuned; or such a choice.
+        batch_buckets: Batch sizes, each a CUDA graph.
+    """
+
+    path: Path
+    providers: Sequence[Provider] | None
+    sess_options: onnxruntime.SessionOptions | None
+    provider_options: list[Mapping[str, Any]] | None
+    tuning: bool | TuningChoice
+    batch_buckets: tuple[int, ...]
+
+    def checked_providers(self, model: ModelFile) -> dict[str, dict[str, str]]:
+        """Return the providers' options by name.
+
+        Args:
+            model: What the file says of itself.
+
+        Returns:
+            Those that were given, or the default one.
+        """
+        if self.providers is not None:
+            return checked_providers(self.providers, self.provider_options)
+        # Behind CUDA no CPU: nobody asked for a part of the file to run there.
+        return checked_providers(default_providers(tf32=model.sixteen_bit)[:1], self.provider_options)
+
+    def choice(self, first: str, options: Mapping[str, str], device: torch.device) -> TuningChoice | None:
+        """Return the tuning that is used: none where the caller gave options, which come first.
+
+        Args:
+            first: The first provider.
+            options: Its options.
+            device: Its device.
+
+        Returns:
+            The choice, if there is one for this file and machine.
+        """
+        if isinstance(self.tuning, TuningChoice):
+            return self.tuning
+        explicit = self.providers is not None or self.provider_options is not None
+        if not self.tuning or self.sess_options is not None or (explicit and set(options) - {"device_id"}):
+            return None
+        key = this_key(first, device)
+        return None if key is None else read_choice(self.path, key)
+
+
+@dataclass(frozen=True)
+class Engine:
+    """An opened file.
+
+    Args:
+        session: onnxruntime's session.
+        device: Where its tensors lie.
+        runner: Runs it on tensors.
+        bucketed: Runs it as CUDA graphs.
+        padding: Whether calls of other sizes than the buckets' are padded; else they run without a graph.
+        stream: The CUDA stream that it works on.
+        tuning: The tuning that it was opened with.
+        process: In which it was opened.
+    """
+
+    session: onnxruntime.InferenceSession
+    device: torch.device
+    runner: TensorRunner
+    bucketed: BucketRunner | None
+    padding: bool
+    stream: ComputeStream | None
+    tuning: TuningChoice | None
+    process: int = field(default_factory=os.getpid)
+
+    def run_arrays(self, given: Mapping[str, np.ndarray]) -> list[Any]:
+        """Run on arrays.
+
+        Args:
+            given: Inputs by name.
+
+        Returns:
+            The outputs, as arrays.
+        """
+        if self.bucketed is not None:  # a session for CUDA graphs takes bound memory alone
+            return [output.cpu().numpy() for output in self.run_tensors(given)]
+        feed = {name: np.ascontiguousarray(value) for name, value in given.items()}
+        return list(self.session.run(None, feed))
+
+    def run_tensors(self, given: Mapping[str, Array]) -> list[Tensor]:
+        """Run on tensors, which are moved to the session's device if they are not there.
+
+        Args:
+            given: Inputs by name.
+
+        Returns:
+            The outputs on that device, in the order of the current stream.
+        """
+        tensors = {name: _as_tensor(value).detach().to(self.device).contiguous() for name, value in given.items()}
+        bucketed = self.bucketed if self.bucketed and (self.padding or self.bucketed.holds(tensors)) else None
+        run = bucketed or self.runner
+        if self.stream is None:
+            return run(tensors)
+        # Copies into the memory of a CUDA graph, and out of onnxruntime's, belong on the session's stream; so outputs
+        # are allocated there, and torch must know that the caller's stream uses them too.
+        with self.stream.in_order() as current, torch.cuda.stream(self.stream.stream):
+            outputs = run(tensors)
+            for output in outputs:
+                output.record_stream(current)
+            return outputs
+
+
+def open_engine(request: Request) -> Engine:
+    """Open a file.
+
+    Args:
+        request: What was asked for.
+
+    Returns:
+        The engine.
+
+    Raises:
+        ModelFileError: See `OnnxPredictor`.
+        ModelInputError: See `OnnxPredictor`.
+        ProviderError: See `OnnxPredictor`.
+    """
+    model = read_model_file(request.path)
+    checked = request.checked_providers(model)
+    first = next(iter(checked))
+    device = _device(first, checked[first])
+    choice = request.choice(first, checked[first], device)
+    settings = choice.settings if choice else {}
+    buckets = request.batch_buckets or checked_buckets(settings.get("batch_buckets", ()))
+    if buckets and (first != CUDA or device.type != "cuda"):
+        raise ProviderError(
+            f"batch_buckets={buckets} are CUDA graphs; here {first} comes first, and torch "
+            f"{'has' if torch.cuda.is_available() else 'finds no'} CUDA device. Leave them out."
+        )
+    checked[first].update(provider_options(settings))
+    stream = _hand_over_stream(checked, device) if device.type == "cuda" else None
+    if buckets:
+        checked[CUDA]["enable_cuda_graph"] = "1"
+    session = _open(request, model, checked, settings if choice else None, graphs=bool(buckets))
+    runner = TensorRunner(session, device, graphs=bool(buckets))
+    bucketed = BucketRunner(runner, buckets) if buckets else None
+    return Engine(session, device, runner, bucketed, bool(request.batch_buckets), stream, choice)
+
+
+def _device(provider: str, options: Mapping[str, str]) -> torch.device:
+    """Return the device of a provider's tensors; the host where torch has no CUDA, though onnxruntime may."""
+    if provider not in ON_CUDA_DEVICES or not torch.cuda.is_available():
+        return torch.device("cpu")
+    return torch.device("cuda", int(options.get("device_id", torch.cuda.current_device())))
+
+
+def _hand_over_stream(checked: dict[str, dict[str, str]], device: torch.device) -> ComputeStream:
+    """Choose the stream, and tell the providers that work on it."""
+    given = {options["user_compute_stream"] for options in checked.values() if "user_compute_stream" in options}
+    stream = ComputeStream(device, int(given.pop()) if given else None)
+    for name in ON_CUDA_DEVICES & set(checked):
+        checked[name].setdefault("device_id", str(device.index))
+        checked[name].update(stream.provider_options())
+    return stream
+
+
+def _open(
+    request: Request,
+    model: ModelFile,
+    checked: Mapping[str, Mapping[str, str]],
+    settings: Mapping[str, Any] | None,
+    *,
+    graphs: bool,
+) -> onnxruntime.InferenceSession:
+    """Open the session; for CUDA graphs only if all of it runs on CUDA."""
+    options = request.sess_options if settings is None else session_options(settings)
+    disabled = (settings or {}).get("disabled_optimizers", ())
+    where = repr(str(request.path))
+    try:
+        session = open_session(request.path, list(checked.items()), options, disabled_optimizers=disabled, model=model)
+    except (ModelFileError, ProviderError) as error:
+        if not graphs:
+            raise
+        raise ProviderError(
+            f"{where} cannot run as CUDA graphs, which need every node on CUDA. Leave batch_buckets out, or export the "
+            f"file for CUDA. {error}"
+        ) from error
+    if graphs and (nodes := placement_of(session).outside(CUDA)):
+        raise ProviderError(
+            f"{where} cannot run as CUDA graphs: {len(nodes)} nodes are not on CUDA: {named(nodes)}. Leave "
+            "batch_buckets out, or export the file for CUDA."
+        )
+    return session
+
+
+def _as_tensor(value: Array) -> Tensor:
+    """Return an array's memory as a tensor; where torch cannot read it in place, a copy."""
+    if isinstance(value, Tensor):
+        return value
+    in_place = value.flags.writeable and all(stride >= 0 for stride in value.strides)
+    return torch.from_numpy(value if in_place else value.copy())
+
+
+def one_or_all(outputs: Sequence[Any]) -> Any:
+    """Return a single output itself, several as a tuple.
+
+    Args:
+        outputs: The outputs.
+
+    Returns:
+        The output or the tuple.
+    """
+    return outputs[0] if len(outputs) == 1 else tuple(outputs)

@@ -1,0 +1,118 @@
+"""The settings that `tune` varies, with the values that it tries."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lit_gelu.export.runtime.model_file import ModelFile
+from lit_gelu.export.runtime.providers import CPU, CUDA
+from lit_gelu.export.runtime.tuning_file import cores
+
+# By operator of the file: onnxruntime's fusions that take it. Each replaces several kernels by one, which is not always
+# the faster: measured on the CPU, QuickGelu and GELU in pieces take turns by size.
+_FUSIONS: Mapping[str, tuple[str, ...]] = {
+    "Sigmoid": ("QuickGeluFusion",),
+    "Gelu": ("BiasGeluFusion",),
+    "com.microsoft::Gelu": ("BiasGeluFusion",),
+    "Erf": ("GeluFusionL1", "GeluFusionL2"),
+    "Tanh": ("FastGeluFusion",),
+    "LayerNormalization": ("SkipLayerNormFusion",),
+    "Conv": ("NchwcTransformer",),
+    "MatMul": ("MatMulAddFusion",),
+}
+
+
+@dataclass(frozen=True)
+class Knob:
+    """One setting.
+
+    Args:
+        name: As `lit_gelu.export.runtime.settings` has it.
+        values: What to try.
+        needs: A setting and the value that it must have before this one is tried.
+
+    Example:
+        >>> Knob("fuse_conv_bias", (1,), needs=("prefer_nhwc", 1)).values
+        (1,)
+    """
+
+    name: str
+    values: tuple[Any, ...]
+    needs: tuple[str, Any] | None = None
+
+
+def knobs_for(provider: str, model: ModelFile, batch_size: int, *, allow_tf32: bool = False) -> list[Knob]:
+    """Return the settings that may matter to a file.
+
+    Args:
+        provider: The execution provider.
+        model: What the file says of itself.
+        batch_size: Of a CUDA graph.
+        allow_tf32: Whether CUDA may compute float32 products in TF32.
+
+    Returns:
+        Settings, those that change most first; none for providers other than the CPU and CUDA.
+    """
+    if provider == CPU:
+        return cpu_knobs(model, cores())
+    return cuda_knobs(model, batch_size, allow_tf32=allow_tf32) if provider == CUDA else []
+
+
+def cpu_knobs(model: ModelFile, threads: int) -> list[Knob]:
+    """Return the settings of the CPU.
+
+    Args:
+        model: What the file says of itself.
+        threads: How many cores there are.
+
+    Returns:
+        Settings.
+
+    Example:
+        >>> from pathlib import Path
+        >>> model = ModelFile(Path("net.onnx"), {"": 20}, {"Gemm": 2, "Gelu": 1}, False, ())
+        >>> [(knob.name, knob.values) for knob in cpu_knobs(model, 6)][0]
+        ('intra_op_num_threads', (1, 2, 4, 6))
+    """
+    powers = {2**i for i in range(threads.bit_length()) if 2**i < threads}
+    fusions = {name: None for operator in model.operators for name in _FUSIONS.get(operator, ())}
+    knobs = [
+        Knob("intra_op_num_threads", tuple(sorted({*powers, threads}))),
+        Knob("graph_optimization_level", ("extended", "basic", "disabled")),
+        Knob("enable_mem_pattern", (False,)),
+    ]
+    if threads > 1:
+        knobs.append(Knob("allow_spinning", (False,)))
+    if fusions:
+        knobs.append(Knob("disabled_optimizers", tuple((name,) for name in fusions)))
+    return knobs
+
+
+def cuda_knobs(model: ModelFile, batch_size: int, *, allow_tf32: bool = False) -> list[Knob]:
+    """Return the settings of CUDA.
+
+    Args:
+        model: What the file says of itself.
+        batch_size: Of a CUDA graph.
+        allow_tf32: Whether float32 products may be computed in TF32.
+
+    Returns:
+        Settings. TF32 of files in 16 bit is never varied: there the option decides about the tensor cores, and is on.
+
+    Example:
+        >>> from pathlib import Path
+        >>> model = ModelFile(Path("net.onnx"), {"": 20}, {"Conv": 9, "Gelu": 9}, True, ())
+        >>> [knob.name for knob in cuda_knobs(model, 256)]
+        ['prefer_nhwc', 'fuse_conv_bias', 'cudnn_conv_algo_search', 'batch_buckets']
+    """
+    knobs = []
+    if "Conv" in model.operators or "ConvTranspose" in model.operators:
+        knobs += [
+            Knob("prefer_nhwc", (1,)),
+            Knob("fuse_conv_bias", (1,), needs=("prefer_nhwc", 1)),  # alone it fails on some networks
+            Knob("cudnn_conv_algo_search", ("HEURISTIC", "DEFAULT")),
+        ]
+    if allow_tf32 and not model.sixteen_bit:
+        knobs.insert(0, Knob("use_tf32", (1,)))
+    knobs.append(Knob("batch_buckets", ((batch_size,),)))
+    return knobs

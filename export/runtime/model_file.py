@@ -1,0 +1,168 @@
+"""What a file says before onnxruntime loads it: whether it is a model, of which opset, and where its data are."""
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from onnx import TensorProto
+
+from lit_gelu.export.errors import ModelFileError
+
+_SIXTEEN_BIT = {TensorProto.FLOAT16, TensorProto.BFLOAT16}
+_LARGEST = 2 * 1024**3  # bytes: protobuf's limit; larger models keep their weights in external data
+
+
+@dataclass(frozen=True)
+class ModelFile:
+    """What a model's file says.
+
+    Args:
+        path: Where it is.
+        opsets: Version by operator domain; the standard one is the empty text.
+        operators: How often each operator occurs, by name; those of other domains as ``domain::name``.
+        sixteen_bit: Whether weights or inputs are float16 or bfloat16.
+        external: Files with its weights, relative to its folder.
+    """
+
+    path: Path
+    opsets: Mapping[str, int]
+    operators: Mapping[str, int]
+    sixteen_bit: bool
+    external: tuple[str, ...]
+
+
+def read_model_file(path: str | os.PathLike[str]) -> ModelFile:
+    """Read what a model's file says, without its external data.
+
+    Args:
+        path: The file.
+
+    Returns:
+        What it says.
+
+    Raises:
+        ModelFileError: If the file is missing, is no ONNX model, is truncated, or has external data that are missing,
+            too short or outside its folder.
+
+    Example:
+        >>> import tempfile, pathlib, torch
+        >>> from lit_gelu.export import export_onnx
+        >>> path = pathlib.Path(tempfile.mkdtemp()) / "gelu.onnx"
+        >>> _ = export_onnx(torch.nn.GELU(), path, torch.zeros(2))
+        >>> read_model_file(path).operators, read_model_file(path).opsets
+        ({'Gelu': 1}, {'': 20})
+    """
+    path = Path(path)
+    if not path.is_file():
+        kind = "is a folder" if path.is_dir() else "is not there"
+        raise ModelFileError(f"There is no file {str(path)!r}: it {kind}. Write it with lit_gelu.export.export_onnx.")
+    if path.suffix == ".ort":
+        raise ModelFileError(
+            f"{str(path)!r} is in onnxruntime's own format (.ort). Give the ONNX file it was made from."
+        )
+    model = _parsed(path)
+    tensors = list(_tensors(model))
+    external = {location for tensor in tensors if (location := _checked_location(path, tensor)) is not None}
+    inputs = (value.type.tensor_type.elem_type for value in model.graph.input)
+    return ModelFile(
+        path=path,
+        opsets={
+            entry.domain.replace("ai.onnx", "") if entry.domain == "ai.onnx" else entry.domain: entry.version
+            for entry in model.opset_import
+        },
+        operators=dict(
+            Counter(f"{node.domain}::{node.op_type}" if node.domain else node.op_type for node in _nodes(model.graph))
+        ),
+        sixteen_bit=bool(_SIXTEEN_BIT & {*inputs, *(tensor.data_type for tensor in tensors)}),
+        external=tuple(sorted(external)),
+    )
+
+
+def _parsed(path: Path) -> onnx.ModelProto:
+    """Return the model, its graph and opset being there."""
+    size = path.stat().st_size
+    if size == 0:
+        raise ModelFileError(f"{str(path)!r} is empty. Export the model again.")
+    if size > _LARGEST:
+        raise ModelFileError(f"{str(path)!r} has {size} bytes; an ONNX file has at most 2 GB, with weights beside it.")
+    model = onnx.ModelProto()
+    try:
+        model.ParseFromString(path.read_bytes())
+    except DecodeError as error:
+        raise ModelFileError(
+            f"{str(path)!r} is truncated, damaged, or no ONNX model (it begins with {_beginning(path)}). Copy it again "
+            "from where it was made, or export the model again."
+        ) from error
+    if not model.HasField("graph") or not model.ir_version or not model.opset_import:
+        lacking = "no graph" if not model.HasField("graph") else "no format version or no operator-set version"
+        raise ModelFileError(
+            f"{str(path)!r} is no whole ONNX model: it has {lacking} (it begins with {_beginning(path)}). Copy it "
+            "again from where it was made, or export the model again."
+        )
+    return model
+
+
+def _beginning(path: Path) -> str:
+    """Return the first bytes for a message."""
+    with path.open("rb") as file:
+        return repr(file.read(8))
+
+
+def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """Yield a graph and those inside its nodes."""
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            for inner in (attribute.g, *attribute.graphs) if attribute.HasField("g") else attribute.graphs:
+                yield from _graphs(inner)
+
+
+def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    """Yield every node, those of inner graphs too."""
+    for one in _graphs(graph):
+        yield from one.node
+
+
+def _tensors(model: onnx.ModelProto) -> Iterator[TensorProto]:
+    """Yield every stored tensor: weights, and constants in attributes."""
+    for graph in _graphs(model.graph):
+        yield from graph.initializer
+        for sparse in graph.sparse_initializer:
+            yield from (sparse.values, sparse.indices)
+    nodes = [*_nodes(model.graph), *(node for function in model.functions for node in function.node)]
+    for node in nodes:
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                yield attribute.t
+            yield from attribute.tensors
+
+
+def _checked_location(path: Path, tensor: TensorProto) -> str | None:
+    """Return where a tensor's data are, if not in the file: inside its folder, and long enough."""
+    if tensor.data_location != TensorProto.EXTERNAL:
+        return None
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    location = str(entries.get("location", ""))
+    folder = path.parent.resolve()
+    target = (folder / location).resolve()  # follows links, which may lead out too
+    if not location or Path(location).is_absolute() or not target.is_relative_to(folder):
+        raise ModelFileError(
+            f"{str(path)!r} wants the weights {tensor.name!r} from {location!r}, outside its own folder, which a model "
+            "from elsewhere could use to read any file. Put the data beside the model and correct the location."
+        )
+    if not target.is_file():
+        raise ModelFileError(
+            f"{str(path)!r} keeps the weights {tensor.name!r} in {location!r}, which is not there. Copy that file too, "
+            "into the same folder."
+        )
+    end = int(entries.get("offset", 0)) + int(entries.get("length", 0))
+    if target.stat().st_size < end:
+        raise ModelFileError(
+            f"{location!r}, which holds the weights of {str(path)!r}, has {target.stat().st_size} bytes; "
+            f"{tensor.name!r} ends at byte {end}. It is truncated: copy it again."
+        )
+    return location

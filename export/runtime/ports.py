@@ -1,0 +1,159 @@
+"""The inputs and outputs of a file: their names, element types and shapes, and what fits them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import torch
+from torch import Tensor
+
+from lit_gelu.export.errors import ModelInputError
+from lit_gelu.export.runtime.dtypes import numpy_dtype, torch_dtype
+
+Array = np.ndarray | Tensor
+
+
+@dataclass(frozen=True)
+class Port:
+    """One input or output of a file.
+
+    Args:
+        name: Its name.
+        type_name: onnxruntime's word for its element type, such as ``tensor(float)``.
+        shape: Sizes; a name or ``None`` where any size fits.
+    """
+
+    name: str
+    type_name: str
+    shape: tuple[int | str | None, ...]
+
+    @property
+    def dtype(self) -> torch.dtype | None:
+        """The dtype in torch, if it has one."""
+        return torch_dtype(self.type_name)
+
+    def sized(self, sizes: Mapping[str, int]) -> tuple[int, ...] | None:
+        """Return the shape with numbers for names.
+
+        Args:
+            sizes: Number by name.
+
+        Returns:
+            The shape; ``None`` if a size is not known.
+
+        Example:
+            >>> Port("y", "tensor(float)", ("batch", 10)).sized({"batch": 3})
+            (3, 10)
+        """
+        shape = [size if isinstance(size, int) else sizes.get(size or "", -1) for size in self.shape]
+        return None if -1 in shape else tuple(shape)
+
+
+def ports_of(values: Sequence[Any]) -> dict[str, Port]:
+    """Return the inputs or outputs of a session by name.
+
+    Args:
+        values: What ``get_inputs()`` or ``get_outputs()`` gave.
+
+    Returns:
+        The ports, in order.
+    """
+    return {value.name: Port(value.name, value.type, tuple(value.shape or ())) for value in values}
+
+
+def session_ports(session: onnxruntime.InferenceSession) -> tuple[dict[str, Port], dict[str, Port]]:
+    """Return the inputs and outputs of a session.
+
+    Args:
+        session: The session.
+
+    Returns:
+        Inputs by name, outputs by name.
+    """
+    return ports_of(session.get_inputs()), ports_of(session.get_outputs())
+
+
+def named_sizes(ports: Mapping[str, Port], shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
+    """Return the sizes that names in the inputs' shapes stand for in one call.
+
+    Args:
+        ports: The inputs.
+        shapes: Their shapes in this call.
+
+    Returns:
+        Number by name; names that stand for two sizes are left out.
+
+    Example:
+        >>> named_sizes({"x": Port("x", "tensor(float)", ("batch", 6))}, {"x": (3, 6)})
+        {'batch': 3}
+    """
+    sizes: dict[str, set[int]] = {}
+    for name, port in ports.items():
+        for size, number in zip(port.shape, shapes[name], strict=True):
+            if isinstance(size, str):
+                sizes.setdefault(size, set()).add(int(number))
+    return {name: next(iter(numbers)) for name, numbers in sizes.items() if len(numbers) == 1}
+
+
+def bind_names(names: Sequence[str], inputs: Sequence[Array], named: Mapping[str, Array]) -> dict[str, Array]:
+    """Give every input its name.
+
+    Args:
+        names: The file's inputs, in order.
+        inputs: Values in that order.
+        named: Values by name.
+
+    Returns:
+        Values by name, in the file's order.
+
+    Raises:
+        ModelInputError: If an input is missing, unknown or given twice.
+
+    Example:
+        >>> bind_names(["x", "mask"], [1], {"mask": 2})
+        {'x': 1, 'mask': 2}
+    """
+    if len(inputs) > len(names):
+        raise ModelInputError(f"{len(inputs)} inputs were given, the file takes {len(names)}: {', '.join(names)}.")
+    given = dict(zip(names, inputs, strict=False))
+    wrong = [name for name in named if name not in names or name in given]
+    missing = [name for name in names if name not in given and name not in named]
+    if wrong or missing:
+        problem = f"unknown or given twice: {', '.join(wrong)}" if wrong else f"missing: {', '.join(missing)}"
+        raise ModelInputError(f"Inputs {problem}. The file takes: {', '.join(names)}.")
+    return {name: given[name] if name in given else named[name] for name in names}
+
+
+def require_fit(port: Port, value: object, *, raw: bool = False) -> None:
+    """Refuse a value that is no array or tensor of the input's element type and shape.
+
+    Args:
+        port: The input.
+        value: What was given for it.
+        raw: Whether the file takes raw pixels, which the message then says.
+
+    Raises:
+        ModelInputError: If it does not fit.
+    """
+    if not isinstance(value, (Tensor, np.ndarray)):
+        raise ModelInputError(f"Input {port.name!r} is {type(value).__name__}. Give a numpy array or a torch tensor.")
+    expected: Any = port.dtype if isinstance(value, Tensor) else numpy_dtype(port.type_name)
+    if expected is not None and value.dtype != expected:
+        pixels = raw and port.dtype == torch.uint8
+        remedy = "Its preprocessing is a part of it: give raw pixels" if pixels else "Convert it first"
+        raise ModelInputError(
+            f"Input {port.name!r} is {_word(value.dtype)}, the file takes {_word(expected)}. {remedy}."
+        )
+    if expected is None and isinstance(value, np.ndarray) and port.dtype is not None:
+        raise ModelInputError(f"Input {port.name!r} is {_word(port.dtype)}, which numpy has not: give a torch tensor.")
+    fixed = [size if isinstance(size, int) else None for size in port.shape]
+    if len(fixed) != value.ndim or any(f is not None and f != n for f, n in zip(fixed, value.shape, strict=True)):
+        shape = ", ".join(str(size) for size in port.shape)
+        raise ModelInputError(f"Input {port.name!r} has shape {tuple(value.shape)}, the file takes ({shape}).")
+
+
+def _word(dtype: Any) -> str:
+    """Return the name of a dtype of torch or numpy."""
+    return str(dtype).removeprefix("torch.") if isinstance(dtype, torch.dtype) else np.dtype(dtype).name

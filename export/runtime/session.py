@@ -1,0 +1,183 @@
+"""Sessions of onnxruntime that run where they were asked to, or not at all."""
+
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+import onnxruntime
+from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
+
+from lit_gelu.export.errors import ModelFileError, ProviderError
+from lit_gelu.export.runtime.model_file import ModelFile, read_model_file
+from lit_gelu.export.runtime.placement import RECORD, named, placement_of
+from lit_gelu.export.runtime.providers import CPU, Provider, checked_providers, default_providers
+
+NO_CPU = "session.disable_cpu_ep_fallback"
+
+_FILE_ERRORS = (
+    ort_errors.InvalidProtobuf,
+    ort_errors.InvalidGraph,
+    ort_errors.NoSuchFile,
+    ort_errors.NotImplemented,
+    ort_errors.NoModel,
+    ort_errors.InvalidArgument,
+)
+_PROVIDER_ERRORS = (ort_errors.Fail, ort_errors.EPFail, ort_errors.RuntimeException, RuntimeError, ValueError)
+
+
+class CpuFallbackWarning(UserWarning):
+    """Part of a file runs on the CPU although another provider was asked for first, and the CPU behind it."""
+
+
+def open_session(
+    path: str | os.PathLike[str],
+    providers: Sequence[Provider] | None = None,
+    sess_options: onnxruntime.SessionOptions | None = None,
+    provider_options: Sequence[Mapping[str, Any]] | None = None,
+    *,
+    disabled_optimizers: Sequence[str] = (),
+    model: ModelFile | None = None,
+) -> onnxruntime.InferenceSession:
+    """Open a file with onnxruntime, on the provider that was asked for or not at all.
+
+    onnxruntime falls back to the CPU without a word when a provider's libraries are missing, when an option is
+    misspelt, or for a node that the provider has no kernel for. Here the first two are errors. So is the third, unless
+    the CPU is named behind the provider: then a `CpuFallbackWarning` says which nodes run there.
+
+    Args:
+        path: The file.
+        providers: As ``onnxruntime.InferenceSession`` takes them; by default CUDA alone where it works, else the CPU.
+        sess_options: As ``onnxruntime.InferenceSession`` takes them.
+        provider_options: As ``onnxruntime.InferenceSession`` takes them.
+        disabled_optimizers: Names of onnxruntime's graph transformers that shall not run.
+        model: What the file says, if it was read before.
+
+    Returns:
+        The session; it has recorded which provider runs which node.
+
+    Raises:
+        ModelFileError: If the file is missing, damaged, or no model that onnxruntime can run.
+        ProviderError: If a provider does not exist here, has no such option, or did not take the whole file.
+    """
+    model = read_model_file(path) if model is None else model
+    if providers is None:
+        # The CPU behind CUDA is left out: nobody asked for a part of the file to run there.
+        checked = checked_providers(default_providers(tf32=model.sixteen_bit)[:1], provider_options)
+    else:
+        checked = checked_providers(list(providers), provider_options)
+    first = next(iter(checked))
+    if first != CPU:
+        onnxruntime.preload_dlls()  # cuBLAS, cuDNN and cuRAND from their wheels; torch no longer loads all of them
+    session = _open(model, checked, sess_options, disabled_optimizers)
+    if session.get_providers()[0] != first:
+        raise ProviderError(_fell_back(first, session.get_providers()[0]))
+    if first != CPU and CPU in checked:
+        _warn_of_cpu_nodes(session, model, first)
+    return session
+
+
+def _open(
+    model: ModelFile,
+    checked: Mapping[str, Mapping[str, str]],
+    sess_options: onnxruntime.SessionOptions | None,
+    disabled_optimizers: Sequence[str],
+) -> onnxruntime.InferenceSession:
+    """Open a session, its errors as the project's own."""
+    options = onnxruntime.SessionOptions() if sess_options is None else sess_options
+    alone = CPU not in checked
+    record_before, no_cpu_before = config_entry(options, RECORD), config_entry(options, NO_CPU)
+    if record_before is None:
+        options.add_session_config_entry(RECORD, "1")
+    if alone and no_cpu_before != "1":
+        options.add_session_config_entry(NO_CPU, "1")
+    try:
+        return onnxruntime.InferenceSession(
+            os.fspath(model.path),
+            options,
+            providers=list(checked.items()),
+            disabled_optimizers=list(disabled_optimizers),
+            enable_fallback=0,  # else a failure prints a banner and the session runs on the CPU
+        )
+    except _FILE_ERRORS as error:
+        raise ModelFileError(_not_loaded(model, error)) from error
+    except _PROVIDER_ERRORS as error:
+        _raise_for_provider(error, model, checked, disabled_optimizers)
+    finally:
+        if alone and no_cpu_before != "1" and sess_options is not None:
+            options.add_session_config_entry(NO_CPU, no_cpu_before or "0")  # the caller's: as it was
+
+
+def config_entry(options: onnxruntime.SessionOptions, key: str) -> str | None:
+    """Return one configuration entry of session options.
+
+    Args:
+        options: The options.
+        key: Its name.
+
+    Returns:
+        The value; ``None`` if it is not set.
+    """
+    try:
+        return str(options.get_session_config_entry(key))
+    except RuntimeError:
+        return None
+
+
+def _not_loaded(model: ModelFile, error: Exception) -> str:
+    versions = ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in model.opsets.items())
+    return (
+        f"onnxruntime {onnxruntime.__version__} cannot load {str(model.path)!r} (operator sets: {versions}): it is "
+        "damaged, needs operators or an operator set that onnxruntime does not know (then export it with a lower "
+        "opset=), or one of onnxruntime's own optimisations fails (then a lower graph_optimization_level in "
+        f"sess_options helps): {error}"
+    )
+
+
+def _raise_for_provider(
+    error: Exception,
+    model: ModelFile,
+    checked: Mapping[str, Mapping[str, str]],
+    disabled_optimizers: Sequence[str],
+) -> NoReturn:
+    """Tell a file that cannot be loaded from a provider that is missing or has no kernel for some nodes."""
+    first = next(iter(checked))
+    if first == CPU or "Load model from" in str(error) or "External data" in str(error):
+        raise ModelFileError(_not_loaded(model, error)) from error
+    if "assigned to the default CPU EP" in str(error):
+        # Once more with the CPU allowed: who is missing, the provider or some of its kernels?
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 4
+        probe = _open(model, {**checked, CPU: {}}, options, disabled_optimizers)
+        if probe.get_providers()[0] != first:
+            raise ProviderError(_fell_back(first, probe.get_providers()[0])) from error
+        nodes = placement_of(probe).outside(*checked)
+        raise ProviderError(
+            f"{first} has no kernel for {len(nodes)} nodes of {str(model.path)!r}: {named(nodes)}. Export the file for "
+            f"this provider (target=, opset=), or accept that they run on the CPU: providers=['{first}', '{CPU}']."
+        ) from error
+    names = ", ".join(checked)
+    raise ProviderError(
+        f"onnxruntime cannot open {str(model.path)!r} on {names}: {error}. `lit-gelu doctor` looks for what is missing."
+    ) from error
+
+
+def _fell_back(wanted: str, got: str) -> str:
+    return (
+        f"{wanted} was asked for, but onnxruntime fell back to {got}: the provider's libraries cannot be loaded, there "
+        "is no device, or the value of one of its options is wrong. `lit-gelu doctor` says which and how to mend it; "
+        f"or pass providers=['{CPU}']."
+    )
+
+
+def _warn_of_cpu_nodes(session: onnxruntime.InferenceSession, model: ModelFile, first: str) -> None:
+    """Say which nodes run on the CPU, behind the provider that was asked for."""
+    placement = placement_of(session)
+    nodes = tuple(node for node in placement.nodes if node.provider == CPU)
+    if nodes:
+        warnings.warn(
+            f"{len(nodes)} of {len(placement.nodes)} nodes of {str(model.path)!r} run on the CPU, not on {first}: "
+            f"{named(nodes)}. Their tensors travel between both at every call.",
+            CpuFallbackWarning,
+            stacklevel=4,
+        )

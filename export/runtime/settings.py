@@ -1,0 +1,171 @@
+"""What `tune` may set, and how it reaches onnxruntime."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import onnxruntime
+
+from lit_gelu.export.errors import ModelFileError
+from lit_gelu.export.runtime.session import config_entry
+
+Settings = Mapping[str, Any]
+
+LEVELS = {
+    "all": onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL,
+    "extended": onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
+    "basic": onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC,
+    "disabled": onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL,
+}
+OF_PROVIDER: Mapping[str, tuple[type, ...]] = {
+    "prefer_nhwc": (int,),
+    "cudnn_conv_algo_search": (str,),
+    "fuse_conv_bias": (int,),
+    "use_tf32": (int,),
+}
+_OF_SESSION: Mapping[str, tuple[type, ...]] = {
+    "intra_op_num_threads": (int,),
+    "graph_optimization_level": (str,),
+    "enable_mem_pattern": (bool,),
+    "allow_spinning": (bool,),
+}
+_OTHERS: Mapping[str, tuple[type, ...]] = {"disabled_optimizers": (list, tuple), "batch_buckets": (list, tuple)}
+ACCEPTED = {**OF_PROVIDER, **_OF_SESSION, **_OTHERS}
+
+
+def require_settings(settings: Settings, source: str) -> None:
+    """Refuse settings that `tune` does not write: a file from elsewhere must not set paths or streams.
+
+    Args:
+        settings: Value by name.
+        source: Where they are from, for the message.
+
+    Raises:
+        ModelFileError: If a name or a value is none of those.
+
+    Example:
+        >>> require_settings({"intra_op_num_threads": 2}, "tuning.json")
+    """
+    for name, value in settings.items():
+        if name not in ACCEPTED or not isinstance(value, ACCEPTED[name]):
+            raise ModelFileError(
+                f"{source} holds {name}={value!r}, which lit-gelu does not write. Delete it, or run tune() again. "
+                f"Known: {', '.join(sorted(ACCEPTED))}."
+            )
+    if settings.get("graph_optimization_level", "all") not in LEVELS:
+        raise ModelFileError(
+            f"{source} holds graph_optimization_level={settings['graph_optimization_level']!r}. Delete it, or run "
+            f"tune() again. Known: {', '.join(LEVELS)}."
+        )
+
+
+def session_options(settings: Settings) -> onnxruntime.SessionOptions:
+    """Return session options.
+
+    Args:
+        settings: Value by name.
+
+    Returns:
+        Options with those of the settings that a session has.
+
+    Example:
+        >>> session_options({"intra_op_num_threads": 2, "prefer_nhwc": 1}).intra_op_num_threads
+        2
+    """
+    options = onnxruntime.SessionOptions()
+    if "intra_op_num_threads" in settings:
+        options.intra_op_num_threads = settings["intra_op_num_threads"]
+    if "graph_optimization_level" in settings:
+        options.graph_optimization_level = LEVELS[settings["graph_optimization_level"]]
+    if "enable_mem_pattern" in settings:
+        options.enable_mem_pattern = settings["enable_mem_pattern"]
+    if "allow_spinning" in settings:
+        options.add_session_config_entry("session.intra_op.allow_spinning", str(int(settings["allow_spinning"])))
+    return options
+
+
+def provider_options(settings: Settings) -> dict[str, str]:
+    """Return provider options.
+
+    Args:
+        settings: Value by name.
+
+    Returns:
+        Those of the settings that a provider has, as text.
+
+    Example:
+        >>> provider_options({"intra_op_num_threads": 2, "prefer_nhwc": 1})
+        {'prefer_nhwc': '1'}
+    """
+    return {name: str(value) for name, value in settings.items() if name in OF_PROVIDER}
+
+
+# What SessionOptions can be asked for; enough to open the same session in another process.
+_ATTRIBUTES = (
+    "enable_cpu_mem_arena",
+    "enable_mem_pattern",
+    "enable_mem_reuse",
+    "execution_mode",
+    "execution_order",
+    "graph_optimization_level",
+    "inter_op_num_threads",
+    "intra_op_num_threads",
+    "log_severity_level",
+    "log_verbosity_level",
+    "logid",
+    "use_deterministic_compute",
+)
+_ENTRIES = (
+    "ep.context_enable",
+    "optimization.disable_specified_optimizers",
+    "optimization.enable_gelu_approximation",
+    "session.disable_cpu_ep_fallback",
+    "session.disable_prepacking",
+    "session.inter_op.allow_spinning",
+    "session.intra_op.allow_spinning",
+    "session.intra_op_thread_affinities",
+    "session.set_denormal_as_zero",
+    "session.use_device_allocator_for_initializers",
+)
+
+
+def options_state(options: onnxruntime.SessionOptions | None) -> dict[str, Any] | None:
+    """Return session options as plain data, for pickle, which onnxruntime's own objects refuse.
+
+    Args:
+        options: The options.
+
+    Returns:
+        Their values; libraries of custom operators and initializers are not among them. ``None`` for ``None``.
+    """
+    if options is None:
+        return None
+    attributes = {name: getattr(options, name) for name in _ATTRIBUTES}
+    plain = {name: value if isinstance(value, (bool, int, str)) else value.name for name, value in attributes.items()}
+    entries = {key: value for key in _ENTRIES if (value := config_entry(options, key)) is not None}
+    return {"attributes": plain, "entries": entries}
+
+
+def options_from(state: Mapping[str, Any] | None) -> onnxruntime.SessionOptions | None:
+    """Return session options from plain data.
+
+    Args:
+        state: What `options_state` gave.
+
+    Returns:
+        New options.
+
+    Example:
+        >>> options = onnxruntime.SessionOptions()
+        >>> options.intra_op_num_threads = 3
+        >>> options_from(options_state(options)).intra_op_num_threads
+        3
+    """
+    if state is None:
+        return None
+    options = onnxruntime.SessionOptions()
+    for name, value in state["attributes"].items():
+        kind = type(getattr(options, name))
+        setattr(options, name, value if isinstance(value, kind) else getattr(kind, value))
+    for key, value in state["entries"].items():
+        options.add_session_config_entry(key, value)
+    return options

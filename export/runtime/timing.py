@@ -1,0 +1,132 @@
+"""Timing several ways to compute the same, side by side."""
+
+import contextlib
+import random
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+Samples = Mapping[str, Sequence[float]]
+
+
+@dataclass(frozen=True)
+class Latency:
+    """The times of one call, in seconds.
+
+    Args:
+        calls: How many were measured.
+        mean: Their mean.
+        p50: Their median.
+        p90: Nine of ten are at most this.
+        p99: Ninety-nine of a hundred are at most this; with fewer calls it lies between the two longest.
+    """
+
+    calls: int
+    mean: float
+    p50: float
+    p90: float
+    p99: float
+
+
+def latency(samples: Sequence[float]) -> Latency:
+    """Return percentiles, linear between neighbours.
+
+    Args:
+        samples: Times in seconds.
+
+    Returns:
+        The percentiles.
+
+    Example:
+        >>> latency([0.001, 0.002, 0.003]).p50
+        0.002
+    """
+    p50, p90, p99 = (float(value) for value in np.percentile(samples, [50, 90, 99]))
+    return Latency(len(samples), statistics.fmean(samples), p50, p90, p99)
+
+
+def ratio(samples: Samples, of: str, to: str) -> float:
+    """Return how long one way takes beside another: the median of the rounds' ratios.
+
+    A slow spell of the machine, which meets both in the same rounds, shifts it less than a ratio of medians.
+
+    Args:
+        samples: Times by name, one a round.
+        of: A name.
+        to: The name to compare with.
+
+    Returns:
+        The ratio; below 1 if the first is faster.
+
+    Example:
+        >>> ratio({"a": [1.0, 2.0], "b": [2.0, 4.0]}, "a", "b")
+        0.5
+    """
+    return statistics.median(a / b for a, b in zip(samples[of], samples[to], strict=True))
+
+
+def interleaved(
+    calls: Mapping[str, Callable[[], Any]],
+    device: torch.device,
+    *,
+    seconds: float,
+    rounds: tuple[int, int] = (5, 1000),
+    warm_up: int = 3,
+    seed: int = 0,
+) -> dict[str, list[float]]:
+    """Time calls in rounds, each of which runs all of them once, in shuffled order.
+
+    Args:
+        calls: By name.
+        device: On CUDA, times are between two events on the current stream; else of the wall clock.
+        seconds: After which no round begins.
+        rounds: The least and the most.
+        warm_up: Calls of each that are not timed.
+        seed: Of the order.
+
+    Returns:
+        Seconds by name, one a round.
+
+    Example:
+        >>> times = interleaved({"nothing": lambda: None}, torch.device("cpu"), seconds=0.0, rounds=(3, 3))
+        >>> len(times["nothing"])
+        3
+    """
+    for call in calls.values():
+        for _ in range(warm_up):
+            call()
+    timed = _timed_cuda if device.type == "cuda" else _timed
+    order, names = random.Random(seed), list(calls)  # noqa: S311 - the order of measurements is no secret
+    samples: dict[str, list[float]] = {name: [] for name in names}
+    end = time.perf_counter() + seconds
+    with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
+        for done in range(rounds[1]):
+            if done >= rounds[0] and time.perf_counter() > end:
+                break
+            order.shuffle(names)
+            for name in names:
+                samples[name].append(timed(calls[name]))
+    return samples
+
+
+def _timed(call: Callable[[], Any]) -> float:
+    """Return seconds of the wall clock."""
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def _timed_cuda(call: Callable[[], Any]) -> float:
+    """Return seconds between two events, the device being idle before."""
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    torch.cuda.synchronize()
+    start.record()
+    call()
+    end.record()
+    end.synchronize()
+    return float(start.elapsed_time(end)) / 1000

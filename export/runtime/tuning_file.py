@@ -1,0 +1,221 @@
+"""The file beside a model that holds what `tune` chose on this machine and on others."""
+
+import hashlib
+import json
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import onnxruntime
+import torch
+
+from lit_gelu.export.errors import ModelFileError
+from lit_gelu.export.runtime.providers import ON_CUDA_DEVICES
+from lit_gelu.export.runtime.settings import require_settings
+from lit_gelu.files import write_atomically
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class TuningKey:
+    """What a choice is good for.
+
+    Args:
+        onnxruntime: Its version.
+        provider: The execution provider.
+        device: The GPU's name, or the processor's with the number of cores that this process may use.
+    """
+
+    onnxruntime: str
+    provider: str
+    device: str
+
+
+@dataclass(frozen=True)
+class TuningChoice:
+    """What `tune` chose.
+
+    Args:
+        key: What it is good for.
+        settings: Value by name; empty if nothing was faster than the defaults.
+        ratio: Time beside the untuned session's, in the same run.
+        error: Largest error of an output, as a share of the largest output.
+        limit: The largest error that was allowed.
+        batch_size: Rows that were measured.
+    """
+
+    key: TuningKey
+    settings: Mapping[str, Any]
+    ratio: float
+    error: float
+    limit: float
+    batch_size: int
+
+    def __str__(self) -> str:
+        """Return one line."""
+        chosen = ", ".join(f"{name}={value}" for name, value in self.settings.items()) or "the defaults"
+        return f"{chosen}: {self.ratio:.2f} of the untuned time at batch {self.batch_size} on {self.key.device}"
+
+
+def tuning_path(path: str | os.PathLike[str]) -> Path:
+    """Return where the choices for a model are kept.
+
+    Args:
+        path: The model's file.
+
+    Returns:
+        The path beside it.
+
+    Example:
+        >>> tuning_path("net.onnx").name
+        'net.onnx.tuning.json'
+    """
+    path = Path(path)
+    return path.with_name(path.name + ".tuning.json")
+
+
+def this_key(provider: str, device: torch.device) -> TuningKey | None:
+    """Return the key of this machine.
+
+    Args:
+        provider: The execution provider.
+        device: The CUDA device of a provider that has one.
+
+    Returns:
+        The key; ``None`` for a CUDA device that torch cannot name.
+    """
+    if provider in ON_CUDA_DEVICES:
+        if device.type != "cuda":
+            return None
+        name = torch.cuda.get_device_name(device)
+    else:
+        name = f"{processor()}, {cores()} cores"
+    return TuningKey(onnxruntime.__version__, provider, name)
+
+
+def processor() -> str:
+    """Return the processor's name.
+
+    Returns:
+        As the system tells it.
+    """
+    try:
+        with Path("/proc/cpuinfo").open(encoding="utf-8") as file:
+            names = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
+    except OSError:
+        names = []
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def cores() -> int:
+    """Return how many cores this process may use.
+
+    Returns:
+        The number, at least 1.
+    """
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return allowed or 1
+
+
+def digest(path: str | os.PathLike[str]) -> str:
+    """Return the digest of a model's file: choices for another export of it are not used.
+
+    Args:
+        path: The file.
+
+    Returns:
+        SHA-256, hexadecimal.
+    """
+    with Path(path).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def read_choice(path: str | os.PathLike[str], key: TuningKey) -> TuningChoice | None:
+    """Return what was chosen for a model on a machine.
+
+    Args:
+        path: The model's file.
+        key: The machine.
+
+    Returns:
+        The choice; ``None`` if there is none for this very file and machine.
+
+    Raises:
+        ModelFileError: If the file of choices is damaged or holds what `tune` does not write.
+    """
+    file = tuning_path(path)
+    if not file.is_file():
+        return None
+    content = _read(file)
+    if content["model_sha256"] != digest(path):
+        return None
+    for entry in content["choices"]:
+        choice = _choice(entry, file)
+        if choice.key == key:
+            require_settings(choice.settings, repr(str(file)))
+            return choice
+    return None
+
+
+def write_choice(path: str | os.PathLike[str], choice: TuningChoice) -> Path:
+    """Keep a choice beside a model, with those of other machines for the same file.
+
+    Args:
+        path: The model's file.
+        choice: The choice; it replaces an older one of the same machine.
+
+    Returns:
+        Where it is kept.
+
+    Raises:
+        UnwritablePathError: If the file cannot be written there.
+    """
+    file, model = tuning_path(path), digest(path)
+    entries = []
+    if file.is_file():
+        content = _read(file)
+        if content["model_sha256"] == model:
+            entries = [entry for entry in content["choices"] if _choice(entry, file).key != choice.key]
+    entries.append(asdict(choice))
+    with write_atomically(file) as temporary:
+        text = json.dumps({"format": FORMAT, "model_sha256": model, "choices": entries}, indent=2)
+        temporary.write_text(text + "\n", encoding="utf-8")
+    return file
+
+
+def _read(file: Path) -> dict[str, Any]:
+    """Return the content of a file of choices."""
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        if (
+            content["format"] == FORMAT
+            and isinstance(content["model_sha256"], str)
+            and isinstance(content["choices"], list)
+        ):
+            return dict(content)
+        problem = f"format {content['format']!r}"
+    except (ValueError, KeyError, TypeError) as error:
+        problem = f"{type(error).__name__}: {error}"
+    raise ModelFileError(
+        f"{str(file)!r} does not hold what tune() writes ({problem}). Delete it, run tune() again, or open the model "
+        "with tuning=False."
+    )
+
+
+def _choice(entry: Any, file: Path) -> TuningChoice:
+    """Return one entry as a choice."""
+    try:
+        choice = TuningChoice(**{**entry, "key": TuningKey(**entry["key"])})
+        if isinstance(choice.settings, dict):
+            return choice
+        problem = f"settings {choice.settings!r}"
+    except (KeyError, TypeError) as error:
+        problem = f"{type(error).__name__}: {error}"
+    raise ModelFileError(
+        f"{str(file)!r} holds an entry that tune() does not write ({problem}). Delete it, run tune() again, or open "
+        "the model with tuning=False."
+    )

@@ -1,0 +1,161 @@
+"""``lit-gelu bench``: how fast an exported file is, beside PyTorch in the same run."""
+
+from typing import TYPE_CHECKING
+
+from jsonargparse import ArgumentParser, Namespace
+from rich.table import Table
+
+from lit_gelu.cli.terminal import ExamplesHelpFormatter, console_for_output
+from lit_gelu.errors import LitGeluError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from lit_gelu.export.runtime.bench import BenchReport
+
+HELP = "time an ONNX file beside PyTorch eager and torch.compile, in one run"
+EXAMPLES = """\
+examples:
+  lit-gelu bench model.onnx                                   onnxruntime alone
+  lit-gelu bench model.onnx --ckpt last.ckpt                  beside the model that it came from
+  lit-gelu bench model.onnx --ckpt last.ckpt --batch_sizes 1 32 256 --threads 4
+  lit-gelu bench model.onnx --ckpt last.ckpt --tune true      measure onnxruntime's options first, keep the best
+  lit-gelu bench raw.onnx --ckpt last.ckpt --preprocessing MNISTData          a file that takes raw pixels
+  lit-gelu bench model.onnx --ckpt last.ckpt --compile false --json bench.json
+"""
+_ANOTHER_MODEL = 0.05  # more than 16 bit can explain
+
+
+class BenchArgumentError(LitGeluError, ValueError):
+    """Arguments that cannot be measured with."""
+
+
+def build_parser() -> ArgumentParser:
+    """Return the command's parser.
+
+    Returns:
+        The parser.
+    """
+    parser = ArgumentParser(
+        prog="lit-gelu bench", description=HELP, epilog=EXAMPLES, formatter_class=ExamplesHelpFormatter
+    )
+    parser.add_argument("file", type=str, help="an ONNX file")
+    parser.add_argument(
+        "--ckpt", type=str | None, default=None, help="the Lightning checkpoint that it came from, or a class"
+    )
+    parser.add_argument(
+        "--model", type=str | None, default=None, help="the model's class, if the checkpoint does not record it"
+    )
+    parser.add_argument("--batch_sizes", "--batch-sizes", type=int, nargs="+", default=[1, 128], help="rows of a call")
+    parser.add_argument(
+        "--providers",
+        type=str,
+        nargs="+",
+        default=None,
+        help="onnxruntime's execution providers; default: CUDA, or the CPU",
+    )
+    parser.add_argument(
+        "--threads", type=int | None, default=None, help="of PyTorch and onnxruntime; default: all cores"
+    )
+    parser.add_argument("--seconds", type=float, default=5.0, help="how long to measure each batch size")
+    parser.add_argument("--compile", type=bool, default=True, help="whether to measure torch.compile too")
+    parser.add_argument("--channels_last", type=bool, default=False, help="whether to measure that memory format too")
+    parser.add_argument(
+        "--tune", type=bool, default=False, help="whether to measure onnxruntime's options first, and keep the best"
+    )
+    parser.add_argument(
+        "--preprocessing", type=str | None, default=None, help="a data module, for a file that takes raw pixels"
+    )
+    parser.add_argument("--data_root", type=str | None, default=None, help="the folder of --preprocessing's data")
+    parser.add_argument("--json", type=str | None, default=None, help="where to write the report")
+    return parser
+
+
+def run(arguments: Namespace) -> int:
+    """Measure.
+
+    Args:
+        arguments: What `build_parser` parsed.
+
+    Returns:
+        0.
+
+    Raises:
+        BenchArgumentError: If a number is not positive, or what is needed for the model is missing.
+    """
+    if min(arguments.batch_sizes) < 1 or arguments.seconds < 0 or (arguments.threads or 1) < 1:
+        raise BenchArgumentError("--batch_sizes and --threads are whole numbers from 1 on, --seconds is not negative.")
+    from lit_gelu.export import OnnxPredictor
+    from lit_gelu.export.runtime.bench import bench
+    from lit_gelu.export.runtime.tuning_file import cores
+    from lit_gelu.files import write_atomically
+
+    predictor = OnnxPredictor(arguments.file, arguments.providers, tuning=not arguments.tune)
+    model = _model(arguments, raw=bool(predictor.metadata.get("lit_gelu.preprocessing")))
+    console = console_for_output()
+    if arguments.tune:
+        console.print(str(predictor.tune(batch_size=max(arguments.batch_sizes), reference=model)), markup=False)
+    report = bench(
+        arguments.file,
+        model,
+        batch_sizes=arguments.batch_sizes,
+        providers=arguments.providers,
+        threads=arguments.threads or cores(),
+        seconds=arguments.seconds,
+        compiled=arguments.compile,
+        channels_last=arguments.channels_last,
+    )
+    console.print(table(report))
+    if (worst := max(row.error for row in report.rows)) > _ANOTHER_MODEL:
+        console.print(
+            f"outputs differ by {worst:.1e} of the largest: the file is not of this model's weights, or wrong"
+        )
+    if arguments.json is not None:
+        with write_atomically(arguments.json) as temporary:
+            temporary.write_text(report.to_json() + "\n", encoding="utf-8")
+    return 0
+
+
+def _model(arguments: Namespace, *, raw: bool) -> "nn.Module | None":
+    """Return the model that the file came from, behind the preprocessing that is in the file."""
+    from torch import nn
+
+    from lit_gelu.cli.loading import load_model, load_preprocessing
+
+    if arguments.ckpt is None:
+        if arguments.preprocessing is not None or arguments.model is not None:
+            raise BenchArgumentError("--model and --preprocessing are of the PyTorch model: give --ckpt too.")
+        return None
+    if raw and arguments.preprocessing is None:
+        raise BenchArgumentError(
+            f"{arguments.file!r} takes raw pixels. Name the data module whose preprocessing is a part of it: "
+            "--preprocessing MNISTData, for example."
+        )
+    preprocessing = load_preprocessing(arguments.preprocessing, arguments.data_root)
+    model = load_model(arguments.ckpt, arguments.model)
+    return model if preprocessing is None or not raw else nn.Sequential(preprocessing, model)
+
+
+def table(report: "BenchReport") -> Table:
+    """Return a report as a table.
+
+    Args:
+        report: What was measured.
+
+    Returns:
+        One row a variant and batch size.
+    """
+    versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
+    tuned = f"; tuned: {report.tuning}" if report.tuning else ""
+    made = Table(
+        title=f"{report.path} on {report.device}, {report.provider}, {report.threads} threads; {versions}{tuned}",
+        title_justify="left",
+    )
+    for column in ("batch", "variant", "p50 ms", "p90 ms", "p99 ms", "rows/s", f"time / {report.baseline}", "error"):
+        made.add_column(column, justify="left" if column == "variant" else "right")
+    for row in report.rows:
+        times = (f"{1000 * value:.4g}" for value in (row.latency.p50, row.latency.p90, row.latency.p99))
+        made.add_row(
+            str(row.batch_size), row.variant, *times, f"{row.throughput:.4g}", f"{row.ratio:.3f}", f"{row.error:.1e}"
+        )
+    return made

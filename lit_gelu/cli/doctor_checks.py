@@ -1,0 +1,369 @@
+"""What can be wrong with an installation: pure functions from facts to findings."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+Level = Literal["ok", "note", "broken"]
+
+# Compiled kernels in the wheels of onnxruntime-gpu, by its version (read with cuobjdump). They hold no PTX that a newer
+# GPU's driver could translate. A number fits the same major version from its minor version on; with an a, only itself.
+KERNELS: Mapping[str, tuple[str, ...]] = {"1.31": ("75", "80", "86", "89", "90a", "120a")}
+_DISTRIBUTIONS = {  # by library: the distribution that brings it; {cuda} is the major version
+    "libcublas": "nvidia-cublas",
+    "libcublasLt": "nvidia-cublas",
+    "libcudart": "nvidia-cuda-runtime",
+    "libcurand": "nvidia-curand",
+    "libcufft": "nvidia-cufft",
+    "libcudnn": "nvidia-cudnn-cu{cuda}",
+}
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU.
+
+    Args:
+        name: Its name.
+        capability: Its compute capability.
+    """
+
+    name: str
+    capability: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What was gathered of an installation; nothing here is judged.
+
+    Args:
+        platform: Operating system and machine.
+        versions: Version by distribution, of those that matter.
+        unmet: Requirements of lit-gelu that are not met, as text.
+        onnxruntime_distributions: Distributions that bring the import name ``onnxruntime``.
+        onnxruntime_error: Why it cannot be imported or cannot run a model on the CPU; empty if it can.
+        onnxruntime_cuda: The CUDA version that it was built for; empty for a build without CUDA.
+        onnxruntime_providers: Execution providers of the build.
+        torch_error: Why torch cannot be imported; empty if it can.
+        torch_cuda: The CUDA version that torch was built for; empty for a build without CUDA.
+        torch_sees_gpu: Whether torch can use a GPU.
+        gpu_devices: Whether the system shows NVIDIA devices, drivers working or not.
+        gpus: The GPUs that torch can use.
+        driver_cuda: The newest CUDA version that the driver runs, ``None`` if there is no driver.
+        libraries: Whether a library that onnxruntime's CUDA provider needs was found, by its name.
+        cuda_error: Why onnxruntime cannot run a model on CUDA; empty if it can; ``None`` if that was not tried.
+    """
+
+    platform: str = ""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    unmet: tuple[str, ...] = ()
+    onnxruntime_distributions: tuple[str, ...] = ()
+    onnxruntime_error: str = ""
+    onnxruntime_cuda: str = ""
+    onnxruntime_providers: tuple[str, ...] = ()
+    torch_error: str = ""
+    torch_cuda: str = ""
+    torch_sees_gpu: bool = False
+    gpu_devices: bool = False
+    gpus: tuple[Gpu, ...] = ()
+    driver_cuda: tuple[int, int] | None = None
+    libraries: Mapping[str, bool] = field(default_factory=dict)
+    cuda_error: str | None = None
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one check found.
+
+    Args:
+        level: ``broken`` must be mended; a ``note`` explains what will not be used.
+        check: What was looked at.
+        text: What is so.
+        remedy: How to mend it; empty if there is nothing to mend.
+    """
+
+    level: Level
+    check: str
+    text: str
+    remedy: str = ""
+
+
+def check_requirements(facts: Facts) -> Finding:
+    """Are lit-gelu's own requirements met?
+
+    Args:
+        facts: What was gathered.
+
+    Returns:
+        The finding.
+
+    Example:
+        >>> check_requirements(Facts(unmet=("onnx>=1.20 (1.16.0 is installed)",))).level
+        'broken'
+    """
+    if not facts.unmet:
+        return Finding("ok", "requirements", "every distribution that lit-gelu needs is there, in a version that fits")
+    names = " ".join(f"'{re.split(r'[ (]', text)[0]}'" for text in facts.unmet)
+    return Finding("broken", "requirements", f"not met: {'; '.join(facts.unmet)}", f"pip install {names}")
+
+
+def check_torch(facts: Facts) -> Finding:
+    """Can torch be imported?
+
+    Args:
+        facts: What was gathered.
+
+    Returns:
+        The finding.
+    """
+    if facts.torch_error:
+        remedy = "pip uninstall -y torch && pip install torch"
+        return Finding("broken", "torch", f"cannot be imported: {facts.torch_error}", remedy)
+    built = f"for CUDA {facts.torch_cuda}" if facts.torch_cuda else "without CUDA"
+    return Finding("ok", "torch", f"{facts.versions.get('torch', '?')}, built {built}")
+
+
+def check_onnxruntime_wheels(facts: Facts) -> Finding:
+    """Is exactly one distribution behind the import name ``onnxruntime``?
+
+    Two overwrite each other's files, the last one wins, and removing one leaves an empty package.
+
+    Args:
+        facts: What was gathered.
+
+    Returns:
+        The finding.
+
+    Example:
+        >>> both = ("onnxruntime", "onnxruntime-gpu")
+        >>> facts = Facts(platform="Linux x86_64", onnxruntime_distributions=both)
+        >>> print(check_onnxruntime_wheels(facts).remedy)
+        pip uninstall -y onnxruntime onnxruntime-gpu && pip install onnxruntime-gpu
+    """
+    names = facts.onnxruntime_distributions
+    if len(names) == 1:
+        version = facts.versions.get(names[0], "?")
+        return Finding("ok", "onnxruntime wheels", f"one: {names[0]} {version}")
+    wanted = "onnxruntime-gpu" if _has_gpu_wheels(facts) else "onnxruntime"
+    if not names:
+        return Finding("broken", "onnxruntime wheels", "none is installed", f"pip install {wanted}")
+    text = f"{' and '.join(names)} are installed together; they have the same files, and the last one installed wins"
+    return Finding("broken", "onnxruntime wheels", text, f"pip uninstall -y {' '.join(names)} && pip install {wanted}")
+
+
+def check_onnxruntime(facts: Facts) -> Finding:
+    """Can onnxruntime be imported, and does it run a model on the CPU?
+
+    Args:
+        facts: What was gathered.
+
+    Returns:
+        The finding.
+    """
+    if not facts.onnxruntime_error:
+        built = f"for CUDA {facts.onnxruntime_cuda}" if facts.onnxruntime_cuda else "without CUDA"
+        return Finding("ok", "onnxruntime", f"runs a model on the CPU; built {built}")
+    names = facts.onnxruntime_distributions or ("onnxruntime",)
+    remedy = f"pip install --force-reinstall --no-deps {names[-1]}"
+    if len(names) > 1:
+        remedy = check_onnxruntime_wheels(facts).remedy
+    return Finding("broken", "onnxruntime", f"does not work: {facts.onnxruntime_error}", remedy)
+
+
+def check_gpu(facts: Facts) -> Finding:
+    """Is there a GPU, and does torch see it?
+
+    Args:
+        facts: What was gathered.
+
+    Returns:
+        The finding: no GPU is no fault, a GPU that cannot be used is one.
+    """
+    if facts.torch_sees_gpu:
+        names = ", ".join(f"{gpu.name} (sm_{gpu.capability[0]}{gpu.capability[1]})" for gpu in facts.gpus)
+        return Finding("ok", "GPU", names)
+    if not facts.gpu_devices:
+        return Finding("note", "GPU", "no NVIDIA GPU here: exported files run on the CPU")
+    if facts.driver_cuda is None:
+        return Finding("broken", "GPU", "there is an NVIDIA GPU, but no working driver", "install NVIDIA's driver")
+    if not facts.torch_cuda:
+        remedy = f"install the build of torch for CUDA {_major(facts.onnxruntime_cuda) or facts.driver_cuda[0]}"
+        return Finding("broken", "GPU", "there is an NVIDIA GPU, but torch is built without CUDA", remedy)
+    text = f"there is an NVIDIA GPU, but torch (for CUDA {facts.torch_cuda}) cannot use it"
+    return Finding("broken", "GPU", text, "python -c 'import torch; torch.zeros(1, device=\"cuda\")' says why")
+
+
+def check_cuda_versions(facts: Facts) -> Finding:
+    """Are torch and onnxruntime built for the same major version of CUDA?
+
+    Both load cuBLAS and cuDNN into one process; onnxruntime finds them in the distributions that torch brings.
+
+    Args:
+        facts: What was gathered.
+
+    Returns:
+        The finding.
+
+    Example:
+        >>> check_cuda_versions(Facts(torch_cuda="12.8", onnxruntime_cuda="13.0", gpu_devices=True)).level
+        'broken'
+    """
+    torch_major, ours = _major(facts.torch_cuda), _major(facts.onnxruntime_cuda)
+    level: Level = "broken" if facts.gpu_devices else "note"
+    if not ours:
+        if not facts.gpu_devices or not facts.onnxruntime_distributions:
+            return Finding("note", "CUDA versions", "onnxruntime is built without CUDA: it runs on the CPU")
+        remedy = f"pip uninstall -y {' '.join(facts.onnxruntime_distributions)} && pip install onnxruntime-gpu"
+        return Finding("broken", "CUDA versions", "there is a GPU, but onnxruntime is built without CUDA", remedy)
+    if not torch_major:
+        return Finding("note", "CUDA versions", f"onnxruntime is built for CUDA {ours}, torch without CUDA")
+    if torch_major == ours:
+        return Finding("ok", "CUDA versions", f"torch and onnxruntime are both built for CUDA {ours}")
+    text = f"torch is built for CUDA {torch_major}, onnxruntime for CUDA {ours}: its libraries are not found"
+    remedy = f"install the build of torch for CUDA {ours}, or a release of onnxruntime-gpu for CUDA {torch_major}"
+    return Finding(level, "CUDA versions", text, remedy)
+
+
+def check_driver(facts: Facts) -> Finding:
+    """Is the driver new enough for onnxruntime's CUDA?
+
+    A driver runs every minor version of the major version that it was made for, and older ones.
+
+    Args:
+        facts: What was gathered.
+
+    Returns:
+        The finding.
+
+    Example:
+        >>> print(check_driver(Facts(driver_cuda=(12, 4), onnxruntime_cuda="13.0", gpu_devices=True)).text)
+        the driver runs CUDA up to 12.4, onnxruntime is built for 13.0
+    """
+    if facts.driver_cuda is None or not facts.onnxruntime_cuda:
+        return Finding("note", "driver", "no NVIDIA driver" if facts.driver_cuda is None else "onnxruntime needs none")
+    newest = ".".join(map(str, facts.driver_cuda))
+    if facts.driver_cuda[0] >= int(_major(facts.onnxruntime_cuda)):
+        return Finding("ok", "driver", f"runs CUDA up to {newest}")
+    text = f"the driver runs CUDA up to {newest}, onnxruntime is built for {facts.onnxruntime_cuda}"
+    remedy = "install a newer NVIDIA driver (CUDA 13 needs 580 or newer), or a release of onnxruntime-gpu for "
+    return Finding("broken", "driver", text, f"{remedy}CUDA {facts.driver_cuda[0]}")
+
+
+def check_libraries(facts: Facts) -> Finding:
+    """Are the libraries there that onnxruntime's CUDA provider loads?
+
+    Args:
+        facts: What was gathered.
+
+    Returns:
+        The finding.
+
+    Example:
+        >>> print(check_libraries(Facts(onnxruntime_cuda="13.0", libraries={"libcudnn.so.9": False})).remedy)
+        pip install nvidia-cudnn-cu13
+    """
+    if not facts.onnxruntime_cuda:
+        return Finding("note", "CUDA libraries", "onnxruntime needs none")
+    missing = [name for name, found in facts.libraries.items() if not found]
+    if not missing:
+        return Finding("ok", "CUDA libraries", f"found: {', '.join(facts.libraries) or 'none needed'}")
+    cuda = _major(facts.onnxruntime_cuda)
+    stems = [name.split(".")[0].split("64_")[0] for name in missing]
+    names = [_DISTRIBUTIONS[stem].format(cuda=cuda) for stem in stems if stem in _DISTRIBUTIONS]
+    suffix = "" if int(cuda) >= 13 else f"-cu{cuda}"
+    names = [name if name.endswith(f"-cu{cuda}") else name + suffix for name in dict.fromkeys(names)]
+    level: Level = "broken" if facts.gpu_devices else "note"
+    remedy = f"pip install {' '.join(names)}" if names else f"install CUDA {cuda}"
+    return Finding(level, "CUDA libraries", f"missing: {', '.join(missing)}", remedy)
+
+
+def check_kernels(facts: Facts) -> Finding:
+    """Has onnxruntime kernels for these GPUs?
+
+    Args:
+        facts: What was gathered.
+
+    Returns:
+        The finding.
+
+    Example:
+        >>> gpus = (Gpu("B200", (10, 0)),)
+        >>> facts = Facts(gpus=gpus, onnxruntime_cuda="13.0", versions={"onnxruntime-gpu": "1.31.1"})
+        >>> check_kernels(facts).level
+        'broken'
+    """
+    version = facts.versions.get("onnxruntime-gpu", "")
+    kernels = KERNELS.get(".".join(version.split(".")[:2]))
+    if not facts.gpus or not facts.onnxruntime_cuda:
+        return Finding("note", "GPU kernels", "nothing to check")
+    if kernels is None:
+        text = f"it is not known here which GPUs onnxruntime-gpu {version or '(built elsewhere)'} has kernels for"
+        return Finding("note", "GPU kernels", text)
+    without = [gpu for gpu in facts.gpus if not any(_fits(kernel, gpu.capability) for kernel in kernels)]
+    if not without:
+        return Finding("ok", "GPU kernels", f"onnxruntime-gpu {version} has kernels for every GPU here")
+    names = ", ".join(f"{gpu.name} (sm_{gpu.capability[0]}{gpu.capability[1]})" for gpu in without)
+    text = f"onnxruntime-gpu {version} has no kernels for {names}: only for sm_{', sm_'.join(kernels)}, without PTX"
+    return Finding("broken", "GPU kernels", text, "build onnxruntime for this GPU, use another release, or TensorRT")
+
+
+def check_cuda_run(facts: Facts) -> Finding:
+    """Does onnxruntime run a model on CUDA?
+
+    Args:
+        facts: What was gathered.
+
+    Returns:
+        The finding.
+    """
+    if facts.cuda_error is None:
+        return Finding("note", "a model on CUDA", "not tried: torch sees no GPU or onnxruntime is built without CUDA")
+    if not facts.cuda_error:
+        return Finding("ok", "a model on CUDA", "runs there, and nowhere else")
+    remedy = "mend what is said above; else `python -c 'import onnxruntime; onnxruntime.print_debug_info()'` says more"
+    return Finding("broken", "a model on CUDA", f"does not run: {facts.cuda_error}", remedy)
+
+
+CHECKS: tuple[Callable[[Facts], Finding], ...] = (
+    check_requirements,
+    check_torch,
+    check_onnxruntime_wheels,
+    check_onnxruntime,
+    check_gpu,
+    check_driver,
+    check_cuda_versions,
+    check_libraries,
+    check_kernels,
+    check_cuda_run,
+)
+
+
+def examine(facts: Facts) -> list[Finding]:
+    """Run every check.
+
+    Args:
+        facts: What was gathered.
+
+    Returns:
+        One finding a check.
+    """
+    return [check(facts) for check in CHECKS]
+
+
+def _major(version: str) -> str:
+    return version.split(".")[0]
+
+
+def _has_gpu_wheels(facts: Facts) -> bool:
+    """Return whether onnxruntime-gpu has wheels for this platform."""
+    words = facts.platform.lower()
+    return ("linux" in words or "windows" in words) and ("x86_64" in words or "amd64" in words)
+
+
+def _fits(kernel: str, capability: tuple[int, int]) -> bool:
+    """Return whether a compiled kernel runs on a GPU."""
+    exact = kernel.endswith("a")
+    number = int(kernel.rstrip("a"))
+    major, minor = divmod(number, 10)
+    return (major, minor) == capability if exact else major == capability[0] and minor <= capability[1]

@@ -1,0 +1,1 @@
+"""Statistics of what the activations of a live model are given."""

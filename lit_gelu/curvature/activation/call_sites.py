@@ -1,0 +1,200 @@
+"""Every activation of a model as something that can be watched: modules, calls of functions, one call of several."""
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from lit_gelu.activations import ActivationRegistry
+from lit_gelu.curvature.activation.watching import WatchedCall
+from lit_gelu.surgery.activation_site import ActivationCall, ActivationSite
+from lit_gelu.surgery.errors import SwapError
+from lit_gelu.surgery.places import CallPlace
+from lit_gelu.surgery.rewriting import ProbedCall, edited_class
+from lit_gelu.surgery.sites import Survey, without_compile_wrapper
+
+
+class InputProbe(nn.Module):
+    """Returns its input; stands in front of a call, so that a hook sees what goes in."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the input itself.
+
+        Args:
+            x: Any tensor.
+
+        Returns:
+            The same tensor.
+        """
+        return x
+
+
+@dataclass
+class WatchableSites:
+    """What of a model can be watched.
+
+    Calls of functions are observed by a probe in front of them: the calling module's class is exchanged for one in
+    which the argument ``x`` of that expression is written ``self.probe(x)``. What is computed stays to the last bit,
+    compiled code included; parameters, ``state_dict`` and the module tree stay as they are. `remove` takes all back.
+
+    Args:
+        calls: By the site's name.
+        refused: Sites that cannot be watched, and why.
+    """
+
+    calls: dict[str, WatchedCall] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+    _probed: list[tuple[nn.Module, type[nn.Module], type[nn.Module], tuple[str, ...]]] = field(default_factory=list)
+
+    def remove(self) -> None:
+        """Give every module its own class back; one that was changed further since keeps its probe, now idle."""
+        for owner, before, probed, names in reversed(self._probed):
+            if type(owner) is probed:
+                owner.__class__ = before
+                for name in names:
+                    owner.__dict__.pop(name, None)
+        self._probed.clear()
+
+
+def watchable_sites(
+    model: nn.Module,
+    input_sample: object = None,
+    *,
+    registry: ActivationRegistry,
+    accept: Callable[[str], bool] = lambda _: True,
+) -> WatchableSites:
+    """Find the activations of a model, and put probes in front of those that are no modules.
+
+    Gates and activations that are not elementwise are left out; they are not among those refused. A module that is
+    called from several places is one site, and each call of it another (``relu#0``, ``relu#1``, ...).
+
+    Args:
+        model: The model.
+        input_sample: Finds calls; see `lit_gelu.surgery.find_sites`. Without it there are modules alone.
+        registry: Says what an activation is.
+        accept: Which names are wanted; nothing is done to the others.
+
+    Returns:
+        What can be watched, in the order of the modules.
+
+    Example:
+        >>> from torch.nn import functional as F
+        >>> from lit_gelu.activations import registry
+        >>> class Block(nn.Module):
+        ...     def forward(self, x):
+        ...         return F.gelu(x)
+        >>> found = watchable_sites(nn.Sequential(Block(), nn.ReLU()), torch.zeros(1), registry=registry)
+        >>> list(found.calls)
+        ['0:gelu', '1']
+    """
+    found = WatchableSites()
+    survey = Survey(without_compile_wrapper(model), input_sample, registry)
+    edits: dict[int, tuple[nn.Module, list[tuple[str, ActivationCall, nn.Module | None, ActivationSite]]]] = {}
+    order: list[str] = []
+    for site in survey.sites:
+        order += dict.fromkeys([site.name, *(call.name for call in site.calls or ())])
+        if site.role != "activation" or not is_elementwise(site, registry):
+            continue
+        if site.kind == "module" and accept(site.name):
+            found.calls[site.name] = WatchedCall(site.module, site.module)
+        for name, call in _calls_to_probe(site, found):
+            if accept(name):
+                owner = call._seen.owner
+                module = site.module if site.kind == "module" else None
+                edits.setdefault(id(owner), (owner, []))[1].append((name, call, module, site))
+    for owner, rows in edits.values():
+        _probe(owner, rows, found, registry)
+    found.refused = {name: reason for name, reason in found.refused.items() if accept(name)}
+    found.calls = {name: found.calls[name] for name in order if name in found.calls and accept(name)}
+    return found
+
+
+def is_elementwise(site: ActivationSite, registry: ActivationRegistry) -> bool:
+    """Return whether f' is a number for each element; of what was never registered, it is taken to be.
+
+    Args:
+        site: The site.
+        registry: Where the facts are.
+
+    Returns:
+        Whether it is.
+    """
+    if site.spec.opaque:
+        return True
+    return registry.entry(site.spec.name).facts_for(site.spec.arguments).elementwise
+
+
+def _calls_to_probe(site: ActivationSite, found: WatchableSites) -> list[tuple[str, ActivationCall]]:
+    """Return the calls of a site that need a probe; those of an ``nn.Sequential`` are told apart by their turn."""
+    calls = site.calls or ()
+    if site.kind != "module":
+        if not calls and site.calls is None:
+            found.refused[site.name] = "it is a function that a module holds: input_sample= finds its calls"
+        return [(call.name, call) for call in calls]
+    if len(calls) < 2:
+        return []
+    if all(call._seen.child and call._seen.owner is calls[0]._seen.owner for call in calls):
+        for turn, call in enumerate(calls):
+            found.calls[call.name] = WatchedCall(site.module, site.module, (turn, len(calls)))
+        return []
+    return [(call.name, call) for call in calls]
+
+
+def _probe(
+    owner: nn.Module,
+    rows: list[tuple[str, ActivationCall, nn.Module | None, ActivationSite]],
+    found: WatchableSites,
+    registry: ActivationRegistry,
+) -> None:
+    """Put probes in front of calls that one module makes."""
+    edits: list[ProbedCall] = []
+    probes: dict[str, tuple[str, WatchedCall]] = {}
+    for name, call, module, site in rows:
+        place = call._seen.place
+        reason = _obstacle(owner, call, module, site, registry)
+        if reason or not isinstance(place, CallPlace):
+            found.refused[name] = reason
+            continue
+        child = next(name for name in _probe_names() if name not in owner.__dict__ and name not in probes)
+        edits.append(ProbedCall(place, child))
+        activation = module if module is not None else registry.create(site.spec)
+        probes[child] = name, WatchedCall(InputProbe(), activation, mode_of=owner if module is None else module)
+    if not edits:
+        return
+    before = type(owner)
+    try:
+        probed = edited_class(before, tuple(edits))
+        owner.__class__ = probed
+    except (SwapError, TypeError) as reason:
+        found.refused |= {name: str(reason) for name, _ in probes.values()}
+        return
+    for child, (name, watched) in probes.items():
+        owner.__dict__[child] = watched.hooked  # no child: names, parameters and copies of the model stay as they are
+        found.calls[name] = watched
+    found._probed.append((owner, before, probed, tuple(probes)))
+
+
+def _probe_names() -> Iterator[str]:
+    """Yield names; one that a module has already belongs to code that was changed further, which goes on calling it."""
+    return (f"_lit_gelu_probe_{number}" for number in itertools.count())
+
+
+def _obstacle(
+    owner: nn.Module, call: ActivationCall, module: nn.Module | None, site: ActivationSite, registry: ActivationRegistry
+) -> str:
+    """Say why a call cannot be watched; empty if it can."""
+    seen = call._seen
+    if isinstance(owner, torch.jit.ScriptModule):
+        return "its module is compiled by TorchScript"
+    if not isinstance(seen.place, CallPlace):
+        return seen.place
+    if module is not None:
+        return ""
+    if len(seen.specs) != 1:
+        return f"it computes different activations: {', '.join(map(str, seen.specs))}"
+    spec = seen.specs[0]
+    if spec.opaque or registry.entry(spec.name).facts_for(spec.arguments).learnable:
+        return f"{site.spec} takes parameters that are arguments of the call"
+    return ""

@@ -1,0 +1,160 @@
+"""Sampling whole rows of an activation's input.
+
+A row holds every channel, so that no channel can be left out: strided elements of a [tokens, 1024] tensor fall on as
+few as 8 of its channels when the stride is a multiple of 128.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from lit_gelu.curvature.activation.statistics import accumulation_dtype
+
+
+def count_rows(x: Tensor, *, whole_examples: bool = False) -> int:
+    """Count the rows of an activation's input.
+
+    A row is one channel vector: ``x[i]`` of ``[N, C]``, ``x[i, t]`` of ``[N, T, C]``, and ``x[n, :, h, w]`` of the
+    convolutional ``[N, C, H, W]`` (all shapes of four and more dimensions). In a layout with the channels elsewhere a
+    row is another slice; drawn at random, it still represents all elements evenly.
+
+    Args:
+        x: The input.
+        whole_examples: Whether a row is ``x[i]``, a whole example, whatever the number of dimensions.
+
+    Returns:
+        The number of rows; elements count as rows if there is one dimension or none.
+
+    Example:
+        >>> count_rows(torch.zeros(32, 16, 8, 8)), count_rows(torch.zeros(32, 16, 8, 8), whole_examples=True)
+        (2048, 32)
+    """
+    return math.prod(_row_shape(x, whole_examples=whole_examples))
+
+
+def draw_rows(count: int, rows: int, generator: torch.Generator) -> Tensor:
+    """Draw row numbers: one, uniformly, from each of ``rows`` equal stretches of ``range(count)``.
+
+    Each row is expected ``rows / count`` times, so means over the drawn rows are unbiased; the stretches spread the
+    sample over the whole batch, which independent draws do not.
+
+    Args:
+        count: How many rows there are.
+        rows: How many to draw, at most ``count``.
+        generator: Where the random numbers come from; its device is that of the result.
+
+    Returns:
+        Row numbers in rising order, int64, shape ``[rows]``; neighbours may coincide.
+
+    Example:
+        >>> draw_rows(1000, 4, torch.Generator().manual_seed(0)) // 250
+        tensor([0, 1, 2, 3])
+    """
+    device = generator.device
+    dtype = accumulation_dtype(device)
+    start = torch.arange(rows, device=device, dtype=dtype)
+    position = start + torch.rand(rows, generator=generator, device=device, dtype=dtype)
+    return spread_rows(count, position)
+
+
+def spread_rows(count: int, position: Tensor) -> Tensor:
+    """Turn random positions into row numbers: one row of each of ``len(position)`` equal stretches of ``range(count)``.
+
+    Args:
+        count: How many rows there are.
+        position: ``position[i]`` lies in ``[i, i + 1)``, uniformly drawn.
+
+    Returns:
+        Row numbers in rising order, int64.
+
+    Example:
+        >>> spread_rows(1000, torch.tensor([0.5, 1.0, 2.25, 3.99]))
+        tensor([125, 250, 562, 997])
+    """
+    return (position * (count / len(position))).long().clamp_(max=count - 1)
+
+
+def rows_for(x: Tensor, elements: int, *, whole_examples: bool = False) -> int:
+    """Return how many rows of an input hold about so many elements.
+
+    Args:
+        x: The input.
+        elements: How many elements are wanted.
+        whole_examples: As in `count_rows`.
+
+    Returns:
+        Rows; at least 8, so that no channel is judged by a single element.
+
+    Example:
+        >>> rows_for(torch.zeros(64, 128, 1024), 8192), rows_for(torch.zeros(64, 16, 32, 32), 8192)
+        (8, 512)
+    """
+    width = x.numel() // max(1, count_rows(x, whole_examples=whole_examples))
+    return max(8, elements // max(1, width))
+
+
+def channel_dim(x: Tensor, *, whole_examples: bool = False) -> int | None:
+    """Return the dimension of an input, or of rows taken of it, that counts the channels.
+
+    Args:
+        x: The input or the rows.
+        whole_examples: As in `count_rows`.
+
+    Returns:
+        1 for the convolutional ``[N, C, H, W]`` and where the activation itself has channels, else the last; ``None``
+        with one dimension or none.
+
+    Example:
+        >>> [channel_dim(torch.zeros(shape)) for shape in [(4,), (4, 3), (4, 5, 3), (4, 3, 2, 2)]]
+        [None, 1, 2, 1]
+    """
+    if x.dim() < 2:
+        return None
+    return 1 if whole_examples or x.dim() >= 4 else x.dim() - 1
+
+
+def take_rows(x: Tensor, index: Tensor, *, whole_examples: bool = False) -> Tensor:
+    """Copy rows of an activation's input.
+
+    Args:
+        x: The input.
+        index: Row numbers below `count_rows`, shape ``[rows]``.
+        whole_examples: As in `count_rows`.
+
+    Returns:
+        A new tensor ``[rows, C]``, or ``[rows, ...]`` with the shape of the examples.
+
+    Example:
+        >>> x = torch.arange(2 * 3 * 1 * 2.0).reshape(2, 3, 1, 2)
+        >>> take_rows(x, torch.tensor([1, 2]))
+        tensor([[ 1.,  3.,  5.],
+                [ 6.,  8., 10.]])
+    """
+    if x.dim() == 0:
+        return x.expand(index.shape).clone()
+    if x.dim() <= 2 or whole_examples:
+        return x.index_select(0, index)
+    if x.dim() == 3 and x.is_contiguous():
+        return x.view(-1, x.shape[2]).index_select(0, index)
+    if x.dim() >= 4 and not whole_examples:
+        x = x.movedim(1, -1)
+        return x[_unravel(index, x.shape[:-1])]
+    return x[_unravel(index, _row_shape(x, whole_examples=whole_examples))]
+
+
+def _row_shape(x: Tensor, *, whole_examples: bool) -> tuple[int, ...]:
+    """Return the sizes of the dimensions that number the rows."""
+    shape = tuple(x.shape)
+    if whole_examples or len(shape) < 2:
+        return shape[:1]
+    return (shape[0], *shape[2:]) if len(shape) >= 4 else shape[:-1]
+
+
+def _unravel(index: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, ...]:
+    """Return one index a dimension, by arithmetic on the device (``torch.unravel_index`` copies from the host)."""
+    parts: list[Tensor] = []
+    for size in reversed(shape[1:]):
+        parts.append(index % size)
+        index = index.div(size, rounding_mode="floor")
+    return (index, *reversed(parts))

@@ -1,0 +1,272 @@
+"""Extreme eigenvalues of a symmetric matrix by Lanczos iteration."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal, overload
+
+import torch
+from torch import Tensor
+
+from lit_gelu.curvature.loss.errors import LossCurvatureError
+from lit_gelu.curvature.loss.lanczos import (
+    LanczosRun,
+    check_steps,
+    lanczos,
+    lanczos_until,
+    random_start,
+    tridiagonal_eigen,
+)
+from lit_gelu.curvature.loss.linear_operator import LinearOperator
+from lit_gelu.curvature.loss.memory import check_memory
+
+Which = Literal["largest", "smallest", "magnitude"]
+
+
+@dataclass(frozen=True, eq=False)
+class Eigenpair:
+    """An approximate eigenvalue and its vector.
+
+    Attributes:
+        value: The Rayleigh quotient ``v' H v``.
+        vector: v, of length 1, shape ``[size]``.
+        image: ``H v``, shape ``[size]``, from the recurrence; it costs no product.
+        residual: ``||H v - value v||``: an eigenvalue of H lies no farther from ``value`` than this.
+        converged: Whether the residual is at most ``tolerance |value|``. It says that this is an eigenpair; that no
+            larger eigenvalue was missed is for the start vector and the number of steps to see to.
+        products: How many products with H the iteration took, for all its pairs together.
+    """
+
+    value: float
+    vector: Tensor
+    image: Tensor
+    residual: float
+    converged: bool
+    products: int
+
+
+@overload
+def extreme_eigenvalues(
+    operator: LinearOperator,
+    *,
+    start: Tensor | None = None,
+    steps: int = 16,
+    which: Literal["largest", "smallest"] = "largest",
+    tolerance: float = 0.01,
+    accuracy: float | None = None,
+    seed: int = 0,
+    event: int = 0,
+    max_memory_mb: float | None = 4096.0,
+) -> Eigenpair: ...
+
+
+@overload
+def extreme_eigenvalues(
+    operator: LinearOperator,
+    *,
+    start: Tensor | None = None,
+    steps: int = 16,
+    which: Literal["both"],
+    tolerance: float = 0.01,
+    accuracy: float | None = None,
+    seed: int = 0,
+    event: int = 0,
+    max_memory_mb: float | None = 4096.0,
+) -> tuple[Eigenpair, Eigenpair]: ...
+
+
+def extreme_eigenvalues(
+    operator: LinearOperator,
+    *,
+    start: Tensor | None = None,
+    steps: int = 16,
+    which: Literal["largest", "smallest", "both"] = "largest",
+    tolerance: float = 0.01,
+    accuracy: float | None = None,
+    seed: int = 0,
+    event: int = 0,
+    max_memory_mb: float | None = 4096.0,
+) -> Eigenpair | tuple[Eigenpair, Eigenpair]:
+    """Return the algebraically largest eigenvalue of a symmetric matrix, the smallest, or both.
+
+    Largest means largest, not largest in magnitude: -5 does not hide 1, as it does in power iteration. Exactly
+    ``steps`` products are computed (as many as the matrix has rows, if these are fewer), whatever the tolerance; the
+    host looks once, at the end. With ``accuracy``, it looks after each product, and ends as soon as the error is
+    estimated to be small enough, by ``min(r, r^2 / g)`` with the residual r and the distance g to the next eigenvalue
+    that is known of. Started from the last measurement of the same loss, 1 to 3 products are enough while a model
+    trains; from that of other examples, 3 to 6; from a random vector, 5 to 15.
+
+    The estimate cannot know of an eigenvalue whose vector the start has no share in. Where the start may be the vector
+    of another eigenvalue, add a second direction to it.
+
+    Source: Golub and Van Loan 2013, "Matrix Computations", 4th edition, sections 10.1 and 10.3; for the estimate
+    Parlett 1998, "The Symmetric Eigenvalue Problem", chapter 11.
+
+    Args:
+        operator: The symmetric matrix.
+        start: Where to start, shape ``[size]``, or several vectors ``[k, size]``, whose directions are added up (the
+            last largest and smallest eigenvectors, or the gradient). By default a random vector.
+        steps: How many products.
+        which: What to return.
+        tolerance: How large a residual, in units of ``|value|``, counts as converged.
+        accuracy: At which estimated error, in units of ``|value|``, to end before ``steps`` products; ``None`` means
+            never.
+        seed: Of the random vectors.
+        event: Counter that goes with the seed.
+        max_memory_mb: The budget for the ``steps + 5`` vectors that are kept, in MiB; ``None`` means no limit.
+
+    Returns:
+        The pair; of ``"both"``, the largest and the smallest.
+
+    Raises:
+        LossCurvatureError: If an argument is not accepted.
+        MemoryBudgetError: If the vectors exceed the budget.
+        NonFiniteCurvatureError: If a product was NaN or infinite.
+
+    Example:
+        >>> matrix = torch.diag(torch.tensor([-5.0, 0.5, 1.0]).double())
+        >>> pair = extreme_eigenvalues(MatrixOperator(matrix), steps=3)
+        >>> round(pair.value, 9), pair.converged, pair.products
+        (1.0, True, 3)
+    """
+    if which not in {"largest", "smallest", "both"}:
+        raise LossCurvatureError(f"which={which!r} is not accepted. Give 'largest', 'smallest' or 'both'.")
+    if accuracy is not None and not accuracy > 0:
+        raise LossCurvatureError(f"accuracy={accuracy} is not accepted. Give a positive share of the value, or None.")
+    numbers = {"largest": [-1], "smallest": [0], "both": [-1, 0]}[which]
+    run = _run(operator, start, steps, seed, event, max_memory_mb, numbers=numbers, accuracy=accuracy)
+    pairs = _pairs(run, numbers, tolerance)
+    return (pairs[0], pairs[1]) if which == "both" else pairs[0]
+
+
+def top_eigenpairs(
+    operator: LinearOperator,
+    count: int,
+    *,
+    start: Tensor | None = None,
+    steps: int = 32,
+    which: Which = "largest",
+    tolerance: float = 0.01,
+    seed: int = 0,
+    event: int = 0,
+    max_memory_mb: float | None = 4096.0,
+) -> list[Eigenpair]:
+    """Return several extreme eigenvalues of a symmetric matrix, from one Lanczos iteration.
+
+    Args:
+        operator: The symmetric matrix.
+        count: How many pairs.
+        start: As in `extreme_eigenvalues`.
+        steps: How many products, at least ``count``; two or three times as many are needed for the last ones to
+            converge.
+        which: ``"largest"``, ``"smallest"``, or the largest in ``"magnitude"``; in this order they are returned.
+        tolerance: As in `extreme_eigenvalues`.
+        seed: Of the random vectors.
+        event: Counter that goes with the seed.
+        max_memory_mb: The budget for the ``steps + 5 + 2 count`` vectors that are kept, in MiB.
+
+    Returns:
+        The pairs; their vectors are orthonormal.
+
+    Raises:
+        LossCurvatureError: If an argument is not accepted.
+        MemoryBudgetError: If the vectors exceed the budget.
+        NonFiniteCurvatureError: If a product was NaN or infinite.
+
+    Example:
+        >>> matrix = torch.diag(torch.tensor([-5.0, 0.5, 1.0]).double())
+        >>> [round(pair.value, 9) for pair in top_eigenpairs(MatrixOperator(matrix), 2, which="magnitude")]
+        [-5.0, 1.0]
+    """
+    if not 1 <= count <= min(steps, operator.size):
+        raise LossCurvatureError(
+            f"count={count} is not accepted with steps={steps} on a matrix of {operator.size} rows. Give a count from "
+            "1 to the smaller of the two."
+        )
+    run = _run(operator, start, steps, seed, event, max_memory_mb, extra=2 * count)
+    values = _ritz(run)[0]
+    order = {
+        "largest": torch.argsort(values, descending=True),
+        "smallest": torch.argsort(values),
+        "magnitude": torch.argsort(values.abs(), descending=True),
+    }
+    if which not in order:
+        raise LossCurvatureError(f"which={which!r} is not accepted. Give 'largest', 'smallest' or 'magnitude'.")
+    return _pairs(run, order[which][:count].tolist(), tolerance)
+
+
+def _run(
+    operator: LinearOperator,
+    start: Tensor | None,
+    steps: int,
+    seed: int,
+    event: int,
+    max_memory_mb: float | None,
+    *,
+    extra: int = 0,
+    numbers: Sequence[int] = (),
+    accuracy: float | None = None,
+) -> LanczosRun:
+    """Check the arguments and iterate."""
+    check_steps(steps, "steps")
+    steps = min(steps, operator.size)
+    check_memory(
+        steps + 5 + extra, operator.size, operator.dtype, max_memory_mb, "Take fewer steps or a larger budget."
+    )
+    first = _start(operator, start, seed, event)
+    if accuracy is None:
+        return lanczos(operator, first, steps, seed=seed, event=event)
+    enough = partial(_are_accurate, numbers=numbers, accuracy=accuracy)
+    return lanczos_until(operator, first, steps, enough, seed=seed, event=event)
+
+
+def _start(operator: LinearOperator, start: Tensor | None, seed: int, event: int) -> Tensor:
+    """Return one start vector."""
+    if start is None:
+        return random_start(operator, seed, event)
+    if start.dim() not in {1, 2} or start.shape[-1] != operator.size:
+        raise LossCurvatureError(
+            f"start has the shape {tuple(start.shape)}. Accepted is [{operator.size}], or [k, {operator.size}] for "
+            "several directions to start from."
+        )
+    rows = start.detach().reshape(-1, operator.size).to(operator.device, operator.dtype)
+    if len(rows) == 1:
+        return rows[0]
+    lengths = rows.norm(dim=1, keepdim=True)
+    return torch.div(rows, torch.where(lengths > 0, lengths, 1)).sum(0)
+
+
+def _are_accurate(alphas: Tensor, betas: Tensor, numbers: Sequence[int], accuracy: float) -> bool:
+    """Return whether the errors of some eigenvalues are estimated to be small."""
+    values, vectors = tridiagonal_eigen(alphas, betas)
+    if len(values) < len(numbers):
+        return False
+    for number in numbers:
+        residual = abs(float(betas[-1] * vectors[-1, number]))
+        others = torch.cat([values[:number], values[number + 1 :]]) if number >= 0 else values[:-1]
+        gap = float((others - values[number]).abs().min()) if len(others) else 0.0
+        error = min(residual, residual**2 / gap) if gap > 0 else residual
+        if error > accuracy * abs(float(values[number])):
+            return False
+    return True
+
+
+def _ritz(run: LanczosRun) -> tuple[Tensor, Tensor]:
+    """Return the eigenvalues of the tridiagonal matrix and its eigenvectors."""
+    return tridiagonal_eigen(run.alphas, run.betas)
+
+
+def _pairs(run: LanczosRun, numbers: Sequence[int], tolerance: float) -> list[Eigenpair]:
+    """Return some Ritz pairs, with the residuals that the recurrence gives."""
+    steps = len(run.alphas)
+    values, vectors = _ritz(run)
+    last_beta = float(run.betas[-1])
+    pairs = []
+    for number in numbers:
+        value, coordinates = float(values[number]), vectors[:, number]
+        vector = run.basis[:steps].T @ coordinates.to(run.basis)
+        remainder = last_beta * float(coordinates[-1])
+        image = torch.mul(vector, value).add_(run.basis[steps], alpha=remainder)
+        residual = abs(remainder)
+        pairs.append(Eigenpair(value, vector, image, residual, residual <= tolerance * abs(value), steps))
+    return pairs

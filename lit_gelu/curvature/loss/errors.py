@@ -1,0 +1,15 @@
+"""What can go wrong when the curvature of a loss is measured."""
+
+from lit_gelu.errors import LitGeluError
+
+
+class LossCurvatureError(LitGeluError, ValueError):
+    """An argument that no curvature can be computed from."""
+
+
+class NonFiniteCurvatureError(LitGeluError, ArithmeticError):
+    """A loss, a gradient or a product that is NaN or infinite: it is reported, never replaced by a number."""
+
+
+class MemoryBudgetError(LitGeluError, MemoryError):
+    """A computation that would keep more vectors than its budget allows."""

@@ -1,0 +1,210 @@
+"""Lanczos iteration with full reorthogonalisation: the tridiagonal matrix of a symmetric one."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lit_gelu.curvature.loss.errors import LossCurvatureError, NonFiniteCurvatureError
+from lit_gelu.curvature.loss.linear_operator import LinearOperator
+from lit_gelu.curvature.loss.random_vectors import normal
+
+
+@dataclass(frozen=True, eq=False)
+class LanczosRun:
+    """The tridiagonal matrix of a Lanczos iteration, and the basis it is expressed in.
+
+    Attributes:
+        alphas: Its diagonal, shape ``[steps]``, on the device.
+        betas: Its off-diagonal, and last the length of what remains, shape ``[steps]``, on the device.
+        basis: Orthonormal rows, shape ``[steps + 1, size]``; the last one is what remains, normalised.
+    """
+
+    alphas: Tensor
+    betas: Tensor
+    basis: Tensor
+
+
+def lanczos(
+    operator: LinearOperator, start: Tensor, steps: int, *, seed: int = 0, event: int = 0, basis: Tensor | None = None
+) -> LanczosRun:
+    """Run exactly ``steps`` steps of Lanczos iteration, a product each, without a look from the host.
+
+    Each new vector is orthogonalised twice against all before it. Where these span an invariant subspace, so that
+    nothing remains, the iteration goes on with a random vector orthogonal to them, uncoupled (``beta = 0``): every step
+    is spent on something new, and copies of a multiple eigenvalue are found.
+
+    Source: Golub and Van Loan 2013, "Matrix Computations", 4th edition, section 10.3.
+
+    Args:
+        operator: The symmetric matrix H.
+        start: Any vector of shape ``[size]``; its length does not matter, and zero stands for a random one.
+        steps: How many, at most ``operator.size``.
+        seed: Of the random vectors.
+        event: Counter that goes with the seed.
+        basis: Storage of shape ``[steps + 1, size]`` to use for the basis.
+
+    Returns:
+        What the tridiagonal matrix and the Ritz vectors are made from.
+
+    Example:
+        >>> matrix = torch.diag(torch.tensor([3.0, 1.0]))
+        >>> run = lanczos(MatrixOperator(matrix), torch.tensor([1.0, 1.0]), 2)
+        >>> run.alphas  # (1, 1) H (1, 1)' / 2 = 2, and the trace is kept
+        tensor([2.0000, 2.0000])
+    """
+    if basis is None:
+        basis = torch.empty(steps + 1, operator.size, dtype=operator.dtype, device=operator.device)
+    alphas, betas = torch.empty(2, steps, dtype=operator.dtype, device=operator.device)
+    start = start.to(basis)
+    length = start.norm()
+    fresh = _fresh(operator, seed, event, steps)
+    first = torch.where(length > 0, start, fresh[: operator.size])
+    torch.div(first, first.norm(), out=basis[0])
+    rounding = 100 * torch.finfo(operator.dtype).eps
+    scale = alphas.new_zeros(())
+    for step in range(steps):
+        known = basis[: step + 1]
+        rest = operator(basis[step]).to(basis)
+        share = known @ rest
+        rest = torch.addmv(rest, known.T, share, alpha=-1)
+        length = rest.norm()
+        scale = torch.maximum(scale, torch.maximum(share[step].abs(), length))
+        ended = length <= rounding * scale
+        spare = fresh[step + 1 : step + 1 + operator.size]  # shifted, it is another random vector, at no draw
+        rest = torch.where(ended, spare, rest)
+        correction = known @ rest
+        rest = torch.addmv(rest, known.T, correction, alpha=-1)
+        length = rest.norm()
+        alphas[step] = share[step] + torch.where(ended, 0, correction[step])
+        betas[step] = torch.where(ended, 0, length)
+        torch.div(rest, torch.where(length > 0, length, 1), out=basis[step + 1])
+    return LanczosRun(alphas, betas, basis)
+
+
+def lanczos_until(
+    operator: LinearOperator,
+    start: Tensor,
+    steps: int,
+    enough: Callable[[Tensor, Tensor], bool],
+    *,
+    seed: int = 0,
+    event: int = 0,
+) -> LanczosRun:
+    """Run Lanczos iteration, at most ``steps`` steps, until what is known of the matrix is enough.
+
+    As `lanczos`, but the host looks at three numbers after each product. Having seen them, it leaves out the second
+    orthogonalisation where the first took away less than it left, so that rounding was not amplified, and draws random
+    vectors only where they are needed.
+
+    Source: Daniel, Gragg, Kaufman and Stewart 1976, "Reorthogonalization and stable algorithms for updating the
+    Gram-Schmidt QR factorization", Mathematics of Computation 30(136), for the criterion.
+
+    Args:
+        operator: The symmetric matrix H. If it has a method ``agreed``, decisions rest on the numbers that it returns,
+            so that all ranks take the same.
+        start: As in `lanczos`.
+        steps: At most how many, and at most ``operator.size``.
+        enough: Says, given alphas and betas as in `LanczosRun`, whether to stop.
+        seed: Of the random vectors.
+        event: Counter that goes with the seed.
+
+    Returns:
+        What `lanczos` returns, of as many steps as were taken; alphas and betas on the host, in float64.
+
+    Example:
+        >>> matrix = torch.diag(torch.tensor([3.0, 1.0]))
+        >>> run = lanczos_until(MatrixOperator(matrix), torch.tensor([1.0, 0.0]), 2, lambda alphas, betas: True)
+        >>> run.alphas
+        tensor([3.], dtype=torch.float64)
+    """
+    agreed: Callable[[Tensor], Tensor] = getattr(operator, "agreed", lambda numbers: numbers)
+    basis = torch.empty(steps + 1, operator.size, dtype=operator.dtype, device=operator.device)
+    unit = torch.finfo(operator.dtype).eps
+    first = start.to(basis)
+    (length,) = agreed(first.norm().reshape(1)).tolist()
+    if length == 0:
+        first = _fresh(operator, seed, event)
+        length = float(first.norm())
+    torch.div(first, length, out=basis[0])
+    coefficients = torch.zeros(2, steps, dtype=torch.float64)
+    scale = 0.0
+    for step in range(steps):
+        known, rest = basis[: step + 1], basis[step + 1]
+        image = operator(basis[step]).to(basis)
+        share = known @ image
+        torch.addmv(image, known.T, share, alpha=-1, out=rest)
+        alpha, before, length = agreed(torch.stack([share[step], share.norm(), rest.norm()])).tolist()
+        scale = max(scale, abs(alpha), length)
+        ended = length <= 100 * unit * scale
+        if ended:
+            rest.copy_(_fresh(operator, seed, event, number=step + 1))
+        if ended or length <= before:
+            for _ in range(1 + ended):
+                share = known @ rest
+                rest.addmv_(known.T, share, alpha=-1)
+            correction, length = agreed(torch.stack([share[step], rest.norm()])).tolist()
+            alpha += 0.0 if ended else correction
+        coefficients[:, step] = torch.tensor([alpha, 0.0 if ended else length], dtype=torch.float64)
+        if length > 0:
+            rest.div_(length)
+        if enough(*coefficients[:, : step + 1]):
+            break
+    alphas, betas = coefficients[:, : step + 1]
+    return LanczosRun(alphas, betas, basis[: step + 2])
+
+
+def tridiagonal_eigen(alphas: Tensor, betas: Tensor) -> tuple[Tensor, Tensor]:
+    """Diagonalise symmetric tridiagonal matrices, in float64 on the host.
+
+    Args:
+        alphas: Diagonals, shape ``[..., steps]``.
+        betas: Off-diagonals, and last one number that has no place in the matrix, shape ``[..., steps]``.
+
+    Returns:
+        Eigenvalues in rising order, shape ``[..., steps]``, and orthonormal eigenvectors as columns.
+
+    Raises:
+        NonFiniteCurvatureError: If a number is NaN or infinite.
+
+    Example:
+        >>> values, _ = tridiagonal_eigen(torch.tensor([2.0, 2.0]), torch.tensor([1.0, 0.0]))
+        >>> values
+        tensor([1., 3.], dtype=torch.float64)
+    """
+    alphas, betas = torch.stack([alphas, betas]).cpu().double()
+    if not (alphas.isfinite().all() and betas.isfinite().all()):
+        raise NonFiniteCurvatureError(
+            "A product with the matrix was NaN or infinite, so its spectrum is not known. Look at the loss and at the "
+            "types of the parameters: 16-bit second derivatives overflow easily."
+        )
+    matrix = torch.diag_embed(alphas)
+    if alphas.shape[-1] > 1:
+        matrix += torch.diag_embed(betas[..., :-1], 1) + torch.diag_embed(betas[..., :-1], -1)
+    values, vectors = torch.linalg.eigh(matrix)
+    return values, vectors
+
+
+def check_steps(steps: int, name: str) -> None:
+    """Refuse a count below 1.
+
+    Args:
+        steps: The count.
+        name: Of the argument.
+
+    Raises:
+        LossCurvatureError: If it is below 1.
+    """
+    if steps < 1:
+        raise LossCurvatureError(f"{name}={steps} is not accepted. Give a positive number.")
+
+
+def random_start(operator: LinearOperator, seed: int, event: int) -> Tensor:
+    """Return a random vector to start from, shape ``[size]``."""
+    return _fresh(operator, seed, event)
+
+
+def _fresh(operator: LinearOperator, seed: int, event: int, extra: int = 0, number: int = 0) -> Tensor:
+    """Return a random vector, longer than the matrix's by ``extra`` elements."""
+    return normal(operator.size + extra, seed, event, number, dtype=operator.dtype, device=operator.device)

@@ -1,0 +1,190 @@
+"""`LossProbe`: the loss of a live LightningModule as a function of its parameters, without a trace in its training."""
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import partial
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from lit_gelu.curvature.loss.errors import LossCurvatureError
+from lit_gelu.curvature.loss.probe_batch import check_part, copy_containers, count_examples, part_of
+from lit_gelu.curvature.loss.probe_loss import check_module, loss_of, muted
+from lit_gelu.curvature.loss.probe_state import ModuleState, seed_random_state
+from lit_gelu.sandbox import devices_of, evaluation_mode, isolated_random_state, side_pass
+
+Mode = Literal["train", "eval"]
+
+
+class LossProbe:
+    """The loss of a LightningModule on given batches, to be used as a context manager.
+
+    Inside the context each of `closures` computes the mean loss of one batch from the live parameters, as often as one
+    likes and always the same function: every call finds the random number generators (Python, numpy, torch on the CPU
+    and on the model's CUDA devices) at the same place, so that dropout draws the same masks, and the buffers and
+    attributes (running means, counters, metrics) as they were. On leaving, also by an exception, everything is as it
+    was found, bit by bit: train/eval flags, buffers, generators, ``.grad``, attributes, metrics.
+
+    The loss is ``module.curvature_loss(batch)`` if the module defines that, else what its ``training_step`` returns,
+    with ``self.log`` muted. It is not scaled and not divided by the number of accumulated batches. What a
+    ``training_step`` does outside of the module (it writes files, say) it does in a probe, too: define
+    ``curvature_loss`` then. A module with manual optimisation must define it.
+
+    Second derivatives need some care, which is taken: scaled dot-product attention runs by its "math" kernel, since the
+    fused ones have no double backward; compiled modules run as they were written, for the same reason; autocast is off,
+    unless ``precision`` switches it on, since 16-bit products are off by about 0.5 %. Activation checkpointing works
+    with ``use_reentrant=False``.
+
+    Args:
+        module: The LightningModule, unwrapped; of a compiled one the original is used. All ranks must enter, if its
+            forward communicates (``SyncBatchNorm``).
+        batches: The batches, on the module's device.
+        mode: "train": every part of the module is in the mode it is found in; "eval": all are in evaluation.
+        fraction: Which share of each batch to use, its first examples; ``None`` means all.
+        samples: How many examples of each batch to use instead.
+        seed: From which the generators are set at every call; batch ``b`` gets ``seed + b``.
+        batch_idx: The number that the ``training_step`` is told for the first batch.
+        precision: Makes a context to compute the loss in, such as a Trainer's ``precision_plugin.forward_context``;
+            ``None`` means autocast off.
+        count: Says how many examples a batch has, by which batches and ranks are weighted; ``None`` means
+            `count_examples`.
+
+    Attributes:
+        module: The module.
+        samples: How many examples each batch has.
+        parameters: The live parameters by name; those that are frozen included.
+        calls: How many times a closure was called.
+
+    Raises:
+        LossCurvatureError: If an argument is not accepted, or the module's loss cannot be computed on the side.
+
+    Example:
+        >>> from lightning.pytorch import LightningModule
+        >>> class Model(LightningModule):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.layer = nn.Linear(2, 1, bias=False)
+        ...     def training_step(self, batch):
+        ...         return (self.layer(batch) ** 2).mean()
+        >>> from lit_gelu.curvature.loss import hessian_operator
+        >>> with LossProbe(Model(), [torch.tensor([[1.0, 0.0], [0.0, 3.0]])]) as probe:
+        ...     hessian = hessian_operator(probe.closures, probe.parameters, samples=probe.samples)
+        ...     hessian(torch.tensor([1.0, 1.0]))
+        tensor([1., 9.])
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        batches: Sequence[Any],
+        *,
+        mode: Mode = "train",
+        fraction: float | None = None,
+        samples: int | None = None,
+        seed: int = 0,
+        batch_idx: int = 0,
+        precision: Callable[[], AbstractContextManager[Any]] | None = None,
+        count: Callable[[Any], int] | None = None,
+    ) -> None:
+        self.module: nn.Module = getattr(module, "_orig_mod", module)
+        check_module(self.module)
+        check_part(fraction, samples)
+        _check(mode, batches)
+        self.mode = mode
+        self.calls = 0
+        self.parameters: dict[str, Tensor] = dict(self.module.named_parameters())
+        self._batches = [part_of(batch, fraction, samples) for batch in batches]
+        self.samples = [_examples(batch, count) for batch in self._batches]
+        self._seed, self._first_batch_idx = seed, batch_idx
+        self._devices = devices_of(self.module)
+        self._precision = precision or self._without_autocast
+        self._stack: ExitStack | None = None
+        self._state: ModuleState | None = None
+
+    @property
+    def closures(self) -> list[Callable[[], Tensor]]:
+        """One function a batch, which returns its mean loss; usable inside the context."""
+        return [partial(self._loss, number) for number in range(len(self._batches))]
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:  # so that a failure on the way in leaves no trace either
+            stack.enter_context(_rephrased_errors())
+            stack.enter_context(side_pass())
+            stack.enter_context(isolated_random_state(self.module))
+            state = ModuleState(self.module)
+            stack.callback(state.restore)
+            if self.mode == "eval":
+                stack.enter_context(evaluation_mode(self.module))
+            self._state, self._stack = state, stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None:
+        stack, self._stack, self._state = self._stack, None, None
+        return None if stack is None else stack.__exit__(kind, error, traceback)
+
+    def _loss(self, number: int) -> Tensor:
+        """Return the mean loss of one batch."""
+        if self._state is None:
+            raise LossCurvatureError(
+                "A closure of a LossProbe was called outside of its context. Use it inside `with`."
+            )
+        self.calls += 1
+        self._state.rewind()
+        seed_random_state(self._seed + number, self._devices)
+        with muted(self._state.modules), self._precision(), sdpa_kernel(SDPBackend.MATH), _as_written():
+            return loss_of(self.module, copy_containers(self._batches[number]), self._first_batch_idx + number)
+
+    def _without_autocast(self) -> AbstractContextManager[Any]:
+        """Return a context that switches autocast off for the model's devices."""
+        stack = ExitStack()
+        for kind in {device.type for device in self._devices if device.type != "meta"}:
+            stack.enter_context(torch.autocast(kind, enabled=False))
+        return stack
+
+
+def _as_written() -> AbstractContextManager[Any]:
+    """Return a context in which compiled modules run as they were written: compiled ones have no double backward."""
+    if "torch._dynamo" in sys.modules:  # otherwise nothing is compiled, and asking would import it
+        stance: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
+        return stance
+    return nullcontext()
+
+
+@contextmanager
+def _rephrased_errors() -> Iterator[None]:
+    """Say of an error of torch's what to do about it."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "compatible with .grad()" in str(error):  # the end of the sentence in every release of torch
+            raise LossCurvatureError(
+                "The model uses activation checkpointing with use_reentrant=True, through which no gradient can be "
+                "asked for but by backward(). Use torch.utils.checkpoint.checkpoint(..., use_reentrant=False), or "
+                "define curvature_loss(batch) without checkpointing."
+            ) from error
+        raise
+
+
+def _check(mode: str, batches: Sequence[Any]) -> None:
+    """Refuse an unknown mode, and no batch."""
+    if mode not in {"train", "eval"}:
+        raise LossCurvatureError(f"{mode=} is not accepted. Give 'train' or 'eval'.")
+    if not isinstance(batches, Sequence) or not batches:
+        raise LossCurvatureError(f"{batches=} is not accepted. Give a list with at least one batch.")
+
+
+def _examples(batch: Any, count: Callable[[Any], int] | None) -> int:
+    """Return the number of examples of a batch, which must be known."""
+    examples = count_examples(batch) if count is None else count(batch)
+    if examples is None or examples < 1:
+        raise LossCurvatureError(
+            f"A batch of type {type(batch).__name__} has {examples} examples, as far as can be told. Give count=, a "
+            "function from a batch to its number of examples: batches and ranks are weighted by it."
+        )
+    return examples

@@ -1,0 +1,192 @@
+"""The trace of a symmetric matrix, by layer too, and its Frobenius norm, from products with random signs."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lit_gelu.curvature.activation.statistics import accumulation_dtype
+from lit_gelu.curvature.loss.eigenpairs import Eigenpair
+from lit_gelu.curvature.loss.errors import LossCurvatureError, NonFiniteCurvatureError
+from lit_gelu.curvature.loss.linear_operator import LinearOperator
+from lit_gelu.curvature.loss.memory import check_memory
+from lit_gelu.curvature.loss.random_vectors import rademacher
+
+Stretches = slice | Sequence[slice]
+_ORTHONORMALITY = 0.01
+
+
+@dataclass(frozen=True)
+class TraceEstimate:
+    """What `hutchinson_trace` estimates.
+
+    Attributes:
+        trace: The sum of the eigenvalues.
+        standard_error: Its standard error over the probes, whose deviation has ``probes - 1`` degrees of freedom. A
+            negative trace within two of them of zero says nothing.
+        frobenius_norm: The root of the sum of the squared eigenvalues.
+        by_layer: The trace of each layer's diagonal block; they add up to ``trace``. Empty without a layout.
+        standard_error_by_layer: The standard error of each.
+        probes: How many random vectors were used.
+        products: How many products with the matrix.
+    """
+
+    trace: float
+    standard_error: float
+    frobenius_norm: float
+    by_layer: dict[str, float]
+    standard_error_by_layer: dict[str, float]
+    probes: int
+    products: int
+
+
+def hutchinson_trace(
+    operator: LinearOperator,
+    probes: int,
+    *,
+    seed: int,
+    event: int = 0,
+    deflate: Sequence[Eigenpair] | Tensor | None = None,
+    layout: Mapping[str, Stretches] | None = None,
+    max_memory_mb: float | None = 4096.0,
+) -> TraceEstimate:
+    """Estimate the trace of a symmetric matrix H from a fixed number of products with random vectors.
+
+    With probes v of independent signs, ``E v'Hv = tr H``, ``Var v'Hv = 2 (||H||_F^2 - sum_i H_ii^2)``,
+    ``E ||Hv||^2 = ||H||_F^2``, and the part of ``v * Hv`` that belongs to a layer has that layer's trace as its mean.
+    All are unbiased (the norm's square is).
+
+    With orthonormal rows Q to ``deflate`` and ``P = I - Q'Q``, ``tr H = sum_i q_i'Hq_i + tr PHP``: the first part is
+    computed, the second estimated from ``v = P g``, without what the eigenvectors in Q add to the variance. Pairs of a
+    Lanczos iteration on the same matrix bring their ``H q_i`` along, so they cost no product; unbiased for any Q that
+    does not depend on the probes.
+
+    Up to about 20 products this beats Hutch++, which spends a third of them on Q and another on its exact part.
+
+    Source: Hutchinson 1990, "A stochastic estimator of the trace of the influence matrix for Laplacian smoothing
+    splines"; the deflated form after Gambhir, Stathopoulos and Orginos 2017, "Deflation as a method of variance
+    reduction for estimating the trace of a matrix inverse" (arXiv 1603.05988).
+
+    Args:
+        operator: The symmetric matrix.
+        probes: How many random vectors, at least 2, or there is no standard error.
+        seed: Of the run.
+        event: Which measurement; seed, event and the probe's number determine a probe.
+        deflate: Eigenpairs of one iteration, or any vectors ``[k, size]``, which cost a product each.
+        layout: The stretches of a vector that make each layer, e.g. ``operator.layout`` or `module_layout` of it.
+            Together they must cover all of it, once.
+        max_memory_mb: The budget for the vectors that are kept (4, and 3 for each that is deflated), in MiB.
+
+    Returns:
+        The estimates; the host looks once, at the end.
+
+    Raises:
+        LossCurvatureError: If an argument is not accepted.
+        MemoryBudgetError: If the vectors exceed the budget.
+        NonFiniteCurvatureError: If a product was NaN or infinite.
+
+    Example:
+        >>> from lit_gelu.curvature.loss.linear_operator import MatrixOperator
+        >>> estimate = hutchinson_trace(MatrixOperator(torch.diag(torch.tensor([1.0, 2.0, -4.0]))), 2, seed=0)
+        >>> estimate.trace, estimate.standard_error, round(estimate.frobenius_norm**2, 5)  # diagonal: no variance
+        (-1.0, 0.0, 21.0)
+    """
+    if probes < 2:
+        raise LossCurvatureError(f"probes={probes} is not accepted. Give at least 2: one has no standard error.")
+    groups = _groups(layout, operator.size)
+    known = 0 if deflate is None else len(deflate)
+    check_memory(4 + 3 * known, operator.size, operator.dtype, max_memory_mb, "Deflate fewer vectors.")
+    basis, images, products = _deflation(operator, deflate)
+    rows = [_exact_row(basis, images, groups)]
+    for number in range(probes):
+        v = rademacher(operator.size, seed, event, number, dtype=operator.dtype, device=operator.device)
+        v = _project(v, basis)
+        image = operator(v)
+        rows.append(torch.cat([_layer_sums(v * _project(image, basis), groups), _squared_norm(image)]))
+    gram = basis @ basis.T - torch.eye(len(basis), dtype=basis.dtype, device=basis.device)
+    rows.append(torch.full_like(rows[0], 0).add_(gram.abs().max() if known else 0))
+    table = torch.stack(rows).cpu().double()
+    return _estimate(table, list(groups) if layout is not None else [], probes, products + probes)
+
+
+def _estimate(table: Tensor, names: list[str], probes: int, products: int) -> TraceEstimate:
+    """Turn the sums on the host into estimates: first row what is exact, then one a probe, last the lack of order."""
+    if not table.isfinite().all():
+        raise NonFiniteCurvatureError(
+            "A product with the matrix was NaN or infinite, so its trace is not known. Look at the loss and at the "
+            "types of the parameters: 16-bit second derivatives overflow easily."
+        )
+    if table[-1, 0] > _ORTHONORMALITY:
+        raise LossCurvatureError(
+            "The eigenvectors to deflate are not orthonormal. Give the pairs of one Lanczos iteration, or their "
+            "vectors as a tensor [k, size], which is orthonormalised."
+        )
+    exact, sampled = table[0], table[1:-1]
+    values = (exact[:-1] + sampled[:, :-1].mean(0)).tolist()
+    errors = (sampled[:, :-1].std(0) / math.sqrt(probes)).tolist()
+    total_error = float(sampled[:, :-1].sum(1).std() / math.sqrt(probes))
+    norm = float((exact[-1] + sampled[:, -1].mean()).sqrt())
+    by_layer = dict(zip(names, values, strict=True)) if names else {}
+    error_by_layer = dict(zip(names, errors, strict=True)) if names else {}
+    return TraceEstimate(sum(values), total_error, norm, by_layer, error_by_layer, probes, products)
+
+
+def _groups(layout: Mapping[str, Stretches] | None, size: int) -> dict[str, list[slice]]:
+    """Return the stretches of each layer, which must cover all elements once."""
+    if layout is None:
+        return {"": [slice(0, size)]}
+    groups = {name: [part] if isinstance(part, slice) else list(part) for name, part in layout.items()}
+    end = 0
+    for part in sorted((part for parts in groups.values() for part in parts), key=lambda part: (part.start, part.stop)):
+        if part.start != end:
+            break
+        end = part.stop
+    if end != size or any(part.step not in {None, 1} for parts in groups.values() for part in parts):
+        raise LossCurvatureError(
+            f"The stretches of the layout do not cover the {size} elements once each: element {end} is left out or "
+            "doubled. Give operator.layout, or module_layout(operator.layout)."
+        )
+    return groups
+
+
+def _deflation(operator: LinearOperator, deflate: Sequence[Eigenpair] | Tensor | None) -> tuple[Tensor, Tensor, int]:
+    """Return orthonormal rows, their products with the matrix, and how many products that took."""
+    none = torch.zeros(0, operator.size, dtype=operator.dtype, device=operator.device)
+    if deflate is None or len(deflate) == 0:
+        return none, none, 0
+    if isinstance(deflate, Tensor):
+        if deflate.dim() != 2 or deflate.shape[1] != operator.size:
+            raise LossCurvatureError(
+                f"deflate has the shape {tuple(deflate.shape)}. Accepted is [k, {operator.size}], a row a vector."
+            )
+        basis = torch.linalg.qr(deflate.detach().to(none).T)[0].T.contiguous()
+        return basis, torch.stack([operator(row) for row in basis]), len(basis)
+    basis, images = (torch.stack([getattr(pair, name).to(none) for pair in deflate]) for name in ("vector", "image"))
+    return basis, images, 0
+
+
+def _exact_row(basis: Tensor, images: Tensor, groups: Mapping[str, list[slice]]) -> Tensor:
+    """Sum what is known of the deflated rows: by layer ``q * (H q + P H q)``, and ``||H q||^2``."""
+    # With E the projector on a layer, tr EH = tr EQ'QH + tr EPHQ'Q + tr EPHP. The middle term cancels in the sum over
+    # the layers, but not in each of them.
+    twice = basis * (2 * images - (images @ basis.T) @ basis)
+    return torch.cat([_layer_sums(twice.sum(0), groups), _squared_norm(images)])
+
+
+def _project(vector: Tensor, basis: Tensor) -> Tensor:
+    """Take the components along the rows of a basis out of a vector."""
+    return torch.addmv(vector, basis.T, basis @ vector, alpha=-1) if len(basis) else vector
+
+
+def _layer_sums(values: Tensor, groups: Mapping[str, list[slice]]) -> Tensor:
+    """Sum a vector by layer."""
+    dtype = accumulation_dtype(values.device)
+    sums = [[values[part].sum(dtype=dtype) for part in parts] for parts in groups.values()]
+    return torch.stack([torch.stack(parts).sum() for parts in sums])
+
+
+def _squared_norm(values: Tensor) -> Tensor:
+    """Return the sum of squares, shape ``[1]``."""
+    return values.square().sum(dtype=accumulation_dtype(values.device)).reshape(1)

@@ -1,0 +1,250 @@
+"""`OnnxExport`: the best checkpoint as a file, with the proof beside it, at the end of a fit."""
+
+import copy
+import csv
+import hashlib
+import json
+import random
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from callback_helpers import SmallNet, collected_warnings, dataset, loader, quiet_trainer
+from lightning.pytorch import Callback, LightningDataModule
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.strategies import FSDPStrategy
+from torch import nn
+from torch.utils.data import DataLoader
+
+from lit_gelu.callbacks import ActivationSwap, CallbackArgumentError, OnnxExport, UnsupportedRunError
+from lit_gelu.export import ExportOptionError, ModelInputError, OnnxPredictor, ParityError
+
+RELU_TO_GELU = {"activation:relu": "gelu"}
+
+
+class Exportable(SmallNet):
+    """Best in a chosen epoch; its constructor takes an activation that no hyperparameter records."""
+
+    def __init__(self, activation=nn.ReLU, best_epoch=0):
+        super().__init__(activation)
+        self.best_epoch = best_epoch
+        self.example_input_array = torch.zeros(2, 6)
+
+    def validation_step(self, batch, batch_idx):
+        self.log("distance", float(abs(self.current_epoch - self.best_epoch)), sync_dist=True)
+
+
+def best_of(folder):
+    return ModelCheckpoint(folder / "saved", monitor="distance", save_top_k=-1, filename="{epoch}")
+
+
+def fit(folder, model, *callbacks, **options):
+    trainer = quiet_trainer(folder, *callbacks, **{"enable_checkpointing": True, **options})
+    trainer.fit(model, loader(), loader())
+    return trainer
+
+
+def by_hand(folder, epoch, function, x):
+    """The net's output from the tensors in a checkpoint, in float64 and without the module."""
+    state = torch.load(folder / f"saved/epoch={epoch}.ckpt", weights_only=True)["state_dict"]
+    w = {name.removeprefix("net."): tensor.double() for name, tensor in state.items()}
+    y = function(x.double() @ w["0.weight"].T + w["0.bias"])
+    y = (y - w["2.running_mean"]) / (w["2.running_var"] + 1e-5).sqrt() * w["2.weight"] + w["2.bias"]
+    y = function(y @ w["4.weight"].T + w["4.bias"])
+    return y @ w["6.weight"].T + w["6.bias"]
+
+
+@pytest.mark.parametrize(("best", "function"), [(0, torch.relu), (1, nn.functional.gelu)])
+def test_the_best_checkpoint_with_the_activations_of_its_time(tmp_path, best, function):
+    """The swap is between the two epochs: before it the best net has ReLU, after it GELU."""
+    export = OnnxExport()
+    fit(tmp_path, Exportable(best_epoch=best), ActivationSwap(RELU_TO_GELU, at_epoch=1), best_of(tmp_path), export)
+    x = torch.randn(7, 6)
+    predictor = OnnxPredictor(tmp_path / "saved/model.onnx")
+    assert (predictor(x).double() - by_hand(tmp_path, best, function, x)).abs().max() < 1e-5
+    assert export.parity.passed
+    assert {site.spec for site in export.exported.sites} == {function.__name__}
+
+
+def test_what_the_constructor_does_not_record_is_not_lost(tmp_path):
+    """A new module of the class would take the same weights and compute ReLU."""
+    fit(tmp_path, Exportable(nn.GELU), best_of(tmp_path), OnnxExport())
+    x = torch.randn(7, 6)
+    found = OnnxPredictor(tmp_path / "saved/model.onnx")(x).double()
+    assert (found - by_hand(tmp_path, 0, nn.functional.gelu, x)).abs().max() < 1e-5
+
+
+def test_the_proof_is_beside_the_file_in_it_and_in_the_log(tmp_path):
+    path = tmp_path / "out" / "net.onnx"
+    export = OnnxExport(str(path), softmax=True, labels=["a", "b", "c"], approximate="as_trained")
+    fit(tmp_path, Exportable(), best_of(tmp_path), export)
+    assert sorted(file.name for file in path.parent.iterdir()) == [
+        "net.onnx", "net.parity.html", "net.parity.json", "net.parity.md"
+    ]  # fmt: skip
+    text = path.with_name("net.parity.json").read_bytes()
+    record = json.loads(OnnxPredictor(path).metadata["lit_gelu.parity"])
+    assert record["passed"] is True
+    assert record["report_sha256"] == hashlib.sha256(text).hexdigest()
+    assert str(tmp_path).encode() not in text + path.read_bytes() + path.with_name("net.parity.md").read_bytes()
+    logged = {}
+    with (tmp_path / "logs/0/metrics.csv").open() as file:
+        for row in csv.DictReader(file):
+            logged.update({name: float(value) for name, value in row.items() if value and name.startswith("export/")})
+    assert logged == {
+        "export/parity_passed": 1.0,
+        "export/top1_agreement": 1.0,
+        "export/max_relative_error": record["max_relative_error"],
+    }
+
+
+def test_without_checkpoint_logger_or_check_the_module_as_it_ends(tmp_path):
+    model = Exportable()
+    trainer = fit(tmp_path, model, OnnxExport(check=False), enable_checkpointing=False, logger=False)
+    assert [file.name for file in tmp_path.iterdir()] == ["model.onnx"]
+    x = torch.randn(4, 6)
+    assert torch.allclose(OnnxPredictor(tmp_path / "model.onnx")(x), model.eval()(x), atol=1e-6)
+    assert trainer.default_root_dir == str(tmp_path)
+
+
+class Witness(Callback):
+    """Sees module and generators just before and just after another callback's end of the fit."""
+
+    def __init__(self):
+        self.seen = []
+
+    def on_fit_end(self, trainer, pl_module):
+        flags = [module.training for module in pl_module.modules()]
+        state = copy.deepcopy(pl_module.state_dict())
+        draws = (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist())  # noqa: NPY002
+        self.seen.append((flags, state, draws, list(map(id, pl_module.modules())), pl_module.trainer is trainer))
+
+
+@pytest.mark.filterwarnings("ignore:Found 1 module")  # that is what is tried
+def test_training_is_left_as_it_was(tmp_path):
+    model, before, after = Exportable(), Witness(), Witness()
+    model.net[3].eval()
+    fit(tmp_path, model, before, OnnxExport(), after, best_of(tmp_path))
+    (a,), (b,) = before.seen, after.seen
+    assert a[0] == b[0]
+    assert all(torch.equal(tensor, b[1][name]) for name, tensor in a[1].items())
+    assert (a[2], a[3]) == (b[2], b[3])
+    assert a[4]
+    assert b[4]
+
+
+class Data(LightningDataModule):
+    def train_dataloader(self):
+        return DataLoader(dataset(), batch_size=8)
+
+    def val_dataloader(self):
+        return DataLoader(dataset(seed=1), batch_size=8)
+
+    def test_dataloader(self):
+        return DataLoader(dataset(20, seed=2), batch_size=8)
+
+
+def test_a_data_module_gives_its_test_data_and_the_modules_own_metrics(tmp_path):
+    export = OnnxExport()
+    trainer = quiet_trainer(tmp_path, export, max_epochs=1)
+    trainer.fit(Exportable(), datamodule=Data())
+    assert export.parity.row("data").count == 20
+    (metric,) = export.parity.metrics
+    assert metric.name == "test_loss"
+    assert metric.file == pytest.approx(metric.pytorch, rel=1e-5)
+
+
+def _broken(export_onnx, model, *arguments, **options):
+    twin = copy.deepcopy(model)
+    twin.net[0].bias.data.add_(0.1)
+    return export_onnx(twin, *arguments, **options)
+
+
+def test_a_file_that_computes_something_else(tmp_path, monkeypatch):
+    import lit_gelu.export
+
+    monkeypatch.setattr(lit_gelu.export, "export_onnx", partial(_broken, lit_gelu.export.export_onnx))
+    export = OnnxExport(reports=["json"])
+    with pytest.raises(ParityError, match="does not compute what the module computes"):
+        fit(tmp_path, Exportable(), best_of(tmp_path), export, max_epochs=1)
+    assert not export.parity.passed
+    assert json.loads(OnnxPredictor(tmp_path / "saved/model.onnx").metadata["lit_gelu.parity"])["passed"] is False
+
+
+def test_a_failure_may_be_a_warning(tmp_path):
+    (tmp_path / "taken.onnx").mkdir()
+    export = OnnxExport(str(tmp_path / "taken.onnx"), on_breach="warn")
+    with collected_warnings("OnnxExport: UnwritablePathError: ") as messages:
+        trainer = fit(tmp_path, Exportable(), export, max_epochs=1)
+    assert len(messages) == 1
+    assert trainer.state.status == "finished"
+    assert export.exported is None
+
+
+def test_two_ranks(tmp_path):
+    """Rank 0 writes; the other one waits for it."""
+    options = {"strategy": "ddp_fork", "devices": 2, "max_epochs": 1}
+    fit(tmp_path, Exportable(), best_of(tmp_path), OnnxExport(reports=["json"]), **options)
+    assert sorted(file.name for file in (tmp_path / "saved").iterdir()) == [
+        "epoch=0.ckpt", "model.onnx", "model.parity.json"
+    ]  # fmt: skip
+    x = torch.randn(7, 6)
+    found = OnnxPredictor(tmp_path / "saved/model.onnx")(x).double()
+    assert (found - by_hand(tmp_path, 0, torch.relu, x)).abs().max() < 1e-5
+
+
+class FailsAtTheEnd(Callback):
+    """Lets the export fail on rank 0, and writes down what each rank then raises."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def on_exception(self, trainer, pl_module, exception):
+        (self.folder / f"rank{trainer.global_rank}.txt").write_text(f"{type(exception).__name__}: {exception}")
+
+
+def test_two_ranks_fail_together(tmp_path):
+    (tmp_path / "taken.onnx").mkdir()
+    callbacks = [OnnxExport(str(tmp_path / "taken.onnx")), FailsAtTheEnd(tmp_path)]
+    with pytest.raises(Exception, match="it is a folder"):
+        fit(tmp_path, Exportable(), *callbacks, strategy="ddp_fork", devices=2, max_epochs=1, logger=False)
+    assert (tmp_path / "rank0.txt").read_text().startswith("UnwritablePathError: ")
+    assert (tmp_path / "rank1.txt").read_text().startswith("ExportError: OnnxExport failed on rank 0: Unwritable")
+
+
+def test_nothing_after_a_trial_run(tmp_path):
+    fit(tmp_path, Exportable(), OnnxExport(), fast_dev_run=True)
+    assert not list(tmp_path.rglob("*.onnx"))
+
+
+def test_several_in_one_trainer_have_states_of_their_own(tmp_path):
+    exports = [OnnxExport(str(tmp_path / f"{form}.onnx"), approximate=form, check=False) for form in ("none", "tanh")]
+    assert len({export.state_key for export in exports}) == 2
+    fit(tmp_path, Exportable(nn.GELU), *exports, max_epochs=1, enable_checkpointing=False, logger=False)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["none.onnx", "tanh.onnx"]
+
+
+@pytest.mark.parametrize(
+    ("error", "arguments", "message"),
+    [
+        (CallbackArgumentError, {"path": "model.pt"}, "must end in .onnx"),
+        (CallbackArgumentError, {"on_breach": "ignore"}, "accepted are 'raise' and 'warn'"),
+        (CallbackArgumentError, {"reports": "json"}, "accepted is a list of 'json'"),
+        (ExportOptionError, {"approximate": "tahn"}, "Did you mean 'tanh'"),
+    ],
+)
+def test_arguments_that_do_not_exist(error, arguments, message):
+    with pytest.raises(error, match=message):
+        OnnxExport(**arguments)
+
+
+def test_what_would_fail_after_training_is_refused_before(tmp_path):
+    trainer = quiet_trainer(tmp_path, OnnxExport())
+    with pytest.raises(ModelInputError, match="has no example_input_array"):
+        trainer.fit(SmallNet(), loader())
+    with pytest.raises(UnsupportedRunError, match="needs a data module with preprocessing"):
+        quiet_trainer(tmp_path, OnnxExport(preprocessing=True)).fit(Exportable(), loader(), loader())
+    trainer = quiet_trainer(tmp_path)
+    trainer._accelerator_connector.strategy = FSDPStrategy()
+    with pytest.raises(UnsupportedRunError, match="FSDPStrategy"):
+        OnnxExport().setup(trainer, Exportable(), "fit")

@@ -1,0 +1,177 @@
+"""Swaps are made again from checkpoints, or taken back, so that a resumed run is the run that was interrupted."""
+
+import pytest
+import torch
+from callback_helpers import (
+    SaveEachEpoch,
+    SmallNet,
+    activations_of,
+    collected_warnings,
+    loader,
+    quiet_trainer,
+)
+from lightning.pytorch import Callback
+from swap_runs import RELU_TO_GELU, STEPS_AN_EPOCH, Witness, chain, fit
+from torch import nn
+
+from lit_gelu import surgery
+from lit_gelu.callbacks import ActivationSwap
+from lit_gelu.surgery import NoMatchError
+
+
+def make_swaps(kind):
+    if kind == "chain":
+        return chain()
+    if kind == "chain reversed":
+        return chain()[::-1]
+    return (ActivationSwap(RELU_TO_GELU, **{kind: 1 if kind == "at_epoch" else 5}, curvature=True),)
+
+
+@pytest.mark.parametrize("kind", ["at_epoch", "at_step", "chain", "chain reversed"])
+@pytest.mark.parametrize("epoch", [0, 1, 2])
+def test_a_resumed_run_ends_bitwise_as_the_uninterrupted_one(tmp_path, kind, epoch):
+    whole = SmallNet(dropout=0)
+    fit(tmp_path, *make_swaps(kind), SaveEachEpoch(tmp_path), model=whole, max_epochs=4)
+    resumed = SmallNet(dropout=0)
+    fit(
+        tmp_path / "resumed",
+        *make_swaps(kind),
+        model=resumed,
+        max_epochs=4,
+        ckpt_path=tmp_path / f"epoch{epoch}.ckpt",
+    )
+    assert activations_of(resumed) == activations_of(whole)
+    assert resumed.losses == whole.losses[STEPS_AN_EPOCH * (epoch + 1) :]
+    for (name, a), b in zip(whole.state_dict().items(), resumed.state_dict().values(), strict=True):
+        assert torch.equal(a, b), name
+
+
+def test_a_checkpoint_in_the_middle_of_an_epoch_resumes_with_the_swap(tmp_path):
+    class SaveAt(Callback):
+        def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+            if trainer.global_step == 6:
+                trainer.save_checkpoint(tmp_path / "middle.ckpt")
+
+    fit(tmp_path, ActivationSwap(RELU_TO_GELU, at_step=5), SaveAt())
+    witness = Witness()
+    with collected_warnings("resuming from a checkpoint that ended before the epoch ended"):
+        fit(tmp_path / "b", ActivationSwap(RELU_TO_GELU, at_step=5), witness, ckpt_path=tmp_path / "middle.ckpt")
+    assert witness.seen
+    assert {name for _, _, name in witness.seen} == {"GELU"}
+
+
+@pytest.mark.parametrize("verb", ["test", "validate", "predict"])
+@pytest.mark.parametrize(("epoch", "expected"), [(0, "ReLU"), (1, "GELU"), (2, "SiLU")])
+def test_evaluating_a_checkpoint_uses_the_activations_it_was_trained_with(tmp_path, verb, epoch, expected):
+    fit(tmp_path, *chain(), SaveEachEpoch(tmp_path))
+
+    class Evaluated(SmallNet):
+        validation_step = SmallNet.test_step
+        seen = None
+
+        def predict_step(self, batch, batch_idx):
+            return self(batch[0])
+
+        def forward(self, x):
+            self.seen = activations_of(self)[0]
+            return super().forward(x)
+
+    model = Evaluated()
+    trainer = quiet_trainer(tmp_path / "evaluation", *chain())
+    with collected_warnings(""):  # this loader has no workers
+        getattr(trainer, verb)(model, loader(), ckpt_path=tmp_path / f"epoch{epoch}.ckpt")
+    assert model.seen == expected
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_loading_checkpoints_in_one_process_goes_back_and_forth(tmp_path, reverse):
+    swaps = chain()[::-1] if reverse else chain()
+    trainer, model = fit(tmp_path, *swaps, SaveEachEpoch(tmp_path))
+    relu_losses = {}
+    for epoch in (0, 2, 1, 0, 1, 2):
+        with collected_warnings(""):
+            [result] = trainer.test(model, loader(), ckpt_path=tmp_path / f"epoch{epoch}.ckpt", verbose=False)
+        assert activations_of(model) == [["ReLU", "GELU", "SiLU"][epoch]] * 2
+        assert relu_losses.setdefault(epoch, result) == result
+    assert len({tuple(result.values()) for result in relu_losses.values()}) == 3
+
+
+def test_state_is_plain_data_and_tells_what_was_replaced(tmp_path):
+    swap = ActivationSwap(RELU_TO_GELU, at_epoch=1)
+    fit(tmp_path, swap, SaveEachEpoch(tmp_path))
+    before, after = (
+        torch.load(tmp_path / f"epoch{epoch}.ckpt", weights_only=True)["callbacks"][swap.state_key] for epoch in (0, 1)
+    )
+    assert before == {"applied": False, "record": None}
+    assert after["applied"]
+    assert after["record"] == {
+        "epoch": 1,
+        "step": 4,
+        "order": 0,
+        "sites": {name: {"old": "relu", "new": "gelu"} for name in ("net.1", "net.5")},
+    }
+
+
+def test_state_keys_tell_swaps_apart_and_are_the_same_in_every_process():
+    def key(swaps, **trigger):
+        return ActivationSwap(swaps, **trigger).state_key
+
+    assert key({nn.ReLU: "gelu"}, at_epoch=1) == key({"class:torch.nn.modules.activation.ReLU": nn.GELU}, at_epoch=1)
+    assert key({surgery.by_activation("relu"): "gelu"}, at_epoch=1) == key(RELU_TO_GELU, at_epoch=1)
+    assert "0x" not in key({surgery.by_activation(torch.relu): "gelu"}, at_epoch=1)
+    keys = {
+        key(RELU_TO_GELU, at_epoch=1),
+        key(RELU_TO_GELU, at_epoch=2),
+        key(RELU_TO_GELU, at_step=1),
+        key({"activation:relu": "gelu_tanh"}, at_epoch=1),
+        key({"*": "gelu"}, at_epoch=1),
+    }
+    assert len(keys) == 5
+
+
+def test_a_run_resumed_beyond_the_trigger_without_record_swaps_at_once(tmp_path):
+    fit(tmp_path, SaveEachEpoch(tmp_path))
+    for trigger in ({"at_epoch": 1}, {"at_step": 3}):
+        witness = Witness()
+        fit(
+            tmp_path / str(trigger),
+            ActivationSwap(RELU_TO_GELU, **trigger),
+            witness,
+            ckpt_path=tmp_path / "epoch1.ckpt",
+        )
+        assert [(epoch, name) for epoch, _, name in witness.seen] == [(2, "GELU")] * 4
+
+
+def test_a_checkpoint_that_says_nothing_warns_if_the_swap_was_made(tmp_path):
+    fit(tmp_path / "other", SaveEachEpoch(tmp_path))
+    trainer, model = fit(tmp_path, ActivationSwap(RELU_TO_GELU, at_epoch=1))
+    with collected_warnings("says nothing of ActivationSwap") as messages:
+        trainer.test(model, loader(), ckpt_path=tmp_path / "epoch0.ckpt", verbose=False)
+    assert len(messages) == 1
+
+
+def test_a_checkpoint_of_another_model_is_refused(tmp_path):
+    swap = ActivationSwap(RELU_TO_GELU, at_epoch=1)
+    fit(tmp_path, swap, SaveEachEpoch(tmp_path))
+
+    class Renamed(SmallNet):
+        def __init__(self):
+            super().__init__()
+            self.net[1] = nn.Identity()
+
+    with pytest.raises(NoMatchError, match=r"'net\.1'"):
+        fit(
+            tmp_path / "b",
+            ActivationSwap(RELU_TO_GELU, at_epoch=1),
+            model=Renamed(),
+            ckpt_path=tmp_path / "epoch1.ckpt",
+        )
+
+
+def test_state_loaded_by_hand_is_applied_at_the_start_of_the_fit(tmp_path):
+    swap = ActivationSwap(RELU_TO_GELU, at_epoch=1)
+    fit(tmp_path / "a", swap)
+    other, witness = ActivationSwap(RELU_TO_GELU, at_epoch=1), Witness()
+    other.load_state_dict(swap.state_dict())
+    fit(tmp_path / "b", other, witness)
+    assert {name for _, _, name in witness.seen} == {"GELU"}

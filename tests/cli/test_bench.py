@@ -1,0 +1,94 @@
+"""``lit-gelu bench``: a table, a JSON file, and what is refused."""
+
+import json
+
+import pytest
+import torch
+from export_cases import gelu_net
+from lightning.pytorch import LightningModule
+
+from lit_gelu.cli.main import main
+from lit_gelu.export import export_onnx
+
+QUICK = ["--seconds", "0", "--compile", "false", "--threads", "1"]
+
+
+class Net(LightningModule):
+    """A module whose weights are always the same, so that its class is as good as a checkpoint."""
+
+    def __init__(self, seed=0):
+        super().__init__()
+        self.net = gelu_net(seed=seed)
+        self.example_input_array = torch.zeros(2, 6)
+
+    def forward(self, x):
+        return self.net(x)
+
+
+class OtherNet(Net):
+    """The same with other weights."""
+
+    def __init__(self):
+        super().__init__(seed=1)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    path = tmp_path_factory.mktemp("bench") / "net.onnx"
+    export_onnx(Net(), path)
+    return path
+
+
+@pytest.fixture(autouse=True)
+def importable(monkeypatch):
+    """The class by a dotted path, as a user's own module would be."""
+    import sys
+    from types import ModuleType
+
+    module = ModuleType("bench_models")
+    module.Net, module.OtherNet = Net, OtherNet
+    monkeypatch.setitem(sys.modules, "bench_models", module)
+
+
+@pytest.mark.parametrize("option", ["--batch-sizes", "--batch_sizes"])
+def test_beside_a_model(path, tmp_path, capsys, option):
+    file = tmp_path / "bench.json"
+    arguments = [str(path), "--ckpt", "bench_models.Net", option, "1", "3", *QUICK, "--json", str(file)]
+    assert main(["bench", *arguments]) == 0
+    output = capsys.readouterr().out
+    assert "1 threads" in " ".join(output.split())  # the line is wrapped at the terminal's width
+    for word in ("torch eager", "onnxruntime", "p50 ms", "p90 ms", "p99 ms", "rows/s"):
+        assert word in output
+    assert "outputs differ" not in output
+    report = json.loads(file.read_text())
+    assert [(row["batch_size"], row["variant"]) for row in report["rows"]] == [
+        (size, variant) for size in (1, 3) for variant in ("torch eager", "onnxruntime")
+    ]
+    assert all(row["latency"]["p50"] <= row["latency"]["p90"] <= row["latency"]["p99"] for row in report["rows"])
+
+
+def test_tuned_first(path, capsys):
+    assert main(["bench", str(path), "--batch_sizes", "2", *QUICK, "--tune", "true"]) == 0
+    assert "of the untuned time at batch 2" in capsys.readouterr().out
+    assert path.with_name("net.onnx.tuning.json").is_file()
+
+
+def test_weights_that_are_not_the_files(path, capsys):
+    arguments = [str(path), "--ckpt", "bench_models.OtherNet", "--batch_sizes", "1", *QUICK]
+    assert main(["bench", *arguments]) == 0
+    assert "the file is not of this model's weights, or wrong" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["missing.onnx"], "There is no file 'missing.onnx'"),
+        (["FILE", "--batch_sizes", "0"], "whole numbers from 1 on"),
+        (["FILE", "--threads", "-1"], "whole numbers from 1 on"),
+        (["FILE", "--preprocessing", "MNISTData"], "give --ckpt too"),
+        (["FILE", "--providers", "CUDA"], "Did you mean 'CUDAExecutionProvider'"),
+    ],
+)
+def test_mistakes(path, arguments, message, capsys):
+    assert main(["bench", *[str(path) if word == "FILE" else word for word in arguments]]) == 2
+    assert message in capsys.readouterr().err

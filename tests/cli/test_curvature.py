@@ -1,0 +1,197 @@
+"""``lit-gelu curvature``: its figures against the full Hessian and numpy, its files, and what is refused."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+import torch
+from lightning.pytorch import LightningDataModule, LightningModule, Trainer
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from lit_gelu.cli.main import main
+from lit_gelu.tasks import MNISTClassifier
+
+SMALL = ["--lanczos_steps", "6", "--trace_probes", "3", "--density_steps", "5", "--samples", "48"]
+
+
+class Net(LightningModule):
+    """30 parameters in float64, so that the whole Hessian can be had; its dropout shows which mode it ran in."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.net = nn.Sequential(nn.Linear(4, 4), nn.GELU(), nn.Dropout(0.5), nn.Linear(4, 2), nn.ReLU()).double()
+
+    def forward(self, x):
+        return self.net(x)
+
+    def training_step(self, batch):
+        x, y = batch
+        loss = nn.functional.cross_entropy(self(x), y)
+        self.log("train_loss", loss)
+        return loss
+
+
+class Data(LightningDataModule):
+    """40 examples in uneven batches."""
+
+    def __init__(self):
+        super().__init__()
+        generator = torch.Generator().manual_seed(1)
+        x = torch.randn(40, 4, generator=generator, dtype=torch.float64)
+        self.examples = TensorDataset(x, torch.randint(2, (40,), generator=generator))
+
+    def train_dataloader(self):
+        return DataLoader(self.examples, batch_size=16)
+
+
+class Counted(Data):
+    """Batches that are no tensors."""
+
+    def train_dataloader(self):
+        return DataLoader(["a", "b"], batch_size=2)
+
+
+@pytest.fixture(autouse=True)
+def importable(monkeypatch):
+    """The classes by a dotted path, as a user's own module would be."""
+    import sys
+    from types import ModuleType
+
+    module = ModuleType("curvature_models")
+    module.Net, module.Data, module.Counted = Net, Data, Counted
+    monkeypatch.setitem(sys.modules, "curvature_models", module)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    path = tmp_path_factory.mktemp("curvature") / "last.ckpt"
+    torch.manual_seed(0)
+    model = MNISTClassifier(activation="gelu", hidden_layers=1)
+    trainer = Trainer(logger=False, enable_checkpointing=False, enable_progress_bar=False, accelerator="cpu")
+    trainer.strategy.connect(model)
+    trainer.save_checkpoint(path)
+    return path
+
+
+def full_hessian(model, x, y):
+    """The Hessian of the mean loss in evaluation mode, by torch.func."""
+    parameters = {name: p.detach() for name, p in model.named_parameters()}
+    sizes = [p.numel() for p in parameters.values()]
+
+    def loss(flat):
+        pieces = zip(parameters.items(), flat.split(sizes), strict=True)
+        return nn.functional.cross_entropy(
+            torch.func.functional_call(model, {name: part.view_as(p) for (name, p), part in pieces}, (x,)), y
+        )
+
+    return torch.func.jacrev(torch.func.grad(loss))(torch.cat([p.flatten() for p in parameters.values()])), sizes
+
+
+def measured(tmp_path, *arguments):
+    path = tmp_path / "curvature.json"
+    assert main(["curvature", *arguments, "--json", str(path)]) == 0
+    return json.loads(path.read_text())
+
+
+def test_figures_are_those_of_the_whole_hessian(tmp_path, capsys):
+    arguments = ["curvature_models.Net", "--data", "curvature_models.Data", "--samples", "40"]
+    report = measured(tmp_path, *arguments, "--lanczos_steps", "30", "--trace_probes", "400", "--density_steps", "30")
+    model, (x, y) = Net().eval(), Data().examples.tensors
+    hessian, sizes = full_hessian(model, x, y)
+    values = torch.linalg.eigvalsh(hessian)
+    found = report["eigenvalues"]
+    assert found["top_eigenvalue"]["value"] == pytest.approx(values[-1].item(), rel=1e-8)
+    assert found["smallest_eigenvalue"]["value"] == pytest.approx(values[0].item(), rel=1e-8)
+    trace = report["trace"]
+    assert abs(trace["trace"] - values.sum().item()) < 4 * trace["standard_error"] + 1e-9
+    assert sum(trace["by_layer"].values()) == pytest.approx(trace["trace"])
+    weights = np.array(report["spectral_density"]["weights"])
+    assert weights.sum() == pytest.approx(1)
+    assert report["loss"] == pytest.approx(nn.functional.cross_entropy(model(x), y).item())
+    assert report["parameters"] == sum(sizes) == len(values)
+    assert report["samples"] == 40
+    assert report["method"] == "reverse_over_reverse"
+    output = capsys.readouterr().out
+    assert "top eigenvalue" in output
+    assert "net.3" in output  # in the table of the trace
+
+
+def test_activations_are_measured_in_evaluation_over_all_examples(tmp_path):
+    arguments = ["curvature_models.Net", "--data", "curvature_models.Data", "--quantities", "activations"]
+    report = measured(tmp_path, *arguments, "--samples", "40")
+    model, (x, _) = Net().eval(), Data().examples.tensors
+    with torch.no_grad():
+        before_gelu = model.net[0](x).numpy()
+        before_relu = model.net[:4](x).numpy()
+    gelu, relu = report["activations"]["net.1"], report["activations"]["net.4"]
+    assert gelu["mean"] == pytest.approx(before_gelu.mean())
+    assert gelu["standard_deviation"] == pytest.approx(before_gelu.std())
+    assert relu["mean_squared_derivative"] == pytest.approx((before_relu > 0).mean())
+    assert report["gaussian"]["net.1"].keys() >= {"mean_squared_derivative", "kink_mass"}
+    assert report["loss"] is None
+
+
+def test_the_same_seed_gives_the_same_figures_and_dropout_shows_in_train_mode(tmp_path):
+    arguments = ["curvature_models.Net", "--data", "curvature_models.Data", *SMALL, "--samples", "40"]
+    first, second = (measured(tmp_path, *arguments) for _ in range(2))
+    assert first == second
+    assert measured(tmp_path, *arguments, "--mode", "train")["loss"] != first["loss"]
+
+
+def test_gauss_newton_has_no_negative_eigenvalue(tmp_path):
+    arguments = ["curvature_models.Net", "--data", "curvature_models.Data", "--samples", "40"]
+    report = measured(tmp_path, *arguments, "--operator", "gauss_newton", "--quantities", "eigenvalues")
+    assert report["eigenvalues"]["smallest_eigenvalue"]["value"] > -1e-12
+    assert report["trace"] is None
+
+
+def test_a_checkpoint_on_the_bundled_digits_with_every_file(checkpoint, tmp_path, capsys):
+    files = {name: tmp_path / f"out.{name}" for name in ("csv", "png")}
+    report = measured(
+        tmp_path,
+        str(checkpoint),
+        "--data",
+        "DigitsData",
+        *SMALL,
+        "--csv",
+        str(files["csv"]),
+        "--figure",
+        str(files["png"]),
+    )
+    with files["csv"].open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    values = {(row["kind"], row["name"], row["figure"]): float(row["value"]) for row in rows}
+    assert values["loss", "", "top_eigenvalue"] == report["eigenvalues"]["top_eigenvalue"]["value"]
+    assert values["layer", "output", "trace"] == report["trace"]["by_layer"]["output"]
+    site = "hidden.0.activation"
+    assert values["activation", site, "mean"] == report["activations"][site]["mean"]
+    assert files["png"].read_bytes().startswith(b"\x89PNG")
+    output = capsys.readouterr().out
+    assert "MNISTClassifier on 48 examples" in output
+    assert site in output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["missing.ckpt", "--data", "DigitsData"], "There is no checkpoint 'missing.ckpt'"),
+        (["CKPT", "--data", "NoData"], "There is no class 'NoData'"),
+        (["CKPT", "--data", "DigitsData", "--samples", "1"], "--samples 1 is not accepted. Give an integer from 2"),
+        (["CKPT", "--data", "DigitsData", "--quantities", "trase"], "Give one of activations, eigenvalues, trace"),
+        (["CKPT", "--data", "DigitsData", "--split", "all"], "Give one of train, val, test"),
+        (["CKPT", "--data", "DigitsData", "--operator", "fisher"], "Give one of hessian, gauss_newton"),
+        (["CKPT", "--data", "DigitsData", "--figure", "DIR/out.docx"], "Give a file .png, .pdf, .svg"),
+        (["curvature_models.Net", "--data", "curvature_models.Data", "--split", "test"], "gives no single loader"),
+        (["curvature_models.Net", "--data", "curvature_models.Counted"], "no examples that can be counted"),
+    ],
+)
+def test_mistakes(checkpoint, tmp_path, arguments, message, capsys):
+    words = [word.replace("CKPT", str(checkpoint)).replace("DIR", str(tmp_path)) for word in arguments]
+    assert main(["curvature", *words]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert "Traceback" not in error
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,50 @@
+"""Dead units: against a brute-force look back over all events, and the counted probability of a false one."""
+
+import numpy as np
+import pytest
+import torch
+
+from lit_gelu.curvature import CurvatureArgumentError, DeadUnitWindow
+
+
+def test_counts_are_those_of_a_look_back_over_all_events():
+    rng = np.random.default_rng(0)
+    masks = rng.random((40, 9)) < np.array([0, 0.02, 0.1, 0.3, 0.5, 1, 0.05, 0, 0.2])
+    window = DeadUnitWindow(5, [4, 0, 5])
+    for event in range(40):
+        window.update(torch.tensor(masks[event]))
+        assert window.is_full == (event >= 4)
+        if window.is_full:
+            dead = ~masks[event - 4 : event + 1].any(0)
+            assert window.counts().tolist() == [dead[:4].sum(), 0, dead[4:].sum()]
+
+
+def test_a_site_without_mask_counts_as_alive():
+    window = DeadUnitWindow(1, [2, 3])
+    window.update(window.join({1: torch.tensor([True, False, False])}))
+    assert window.counts().tolist() == [0, 2]
+    window.update(window.join({0: torch.zeros(2, dtype=torch.bool), 1: torch.zeros(7, dtype=torch.bool)}))
+    assert window.counts().tolist() == [2, 0]
+
+
+def test_state_goes_on_in_mid_window():
+    rng = np.random.default_rng(1)
+    masks = torch.tensor(rng.random((20, 6)) < 0.3)
+    whole, first = DeadUnitWindow(4, [6]), DeadUnitWindow(4, [6])
+    for mask in masks[:3]:
+        whole.update(mask)
+        first.update(mask)
+    second = DeadUnitWindow(4, [6])
+    second.load_state_dict(first.state_dict())
+    for mask in masks[3:]:
+        whole.update(mask)
+        second.update(mask)
+        assert torch.equal(whole.counts(), second.counts())
+        assert whole.is_full == second.is_full
+
+
+def test_refuses_no_window_and_other_channels():
+    with pytest.raises(CurvatureArgumentError, match="window=0"):
+        DeadUnitWindow(0, [1])
+    with pytest.raises(CurvatureArgumentError, match="here there are"):
+        DeadUnitWindow(2, [3]).load_state_dict(DeadUnitWindow(2, [4]).state_dict())

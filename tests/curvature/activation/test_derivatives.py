@@ -1,0 +1,66 @@
+"""The joint forms against those of `functional`, which are tested against mpmath: one evaluation, six digits."""
+
+import pytest
+import torch
+from torch import nn
+
+from lit_gelu.activations import registry
+from lit_gelu.activations.functional import derivative
+from lit_gelu.curvature.activation.derivatives import JOINT, joint_derivatives
+
+SPECS = [
+    *JOINT,
+    "gelu_tanh",
+    "gelu_sigmoid",
+    "swish(beta=2.0)",
+    "elu(alpha=0.5)",
+    "celu(alpha=0.3)",
+    "leaky_relu(negative_slope=0.2)",
+    "softplus(beta=3.0)",
+    "gaussian_gelu(mu=0.6, sigma=2.5)",
+    "prelu",  # no joint form
+    "log_sigmoid",
+]
+
+
+@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize(("dtype", "accuracy"), [(torch.float32, 2e-6), (torch.float64, 1e-13)])
+def test_values_derivatives_and_gate(spec, dtype, accuracy):
+    x = torch.cat([torch.linspace(-40, 40, 40_001), torch.linspace(-1e-3, 1e-3, 2001), torch.tensor([0.0])]).to(dtype)
+    found = joint_derivatives(registry.create(spec).to(dtype), registry)(x)
+    module = registry.create(spec).double()
+    value, first, second = (derivative(module, x.double(), order).detach() for order in (0, 1, 2))
+    scale = value.abs().clamp(min=1)
+    assert ((found.value - value).abs() <= accuracy * scale).all()
+    assert ((found.first - first).abs() <= accuracy).all()
+    assert ((found.second - second).abs() <= accuracy * 10).all()
+    at_zero = derivative(module, torch.zeros(1, dtype=torch.float64), 0)
+    if at_zero.item() == 0:
+        gate = torch.where(x == 0, first, value / x.double())
+        assert ((found.gate - gate).abs() <= accuracy).all()
+    else:
+        assert found.gate is None or found.gate.isnan().all()
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_nothing_overflows_at_the_ends(spec):
+    x = torch.tensor([-3e38, -1e20, -1e4, 1e4, 1e20, 3e38])
+    module = registry.create(spec)
+    found = joint_derivatives(module, registry)(x)
+    assert not found.first.isnan().any()
+    assert not found.second.isnan().any()
+    assert (found.second[[1, 4]].abs() < 1e-20).all() or spec == "relu2"
+
+
+@pytest.mark.parametrize("spec", ["gelu", "gelu_tanh", "silu", "mish"])
+def test_falling_on_the_whole_left_as_far_as_float32_goes(spec):
+    """f' < 0 below the minimum, however small: a difference of rounded terms would give either sign."""
+    x = torch.linspace(-9.0, -1.5, 10_001)
+    assert (joint_derivatives(registry.create(spec), registry)(x).first < 0).all()
+
+
+def test_an_override_of_a_name_is_not_mistaken_for_the_activation_of_that_name():
+    with registry.scope():
+        registry.register("relu", override=True)(nn.Tanh)
+        found = joint_derivatives(registry.create("relu"), registry)(torch.tensor([0.5]))
+    assert found.value.item() == pytest.approx(0.46211716)

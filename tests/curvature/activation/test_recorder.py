@@ -1,0 +1,322 @@
+"""The recorder: what it counts, what it leaves alone."""
+
+import copy
+import gc
+import io
+import math
+import weakref
+
+import pytest
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
+
+from lit_gelu import activations
+from lit_gelu.curvature import ActivationRecorder, CurvatureArgumentError, activation_statistics
+from lit_gelu.sandbox import side_pass
+
+
+class Operations(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names.append(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+def recorded(module, *inputs, **options):
+    with ActivationRecorder({"site": module}, **options) as recorder:
+        recorder.start(seed=options.pop("seed", 0))
+        for x in inputs:
+            module(x)
+        recorder.stop()
+        return recorder.statistics()["site"]
+
+
+@pytest.mark.parametrize("shape", [(64,), (64, 8), (8, 8, 8), (8, 4, 3, 3)])
+def test_all_rows_equal_a_direct_computation(shape):
+    x = torch.randn(shape)
+    assert recorded(nn.GELU(), x, sample_rows=None) == pytest.approx(activation_statistics("gelu", x), rel=1e-12)
+
+
+def test_all_calls_count():
+    x = torch.randn(3, 20, 4)
+    expected = activation_statistics("gelu", x)
+    for sample_rows in (None, 1000):
+        assert recorded(nn.GELU(), *x, sample_rows=sample_rows) == pytest.approx(expected, rel=1e-12)
+
+
+def test_a_sample_has_the_rows_asked_for():
+    module = nn.GELU()
+    with ActivationRecorder({"site": module}, sample_rows=10) as recorder:
+        recorder.start()
+        module(torch.randn(1000, 7))
+        recorder.stop()
+        assert recorder.sums()[0, 0] == 70
+
+
+def test_in_place_activations_are_seen_before_they_overwrite_their_input():
+    x = torch.randn(20, 4)
+    expected = activation_statistics("relu", x)
+    for sample_rows in (None, 1000):
+        assert recorded(nn.ReLU(inplace=True), x.clone(), sample_rows=sample_rows) == pytest.approx(expected, rel=1e-12)
+
+
+def test_per_channel_parameters_keep_their_channels_in_a_sample():
+    module = nn.PReLU(3)
+    with torch.no_grad():
+        module.weight.copy_(torch.tensor([0.1, 0.5, -1.0]))
+    for shape in [(50, 3), (50, 3, 5), (50, 3, 4, 4)]:
+        figures = recorded(module, -torch.ones(shape), sample_rows=10)
+        assert figures["mean_squared_derivative"] == pytest.approx((0.01 + 0.25 + 1) / 3)
+
+
+def test_several_sites_of_several_kinds_are_told_apart():
+    model = nn.Sequential(
+        nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 8), nn.SiLU(), nn.Linear(8, 5), nn.GELU()
+    )
+    names = ["1", "3", "5", "7"]
+    x = torch.randn(32, 4)
+    with ActivationRecorder({name: model[int(name)] for name in names}) as recorder:
+        recorder.start()
+        model(x)
+        recorder.stop()
+        figures = recorder.statistics()
+    for name in names:
+        expected = activation_statistics(model[int(name)], model[: int(name)](x))
+        assert figures[name] == pytest.approx(expected, rel=1e-6)
+
+
+def test_keyword_arguments_are_seen():
+    module = nn.GELU()
+    x = torch.randn(5, 4)
+    with ActivationRecorder({"site": module}) as recorder:
+        recorder.start()
+        module(input=x)
+        assert recorder.statistics()["site"]["mean"] == pytest.approx(x.mean().item(), rel=1e-6)
+
+
+def test_a_site_that_is_not_called_has_no_figures():
+    with ActivationRecorder({"a": nn.GELU(), "b": nn.GELU()}) as recorder:
+        recorder.start()
+        recorder.sites["a"](torch.randn(5, 4))
+        figures = recorder.statistics()
+    assert all(math.isnan(value) for value in figures["b"].values())
+    assert not any(math.isnan(value) for value in figures["a"].values())
+
+
+def test_an_evaluation_pass_within_the_recorded_one_does_not_count():
+    module = nn.GELU()
+    x = torch.randn(5, 4)
+    with ActivationRecorder({"site": module}) as recorder:
+        recorder.start()
+        module(x)
+        module.eval()
+        module(x + 100)
+        module.train()
+        assert recorder.statistics()["site"]["mean"] == pytest.approx(x.mean().item(), rel=1e-6)
+
+
+def test_a_frozen_part_in_evaluation_mode_counts():
+    x = torch.randn(5, 4)
+    assert recorded(nn.GELU().eval(), x)["mean"] == pytest.approx(x.mean().item(), rel=1e-6)
+
+
+def test_an_activation_without_closed_form_is_differentiated_and_not_recorded_again():
+    registry = activations.ActivationRegistry()
+
+    @registry.register("cube")
+    def cube(x):
+        return x**3
+
+    x = torch.randn(6, 4, dtype=torch.float64)
+    for module in (registry.create("cube").train(), registry.create("cube").eval()):
+        for sample_rows in (None, 1000):
+            figures = recorded(module, x, sample_rows=sample_rows, registry=registry)
+            assert figures["mean_abs_second_derivative"] == pytest.approx((6 * x).abs().mean().item())
+            assert figures["mean_squared_derivative"] == pytest.approx((3 * x**2).square().mean().item())
+
+
+def test_stochastic_activations_do_not_use_up_the_global_generator():
+    module = activations.create("zero_identity_map")
+    torch.manual_seed(0)
+    module(torch.randn(20, 4))
+    expected = torch.get_rng_state()
+    torch.manual_seed(0)
+    figures = recorded(module, torch.randn(20, 4))
+    assert torch.equal(torch.get_rng_state(), expected)
+    assert 0 < figures["mean_gate"] < 1
+
+
+def test_the_same_seed_draws_the_same_rows():
+    module, x = nn.GELU(), torch.randn(500, 3)
+    with ActivationRecorder({"site": module}, sample_rows=20) as recorder:
+        means = []
+        for seed in (1, 1, 2):
+            recorder.start(seed)
+            module(x)
+            means.append(recorder.statistics()["site"]["mean"])
+    assert means[0] == means[1] != means[2]
+
+
+def test_idle_hooks_run_no_operation():
+    model = nn.Sequential(nn.Linear(4, 4), nn.GELU())
+    x = torch.randn(2, 4)
+    with torch.no_grad(), Operations() as without:
+        model(x)
+    with ActivationRecorder({"1": model[1]}), torch.no_grad(), Operations() as with_hook:
+        model(x)
+    assert with_hook.names == without.names
+
+
+def test_one_event_of_many_sites_reads_nothing_and_grows_with_kinds_not_sites():
+    def operations(sites):
+        model = nn.Sequential(*[nn.GELU() for _ in range(sites)])
+        with ActivationRecorder({str(n): module for n, module in enumerate(model)}, sample_rows=16) as recorder:
+            recorder.start()
+            model(torch.randn(100, 8))
+            recorder.stop()
+            with Operations() as counted:
+                recorder.sums()
+        return counted.names
+
+    few, many = operations(4), operations(24)
+    assert "_local_scalar_dense" not in many
+    assert "_to_copy" in many
+    assert len(many) - len(few) <= 20 * 6
+
+
+def test_hooks_leave_with_the_recorder():
+    module = nn.GELU()
+    with ActivationRecorder({"site": module}):
+        assert module._forward_pre_hooks
+    assert not module._forward_pre_hooks
+    assert not module._forward_pre_hooks_with_kwargs
+
+
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda model: torch.load(_saved(model), weights_only=False)])
+def test_copies_of_the_model_record_nothing_and_do_not_hold_the_recorder(duplicate):
+    model = nn.Sequential(nn.Linear(4, 4), nn.GELU())
+    recorder = ActivationRecorder({"1": model[1]})
+    recorder.start()
+    twin = duplicate(model)
+    twin(torch.randn(2, 4))
+    assert recorder.sums()[0, 0] == 0
+    recorder.detach()
+    gone = weakref.ref(recorder)
+    del recorder
+    gc.collect()
+    assert gone() is None
+    twin(torch.randn(2, 4))
+
+
+def _saved(model):
+    buffer = io.BytesIO()
+    torch.save(model, buffer)
+    buffer.seek(0)
+    return buffer
+
+
+def test_an_exported_program_has_no_trace_of_the_hooks():
+    model = nn.Sequential(nn.Linear(4, 4), nn.GELU()).eval()
+    x = torch.randn(2, 4)
+    plain = torch.export.export(model, (x,)).graph
+    with ActivationRecorder({"1": model[1]}):
+        hooked = torch.export.export(copy.deepcopy(model), (x,)).graph
+    assert [str(node.target) for node in hooked.nodes] == [str(node.target) for node in plain.nodes]
+
+
+def test_paused_recording_does_not_see_what_checkpointing_computes_again():
+    module = nn.GELU()
+    x = torch.randn(6, 4, requires_grad=True)
+    with ActivationRecorder({"site": module}) as recorder:
+        recorder.start()
+        y = checkpoint(module, x, use_reentrant=False)
+        recorder.pause()
+        y.sum().backward()
+        recorder.resume()
+        assert recorder.sums()[0, 0] == 24
+
+
+def test_16_bit_autocast_inputs_have_float32_figures():
+    model = nn.Sequential(nn.Linear(4, 8), nn.GELU())
+    x = torch.randn(32, 4)
+    for sample_rows in (None, 1000):
+        with (
+            ActivationRecorder({"1": model[1]}, sample_rows=sample_rows) as recorder,
+            torch.autocast("cpu", torch.bfloat16),
+        ):
+            recorder.start()
+            model(x)
+            figures = recorder.statistics()["1"]
+            pre_activation = model[0](x)
+        assert pre_activation.dtype == torch.bfloat16
+        assert figures == pytest.approx(activation_statistics("gelu", pre_activation.float()), rel=1e-12)
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # dynamo looks at it itself
+def test_works_on_a_compiled_model():
+    model = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 2))
+    x = torch.randn(32, 4)
+    with ActivationRecorder({"1": model[1]}, sample_rows=16) as recorder:
+        compiled = torch.compile(model, backend="aot_eager")
+        compiled(x)
+        for seed in (1, 2):
+            recorder.start(seed)
+            compiled(x)
+            recorder.stop()
+            figures = recorder.statistics()["1"]
+            recorder.start(seed)
+            model(x)
+            recorder.stop()
+            assert figures == pytest.approx(recorder.statistics()["1"], rel=1e-6)
+            compiled(x)
+    assert compiled(x).shape == (32, 2)
+
+
+def test_no_sites_no_figures():
+    assert ActivationRecorder({}).statistics() == {}
+
+
+def test_a_sample_of_nothing_is_refused():
+    with pytest.raises(CurvatureArgumentError, match="sample_rows=0"):
+        ActivationRecorder({}, sample_rows=0)
+
+
+def test_passes_on_the_side_of_the_training_do_not_count():
+    module, x = nn.GELU(), torch.randn(6, 4)
+    with ActivationRecorder({"site": module}, None) as recorder:
+        recorder.start()
+        with side_pass():
+            module(x + 100)
+        module(x)
+        assert recorder.sums()[0, 0] == 24
+
+
+def test_auto_takes_about_as_many_elements_of_every_shape():
+    modules = {"wide": nn.GELU(), "narrow": nn.GELU(), "image": nn.GELU(), "line": nn.GELU()}
+    with ActivationRecorder(modules) as recorder:
+        recorder.start()
+        modules["wide"](torch.randn(64, 16, 1024))
+        modules["narrow"](torch.randn(4096, 4))
+        modules["image"](torch.randn(16, 32, 16, 16))
+        modules["line"](torch.randn(100_000))
+        assert recorder.sums()[:, 0].tolist() == [8192] * 4
+
+
+def test_moments_for_a_reference_are_those_of_the_rows():
+    module = nn.ReLU()
+    x = torch.randn(50, 4).double() + 3
+    with ActivationRecorder({"site": module, "other": nn.ReLU()}, 1000) as recorder:
+        recorder.start()
+        module(x)
+        count, total, squares = recorder.moments()[0].tolist()
+        assert recorder.moments()[1].tolist() == [0, 0, 0]
+        assert [count, total, squares] == pytest.approx([200, x.sum().item(), x.square().sum().item()], rel=1e-12)
+        recorder.reference = torch.tensor([[3.0, 1.0], [math.nan, math.nan]], dtype=torch.float64)
+        figures = recorder.statistics()["site"]
+    assert figures["mean"] == pytest.approx(x.mean().item(), rel=1e-12)
+    assert figures["kink_mass"] == pytest.approx((x.abs() <= 0.25).double().mean().item() / 0.5, rel=1e-12)

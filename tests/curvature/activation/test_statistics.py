@@ -1,0 +1,235 @@
+"""The statistics against mpmath, numpy in float64, and autograd."""
+
+import math
+
+import mpmath
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from lit_gelu import activations
+from lit_gelu.curvature import STATISTICS, SUMS, activation_statistics, activation_sums, statistics_from_sums
+
+KINKS = {  # where f' jumps, and by how much: from the definitions
+    "relu": [(0, 1)],
+    "leaky_relu": [(0, 0.99)],
+    "elu(alpha=0.5)": [(0, 0.5)],
+    "hard_swish": [(-3, -0.5), (3, -0.5)],
+}
+NAMES = ["relu", "leaky_relu", "elu(alpha=0.5)", "gelu", "gelu_tanh", "gelu_sigmoid", "silu", "hard_swish", "mish"]
+
+
+def sigmoid_form_of_gelu_tanh(x):
+    """torch's 1 + tanh(w) is exactly 0 in float64 from x = -7 on, where f' is small and negative."""
+    return x * torch.sigmoid(2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))
+
+
+def brute_force(activation, x):
+    """Every statistic from float64 autograd, one element at a time, by numpy."""
+    x = x.double().flatten()
+    x.requires_grad_()
+    f = sigmoid_form_of_gelu_tanh(x) if activation == "gelu_tanh" else activations.create(activation).double()(x)
+    (first,) = torch.autograd.grad(f.sum(), x, create_graph=True)
+    second = torch.autograd.grad(first.sum(), x)[0] if first.requires_grad else torch.zeros_like(x)
+    x, f, first, second = (tensor.detach().numpy() for tensor in (x, f, first, second))
+    gate = np.array([d if v == 0 else y / v for v, y, d in zip(x, f, first, strict=True)])
+    h = x.std() / 4
+    saturated, linear, falling = abs(first) < 0.01, abs(first - 1) < 0.01, first <= -0.01
+    return {
+        "mean": x.mean(),
+        "standard_deviation": x.std(),
+        "skewness": stats.skew(x),
+        "excess_kurtosis": stats.kurtosis(x),
+        "mean_output": f.mean(),
+        "mean_squared_output": (f**2).mean(),
+        "mean_derivative": first.mean(),
+        "share_decreasing": (first < 0).mean(),
+        "share_falling": falling.mean(),
+        "share_saturated": saturated.mean(),
+        "share_linear": linear.mean(),
+        "share_transition": (~saturated & ~linear & ~falling).mean(),
+        "kink_mass": sum(abs(jump) * (abs(x - at) <= h).mean() / (2 * h) for at, jump in KINKS.get(activation, [])),
+        "mean_abs_second_derivative": abs(second).mean(),
+        "mean_squared_derivative": (first**2).mean(),
+        "mean_gate": gate.mean(),
+        "share_non_finite": 0.0,
+    }
+
+
+@pytest.mark.parametrize("activation", NAMES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_equal_autograd_and_numpy(activation, dtype):
+    x = torch.randn(50, 40, generator=torch.Generator().manual_seed(0)).mul(3).to(dtype)
+    assert activation_statistics(activation, x) == pytest.approx(brute_force(activation, x), rel=1e-6, abs=1e-7)
+
+
+def test_gelu_of_a_normal_input_equals_the_closed_forms():
+    quantiles = (torch.arange(400_000, dtype=torch.float64) + 0.5) / 400_000
+    figures = activation_statistics("gelu", torch.special.ndtri(quantiles))
+    third = mpmath.mpf(1) / 3
+    assert figures["mean_squared_derivative"] == pytest.approx(
+        float(third + 2 / (3 * mpmath.sqrt(3) * mpmath.pi)), abs=2e-5
+    )
+    assert figures["mean_gate"] == pytest.approx(0.5, abs=1e-12)
+    assert figures["share_decreasing"] == pytest.approx(float(mpmath.ncdf(-0.7517915246935645)), abs=1e-5)
+    second = mpmath.quad(lambda t: abs(2 - t * t) * mpmath.npdf(t) ** 2, [-40, -mpmath.sqrt(2), mpmath.sqrt(2), 40])
+    assert figures["mean_abs_second_derivative"] == pytest.approx(float(second), abs=2e-5)
+
+
+def test_names_and_columns_agree():
+    assert len(set(STATISTICS)) == len(STATISTICS) == 17
+    assert activation_sums("gelu", torch.randn(3, 4)).shape == (len(SUMS),)
+
+
+def test_sums_of_parts_add_up_to_the_sums_of_the_whole():
+    x = torch.randn(31, 7, generator=torch.Generator().manual_seed(1))
+    for activation in ("silu", "relu"):
+        options = {"pivot": torch.tensor([0.3]).double(), "scale": torch.tensor([1.1]).double()}
+        parts = activation_sums(activation, x[:13], **options) + activation_sums(activation, x[13:], **options)
+        torch.testing.assert_close(parts, activation_sums(activation, x, **options), rtol=1e-13, atol=1e-13)
+
+
+def test_stacked_sites_have_sums_of_their_own():
+    x = torch.randn(3, 31, 7, generator=torch.Generator().manual_seed(1))
+    each = torch.stack([activation_sums("mish", rows) for rows in x])
+    torch.testing.assert_close(activation_sums("mish", x, stacked=True), each, rtol=1e-13, atol=0)
+
+
+def test_not_finite_inputs_are_counted_and_left_out():
+    x = torch.tensor([math.nan, 1.0, -math.inf, -2.0, math.inf])
+    figures = activation_statistics("gelu", x)
+    assert figures.pop("share_non_finite") == pytest.approx(0.6)
+    expected = activation_statistics("gelu", torch.tensor([1.0, -2.0]))
+    assert figures == pytest.approx({name: expected[name] for name in figures})
+
+
+def test_nothing_at_all_gives_nan_throughout():
+    assert all(math.isnan(value) for value in activation_statistics("gelu", torch.empty(0, 4)).values())
+
+
+def test_only_not_finite_inputs_leave_nothing_to_average():
+    figures = activation_statistics("gelu", torch.full((4,), math.nan))
+    assert figures.pop("share_non_finite") == 1.0
+    assert all(math.isnan(value) for value in figures.values())
+
+
+@pytest.mark.parametrize("magnitude", [1e20, 3e38])
+def test_huge_inputs_do_not_turn_into_nan(magnitude):
+    x = torch.tensor([-magnitude, magnitude])
+    figures = activation_statistics("gelu_tanh", x)
+    assert figures["mean_gate"] == figures["share_linear"] == figures["share_saturated"] == 0.5
+    assert figures["mean_abs_second_derivative"] == 0
+    assert figures["standard_deviation"] == pytest.approx(magnitude)
+
+
+def test_deviation_survives_a_mean_a_million_times_as_large():
+    x = torch.tensor([1e6 - 1, 1e6, 1e6 + 1])
+    assert activation_statistics("relu", x)["standard_deviation"] == pytest.approx(math.sqrt(2 / 3), rel=1e-3)
+
+
+def test_gate_at_zero_is_the_derivative():
+    assert activation_statistics("gelu", torch.tensor([0.0, -0.0]))["mean_gate"] == 0.5
+
+
+def test_gate_is_undefined_where_f_of_zero_is_not_zero():
+    figures = activation_statistics("softplus", torch.randn(10))
+    assert math.isnan(figures.pop("mean_gate"))
+    assert not any(math.isnan(value) for value in figures.values())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_16_bit_inputs_are_computed_in_float32(dtype):
+    x = torch.randn(1000, generator=torch.Generator().manual_seed(2)).to(dtype)
+    assert torch.equal(activation_sums("gelu", x), activation_sums("gelu", x.float()))
+
+
+def test_learned_parameters_are_used_as_they_are_now():
+    module = nn.PReLU(3)
+    with torch.no_grad():
+        module.weight.copy_(torch.tensor([0.0, 0.5, -1.0]))
+    figures = activation_statistics(module, -torch.ones(5, 3))
+    assert figures["mean_squared_derivative"] == pytest.approx((0 + 0.25 + 1) / 3)
+    assert figures["share_decreasing"] == pytest.approx(1 / 3)
+
+
+def test_relu_has_no_smooth_curvature():
+    assert activation_statistics("relu", torch.randn(100))["mean_abs_second_derivative"] == 0
+
+
+def test_inputs_that_require_gradients_are_detached():
+    x = torch.randn(4, requires_grad=True)
+    assert not activation_sums("gelu", x).requires_grad
+
+
+class ScalarReads(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += func is torch.ops.aten._local_scalar_dense.default
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("activation", [*NAMES, "prelu", "softplus"])
+def test_the_host_reads_nothing(activation):
+    module = activations.create(activation)
+    with ScalarReads() as reads:
+        statistics_from_sums(activation_sums(module, torch.randn(10, 4)))
+    assert reads.count == 0
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e3, 1e6])
+def test_moments_about_a_pivot_survive_a_large_mean(offset):
+    x = torch.tensor(stats.gamma(2.0).rvs(5000, random_state=1)) + offset
+    pivot = x.mean() + 0.5
+    figures = statistics_from_sums(activation_sums("relu", x, pivot=pivot), pivot)
+    figures = dict(zip(STATISTICS, figures.tolist(), strict=True))
+    assert figures["skewness"] == pytest.approx(stats.skew(x.numpy()), rel=1e-6)
+    assert figures["excess_kurtosis"] == pytest.approx(stats.kurtosis(x.numpy()), rel=1e-5)
+    assert activation_statistics("relu", x)["excess_kurtosis"] == pytest.approx(stats.kurtosis(x.numpy()), rel=1e-5)
+
+
+def test_a_constant_has_no_skewness_and_no_density():
+    figures = activation_statistics("relu", torch.full((5,), 2.0))
+    assert math.isnan(figures["skewness"])
+    assert math.isnan(figures["excess_kurtosis"])
+    assert math.isnan(figures["kink_mass"])
+
+
+@pytest.mark.parametrize(("mean", "std"), [(0.0, 1.0), (0.5, 1.0), (-1.0, 3.0)])
+@pytest.mark.parametrize("activation", KINKS)
+def test_kink_mass_of_a_normal_sample_is_that_of_its_density_but_for_the_stated_bias(activation, mean, std):
+    x = mean + std * torch.special.ndtri((torch.arange(1_000_000, dtype=torch.float64) + 0.5) / 1e6)
+    expected = 0.0
+    for at, jump in KINKS[activation]:
+        u = (at - mean) / std
+        density = stats.norm.pdf(u) / std
+        bias = (1 / 4) ** 2 / 6 * (u * u - 1)  # h^2 p'' / 6 p, with h = s / 4
+        expected += abs(jump) * density * (1 + bias)
+    assert activation_statistics(activation, x)["kink_mass"] == pytest.approx(expected, rel=2e-3)
+
+
+def test_kink_mass_of_learned_kinks_is_that_of_the_parameters_now():
+    module, x = nn.PReLU(2), torch.randn(20_000, 2, generator=torch.Generator().manual_seed(3))
+    with torch.no_grad():
+        module.weight.copy_(torch.tensor([1.0, -1.0]))  # no kink, a jump of 2
+    h = x.double().std(correction=0).item() / 4
+    expected = 2 * (x[:, 1].abs() <= h).double().mean().item() / 2 / (2 * h)
+    assert activation_statistics(module, x)["kink_mass"] == pytest.approx(expected, rel=1e-6)
+
+
+def test_unknown_kinks_leave_the_kink_mass_undefined():
+    assert math.isnan(activation_statistics(nn.Softshrink(), torch.randn(10))["kink_mass"])
+    registry = activations.ActivationRegistry()
+    registry.register("soft_shrink")(nn.Softshrink)
+    assert math.isnan(activation_statistics("soft_shrink", torch.randn(10), registry)["kink_mass"])
+
+
+def test_the_four_regimes_are_a_partition():
+    figures = activation_statistics("hard_swish", torch.randn(1000) * 4)
+    regimes = ("share_falling", "share_saturated", "share_linear", "share_transition")
+    assert sum(figures[name] for name in regimes) == pytest.approx(1)

@@ -1,0 +1,271 @@
+"""Extreme eigenvalues against scipy's eigsh and numpy's dense solver."""
+
+import numpy as np
+import pytest
+import torch
+from loss_nets import classifier, full_hessian, named, symmetric
+from scipy.sparse.linalg import LinearOperator as ScipyOperator
+from scipy.sparse.linalg import eigsh
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from lit_gelu.curvature.loss import (
+    LossCurvatureError,
+    MatrixOperator,
+    MemoryBudgetError,
+    NonFiniteCurvatureError,
+    extreme_eigenvalues,
+    hessian_operator,
+    normal,
+    top_eigenpairs,
+)
+from lit_gelu.curvature.loss.lanczos import lanczos, lanczos_until
+
+
+class Counted(MatrixOperator):
+    calls = 0
+
+    def __call__(self, vector):
+        self.calls += 1
+        return super().__call__(vector)
+
+
+def with_eigenvalues(values, seed=0):
+    values = torch.as_tensor(values, dtype=torch.float64)
+    random = torch.randn(len(values), len(values), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    basis = torch.linalg.qr(random)[0]
+    return basis @ torch.diag(values) @ basis.T, basis
+
+
+@pytest.mark.parametrize("activation", ["gelu", "silu", "mish", "hard_swish"])
+def test_equal_scipy_and_the_dense_solver_on_a_net(activation):
+    model, inputs, loss = classifier(activation)
+    hessian = full_hessian(model, inputs, loss)
+    values = torch.linalg.eigvalsh(hessian)
+    operator = hessian_operator(lambda: loss(model(inputs)), named(model))
+    largest, smallest = extreme_eigenvalues(operator, steps=40, which="both", tolerance=1e-6)
+    assert largest.value == pytest.approx(values[-1].item(), rel=1e-6)
+    assert smallest.value == pytest.approx(values[0].item(), rel=1e-6)
+    assert largest.converged
+    scipy_operator = ScipyOperator(hessian.shape, matvec=lambda v: operator(torch.from_numpy(v)).numpy(), dtype=float)
+    start = np.ones(len(hessian))
+    by_scipy = eigsh(scipy_operator, k=3, which="LA", return_eigenvectors=False, v0=start)
+    found = [pair.value for pair in top_eigenpairs(operator, 3, steps=45)]
+    assert found == pytest.approx(sorted(by_scipy, reverse=True), rel=1e-6)
+
+
+def test_the_largest_is_returned_though_the_smallest_is_larger_in_magnitude():  # D4
+    matrix, _ = with_eigenvalues([-5.0, -4.9, *torch.linspace(-1, 1, 40).tolist(), 2.0])
+    operator = MatrixOperator(matrix)
+    assert extreme_eigenvalues(operator, steps=43).value == pytest.approx(2.0, rel=1e-9)
+    assert extreme_eigenvalues(operator, steps=43, which="smallest").value == pytest.approx(-5.0, rel=1e-9)
+    found = top_eigenpairs(operator, 3, steps=43, which="magnitude")
+    assert [pair.value for pair in found] == pytest.approx([-5.0, -4.9, 2.0], rel=1e-9)
+    found = top_eigenpairs(operator, 2, steps=43, which="smallest")
+    assert [pair.value for pair in found] == pytest.approx([-5.0, -4.9], rel=1e-9)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 7])
+def test_exactly_as_many_products_as_steps(steps):  # D5
+    operator = Counted(symmetric(30))
+    pair = extreme_eigenvalues(operator, steps=steps)
+    assert operator.calls == pair.products == steps
+
+
+def test_more_steps_than_rows_stop_at_the_rows():
+    operator = Counted(symmetric(6))
+    pair = extreme_eigenvalues(operator, steps=50)
+    assert operator.calls == pair.products == 6
+    assert pair.value == pytest.approx(torch.linalg.eigvalsh(operator.matrix)[-1].item(), rel=1e-12)
+
+
+def test_one_step_gives_the_rayleigh_quotient_and_its_residual():  # D5
+    matrix = symmetric(30)
+    start = normal(30, 5, 0, 0, dtype=torch.float64, device="cpu")
+    unit = start / start.norm()
+    pair = extreme_eigenvalues(MatrixOperator(matrix), start=start, steps=1)
+    assert pair.value == pytest.approx((unit @ matrix @ unit).item(), rel=1e-12)
+    assert pair.residual == pytest.approx((matrix @ unit - pair.value * unit).norm().item(), rel=1e-12)
+    assert not pair.converged
+
+
+@pytest.mark.parametrize("steps", [2, 5, 12, 30])
+def test_residual_and_image_are_those_of_the_matrix(steps):
+    matrix = symmetric(30)
+    largest, smallest = extreme_eigenvalues(MatrixOperator(matrix), steps=steps, which="both")
+    for pair in (largest, smallest):
+        assert pair.vector.norm().item() == pytest.approx(1, abs=1e-12)
+        torch.testing.assert_close(pair.image, matrix @ pair.vector, rtol=0, atol=1e-12)
+        true_residual = (matrix @ pair.vector - pair.value * pair.vector).norm().item()
+        assert pair.residual == pytest.approx(true_residual, rel=1e-6, abs=1e-12)
+        nearest = (torch.linalg.eigvalsh(matrix) - pair.value).abs().min().item()
+        assert nearest <= pair.residual + 1e-12
+    assert abs((largest.vector @ smallest.vector).item()) < 1e-12
+
+
+def test_started_from_the_last_vectors_one_or_two_products_are_enough():
+    matrix, _ = with_eigenvalues([-2.0, *torch.linspace(-0.5, 1, 60).tolist(), 4.0])
+    largest, smallest = extreme_eigenvalues(MatrixOperator(matrix), steps=40, which="both")
+    moved = MatrixOperator(matrix + 0.02 * symmetric(62, seed=3))
+    exact = torch.linalg.eigvalsh(moved.matrix)
+    warm = extreme_eigenvalues(moved, start=largest.vector, steps=2)
+    assert warm.value == pytest.approx(exact[-1].item(), rel=1e-3)
+    assert warm.converged is (warm.residual <= 0.01 * warm.value)
+    assert abs(extreme_eigenvalues(moved, steps=2, seed=1).value - exact[-1].item()) > 0.1
+    both = torch.stack([largest.vector, 7 * smallest.vector])
+    warm_largest, warm_smallest = extreme_eigenvalues(moved, start=both, steps=3, which="both")
+    assert warm_largest.value == pytest.approx(exact[-1].item(), rel=1e-2)
+    assert warm_smallest.value == pytest.approx(exact[0].item(), rel=1e-2)
+
+
+class TestAccuracy:
+    @pytest.mark.parametrize("accuracy", [0.1, 0.01, 1e-6])
+    def test_ends_once_the_value_is_as_good_as_asked_for(self, accuracy):
+        matrix, basis = with_eigenvalues([-2.0, *torch.linspace(-0.5, 1, 60).tolist(), 3.0, 4.0])
+        operator = Counted(matrix)
+        start = basis[:, -1] + 0.05 * basis.sum(1)
+        pair = extreme_eigenvalues(operator, start=start, steps=40, accuracy=accuracy)
+        assert pair.value == pytest.approx(4.0, rel=accuracy)
+        assert pair.products == operator.calls < 40
+
+    def test_better_values_take_more_products_and_a_perfect_start_takes_one(self):
+        matrix, basis = with_eigenvalues([-2.0, *torch.linspace(-0.5, 1, 60).tolist(), 4.0])
+        operator = MatrixOperator(matrix)
+        counts = [extreme_eigenvalues(operator, steps=40, accuracy=a).products for a in (0.1, 1e-3, 1e-9)]
+        assert counts == sorted(set(counts))
+        assert extreme_eigenvalues(operator, start=basis[:, -1], steps=40, accuracy=0.01).products == 1
+
+    def test_both_ends_wait_for_each_other(self):
+        matrix, basis = with_eigenvalues([-2.0, *torch.linspace(-0.5, 1, 60).tolist(), 4.0])
+        pairs = extreme_eigenvalues(MatrixOperator(matrix), start=basis[:, -1], steps=40, which="both", accuracy=1e-3)
+        assert [pair.value for pair in pairs] == pytest.approx([4.0, -2.0], rel=1e-3)
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+    @pytest.mark.parametrize("noise", [0.0, 1e-6, 1e-3, 1.0])
+    def test_residual_image_and_basis_are_as_good_as_with_every_orthogonalisation(self, dtype, noise):
+        matrix, basis = with_eigenvalues([*torch.linspace(-1, 1, 57).tolist(), 50.0, 80.0, 100.0])
+        matrix, start = matrix.to(dtype), (basis[:, -1] + noise * basis.sum(1)).to(dtype)
+        run = lanczos_until(MatrixOperator(matrix), start, 30, lambda alphas, betas: False)
+        assert len(run.alphas) == 30
+        gram = (run.basis[:30] @ run.basis[:30].T).double()
+        assert (gram - torch.eye(30)).abs().max() < 100 * torch.finfo(dtype).eps
+        pair = extreme_eigenvalues(MatrixOperator(matrix), start=start, steps=30, accuracy=1e-30)
+        assert pair.value == pytest.approx(100, rel=10 * torch.finfo(dtype).eps)
+        torch.testing.assert_close(pair.image, matrix @ pair.vector, rtol=0, atol=1e4 * torch.finfo(dtype).eps)
+
+    def test_zero_matrix_zero_start_and_one_row(self):
+        zeros = MatrixOperator(torch.zeros(6, 6))
+        assert extreme_eigenvalues(zeros, start=torch.zeros(6), steps=6, accuracy=0.01).value == 0
+        pair = extreme_eigenvalues(MatrixOperator(torch.tensor([[-2.5]])), steps=4, accuracy=0.01)
+        assert (pair.value, pair.products) == (-2.5, 1)
+
+    def test_decisions_rest_on_what_all_ranks_agree_on(self):
+        class Shared(MatrixOperator):
+            seen = 0
+
+            def agreed(self, numbers):
+                self.seen += 1
+                return numbers
+
+        operator = Shared(symmetric(30))
+        pair = extreme_eigenvalues(operator, steps=9, accuracy=1e-30)
+        assert operator.seen >= pair.products == 9
+
+    def test_refuses_nan_and_an_accuracy_that_is_none(self):
+        with pytest.raises(LossCurvatureError, match="accuracy=0"):
+            extreme_eigenvalues(MatrixOperator(symmetric(5)), accuracy=0)
+        with pytest.raises(NonFiniteCurvatureError, match="NaN or infinite"):
+            extreme_eigenvalues(MatrixOperator(symmetric(5) * torch.nan), accuracy=0.1)
+
+
+class TestInvariantSubspaces:
+    def test_starting_at_an_eigenvector_does_not_end_the_search(self):
+        matrix, basis = with_eigenvalues([1.0, 2.0, 3.0, 4.0])
+        pair = extreme_eigenvalues(MatrixOperator(matrix), start=basis[:, 0], steps=4)
+        assert pair.value == pytest.approx(4.0, rel=1e-10)
+        assert pair.residual < 1e-10
+
+    @pytest.mark.parametrize("value", [0.0, -3.0, 1e-30, 1e20])
+    def test_multiples_of_the_identity(self, value):
+        matrix = value * torch.eye(12, dtype=torch.float64)
+        found = top_eigenpairs(MatrixOperator(matrix), 5, steps=8)
+        assert [pair.value for pair in found] == pytest.approx([value] * 5, rel=1e-12)
+        assert all(pair.converged for pair in found)
+        gram = torch.stack([pair.vector for pair in found]) @ torch.stack([pair.vector for pair in found]).T
+        torch.testing.assert_close(gram, torch.eye(5, dtype=torch.float64), rtol=0, atol=1e-10)
+
+    def test_copies_of_a_multiple_eigenvalue_are_found(self):
+        matrix, _ = with_eigenvalues([5.0, 5.0, 5.0, 1.0, 1.0, 1.0, 1.0, 0.0])
+        found = top_eigenpairs(MatrixOperator(matrix), 4, steps=8)
+        assert [pair.value for pair in found] == pytest.approx([5.0, 5.0, 5.0, 1.0], abs=1e-10)
+
+    def test_one_row(self):
+        pair = extreme_eigenvalues(MatrixOperator(torch.tensor([[-2.5]])), steps=4)
+        assert (pair.value, pair.residual, pair.converged, pair.products) == (-2.5, 0.0, True, 1)
+
+    def test_a_start_of_zeros_stands_for_a_random_one(self):
+        operator = MatrixOperator(symmetric(10))
+        pair = extreme_eigenvalues(operator, start=torch.zeros(10), steps=10)
+        assert pair.value == pytest.approx(torch.linalg.eigvalsh(operator.matrix)[-1].item(), rel=1e-10)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_basis_stays_orthonormal_over_many_steps(dtype):
+    # Outliers converge after a few steps; without reorthogonalisation copies of them would appear.
+    matrix, _ = with_eigenvalues([*torch.linspace(-1, 1, 197).tolist(), 50.0, 80.0, 100.0])
+    run = lanczos(MatrixOperator(matrix.to(dtype)), torch.ones(200, dtype=dtype), 120)
+    gram = (run.basis[:120] @ run.basis[:120].T).double()
+    assert (gram - torch.eye(120)).abs().max() < 100 * torch.finfo(dtype).eps
+    found = top_eigenpairs(MatrixOperator(matrix.to(dtype)), 4, steps=120)
+    assert [pair.value for pair in found][:3] == pytest.approx([100, 80, 50], rel=1e-5)
+    assert found[3].value < 1.001
+
+
+class SynchronisationCounter(TorchDispatchMode):
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func is torch.ops.aten._local_scalar_dense.default:
+            self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+def test_the_host_does_not_look_inside_the_loop():  # D9: one .item() a Gram-Schmidt dot product
+    with SynchronisationCounter() as counter:
+        lanczos(MatrixOperator(symmetric(50)), torch.ones(50, dtype=torch.float64), 30)
+    assert counter.count == 0
+
+
+def test_seeds_decide_the_start():
+    operator = MatrixOperator(symmetric(40))
+    values = [
+        extreme_eigenvalues(operator, steps=3, seed=s, event=e).value for s, e in [(0, 0), (0, 0), (1, 0), (0, 1)]
+    ]
+    assert values[0] == values[1]
+    assert len(set(values)) == 3
+
+
+class TestRefuses:
+    def test_products_that_are_nan(self):  # D11: NaN reported as 1.0
+        matrix = symmetric(5)
+        matrix[2, 2] = torch.nan
+        with pytest.raises(NonFiniteCurvatureError, match="NaN or infinite"):
+            extreme_eigenvalues(MatrixOperator(matrix))
+
+    def test_more_vectors_than_the_budget(self):
+        operator = MatrixOperator(torch.zeros(1, 1, dtype=torch.float64))
+        operator.size = 10_000_000
+        with pytest.raises(MemoryBudgetError, match=r"21 vectors of 10000000 float64 take 1602\.2 MiB.*fewer steps"):
+            extreme_eigenvalues(operator, steps=16, max_memory_mb=1000)
+
+    def test_arguments_without_meaning(self):
+        operator = MatrixOperator(symmetric(5))
+        with pytest.raises(LossCurvatureError, match="steps=0"):
+            extreme_eigenvalues(operator, steps=0)
+        with pytest.raises(LossCurvatureError, match="which='LM'"):
+            extreme_eigenvalues(operator, which="LM")
+        with pytest.raises(LossCurvatureError, match="which='both'"):
+            top_eigenpairs(operator, 2, which="both")
+        with pytest.raises(LossCurvatureError, match=r"shape \(4,\)"):
+            extreme_eigenvalues(operator, start=torch.ones(4))
+        with pytest.raises(LossCurvatureError, match="count=6"):
+            top_eigenpairs(operator, 6)

@@ -1,0 +1,219 @@
+"""A probe leaves a live module as it was found, and is the same function at every call."""
+
+import pytest
+import torch
+from lightning.pytorch import LightningModule
+from probe_nets import Untidy, batch_of, same, trace_of_everything
+from torch import nn
+
+from lit_gelu.curvature.loss import hessian_operator, symmetry_error
+from lit_gelu.curvature.loss.errors import LossCurvatureError
+from lit_gelu.curvature.loss.probe import LossProbe
+from lit_gelu.sandbox import in_side_pass
+
+
+def trained_a_little() -> Untidy:
+    """With gradients, running means and metric states that are not the initial ones, and one part frozen in eval."""
+    module = Untidy()
+    module.log = lambda *arguments, **options: None  # there is no Trainer here
+    module.log_dict = lambda *arguments, **options: None
+    module.training_step(batch_of(seed=3), 0)["loss"].backward()
+    module.net[4].eval()
+    return module
+
+
+@pytest.mark.parametrize("mode", ["train", "eval"])
+def test_d1_everything_is_as_it_was_found(mode):
+    module = trained_a_little()
+    before = trace_of_everything(module)
+    with LossProbe(module, [batch_of(), batch_of(5, seed=1)], mode=mode) as probe:
+        for method in ("reverse_over_reverse", "finite_differences"):
+            with hessian_operator(probe.closures, probe.parameters, samples=probe.samples, method=method) as hessian:
+                assert hessian(torch.ones(hessian.size)).abs().sum() > 0
+        assert [part.training for part in module.net] == [mode == "train"] * 4 + [False]
+        assert in_side_pass()
+    assert probe.calls > 4
+    assert same(before, trace_of_everything(module))
+    assert not in_side_pass()
+
+
+@pytest.mark.parametrize("where", ["forward", "caller"])
+def test_everything_is_as_it_was_found_after_an_exception(where):
+    module = trained_a_little()
+    before = trace_of_everything(module)
+
+    def fail(*arguments):
+        raise ArithmeticError("in the middle")
+
+    handle = module.net[4].register_forward_hook(fail) if where == "forward" else None
+
+    def use():
+        with LossProbe(module, [batch_of()], mode="eval") as probe:
+            probe.closures[0]()
+            fail()
+
+    with pytest.raises(ArithmeticError, match="in the middle"):
+        use()
+    if handle is not None:
+        handle.remove()
+    assert same(before, trace_of_everything(module))
+
+
+def test_d17_dropout_is_replayed_so_that_the_matrix_is_symmetric():
+    module = Untidy().double()
+    batch = batch_of(dtype=torch.float64)
+    module.noise = 1.0
+    with LossProbe(module, [batch]) as probe:
+        losses = {probe.closures[0]().item() for _ in range(3)}
+        with hessian_operator(probe.closures, probe.parameters, method="finite_differences") as hessian:
+            assert symmetry_error(hessian) < 1e-5
+        with hessian_operator(probe.closures, probe.parameters) as hessian:
+            assert symmetry_error(hessian) < 1e-12
+    assert len(losses) == 1
+    module.log = module.log_dict = lambda *arguments, **options: None
+    free = hessian_operator(
+        lambda: module.training_step(batch, 0)["loss"], dict(module.named_parameters()), method="finite_differences"
+    )
+    assert symmetry_error(free) > 0.1  # what happens without
+
+
+def test_the_masks_depend_on_the_seed_alone():
+    def loss(seed, other):
+        torch.manual_seed(other)
+        with LossProbe(Untidy(), [batch_of()], seed=seed) as probe:
+            return probe.closures[0]().item()
+
+    assert loss(1, 0) == loss(1, 7) != loss(2, 0)
+
+
+def test_batches_have_masks_of_their_own():
+    with LossProbe(Untidy(), [batch_of(), batch_of()]) as probe:
+        first, second = (closure().item() for closure in probe.closures)
+        assert first != second
+        assert probe.closures[0]().item() == first  # in any order
+
+
+def test_gradients_that_accumulate_are_not_touched():
+    module = trained_a_little()
+    accumulated = [p.grad.clone() for p in module.parameters()]
+    with LossProbe(module, [batch_of()]) as probe:
+        torch.autograd.grad(probe.closures[0](), list(module.parameters()))
+    assert all(torch.equal(p.grad, kept) for p, kept in zip(module.parameters(), accumulated, strict=True))
+
+
+def test_autocast_is_off_unless_asked_for():
+    class Records(Untidy):
+        def curvature_loss(self, batch):
+            self.dtypes.append(self.net[0](batch[0]).dtype)
+            return self(batch[0]).square().mean()
+
+    module = Records()
+    seen = module.__dict__.setdefault("dtypes", [])
+    kept = []
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        for precision in (None, lambda: torch.autocast("cpu", dtype=torch.bfloat16)):
+            with LossProbe(module, [batch_of()], precision=precision) as probe:
+                probe.closures[0]()
+                kept += seen
+        assert torch.is_autocast_enabled("cpu")
+    assert kept == [torch.float32, torch.bfloat16]
+
+
+def test_curvature_loss_comes_before_training_step():
+    class WithHook(Untidy):
+        automatic_optimization = False
+
+        def curvature_loss(self, batch):
+            return self.net[0].weight.sum() * 3
+
+    with LossProbe(WithHook(), [batch_of()]) as probe:
+        (gradient,) = torch.autograd.grad(probe.closures[0](), probe.parameters["net.0.weight"])
+    assert torch.equal(gradient, torch.full((5, 4), 3.0))
+
+
+@pytest.mark.parametrize("names", ["batch", "batch, batch_idx", "batch, number", "*arguments"])
+def test_every_signature_of_training_step(names):
+    scope = {}
+    exec(f"def training_step(self, {names}): return self.loss", scope)  # the signature is the point
+    module = type("Module", (LightningModule,), scope)()
+    module.weight = nn.Parameter(torch.tensor(2.0))
+    module.loss = module.weight * 3
+    with LossProbe(module, [torch.ones(1)]) as probe:
+        assert probe.closures[0]().item() == 6
+
+
+def test_a_part_of_the_batch():
+    batch = batch_of(16)
+    with LossProbe(Untidy(dropout=0), [batch], fraction=1 / 8) as part:
+        first = part.closures[0]().item()
+    with LossProbe(Untidy(dropout=0), [tuple(t[:2] for t in batch)]) as whole:
+        assert whole.closures[0]().item() == first
+    assert part.samples == [2]
+
+
+def refused(module, *batches, **options):
+    with (
+        pytest.raises(LossCurvatureError) as error,
+        LossProbe(module, list(batches) or [batch_of()], **options) as probe,
+    ):
+        probe.closures[0]()
+    return str(error.value)
+
+
+def test_refusals():
+    class Manual(Untidy):
+        def __init__(self):
+            super().__init__()
+            self.automatic_optimization = False
+
+    class Iterates(LightningModule):
+        def training_step(self, dataloader_iter):
+            pass
+
+    class Skips(Untidy):
+        def training_step(self, batch, batch_idx):
+            return None
+
+    assert "Manual optimises by hand" in refused(Manual())
+    assert "Define curvature_loss(self, batch)" in refused(Manual())
+    assert "dataloader_iter" in refused(Iterates())
+    assert "neither curvature_loss nor training_step" in refused(nn.Linear(1, 1))
+    assert "returned NoneType" in refused(Skips())
+    assert "mode='test'" in refused(Untidy(), mode="test")
+    assert "as far as can be told" in refused(Untidy(), "text")
+    with pytest.raises(LossCurvatureError, match="outside"):
+        LossProbe(Untidy(), [batch_of()]).closures[0]()
+    with pytest.raises(LossCurvatureError, match="at least one batch"):
+        LossProbe(Untidy(), [])
+
+
+def test_examples_of_a_batch_of_unknown_kind_are_counted_by_the_caller():
+    class Strings(Untidy):
+        def curvature_loss(self, batch):
+            return self.net[0].weight.sum() * len(batch)
+
+    with LossProbe(Strings(), ["four"], count=len) as probe:
+        assert probe.samples == [4]
+
+
+def test_a_shared_buffer_stays_shared():
+    class Tied(LightningModule):
+        def __init__(self):
+            super().__init__()
+            shared = nn.BatchNorm1d(4)
+            self.one, self.two = shared, nn.BatchNorm1d(4)
+            self.two.running_mean = shared.running_mean
+            self.weight = nn.Parameter(torch.ones(()))
+
+        def training_step(self, batch):
+            self.one(batch)
+            seen.append(self.two.running_mean is self.one.running_mean)
+            return self.weight * self.two.running_mean.sum()
+
+    seen = []
+    module = Tied()
+    with LossProbe(module, [torch.ones(3, 4)]) as probe:
+        probe.closures[0]()
+    assert seen == [True]
+    assert module.two.running_mean is module.one.running_mean
+    assert module.one.running_mean.eq(0).all()

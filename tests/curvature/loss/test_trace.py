@@ -1,0 +1,205 @@
+"""Traces against the matrix, and the estimator's distribution against theory."""
+
+import math
+
+import pytest
+import torch
+from loss_nets import classifier, everything, full_hessian, named, symmetric
+from scipy.stats import t as student
+
+from lit_gelu.curvature.loss import (
+    LossCurvatureError,
+    MatrixOperator,
+    MemoryBudgetError,
+    NonFiniteCurvatureError,
+    extreme_eigenvalues,
+    hessian_operator,
+    hutchinson_trace,
+    module_layout,
+    top_eigenpairs,
+)
+
+LAYERS = {"a": slice(0, 5), "b": slice(5, 9), "c": [slice(9, 10), slice(10, 14)]}
+
+
+def block_trace(matrix, name):
+    parts = LAYERS[name]
+    parts = [parts] if isinstance(parts, slice) else parts
+    return sum(matrix.diagonal()[part].sum().item() for part in parts)
+
+
+@pytest.fixture(scope="module")
+def matrix():
+    return symmetric(14, seed=2, shift=0.5)
+
+
+@pytest.fixture(scope="module")
+def runs(matrix):
+    """2000 seeds of 8 probes, plain and deflated."""
+    operator = MatrixOperator(matrix)
+    pairs = top_eigenpairs(operator, 3, steps=14, which="magnitude")
+    return {
+        "plain": [hutchinson_trace(operator, 8, seed=seed, layout=LAYERS) for seed in range(2000)],
+        "deflated": [hutchinson_trace(operator, 8, seed=seed, layout=LAYERS, deflate=pairs) for seed in range(2000)],
+    }
+
+
+@pytest.mark.parametrize("activation", ["gelu", "mish"])
+def test_within_three_standard_errors_on_a_net(activation):
+    model, inputs, loss = everything(activation)
+    hessian = full_hessian(model, inputs, loss)
+    operator = hessian_operator(lambda: loss(model(inputs)), named(model))
+    layout = module_layout(operator.layout)
+    estimate = hutchinson_trace(operator, 40, seed=0, layout=layout)
+    assert abs(estimate.trace - hessian.trace().item()) < 3 * estimate.standard_error
+    assert estimate.frobenius_norm == pytest.approx(hessian.norm().item(), rel=0.2)
+    assert estimate.products == estimate.probes == operator.products == 40
+    for name, parts in layout.items():
+        exact = sum(hessian.diagonal()[part].sum().item() for part in parts)
+        assert abs(estimate.by_layer[name] - exact) <= 3.5 * estimate.standard_error_by_layer[name]
+    assert estimate.by_layer["unused"] == 0
+
+
+@pytest.mark.parametrize("kind", ["plain", "deflated"])
+class TestDistribution:
+    def test_unbiased_over_2000_seeds(self, runs, matrix, kind):
+        traces = torch.tensor([run.trace for run in runs[kind]], dtype=torch.float64)
+        assert abs(traces.mean() - matrix.trace()) < 3 * traces.std() / math.sqrt(2000)
+
+    def test_layers_are_unbiased_and_add_up_exactly(self, runs, matrix, kind):
+        for name in LAYERS:
+            values = torch.tensor([run.by_layer[name] for run in runs[kind]], dtype=torch.float64)
+            assert abs(values.mean() - block_trace(matrix, name)) < 3.5 * values.std() / math.sqrt(2000)
+        assert all(sum(run.by_layer.values()) == run.trace for run in runs[kind])
+
+    def test_variance_is_that_of_theory(self, runs, matrix, kind):
+        inner = matrix
+        if kind == "deflated":
+            vectors = torch.stack([
+                p.vector for p in top_eigenpairs(MatrixOperator(matrix), 3, steps=14, which="magnitude")
+            ])
+            project = torch.eye(14, dtype=torch.float64) - vectors.T @ vectors
+            inner = project @ matrix @ project
+        theory = 2 * (inner.square().sum() - inner.diagonal().square().sum()) / 8
+        observed = torch.tensor([run.trace for run in runs[kind]], dtype=torch.float64).var()
+        assert 0.9 < observed / theory < 1.1
+
+    def test_standard_errors_cover_the_trace_as_often_as_they_should(self, runs, matrix, kind):
+        factor = student.ppf(0.975, 7)
+        covered = [abs(run.trace - matrix.trace().item()) < factor * run.standard_error for run in runs[kind]]
+        assert 0.90 <= sum(covered) / 2000 <= 0.97
+        layer = [
+            abs(run.by_layer["b"] - block_trace(matrix, "b")) < factor * run.standard_error_by_layer["b"]
+            for run in runs[kind]
+        ]
+        assert 0.90 <= sum(layer) / 2000 <= 0.97
+
+    def test_the_square_of_the_norm_is_unbiased(self, runs, matrix, kind):
+        squares = torch.tensor([run.frobenius_norm**2 for run in runs[kind]], dtype=torch.float64)
+        assert abs(squares.mean() - matrix.square().sum()) < 3 * squares.std() / math.sqrt(2000)
+
+
+def test_always_as_many_probes_as_asked_for():  # D2: a stop rule that fires by chance, 13 % off
+    operator = hessian_of_net()
+    estimates = [hutchinson_trace(operator, 10, seed=seed) for seed in range(50)]
+    assert {estimate.products for estimate in estimates} == {10}
+    assert operator.products == 500
+
+
+def hessian_of_net():
+    model, inputs, loss = classifier()
+    return hessian_operator(lambda: loss(model(inputs)), named(model))
+
+
+def test_deflating_outliers_lowers_the_error_at_no_product():
+    vectors = torch.linalg.qr(torch.randn(40, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64))[0]
+    matrix = 0.05 * symmetric(40) + vectors @ torch.diag(torch.tensor([9.0, 7.0, 5.0, 4.0]).double()) @ vectors.T
+    operator = MatrixOperator(matrix)
+    pairs = top_eigenpairs(operator, 4, steps=8)
+    plain = [hutchinson_trace(operator, 6, seed=seed) for seed in range(60)]
+    deflated = [hutchinson_trace(operator, 6, seed=seed, deflate=pairs) for seed in range(60)]
+    assert {run.products for run in plain + deflated} == {6}
+    exact = matrix.trace().item()
+    error = [math.sqrt(sum((run.trace - exact) ** 2 for run in runs) / 60) for runs in (plain, deflated)]
+    assert error[1] < 0.2 * error[0]
+
+
+def test_few_products_serve_the_trace_and_none_a_sketch():
+    # D8: Hutch++ is worse at 15 products on an indefinite matrix without outliers, which a new net's Hessian is.
+    matrix = symmetric(60, seed=4)
+    matrix -= (matrix.trace() / 60 - 0.02) * torch.eye(60)
+    operator, exact = MatrixOperator(matrix), matrix.trace().item()
+
+    def hutch_plus_plus(seed, products=15):
+        generator, third = torch.Generator().manual_seed(seed), products // 3
+        signs = torch.randint(0, 2, (60, 2 * third), generator=generator).mul(2).sub(1).double()
+        basis = torch.linalg.qr(matrix @ signs[:, :third])[0]
+        rest = signs[:, third:] - basis @ (basis.T @ signs[:, third:])
+        return ((basis.T @ matrix @ basis).trace() + (rest.T @ matrix @ rest).trace() / third).item()
+
+    ours = [hutchinson_trace(operator, 15, seed=seed).trace for seed in range(300)]
+    theirs = [hutch_plus_plus(seed) for seed in range(300)]
+    spread = [sum((value - exact) ** 2 for value in values) for values in (ours, theirs)]
+    assert spread[0] < spread[1]
+
+
+def test_vectors_of_an_earlier_matrix_cost_a_product_each_and_stay_unbiased(matrix):
+    vectors = torch.stack([pair.vector for pair in top_eigenpairs(MatrixOperator(matrix), 2, steps=14)])
+    moved = MatrixOperator(matrix + 0.3 * symmetric(14, seed=9))
+    estimates = [hutchinson_trace(moved, 4, seed=seed, deflate=2.0 * vectors, layout=LAYERS) for seed in range(800)]
+    assert estimates[0].products == 6
+    traces = torch.tensor([run.trace for run in estimates], dtype=torch.float64)
+    assert abs(traces.mean() - moved.matrix.trace()) < 3 * traces.std() / math.sqrt(800)
+    for name in LAYERS:
+        values = torch.tensor([run.by_layer[name] for run in estimates], dtype=torch.float64)
+        assert abs(values.mean() - block_trace(moved.matrix, name)) < 3.5 * values.std() / math.sqrt(800)
+
+
+def test_pairs_of_a_short_iteration_are_as_good_as_converged_ones(matrix):
+    operator = MatrixOperator(matrix)
+    largest, smallest = extreme_eigenvalues(operator, steps=4, which="both")
+    assert not largest.converged
+    estimates = [hutchinson_trace(operator, 4, seed=seed, deflate=[largest, smallest]) for seed in range(800)]
+    traces = torch.tensor([run.trace for run in estimates], dtype=torch.float64)
+    assert abs(traces.mean() - matrix.trace()) < 3 * traces.std() / math.sqrt(800)
+
+
+def test_a_diagonal_matrix_is_known_after_any_probe():
+    diagonal = torch.linspace(-1, 2, 14, dtype=torch.float64)
+    estimate = hutchinson_trace(MatrixOperator(torch.diag(diagonal)), 2, seed=0, layout=LAYERS)
+    assert estimate.trace == pytest.approx(diagonal.sum().item(), rel=1e-14)
+    assert estimate.standard_error == pytest.approx(0, abs=1e-14)
+    assert estimate.frobenius_norm == pytest.approx(diagonal.norm().item(), rel=1e-14)
+    assert estimate.by_layer["c"] == pytest.approx(diagonal[9:].sum().item(), rel=1e-14)
+
+
+class TestRefuses:
+    def test_products_that_are_nan(self, matrix):  # D11
+        broken = matrix.clone()
+        broken[0, 0] = torch.inf
+        with pytest.raises(NonFiniteCurvatureError, match="NaN or infinite"):
+            hutchinson_trace(MatrixOperator(broken), 2, seed=0)
+
+    def test_a_single_probe(self, matrix):
+        with pytest.raises(LossCurvatureError, match="at least 2"):
+            hutchinson_trace(MatrixOperator(matrix), 1, seed=0)
+
+    @pytest.mark.parametrize(
+        "layout",
+        [{"a": slice(0, 5)}, {"a": slice(0, 9), "b": slice(8, 14)}, {"a": slice(0, 14, 2)}, {}],
+        ids=["gap", "overlap", "stride", "empty"],
+    )
+    def test_layouts_that_do_not_cover_everything_once(self, matrix, layout):
+        with pytest.raises(LossCurvatureError, match="do not cover the 14 elements"):
+            hutchinson_trace(MatrixOperator(matrix), 2, seed=0, layout=layout)
+
+    def test_pairs_of_different_iterations(self, matrix):
+        pair = extreme_eigenvalues(MatrixOperator(matrix), steps=3)
+        with pytest.raises(LossCurvatureError, match="not orthonormal"):
+            hutchinson_trace(MatrixOperator(matrix), 2, seed=0, deflate=[pair, pair])
+        with pytest.raises(LossCurvatureError, match=r"shape \(2, 3\)"):
+            hutchinson_trace(MatrixOperator(matrix), 2, seed=0, deflate=torch.ones(2, 3))
+
+    def test_more_vectors_than_the_budget(self, matrix):
+        with pytest.raises(MemoryBudgetError, match="4 vectors of 14"):
+            hutchinson_trace(MatrixOperator(matrix), 2, seed=0, max_memory_mb=1e-4)

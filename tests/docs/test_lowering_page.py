@@ -1,0 +1,34 @@
+"""docs/lowering.md is what its generator writes now, and says what the table says."""
+
+import importlib
+from pathlib import Path
+
+import pytest
+
+from lit_gelu.export.lowering_table import TABLE
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = DOCS / "lowering.md"
+
+
+@pytest.fixture
+def generator(monkeypatch):
+    monkeypatch.syspath_prepend(str(DOCS))
+    return importlib.import_module("make_lowering")
+
+
+def test_the_page_is_not_stale(generator):
+    assert PAGE.read_text() == generator.page(), "Run `make docs`."
+
+
+def test_every_row_and_its_traps_are_on_it():
+    page = PAGE.read_text()
+    assert all(f"| `{row}` |" in page for row in TABLE)
+    assert "microsoft.ScaledSiLU(x, alpha=1.0)` | ort-cuda: fp16 strict, bf16 strict |" in page
+
+
+def test_the_generator_refuses_a_template_with_other_names(generator, monkeypatch, tmp_path):
+    (tmp_path / "page.md").write_text("{{policy_table}} {{no_such_table}}")
+    monkeypatch.setattr(generator, "TEMPLATE", tmp_path / "page.md")
+    with pytest.raises(ValueError, match=r"not computed: \['no_such_table'\]"):
+        generator.page()

@@ -1,0 +1,106 @@
+"""The opset solver: which opset a graph needs in a dtype, and what is refused."""
+
+import onnx
+import onnx_ir as ir
+import pytest
+import torch
+from torch import nn
+from traced_graph import TracedGraph
+
+from lit_gelu import activations
+from lit_gelu.export import ExportOptionError, OnnxPredictor, export_onnx
+from lit_gelu.export.lowering.kernels import has_kernel
+from lit_gelu.export.options import checked_options
+
+
+class ConvNet(nn.Module):
+    def __init__(self, *specs):
+        super().__init__()
+        self.conv = nn.Conv2d(1, 2, 3)
+        self.acts = nn.ModuleList([activations.create(spec) for spec in specs])
+        self.example_input_array = torch.zeros(1, 1, 5, 5)
+
+    def forward(self, x):
+        x = self.conv(x)
+        return [act(x) for act in self.acts]
+
+
+@pytest.fixture(scope="module")
+def conv_net():
+    return TracedGraph(ConvNet("gelu", "elu", "selu", "celu", "mish", "hard_swish", "softplus"))
+
+
+@pytest.mark.parametrize("target", ["portable", "ort-cuda"])
+def test_bfloat16_convolutions_need_opset_22_and_then_elu_is_primitives(conv_net, target):
+    graph, lowered = conv_net.lowered(target, "bf16", "fast")
+    assert lowered.opset == 22
+    onnx.checker.check_model(ir.to_proto(graph), full_check=True)
+    assert not {"Elu", "Selu", "Celu"} & {node.op_type for node in graph.graph}
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "fp16"])
+def test_others_stay_at_opset_20(conv_net, dtype):
+    assert conv_net.lowered("ort-cuda", dtype, "fast")[1].opset == 20
+
+
+@pytest.mark.parametrize("opset", [22, 23])
+@pytest.mark.parametrize("target", ["portable", "ort-cuda"])
+@pytest.mark.parametrize("dtype", ["fp32", "fp16", "bf16"])
+@pytest.mark.parametrize("policy", ["strict", "fast"])
+def test_elu_has_no_node_of_its_own_from_opset_22_on(conv_net, opset, target, dtype, policy):
+    """There onnxruntime's CUDA provider runs Elu, Selu and ThresholdedRelu on the CPU, without a word."""
+    graph, lowered = conv_net.lowered(target, dtype, policy, opset=opset)
+    assert lowered.opset == opset == graph.graph.opset_imports[""]
+    names = {node.op_type for node in graph.graph}
+    assert not names & {"Elu", "Selu", "Celu", "ThresholdedRelu"}
+    assert all(has_kernel("ort-cuda", name, "fp32", opset) for name in names)
+
+
+def test_celu_is_never_a_node_of_a_cuda_file(conv_net):
+    for dtype in ("fp32", "fp16", "bf16"):
+        graph, _ = conv_net.lowered("ort-cuda", dtype, "strict")
+        assert "Celu" not in {node.op_type for node in graph.graph}
+
+
+def test_a_named_lowering_that_lands_on_the_cpu_is_said(conv_net):
+    _, lowered = conv_net.lowered("ort-cuda", "fp32", "strict", "native", opset=22)
+    assert any("Elu at opset 22 on ort-cuda" in note for note in lowered.notes)
+
+
+def test_an_opset_that_does_not_hold_the_dtype_is_refused(conv_net):
+    with pytest.raises(ExportOptionError, match=r"opset=20 does not hold this model in bf16.*Conv does not take"):
+        conv_net.lowered("portable", "bf16", "strict", opset=20)
+    with pytest.raises(ExportOptionError, match=r"does not hold this model in bf16"):
+        conv_net.lowered("tensorrt", "bf16", "strict")  # reads nothing above 20
+
+
+@pytest.mark.parametrize("opset", [17, 24, 99, 0, "20", True, 20.0])
+def test_unknown_opsets_are_refused_with_the_accepted_range(opset):
+    with pytest.raises(ExportOptionError, match="18 to 23"):
+        checked_options("as_trained", "portable", None, "strict", "auto", opset)
+
+
+def test_tensorrt_reads_up_to_20():
+    with pytest.raises(ExportOptionError, match="18 to 20"):
+        checked_options("as_trained", "tensorrt", None, "strict", "auto", 22)
+
+
+@pytest.mark.parametrize("opset", [18, 19])
+def test_gelu_and_silu_at_opsets_18_and_19_are_fused_by_onnxruntime(tmp_path, opset):
+    """torch's own order, x * (0.5 * (1 + erf)), is not."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.GELU(), nn.Linear(4, 4), nn.GELU("tanh"), nn.Linear(4, 4), nn.SiLU())
+    path = tmp_path / "old.onnx"
+    report = export_onnx(model, path, torch.zeros(2, 4), opset=opset)
+    assert report.opset == opset == onnx.load(path).opset_import[0].version
+    assert report.sites[0].operators == ("Mul", "Div", "Erf", "Add", "Mul")
+    assert report.sites[2].operators == ("Sigmoid", "Mul")
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "optimised.onnx")
+    options.log_severity_level = 3
+    onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    names = sorted(node.op_type for node in onnx.load(tmp_path / "optimised.onnx").graph.node)
+    assert names == ["FastGelu", "Gelu", "Gemm", "Gemm", "Gemm", "QuickGelu"]
+    x = torch.randn(8, 4)
+    assert torch.allclose(OnnxPredictor(path)(x), model(x), atol=1e-6)

@@ -1,0 +1,181 @@
+"""Files that compute in float16 and bfloat16: what is converted, what stays, and the values."""
+
+import ml_dtypes
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime
+import pytest
+import torch
+from onnx import TensorProto
+from torch import nn
+from traced_graph import TracedGraph
+
+from lit_gelu.export import ExportOptionError, export_onnx
+from lit_gelu.export.lowering.precision import convert, fp32_twin
+from lit_gelu.export.options import checked_options
+
+
+class Net(nn.Module):
+    """Weights, an attention mask of -3.4e38, a sum of squares, an integer input, an output that is an input."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed = nn.Embedding(5, 8)
+        self.body = nn.Sequential(nn.Linear(8, 16), nn.SiLU(), nn.LayerNorm(16))
+        self.head = nn.Linear(16, 3)
+        self.register_buffer("mask", torch.tensor([0.0, torch.finfo(torch.float32).min, 0.0]))
+        self.example_input_array = {"x": torch.randn(2, 8), "token": torch.zeros(2, dtype=torch.int64)}
+
+    def forward(self, x, token):
+        h = self.body(x + self.embed(token))
+        h = h / torch.sqrt((h**2).mean(-1, keepdim=True) + 1e-6)
+        return {"logits": torch.softmax(self.head(h) + self.mask, -1), "same": x, "count": token + 1}
+
+
+@pytest.fixture(scope="module")
+def net():
+    return TracedGraph(Net())
+
+
+def run(graph, feeds):
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    proto = ir.to_proto(graph).SerializeToString()
+    return onnxruntime.InferenceSession(proto, options, providers=["CPUExecutionProvider"]).run(None, feeds)
+
+
+def kinds(proto):
+    return {value.name: value.type.tensor_type.elem_type for value in (*proto.graph.input, *proto.graph.output)}
+
+
+@pytest.mark.parametrize(("dtype", "kind"), [("fp16", TensorProto.FLOAT16), ("bf16", TensorProto.BFLOAT16)])
+@pytest.mark.parametrize("policy", ["strict", "fast"])
+def test_inputs_outputs_and_weights_have_the_dtype(net, dtype, kind, policy):
+    graph, _ = net.lowered("portable", dtype, policy)
+    proto = ir.to_proto(graph)
+    onnx.checker.check_model(proto, full_check=True)
+    integer = TensorProto.INT64
+    assert kinds(proto) == {"x": kind, "same": kind, "logits": kind, "token": integer, "count": integer}
+    weights = {tensor.name: tensor.data_type for tensor in proto.graph.initializer}
+    assert {weights[name] for name in ("embed.weight", "body.0.weight", "head.weight", "head.bias")} == {kind}
+
+
+def test_inputs_and_outputs_can_stay_float32(net):
+    graph, _ = net.lowered("portable", "fp16", "strict", io_dtype="fp32")
+    proto = ir.to_proto(graph)
+    onnx.checker.check_model(proto, full_check=True)
+    assert {name: kind for name, kind in kinds(proto).items() if name not in {"token", "count"}} == {
+        "x": TensorProto.FLOAT, "same": TensorProto.FLOAT, "logits": TensorProto.FLOAT
+    }  # fmt: skip
+
+
+def test_a_region_stays_in_float32_between_one_pair_of_casts(net):
+    """Squares, their mean, and what is between, under strict."""
+    graph, _ = net.lowered("portable", "fp16", "strict", "native")
+    proto = onnx.shape_inference.infer_shapes(ir.to_proto(graph), strict_mode=True)
+    found = {value.name: value.type.tensor_type.elem_type for value in proto.graph.value_info}
+    made = {node.op_type: found[node.output[0]] for node in proto.graph.node if node.op_type in {"Pow", "ReduceMean"}}
+    assert made == {"Pow": TensorProto.FLOAT, "ReduceMean": TensorProto.FLOAT}
+    assert [node.op_type for node in proto.graph.node].count("Cast") == 2
+    fast, _ = net.lowered("portable", "fp16", "fast", "native")
+    assert "Cast" not in {node.op_type for node in fast.graph}
+
+
+@pytest.mark.parametrize("entry", ["head", "he*", "Gemm", "node_linear*"])
+def test_what_is_named_stays_in_float32(net, entry):
+    graph, _ = net.lowered("portable", "fp16", "fast", "native", keep_fp32=[entry])
+    proto = ir.to_proto(graph)
+    onnx.checker.check_model(proto, full_check=True)
+    weights = {tensor.name: tensor.data_type for tensor in proto.graph.initializer}
+    assert weights["head.weight"] == TensorProto.FLOAT
+    assert weights["embed.weight"] == TensorProto.FLOAT16
+
+
+def test_what_fits_nothing_is_refused(net):
+    with pytest.raises(ExportOptionError, match=r"'decoder\.\*' fits no operator, node or module"):
+        net.lowered("portable", "fp16", "fast", keep_fp32=["decoder.*"])
+    with pytest.raises(ExportOptionError, match="is one text"):
+        checked_options("as_trained", "portable", "fp16", "strict", "auto", None, keep_fp32="head")
+    with pytest.raises(ExportOptionError, match="everything is float32"):
+        checked_options("as_trained", "portable", "fp32", "strict", "auto", None, io_dtype="fp32")
+
+
+@pytest.mark.parametrize("policy", ["strict", "fast"])
+@pytest.mark.parametrize("io_dtype", ["same", "fp32"])
+def test_float16_values(net, policy, io_dtype):
+    graph, _ = net.lowered("ort-cpu", "fp16", policy, io_dtype=io_dtype)
+    x, token = torch.randn(50, 8), torch.randint(0, 5, (50,))
+    fed = x.numpy() if io_dtype == "fp32" else x.half().numpy()
+    logits, _, _ = run(graph, {"x": fed, "token": token.numpy()})
+    with torch.no_grad():
+        exact = net.model.eval()(x, token)["logits"]
+    assert np.isfinite(logits).all()
+    assert np.abs(logits - exact.numpy()).max() < 5e-3
+    assert (logits[:, 1] == 0).all()  # the mask is float16's smallest number, not -inf or NaN
+
+
+@pytest.mark.parametrize("policy", ["strict", "fast"])
+def test_bfloat16_values_by_the_float32_twin(net, policy):
+    graph, _ = net.lowered("ort-cuda", "bf16", policy, "native")  # ScaledSiLU is onnxruntime's own
+    twin = fp32_twin(graph)
+    onnx.checker.check_model(ir.to_proto(twin), full_check=True)
+    x, token = torch.randn(50, 8), torch.randint(0, 5, (50,))
+    logits, same, _ = run(twin, {"x": x.numpy(), "token": token.numpy()})
+    with torch.no_grad():
+        exact = net.model.eval()(x, token)["logits"]
+        half = net.model.eval().bfloat16()(x.bfloat16(), token)["logits"]
+        net.model.float()
+    own = (half.float() - exact).abs().max().item()
+    assert np.abs(logits - exact.numpy()).max() < 2 * own
+    rounded = logits.astype(ml_dtypes.bfloat16).astype(np.float32)
+    assert (rounded == logits).all()  # every result is a bfloat16 number
+    np.testing.assert_array_equal(same, x.bfloat16().float().numpy())
+
+
+def test_operators_without_the_dtype_stay_in_float32():
+    """Non-maximum suppression and resizing scales take float32 alone."""
+
+    def value(name, shape, kind=ir.DataType.FLOAT):
+        return ir.Value(name=name, shape=ir.Shape(shape), type=ir.TensorType(kind))
+
+    x, scales = value("x", [1, 1, 4, 4]), value("scales", [4])
+    scales.const_value = ir.tensor(np.array([1, 1, 2, 2], np.float32), name="scales")
+    resize = ir.node("Resize", [x, None, scales], attributes={"mode": "nearest"})
+    det = ir.node("Det", [resize.outputs[0]])
+    for node, shape in ((resize, [1, 1, 8, 8]), (det, [1, 1])):
+        node.outputs[0].dtype, node.outputs[0].shape = ir.DataType.FLOAT, ir.Shape(shape)
+    det.outputs[0].name = "y"
+    graph = ir.Graph(
+        [x], [det.outputs[0]], nodes=[resize, det], initializers=[scales], opset_imports={"": 20}, name="g"
+    )
+    model = ir.Model(graph, ir_version=10)
+    convert(model, "fp16", strict=True)
+    onnx.checker.check_model(ir.to_proto(model), full_check=True)
+    assert scales.dtype == ir.DataType.FLOAT
+
+
+def test_float16_file_is_half_as_large(tmp_path):
+    model = nn.Sequential(nn.Linear(64, 512), nn.GELU(), nn.Linear(512, 64))
+    sizes = {}
+    for dtype in ("fp32", "fp16", torch.bfloat16):
+        path = tmp_path / f"{dtype}.onnx"
+        report = export_onnx(model, path, torch.zeros(1, 64), dtype=dtype)
+        sizes[report.metadata.dtype] = path.stat().st_size
+    assert sizes["fp16"] < 0.52 * sizes["fp32"]
+    assert sizes["bf16"] < 0.52 * sizes["fp32"]
+
+
+def test_torchs_own_bfloat16_export_is_invalid_and_ours_is_not(tmp_path):
+    """torch writes opset 20 whatever the dtype is; the checker refuses Conv and HardSwish in bfloat16 there."""
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Hardswish(), nn.Conv2d(2, 2, 3), nn.ELU())
+    sample = torch.zeros(2, 1, 8, 8)
+    program = torch.onnx.export(model.bfloat16().eval(), (sample.bfloat16(),), dynamo=True, verbose=False)
+    with pytest.raises((onnx.checker.ValidationError, onnx.shape_inference.InferenceError)):
+        onnx.checker.check_model(program.model_proto, full_check=True)
+    path = tmp_path / "bf16.onnx"
+    report = export_onnx(model.float(), path, sample, dtype="bf16", target="ort-cuda")
+    assert report.opset == 22
+    assert "Elu" not in report.census
+    onnx.checker.check_model(str(path), full_check=True)

@@ -1,0 +1,93 @@
+"""Activations that were registered with operators of their own."""
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnxscript import FLOAT, opset20, script
+from torch import nn
+
+from lit_gelu import activations
+from lit_gelu.export import ExportOptionError, OnnxPredictor, export_onnx
+
+
+@script(default_opset=opset20)
+def leaky_cube(x: FLOAT[...], scale: float = 1.0) -> FLOAT[...]:
+    slope = opset20.Constant(value_float=scale)
+    return opset20.Add(opset20.Mul(slope, opset20.Mul(x, opset20.Mul(x, x))), x)
+
+
+@script(default_opset=opset20)
+def two_inputs(x: FLOAT[...], y: FLOAT[...]) -> FLOAT[...]:
+    return opset20.Add(x, y)
+
+
+@pytest.fixture
+def registry():
+    return activations.ActivationRegistry()
+
+
+def register_cube(registry, onnx):
+    @registry.register("leaky_cube", onnx=onnx)
+    def cube(x, scale=1.0):
+        return scale * x**3 + x
+
+    return registry.create("leaky_cube(scale=0.5)")
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "fp16"])
+def test_an_onnxscript_function_takes_the_activations_arguments(tmp_path, registry, dtype):
+    model = nn.Sequential(nn.Linear(4, 4), register_cube(registry, leaky_cube), nn.Linear(4, 4))
+    path = tmp_path / "cube.onnx"
+    report = export_onnx(model, path, torch.zeros(1, 4), registry=registry, dtype=dtype)
+    site = report.sites[0]
+    assert (site.spec, site.lowering) == ("leaky_cube(scale=0.5)", "registered")
+    inner = ("Constant", "Mul", "Mul", "Mul", "Add")
+    assert site.operators == (inner if dtype == "fp32" else ("Cast", *inner, "Cast"))
+    assert "Pow" not in report.census  # torch's own decomposition
+    x = torch.randn(16, 4)
+    fed = x.half() if dtype == "fp16" else x
+    limit = 1e-6 if dtype == "fp32" else 1e-2
+    assert np.abs(OnnxPredictor(path)(fed.numpy()) - model(x).detach().numpy()).max() < limit
+    assert {entry.domain for entry in onnx.load(path).opset_import} == {""}
+
+
+def test_a_recipe_takes_the_activations_arguments(tmp_path, registry):
+    model = nn.Sequential(nn.Linear(4, 4), register_cube(registry, "Add(Mul(Mul(Mul(x, x), x), scale), x)"))
+    path = tmp_path / "cube.onnx"
+    report = export_onnx(model, path, torch.zeros(1, 4), registry=registry)
+    assert report.sites[0].operators == ("Mul", "Mul", "Mul", "Add")
+    x = torch.randn(16, 4)
+    assert np.abs(OnnxPredictor(path)(x.numpy()) - model(x).detach().numpy()).max() < 1e-5
+
+
+def test_contrib_operators_of_a_recipe_are_for_onnxruntime(tmp_path, registry):
+    model = nn.Sequential(register_cube(registry, "microsoft.FastGelu(x)"))
+    export_onnx(model, tmp_path / "a.onnx", torch.zeros(1, 4), registry=registry, target="ort-cpu")
+    with pytest.raises(ExportOptionError, match=r"no operators for leaky_cube.*ort-cpu"):
+        export_onnx(model, tmp_path / "b.onnx", torch.zeros(1, 4), registry=registry)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.onnx"]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (two_inputs, "takes 2 tensors and gives 1"),
+        (3, "Accepted: an onnxscript function"),
+        ("Mul(x,", "cannot be read"),
+        ("x if x else x", "cannot be read"),
+        ("Mul(x, gain)", "cannot be read.*gain"),
+        ("x", "has no operator"),
+    ],
+)
+def test_what_cannot_be_used_is_refused(tmp_path, registry, given, message):
+    model = nn.Sequential(register_cube(registry, given))
+    with pytest.raises(ExportOptionError, match=message):
+        export_onnx(model, tmp_path / "cube.onnx", torch.zeros(1, 4), registry=registry)
+
+
+def test_an_unknown_attribute_is_refused(tmp_path, registry):
+    registry.register("plain", onnx=leaky_cube)(torch.sin)
+    model = nn.Sequential(registry.create("plain"))
+    with pytest.raises(ExportOptionError, match="has no argument 'scale'"):
+        export_onnx(model, tmp_path / "cube.onnx", torch.zeros(1, 4), registry=registry)

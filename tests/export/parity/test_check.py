@@ -1,0 +1,216 @@
+"""`check_parity`: what passes, what is caught."""
+
+import copy
+import math
+
+import pytest
+import torch
+from export_cases import gelu_net
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from lit_gelu import activations, surgery
+from lit_gelu.export import (
+    ModelFileError,
+    ModelInputError,
+    ParityError,
+    ProviderError,
+    check_parity,
+    export_onnx,
+)
+
+SAMPLE = torch.zeros(2, 6)
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    net, path = gelu_net(), tmp_path_factory.mktemp("parity") / "net.onnx"
+    export_onnx(net, path, SAMPLE)
+    return net, path
+
+
+@pytest.mark.parametrize("form", ["none", "tanh", "sigmoid"])
+def test_the_gate_is_the_files_own_form_and_the_gap_is_reported(tmp_path, form):
+    net, path = gelu_net(), tmp_path / "net.onnx"
+    export_onnx(net, path, SAMPLE, approximate=form)
+    report = check_parity(net, path)
+    assert report.passed
+    assert report.approximate == form
+    gating = [row for row in report.rows if row.gating and not row.extreme]
+    assert max(row.error for row in gating) < 5e-6
+    gaps = [row for row in report.rows if row.comparison.startswith("approximation gap")]
+    assert gaps
+    assert not any(row.gating for row in gaps)
+    # sup |gelu - form| is 0, 4.7e-4 and 2.0e-2; the net passes a part of it on.
+    low, high = {"none": (0, 1e-6), "tanh": (1e-6, 1e-3), "sigmoid": (1e-3, 4e-2)}[form]
+    assert low <= max(row.max_abs_error for row in gaps) <= high
+
+
+def test_the_module_is_left_alone(exported):
+    net, path = exported
+    state, before = torch.get_rng_state(), copy.deepcopy(net.state_dict())
+    loader = DataLoader(TensorDataset(torch.randn(8, 6)), batch_size=4, shuffle=True)
+    state = torch.get_rng_state()
+    check_parity(net, path, loader)
+    assert net.training
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(torch.equal(value, before[key]) for key, value in net.state_dict().items())
+
+
+def test_changed_weights_are_caught(exported):
+    net, path = exported
+    changed = copy.deepcopy(net)
+    with torch.no_grad():
+        changed[5].bias[0] += 3e-5  # outputs are 0.3
+    with pytest.raises(ParityError, match="does not compute what the module computes") as caught:
+        check_parity(changed, path)
+    report = caught.value.report
+    assert not report.passed
+    assert {row.inputs for row in report.failures} >= {"sample", "gaussian, batch 32", "zeros"}
+    assert not check_parity(changed, path, strict=False).passed
+    assert check_parity(changed, path, tolerance=1e-3).passed
+
+
+def test_another_form_of_gelu_is_caught_and_named(exported):
+    net, path = exported
+    other = copy.deepcopy(net)
+    surgery.swap(other, {"*": "gelu(approximate='tanh')"})
+    with pytest.raises(ParityError, match=r"gelu\(approximate='tanh'\) in the module is gelu in the file: 1, 4"):
+        check_parity(other, path)
+
+
+def test_a_changed_learned_parameter_is_caught(tmp_path):
+    model = nn.Sequential(activations.create("swish(learnable=True)"))
+    path = tmp_path / "swish.onnx"
+    export_onnx(model, path, SAMPLE)
+    with torch.no_grad():
+        model[0].log_scale.add_(0.01)
+    with pytest.raises(ParityError):
+        check_parity(model, path)
+
+
+def test_nan_is_a_failure(tmp_path):
+    net, path = gelu_net(), tmp_path / "net.onnx"
+    with torch.no_grad():
+        net[5].weight[0, 0] = math.nan
+    export_onnx(net, path, SAMPLE)
+    report = check_parity(net, path, strict=False)
+    assert not report.passed
+    assert {row.inputs for row in report.failures} >= {"sample", "gaussian, batch 32"}
+    assert all(row.nonfinite for row in report.failures)
+
+
+def test_overflow_that_pytorch_shares_is_no_failure(tmp_path):
+    """1e4 squared four times is infinite in float32 and not in float64."""
+    model = nn.Sequential(*[activations.create("relu2") for _ in range(4)])
+    path = tmp_path / "overflow.onnx"
+    export_onnx(model, path, SAMPLE)
+    report = check_parity(model, path, strict=False)
+    extreme = [row for row in report.rows if row.inputs == "gaussian x 1e4"]
+    assert [row.passed for row in extreme if row.gating] == [True]
+
+
+def test_without_a_sample_one_is_made_from_the_file(exported):
+    net, path = exported
+    assert check_parity(net, path, input_sample=SAMPLE).passed
+    assert check_parity(net, path).passed
+
+
+def test_small_outputs_are_judged_by_their_size(tmp_path):
+    """An error of 1e-9 is nothing where outputs are 1, and wrong in the first digits where they are 1e-6."""
+    net, path = nn.Sequential(nn.GELU(), nn.Linear(6, 2, bias=False)), tmp_path / "net.onnx"
+    with torch.no_grad():
+        net[1].weight.mul_(1e-6)
+    export_onnx(net, path, SAMPLE)
+    assert check_parity(net, path).passed
+    with torch.no_grad():
+        net[1].weight.mul_(1.01)
+    report = check_parity(net, path, strict=False)
+    assert not report.passed
+    assert report.row("gaussian, batch 32").max_abs_error < 1e-7
+    assert report.row("gaussian, batch 32").error == pytest.approx(0.01 / 1.01, rel=0.01)
+
+
+class Tokens(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table, self.act = nn.Embedding(5, 4), nn.GELU()
+
+    def forward(self, tokens):
+        return self.act(self.table(tokens)).sum(1)
+
+
+def test_a_module_in_float64_becomes_a_float32_file(tmp_path):
+    net, path = gelu_net().double(), tmp_path / "net.onnx"
+    export_onnx(net, path, SAMPLE.double())
+    assert check_parity(net, path, torch.randn(5, 6).double()).passed
+
+
+def test_integer_inputs_keep_the_samples_values(tmp_path):
+    path = tmp_path / "tokens.onnx"
+    torch.manual_seed(0)
+    model, sample = Tokens(), torch.tensor([[0, 4, 2]])
+    export_onnx(model, path, sample)
+    report = check_parity(model, path, input_sample=sample)
+    assert {row.inputs for row in report.rows} == {
+        "sample",
+        "sample, batch 32",
+        "sample, batch 1",
+        "sample, batch 2",
+        "gelu",
+    }
+    with pytest.raises(ModelInputError, match="give input_sample="):
+        check_parity(model, path)
+
+
+class OnlyFloat32(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear, self.act = nn.Linear(6, 3), nn.GELU()
+
+    def forward(self, x):
+        return self.act(self.linear(x.float()))
+
+
+def test_a_missing_float64_reference_is_said(tmp_path):
+    path = tmp_path / "net.onnx"
+    model = OnlyFloat32()
+    export_onnx(model, path, SAMPLE)
+    report = check_parity(model, path)
+    assert report.passed
+    assert any("no float64 reference" in note for note in report.notes)
+    assert not any(row.comparison == "file vs PyTorch float64" for row in report.rows)
+
+
+def test_files_that_lit_gelu_did_not_write(tmp_path, exported):
+    net, path = exported
+    foreign = tmp_path / "foreign.onnx"
+    program = torch.onnx.export(copy.deepcopy(net).eval(), (SAMPLE,), dynamo=True, verbose=False)
+    program.save(foreign)
+    with pytest.raises(ModelFileError, match="does not carry lit-gelu's metadata"):
+        check_parity(net, foreign)
+    with pytest.raises(ModelFileError, match="There is no file"):
+        check_parity(net, tmp_path / "none.onnx")
+    broken = tmp_path / "broken.onnx"
+    broken.write_bytes(path.read_bytes()[:200])
+    with pytest.raises(ModelFileError, match="damaged"):
+        check_parity(net, broken)
+
+
+def test_a_sample_of_another_signature(exported):
+    _, path = exported
+    with pytest.raises(ModelInputError, match="The file's inputs are input, the sample gives x"):
+        check_parity(OnlyFloat32(), path, input_sample=SAMPLE)
+
+
+def test_an_unknown_provider(exported):
+    net, path = exported
+    with pytest.raises(ProviderError, match="Did you mean 'CPUExecutionProvider'"):
+        check_parity(net, path, providers=["CPUExecutionProvder"])
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_a_provider_that_would_fall_back_without_a_word_is_an_error(exported):
+    net, path = exported
+    with pytest.raises(ProviderError):
+        check_parity(net, path, providers=["CUDAExecutionProvider"])

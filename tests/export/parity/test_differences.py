@@ -1,0 +1,52 @@
+"""Differences: infinities, NaN, ignored amounts, and changed classes."""
+
+import numpy as np
+import torch
+
+from lit_gelu.export.parity.differences import Differences
+
+
+def test_infinities_and_nan_are_counted():
+    reference = np.array([[1.0, 1e39, 2.0, 3.0]])
+    found = Differences()
+    found.add(np.array([[1.5, np.inf, np.nan, -np.inf]], np.float32), reference)
+    assert (found.max_abs, found.nonfinite) == (0.5, 2)
+    excused = Differences()
+    excused.add(np.array([[1.5, np.inf, np.nan, 3.0]], np.float32), reference, np.array([[1, np.inf, np.nan, 3.0]]))
+    assert (excused.max_abs, excused.nonfinite) == (0.5, 0)
+
+
+def test_what_a_dtype_cannot_hold_is_infinite():
+    found = Differences(torch.float16)
+    found.add(np.array([[np.inf, 65504]], np.float16), np.array([[70000.0, 65504.0]]))
+    assert (found.max_abs, found.nonfinite, found.scale) == (0, 0, 65504)
+    wide = Differences(torch.float32)
+    wide.add(np.array([[np.inf]], np.float32), np.array([[70000.0]]))
+    assert wide.nonfinite == 1
+
+
+def test_the_largest_difference_over_batches_in_units_of_the_largest_value():
+    found = Differences()
+    found.add(np.array([[1.0, 2.0]]), np.array([[1.1, 2.0]]))
+    found.add(np.array([[-8.0]]), np.array([[-8.2]]))
+    assert found.count == 2
+    np.testing.assert_allclose([found.max_abs, found.mean_abs, found.scale], [0.2, 0.1, 8.2])
+    np.testing.assert_allclose(found.relative(found.scale, 0.0), 0.2 / 8.2)
+    assert found.relative(8.2, ignored=0.3) == 0
+    assert found.relative(0.0, ignored=0.0) == float("inf")
+
+
+def test_an_output_of_another_shape_is_infinitely_wrong():
+    found = Differences()
+    found.add(np.zeros((2, 3)), np.zeros((2, 4)))
+    assert found.relative(1.0, 0.0) == float("inf")
+
+
+def test_a_changed_class_counts_as_a_flip_only_beyond_the_margin():
+    found = Differences()
+    found.add(np.array([[0.0, 1.0], [1.0, 0.0]], np.float32), np.array([[0.6, 0.4], [1.0, 0.0]]))
+    assert found.top1_agreement == 0.5
+    assert len(found.changed_margins) == 1
+    assert found.top1_flips(allowed=0.05) == 1  # the margin was 0.2
+    assert found.top1_flips(allowed=0.15) == 0
+    assert Differences().top1_flips(1.0) is None

@@ -1,0 +1,123 @@
+"""What is in a file of `export_onnx` and beside it, and what is not."""
+
+import json
+from pathlib import Path
+
+import onnx
+import pytest
+import torch
+from export_cases import gelu_net
+from lightning.pytorch import LightningModule
+
+from lit_gelu.export import (
+    ExportError,
+    OnnxPredictor,
+    check_parity,
+    export_onnx,
+    saving,
+)
+from lit_gelu.export.metadata import read_metadata
+
+SAMPLE = torch.zeros(1, 6)
+
+
+class Classifier(LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.net = gelu_net()
+        self.example_input_array = torch.zeros(2, 6)
+
+    def forward(self, features):
+        return self.net(features)
+
+    def training_step(self, batch, index):
+        return self(batch).square().mean()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.1)
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """The small net with all options at their defaults."""
+    path = tmp_path_factory.mktemp("exported") / "net.onnx"
+    return export_onnx(gelu_net(), path, SAMPLE), path
+
+
+def test_nothing_of_this_machine_is_in_the_file(exported):
+    _, path = exported
+    content = path.read_bytes()
+    import lit_gelu
+
+    places = {
+        str(path.parent),
+        str(Path.cwd()),
+        str(Path.home()),
+        str(Path(lit_gelu.__file__).parent),
+        str(Path(torch.__file__).parent),
+    }
+    for place in places - {"/"}:
+        assert place.encode() not in content
+    for trace in (b"stack_trace", b'File "', b".py", b"pkg.torch", b"site-packages"):
+        assert trace not in content
+    assert [file.name for file in path.parent.iterdir()] == ["net.onnx"]  # no .onnx.data beside it
+
+
+def test_nothing_of_this_machine_is_in_a_file_with_weights_beside_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(saving, "EXTERNAL_DATA_ABOVE", 100)
+    export_onnx(gelu_net(), tmp_path / "net.onnx", SAMPLE)
+    assert len(list(tmp_path.iterdir())) == 2
+    for file in tmp_path.iterdir():
+        content = file.read_bytes()
+        for word in (str(tmp_path), str(Path.cwd()), str(Path(torch.__file__).parent), "stack_trace", ".py", "pkg."):
+            assert word.encode() not in content
+    locations = {
+        entry.value
+        for tensor in onnx.load(tmp_path / "net.onnx", load_external_data=False).graph.initializer
+        for entry in tensor.external_data
+        if entry.key == "location"
+    }
+    assert locations == {file.name for file in tmp_path.iterdir()} - {"net.onnx"}
+
+
+def test_metadata_say_what_the_file_is(tmp_path):
+    path = tmp_path / "net.onnx"
+    report = export_onnx(Classifier(), path, approximate="sigmoid", lowering="contrib")
+    properties = OnnxPredictor(path).metadata
+    assert properties["lit_gelu.model_class"].endswith("test_exporter_file.Classifier")
+    assert properties["lit_gelu.approximate"] == "sigmoid"
+    assert (properties["lit_gelu.lowering"], properties["lit_gelu.opset"]) == ("contrib", "20")
+    assert set(json.loads(properties["lit_gelu.versions"])) == {"lit-gelu", "torch", "onnx", "onnxscript"}
+    sites = {site["site"]: site["spec"] for site in json.loads(properties["lit_gelu.sites"])}
+    assert sites == dict.fromkeys(["net.1", "net.4"], "gelu(approximate='sigmoid')")
+    assert read_metadata(properties, "file") == report.metadata
+
+
+def test_the_checker_accepts_the_file(tmp_path):
+    path = tmp_path / "net.onnx"
+    export_onnx(gelu_net(), path, SAMPLE, lowering="contrib")
+    model = onnx.load(path)
+    onnx.checker.check_model(model, full_check=True)
+    onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True)
+
+
+def test_large_weights_go_to_a_file_of_their_own(tmp_path, monkeypatch):
+    """Above protobuf's 2 GB, here made small."""
+    monkeypatch.setattr(saving, "EXTERNAL_DATA_ABOVE", 1000)
+    path = tmp_path / "net.onnx"
+    export_onnx(gelu_net(), path, SAMPLE)
+    (first,) = set(tmp_path.iterdir()) - {path}
+    net = gelu_net(seed=1)
+    export_onnx(net, path, SAMPLE)
+    (second,) = set(tmp_path.iterdir()) - {path}
+    assert first.name != second.name
+    assert check_parity(net, path).passed
+    monkeypatch.setattr(onnx.checker, "check_model", _refuse)
+    with pytest.raises(ExportError):
+        export_onnx(gelu_net(seed=2), path, SAMPLE)
+    assert set(tmp_path.iterdir()) == {path, second}
+    assert check_parity(net, path).passed
+
+
+def _refuse(*_, **__):
+    raise onnx.checker.ValidationError("refused")

@@ -1,0 +1,91 @@
+"""What `export_onnx` does with the module: a copy in evaluation mode, and nothing to the module itself."""
+
+import copy
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from export_cases import gelu_net
+from lightning.pytorch import LightningModule, Trainer
+from torch.nn.utils import prune
+
+from lit_gelu.export import (
+    OnnxPredictor,
+    check_parity,
+    export_onnx,
+)
+
+SAMPLE = torch.zeros(1, 6)
+
+
+def test_the_module_is_left_alone(tmp_path):
+    net = gelu_net()
+    handle = net[1].register_forward_hook(lambda *_: pytest.fail("a hook of the original ran"))
+    before, state, forward = copy.deepcopy(net.state_dict()), torch.get_rng_state(), net[1].__dict__.get("forward")
+    modules = list(net.modules())
+    export_onnx(net, tmp_path / "net.onnx", SAMPLE, approximate="tanh")
+    assert net.training
+    assert all(a is b for a, b in zip(net.modules(), modules, strict=True))
+    assert all(torch.equal(value, before[key]) for key, value in net.state_dict().items())
+    assert all(parameter.requires_grad for parameter in net.parameters())
+    assert net[1].__dict__.get("forward") is forward
+    assert net[1].approximate == "none"
+    assert torch.equal(torch.get_rng_state(), state)
+    assert len(net[1]._forward_hooks) == 1
+    handle.remove()
+
+
+class Classifier(LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.net = gelu_net()
+        self.example_input_array = torch.zeros(2, 6)
+
+    def forward(self, features):
+        return self.net(features)
+
+    def training_step(self, batch, index):
+        return self(batch).square().mean()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.1)
+
+
+class ExportsWhileTraining(Classifier):
+    def on_train_end(self):
+        assert self.training
+        export_onnx(self, self.target)
+
+
+def test_a_lightning_module_in_training_mode_with_a_trainer(tmp_path):
+    """Lightning's own to_onnx writes live Dropout nodes and a frozen batch in this place."""
+    model = ExportsWhileTraining()
+    model.target = tmp_path / "net.onnx"
+    options = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "accelerator": "cpu"}
+    trainer = Trainer(max_steps=2, enable_model_summary=False, **options)
+    trainer.fit(model, torch.utils.data.DataLoader(torch.randn(8, 6), 4))
+    assert model.trainer is trainer
+    assert "Dropout" not in {node.op_type for node in onnx.load(model.target).graph.node}
+    predictor, x = OnnxPredictor(model.target), np.ones((5, 6), np.float32)
+    assert predictor.input_names == ["features"]
+    np.testing.assert_array_equal(predictor(x), predictor(x))
+    assert check_parity(model, model.target).passed
+
+
+def test_compiled_modules_are_unwrapped(tmp_path):
+    net = gelu_net()
+    net[4] = torch.compile(net[4], backend="eager")
+    report = export_onnx(torch.compile(net, backend="eager"), tmp_path / "net.onnx", SAMPLE)
+    assert [site.site for site in report.sites] == ["1", "4"]
+    assert report.metadata.model_class == "torch.nn.modules.container.Sequential"
+
+
+def test_weights_that_a_hook_computes(tmp_path):
+    net = gelu_net()
+    prune.l1_unstructured(net[0], "weight", 0.5)
+    prune.random_unstructured(net[5], "weight", 0.5)
+    export_onnx(net, tmp_path / "net.onnx", SAMPLE)
+    x = np.linspace(-1, 1, 12, dtype=np.float32).reshape(2, 6)
+    expected = net.eval()(torch.from_numpy(x)).detach().numpy()
+    np.testing.assert_allclose(OnnxPredictor(tmp_path / "net.onnx")(x), expected, atol=1e-6)

@@ -1,0 +1,114 @@
+"""What `export_onnx` refuses: options, models and samples; what was at the path stays."""
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from export_cases import gelu_net
+from torch import nn
+from torch.nn import functional as F
+
+from lit_gelu.errors import LitGeluError
+from lit_gelu.export import (
+    ExportError,
+    ExportOptionError,
+    ModelInputError,
+    export_onnx,
+)
+
+SAMPLE = torch.zeros(1, 6)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "hint"),
+    [
+        ("approximate", "tahn", "Did you mean 'tanh'"),
+        ("lowering", "primitive", "Did you mean 'primitives'"),
+        ("target", "ort_cuda", "Did you mean 'ort-cuda'"),
+        ("dtype", torch.int8, "Accepted: 'fp32', 'fp16', 'bf16'"),
+        ("policy", "lenient", "Accepted: 'strict', 'fast'"),
+        ("opset", "twenty", "Accepted: 18 to 23"),
+        ("opset", True, "Accepted: 18 to 23"),
+    ],
+)
+def test_unknown_values_name_what_is_accepted(tmp_path, option, value, hint):
+    with pytest.raises(ExportOptionError, match=hint):
+        export_onnx(gelu_net(), tmp_path / "net.onnx", SAMPLE, **{option: value})
+
+
+def test_a_model_without_gelu_cannot_be_given_a_form(tmp_path):
+    with pytest.raises(ExportOptionError, match=r"needs a GELU, and.*1: relu; 4: relu"):
+        export_onnx(gelu_net("relu"), tmp_path / "net.onnx", SAMPLE, approximate="tanh")
+
+
+class DataDependent(nn.Module):
+    def forward(self, x):
+        return x if x.sum() > 0 else -x
+
+
+class Random(nn.Module):
+    def forward(self, x):
+        return F.dropout(x, 0.5, training=True)
+
+
+class RandomInPython(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.act = nn.Sigmoid()  # not 0 at the sample, which is
+
+    def forward(self, x):
+        return self.act(x) * float(np.random.default_rng().random())
+
+
+class FrozenBatch(nn.Module):
+    def forward(self, x):
+        return x.reshape(int(x.shape[0]), -1)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (DataDependent(), "cannot translate DataDependent: Could not guard"),
+        (Random(), r"Random draws random numbers in evaluation mode \(Dropout\)"),
+        (RandomInPython(), r"RandomInPython draws random numbers in evaluation mode \(output\)"),
+        (FrozenBatch(), "batch of x, output is fixed at the sample's 2 rows"),
+    ],
+)
+def test_what_has_no_graph_is_refused_and_the_old_file_stays(tmp_path, model, message, capfd):
+    path = tmp_path / "net.onnx"
+    path.write_bytes(b"what was there")
+    with pytest.raises(ExportError, match=message) as caught:
+        export_onnx(model, path, SAMPLE)
+    assert isinstance(caught.value, LitGeluError)
+    assert caught.value.__cause__ is not None or not isinstance(model, DataDependent)
+    assert path.read_bytes() == b"what was there"
+    assert list(tmp_path.iterdir()) == [path]
+    assert capfd.readouterr() == ("", "")  # torch's exporter prints graphs and logs its attempts
+
+
+def test_a_sample_that_does_not_fit(tmp_path):
+    path = tmp_path / "net.onnx"
+    with pytest.raises(ModelInputError, match="has no example_input_array"):
+        export_onnx(gelu_net(), path)
+    with pytest.raises(ModelInputError, match=r"forward fails on the input sample \(input \(2, 5\)"):
+        export_onnx(gelu_net(), path, torch.zeros(1, 5))
+    with pytest.raises(ModelInputError, match=r"does not fit Sequential\.forward"):
+        export_onnx(gelu_net(), path, (SAMPLE, SAMPLE))
+    with pytest.raises(ModelInputError, match="first dimension is the batch"):
+        export_onnx(gelu_net(), path, torch.tensor(1.0))
+    with pytest.raises(ExportError, match=r"Only a torch\.nn\.Module"):
+        export_onnx(F.gelu, path, SAMPLE)
+
+
+def test_a_model_that_the_checker_refuses_is_not_written(tmp_path, monkeypatch):
+    path = tmp_path / "net.onnx"
+    path.write_bytes(b"what was there")
+
+    def refuse(*_, **__):
+        raise onnx.checker.ValidationError("no such operator")
+
+    monkeypatch.setattr(onnx.checker, "check_model", refuse)
+    with pytest.raises(ExportError, match="checker refuses"):
+        export_onnx(gelu_net(), path, SAMPLE)
+    assert path.read_bytes() == b"what was there"
+    assert list(tmp_path.iterdir()) == [path]

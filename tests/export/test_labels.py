@@ -1,0 +1,93 @@
+"""Labels and a softmax inside the file."""
+
+import json
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from export_cases import gelu_net, gelu_net_by_hand, operators_by_site
+from torch import nn
+
+from lit_gelu.export import ExportOptionError, OnnxPredictor, check_parity, export_onnx
+from lit_gelu.export.metadata import read_metadata
+
+SAMPLE = torch.zeros(1, 6)
+LABELS = ["zero", "one", "größer"]
+
+
+@pytest.fixture(scope="module")
+def labelled(tmp_path_factory):
+    """A file with both."""
+    path = tmp_path_factory.mktemp("labelled") / "net.onnx"
+    return export_onnx(gelu_net(), path, SAMPLE, labels=LABELS, softmax=True), path
+
+
+def test_the_last_node_gives_the_probabilities_of_the_definition(labelled):
+    _, path = labelled
+    graph = onnx.load(path).graph
+    assert graph.node[-1].op_type == "Softmax"
+    assert graph.node[-1].output[0] == graph.output[0].name == "output"
+    x = np.random.default_rng(0).normal(scale=3, size=(64, 6)).astype(np.float32)
+    logits = gelu_net_by_hand(gelu_net(), x, "none")
+    powers = np.exp(logits - logits.max(1, keepdims=True))
+    assert np.abs(OnnxPredictor(path)(x) - powers / powers.sum(1, keepdims=True)).max() < 1e-6
+
+
+def test_the_file_says_so(labelled):
+    report, path = labelled
+    properties = OnnxPredictor(path).metadata
+    assert json.loads(properties["lit_gelu.labels"]) == LABELS
+    assert properties["lit_gelu.softmax"] == "true"
+    assert read_metadata(properties, "file") == report.metadata
+    assert list(operators_by_site(path)) == ["1", "4"]  # the softmax is no activation of the module
+
+
+def test_parity_sees_the_softmax(labelled):
+    _, path = labelled
+    report = check_parity(gelu_net(), path, input_sample=SAMPLE)
+    assert report.passed
+    assert report.row("gaussian, batch 32").scale <= 1
+    assert not check_parity(gelu_net(seed=1), path, input_sample=SAMPLE, strict=False).passed
+
+
+def test_by_default_there_is_neither(tmp_path):
+    report = export_onnx(gelu_net(), tmp_path / "net.onnx", SAMPLE)
+    assert (report.metadata.labels, report.metadata.softmax, dict(report.metadata.parity)) == ((), False, {})
+    assert "Softmax" not in report.census
+
+
+class TwoOutputs(nn.Module):
+    def forward(self, x):
+        return {"logits": x, "features": x + 1}
+
+
+def test_only_the_first_output_and_in_16_bit(tmp_path):
+    path = tmp_path / "net.onnx"
+    report = export_onnx(TwoOutputs(), path, SAMPLE, softmax=True, dtype="fp16")
+    assert report.census["Softmax"] == 1
+    x = torch.randn(4, 6).half()
+    logits, features = OnnxPredictor(path)(x)
+    assert torch.allclose(logits.double(), x.double().softmax(1), atol=2**-11)
+    assert torch.equal(features, x + 1)
+    assert check_parity(TwoOutputs(), path, input_sample=SAMPLE).passed
+
+
+class OneNumber(nn.Module):
+    def forward(self, x):
+        return x.sum(1)
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "message"),
+    [
+        (gelu_net(), {"labels": ["a", "b"]}, "has 2 names, and the last dimension of 'output' has 3 values"),
+        (gelu_net(), {"labels": "abc"}, "Give a list of texts"),
+        (gelu_net(), {"labels": [0, 1, 2]}, "Give a list of texts"),
+        (OneNumber(), {"softmax": True}, r"need a first output \[batch, ..., classes\] of real numbers"),
+    ],
+)
+def test_what_does_not_fit(tmp_path, model, options, message):
+    with pytest.raises(ExportOptionError, match=message):
+        export_onnx(model, tmp_path / "net.onnx", SAMPLE, **options)
+    assert list(tmp_path.iterdir()) == []

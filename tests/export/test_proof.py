@@ -1,0 +1,60 @@
+"""`write_proof`: reports beside the file, and in the file what they say."""
+
+import hashlib
+import json
+
+import onnx
+import pytest
+import torch
+from export_cases import gelu_net
+
+from lit_gelu.export import (
+    ExportOptionError,
+    ModelFileError,
+    OnnxPredictor,
+    check_parity,
+    export_onnx,
+    saving,
+    write_proof,
+)
+
+SAMPLE = torch.zeros(1, 6)
+
+
+def test_weights_of_their_own_stay_and_the_record_is_replaced(tmp_path, monkeypatch):
+    monkeypatch.setattr(saving, "EXTERNAL_DATA_ABOVE", 1000)
+    path = tmp_path / "net.onnx"
+    export_onnx(gelu_net(), path, SAMPLE)
+    (weights,) = set(tmp_path.iterdir()) - {path}
+    content, graph = weights.read_bytes(), onnx.load(path, load_external_data=False).graph
+    report = check_parity(gelu_net(), path, input_sample=SAMPLE)
+    assert write_proof(report, path, []) == {}
+    assert "report_sha256" not in json.loads(OnnxPredictor(path).metadata["lit_gelu.parity"])
+    written = write_proof(report, path, ["json", "markdown"])
+    assert {name: file.name for name, file in written.items()} == {
+        "json": "net.parity.json",
+        "markdown": "net.parity.md",
+    }
+    record = json.loads(OnnxPredictor(path).metadata["lit_gelu.parity"])
+    assert record["report_sha256"] == hashlib.sha256(written["json"].read_bytes()).hexdigest()
+    assert (record["passed"], record["provider"]) == (True, report.provider)
+    assert record["max_relative_error"] == max(row.error for row in report.rows if row.gating and not row.extreme)
+    assert json.loads(written["json"].read_text())["path"] == "net.onnx"
+    assert weights.read_bytes() == content
+    assert onnx.load(path, load_external_data=False).graph == graph
+    assert check_parity(gelu_net(), path, input_sample=SAMPLE).passed
+
+
+def test_a_file_of_others_is_not_changed(tmp_path):
+    path, own = tmp_path / "others.onnx", tmp_path / "own.onnx"
+    export_onnx(gelu_net(), own, SAMPLE)
+    report = check_parity(gelu_net(), own, input_sample=SAMPLE)
+    model = onnx.load(own)
+    model.ClearField("metadata_props")
+    onnx.save(model, path)
+    before = path.read_bytes()
+    with pytest.raises(ModelFileError, match="does not carry lit-gelu's metadata"):
+        write_proof(report, path, [])
+    assert path.read_bytes() == before
+    with pytest.raises(ExportOptionError, match="Unknown format 'pdf'"):
+        write_proof(report, own, ["pdf"])

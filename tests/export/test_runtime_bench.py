@@ -1,0 +1,106 @@
+"""Timing: fair turns, percentiles, and errors against float64."""
+
+import json
+import time
+
+import numpy as np
+import pytest
+import torch
+from export_cases import gelu_net
+
+from lit_gelu.export import ModelInputError, OnnxPredictor, export_onnx
+from lit_gelu.export.runtime import CPU
+from lit_gelu.export.runtime.bench import bench
+from lit_gelu.export.runtime.bench_variants import resized
+from lit_gelu.export.runtime.timing import interleaved, latency, ratio
+from lit_gelu.export.runtime.tuning import tune
+
+DEVICE = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    path = tmp_path_factory.mktemp("bench") / "net.onnx"
+    export_onnx(gelu_net(), path, torch.zeros(2, 6))
+    return path
+
+
+def test_every_call_has_its_turn_in_every_round():
+    order = []
+    calls = {name: lambda name=name: order.append(name) for name in "abc"}
+    samples = interleaved(calls, DEVICE, seconds=0.0, rounds=(20, 20), warm_up=2)
+    assert {name: len(times) for name, times in samples.items()} == {"a": 20, "b": 20, "c": 20}
+    rounds = [order[i : i + 3] for i in range(6, len(order), 3)]  # after the warm-up
+    assert all(sorted(names) == ["a", "b", "c"] for names in rounds)
+    assert len({tuple(names) for names in rounds}) > 3  # shuffled
+
+
+def test_it_ends_by_time_but_not_before_the_least_number_of_rounds():
+    samples = interleaved({"sleeps": lambda: time.sleep(0.01)}, DEVICE, seconds=0.0, rounds=(4, 1000), warm_up=0)
+    assert len(samples["sleeps"]) == 4
+    assert min(samples["sleeps"]) >= 0.01
+
+
+def test_percentiles_are_numpys():
+    samples = list(np.random.default_rng(0).exponential(size=501))
+    found = latency(samples)
+    assert (found.p50, found.p90, found.p99) == tuple(np.quantile(samples, [0.5, 0.9, 0.99]))
+    assert (found.calls, found.mean) == (501, pytest.approx(np.mean(samples)))
+
+
+def test_a_slow_spell_does_not_change_the_ratio():
+    """The machine is ten times slower in a third of the rounds."""
+    slow = np.where(np.arange(30) % 3 == 0, 10.0, 1.0)
+    assert ratio({"a": list(2 * slow), "b": list(slow)}, "a", "b") == 2.0
+
+
+def test_beside_pytorch(path):
+    report = bench(path, gelu_net(), batch_sizes=[1, 5], seconds=0.0, backend="aot_eager", channels_last=True)
+    variants = ["torch eager", "torch channels_last", "torch.compile", "onnxruntime"]
+    assert [(row.batch_size, row.variant) for row in report.rows] == [(n, v) for n in (1, 5) for v in variants]
+    assert all(0 < row.error < 1e-6 for row in report.rows)  # against float64, PyTorch's own too
+    assert [row.ratio for row in report.rows if row.variant == "torch eager"] == [1.0, 1.0]
+    for row in report.rows:
+        assert row.latency.calls >= 5
+        assert row.throughput == pytest.approx(row.batch_size / row.latency.mean)
+    content = json.loads(report.to_json())
+    assert (content["threads"], content["provider"], len(content["rows"])) == (torch.get_num_threads(), CPU, 8)
+
+
+def test_a_file_of_other_weights_shows_in_the_error(path):
+    report = bench(path, gelu_net(seed=1), batch_sizes=[4], seconds=0.0, compiled=False)
+    assert {row.variant: row.error > 0.1 for row in report.rows} == {"torch eager": False, "onnxruntime": True}
+
+
+def test_alone_and_tuned(path):
+    assert [row.variant for row in bench(path, batch_sizes=[2], seconds=0.0).rows] == ["onnxruntime"]
+    report = tune(path, knobs=[], save=True, seconds=0.0)
+    file = json.loads(report.path.read_text())
+    file["choices"][0]["settings"] = {"enable_mem_pattern": False}
+    report.path.write_text(json.dumps(file))
+    found = bench(path, batch_sizes=[2], seconds=0.0)
+    assert [row.variant for row in found.rows] == ["onnxruntime", "onnxruntime, untuned"]
+    assert found.tuning.startswith("enable_mem_pattern=False")
+    report.path.unlink()
+
+
+def test_threads_are_set_and_put_back(path):
+    before = torch.get_num_threads()
+    assert bench(path, batch_sizes=[2], seconds=0.0, threads=before + 1).threads == before + 1
+    assert torch.get_num_threads() == before
+
+
+def test_given_inputs_are_repeated(path):
+    ports = OnnxPredictor(path).ports
+    rows = torch.arange(12.0).reshape(2, 6)
+    assert torch.equal(resized({"input": rows}, ports, 5)["input"], rows[[0, 1, 0, 1, 0]])
+    assert bench(path, gelu_net(), inputs={"input": rows}, batch_sizes=[3], seconds=0.0, compiled=False).rows
+    with pytest.raises(ModelInputError, match="missing: input"):
+        bench(path, inputs={}, batch_sizes=[3])
+
+
+@pytest.mark.gpu
+def test_on_cuda(path):
+    report = bench(path, gelu_net(), batch_sizes=[8], seconds=0.2, compiled=False)
+    assert report.provider == "CUDAExecutionProvider"
+    assert all(row.latency.p50 > 0 and row.error < 1e-5 for row in report.rows)

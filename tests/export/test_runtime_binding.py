@@ -1,0 +1,154 @@
+"""Tensors in and out of a session: every element type, where they are, without copies."""
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from export_cases import gelu_net
+from onnx import TensorProto, helper
+
+from lit_gelu.export import ModelFileError, ModelInputError, OnnxPredictor, export_onnx
+from lit_gelu.export.runtime import CPU, CUDA
+
+NUMBERS = {
+    torch.float32: TensorProto.FLOAT,
+    torch.float64: TensorProto.DOUBLE,
+    torch.float16: TensorProto.FLOAT16,
+    torch.bfloat16: TensorProto.BFLOAT16,
+    torch.int64: TensorProto.INT64,
+    torch.int32: TensorProto.INT32,
+    torch.int8: TensorProto.INT8,
+    torch.uint8: TensorProto.UINT8,
+    torch.bool: TensorProto.BOOL,
+}
+
+
+def one_node(folder, operator, dtype=torch.float32, shape=("batch", 2), out_shape=("batch", 2), out=None):
+    number = NUMBERS[dtype]
+    x = helper.make_tensor_value_info("x", number, shape)
+    y = helper.make_tensor_value_info("y", NUMBERS[out or dtype], out_shape)
+    graph = helper.make_graph([helper.make_node(operator, ["x"], ["y"])], "g", [x], [y])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    path = folder / "node.onnx"
+    onnx.save(model, path)
+    return OnnxPredictor(path, [CPU])
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    path = tmp_path_factory.mktemp("binding") / "net.onnx"
+    export_onnx(gelu_net(), path, torch.zeros(2, 6))
+    return path
+
+
+@pytest.mark.parametrize("dtype", NUMBERS)
+@pytest.mark.parametrize("rows", [3, 1, 0])
+def test_every_element_type(tmp_path, dtype, rows):
+    x = torch.tensor([[0, 1], [2, 3], [4, 5]])[:rows].to(dtype)
+    y = one_node(tmp_path, "Identity", dtype)(x)
+    assert y.dtype == dtype
+    assert torch.equal(y, x)
+
+
+def test_memory_is_passed_not_copied(path, monkeypatch):
+    bound = {"in": [], "out": []}
+    into, out_of = onnxruntime.IOBinding.bind_input, onnxruntime.IOBinding.bind_output
+    monkeypatch.setattr(
+        onnxruntime.IOBinding, "bind_input", lambda self, *a: (bound["in"].append(a[-1]), into(self, *a))
+    )
+    monkeypatch.setattr(
+        onnxruntime.IOBinding, "bind_output", lambda self, *a: (bound["out"].append(a[-1]), out_of(self, *a))
+    )
+    predictor, x = OnnxPredictor(path, [CPU]), torch.randn(4, 6)
+    y = predictor(x)
+    assert bound == {"in": [x.data_ptr()], "out": [y.data_ptr()]}
+    z = predictor(x)
+    assert z.data_ptr() != y.data_ptr()  # each call has memory of its own
+    assert torch.equal(y, z)
+
+
+def test_an_output_outlives_its_predictor(tmp_path):
+    """Of a shape that the inputs do not tell, so that onnxruntime allocates it."""
+    predictor = one_node(tmp_path, "NonZero", out_shape=(2, "found"), out=torch.int64)
+    x = torch.tensor([[0.0, 1.0], [2.0, 0.0]])
+    found = predictor(x)
+    del predictor
+    assert torch.equal(found, x.nonzero().T)
+
+
+def test_a_shape_that_the_file_names_wrongly(tmp_path, capfd):
+    """Transpose gives (2, batch); the file says (batch, 2)."""
+    predictor = one_node(tmp_path, "Transpose")
+    x = torch.arange(6.0).reshape(3, 2)
+    assert torch.equal(predictor(x), x.T)
+    capfd.readouterr()
+    assert torch.equal(predictor(x), x.T)
+    assert "computed output shape" not in capfd.readouterr().err  # learnt at the first call
+
+
+def test_scalars(tmp_path):
+    predictor = one_node(tmp_path, "Identity", shape=(), out_shape=())
+    assert predictor(torch.tensor(2.5)).item() == 2.5
+
+
+@pytest.mark.parametrize(
+    "view", [lambda x: x[::2], lambda x: x.T.contiguous().T, lambda x: x[:, :6], lambda x: x.requires_grad_()]
+)
+def test_views_and_graphs(path, view):
+    x = torch.randn(4, 6)
+    expected = gelu_net().eval()(view(x.clone())).detach()
+    y = OnnxPredictor(path, [CPU])(view(x))
+    assert not y.requires_grad
+    torch.testing.assert_close(y, expected, rtol=0, atol=1e-6)
+
+
+def test_arrays_beside_tensors_and_arrays_that_torch_cannot_read(tmp_path):
+    class Adds(torch.nn.Module):
+        def forward(self, a, b):
+            return torch.nn.functional.gelu(a) + b
+
+    export_onnx(Adds(), tmp_path / "net.onnx", (torch.zeros(2, 3), torch.zeros(2, 3)))
+    predictor = OnnxPredictor(tmp_path / "net.onnx", [CPU])
+    a, b = torch.randn(4, 3), np.arange(12, dtype=np.float32).reshape(4, 3)
+    expected = torch.nn.functional.gelu(a) + torch.from_numpy(b.copy())
+    frozen = b.copy()
+    frozen.flags.writeable = False
+    for array in (b, frozen, b[::-1][::-1], np.asfortranarray(b)):
+        torch.testing.assert_close(predictor(a, array), expected)
+    assert isinstance(predictor(a.numpy(), b), np.ndarray)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (torch.zeros(2, 2, dtype=torch.float32), "is float32, the file takes bfloat16. Convert it first"),
+        (np.zeros((2, 2), np.float32), "is bfloat16, which numpy has not: give a torch tensor"),
+    ],
+)
+def test_inputs_of_another_type(tmp_path, value, message):
+    with pytest.raises(ModelInputError, match=message):
+        one_node(tmp_path, "Identity", torch.bfloat16)(value)
+
+
+def test_no_second_try_on_another_provider(path, monkeypatch):
+    """onnxruntime's own `run` would open the session anew on the CPU when a provider fails, and print that."""
+    predictor = OnnxPredictor(path, [CPU])
+    assert predictor.session._enable_fallback is False
+
+    def fail(*arguments):
+        raise RuntimeError("the device is gone")
+
+    monkeypatch.setattr(onnxruntime.InferenceSession, "run_with_iobinding", fail)
+    with pytest.raises(ModelFileError, match="the device is gone"):
+        predictor(torch.zeros(1, 6))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int64])
+def test_on_cuda_memory_is_passed(tmp_path, dtype):
+    one_node(tmp_path, "Identity", dtype)
+    x = torch.arange(6, device="cuda").reshape(3, 2).to(dtype)
+    y = OnnxPredictor(tmp_path / "node.onnx", [CUDA])(x)
+    assert y.device == x.device
+    assert torch.equal(y, x)

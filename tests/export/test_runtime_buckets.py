@@ -1,0 +1,148 @@
+"""Calls of any size through sessions of few sizes, and the CUDA stream that they are in order with."""
+
+from types import SimpleNamespace
+
+import onnx
+import pytest
+import torch
+from export_cases import gelu_net
+from hypothesis import given
+from hypothesis import strategies as st
+from onnx import TensorProto, helper
+
+from lit_gelu.export import ModelInputError, OnnxPredictor, ProviderError, export_onnx
+from lit_gelu.export.runtime import CPU, CUDA, streams
+from lit_gelu.export.runtime.binding import TensorRunner
+from lit_gelu.export.runtime.buckets import BucketRunner, checked_buckets, pieces
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    path = tmp_path_factory.mktemp("buckets") / "net.onnx"
+    export_onnx(gelu_net(), path, torch.zeros(2, 6))
+    return path
+
+
+@given(rows=st.integers(0, 2000), sizes=st.lists(st.integers(1, 300), min_size=1, max_size=6))
+def test_pieces_cover_every_row_once_in_the_smallest_bucket(rows, sizes):
+    buckets = checked_buckets(sizes)
+    parts = pieces(rows, buckets)
+    assert [row for part in parts for row in range(part.start, part.stop)] == list(range(rows))
+    assert len(parts) == max(1, -(-rows // buckets[-1]))
+    for part in parts:
+        assert part.stop - part.start <= part.bucket
+        assert not [size for size in buckets if part.stop - part.start <= size < part.bucket]
+
+
+@pytest.mark.parametrize("rows", [0, 1, 2, 3, 4, 5, 11])
+def test_padded_and_divided_calls_give_the_same(path, rows):
+    session = OnnxPredictor(path, [CPU]).session
+    run = BucketRunner(TensorRunner(session, torch.device("cpu")), (1, 4))
+    run({"input": torch.full((4, 6), float("nan"))})  # what earlier calls leave behind does not matter
+    x = torch.randn(rows, 6)
+    (y,) = run({"input": x})
+    torch.testing.assert_close(y, gelu_net().eval()(x).detach(), rtol=0, atol=1e-6)
+
+
+def test_outputs_are_not_the_buffers(path):
+    run = BucketRunner(TensorRunner(OnnxPredictor(path, [CPU]).session, torch.device("cpu")), (2,))
+    (first,) = run({"input": torch.ones(2, 6)})
+    kept = first.clone()
+    run({"input": torch.zeros(2, 6)})
+    assert torch.equal(first, kept)
+
+
+@pytest.mark.parametrize("sizes", [[0], [-1, 4], [2.5], [True]])
+def test_sizes_that_are_none(path, sizes):
+    with pytest.raises(ProviderError, match="Give positive whole numbers"):
+        OnnxPredictor(path, [CPU], batch_buckets=sizes)
+
+
+def test_the_cpu_has_no_cuda_graphs(path):
+    with pytest.raises(ProviderError, match="are CUDA graphs; here CPUExecutionProvider comes first"):
+        OnnxPredictor(path, [CPU], batch_buckets=[4])
+
+
+def test_sizes_beside_the_batch_must_be_fixed(tmp_path):
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ("batch", "length", 4)) for name in "xy")
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", [x], [y])
+    path = tmp_path / "net.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), path)
+    session = OnnxPredictor(path, [CPU]).session
+    with pytest.raises(ModelInputError, match=r"all other sizes fixed; here: x \('batch', 'length', 4\)"):
+        BucketRunner(TensorRunner(session, torch.device("cpu")), (2,))
+
+
+class FakeStream:
+    """A stream that notes what it waits for."""
+
+    def __init__(self, handle, notes):
+        self.cuda_stream, self.notes = handle, notes
+
+    def wait_stream(self, other):
+        self.notes.append((self.cuda_stream, other.cuda_stream))
+
+
+@pytest.fixture
+def fake_cuda(monkeypatch):
+    notes = []
+    current = SimpleNamespace(stream=FakeStream(0, notes))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: current.stream)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: FakeStream(77, notes))
+    monkeypatch.setattr(torch.cuda, "ExternalStream", lambda handle, device: FakeStream(handle, notes))
+    return current, notes
+
+
+def test_the_default_stream_is_never_handed_over(fake_cuda):
+    """onnxruntime reads the handle 0 as "no stream" and would make one that is in no order with torch's."""
+    _, notes = fake_cuda
+    stream = streams.ComputeStream(torch.device("cuda", 0))
+    assert stream.provider_options() == {"user_compute_stream": "77"}
+    with stream.in_order():
+        notes.append("run")
+    assert notes == [(77, 0), "run", (0, 77)]
+
+
+def test_on_the_sessions_own_stream_nothing_waits(fake_cuda):
+    current, notes = fake_cuda
+    current.stream = FakeStream(5, notes)
+    stream = streams.ComputeStream(torch.device("cuda", 0))
+    assert stream.provider_options() == {"user_compute_stream": "5"}
+    with stream.in_order():
+        notes.append("run")
+    assert notes == ["run"]
+
+
+def test_a_stream_of_the_callers_choice(fake_cuda):
+    assert streams.ComputeStream(torch.device("cuda", 0), 9).provider_options() == {"user_compute_stream": "9"}
+
+
+def test_the_order_holds_when_the_run_fails(fake_cuda):
+    _, notes = fake_cuda
+    with pytest.raises(ZeroDivisionError), streams.ComputeStream(torch.device("cuda", 0)).in_order():
+        raise ZeroDivisionError
+    assert notes[-1] == (0, 77)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("rows", [1, 3, 4, 9])
+def test_cuda_graphs_give_what_the_session_gives(path, rows):
+    x = torch.randn(rows, 6, device="cuda")
+    graphs = OnnxPredictor(path, [(CUDA, {"use_tf32": 0})], batch_buckets=[1, 4])
+    expected = gelu_net().eval().cuda()(x)
+    for _ in range(3):  # captured, then replayed
+        torch.testing.assert_close(graphs(x), expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.gpu
+def test_calls_are_in_order_with_the_callers_streams(path):
+    predictor = OnnxPredictor(path, [(CUDA, {"use_tf32": 0})])
+    net = gelu_net().eval().cuda()
+    for stream in (torch.cuda.current_stream(), torch.cuda.Stream(), torch.cuda.Stream()):
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream), torch.no_grad():
+            x = torch.zeros(4096, 6, device="cuda")
+            torch.cuda._sleep(10_000_000)  # the input is written long after the call is queued
+            x += 1
+            y = predictor(x)
+            torch.testing.assert_close(y, net(x), rtol=0, atol=1e-5)

@@ -1,0 +1,51 @@
+"""ONNX files for the parity tests, made by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from lit_gelu.export.parity.sessions import SessionSetup
+from lit_gelu.export.parity.subgraph import site_nodes
+from lit_gelu.export.runtime import CPU
+
+ON_CPU = SessionSetup((CPU,))
+SITE = "lit_gelu.site"
+
+
+def node(operator: str, inputs: Sequence[str], output: str, site: str | None = "act", **attributes: object):
+    """One node, as the exporter marks those of an activation."""
+    domain, _, name = operator.rpartition("::")
+    made = helper.make_node(name, list(inputs), [output], domain=domain, name=f"node_{output}", **attributes)
+    if site is not None:
+        made.metadata_props.add(key=SITE, value=site)
+    return made
+
+
+def model(
+    nodes: Sequence[onnx.NodeProto],
+    constants: Mapping[str, np.ndarray] | None = None,
+    element: int = TensorProto.FLOAT,
+    opset: int = 20,
+    outputs: Sequence[str] = ("y",),
+    shape: Sequence[str | int] = ("n",),
+) -> onnx.ModelProto:
+    """A model from x to its outputs."""
+    graph = helper.make_graph(
+        list(nodes),
+        "graph",
+        [helper.make_tensor_value_info("x", element, list(shape))],
+        [helper.make_tensor_value_info(name, element, None) for name in outputs],
+        [numpy_helper.from_array(np.asarray(value), name) for name, value in (constants or {}).items()],
+    )
+    imports = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=imports, ir_version=10)
+
+
+def activation(operator: str, element: int = TensorProto.FLOAT, opset: int = 20, **attributes: object):
+    """A model that is one activation of one node, and that node."""
+    made = model([node(operator, ["x"], "y", **attributes)], element=element, opset=opset)
+    return made, site_nodes(made, {"act": 1})[0]

@@ -1,0 +1,125 @@
+"""Swapped calls in what models are used for: training, DDP, Lightning, export; and the parameters they bring."""
+
+import functional_nets as nets
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from lit_gelu import surgery
+from lit_gelu.surgery import SwapError
+
+ALL = nets.REWRITTEN | nets.INTERCEPTED | nets.HELD
+SAMPLE = torch.randn(3, 4, generator=torch.Generator().manual_seed(1))
+
+
+def build(cls):
+    torch.manual_seed(0)
+    return cls()
+
+
+def test_channels_are_those_that_the_sample_shows():
+    class Conv(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = nn.Conv2d(3, 8, 1)
+            self.act = nn.ReLU()
+
+        def forward(self, x):
+            return self.act(F.relu(self.conv(x)).flatten(2).transpose(1, 2))
+
+    model, x = Conv(), torch.zeros(2, 3, 5, 5)
+    surgery.swap(model, {":relu": "swish(learnable=True, channels='infer')"}, x)
+    assert model.relu_call.log_scale.shape == (8,)
+    surgery.swap(model, {"act": "swish(learnable=True, channels='infer', channel_dim=1)"}, x)
+    assert model.act.log_scale.shape == (25,)  # the layer before it has 8
+    loop = build(nets.ReusedModule)
+    with pytest.raises(SwapError, match=r"dimension 1 of its inputs, \(3, 6\), \(3, 4\), is not one number"):
+        surgery.swap(loop, {"act": "swish(learnable=True, channels='infer')"}, SAMPLE)
+
+
+def test_a_frozen_activation_stays_frozen():
+    model = nn.Sequential(nn.PReLU(), nn.ReLU())
+    model[0].requires_grad_(False)
+    surgery.swap(model, {"0": "swish(learnable=True)", "1": "prelu"})
+    assert [parameter.requires_grad for parameter in model.parameters()] == [False, True]
+
+
+def test_a_report_says_what_the_sample_never_called():
+    class Unused(nets.Function):
+        def __init__(self):
+            super().__init__()
+            self.act = nn.ReLU()
+
+    report = surgery.swap(build(Unused), {"act": "silu"}, SAMPLE)
+    assert str(report) == "act: relu -> silu, which input_sample never called"
+    assert report.to_dict()["swapped"][0]["calls"] == 0
+
+
+def test_ddp_wraps_a_swapped_model(tmp_path):
+    store = torch.distributed.FileStore(str(tmp_path / "store"), 1)
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        model = build(nets.Function)
+        surgery.swap(model, {"*": "prelu"}, SAMPLE)
+        wrapped = DistributedDataParallel(model)
+        wrapped(SAMPLE).sum().backward()
+        assert model.gelu_call.weight.grad is not None
+        assert [site.name for site in surgery.find_sites(wrapped, SAMPLE)] == ["module.gelu_call"]
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def test_a_lightning_module_that_calls_functions_is_trained(tmp_path):
+    from lightning.pytorch import LightningModule, Trainer
+
+    class Task(LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.save_hyperparameters()
+            self.layer = nn.Linear(4, 4)
+
+        def forward(self, x):
+            return F.gelu(self.layer(x))
+
+        def training_step(self, batch, _):
+            return self(batch).square().mean()
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), 0.1)
+
+    model = Task()
+    surgery.swap(model, {"*": "prelu"}, SAMPLE)
+    Trainer(
+        max_steps=2, logger=False, enable_checkpointing=False, enable_progress_bar=False, accelerator="cpu",
+        enable_model_summary=False, default_root_dir=tmp_path,
+    ).fit(model, torch.utils.data.DataLoader(SAMPLE, batch_size=3))  # fmt: skip
+    assert model.gelu_call.weight.item() != 0.25
+
+
+@pytest.mark.parametrize("cls", [nets.Function, nets.Held, nets.ByHelper])
+def test_onnx_export_of_a_swapped_model_has_parity(cls, tmp_path):
+    from lit_gelu.export import check_parity, export_onnx
+
+    model = build(cls).eval()
+    surgery.swap(model, {"*": "gelu(approximate='tanh')"}, SAMPLE)
+    path = tmp_path / "net.onnx"
+    report = export_onnx(model, path, SAMPLE)
+    (site,) = report.sites
+    assert site.spec == "gelu(approximate='tanh')"
+    assert check_parity(model, path, SAMPLE).passed
+
+
+@pytest.mark.parametrize("cls", ALL)
+def test_the_new_parameters_belong_to_the_model(cls):
+    model = nn.Sequential(build(cls)).double()
+    plan = surgery.plan_swap(model, {"*": "prelu"}, SAMPLE.double())
+    before = set(model.state_dict())
+    report = plan.apply()
+    assert (
+        set(model.state_dict()) - before == set(plan.new_parameters) == {f"{row.place}.weight" for row in report.rows}
+    )
+    assert all(model.get_submodule(row.place).weight.dtype == torch.float64 for row in report.rows)
+    model(SAMPLE.double()).sum().backward()
+    assert all(parameter.grad is not None for _, parameter in model.named_parameters())

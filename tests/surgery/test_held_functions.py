@@ -1,0 +1,130 @@
+"""A function that a module holds and calls with more than its input, which a module in its place would not take."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+import torch.nn.functional as F
+import unusual_nets as nets
+from torch import nn
+
+from lit_gelu import surgery
+from lit_gelu.surgery import SwapError
+from lit_gelu.surgery.activation_record import record_activations, restore_activations
+
+X = torch.randn(3, 4, generator=torch.Generator().manual_seed(1))
+WRITTEN_OUT = {
+    nets.Positional: "leaky_relu(negative_slope=0.2)",
+    nets.ByKeyword: "leaky_relu(negative_slope=0.2)",
+    nets.InAnotherMethod: "leaky_relu(negative_slope=0.2)",
+    nets.InPlace: "relu(inplace=True)",
+}
+
+
+def build(cls):
+    torch.manual_seed(0)
+    return cls()
+
+
+@pytest.mark.parametrize("sample", [None, X], ids=["without sample", "with sample"])
+@pytest.mark.parametrize("cls", WRITTEN_OUT)
+def test_the_calls_give_the_input_alone_after_a_swap(cls, sample):
+    model = nn.Sequential(build(cls))
+    output, attributes = model(X), list(vars(model[0]))
+    report = surgery.swap(model, {"0.act": "softplus"}, sample)
+    assert report.notes == ()
+    expected = model[0].expected(X, F.softplus)
+    for twin in (model, copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert torch.equal(twin(X), expected)
+    report.undo()
+    assert torch.equal(model(X), output)
+    assert type(model[0]) is cls
+    assert list(vars(model[0])) == attributes
+
+
+@pytest.mark.parametrize("cls", WRITTEN_OUT)
+def test_a_sample_tells_the_arguments(cls):
+    (site,) = surgery.find_sites(build(cls), X)
+    assert (site.name, str(site.spec)) == ("act", WRITTEN_OUT[cls])
+    assert surgery.swap(build(cls), {surgery.by_activation(WRITTEN_OUT[cls]): "silu"}, X).rows[0].calls == 1
+
+
+@pytest.mark.parametrize("cls", WRITTEN_OUT)
+def test_a_record_puts_it_back_without_a_sample(cls):
+    model = build(cls)
+    surgery.swap(model, {"act": "softplus"})
+    record = record_activations(model)
+    assert record == {"act": "softplus"}
+    other = build(cls)
+    restore_activations(other, record)
+    assert torch.equal(other(X), model(X))
+
+
+@pytest.mark.parametrize("sample", [None, X], ids=["without sample", "with sample"])
+@pytest.mark.parametrize(
+    ("cls", "message"),
+    [(nets.Starred, "its input is not written out"), (nets.OverSuper, r"is reached through super\(\) from OverSuper")],
+)
+def test_what_cannot_be_written_anew_is_refused_and_nothing_changes(cls, message, sample):
+    model = build(cls)
+    with pytest.raises(SwapError, match=f"'act' cannot become a module, which takes its input alone: .*{message}"):
+        surgery.swap(model, {"*": "silu"}, sample)
+    assert model.act is F.leaky_relu
+    assert type(model) is cls
+
+
+def test_what_is_handed_on_is_seen_with_a_sample_and_noted_without():
+    report = surgery.plan_swap(build(nets.ByVariable), {"*": "silu"}).apply()
+    (note,) = report.notes
+    assert note.startswith(
+        "Whether all calls of 'act' give the input alone is not known: ByVariable.forward hands it on"
+    )
+    assert str(report).endswith(note)
+    assert report.to_dict()["notes"] == [note]
+    with pytest.raises(
+        SwapError, match=r"it is called as leaky_relu\(negative_slope=0\.2\), and 'act\(.*' does not name"
+    ):
+        surgery.swap(build(nets.ByVariable), {"*": "silu"}, X)
+
+
+def test_what_is_handed_on_and_called_with_its_input_alone_works():
+    model = build(nets.HandedOn)
+    surgery.swap(model, {"*": "silu"}, X)
+    torch.testing.assert_close(model(X), model.expected(X, F.silu))
+
+
+def test_source_that_is_not_to_be_had_is_noted():
+    scope = {"F": F, "nn": nn}
+    text = "class Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.act = F.relu\n\n"
+    exec(text + "    def forward(self, x):\n        return self.act(x)\n", scope)
+    model = scope["Net"]()
+    report = surgery.swap(model, {"act": "silu"})
+    assert "the source of Net.forward is not to be had" in report.notes[0]
+    assert torch.equal(model(X), F.silu(X))
+
+
+def test_one_that_relies_on_being_overwritten_is_refused():
+    with pytest.raises(SwapError, match="'act' overwrites its input, and the model uses the overwritten input again"):
+        surgery.swap(build(nets.InPlaceAliased), {"*": "silu"}, X)
+
+
+def test_calls_from_the_module_above_are_calls_of_the_attribute():
+    """And no sites of their own, which would get parameters that nothing uses."""
+    torch.manual_seed(0)
+    model = nets.HeldByChild()
+    (site,) = surgery.find_sites(model, X)
+    assert (site.name, [call.caller for call in site.calls]) == ("child.act", ["", ""])
+    report = surgery.swap(model, {"*": "prelu"}, X)
+    assert [name for name, _ in model.named_parameters() if "act" in name] == ["child.act.weight"]
+    assert surgery.coverage(model, X).counts() == {"prelu": 2}
+    report.undo()
+    surgery.swap(model, {"child.act#0": "silu"}, X)
+    torch.testing.assert_close(model(X), F.relu(F.silu(X) - 1))
+    with pytest.raises(SwapError, match=r"called as leaky_relu\(negative_slope=0\.3\), and that is in HeldByChildWith"):
+        surgery.swap(nets.HeldByChildWithArguments(), {"*": "silu"}, X)
+
+
+def test_torch_s_own_layers_leave_no_doubt():
+    for layer in (nn.TransformerEncoderLayer(8, 2, 16), nn.TransformerDecoderLayer(8, 2, 16)):
+        assert surgery.swap(layer, {"*": "silu"}).notes == ()

@@ -1,0 +1,160 @@
+"""The class that a rewritten call gives its module: compiled, copied, pickled, shown in tracebacks as any other."""
+
+import copy
+import io
+import pickle
+
+import functional_nets as nets
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from lit_gelu import surgery
+from lit_gelu.surgery import SwapError
+
+ALL = nets.REWRITTEN | nets.INTERCEPTED | nets.HELD
+SAMPLE = torch.randn(3, 4, generator=torch.Generator().manual_seed(1))
+
+
+def build(cls):
+    torch.manual_seed(0)
+    return cls()
+
+
+@pytest.mark.parametrize(
+    ("cls", "backend"),
+    [*((cls, "eager") for cls in ALL), *((cls, "aot_eager") for cls in (nets.Function, nets.Held, nets.ByHelper))],
+)
+def test_torch_compile_takes_it_whole_and_notices_every_swap(cls, backend):
+    torch._dynamo.reset()
+    model = build(cls).eval()
+    compiled = torch.compile(model, backend=backend, fullgraph=True)
+    before = compiled(SAMPLE)
+    report = surgery.swap(compiled, {"*": "softplus"}, SAMPLE)
+    torch.testing.assert_close(compiled(SAMPLE), model.expected(SAMPLE, F.softplus))
+    report.undo()
+    assert torch.equal(compiled(SAMPLE), before)
+
+
+def test_blocks_share_one_class_so_that_one_graph_serves_them():
+    model = nn.Sequential(*(build(nets.Function) for _ in range(4)))
+    surgery.swap(model, {"*": "silu"}, SAMPLE)
+    assert len({type(block) for block in model}) == 1
+    assert type(model[0]).__name__ == "Function"
+    assert isinstance(model[0], nets.Function)
+
+
+@pytest.mark.parametrize("cls", ALL)
+def test_copies_and_pickles_keep_the_new_activation(cls):
+    model = build(cls)
+    surgery.swap(model, {"*": "prelu"}, SAMPLE)
+    expected = model(SAMPLE)
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model)), torch.load(file, weights_only=False)):
+        assert torch.equal(twin(SAMPLE), expected)
+        assert type(twin) is type(model)
+        assert not {id(p) for p in twin.parameters()} & {id(p) for p in model.parameters()}
+
+
+def test_a_new_activation_is_not_caught_by_an_interception():
+    model = nn.Sequential(build(nets.ByHelper), nn.ReLU())
+    model[0].inner = nn.ReLU()
+    surgery.swap(model, {"0:gelu": "silu"}, SAMPLE)
+    with pytest.raises(SwapError, match=r"'0\.inner' cannot become gelu: calls of gelu are intercepted"):
+        surgery.swap(model, {"0.inner": "gelu"}, SAMPLE)
+
+
+def test_source_that_is_not_what_runs_is_not_rewritten(tmp_path, monkeypatch):
+    import importlib.util
+
+    path = tmp_path / "changing_net.py"
+    text = "import torch.nn.functional as F\nfrom torch import nn\n\nclass Net(nn.Module):\n    def forward(self, x):\n"
+    path.write_text(text + "        return F.gelu(x)\n")
+    found = importlib.util.spec_from_file_location("changing_net", path)
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    path.write_text(text + "        y = x + 1\n        return F.gelu(y)\n")
+    model = module.Net()
+    report = surgery.swap(model, {"*": "silu"}, SAMPLE)
+    assert "is not what runs" in report.rows[0].mechanism  # intercepted instead
+    assert torch.equal(model(SAMPLE), F.silu(SAMPLE))
+
+
+def test_code_without_source_is_intercepted():
+    scope = {"F": F, "nn": nn}
+    exec("class Net(nn.Module):\n    def forward(self, x):\n        return F.gelu(x)\n", scope)
+    model = scope["Net"]()
+    report = surgery.swap(model, {"*": "silu"}, SAMPLE)
+    assert "the source of Net.forward is not to be had" in report.rows[0].mechanism
+    assert torch.equal(model(SAMPLE), F.silu(SAMPLE))
+
+
+def test_tracebacks_and_inspect_show_what_runs():
+    import inspect
+    import traceback
+
+    model = build(nets.ManyLines)
+    before = inspect.getsource(type(model).forward)
+    surgery.swap(model, {"*": "silu"}, SAMPLE)
+    source = inspect.getsource(type(model).forward)
+    assert "self.gelu_call(\n\nself.first(x) + 0\n\n)" in source  # lines keep their numbers
+    assert "F.gelu" not in source
+    assert source.count("\n") == before.count("\n")
+    assert inspect.signature(model.forward) == inspect.signature(nets.ManyLines.forward.__get__(model))
+    with pytest.raises(RuntimeError) as caught:
+        model(torch.zeros(3, 5))
+    assert "\n    self.first(x) + 0\n" in "".join(traceback.format_tb(caught.value.__traceback__))
+
+
+def test_torchscript_compiles_the_rewritten_source():
+    model = build(nets.Function)
+    surgery.swap(model, {"*": "silu"}, SAMPLE)
+    with pytest.warns(FutureWarning, match="deprecated"):
+        scripted = torch.jit.script(model)
+    torch.testing.assert_close(scripted(SAMPLE), model(SAMPLE))
+
+
+def test_a_pickle_is_refused_where_the_source_is_another():
+    model = build(nets.Function)
+    surgery.swap(model, {"*": "silu"}, SAMPLE)
+    content = pickle.dumps(model)
+    assert content.count(b"F.gelu(self.first(x))") == 1
+    with pytest.raises(SwapError, match=r"Function\.forward has been changed"):
+        pickle.loads(content.replace(b"F.gelu(self.first(x))", b"F.silu(self.first(x))"))
+
+
+def test_a_module_with_a_pickle_of_its_own_is_refused():
+    class Own(nets.Function):
+        def __reduce_ex__(self, protocol):
+            return nets.Function, ()
+
+    model = build(Own)
+    surgery.swap(model, {"*": "silu"}, SAMPLE)
+    with pytest.raises(pickle.PicklingError, match="Save its state_dict"):
+        pickle.dumps(model)
+
+
+def test_a_class_that_cannot_be_derived_from_is_refused():
+    class Final(nets.Function):
+        def __init_subclass__(cls, *, reason):
+            super().__init_subclass__()
+
+    with pytest.raises(SwapError, match="cannot be derived from"):
+        surgery.swap(build(Final), {"*": "silu"}, SAMPLE)
+
+
+@pytest.mark.full
+def test_the_compiler_of_torch_s_own_takes_it():
+    """The other tests stop before code is generated."""
+    torch._dynamo.reset()
+    model = nn.Sequential(build(nets.Function), build(nets.ByHelper), nn.ReLU())
+    compiled = torch.compile(model)
+    before = compiled(SAMPLE)
+    report = surgery.swap(compiled, {"*": "softplus"}, SAMPLE)
+    torch.testing.assert_close(compiled(SAMPLE), model(SAMPLE))
+    assert not torch.allclose(compiled(SAMPLE), before)
+    report.undo()
+    torch.testing.assert_close(compiled(SAMPLE), before)

@@ -1,0 +1,120 @@
+"""Names of calls stay apart and right: of a shared module's callers, in a larger model, in records and pickles."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+import torch.nn.functional as F
+import unusual_nets as nets
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from lit_gelu import surgery
+from lit_gelu.surgery.activation_record import record_activations, restore_activations
+from lit_gelu.surgery.relative_names import absolute_name, relative_name
+
+X = torch.randn(3, 4, generator=torch.Generator().manual_seed(1))
+PATHS = st.lists(st.sampled_from(["a", "b", "ab", "0", "1", "10"]), max_size=4).map(".".join)
+
+
+def build(cls, *arguments):
+    torch.manual_seed(0)
+    return cls(*arguments)
+
+
+@given(PATHS, st.sampled_from(["", ":gelu", "#1", ":gelu#0"]), PATHS, PATHS)
+def test_a_relative_name_means_the_same_in_a_larger_model(path, tail, base, outer):
+    name = path + tail
+    relative = relative_name(name, base)
+    assert absolute_name(relative, base) == name
+    within = ".".join(filter(None, [outer, base]))
+    expected = f"{outer}{name}" if name.startswith((":", "#")) else ".".join(filter(None, [outer, name]))
+    assert absolute_name(relative, within) == expected
+
+
+def swapped(model):
+    surgery.swap(model, {"first.act#0": "tanh", "first.act#1": "silu", "first.act#2": "mish"}, X)
+    return model
+
+
+def test_calls_of_a_shared_module_by_several_modules_keep_names_of_their_own():
+    model = swapped(build(nets.Sharing))
+    torch.testing.assert_close(model(X), model.expected(X, torch.tanh, F.silu, F.mish))
+    sites = {site.call: (site.name, str(site.spec)) for site in surgery.find_sites(model) if site.call}
+    assert sites == {
+        "first.act#0": ("first.act_call_0", "tanh"),
+        "first.act#1": ("second.act_call_1", "silu"),
+        "first.act#2": ("third.act_call_2", "mish"),
+    }
+    assert record_activations(model) == {
+        "first.act": "relu", "first.act#0": "tanh", "first.act#1": "silu", "first.act#2": "mish",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("twin", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
+def test_within_a_larger_model_the_names_follow(twin):
+    model = nn.Sequential(nn.Identity(), twin(swapped(build(nets.Sharing))))
+    calls = {site.call for site in surgery.find_sites(model) if site.call}
+    assert calls == {"1.first.act#0", "1.first.act#1", "1.first.act#2"}
+    surgery.swap(model, {"1.first.act#1": "softplus"})
+    torch.testing.assert_close(model(X), model[1].expected(X, torch.tanh, F.softplus, F.mish))
+
+
+@pytest.mark.parametrize("cls", [nets.Sharing, nets.Reaching, nets.WithPlain, nets.TwoMethods, nets.OfLibrary])
+def test_a_record_of_every_call_puts_the_same_activations_back(cls):
+    model = build(cls)
+    calls = [call.name for site in surgery.find_sites(model, X) for call in site.calls]
+    assert len(set(calls)) == len(calls) > 1
+    targets = dict(zip(calls, ["tanh", "silu", "mish"], strict=False))
+    surgery.swap(model, targets, X)
+    record = record_activations(model)
+    assert {name: record[name] for name in calls} == targets
+    other = build(cls)
+    restore_activations(other, record, input_sample=X)
+    assert torch.equal(other(X), model(X))
+    assert record_activations(other) == record
+
+
+def test_calls_of_a_childs_activation_from_without_and_within():
+    model = build(nets.Reaching)
+    surgery.swap(model, {"inner.act#0": "tanh", "inner.act#1": "silu"}, X)
+    torch.testing.assert_close(model(X), F.silu(model.inner.linear(X.tanh())))
+
+
+def test_two_methods_that_call_one_activation():
+    model = build(nets.TwoMethods)
+    report = surgery.swap(model, {"act#1": "silu"}, X)
+    torch.testing.assert_close(model(X), F.silu(model.linear(X.relu())))
+    report.undo()
+    assert type(model) is nets.TwoMethods
+
+
+def test_an_object_that_is_no_module():
+    model = build(nets.WithPlain)
+    assert [site.name for site in surgery.find_sites(model, X)] == [":relu", ":gelu"]
+    report = surgery.swap(model, {":relu": "tanh", ":gelu": "silu"}, X)
+    assert [row.mechanism.partition(",")[0] for row in report.rows] == ["call rewritten", "call intercepted"]
+    torch.testing.assert_close(model(X), X.tanh() - F.silu(X))
+    after = surgery.coverage(model, X)
+    assert [after.remaining(name) for name in ("relu", "gelu", "tanh", "silu")] == [0, 0, 1, 1]
+
+
+def test_a_global_activation_module_of_a_library_is_a_call():
+    model = build(nets.OfLibrary)
+    assert surgery.coverage(model, X).counts() == {"gelu": 2}
+    report = surgery.swap(model, {"*": "silu"}, X)
+    assert {row.name: row.mechanism for row in report.rows} == {":gelu": "call rewritten", "act": "module"}
+    torch.testing.assert_close(model(X), F.silu(model.linear(F.silu(X))))
+    assert surgery.coverage(model, X).counts() == {"silu": 2}
+    torch.testing.assert_close(nets.gelu_of_transformers(X), F.gelu(X))  # everybody else's is as it was
+
+
+def test_two_calls_of_one_global_module_are_told_apart():
+    model = build(nets.TwoOfLibrary)
+    assert [site.name for site in surgery.find_sites(model, X)] == [":gelu#0", ":gelu#1"]
+    surgery.swap(model, {":gelu#1": "silu"}, X)
+    report = surgery.coverage(model, X)
+    assert report.counts() == {"gelu": 1, "silu": 1}
+    torch.testing.assert_close(model(X), F.silu(torch.sin(F.gelu(X))))

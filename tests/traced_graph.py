@@ -1,0 +1,28 @@
+"""A traced graph, of which every lowering gets a copy: one export serves every target, dtype and policy."""
+
+import onnx_ir as ir
+
+from lit_gelu.export.copying import evaluation_copy
+from lit_gelu.export.inputs import FlatModule, take_apart
+from lit_gelu.export.lowering_pass import lower
+from lit_gelu.export.markers import mark
+from lit_gelu.export.options import checked_options
+from lit_gelu.export.tracing import trace
+from lit_gelu.export.trial import trial_run
+
+
+class TracedGraph:
+    """What `export_onnx` has before it lowers."""
+
+    def __init__(self, model):
+        twin = evaluation_copy(model)
+        flat = FlatModule(twin, take_apart(twin, model.example_input_array))
+        trial = trial_run(flat)
+        self.marked = mark(twin)
+        self.model = model
+        self._proto = ir.to_proto(trace(flat, trial, 20))
+
+    def lowered(self, target="portable", dtype="fp32", policy="strict", lowering="auto", opset=None, **others):
+        graph = ir.from_proto(self._proto)
+        options = checked_options("as_trained", target, dtype, policy, lowering, opset, **others)
+        return graph, lower(graph, self.marked, options)

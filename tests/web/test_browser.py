@@ -1,0 +1,168 @@
+"""The exported file gives in the browser what it gives in Python: 1,000 digits in onnxruntime-web, in Chromium."""
+
+import numpy as np
+import onnx
+import pytest
+import torch
+import web_pages
+from sklearn.datasets import load_digits
+
+from lit_gelu.data import DigitsData, MNISTData
+from lit_gelu.export import OnnxPredictor, export_onnx
+from lit_gelu.tasks import MNISTClassifier
+
+pytestmark = [pytest.mark.full, pytest.mark.timeout(600)]  # the first one trains, and starts server and browser
+
+RUN = """
+const [url, backend, threads] = args;
+const runtime = await import(`/ort/ort.${backend}.min.mjs`);
+if (threads) runtime.env.wasm.numThreads = threads;
+const { Model, softmax } = await import("/model.js");
+const model = await Model.open(url, backend);
+const pixels = new Uint8Array(await (await fetch("/pixels.bin")).arrayBuffer());
+const logits = await model.logits(pixels);
+await model.close();
+return [logits.map((row) => Array.from(row)), logits.map(softmax), model.where, model.threads];
+"""
+CHOOSE = """
+const list = document.getElementById("backend");
+list.value = args[0];
+list.dispatchEvent(new Event("change"));
+while (list.disabled) await new Promise((done) => setTimeout(done, 20));
+"""
+
+
+def thousand_digits():
+    return torch.from_numpy(load_digits().images[:1000].astype(np.uint8)).unsqueeze(1)
+
+
+def browser_outputs(page, site, pixels, url="/model.onnx", backend="wasm", threads=0):
+    (site / "pixels.bin").write_bytes(pixels.numpy().tobytes())
+    logits, probabilities, where, used = page.run(RUN, url, backend, threads)
+    return np.array(logits), np.array(probabilities), where, used
+
+
+def check(found, folder, pixels, preprocessing):
+    """Compare with onnxruntime in Python and with PyTorch, whose distance from float64 sets the limit."""
+    logits, probabilities, *_ = found
+    model = MNISTClassifier.load_from_checkpoint(folder / "classifier.ckpt", map_location="cpu", weights_only=True)
+    model.eval()
+    images = preprocessing(pixels)
+    with torch.no_grad():
+        single = model(images).double().numpy()
+        double = model.double()(images.double())
+    exact = double.numpy()
+    python = OnnxPredictor(folder / "site" / "model.onnx", providers=["CPUExecutionProvider"])(pixels).numpy()
+    assert logits.shape == (len(pixels), 10)
+    classes = logits.argmax(axis=1)
+    assert np.array_equal(classes, python.argmax(axis=1))
+    assert np.array_equal(classes, single.argmax(axis=1))
+    assert np.array_equal(classes, probabilities.argmax(axis=1))
+    scale = np.abs(exact).max()
+    limit = max(1e-5, 2 * np.abs(single - exact).max() / scale)
+    assert np.abs(logits - exact).max() / scale <= limit
+    # A probability changes by at most half the largest change of a logit: |dp/dz| sums to 2 p (1 - p).
+    assert np.abs(probabilities - double.softmax(dim=1).numpy()).max() <= min(1e-4, limit * scale / 2)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_thousand_digits(page, digits, threads):
+    _, folder = digits
+    found = browser_outputs(page, folder / "site", thousand_digits(), threads=threads)
+    assert found[2:] == ("WebAssembly", threads)  # threads take the isolation that the server's headers give
+    check(found, folder, thousand_digits(), DigitsData().preprocessing())
+
+
+@pytest.mark.realdata
+def test_a_thousand_digits_of_mnist(browser, tmp_path):
+    pixels = MNISTData().raw_test_inputs()[:1000]
+    with web_pages.served(tmp_path, "--data", "mnist", "--epochs", "1") as address:
+        browser.open(address)
+        found = browser_outputs(browser, tmp_path / "site", pixels)
+        check(found, tmp_path, pixels, MNISTData().preprocessing())
+        right = 0
+        for digit, strokes in web_pages.DIGITS.items():
+            browser.element("clear").click()
+            browser.draw(strokes)
+            right += int(np.argmax(browser.bars())) == digit
+        assert right >= 8
+        assert browser.errors() == []
+
+
+def test_webgpu(digits):
+    address, folder = digits
+    with web_pages.chromium(*web_pages.SOFTWARE_GPU) as page:
+        page.open(address)
+        if not page.run("return Boolean(await navigator.gpu?.requestAdapter())"):
+            pytest.skip("Chromium offers no WebGPU adapter here, not even its software one")
+        found = browser_outputs(page, folder / "site", thousand_digits(), backend="webgpu")
+        check(found, folder, thousand_digits(), DigitsData().preprocessing())
+        page.run(CHOOSE, "webgpu")
+        assert "WebGPU, with parts of the graph" in page.element("where").text  # the bytes are cast on the CPU
+        page.draw(web_pages.DIGITS[0])
+        assert sum(page.bars()) == pytest.approx(1)
+        assert page.errors() == []
+
+
+def test_a_checkpoint_and_other_operators(browser, digits, tmp_path):
+    _, folder = digits
+    checkpoint = folder / "classifier.ckpt"
+    arguments = [
+        "--data",
+        "digits",
+        "--checkpoint",
+        str(checkpoint),
+        "--approximate",
+        "none",
+        "--lowering",
+        "primitives",
+    ]
+    with web_pages.served(tmp_path, *arguments) as address:
+        browser.open(address)
+        logits, *_ = browser_outputs(browser, tmp_path / "site", thousand_digits())
+        assert (
+            browser.driver.execute_script("return document.querySelector('[data-key=approximate]').textContent")
+            == "none"
+        )
+    python = OnnxPredictor(tmp_path / "site" / "model.onnx", providers=["CPUExecutionProvider"])(thousand_digits())
+    assert np.array_equal(logits.argmax(axis=1), python.numpy().argmax(axis=1))
+    assert "Erf" in {node.op_type for node in onnx.load(tmp_path / "site" / "model.onnx").graph.node}
+
+
+def test_what_the_file_says_of_itself(page, digits):
+    _, folder = digits
+    read = page.run(
+        "const { readMetadata } = await import('/model.js');"
+        "return readMetadata(new Uint8Array(await (await fetch('/model.onnx')).arrayBuffer()))"
+    )
+    entries = onnx.load(folder / "site" / "model.onnx").metadata_props
+    assert read == {entry.key.removeprefix("lit_gelu."): entry.value for entry in entries}
+    shown = page.element("metadata").text
+    assert "8 x gelu(approximate='tanh'), as Gelu (native)" in shown
+    assert f"torch {torch.__version__.split('+')[0]}" in shown
+    assert "onnxruntime-web 1." in page.element("where").text
+
+
+def test_files_that_the_page_cannot_run(page, digits):
+    _, folder = digits
+    site = folder / "site"
+    (site / "short.onnx").write_bytes((site / "model.onnx").read_bytes()[:-1000])
+    (site / "text.onnx").write_text("not a model" * 50)
+    export_onnx(MNISTClassifier(hidden_layers=1).eval(), site / "float.onnx")
+    for name, message in {
+        "short.onnx": "cut short",
+        "text.onnx": "not an ONNX file|cut short|not a whole",
+        "float.onnx": "takes float32 .* uint8",
+        "none.onnx": "answers 404",
+    }.items():
+        with pytest.raises(RuntimeError, match=message):
+            page.run("const { Model } = await import('/model.js'); await Model.open(args[0])", f"/{name}")
+    page.driver.get_log("browser")  # the browser notes the 404 itself
+
+
+def test_nothing_is_loaded_from_elsewhere(page, digits):
+    address, _ = digits
+    loaded = page.run("return performance.getEntriesByType('resource').map((entry) => entry.name)")
+    assert len(loaded) >= 5
+    assert all(name.startswith((address, "data:")) for name in loaded)
+    assert page.run("return crossOriginIsolated") is True
