@@ -10,7 +10,7 @@ in ordinary runs of a Trainer that take turns in shuffled order. "in it" is the 
 training batch; beside it three packages, at their defaults, on the model as it is after these steps. Of each the
 deviation from ARPACK's value (scipy) of the same matrix is given.
 
-``error``: how far the warm-started eigenvalue is from the converged one of the same probe along a run: by a fixed number
+``error``: how far the warm-started eigenvalue is from the converged one of the same probe along a run: by fixed numbers
 of products, by the monitor's defaults, and with ``accuracy=0.01``; and what each costs in gradients of the training
 batch. The run's monitors see the same probes; "converged" is 40 products from the last converged vector.
 """

@@ -66,13 +66,16 @@ def _curvature(axes: Axes, report: CurvatureReport) -> None:
 
 def _beside_gaussian(axes: Axes, report: CurvatureReport, name: str) -> None:
     """Draw a statistic of every site, measured and of a normal input."""
-    for label, table, style in (
-        ("measured", report.activations, {"marker": "o", "color": "tab:blue"}),
-        ("normal input, same mean and deviation", report.gaussian, {"marker": "x", "color": "tab:orange"}),
+    for label, table, marker, colour in (
+        ("measured", report.activations, "o", "tab:blue"),
+        ("normal input, same mean and deviation", report.gaussian, "x", "tab:orange"),
     ):
         sites = list(report.activations)
-        points = [(with_curvature(table[site]).get(name), row) for row, site in enumerate(sites) if site in table]
-        axes.plot([x for x, _ in points], [row for _, row in points], linestyle="", label=label, **style)
+        found = [(with_curvature(table[site]).get(name), row) for row, site in enumerate(sites) if site in table]
+        points = [(value, row) for value, row in found if value is not None]
+        axes.plot(
+            [x for x, _ in points], [row for _, row in points], linestyle="", label=label, marker=marker, color=colour
+        )
     _name_rows(axes, report.activations)
     axes.set_xlim(0, 1.15 * axes.get_xlim()[1])
     axes.legend(fontsize=7, frameon=False, loc="lower left")

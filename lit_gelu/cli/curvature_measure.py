@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import LightningDataModule, LightningModule
-from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from lit_gelu import activations
 from lit_gelu.callbacks.curvature.activation_measurement import ActivationMeasurement

@@ -31,6 +31,7 @@ def rows_of(text, name):
     return [[float(word.rstrip("%")) for word in line.split()] for line in lines]
 
 
+@pytest.mark.full
 def test_monitors_of_activations(printed):
     text = printed("activations")
     ours = rows_of(text, "ActivationCurvatureMonitor, measured step")

@@ -166,7 +166,10 @@ def test_later_events_start_from_the_last_vectors(tmp_path):
     witness = Witness(batch_of(32, dtype=torch.float64)[0][:8].clone())
     witness.batches = (tuple(t[:8] for t in batch_of(32, dtype=torch.float64)),)
     figures = fit(tmp_path, monitor, witness, max_epochs=5)
-    assert [row["products"] for row in figures.values()] == [20] + [3] * 19
+    first, *later = [row["products"] for row in figures.values()]
+    assert first == 20
+    assert len(later) == 19
+    assert set(later) <= {1, 2, 3}
     for step, row in figures.items():
         exact = torch.linalg.eigvalsh(witness.hessians[step])[-1].item()
         assert row["top_eigenvalue"] == pytest.approx(exact, rel=0.05)

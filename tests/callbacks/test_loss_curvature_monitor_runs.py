@@ -132,7 +132,9 @@ def test_a_resumed_run_logs_the_same_figures_at_the_same_steps(tmp_path, probe):
     def run(folder, **options):
         torch.manual_seed(3)
         quantities = ["top_eigenvalue", "smallest_eigenvalue", "trace", "critical_sharpness"]
-        monitor = LossCurvatureMonitor(quantities, every_n_steps=3, probe=probe, samples=5, lanczos_steps=6)
+        monitor = LossCurvatureMonitor(
+            quantities, every_n_steps=3, probe=probe, samples=5, lanczos_steps=6, warm_steps=3
+        )
         trainer = quiet_trainer(folder, monitor, SaveEachEpoch(folder), max_epochs=3)
         trainer.fit(Noisy(dropout=0), loader(), **options)
         return logged(folder)

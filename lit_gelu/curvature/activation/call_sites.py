@@ -98,8 +98,8 @@ def watchable_sites(
         if site.role != "activation" or not is_elementwise(site, registry):
             continue
         if site.kind == "module" and accept(site.name):
-            found.calls[site.name] = WatchedCall(site.module, site.module)
-        for name, call in _calls_to_probe(site, found):
+            found.calls[site.name] = WatchedCall(site.module, _computed(site, registry), mode_of=site.module)
+        for name, call in _calls_to_probe(site, found, registry):
             if accept(name):
                 owner = call._seen.owner
                 module = site.module if site.kind == "module" else None
@@ -126,7 +126,9 @@ def is_elementwise(site: ActivationSite, registry: ActivationRegistry) -> bool:
     return registry.entry(site.spec.name).facts_for(site.spec.arguments).elementwise
 
 
-def _calls_to_probe(site: ActivationSite, found: WatchableSites) -> list[tuple[str, ActivationCall]]:
+def _calls_to_probe(
+    site: ActivationSite, found: WatchableSites, registry: ActivationRegistry
+) -> list[tuple[str, ActivationCall]]:
     """Return the calls of a site that need a probe; those of an ``nn.Sequential`` are told apart by their turn."""
     calls = site.calls or ()
     if site.kind != "module":
@@ -137,9 +139,17 @@ def _calls_to_probe(site: ActivationSite, found: WatchableSites) -> list[tuple[s
         return []
     if all(call._seen.child and call._seen.owner is calls[0]._seen.owner for call in calls):
         for turn, call in enumerate(calls):
-            found.calls[call.name] = WatchedCall(site.module, site.module, (turn, len(calls)))
+            computed = _computed(site, registry)
+            found.calls[call.name] = WatchedCall(site.module, computed, (turn, len(calls)), mode_of=site.module)
         return []
     return [(call.name, call) for call in calls]
+
+
+def _computed(site: ActivationSite, registry: ActivationRegistry) -> nn.Module:
+    """Return the module of a site, or, of another library's class, the registered activation that it computes."""
+    if site.spec.opaque or not registry.spec_of(site.module).opaque:
+        return site.module
+    return registry.create(site.spec)
 
 
 def _probe(
@@ -159,7 +169,7 @@ def _probe(
             continue
         child = next(name for name in _probe_names() if name not in owner.__dict__ and name not in probes)
         edits.append(ProbedCall(place, child))
-        activation = module if module is not None else registry.create(site.spec)
+        activation = _computed(site, registry) if module is not None else registry.create(site.spec)
         probes[child] = name, WatchedCall(InputProbe(), activation, mode_of=owner if module is None else module)
     if not edits:
         return
