@@ -124,6 +124,7 @@ def extreme_eigenvalues(
         NonFiniteCurvatureError: If a product was NaN or infinite.
 
     Example:
+        >>> from lit_gelu.curvature.loss import MatrixOperator
         >>> matrix = torch.diag(torch.tensor([-5.0, 0.5, 1.0]).double())
         >>> pair = extreme_eigenvalues(MatrixOperator(matrix), steps=3)
         >>> round(pair.value, 9), pair.converged, pair.products
@@ -174,6 +175,7 @@ def top_eigenpairs(
         NonFiniteCurvatureError: If a product was NaN or infinite.
 
     Example:
+        >>> from lit_gelu.curvature.loss import MatrixOperator
         >>> matrix = torch.diag(torch.tensor([-5.0, 0.5, 1.0]).double())
         >>> [round(pair.value, 9) for pair in top_eigenpairs(MatrixOperator(matrix), 2, which="magnitude")]
         [-5.0, 1.0]

@@ -72,6 +72,7 @@ def hessian_operator(
         NonFiniteCurvatureError: If the loss or its gradient is NaN or infinite.
 
     Example:
+        >>> import torch
         >>> weight = torch.tensor([1.0, 2.0], requires_grad=True)
         >>> with hessian_operator(lambda: (weight**3).sum(), {"weight": weight}) as hessian:
         ...     hessian(torch.tensor([1.0, 1.0])).tolist(), hessian.method

@@ -49,6 +49,7 @@ def lanczos(
         What the tridiagonal matrix and the Ritz vectors are made from.
 
     Example:
+        >>> from lit_gelu.curvature.loss import MatrixOperator
         >>> matrix = torch.diag(torch.tensor([3.0, 1.0]))
         >>> run = lanczos(MatrixOperator(matrix), torch.tensor([1.0, 1.0]), 2)
         >>> run.alphas  # (1, 1) H (1, 1)' / 2 = 2, and the trace is kept
@@ -114,6 +115,7 @@ def lanczos_until(
         What `lanczos` returns, of as many steps as were taken; alphas and betas on the host, in float64.
 
     Example:
+        >>> from lit_gelu.curvature.loss import MatrixOperator
         >>> matrix = torch.diag(torch.tensor([3.0, 1.0]))
         >>> run = lanczos_until(MatrixOperator(matrix), torch.tensor([1.0, 0.0]), 2, lambda alphas, betas: True)
         >>> run.alphas
