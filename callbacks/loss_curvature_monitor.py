@@ -85,9 +85,11 @@ class LossCurvatureMonitor(Callback):
         autocast: Whether to compute in the Trainer's mixed precision; by default in that of the parameters.
         seed: Of all random vectors and masks, together with the number of the event and of the rank.
         lanczos_steps: Products for the eigenvalues at the first event.
-        warm_steps: Products for the eigenvalues at later events, at most; 1 to 3 are usual.
+        warm_steps: Products for the eigenvalues at later events, at most; 2 to 5 are usual on a fresh probe.
         accuracy: At which relative error of the eigenvalues, as estimated from residual and gap, later events take
-            no more products. ``None``: they take ``warm_steps``, and the host looks at no number before the end.
+            no more products. ``None``: they take ``warm_steps``, and the host looks at no number before the end. It is
+            an estimate: of 58 events 52 were within 5 % of the converged value with 0.03, 56 with 0.01, and all with
+            ``accuracy=None, warm_steps=6`` (docs/curvature.md).
         trace_probes: Random vectors for the trace.
         density_steps: Products a run for the spectral density.
         density_runs: Its runs.
