@@ -7,7 +7,3 @@ class LitGeluError(Exception):
     def __str__(self) -> str:
         """Return the message as it was written (``KeyError`` would print its ``repr``)."""
         return str(self.args[0]) if self.args else ""
-
-
-class NotAvailableYetError(LitGeluError, NotImplementedError):
-    """A documented argument whose work is not done in this release: refused by name, never ignored."""
