@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 
 from lightning.fabric.utilities.warnings import PossibleUserWarning
 
-from lit_gelu.paper.experiments import Arm, Experiment
+from lit_gelu.paper.experiment import Arm, Experiment
 from lit_gelu.paper.jobs import Done, Failure, Job, Message, RunOptions
 from lit_gelu.paper.planning import Request
 from lit_gelu.paper.records import RunRecord

@@ -8,8 +8,9 @@ from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
 from rich.text import Text
 
-from lit_gelu.cli.doctor_checks import Facts, Finding, examine
+from lit_gelu.cli.doctor_checks import examine
 from lit_gelu.cli.doctor_facts import gather
+from lit_gelu.cli.doctor_report import Facts, Finding
 from lit_gelu.cli.terminal import ExamplesHelpFormatter
 
 HELP = "say what is wrong with this installation, and how to mend it"

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from lit_gelu.cli.doctor_checks import Facts, Gpu
+from lit_gelu.cli.doctor_report import Facts, Gpu
 
 _SHOWN = ("lit-gelu", "torch", "lightning", "onnx", "onnxscript", "numpy")
 _LIBRARIES = ("libcublasLt.so.{}", "libcublas.so.{}", "libcudart.so.{}", "libcurand.so.10")

@@ -13,7 +13,8 @@ from lit_gelu.cli.paper_progress import GridProgress
 from lit_gelu.cli.terminal import ExamplesHelpFormatter, console_for_output
 from lit_gelu.paper.cells import PRECISION
 from lit_gelu.paper.errors import PaperArgumentError
-from lit_gelu.paper.experiments import TWEETS, Experiment
+from lit_gelu.paper.experiment import Experiment
+from lit_gelu.paper.experiments import TWEETS
 from lit_gelu.paper.jobs import Preparation, RunOptions
 from lit_gelu.paper.planning import Request, plan
 from lit_gelu.paper.presets import PRESETS, preset

@@ -4,7 +4,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
-from lit_gelu.paper.experiments import Experiment
+from lit_gelu.paper.experiment import Experiment
 
 
 class Estimate:

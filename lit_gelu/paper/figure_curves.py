@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from lit_gelu.paper.curve_figures import CurveFigure, Panel
-from lit_gelu.paper.experiments import Experiment
+from lit_gelu.paper.experiment import Experiment
 from lit_gelu.paper.figure_drawing import Drawing, FigureOptions, rates_in_words, runs_in_words
 from lit_gelu.paper.figure_style import (
     DARK_WIDTH,

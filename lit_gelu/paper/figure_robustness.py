@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from matplotlib.axes import Axes
 
-from lit_gelu.paper.experiments import Experiment
+from lit_gelu.paper.experiment import Experiment
 from lit_gelu.paper.figure_drawing import Drawing, FigureOptions, rates_in_words, runs_in_words
 from lit_gelu.paper.figure_style import DARK_WIDTH, caption, colour, legend, name_of, panels, style
 from lit_gelu.paper.labels import labels_of

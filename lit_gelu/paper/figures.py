@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 from lit_gelu.paper.curve_figures import CURVE_FIGURES
 from lit_gelu.paper.errors import PaperArgumentError
-from lit_gelu.paper.experiments import EXPERIMENTS, Experiment
+from lit_gelu.paper.experiment import Experiment
+from lit_gelu.paper.experiments import EXPERIMENTS
 from lit_gelu.paper.figure_curves import draw_curves
 from lit_gelu.paper.figure_drawing import Drawing, FigureOptions
 from lit_gelu.paper.figure_functions import draw_functions

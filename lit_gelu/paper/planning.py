@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from lit_gelu.paper.cells import PRECISION, Cell, check_same_configuration, expand, fingerprint, group_identical
 from lit_gelu.paper.errors import PaperArgumentError
-from lit_gelu.paper.experiments import Experiment
+from lit_gelu.paper.experiment import Experiment
 from lit_gelu.paper.presets import preset as experiments_of
 from lit_gelu.paper.records import RunRecord
 from lit_gelu.paper.selection import choices

@@ -5,7 +5,8 @@ from dataclasses import fields, replace
 from typing import Any
 
 from lit_gelu.paper.errors import PaperArgumentError
-from lit_gelu.paper.experiments import EXPERIMENTS, Experiment
+from lit_gelu.paper.experiment import Experiment
+from lit_gelu.paper.experiments import EXPERIMENTS
 
 PRESETS = {
     "full": "the paper's protocol",

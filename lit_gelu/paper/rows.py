@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from lit_gelu.paper.errors import PaperArgumentError
-from lit_gelu.paper.experiments import EXPERIMENTS, Experiment
+from lit_gelu.paper.experiment import Experiment
+from lit_gelu.paper.experiments import EXPERIMENTS
 from lit_gelu.paper.labels import labels_of
 from lit_gelu.paper.medians import Summary, median_curve, median_robustness
 from lit_gelu.paper.presets import preset

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from lit_gelu.paper.cells import Cell, data_name
-from lit_gelu.paper.experiments import Experiment
+from lit_gelu.paper.experiment import Experiment
 from lit_gelu.paper.jobs import Done, Failure, Job, Message, Preparation, Progress
 from lit_gelu.paper.planning import Plan, Request, plan, searched_learning_rates, share
 from lit_gelu.paper.records import RunRecord

@@ -10,7 +10,9 @@ import pytest
 import torch
 
 from lit_gelu.cli import doctor, doctor_facts
-from lit_gelu.cli.doctor_checks import CHECKS, KERNELS, Facts, Gpu, examine
+from lit_gelu.cli.doctor_checks import CHECKS, examine
+from lit_gelu.cli.doctor_cuda_checks import KERNELS
+from lit_gelu.cli.doctor_report import Facts, Gpu
 from lit_gelu.cli.main import main
 
 H100 = Gpu("NVIDIA H100", (9, 0))

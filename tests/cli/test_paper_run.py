@@ -12,7 +12,8 @@ from lit_gelu.cli import paper_run
 from lit_gelu.cli.main import main
 from lit_gelu.cli.paper_progress import GridProgress, duration
 from lit_gelu.paper.cells import expand
-from lit_gelu.paper.experiments import EXPERIMENTS, Arm
+from lit_gelu.paper.experiment import Arm
+from lit_gelu.paper.experiments import EXPERIMENTS
 from lit_gelu.paper.jobs import Failure, Preparation
 from lit_gelu.paper.planning import plan
 from lit_gelu.paper.records import read_records

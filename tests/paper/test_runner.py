@@ -8,7 +8,7 @@ from paper_runs import DIGITS, FINAL, MISSING, SEARCH, SHARING, InlinePool, Log,
 
 from lit_gelu.paper.cells import expand
 from lit_gelu.paper.errors import OtherConfigurationError
-from lit_gelu.paper.experiments import Arm
+from lit_gelu.paper.experiment import Arm
 from lit_gelu.paper.jobs import Failure
 from lit_gelu.paper.planning import plan
 from lit_gelu.paper.records import read_records

@@ -1,0 +1,184 @@
+"""What can be wrong with a GPU and what belongs to it: driver, CUDA versions, libraries, kernels."""
+
+from collections.abc import Mapping
+
+from lit_gelu.cli.doctor_report import Facts, Finding, Level
+
+# Compiled kernels in the wheels of onnxruntime-gpu, by its version (read with cuobjdump). They hold no PTX that a newer
+# GPU's driver could translate. A number fits the same major version from its minor version on; with an a, only itself.
+KERNELS: Mapping[str, tuple[str, ...]] = {"1.31": ("75", "80", "86", "89", "90a", "120a")}
+_DISTRIBUTIONS = {  # by library: the distribution that brings it; {cuda} is the major version
+    "libcublas": "nvidia-cublas",
+    "libcublasLt": "nvidia-cublas",
+    "libcudart": "nvidia-cuda-runtime",
+    "libcurand": "nvidia-curand",
+    "libcufft": "nvidia-cufft",
+    "libcudnn": "nvidia-cudnn-cu{cuda}",
+}
+
+
+def check_gpu(facts: Facts) -> Finding:
+    """Is there a GPU, and does torch see it?
+
+    Args:
+        facts: What was gathered.
+
+    Returns:
+        The finding: no GPU is no fault, a GPU that cannot be used is one.
+    """
+    if facts.torch_sees_gpu:
+        names = ", ".join(f"{gpu.name} (sm_{gpu.capability[0]}{gpu.capability[1]})" for gpu in facts.gpus)
+        return Finding("ok", "GPU", names)
+    if not facts.gpu_devices:
+        return Finding("note", "GPU", "no NVIDIA GPU here: exported files run on the CPU")
+    if facts.driver_cuda is None:
+        return Finding("broken", "GPU", "there is an NVIDIA GPU, but no working driver", "install NVIDIA's driver")
+    if not facts.torch_cuda:
+        remedy = f"install the build of torch for CUDA {_major(facts.onnxruntime_cuda) or facts.driver_cuda[0]}"
+        return Finding("broken", "GPU", "there is an NVIDIA GPU, but torch is built without CUDA", remedy)
+    text = f"there is an NVIDIA GPU, but torch (for CUDA {facts.torch_cuda}) cannot use it"
+    return Finding("broken", "GPU", text, "python -c 'import torch; torch.zeros(1, device=\"cuda\")' says why")
+
+
+def check_cuda_versions(facts: Facts) -> Finding:
+    """Are torch and onnxruntime built for the same major version of CUDA?
+
+    Both load cuBLAS and cuDNN into one process; onnxruntime finds them in the distributions that torch brings.
+
+    Args:
+        facts: What was gathered.
+
+    Returns:
+        The finding.
+
+    Example:
+        >>> check_cuda_versions(Facts(torch_cuda="12.8", onnxruntime_cuda="13.0", gpu_devices=True)).level
+        'broken'
+    """
+    torch_major, ours = _major(facts.torch_cuda), _major(facts.onnxruntime_cuda)
+    level: Level = "broken" if facts.gpu_devices else "note"
+    if not ours:
+        if not facts.gpu_devices or not facts.onnxruntime_distributions:
+            return Finding("note", "CUDA versions", "onnxruntime is built without CUDA: it runs on the CPU")
+        remedy = f"pip uninstall -y {' '.join(facts.onnxruntime_distributions)} && pip install onnxruntime-gpu"
+        return Finding("broken", "CUDA versions", "there is a GPU, but onnxruntime is built without CUDA", remedy)
+    if not torch_major:
+        return Finding("note", "CUDA versions", f"onnxruntime is built for CUDA {ours}, torch without CUDA")
+    if torch_major == ours:
+        return Finding("ok", "CUDA versions", f"torch and onnxruntime are both built for CUDA {ours}")
+    text = f"torch is built for CUDA {torch_major}, onnxruntime for CUDA {ours}: its libraries are not found"
+    remedy = f"install the build of torch for CUDA {ours}, or a release of onnxruntime-gpu for CUDA {torch_major}"
+    return Finding(level, "CUDA versions", text, remedy)
+
+
+def check_driver(facts: Facts) -> Finding:
+    """Is the driver new enough for onnxruntime's CUDA?
+
+    A driver runs every minor version of the major version that it was made for, and older ones.
+
+    Args:
+        facts: What was gathered.
+
+    Returns:
+        The finding.
+
+    Example:
+        >>> print(check_driver(Facts(driver_cuda=(12, 4), onnxruntime_cuda="13.0", gpu_devices=True)).text)
+        the driver runs CUDA up to 12.4, onnxruntime is built for 13.0
+    """
+    if facts.driver_cuda is None or not facts.onnxruntime_cuda:
+        return Finding("note", "driver", "no NVIDIA driver" if facts.driver_cuda is None else "onnxruntime needs none")
+    newest = ".".join(map(str, facts.driver_cuda))
+    if facts.driver_cuda[0] >= int(_major(facts.onnxruntime_cuda)):
+        return Finding("ok", "driver", f"runs CUDA up to {newest}")
+    text = f"the driver runs CUDA up to {newest}, onnxruntime is built for {facts.onnxruntime_cuda}"
+    remedy = "install a newer NVIDIA driver (CUDA 13 needs 580 or newer), or a release of onnxruntime-gpu for "
+    return Finding("broken", "driver", text, f"{remedy}CUDA {facts.driver_cuda[0]}")
+
+
+def check_libraries(facts: Facts) -> Finding:
+    """Are the libraries there that onnxruntime's CUDA provider loads?
+
+    Args:
+        facts: What was gathered.
+
+    Returns:
+        The finding.
+
+    Example:
+        >>> print(check_libraries(Facts(onnxruntime_cuda="13.0", libraries={"libcudnn.so.9": False})).remedy)
+        pip install nvidia-cudnn-cu13
+    """
+    if not facts.onnxruntime_cuda:
+        return Finding("note", "CUDA libraries", "onnxruntime needs none")
+    missing = [name for name, found in facts.libraries.items() if not found]
+    if not missing:
+        return Finding("ok", "CUDA libraries", f"found: {', '.join(facts.libraries) or 'none needed'}")
+    cuda = _major(facts.onnxruntime_cuda)
+    stems = [name.split(".")[0].split("64_")[0] for name in missing]
+    names = [_DISTRIBUTIONS[stem].format(cuda=cuda) for stem in stems if stem in _DISTRIBUTIONS]
+    suffix = "" if int(cuda) >= 13 else f"-cu{cuda}"
+    names = [name if name.endswith(f"-cu{cuda}") else name + suffix for name in dict.fromkeys(names)]
+    level: Level = "broken" if facts.gpu_devices else "note"
+    remedy = f"pip install {' '.join(names)}" if names else f"install CUDA {cuda}"
+    return Finding(level, "CUDA libraries", f"missing: {', '.join(missing)}", remedy)
+
+
+def check_kernels(facts: Facts) -> Finding:
+    """Has onnxruntime kernels for these GPUs?
+
+    Args:
+        facts: What was gathered.
+
+    Returns:
+        The finding.
+
+    Example:
+        >>> from lit_gelu.cli.doctor_report import Gpu
+        >>> gpus = (Gpu("B200", (10, 0)),)
+        >>> facts = Facts(gpus=gpus, onnxruntime_cuda="13.0", versions={"onnxruntime-gpu": "1.31.1"})
+        >>> check_kernels(facts).level
+        'broken'
+    """
+    version = facts.versions.get("onnxruntime-gpu", "")
+    kernels = KERNELS.get(".".join(version.split(".")[:2]))
+    if not facts.gpus or not facts.onnxruntime_cuda:
+        return Finding("note", "GPU kernels", "nothing to check")
+    if kernels is None:
+        text = f"it is not known here which GPUs onnxruntime-gpu {version or '(built elsewhere)'} has kernels for"
+        return Finding("note", "GPU kernels", text)
+    without = [gpu for gpu in facts.gpus if not any(_fits(kernel, gpu.capability) for kernel in kernels)]
+    if not without:
+        return Finding("ok", "GPU kernels", f"onnxruntime-gpu {version} has kernels for every GPU here")
+    names = ", ".join(f"{gpu.name} (sm_{gpu.capability[0]}{gpu.capability[1]})" for gpu in without)
+    text = f"onnxruntime-gpu {version} has no kernels for {names}: only for sm_{', sm_'.join(kernels)}, without PTX"
+    return Finding("broken", "GPU kernels", text, "build onnxruntime for this GPU, use another release, or TensorRT")
+
+
+def check_cuda_run(facts: Facts) -> Finding:
+    """Does onnxruntime run a model on CUDA?
+
+    Args:
+        facts: What was gathered.
+
+    Returns:
+        The finding.
+    """
+    if facts.cuda_error is None:
+        return Finding("note", "a model on CUDA", "not tried: torch sees no GPU or onnxruntime is built without CUDA")
+    if not facts.cuda_error:
+        return Finding("ok", "a model on CUDA", "runs there, and nowhere else")
+    remedy = "mend what is said above; else `python -c 'import onnxruntime; onnxruntime.print_debug_info()'` says more"
+    return Finding("broken", "a model on CUDA", f"does not run: {facts.cuda_error}", remedy)
+
+
+def _major(version: str) -> str:
+    return version.split(".")[0]
+
+
+def _fits(kernel: str, capability: tuple[int, int]) -> bool:
+    """Return whether a compiled kernel runs on a GPU."""
+    exact = kernel.endswith("a")
+    number = int(kernel.rstrip("a"))
+    major, minor = divmod(number, 10)
+    return (major, minor) == capability if exact else major == capability[0] and minor <= capability[1]
