@@ -5,6 +5,7 @@ published); `lit_gelu.paper.presets` makes the short version of it. Tasks and da
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from lit_gelu.paper.experiment import Arm, Experiment
 
@@ -155,95 +156,57 @@ CIFAR100 = Experiment(
     training_flop=3.89e16,
     notes="An epoch is 100,000 images, the set and its mirror image (781 steps), as in the authors' code.",
 )
-MNIST_ZERO_IDENTITY = Experiment(
+MNIST_ZERO_IDENTITY = replace(
+    MNIST,
     name="mnist_zero_identity",
     title="MNIST, the 0-I map alone",
     place="section 2",
-    task=MNIST.task,
-    data=MNIST.data,
     arms=_ZERO_IDENTITY,
-    learning_rates=PAPER_LEARNING_RATES,
-    seeds=5,
-    epochs=50,
-    evaluations=3,
-    selection="best_validation",
+    settings={},
     tuned=("learning_rate", "keep"),
-    task_args=_MNIST_ARGS,
-    data_args=MNIST.data_args,
-    training_flop=MNIST.training_flop,
+    robustness_levels=(),
+    robust_settings={},
     notes=_ZERO_IDENTITY_NOTES,
 )
-TWEETS_ZERO_IDENTITY = Experiment(
+TWEETS_ZERO_IDENTITY = replace(
+    TWEETS,
     name="tweets_zero_identity",
     title="tweets, the 0-I map alone",
     place="section 2",
-    task=TWEETS.task,
-    data=TWEETS.data,
     arms=_ZERO_IDENTITY,
-    learning_rates=PAPER_LEARNING_RATES,
-    seeds=5,
-    epochs=30,
-    evaluations=6,
-    selection="best_validation",
     tuned=("learning_rate", "keep"),
-    data_args=TWEETS.data_args,
-    training_flop=TWEETS.training_flop,
+    task_args={},
     notes=_ZERO_IDENTITY_NOTES,
 )
-TIMIT_ZERO_IDENTITY = Experiment(
+TIMIT_ZERO_IDENTITY = replace(
+    TIMIT,
     name="timit_zero_identity",
     title="TIMIT, the 0-I map alone",
     place="section 2",
-    task=TIMIT.task,
-    data=TIMIT.data,
     arms=_ZERO_IDENTITY,
-    learning_rates=PAPER_LEARNING_RATES,
-    seeds=5,
-    epochs=30,
-    evaluations=6,
-    selection="best_validation",
     tuned=("learning_rate", "keep"),
-    data_args=TIMIT.data_args,
-    data_requires=TIMIT.data_requires,
-    training_flop=TIMIT.training_flop,
+    task_args={},
     notes=_ZERO_IDENTITY_NOTES,
 )
-MOMENTUM = Experiment(
+MOMENTUM = replace(
+    MNIST,
     name="momentum",
     title="with and without momentum, MNIST",
     place="section 4, first practical tip",
-    task=MNIST.task,
-    data=MNIST.data,
     arms=_THREE,
     settings={"momentum": (0.9, 0.0)},
-    learning_rates=PAPER_LEARNING_RATES,
-    seeds=5,
-    epochs=50,
-    evaluations=3,
-    selection="best_validation",
-    tuned=("learning_rate",),
-    task_args=_MNIST_ARGS,
-    data_args=MNIST.data_args,
-    training_flop=MNIST.training_flop,
+    robustness_levels=(),
+    robust_settings={},
     notes="Ours: the paper advises momentum and shows no run without. Momentum is Adam's beta1.",
 )
-PHI_QUALITY = Experiment(
+PHI_QUALITY = replace(
+    MNIST,
     name="phi_quality",
     title="how well Phi is approximated, MNIST",
     place="section 4, second practical tip",
-    task=MNIST.task,
-    data=MNIST.data,
     arms={"gelu": Arm("gelu"), "gelu_tanh": _GELU, "gelu_sigmoid": Arm("gelu_sigmoid"), "silu": _SILU},
-    settings={"keep": (1.0, 0.5)},
-    learning_rates=PAPER_LEARNING_RATES,
-    seeds=5,
-    epochs=50,
-    evaluations=3,
-    selection="best_validation",
-    tuned=("learning_rate",),
-    task_args=_MNIST_ARGS,
-    data_args=MNIST.data_args,
-    training_flop=MNIST.training_flop,
+    robustness_levels=(),
+    robust_settings={},
     notes="Ours: exact Phi, tanh (largest error of the GELU 4.7e-4), sigmoid(1.702 x) (2.0e-2), sigmoid(x) (0.19). The "
     "paper says that the form matters and shows no run.",
 )
