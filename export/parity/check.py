@@ -11,12 +11,12 @@ from typing import Any
 import onnx
 import onnxruntime
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from lit_gelu import activations
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.export.errors import ModelInputError, ParityError
-from lit_gelu.export.inputs import Call, sample_of, take_apart
+from lit_gelu.export.inputs import Call
 from lit_gelu.export.metadata import FileMetadata, read_metadata
 from lit_gelu.export.parity.activation_census import fates, operator_counts, optimized_graph, placement
 from lit_gelu.export.parity.compare import Comparer
@@ -27,6 +27,7 @@ from lit_gelu.export.parity.references import References
 from lit_gelu.export.parity.repeatability import Repeatability, repeatability
 from lit_gelu.export.parity.report import ParityReport
 from lit_gelu.export.parity.rows import TF32_VS_FLOAT64, VS_FLOAT64, ParityRow
+from lit_gelu.export.parity.sample import sample_call
 from lit_gelu.export.parity.sessions import SessionSetup, file_inputs, open_wanted, run_file
 from lit_gelu.export.parity.site_checks import check_sites, has_weights_beside, load_structure, mismatches, rewritten
 from lit_gelu.export.parity.subgraph import site_nodes
@@ -34,10 +35,7 @@ from lit_gelu.export.parity.tables import findings
 from lit_gelu.export.parity.task_metrics import task_metrics
 from lit_gelu.export.preprocessing import (
     other_preprocessing,
-    preprocessing_copy,
     preprocessing_of_file,
-    random_pixels,
-    raw_call,
     raw_data_of,
 )
 from lit_gelu.export.runtime import CUDA, OnnxPredictor, Provider
@@ -127,7 +125,7 @@ def check_parity(
     metadata = read_metadata(predictor.metadata, name)
     model = getattr(model, "_orig_mod", model)
     preprocessing = preprocessing_of_file(metadata.preprocessing, name, preprocessing, data)
-    call = _call(model, preprocessing, input_sample, predictor)
+    call = sample_call(model, preprocessing, input_sample, predictor)
     batches, raw = data, preprocessing is not None
     if preprocessing is not None:
         batches, unread = raw_data_of(data)
@@ -249,35 +247,6 @@ def _recorded_dtype(path: str | os.PathLike[str]) -> torch.dtype:
         return torch.float32
     names = {entry.key: entry.value for entry in model.metadata_props}
     return dtype_of(names.get("lit_gelu.dtype", "fp32"))
-
-
-def _call(model: nn.Module, preprocessing: nn.Module | None, input_sample: Any, predictor: OnnxPredictor) -> Call:
-    """Return the sample call: of the given sample, of the module's own, or of one made from the file's inputs."""
-    owners = [model] if preprocessing is None else [model, preprocessing]
-    if input_sample is None and all(getattr(owner, "example_input_array", None) is None for owner in owners):
-        input_sample = _made_sample(predictor, raw=preprocessing is not None)
-    if preprocessing is None:
-        return take_apart(model, sample_of(model, input_sample))
-    call = raw_call(model, preprocessing, input_sample)
-    preprocessing_copy(preprocessing, call)  # its own errors, before it is part of a longer computation
-    return call
-
-
-def _made_sample(predictor: OnnxPredictor, *, raw: bool) -> dict[str, Tensor]:
-    """Return normal values, and for the first input of a file that takes them raw pixels, in the file's shapes."""
-    generator = torch.Generator().manual_seed(0)
-    made = {}
-    for i, value in enumerate(predictor.session.get_inputs()):
-        shape = torch.Size([size if isinstance(size, int) else 2 for size in value.shape])
-        if raw and i == 0:
-            made[value.name] = random_pixels(shape, generator)
-        elif value.type == "tensor(float)":
-            made[value.name] = torch.randn(shape, generator=generator)
-        else:
-            raise ModelInputError(
-                f"Input {value.name!r} is {value.type}: give input_sample=, values cannot be made up for it."
-            )
-    return made
 
 
 def _failure(report: ParityReport) -> str:
