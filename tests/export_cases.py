@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 import torch
+from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 
 from lit_gelu import activations
@@ -101,6 +102,24 @@ def gelu_net(activation: str = "gelu", seed: int = 0) -> nn.Sequential:
         activations.create(activation),
         nn.Linear(16, 3),
     )
+
+
+class Classifier(LightningModule):
+    """`gelu_net` as a LightningModule that says what it takes."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = gelu_net()
+        self.example_input_array = torch.zeros(2, 6)
+
+    def forward(self, features):
+        return self.net(features)
+
+    def training_step(self, batch, index):
+        return self(batch).square().mean()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.1)
 
 
 _ERF = np.vectorize(math.erf, otypes=[np.float64])

@@ -6,8 +6,7 @@ from pathlib import Path
 import onnx
 import pytest
 import torch
-from export_cases import gelu_net
-from lightning.pytorch import LightningModule
+from export_cases import Classifier, gelu_net
 
 from lit_gelu.export import (
     ExportError,
@@ -19,22 +18,6 @@ from lit_gelu.export import (
 from lit_gelu.export.metadata import read_metadata
 
 SAMPLE = torch.zeros(1, 6)
-
-
-class Classifier(LightningModule):
-    def __init__(self):
-        super().__init__()
-        self.net = gelu_net()
-        self.example_input_array = torch.zeros(2, 6)
-
-    def forward(self, features):
-        return self.net(features)
-
-    def training_step(self, batch, index):
-        return self(batch).square().mean()
-
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), 0.1)
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +67,7 @@ def test_metadata_say_what_the_file_is(tmp_path):
     path = tmp_path / "net.onnx"
     report = export_onnx(Classifier(), path, approximate="sigmoid", lowering="contrib")
     properties = OnnxPredictor(path).metadata
-    assert properties["lit_gelu.model_class"].endswith("test_exporter_file.Classifier")
+    assert properties["lit_gelu.model_class"].endswith("export_cases.Classifier")
     assert properties["lit_gelu.approximate"] == "sigmoid"
     assert (properties["lit_gelu.lowering"], properties["lit_gelu.opset"]) == ("contrib", "20")
     assert set(json.loads(properties["lit_gelu.versions"])) == {"lit-gelu", "torch", "onnx", "onnxscript"}

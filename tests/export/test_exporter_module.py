@@ -6,8 +6,8 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from export_cases import gelu_net
-from lightning.pytorch import LightningModule, Trainer
+from export_cases import Classifier, gelu_net
+from lightning.pytorch import Trainer
 from torch.nn.utils import prune
 
 from lit_gelu.export import (
@@ -34,22 +34,6 @@ def test_the_module_is_left_alone(tmp_path):
     assert torch.equal(torch.get_rng_state(), state)
     assert len(net[1]._forward_hooks) == 1
     handle.remove()
-
-
-class Classifier(LightningModule):
-    def __init__(self):
-        super().__init__()
-        self.net = gelu_net()
-        self.example_input_array = torch.zeros(2, 6)
-
-    def forward(self, features):
-        return self.net(features)
-
-    def training_step(self, batch, index):
-        return self(batch).square().mean()
-
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), 0.1)
 
 
 class ExportsWhileTraining(Classifier):
