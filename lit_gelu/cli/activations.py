@@ -12,7 +12,7 @@ import jsonargparse
 from lit_gelu import activations
 from lit_gelu.cli.activation_plots import plot
 from lit_gelu.cli.activation_tables import as_plain_data, details, overview, selected
-from lit_gelu.cli.terminal import ExamplesHelpFormatter, console_for_output
+from lit_gelu.cli.terminal import command_parser, console_for_output
 
 HELP = "list the registered activations, describe, compare or plot them"
 SUBCOMMANDS = ("list", "show", "compare", "plot")
@@ -43,12 +43,7 @@ def build_parser() -> jsonargparse.ArgumentParser:
     Returns:
         The parser.
     """
-    parser = jsonargparse.ArgumentParser(
-        prog="lit-gelu activations",
-        description=DESCRIPTION,
-        epilog=EXAMPLES,
-        formatter_class=ExamplesHelpFormatter,
-    )
+    parser = command_parser("activations", DESCRIPTION, EXAMPLES)
     parser.add_argument("names", nargs="*", default=["*"], help="patterns over names, or specs; all by default")
     parser.add_argument("--plot", metavar="FILE", default=None, help="draw f, f' and f'' (.png, .svg or .pdf)")
     parser.add_argument(

@@ -7,7 +7,7 @@ import jsonargparse
 
 from lit_gelu import activations
 from lit_gelu.cli.activation_tables import as_plain_data, overview, selected
-from lit_gelu.cli.terminal import ExamplesHelpFormatter, console_for_output
+from lit_gelu.cli.terminal import command_parser, console_for_output
 
 HELP = "a table of the activations whose names match"
 EXAMPLES = """\
@@ -24,9 +24,7 @@ def build_parser() -> jsonargparse.ArgumentParser:
     Returns:
         The parser.
     """
-    parser = jsonargparse.ArgumentParser(
-        prog="lit-gelu activations list", description=HELP, epilog=EXAMPLES, formatter_class=ExamplesHelpFormatter
-    )
+    parser = command_parser("activations list", HELP, EXAMPLES)
     parser.add_argument("names", nargs="*", default=["*"], help="patterns over names, or specs; all by default")
     parser.add_argument("--json", action="store_true", help="print plain data instead of a table")
     return parser

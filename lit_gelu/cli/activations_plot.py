@@ -7,7 +7,7 @@ import jsonargparse
 from lit_gelu import activations
 from lit_gelu.cli.activation_plots import plot
 from lit_gelu.cli.activation_tables import selected
-from lit_gelu.cli.terminal import ExamplesHelpFormatter
+from lit_gelu.cli.terminal import command_parser
 
 HELP = "draw f, f' and f'' of some activations side by side"
 EXAMPLES = """\
@@ -24,9 +24,7 @@ def build_parser() -> jsonargparse.ArgumentParser:
     Returns:
         The parser.
     """
-    parser = jsonargparse.ArgumentParser(
-        prog="lit-gelu activations plot", description=HELP, epilog=EXAMPLES, formatter_class=ExamplesHelpFormatter
-    )
+    parser = command_parser("activations plot", HELP, EXAMPLES)
     parser.add_argument("names", nargs="+", help="specs, or patterns over names; at most ten activations")
     parser.add_argument("-o", "--output", metavar="FILE", required=True, help="the plot (.png, .svg or .pdf)")
     parser.add_argument(

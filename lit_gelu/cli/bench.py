@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 from jsonargparse import ArgumentParser, Namespace
 from rich.table import Table
 
-from lit_gelu.cli.terminal import ExamplesHelpFormatter, console_for_output
+from lit_gelu.cli.options import add_model, add_providers
+from lit_gelu.cli.terminal import command_parser, console_for_output
 from lit_gelu.errors import LitGeluError
 
 if TYPE_CHECKING:
@@ -36,24 +37,14 @@ def build_parser() -> ArgumentParser:
     Returns:
         The parser.
     """
-    parser = ArgumentParser(
-        prog="lit-gelu bench", description=HELP, epilog=EXAMPLES, formatter_class=ExamplesHelpFormatter
-    )
+    parser = command_parser("bench", HELP, EXAMPLES)
     parser.add_argument("file", type=str, help="an ONNX file")
     parser.add_argument(
         "--ckpt", type=str | None, default=None, help="the Lightning checkpoint that it came from, or a class"
     )
-    parser.add_argument(
-        "--model", type=str | None, default=None, help="the model's class, if the checkpoint does not record it"
-    )
+    add_model(parser)
     parser.add_argument("--batch_sizes", "--batch-sizes", type=int, nargs="+", default=[1, 128], help="rows of a call")
-    parser.add_argument(
-        "--providers",
-        type=str,
-        nargs="+",
-        default=None,
-        help="onnxruntime's execution providers; default: CUDA, or the CPU",
-    )
+    add_providers(parser)
     parser.add_argument(
         "--threads", type=int | None, default=None, help="of PyTorch and onnxruntime; default: all cores"
     )

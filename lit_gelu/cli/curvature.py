@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 from jsonargparse import ArgumentParser, Namespace
 
-from lit_gelu.cli.terminal import ExamplesHelpFormatter, console_for_output, silence_known_warnings
+from lit_gelu.cli.options import add_model
+from lit_gelu.cli.terminal import command_parser, console_for_output, silence_known_warnings
 from lit_gelu.errors import LitGeluError
 
 if TYPE_CHECKING:
@@ -41,15 +42,11 @@ def build_parser() -> ArgumentParser:
     Returns:
         The parser.
     """
-    parser = ArgumentParser(
-        prog="lit-gelu curvature", description=HELP, epilog=EXAMPLES, formatter_class=ExamplesHelpFormatter
-    )
+    parser = command_parser("curvature", HELP, EXAMPLES)
     parser.add_argument("ckpt", type=str, help="a Lightning checkpoint, or a model's class for one that is untrained")
     parser.add_argument("--data", type=str, required=True, help="a data module, such as DigitsData or MNISTData")
     parser.add_argument("--data_root", type=str | None, default=None, help="the data module's folder")
-    parser.add_argument(
-        "--model", type=str | None, default=None, help="the model's class, if the checkpoint does not record it"
-    )
+    add_model(parser)
     parser.add_argument("--split", type=str, default="train", help="train, val or test: which of the data to use")
     parser.add_argument("--samples", type=int, default=1024, help="how many examples, the first of that part")
     parser.add_argument("--seed", type=int, default=0, help="of the order of the data, and of all random vectors")

@@ -11,7 +11,7 @@ from rich.text import Text
 from lit_gelu.cli.doctor_checks import examine
 from lit_gelu.cli.doctor_facts import gather
 from lit_gelu.cli.doctor_report import Facts, Finding
-from lit_gelu.cli.terminal import ExamplesHelpFormatter
+from lit_gelu.cli.terminal import command_parser
 
 HELP = "say what is wrong with this installation, and how to mend it"
 EXAMPLES = """\
@@ -30,9 +30,7 @@ def build_parser() -> ArgumentParser:
     Returns:
         The parser.
     """
-    parser = ArgumentParser(
-        prog="lit-gelu doctor", description=HELP, epilog=EXAMPLES, formatter_class=ExamplesHelpFormatter
-    )
+    parser = command_parser("doctor", HELP, EXAMPLES)
     parser.add_argument("--json", type=bool, default=False, help="whether to print facts and findings as JSON")
     return parser
 

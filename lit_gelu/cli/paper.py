@@ -7,7 +7,7 @@ import sys
 
 import jsonargparse
 
-from lit_gelu.cli.terminal import ExamplesHelpFormatter
+from lit_gelu.cli.terminal import command_parser
 
 HELP = "run the GELU paper's experiments, and draw its tables and figures"
 SUBCOMMANDS = ("list", "run", "table", "figures")
@@ -36,9 +36,7 @@ def build_parser() -> jsonargparse.ArgumentParser:
     Returns:
         The parser.
     """
-    return jsonargparse.ArgumentParser(
-        prog="lit-gelu paper", description=DESCRIPTION, epilog=EXAMPLES, formatter_class=ExamplesHelpFormatter
-    )
+    return command_parser("paper", DESCRIPTION, EXAMPLES)
 
 
 def run(arguments: jsonargparse.Namespace) -> int:  # noqa: ARG001 - it has none

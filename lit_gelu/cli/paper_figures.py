@@ -8,7 +8,7 @@ import jsonargparse
 
 from lit_gelu.cli.main import EXIT_FAILURE
 from lit_gelu.cli.paper_results import add_results_arguments, read_results, results_folder
-from lit_gelu.cli.terminal import ExamplesHelpFormatter
+from lit_gelu.cli.terminal import command_parser
 from lit_gelu.paper.figure_drawing import PAPER_ARMS, Drawing, FigureOptions
 from lit_gelu.paper.figure_style import Format, write
 from lit_gelu.paper.figures import FIGURES, draw, numbers_of
@@ -36,12 +36,7 @@ def build_parser() -> jsonargparse.ArgumentParser:
     Returns:
         The parser.
     """
-    parser = jsonargparse.ArgumentParser(
-        prog="lit-gelu paper figures",
-        description=DESCRIPTION,
-        epilog=EXAMPLES,
-        formatter_class=ExamplesHelpFormatter,
-    )
+    parser = command_parser("paper figures", DESCRIPTION, EXAMPLES)
     add_results_arguments(parser)
     parser.add_argument("--only", nargs="+", metavar="FIGURE", default=None, help="numbers or names of figures")
     parser.add_argument("--format", choices=list(get_args(Format)), default="png", help="of the files")

@@ -8,7 +8,7 @@ import jsonargparse
 from rich.table import Table
 
 from lit_gelu.cli.paper_progress import duration
-from lit_gelu.cli.terminal import ExamplesHelpFormatter, console_for_output
+from lit_gelu.cli.terminal import command_parser, console_for_output
 from lit_gelu.paper.cells import group_identical
 from lit_gelu.paper.experiment import Experiment
 from lit_gelu.paper.planning import Request
@@ -31,9 +31,7 @@ def build_parser() -> jsonargparse.ArgumentParser:
     Returns:
         The parser.
     """
-    parser = jsonargparse.ArgumentParser(
-        prog="lit-gelu paper list", description=HELP, epilog=EXAMPLES, formatter_class=ExamplesHelpFormatter
-    )
+    parser = command_parser("paper list", HELP, EXAMPLES)
     parser.add_argument("--preset", choices=list(PRESETS), default="full", help="full: the paper's protocol")
     parser.add_argument("--only", nargs="*", metavar="EXPERIMENT", default=[], help="only these, with their notes")
     parser.add_argument("--json", action="store_true", help="print plain data instead of a table")

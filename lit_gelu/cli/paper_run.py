@@ -10,7 +10,7 @@ import jsonargparse
 from rich.console import Console
 
 from lit_gelu.cli.paper_progress import GridProgress
-from lit_gelu.cli.terminal import ExamplesHelpFormatter, console_for_output
+from lit_gelu.cli.terminal import command_parser, console_for_output
 from lit_gelu.paper.cells import PRECISION
 from lit_gelu.paper.errors import PaperArgumentError
 from lit_gelu.paper.experiment import Experiment
@@ -51,9 +51,7 @@ def build_parser() -> jsonargparse.ArgumentParser:
     Returns:
         The parser.
     """
-    parser = jsonargparse.ArgumentParser(
-        prog="lit-gelu paper run", description=DESCRIPTION, epilog=EXAMPLES, formatter_class=ExamplesHelpFormatter
-    )
+    parser = command_parser("paper run", DESCRIPTION, EXAMPLES)
     meanings = "; ".join(f"{name}: {meaning}" for name, meaning in PRESETS.items())
     parser.add_argument("--preset", choices=list(PRESETS), default="quick", help=meanings)
     parser.add_argument("--only", nargs="*", metavar="EXPERIMENT", default=[], help="only these experiments")

@@ -6,7 +6,7 @@ from typing import get_args
 import jsonargparse
 
 from lit_gelu.cli.paper_results import NoRunsError, add_results_arguments, read_results, results_folder
-from lit_gelu.cli.terminal import ExamplesHelpFormatter
+from lit_gelu.cli.terminal import command_parser
 from lit_gelu.files import write_atomically
 from lit_gelu.paper.rows import point_rows, result_rows
 from lit_gelu.paper.tables import Format, render
@@ -34,12 +34,7 @@ def build_parser() -> jsonargparse.ArgumentParser:
     Returns:
         The parser.
     """
-    parser = jsonargparse.ArgumentParser(
-        prog="lit-gelu paper table",
-        description=DESCRIPTION,
-        epilog=EXAMPLES,
-        formatter_class=ExamplesHelpFormatter,
-    )
+    parser = command_parser("paper table", DESCRIPTION, EXAMPLES)
     add_results_arguments(parser)
     parser.add_argument("--only", nargs="+", metavar="EXPERIMENT", default=None, help="names of experiments")
     parser.add_argument("--of", choices=["results", "points"], default="results", help="what the rows are")

@@ -24,6 +24,26 @@ class ExamplesHelpFormatter(jsonargparse.DefaultHelpFormatter):
         return super()._fill_text(text, width, indent)
 
 
+def command_parser(command: str, description: str, examples: str) -> jsonargparse.ArgumentParser:
+    r"""Return the parser of a command, without arguments so far.
+
+    Args:
+        command: The words after ``lit-gelu``.
+        description: What it does.
+        examples: What stands below its options in the help.
+
+    Returns:
+        The parser.
+
+    Example:
+        >>> command_parser("doctor", "say what is wrong", "example:\n  lit-gelu doctor").prog
+        'lit-gelu doctor'
+    """
+    return jsonargparse.ArgumentParser(
+        prog=f"lit-gelu {command}", description=description, epilog=examples, formatter_class=ExamplesHelpFormatter
+    )
+
+
 def console_for_output() -> Console:
     """Return a console on standard output; into a pipe or a file, tables are as wide as they need to be.
 
