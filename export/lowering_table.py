@@ -25,13 +25,14 @@ Notes on single rows:
 
 * GELU's primitives stand in the order ``Mul(x, 0.5) Div Erf Add Mul``, which onnxruntime fuses again to one ``Gelu``.
   torch's own order at opsets 18 and 19 is not fused and runs 2 to 3 times slower.
-* GELU's tanh form in primitives is in the order that onnxruntime fuses to ``FastGelu``, 3 times faster. onnxruntime
-  1.31 cannot load such a file if the same ``x`` is multiplied by 0.5 elsewhere too: it merges the two products, and the
-  fusion then removes the one that is still used. Such a model needs another lowering, or a session without that
-  optimisation.
+* GELU's tanh form in primitives is in the order that onnxruntime fuses to ``FastGelu``, 3 times faster, but where its
+  result is the graph's output. onnxruntime 1.31 cannot load such a file if the same ``x`` is multiplied by 0.5
+  elsewhere too: it merges the two products, and the fusion then removes the one that is still used. Such a model needs
+  another lowering, or a session without that optimisation.
 * ``gaussian_gelu`` with mean 0 is ``sigma Gelu(x / sigma)``: one fused node instead of five, for one sigma a channel
   too. It overflows where x / sigma does: for sigma < 1 above sigma times the dtype's largest number. So does PyTorch's
   kernel for fixed numbers, but not for learned ones: ``sigma<1`` is a row of its own, in pieces where that matters.
+  With sigma 1 it is GELU, whose row it takes.
 * Mish's primitives are ``x n / (n + 2)`` with ``n = e (e + 2)``, ``e = exp(min(x, 20))``: the same function,
   ``tanh(log(1 + e^x))`` written as a quotient, without a cancelling logarithm. Above 20 the quotient is 1 to float32's
   last bit.
@@ -282,6 +283,8 @@ def row_key(name: str, arguments: Mapping[str, object]) -> str | None:
     elif name == "swish" and np.ndim(arguments.get("beta", 1.0)) > 0:  # type: ignore[arg-type]
         name = "swish(channels)"  # QuickGelu's alpha is one number
     elif name == "gaussian_gelu" and not np.any(np.asarray(arguments.get("mu", 0.0))):
+        if np.all(np.asarray(arguments.get("sigma", 1.0)) == 1):
+            return "gelu(approximate='none')"  # dividing by 1 and multiplying by it doubles the time
         # One number for all, or one a channel. With fixed numbers the module calls the kernel that overflows as well.
         fixed = all(isinstance(arguments.get(key, 0.0), float) for key in ("mu", "sigma"))
         safe = fixed or np.min(np.asarray(arguments.get("sigma", 1.0))) >= 1

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from triton_proto import parsed
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -61,3 +62,17 @@ def test_curvature_side_by_side(tmp_path):
     assert found.keys() == {"relu", "elu", "gelu"}
     assert all(float(value) > 1 for value in found.values())
     assert (tmp_path / "runs/curvature_side_by_side/curvature.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.full
+def test_export_and_serve(tmp_path):
+    text = printed("export_and_serve.py", tmp_path, "--epochs", "12")
+    assert "takes raw pixels (uint8): lit_gelu.data.digits.EnlargedDigits" in text
+    assert "parity passed" in text
+    assert float(re.search(r"360 requests from 4 threads: top-1 (\d+\.\d+)%", text)[1]) > 85
+    assert re.search(r"latency: median \d+\.\d ms, 99 of 100 within \d+\.\d ms", text)
+    folder = tmp_path / "runs/export_and_serve"
+    assert (folder / "triton/digits/1/model.onnx").read_bytes() == (folder / "digits.onnx").read_bytes()
+    assert parsed((folder / "triton/digits/config.pbtxt").read_text()).output[0].label_filename == "labels.txt"
+    assert (folder / "triton/digits/labels.txt").read_text().split() == list("0123456789")
+    assert (folder / "digits.parity.html").is_file()

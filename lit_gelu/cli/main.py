@@ -26,6 +26,7 @@ COMMANDS = {
     "export": "write a checkpoint's model to an ONNX file",
     "parity": "prove that an ONNX file computes what the PyTorch model computes",
     "bench": "time an ONNX file beside PyTorch eager and torch.compile, in one run",
+    "triton": "put an ONNX file into a model repository of Triton Inference Server",
     "doctor": "say what is wrong with this installation, and how to mend it",
     "curvature": "measure the activations' and the loss's curvature of a checkpoint, and draw it",
     "activations": "list the registered activations, describe, compare or plot them",

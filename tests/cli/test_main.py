@@ -35,8 +35,8 @@ def test_unknown_command(name, near, capsys):
     error = capsys.readouterr().err
     assert error.startswith(f"lit-gelu {name}: no such command.")
     assert near in error
-    commands = "fit, validate, test, predict, export, parity, bench, doctor, curvature, activations, paper, demo"
-    assert f"Commands: {commands}." in error
+    commands = "fit, validate, test, predict, export, parity, bench, triton, doctor, curvature, activations"
+    assert f"Commands: {commands}, paper, demo." in error
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,203 @@
+"""A model's configuration, ``ModelConfig`` of Triton's model_config.proto, from its tensors and how it is served."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lit_gelu.export.errors import ExportOptionError
+from lit_gelu.export.serving.tensors import DYNAMIC, TritonTensor, batch_name
+from lit_gelu.export.serving.text_format import Word
+from lit_gelu.export.serving.tuned import PROVIDERS, BackendSettings
+
+LABELS_FILE = "labels.txt"
+MAX_BATCH_SIZE = 128  # where none is given: the largest that `lit-gelu bench` times by default
+_KINDS = {"cpu": Word("KIND_CPU"), "gpu": Word("KIND_GPU")}
+
+
+@dataclass(frozen=True)
+class ServingOptions:
+    """How Triton serves a model; see `lit_gelu.export.serving.write_triton_repository`.
+
+    Args:
+        device: ``cpu`` or ``gpu``.
+        max_batch_size: Rows of the largest batch, 0 for no batches; ``None``: `MAX_BATCH_SIZE` where the file has one.
+        preferred_batch_sizes: Sizes that the dynamic batcher tries to reach.
+        max_queue_delay_us: How long it waits for more requests, in microseconds.
+        instances: Copies of the model, on each GPU.
+        warmup: Batch sizes that run once before the model takes requests.
+    """
+
+    device: str
+    max_batch_size: int | None = None
+    preferred_batch_sizes: tuple[int, ...] = ()
+    max_queue_delay_us: int = 0
+    instances: int = 1
+    warmup: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse what Triton would refuse when it loads the model.
+
+        Raises:
+            ExportOptionError: If a value is out of its range.
+        """
+        if self.device not in PROVIDERS:
+            raise ExportOptionError(f"device={self.device!r} is not accepted. Give 'cpu' or 'gpu'.")
+        for name in ("preferred_batch_sizes", "warmup", "instances"):
+            given = getattr(self, name)
+            if min(given if isinstance(given, tuple) else (given,), default=1) < 1:
+                raise ExportOptionError(f"{name}={given!r} is not accepted. Give whole numbers from 1 on.")
+        for name in ("max_batch_size", "max_queue_delay_us"):
+            if (getattr(self, name) or 0) < 0:
+                raise ExportOptionError(f"{name}={getattr(self, name)!r} is not accepted. Give a number from 0 on.")
+
+
+def largest_batch(tensors: Sequence[TritonTensor], wanted: int | None) -> int:
+    """Return ``max_batch_size``: more than 0 only if every tensor begins with the same dynamic size.
+
+    Args:
+        tensors: All inputs and outputs.
+        wanted: What was asked for, if anything.
+
+    Returns:
+        The number; 0 means that Triton passes requests on as they are.
+
+    Raises:
+        ExportOptionError: If batches were asked for, and the file has none.
+
+    Example:
+        >>> x, y = TritonTensor("x", "TYPE_FP32", (-1, 3), "batch"), TritonTensor("y", "TYPE_FP32", (-1,), "batch")
+        >>> largest_batch([x, y], None), largest_batch([x, y], 8), largest_batch([x, y], 0)
+        (128, 8, 0)
+    """
+    if batch_name(tensors):
+        return MAX_BATCH_SIZE if wanted is None else wanted
+    if wanted:
+        raise ExportOptionError(
+            f"max_batch_size={wanted} needs a dynamic batch as the first size of every input and output; the file has "
+            f"{_first_sizes(tensors)}. Leave max_batch_size out, or export the file with a batch."
+        )
+    return 0
+
+
+def no_batch_note(tensors: Sequence[TritonTensor]) -> str:
+    """Say why Triton does not batch requests.
+
+    Args:
+        tensors: All inputs and outputs.
+
+    Returns:
+        A sentence; empty if the file has a batch.
+    """
+    if batch_name(tensors):
+        return ""
+    return f"Triton passes requests on one by one: not all tensors begin with the batch ({_first_sizes(tensors)})."
+
+
+def _first_sizes(tensors: Sequence[TritonTensor]) -> str:
+    """Return the first size of each tensor as text."""
+    first = {tensor.name: tensor.rows or (tensor.sizes[:1] or ("no sizes",))[0] for tensor in tensors}
+    return ", ".join(f"{name}: {'dynamic, no name' if size == DYNAMIC else size}" for name, size in first.items())
+
+
+def model_config(
+    name: str,
+    inputs: Sequence[TritonTensor],
+    outputs: Sequence[TritonTensor],
+    options: ServingOptions,
+    backend: BackendSettings,
+    *,
+    labels: bool = False,
+) -> dict[str, Any]:
+    """Return a model's configuration.
+
+    Args:
+        name: The model's name.
+        inputs: Its inputs.
+        outputs: Its outputs.
+        options: How it is served.
+        backend: Settings of the onnxruntime backend.
+        labels: Whether the first output's values have names in `LABELS_FILE`.
+
+    Returns:
+        Values by the field names of ``ModelConfig``.
+
+    Raises:
+        ExportOptionError: If an option does not fit the tensors.
+
+    Example:
+        >>> x, y = TritonTensor("x", "TYPE_FP32", (-1, 3), "batch"), TritonTensor("y", "TYPE_FP32", (-1,), "batch")
+        >>> config = model_config("net", [x], [y], ServingOptions("cpu"), BackendSettings())
+        >>> config["max_batch_size"], config["input"][0]["dims"], config["output"][0]["reshape"]
+        (128, [3], {'shape': []})
+    """
+    largest = largest_batch([*inputs, *outputs], options.max_batch_size)
+    config: dict[str, Any] = {"name": name, "backend": "onnxruntime", "max_batch_size": largest}
+    config["input"] = [_tensor(tensor, largest) for tensor in inputs]
+    config["output"] = [_tensor(tensor, largest) for tensor in outputs]
+    if labels:
+        config["output"][0]["label_filename"] = LABELS_FILE
+    config["instance_group"] = [{"kind": _KINDS[options.device], "count": options.instances}]
+    if largest > 1:
+        config["dynamic_batching"] = _batching(options, largest)
+    optimization = _optimization(backend)
+    if optimization:
+        config["optimization"] = optimization
+    if backend.parameters:
+        config["parameters"] = [{"key": k, "value": {"string_value": v}} for k, v in backend.parameters.items()]
+    if options.warmup:
+        _require_at_most(largest, "warmup", options.warmup)
+        config["model_warmup"] = [_warmup(inputs, rows, largest) for rows in options.warmup]
+    return config
+
+
+def _tensor(tensor: TritonTensor, largest: int) -> dict[str, Any]:
+    """Return an input or output; Triton adds the batch in front, and takes no tensor without sizes."""
+    entry: dict[str, Any] = {"name": tensor.name, "data_type": Word(tensor.data_type)}
+    sizes = list(tensor.sizes[1:] if largest else tensor.sizes)
+    return {**entry, "dims": sizes} if sizes else {**entry, "dims": [1], "reshape": {"shape": []}}
+
+
+def _batching(options: ServingOptions, largest: int) -> dict[str, Any]:
+    """Return how requests are joined."""
+    batching: dict[str, Any] = {}
+    if options.preferred_batch_sizes:
+        _require_at_most(largest, "preferred_batch_sizes", options.preferred_batch_sizes)
+        batching["preferred_batch_size"] = sorted(set(options.preferred_batch_sizes))
+    if options.max_queue_delay_us:
+        batching["max_queue_delay_microseconds"] = options.max_queue_delay_us
+    return batching
+
+
+def _require_at_most(largest: int, name: str, sizes: Sequence[int]) -> None:
+    """Refuse batch sizes that Triton never makes."""
+    if max(sizes, default=1) > max(largest, 1):
+        raise ExportOptionError(
+            f"{name}={list(sizes)} goes beyond the largest batch, max_batch_size={largest}. Give sizes up to that."
+        )
+
+
+def _optimization(backend: BackendSettings) -> dict[str, Any]:
+    """Return what the backend is told of its graph optimisations and of CUDA."""
+    optimization: dict[str, Any] = {}
+    if backend.graph_level is not None:
+        optimization["graph"] = {"level": backend.graph_level}
+    if backend.cuda:
+        parameters = [{"key": key, "value": value} for key, value in backend.cuda.items()]
+        cuda = {"name": "cuda", "parameters": parameters}
+        optimization["execution_accelerators"] = {"gpu_execution_accelerator": [cuda]}
+    return optimization
+
+
+def _warmup(inputs: Sequence[TritonTensor], rows: int, largest: int) -> dict[str, Any]:
+    """Return one request of zeros, which every type has."""
+    entries = []
+    for tensor in inputs:
+        dims = _tensor(tensor, largest)["dims"]
+        if DYNAMIC in dims:
+            raise ExportOptionError(
+                f"warmup= needs sizes that are fixed, but for the batch; input {tensor.name!r} has "
+                f"{list(tensor.sizes)}. Leave warmup= out, and write model_warmup into config.pbtxt by hand."
+            )
+        value = {"data_type": Word(tensor.data_type), "dims": dims, "zero_data": True}
+        entries.append({"key": tensor.name, "value": value})
+    return {"name": f"{rows} rows of zeros", "batch_size": rows, "inputs": entries}

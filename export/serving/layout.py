@@ -1,0 +1,112 @@
+"""Folders and files of a model repository: made aside, and put in their place."""
+
+import secrets
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from lit_gelu.errors import LitGeluError
+from lit_gelu.export.runtime.model_file import ModelFile
+from lit_gelu.files import UnwritablePathError
+
+MODEL_FILE = "model.onnx"
+
+
+class TritonRepositoryError(LitGeluError, FileExistsError):
+    """The repository already holds what would be written, or something else in its place."""
+
+
+def require_free(folder: Path, version: int, files: Mapping[str, str]) -> None:
+    """Refuse to replace anything that is not the same.
+
+    Args:
+        folder: The model's folder.
+        version: The version.
+        files: The texts that would stand beside the versions, by file name.
+
+    Raises:
+        TritonRepositoryError: If the version is there already, or one of the files with another text.
+    """
+    if (folder / str(version)).exists():
+        raise TritonRepositoryError(
+            f"Version {version} is there already: {str(folder / str(version))!r}. Give another version=, or "
+            "overwrite=True."
+        )
+    for name, text in files.items():
+        old = (folder / name).read_text(encoding="utf-8") if (folder / name).is_file() else text
+        if old != text:
+            raise TritonRepositoryError(
+                f"{str(folder / name)!r} holds for all versions, and this file would change it ({_change(old, text)}). "
+                "keep_config=True leaves it as it is, overwrite=True replaces it, name= makes another model."
+            )
+
+
+def write_version(folder: Path, version: int, model: ModelFile, files: Mapping[str, str]) -> None:
+    """Write a version, and what stands beside all versions.
+
+    Args:
+        folder: The model's folder.
+        version: The version; one that is there is replaced.
+        model: The model.
+        files: Texts by file name.
+
+    Raises:
+        UnwritablePathError: If the folder cannot be written to; what was there stays.
+    """
+    try:
+        with _stage(folder) as stage:
+            _copy(model, stage / str(version))
+            for name, text in files.items():
+                (stage / name).write_text(text, encoding="utf-8", newline="\n")
+            _publish(stage, folder, str(version))
+    except OSError as error:
+        raise UnwritablePathError(
+            f"Cannot write {str(folder)!r}: {error.strerror or error}. Give a repository that you may write to, on a "
+            "disk with room. What was there before is unchanged."
+        ) from error
+
+
+def _change(old: str, new: str) -> str:
+    """Return the first line that differs."""
+    pairs = zip([*old.splitlines(), "end"], [*new.splitlines(), "end"], strict=False)
+    was, now = next((a.strip(), b.strip()) for a, b in pairs if a != b)
+    return f"{was!r} to {now!r}"
+
+
+@contextmanager
+def _stage(folder: Path) -> Iterator[Path]:
+    """Yield a temporary folder on the same disk; it is removed with what is left in it."""
+    # Inside a model's folder Triton passes over what is no number; in the repository a polling server would not.
+    stage = (folder if folder.is_dir() else folder.parent) / f".{folder.name}-{secrets.token_hex(4)}"
+    try:
+        stage.mkdir(parents=True)
+        yield stage
+    finally:
+        shutil.rmtree(stage, ignore_errors=True)
+
+
+def _copy(model: ModelFile, folder: Path) -> None:
+    """Copy a model and its external data, each at its place beside the model."""
+    for location in (MODEL_FILE, *model.external):
+        target = folder / location
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(model.path if location == MODEL_FILE else model.path.parent / location, target)
+
+
+def _publish(stage: Path, folder: Path, version: str) -> None:
+    """Put what was made in its place: a new model in one rename, a version of one that is there with its files."""
+    if not folder.exists():
+        stage.rename(folder)
+        return
+    place, old = folder / version, stage / "replaced"
+    if place.exists():
+        place.rename(old)
+    try:
+        (stage / version).rename(place)
+    except OSError:
+        if old.exists():
+            old.rename(place)
+        raise
+    for file in [entry for entry in stage.iterdir() if entry.is_file()]:
+        file.replace(folder / file.name)

@@ -1,0 +1,109 @@
+"""A file's inputs and outputs in Triton's words: data types, and sizes without those that only a call knows."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import onnx
+from onnx import TensorProto
+
+from lit_gelu.export.errors import ModelFileError
+
+DYNAMIC = -1
+
+# ONNX's element types, by Triton's names (``DataType`` in its model_config.proto), which its onnxruntime backend takes
+# (``ConvertFromOnnxDataType`` in its onnxruntime_utils.cc): bfloat16, which Triton has, is not among them.
+_DATA_TYPES: dict[int, str] = {
+    TensorProto.BOOL: "TYPE_BOOL",
+    TensorProto.UINT8: "TYPE_UINT8",
+    TensorProto.UINT16: "TYPE_UINT16",
+    TensorProto.UINT32: "TYPE_UINT32",
+    TensorProto.UINT64: "TYPE_UINT64",
+    TensorProto.INT8: "TYPE_INT8",
+    TensorProto.INT16: "TYPE_INT16",
+    TensorProto.INT32: "TYPE_INT32",
+    TensorProto.INT64: "TYPE_INT64",
+    TensorProto.FLOAT16: "TYPE_FP16",
+    TensorProto.FLOAT: "TYPE_FP32",
+    TensorProto.DOUBLE: "TYPE_FP64",
+    TensorProto.STRING: "TYPE_STRING",
+}
+
+
+@dataclass(frozen=True)
+class TritonTensor:
+    """One input or output.
+
+    Args:
+        name: Its name.
+        data_type: Triton's name of its element type.
+        sizes: All sizes, `DYNAMIC` where any fits.
+        rows: The name of its first size, if that is dynamic and has one; else empty.
+    """
+
+    name: str
+    data_type: str
+    sizes: tuple[int, ...]
+    rows: str
+
+
+def inputs_and_outputs(model: onnx.ModelProto, file: str) -> tuple[tuple[TritonTensor, ...], tuple[TritonTensor, ...]]:
+    """Return what a model takes and gives.
+
+    Args:
+        model: The model; its weights are not needed.
+        file: How to call it in an error.
+
+    Returns:
+        Inputs that are no weights, and outputs, in order.
+
+    Raises:
+        ModelFileError: If one is no tensor, its sizes are not said, or the backend has no such element type.
+
+    Example:
+        >>> x = onnx.helper.make_tensor_value_info("x", TensorProto.UINT8, ["batch", 1, "height"])
+        >>> y = onnx.helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 10])
+        >>> model = onnx.helper.make_model(onnx.helper.make_graph([], "net", [x], [y]))
+        >>> inputs_and_outputs(model, "net.onnx")[0]
+        (TritonTensor(name='x', data_type='TYPE_UINT8', sizes=(-1, 1, -1), rows='batch'),)
+    """
+    weights = {tensor.name for tensor in model.graph.initializer}
+    inputs = [value for value in model.graph.input if value.name not in weights]
+    given = tuple(_tensor(value, file) for value in inputs)
+    return given, tuple(_tensor(value, file) for value in model.graph.output)
+
+
+def batch_name(tensors: Iterable[TritonTensor]) -> str:
+    """Return the name of the batch: the dynamic first size that all tensors share.
+
+    Args:
+        tensors: All inputs and outputs.
+
+    Returns:
+        The name; empty if their first sizes are fixed, without a name, or not the same.
+
+    Example:
+        >>> x, y = TritonTensor("x", "TYPE_FP32", (-1, 3), "batch"), TritonTensor("y", "TYPE_FP32", (-1,), "batch")
+        >>> batch_name([x, y]), batch_name([x, TritonTensor("scale", "TYPE_FP32", (), "")])
+        ('batch', '')
+    """
+    names = {tensor.rows for tensor in tensors}
+    return names.pop() if len(names) == 1 else ""
+
+
+def _tensor(value: onnx.ValueInfoProto, file: str) -> TritonTensor:
+    """Return one input or output."""
+    kind = value.type.tensor_type
+    if not value.type.HasField("tensor_type") or not kind.HasField("shape"):
+        raise ModelFileError(
+            f"{value.name!r} of {file} is no tensor whose sizes are written down, and a configuration needs them. "
+            "onnx.shape_inference.infer_shapes may find them; files of lit_gelu.export.export_onnx have them."
+        )
+    if kind.elem_type not in _DATA_TYPES:
+        raise ModelFileError(
+            f"{value.name!r} of {file} is {TensorProto.DataType.Name(kind.elem_type)}, which Triton's onnxruntime "
+            f"backend does not take. It takes {', '.join(_DATA_TYPES.values())}: convert it inside the model, as "
+            "export_onnx(dtype='bf16', io_dtype='fp32') does."
+        )
+    sizes = tuple(size.dim_value if size.HasField("dim_value") else DYNAMIC for size in kind.shape.dim)
+    rows = kind.shape.dim[0].dim_param if sizes[:1] == (DYNAMIC,) else ""
+    return TritonTensor(value.name, _DATA_TYPES[kind.elem_type], sizes, rows)
