@@ -11,8 +11,9 @@ training batch; beside it three packages, at their defaults, on the model as it 
 deviation from ARPACK's value (scipy) of the same matrix is given.
 
 ``error``: how far the warm-started eigenvalue is from the converged one of the same probe along a run: by fixed numbers
-of products, by the monitor's defaults, and with ``accuracy=0.01``; and what each costs in gradients of the training
-batch. The run's monitors see the same probes; "converged" is 40 products from the last converged vector.
+of products, by the monitor's defaults, with ``accuracy=0.01`` and by one-sided differences of gradients, on fresh
+probes and on a fixed one; and what each costs in gradients of the training batch. The run's monitors see the same
+probes; "converged" is 40 products from the last converged vector.
 """
 
 import argparse
@@ -130,6 +131,7 @@ def loss_part(net: Net, inputs_of: Callable[[Any], Any], steps: int, repeats: in
     name, model, data = net
     options: dict[str, dict[str, Any]] = {
         "LossCurvatureMonitor, warm, an eighth": {},
+        "LossCurvatureMonitor, warm, an eighth, one-sided": {"method": "one_sided_differences"},
         "LossCurvatureMonitor, warm, whole batch": {"fraction": None},
     }
     rows: list[tuple[str, list[float], str]] = []
@@ -219,6 +221,8 @@ def main(arguments: Iterable[str] | None = None) -> None:
         name, *net = mnist()
         error_part((f"classifier on {name}", *net), 6 if quick else 2000, 2 if quick else 50)
         error_part(("GPT of 2 blocks on source code", *gpt(small, 250)), 6 if quick else 1000, 2 if quick else 50)
+        if not quick:
+            error_part((f"GPT of {shape} on source code", *gpt(size, 40)), 100, 10)
         found = None if quick else cifar10()
         if found is None:
             print("\nCIFAR-10: left out (with --quick, and where LIT_GELU_DATA is not set)")

@@ -10,7 +10,7 @@ import torch
 from lightning.pytorch import Trainer
 from lightning.pytorch.loggers.logger import DummyLogger
 
-from lit_gelu.callbacks.curvature.loss_measurement import Step
+from lit_gelu.callbacks.curvature.loss_state import Step
 
 
 @dataclass(frozen=True)

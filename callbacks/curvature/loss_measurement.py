@@ -1,76 +1,34 @@
 """One measurement of the loss's curvature: from a probe to figures."""
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
 
+from lit_gelu.callbacks.curvature.loss_along_update import along_update
 from lit_gelu.callbacks.curvature.loss_settings import EIGENVALUES, LossSettings
+from lit_gelu.callbacks.curvature.loss_state import Figures, Reduce, Step, WarmStart
 from lit_gelu.curvature.loss import (
     Eigenpair,
-    ParameterLayout,
     ParameterOperator,
     SpectralDensity,
-    critical_sharpness,
-    directional_curvature,
-    displaced,
     extreme_eigenvalues,
     gauss_newton_operator,
     hessian_operator,
     hutchinson_trace,
-    loss_and_gradient,
     module_layout,
     spectral_density,
 )
+from lit_gelu.curvature.loss.hessian import ONE_SIDED
+from lit_gelu.curvature.loss.lanczos import random_start
 from lit_gelu.curvature.loss.probe import LossProbe
 from lit_gelu.curvature.loss.probe_outputs import ParsedLoss
 
-Reduce = Callable[[Tensor], Tensor]
-Figures = dict[tuple[str, ...], float]
-
-FINITE_DIFFERENCES = "finite_differences"
-"""The method that is not exact: figures that rest on it have it in their names."""
+INEXACT = ("finite_differences", ONE_SIDED)
+"""Methods that are not exact: names of figures that rest on them end with the first."""
 
 _NEGLIGIBLE = 0.01
 """An eigenvalue smaller than this share of the largest in magnitude has no sign worth reporting."""
-
-_NO_DESCENT = 1024
-"""A loss that rises at a thousandth of the step taken rises from the start: the update does not lower it."""
-
-
-@dataclass
-class WarmStart:
-    """What one event hands to the next.
-
-    Attributes:
-        method: How products were computed; "" before the first.
-        vectors: The last eigenvectors, by quantity, shape ``[parameters]``.
-        learning_rate: The last critical learning rate.
-    """
-
-    method: str = ""
-    vectors: dict[str, Tensor] = field(default_factory=dict)
-    learning_rate: float | None = None
-
-    def state_dict(self, largest: int) -> dict[str, Any]:
-        """Return plain data and tensors on the host; the vectors only if they have at most ``largest`` elements."""
-        kept = {name: vector.cpu() for name, vector in self.vectors.items() if vector.numel() <= largest}
-        return {"method": self.method, "vectors": kept, "learning_rate": self.learning_rate}
-
-
-@dataclass(frozen=True)
-class Step:
-    """The optimizer step that was taken.
-
-    Attributes:
-        before: The parameters before it, as `ParameterLayout.values` gave them.
-        learning_rate: Of the first parameter group.
-    """
-
-    before: Tensor
-    learning_rate: float
 
 
 @dataclass
@@ -117,20 +75,20 @@ def measure_loss(
         with _operator(probe, settings, warm, reduce) as operator:
             _measure_matrix(operator, settings, warm, event, result)
     if settings.of_update and step is not None:
-        result.figures |= _along_update(probe, settings, warm, step, reduce, precise=precise)
+        result.figures |= along_update(probe, settings, warm, step, reduce, precise=precise)
     return result
 
 
 def _operator(probe: LossProbe, settings: LossSettings, warm: WarmStart, reduce: Reduce | None) -> ParameterOperator:
     """Return the matrix as an operator, by the method that worked at the last event."""
     options: dict[str, Any] = {
-        "method": warm.method or "auto",
+        "method": warm.method if settings.method == "auto" and warm.method else settings.method,
         "samples": probe.samples,
         "module": probe.module,
         "reduce": reduce,
     }
     if settings.operator == "hessian":
-        return hessian_operator(probe.closures, probe.parameters, **options)
+        return hessian_operator(probe.closures, probe.parameters, largest=warm.largest, **options)
     losses = [ParsedLoss(closure) for closure in probe.closures]
     outputs, of_outputs = [loss.outputs for loss in losses], [loss.loss for loss in losses]
     return gauss_newton_operator(outputs, of_outputs, probe.parameters, **options)
@@ -144,6 +102,7 @@ def _measure_matrix(
     pairs = _eigenpairs(operator, settings, warm, event)
     for name, pair in pairs.items():
         warm.vectors[name] = pair.vector
+        warm.largest = max(abs(pair.value) for pair in pairs.values())
         figures[name,] = pair.value
         figures[f"{name}_residual",] = pair.residual
         figures[f"{name}_converged",] = float(pair.converged)
@@ -156,7 +115,7 @@ def _measure_matrix(
         figures |= _of_spectrum(result.spectrum)
     warm.method = operator.method
     result.reason = operator.reason
-    suffix = f"_{FINITE_DIFFERENCES}" if operator.method == FINITE_DIFFERENCES else ""
+    suffix = f"_{INEXACT[0]}" if operator.method in INEXACT else ""
     result.figures |= {(first + suffix, *rest): value for (first, *rest), value in figures.items()}
     result.figures["probe_loss",] = operator.loss.item()
     result.figures["gradient_norm",] = operator.gradient.norm().item()
@@ -170,12 +129,14 @@ def _eigenpairs(
     names = [name for name in EIGENVALUES if name in settings.quantities]
     if not names:
         return {}
-    known = [warm.vectors[name] for name in names if name in warm.vectors]
+    known = [warm.vectors[name].to(operator.device) for name in names if name in warm.vectors]
     is_warm = len(known) == len(names) and all(vector.numel() == operator.size for vector in known)
+    start = known if is_warm else [random_start(operator, settings.seed, event)]
     options: dict[str, Any] = {
-        "start": torch.stack([vector.to(operator.device) for vector in known]) if is_warm else None,
+        # Other examples, and the same ones some steps later, have another eigenvector: much of it is in their gradient.
+        "start": torch.stack([*start, operator.gradient]),
         "steps": settings.warm_steps if is_warm else settings.lanczos_steps,
-        "accuracy": settings.accuracy if is_warm else None,  # a random start may have missed the largest so far
+        "accuracy": settings.accuracy if is_warm else None,  # a first start may have missed the largest so far
         "seed": settings.seed,
         "event": event,
     }
@@ -200,11 +161,10 @@ def _trace(operator: ParameterOperator, settings: LossSettings, pairs: list[Eige
         ("trace_standard_error",): estimate.standard_error,
         ("frobenius_norm",): estimate.frobenius_norm,
     }
-    by_layer: Mapping[str, Mapping[str, float]] = {
-        "trace_by_layer": estimate.by_layer,
-        "trace_standard_error_by_layer": estimate.standard_error_by_layer,
-    }
-    for name, layers in by_layer.items():
+    for name, layers in (
+        ("trace_by_layer", estimate.by_layer),
+        ("trace_standard_error_by_layer", estimate.standard_error_by_layer),
+    ):
         figures |= {(name, layer or "(root)"): value for layer, value in layers.items()}
     return figures
 
@@ -219,65 +179,4 @@ def _of_spectrum(spectrum: SpectralDensity) -> Figures:
         ("spectrum_share_negative",): float(negative),
         ("spectrum_largest_node",): float(spectrum.nodes.max()),
         ("spectrum_smallest_node",): float(spectrum.nodes.min()),
-    }
-
-
-def _along_update(
-    probe: LossProbe, settings: LossSettings, warm: WarmStart, step: Step, reduce: Reduce | None, *, precise: bool
-) -> Figures:
-    """Return the quantities along the update, seen from the parameters before it; nothing if there was none."""
-    layout = ParameterLayout(probe.parameters)
-    update = layout.values().sub_(step.before)
-    if not update.any() or not step.learning_rate > 0:
-        return {}  # the learning rate was 0, or the gradient scaler left the step out
-    options: dict[str, Any] = {"samples": probe.samples, "reduce": reduce}
-    figures: Figures = {}
-    with displaced(layout) as displacement:
-        displacement.move(-update)
-        loss, gradient = None, None
-        if "directional" in settings.quantities:
-            loss, gradient = loss_and_gradient(probe.closures, layout, **options)
-        if "critical_sharpness" in settings.quantities:
-            figures |= _critical(probe, warm, update, step.learning_rate, loss, options)
-    if loss is not None and gradient is not None:
-        along = directional_curvature(
-            probe.closures,
-            probe.parameters,
-            update,
-            loss=loss,
-            gradient=gradient,
-            learning_rate=step.learning_rate,
-            method="loss" if precise else "gradient",
-            **options,
-        )
-        figures["directional_curvature",] = along.curvature
-        figures["directional_slope",] = along.slope
-        figures["directional_stability",] = along.stability
-    return figures
-
-
-def _critical(
-    probe: LossProbe,
-    warm: WarmStart,
-    update: Tensor,
-    learning_rate: float,
-    loss: Tensor | None,
-    options: Mapping[str, Any],
-) -> Figures:
-    """Return how far along the update the loss is back where it was; no figure if it never falls."""
-    found = critical_sharpness(
-        probe.closures,
-        probe.parameters,
-        update / -learning_rate,
-        learning_rate=warm.learning_rate or learning_rate,
-        loss=loss,
-        **options,
-    )
-    if found.learning_rate < learning_rate / _NO_DESCENT:
-        return {("critical_sharpness_converged",): 0.0}
-    warm.learning_rate = found.learning_rate
-    return {
-        ("critical_sharpness",): found.sharpness,
-        ("critical_learning_rate",): found.learning_rate,
-        ("critical_sharpness_converged",): float(found.converged),
     }

@@ -10,6 +10,9 @@ from lightning.pytorch.utilities import rank_zero_warn
 
 from lit_gelu.callbacks.errors import CallbackArgumentError, UnsupportedRunError
 from lit_gelu.curvature.loss import ParameterLayout
+from lit_gelu.curvature.loss.gauss_newton import GAUSS_NEWTON_METHODS
+from lit_gelu.curvature.loss.hessian import METHODS as HESSIAN_METHODS
+from lit_gelu.curvature.loss.hessian import ONE_SIDED
 from lit_gelu.curvature.loss.probe import Mode
 from lit_gelu.curvature.loss.probe_loss import check_module
 
@@ -23,7 +26,13 @@ OF_UPDATE = ("directional", "critical_sharpness")
 
 QUANTITIES = (*OF_MATRIX, *OF_UPDATE)
 
-OPERATORS = ("hessian", "gauss_newton")
+METHODS: dict[str, tuple[str, ...]] = {
+    "hessian": (*HESSIAN_METHODS, ONE_SIDED),
+    "gauss_newton": GAUSS_NEWTON_METHODS,
+}
+"""By the matrix: how products with it can be computed."""
+
+OPERATORS = tuple(METHODS)
 
 _SHARDING = (FSDPStrategy, DeepSpeedStrategy, ModelParallelStrategy)
 
@@ -43,6 +52,7 @@ class LossSettings:
         seed: Of all random vectors.
         mode: "train" or "eval": how the model's parts are switched in a probe.
         accuracy: At which estimated relative error of the eigenvalues to take no more products; ``None``: take all.
+        method: How products with the matrix are computed; "auto": by the first way that works.
     """
 
     quantities: tuple[str, ...]
@@ -55,6 +65,7 @@ class LossSettings:
     seed: int
     mode: Mode = "train"
     accuracy: float | None = None
+    method: str = "auto"
 
     def __post_init__(self) -> None:
         unknown = [name for name in self.quantities if name not in QUANTITIES]
@@ -66,6 +77,11 @@ class LossSettings:
             raise CallbackArgumentError(f"operator={self.operator!r} is not accepted. Give one of {OPERATORS}.")
         if self.mode not in {"train", "eval"}:
             raise CallbackArgumentError(f"mode={self.mode!r} is not accepted. Give 'train' or 'eval'.")
+        methods = ("auto", *METHODS[self.operator])
+        if self.method not in methods:
+            raise CallbackArgumentError(
+                f"method={self.method!r} is not accepted with operator={self.operator!r}. Give one of {methods}."
+            )
         if self.accuracy is not None and not 0 < self.accuracy < 1:
             raise CallbackArgumentError(
                 f"accuracy={self.accuracy!r} is not accepted. Give a relative error between 0 and 1, or None."

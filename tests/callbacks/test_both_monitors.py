@@ -107,7 +107,12 @@ def test_bert_with_random_weights(tmp_path):
     last_batch = list(sentences())[-1]
     exact = top_eigenvalue_by_arpack(model, last_batch)  # the last event was at the parameters as they are now
     assert loss.latest["top_eigenvalue"] == pytest.approx(exact, rel=1e-3)
-    for name in ("heat_map_mean_squared_derivative", "heat_map_share_saturated", "loss_spectral_density"):
+    for name in (
+        "heat_map_mean_squared_derivative",
+        "heat_map_curvature",
+        "heat_map_share_saturated",
+        "loss_spectral_density",
+    ):
         assert (folder / f"curvature_{name}.png").read_bytes().startswith(PNG), name
 
 

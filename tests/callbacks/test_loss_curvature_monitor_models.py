@@ -73,6 +73,23 @@ class OnceDifferentiable(nn.Module):
         return WithoutSecondDerivative.apply(x)
 
 
+@pytest.mark.parametrize(
+    ("method", "name", "error"),
+    [
+        ("forward_over_reverse", "top_eigenvalue", 1e-9),
+        ("finite_differences", "top_eigenvalue_finite_differences", 1e-6),
+        ("one_sided_differences", "top_eigenvalue_finite_differences", 1e-5),
+    ],
+)
+def test_the_method_that_is_asked_for_is_taken(tmp_path, caplog, method, name, error):
+    witness = Witness()
+    figures = fit(tmp_path, LossCurvatureMonitor(method=method, **EXACT), witness)
+    assert list(figures) == [1, 3]
+    for step, row in figures.items():
+        assert row[name] == pytest.approx(torch.linalg.eigvalsh(witness.hessians[step])[-1].item(), rel=error)
+    assert f"with the hessian matrix by {method} " in caplog.text
+
+
 def test_names_say_finite_differences(tmp_path, caplog):
     monitor = LossCurvatureMonitor(["top_eigenvalue", "trace"], **EXACT)
     witness = Witness()

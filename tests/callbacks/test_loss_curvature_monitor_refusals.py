@@ -65,6 +65,8 @@ def test_a_manual_module_with_a_loss_of_its_own_is_measured(tmp_path):
         ({"quantities": "sharpness"}, CallbackArgumentError),
         ({"quantities": []}, CallbackArgumentError),
         ({"operator": "fisher"}, CallbackArgumentError),
+        ({"method": "double_vjp"}, CallbackArgumentError),
+        ({"operator": "gauss_newton", "method": "one_sided_differences"}, CallbackArgumentError),
         ({"lanczos_steps": 0}, CallbackArgumentError),
         ({"trace_probes": 1}, CallbackArgumentError),
         ({"quantities": ["top_eigenvalue", "smallest_eigenvalue"], "warm_steps": 1}, CallbackArgumentError),

@@ -6,8 +6,6 @@ from typing import TypeVar
 
 import torch
 from torch import Tensor
-from torch.autograd.function import BackwardCFunction
-from torch.autograd.graph import Node
 
 from lit_gelu.curvature.loss.errors import LossCurvatureError
 from lit_gelu.curvature.loss.layout import ParameterLayout
@@ -101,12 +99,7 @@ def loss_and_gradient(
         (5.0, [2.0, 4.0])
     """
     closures, counts = batches_of(closure, samples)
-    rows = []
-    for each in closures:
-        loss = evaluate_loss(each)
-        gradient = parameters.flatten(differentiate(loss, parameters))
-        rows.append(torch.cat([gradient, loss.detach().reshape(1).to(gradient)]))
-    mean = weighted_mean(rows, counts, reduce)
+    mean = weighted_mean([loss_after_gradient(each, parameters) for each in closures], counts, reduce)
     return mean[-1].clone(), mean[:-1]
 
 
@@ -135,6 +128,21 @@ def mean_loss(
             evaluate_loss(lambda loss=loss: loss)  # type: ignore[misc]  # raises, and says why
         rows.append(loss.reshape(1).to(torch.promote_types(loss.dtype, torch.float32)))
     return weighted_mean(rows, counts, reduce)[0]
+
+
+def loss_after_gradient(closure: Closure, layout: ParameterLayout) -> Tensor:
+    """Return the gradient of one batch's loss and the loss in one vector.
+
+    Args:
+        closure: The mean loss of the batch.
+        layout: Where the gradient's elements belong.
+
+    Returns:
+        Shape ``[size + 1]``, without graph; the loss is its last element.
+    """
+    loss = evaluate_loss(closure)
+    gradient = layout.flatten(differentiate(loss, layout))
+    return torch.cat([gradient, loss.detach().reshape(1).to(gradient)])
 
 
 def batches_of(batch: Item | Sequence[Item], samples: int | Sequence[int]) -> tuple[list[Item], list[int]]:
@@ -213,56 +221,6 @@ def is_finite(vector: Tensor) -> bool:
     # A sum with NaN or infinity in it is not finite, and takes a twentieth of the time of a test of each element; only
     # finite elements whose sum overflows need that test.
     return bool(vector.sum().isfinite()) or bool(vector.isfinite().all())
-
-
-def nodes_of(*tensors: Tensor | None) -> Iterator[Node]:
-    """Walk the graph that computed some tensors.
-
-    Args:
-        *tensors: With their graphs; ``None`` has none.
-
-    Yields:
-        Every node, once.
-    """
-    pending = [None if tensor is None else tensor.grad_fn for tensor in tensors]
-    seen: set[Node] = set()
-    while pending:
-        node = pending.pop()
-        if node is not None and node not in seen:
-            seen.add(node)
-            pending.extend(following for following, _ in node.next_functions)
-            yield node
-
-
-def has_custom_function(*tensors: Tensor | None) -> bool:
-    """Return whether a function whose pass back is written in Python computed some tensors.
-
-    Such a pass back may compute its result out of sight of autograd; then a second derivative lacks its share, and
-    nothing says so.
-
-    Args:
-        *tensors: With their graphs; ``None`` has none.
-
-    Returns:
-        Whether there is one.
-    """
-    return any(isinstance(node, BackwardCFunction) for node in nodes_of(*tensors))
-
-
-def check_differentiable(*tensors: Tensor | None) -> None:
-    """Refuse a graph that ends in a pass back marked as differentiable once.
-
-    ``torch.autograd.grad`` raises only if the inputs lie behind such a node; it never does, so their share would be
-    zero.
-
-    Args:
-        *tensors: With their graphs; ``None`` has none.
-
-    Raises:
-        RuntimeError: If the graph has such a node.
-    """
-    if any(node.name().endswith("Error") for node in nodes_of(*tensors)):
-        raise RuntimeError("a custom function's pass back is marked with @once_differentiable")
 
 
 @contextmanager

@@ -12,14 +12,13 @@ from lit_gelu.curvature.loss.errors import LossCurvatureError
 from lit_gelu.curvature.loss.evaluation import (
     Reduce,
     batches_of,
-    check_differentiable,
     evaluate_loss,
-    has_custom_function,
     without_autocast,
 )
+from lit_gelu.curvature.loss.finite_differences import relative_step, scaled_offset
+from lit_gelu.curvature.loss.graph_walk import check_differentiable, has_custom_function
 from lit_gelu.curvature.loss.layout import ParameterLayout, displaced
 from lit_gelu.curvature.loss.parameter_operator import ParameterOperator
-from lit_gelu.curvature.loss.products import relative_step, scaled_offset
 
 GaussNewtonMethod = Literal["auto", "double_vjp", "forward_mode", "finite_differences"]
 GAUSS_NEWTON_METHODS: tuple[str, ...] = ("double_vjp", "forward_mode", "finite_differences")

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from lit_gelu.curvature.loss.errors import LossCurvatureError, NonFiniteCurvatureError
-from lit_gelu.curvature.loss.linear_operator import LinearOperator
+from lit_gelu.curvature.loss.linear_operator import LinearOperator, agreed_on
 from lit_gelu.curvature.loss.random_vectors import normal
 
 
@@ -121,7 +121,7 @@ def lanczos_until(
         >>> run.alphas
         tensor([3.], dtype=torch.float64)
     """
-    agreed: Callable[[Tensor], Tensor] = getattr(operator, "agreed", lambda numbers: numbers)
+    agreed = agreed_on(operator)
     basis = torch.empty(steps + 1, operator.size, dtype=operator.dtype, device=operator.device)
     unit = torch.finfo(operator.dtype).eps
     first = start.to(basis)

@@ -1,5 +1,6 @@
 """A symmetric matrix that is known by its products with vectors."""
 
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
@@ -58,6 +59,19 @@ class MatrixOperator:
             A vector of the same shape.
         """
         return self.matrix @ vector
+
+
+def agreed_on(operator: LinearOperator) -> Callable[[Tensor], Tensor]:
+    """Return what makes numbers the same on all ranks, so that these decide alike.
+
+    Args:
+        operator: With a method ``agreed`` where there are several ranks, as `ParameterOperator` has.
+
+    Returns:
+        That method, else what returns its argument.
+    """
+    agreed: Callable[[Tensor], Tensor] = getattr(operator, "agreed", lambda numbers: numbers)
+    return agreed
 
 
 def symmetry_error(operator: LinearOperator, *, seed: int = 0) -> float:

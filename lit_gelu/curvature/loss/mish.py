@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from lit_gelu.curvature.loss.evaluation import Closure, evaluate_loss, nodes_of
+from lit_gelu.curvature.loss.evaluation import Closure, evaluate_loss
+from lit_gelu.curvature.loss.graph_walk import nodes_of
 
 MISH_NOTE = "torch's mish was computed as x tanh(softplus(x)), since its double backward is NaN for large x"
 

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from lit_gelu.curvature.loss.errors import LossCurvatureError, NonFiniteCurvatureError
 from lit_gelu.curvature.loss.evaluation import Reduce, is_finite, weighted_mean
+from lit_gelu.curvature.loss.finite_differences import relative_step
 from lit_gelu.curvature.loss.layout import ParameterLayout
-from lit_gelu.curvature.loss.products import BatchMatrix, relative_step
+from lit_gelu.curvature.loss.products import BatchMatrix
 
 
 class ParameterOperator:

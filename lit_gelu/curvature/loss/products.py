@@ -1,6 +1,5 @@
-"""Three ways to multiply the Hessian of one batch's loss with a vector."""
+"""Two exact ways to multiply the Hessian of one batch's loss with a vector."""
 
-import math
 from contextlib import nullcontext
 from typing import Protocol
 
@@ -10,13 +9,13 @@ from torch import Tensor, nn
 from lit_gelu.curvature.loss.dual_numbers import dual_parameters, tangent_of
 from lit_gelu.curvature.loss.evaluation import (
     Closure,
-    check_differentiable,
     differentiate,
     evaluate_loss,
-    has_custom_function,
+    loss_after_gradient,
     without_autocast,
 )
-from lit_gelu.curvature.loss.layout import ParameterLayout, displaced
+from lit_gelu.curvature.loss.graph_walk import check_differentiable, has_custom_function
+from lit_gelu.curvature.loss.layout import ParameterLayout
 from lit_gelu.curvature.loss.mish import MISH_NOTE, ComposedMish, evaluate_without_native_mish, has_native_mish
 
 
@@ -58,12 +57,11 @@ class ReverseOverReverse:
         self.note = MISH_NOTE if replaced else ""
         with torch.inference_mode(False), torch.enable_grad():
             gradient = differentiate(loss, layout, create_graph=True)
-        check_differentiable(*gradient)
+            check_differentiable(*gradient)
+            # One flat output: of one tensor a parameter, torch checks shape and type in Python at every product.
+            self._gradient = layout.flatten(gradient)
         self._loss = loss
-        self._first_order = _join(layout, gradient, loss)
-        self._curved = [
-            (number, piece) for number, piece in enumerate(gradient) if piece is not None and piece.requires_grad
-        ]
+        self._first_order = torch.cat([self._gradient.detach(), loss.detach().reshape(1).to(self._gradient)])
 
     @property
     def doubtful(self) -> bool:
@@ -76,14 +74,13 @@ class ReverseOverReverse:
 
     def product(self, vector: Tensor) -> Tensor:
         """Return ``H v``."""
-        if not self._curved:  # the loss is linear in the parameters
+        if not self._gradient.requires_grad:  # the loss is linear in the parameters
             return torch.zeros_like(vector)
-        pieces = self._layout.split(vector)
         with torch.inference_mode(False), without_autocast(self._layout):
             product = torch.autograd.grad(
-                [piece for _, piece in self._curved],
+                self._gradient,
                 list(self._layout.tensors.values()),
-                grad_outputs=[pieces[number] for number, _ in self._curved],
+                grad_outputs=vector,
                 retain_graph=True,
                 allow_unused=True,
             )
@@ -115,7 +112,7 @@ class ForwardOverReverse:
 
     def first_order(self) -> Tensor:
         """Return the gradient and, as its last element, the loss."""
-        return _first_order(self._closure, self._layout)
+        return loss_after_gradient(self._closure, self._layout)
 
     def product(self, vector: Tensor) -> Tensor:
         """Return ``H v``."""
@@ -139,81 +136,3 @@ class ForwardOverReverse:
                 gradient = torch.autograd.grad(loss, duals, create_graph=self._create_graph, allow_unused=True)
             tangents = [None if piece is None else tangent_of(piece) for piece in gradient]
             return self._layout.flatten([None if piece is None else piece.detach() for piece in tangents])
-
-
-class FiniteDifferences:
-    """H v as the central difference of two gradients: ``(g(theta + h v) - g(theta - h v)) / (2 h)``.
-
-    The step is relative to the parameters, ``h = c ||theta|| / ||v||``, with c the cube root of the rounding unit
-    (4.9e-3 in float32, 6.1e-6 in float64), which balances the rounding of g against the third derivative. A fixed
-    step would lose accuracy as vectors grow longer.
-
-    Source: Nocedal and Wright 2006, "Numerical Optimization", section 8.1, for the cube root.
-
-    Args:
-        closure: The loss of the batch.
-        layout: The parameters: moved during a product, and put back bit by bit.
-        step: c; by default that of the coarsest type among the parameters.
-    """
-
-    def __init__(self, closure: Closure, layout: ParameterLayout, step: float | None = None) -> None:
-        self.note = ""
-        self.doubtful = False
-        self._closure = closure
-        self._layout = layout
-        self._step = step or relative_step(layout)
-
-    def first_order(self) -> Tensor:
-        """Return the gradient and, as its last element, the loss."""
-        return _first_order(self._closure, self._layout)
-
-    def product(self, vector: Tensor) -> Tensor:
-        """Return ``H v``."""
-        h, offset = scaled_offset(self._layout, vector, self._step)
-        with displaced(self._layout) as displacement:
-            displacement.move(offset)
-            ahead = _first_order(self._closure, self._layout)[:-1]
-            displacement.move(offset.neg_())
-            behind = _first_order(self._closure, self._layout)[:-1]
-        return ahead.sub_(behind).div_(2 * h)
-
-
-def relative_step(layout: ParameterLayout) -> float:
-    """Return the cube root of the rounding unit of the coarsest type among the parameters.
-
-    Args:
-        layout: The parameters.
-
-    Returns:
-        4.9e-3 in float32, 6.1e-6 in float64, 0.1 in float16 and 0.2 in bfloat16.
-    """
-    return math.cbrt(max(torch.finfo(tensor.dtype).eps for tensor in layout.tensors.values()))
-
-
-def scaled_offset(layout: ParameterLayout, vector: Tensor, step: float) -> tuple[Tensor, Tensor]:
-    """Scale a vector to ``step`` times the length of the parameters, on the device.
-
-    Args:
-        layout: The parameters.
-        vector: The direction, shape ``[size]``.
-        step: The length of the offset in units of ``||theta||``; of 1 if all parameters are zero.
-
-    Returns:
-        ``h = step ||theta|| / ||v||`` (no dimensions) and ``h v``; of the zero vector, 1 and zeros.
-    """
-    length, scale = vector.norm(), layout.values().norm()
-    scale = torch.where(scale > 0, scale, 1)
-    h = torch.where(length > 0, step * scale / torch.where(length > 0, length, 1), 1)
-    return h, vector * h
-
-
-def _join(layout: ParameterLayout, gradient: list[Tensor | None], loss: Tensor) -> Tensor:
-    """Return gradient and loss in one vector, without graph."""
-    pieces = layout.pieces([None if piece is None else piece.detach() for piece in gradient])
-    return torch.cat([*pieces, loss.detach().reshape(1).to(pieces[0])])
-
-
-def _first_order(closure: Closure, layout: ParameterLayout) -> Tensor:
-    """Return gradient and loss of a batch in one vector."""
-    loss = evaluate_loss(closure)
-    return _join(layout, differentiate(loss, layout), loss)

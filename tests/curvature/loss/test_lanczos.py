@@ -117,6 +117,15 @@ def test_started_from_the_last_vectors_one_or_two_products_are_enough():
     assert warm_smallest.value == pytest.approx(exact[0].item(), rel=1e-2)
 
 
+def test_directions_to_start_from_do_not_cancel():
+    matrix, basis = with_eigenvalues([-2.0, *torch.linspace(-0.5, 1, 60).tolist(), 4.0])
+    top, other = basis[:, -1], basis[:, 5]
+    nearly_opposite = torch.stack([top, -3 * (top + 0.02 * other)])
+    assert extreme_eigenvalues(MatrixOperator(matrix), start=nearly_opposite, steps=1).value > 3.99
+    with_nothing = torch.stack([torch.zeros_like(top), top])
+    assert extreme_eigenvalues(MatrixOperator(matrix), start=with_nothing, steps=1).value == pytest.approx(4.0)
+
+
 class TestAccuracy:
     @pytest.mark.parametrize("accuracy", [0.1, 0.01, 1e-6])
     def test_ends_once_the_value_is_as_good_as_asked_for(self, accuracy):
@@ -133,6 +142,14 @@ class TestAccuracy:
         counts = [extreme_eigenvalues(operator, steps=40, accuracy=a).products for a in (0.1, 1e-3, 1e-9)]
         assert counts == sorted(set(counts))
         assert extreme_eigenvalues(operator, start=basis[:, -1], steps=40, accuracy=0.01).products == 1
+
+    def test_a_far_negative_eigenvalue_does_not_pass_for_a_gap_that_makes_the_value_sure(self):
+        values = [1.0, 0.9, -20.0, *torch.linspace(-0.1, 0.1, 20).tolist()]
+        operator = MatrixOperator(torch.diag(torch.tensor(values, dtype=torch.float64)))
+        for seed in range(50):  # with residual^2 / gap alone, two products gave values about 0 for some of them
+            start = normal(23, seed, 0, 0, dtype=torch.float64, device="cpu")
+            pair = extreme_eigenvalues(operator, start=start, steps=20, accuracy=0.02)
+            assert pair.value == pytest.approx(1.0, abs=0.15)
 
     def test_both_ends_wait_for_each_other(self):
         matrix, basis = with_eigenvalues([-2.0, *torch.linspace(-0.5, 1, 60).tolist(), 4.0])

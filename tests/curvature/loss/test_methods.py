@@ -224,6 +224,39 @@ class TestFiniteDifferences:
             product = operator(signs).double()
         assert (product - expected).norm() / expected.norm() < 1e-4
 
+    @pytest.mark.parametrize(("method", "error"), [("finite_differences", 1e-3), ("one_sided_differences", 0.02)])
+    @pytest.mark.parametrize("largest", [None, 900.0])
+    def test_a_step_does_not_lead_out_of_a_narrow_valley(self, method, error, largest):
+        # A step of 5e-3 of the parameters' length is 0.15 here, and the valley 0.02 wide.
+        start = torch.cat([torch.tensor([0.01]), torch.full((900,), 1.0)])
+        weight = start.clone().requires_grad_()
+
+        def closure():
+            return torch.log(torch.cosh(30 * weight[0])) + 0.5 * weight[1:].square().mean()
+
+        exact = 900 / torch.cosh(torch.tensor(0.3, dtype=torch.float64)).item() ** 2
+        along = torch.zeros(901)
+        along[0] = 2.0
+        with hessian_operator(closure, {"weight": weight}, method=method, largest=largest) as operator:
+            assert operator(along)[0].item() == pytest.approx(2 * exact, rel=error)
+        assert torch.equal(weight, start)
+
+    def test_one_sided_differences_take_one_gradient_a_product(self):
+        model, inputs, loss = classifier()
+        vector = torch.randn(51, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        expected = full_hessian(model, inputs, loss) @ vector
+        calls = []
+
+        def closure():
+            calls.append(1)
+            return loss(model(inputs))
+
+        with hessian_operator(closure, named(model), method="one_sided_differences", largest=10.0) as operator:
+            assert len(calls) == 1
+            for _ in range(3):
+                torch.testing.assert_close(operator(vector), expected, rtol=0, atol=1e-6)
+        assert len(calls) == 1 + 3
+
     def test_parameters_are_restored_bit_by_bit_after_an_exception(self):
         model, inputs, loss = classifier()
         before = [p.clone() for p in model.parameters()]

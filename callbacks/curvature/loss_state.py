@@ -1,0 +1,53 @@
+"""What a measurement of the loss's curvature starts from, and hands on."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+Reduce = Callable[[Tensor], Tensor]
+"""Sums a flat tensor over ranks."""
+
+Figures = dict[tuple[str, ...], float]
+"""By the parts of their names."""
+
+
+@dataclass
+class WarmStart:
+    """What one event hands to the next.
+
+    Attributes:
+        method: How products were computed; "" before the first.
+        vectors: The last eigenvectors, by quantity, shape ``[parameters]``.
+        learning_rate: The last critical learning rate.
+        largest: The largest eigenvalue in magnitude that was found at the last event.
+    """
+
+    method: str = ""
+    vectors: dict[str, Tensor] = field(default_factory=dict)
+    learning_rate: float | None = None
+    largest: float | None = None
+
+    def state_dict(self, largest: int) -> dict[str, Any]:
+        """Return plain data and tensors on the host; the vectors only if they have at most ``largest`` elements."""
+        kept = {name: vector.cpu() for name, vector in self.vectors.items() if vector.numel() <= largest}
+        return {
+            "method": self.method,
+            "vectors": kept,
+            "learning_rate": self.learning_rate,
+            "largest": self.largest,
+        }
+
+
+@dataclass(frozen=True)
+class Step:
+    """The optimizer step that was taken.
+
+    Attributes:
+        before: The parameters before it, as `ParameterLayout.values` gave them.
+        learning_rate: Of the first parameter group.
+    """
+
+    before: Tensor
+    learning_rate: float
