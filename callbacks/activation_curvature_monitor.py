@@ -1,31 +1,26 @@
 """`ActivationCurvatureMonitor`: logs, during training, what every activation is given and how curved it is there."""
 
 import copy
-import fnmatch
 import time
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.utilities import rank_zero_warn
-from torch import Tensor, nn
+from torch import Tensor
 from typing_extensions import override
 
-from lit_gelu import activations
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.callbacks.curvature.activation_heat_map import HeatMapHistory
-from lit_gelu.callbacks.curvature.activation_histogram_log import log_histograms
+from lit_gelu.callbacks.curvature.activation_log import ActivationEvent, log_heat_maps
 from lit_gelu.callbacks.curvature.activation_measurement import ActivationMeasurement, Figures
-from lit_gelu.callbacks.curvature.activation_readout import Readout
-from lit_gelu.callbacks.curvature.schedule import EventCost, MeasurementSchedule
-from lit_gelu.callbacks.errors import CallbackArgumentError, NoActivationError
-from lit_gelu.callbacks.log_records import Path, log_figure, log_figures, require_logger
+from lit_gelu.callbacks.curvature.activation_watch import ActivationWatch
+from lit_gelu.callbacks.curvature.schedule import MeasurementSchedule
+from lit_gelu.callbacks.errors import CallbackArgumentError
+from lit_gelu.callbacks.log_records import require_logger
 from lit_gelu.callbacks.packages import refuse_mixed_packages
-from lit_gelu.callbacks.trainer_facts import logged_step, on_device
-from lit_gelu.curvature import HistogramBins, watchable_sites
+from lit_gelu.callbacks.trainer_facts import logged_step
+from lit_gelu.curvature import HistogramBins
 from lit_gelu.surgery import SwapReport
-
-PREFIX = "curvature"
 
 
 class ActivationCurvatureMonitor(Callback):
@@ -57,13 +52,14 @@ class ActivationCurvatureMonitor(Callback):
     within the step do not count. Figures are left out for a site that was not called, with a warning, and those that
     are not defined (``mean_gate`` where f(0) != 0, ``kink_mass`` of an activation whose kinks are not known).
 
-    *What it costs.* Rows are copied in the forward pass, one operation a site; after the step there is one reduction,
-    one all-reduce over ranks (the first event has two more) and one transfer to the host for all sites. On CUDA nothing
-    waits for it: figures are logged once they have arrived, mostly a step later. ``curvature/activations/seconds`` is
-    the time that the host spent on the event. Rows are drawn by a generator of its own, from ``seed``, the step and the
-    rank: training is bitwise the same with and without the monitor. A resumed run logs what an uninterrupted one does
-    (without ``max_overhead``, which depends on the clock). With ``sample_rows=None`` in compiled code all inputs are
-    kept until the end of the step.
+    *What it costs.* Rows are copied in the forward pass, one operation a site (on a CPU, of activations whose backward
+    pass needs their input, as GELU's does, at its end; 64 MiB of inputs at most are held for that). After the step
+    there is one reduction, one all-reduce over ranks (the first event has two more) and one transfer to the host for
+    all sites. On CUDA nothing waits for it: figures are logged once they have arrived, mostly a step later.
+    ``curvature/activations/seconds`` is the time that the host spent on the event. Rows are drawn by a generator of its
+    own, from ``seed``, the step and the rank: training is bitwise the same with and without the monitor. A resumed run
+    logs what an uninterrupted one does (without ``max_overhead``, which depends on the clock). With
+    ``sample_rows=None`` in compiled code all inputs are kept until the end of the step.
 
     When activations are replaced, it follows: `ActivationSwap` announces itself, and at each measurement the model is
     compared with what the hooks are on. The windows of dead units then begin anew.
@@ -136,13 +132,11 @@ class ActivationCurvatureMonitor(Callback):
         self.heat_maps = HeatMapHistory(heat_maps)
         self.latest: Figures = {}
         self.latest_gaussian: Figures = {}
-        self._measurement: ActivationMeasurement | None = None
-        self._on_its_way: list[tuple[Readout, ActivationMeasurement, EventCost]] = []
-        self._modules: list[nn.Module] = []
+        self._watch: ActivationWatch | None = None
+        self._on_its_way: list[ActivationEvent] = []
         self._recording = False
         self._overdue = False
         self._seconds = 0.0  # of this event so far, and of logging the one before
-        self._warned: set[str] = set()
         self._state: dict[str, Any] | None = None
 
     @property
@@ -172,8 +166,11 @@ class ActivationCurvatureMonitor(Callback):
         self.latest, self.latest_gaussian = {}, {}
         self._on_its_way.clear()
         self._overdue = False
-        self._warned.clear()
-        self._attach(pl_module)
+        self._detach()
+        self._watch = ActivationWatch(
+            self.include, self.input_sample, self.registry, self.sample_rows, self.dead_unit_window, self.histograms
+        )
+        self._watch.attach(pl_module)
         if self._state is not None and self._measurement is not None:
             self._measurement.load_state_dict(self._state, pl_module.device)
             self._state = None
@@ -246,11 +243,7 @@ class ActivationCurvatureMonitor(Callback):
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Log the rest, and the heat maps."""
         self._log(trainer)
-        if trainer.is_global_zero:
-            for statistic in self.heat_maps.statistics:
-                figure = self.heat_maps.draw(statistic)
-                if figure is not None:
-                    log_figure(trainer, (PREFIX, "heat_map", statistic), figure)
+        log_heat_maps(trainer, self.heat_maps)
 
     def on_activations_swapped(
         self,
@@ -278,8 +271,8 @@ class ActivationCurvatureMonitor(Callback):
         """Return what a resumed run needs to log the same."""
         measurement = self._state if self._measurement is None else self._measurement.state_dict()
         heat_maps = copy.deepcopy(self.heat_maps)
-        for readout, source, _ in self._on_its_way:  # it is logged in this run, and seen in the next one's heat map
-            heat_maps.add(readout.step, source.figures(readout)[0])
+        for event in self._on_its_way:  # it is logged in this run, and seen in the next one's heat map
+            heat_maps.add(event.readout.step, event.source.figures(event.readout, gaussian=False)[0])
         return {
             "schedule": self.schedule.state_dict(),
             "heat_maps": heat_maps.state_dict(),
@@ -307,89 +300,34 @@ class ActivationCurvatureMonitor(Callback):
 
     def _reduce(
         self, trainer: Trainer, pl_module: LightningModule, measurement: ActivationMeasurement, start: float
-    ) -> tuple[Readout, ActivationMeasurement, EventCost]:
+    ) -> ActivationEvent:
         """Send the figures on their way, and take note of what the event cost."""
         readout = measurement.reduce(logged_step(trainer), pl_module.device)
         seconds = self._seconds + measurement.recorder.seconds + time.perf_counter() - start
         self._seconds = 0.0
-        return readout, measurement, self.schedule.record_cost(trainer, seconds)
+        return ActivationEvent(readout, measurement, self.schedule.record_cost(trainer, seconds))
 
     def _log(self, trainer: Trainer, *, wait: bool = True) -> None:
         """Log what has arrived on the host; or all that is on its way, when it has."""
-        while self._on_its_way and (wait or self._on_its_way[0][0].ready):
-            readout, measurement, cost = self._on_its_way.pop(0)
-            self.latest, predicted = measurement.figures(readout)
-            self.latest_gaussian = predicted if self.gaussian else {}
-            self._warn_of_sites_not_called()
-            self.heat_maps.add(readout.step, self.latest)
-            named: dict[Path, float] = {
-                (PREFIX, site, name): value for site, row in self.latest.items() for name, value in row.items()
-            }
-            named[PREFIX, "activations", "seconds"] = cost.seconds
-            named[PREFIX, "activations", "interval"] = cost.interval
-            for site, row in self.latest_gaussian.items():
-                named |= {(PREFIX, site, "gaussian", name): value for name, value in row.items()}
-            log_figures(trainer, named, readout.step)
-            counts = measurement.histograms(readout)
-            if counts and self.histograms is not None:
-                log_histograms(trainer, self.histograms, counts, self.latest, readout.step)
-
-    def _attach(self, pl_module: LightningModule) -> None:
-        """Put hooks on all sites that are to be watched."""
-        self._detach()
-        self._modules = list(pl_module.modules())
-        registry = activations.registry if self.registry is None else self.registry
-        sample = None if self.input_sample is None else on_device(self.input_sample, pl_module.device)
-        seen: list[str] = []
-
-        def wanted(name: str) -> bool:
-            seen.append(name)
-            return any(fnmatch.fnmatchcase(name, pattern) for pattern in self.include)
-
-        sites = watchable_sites(pl_module, sample, registry=registry, accept=wanted)
-        self._warn_of_sites_refused(sites.refused)
-        if not sites.calls:
-            sites.remove()
-            raise NoActivationError(
-                f"ActivationCurvatureMonitor(include={list(self.include)}) finds nothing to watch in "
-                f"{type(pl_module).__name__}. Its activations: {', '.join(dict.fromkeys(seen)) or 'none'}. Calls of "
-                "functions such as F.gelu are found with input_sample=, a batch for forward; otherwise use activation "
-                "modules."
-            )
-        self._measurement = ActivationMeasurement(
-            sites, self.sample_rows, registry, self.dead_unit_window, self.histograms
-        )
+        while self._on_its_way and (wait or self._on_its_way[0].readout.ready):
+            event = self._on_its_way.pop(0)
+            self.latest, self.latest_gaussian = event.log(trainer, gaussian=self.gaussian)
+            if self._watch is not None:
+                self._watch.warn_of_sites_not_called(self.latest)
+            self.heat_maps.add(event.readout.step, self.latest)
 
     def _follow(self, pl_module: LightningModule) -> bool:
-        """Attach anew if a module of the model was replaced, added or removed; return whether that was so."""
-        modules = list(pl_module.modules())
-        if len(modules) == len(self._modules) and all(a is b for a, b in zip(modules, self._modules, strict=True)):
-            return False
-        self._attach(pl_module)
-        return True
+        """Attach anew if the model has other modules now; return whether it has."""
+        changed = self._watch is not None and self._watch.follow(pl_module)
+        self._recording = self._recording and not changed
+        return changed
 
     def _detach(self) -> None:
         """Take the hooks off."""
-        if self._measurement is not None:
-            self._measurement.detach()
-        self._measurement = None
+        if self._watch is not None:
+            self._watch.detach()
         self._recording = False
-        self._modules = []
 
-    def _warn_of_sites_refused(self, refused: dict[str, str]) -> None:
-        for site, reason in refused.items():
-            self._warn_once(site, f"ActivationCurvatureMonitor cannot observe {site!r}: {reason}.")
-
-    def _warn_of_sites_not_called(self) -> None:
-        """Say once of each site that it was not called; its share of non-finite inputs is NaN then."""
-        for site, row in sorted(self.latest.items()):
-            if row["share_non_finite"] != row["share_non_finite"]:
-                self._warn_once(
-                    site,
-                    f"ActivationCurvatureMonitor logs nothing for {site!r}: it was not called in the training step.",
-                )
-
-    def _warn_once(self, site: str, message: str) -> None:
-        if site not in self._warned:
-            self._warned.add(site)
-            rank_zero_warn(message)
+    @property
+    def _measurement(self) -> ActivationMeasurement | None:
+        return None if self._watch is None else self._watch.measurement

@@ -48,7 +48,8 @@ def log_figures(trainer: Trainer, figures: Mapping[Path, float], step: int | Non
     """
     step = logged_step(trainer) if step is None else step
     for logger in trainer.loggers:
-        defined = {logger.group_separator.join(path): value for path, value in figures.items() if value == value}
+        join = logger.group_separator.join
+        defined = {join(path): value for path, value in figures.items() if value == value}
         if defined:
             logger.log_metrics(defined, step=step)
 

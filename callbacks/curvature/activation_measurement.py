@@ -89,11 +89,12 @@ class ActivationMeasurement:
         self.recorder.reference = _next_reference(sums, pivot, reference)
         return Readout.start(step, torch.cat([flat_sums, pivot, dead, flat_counts]))
 
-    def figures(self, readout: Readout) -> tuple[Figures, Figures]:
+    def figures(self, readout: Readout, *, gaussian: bool = True) -> tuple[Figures, Figures]:
         """Turn what has arrived on the host into figures.
 
         Args:
             readout: As `reduce` returned.
+            gaussian: Whether the second are wanted.
 
         Returns:
             The measured ones, with ``share_dead`` where a window of events is full; and, of activations without
@@ -110,7 +111,7 @@ class ActivationMeasurement:
                 measured[name]["share_dead"] = share
         predicted: Figures = {}
         mean, deviation = rows[:, STATISTICS.index("mean")], rows[:, STATISTICS.index("standard_deviation")]
-        for prediction, numbers in self._predictions:
+        for prediction, numbers in self._predictions if gaussian else ():
             for number, row in zip(numbers, prediction(mean[numbers], deviation[numbers]).tolist(), strict=True):
                 predicted[self.names[number]] = dict(zip(PREDICTED, row, strict=True))
         return measured, predicted

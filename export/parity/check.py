@@ -15,7 +15,7 @@ from torch import nn
 
 from lit_gelu import activations
 from lit_gelu.activations import ActivationRegistry
-from lit_gelu.export.errors import ModelInputError, ParityError
+from lit_gelu.export.errors import ModelFileError, ModelInputError, ParityError
 from lit_gelu.export.inputs import Call
 from lit_gelu.export.metadata import FileMetadata, read_metadata
 from lit_gelu.export.parity.activation_census import fates, operator_counts, optimized_graph, placement
@@ -103,7 +103,7 @@ def check_parity(
 
     Raises:
         ParityError: If the file does not compute what the module computes and ``strict`` is true.
-        ModelFileError: If the file is missing, damaged, or was not written by `export_onnx`.
+        ModelFileError: If the file is missing, damaged, in int8, or was not written by `export_onnx`.
         ModelInputError: If sample or data do not fit module and file.
         ProviderError: If a provider does not exist or did not take the file.
 
@@ -123,6 +123,11 @@ def check_parity(
     name, dtype = repr(os.fspath(path)), _recorded_dtype(path)
     predictor, setup, notes = open_wanted(Path(path), providers, dict(session_config or {}), dtype)
     metadata = read_metadata(predictor.metadata, name)
+    if metadata.dtype == "int8":
+        raise ModelFileError(
+            f"{name} is in int8, whose rounding no tolerance of floating-point arithmetic fits. Compare it with "
+            "lit_gelu.export.quantization.check_quantized, which asks what becomes of the task."
+        )
     model = getattr(model, "_orig_mod", model)
     preprocessing = preprocessing_of_file(metadata.preprocessing, name, preprocessing, data)
     call = sample_call(model, preprocessing, input_sample, predictor)

@@ -77,6 +77,7 @@ def run(arguments: Namespace) -> int:
     if min(arguments.batch_sizes) < 1 or arguments.seconds < 0 or (arguments.threads or 1) < 1:
         raise BenchArgumentError("--batch_sizes and --threads are whole numbers from 1 on, --seconds is not negative.")
     from lit_gelu.export import OnnxPredictor
+    from lit_gelu.export.quantization import is_quantized
     from lit_gelu.export.runtime.bench import bench
     from lit_gelu.export.runtime.tuning_file import cores
     from lit_gelu.files import write_atomically
@@ -97,7 +98,8 @@ def run(arguments: Namespace) -> int:
         channels_last=arguments.channels_last,
     )
     console.print(table(report))
-    if (worst := max(row.error for row in report.rows)) > _ANOTHER_MODEL:
+    # Files in int8 cut off the normal random numbers that are run here, and so differ on them.
+    if (worst := max(row.error for row in report.rows)) > _ANOTHER_MODEL and not is_quantized(arguments.file):
         console.print(
             f"outputs differ by {worst:.1e} of the largest: the file is not of this model's weights, or wrong"
         )

@@ -1,12 +1,20 @@
 """``lit-gelu parity``: does an ONNX file compute what the PyTorch model computes?"""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
 
-from lit_gelu.cli.terminal import ExamplesHelpFormatter
+from lit_gelu.cli.options import add_model, add_providers
+from lit_gelu.cli.terminal import command_parser
 from lit_gelu.errors import LitGeluError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from lit_gelu.export import ParityReport
+    from lit_gelu.export.quantization import QuantizationReport
 
 _FORMATS = {"json": "JSON", "markdown": "Markdown", "html": "a page with plots"}
 
@@ -21,11 +29,16 @@ examples:
   lit-gelu parity raw.onnx --ckpt last.ckpt --data MNISTData     its preprocessing too, if the file takes raw pixels
   lit-gelu parity model.onnx --ckpt last.ckpt --model my_package.MyModule --providers CPUExecutionProvider
   lit-gelu parity model.onnx --ckpt last.ckpt --session_config optimization.enable_gelu_approximation=1
+  lit-gelu parity model-int8.onnx --ckpt last.ckpt --data MNISTData --max_difference 0.002 --min_top1 0.99
 """
 
 
 class SessionConfigError(LitGeluError, ValueError):
     """A word of ``--session_config`` that is no entry."""
+
+
+class Int8ArgumentError(LitGeluError, ValueError):
+    """An option that does not go with a file in int8, or with one that is not."""
 
 
 def build_parser() -> ArgumentParser:
@@ -34,28 +47,18 @@ def build_parser() -> ArgumentParser:
     Returns:
         The parser.
     """
-    parser = ArgumentParser(
-        prog="lit-gelu parity", description=HELP, epilog=EXAMPLES, formatter_class=ExamplesHelpFormatter
-    )
+    parser = command_parser("parity", HELP, EXAMPLES)
     parser.add_argument("file", type=str, help="an ONNX file that lit-gelu wrote")
     parser.add_argument(
         "--ckpt", type=str, required=True, help="the Lightning checkpoint that it was exported from, or a class"
     )
-    parser.add_argument(
-        "--model", type=str | None, default=None, help="the model's class, if the checkpoint does not record it"
-    )
+    add_model(parser)
     parser.add_argument("--data", type=str | None, default=None, help="a data module, such as DigitsData or MNISTData")
     parser.add_argument("--data_root", type=str | None, default=None, help="the data module's folder")
     parser.add_argument(
         "--tolerance", type=float, default=1e-5, help="what float32 arithmetic may cost, in units of the largest output"
     )
-    parser.add_argument(
-        "--providers",
-        type=str,
-        nargs="+",
-        default=None,
-        help="onnxruntime's execution providers; default: CUDA, or the CPU",
-    )
+    add_providers(parser)
     parser.add_argument(
         "--session_config",
         type=str,
@@ -63,6 +66,15 @@ def build_parser() -> ArgumentParser:
         default=[],
         metavar="KEY=VALUE",
         help="configuration entries of onnxruntime's session that the file will be run with",
+    )
+    parser.add_argument(
+        "--max_difference",
+        type=float | None,
+        default=None,
+        help="int8 files: how much worse the error rate may be; default: 0.01",
+    )
+    parser.add_argument(
+        "--min_top1", type=float | None, default=None, help="int8 files: least share of rows with the same class"
     )
     for name, what in _FORMATS.items():
         parser.add_argument(f"--{name}", type=str | None, default=None, help=f"where to write the report as {what}")
@@ -80,18 +92,25 @@ def run(arguments: Namespace) -> int:
     """
     from lit_gelu.cli.loading import load_data, load_model
     from lit_gelu.export import check_parity
+    from lit_gelu.export.quantization import is_quantized
     from lit_gelu.files import write_atomically
 
+    int8 = is_quantized(arguments.file)
+    _require_kind(arguments, int8=int8)
     model = load_model(arguments.ckpt, arguments.model)
     data = None if arguments.data is None else load_data(arguments.data, arguments.data_root)
-    report = check_parity(
-        model,
-        arguments.file,
-        data,
-        tolerance=arguments.tolerance,
-        providers=arguments.providers,
-        session_config=_entries(arguments.session_config),
-        strict=False,
+    report: ParityReport | QuantizationReport = (
+        _check_int8(model, arguments, data)
+        if int8
+        else check_parity(
+            model,
+            arguments.file,
+            data,
+            tolerance=arguments.tolerance,
+            providers=arguments.providers,
+            session_config=_entries(arguments.session_config),
+            strict=False,
+        )
     )
     Console(highlight=False).print(report)
     for name in _FORMATS:
@@ -100,6 +119,34 @@ def run(arguments: Namespace) -> int:
             with write_atomically(path) as temporary:
                 temporary.write_text(getattr(report, f"to_{name}")().rstrip() + "\n", encoding="utf-8")
     return 0 if report.passed else 1
+
+
+def _require_kind(arguments: Namespace, *, int8: bool) -> None:
+    """Refuse options that the file has no use for."""
+    wrong = ("html", "session_config") if int8 else ("max_difference", "min_top1")
+    given = [name for name in wrong if getattr(arguments, name) not in (None, [])]
+    if given:
+        kind = (
+            "in int8, for which it does not exist: --json and --markdown do" if int8 else "not in int8: see --tolerance"
+        )
+        raise Int8ArgumentError(f"--{given[0]} was given, and {arguments.file!r} is {kind}.")
+
+
+def _check_int8(model: "nn.Module", arguments: Namespace, data: Any) -> "QuantizationReport":
+    """Compare a file in int8, by what it costs the task."""
+    from lit_gelu.export.quantization import check_quantized
+    from lit_gelu.export.quantization.criteria import MAX_DIFFERENCE
+
+    limit = MAX_DIFFERENCE if arguments.max_difference is None else arguments.max_difference
+    return check_quantized(
+        model,
+        arguments.file,
+        data,
+        max_difference=limit,
+        min_top1=arguments.min_top1,
+        providers=arguments.providers,
+        strict=False,
+    )
 
 
 def _entries(words: Sequence[str]) -> dict[str, str]:

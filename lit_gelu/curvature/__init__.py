@@ -8,15 +8,9 @@ from lit_gelu.curvature.activation.gaussian_prediction import PREDICTED, Gaussia
 from lit_gelu.curvature.activation.histograms import HistogramBins
 from lit_gelu.curvature.activation.recorder import ActivationRecorder, statistics_by_site
 from lit_gelu.curvature.activation.rows import count_rows, draw_rows, take_rows
-from lit_gelu.curvature.activation.statistics import (
-    EPSILON,
-    STATISTICS,
-    SUMS,
-    accumulation_dtype,
-    activation_statistics,
-    activation_sums,
-    statistics_from_sums,
-)
+from lit_gelu.curvature.activation.statistics import STATISTICS, activation_statistics, statistics_from_sums
+from lit_gelu.curvature.activation.sums import EPSILON, SUMS, activation_sums
+from lit_gelu.curvature.activation.totals import accumulation_dtype
 from lit_gelu.curvature.activation.watching import WatchedCall
 from lit_gelu.curvature.errors import CurvatureArgumentError
 from lit_gelu.curvature.jump import jump_sums, relative_jump

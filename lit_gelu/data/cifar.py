@@ -109,6 +109,14 @@ class CIFARData(InMemoryDataModule):
         pixels = self._read().x_train
         return self._fit(pixels[self._split(len(pixels))[0]])
 
+    def raw_train_inputs(self) -> Tensor:
+        """Read the training images, those held out for validation too, as they are before the preprocessing.
+
+        Returns:
+            Pixels, ``[samples, 3, 32, 32]``, ``torch.uint8``.
+        """
+        return self._read().x_train
+
     def raw_test_inputs(self) -> Tensor:
         """Read the test images as they are before the preprocessing.
 

@@ -64,6 +64,15 @@ class DigitsData(InMemoryDataModule):
         """
         return EnlargedDigits()
 
+    def raw_train_inputs(self) -> Tensor:
+        """Return the training images as they are before the preprocessing.
+
+        Returns:
+            Grey levels, ``[samples, 1, 8, 8]``, ``torch.uint8``.
+        """
+        levels, _, rows = _digits()
+        return levels[rows[0]].unsqueeze(1)
+
     def raw_test_inputs(self) -> Tensor:
         """Return the test images as they are before the preprocessing.
 

@@ -127,6 +127,14 @@ class MNISTData(InMemoryDataModule):
         """
         return UnitPixels()
 
+    def raw_train_inputs(self) -> Tensor:
+        """Read the training images, those held out for validation too, as they are before the preprocessing.
+
+        Returns:
+            Pixels, ``[60000, 1, 28, 28]``, ``torch.uint8``.
+        """
+        return self._pixels("train")
+
     def raw_test_inputs(self) -> Tensor:
         """Read the test images as they are before the preprocessing.
 

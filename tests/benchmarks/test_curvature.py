@@ -44,6 +44,7 @@ def test_monitors_of_activations(printed):
 
 
 @pytest.mark.full
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*")  # curvlinops makes torch load its forward derivatives
 def test_the_top_eigenvalue_beside_what_is_installed(printed):
     text = printed("loss")
     assert re.search(r"left out: (none|[A-Z]?[\w-]+(, [\w-]+)*)$", text, re.MULTILINE)
@@ -57,6 +58,6 @@ def test_errors_along_a_run(printed):
     text = printed("error")
     assert text.count("2 warm events") == 2
     assert "CIFAR-10: left out" in text
-    last = rows_of(text.replace("/", " "), "8 products")
+    last = rows_of(text.replace("/", " "), "6 products")
     first = rows_of(text.replace("/", " "), "1 products")
     assert all(many[4] <= few[4] for many, few in zip(last, first, strict=True))  # the largest error

@@ -124,6 +124,8 @@ def test_preprocessing_makes_the_inputs_out_of_raw_pixels(root, tmp_path):
     assert raw.dtype == torch.uint8
     assert raw.shape == (30, 3, 32, 32)
     torch.testing.assert_close(preprocessing(raw), data.test_set.images)
+    with np.load(root / "cifar10.npz") as arrays:
+        assert np.array_equal(data.raw_train_inputs().numpy(), arrays["x_train"].transpose(0, 3, 1, 2))
     assert isinstance(preprocessing, nn.Module)
     assert {name for name, _ in preprocessing.named_buffers()} == {"1.mean", "1.matrix"}
 

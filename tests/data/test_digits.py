@@ -77,3 +77,5 @@ def test_raw_grey_levels_and_their_preprocessing_give_the_test_images(data):
     assert (raw.shape, raw.dtype) == ((360, 1, 8, 8), torch.uint8)
     assert raw.max() == 16
     assert torch.equal(data.preprocessing()(raw), data.test_set.images)
+    training = data.raw_train_inputs()
+    assert torch.equal(data.preprocessing()(training), data.train_set.images)

@@ -165,6 +165,12 @@ def test_raw_pixels_and_their_preprocessing_give_the_test_images(made):
     assert np.array_equal(data.preprocessing()(raw).numpy(), exact.astype(np.float32))
 
 
+def test_raw_training_pixels_are_those_of_the_file(made):
+    raw = MNISTData(made, checksum=False).raw_train_inputs()
+    assert (raw.shape, raw.dtype) == ((60_000, 1, 28, 28), torch.uint8)
+    assert torch.equal(raw[:, 0, 0, 0], (torch.arange(60_000) % 256).to(torch.uint8))
+
+
 def test_label_above_nine(copied):
     replace(copied, FILES[3], content(FILES[3])[:-1] + bytes([10]))
     with pytest.raises(CorruptDataError, match=r"holds the label 10; MNIST's are 0 to 9"):

@@ -94,12 +94,14 @@ def _gelu(x: Tensor, approximate: str = "none") -> Derivatives:
 
 def _gaussian_gelu(x: Tensor, mu: float = 0.0, sigma: float = 1.0) -> Derivatives:
     """``x Phi(u)``, ``u = (x - mu) / sigma``: f' = Phi + x phi / sigma, f'' = phi / sigma (2 - x u / sigma)."""
-    u = x if (mu, sigma) == (0.0, 1.0) else (x - mu) / sigma
-    u = u.clamp(-NORMAL_LIMIT, NORMAL_LIMIT)
-    bounded = u if (mu, sigma) == (0.0, 1.0) else mu + sigma * u
+    standard = (mu, sigma) == (0.0, 1.0)
+    u = (x if standard else (x - mu) / sigma).clamp(-NORMAL_LIMIT, NORMAL_LIMIT)
     gate = torch.erfc(u * -SQRT_HALF).mul_(0.5)
-    density = torch.exp(u * u * -0.5).mul_(INVERSE_SQRT_TWO_PI / sigma)
-    weighted = bounded * density
+    square = u * u
+    density = torch.exp(square * -0.5).mul_(INVERSE_SQRT_TWO_PI / sigma)
+    weighted = (u if standard else mu + sigma * u) * density
+    if standard:
+        return Derivatives(x * gate, gate + weighted, density.mul_(2 - square), gate)
     return Derivatives(x * gate, gate + weighted, 2 * density - weighted * (u / sigma), gate)
 
 

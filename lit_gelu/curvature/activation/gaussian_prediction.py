@@ -13,7 +13,7 @@ from lit_gelu.activations.gaussian.moments import kink_mass
 from lit_gelu.activations.sampling import sampling_grid, sign_changes
 from lit_gelu.curvature.activation.derivatives import joint_derivatives
 from lit_gelu.curvature.activation.kinks import kinks_of
-from lit_gelu.curvature.activation.statistics import EPSILON
+from lit_gelu.curvature.activation.sums import EPSILON
 
 PREDICTED: tuple[str, ...] = (
     "mean_output",
@@ -31,9 +31,11 @@ PREDICTED: tuple[str, ...] = (
 )
 """The names of the figures, in the order of `GaussianPrediction`."""
 
-_REACH = 9.0  # standard deviations; the density there is 1e-18 of its peak
+_REACH = 14.0  # units, each 0.7 to 1.4 deviations, from within half a unit of the mean: 9.5 deviations, density 1e-20
+_EVERY = 2.0  # units between the ends of panels: 16 nodes are exact to 1e-12 on as many deviations
 _PANELS = (0.0, 0.25, 0.5, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0)  # where activations change, at every deviation
 _NODES, _WEIGHTS = (torch.from_numpy(part) for part in np.polynomial.legendre.leggauss(16))
+_KEPT = 4  # rules a site, of means and deviations that may come back
 _CLEAR = 1e-12  # f' - c or f'' below this is rounding
 
 _SHARES: dict[str, tuple[tuple[float, ...], Callable[[Tensor], Tensor]]] = {
@@ -49,8 +51,11 @@ class GaussianPrediction:
 
     Shares and kink mass are closed: differences of the normal distribution function at the places where f' crosses the
     thresholds, found once, and ``sum |jump| p(x)``. The expectations are integrals by Gauss-Legendre with 16 nodes on
-    panels that end at every deviation within 9 of them, at the inflections and kinks, and where activations change;
-    within 1e-9 of the closed forms, where there are any, of `lit_gelu.activations.gaussian`, and all sites at once.
+    panels that end at every second unit, at the inflections and kinks, and where activations change; within 1e-9 of the
+    closed forms, where there are any, of `lit_gelu.activations.gaussian`, and all sites at once.
+
+    The unit is the power of 2 next to the deviation, and units are counted from the multiple of it next to the mean. So
+    the nodes, and what the activation is there, stay the same while mean and deviation move a little, and are kept.
 
     Args:
         activation: An elementwise activation without parameters.
@@ -87,10 +92,18 @@ class GaussianPrediction:
             return sign_changes(lambda x: slope(x) - threshold, grid, above, above.abs() > _CLEAR)
 
         crossings = {c: crossings_of(c) for thresholds, _ in _SHARES.values() for c in thresholds}
-        self._intervals = {
-            name: _intervals(sorted({*places, *(x for c in thresholds for x in crossings[c])}), slope, holds)
-            for name, (thresholds, holds) in _SHARES.items()
-        }
+        intervals = [
+            _intervals(sorted({*places, *(x for c in thresholds for x in crossings[c])}), slope, holds)
+            for thresholds, holds in _SHARES.values()
+        ]
+        ends = [pair for pairs in intervals for pair in pairs]
+        self._low, self._high = torch.tensor(ends, dtype=torch.float64).reshape(-1, 2).T
+        share_of = torch.repeat_interleave(
+            torch.arange(len(intervals)), torch.tensor([len(pairs) for pairs in intervals])
+        )
+        self._share_of = nn.functional.one_hot(share_of, len(intervals)).double()
+        self._rules: dict[tuple[float, float], tuple[Tensor, Tensor]] = {}
+        self._in_use: tuple[list[tuple[float, float]], Tensor, Tensor] = ([], grid, grid)
 
     def __call__(self, mean: Tensor, std: Tensor) -> Tensor:
         """Compute the figures.
@@ -104,28 +117,56 @@ class GaussianPrediction:
         """
         good = mean.isfinite() & std.isfinite() & (std > 0)
         m, s = torch.where(good, mean, 0.0), torch.where(good, std, 1.0)
-        expectations = self._expectations(m, s)
-        shares = {name: _probability(intervals, m, s) for name, intervals in self._intervals.items()}
-        rest = shares["share_falling"] + shares["share_saturated"] + shares["share_linear"]
+        shares = self._probabilities(m, s) @ self._share_of
+        others = [number for number, name in enumerate(_SHARES) if name != "share_decreasing"]
+        rest = 1 - shares[:, others].sum(1)
         kinks = torch.full_like(m, torch.nan) if self._kinks is None else kink_mass(m, s, self._kinks)
-        columns = [*expectations, *shares.values(), (1 - rest).clamp(min=0), kinks]
-        return torch.where(good[:, None], torch.stack(columns, dim=1), torch.nan)
+        columns = [self._expectations(m, s), shares, rest.clamp(min=0)[:, None], kinks[:, None]]
+        return torch.where(good[:, None], torch.cat(columns, dim=1), torch.nan)
 
-    def _expectations(self, m: Tensor, s: Tensor) -> list[Tensor]:
-        """Integrate f, f^2, f', f'^2, |f''| and the gate."""
-        low, high = (m - _REACH * s)[:, None], (m + _REACH * s)[:, None]
-        every = m[:, None] + s[:, None] * torch.arange(-_REACH, _REACH + 1, dtype=m.dtype)
-        fixed = torch.cat([self._breaks, *(torch.tensor([-x, x], dtype=m.dtype) for x in _PANELS)])
-        ends = torch.cat([every, fixed.expand(len(m), -1).clamp(low, high)], dim=1).sort(dim=1).values
+    def _probabilities(self, m: Tensor, s: Tensor) -> Tensor:
+        """Return the probabilities of the intervals on which f' is as the shares say, ``[sites, intervals]``."""
+        a, b = ((end - m[:, None]) / s[:, None] for end in (self._low, self._high))
+        right = (a + b) > 0  # the smaller of the two tails, so that no difference of numbers near 1 is taken
+        tails: Tensor = torch.special.ndtr(torch.stack([torch.where(right, -a, b), torch.where(right, -b, a)]))
+        return tails[0] - tails[1]
+
+    def _expectations(self, m: Tensor, s: Tensor) -> Tensor:
+        """Integrate f, f^2, f', f'^2, |f''| and the gate: ``[sites, 6]``."""
+        x, values = self._rule(m, s)
+        z = (x - m[:, None]) / s[:, None]
+        density = torch.exp(z.square_().mul_(-0.5)) / (s[:, None] * math.sqrt(2 * math.pi))
+        return (values @ density[:, :, None])[:, :, 0]
+
+    def _rule(self, m: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
+        """Return nodes ``[sites, nodes]``, and the weighted integrands there, ``[sites, 6, nodes]``."""
+        units = torch.exp2(s.log2().round())
+        keys = list(zip((units * (m / units).round()).tolist(), units.tolist(), strict=True))
+        if keys != self._in_use[0]:
+            if len(self._rules) > _KEPT * len(keys):
+                self._rules.clear()
+            new = [key for key in dict.fromkeys(keys) if key not in self._rules]
+            if new:
+                self._rules |= zip(
+                    new, zip(*self._new_rules(*torch.tensor(new, dtype=m.dtype).T), strict=True), strict=True
+                )
+            x, values = zip(*(self._rules[key] for key in keys), strict=True)
+            self._in_use = keys, torch.stack(x), torch.stack(values)
+        return self._in_use[1:]
+
+    def _new_rules(self, centre: Tensor, unit: Tensor) -> tuple[Tensor, Tensor]:
+        """Evaluate the integrands at the nodes about some centres."""
+        every = centre[:, None] + unit[:, None] * torch.arange(-_REACH, _REACH + 1, _EVERY, dtype=centre.dtype)
+        fixed = torch.cat([self._breaks, *(torch.tensor([-x, x], dtype=centre.dtype) for x in _PANELS)])
+        inside = fixed.expand(len(centre), -1).clamp(every[:, :1], every[:, -1:])
+        ends = torch.cat([every, inside], dim=1).sort(dim=1).values
         half = (ends[:, 1:] - ends[:, :-1]) / 2
-        x = (ends[:, :-1] + half)[..., None] + half[..., None] * _NODES
-        density = torch.exp(-0.5 * ((x - m[:, None, None]) / s[:, None, None]).square())
-        weights = (half[..., None] * _WEIGHTS * density / (s[:, None, None] * math.sqrt(2 * math.pi))).flatten(1)
-        at = self._at(x.flatten(1))
-        values = [at.value, at.value.square(), at.first, at.first.square(), at.second.abs()]
-        found = [(value * weights).sum(1) for value in values]
-        gate = torch.full_like(m, torch.nan) if at.gate is None else (at.gate * weights).sum(1)
-        return [*found, gate]
+        x = ((ends[:, :-1] + half)[..., None] + half[..., None] * _NODES).flatten(1)
+        weights = (half[..., None] * _WEIGHTS).flatten(1)
+        at = self._at(x)
+        gate = torch.full_like(x, torch.nan) if at.gate is None else at.gate
+        values = [at.value, at.value.square(), at.first, at.first.square(), at.second.abs(), gate]
+        return x, torch.stack(values, dim=1) * weights[:, None]
 
 
 def _intervals(
@@ -139,14 +180,3 @@ def _intervals(
         inner = [places[0] - 1, *((a + b) / 2 for a, b in itertools.pairwise(places)), places[-1] + 1]
     chosen = holds(slope(torch.tensor(inner, dtype=torch.float64))).tolist()
     return [pair for pair, good in zip(itertools.pairwise(ends), chosen, strict=True) if good]
-
-
-def _probability(intervals: list[tuple[float, float]], m: Tensor, s: Tensor) -> Tensor:
-    """Return the probability of a union of intervals."""
-    total = torch.zeros_like(m)
-    for low, high in intervals:
-        a, b = (low - m) / s, (high - m) / s
-        right = (a + b) > 0  # the smaller of the two tails, so that no difference of numbers near 1 is taken
-        left_tail = torch.special.ndtr(torch.where(right, -a, b)) - torch.special.ndtr(torch.where(right, -b, a))
-        total = total + left_tail
-    return total

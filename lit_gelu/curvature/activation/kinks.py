@@ -1,12 +1,11 @@
 """Kink mass: the part of E|f''| that sits where f' jumps, estimated from a sample."""
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor, nn
 
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.activations.functional import derivative
+from lit_gelu.curvature.activation.totals import Totals
 
 WINDOW = 0.25
 """Half the width of the window about a kink, in standard deviations of the pre-activation."""
@@ -72,7 +71,7 @@ def weighted_window_counts(
     kinks: Jumps,
     sizes: list[Tensor | float],
     half_width: Tensor,
-    total: Callable[..., Tensor],
+    total: Totals,
 ) -> Tensor:
     """Sum ``|jump| [|x - place| <= h] / 2h`` over the finite elements and the kinks.
 
@@ -82,11 +81,11 @@ def weighted_window_counts(
 
     Args:
         x: Pre-activations, finite, ``[sites, ...]``.
-        finite: Which elements count.
+        finite: 1 for elements that count, 0 for others.
         kinks: As `kinks_of`.
         sizes: As `jump_sizes`.
         half_width: ``h`` of each site, ``[sites]``.
-        total: From a tensor like ``x`` to its sums by site.
+        total: Sums tensors like ``x`` by site.
 
     Returns:
         One number a site; NaN where ``h`` is 0, since the density of a constant is no number.
@@ -96,6 +95,6 @@ def weighted_window_counts(
     h = half_width.reshape(-1, *[1] * (x.dim() - 1)).to(x.dtype)
     sums = torch.zeros_like(half_width)
     for (place, _), size in zip(kinks, sizes, strict=True):
-        inside = ((x - place).abs() <= h) & finite
-        sums = sums + (total(inside.to(x.dtype) * size) if isinstance(size, Tensor) else size * total(inside))
+        inside = (x - place).abs_().le_(h).mul_(finite)
+        sums = sums + (total(inside * size) if isinstance(size, Tensor) else size * total.count(inside))
     return sums / torch.where(half_width > 0, 2 * half_width, torch.nan)

@@ -1,8 +1,9 @@
 """`ActivationRecorder`: watches the inputs of activations in a live model and sums their statistics on the device."""
 
-from collections.abc import Hashable, Iterable, Mapping
+import time
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -10,16 +11,9 @@ from torch import Tensor, nn
 from lit_gelu import activations
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.curvature.activation.histograms import HistogramBins
-from lit_gelu.curvature.activation.rows import channel_dim
-from lit_gelu.curvature.activation.statistics import (
-    STATISTICS,
-    SUMS,
-    Activity,
-    accumulation_dtype,
-    measure,
-    statistics_from_sums,
-)
-from lit_gelu.curvature.activation.watching import InputHook, Sampler, SampleRows, WatchedCall
+from lit_gelu.curvature.activation.site_sums import SiteSums
+from lit_gelu.curvature.activation.statistics import STATISTICS, statistics_from_sums
+from lit_gelu.curvature.activation.watching import HELD_BYTES, InputHook, Sampler, SampleRows, WatchedCall
 from lit_gelu.curvature.errors import CurvatureArgumentError
 
 Site = TypeVar("Site", bound=Hashable)
@@ -30,9 +24,10 @@ class ActivationRecorder:
 
     Its hooks stay on the modules, so that a model compiled later has them, and do nothing until `start`. What they see
     is sampled by whole rows (see `lit_gelu.curvature.activation.rows`) and copied at once, before an in-place
-    activation overwrites it; the sums of all sites that share an activation and a shape are computed together, when
-    `sums` is called. Of all rows, where these are wanted, the sums are computed at once instead (in compiled code, they
-    are copied). The host reads nothing before `statistics`.
+    activation overwrites it; on a CPU, inputs that autograd keeps for the backward pass are held until `pause`, `stop`
+    or `sums` instead, 64 MiB at most, and copied then, which is cheaper. The sums of all sites that share an activation
+    and a shape are computed together, when `sums` is called. Of all rows, where these are wanted, the sums are computed
+    at once (in compiled code, they are copied). The host reads nothing before `statistics`.
 
     All calls of a module between `start` and `stop` count. A call made while the activation's training flag differs
     from what it was at `start` does not: it belongs to an evaluation pass within the recorded one. Copies of the model
@@ -81,25 +76,33 @@ class ActivationRecorder:
         }
         self.sites = {name: call.activation for name, call in self.calls.items()}
         self.sampler = Sampler(sample_rows)
-        self.histogram = histogram
         self.active = False
         self.seconds = 0.0
-        self.reference: Tensor | None = None
-        self._registry = activations.registry if registry is None else registry
-        self._modules = list(self.sites.values())
-        self._shared = [self._shared_name(module) for module in self._modules]
-        self._sums: list[tuple[list[int], Tensor]] = []
-        self._alive: dict[int, Tensor | None] = {}
-        self._counts: list[tuple[list[int], Tensor]] = []
-        self._index: dict[tuple[torch.device, tuple[int, ...]], Tensor] = {}
+        self._held_bytes = 0
+        registry = activations.registry if registry is None else registry
+        self._sums = SiteSums(list(self.sites.values()), registry, histogram)
         self._hooks = [
-            InputHook(self, number, call, whole_examples=_has_tensor_parameters(call.activation))
+            InputHook(self, number, call, whole_examples=self._sums.whole_examples[number])
             for number, call in enumerate(self.calls.values())
         ]
         self._handles = [
             call.hooked.register_forward_pre_hook(hook, with_kwargs=True)
             for hook, call in zip(self._hooks, self.calls.values(), strict=True)
         ]
+
+    @property
+    def reference(self) -> Tensor | None:
+        """What moments are taken about, and the scale of the windows about kinks."""
+        return self._sums.reference
+
+    @reference.setter
+    def reference(self, value: Tensor | None) -> None:
+        self._sums.reference = value
+
+    @property
+    def histogram(self) -> HistogramBins | None:
+        """The bins of the histograms, if these are wanted."""
+        return self._sums.histogram
 
     @property
     def sample_rows(self) -> SampleRows:
@@ -114,8 +117,7 @@ class ActivationRecorder:
             device: Where the inputs will be; compiled code cannot find out.
         """
         self._sums.clear()
-        self._alive.clear()
-        self._counts.clear()
+        self._held_bytes = 0
         self.seconds = 0.0
         for hook in self._hooks:
             hook.start()
@@ -124,7 +126,8 @@ class ActivationRecorder:
         self.active = True
 
     def pause(self) -> None:
-        """Stop recording for now; what was recorded stays."""
+        """Stop recording for now; what was recorded stays. To be called before a backward pass."""
+        self._sample_held()
         self.active = False
 
     def resume(self) -> None:
@@ -133,6 +136,7 @@ class ActivationRecorder:
 
     def stop(self) -> None:
         """Stop recording."""
+        self._sample_held()
         self.active = False
 
     def moments(self, device: torch.device | None = None) -> Tensor:
@@ -144,15 +148,8 @@ class ActivationRecorder:
         Returns:
             One row a site; finite elements only.
         """
-        device = device or self._device()
-        table = torch.zeros(len(self._hooks), 3, dtype=accumulation_dtype(device), device=device)
-        for numbers, rows in self._groups():
-            x = rows.flatten(1).to(table)
-            finite = x.abs() < torch.inf
-            x = torch.where(finite, x, 0.0)
-            found = torch.stack([finite.sum(1).to(x), x.sum(1), x.square().sum(1)], dim=1)
-            table.index_add_(0, self._numbers(numbers, device), found)
-        return table
+        self._sample_held()
+        return self._sums.moments(self._taken(self._hooks), device or self._device())
 
     def sums(self, device: torch.device | None = None) -> Tensor:
         """Return the sums over all that was recorded; they can be added to those of other ranks.
@@ -165,14 +162,11 @@ class ActivationRecorder:
         """
         device = device or self._device()
         self._reduce(self._hooks)
-        table = torch.zeros(len(self._hooks), len(SUMS), dtype=accumulation_dtype(device), device=device)
-        for numbers, rows in self._sums:
-            table.index_add_(0, self._numbers(numbers, device), rows.to(table))
-        return table
+        return self._sums.table(device)
 
     def reduce_those_with_parameters(self) -> None:
         """Sum what was recorded of activations with parameters of their own, before these are trained."""
-        self._reduce([hook for hook in self._hooks if self._shared[hook.number] is None])
+        self._reduce([hook for hook in self._hooks if self._sums.has_state(hook.number)])
 
     def alive_channels(self) -> dict[int, Tensor]:
         """Return which channels of each site the activation passes on: |f'| >= 0.01 at any element that was recorded.
@@ -181,7 +175,7 @@ class ActivationRecorder:
             By the site's number, a mask over channels; only of those called with channels, always equally many. To be
             asked after `sums`.
         """
-        return {number: mask for number, mask in self._alive.items() if mask is not None}
+        return self._sums.alive_channels()
 
     def histograms(self, device: torch.device | None = None) -> Tensor:
         """Return the histograms over all that was recorded; to be asked after `sums`.
@@ -192,12 +186,7 @@ class ActivationRecorder:
         Returns:
             One row a site, as `lit_gelu.curvature.HistogramBins.count`; no columns if none were asked for.
         """
-        device = device or self._device()
-        columns = 0 if self.histogram is None else self.histogram.bins + 2
-        table = torch.zeros(len(self._hooks), columns, dtype=accumulation_dtype(device), device=device)
-        for numbers, rows in self._counts:
-            table.index_add_(0, self._numbers(numbers, device), rows.to(table))
-        return table
+        return self._sums.histograms(device or self._device())
 
     def statistics(self) -> dict[str, dict[str, float]]:
         """Return the figures over all that was recorded; one transfer to the host.
@@ -205,7 +194,7 @@ class ActivationRecorder:
         Returns:
             By site and name; see `statistics_from_sums`. A site that was not called has NaN throughout.
         """
-        return statistics_by_site(self.sites, self.sums(), self._pivot(self._device()))
+        return statistics_by_site(self.sites, self.sums(), self._sums.pivot(self._device()))
 
     def detach(self) -> None:
         """Take the hooks off and forget what was recorded."""
@@ -214,7 +203,21 @@ class ActivationRecorder:
             handle.remove()
         self._handles.clear()
         for hook in self._hooks:
-            hook.taken.clear()
+            hook.clear()
+
+    def may_hold(self, x: Tensor) -> bool:
+        """Return whether an input may be held until `pause`, `stop` or `sums`, and if so take note of its size.
+
+        Args:
+            x: The input.
+
+        Returns:
+            Whether it may: on a CPU, some rows of it are wanted, and not too much is held.
+        """
+        if self.sample_rows is None or x.device.type != "cpu" or self._held_bytes + x.nbytes > HELD_BYTES:
+            return False
+        self._held_bytes += x.nbytes
+        return True
 
     def see_at_once(self, number: int, x: Tensor) -> None:
         """Sum one input without keeping it.
@@ -223,77 +226,38 @@ class ActivationRecorder:
             number: The site's number.
             x: The input.
         """
-        self._add([number], x.unsqueeze(0))
+        self._add([(number, x)])
+
+    def _sample_held(self) -> None:
+        """Sample the inputs that wait for it."""
+        if self._held_bytes:
+            start = time.perf_counter()
+            with torch.no_grad():
+                for hook in self._hooks:
+                    hook.take_held()
+            self._held_bytes = 0
+            self.seconds += time.perf_counter() - start
 
     def _device(self) -> torch.device:
-        taken = (rows.device for hook in self._hooks for rows in hook.taken)
-        return next(taken, self._sums[0][1].device if self._sums else torch.device("cpu"))
+        self._sample_held()
+        taken = (rows.device for _, rows in self._taken(self._hooks))
+        return next(taken, self._sums.device())
 
-    def _pivot(self, device: torch.device) -> Tensor | float:
-        """Return what is subtracted from each site's inputs before powers are taken."""
-        return 0.0 if self.reference is None else self.reference[:, 0].nan_to_num(nan=0.0).to(device)
-
-    def _groups(self, hooks: "list[InputHook] | None" = None) -> Iterable[tuple[list[int], Tensor]]:
-        """Yield what was taken, that of all sites with the same activation, shape, type and device at once."""
-        groups: dict[Any, list[tuple[int, Tensor]]] = {}
-        for hook in self._hooks if hooks is None else hooks:
-            for rows in hook.taken:
-                shared = self._shared[hook.number]
-                own = object() if shared is None else shared
-                groups.setdefault((own, rows.shape, rows.dtype, rows.device), []).append((hook.number, rows))
-        for members in groups.values():
-            inputs = [rows for _, rows in members]
-            yield [number for number, _ in members], torch.stack(inputs) if len(inputs) > 1 else inputs[0].unsqueeze(0)
+    @staticmethod
+    def _taken(hooks: "list[InputHook]") -> Iterator[tuple[int, Tensor]]:
+        return ((hook.number, rows) for hook in hooks for rows in hook.taken)
 
     def _reduce(self, hooks: "list[InputHook]") -> None:
         """Turn what was taken into sums."""
-        for numbers, rows in self._groups(hooks):
-            self._add(numbers, rows)
+        self._sample_held()
+        self._add(self._taken(hooks))
         for hook in hooks:
             hook.taken.clear()
 
-    def _add(self, numbers: list[int], rows: Tensor) -> None:
-        """Add the sums of inputs ``[len(numbers), ...]``, to sites that share an activation."""
-        first, device = numbers[0], rows.device
-        dim = channel_dim(rows[0], whole_examples=self._hooks[first].whole_examples)
-        pivot, scale = self._pivot(device), None
-        if self.reference is not None and isinstance(pivot, Tensor):
-            index = self._numbers(numbers, device)
-            pivot, scale = pivot[index], self.reference[:, 1].to(device)[index]
+    def _add(self, taken: Iterable[tuple[int, Tensor]]) -> None:
         active, self.active = self.active, False  # an activation without closed form is called to be differentiated
-        with torch.no_grad(), torch.autocast(device.type, enabled=False):
-            found: Activity = measure(
-                self._modules[first],
-                rows,
-                self._registry,
-                pivot=pivot,
-                scale=scale,
-                channel_dim=None if dim is None else dim + 1,
-            )
-            if self.histogram is not None:
-                self._counts.append((numbers, self.histogram.count(rows)))
+        self._sums.add(taken)
         self.active = active
-        self._sums.append((numbers, found.sums))
-        for position, number in enumerate(numbers):
-            self._note_alive(number, None if found.alive is None else found.alive[position])
-
-    def _note_alive(self, number: int, mask: Tensor | None) -> None:
-        known = self._alive.get(number, mask)
-        same = mask is not None and known is not None and known.shape == mask.shape
-        self._alive[number] = known | mask if same and known is not None and mask is not None else None
-
-    def _numbers(self, numbers: list[int], device: torch.device) -> Tensor:
-        """Return site numbers as a tensor on a device, where it is kept: making one there would wait for the device."""
-        key = (device, tuple(numbers))
-        if key not in self._index:
-            self._index[key] = torch.tensor(numbers, device=device)
-        return self._index[key]
-
-    def _shared_name(self, module: nn.Module) -> str | None:
-        """Return a name that modules computing the same function share; ``None`` if this one has state of its own."""
-        spec = self._registry.spec_of(module)
-        own_state = next(module.parameters(), None) is not None or next(module.buffers(), None) is not None
-        return None if spec.opaque or own_state else str(spec)
 
     def __enter__(self) -> Self:
         return self
@@ -319,8 +283,3 @@ def statistics_by_site(
     """
     figures = statistics_from_sums(sums, pivot).tolist()
     return {site: dict(zip(STATISTICS, row, strict=True)) for site, row in zip(sites, figures, strict=True)}
-
-
-def _has_tensor_parameters(module: nn.Module) -> bool:
-    """Return whether a module's parameters may depend on the channel, so that it takes whole examples only."""
-    return any(tensor.numel() > 1 for tensor in (*module.parameters(), *module.buffers()))

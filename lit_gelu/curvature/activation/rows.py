@@ -9,7 +9,7 @@ import math
 import torch
 from torch import Tensor
 
-from lit_gelu.curvature.activation.statistics import accumulation_dtype
+from lit_gelu.curvature.activation.totals import accumulation_dtype
 
 
 def count_rows(x: Tensor, *, whole_examples: bool = False) -> int:

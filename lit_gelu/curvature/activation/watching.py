@@ -13,7 +13,24 @@ from lit_gelu.sandbox import in_side_pass
 ELEMENTS = 8192
 """How many elements of each input ``sample_rows="auto"`` takes: the mean is then within 1.1 % of a deviation."""
 
+HELD_BYTES = 2**26
+"""So much of inputs that wait for the end of the forward pass is held at a time, at most."""
+
 SampleRows = int | Literal["auto"] | None
+
+_SAVES_ITS_INPUT = frozenset({
+    nn.CELU,
+    nn.ELU,
+    nn.GELU,
+    nn.Hardswish,
+    nn.LeakyReLU,
+    nn.LogSigmoid,
+    nn.Mish,
+    nn.SELU,
+    nn.SiLU,
+    nn.Softplus,
+})
+"""Their backward pass needs the input (that of ReLU, sigmoid and tanh the output): until then nobody overwrites it."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +65,7 @@ class Sampler:
         self._most = ELEMENTS if sample_rows == "auto" else sample_rows or 0
         self._generators: dict[torch.device, torch.Generator] = {}
         self._uniform: dict[torch.device, Tensor] = {}
-        self._index: dict[tuple[torch.device, int, int], Tensor] = {}
+        self._index: dict[tuple[torch.device, torch.Size, bool], Tensor | None] = {}
 
     def start(self, seed: int, device: torch.device) -> None:
         """Draw anew.
@@ -72,18 +89,20 @@ class Sampler:
         Returns:
             The rows.
         """
+        if torch.compiler.is_compiling():  # what is traced must not depend on what was drawn before
+            index = self._drawn(x, whole_examples=whole_examples)
+        else:
+            key = (x.device, x.shape, whole_examples)
+            if key not in self._index:
+                self._index[key] = self._drawn(x, whole_examples=whole_examples)
+            index = self._index[key]
+        return x.clone() if index is None else take_rows(x, index, whole_examples=whole_examples)
+
+    def _drawn(self, x: Tensor, *, whole_examples: bool) -> Tensor | None:
+        """Return which rows are taken; ``None`` for all."""
         count = count_rows(x, whole_examples=whole_examples)
         rows = self._rows(x, whole_examples=whole_examples)
-        if rows is None or rows >= count:
-            return x.clone()
-        if torch.compiler.is_compiling():  # what is traced must not depend on what was drawn before
-            index = self._spread(count, rows, x.device)
-        else:
-            key = (x.device, count, rows)
-            if key not in self._index:
-                self._index[key] = self._spread(count, rows, x.device)
-            index = self._index[key]
-        return take_rows(x, index, whole_examples=whole_examples)
+        return None if rows is None or rows >= count else self._spread(count, rows, x.device)
 
     def _rows(self, x: Tensor, *, whole_examples: bool) -> int | None:
         if self.sample_rows != "auto":
@@ -114,8 +133,12 @@ class InputHook:
 
     It can be traced: when it is active it samples and appends to a list of its own, when it is not it does nothing.
 
+    On a CPU a copy in the middle of the forward pass takes ten times as long as among its like, since the model's
+    work has emptied the caches. So an input that autograd keeps for the backward pass anyway is held instead, and
+    sampled by `take_held` when the forward pass is over.
+
     Args:
-        owner: Has the flag ``active``, the sampler, ``see_at_once``, and adds up ``seconds``.
+        owner: Has the flag ``active``, the sampler, ``see_at_once``, ``may_hold``, and adds up ``seconds``.
         number: The site's number.
         call: What is watched.
         whole_examples: Whether the activation has parameters that may belong to channels.
@@ -125,6 +148,8 @@ class InputHook:
         self.number = number
         self.taken: list[Tensor] = []
         self.whole_examples = whole_examples
+        self._held: list[tuple[Tensor, int]] = []
+        self._may_hold = type(call.hooked) in _SAVES_ITS_INPUT and not getattr(call.hooked, "inplace", False)
         self._owner = owner
         self._module = call.hooked
         self._turn = call.turn
@@ -134,9 +159,14 @@ class InputHook:
 
     def start(self) -> None:
         """Forget what was taken."""
-        self.taken.clear()
+        self.clear()
         self._calls = 0
         self._training = self._flag_of.training
+
+    def clear(self) -> None:
+        """Let go of what was taken."""
+        self.taken.clear()
+        self._held.clear()
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Take some rows, if this is to be recorded.
@@ -155,6 +185,18 @@ class InputHook:
             self._take(args, kwargs)
             self._owner.seconds += time.perf_counter() - start
 
+    def take_held(self) -> None:
+        """Sample the inputs that are held; to be called before the backward pass, without gradients.
+
+        One that was overwritten after all is left out, and this site's are copied at once from then on.
+        """
+        for x, version in self._held:
+            if x._version == version:
+                self.taken.append(self._owner.sampler.take(x, whole_examples=self.whole_examples))
+            else:
+                self._may_hold = False
+        self._held.clear()
+
     def _take(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self._turn is not None:
             number, self._calls = self._calls, self._calls + 1
@@ -163,12 +205,15 @@ class InputHook:
         x = args[0] if args else next(iter(kwargs.values()), None)
         if not isinstance(x, Tensor):
             return
+        if not torch.compiler.is_compiling():
+            if self._may_hold and x.requires_grad and torch.is_grad_enabled() and self._owner.may_hold(x):
+                self._held.append((x, x._version))
+                return
+            if self._owner.sampler.sample_rows is None:
+                self._owner.see_at_once(self.number, x.detach())  # copies of all rows would double the memory
+                return
         with torch.no_grad():
-            x = x.detach()
-            if self._owner.sampler.sample_rows is None and not torch.compiler.is_compiling():
-                self._owner.see_at_once(self.number, x)  # copies of all rows would double the memory
-            else:
-                self.taken.append(self._owner.sampler.take(x, whole_examples=self.whole_examples))
+            self.taken.append(self._owner.sampler.take(x.detach(), whole_examples=self.whole_examples))
 
     def __reduce__(self) -> tuple[type["IdleHook"], tuple[()]]:
         return IdleHook, ()

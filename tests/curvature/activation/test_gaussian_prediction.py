@@ -99,3 +99,28 @@ def test_no_prediction_where_there_is_no_normal_distribution():
     found = predicted("gelu", [math.nan, 0.0, 1.0], [1.0, 0.0, 1.0])
     assert all(value[:2].isnan().all() for value in found.values())
     assert not found["mean_gate"][2].isnan()
+
+
+@pytest.mark.parametrize("spec", ["gelu", "relu"])
+def test_nodes_that_are_kept_serve_every_mean_and_deviation_near_by(spec):
+    """One object along a path that crosses units in both directions and comes back, against the closed forms."""
+    prediction = GaussianPrediction(registry.create(spec), registry)
+    for scale in (1.0, 1.05, 0.71, 0.705, 1.42, 2.9, 0.1, 1.0):
+        mean = scale * torch.tensor([0.0, 0.49, 0.51, -2.5, 7.3], dtype=torch.float64)
+        std = scale * torch.tensor([1.0, 0.708, 1.41, 1.0, 1.4142], dtype=torch.float64)
+        found, exact = prediction(mean, std), gaussian_moments(spec, mean, std)
+        size = 1 + mean**2 + std**2
+        for name, field in (
+            ("mean_squared_output", "value_squared"),
+            ("mean_squared_derivative", "derivative_squared"),
+            ("mean_abs_second_derivative", "abs_second_derivative"),
+        ):
+            difference = found[:, PREDICTED.index(name)] - getattr(exact, field)
+            assert (difference.abs() <= 1e-10 * size).all(), (name, scale)
+
+
+def test_figures_do_not_depend_on_what_was_predicted_before():
+    used, fresh = (GaussianPrediction(registry.create("silu"), registry) for _ in range(2))
+    for scale in (3.0, 0.2, 1.3):
+        used(scale * MEAN, scale * STD)
+    assert torch.equal(used(MEAN, STD), fresh(MEAN, STD))

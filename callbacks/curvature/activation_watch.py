@@ -1,0 +1,120 @@
+"""`ActivationWatch`: hooks on the activations of a model in training, whatever becomes of it."""
+
+import fnmatch
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from lightning.pytorch import LightningModule
+from lightning.pytorch.utilities import rank_zero_warn
+
+from lit_gelu import activations
+from lit_gelu.activations import ActivationRegistry
+from lit_gelu.callbacks.curvature.activation_measurement import ActivationMeasurement, Figures
+from lit_gelu.callbacks.errors import NoActivationError
+from lit_gelu.callbacks.trainer_facts import on_device
+from lit_gelu.curvature import HistogramBins, watchable_sites
+from lit_gelu.curvature.activation.module_tree import ModuleTree
+
+
+class ActivationWatch:
+    """Attaches an `ActivationMeasurement` to a model, and anew when modules were replaced.
+
+    Args:
+        include: Patterns for the names of the sites.
+        input_sample: As `ActivationCurvatureMonitor`, like the rest.
+        registry: Where activations are looked up; ``None`` for the default registry.
+        sample_rows: How many rows.
+        dead_unit_window: How many measurements.
+        histograms: The bins of histograms; ``None`` for none.
+
+    Attributes:
+        measurement: While hooks are on: what measures.
+    """
+
+    def __init__(
+        self,
+        include: Sequence[str],
+        input_sample: Any,
+        registry: ActivationRegistry | None,
+        sample_rows: Any,
+        dead_unit_window: int | None,
+        histograms: HistogramBins | None,
+    ) -> None:
+        self.measurement: ActivationMeasurement | None = None
+        self._include = include
+        self._input_sample = input_sample
+        self._registry = activations.registry if registry is None else registry
+        self._options = sample_rows, self._registry, dead_unit_window, histograms
+        self._tree: ModuleTree | None = None
+        self._warned: set[str] = set()
+
+    def attach(self, model: LightningModule) -> None:
+        """Put hooks on all sites that are to be watched.
+
+        Args:
+            model: The model.
+
+        Raises:
+            NoActivationError: If there is no site.
+        """
+        self.detach()
+        self._tree = ModuleTree(model)
+        sample = None if self._input_sample is None else on_device(self._input_sample, model.device)
+        seen: list[str] = []
+
+        def wanted(name: str) -> bool:
+            seen.append(name)
+            return any(fnmatch.fnmatchcase(name, pattern) for pattern in self._include)
+
+        sites = watchable_sites(model, sample, registry=self._registry, accept=wanted)
+        for site, reason in sites.refused.items():
+            self._warn_once(site, f"ActivationCurvatureMonitor cannot observe {site!r}: {reason}.")
+        if not sites.calls:
+            sites.remove()
+            raise NoActivationError(
+                f"ActivationCurvatureMonitor(include={list(self._include)}) finds nothing to watch in "
+                f"{type(model).__name__}. Its activations: {', '.join(dict.fromkeys(seen)) or 'none'}. Calls of "
+                "functions such as F.gelu are found with input_sample=, a batch for forward; otherwise use activation "
+                "modules."
+            )
+        self.measurement = ActivationMeasurement(sites, *self._options)
+
+    def follow(self, model: LightningModule) -> bool:
+        """Attach anew if a module of the model was replaced, added or removed.
+
+        Args:
+            model: The model.
+
+        Returns:
+            Whether that was so.
+        """
+        if self._tree is not None and self._tree.is_unchanged():
+            return False
+        self.attach(model)
+        return True
+
+    def detach(self) -> None:
+        """Take the hooks off."""
+        if self.measurement is not None:
+            self.measurement.detach()
+        self.measurement = None
+        self._tree = None
+
+    def warn_of_sites_not_called(self, figures: Figures) -> None:
+        """Say once of each site that it was not called; its share of non-finite inputs is NaN then.
+
+        Args:
+            figures: The measured ones.
+        """
+        silent: Iterable[str] = (
+            site for site, row in figures.items() if row["share_non_finite"] != row["share_non_finite"]
+        )
+        for site in sorted(silent):
+            self._warn_once(
+                site, f"ActivationCurvatureMonitor logs nothing for {site!r}: it was not called in the training step."
+            )
+
+    def _warn_once(self, site: str, message: str) -> None:
+        if site not in self._warned:
+            self._warned.add(site)
+            rank_zero_warn(message)

@@ -1,0 +1,143 @@
+"""Calibration: the rows of data that a file's ranges are found on, and the ranges."""
+
+import contextlib
+import io
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import torch
+from onnxruntime.quantization import CalibrationDataReader, TensorsData, create_calibrator
+from torch import Tensor
+
+from lit_gelu.export.errors import ModelInputError
+from lit_gelu.export.parity.families import list_or_loader
+from lit_gelu.export.parity.references import as_array
+from lit_gelu.export.preprocessing import is_data_module
+from lit_gelu.export.quantization.layers import PASSING, WEIGHTED
+from lit_gelu.export.quantization.settings import METHODS, QuantizationSettings
+from lit_gelu.export.runtime import OnnxPredictor
+from lit_gelu.export.runtime.ports import bind_names, require_fit
+
+Feed = Mapping[str, np.ndarray]
+_RAW_ROWS = 64  # at once, of raw training inputs
+
+
+def calibration_feeds(data: Any, predictor: OnnxPredictor, samples: int, seed: int) -> list[Feed]:
+    """Return the rows to calibrate on, as the file takes them.
+
+    Args:
+        data: A LightningDataModule, whose training data are taken as its own loader gives them, shuffled with ``seed``
+            (for a file that takes raw pixels, its ``raw_train_inputs()``); or a tensor, a tuple or dict of tensors, or
+            an iterable of batches that begin with the file's inputs, of which the first rows are taken.
+        predictor: Runs the file.
+        samples: How many rows; all there are, if there are fewer.
+        seed: Of the order of a data module's rows. Global generators are left alone.
+
+    Returns:
+        Batches.
+
+    Raises:
+        ModelInputError: If there is no row, a batch does not fit the file, or a value is not finite.
+    """
+    raw = bool(predictor.metadata.get("lit_gelu.preprocessing"))
+    feeds: list[Feed] = []
+    left = samples
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        for batch in _batches(data, samples, raw=raw):
+            feed = _feed(batch, predictor, raw=raw)
+            rows = min(left, len(next(iter(feed.values()))))
+            feeds += [{name: value[:rows] for name, value in feed.items()}] if rows else []
+            left -= rows
+            if left <= 0:
+                break
+    if not feeds:
+        raise ModelInputError("The data hold no row to calibrate on. Give data with at least one batch.")
+    return feeds
+
+
+def _batches(data: Any, samples: int, *, raw: bool) -> Iterable[Any]:
+    """Return an iterable of batches; of a data module, its training data."""
+    if not is_data_module(data):
+        return list_or_loader(data)
+    data.prepare_data()
+    data.setup("fit")
+    if not raw:
+        loader: Iterable[Any] = data.train_dataloader()
+        return loader
+    if not callable(getattr(data, "raw_train_inputs", None)):
+        raise ModelInputError(
+            f"The file takes raw pixels, and {type(data).__name__} has no raw_train_inputs() to calibrate on. Give raw "
+            "training pixels as data, or quantise a file without preprocessing."
+        )
+    pixels: Any = data.raw_train_inputs()
+    drawn: Iterable[Any] = pixels[torch.randperm(len(pixels))[:samples]].split(_RAW_ROWS)
+    return drawn
+
+
+def _feed(batch: Any, predictor: OnnxPredictor, *, raw: bool) -> Feed:
+    """Return the inputs of one batch as arrays by name."""
+    names = predictor.input_names
+    if isinstance(batch, Mapping):
+        bound = bind_names(names, (), {name: batch[name] for name in names if name in batch})
+    else:
+        parts = [batch] if isinstance(batch, (Tensor, np.ndarray)) else list(batch)[: len(names)]
+        bound = bind_names(names, parts, {})
+    feed = {}
+    for name, value in bound.items():
+        require_fit(predictor.ports[name], value, raw=raw)
+        feed[name] = as_array(value) if isinstance(value, Tensor) else value
+        if feed[name].dtype.kind == "f" and not np.isfinite(feed[name]).all():
+            raise ModelInputError(
+                f"The data have NaN or infinite values in {name!r}: no range holds them. Leave those rows out."
+            )
+    return feed
+
+
+class FeedReader(CalibrationDataReader):  # type: ignore[misc]
+    """Hands batches to onnxruntime's calibration.
+
+    Args:
+        feeds: The batches.
+    """
+
+    def __init__(self, feeds: Sequence[Feed]) -> None:
+        self._left: Iterator[Feed] = iter(feeds)
+
+    def get_next(self) -> dict[str, np.ndarray] | None:
+        """Return the next batch; ``None`` after the last one."""
+        feed = next(self._left, None)
+        return None if feed is None else dict(feed)
+
+
+def find_ranges(model: onnx.ModelProto, feeds: Sequence[Feed], settings: QuantizationSettings) -> TensorsData:
+    """Find the ranges of all values that could be quantised.
+
+    Batches are given one by one, so that memory holds the intermediate values of one of them.
+
+    Args:
+        model: A model with shapes inferred.
+        feeds: The batches.
+        settings: Says by which method.
+
+    Returns:
+        Ranges by value.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.onnx"
+        onnx.save(model, path)
+        calibrator = create_calibrator(
+            path,
+            [*WEIGHTED, *PASSING],
+            augmented_model_path=str(Path(folder) / "augmented.onnx"),
+            calibrate_method=METHODS[settings.method],
+            extra_options={"symmetric": settings.symmetric},
+        )
+        with contextlib.redirect_stdout(io.StringIO()):  # it prints what it does
+            for feed in feeds:
+                calibrator.collect_data(FeedReader([feed]))
+            return calibrator.compute_data()

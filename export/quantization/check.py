@@ -1,0 +1,139 @@
+"""`check_quantized`: what does a file in int8 cost against the module in float32?"""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import onnxruntime
+import torch
+from torch import nn
+
+from lit_gelu import activations
+from lit_gelu.activations import ActivationRegistry
+from lit_gelu.export.errors import ModelInputError, ParityError
+from lit_gelu.export.inputs import sample_of, take_apart
+from lit_gelu.export.metadata import read_metadata
+from lit_gelu.export.parity.activation_census import fates, operator_counts
+from lit_gelu.export.parity.families import data_batches
+from lit_gelu.export.parity.references import References
+from lit_gelu.export.parity.sessions import open_wanted
+from lit_gelu.export.parity.task_metrics import task_metrics
+from lit_gelu.export.preprocessing import other_preprocessing, preprocessing_of_file, raw_call, raw_data_of
+from lit_gelu.export.quantization.comparison import Comparison
+from lit_gelu.export.quantization.criteria import MAX_DIFFERENCE, criteria
+from lit_gelu.export.quantization.record import read_record
+from lit_gelu.export.quantization.report import QuantizationReport
+from lit_gelu.export.runtime import Provider
+
+
+def check_quantized(
+    model: nn.Module,
+    path: str | os.PathLike[str],
+    data: Any,
+    input_sample: Any = None,
+    *,
+    metric: str | None = None,
+    max_difference: float = MAX_DIFFERENCE,
+    min_top1: float | None = None,
+    min_sqnr: float | None = None,
+    providers: Sequence[Provider] | None = None,
+    strict: bool = True,
+    registry: ActivationRegistry | None = None,
+    preprocessing: nn.Module | None = None,
+) -> QuantizationReport:
+    """Compare a file of `quantize_onnx` with the module in float32, as trained, on data that it was not calibrated on.
+
+    int8 has no tolerance that rounding would give: what counts is what becomes of the task. So a file passes if
+
+    * one of the module's own test metrics is at most ``max_difference`` worse: its error rate (``test_error``, in
+      shares), or where it logs none its loss (``test_loss``, in units of PyTorch's loss);
+    * where metrics cannot be measured (a plain module, no LightningDataModule, a file with preprocessing or softmax),
+      at most that share of rows changes its largest logit, which bounds what an accuracy can lose;
+    * where there are no logits either, ``SQNR = 10 log10(sum y^2 / sum (y - y')^2)`` is at least ``min_sqnr``, 20 dB.
+
+    ``min_top1`` and ``min_sqnr`` decide beside the metric where they are given. NaN and infinities fail.
+
+    Args:
+        model: The module that was exported; it stays as it is.
+        path: The int8 file.
+        data: A LightningDataModule (its test data), a DataLoader or a tensor; for a file that takes raw pixels, raw
+            pixels, or a data module with ``preprocessing()`` and ``raw_test_inputs()``.
+        input_sample: As `lit_gelu.export.export_onnx` takes it.
+        metric: Which test metric decides; ``None`` for the one above. One whose name holds "acc" may not fall, any
+            other may not rise.
+        max_difference: How much worse it may be.
+        min_top1: The least share of rows with the same largest logit.
+        min_sqnr: The least signal-to-quantisation-noise ratio of every output, decibels.
+        providers: As ``onnxruntime.InferenceSession`` takes them.
+        strict: Whether a failure raises; else read ``report.passed``.
+        registry: Which registry names the module's activations; ``None`` is the default one.
+        preprocessing: The module that a file with preprocessing was exported with; ``None`` takes the data module's.
+
+    Returns:
+        Every figure.
+
+    Raises:
+        ParityError: If the file costs more than it may and ``strict`` is true.
+        ExportOptionError: If the module has no such metric, or an output has no largest logit to agree on.
+        ModelFileError: If the file is missing, damaged, or `quantize_onnx` did not write it.
+        ModelInputError: If sample or data do not fit module and file, or there are none.
+        ProviderError: If a provider does not exist or did not take the file.
+
+    Example:
+        >>> import tempfile
+        >>> from lit_gelu.export import export_onnx
+        >>> from lit_gelu.export.quantization import quantize_onnx
+        >>> folder, generator = Path(tempfile.mkdtemp()), torch.Generator().manual_seed(0)
+        >>> _ = torch.manual_seed(0)
+        >>> net = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 8))
+        >>> _ = export_onnx(net, folder / "net.onnx", torch.zeros(2, 64))
+        >>> rows = torch.randn(400, 64, generator=generator)
+        >>> _ = quantize_onnx(folder / "net.onnx", folder / "net-int8.onnx", rows[:200])
+        >>> report = check_quantized(net, folder / "net-int8.onnx", rows[200:], rows[:2], max_difference=0.05)
+        >>> report.passed, report.criteria[0].name, report.outputs[0].sqnr > 30
+        (True, 'rows whose largest logit is another one', True)
+    """
+    if data is None:
+        raise ModelInputError("int8 is compared on data only. Give a data module (lit-gelu parity: --data DigitsData).")
+    name = repr(os.fspath(path))
+    predictor, setup, notes = open_wanted(Path(path), providers, {}, torch.float32)
+    record, metadata = read_record(predictor.metadata, name), read_metadata(predictor.metadata, name)
+    model = getattr(model, "_orig_mod", model)
+    registry = activations.registry if registry is None else registry
+    preprocessing = preprocessing_of_file(metadata.preprocessing, name, preprocessing, data)
+    batches = data
+    if preprocessing is None:
+        call = take_apart(model, sample_of(model, input_sample))
+    else:
+        call = raw_call(model, preprocessing, input_sample)
+        batches, unread = raw_data_of(data)
+        notes += unread + other_preprocessing(metadata.preprocessing, preprocessing)
+    references = References(model, call, "as_trained", registry, preprocessing, softmax=metadata.softmax)
+    found = Comparison(Path(path), predictor, setup, metadata, references)
+    found.run(data_batches(batches, model, call))
+    measurable = preprocessing is None and not metadata.softmax
+    metrics, unmeasured = task_metrics(model, data, predictor) if measurable else ([], [])
+    outputs = found.output_noises()
+    report = QuantizationReport(
+        path=os.fspath(path),
+        provider=predictor.providers[0],
+        record=record,
+        outputs=outputs,
+        criteria=tuple(criteria(metrics, outputs, metric, max_difference, min_top1, min_sqnr)),
+        metrics=tuple(metrics),
+        layers=found.layer_noises(),
+        nbytes=Path(path).stat().st_size,
+        census=operator_counts(found.model),
+        optimized_census=operator_counts(found.optimized),
+        activations=tuple(fates(found.sites, found.optimized, {})),
+        versions={**metadata.versions, "onnxruntime": onnxruntime.__version__},
+        notes=(*notes, *references.notes, *unmeasured),
+    )
+    if strict and not report.passed:
+        raise ParityError(
+            f"{name} costs more than it may. {report.summary()}. Leave layers in float32 (quantize_onnx: "
+            "max_difference= or float_layers=), calibrate on more rows or by another method.",
+            report,  # type: ignore[arg-type]
+        )
+    return report

@@ -1,0 +1,114 @@
+"""The graph with QuantizeLinear and DequantizeLinear in it."""
+
+import copy
+import logging
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+from onnxruntime.quantization import QDQQuantizer, QuantType, TensorsData, quant_pre_process
+
+from lit_gelu.export.errors import ExportError
+from lit_gelu.export.quantization.layers import (
+    PASSING,
+    REPLACED,
+    WEIGHTED,
+    Layer,
+    activation_labels,
+    passing_nodes,
+)
+from lit_gelu.export.quantization.settings import QuantizationSettings
+
+
+def with_shapes(path: Path) -> onnx.ModelProto:
+    """Return a file with the shape of every value, which a range cannot be found without.
+
+    onnxruntime's ``quant_pre_process`` without its graph optimisation: that would turn an activation that is spelt out
+    into another operator, and drop which node belongs to which activation.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The model.
+
+    Raises:
+        ExportError: If shapes cannot be inferred.
+    """
+    with tempfile.TemporaryDirectory() as folder, _quiet():
+        target = Path(folder) / "shaped.onnx"
+        try:
+            quant_pre_process(path, target, skip_optimization=True)
+        except Exception as error:
+            raise ExportError(f"onnxruntime cannot infer the shapes of {str(path)!r}: {error}") from error
+        return onnx.load(target)
+
+
+def quantized(
+    model: onnx.ModelProto, ranges: TensorsData, layers: Sequence[Layer], settings: QuantizationSettings
+) -> onnx.ModelProto:
+    """Return a model with some of its layers in int8.
+
+    Args:
+        model: What `with_shapes` gave; it stays as it is.
+        ranges: What calibration found.
+        layers: The layers.
+        settings: How.
+
+    Returns:
+        The model.
+
+    Raises:
+        ExportError: If an activation is another one afterwards.
+    """
+    twin = onnx.ModelProto()
+    twin.CopyFrom(model)
+    quantizer = QDQQuantizer(
+        twin,
+        settings.per_channel,
+        settings.reduce_range,
+        QuantType.QInt8,
+        settings.activation_type,
+        copy.deepcopy(ranges),  # the quantizer narrows them where a Relu or Clip goes
+        [*(layer.node for layer in layers), *passing_nodes(model)],
+        [],
+        [*WEIGHTED, *PASSING],
+        settings.quantizer_options(),
+    )
+    with _quiet():
+        quantizer.quantize_model()
+    unsorted = ir.from_proto(quantizer.model.model)
+    unsorted.graph.sort()  # stable, unlike the quantizer's own: the nodes of an activation's calls stay in their order
+    result: onnx.ModelProto = ir.to_proto(unsorted)
+    _require_same_activations(model, result)
+    return result
+
+
+def _require_same_activations(before: onnx.ModelProto, after: onnx.ModelProto) -> None:
+    """Refuse a model whose activations are not the float file's, but for those whose work a range does."""
+    expected, found = activation_labels(before), activation_labels(after)
+    changed = [
+        f"{expected.get(label, 0)} {label} became {found.get(label, 0)}"
+        for label in sorted({*expected, *found})
+        if found.get(label, 0) != expected.get(label, 0)
+        and not (label in REPLACED and found.get(label, 0) < expected.get(label, 0))
+    ]
+    if changed:
+        raise ExportError(
+            f"onnxruntime's quantizer changed the activations ({'; '.join(changed)}); nothing was written."
+        )
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep onnxruntime's Python tools from logging to the root logger."""
+    logger = logging.getLogger()
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)

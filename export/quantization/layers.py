@@ -1,0 +1,159 @@
+"""Which nodes of a file are quantised, and what they are called."""
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+import onnx
+
+from lit_gelu.export.errors import ExportOptionError
+from lit_gelu.export.parity.activation_census import node_label
+from lit_gelu.export.parity.subgraph import site_of
+
+WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+"""Operators with weights: what is worth 8 bits."""
+
+PASSING = ("MaxPool", "Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze", "Relu", "Clip")
+"""Operators that choose among numbers or move them: behind an int8 value they work on int8 without a further error."""
+
+REPLACED = frozenset({"Relu", "Clip"})
+"""Activations whose work a quantised range does: what is below its least number becomes that number."""
+
+_PREPROCESSING = (
+    "preprocessing."  # where `lit_gelu.export.inputs.FlatModule` keeps it, and what its buffers' names begin with
+)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A node with weights.
+
+    Args:
+        name: The module's fully qualified name; the node's where the file does not say of which module the weights are.
+        node: The node's name.
+        operator: The operator.
+        site: The activation that takes its result, if one does.
+    """
+
+    name: str
+    node: str
+    operator: str
+    site: str | None = None
+
+    def fits(self, patterns: Collection[str]) -> bool:
+        """Return whether a pattern fits the layer's, the node's or the activation's name, or the operator.
+
+        Args:
+            patterns: As `fnmatch` takes them, upper and lower case distinguished.
+
+        Returns:
+            Whether one of them fits.
+        """
+        names = [self.name, self.node, self.operator, *([] if self.site is None else [self.site])]
+        return any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
+
+
+def find_layers(model: onnx.ModelProto) -> list[Layer]:
+    """Find the nodes whose weights are constants of the file, those of its preprocessing aside.
+
+    Args:
+        model: A file that is not quantised.
+
+    Returns:
+        The layers, in the graph's order. Products of two computed values (attention) are none.
+
+    Example:
+        >>> from onnx import helper, numpy_helper
+        >>> import numpy as np
+        >>> node = helper.make_node("Gemm", ["x", "head.weight"], ["y"], name="node_0")
+        >>> weight = numpy_helper.from_array(np.zeros((4, 2), np.float32), "head.weight")
+        >>> [layer.name for layer in find_layers(helper.make_model(helper.make_graph([node], "g", [], [], [weight])))]
+        ['head']
+    """
+    constants = {tensor.name for tensor in model.graph.initializer}
+    users: dict[str, list[onnx.NodeProto]] = {}
+    for node in model.graph.node:
+        for value in node.input:
+            users.setdefault(value, []).append(node)
+    return [
+        _layer(node, constants, users)
+        for node in model.graph.node
+        if node.op_type in WEIGHTED
+        and not node.domain
+        and node.input[1] in constants
+        and not node.input[1].startswith(_PREPROCESSING)
+    ]
+
+
+def _layer(node: onnx.NodeProto, constants: Collection[str], users: Mapping[str, Sequence[onnx.NodeProto]]) -> Layer:
+    """Describe one node."""
+    following = users.get(node.output[0], [])
+    bias = [value for user in following if user.op_type == "Add" for value in user.input if value in constants]
+    behind = [*following, *(user for add in following if add.op_type == "Add" for user in users.get(add.output[0], []))]
+    site = next((site for user in behind if (site := site_of(user)) is not None), None)
+    owned = (value.rpartition(".") for value in [node.input[1], *bias])  # a transposed weight has lost its name
+    name = next((owner for owner, _, kind in owned if owner and kind in {"weight", "bias"}), node.name)
+    return Layer(name, node.name, node.op_type, site)
+
+
+def chosen(layers: Sequence[Layer], float_layers: Sequence[str]) -> list[Layer]:
+    """Return the layers that are quantised.
+
+    Args:
+        layers: All of them.
+        float_layers: Patterns of those that stay in float32.
+
+    Returns:
+        The others.
+
+    Raises:
+        ExportOptionError: If there is no layer, none is left, or a pattern fits none.
+    """
+    names = ", ".join(layer.name for layer in layers)
+    if not layers:
+        raise ExportOptionError(
+            f"The file has no operator that is quantised: {', '.join(WEIGHTED)} with constant weights. Use it as it is."
+        )
+    unused = [pattern for pattern in float_layers if not any(layer.fits([pattern]) for layer in layers)]
+    if unused:
+        raise ExportOptionError(f"float_layers: {unused[0]!r} fits no layer. The file has: {names}.")
+    left = [layer for layer in layers if not layer.fits(float_layers)]
+    if not left:
+        raise ExportOptionError(f"float_layers leaves all layers in float32, so there is nothing to quantise: {names}.")
+    return left
+
+
+def passing_nodes(model: onnx.ModelProto) -> list[str]:
+    """Return the nodes that may work on int8 values, where they get such.
+
+    Args:
+        model: A file.
+
+    Returns:
+        Names of nodes. Of activations, only those that are one Relu or Clip.
+    """
+    sites = Counter(site for node in model.graph.node if (site := site_of(node)) is not None)
+    return [
+        node.name
+        for node in model.graph.node
+        if node.op_type in PASSING and not node.domain and (site_of(node) is None or _alone(node, sites))
+    ]
+
+
+def _alone(node: onnx.NodeProto, sites: Mapping[str, int]) -> bool:
+    """Return whether a node is the whole of its activation, as far as one can tell."""
+    return node.op_type in REPLACED and sites.get(site_of(node) or "", 0) == 1
+
+
+def activation_labels(model: onnx.ModelProto) -> dict[str, int]:
+    """Count the nodes of activations, and every other node that computes one, with what tells its variants apart.
+
+    Args:
+        model: A file.
+
+    Returns:
+        Count by label, such as ``Gelu(tanh)``.
+    """
+    nodes = (node for node in model.graph.node if site_of(node) is not None or "Gelu" in node.op_type)
+    return dict(Counter(node_label(node) for node in nodes))

@@ -1,0 +1,224 @@
+"""`QuantizationReport`: everything that `check_quantized` found, as data."""
+
+import io
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from rich import box
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.table import Table
+
+from lit_gelu.export.parity.activation_census import ActivationFate
+from lit_gelu.export.parity.task_metrics import TaskMetric
+from lit_gelu.export.quantization.record import QuantizationRecord
+
+SCHEMA = "lit-gelu-int8"
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True)
+class OutputNoise:
+    """What one output of the file is off by on the data.
+
+    Args:
+        output: The file's output.
+        rows: Rows of data.
+        sqnr: Signal-to-quantisation-noise ratio, decibels; infinite for an output that is the same.
+        max_abs_error: Largest absolute difference.
+        scale: Largest magnitude of PyTorch's output.
+        nonfinite: Outputs that are NaN or infinite where PyTorch's are not.
+        top1_agreement: Share of rows with the same largest logit, for outputs of shape [batch, classes].
+        top1_changes: Rows whose largest logit is another one.
+    """
+
+    output: str
+    rows: int
+    sqnr: float
+    max_abs_error: float
+    scale: float
+    nonfinite: int
+    top1_agreement: float | None
+    top1_changes: int | None
+
+
+@dataclass(frozen=True)
+class LayerNoise:
+    """What the output of one activation within the net is off by: the noise of all layers up to there.
+
+    Args:
+        site: The activation's name.
+        call: Number of the call, from 0.
+        sqnr: Signal-to-quantisation-noise ratio, decibels.
+    """
+
+    site: str
+    call: int
+    sqnr: float
+
+
+@dataclass(frozen=True)
+class Criterion:
+    """A figure that decides.
+
+    Args:
+        name: What it is.
+        value: The figure.
+        limit: What it may be.
+        kind: Whether the limit is the largest or the smallest value that passes.
+    """
+
+    name: str
+    value: float
+    limit: float
+    kind: Literal["at most", "at least"]
+
+    @property
+    def passed(self) -> bool:
+        """Whether the figure is within its limit; NaN is not."""
+        return self.value <= self.limit if self.kind == "at most" else self.value >= self.limit
+
+    def __str__(self) -> str:
+        """Return one line."""
+        verdict = "ok" if self.passed else "FAILED"
+        return f"{self.name}: {self.value:.4g}, {self.kind} {self.limit:g} is accepted: {verdict}"
+
+
+@dataclass(frozen=True)
+class QuantizationReport:
+    """What `check_quantized` found.
+
+    Args:
+        path: The file, as it was given.
+        provider: The execution provider that really ran it.
+        record: How it was quantised.
+        outputs: Each output against PyTorch in float32.
+        criteria: What decides.
+        metrics: The module's own test metrics, on a LightningDataModule.
+        layers: The noise in each activation's output, in the file's order.
+        nbytes: Size of the file.
+        census: How often each operator occurs in the file.
+        optimized_census: The same after onnxruntime's own optimisation: which layers became int8 operators.
+        activations: What onnxruntime made of each call of an activation.
+        versions: Of what wrote the file and of what ran it.
+        notes: What could not be compared, and why.
+    """
+
+    path: str
+    provider: str
+    record: QuantizationRecord
+    outputs: tuple[OutputNoise, ...]
+    criteria: tuple[Criterion, ...]
+    metrics: tuple[TaskMetric, ...] = ()
+    layers: tuple[LayerNoise, ...] = ()
+    nbytes: int = 0
+    census: Mapping[str, int] = field(default_factory=dict)
+    optimized_census: Mapping[str, int] = field(default_factory=dict)
+    activations: tuple[ActivationFate, ...] = ()
+    versions: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def passed(self) -> bool:
+        """Whether every criterion passed, there is one, and no output is NaN or infinite."""
+        finite = not any(output.nonfinite for output in self.outputs)
+        return bool(self.criteria) and all(criterion.passed for criterion in self.criteria) and finite
+
+    @property
+    def worst_layer(self) -> LayerNoise | None:
+        """The activation whose output has the most noise in it; ``None`` if none could be compared."""
+        return min(self.layers, key=lambda layer: layer.sqnr, default=None)
+
+    def summary(self) -> str:
+        """Return one line.
+
+        Returns:
+            Whether it passed, the criteria, and the first output's figures.
+        """
+        first = self.outputs[0]
+        agreement = "" if first.top1_agreement is None else f", top-1 agreement {100 * first.top1_agreement:.4g} %"
+        decided = "; ".join(map(str, self.criteria))
+        verdict = "passed" if self.passed else "FAILED"
+        return f"int8 parity {verdict} on {self.provider}: {decided}{agreement}, SQNR {first.sqnr:.1f} dB"
+
+    def proof(self) -> dict[str, Any]:
+        """Return what the file says of this comparison, in its ``lit_gelu.parity``.
+
+        Returns:
+            The verdict, the criteria, and the figures of outputs and metrics.
+        """
+        plain = self.to_dict()
+        kept = ("passed", "criteria", "outputs", "metrics", "provider", "worst_layer")
+        return {**{key: plain[key] for key in kept}, "onnxruntime": self.versions.get("onnxruntime", "")}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as plain data; `SCHEMA_VERSION` grows when an entry changes its meaning or goes away.
+
+        Returns:
+            Every field, the verdicts, and the schema's name and version; numbers that are not finite as text, since
+            JSON has no word for them.
+        """
+        plain = {
+            **asdict(self),
+            "criteria": [{**asdict(one), "passed": one.passed} for one in self.criteria],
+            "metrics": [{**asdict(metric), "difference": metric.difference} for metric in self.metrics],
+            "worst_layer": None if self.worst_layer is None else asdict(self.worst_layer),
+            "passed": self.passed,
+        }
+        finite: dict[str, Any] = _finite({"schema": SCHEMA, "schema_version": SCHEMA_VERSION, **plain})
+        return finite
+
+    def to_json(self, indent: int | None = 2) -> str:
+        """Return the report as JSON.
+
+        Args:
+            indent: As ``json.dumps`` takes it.
+
+        Returns:
+            The text.
+        """
+        return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
+
+    def to_markdown(self) -> str:
+        """Return the report as Markdown tables.
+
+        Returns:
+            The text; every figure in it is one of the JSON's, with three digits.
+        """
+        from lit_gelu.export.quantization.tables import markdown
+
+        return markdown(self)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yield tables and the lines around them, for ``rich.print``."""
+        from lit_gelu.export.quantization.tables import findings, tables
+
+        yield f"{self.path}: {self.provider}, int8"
+        yield str(self.record)
+        for text in tables(self):
+            made = Table(title=text.title, box=box.SIMPLE_HEAD, title_justify="left")
+            for name in text.head:
+                made.add_column(name, overflow="fold")
+            for row in text.body:
+                made.add_row(*row)
+            yield made
+        yield from findings(self)
+        yield "passed" if self.passed else "FAILED"
+
+    def __str__(self) -> str:
+        """Return the tables as plain text."""
+        console = Console(file=io.StringIO(), width=120, color_system=None, legacy_windows=False)
+        console.print(self, markup=False)
+        text: str = console.file.getvalue()  # type: ignore[attr-defined]
+        return text.rstrip()
+
+
+def _finite(value: Any) -> Any:
+    """Return plain data in which NaN and infinities are text, and tuples lists."""
+    if isinstance(value, Mapping):
+        return {key: _finite(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(entry) for entry in value]
+    return repr(value) if isinstance(value, float) and not math.isfinite(value) else value

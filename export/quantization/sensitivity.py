@@ -1,0 +1,109 @@
+"""Which layers cost most in int8, and which of them stay in float32 for it."""
+
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from lit_gelu.export.errors import ExportOptionError
+from lit_gelu.export.parity.sessions import SessionSetup
+from lit_gelu.export.quantization.calibration import Feed
+from lit_gelu.export.quantization.layers import Layer
+from lit_gelu.export.quantization.noise import Noise
+from lit_gelu.export.runtime import CPU
+
+Quantize = Callable[[Sequence[Layer]], onnx.ModelProto]
+
+
+@dataclass(frozen=True)
+class LayerCost:
+    """What one layer costs.
+
+    Args:
+        layer: Its name.
+        sqnr: Signal-to-quantisation-noise ratio of the first output with this layer alone in int8, decibels.
+    """
+
+    layer: str
+    sqnr: float
+
+
+def first_outputs(model: onnx.ModelProto, feeds: Sequence[Feed]) -> list[np.ndarray]:
+    """Run a model on the CPU.
+
+    Args:
+        model: The model.
+        feeds: Batches.
+
+    Returns:
+        The first output of each.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.onnx"
+        onnx.save(model, path)
+        session = SessionSetup((CPU,)).open(path).session
+        return [np.asarray(session.run(None, dict(feed))[0]) for feed in feeds]
+
+
+def noise_of(outputs: Sequence[np.ndarray], references: Sequence[np.ndarray]) -> Noise:
+    """Compare outputs batch by batch.
+
+    Args:
+        outputs: What is judged.
+        references: What they should be.
+
+    Returns:
+        The noise.
+    """
+    noise = Noise()
+    for y, reference in zip(outputs, references, strict=True):
+        noise.add(y, reference)
+    return noise
+
+
+def layers_within(
+    layers: Sequence[Layer],
+    quantize: Quantize,
+    feeds: Sequence[Feed],
+    references: Sequence[np.ndarray],
+    max_difference: float,
+) -> tuple[list[Layer], list[LayerCost]]:
+    """Leave layers in float32, the costliest first, until the file differs little enough from the float file.
+
+    A layer's cost is the noise in the first output when it alone is quantised: one run over the data a layer.
+
+    Args:
+        layers: The layers.
+        quantize: Returns the model with some layers in int8.
+        feeds: What to compare on.
+        references: The float file's first outputs.
+        max_difference: What `lit_gelu.export.quantization.noise.Noise.difference` may be.
+
+    Returns:
+        The layers that are quantised, and the cost of each layer, the costliest first; no costs where all layers
+        together are good enough.
+
+    Raises:
+        ExportOptionError: If the last layer alone differs more.
+    """
+
+    def noise(some: Sequence[Layer]) -> Noise:
+        return noise_of(first_outputs(quantize(some), feeds), references)
+
+    if noise(layers).difference <= max_difference:
+        return list(layers), []
+    alone = {layer.node: noise([layer]).sqnr for layer in layers}
+    ranked = sorted(layers, key=lambda layer: alone[layer.node])
+    costs = [LayerCost(layer.name, alone[layer.node]) for layer in ranked]
+    for count in range(1, len(ranked)):
+        kept = {layer.node for layer in ranked[:count]}
+        left = [layer for layer in layers if layer.node not in kept]
+        if noise(left).difference <= max_difference:
+            return left, costs
+    raise ExportOptionError(
+        f"max_difference={max_difference:g} cannot be met: even {ranked[-1].name} alone, the layer that costs least, "
+        "makes a larger difference on the calibration data. Give a larger one, other data, or another method."
+    )

@@ -1,0 +1,137 @@
+"""How a file is quantised: options, checked before any work is done, and what onnxruntime's quantizer is told."""
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from onnxruntime.quantization import CalibrationMethod, QuantType
+
+from lit_gelu.export.errors import ExportOptionError
+from lit_gelu.export.lowering.kernels import TARGETS
+
+METHODS: Mapping[str, CalibrationMethod] = {
+    "minmax": CalibrationMethod.MinMax,
+    "entropy": CalibrationMethod.Entropy,
+    "percentile": CalibrationMethod.Percentile,
+}
+"""How the range of a value is found: the whole range, the one with the least information lost, or 99.999 % of it."""
+
+SYMMETRIC_TARGETS = frozenset({"ort-cuda", "tensorrt"})
+"""Runtimes whose int8 is symmetric about 0, of activations too; the others take unsigned activations."""
+
+
+@dataclass(frozen=True)
+class QuantizationSettings:
+    """What a quantisation was asked for, in canonical form.
+
+    A value ``x`` is stored as ``q = clip(round(x / s) + z)`` and read as ``s (q - z)``. Weights are int8 with ``z = 0``
+    and one ``s`` a channel; activations have one ``s`` and ``z`` each: uint8, or int8 with ``z = 0``. Biases are int32
+    with the product of both scales.
+
+    Args:
+        target: For which runtime, as `lit_gelu.export.export_onnx` takes it.
+        method: How ranges of activations are found: a key of `METHODS`.
+        samples: Rows of data to calibrate on.
+        seed: Of the order in which the data are drawn.
+        per_channel: Whether weights have a scale for each output channel, or one for all.
+        reduce_range: Whether weights take 7 bits.
+        float_layers: Patterns over names of layers and activation sites that stay in float32.
+        max_difference: What the file may differ by from the float file on the calibration data before layers are left
+            in float; ``None``: whatever comes out.
+    """
+
+    target: str
+    method: str
+    samples: int
+    seed: int
+    per_channel: bool = True
+    reduce_range: bool = False
+    float_layers: tuple[str, ...] = ()
+    max_difference: float | None = None
+
+    @property
+    def symmetric(self) -> bool:
+        """Whether activations are int8 with zero point 0; else they are uint8."""
+        return self.target in SYMMETRIC_TARGETS
+
+    @property
+    def activation_type(self) -> QuantType:
+        """The type of activations."""
+        return QuantType.QInt8 if self.symmetric else QuantType.QUInt8
+
+    def quantizer_options(self) -> dict[str, Any]:
+        """Return the ``extra_options`` of onnxruntime's quantizer.
+
+        Returns:
+            Options by name. The results of matrix products stay in float32: onnxruntime's int8 kernels give that at no
+            cost, and neither an activation's input nor logits, whose ties would change classes, lose bits. Results of
+            convolutions on the CPU do not: its int8 convolution gives int8 only. TensorRT wants no int8 results and no
+            int32 biases.
+        """
+        outputs = ["Gemm", "MatMul"]
+        if self.symmetric:
+            outputs += ["Conv", "ConvTranspose"]
+        return {
+            "ActivationSymmetric": self.symmetric,
+            "WeightSymmetric": True,
+            "QuantizeBias": self.target != "tensorrt",
+            "OpTypesToExcludeOutputQuantization": outputs,
+        }
+
+
+def checked_settings(
+    target: str,
+    method: str,
+    samples: int,
+    seed: int,
+    *,
+    per_channel: bool = True,
+    reduce_range: bool = False,
+    float_layers: Sequence[str] = (),
+    max_difference: float | None = None,
+) -> QuantizationSettings:
+    """Check the options of `lit_gelu.export.quantization.quantize_onnx`.
+
+    Args:
+        target: See there.
+        method: See there.
+        samples: See there.
+        seed: See there.
+        per_channel: See there.
+        reduce_range: See there.
+        float_layers: See there.
+        max_difference: See there.
+
+    Returns:
+        The options in canonical form.
+
+    Raises:
+        ExportOptionError: If a value is not accepted; near values and the whole list are in the message.
+
+    Example:
+        >>> checked_settings("ort-cpu", "minmax", 512, 0).symmetric
+        False
+        >>> checked_settings("tensorrt", "minmax", 512, 0).symmetric
+        True
+    """
+    for option, value, known in (("target", target, TARGETS), ("method", method, METHODS)):
+        if value not in known:
+            near = difflib.get_close_matches(str(value).lower(), list(known), n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise ExportOptionError(f"Unknown {option}={value!r}.{hint} Accepted: {', '.join(map(repr, known))}.")
+    if samples < 1:
+        raise ExportOptionError(
+            f"samples={samples} is not accepted: give the number of rows to calibrate on, such as 512."
+        )
+    if isinstance(float_layers, str):
+        raise ExportOptionError(
+            f"float_layers={float_layers!r} is one text. Accepted: a list of patterns, such as [{float_layers!r}]."
+        )
+    if max_difference is not None and not 0 <= max_difference <= 1:
+        raise ExportOptionError(
+            f"max_difference={max_difference} is not accepted: give a share from 0 to 1, such as 0.01, or None."
+        )
+    return QuantizationSettings(
+        target, method, samples, seed, per_channel, reduce_range, tuple(float_layers), max_difference
+    )

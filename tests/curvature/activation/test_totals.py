@@ -1,0 +1,21 @@
+"""Sums and counts by site, against numpy in float64."""
+
+import numpy as np
+import pytest
+import torch
+
+from lit_gelu.curvature.activation.totals import Totals
+
+
+def test_sums_of_float32_are_accumulated_in_float64():
+    x = torch.randn(3, 1000, 7, generator=torch.Generator().manual_seed(0)) + 1e4
+    expected = x.numpy().astype(np.float64).sum((1, 2))
+    assert Totals(x)(x).dtype == torch.float64
+    assert Totals(x)(x).numpy() == pytest.approx(expected, rel=1e-14)
+
+
+@pytest.mark.parametrize("elements", [10, 2**24, 2**24 + 3])
+def test_counts_are_exact_beyond_what_float32_counts(elements):
+    """One more than 2^24 is no float32."""
+    ones = torch.ones(1, elements)
+    assert Totals(ones).count(ones).item() == elements

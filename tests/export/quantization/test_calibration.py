@@ -1,0 +1,98 @@
+"""The rows that a file is calibrated on."""
+
+import numpy as np
+import pytest
+import torch
+
+from lit_gelu.data import DigitsData
+from lit_gelu.export import ModelInputError, OnnxPredictor, export_onnx
+from lit_gelu.export.quantization import quantize_onnx
+from lit_gelu.export.quantization.calibration import calibration_feeds
+
+
+def rows_of(feeds):
+    return np.concatenate([next(iter(feed.values())) for feed in feeds])
+
+
+def test_a_data_modules_training_rows_are_drawn_by_the_seed(digits):
+    predictor, state = OnnxPredictor(digits.path), torch.get_rng_state()
+    drawn = {seed: rows_of(calibration_feeds(DigitsData(), predictor, 100, seed)) for seed in (0, 1)}
+    again = rows_of(calibration_feeds(DigitsData(), predictor, 100, 0))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert drawn[0].shape == (100, 1, 28, 28)
+    assert np.array_equal(drawn[0], again)
+    assert not np.array_equal(drawn[0], drawn[1])
+    data = DigitsData()
+    data.setup()
+    training = {image.tobytes() for image in data.train_set.images.numpy()}
+    others = {image.tobytes() for image in torch.cat([data.val_set.images, data.test_set.images]).numpy()} - training
+    assert all(row.tobytes() in training for row in drawn[0])
+    assert others
+    assert len({row.tobytes() for row in drawn[0]}) == 100
+
+
+def test_tensors_batches_and_dicts(digits):
+    predictor, images = OnnxPredictor(digits.path), torch.rand(10, 1, 28, 28)
+    for data in (images, (images, torch.zeros(10)), {"images": images, "labels": 0}, list(images.split(3))):
+        assert np.array_equal(rows_of(calibration_feeds(data, predictor, 8, 0)), images[:8].numpy())
+    assert len(rows_of(calibration_feeds(images, predictor, 512, 0))) == 10
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ([], "hold no row"),
+        (torch.zeros(0, 1, 28, 28), "hold no row"),
+        (torch.full((2, 1, 28, 28), float("nan")), "NaN or infinite values in 'images'"),
+        (torch.full((2, 1, 28, 28), float("inf")), "NaN or infinite values in 'images'"),
+        (torch.zeros(2, 28, 28), r"has shape \(2, 28, 28\)"),
+        (torch.zeros(2, 1, 28, 28, dtype=torch.float64), "is float64, the file takes float32"),
+        ({"pictures": torch.zeros(2, 1, 28, 28)}, "missing: images"),
+        (7, "holds no batches"),
+    ],
+)
+def test_data_that_cannot_be_calibrated_on(digits, data, message):
+    with pytest.raises(ModelInputError, match=message):
+        calibration_feeds(data, OnnxPredictor(digits.path), 8, 0)
+
+
+class ProcessedDigits(DigitsData):
+    """Digits whose raw training images cannot be had."""
+
+    raw_train_inputs = None
+
+
+def test_a_file_that_takes_raw_pixels_is_calibrated_on_raw_pixels(digits, tmp_path):
+    path = tmp_path / "raw.onnx"
+    export_onnx(digits.model, path, preprocessing=DigitsData().preprocessing())
+    with pytest.raises(ModelInputError, match="ProcessedDigits has no raw_train_inputs"):
+        quantize_onnx(path, tmp_path / "raw-int8.onnx", ProcessedDigits())
+    rows = rows_of(calibration_feeds(DigitsData(), OnnxPredictor(path), 100, 0))
+    assert rows.shape == (100, 1, 8, 8)
+    known = {image.tobytes() for image in DigitsData().raw_train_inputs().numpy()}
+    assert known.issuperset(row.tobytes() for row in rows.astype(np.uint8))
+
+
+@pytest.mark.parametrize("method", ["entropy", "percentile"])
+def test_other_methods_cut_the_range_off(digits, tmp_path, method):
+    result = quantize_onnx(digits.path, tmp_path / "net.onnx", DigitsData(), method=method)
+    assert result.record.method == method
+    assert result.record.difference <= 0.05
+
+
+def test_one_outlier_in_many_widens_the_range_but_for_percentiles(tmp_path):
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(50, 4), torch.nn.GELU())
+    export_onnx(net, tmp_path / "net.onnx", torch.zeros(2, 50))
+    x = torch.randn(4000, 50)
+    x[0, 0] = 1000
+    import onnx
+    from onnx import numpy_helper
+
+    scales = {}
+    for method in ("minmax", "percentile"):
+        quantize_onnx(tmp_path / "net.onnx", tmp_path / f"{method}.onnx", x, method=method, samples=4000)
+        stored = {t.name: numpy_helper.to_array(t) for t in onnx.load(tmp_path / f"{method}.onnx").graph.initializer}
+        scales[method] = float(stored["input_scale"])
+    assert scales["minmax"] == pytest.approx((1000 - float(x.min())) / 255, rel=1e-5)
+    assert scales["percentile"] < 0.1 * scales["minmax"]

@@ -1,0 +1,159 @@
+"""`check_quantized`, against counts by hand on the digits."""
+
+import json
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import numpy_helper
+from sklearn.metrics import accuracy_score
+from torch import nn
+
+from lit_gelu.data import DigitsData
+from lit_gelu.export import (
+    ModelFileError,
+    ModelInputError,
+    OnnxPredictor,
+    ParityError,
+    check_parity,
+    export_onnx,
+)
+from lit_gelu.export.proof import record_parity
+from lit_gelu.export.quantization import check_quantized, quantize_onnx
+
+
+@pytest.fixture(scope="module")
+def report(digits):
+    return check_quantized(digits.model, digits.int8, DigitsData())
+
+
+@pytest.fixture(scope="module")
+def by_hand(digits):
+    data = DigitsData()
+    data.setup("test")
+    images, labels = data.test_set.images, data.test_set.labels.numpy()
+    with torch.no_grad():
+        return digits.model(images).double().numpy(), OnnxPredictor(digits.int8)(images).double().numpy(), labels
+
+
+def test_the_figures_are_those_counted_by_hand(report, by_hand):
+    y, found, labels = by_hand
+    (output,) = report.outputs
+    assert output.rows == len(labels) == 360
+    assert output.sqnr == pytest.approx(10 * np.log10((y**2).sum() / ((y - found) ** 2).sum()), abs=0.01)
+    assert output.max_abs_error == pytest.approx(np.abs(y - found).max(), rel=1e-4)
+    assert output.top1_agreement == accuracy_score(y.argmax(1), found.argmax(1))
+    metric = {metric.name: metric for metric in report.metrics}["test_error"]
+    assert metric.pytorch == pytest.approx(1 - accuracy_score(labels, y.argmax(1)), abs=1e-6)
+    assert metric.file == pytest.approx(1 - accuracy_score(labels, found.argmax(1)), abs=1e-6)
+    (criterion,) = report.criteria
+    assert criterion.value == pytest.approx(metric.file - metric.pytorch)
+
+
+def test_a_trained_classifier_keeps_its_accuracy(report):
+    assert report.passed
+    assert report.criteria[0].value <= 0.01
+    assert report.outputs[0].top1_agreement >= 0.98
+    assert report.outputs[0].sqnr > 30
+    assert report.record.float_bytes > 2.8 * report.nbytes
+
+
+def test_noise_within_the_net_and_what_runs_in_int8(report, digits):
+    assert [layer.site for layer in report.layers] == ["hidden.0.activation", "hidden.1.activation"]
+    assert report.worst_layer == min(report.layers, key=lambda layer: layer.sqnr)
+    assert report.census["Gemm"] == 3
+    assert report.optimized_census.get("com.microsoft::QGemm") == 3
+    assert [str(fate) for fate in report.activations] == ["Gelu(none) -> Gelu(none)"] * 2
+    data = DigitsData()
+    data.setup("test")
+    images = data.test_set.images[:128]  # the first four batches
+    with torch.no_grad():
+        y = digits.model.hidden[0](images.flatten(1)).double().numpy()
+    stored = {t.name: numpy_helper.to_array(t).astype(np.float64) for t in onnx.load(digits.int8).graph.initializer}
+    x = images.flatten(1).double().numpy()
+    scale = next(stored[n] for n in stored if n.endswith("_scale") and n.startswith(("view", "images")))
+    x = np.clip(np.rint(x / scale), 0, 255) * scale  # pixels from 0 on: the zero point is 0
+    w = stored["hidden.0.linear.weight_quantized"] * stored["hidden.0.linear.weight_scale"][:, None]
+    hidden = torch.nn.functional.gelu(torch.from_numpy(x @ w.T + digits.model.hidden[0].linear.bias.detach().numpy()))
+    expected = 10 * np.log10((y**2).sum() / ((y - hidden.numpy()) ** 2).sum())
+    assert report.layers[0].sqnr == pytest.approx(expected, abs=0.1)
+
+
+def test_a_file_of_other_weights_is_a_breach(digits, tmp_path):
+    model = onnx.load(digits.int8)
+    (tensor,) = [t for t in model.graph.initializer if t.name == "output.weight_quantized"]
+    tensor.CopyFrom(numpy_helper.from_array(np.roll(numpy_helper.to_array(tensor), 1, axis=0), tensor.name))
+    onnx.save(model, tmp_path / "wrong.onnx")
+    with pytest.raises(ParityError, match="costs more than it may") as caught:
+        check_quantized(digits.model, tmp_path / "wrong.onnx", DigitsData())
+    assert not caught.value.report.passed
+    assert caught.value.report.criteria[0].value > 0.5
+    assert str(caught.value.report).endswith("FAILED")
+
+
+def test_a_nan_is_a_breach_whatever_the_limits(digits, tmp_path):
+    model = onnx.load(digits.int8)
+    (tensor,) = [t for t in model.graph.initializer if t.name == "output.weight_scale"]
+    scale = numpy_helper.to_array(tensor).copy()
+    scale[3] = np.nan
+    tensor.CopyFrom(numpy_helper.from_array(scale, tensor.name))
+    onnx.save(model, tmp_path / "nan.onnx")
+    found = check_quantized(digits.model, tmp_path / "nan.onnx", DigitsData(), max_difference=1.0, strict=False)
+    assert found.outputs[0].nonfinite == 360
+    assert not found.passed
+    json.loads(found.to_json())
+
+
+def test_an_autoencoder_without_metrics_is_judged_by_its_noise(tmp_path):
+    torch.manual_seed(0)
+    net, x = nn.Sequential(nn.Linear(20, 8), nn.GELU(), nn.Linear(8, 20), nn.Unflatten(1, (4, 5))), torch.randn(300, 20)
+    export_onnx(net, tmp_path / "net.onnx", x[:2])
+    quantize_onnx(tmp_path / "net.onnx", tmp_path / "int8.onnx", x[:200])
+    found = check_quantized(net, tmp_path / "int8.onnx", x[200:], x[:2])
+    assert [criterion.name for criterion in found.criteria] == ["SQNR of output, dB"]
+    assert found.passed
+    assert not check_quantized(net, tmp_path / "int8.onnx", x[200:], x[:2], min_sqnr=80, strict=False).passed
+
+
+def test_preprocessing_and_softmax_are_compared_as_they_are_in_the_file(digits, tmp_path):
+    path, data = tmp_path / "raw.onnx", DigitsData()
+    export_onnx(digits.model, path, preprocessing=data.preprocessing(), softmax=True)
+    assert quantize_onnx(path, tmp_path / "raw-int8.onnx", data, samples=300).record.rows == 300  # of its training data
+    found = check_quantized(digits.model, tmp_path / "raw-int8.onnx", data)
+    assert [criterion.name for criterion in found.criteria] == ["rows whose largest logit is another one"]
+    assert found.outputs[0].rows == 360
+    assert found.passed
+    assert {"Resize", "Softmax"} <= set(found.census)
+
+
+def test_parity_by_tolerance_is_refused(digits):
+    with pytest.raises(ModelFileError, match=r"is in int8(.|\n)*check_quantized"):
+        check_parity(digits.model, digits.int8, DigitsData())
+
+
+def test_reports_and_the_proof_in_the_file(digits, report, tmp_path):
+    plain = json.loads(report.to_json())
+    assert (plain["schema"], plain["schema_version"], plain["passed"]) == ("lit-gelu-int8", 1, True)
+    assert plain["outputs"][0]["sqnr"] == report.outputs[0].sqnr
+    assert plain["record"]["method"] == "minmax"
+    text = report.to_markdown()
+    assert text.startswith("# int8 parity of ")
+    assert f"| output | 360 | {report.outputs[0].sqnr:.3g} |" in text
+    assert str(report).endswith("passed")
+    copy = tmp_path / "copy.onnx"
+    copy.write_bytes(digits.int8.read_bytes())
+    record_parity(copy, report.proof())
+    proof = json.loads(OnnxPredictor(copy).metadata["lit_gelu.parity"])
+    assert proof["passed"] is True
+    assert proof["outputs"][0]["top1_agreement"] == report.outputs[0].top1_agreement
+    assert check_quantized(digits.model, copy, DigitsData()).passed
+
+
+def test_what_cannot_be_compared(digits):
+    with pytest.raises(ModelFileError, match="does not say how it was quantised"):
+        check_quantized(digits.model, digits.path, DigitsData())
+    with pytest.raises(ModelInputError, match="on data only"):
+        check_quantized(digits.model, digits.int8, None)
+    with pytest.raises(ModelInputError, match="hold no batch"):
+        check_quantized(digits.model, digits.int8, [])

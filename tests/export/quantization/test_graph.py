@@ -1,0 +1,146 @@
+"""The quantised graph: numbers against numpy and onnx's reference evaluator, activations against the float file."""
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from export_cases import CASES, GELU_FORMS, operators_by_site
+from onnx import numpy_helper
+from onnx.reference import ReferenceEvaluator
+from torch import nn
+
+from lit_gelu import activations
+from lit_gelu.export import ExportError, OnnxPredictor, export_onnx
+from lit_gelu.export.quantization import graph, quantize_onnx
+
+
+@pytest.fixture(scope="module")
+def one_layer(tmp_path_factory):
+    """Linear and GELU, with one channel of weights a hundred times as large as the others."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(48, 10), nn.GELU())
+    with torch.no_grad():
+        net[0].weight[3] *= 100
+    folder = tmp_path_factory.mktemp("one_layer")
+    export_onnx(net, folder / "net.onnx", torch.zeros(2, 48))
+    x = torch.randn(200, 48)
+    for target in ("ort-cpu", "ort-cuda"):
+        quantize_onnx(folder / "net.onnx", folder / f"{target}.onnx", x, target=target)
+    return net, folder, x
+
+
+def constants(path):
+    return {tensor.name: numpy_helper.to_array(tensor) for tensor in onnx.load(path).graph.initializer}
+
+
+@pytest.mark.parametrize("target", ["ort-cpu", "ort-cuda"])
+def test_weights_are_rounded_channel_by_channel(one_layer, target):
+    net, folder, _ = one_layer
+    stored = constants(folder / f"{target}.onnx")
+    w = net[0].weight.detach().numpy()
+    scale = np.abs(w).max(1) / 127
+    assert stored["0.weight_quantized"].dtype == np.int8
+    assert not stored["0.weight_zero_point"].any()
+    np.testing.assert_allclose(stored["0.weight_scale"], scale, rtol=1e-6)
+    np.testing.assert_array_equal(stored["0.weight_quantized"], np.rint(w / scale[:, None].astype(np.float32)))
+    back = stored["0.weight_quantized"] * stored["0.weight_scale"][:, None]
+    assert (np.abs(back - w) <= scale[:, None] / 2 * (1 + 1e-5)).all()
+
+
+def test_activations_take_the_range_of_the_data(one_layer):
+    _, folder, x = one_layer
+    low, high = float(x.min()), float(x.max())
+    stored = constants(folder / "ort-cpu.onnx")
+    assert stored["input_zero_point"].dtype == np.uint8
+    assert stored["input_scale"] == pytest.approx((high - low) / 255, rel=1e-6)
+    assert stored["input_zero_point"] == round(-low / ((high - low) / 255))
+    stored = constants(folder / "ort-cuda.onnx")
+    assert stored["input_zero_point"].dtype == np.int8
+    assert stored["input_zero_point"] == 0
+    assert stored["input_scale"] == pytest.approx(max(-low, high) / 127, rel=1e-6)
+
+
+@pytest.mark.parametrize("target", ["ort-cpu", "ort-cuda"])
+def test_a_layer_computes_what_the_definition_says(one_layer, target):
+    """In whole numbers and float64, and by onnx's reference evaluator on the file itself."""
+    _, folder, x = one_layer
+    path, x = folder / f"{target}.onnx", x.numpy()
+    stored = constants(path)
+    limits = np.iinfo(stored["input_zero_point"].dtype)
+    zero, scale = int(stored["input_zero_point"]), stored["input_scale"].astype(np.float64)
+    q = np.clip(np.rint(x / stored["input_scale"]) + zero, limits.min, limits.max).astype(np.int64) - zero
+    whole = q @ stored["0.weight_quantized"].T.astype(np.int64) + stored["0.bias_quantized"].astype(np.int64)
+    expected = GELU_FORMS["none"](whole * (scale * stored["0.weight_scale"].astype(np.float64)))
+    y = OnnxPredictor(path, ["CPUExecutionProvider"])(x)
+    largest = np.abs(expected).max(0)
+    assert (np.abs(y - expected) <= 1e-5 * largest).all()
+    (reference,) = ReferenceEvaluator(str(path)).run(None, {"input": x})
+    assert (np.abs(reference - expected) <= 1e-5 * largest).all()
+
+
+def test_reduced_range_takes_7_bits(one_layer, tmp_path):
+    _, folder, x = one_layer
+    quantize_onnx(folder / "net.onnx", tmp_path / "reduced.onnx", x, reduce_range=True)
+    assert np.abs(constants(tmp_path / "reduced.onnx")["0.weight_quantized"]).max() == 64
+    quantize_onnx(folder / "net.onnx", tmp_path / "tensor.onnx", x, per_channel=False)
+    assert constants(tmp_path / "tensor.onnx")["0.weight_scale"].size == 1
+
+
+class Every(nn.Module):
+    """Every activation between two linear layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.firsts = nn.ModuleList([nn.Linear(6, 8) for _ in CASES])
+        self.sites = nn.ModuleList([activations.create(case.spec) for case in CASES])
+        self.heads = nn.ModuleList([nn.Linear(8, 2) for _ in CASES])
+        self.example_input_array = torch.zeros(2, 6)
+
+    def forward(self, x):
+        rows = zip(self.firsts, self.sites, self.heads, strict=True)
+        return {f"y{i}": head(site(first(x))) for i, (first, site, head) in enumerate(rows)}
+
+
+@pytest.mark.parametrize("lowering", ["native", "primitives", "contrib"])
+def test_no_activation_becomes_another_one(tmp_path, lowering):
+    """Operator by operator, also where it is spelt out: onnxruntime would quantise the Mul and Sigmoid of a SiLU."""
+    torch.manual_seed(0)
+    path, int8 = tmp_path / "every.onnx", tmp_path / "every-int8.onnx"
+    export_onnx(Every(), path, lowering=lowering)
+    result = quantize_onnx(path, int8, torch.randn(64, 6))
+    assert len(result.record.layers) == 2 * len(CASES)
+    assert operators_by_site(int8) == operators_by_site(path)
+    attributes = [
+        [
+            (node.op_type, [onnx.helper.get_attribute_value(a) for a in node.attribute])
+            for node in onnx.load(file).graph.node
+            if node.metadata_props
+        ]
+        for file in (path, int8)
+    ]
+    assert attributes[0] == attributes[1]
+    x = torch.randn(16, 6)
+    for y, expected in zip(OnnxPredictor(int8)(x), OnnxPredictor(path)(x), strict=True):
+        assert float((y - expected).norm()) < 0.1 * float(expected.norm())
+
+
+def test_a_relu_behind_a_convolution_is_done_by_its_range(tmp_path):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(72, 4))
+    path, int8 = tmp_path / "relu.onnx", tmp_path / "relu-int8.onnx"
+    export_onnx(net, path, torch.zeros(2, 1, 8, 8))
+    x = torch.randn(128, 1, 8, 8)
+    result = quantize_onnx(path, int8, x)
+    assert (result.census["Relu"], result.quantized_census.get("Relu", 0)) == (1, 0)
+    y, expected = OnnxPredictor(int8)(x), net(x).detach()
+    assert float((y - expected).norm()) < 0.02 * float(expected.norm())
+
+
+def test_a_changed_activation_is_refused():
+    def model(**attributes):
+        node = onnx.helper.make_node("Gelu", ["x"], ["y"], **attributes)
+        return onnx.helper.make_model(onnx.helper.make_graph([node], "g", [], []))
+
+    graph._require_same_activations(model(), model())
+    with pytest.raises(ExportError, match=r"1 Gelu\(none\) became 0; 0 Gelu\(tanh\) became 1"):
+        graph._require_same_activations(model(), model(approximate="tanh"))
