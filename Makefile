@@ -8,7 +8,7 @@ WORKERS ?= 2
 export OMP_NUM_THREADS := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help install demo web test test-full browser check format bench docs clean
+.PHONY: help install demo web test test-full browser rivals check format bench docs clean
 help: ## Say what each command does
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
@@ -30,11 +30,14 @@ web: $(READY) ## Train on digits and serve a page to draw on; needs npm, for onn
 test: check ## Lint, types, import directions and the tests: no network, no GPU, no file from outside
 	$(BIN)/pytest -n $(WORKERS) -m 'not full'
 
-test-full: check browser ## All tests, real data included where LIT_GELU_DATA names its folder
+test-full: check browser rivals ## All tests, real data included where LIT_GELU_DATA names its folder
 	$(BIN)/pytest -n $(WORKERS)
 
 browser: $(READY) ## Install what the tests in Chromium need, where it is missing (test-full does it)
 	sh tests/web/install.sh $(BIN)
+
+rivals: $(READY) ## Install the packages that benchmarks/curvature.py compares with (test-full and bench do it)
+	$(BIN)/python -m pip install --quiet --editable '.[bench]' 'setuptools>=77'
 
 # mypy and import-linter do not see the package-dir mapping of an editable install, so they read an installed copy.
 check: $(READY) ## Lint, types and import directions
@@ -50,7 +53,7 @@ format: $(READY) ## Rewrite the files as the linter wants them
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(READY) ## Run every benchmark; each prints ratios measured side by side in one run
+bench: rivals ## Run every benchmark; each prints ratios measured side by side in one run
 	set -e; for script in benchmarks/[a-z]*.py; do echo "== $$script"; $(BIN)/python $$script; done
 
 docs: $(READY) ## Write docs/activations.md with its plots and docs/lowering.md anew; nothing on them is typed
