@@ -1,6 +1,7 @@
 """The report as tables of text: what Markdown and the terminal show."""
 
 from lit_gelu.export.parity.activation_census import fate_counts
+from lit_gelu.export.parity.markdown import cell_text, table_lines
 from lit_gelu.export.parity.tables import TextTable, figure
 from lit_gelu.export.quantization.report import QuantizationReport
 
@@ -46,25 +47,13 @@ def markdown(report: QuantizationReport) -> str:
     """
     versions = ", ".join(f"{name} {version}" for name, version in sorted(report.versions.items()))
     head = [
-        f"# int8 parity of {_cell(report.path)}: {'passed' if report.passed else 'FAILED'}",
+        f"# int8 parity of {cell_text(report.path)}: {'passed' if report.passed else 'FAILED'}",
         "",
         f"{report.provider}; {report.record}; {versions}",
         "",
-        *(f"- {_cell(line)}" for line in findings(report)),
+        *(f"- {cell_text(line)}" for line in findings(report)),
     ]
-    return "\n".join([*head, *(line for table in tables(report) for line in _lines(table)), ""])
-
-
-def _lines(table: TextTable) -> list[str]:
-    """Return one table as Markdown."""
-    rows = [table.head, ("---",) * len(table.head), *table.body]
-    lines = ["| " + " | ".join(_cell(cell) for cell in row) + " |" for row in rows]
-    return ["", f"## {table.title}", "", *([table.legend, ""] if table.legend else []), *lines]
-
-
-def _cell(text: str) -> str:
-    """Return text that cannot end a cell."""
-    return text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ")
+    return "\n".join([*head, *(line for table in tables(report) for line in table_lines(table)), ""])
 
 
 def _criteria(report: QuantizationReport) -> TextTable:
