@@ -86,7 +86,7 @@ class LossCurvatureMonitor(Callback):
         autocast: Whether to compute in the Trainer's mixed precision; by default in that of the parameters.
         method: How products with the matrix are computed, one of those of `hessian_operator` or
             `gauss_newton_operator`; "auto" takes the first exact one that works. "one_sided_differences" makes those
-            with the Hessian of a large transformer a third cheaper, at errors of about 0.3 % in float32; it is wrong
+            with the Hessian of a transformer about a fifth cheaper, at errors of about 0.3 % in float32; it is wrong
             where the gradient jumps (ReLU, max pooling).
         seed: Of all random vectors and masks, together with the number of the event and of the rank.
         lanczos_steps: Products for the eigenvalues at the first event.

@@ -111,7 +111,9 @@ class ActivationWatch:
         )
         for site in sorted(silent):
             self._warn_once(
-                site, f"ActivationCurvatureMonitor logs nothing for {site!r}: it was not called in the training step."
+                site,
+                f"ActivationCurvatureMonitor logs nothing for {site!r}: it was not called in the training step, "
+                "or its input was overwritten before the backward pass.",
             )
 
     def _warn_once(self, site: str, message: str) -> None:

@@ -12,6 +12,16 @@ if TYPE_CHECKING:
     from torch import nn
 
 
+_DEFAULTS = {
+    "data": None,
+    "calibration": "minmax",
+    "calibration_samples": 512,
+    "reduce_range": False,
+    "float_layers": [],
+    "max_difference": None,
+}
+
+
 class Int8ArgumentError(LitGeluError, ValueError):
     """Options of a file in int8 that do not go together."""
 
@@ -29,10 +39,16 @@ def add_int8_arguments(parser: ArgumentParser) -> None:
         "--data", type=str | None, default=None, help="int8: the data module that it is calibrated and measured on"
     )
     parser.add_argument(
-        "--calibration", type=str, default="minmax", help="int8: how ranges are found: minmax, entropy, percentile"
+        "--calibration",
+        type=str,
+        default="minmax",
+        help="int8: how ranges are found: minmax, entropy, percentile",
     )
     parser.add_argument(
-        "--calibration_samples", type=int, default=512, help="int8: rows of training data to calibrate on"
+        "--calibration_samples",
+        type=int,
+        default=512,
+        help="int8: rows of training data to calibrate on",
     )
     parser.add_argument(
         "--reduce_range", type=bool, default=False, help="int8: 7-bit weights, for x86 processors without VNNI"
@@ -59,14 +75,15 @@ def require_int8_arguments(arguments: Namespace) -> None:
         arguments: What `build_parser` parsed.
 
     Raises:
-        Int8ArgumentError: If int8 is wanted without data or of another dtype, or data are given without it.
+        Int8ArgumentError: If int8 is wanted without data or of another dtype, or its options are given without it.
     """
     if arguments.int8 and arguments.data is None:
         raise Int8ArgumentError("--int8 is calibrated on data: name a data module, such as --data MNISTData.")
     if arguments.int8 and arguments.dtype not in {"fp32", "float32"}:
         raise Int8ArgumentError(f"--int8 files are made of float32 ones: leave out --dtype {arguments.dtype}.")
-    if arguments.data is not None and not arguments.int8:
-        raise Int8ArgumentError("--data is what --int8 is calibrated on. Give --int8 true, or leave it out.")
+    given = [name for name, default in _DEFAULTS.items() if getattr(arguments, name) != default]
+    if given and not arguments.int8:
+        raise Int8ArgumentError(f"--{given[0]} is of --int8. Give --int8 true, or leave it out.")
 
 
 def write_int8(

@@ -14,11 +14,11 @@ from callback_helpers import (
     loader,
     quiet_trainer,
 )
+from dispatched import Operations
 from lightning.pytorch import Callback
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from monitor_helpers import SITES, History, agrees, fit, logged_rows
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader
 
 from lit_gelu.callbacks import ActivationCurvatureMonitor
@@ -85,23 +85,13 @@ def test_several_loggers_get_the_same_figures(tmp_path):
     assert [event.value for event in events] == pytest.approx([float(row["curvature/net.5/mean_gate"]) for row in rows])
 
 
-class ScalarReads(TorchDispatchMode):
-    def __init__(self):
-        super().__init__()
-        self.names = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.names.append(func.overloadpacket.__name__)
-        return func(*args, **(kwargs or {}))
-
-
 @pytest.mark.parametrize("sample_rows", [4, None])
 def test_an_event_reads_no_scalars(tmp_path, sample_rows):
     class Counted(ActivationCurvatureMonitor):
         names: ClassVar[list[list[str]]] = []
 
         def on_train_batch_end(self, *arguments):
-            with ScalarReads() as reads:
+            with Operations() as reads:
                 super().on_train_batch_end(*arguments)
             Counted.names.append(reads.names)
 

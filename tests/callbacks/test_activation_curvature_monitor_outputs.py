@@ -72,7 +72,6 @@ def test_tensorboard_has_figures_images_and_histograms(tmp_path):
 @pytest.mark.full
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
 def test_weights_and_biases_offline(tmp_path, monkeypatch):
-    pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_SILENT", "true")
     logger = WandbLogger(project="test", save_dir=tmp_path, offline=True)
     fit(tmp_path, ActivationCurvatureMonitor(every_n_steps=4, histograms=True), logger=logger)
@@ -88,7 +87,6 @@ def test_weights_and_biases_offline(tmp_path, monkeypatch):
 @pytest.mark.full
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 def test_mlflow_in_files(tmp_path, monkeypatch):
-    pytest.importorskip("mlflow")
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     logger = MLFlowLogger("test", tracking_uri=(tmp_path / "mlruns").as_uri())
     fit(tmp_path, ActivationCurvatureMonitor(every_n_steps=4, histograms=True), logger=logger)

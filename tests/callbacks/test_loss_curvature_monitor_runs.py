@@ -182,7 +182,6 @@ def test_every_logger_gets_figures_and_picture(tmp_path):
 @pytest.mark.full
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
 def test_weights_and_biases_offline(tmp_path, monkeypatch):
-    pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_SILENT", "true")
     logger = WandbLogger(project="test", save_dir=tmp_path, offline=True)
     monitor = LossCurvatureMonitor(["top_eigenvalue", "spectral_density"], every_n_steps=4, density_steps=4)
@@ -196,7 +195,6 @@ def test_weights_and_biases_offline(tmp_path, monkeypatch):
 @pytest.mark.full
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 def test_mlflow_in_files(tmp_path, monkeypatch):
-    pytest.importorskip("mlflow")
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     logger = MLFlowLogger("test", tracking_uri=(tmp_path / "mlruns").as_uri())
     monitor = LossCurvatureMonitor(["trace", "spectral_density"], every_n_steps=4, density_steps=4)

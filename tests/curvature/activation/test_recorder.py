@@ -8,23 +8,13 @@ import weakref
 
 import pytest
 import torch
+from dispatched import Operations
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from lit_gelu import activations
 from lit_gelu.curvature import ActivationRecorder, CurvatureArgumentError, activation_statistics
 from lit_gelu.sandbox import side_pass
-
-
-class Operations(TorchDispatchMode):
-    def __init__(self):
-        super().__init__()
-        self.names = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.names.append(func.overloadpacket.__name__)
-        return func(*args, **(kwargs or {}))
 
 
 def recorded(module, *inputs, **options):

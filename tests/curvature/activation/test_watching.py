@@ -5,21 +5,11 @@ import weakref
 
 import pytest
 import torch
+from dispatched import Operations
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from lit_gelu.curvature import ActivationRecorder
 from lit_gelu.curvature.activation import recorder as recorder_module
-
-
-class Operations(TorchDispatchMode):
-    def __init__(self):
-        super().__init__()
-        self.names = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.names.append(func.overloadpacket.__name__)
-        return func(*args, **(kwargs or {}))
 
 
 class Overwriting(nn.Module):
