@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-_DEFAULTS = {
+_DEFAULTS: dict[str, Any] = {
     "data": None,
     "calibration": "minmax",
     "calibration_samples": 512,
