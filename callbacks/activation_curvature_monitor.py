@@ -10,16 +10,18 @@ from torch import Tensor
 from typing_extensions import override
 
 from lit_gelu.activations import ActivationRegistry
+from lit_gelu.callbacks.curvature.activation_events import ActivationEvent, EventQueue
 from lit_gelu.callbacks.curvature.activation_heat_map import HeatMapHistory
-from lit_gelu.callbacks.curvature.activation_log import ActivationEvent, log_heat_maps
+from lit_gelu.callbacks.curvature.activation_log import log_event, log_heat_maps
 from lit_gelu.callbacks.curvature.activation_measurement import ActivationMeasurement, Figures
 from lit_gelu.callbacks.curvature.activation_watch import ActivationWatch
 from lit_gelu.callbacks.curvature.schedule import MeasurementSchedule
 from lit_gelu.callbacks.errors import CallbackArgumentError
 from lit_gelu.callbacks.log_records import require_logger
 from lit_gelu.callbacks.packages import refuse_mixed_packages
-from lit_gelu.callbacks.trainer_facts import logged_step
+from lit_gelu.callbacks.trainer_facts import logged_step, logs_at_this_step
 from lit_gelu.curvature import HistogramBins
+from lit_gelu.curvature.activation.recording import Recording
 from lit_gelu.surgery import SwapReport
 
 
@@ -133,7 +135,7 @@ class ActivationCurvatureMonitor(Callback):
         self.latest: Figures = {}
         self.latest_gaussian: Figures = {}
         self._watch: ActivationWatch | None = None
-        self._on_its_way: list[ActivationEvent] = []
+        self._events = EventQueue()
         self._recording = False
         self._overdue = False
         self._seconds = 0.0  # of this event so far, and of logging the one before
@@ -164,7 +166,7 @@ class ActivationCurvatureMonitor(Callback):
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Put the hooks on before the first forward pass: a compiled one keeps the hooks it was compiled with."""
         self.latest, self.latest_gaussian = {}, {}
-        self._on_its_way.clear()
+        self._events.clear()
         self._overdue = False
         self._detach()
         self._watch = ActivationWatch(
@@ -215,10 +217,14 @@ class ActivationCurvatureMonitor(Callback):
         if self._recording and self._measurement is not None:
             start = time.perf_counter()
             self._stop()
-            self._overdue = self._follow(pl_module)  # replaced since the batch began: the next is measured instead
+            recording = self._measurement.recorder.take()
+            # One that was not called may have been replaced since the batch began: the next is measured instead.
+            self._overdue = not recording.saw_all() and self._follow(pl_module)
             if not self._overdue:
-                self._on_its_way.append(self._reduce(trainer, pl_module, self._measurement, start))
-        if self._on_its_way:
+                self._take(trainer, pl_module, self._measurement, recording, start)
+        if self._events:
+            if not self._may_wait(trainer):
+                self._events.reduce()
             start = time.perf_counter()
             self._log(trainer, wait=False)
             self._seconds += time.perf_counter() - start
@@ -258,8 +264,10 @@ class ActivationCurvatureMonitor(Callback):
 
     @override
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Take the hooks off."""
+        """Take the hooks off, and log what waits: the last steps before a failure are those one wants to see."""
         self._detach()
+        if trainer.world_size == 1:  # of several ranks this one may be alone here, and would wait for the others
+            self._log(trainer)
 
     @override
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -269,14 +277,13 @@ class ActivationCurvatureMonitor(Callback):
     @override
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed run needs to log the same."""
-        measurement = self._state if self._measurement is None else self._measurement.state_dict()
         heat_maps = copy.deepcopy(self.heat_maps)
-        for event in self._on_its_way:  # it is logged in this run, and seen in the next one's heat map
-            heat_maps.add(event.readout.step, event.source.figures(event.readout, gaussian=False)[0])
+        for event in self._events.reduce():  # it is logged in this run, and seen in the next one's heat map
+            heat_maps.add(event.step, event.source.figures(event.reduce(), gaussian=False)[0])
         return {
             "schedule": self.schedule.state_dict(),
             "heat_maps": heat_maps.state_dict(),
-            "measurement": measurement,
+            "measurement": self._state if self._measurement is None else self._measurement.state_dict(),
         }
 
     @override
@@ -298,23 +305,36 @@ class ActivationCurvatureMonitor(Callback):
         if self._measurement is not None:
             self._measurement.recorder.stop()
 
-    def _reduce(
-        self, trainer: Trainer, pl_module: LightningModule, measurement: ActivationMeasurement, start: float
-    ) -> ActivationEvent:
-        """Send the figures on their way, and take note of what the event cost."""
-        readout = measurement.reduce(logged_step(trainer), pl_module.device)
+    def _take(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        measurement: ActivationMeasurement,
+        recording: Recording,
+        start: float,
+    ) -> None:
+        """Take note of a measurement, and of what it cost."""
         seconds = self._seconds + measurement.recorder.seconds + time.perf_counter() - start
+        event = ActivationEvent(logged_step(trainer), measurement, recording, pl_module.device, seconds)
         self._seconds = 0.0
-        return ActivationEvent(readout, measurement, self.schedule.record_cost(trainer, seconds))
+        self._events.add(event)
+        if self.schedule.max_overhead is not None:  # which asks what summing costs
+            event.reduce()
+        cost = self.schedule.record_cost(trainer, event.seconds)
+        event.seconds, event.interval = cost.seconds, cost.interval
+
+    def _may_wait(self, trainer: Trainer) -> bool:
+        """Return whether rows may go on waiting to be summed: until the Trainer logs, or too many wait."""
+        measurement = self._measurement
+        return measurement is not None and not logs_at_this_step(trainer) and measurement.may_wait(self._events.waiting)
 
     def _log(self, trainer: Trainer, *, wait: bool = True) -> None:
-        """Log what has arrived on the host; or all that is on its way, when it has."""
-        while self._on_its_way and (wait or self._on_its_way[0].readout.ready):
-            event = self._on_its_way.pop(0)
-            self.latest, self.latest_gaussian = event.log(trainer, gaussian=self.gaussian)
+        """Log what has arrived on the host; or all that was measured, when it has."""
+        for event in self._events.arrived(wait=wait):
+            self.latest, self.latest_gaussian = log_event(trainer, event, gaussian=self.gaussian)
             if self._watch is not None:
                 self._watch.warn_of_sites_not_called(self.latest)
-            self.heat_maps.add(event.readout.step, self.latest)
+            self.heat_maps.add(event.step, self.latest)
 
     def _follow(self, pl_module: LightningModule) -> bool:
         """Attach anew if the model has other modules now; return whether it has."""

@@ -73,3 +73,16 @@ def logged_step(trainer: Trainer) -> int:
         Steps, from 0; with several optimizers each batch counts once.
     """
     return trainer.fit_loop.epoch_loop._batches_that_stepped
+
+
+def logs_at_this_step(trainer: Trainer) -> bool:
+    """Return whether the Trainer itself logs the metrics of the step at hand (``log_every_n_steps``).
+
+    Args:
+        trainer: The Trainer, while it fits.
+
+    Returns:
+        Whether it does.
+    """
+    every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]  # a connector sets it
+    return every > 0 and (logged_step(trainer) + 1) % every == 0

@@ -20,10 +20,17 @@ from lit_gelu.curvature import (
     WatchableSites,
     statistics_from_sums,
 )
+from lit_gelu.curvature.activation.recording import Recording
 from lit_gelu.errors import LitGeluError
 
 Figures = dict[str, dict[str, float]]
 """By site and statistic."""
+
+WAITING_BYTES = 2**26
+"""So much of rows that wait to be summed is kept, at most."""
+
+MOST_WAITING = 64
+"""So many recordings wait to be summed, at most."""
 
 
 class ActivationMeasurement:
@@ -51,6 +58,7 @@ class ActivationMeasurement:
         self._sites = sites
         self._dead_unit_window = dead_unit_window
         self._window: DeadUnitWindow | None = None
+        self._most_waiting: int | None = None
         self.recorder = ActivationRecorder(sites.calls, sample_rows, registry, histogram)
         self.names = list(sites.calls)
         self._predictions = _predictions(self.recorder, registry)
@@ -60,20 +68,41 @@ class ActivationMeasurement:
         self.recorder.detach()
         self._sites.remove()
 
-    def reduce(self, step: int, device: torch.device) -> Readout:
+    def may_wait(self, number: int) -> bool:
+        """Return whether recordings may wait to be summed; the same on all ranks.
+
+        Args:
+            number: How many.
+
+        Returns:
+            Whether so many may; none before the first one was summed.
+        """
+        return self.recorder.rows_may_wait and number <= (self._most_waiting or 0)
+
+    def reduce(self, recording: Recording, step: int, device: torch.device) -> Readout:
         """Add up what was recorded, over ranks too, and begin to bring it to the host.
 
         Args:
+            recording: Of the recorder; in the order in which they were made, since each one gives the next its
+                reference.
             step: The step that was measured.
             device: Where to add up.
 
         Returns:
             What `figures` and `histograms` take.
         """
-        self._take_reference(device)
-        sums = self.recorder.sums(device)
-        alive = self._alive(device)
-        counts = self.recorder.histograms(device)
+        if self._most_waiting is None:
+            size = maximum_over_ranks(torch.tensor([recording.nbytes], device=device)) if _is_one_of_several() else None
+            most = recording.nbytes if size is None else int(size)
+            self._most_waiting = min(MOST_WAITING, WAITING_BYTES // max(most, 1))
+        with self.recorder.inactive():
+            return self._reduce(recording, step, device)
+
+    def _reduce(self, recording: Recording, step: int, device: torch.device) -> Readout:
+        self._take_reference(recording, device)
+        sums = recording.sums(device)
+        alive = self._alive(recording, device)
+        counts = recording.histograms(device)
         parts = [sums.flatten(), counts.flatten(), alive.to(sums)]
         total = sum_over_ranks(torch.cat(parts))
         flat_sums, flat_counts, flat_alive = torch.split(total, [part.numel() for part in parts])
@@ -162,25 +191,29 @@ class ActivationMeasurement:
         sizes = [count * len(SUMS), count, count]
         return [*sizes, values.numel() - sum(sizes)]
 
-    def _take_reference(self, device: torch.device) -> None:
+    def _take_reference(self, recording: Recording, device: torch.device) -> None:
         """At the first event, get from all ranks what moments are taken about and how wide windows are."""
         if self.recorder.reference is None:
-            count, total, squares = sum_over_ranks(self.recorder.moments(device)).unbind(1)
+            count, total, squares = sum_over_ranks(recording.moments(device)).unbind(1)
             mean = total / count
             deviation = (squares / count - mean.square()).clamp(min=0).sqrt()
             self.recorder.reference = torch.stack([mean, deviation], dim=1)
 
-    def _alive(self, device: torch.device) -> Tensor:
+    def _alive(self, recording: Recording, device: torch.device) -> Tensor:
         """Return the masks of this rank's channels; at the first event, agree with the others on how many there are."""
-        masks = self.recorder.alive_channels()
+        masks = recording.alive_channels()
         if self._dead_unit_window is None:
             return torch.zeros(0, dtype=torch.bool, device=device)
         if self._window is None:
             sizes = torch.tensor([len(masks[n]) if n in masks else 0 for n in range(len(self.names))])
-            if torch.distributed.is_available() and torch.distributed.is_initialized():
+            if _is_one_of_several():
                 sizes = maximum_over_ranks(sizes.to(device)).cpu()
             self._window = DeadUnitWindow(self._dead_unit_window, sizes.tolist(), device)
         return self._window.join(masks)
+
+
+def _is_one_of_several() -> bool:
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
 def _next_reference(sums: Tensor, pivot: Tensor, before: Tensor | None) -> Tensor:

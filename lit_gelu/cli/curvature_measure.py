@@ -220,7 +220,8 @@ def _measure_activations(model: LightningModule, batches: list[Any], report: Cur
         for number, batch in enumerate(batches):
             loss_of(model, batch, number)
         measurement.recorder.stop()
-        report.activations, report.gaussian = measurement.figures(measurement.reduce(0, torch.device("cpu")))
+        readout = measurement.reduce(measurement.recorder.take(), 0, torch.device("cpu"))
+        report.activations, report.gaussian = measurement.figures(readout)
 
 
 def _measure_loss(probe: LossProbe, report: CurvatureReport) -> None:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Hashable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -11,7 +12,8 @@ from torch import Tensor, nn
 from lit_gelu import activations
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.curvature.activation.histograms import HistogramBins
-from lit_gelu.curvature.activation.site_sums import SiteSums
+from lit_gelu.curvature.activation.recording import Recording
+from lit_gelu.curvature.activation.site_evaluators import SiteEvaluators, Taken
 from lit_gelu.curvature.activation.statistics import STATISTICS, statistics_from_sums
 from lit_gelu.curvature.activation.watching import HELD_BYTES, InputHook, Sampler, SampleRows, WatchedCall
 from lit_gelu.curvature.errors import CurvatureArgumentError
@@ -26,8 +28,9 @@ class ActivationRecorder:
     is sampled by whole rows (see `lit_gelu.curvature.activation.rows`) and copied at once, before an in-place
     activation overwrites it; on a CPU, inputs that autograd keeps for the backward pass are held until `pause`, `stop`
     or `sums` instead, 64 MiB at most, and copied then, which is cheaper. The sums of all sites that share an activation
-    and a shape are computed together, when `sums` is called. Of all rows, where these are wanted, the sums are computed
-    at once (in compiled code, they are copied). The host reads nothing before `statistics`.
+    and a shape are computed together, when `sums` is called; `take` hands the rows out, to be summed later. Of all
+    rows, where these are wanted, the sums are computed at once (in compiled code, they are copied). The host reads
+    nothing before `statistics`.
 
     All calls of a module between `start` and `stop` count. A call made while the activation's training flag differs
     from what it was at `start` does not: it belongs to an evaluation pass within the recorded one. Copies of the model
@@ -80,9 +83,10 @@ class ActivationRecorder:
         self.seconds = 0.0
         self._held_bytes = 0
         registry = activations.registry if registry is None else registry
-        self._sums = SiteSums(list(self.sites.values()), registry, histogram)
+        self._evaluators = SiteEvaluators(list(self.sites.values()), registry, histogram)
+        self._recording = Recording(self._evaluators)
         self._hooks = [
-            InputHook(self, number, call, whole_examples=self._sums.whole_examples[number])
+            InputHook(self, number, call, whole_examples=self._evaluators.whole_examples[number])
             for number, call in enumerate(self.calls.values())
         ]
         self._handles = [
@@ -93,21 +97,26 @@ class ActivationRecorder:
     @property
     def reference(self) -> Tensor | None:
         """What moments are taken about, and the scale of the windows about kinks."""
-        return self._sums.reference
+        return self._evaluators.reference
 
     @reference.setter
     def reference(self, value: Tensor | None) -> None:
-        self._sums.reference = value
+        self._evaluators.reference = value
 
     @property
     def histogram(self) -> HistogramBins | None:
         """The bins of the histograms, if these are wanted."""
-        return self._sums.histogram
+        return self._evaluators.histogram
 
     @property
     def sample_rows(self) -> SampleRows:
         """How many rows of each call are used."""
         return self.sampler.sample_rows
+
+    @property
+    def rows_may_wait(self) -> bool:
+        """Whether what is recorded may be summed at any time: no activation changes, and only some rows are kept."""
+        return self.sample_rows is not None and not any(self._evaluators.have_state)
 
     def start(self, seed: int = 0, device: torch.device | None = None) -> None:
         """Forget what was recorded, and record from now on.
@@ -116,7 +125,7 @@ class ActivationRecorder:
             seed: Which rows are drawn; the same seed and shapes give the same rows.
             device: Where the inputs will be; compiled code cannot find out.
         """
-        self._sums.clear()
+        self._recording = Recording(self._evaluators)
         self._held_bytes = 0
         self.seconds = 0.0
         for hook in self._hooks:
@@ -139,17 +148,14 @@ class ActivationRecorder:
         self._sample_held()
         self.active = False
 
-    def moments(self, device: torch.device | None = None) -> Tensor:
-        """Return count, sum and sum of squares of the rows that wait to be summed; see `reference`.
-
-        Args:
-            device: As in `sums`.
+    def take(self) -> Recording:
+        """Hand out what was recorded, to be summed later, and forget it.
 
         Returns:
-            One row a site; finite elements only.
+            The recording. It is right as long as the activations compute what they do now; see `rows_may_wait`.
         """
-        self._sample_held()
-        return self._sums.moments(self._taken(self._hooks), device or self._device())
+        taken, self._recording = self._gathered(), Recording(self._evaluators)
+        return taken
 
     def sums(self, device: torch.device | None = None) -> Tensor:
         """Return the sums over all that was recorded; they can be added to those of other ranks.
@@ -160,33 +166,15 @@ class ActivationRecorder:
         Returns:
             One row a site, in the order of ``sites``, with the columns of `lit_gelu.curvature.SUMS`.
         """
-        device = device or self._device()
-        self._reduce(self._hooks)
-        return self._sums.table(device)
+        with self.inactive():
+            return self._gathered().sums(device)
 
     def reduce_those_with_parameters(self) -> None:
         """Sum what was recorded of activations with parameters of their own, before these are trained."""
-        self._reduce([hook for hook in self._hooks if self._sums.has_state(hook.number)])
-
-    def alive_channels(self) -> dict[int, Tensor]:
-        """Return which channels of each site the activation passes on: |f'| >= 0.01 at any element that was recorded.
-
-        Returns:
-            By the site's number, a mask over channels; only of those called with channels, always equally many. To be
-            asked after `sums`.
-        """
-        return self._sums.alive_channels()
-
-    def histograms(self, device: torch.device | None = None) -> Tensor:
-        """Return the histograms over all that was recorded; to be asked after `sums`.
-
-        Args:
-            device: As in `sums`.
-
-        Returns:
-            One row a site, as `lit_gelu.curvature.HistogramBins.count`; no columns if none were asked for.
-        """
-        return self._sums.histograms(device or self._device())
+        self._sample_held()
+        have_state = self._evaluators.have_state
+        with self.inactive():
+            self._recording.add(self._emptied([hook for hook in self._hooks if have_state[hook.number]]))
 
     def statistics(self) -> dict[str, dict[str, float]]:
         """Return the figures over all that was recorded; one transfer to the host.
@@ -194,7 +182,8 @@ class ActivationRecorder:
         Returns:
             By site and name; see `statistics_from_sums`. A site that was not called has NaN throughout.
         """
-        return statistics_by_site(self.sites, self.sums(), self._sums.pivot(self._device()))
+        sums = self.sums()
+        return statistics_by_site(self.sites, sums, self._evaluators.pivot(sums.device))
 
     def detach(self) -> None:
         """Take the hooks off and forget what was recorded."""
@@ -204,6 +193,7 @@ class ActivationRecorder:
         self._handles.clear()
         for hook in self._hooks:
             hook.clear()
+        self._recording = Recording(self._evaluators)
 
     def may_hold(self, x: Tensor) -> bool:
         """Return whether an input may be held until `pause`, `stop` or `sums`, and if so take note of its size.
@@ -226,7 +216,17 @@ class ActivationRecorder:
             number: The site's number.
             x: The input.
         """
-        self._add([(number, x)])
+        with self.inactive():
+            self._recording.add([(number, x)])
+
+    @contextmanager
+    def inactive(self) -> Iterator[None]:
+        """Do not record for a while: an activation without closed form is called to be differentiated."""
+        active, self.active = self.active, False
+        try:
+            yield
+        finally:
+            self.active = active
 
     def _sample_held(self) -> None:
         """Sample the inputs that wait for it."""
@@ -238,26 +238,19 @@ class ActivationRecorder:
             self._held_bytes = 0
             self.seconds += time.perf_counter() - start
 
-    def _device(self) -> torch.device:
+    def _gathered(self) -> Recording:
+        """Return the recording, with all that the hooks took."""
         self._sample_held()
-        taken = (rows.device for _, rows in self._taken(self._hooks))
-        return next(taken, self._sums.device())
+        self._recording.waiting += self._emptied(self._hooks)
+        return self._recording
 
     @staticmethod
-    def _taken(hooks: "list[InputHook]") -> Iterator[tuple[int, Tensor]]:
-        return ((hook.number, rows) for hook in hooks for rows in hook.taken)
-
-    def _reduce(self, hooks: "list[InputHook]") -> None:
-        """Turn what was taken into sums."""
-        self._sample_held()
-        self._add(self._taken(hooks))
+    def _emptied(hooks: "list[InputHook]") -> list[Taken]:
+        """Return what some hooks took, and let them forget it."""
+        taken = [(hook.number, rows) for hook in hooks for rows in hook.taken]
         for hook in hooks:
             hook.taken.clear()
-
-    def _add(self, taken: Iterable[tuple[int, Tensor]]) -> None:
-        active, self.active = self.active, False  # an activation without closed form is called to be differentiated
-        self._sums.add(taken)
-        self.active = active
+        return taken
 
     def __enter__(self) -> Self:
         return self
