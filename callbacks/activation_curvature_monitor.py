@@ -12,7 +12,7 @@ from typing_extensions import override
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.callbacks.curvature.activation_events import ActivationEvent, EventQueue
 from lit_gelu.callbacks.curvature.activation_heat_map import HeatMapHistory
-from lit_gelu.callbacks.curvature.activation_log import log_event, log_heat_maps
+from lit_gelu.callbacks.curvature.activation_log import log_group, log_heat_maps
 from lit_gelu.callbacks.curvature.activation_measurement import ActivationMeasurement, Figures
 from lit_gelu.callbacks.curvature.activation_watch import ActivationWatch
 from lit_gelu.callbacks.curvature.schedule import MeasurementSchedule
@@ -55,13 +55,21 @@ class ActivationCurvatureMonitor(Callback):
     are not defined (``mean_gate`` where f(0) != 0, ``kink_mass`` of an activation whose kinks are not known).
 
     *What it costs.* Rows are copied in the forward pass, one operation a site (on a CPU, of activations whose backward
-    pass needs their input, as GELU's does, at its end; 64 MiB of inputs at most are held for that). After the step
-    there is one reduction, one all-reduce over ranks (the first event has two more) and one transfer to the host for
-    all sites. On CUDA nothing waits for it: figures are logged once they have arrived, mostly a step later.
-    ``curvature/activations/seconds`` is the time that the host spent on the event. Rows are drawn by a generator of its
-    own, from ``seed``, the step and the rank: training is bitwise the same with and without the monitor. A resumed run
-    logs what an uninterrupted one does (without ``max_overhead``, which depends on the clock). With
-    ``sample_rows=None`` in compiled code all inputs are kept until the end of the step.
+    pass needs their input, as GELU's does, at its end; 64 MiB of inputs at most are held for that). For all sites there
+    is one reduction, one all-reduce over ranks (the first event has three more) and one transfer to the host. On CUDA
+    nothing waits for it: figures are logged once they have arrived, mostly a step later.
+    ``curvature/activations/seconds`` is the time that the host spent on the event.
+
+    *When figures appear.* At the end of the step that was measured, if the Trainer itself logs at that step. Rows of
+    steps in between wait for its next logging step (``log_every_n_steps``), 64 measurements and 64 MiB of them at most,
+    and are summed and logged together, each under its own step: this costs less. They are also logged before a
+    checkpoint is written, at the end of an epoch, and, with one process, after an exception. Nothing waits with
+    ``max_overhead``, with ``sample_rows=None``, and where an activation has parameters.
+
+    *What stays the same.* Rows are drawn by a generator of its own, from ``seed``, the step and the rank: training is
+    bitwise the same with and without the monitor. A resumed run logs what an uninterrupted one does (without
+    ``max_overhead``, which depends on the clock). With ``sample_rows=None`` in compiled code all inputs are kept until
+    the end of the step.
 
     When activations are replaced, it follows: `ActivationSwap` announces itself, and at each measurement the model is
     compared with what the hooks are on. The windows of dead units then begin anew.
@@ -86,7 +94,7 @@ class ActivationCurvatureMonitor(Callback):
             names from above, or ``"curvature"`` for |f''| with the kink mass.
 
     Attributes:
-        latest: The figures of the last measurement, by site and statistic, on every rank.
+        latest: The figures of the last measurement that was logged, by site and statistic, on every rank.
         latest_gaussian: The same for a normal input.
 
     Raises:
@@ -278,8 +286,10 @@ class ActivationCurvatureMonitor(Callback):
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed run needs to log the same."""
         heat_maps = copy.deepcopy(self.heat_maps)
-        for event in self._events.reduce():  # it is logged in this run, and seen in the next one's heat map
-            heat_maps.add(event.step, event.source.figures(event.reduce(), gaussian=False)[0])
+        for group in self._events.reduce():  # it is logged in this run, and seen in the next one's heat map
+            figures = group.source.figures(group.reduce(), gaussian=False)
+            for event, (measured, _) in zip(group.events, figures, strict=True):
+                heat_maps.add(event.step, measured)
         return {
             "schedule": self.schedule.state_dict(),
             "heat_maps": heat_maps.state_dict(),
@@ -315,11 +325,11 @@ class ActivationCurvatureMonitor(Callback):
     ) -> None:
         """Take note of a measurement, and of what it cost."""
         seconds = self._seconds + measurement.recorder.seconds + time.perf_counter() - start
-        event = ActivationEvent(logged_step(trainer), measurement, recording, pl_module.device, seconds)
+        event = ActivationEvent(logged_step(trainer), recording, seconds)
         self._seconds = 0.0
-        self._events.add(event)
+        self._events.add(event, measurement, pl_module.device)
         if self.schedule.max_overhead is not None:  # which asks what summing costs
-            event.reduce()
+            self._events.reduce()
         cost = self.schedule.record_cost(trainer, event.seconds)
         event.seconds, event.interval = cost.seconds, cost.interval
 
@@ -330,11 +340,12 @@ class ActivationCurvatureMonitor(Callback):
 
     def _log(self, trainer: Trainer, *, wait: bool = True) -> None:
         """Log what has arrived on the host; or all that was measured, when it has."""
-        for event in self._events.arrived(wait=wait):
-            self.latest, self.latest_gaussian = log_event(trainer, event, gaussian=self.gaussian)
-            if self._watch is not None:
-                self._watch.warn_of_sites_not_called(self.latest)
-            self.heat_maps.add(event.step, self.latest)
+        for group in self._events.arrived(wait=wait):
+            for step, measured, predicted in log_group(trainer, group, gaussian=self.gaussian):
+                self.latest, self.latest_gaussian = measured, predicted
+                if self._watch is not None:
+                    self._watch.warn_of_sites_not_called(measured)
+                self.heat_maps.add(step, measured)
 
     def _follow(self, pl_module: LightningModule) -> bool:
         """Attach anew if the model has other modules now; return whether it has."""

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -17,20 +17,31 @@ class ActivationEvent:
 
     Args:
         step: The step that was measured.
-        source: What measured, and can read the figures.
         recording: What was recorded.
-        device: Where to sum it.
         seconds: What it cost so far.
         interval: Optimizer steps since the measurement before.
-        readout: The figures on their way to the host; ``None`` before they are summed.
     """
 
     step: int
-    source: ActivationMeasurement
     recording: Recording
-    device: torch.device
     seconds: float
     interval: int = 0
+
+
+@dataclass
+class EventGroup:
+    """Measurements that are summed together.
+
+    Args:
+        source: What measured, and can read the figures.
+        device: Where to sum.
+        events: In the order of their steps.
+        readout: The figures on their way to the host; ``None`` before they are summed.
+    """
+
+    source: ActivationMeasurement
+    device: torch.device
+    events: list[ActivationEvent] = field(default_factory=list)
     readout: Readout | None = None
 
     def reduce(self) -> Readout:
@@ -41,52 +52,60 @@ class ActivationEvent:
         """
         if self.readout is None:
             start = time.perf_counter()
-            self.readout = self.source.reduce(self.recording, self.step, self.device)
-            self.seconds += time.perf_counter() - start
+            self.readout = self.source.reduce([event.recording for event in self.events], self.device)
+            seconds = (time.perf_counter() - start) / len(self.events)
+            for event in self.events:
+                event.seconds += seconds
         return self.readout
 
 
 class EventQueue:
     """Measurements that are not logged yet, the oldest first.
 
-    Many small operations one after the other take half the time where the code that runs them was just used: so rows of
-    several measurements wait here and are summed together.
+    What follows the sums is some hundred operations on a few numbers, and takes as long for many measurements as for
+    one: so rows of several wait here.
     """
 
     def __init__(self) -> None:
-        self._events: list[ActivationEvent] = []
-
-    def add(self, event: ActivationEvent) -> None:
-        """Add a measurement.
-
-        Args:
-            event: The youngest.
-        """
-        self._events.append(event)
-
-    def clear(self) -> None:
-        """Forget all."""
-        self._events.clear()
+        self._groups: list[EventGroup] = []
 
     def __len__(self) -> int:
-        return len(self._events)
+        return sum(len(group.events) for group in self._groups)
 
     @property
     def waiting(self) -> int:
         """How many are not summed."""
-        return sum(event.readout is None for event in self._events)
+        return sum(len(group.events) for group in self._groups if group.readout is None)
 
-    def reduce(self) -> list[ActivationEvent]:
+    def add(self, event: ActivationEvent, source: ActivationMeasurement, device: torch.device) -> None:
+        """Add a measurement.
+
+        Args:
+            event: The youngest.
+            source: What measured.
+            device: Where to sum.
+        """
+        last = self._groups[-1] if self._groups else None
+        if last is None or last.readout is not None or last.source is not source:
+            last = EventGroup(source, device)
+            self._groups.append(last)
+        last.events.append(event)
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._groups.clear()
+
+    def reduce(self) -> list[EventGroup]:
         """Sum all; to be called on all ranks.
 
         Returns:
-            The measurements, none of which is logged yet.
+            All measurements, none of which is logged yet.
         """
-        for event in self._events:
-            event.reduce()
-        return list(self._events)
+        for group in self._groups:
+            group.reduce()
+        return list(self._groups)
 
-    def arrived(self, *, wait: bool) -> Iterator[ActivationEvent]:
+    def arrived(self, *, wait: bool) -> Iterator[EventGroup]:
         """Go through the measurements whose figures have arrived on the host, and forget these.
 
         Args:
@@ -95,10 +114,10 @@ class EventQueue:
         Yields:
             The oldest first.
         """
-        while self._events and (wait or self._has_arrived(self._events[0])):
-            self._events[0].reduce()
-            yield self._events.pop(0)
+        while self._groups and (wait or self._has_arrived(self._groups[0])):
+            self._groups[0].reduce()
+            yield self._groups.pop(0)
 
     @staticmethod
-    def _has_arrived(event: ActivationEvent) -> bool:
-        return event.readout is not None and event.readout.ready
+    def _has_arrived(group: EventGroup) -> bool:
+        return group.readout is not None and group.readout.ready

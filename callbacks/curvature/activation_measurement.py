@@ -1,6 +1,7 @@
 """One model's activations as they are measured again and again: what is kept from event to event, and on the device."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -79,46 +80,34 @@ class ActivationMeasurement:
         """
         return self.recorder.rows_may_wait and number <= (self._most_waiting or 0)
 
-    def reduce(self, recording: Recording, step: int, device: torch.device) -> Readout:
-        """Add up what was recorded, over ranks too, and begin to bring it to the host.
+    def reduce(self, recordings: Sequence[Recording], device: torch.device) -> Readout:
+        """Add up what was recorded in some steps, over ranks too, and begin to bring it to the host.
 
         Args:
-            recording: Of the recorder; in the order in which they were made, since each one gives the next its
-                reference.
-            step: The step that was measured.
+            recordings: Of the recorder, in their order; all refer to the last one that was reduced before.
             device: Where to add up.
 
         Returns:
             What `figures` and `histograms` take.
         """
         if self._most_waiting is None:
-            size = maximum_over_ranks(torch.tensor([recording.nbytes], device=device)) if _is_one_of_several() else None
-            most = recording.nbytes if size is None else int(size)
-            self._most_waiting = min(MOST_WAITING, WAITING_BYTES // max(most, 1))
+            self._most_waiting = _most_waiting(recordings[0].nbytes, device)
         with self.recorder.inactive():
-            return self._reduce(recording, step, device)
-
-    def _reduce(self, recording: Recording, step: int, device: torch.device) -> Readout:
-        self._take_reference(recording, device)
-        sums = recording.sums(device)
-        alive = self._alive(recording, device)
-        counts = recording.histograms(device)
-        parts = [sums.flatten(), counts.flatten(), alive.to(sums)]
-        total = sum_over_ranks(torch.cat(parts))
-        flat_sums, flat_counts, flat_alive = torch.split(total, [part.numel() for part in parts])
-        sums = flat_sums.view_as(sums)
+            self._take_reference(recordings[0], device)
+            parts = [
+                torch.stack(part) for part in zip(*(self._summed(each, device) for each in recordings), strict=True)
+            ]
+        width = [part.shape[1] for part in parts]
+        sums, counts, alive = torch.split(sum_over_ranks(torch.cat(parts, dim=1)), width, dim=1)
+        by_site = sums.view(len(sums), len(self.names), len(SUMS))
         reference = self.recorder.reference
-        pivot = torch.zeros_like(sums[:, 0]) if reference is None else reference[:, 0].nan_to_num(nan=0.0)
-        dead = torch.full_like(pivot, math.nan)
-        if self._window is not None:
-            self._window.update(flat_alive > 0)
-            if self._window.is_full:
-                channels = torch.tensor(self._window.channels, dtype=dead.dtype)
-                dead = self._window.counts() / channels.to(device, non_blocking=True)
-        self.recorder.reference = _next_reference(sums, pivot, reference)
-        return Readout.start(step, torch.cat([flat_sums, pivot, dead, flat_counts]))
+        pivot = torch.zeros_like(by_site[0, :, 0]) if reference is None else reference[:, 0].nan_to_num(nan=0.0)
+        self.recorder.reference = _next_reference(by_site[-1], pivot, reference)
+        return Readout.start(
+            torch.cat([sums, pivot.expand(len(sums), -1), self._dead(alive > 0, pivot), counts], dim=1)
+        )
 
-    def figures(self, readout: Readout, *, gaussian: bool = True) -> tuple[Figures, Figures]:
+    def figures(self, readout: Readout, *, gaussian: bool = True) -> list[tuple[Figures, Figures]]:
         """Turn what has arrived on the host into figures.
 
         Args:
@@ -126,39 +115,37 @@ class ActivationMeasurement:
             gaussian: Whether the second are wanted.
 
         Returns:
-            The measured ones, with ``share_dead`` where a window of events is full; and, of activations without
-            parameters, what a normal input with the same mean and deviation would give.
+            Of each recording, the measured ones, with ``share_dead`` where a window of events is full; and, of
+            activations without parameters, what a normal input with the same mean and deviation would give.
         """
-        values, count = readout.wait(), len(self.names)
-        sums, pivot, dead, _ = torch.split(values, self._sizes(values))
-        rows = statistics_from_sums(sums.view(count, -1).double(), pivot.double())
-        measured = {
-            name: dict(zip(STATISTICS, row, strict=True)) for name, row in zip(self.names, rows.tolist(), strict=True)
-        }
-        for name, share in zip(self.names, dead.tolist(), strict=True):
-            if not math.isnan(share):
-                measured[name]["share_dead"] = share
-        predicted: Figures = {}
-        mean, deviation = rows[:, STATISTICS.index("mean")], rows[:, STATISTICS.index("standard_deviation")]
-        for prediction, numbers in self._predictions if gaussian else ():
-            for number, row in zip(numbers, prediction(mean[numbers], deviation[numbers]).tolist(), strict=True):
-                predicted[self.names[number]] = dict(zip(PREDICTED, row, strict=True))
-        return measured, predicted
+        sums, pivot, dead, _ = self._parts(readout)
+        rows = statistics_from_sums(sums.view(*pivot.shape, len(SUMS)).double(), pivot.double())
+        predicted = self._predicted(rows) if gaussian else [{} for _ in rows]
+        found = []
+        for values, shares, others in zip(rows.tolist(), dead.tolist(), predicted, strict=True):
+            measured = {
+                name: dict(zip(STATISTICS, row, strict=True)) for name, row in zip(self.names, values, strict=True)
+            }
+            for name, share in zip(self.names, shares, strict=True):
+                if not math.isnan(share):
+                    measured[name]["share_dead"] = share
+            found.append((measured, others))
+        return found
 
-    def histograms(self, readout: Readout) -> dict[str, list[float]]:
+    def histograms(self, readout: Readout) -> list[dict[str, list[float]]]:
         """Return the histograms.
 
         Args:
             readout: As `reduce` returned.
 
         Returns:
-            By site, the counts of `HistogramBins.count`; empty if none were asked for.
+            Of each recording, by site, the counts of `HistogramBins.count`; empty if none were asked for.
         """
+        counts = self._parts(readout)[3]
         if self.recorder.histogram is None:
-            return {}
-        values = readout.wait()
-        counts = torch.split(values, self._sizes(values))[3].view(len(self.names), -1)
-        return dict(zip(self.names, counts.tolist(), strict=True))
+            return [{} for _ in counts]
+        by_site = counts.view(len(counts), len(self.names), -1)
+        return [dict(zip(self.names, rows, strict=True)) for rows in by_site.tolist()]
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that a resumed run needs to measure the same."""
@@ -167,6 +154,7 @@ class ActivationMeasurement:
             "sites": self.names,
             "reference": None if reference is None else reference.cpu(),
             "window": None if self._window is None else self._window.state_dict(),
+            "most_waiting": self._most_waiting,
         }
 
     def load_state_dict(self, state_dict: dict[str, Any], device: torch.device) -> None:
@@ -180,16 +168,43 @@ class ActivationMeasurement:
             return
         if state_dict["reference"] is not None:
             self.recorder.reference = state_dict["reference"].to(device)
+        self._most_waiting = state_dict.get("most_waiting")
         window = state_dict["window"]
         if window is not None and self._dead_unit_window is not None:
             self._window = DeadUnitWindow(self._dead_unit_window, window["channels"], device)
             self._window.load_state_dict(window)
 
-    def _sizes(self, values: Tensor) -> list[int]:
-        """Return the lengths of the four parts of a readout: sums, pivots, shares of dead channels, histograms."""
-        count = len(self.names)
+    def _parts(self, readout: Readout) -> tuple[Tensor, ...]:
+        """Return the four parts of a readout, a row a recording: sums, pivots, shares of dead channels, histograms."""
+        values, count = readout.wait(), len(self.names)
         sizes = [count * len(SUMS), count, count]
-        return [*sizes, values.numel() - sum(sizes)]
+        return torch.split(values, [*sizes, values.shape[1] - sum(sizes)], dim=1)
+
+    def _summed(self, recording: Recording, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+        """Return flat sums, histograms and masks of channels of this rank."""
+        sums = recording.sums(device).flatten()
+        return sums, recording.histograms(device).flatten(), self._alive(recording, device).to(sums)
+
+    def _dead(self, alive: Tensor, pivot: Tensor) -> Tensor:
+        """Return each site's share of dead channels after each of some events; NaN before the window is full."""
+        shares = torch.full((len(alive), *pivot.shape), math.nan, dtype=pivot.dtype, device=pivot.device)
+        if self._window is not None:
+            for row, mask in zip(shares, alive, strict=True):
+                self._window.update(mask)
+                if self._window.is_full:
+                    row.copy_(self._window.shares())
+        return shares
+
+    def _predicted(self, rows: Tensor) -> list[Figures]:
+        """Return what normal inputs would give, for figures ``[events, sites, statistics]``."""
+        predicted: list[Figures] = [{} for _ in rows]
+        mean, deviation = (rows[:, :, STATISTICS.index(name)] for name in ("mean", "standard_deviation"))
+        for prediction, numbers in self._predictions:
+            found = prediction(mean[:, numbers].flatten(), deviation[:, numbers].flatten())
+            for event, values in zip(predicted, found.view(len(rows), len(numbers), -1).tolist(), strict=True):
+                for number, row in zip(numbers, values, strict=True):
+                    event[self.names[number]] = dict(zip(PREDICTED, row, strict=True))
+        return predicted
 
     def _take_reference(self, recording: Recording, device: torch.device) -> None:
         """At the first event, get from all ranks what moments are taken about and how wide windows are."""
@@ -210,6 +225,13 @@ class ActivationMeasurement:
                 sizes = maximum_over_ranks(sizes.to(device)).cpu()
             self._window = DeadUnitWindow(self._dead_unit_window, sizes.tolist(), device)
         return self._window.join(masks)
+
+
+def _most_waiting(nbytes: int, device: torch.device) -> int:
+    """Return how many recordings may wait, given the size of the first; the same on all ranks."""
+    if _is_one_of_several():
+        nbytes = int(maximum_over_ranks(torch.tensor([nbytes], device=device)))
+    return min(MOST_WAITING, WAITING_BYTES // max(nbytes, 1))
 
 
 def _is_one_of_several() -> bool:

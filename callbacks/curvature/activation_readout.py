@@ -14,38 +14,35 @@ class Readout:
     have arrived. Elsewhere they are there at once.
 
     Args:
-        step: The step that was measured.
         values: On the host, once they have arrived.
         arrival: Marks the arrival; ``None`` where nothing had to be waited for.
     """
 
-    step: int
     values: Tensor
     arrival: torch.cuda.Event | None = None
 
     @classmethod
-    def start(cls, step: int, values: Tensor) -> "Readout":
+    def start(cls, values: Tensor) -> "Readout":
         """Begin to copy.
 
         Args:
-            step: The step that was measured.
             values: On the device; not to be changed before they have arrived.
 
         Returns:
             The readout.
 
         Example:
-            >>> readout = Readout.start(7, torch.ones(2))
+            >>> readout = Readout.start(torch.ones(2))
             >>> readout.ready, readout.wait().tolist()
             (True, [1.0, 1.0])
         """
         if values.device.type != "cuda":
-            return cls(step, values.cpu())
+            return cls(values.cpu())
         host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
         host.copy_(values, non_blocking=True)
         arrival = torch.cuda.Event()  # type: ignore[no-untyped-call]
         arrival.record(torch.cuda.current_stream(values.device))
-        return cls(step, host, arrival)
+        return cls(host, arrival)
 
     @property
     def ready(self) -> bool:

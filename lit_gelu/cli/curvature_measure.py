@@ -220,8 +220,8 @@ def _measure_activations(model: LightningModule, batches: list[Any], report: Cur
         for number, batch in enumerate(batches):
             loss_of(model, batch, number)
         measurement.recorder.stop()
-        readout = measurement.reduce(measurement.recorder.take(), 0, torch.device("cpu"))
-        report.activations, report.gaussian = measurement.figures(readout)
+        readout = measurement.reduce([measurement.recorder.take()], torch.device("cpu"))
+        report.activations, report.gaussian = measurement.figures(readout)[0]
 
 
 def _measure_loss(probe: LossProbe, report: CurvatureReport) -> None:

@@ -40,6 +40,7 @@ class DeadUnitWindow:
         self.events = 0
         self._last_alive = torch.zeros(sum(self.channels), dtype=torch.int64, device=device)
         sizes = torch.tensor(self.channels, dtype=torch.int64)
+        self._sizes = sizes
         self._site = torch.repeat_interleave(torch.arange(len(self.channels)), sizes).to(device)
 
     @property
@@ -84,6 +85,17 @@ class DeadUnitWindow:
         dtype = torch.float32 if self._last_alive.device.type == "mps" else torch.float64
         dead = (self._last_alive <= self.events - self.window).to(dtype)
         return torch.zeros(len(self.channels), dtype=dtype, device=dead.device).index_add_(0, self._site, dead)
+
+    def shares(self) -> Tensor:
+        """Return the share of each site's channels that is dead.
+
+        Returns:
+            As `counts`; NaN of a site without channels.
+        """
+        counts = self.counts()
+        if self._sizes.device != counts.device:
+            self._sizes = self._sizes.to(counts.device, non_blocking=True)
+        return counts / self._sizes
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that a resumed run needs."""

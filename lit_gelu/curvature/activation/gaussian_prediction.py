@@ -35,7 +35,7 @@ _REACH = 14.0  # units, each 0.7 to 1.4 deviations, from within half a unit of t
 _EVERY = 2.0  # units between the ends of panels: 16 nodes are exact to 1e-12 on as many deviations
 _PANELS = (0.0, 0.25, 0.5, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0)  # where activations change, at every deviation
 _NODES, _WEIGHTS = (torch.from_numpy(part) for part in np.polynomial.legendre.leggauss(16))
-_KEPT = 4  # rules a site, of means and deviations that may come back
+_KEPT = 100  # rules, of means and deviations that may come back
 _CLEAR = 1e-12  # f' - c or f'' below this is rounding
 
 _SHARES: dict[str, tuple[tuple[float, ...], Callable[[Tensor], Tensor]]] = {
@@ -103,7 +103,7 @@ class GaussianPrediction:
         )
         self._share_of = nn.functional.one_hot(share_of, len(intervals)).double()
         self._rules: dict[tuple[float, float], tuple[Tensor, Tensor]] = {}
-        self._in_use: tuple[list[tuple[float, float]], Tensor, Tensor] = ([], grid, grid)
+        self._in_use: tuple[list[tuple[float, float]], Tensor, Tensor] = ([], grid, grid)  # those of the last call
 
     def __call__(self, mean: Tensor, std: Tensor) -> Tensor:
         """Compute the figures.
@@ -133,23 +133,29 @@ class GaussianPrediction:
 
     def _expectations(self, m: Tensor, s: Tensor) -> Tensor:
         """Integrate f, f^2, f', f'^2, |f''| and the gate: ``[sites, 6]``."""
-        x, values = self._rule(m, s)
-        z = (x - m[:, None]) / s[:, None]
-        density = torch.exp(z.square_().mul_(-0.5)) / (s[:, None] * math.sqrt(2 * math.pi))
-        return (values @ density[:, :, None])[:, :, 0]
-
-    def _rule(self, m: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
-        """Return nodes ``[sites, nodes]``, and the weighted integrands there, ``[sites, 6, nodes]``."""
         units = torch.exp2(s.log2().round())
-        keys = list(zip((units * (m / units).round()).tolist(), units.tolist(), strict=True))
+        rows_of: dict[tuple[float, float], list[int]] = {}
+        for row, key in enumerate(zip((units * (m / units).round()).tolist(), units.tolist(), strict=True)):
+            rows_of.setdefault(key, []).append(row)
+        most = max(map(len, rows_of.values()), default=0)
+        rows = torch.tensor([[*same, *same[:1] * (most - len(same))] for same in rows_of.values()], dtype=torch.int64)
+        x, values = self._rules_for(list(rows_of))
+        mean, std = m[rows][..., None], s[rows][..., None]  # [rules, sites of a rule, 1]
+        z = (x[:, None] - mean).div_(std)
+        density = z.square_().mul_(-0.5).exp_().div_(std * math.sqrt(2 * math.pi))
+        found = torch.empty(len(m), len(values[0]), dtype=m.dtype)
+        found[rows] = density @ values.mT  # those that fill up a row are the same again
+        return found
+
+    def _rules_for(self, keys: list[tuple[float, float]]) -> tuple[Tensor, Tensor]:
+        """Return nodes ``[rules, nodes]``, and the weighted integrands there, ``[rules, 6, nodes]``."""
         if keys != self._in_use[0]:
-            if len(self._rules) > _KEPT * len(keys):
+            if len(self._rules) > _KEPT:
                 self._rules.clear()
-            new = [key for key in dict.fromkeys(keys) if key not in self._rules]
+            new = [key for key in keys if key not in self._rules]
             if new:
-                self._rules |= zip(
-                    new, zip(*self._new_rules(*torch.tensor(new, dtype=m.dtype).T), strict=True), strict=True
-                )
+                centres, widths = torch.tensor(new, dtype=torch.float64).T
+                self._rules |= zip(new, zip(*self._new_rules(centres, widths), strict=True), strict=True)
             x, values = zip(*(self._rules[key] for key in keys), strict=True)
             self._in_use = keys, torch.stack(x), torch.stack(values)
         return self._in_use[1:]

@@ -24,8 +24,12 @@ class ModuleTree:
 
     def __init__(self, model: nn.Module) -> None:
         # The modules themselves are kept, so that no other can come to have the identity of one that is gone.
-        self._children = [(module, list(map(id, module._modules.values()))) for module in model.modules()]
+        self._modules = list(model.modules())
+        self._children = self._listed()
 
     def is_unchanged(self) -> bool:
         """Return whether no module was replaced, added, removed or moved since."""
-        return all(list(map(id, module._modules.values())) == children for module, children in self._children)
+        return self._listed() == self._children
+
+    def _listed(self) -> list[list[int]]:
+        return [list(map(id, module._modules.values())) for module in self._modules]

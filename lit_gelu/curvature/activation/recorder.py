@@ -15,7 +15,7 @@ from lit_gelu.curvature.activation.histograms import HistogramBins
 from lit_gelu.curvature.activation.recording import Recording
 from lit_gelu.curvature.activation.site_evaluators import SiteEvaluators, Taken
 from lit_gelu.curvature.activation.statistics import STATISTICS, statistics_from_sums
-from lit_gelu.curvature.activation.watching import HELD_BYTES, InputHook, Sampler, SampleRows, WatchedCall
+from lit_gelu.curvature.activation.watching import InputHook, Sampler, SampleRows, WatchedCall
 from lit_gelu.curvature.errors import CurvatureArgumentError
 
 Site = TypeVar("Site", bound=Hashable)
@@ -48,6 +48,7 @@ class ActivationRecorder:
 
     Attributes:
         seconds: Wall-clock seconds that the hooks took since `start`, where code is not compiled.
+        held_bytes: The size of the inputs that are held.
         reference: What the moments of each site are taken about and the scale of its windows about kinks: ``[sites,
             2]``, a mean and a deviation from elsewhere, such as those of an earlier recording. NaN, and by default, is
             0 and the deviation of each input by itself.
@@ -81,7 +82,7 @@ class ActivationRecorder:
         self.sampler = Sampler(sample_rows)
         self.active = False
         self.seconds = 0.0
-        self._held_bytes = 0
+        self.held_bytes = 0
         registry = activations.registry if registry is None else registry
         self._evaluators = SiteEvaluators(list(self.sites.values()), registry, histogram)
         self._recording = Recording(self._evaluators)
@@ -126,7 +127,7 @@ class ActivationRecorder:
             device: Where the inputs will be; compiled code cannot find out.
         """
         self._recording = Recording(self._evaluators)
-        self._held_bytes = 0
+        self.held_bytes = 0
         self.seconds = 0.0
         for hook in self._hooks:
             hook.start()
@@ -195,20 +196,6 @@ class ActivationRecorder:
             hook.clear()
         self._recording = Recording(self._evaluators)
 
-    def may_hold(self, x: Tensor) -> bool:
-        """Return whether an input may be held until `pause`, `stop` or `sums`, and if so take note of its size.
-
-        Args:
-            x: The input.
-
-        Returns:
-            Whether it may: on a CPU, some rows of it are wanted, and not too much is held.
-        """
-        if self.sample_rows is None or x.device.type != "cpu" or self._held_bytes + x.nbytes > HELD_BYTES:
-            return False
-        self._held_bytes += x.nbytes
-        return True
-
     def see_at_once(self, number: int, x: Tensor) -> None:
         """Sum one input without keeping it.
 
@@ -230,12 +217,12 @@ class ActivationRecorder:
 
     def _sample_held(self) -> None:
         """Sample the inputs that wait for it."""
-        if self._held_bytes:
+        if self.held_bytes:
             start = time.perf_counter()
             with torch.no_grad():
                 for hook in self._hooks:
                     hook.take_held()
-            self._held_bytes = 0
+            self.held_bytes = 0
             self.seconds += time.perf_counter() - start
 
     def _gathered(self) -> Recording:

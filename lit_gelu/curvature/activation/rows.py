@@ -131,13 +131,14 @@ def take_rows(x: Tensor, index: Tensor, *, whole_examples: bool = False) -> Tens
         tensor([[ 1.,  3.,  5.],
                 [ 6.,  8., 10.]])
     """
-    if x.dim() == 0:
-        return x.expand(index.shape).clone()
-    if x.dim() <= 2 or whole_examples:
-        return x.index_select(0, index)
-    if x.dim() == 3 and x.is_contiguous():
+    dims = x.dim()
+    if dims == 3 and not whole_examples and x.is_contiguous():
         return x.view(-1, x.shape[2]).index_select(0, index)
-    if x.dim() >= 4 and not whole_examples:
+    if dims == 0:
+        return x.expand(index.shape).clone()
+    if dims <= 2 or whole_examples:
+        return x.index_select(0, index)
+    if dims >= 4:
         x = x.movedim(1, -1)
         return x[_unravel(index, x.shape[:-1])]
     return x[_unravel(index, _row_shape(x, whole_examples=whole_examples))]

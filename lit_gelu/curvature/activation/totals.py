@@ -54,6 +54,17 @@ class Totals:
         """
         return values.reshape(self.sites, -1).sum(1, dtype=self.dtype)
 
+    def narrow(self, values: Tensor) -> Tensor:
+        """Sum numbers in their own type, which adds pairwise: a third of the time, for a mean without cancellation.
+
+        Args:
+            values: ``[sites, ...]``.
+
+        Returns:
+            ``[sites]``; in the accumulation type where there are so many that counts would be rounded.
+        """
+        return values.reshape(self.sites, -1).sum(1, dtype=values.dtype if self.elements <= _EXACT else self.dtype)
+
     def count(self, ones: Tensor) -> Tensor:
         """Count.
 
@@ -63,5 +74,4 @@ class Totals:
         Returns:
             ``[sites]`` in the accumulation type, exact wherever that is.
         """
-        narrow = ones.dtype if self.elements <= _EXACT else self.dtype
-        return ones.reshape(self.sites, -1).sum(1, dtype=narrow).to(self.dtype)
+        return self.narrow(ones).to(self.dtype)

@@ -1,11 +1,12 @@
 """The hook that keeps some rows of what an activation is given."""
 
-import time
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.compiler import is_compiling
 
 from lit_gelu.curvature.activation.rows import count_rows, rows_for, spread_rows, take_rows
 from lit_gelu.sandbox import in_side_pass
@@ -89,7 +90,7 @@ class Sampler:
         Returns:
             The rows.
         """
-        if torch.compiler.is_compiling():  # what is traced must not depend on what was drawn before
+        if is_compiling():  # what is traced must not depend on what was drawn before
             index = self._drawn(x, whole_examples=whole_examples)
         else:
             key = (x.device, x.shape, whole_examples)
@@ -112,10 +113,7 @@ class Sampler:
     def _spread(self, count: int, rows: int, device: torch.device) -> Tensor:
         uniform = self._uniform.get(device)
         if uniform is None:
-            if torch.compiler.is_compiling():
-                uniform = next(iter(self._uniform.values())).to(device)
-            else:
-                uniform = self._draw(device)
+            uniform = next(iter(self._uniform.values())).to(device) if is_compiling() else self._draw(device)
         return spread_rows(count, uniform[:rows] + torch.arange(rows, device=device))
 
     def _draw(self, device: torch.device) -> Tensor:
@@ -138,7 +136,7 @@ class InputHook:
     sampled by `take_held` when the forward pass is over.
 
     Args:
-        owner: Has the flag ``active``, the sampler, ``see_at_once``, ``may_hold``, and adds up ``seconds``.
+        owner: Has the flag ``active``, the sampler, ``see_at_once``, and adds up ``seconds`` and ``held_bytes``.
         number: The site's number.
         call: What is watched.
         whole_examples: Whether the activation has parameters that may belong to channels.
@@ -150,6 +148,7 @@ class InputHook:
         self.whole_examples = whole_examples
         self._held: list[tuple[Tensor, int]] = []
         self._may_hold = type(call.hooked) in _SAVES_ITS_INPUT and not getattr(call.hooked, "inplace", False)
+        self._may_hold = self._may_hold and owner.sampler.sample_rows is not None
         self._owner = owner
         self._module = call.hooked
         self._turn = call.turn
@@ -176,14 +175,15 @@ class InputHook:
             args: What it is called with.
             kwargs: The same by name.
         """
-        if not self._owner.active or module is not self._module or self._training != self._flag_of.training:
+        owner = self._owner
+        if not owner.active or module is not self._module or self._training != self._flag_of.training:
             return
-        if torch.compiler.is_compiling():
-            self._take(args, kwargs)
+        if is_compiling():
+            self._take(args, kwargs, compiling=True)
         elif not in_side_pass():
-            start = time.perf_counter()
-            self._take(args, kwargs)
-            self._owner.seconds += time.perf_counter() - start
+            start = perf_counter()
+            self._take(args, kwargs, compiling=False)
+            owner.seconds += perf_counter() - start
 
     def take_held(self) -> None:
         """Sample the inputs that are held; to be called before the backward pass, without gradients.
@@ -197,7 +197,7 @@ class InputHook:
                 self._may_hold = False
         self._held.clear()
 
-    def _take(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _take(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, compiling: bool) -> None:
         if self._turn is not None:
             number, self._calls = self._calls, self._calls + 1
             if number % self._turn[1] != self._turn[0]:
@@ -205,10 +205,14 @@ class InputHook:
         x = args[0] if args else next(iter(kwargs.values()), None)
         if not isinstance(x, Tensor):
             return
-        if not torch.compiler.is_compiling():
-            if self._may_hold and x.requires_grad and torch.is_grad_enabled() and self._owner.may_hold(x):
-                self._held.append((x, x._version))
-                return
+        if not compiling:
+            # In the middle of a model's work none of this is in the caches: each look at a tensor takes microseconds.
+            if self._may_hold and x.requires_grad and x.is_cpu:
+                held = self._owner.held_bytes + x.nbytes
+                if held <= HELD_BYTES:
+                    self._owner.held_bytes = held
+                    self._held.append((x, x._version))
+                    return
             if self._owner.sampler.sample_rows is None:
                 self._owner.see_at_once(self.number, x.detach())  # copies of all rows would double the memory
                 return

@@ -85,7 +85,7 @@ def test_names_and_columns_agree():
 
 
 def test_sums_of_parts_add_up_to_the_sums_of_the_whole():
-    x = torch.randn(31, 7, generator=torch.Generator().manual_seed(1))
+    x = torch.randn(31, 7, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     for activation in ("silu", "relu"):
         options = {"pivot": torch.tensor([0.3]).double(), "scale": torch.tensor([1.1]).double()}
         parts = activation_sums(activation, x[:13], **options) + activation_sums(activation, x[13:], **options)

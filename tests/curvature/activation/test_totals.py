@@ -14,6 +14,14 @@ def test_sums_of_float32_are_accumulated_in_float64():
     assert Totals(x)(x).numpy() == pytest.approx(expected, rel=1e-14)
 
 
+@pytest.mark.parametrize("x", [torch.rand(2, 2**20), torch.randn(2, 8192) + 5, torch.rand(1, 3, 11)])
+def test_narrow_sums_are_right_to_what_float32_can_tell(x):
+    """Added one after the other, a million numbers would be wrong in the fourth digit."""
+    expected = x.numpy().astype(np.float64).reshape(len(x), -1).sum(1)
+    assert Totals(x).narrow(x).dtype == torch.float32
+    assert Totals(x).narrow(x).numpy() == pytest.approx(expected, rel=5e-7)
+
+
 @pytest.mark.parametrize("elements", [10, 2**24, 2**24 + 3])
 def test_counts_are_exact_beyond_what_float32_counts(elements):
     """One more than 2^24 is no float32."""
