@@ -3,6 +3,7 @@
 import tempfile
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -25,6 +26,9 @@ HOOKS = (
     "on_train_end",
     "teardown",
 )
+LOGGING_INTERVAL = 50
+"""Steps between two logging steps of the Trainer, its default; the file is written as often (half its default)."""
+
 ATTACHING = ("on_fit_start", "on_train_batch_start")
 
 
@@ -49,7 +53,7 @@ class Timed(Callback):
         callback: What is timed.
 
     Attributes:
-        steps: Seconds that each training step took in it.
+        steps: Seconds that each training step took in it; the end of an epoch belongs to its last step.
     """
 
     def __init__(self, callback: Callback) -> None:
@@ -70,6 +74,8 @@ class Timed(Callback):
                 self._time_module_hooks(arguments[1])
             if name == "on_train_batch_end":
                 self.steps.append(self._seconds)
+            elif name == "on_train_epoch_end":
+                self.steps[-1] = self._seconds
 
         return forward
 
@@ -92,43 +98,72 @@ class Timed(Callback):
                         hooks[number] = self._timed(hook)
 
 
+class TimedCSVLogger(CSVLogger):
+    """Adds up the processor seconds in which figures are written.
+
+    Attributes:
+        seconds: So far.
+    """
+
+    seconds = 0.0
+
+    def log_metrics(self, *arguments: Any, **options: Any) -> None:
+        """Write figures."""
+        start = time.thread_time()
+        super().log_metrics(*arguments, **options)
+        self.seconds += time.thread_time() - start
+
+
 class Clock(Callback):
     """First and last among the callbacks: the processor seconds of each step, and of its forward and backward pass.
 
     Attributes:
         steps: Seconds of each whole step, callbacks included.
         gradients: Seconds up to the optimizer's step.
-        operations: By operator of torch's, how often it ran in the step that was profiled.
+        operations: By operator of torch's, how often it ran in the steps that were profiled.
+        logger: Seconds of each whole step in which the logger wrote.
     """
 
-    def __init__(self, profiled_step: int | None = None) -> None:
+    def __init__(self, profiled_steps: range = range(0)) -> None:
         self.steps: list[float] = []
         self.gradients: list[float] = []
-        self.operations: dict[str, int] = {}
+        self.operations: Counter[str] = Counter()
         self.last = _Last(self)
-        self._profiled_step = profiled_step
+        self.logger: list[float] = []
+        self._profiled_steps = profiled_steps
         self._profile: profile | None = None
         self._start = 0.0
 
     def on_train_batch_start(self, trainer: Trainer, *_: Any) -> None:
-        """Start."""
-        if trainer.global_step == self._profiled_step:
-            self._profile = profile(activities=[ProfilerActivity.CPU], acc_events=True)
-            self._profile.__enter__()
-        self._start = time.thread_time()
+        """Start a step."""
+        for times in (self.steps, self.logger):
+            times.append(0.0)
+        self._go_on(trainer)
 
     def on_before_optimizer_step(self, *_: Any) -> None:
         """Note the time of the gradient."""
         self.gradients.append(time.thread_time() - self._start)
 
-    def stop(self) -> None:
-        """Note the time of the step."""
-        self.steps.append(time.thread_time() - self._start)
+    def on_train_epoch_end(self, trainer: Trainer, *_: Any) -> None:
+        """Go on: what callbacks do here belongs to the last step."""
+        self._go_on(trainer)
+
+    def stop(self, trainer: Trainer) -> None:
+        """Note the times of the step."""
+        self.steps[-1] += time.thread_time() - self._start
+        self.logger[-1] += trainer.logger.seconds - self._written
         if self._profile is not None:
             self._profile.__exit__(None, None, None)
             rows = self._profile.key_averages()
-            self.operations = {row.key: row.count for row in rows if row.key.startswith("aten::")}
+            self.operations.update({row.key: row.count for row in rows if row.key.startswith("aten::")})
             self._profile = None
+
+    def _go_on(self, trainer: Trainer) -> None:
+        self._written = trainer.logger.seconds
+        if len(self.steps) - 1 in self._profiled_steps:  # each by itself: the profiler's time grows with the square
+            self._profile = profile(activities=[ProfilerActivity.CPU], acc_events=True)
+            self._profile.__enter__()
+        self._start = time.thread_time()
 
 
 class _Last(Callback):
@@ -137,9 +172,13 @@ class _Last(Callback):
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
 
-    def on_train_batch_end(self, *_: Any) -> None:
+    def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
         """Stop."""
-        self._clock.stop()
+        self._clock.stop(trainer)
+
+    def on_train_epoch_end(self, trainer: Trainer, *_: Any) -> None:
+        """Stop."""
+        self._clock.stop(trainer)
 
 
 def fit(
@@ -147,7 +186,7 @@ def fit(
     data: LightningDataModule,
     callbacks: Sequence[Callback],
     steps: int,
-    profiled_step: int | None = None,
+    profiled_steps: range = range(0),
 ) -> Clock:
     """Train for some steps with a CSVLogger, as anybody would, but without validation and progress bar.
 
@@ -156,19 +195,19 @@ def fit(
         data: Its data.
         callbacks: Monitors.
         steps: How many steps.
-        profiled_step: The step whose operations are counted.
+        profiled_steps: The steps whose operations are counted.
 
     Returns:
         What was measured.
     """
-    clock = Clock(profiled_step)
+    clock = Clock(profiled_steps)
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of Lightning, about workers and intervals: not the benchmark's subject
         trainer = Trainer(
             max_steps=steps,
             accelerator="cpu",
             devices=1,
-            logger=CSVLogger(folder),
+            logger=TimedCSVLogger(folder, flush_logs_every_n_steps=LOGGING_INTERVAL),
             callbacks=[clock, *callbacks, clock.last],
             limit_val_batches=0,
             num_sanity_val_steps=0,

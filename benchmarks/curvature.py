@@ -3,8 +3,10 @@
 On one thread, in processor seconds of that thread, which other processes do not lengthen. Three parts:
 
 ``activations``: what monitors of activations add to a training step of a GPT of 12 blocks and of the MNIST classifier,
-in ordinary runs of a Trainer that take turns in shuffled order. "in it" is the time inside the monitor and its hooks,
-"step / nothing" the ratio of whole steps, whose error is what a second run with nothing shows.
+in ordinary runs of a Trainer that take turns in shuffled order, with ``log_every_n_steps=50``, its default. "in it" is
+the time inside the monitor and its hooks, a mean over the 50 steps from one logging step to the next; "of a step" its
+share of a step; "no logger" the same without the time in which the CSVLogger writes the figures; "step / nothing" the
+ratio of whole steps, whose error is what a second run with nothing shows.
 
 ``loss``: what the largest eigenvalue of the Hessian costs per event, in units of the forward and backward pass of the
 training batch; beside it three packages, at their defaults, on the model as it is after these steps. Of each the
@@ -23,7 +25,8 @@ import platform
 import random
 import statistics
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -38,85 +41,107 @@ from _curvature_rivals import (
     names,
     package_runs,
 )
-from _curvature_runs import Timed, fit
-from lightning.pytorch import Callback
+from _curvature_runs import LOGGING_INTERVAL, Timed, fit
+from lightning.pytorch import Callback, LightningDataModule, LightningModule
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lit_gelu.callbacks import ActivationCurvatureMonitor, LossCurvatureMonitor
 
 SYNCHRONISATION = "aten::_local_scalar_dense"
-NEVER = 10**9
-EVENTS_APART = 50
 COMPOSERS_INTERVAL = 25  # its default
 
 
-def monitors(activation: type[nn.Module]) -> dict[str, Callable[[], Callback | None]]:
+@dataclass(frozen=True)
+class Variant:
+    """What takes turns.
+
+    Attributes:
+        make: Makes the callback.
+        before: Steps of a turn that do not count.
+        steps: Steps that do.
+    """
+
+    make: Callable[[], Callback | None]
+    before: int
+    steps: int
+
+
+def variants(activation: type[nn.Module], interval: int, few: int) -> dict[str, Variant]:
     """Return what takes turns.
 
     Args:
         activation: The class of the model's activations.
+        interval: Steps between two measurements that are rare, and between two logging steps.
+        few: How many steps count of what does the same at each.
 
     Returns:
-        By name, what makes a callback.
+        By name.
     """
+    ours = "ActivationCurvatureMonitor"
+    rare = f"{ours}, every {interval} steps"
     return {
-        "nothing": lambda: None,
-        "nothing, once more": lambda: None,
-        "ActivationCurvatureMonitor, measured step": lambda: ActivationCurvatureMonitor(every_n_steps=1, heat_maps=()),
-        "ActivationCurvatureMonitor, other step": lambda: ActivationCurvatureMonitor(every_n_steps=NEVER),
-        "fastai-style, activations": lambda: FastaiStyle(activation),
-        "Composer-style, activations": lambda: ComposerStyle(activation),
-        "Composer-style, all leaves": lambda: ComposerStyle(nn.Module),
+        "nothing": Variant(lambda: None, 2, interval),
+        "nothing, once more": Variant(lambda: None, 2, interval),
+        f"{ours}, every step": Variant(
+            lambda: ActivationCurvatureMonitor(every_n_steps=1, heat_maps=()), interval, interval
+        ),
+        rare: Variant(lambda: ActivationCurvatureMonitor(every_n_steps=interval, heat_maps=()), interval, interval),
+        "fastai-style, activations": Variant(lambda: FastaiStyle(activation), 2, few),
+        "Composer-style, activations": Variant(lambda: ComposerStyle(activation), 2, few),
+        "Composer-style, all leaves": Variant(lambda: ComposerStyle(nn.Module), 2, few),
     }
 
 
-def activations_part(net: Net, activation: type[nn.Module], rounds: int, steps: int) -> None:
+def activations_part(net: Net, activation: type[nn.Module], rounds: int, few: int) -> None:
     """Print what monitors of activations cost.
 
     Args:
         net: Name, model and data.
         activation: The class of its activations.
         rounds: How often each has its turn.
-        steps: Steps of a turn that count; two before them do not.
+        few: Steps of a turn that count, of what does the same at each.
     """
     name, model, data = net
-    made = monitors(activation)
-    inside: dict[str, list[float]] = {variant: [] for variant in made}
-    whole: dict[str, list[float]] = {variant: [] for variant in made}
-    operations = {variant: fit(model, data, _listed(make()), 4, 3).operations for variant, make in made.items()}
+    made = variants(activation, LOGGING_INTERVAL, few)
+    operations = {key: _operations(model, data, variant) for key, variant in made.items()}
+    inside, logger, whole = ({key: [] for key in made} for _ in range(3))
     for _ in range(rounds):
         order = list(made)
         random.shuffle(order)
-        for variant in order:
-            callback = made[variant]()
+        for key in order:
+            before, callback = made[key].before, made[key].make()
             timed = None if callback is None else Timed(callback)
-            clock = fit(model, data, _listed(timed), steps + 2)
-            whole[variant].append(min(clock.steps[2:]))
-            inside[variant] += [0.0] if timed is None else timed.steps[2:]
+            clock = fit(model, data, _listed(timed), before + made[key].steps)
+            whole[key].append(statistics.mean(clock.steps[before:]))
+            logger[key].append(statistics.mean(clock.logger[before:]))
+            inside[key].append(0.0 if timed is None else statistics.mean(timed.steps[before:]))
     step = statistics.median(whole["nothing"])
-    print(f"\n{name}: a step takes {1000 * step:.2f} ms; {rounds} rounds of {steps} steps")
-    columns = "".join(f"{title:>13}" for title in ("operators", "scalar syncs", "in it, us", "of a step"))
-    print(f"{'':<46}{columns}{'step / nothing':>16}")
-    base = operations["nothing"]
-    for variant in made:
-        counts = operations[variant]
-        extra = sum(counts.values()) - sum(base.values())
-        waits = counts.get(SYNCHRONISATION, 0) - base.get(SYNCHRONISATION, 0)
-        time_in = statistics.median(inside[variant])
-        ratio = statistics.median(own / plain for own, plain in zip(whole[variant], whole["nothing"], strict=True))
-        _activation_row(variant, extra, waits, time_in, step, f"{ratio:.4f}")
-    event, rest = (
-        statistics.median(inside[f"ActivationCurvatureMonitor, {kind} step"]) for kind in ("measured", "other")
-    )
-    amortised = (event + (EVENTS_APART - 1) * rest) / EVENTS_APART
-    composer = statistics.median(inside["Composer-style, activations"]) / COMPOSERS_INTERVAL
-    _activation_row(f"ActivationCurvatureMonitor, mean of {EVENTS_APART} steps", "", "", amortised, step, "")
-    _activation_row(f"Composer-style, mean of {COMPOSERS_INTERVAL} steps", "", "", composer, step, "")
+    print(f"\n{name}: a step takes {1000 * step:.2f} ms; means over steps, medians of {rounds} rounds")
+    titles = ("operators", "scalar syncs", "in it, us", "of a step", "no logger")
+    print(f"{'':<42}" + "".join(f"{title:>13}" for title in titles) + f"{'step / nothing':>16}")
+    for key in made:
+        counts = [operations[key][kind] - operations["nothing"][kind] for kind in (0, 1)]
+        times = [statistics.median(inside[key]), statistics.median(logger[key])]
+        ratio = statistics.median(own / plain for own, plain in zip(whole[key], whole["nothing"], strict=True))
+        _activation_row(key, counts, times, step, f"{ratio:.4f}")
+    rest = statistics.median(inside["Composer-style, activations"]) / COMPOSERS_INTERVAL
+    _activation_row(f"Composer-style, mean of {COMPOSERS_INTERVAL} steps", [], [rest, 0.0], step, "")
 
 
-def _activation_row(variant: str, extra: int | str, waits: int | str, seconds: float, step: float, ratio: str) -> None:
-    print(f"{variant:<46}{extra:>13}{waits:>13}{1e6 * seconds:>13.1f}{seconds / step:>13.3%}{ratio:>16}")
+def _operations(model: LightningModule, data: LightningDataModule, variant: Variant) -> tuple[float, float]:
+    """Return the operators and the scalar synchronisations of a step, on average."""
+    callbacks = _listed(variant.make())
+    steps = range(variant.before, variant.before + (variant.steps if callbacks else 1))
+    counts = fit(model, data, callbacks, steps.stop, steps).operations
+    return counts.total() / len(steps), counts[SYNCHRONISATION] / len(steps)
+
+
+def _activation_row(name: str, counts: Sequence[float], times: Sequence[float], step: float, ratio: str) -> None:
+    seconds, logger = times
+    numbers = "".join(f"{number:>13.4g}" for number in counts) or " " * 26
+    shares = f"{1e6 * seconds:>13.1f}{seconds / step:>13.3%}{(seconds - logger) / step:>13.3%}"
+    print(f"{name:<42}{numbers}{shares}{ratio:>16}")
 
 
 def loss_part(net: Net, inputs_of: Callable[[Any], Any], steps: int, repeats: int) -> None:
@@ -206,9 +231,9 @@ def main(arguments: Iterable[str] | None = None) -> None:
     small = GPTSize(2, 16, 2, 4, 16) if quick else GPTSize(2, 64, 4, 64, 16)
     shape = f"{size.blocks} blocks, width {size.width}, batch {size.batch} x {size.length}"
     if "activations" in options.only:
-        activations_part((f"GPT of {shape}", *gpt(size, 40)), nn.GELU, 1 if quick else 10, 1 if quick else 3)
+        activations_part((f"GPT of {shape}", *gpt(size, 100)), nn.GELU, 1 if quick else 3, 1 if quick else 3)
         name, *net = mnist()
-        activations_part((f"classifier on {name}", *net), nn.GELU, 1 if quick else 15, 1 if quick else 40)
+        activations_part((f"classifier on {name}", *net), nn.GELU, 1 if quick else 5, 1 if quick else 40)
     if "loss" in options.only:
         print(f"\npackages that are not installed, and left out: {names(missing_packages())}")
         loss_part(

@@ -91,7 +91,7 @@ class LossCurvatureMonitor(Callback):
         seed: Of all random vectors and masks, together with the number of the event and of the rank.
         lanczos_steps: Products for the eigenvalues at the first event.
         warm_steps: Products for the eigenvalues at later events, at most; 2 to 5 are usual on a fresh probe.
-        accuracy: At which relative error of the eigenvalues, as estimated from residual and gap, later events take
+        accuracy: At which relative error of the eigenvalues, as estimated by a Gauss-Radau rule, later events take
             no more products. ``None``: they take ``warm_steps``, and the host looks at no number before the end. It is
             an estimate, and none can know of an eigenvector that the start has no share in: docs/curvature.md says how
             often it was right.

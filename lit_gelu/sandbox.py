@@ -2,7 +2,7 @@
 
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -116,11 +116,25 @@ def isolated_random_state(model: nn.Module) -> Iterator[None]:
         >>> torch.equal(torch.get_rng_state(), before)
         True
     """
-    devices = {device for device in devices_of(model) if device.type == "cuda"}
+    with isolated_generators(devices_of(model)):
+        yield
+
+
+@contextmanager
+def isolated_generators(devices: Iterable[torch.device]) -> Iterator[None]:
+    """Put back the random number generators of torch (CPU and some devices), Python and numpy on leaving.
+
+    Args:
+        devices: Those of a model, as `devices_of` returns them.
+
+    Yields:
+        Nothing.
+    """
+    cuda = [device for device in devices if device.type == "cuda"]
     numpy_random = sys.modules.get("numpy.random")  # if nobody imported it, the model does not draw from it
     python_state, numpy_state = random.getstate(), numpy_random.get_state() if numpy_random else None
     try:
-        with torch.random.fork_rng(devices=list(devices)):
+        with torch.random.fork_rng(devices=cuda):
             yield
     finally:
         random.setstate(python_state)

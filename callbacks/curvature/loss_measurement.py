@@ -21,8 +21,10 @@ from lit_gelu.curvature.loss import (
 )
 from lit_gelu.curvature.loss.hessian import ONE_SIDED
 from lit_gelu.curvature.loss.lanczos import random_start
+from lit_gelu.curvature.loss.linear_operator import agreed_on
 from lit_gelu.curvature.loss.probe import LossProbe
 from lit_gelu.curvature.loss.probe_outputs import ParsedLoss
+from lit_gelu.curvature.loss.start_vectors import directions_of, learned_mixture, mixed_start
 
 INEXACT = ("finite_differences", ONE_SIDED)
 """Methods that are not exact: names of figures that rest on them end with the first."""
@@ -103,7 +105,7 @@ def _measure_matrix(
     for name, pair in pairs.items():
         warm.vectors[name] = pair.vector
         warm.largest = max(abs(pair.value) for pair in pairs.values())
-        figures[name,] = pair.value
+        figures[name,] = pair.estimate
         figures[f"{name}_residual",] = pair.residual
         figures[f"{name}_converged",] = float(pair.converged)
     if "trace" in settings.quantities:
@@ -129,21 +131,27 @@ def _eigenpairs(
     names = [name for name in EIGENVALUES if name in settings.quantities]
     if not names:
         return {}
-    known = [warm.vectors[name].to(operator.device) for name in names if name in warm.vectors]
-    is_warm = len(known) == len(names) and all(vector.numel() == operator.size for vector in known)
-    start = known if is_warm else [random_start(operator, settings.seed, event)]
+    known = {name: warm.vectors[name].to(operator.device) for name in names if name in warm.vectors}
+    is_warm = len(known) == len(names) and all(vector.numel() == operator.size for vector in known.values())
+    # Other examples, and the same ones some steps later, have another eigenvector: much of it is in their gradient.
+    agreed = agreed_on(operator)
+    directions = {name: directions_of([vector, operator.gradient], agreed) for name, vector in known.items() if is_warm}
+    starts = [mixed_start(each, warm.mixtures.get(name)) for name, each in directions.items()]
     options: dict[str, Any] = {
-        # Other examples, and the same ones some steps later, have another eigenvector: much of it is in their gradient.
-        "start": torch.stack([*start, operator.gradient]),
+        "start": torch.stack(starts or [random_start(operator, settings.seed, event), operator.gradient]),
         "steps": settings.warm_steps if is_warm else settings.lanczos_steps,
         "accuracy": settings.accuracy if is_warm else None,  # a first start may have missed the largest so far
         "seed": settings.seed,
         "event": event,
     }
-    if len(names) == 2:
-        return dict(zip(names, extreme_eigenvalues(operator, which="both", **options), strict=True))
-    which: Any = "largest" if names == ["top_eigenvalue"] else "smallest"
-    return {names[0]: extreme_eigenvalues(operator, which=which, **options)}
+    which: Any = "both" if len(names) == 2 else {"top_eigenvalue": "largest"}.get(names[0], "smallest")
+    found = extreme_eigenvalues(operator, which=which, **options)
+    pairs = dict(zip(names, found if isinstance(found, tuple) else (found,), strict=True))
+    warm.mixtures = {
+        name: learned_mixture(warm.mixtures.get(name), each, pairs[name].vector, agreed)
+        for name, each in directions.items()
+    }
+    return pairs
 
 
 def _trace(operator: ParameterOperator, settings: LossSettings, pairs: list[Eigenpair], event: int) -> Figures:

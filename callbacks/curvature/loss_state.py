@@ -20,6 +20,8 @@ class WarmStart:
     Attributes:
         method: How products were computed; "" before the first.
         vectors: The last eigenvectors, by quantity, shape ``[parameters]``.
+        mixtures: In which shares the next eigenvectors were made of these and of the gradient, by quantity; see
+            `lit_gelu.curvature.loss.start_vectors.learned_mixture`.
         learning_rate: The last critical learning rate.
         largest: The largest eigenvalue in magnitude that was found at the last event.
     """
@@ -28,6 +30,7 @@ class WarmStart:
     vectors: dict[str, Tensor] = field(default_factory=dict)
     learning_rate: float | None = None
     largest: float | None = None
+    mixtures: dict[str, Tensor] = field(default_factory=dict)
 
     def state_dict(self, largest: int) -> dict[str, Any]:
         """Return plain data and tensors on the host; the vectors only if they have at most ``largest`` elements."""
@@ -37,6 +40,7 @@ class WarmStart:
             "vectors": kept,
             "learning_rate": self.learning_rate,
             "largest": self.largest,
+            "mixtures": {name: mixture.cpu() for name, mixture in self.mixtures.items() if name in kept},
         }
 
 

@@ -2,6 +2,7 @@
 
 import csv
 
+import numpy as np
 import pytest
 import torch
 from callback_helpers import quiet_trainer
@@ -12,6 +13,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from lit_gelu.callbacks import LossCurvatureMonitor
+from lit_gelu.callbacks.curvature.loss_measurement import measure_loss
+from lit_gelu.callbacks.curvature.loss_state import WarmStart
+from lit_gelu.curvature.loss.probe import LossProbe
 
 
 def logged_rows(folder):
@@ -173,6 +177,41 @@ def test_later_events_start_from_the_last_vectors(tmp_path):
     for step, row in figures.items():
         exact = torch.linalg.eigvalsh(witness.hessians[step])[-1].item()
         assert row["top_eigenvalue"] == pytest.approx(exact, rel=0.05)
+
+
+def of_events(count, **options):
+    """Return the full Hessian and the gradient of a probe, and the figures of some events on it."""
+    x, y = batch_of(16, dtype=torch.float64)
+    model, warm = Net().double(), WarmStart()
+    settings = LossCurvatureMonitor(lanczos_steps=43, **options).settings
+    with LossProbe(model, [(x, y)]) as probe:
+        figures = [measure_loss(probe, settings, warm, event=event).figures for event in range(count)]
+    gradient = torch.autograd.grad(F.cross_entropy(model(x), y), list(model.parameters()))
+    hessian = full_hessian(model, lambda outputs: F.cross_entropy(outputs, y), x)
+    return hessian.numpy(), torch.cat([piece.flatten() for piece in gradient]).numpy(), figures
+
+
+def test_starts_learn_what_the_last_vector_is_worth():
+    hessian, _, (first, second, third) = of_events(3)
+    assert first["products",] == 43
+    assert second["products",] > 1  # half of the start is the gradient, though the last vector is exact
+    assert third["products",] == 1
+    assert third["top_eigenvalue",] == pytest.approx(np.linalg.eigvalsh(hessian)[-1], rel=1e-3)
+
+
+def test_the_figure_is_the_estimate_with_what_the_products_left_out():
+    hessian, gradient, (_, second) = of_events(2, warm_steps=1, accuracy=None)
+    values, vectors = np.linalg.eigh(hessian)
+    last, slope = vectors[:, -1], gradient / np.linalg.norm(gradient)
+    start = last + slope * np.sign(last @ slope)
+    start /= np.linalg.norm(start)
+    value = start @ hessian @ start
+    rest = np.linalg.norm(hessian @ start - value * start)
+    node = -0.1 * value
+    by_radau = np.linalg.eigvalsh([[value, rest], [rest, node + rest**2 / (value - node)]])[-1]
+    assert second["top_eigenvalue",] == pytest.approx(min(by_radau, value + rest), rel=1e-9)
+    assert second["top_eigenvalue_residual",] == pytest.approx(rest, rel=1e-9)
+    assert abs(second["top_eigenvalue",] - values[-1]) < abs(value - values[-1])
 
 
 def test_the_step_is_an_optimizer_step_and_not_a_batch(tmp_path):

@@ -18,12 +18,10 @@ from lit_gelu.curvature.loss.lanczos import (
 )
 from lit_gelu.curvature.loss.linear_operator import LinearOperator
 from lit_gelu.curvature.loss.memory import check_memory
+from lit_gelu.curvature.loss.ritz_rise import are_accurate, rise_by_gap, rise_by_radau
 from lit_gelu.curvature.loss.start_vectors import start_vector
 
 Which = Literal["largest", "smallest", "magnitude"]
-
-_LARGEST_RESIDUAL = 0.1
-"""In units of the value. The gap is one between eigenvalues found so far: with a larger residual it says little."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +36,9 @@ class Eigenpair:
         converged: Whether the residual is at most ``tolerance |value|``. It says that this is an eigenpair; that no
             larger eigenvalue was missed is for the start vector and the number of steps to see to.
         products: How many products with H the iteration took, for all its pairs together.
+        estimate: The eigenvalue as estimated from all that the products say. At an end of the spectrum it lies beyond
+            the value by the smaller of `lit_gelu.curvature.loss.ritz_rise.rise_by_radau` and ``rise_by_gap``, which is
+            usually most of the error; elsewhere, and where the residual is 0, it is the value.
     """
 
     value: float
@@ -46,6 +47,7 @@ class Eigenpair:
     residual: float
     converged: bool
     products: int
+    estimate: float
 
 
 @overload
@@ -94,18 +96,16 @@ def extreme_eigenvalues(
 
     Largest means largest, not largest in magnitude: -5 does not hide 1, as it does in power iteration. Exactly
     ``steps`` products are computed (as many as the matrix has rows, if these are fewer), whatever the tolerance; the
-    host looks once, at the end. With ``accuracy``, it looks after each product, and ends as soon as the error is
-    estimated to be small enough, by ``min(r, r^2 / g)`` with the residual r and the distance g to the next eigenvalue
-    that is known of, and r is at most a tenth of the value. Started from the last measurement of the same loss, 1 to 3
-    products are enough while a model trains; from that of other examples and the gradient, 2 to 5; from a random
-    vector, 4 to 15.
+    host looks once, at the end. With ``accuracy``, it looks after each product, and ends as soon as the value is
+    estimated to be near enough to the eigenvalue, by `lit_gelu.curvature.loss.ritz_rise.rise_by_radau`, and the
+    residual is at most 15 % of it. Started from the last measurement of the same loss, 1 to 3 products are enough while
+    a model trains; from that of other examples and the gradient, 2 to 5; from a random vector, 4 to 15.
 
     The estimate cannot know of an eigenvalue whose vector the start has no share in. Where the start may be the vector
     of another eigenvalue, add a second direction to it. The gradient of a classifier's loss is a good one: the examples
     that it is not sure of make both the gradient and the largest eigenvalue.
 
-    Source: Golub and Van Loan 2013, "Matrix Computations", 4th edition, sections 10.1 and 10.3; for the estimate
-    Parlett 1998, "The Symmetric Eigenvalue Problem", chapter 11.
+    Source: Golub and Van Loan 2013, "Matrix Computations", 4th edition, sections 10.1 and 10.3.
 
     Args:
         operator: The symmetric matrix.
@@ -142,7 +142,7 @@ def extreme_eigenvalues(
         raise LossCurvatureError(f"accuracy={accuracy} is not accepted. Give a positive share of the value, or None.")
     numbers = {"largest": [-1], "smallest": [0], "both": [-1, 0]}[which]
     run = _run(operator, start, steps, seed, event, max_memory_mb, numbers=numbers, accuracy=accuracy)
-    pairs = _pairs(run, numbers, tolerance)
+    pairs = _pairs(run, numbers, tolerance, are_ends=True)
     return (pairs[0], pairs[1]) if which == "both" else pairs[0]
 
 
@@ -224,24 +224,8 @@ def _run(
     first = start_vector(operator, start, seed, event)
     if accuracy is None:
         return lanczos(operator, first, steps, seed=seed, event=event)
-    enough = partial(_are_accurate, numbers=numbers, accuracy=accuracy)
+    enough = partial(are_accurate, numbers=numbers, accuracy=accuracy)
     return lanczos_until(operator, first, steps, enough, seed=seed, event=event)
-
-
-def _are_accurate(alphas: Tensor, betas: Tensor, numbers: Sequence[int], accuracy: float) -> bool:
-    """Return whether the errors of some eigenvalues are estimated to be small."""
-    values, vectors = tridiagonal_eigen(alphas, betas)
-    if len(values) < len(numbers):
-        return False
-    for number in numbers:
-        residual = abs(float(betas[-1] * vectors[-1, number]))
-        others = torch.cat([values[:number], values[number + 1 :]]) if number >= 0 else values[:-1]
-        gap = float((others - values[number]).abs().min()) if len(others) else 0.0
-        error = min(residual, residual**2 / gap) if gap > 0 else residual
-        size = abs(float(values[number]))
-        if error > accuracy * size or residual > max(_LARGEST_RESIDUAL, accuracy) * size:
-            return False
-    return True
 
 
 def _ritz(run: LanczosRun) -> tuple[Tensor, Tensor]:
@@ -249,7 +233,7 @@ def _ritz(run: LanczosRun) -> tuple[Tensor, Tensor]:
     return tridiagonal_eigen(run.alphas, run.betas)
 
 
-def _pairs(run: LanczosRun, numbers: Sequence[int], tolerance: float) -> list[Eigenpair]:
+def _pairs(run: LanczosRun, numbers: Sequence[int], tolerance: float, *, are_ends: bool = False) -> list[Eigenpair]:
     """Return some Ritz pairs, with the residuals that the recurrence gives."""
     steps = len(run.alphas)
     values, vectors = _ritz(run)
@@ -261,5 +245,11 @@ def _pairs(run: LanczosRun, numbers: Sequence[int], tolerance: float) -> list[Ei
         remainder = last_beta * float(coordinates[-1])
         image = torch.mul(vector, value).add_(run.basis[steps], alpha=remainder)
         residual = abs(remainder)
-        pairs.append(Eigenpair(value, vector, image, residual, residual <= tolerance * abs(value), steps))
+        estimate = value
+        if are_ends:
+            ends = values, last_beta * vectors[-1], number
+            rise = min(rise_by_radau(*ends), rise_by_gap(*ends))
+            estimate += -rise if number == 0 else rise
+        converged = residual <= tolerance * abs(value)
+        pairs.append(Eigenpair(value, vector, image, residual, converged, steps, estimate))
     return pairs

@@ -1,5 +1,6 @@
 """Calling a closure for its loss, and differentiating it once; nothing touches ``.grad``."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
@@ -141,8 +142,8 @@ def loss_after_gradient(closure: Closure, layout: ParameterLayout) -> Tensor:
         Shape ``[size + 1]``, without graph; the loss is its last element.
     """
     loss = evaluate_loss(closure)
-    gradient = layout.flatten(differentiate(loss, layout))
-    return torch.cat([gradient, loss.detach().reshape(1).to(gradient)])
+    pieces = layout.pieces(differentiate(loss, layout))
+    return torch.cat([*pieces, loss.detach().reshape(1).to(layout.device, layout.dtype)])
 
 
 def batches_of(batch: Item | Sequence[Item], samples: int | Sequence[int]) -> tuple[list[Item], list[int]]:
@@ -220,7 +221,7 @@ def is_finite(vector: Tensor) -> bool:
     """
     # A sum with NaN or infinity in it is not finite, and takes a twentieth of the time of a test of each element; only
     # finite elements whose sum overflows need that test.
-    return bool(vector.sum().isfinite()) or bool(vector.isfinite().all())
+    return math.isfinite(vector.sum().item()) or bool(vector.isfinite().all())
 
 
 @contextmanager

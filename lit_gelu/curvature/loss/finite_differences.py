@@ -59,6 +59,7 @@ class FiniteDifferences:
         self._step = step or (one_sided_step(layout) if one_sided else relative_step(layout))
         self._bend = abs(largest or 0.0)
         self._first_order: Tensor | None = None
+        self._lengths: list[float] = []
 
     def first_order(self) -> Tensor:
         """Return the gradient and, as its last element, the loss."""
@@ -69,7 +70,10 @@ class FiniteDifferences:
     def product(self, vector: Tensor) -> Tensor:
         """Return ``H v``."""
         gradient = self.first_order()[:-1]
-        length, scale, slope = torch.stack([vector.norm(), self._layout.values().norm(), gradient.norm()]).tolist()
+        norms = [vector.norm()] if self._lengths else [vector.norm(), self._layout.values().norm(), gradient.norm()]
+        length, *others = torch.stack(norms).tolist()  # in one copy: the host waits once
+        self._lengths = self._lengths or others  # neither parameters nor gradient differ at the next product
+        scale, slope = self._lengths
         if length == 0:
             return torch.zeros_like(vector)
         longest, shortest = (share * (scale or 1.0) for share in (self._step, _SHORTEST * _unit(self._layout)))
@@ -85,11 +89,11 @@ class FiniteDifferences:
 
     def _difference(self, displacement: Displacement, gradient: Tensor, vector: Tensor, h: float) -> Tensor:
         """Return the quotient for a step."""
-        displacement.move(h * vector)
+        displacement.move(vector, h)
         ahead = loss_after_gradient(self._closure, self._layout)[:-1]
         if self._one_sided:
             return ahead.sub_(gradient).div_(h)
-        displacement.move(-h * vector)
+        displacement.move(vector, -h)
         behind = loss_after_gradient(self._closure, self._layout)[:-1]
         return ahead.sub_(behind).div_(2 * h)
 

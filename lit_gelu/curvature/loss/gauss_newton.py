@@ -16,7 +16,7 @@ from lit_gelu.curvature.loss.evaluation import (
     without_autocast,
 )
 from lit_gelu.curvature.loss.finite_differences import relative_step, scaled_offset
-from lit_gelu.curvature.loss.graph_walk import check_differentiable, has_custom_function
+from lit_gelu.curvature.loss.graph_walk import check_differentiable, has_custom_function, kinds_of
 from lit_gelu.curvature.loss.layout import ParameterLayout, displaced
 from lit_gelu.curvature.loss.parameter_operator import ParameterOperator
 
@@ -122,7 +122,7 @@ class _BatchGaussNewton:
         if slope is None:
             raise LossCurvatureError("The loss does not depend on the outputs. Give loss(outputs) a use for them.")
         self._slope = slope
-        self.doubtful = method == "double_vjp" and has_custom_function(self._outputs)
+        self.doubtful = method == "double_vjp" and has_custom_function(kinds_of(self._outputs))
         self._along = self._jacobian_product(method, outputs, module, step)
 
     def first_order(self) -> Tensor:
@@ -170,7 +170,7 @@ def _by_double_vjp(outputs: Tensor, layout: ParameterLayout) -> JacobianProduct:
     with torch.inference_mode(False), torch.enable_grad(), without_autocast(layout):
         direction = torch.zeros_like(outputs).requires_grad_()
         back = torch.autograd.grad(outputs, tensors, direction, create_graph=True, allow_unused=True)
-    check_differentiable(*back)
+    check_differentiable(kinds_of(*back))
     used = [(number, piece) for number, piece in enumerate(back) if piece is not None and piece.requires_grad]
 
     def along(vector: Tensor) -> Tensor:

@@ -72,6 +72,8 @@ class ParameterLayout:
         return [
             torch.zeros(parameter.numel(), dtype=self.dtype, device=self.device)
             if tensor is None
+            else tensor.reshape(-1)
+            if tensor.dtype == self.dtype and tensor.device == self.device and not tensor.is_sparse
             else (tensor.to_dense() if tensor.is_sparse else tensor).reshape(-1).to(self.device, self.dtype)
             for parameter, tensor in zip(self.tensors.values(), tensors, strict=True)
         ]
@@ -156,22 +158,23 @@ class Displacement:
         self._layout = layout
         self._originals = [tensor.detach().clone() for tensor in layout.tensors.values()]
 
-    def move(self, offset: Tensor) -> None:
-        """Set the parameters to their original values plus an offset.
+    def move(self, offset: Tensor, scale: float = 1.0) -> None:
+        """Set the parameters to their original values plus ``scale`` times an offset.
 
         Args:
             offset: Shape ``[size]``.
+            scale: A factor.
         """
-        pieces = offset.split_with_sizes([tensor.numel() for tensor in self._originals])
+        pieces = offset.detach().split_with_sizes([tensor.numel() for tensor in self._originals])
         for live, original, piece in zip(self._layout.tensors.values(), self._originals, pieces, strict=True):
-            # The sum is rounded once, to the type of the parameter.
-            _write(live, original + piece.view(original.shape).to(original.device))
+            # The sum is rounded once, to the type of the parameter, and no other tensor is made for it.
+            torch.add(original, piece.view(original.shape).to(original.device), alpha=scale, out=live.data)
         _forget_casts()
 
     def restore(self) -> None:
         """Put the original values back, bit by bit."""
         for live, original in zip(self._layout.tensors.values(), self._originals, strict=True):
-            _write(live, original)
+            live.data.copy_(original)  # by .data, as above: a version counter that moves spoils graphs recorded before
         _forget_casts()
 
 
@@ -212,11 +215,6 @@ def _check_parameters(given: Mapping[str, Tensor], used: Mapping[str, Tensor]) -
                 f"Parameter {name!r} is sharded over devices (DTensor), so no rank has the whole vector. Gather the "
                 "parameters first, or measure along the update with directional_curvature before sharding."
             )
-
-
-def _write(live: Tensor, value: Tensor) -> None:
-    """Overwrite a parameter without a trace in its version counter, which would spoil graphs recorded before."""
-    live.data.copy_(value)
 
 
 def _forget_casts() -> None:

@@ -11,9 +11,6 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from lit_gelu.curvature.loss.evaluation import Closure, evaluate_loss
-from lit_gelu.curvature.loss.graph_walk import nodes_of
-
 MISH_NOTE = "torch's mish was computed as x tanh(softplus(x)), since its double backward is NaN for large x"
 
 
@@ -43,37 +40,6 @@ class ComposedMish(TorchFunctionMode):
         if func is torch._C._nn.mish_:
             return _composed(*args, **{**kwargs, "inplace": True})
         return func(*args, **kwargs)
-
-
-def evaluate_without_native_mish(closure: Closure) -> tuple[Tensor, bool]:
-    """Call a closure for its loss, a second time with `ComposedMish` if the graph of the first has torch's `mish`.
-
-    Args:
-        closure: Returns the scalar loss.
-
-    Returns:
-        The loss with its graph, and whether `mish` was replaced.
-
-    Raises:
-        LossCurvatureError: As `evaluate_loss`.
-    """
-    loss = evaluate_loss(closure)
-    if not has_native_mish(loss):
-        return loss, False
-    with ComposedMish():
-        return evaluate_loss(closure), True
-
-
-def has_native_mish(loss: Tensor) -> bool:
-    """Return whether torch's `mish` is in the graph of a loss.
-
-    Args:
-        loss: With its graph.
-
-    Returns:
-        Whether it is.
-    """
-    return any(node.name().startswith("MishBackward") for node in nodes_of(loss))
 
 
 def _composed(input: Tensor, inplace: bool = False) -> Tensor:  # noqa: A002  # torch's name: it may come as keyword

@@ -13,9 +13,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lit_gelu.curvature.loss.errors import LossCurvatureError
 from lit_gelu.curvature.loss.probe_batch import check_part, copy_containers, count_examples, part_of
-from lit_gelu.curvature.loss.probe_loss import check_module, loss_of, muted
+from lit_gelu.curvature.loss.probe_loss import logging_modules, loss_function, muted
 from lit_gelu.curvature.loss.probe_state import ModuleState, seed_random_state
-from lit_gelu.sandbox import devices_of, evaluation_mode, isolated_random_state, side_pass
+from lit_gelu.sandbox import evaluation_mode, isolated_generators, side_pass
 
 Mode = Literal["train", "eval"]
 
@@ -91,7 +91,7 @@ class LossProbe:
         count: Callable[[Any], int] | None = None,
     ) -> None:
         self.module: nn.Module = getattr(module, "_orig_mod", module)
-        check_module(self.module)
+        self._loss_of = loss_function(self.module)
         check_part(fraction, samples)
         _check(mode, batches)
         self.mode = mode
@@ -100,10 +100,10 @@ class LossProbe:
         self._batches = [part_of(batch, fraction, samples) for batch in batches]
         self.samples = [_examples(batch, count) for batch in self._batches]
         self._seed, self._first_batch_idx = seed, batch_idx
-        self._devices = devices_of(self.module)
-        self._precision = precision or self._without_autocast
+        self._precision = precision
         self._stack: ExitStack | None = None
         self._state: ModuleState | None = None
+        self._logging: list[nn.Module] = []
 
     @property
     def closures(self) -> list[Callable[[], Tensor]]:
@@ -114,12 +114,15 @@ class LossProbe:
         with ExitStack() as stack:  # so that a failure on the way in leaves no trace either
             stack.enter_context(_rephrased_errors())
             stack.enter_context(side_pass())
-            stack.enter_context(isolated_random_state(self.module))
             state = ModuleState(self.module)
             stack.callback(state.restore)
+            stack.enter_context(isolated_generators(state.devices))
+            # Not for a pass forward only: checkpointed activations are computed a second time in the pass back.
+            stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+            stack.enter_context(_as_written())
             if self.mode == "eval":
                 stack.enter_context(evaluation_mode(self.module))
-            self._state, self._stack = state, stack.pop_all()
+            self._state, self._logging, self._stack = state, logging_modules(state.modules), stack.pop_all()
         return self
 
     def __exit__(
@@ -136,16 +139,18 @@ class LossProbe:
             )
         self.calls += 1
         self._state.rewind()
-        seed_random_state(self._seed + number, self._devices)
-        with muted(self._state.modules), self._precision(), sdpa_kernel(SDPBackend.MATH), _as_written():
-            return loss_of(self.module, copy_containers(self._batches[number]), self._first_batch_idx + number)
+        seed_random_state(self._seed + number, self._state.devices)
+        precision = self._precision or partial(_without_autocast, self._state.devices)
+        with muted(self._logging), precision():
+            return self._loss_of(copy_containers(self._batches[number]), self._first_batch_idx + number)
 
-    def _without_autocast(self) -> AbstractContextManager[Any]:
-        """Return a context that switches autocast off for the model's devices."""
-        stack = ExitStack()
-        for kind in {device.type for device in self._devices if device.type != "meta"}:
-            stack.enter_context(torch.autocast(kind, enabled=False))
-        return stack
+
+def _without_autocast(devices: set[torch.device]) -> AbstractContextManager[Any]:
+    """Return a context that switches autocast off for the model's devices."""
+    stack = ExitStack()
+    for kind in {device.type for device in devices if device.type != "meta"}:
+        stack.enter_context(torch.autocast(kind, enabled=False))
+    return stack
 
 
 def _as_written() -> AbstractContextManager[Any]:

@@ -1,7 +1,7 @@
 """The loss that a LightningModule trains on, without what a training step does besides."""
 
 import inspect
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,6 +13,10 @@ HOOK = "curvature_loss"
 """A method of the module, from a batch to its scalar loss; it takes the place of ``training_step`` in a probe."""
 
 
+LossFunction = Callable[[Any, int], Tensor]
+"""From a batch and its number to the scalar loss, unscaled and with its graph."""
+
+
 def check_module(module: nn.Module) -> None:
     """Refuse a module whose loss cannot be computed on the side of its training.
 
@@ -20,12 +24,31 @@ def check_module(module: nn.Module) -> None:
         module: The LightningModule.
 
     Raises:
+        LossCurvatureError: As `loss_function`.
+    """
+    loss_function(module)
+
+
+def loss_function(module: nn.Module) -> LossFunction:
+    """Return what computes the loss of a batch, looking into signatures once.
+
+    It is ``module.curvature_loss(batch)`` if there is such a method, otherwise what ``module.training_step`` returns.
+
+    Args:
+        module: The LightningModule.
+
+    Returns:
+        A function of what ``training_step`` takes and of the batch's number, for a ``training_step`` that takes one. It
+        raises `LossCurvatureError` if no loss comes back.
+
+    Raises:
         LossCurvatureError: If it has no ``curvature_loss``, and its ``training_step`` is not a loss of a batch: it
             optimises by hand, takes the iterator of a loader, or is missing.
     """
-    if callable(getattr(module, HOOK, None)):
-        return
     name = type(module).__name__
+    hook = getattr(module, HOOK, None)
+    if callable(hook):
+        return lambda batch, _: _loss_from(hook(batch), f"{name}.{HOOK}")
     remedy = f"Define {HOOK}(self, batch) on it: it returns the scalar loss and does nothing else."
     step = getattr(module, "training_step", None)
     if not callable(step):
@@ -35,17 +58,19 @@ def check_module(module: nn.Module) -> None:
             f"{name} optimises by hand (automatic_optimization=False): its training_step would take optimizer steps in "
             f"the probe, and no one tensor in it is the loss. {remedy}"
         )
-    if "dataloader_iter" in inspect.signature(step).parameters:
+    parameters = inspect.signature(step).parameters
+    if "dataloader_iter" in parameters:
         raise LossCurvatureError(f"{name}.training_step takes dataloader_iter: it would eat training batches. {remedy}")
+    if _takes_batch_idx(parameters):
+        return lambda batch, batch_idx: _loss_from(step(batch, batch_idx), f"{name}.training_step")
+    return lambda batch, _: _loss_from(step(batch), f"{name}.training_step")
 
 
 def loss_of(module: nn.Module, batch: Any, batch_idx: int) -> Tensor:
     """Return the loss of one batch, unscaled and with its graph.
 
-    It is ``module.curvature_loss(batch)`` if there is such a method, otherwise what ``module.training_step`` returns.
-
     Args:
-        module: The LightningModule; see `check_module`.
+        module: The LightningModule; see `loss_function`.
         batch: What ``training_step`` takes.
         batch_idx: The batch's number, for a ``training_step`` that takes one.
 
@@ -53,14 +78,21 @@ def loss_of(module: nn.Module, batch: Any, batch_idx: int) -> Tensor:
         The loss.
 
     Raises:
-        LossCurvatureError: If no loss comes back.
+        LossCurvatureError: As `loss_function`, and if no loss comes back.
     """
-    hook = getattr(module, HOOK, None)
-    if callable(hook):
-        return _loss_from(hook(batch), f"{type(module).__name__}.{HOOK}")
-    step: Any = module.training_step
-    output = step(batch, batch_idx) if _takes_batch_idx(step) else step(batch)
-    return _loss_from(output, f"{type(module).__name__}.training_step")
+    return loss_function(module)(batch, batch_idx)
+
+
+def logging_modules(modules: Iterable[nn.Module]) -> list[nn.Module]:
+    """Return the LightningModules among some modules: those that have ``log``.
+
+    Args:
+        modules: Any modules.
+
+    Returns:
+        Some of them.
+    """
+    return [part for part in modules if callable(getattr(type(part), "log_dict", None))]
 
 
 @contextmanager
@@ -73,8 +105,9 @@ def muted(modules: Iterable[nn.Module]) -> Iterator[None]:
     Yields:
         Nothing.
     """
-    loggers = [part for part in modules if callable(getattr(type(part), "log_dict", None))]
-    before = [(part, name, part.__dict__.get(name)) for part in loggers for name in ("log", "log_dict")]
+    before = [
+        (part, name, part.__dict__.get(name)) for part in logging_modules(modules) for name in ("log", "log_dict")
+    ]
     try:
         for part, name, _ in before:
             part.__dict__[name] = _say_nothing
@@ -91,14 +124,14 @@ def _say_nothing(*_arguments: Any, **_options: Any) -> None:
     """Take the place of ``log``."""
 
 
-def _takes_batch_idx(step: Any) -> bool:
+def _takes_batch_idx(parameters: Mapping[str, inspect.Parameter]) -> bool:
     """Return whether a ``training_step`` takes a second argument, by the rule that Lightning has."""
-    parameters = inspect.signature(step).parameters.values()
+    kinds = [parameter.kind for parameter in parameters.values()]
     positional = {inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD}
     return (
-        "batch_idx" in {parameter.name for parameter in parameters}
-        or sum(parameter.kind in positional for parameter in parameters) > 1
-        or any(parameter.kind is inspect.Parameter.VAR_POSITIONAL for parameter in parameters)
+        "batch_idx" in parameters
+        or sum(kind in positional for kind in kinds) > 1
+        or inspect.Parameter.VAR_POSITIONAL in kinds
     )
 
 

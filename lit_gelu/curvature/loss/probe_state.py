@@ -1,17 +1,33 @@
 """What running a model changes in it besides its output, and how it is as before."""
 
 import collections
+import itertools
+import operator
 import random
 import sys
-from collections.abc import Iterator
+from types import FunctionType, MethodType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 _OF_EVERY_MODULE = frozenset(nn.Module().__dict__)
-_PLAIN = frozenset({type(None), bool, int, float, str})
-_UNCHANGING = _PLAIN | {tuple, torch.dtype, torch.device, torch.Size}
+_UNCHANGING = frozenset({
+    type(None),
+    bool,
+    int,
+    float,
+    str,
+    torch.dtype,
+    torch.device,
+    torch.Size,
+    FunctionType,
+    MethodType,
+})
+_MISSING = object()
+
+_Attributes = tuple[dict[str, Any], dict[str, Any], int]
+"""A module's own dictionary, what in it is neither parameter, buffer nor module, and its length."""
 
 
 class ModuleState:
@@ -29,6 +45,7 @@ class ModuleState:
 
     Attributes:
         modules: All of its modules, itself included.
+        devices: Where their parameters and buffers are.
 
     Example:
         >>> model = nn.BatchNorm1d(2)
@@ -46,64 +63,88 @@ class ModuleState:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self.modules = list(_all_modules(model))
-        self._flags = [module.training for module in self.modules]
-        self._buffers = [dict(module._buffers) for module in self.modules]
-        self._attributes = [_Attributes(module) for module in self.modules]
-        self._gradients = [(p, p.grad) for module in self.modules for p in module._parameters.values() if p is not None]
+        self.modules: list[nn.Module] = []
+        self._flags: list[bool] = []
+        self._buffers: list[dict[str, Tensor | None]] = []
+        self._attributes: list[_Attributes] = []
+        self._contents: list[_Content] = []
+        self._tensors: list[tuple[dict[str, Any], str, Tensor]] = []
+        self._copies: dict[int, Tensor] = {}
+        self._gradients: list[tuple[Tensor, Tensor | None]] = []
+        seen: set[int] = set()
+        found = [model]
+        while found:  # once for all there is to know of a module: a walk costs as much as a small layer
+            module = found.pop()
+            if id(module) not in seen:  # by identity: hashing a metric costs more than everything else here
+                seen.add(id(module))
+                found += [child for child in module._modules.values() if child is not None]
+                found += self._keep(module)
+        self.devices = {parameter.device for parameter, _ in self._gradients}
+        self.devices |= {b.device for buffers in self._buffers for b in buffers.values() if b is not None}
 
     def rewind(self) -> None:
         """Let the next pass find what the first one found."""
         copies: dict[int, Tensor] = {}  # a buffer that two modules share stays shared
         for module, buffers in zip(self.modules, self._buffers, strict=True):
+            if not buffers and not module._buffers:
+                continue
             module._buffers.clear()
             for name, buffer in buffers.items():
                 if buffer is not None and id(buffer) not in copies:
                     copies[id(buffer)] = buffer.detach().clone()
                 module._buffers[name] = None if buffer is None else copies[id(buffer)]
-        for attributes in self._attributes:
-            attributes.rewind()
+        self._put_back_attributes()
+        for number, (own, name, tensor) in enumerate(self._tensors):
+            copied = self._copies.get(number)
+            if copied is None or copied._version != 0:  # changed in place
+                copied = self._copies[number] = tensor.detach().clone()
+            own[name] = copied
 
     def restore(self) -> None:
         """Put everything back."""
         for module, flag, buffers in zip(self.modules, self._flags, self._buffers, strict=True):
-            module.training = flag
-            module._buffers.clear()
-            module._buffers.update(buffers)
-        for attributes in self._attributes:
-            attributes.restore()
-        for parameter, gradient in self._gradients:
-            parameter.grad = gradient
-
-
-class _Attributes:
-    """The attributes of one module that are neither parameters, buffers nor modules."""
-
-    def __init__(self, module: nn.Module) -> None:
-        self._own = module.__dict__
-        self._values = {name: value for name, value in self._own.items() if name not in _OF_EVERY_MODULE}
-        self._contents = [content for value in self._values.values() if (content := _content_of(value)) is not None]
-        self._copies: dict[str, Tensor] = {}
-
-    def rewind(self) -> None:
-        """Give every attribute its value, tensors as copies."""
-        self._rebind()
-        for name, value in self._values.items():
-            if _is_plain_tensor(value):
-                copied = self._copies.get(name)
-                if copied is None or copied._version != 0:  # changed in place
-                    copied = self._copies[name] = value.detach().clone()
-                self._own[name] = copied
-
-    def restore(self) -> None:
-        """Give every attribute its value, the very object."""
-        self._rebind()
+            if module.training is not flag:
+                module.training = flag
+            if buffers or module._buffers:
+                module._buffers.clear()
+                module._buffers.update(buffers)
+        self._put_back_attributes()
         self._copies.clear()
+        for parameter, gradient in self._gradients:
+            if parameter.grad is not gradient:
+                parameter.grad = gradient
 
-    def _rebind(self) -> None:
-        for name in [name for name in self._own if name not in _OF_EVERY_MODULE and name not in self._values]:
-            del self._own[name]
-        self._own.update(self._values)
+    def _keep(self, module: nn.Module) -> list[nn.Module]:
+        """Take note of one module's state, and return the modules in its lists, tuples and dictionaries."""
+        own, held = module.__dict__, []
+        values = {name: value for name, value in own.items() if name not in _OF_EVERY_MODULE}
+        for name, value in values.items():
+            if type(value) in _UNCHANGING:
+                continue
+            if _is_plain_tensor(value):
+                self._tensors.append((own, name, value))
+            elif (content := _content_of(value)) is not None:
+                self._contents.append(content)
+            if isinstance(value, (list, tuple, dict)):
+                elements = value.values() if isinstance(value, dict) else value
+                held += [element for element in elements if isinstance(element, nn.Module)]
+        self.modules.append(module)
+        self._flags.append(module.training)
+        self._buffers.append(dict(module._buffers))
+        self._attributes.append((own, values, len(own)))
+        self._gradients += [(p, p.grad) for p in module._parameters.values() if p is not None]
+        return held
+
+    def _put_back_attributes(self) -> None:
+        """Let names stand for the objects that they stood for, and these hold what they held."""
+        for own, values, length in self._attributes:
+            # Nothing changes in most modules, and to see that is cheaper than to write it all.
+            found = map(own.get, values, itertools.repeat(_MISSING))
+            if len(own) == length and all(map(operator.is_, found, values.values())):
+                continue
+            for name in [name for name in own if name not in _OF_EVERY_MODULE and name not in values]:
+                del own[name]
+            own.update(values)
         for content in self._contents:
             content.restore()
 
@@ -116,40 +157,39 @@ class _Content:
 
     def restore(self) -> None:
         owner, kept = self._owner, self._kept
-        if isinstance(owner, torch.Generator):
-            owner.set_state(kept)
-        elif isinstance(owner, random.Random):  # noqa: S311 - the model's own, not ours
-            owner.setstate(kept)
-        elif _is_numpy_generator(owner):
-            owner.bit_generator.state = kept
-        elif isinstance(owner, dict):
+        if isinstance(owner, dict):
             if not _identical(owner.keys(), kept.keys()) or not _identical(owner.values(), kept.values()):
                 owner.clear()
                 owner.update(kept)
+        elif isinstance(owner, (list, collections.deque)):
+            if not _identical(owner, kept):
+                owner.clear()
+                owner.extend(kept)
         elif isinstance(owner, set):
             if owner != kept:
                 owner.clear()
                 owner.update(kept)
-        elif not _identical(owner, kept):  # a list or a deque
-            owner.clear()
-            owner.extend(kept)
+        elif isinstance(owner, torch.Generator):
+            owner.set_state(kept)
+        elif isinstance(owner, random.Random):  # noqa: S311 - the model's own, not ours
+            owner.setstate(kept)
+        else:
+            owner.bit_generator.state = kept
 
 
 def _content_of(value: Any) -> _Content | None:
     """Return what is to be kept of a value that can be changed in place; ``None`` of one that cannot."""
-    if type(value) in _UNCHANGING:
-        return None
+    if isinstance(value, dict):
+        return _Content(value, dict(value))
+    if isinstance(value, (list, collections.deque)):
+        return _Content(value, list(value))
+    if isinstance(value, set):
+        return _Content(value, set(value))
     if isinstance(value, torch.Generator):
         return _Content(value, value.get_state())
     if isinstance(value, random.Random):  # noqa: S311 - the model's own, not ours
         return _Content(value, value.getstate())
-    if _is_numpy_generator(value):
-        return _Content(value, value.bit_generator.state)
-    if isinstance(value, (list, collections.deque)):
-        return _Content(value, list(value))
-    if isinstance(value, dict):
-        return _Content(value, dict(value))
-    return _Content(value, set(value)) if isinstance(value, set) else None
+    return _Content(value, value.bit_generator.state) if _is_numpy_generator(value) else None
 
 
 def _is_numpy_generator(value: Any) -> bool:
@@ -164,26 +204,7 @@ def _is_plain_tensor(value: Any) -> bool:
 
 def _identical(some: Any, others: Any) -> bool:
     """Return whether two collections hold the same objects in the same order."""
-    return len(some) == len(others) and all(a is b for a, b in zip(some, others, strict=True))
-
-
-def _all_modules(model: nn.Module) -> Iterator[nn.Module]:
-    """Go through a model's modules, those in plain lists, tuples and dictionaries included."""
-    seen: set[int] = set()
-    found = [model]
-    while found:
-        module = found.pop()
-        if id(module) in seen:  # by identity: hashing a metric costs more than everything else here
-            continue
-        seen.add(id(module))
-        yield module
-        found += [child for child in module._modules.values() if child is not None]
-        for name, value in module.__dict__.items():
-            if name in _OF_EVERY_MODULE or type(value) in _PLAIN:
-                continue
-            if isinstance(value, (list, tuple, dict)):
-                held = value.values() if isinstance(value, dict) else value
-                found += [element for element in held if isinstance(element, nn.Module)]
+    return len(some) == len(others) and all(map(operator.is_, some, others))
 
 
 def seed_random_state(seed: int, devices: set[torch.device]) -> None:

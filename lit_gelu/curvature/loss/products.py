@@ -14,9 +14,9 @@ from lit_gelu.curvature.loss.evaluation import (
     loss_after_gradient,
     without_autocast,
 )
-from lit_gelu.curvature.loss.graph_walk import check_differentiable, has_custom_function
+from lit_gelu.curvature.loss.graph_walk import check_differentiable, has_custom_function, has_native_mish, kinds_of
 from lit_gelu.curvature.loss.layout import ParameterLayout
-from lit_gelu.curvature.loss.mish import MISH_NOTE, ComposedMish, evaluate_without_native_mish, has_native_mish
+from lit_gelu.curvature.loss.mish import MISH_NOTE, ComposedMish
 
 
 class BatchMatrix(Protocol):
@@ -25,10 +25,8 @@ class BatchMatrix(Protocol):
     note: str
     """What had to be changed to differentiate twice; empty if nothing."""
 
-    @property
-    def doubtful(self) -> bool:
-        """Whether a share of the product may be missing without an error."""
-        ...
+    doubtful: bool
+    """Whether a share of the product may be missing without an error."""
 
     def first_order(self) -> Tensor:
         """Return the gradient and, as its last element, the loss."""
@@ -53,20 +51,20 @@ class ReverseOverReverse:
 
     def __init__(self, closure: Closure, layout: ParameterLayout) -> None:
         self._layout = layout
-        loss, replaced = evaluate_without_native_mish(closure)
-        self.note = MISH_NOTE if replaced else ""
+        loss = evaluate_loss(closure)
+        kinds = kinds_of(loss)
+        self.doubtful = has_custom_function(kinds)  # such a one can lack its second derivative without an error
+        self.note = MISH_NOTE if has_native_mish(kinds) else ""
+        if self.note:
+            with ComposedMish():
+                loss = evaluate_loss(closure)
         with torch.inference_mode(False), torch.enable_grad():
             gradient = differentiate(loss, layout, create_graph=True)
-            check_differentiable(*gradient)
+            check_differentiable(kinds_of(*gradient))
             # One flat output: of one tensor a parameter, torch checks shape and type in Python at every product.
             self._gradient = layout.flatten(gradient)
-        self._loss = loss
+        self._tensors = list(layout.tensors.values())
         self._first_order = torch.cat([self._gradient.detach(), loss.detach().reshape(1).to(self._gradient)])
-
-    @property
-    def doubtful(self) -> bool:
-        """Whether a custom function, which can lack its second derivative without an error, is in the loss."""
-        return has_custom_function(self._loss)
 
     def first_order(self) -> Tensor:
         """Return the gradient and, as its last element, the loss."""
@@ -79,7 +77,7 @@ class ReverseOverReverse:
         with torch.inference_mode(False), without_autocast(self._layout):
             product = torch.autograd.grad(
                 self._gradient,
-                list(self._layout.tensors.values()),
+                self._tensors,
                 grad_outputs=vector,
                 retain_graph=True,
                 allow_unused=True,
@@ -123,7 +121,7 @@ class ForwardOverReverse:
             if self._create_graph:
                 raise
             self._create_graph = self._composed_mish = True
-            self.note = MISH_NOTE if has_native_mish(evaluate_loss(self._closure)) else ""
+            self.note = MISH_NOTE if has_native_mish(kinds_of(evaluate_loss(self._closure))) else ""
             return self._product(vector)
 
     def _product(self, vector: Tensor) -> Tensor:

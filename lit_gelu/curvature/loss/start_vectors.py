@@ -1,6 +1,8 @@
 """Where an iteration for eigenvalues starts."""
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -8,6 +10,12 @@ from torch import Tensor
 from lit_gelu.curvature.loss.errors import LossCurvatureError
 from lit_gelu.curvature.loss.lanczos import random_start
 from lit_gelu.curvature.loss.linear_operator import LinearOperator, agreed_on
+
+_RIDGE = 1e-3
+"""What is added to the squared lengths, 1, of the directions: two may be the same."""
+
+_MEMORY = 0.5
+"""How much of what earlier events taught is kept at each."""
 
 
 def start_vector(operator: LinearOperator, start: Tensor | None, seed: int, event: int) -> Tensor:
@@ -53,3 +61,110 @@ def _sum_of_directions(units: Tensor, agreed: Callable[[Tensor], Tensor]) -> Ten
         share = agreed(unit.dot(total).reshape(1))
         total.add_(unit * torch.where(share < 0, -1, 1))
     return total
+
+
+@dataclass(frozen=True, eq=False)
+class Directions:
+    """Vectors that a start is mixed from.
+
+    Args:
+        vectors: Of shape ``[size]``, of any length.
+        scales: What makes them units with signs that agree with the first, shape ``[k]``.
+        products: The products of these units, shape ``[k, k]``.
+    """
+
+    vectors: Sequence[Tensor]
+    scales: Tensor
+    products: Tensor
+
+
+def directions_of(vectors: Sequence[Tensor], agreed: Callable[[Tensor], Tensor]) -> Directions:
+    """Return vectors with their lengths, signs and angles.
+
+    Args:
+        vectors: Of shape ``[size]``, of any length; each is taken with the sign that agrees with the first.
+        agreed: Makes numbers the same on all ranks, see `lit_gelu.curvature.loss.linear_operator.agreed_on`.
+
+    Returns:
+        The directions.
+
+    Example:
+        >>> found = directions_of([torch.tensor([2.0, 0.0]), torch.tensor([-3.0, 4.0])], lambda numbers: numbers)
+        >>> found.scales, found.products[0, 1]
+        (tensor([ 0.5000, -0.2000]), tensor(0.6000))
+    """
+    pairs = list(itertools.combinations_with_replacement(range(len(vectors)), 2))
+    found = agreed(torch.stack([vectors[i].dot(vectors[j]) for i, j in pairs]))
+    products = found.new_empty(len(vectors), len(vectors))
+    for number, (i, j) in enumerate(pairs):
+        products[i, j] = products[j, i] = found[number]
+    lengths = products.diagonal().sqrt()
+    scales = torch.where(lengths > 0, torch.where(products[0] < 0, -1, 1) / lengths, 0)
+    return Directions(vectors, scales, products * scales * scales[:, None])
+
+
+def mixed_start(directions: Directions, mixture: Tensor | None) -> Tensor:
+    """Return the mixture of some directions that would have been nearest to the eigenvectors of the last events.
+
+    How much an eigenvector has in common with the last one, and how much with the gradient, differs from run to run and
+    changes little within one: next to nothing with the last one, where each probe has examples of its own, and most
+    where all have the same. The weights w of the directions d minimise the sum over events of ``|x - sum_i w_i d_i|^2``
+    with the eigenvectors x that were found, later events counting more.
+
+    Args:
+        directions: The directions.
+        mixture: What `learned_mixture` returned; ``None`` for equal weights.
+
+    Returns:
+        Shape ``[size]``, of any length.
+
+    Example:
+        >>> vectors = [torch.tensor([2.0, 0.0]), torch.tensor([0.0, 5.0])]  # the last eigenvector, the gradient
+        >>> directions = directions_of(vectors, lambda numbers: numbers)
+        >>> mixed_start(directions, None)
+        tensor([1., 1.])
+        >>> mixture = learned_mixture(None, directions, torch.tensor([0.6, 0.8]), lambda numbers: numbers)
+        >>> mixed_start(directions, mixture)
+        tensor([0.5994, 0.7992])
+    """
+    weights = directions.scales * _weights(mixture, directions.scales)
+    total = directions.vectors[0] * weights[0]
+    for weight, vector in zip(weights[1:], directions.vectors[1:], strict=True):
+        total.addcmul_(vector, weight)
+    return total
+
+
+def learned_mixture(
+    mixture: Tensor | None, directions: Directions, found: Tensor, agreed: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """Return what `mixed_start` is to know after one more event: normal equations, averaged over events.
+
+    Args:
+        mixture: What it knew before.
+        directions: What the start was mixed from.
+        found: The eigenvector that was found, of length 1, with either sign.
+        agreed: As in `directions_of`.
+
+    Returns:
+        The matrix of the equations and, as the last column, their right side, shape ``[k, k + 1]`` for k directions.
+
+    Example:
+        >>> directions = directions_of([torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0])], lambda numbers: numbers)
+        >>> learned_mixture(None, directions, torch.tensor([-0.6, -0.8]), lambda numbers: numbers)
+        tensor([[1.0000, 0.0000, 0.6000],
+                [0.0000, 1.0000, 0.8000]])
+    """
+    shares = agreed(torch.stack([vector.dot(found) for vector in directions.vectors])) * directions.scales
+    # An eigenvector has no sign of its own: that of the start is taken.
+    shares = torch.where(shares.dot(_weights(mixture, directions.scales)) < 0, -shares, shares)
+    learned = torch.cat([directions.products, shares[:, None]], 1)
+    return learned if mixture is None else torch.lerp(learned, mixture.to(learned), _MEMORY)
+
+
+def _weights(mixture: Tensor | None, scales: Tensor) -> Tensor:
+    """Return the weights of units that solve the normal equations, on the device, without a look from the host."""
+    if mixture is None:
+        return torch.ones_like(scales)
+    matrix, right = mixture[:, :-1].to(scales), mixture[:, -1].to(scales)
+    solution: Tensor = torch.linalg.solve_ex(matrix + _RIDGE * torch.eye(len(right)).to(scales), right)[0]
+    return solution

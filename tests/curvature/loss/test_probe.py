@@ -217,3 +217,22 @@ def test_a_shared_buffer_stays_shared():
     assert seen == [True]
     assert module.two.running_mean is module.one.running_mean
     assert module.one.running_mean.eq(0).all()
+
+
+def test_an_attribute_that_makes_way_for_another_comes_back():
+    class Swaps(Untidy):  # as many attributes as before, and what went stood for None
+        def curvature_loss(self, batch):
+            self.seen.append(hasattr(self, "empty"))
+            del self.empty
+            self.other = None
+            return self(batch[0]).square().mean()
+
+    module = Swaps()
+    module.empty = None
+    module.seen = seen = []
+    with LossProbe(module, [batch_of()]) as probe:
+        for _ in range(2):
+            probe.closures[0]()
+            assert seen == [True]
+    assert module.empty is None
+    assert not hasattr(module, "other")

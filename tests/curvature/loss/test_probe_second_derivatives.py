@@ -120,6 +120,18 @@ def test_checkpointed_activations():
     assert method == "reverse_over_reverse"
 
 
+def test_checkpointed_attention_is_computed_again_by_the_same_kernel():
+    class Whole(Plain):
+        def forward(self, x):
+            return checkpoint(self.net, x, use_reentrant=False)
+
+    net, batch = Fused().double(), batch_of(dtype=torch.float64)
+    vector = torch.randn(sum(p.numel() for p in net.parameters()), dtype=torch.float64)
+    result, method = product(Whole(net), batch, vector)
+    torch.testing.assert_close(result, expected(net, batch, vector), rtol=1e-9, atol=1e-11)
+    assert method == "reverse_over_reverse"
+
+
 def test_reentrant_checkpoints_are_refused_with_the_remedy():
     module = Checkpointed(mlp())
     module.reentrant = True
