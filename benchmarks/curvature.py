@@ -60,11 +60,13 @@ class Variant:
         make: Makes the callback.
         before: Steps of a turn that do not count.
         steps: Steps that do.
+        profiled: How many of these are profiled; 1 where all are alike.
     """
 
     make: Callable[[], Callback | None]
     before: int
     steps: int
+    profiled: int = 1
 
 
 def variants(activation: type[nn.Module], interval: int, few: int) -> dict[str, Variant]:
@@ -84,9 +86,11 @@ def variants(activation: type[nn.Module], interval: int, few: int) -> dict[str, 
         "nothing": Variant(lambda: None, 2, interval),
         "nothing, once more": Variant(lambda: None, 2, interval),
         f"{ours}, every step": Variant(
-            lambda: ActivationCurvatureMonitor(every_n_steps=1, heat_maps=()), interval, interval
+            lambda: ActivationCurvatureMonitor(every_n_steps=1, heat_maps=()), interval, interval, interval
         ),
-        rare: Variant(lambda: ActivationCurvatureMonitor(every_n_steps=interval, heat_maps=()), interval, interval),
+        rare: Variant(
+            lambda: ActivationCurvatureMonitor(every_n_steps=interval, heat_maps=()), interval, interval, interval
+        ),
         "fastai-style, activations": Variant(lambda: FastaiStyle(activation), 2, few),
         "Composer-style, activations": Variant(lambda: ComposerStyle(activation), 2, few),
         "Composer-style, all leaves": Variant(lambda: ComposerStyle(nn.Module), 2, few),
@@ -131,9 +135,8 @@ def activations_part(net: Net, activation: type[nn.Module], rounds: int, few: in
 
 def _operations(model: LightningModule, data: LightningDataModule, variant: Variant) -> tuple[float, float]:
     """Return the operators and the scalar synchronisations of a step, on average."""
-    callbacks = _listed(variant.make())
-    steps = range(variant.before, variant.before + (variant.steps if callbacks else 1))
-    counts = fit(model, data, callbacks, steps.stop, steps).operations
+    steps = range(variant.before, variant.before + variant.profiled)
+    counts = fit(model, data, _listed(variant.make()), steps.stop, steps).operations
     return counts.total() / len(steps), counts[SYNCHRONISATION] / len(steps)
 
 

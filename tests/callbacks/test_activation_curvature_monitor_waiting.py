@@ -217,3 +217,25 @@ def test_two_processes_equal_one(tmp_path):
     for found in two:
         for site, row in one.items():
             assert found[site] == pytest.approx(row, rel=1e-12, abs=1e-13)
+
+
+@pytest.mark.parametrize(("every_n_steps", "elements"), [(1, 4096), (2, 8192)])
+def test_where_every_step_is_measured_half_as_many_elements_are_taken(tmp_path, every_n_steps, elements):
+    class Wide(SmallNet):
+        def __init__(self):
+            super().__init__(nn.GELU)
+            self.net[0], self.net[2] = nn.Linear(FEATURES, 4), nn.Identity()
+            self.net[4] = nn.Linear(4, self.net[4].out_features)
+
+    counts = []
+
+    class Counting(ActivationCurvatureMonitor):
+        def on_train_batch_end(self, *arguments):
+            counts.append(
+                sum(rows.numel() for number, rows in self._measurement.recorder._gathered().waiting if not number)
+            )
+            super().on_train_batch_end(*arguments)
+
+    trainer = quiet_trainer(tmp_path, Counting(every_n_steps=every_n_steps, include="net.1"), max_epochs=1)
+    trainer.fit(Wide(), loader(2 * 4096, 4096))
+    assert max(counts) == elements

@@ -15,7 +15,7 @@ from lit_gelu.curvature.activation.histograms import HistogramBins
 from lit_gelu.curvature.activation.recording import Recording
 from lit_gelu.curvature.activation.site_evaluators import SiteEvaluators, Taken
 from lit_gelu.curvature.activation.statistics import STATISTICS, statistics_from_sums
-from lit_gelu.curvature.activation.watching import InputHook, Sampler, SampleRows, WatchedCall
+from lit_gelu.curvature.activation.watching import ELEMENTS, InputHook, Sampler, SampleRows, WatchedCall
 from lit_gelu.curvature.errors import CurvatureArgumentError
 
 Site = TypeVar("Site", bound=Hashable)
@@ -39,7 +39,7 @@ class ActivationRecorder:
     Args:
         sites: What to watch, by name: activation modules, or calls of them.
         sample_rows: How many rows of each call to use; ``"auto"`` means as many as hold 8,192 elements (8 at least),
-            ``None`` all.
+            ``"sparse"`` 4,096, ``None`` all.
         registry: Where the activations' closed forms are looked up; the default registry if not given.
         histogram: The bins of histograms, if these are wanted too.
 
@@ -71,9 +71,9 @@ class ActivationRecorder:
         registry: ActivationRegistry | None = None,
         histogram: HistogramBins | None = None,
     ) -> None:
-        if sample_rows not in {"auto", None} and (not isinstance(sample_rows, int) or sample_rows < 1):
+        if sample_rows not in {*ELEMENTS, None} and (not isinstance(sample_rows, int) or sample_rows < 1):
             raise CurvatureArgumentError(
-                f"{sample_rows=} is not accepted. Give a positive number, 'auto', or None for all rows."
+                f"{sample_rows=} is not accepted. Give a positive number, 'auto', 'sparse', or None for all rows."
             )
         self.calls = {
             name: site if isinstance(site, WatchedCall) else WatchedCall(site, site) for name, site in sites.items()

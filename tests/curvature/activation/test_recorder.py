@@ -295,6 +295,11 @@ def test_auto_takes_about_as_many_elements_of_every_shape():
         modules["image"](torch.randn(16, 32, 16, 16))
         modules["line"](torch.randn(100_000))
         assert recorder.sums()[:, 0].tolist() == [8192] * 4
+    with ActivationRecorder(modules, "sparse") as recorder:
+        recorder.start()
+        modules["wide"](torch.randn(64, 16, 1024))  # 8 rows at least
+        modules["narrow"](torch.randn(4096, 4))
+        assert recorder.sums()[:, 0].tolist() == [8192, 4096, 0, 0]
 
 
 def test_moments_for_a_reference_are_those_of_the_rows():
