@@ -19,6 +19,7 @@ probes; "converged" is 40 products from the last converged vector.
 """
 
 import argparse
+import gc
 import logging
 import os
 import platform
@@ -108,7 +109,6 @@ def activations_part(net: Net, activation: type[nn.Module], rounds: int, few: in
     """
     name, model, data = net
     made = variants(activation, LOGGING_INTERVAL, few)
-    operations = {key: _operations(model, data, variant) for key, variant in made.items()}
     inside, logger, whole = ({key: [] for key in made} for _ in range(3))
     for _ in range(rounds):
         order = list(made)
@@ -116,10 +116,15 @@ def activations_part(net: Net, activation: type[nn.Module], rounds: int, few: in
         for key in order:
             before, callback = made[key].before, made[key].make()
             timed = None if callback is None else Timed(callback)
+            gc.collect()  # the turns before shall not be paid for here
             clock = fit(model, data, _listed(timed), before + made[key].steps)
             whole[key].append(statistics.mean(clock.steps[before:]))
             logger[key].append(statistics.mean(clock.logger[before:]))
             inside[key].append(0.0 if timed is None else statistics.mean(timed.steps[before:]))
+    # Last, since a profiler leaves a million objects, through which Python's collector goes again and again.
+    operations = {key: _operations(model, data, variant) for key, variant in made.items()}
+    gc.collect()
+    gc.freeze()
     step = statistics.median(whole["nothing"])
     print(f"\n{name}: a step takes {1000 * step:.2f} ms; means over steps, medians of {rounds} rounds")
     titles = ("operators", "scalar syncs", "in it, us", "of a step", "no logger")

@@ -61,10 +61,9 @@ class DeadUnitWindow:
         parts = []
         for number, count in enumerate(self.channels):
             mask = masks.get(number)
-            fits = mask is not None and mask.shape == (count,)
-            parts.append(
-                mask.to(device) if fits and mask is not None else torch.ones(count, dtype=torch.bool, device=device)
-            )
+            if mask is None or mask.shape != (count,):
+                mask = torch.ones(count, dtype=torch.bool, device=device)
+            parts.append(mask if mask.device == device else mask.to(device))
         return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.bool, device=device)
 
     def update(self, alive: Tensor) -> None:
