@@ -121,10 +121,9 @@ def activations_part(net: Net, activation: type[nn.Module], rounds: int, few: in
             whole[key].append(statistics.mean(clock.steps[before:]))
             logger[key].append(statistics.mean(clock.logger[before:]))
             inside[key].append(0.0 if timed is None else statistics.mean(timed.steps[before:]))
-    # Last, since a profiler leaves a million objects, through which Python's collector goes again and again.
+    # Last, since a profiler leaves a million objects, through which Python's collector would go again and again.
     operations = {key: _operations(model, data, variant) for key, variant in made.items()}
     gc.collect()
-    gc.freeze()
     step = statistics.median(whole["nothing"])
     print(f"\n{name}: a step takes {1000 * step:.2f} ms; means over steps, medians of {rounds} rounds")
     titles = ("operators", "scalar syncs", "in it, us", "of a step", "no logger")
