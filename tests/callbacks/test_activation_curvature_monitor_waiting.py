@@ -1,12 +1,10 @@
 """Measurements between two logging steps of the Trainer: their rows wait, are summed together, and are never lost."""
 
-import csv
-import json
-
 import pytest
 import torch
 from callback_helpers import FEATURES, SmallNet, dataset, loader, quiet_trainer
 from lightning.pytorch import Callback
+from monitor_helpers import logged_rows, measured
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -35,14 +33,9 @@ class Sums(Callback):
         self._now.clear()
 
 
-def logged_rows(folder):
-    with (folder / "logs" / "0" / "metrics.csv").open() as file:
-        rows = [row for row in csv.DictReader(file) if row["curvature/activations/interval"]]
-    return {int(row["step"]): {key: float(value) for key, value in row.items() if wanted(key, value)} for row in rows}
-
-
-def wanted(key, value):
-    return value and key.startswith("curvature") and not key.endswith("/seconds")
+def figures_by_step(folder):
+    rows = [row for row in logged_rows(folder) if row["curvature/activations/interval"]]
+    return {int(row["step"]): {key: float(value) for key, value in measured(row).items() if value} for row in rows}
 
 
 def run(folder, monitor, *others, activation=nn.GELU, data=None, ckpt_path=None, **options):
@@ -51,7 +44,7 @@ def run(folder, monitor, *others, activation=nn.GELU, data=None, ckpt_path=None,
     defaults = {"max_epochs": 2, "log_every_n_steps": 5}
     trainer = quiet_trainer(folder, monitor, *others, **(defaults | options))
     trainer.fit(model, data or loader(8 * STEPS, 8), ckpt_path=ckpt_path)
-    return logged_rows(folder)
+    return figures_by_step(folder)
 
 
 def test_they_are_summed_at_the_steps_at_which_the_trainer_logs(tmp_path, monkeypatch):
@@ -135,7 +128,7 @@ class Failing(Callback):
 def test_the_steps_before_a_failure_are_logged(tmp_path):
     with pytest.raises(FloatingPointError, match="the loss is NaN"):
         run(tmp_path, Failing(), ActivationCurvatureMonitor(every_n_steps=1), log_every_n_steps=STEPS)
-    assert list(logged_rows(tmp_path)) == [0, 1, 2, 3]
+    assert list(figures_by_step(tmp_path)) == [0, 1, 2, 3]
 
 
 class SaveAt(Callback):
@@ -164,59 +157,6 @@ def test_a_checkpoint_in_the_middle_of_a_wait_loses_and_repeats_nothing(tmp_path
     assert list(whole) == list(range(STEPS))
     assert resumed == {step: whole[step] for step in range(3, STEPS)}
     assert second.heat_maps.table("curvature") == first.heat_maps.table("curvature")
-
-
-class WriteFigures(Callback):
-    """Runs in each process: writes the figures that were logged last to a file."""
-
-    def __init__(self, monitor, folder):
-        self.monitor, self.folder = monitor, folder
-
-    def on_train_end(self, trainer, pl_module):
-        (self.folder / f"rank{trainer.global_rank}.json").write_text(json.dumps(self.monitor.latest))
-
-
-class Shared(SmallNet):
-    """Each rank takes its share of a batch: one process sees exactly what two see together."""
-
-    def __init__(self):
-        super().__init__(nn.Hardswish, dropout=0.0)
-        self.double()
-        self.net[2] = nn.Identity()  # a normalisation over one rank's share is another one
-
-    def training_step(self, batch, batch_idx):
-        x, y = (part[self.global_rank :: self.trainer.world_size] for part in batch)
-        return nn.functional.cross_entropy(self(x.double() * 3), y)
-
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), lr=0.0)
-
-
-@pytest.mark.forks
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_two_processes_equal_one(tmp_path):
-    for name, devices in (("one", 1), ("two", 2)):
-        (tmp_path / name).mkdir()
-        torch.manual_seed(0)
-        monitor = ActivationCurvatureMonitor(every_n_steps=1, sample_rows=1000, dead_unit_window=2)
-        options = {"strategy": "ddp_fork", "use_distributed_sampler": False} if devices > 1 else {}
-        trainer = quiet_trainer(
-            tmp_path / name,
-            monitor,
-            WriteFigures(monitor, tmp_path / name),
-            devices=devices,
-            max_epochs=1,
-            log_every_n_steps=4,
-            **options,
-        )
-        trainer.fit(Shared(), DataLoader(dataset(70, FEATURES), batch_size=14))
-    one, *two = (
-        json.loads((tmp_path / path).read_text()) for path in ("one/rank0.json", "two/rank0.json", "two/rank1.json")
-    )
-    assert one["net.1"]["kink_mass"] > 0
-    for found in two:
-        for site, row in one.items():
-            assert found[site] == pytest.approx(row, rel=1e-12, abs=1e-13)
 
 
 @pytest.mark.parametrize(("every_n_steps", "elements"), [(1, 4096), (2, 8192)])
