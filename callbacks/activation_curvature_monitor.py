@@ -71,8 +71,9 @@ class ActivationCurvatureMonitor(Callback):
     ``max_overhead``, which depends on the clock). With ``sample_rows=None`` in compiled code all inputs are kept until
     the end of the step.
 
-    When activations are replaced, it follows: `ActivationSwap` announces itself, and at each measurement the model is
-    compared with what the hooks are on. The windows of dead units then begin anew.
+    When activations are replaced, it follows: `ActivationSwap` announces itself, and the model is compared with what the
+    hooks are on where a site was not called (the next step is measured instead) and at each measurement before which no
+    other waits. The windows of dead units then begin anew.
 
     Args:
         every_n_steps: How many optimizer steps lie between two measurements; 50 if nothing else is given.
@@ -200,7 +201,8 @@ class ActivationCurvatureMonitor(Callback):
         """Begin to record if a measurement is due."""
         if self.schedule.is_due(trainer) or self._overdue:
             start = time.perf_counter()
-            self._follow(pl_module)
+            if not self._events:  # else the step before was measured, and saw all sites
+                self._follow(pl_module)
             self._start(trainer, pl_module)
             self._seconds += time.perf_counter() - start
 

@@ -137,8 +137,9 @@ def _eigenpairs(
     agreed = agreed_on(operator)
     directions = {name: directions_of([vector, operator.gradient], agreed) for name, vector in known.items() if is_warm}
     starts = [mixed_start(each, warm.mixtures.get(name)) for name, each in directions.items()]
+    starts = starts or [random_start(operator, settings.seed, event), operator.gradient]
     options: dict[str, Any] = {
-        "start": torch.stack(starts or [random_start(operator, settings.seed, event), operator.gradient]),
+        "start": starts[0] if len(starts) == 1 else torch.stack(starts),
         "steps": settings.warm_steps if is_warm else settings.lanczos_steps,
         "accuracy": settings.accuracy if is_warm else None,  # a first start may have missed the largest so far
         "seed": settings.seed,

@@ -58,6 +58,34 @@ def test_a_measurement_that_a_replacement_spoilt_is_made_up_for_at_the_next_batc
     assert list(history.figures) == [4, 7]
 
 
+class AppendByHand(ReplaceByHand):
+    """Gives the model one more activation without telling anyone."""
+
+    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+        if trainer.global_step == self.step:
+            pl_module.net.append(nn.GELU())
+
+
+def test_a_replacement_while_rows_wait_costs_one_measurement(tmp_path):
+    monitor = ActivationCurvatureMonitor(every_n_steps=1, sample_rows=4)
+    history = History(monitor)
+    fit(tmp_path, ReplaceByHand(3), monitor, history, log_every_n_steps=4)
+    curved = {
+        int(row["step"]): float(row["curvature/net.1/mean_abs_second_derivative"]) > 0
+        for row in logged_rows(tmp_path)
+        if row["curvature/net.1/mean"]
+    }
+    assert curved == {step: step > 3 for step in range(8) if step != 3}
+
+
+def test_a_new_site_is_watched_once_what_waits_is_logged(tmp_path):
+    monitor = ActivationCurvatureMonitor(every_n_steps=1, sample_rows=4)
+    fit(tmp_path, AppendByHand(2), monitor, log_every_n_steps=4)
+    last = SmallNet(dropout=0).net
+    seen = [int(row["step"]) for row in logged_rows(tmp_path) if row.get(f"curvature/net.{len(last)}/mean")]
+    assert seen == [4, 5, 6, 7]
+
+
 def test_resumed_run_logs_what_the_uninterrupted_one_does(tmp_path):
     def run(folder, **options):
         torch.manual_seed(3)

@@ -240,9 +240,9 @@ def _pairs(run: LanczosRun, numbers: Sequence[int], tolerance: float, *, are_end
     last_beta = float(run.betas[-1])
     pairs = []
     for number in numbers:
-        value, coordinates = float(values[number]), vectors[:, number]
-        vector = run.basis[:steps].T @ coordinates.to(run.basis)
-        remainder = last_beta * float(coordinates[-1])
+        value, coordinates = float(values[number]), vectors[:, number].tolist()
+        vector = run.combine(coordinates)
+        remainder = last_beta * coordinates[-1]
         image = torch.mul(vector, value).add_(run.basis[steps], alpha=remainder)
         residual = abs(remainder)
         estimate = value

@@ -1,6 +1,6 @@
 """Lanczos iteration with full reorthogonalisation: the tridiagonal matrix of a symmetric one."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,12 +18,26 @@ class LanczosRun:
     Attributes:
         alphas: Its diagonal, shape ``[steps]``, on the device.
         betas: Its off-diagonal, and last the length of what remains, shape ``[steps]``, on the device.
-        basis: Orthonormal rows, shape ``[steps + 1, size]``; the last one is what remains, normalised.
+        basis: Orthonormal vectors, ``steps + 1`` of shape ``[size]``; the last one is what remains, normalised.
     """
 
     alphas: Tensor
     betas: Tensor
-    basis: Tensor
+    basis: Sequence[Tensor]
+
+    def combine(self, coordinates: Sequence[float]) -> Tensor:
+        """Add up the first vectors of the basis.
+
+        Args:
+            coordinates: The weight of each.
+
+        Returns:
+            A new vector, shape ``[size]``.
+        """
+        total = self.basis[0] * coordinates[0]
+        for vector, weight in zip(self.basis[1:], coordinates[1:], strict=False):
+            total.add_(vector, alpha=weight)
+        return total
 
 
 def lanczos(
@@ -81,7 +95,7 @@ def lanczos(
         alphas[step] = share[step] + torch.where(ended, 0, correction[step])
         betas[step] = torch.where(ended, 0, length)
         torch.div(rest, torch.where(length > 0, length, 1), out=basis[step + 1])
-    return LanczosRun(alphas, betas, basis)
+    return LanczosRun(alphas, betas, basis.unbind())
 
 
 def lanczos_until(
@@ -97,7 +111,9 @@ def lanczos_until(
 
     As `lanczos`, but the host looks at three numbers after each product. Having seen them, it leaves out the second
     orthogonalisation where the first took away less than it left, so that rounding was not amplified, and draws random
-    vectors only where they are needed.
+    vectors only where they are needed. Memory for the basis is asked for one vector at a time: for a few millions of
+    parameters the C library has it at hand from the last time then, while of one large block every page is new, which
+    takes as long as half a product.
 
     Source: Daniel, Gragg, Kaufman and Stewart 1976, "Reorthogonalization and stable algorithms for updating the
     Gram-Schmidt QR factorization", Mathematics of Computation 30(136), for the criterion.
@@ -122,39 +138,42 @@ def lanczos_until(
         tensor([3.], dtype=torch.float64)
     """
     agreed = agreed_on(operator)
-    basis = torch.empty(steps + 1, operator.size, dtype=operator.dtype, device=operator.device)
     unit = torch.finfo(operator.dtype).eps
-    first = start.to(basis)
+    first = start.to(operator.device, operator.dtype)
     (length,) = agreed(first.norm().reshape(1)).tolist()
     if length == 0:
         first = _fresh(operator, seed, event)
         length = float(first.norm())
-    torch.div(first, length, out=basis[0])
+    basis = [first / length]
     coefficients = torch.zeros(2, steps, dtype=torch.float64)
     scale = 0.0
     for step in range(steps):
-        known, rest = basis[: step + 1], basis[step + 1]
-        image = operator(basis[step]).to(basis)
-        share = known @ image
-        torch.addmv(image, known.T, share, alpha=-1, out=rest)
+        rest, share = _orthogonalised(operator(basis[step]).to(first), basis)
         alpha, before, length = agreed(torch.stack([share[step], share.norm(), rest.norm()])).tolist()
         scale = max(scale, abs(alpha), length)
         ended = length <= 100 * unit * scale
         if ended:
-            rest.copy_(_fresh(operator, seed, event, number=step + 1))
+            rest = _fresh(operator, seed, event, number=step + 1)
         if ended or length <= before:
             for _ in range(1 + ended):
-                share = known @ rest
-                rest.addmv_(known.T, share, alpha=-1)
+                rest, share = _orthogonalised(rest, basis)
             correction, length = agreed(torch.stack([share[step], rest.norm()])).tolist()
             alpha += 0.0 if ended else correction
         coefficients[:, step] = torch.tensor([alpha, 0.0 if ended else length], dtype=torch.float64)
-        if length > 0:
-            rest.div_(length)
+        basis.append(rest.div_(length) if length > 0 else rest)
         if enough(*coefficients[:, : step + 1]):
             break
     alphas, betas = coefficients[:, : step + 1]
-    return LanczosRun(alphas, betas, basis[: step + 2])
+    return LanczosRun(alphas, betas, basis)
+
+
+def _orthogonalised(vector: Tensor, basis: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Return what remains of a vector without its components along orthonormal ones, as a new vector, and these."""
+    shares = torch.stack([known.dot(vector) for known in basis])
+    rest = torch.addcmul(vector, basis[0], shares[0], value=-1)  # by a share that stays on the device
+    for known, share in zip(basis[1:], shares[1:], strict=True):
+        rest.addcmul_(known, share, value=-1)
+    return rest, shares
 
 
 def tridiagonal_eigen(alphas: Tensor, betas: Tensor) -> tuple[Tensor, Tensor]:
