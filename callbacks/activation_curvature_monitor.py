@@ -1,6 +1,5 @@
 """`ActivationCurvatureMonitor`: logs, during training, what every activation is given and how curved it is there."""
 
-import copy
 import time
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
@@ -10,9 +9,9 @@ from torch import Tensor
 from typing_extensions import override
 
 from lit_gelu.activations import ActivationRegistry
-from lit_gelu.callbacks.curvature.activation_events import ActivationEvent, EventQueue
+from lit_gelu.callbacks.curvature.activation_events import ActivationEvent
 from lit_gelu.callbacks.curvature.activation_heat_map import HeatMapHistory
-from lit_gelu.callbacks.curvature.activation_log import log_group, log_heat_maps
+from lit_gelu.callbacks.curvature.activation_log import ActivationLog
 from lit_gelu.callbacks.curvature.activation_measurement import ActivationMeasurement, Figures
 from lit_gelu.callbacks.curvature.activation_watch import ActivationWatch
 from lit_gelu.callbacks.curvature.schedule import MeasurementSchedule
@@ -71,9 +70,9 @@ class ActivationCurvatureMonitor(Callback):
     ``max_overhead``, which depends on the clock). With ``sample_rows=None`` in compiled code all inputs are kept until
     the end of the step.
 
-    When activations are replaced, it follows: `ActivationSwap` announces itself, and the model is compared with what the
-    hooks are on where a site was not called (the next step is measured instead) and at each measurement before which no
-    other waits. The windows of dead units then begin anew.
+    When activations are replaced, it follows: `ActivationSwap` announces itself, and the model is compared with what
+    the hooks are on where a site was not called (the next step is measured instead) and at each measurement before
+    which no other waits. The windows of dead units then begin anew.
 
     Args:
         every_n_steps: How many optimizer steps lie between two measurements; 50 if nothing else is given.
@@ -94,10 +93,6 @@ class ActivationCurvatureMonitor(Callback):
         histograms: Whether to log histograms too, with 64 bins from -8 to 8, or with other bins.
         heat_maps: Statistics to draw at the end of the fit, layers over time, as ``curvature/heat_map/<statistic>``:
             names from above, or ``"curvature"`` for |f''| with the kink mass.
-
-    Attributes:
-        latest: The figures of the last measurement that was logged, by site and statistic, on every rank.
-        latest_gaussian: The same for a normal input.
 
     Raises:
         CallbackArgumentError: If a number is not positive, or more than one way is given to say when.
@@ -141,17 +136,29 @@ class ActivationCurvatureMonitor(Callback):
         self.registry = registry
         self.input_sample = input_sample
         self.dead_unit_window = dead_unit_window
-        self.gaussian = gaussian
         self.histograms = HistogramBins() if histograms is True else histograms or None
-        self.heat_maps = HeatMapHistory(heat_maps)
-        self.latest: Figures = {}
-        self.latest_gaussian: Figures = {}
+        self.gaussian = gaussian
+        self._log = ActivationLog(heat_maps, gaussian=gaussian)
         self._watch: ActivationWatch | None = None
-        self._events = EventQueue()
         self._recording = False
         self._overdue = False
         self._seconds = 0.0  # of this event so far, and of logging the one before
         self._state: dict[str, Any] | None = None
+
+    @property
+    def latest(self) -> Figures:
+        """The figures of the last measurement that was logged, by site and statistic, on every rank."""
+        return self._log.latest
+
+    @property
+    def latest_gaussian(self) -> Figures:
+        """The same for a normal input."""
+        return self._log.latest_gaussian
+
+    @property
+    def heat_maps(self) -> HeatMapHistory:
+        """What the heat maps are drawn from."""
+        return self._log.heat_maps
 
     @property
     @override
@@ -177,8 +184,7 @@ class ActivationCurvatureMonitor(Callback):
     @override
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Put the hooks on before the first forward pass: a compiled one keeps the hooks it was compiled with."""
-        self.latest, self.latest_gaussian = {}, {}
-        self._events.clear()
+        self._log.clear()
         self._overdue = False
         self._detach()
         often = self.schedule.every_n_steps == 1
@@ -201,7 +207,7 @@ class ActivationCurvatureMonitor(Callback):
         """Begin to record if a measurement is due."""
         if self.schedule.is_due(trainer) or self._overdue:
             start = time.perf_counter()
-            if not self._events:  # else the step before was measured, and saw all sites
+            if not self._log.events:  # else the step before was measured, and saw all sites
                 self._follow(pl_module)
             self._start(trainer, pl_module)
             self._seconds += time.perf_counter() - start
@@ -237,11 +243,11 @@ class ActivationCurvatureMonitor(Callback):
             self._overdue = not recording.saw_all() and self._follow(pl_module)
             if not self._overdue:
                 self._take(trainer, pl_module, self._measurement, recording, start)
-        if self._events:
+        if self._log.events:
             if not self._may_wait(trainer):
-                self._events.reduce()
+                self._log.events.reduce()
             start = time.perf_counter()
-            self._log(trainer, wait=False)
+            self._write(trainer, wait=False)
             self._seconds += time.perf_counter() - start
 
     @override
@@ -253,18 +259,18 @@ class ActivationCurvatureMonitor(Callback):
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Stop recording, since a batch that the module skipped has no end of its own, and log what is on its way."""
         self._stop()
-        self._log(trainer)
+        self._write(trainer)
 
     @override
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Log what is on its way: a resumed run will not."""
-        self._log(trainer)
+        self._write(trainer)
 
     @override
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Log the rest, and the heat maps."""
-        self._log(trainer)
-        log_heat_maps(trainer, self.heat_maps)
+        self._write(trainer)
+        self._log.draw(trainer)
 
     def on_activations_swapped(
         self,
@@ -282,7 +288,7 @@ class ActivationCurvatureMonitor(Callback):
         """Take the hooks off, and log what waits: the last steps before a failure are those one wants to see."""
         self._detach()
         if trainer.world_size == 1:  # of several ranks this one may be alone here, and would wait for the others
-            self._log(trainer)
+            self._write(trainer)
 
     @override
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -292,14 +298,9 @@ class ActivationCurvatureMonitor(Callback):
     @override
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed run needs to log the same."""
-        heat_maps = copy.deepcopy(self.heat_maps)
-        for group in self._events.reduce():  # it is logged in this run, and seen in the next one's heat map
-            figures = group.source.figures(group.reduce(), gaussian=False)
-            for event, (measured, _) in zip(group.events, figures, strict=True):
-                heat_maps.add(event.step, measured)
         return {
             "schedule": self.schedule.state_dict(),
-            "heat_maps": heat_maps.state_dict(),
+            "heat_maps": self._log.state_dict(),
             "measurement": self._state if self._measurement is None else self._measurement.state_dict(),
         }
 
@@ -307,7 +308,7 @@ class ActivationCurvatureMonitor(Callback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from a checkpoint."""
         self.schedule.load_state_dict(state_dict["schedule"])
-        self.heat_maps.load_state_dict(state_dict["heat_maps"])
+        self._log.load_state_dict(state_dict["heat_maps"])
         self._state = state_dict["measurement"]
 
     def _start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -334,25 +335,22 @@ class ActivationCurvatureMonitor(Callback):
         seconds = self._seconds + measurement.recorder.seconds + time.perf_counter() - start
         event = ActivationEvent(logged_step(trainer), recording, seconds)
         self._seconds = 0.0
-        self._events.add(event, measurement, pl_module.device)
+        self._log.events.add(event, measurement, pl_module.device)
         if self.schedule.max_overhead is not None:  # which asks what summing costs
-            self._events.reduce()
+            self._log.events.reduce()
         cost = self.schedule.record_cost(trainer, event.seconds)
         event.seconds, event.interval = cost.seconds, cost.interval
 
     def _may_wait(self, trainer: Trainer) -> bool:
         """Return whether rows may go on waiting to be summed: until the Trainer logs, or too many wait."""
-        measurement = self._measurement
-        return measurement is not None and not logs_at_this_step(trainer) and measurement.may_wait(self._events.waiting)
+        measurement, number = self._measurement, self._log.events.waiting
+        return measurement is not None and not logs_at_this_step(trainer) and measurement.may_wait(number)
 
-    def _log(self, trainer: Trainer, *, wait: bool = True) -> None:
+    def _write(self, trainer: Trainer, *, wait: bool = True) -> None:
         """Log what has arrived on the host; or all that was measured, when it has."""
-        for group in self._events.arrived(wait=wait):
-            for step, measured, predicted in log_group(trainer, group, gaussian=self.gaussian):
-                self.latest, self.latest_gaussian = measured, predicted
-                if self._watch is not None:
-                    self._watch.warn_of_sites_not_called(measured)
-                self.heat_maps.add(step, measured)
+        for measured in self._log.write(trainer, wait=wait):
+            if self._watch is not None:
+                self._watch.warn_of_sites_not_called(measured)
 
     def _follow(self, pl_module: LightningModule) -> bool:
         """Attach anew if the model has other modules now; return whether it has."""
