@@ -1,21 +1,18 @@
-"""Formulas in a graph as sums of products, so that every spelling of one formula is the same sum.
+"""Formulas as sums of products, so that every spelling of one formula is the same sum.
 
 ``0.5 * x * (1 + Erf(x / sqrt(2)))``, ``x * (Erf(0.70710678 * x) + 1) / 2`` and ``x - x * 0.5 * (1 - Erf(...))`` all
 expand to ``0.5 x + 0.5 x Erf(0.70710678 x)``. Functions (Erf, Tanh, Exp ...) stay as they are, with their arguments
 expanded. Equal means equal up to float32's rounding of the constants.
 """
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import onnx_ir as ir
 
 RELATIVE = 2.5e-7  # of constants: two units in the last place of float32
 _MOST_TERMS = 8
-_LARGEST_ARRAY = 1 << 14  # one value a channel, not a weight matrix
 _HIGHEST_POWER = 4
-_FUNCTIONS = frozenset({"Erf", "Tanh", "Sigmoid", "Exp", "Log", "Softplus"})
+FUNCTIONS = frozenset({"Erf", "Tanh", "Sigmoid", "Exp", "Log", "Softplus"})
 _ODD = frozenset({"Erf", "Tanh"})
 
 
@@ -54,7 +51,7 @@ class Term:
 Sum = tuple[Term, ...]
 
 
-def number(value: float) -> Sum:
+def number(value: float | np.ndarray) -> Sum:
     """Return a constant as a sum.
 
     Args:
@@ -63,7 +60,8 @@ def number(value: float) -> Sum:
     Returns:
         No term for 0, else one.
     """
-    return _constant(np.asarray(value, dtype=np.float64))
+    array = np.asarray(value, dtype=np.float64)
+    return (Term(array, 0),) if np.any(array) else ()
 
 
 def variable(factor: float = 1.0, power: int = 1) -> Sum:
@@ -77,6 +75,19 @@ def variable(factor: float = 1.0, power: int = 1) -> Sum:
         One term.
     """
     return (Term(np.asarray(factor, dtype=np.float64), power),)
+
+
+def function_of(name: str, *arguments: Sum) -> Sum:
+    """Return a function as a sum, as it stands; `apply` knows what functions have in common.
+
+    Args:
+        name: An operator.
+        *arguments: Its arguments.
+
+    Returns:
+        One term.
+    """
+    return (Term(np.asarray(1.0), 0, (Function(name, arguments),)),)
 
 
 def apply(name: str, *arguments: Sum) -> Sum:
@@ -97,12 +108,14 @@ def apply(name: str, *arguments: Sum) -> Sum:
         True
     """
     if name in _ODD and arguments[0] and float(arguments[0][0].constant.flat[0]) < 0:
-        return scaled(_function(name, scaled(arguments[0], -1.0)), -1.0)
+        return scaled(function_of(name, scaled(arguments[0], -1.0)), -1.0)
     if name in {"Reciprocal", "Log"} and (exponent := _one_plus_exp(arguments[0])) is not None:
-        return _function("Sigmoid", scaled(exponent, -1.0)) if name == "Reciprocal" else _function("Softplus", exponent)
+        if name == "Log":
+            return function_of("Softplus", exponent)
+        return function_of("Sigmoid", scaled(exponent, -1.0))
     if name == "Where" and (plain := _cut_softplus(arguments)) is not None:
         return plain
-    return _function(name, *arguments)
+    return function_of(name, *arguments)
 
 
 def add(first: Sum, second: Sum) -> Sum:
@@ -200,63 +213,6 @@ def close(first: np.ndarray | float, second: np.ndarray | float) -> bool:
     return np.shape(first) == np.shape(second) and bool(np.allclose(first, second, rtol=RELATIVE, atol=0.0))
 
 
-def expand(value: ir.Value, x: ir.Value, depth: int = 12) -> Sum:
-    """Return a value of a graph as a formula of another.
-
-    Args:
-        value: The value.
-        x: The variable.
-        depth: How many nodes deep to look.
-
-    Returns:
-        The formula.
-
-    Raises:
-        NotAFormulaError: If it depends on anything else, or is no short formula.
-    """
-    if value is x:
-        return variable()
-    constant = constant_of(value)
-    if constant is not None:
-        return _constant(constant)
-    node = value.producer()
-    if node is None or depth == 0 or node.domain not in {"", "ai.onnx"} or len(node.outputs) != 1:
-        raise NotAFormulaError
-    rule = _RULES.get(node.op_type)
-    if rule is None and node.op_type not in _FUNCTIONS:
-        raise NotAFormulaError
-    inputs = [expand(given, x, depth - 1) for given in node.inputs if given is not None]
-    return rule(inputs, node) if rule is not None else apply(node.op_type, *inputs)
-
-
-def constant_of(value: ir.Value) -> np.ndarray | None:
-    """Return a constant's value: a number, or an array as it broadcasts.
-
-    Args:
-        value: A value of a graph.
-
-    Returns:
-        float64, 0-dimensional if it has one element; ``None`` if it is none, or a large one.
-    """
-    tensor = value.const_value
-    node = value.producer()
-    if tensor is None and node is not None and node.op_type == "Constant":
-        attribute = node.attributes.get("value")
-        tensor = attribute.as_tensor() if attribute is not None else None
-    if tensor is None or tensor.size > _LARGEST_ARRAY or tensor.dtype == ir.DataType.STRING:
-        return None
-    array: np.ndarray = tensor.numpy().astype(np.float64)
-    return array.reshape(()) if array.size == 1 else array
-
-
-def _constant(array: np.ndarray) -> Sum:
-    return (Term(array, 0),) if np.any(array) else ()
-
-
-def _function(name: str, *arguments: Sum) -> Sum:
-    return (Term(np.asarray(1.0), 0, (Function(name, arguments),)),)
-
-
 def _order(term: Term) -> tuple[int, tuple[str, ...]]:
     return term.power, tuple(function.name for function in term.functions)
 
@@ -288,58 +244,3 @@ def _cut_softplus(arguments: tuple[Sum, ...]) -> Sum | None:
     z, limit = condition[0].functions[0].arguments
     beyond = len(limit) == 1 and limit[0].power == 0 and not limit[0].functions and np.all(limit[0].constant >= 20)
     return below if beyond and same(z, above) and same(below, apply("Softplus", z)) else None
-
-
-def _power(inputs: list[Sum], _: ir.Node) -> Sum:
-    exponent = inputs[1]
-    if len(exponent) != 1 or exponent[0].power or exponent[0].functions or exponent[0].constant.ndim:
-        raise NotAFormulaError
-    times = float(exponent[0].constant)
-    if times not in {1.0, 2.0, 3.0, 4.0}:
-        raise NotAFormulaError
-    product = inputs[0]
-    for _i in range(int(times) - 1):
-        product = multiply(product, inputs[0])
-    return product
-
-
-def _divide(inputs: list[Sum], _: ir.Node) -> Sum:
-    top, bottom = inputs
-    if len(bottom) == 1 and not bottom[0].power and not bottom[0].functions and np.all(bottom[0].constant):
-        return scaled(top, 1.0 / bottom[0].constant)
-    return multiply(top, apply("Reciprocal", bottom))
-
-
-def _clip(inputs: list[Sum], node: ir.Node) -> Sum:
-    """Return ``Clip(z, 0, b)`` as b times a cut to [0, 1]; others are no part of a known formula."""
-    if len(inputs) != 3 or inputs[1] or not inputs[2] or inputs[2][0].power or inputs[2][0].functions:
-        raise NotAFormulaError
-    upper = inputs[2][0].constant
-    if upper.ndim or upper <= 0 or node.inputs[1] is None:
-        raise NotAFormulaError
-    return scaled(_function("Cut", scaled(inputs[0], 1.0 / upper)), upper)
-
-
-def _hard_sigmoid(inputs: list[Sum], node: ir.Node) -> Sum:
-    alpha, beta = (
-        node.attributes[name].as_float() if name in node.attributes else default
-        for name, default in (("alpha", 0.2), ("beta", 0.5))
-    )
-    return _function("Cut", add(scaled(inputs[0], alpha), number(beta)))
-
-
-_RULES: Mapping[str, Callable[[list[Sum], ir.Node], Sum]] = {
-    "Add": lambda inputs, _: add(*inputs),
-    "Sub": lambda inputs, _: add(inputs[0], scaled(inputs[1], -1.0)),
-    "Neg": lambda inputs, _: scaled(inputs[0], -1.0),
-    "Mul": lambda inputs, _: multiply(*inputs),
-    "Div": _divide,
-    "Pow": _power,
-    "Reciprocal": lambda inputs, _: apply("Reciprocal", inputs[0]),
-    "Identity": lambda inputs, _: inputs[0],
-    "Clip": _clip,
-    "HardSigmoid": _hard_sigmoid,
-    "Where": lambda inputs, _: apply("Where", *inputs),
-    "Greater": lambda inputs, _: _function("Greater", *inputs),
-    "Less": lambda inputs, _: _function("Less", *inputs),
-}
