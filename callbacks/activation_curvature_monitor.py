@@ -36,11 +36,12 @@ class ActivationCurvatureMonitor(Callback):
     pre-activation of the same mean and deviation would give: a gap means that the input is not normal.
 
     *Which sites.* The elementwise activations that `lit_gelu.surgery.find_sites` lists with the role "activation", by
-    their names there. Without ``input_sample`` these are modules. With one, also calls of functions (``F.gelu`` in a
-    ``forward``), functions that a module holds, and, of a module that is called from several places, each call by
-    itself (``relu#0``) beside all together. For that, the argument of the call is led through a probe that returns it;
-    what is computed stays the same to the last bit, in compiled code too. A call that is not written out in a module's
-    method, or one whose arguments are the activation's parameters, cannot be observed; a warning names it and says why.
+    their names there; what it lists as gates (tanh, sigmoid) only if ``include`` names it in full. Without
+    ``input_sample`` these are modules. With one, also calls of functions (``F.gelu`` in a ``forward``), functions that
+    a module holds, and, of a module that is called from several places, each call by itself (``relu#0``) beside all
+    together. For that, the argument of the call is led through a probe that returns it; what is computed stays the same
+    to the last bit, in compiled code too. A call that is not written out in a module's method, or one whose arguments
+    are the activation's parameters, cannot be observed; a warning names it and says why.
 
     *When.* At the steps at which Lightning itself logs with ``log_every_n_steps`` of the same value (the 50th, the
     100th, ...), or at the end of epochs, or at chosen steps; see `MeasurementSchedule`. Figures carry the number of the
@@ -93,6 +94,8 @@ class ActivationCurvatureMonitor(Callback):
         histograms: Whether to log histograms too, with 64 bins from -8 to 8, or with other bins.
         heat_maps: Statistics to draw at the end of the fit, layers over time, as ``curvature/heat_map/<statistic>``:
             names from above, or ``"curvature"`` for |f''| with the kink mass.
+        name: If given, figures are logged as ``curvature/<name>/...``. Of several monitors in one Trainer all but one
+            need a name.
 
     Raises:
         CallbackArgumentError: If a number is not positive, or more than one way is given to say when.
@@ -121,14 +124,15 @@ class ActivationCurvatureMonitor(Callback):
         gaussian: bool = True,
         histograms: bool | HistogramBins = False,
         heat_maps: Sequence[str] = ("mean_squared_derivative", "curvature", "share_saturated"),
+        name: str = "",
     ) -> None:
         if isinstance(sample_rows, str) and sample_rows not in {"auto", "sparse"}:
             raise CallbackArgumentError(
                 f"{sample_rows=} is not accepted. Give a number, 'auto', 'sparse', or None for all."
             )
-        for name, number in (("sample_rows", sample_rows), ("dead_unit_window", dead_unit_window)):
+        for option, number in (("sample_rows", sample_rows), ("dead_unit_window", dead_unit_window)):
             if isinstance(number, int) and number < 1:
-                raise CallbackArgumentError(f"{name}={number} is not accepted. Give a positive number, or None.")
+                raise CallbackArgumentError(f"{option}={number} is not accepted. Give a positive number, or None.")
         self.schedule = MeasurementSchedule(every_n_steps, every_n_epochs, at_steps, max_overhead)
         self.sample_rows = sample_rows
         self.include = (include,) if isinstance(include, str) else tuple(include)
@@ -138,7 +142,8 @@ class ActivationCurvatureMonitor(Callback):
         self.dead_unit_window = dead_unit_window
         self.histograms = HistogramBins() if histograms is True else histograms or None
         self.gaussian = gaussian
-        self._log = ActivationLog(heat_maps, gaussian=gaussian)
+        self.name = name
+        self._log = ActivationLog(heat_maps, gaussian=gaussian, name=name)
         self._watch: ActivationWatch | None = None
         self._recording = False
         self._overdue = False
@@ -172,20 +177,27 @@ class ActivationCurvatureMonitor(Callback):
             sample_rows=self.sample_rows,
             include=self.include,
             seed=self.seed,
+            name=self.name,
         )
 
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Refuse a Trainer that fits without a logger."""
+        """Refuse a Trainer that fits without a logger or with another monitor of this name; forget another run."""
         refuse_mixed_packages(trainer, pl_module)
         if stage == "fit":
             require_logger(trainer, type(self).__name__)
+            self._refuse_namesake(trainer)
+            if trainer.global_step == 0:  # a checkpoint is loaded later
+                self.schedule.reset()
+                self._log.start_anew()
+                self._state = None
 
     @override
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Put the hooks on before the first forward pass: a compiled one keeps the hooks it was compiled with."""
         self._log.clear()
         self._overdue = False
+        state, self._state = self._state, None
         self._detach()
         often = self.schedule.every_n_steps == 1
         sample_rows = "sparse" if often and self.sample_rows == "auto" else self.sample_rows
@@ -193,9 +205,8 @@ class ActivationCurvatureMonitor(Callback):
             self.include, self.input_sample, self.registry, sample_rows, self.dead_unit_window, self.histograms
         )
         self._watch.attach(pl_module)
-        if self._state is not None and self._measurement is not None:
-            self._measurement.load_state_dict(self._state, pl_module.device)
-            self._state = None
+        if state is not None and self._measurement is not None:
+            self._measurement.load_state_dict(state, pl_module.device)
 
     @override
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -286,9 +297,12 @@ class ActivationCurvatureMonitor(Callback):
     @override
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Take the hooks off, and log what waits: the last steps before a failure are those one wants to see."""
-        self._detach()
-        if trainer.world_size == 1:  # of several ranks this one may be alone here, and would wait for the others
-            self._write(trainer)
+        try:
+            if trainer.world_size == 1:  # of several ranks this one may be alone here, and would wait for the others
+                self._stop()
+                self._write(trainer)
+        finally:
+            self._detach()
 
     @override
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -310,6 +324,16 @@ class ActivationCurvatureMonitor(Callback):
         self.schedule.load_state_dict(state_dict["schedule"])
         self._log.load_state_dict(state_dict["heat_maps"])
         self._state = state_dict["measurement"]
+
+    def _refuse_namesake(self, trainer: Trainer) -> None:
+        """Refuse another monitor that writes under the same names."""
+        for other in getattr(trainer, "callbacks", []):
+            if isinstance(other, ActivationCurvatureMonitor) and other is not self and other.name == self.name:
+                raise CallbackArgumentError(
+                    f"Two monitors of activations are both named {self.name!r}, and would overwrite each other's heat "
+                    "maps and figures. Give one of them a name: ActivationCurvatureMonitor(name='encoder', ...) logs "
+                    "as curvature/encoder/..."
+                )
 
     def _start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Record from now on, with rows that depend on seed, step and rank alone."""
@@ -359,7 +383,9 @@ class ActivationCurvatureMonitor(Callback):
         return changed
 
     def _detach(self) -> None:
-        """Take the hooks off."""
+        """Take the hooks off; a checkpoint that is saved later has the state of before."""
+        if self._measurement is not None:
+            self._state = self._measurement.state_dict()
         if self._watch is not None:
             self._watch.detach()
         self._recording = False

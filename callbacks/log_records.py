@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING
 
+import torch
 from lightning.pytorch import Trainer
 from lightning.pytorch.loggers import Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
 from lightning.pytorch.utilities import rank_zero_warn
@@ -52,6 +53,18 @@ def log_figures(trainer: Trainer, figures: Mapping[Path, float], step: int | Non
         defined = {join(path): value for path, value in figures.items() if value == value}
         if defined:
             logger.log_metrics(defined, step=step)
+
+
+def publish_figures(trainer: Trainer, figures: Mapping[Path, float]) -> None:
+    """Let other callbacks know numbers, as ``EarlyStopping(monitor="curvature/loss/top_eigenvalue")`` needs them.
+
+    Args:
+        trainer: The Trainer, while it fits.
+        figures: Numbers by the parts of their names, which ``/`` joins; to be called on all ranks with the same.
+    """
+    trainer.callback_metrics.update({
+        "/".join(path): torch.tensor(value, device=trainer.strategy.root_device) for path, value in figures.items()
+    })
 
 
 def log_texts(trainer: Trainer, texts: Mapping[Path, str]) -> None:

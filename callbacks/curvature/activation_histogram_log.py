@@ -1,6 +1,6 @@
 """Writing histograms to loggers that take them, and into files for the others."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lightning.pytorch import Trainer
@@ -14,7 +14,13 @@ from lit_gelu.files import write_atomically
 
 @rank_zero_only
 def log_histograms(
-    trainer: Trainer, bins: HistogramBins, counts: Mapping[str, list[float]], statistics: Mapping[str, Any], step: int
+    trainer: Trainer,
+    bins: HistogramBins,
+    counts: Mapping[str, list[float]],
+    statistics: Mapping[str, Any],
+    step: int,
+    *,
+    prefix: Sequence[str] = ("curvature",),
 ) -> None:
     """Write the histogram of every site, as ``curvature/<site>/histogram``.
 
@@ -28,28 +34,31 @@ def log_histograms(
         counts: By site, as `HistogramBins.count`.
         statistics: The figures of the same event by site, for the sums that TensorBoard wants.
         step: The step that was measured.
+        prefix: What takes the place of ``curvature`` in the names.
     """
+    folder_name = "_".join([*prefix, "histograms"])
+    path = "/".join(prefix)
     for logger in trainer.loggers:
         if isinstance(logger, TensorBoardLogger):
             for site, row in counts.items():
-                _to_tensorboard(logger, bins, row, statistics[site], f"curvature/{site}/histogram", step)
+                _to_tensorboard(logger, bins, row, statistics[site], f"{path}/{site}/histogram", step)
         elif isinstance(logger, WandbLogger):
             import numpy as np
             import wandb
 
             ends = np.asarray(bins.edges)
             histograms = {
-                f"curvature/{site}/histogram": wandb.Histogram(np_histogram=(np.asarray(row[1:-1]), ends))
+                f"{path}/{site}/histogram": wandb.Histogram(np_histogram=(np.asarray(row[1:-1]), ends))
                 for site, row in counts.items()
             }
             logger.experiment.log({**histograms, "trainer/global_step": step})
         elif isinstance(logger, MLFlowLogger):
             content = {"edges": bins.edges, "counts": dict(counts)}
-            logger.experiment.log_dict(logger.run_id, content, f"curvature_histograms/step_{step:08d}.json")
+            logger.experiment.log_dict(logger.run_id, content, f"{folder_name}/step_{step:08d}.json")
         elif (folder := folder_of(logger)) is not None:
             import numpy as np
 
-            with write_atomically(folder / "curvature_histograms" / f"step_{step:08d}.npz") as temporary:
+            with write_atomically(folder / folder_name / f"step_{step:08d}.npz") as temporary:
                 arrays: dict[str, Any] = {"edges": bins.edges, **counts}
                 np.savez(temporary, **arrays)
 

@@ -19,8 +19,9 @@ class ActivationLog:
     """Writes measurements to the loggers of a Trainer, and keeps the last one and what heat maps are drawn from.
 
     Args:
-        heat_maps: As `ActivationCurvatureMonitor`, like the next.
+        heat_maps: As `ActivationCurvatureMonitor`, like the rest.
         gaussian: Whether to log what a normal input would give.
+        name: Second part of all names; "" for none.
 
     Attributes:
         events: Measurements that are not logged yet.
@@ -29,17 +30,23 @@ class ActivationLog:
         heat_maps: The history of all.
     """
 
-    def __init__(self, heat_maps: Sequence[str], *, gaussian: bool) -> None:
+    def __init__(self, heat_maps: Sequence[str], *, gaussian: bool, name: str = "") -> None:
         self.events = EventQueue()
         self.latest: Figures = {}
         self.latest_gaussian: Figures = {}
         self.heat_maps = HeatMapHistory(heat_maps)
         self._gaussian = gaussian
+        self._prefix = (PREFIX, name) if name else (PREFIX,)
 
     def clear(self) -> None:
         """Forget what is not logged, and the last measurement."""
         self.events.clear()
         self.latest, self.latest_gaussian = {}, {}
+
+    def start_anew(self) -> None:
+        """Forget the history, too."""
+        self.clear()
+        self.heat_maps = HeatMapHistory(self.heat_maps.statistics)
 
     def write(self, trainer: Trainer, *, wait: bool = True) -> list[Figures]:
         """Log what has arrived on the host.
@@ -53,7 +60,7 @@ class ActivationLog:
         """
         written = []
         for group in self.events.arrived(wait=wait):
-            for step, measured, predicted in _log_group(trainer, group, gaussian=self._gaussian):
+            for step, measured, predicted in self._write_group(trainer, group):
                 self.latest, self.latest_gaussian = measured, predicted
                 self.heat_maps.add(step, measured)
                 written.append(measured)
@@ -69,7 +76,7 @@ class ActivationLog:
             for statistic in self.heat_maps.statistics:
                 figure = self.heat_maps.draw(statistic)
                 if figure is not None:
-                    log_figure(trainer, (PREFIX, "heat_map", statistic), figure)
+                    log_figure(trainer, (*self._prefix, "heat_map", statistic), figure)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the history that a resumed run goes on with; to be called on all ranks.
@@ -91,33 +98,27 @@ class ActivationLog:
         """
         self.heat_maps.load_state_dict(state_dict)
 
+    def _write_group(self, trainer: Trainer, group: EventGroup) -> list[tuple[int, Figures, Figures]]:
+        """Write figures and histograms to every logger; wait for them if they have not arrived.
 
-def _log_group(trainer: Trainer, group: EventGroup, *, gaussian: bool) -> list[tuple[int, Figures, Figures]]:
-    """Write figures and histograms to every logger; wait for them if they have not arrived.
-
-    Args:
-        trainer: The Trainer.
-        group: Measurements.
-        gaussian: Whether to log what a normal input would give.
-
-    Returns:
-        Of each measurement its step, the measured figures and those of a normal input, by site and statistic.
-    """
-    readout, source = group.reduce(), group.source
-    bins, histograms = source.recorder.histogram, source.histograms(readout)
-    logged = []
-    for event, (measured, predicted), counts in zip(
-        group.events, source.figures(readout, gaussian=gaussian), histograms, strict=True
-    ):
-        named: dict[Path, float] = {
-            (PREFIX, site, name): value for site, row in measured.items() for name, value in row.items()
-        }
-        named[PREFIX, "activations", "seconds"] = event.seconds
-        named[PREFIX, "activations", "interval"] = event.interval
-        for site, row in predicted.items():
-            named |= {(PREFIX, site, "gaussian", name): value for name, value in row.items()}
-        log_figures(trainer, named, event.step)
-        if bins is not None:
-            log_histograms(trainer, bins, counts, measured, event.step)
-        logged.append((event.step, measured, predicted))
-    return logged
+        Returns:
+            Of each measurement its step, the measured figures and those of a normal input, by site and statistic.
+        """
+        readout, source, prefix = group.reduce(), group.source, self._prefix
+        bins, histograms = source.recorder.histogram, source.histograms(readout)
+        written = []
+        for event, (measured, predicted), counts in zip(
+            group.events, source.figures(readout, gaussian=self._gaussian), histograms, strict=True
+        ):
+            named: dict[Path, float] = {
+                (*prefix, site, name): value for site, row in measured.items() for name, value in row.items()
+            }
+            named[*prefix, "activations", "seconds"] = event.seconds
+            named[*prefix, "activations", "interval"] = event.interval
+            for site, row in predicted.items():
+                named |= {(*prefix, site, "gaussian", name): value for name, value in row.items()}
+            log_figures(trainer, named, event.step)
+            if bins is not None:
+                log_histograms(trainer, bins, counts, measured, event.step, prefix=prefix)
+            written.append((event.step, measured, predicted))
+        return written

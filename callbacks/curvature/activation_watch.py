@@ -1,6 +1,7 @@
 """`ActivationWatch`: hooks on the activations of a model in training, whatever becomes of it."""
 
 import fnmatch
+import glob
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -66,21 +67,21 @@ class ActivationWatch:
             seen.append(name)
             return any(fnmatch.fnmatchcase(name, pattern) for pattern in self._include)
 
-        sites = watchable_sites(model, sample, registry=self._registry, accept=wanted)
+        def named(name: str) -> bool:  # as in `lit_gelu.surgery.swap`: a pattern does not catch a gate
+            return not {name, glob.escape(name)}.isdisjoint(self._include)
+
+        sites = watchable_sites(model, sample, registry=self._registry, accept=wanted, accept_gate=named)
         for site, reason in sites.refused.items():
             self._warn_once(site, f"ActivationCurvatureMonitor cannot observe {site!r}: {reason}.")
         if not sites.calls:
             sites.remove()
-            raise NoActivationError(
-                f"ActivationCurvatureMonitor(include={list(self._include)}) finds nothing to watch in "
-                f"{type(model).__name__}. Its activations: {', '.join(dict.fromkeys(seen)) or 'none'}. Calls of "
-                "functions such as F.gelu are found with input_sample=, a batch for forward; otherwise use activation "
-                "modules."
-            )
+            raise NoActivationError(self._nothing_to_watch(model, dict.fromkeys(seen), sites.gates))
         self.measurement = ActivationMeasurement(sites, *self._options)
 
     def follow(self, model: LightningModule) -> bool:
         """Attach anew if a module of the model was replaced, added or removed.
+
+        Where nothing is left to watch, a warning says so, and nothing is watched until the model changes again.
 
         Args:
             model: The model.
@@ -90,7 +91,10 @@ class ActivationWatch:
         """
         if self._tree is not None and self._tree.is_unchanged():
             return False
-        self.attach(model)
+        try:
+            self.attach(model)
+        except NoActivationError as error:
+            self._warn_once("", str(error))
         return True
 
     def detach(self) -> None:
@@ -113,8 +117,18 @@ class ActivationWatch:
             self._warn_once(
                 site,
                 f"ActivationCurvatureMonitor logs nothing for {site!r}: it was not called in the training step, "
-                "or its input was overwritten before the backward pass.",
+                "or its input was overwritten before the backward pass, or torch.compile goes on with code from before "
+                "the hooks were on (torch._dynamo.reset() lets it compile anew).",
             )
+
+    def _nothing_to_watch(self, model: LightningModule, names: Iterable[str], gates: Sequence[str]) -> str:
+        gate_hint = f"; its gates, which are watched if include= names them in full: {', '.join(gates)}"
+        return (
+            f"ActivationCurvatureMonitor(include={list(self._include)}) finds nothing to watch in "
+            f"{type(model).__name__}. Its activations: {', '.join(names) or 'none'}{gate_hint if gates else ''}. Calls "
+            "of functions such as F.gelu are found with input_sample=, a batch for forward; otherwise use activation "
+            "modules."
+        )
 
     def _warn_once(self, site: str, message: str) -> None:
         if site not in self._warned:

@@ -126,7 +126,8 @@ def test_a_sample_lies_near_the_whole(tmp_path):
             super().__init__()
             self.net[0] = nn.Linear(FEATURES, 16)
 
-    whole, part = ActivationCurvatureMonitor(1, sample_rows=None), ActivationCurvatureMonitor(1, sample_rows=256)
+    whole = ActivationCurvatureMonitor(1, sample_rows=None)
+    part = ActivationCurvatureMonitor(1, sample_rows=256, name="part")
     fit(tmp_path, whole, part, data=loader(2048, 1024), max_epochs=1)
     for site in SITES:
         deviation = whole.latest[site]["standard_deviation"]

@@ -42,10 +42,12 @@ class WatchableSites:
     Args:
         calls: By the site's name.
         refused: Sites that cannot be watched, and why.
+        gates: Elementwise gates (tanh, sigmoid, hard sigmoid) that were not asked for.
     """
 
     calls: dict[str, WatchedCall] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
+    gates: list[str] = field(default_factory=list)
     _probed: list[tuple[nn.Module, type[nn.Module], type[nn.Module], tuple[str, ...]]] = field(default_factory=list)
 
     def remove(self) -> None:
@@ -64,17 +66,19 @@ def watchable_sites(
     *,
     registry: ActivationRegistry,
     accept: Callable[[str], bool] = lambda _: True,
+    accept_gate: Callable[[str], bool] = lambda _: False,
 ) -> WatchableSites:
     """Find the activations of a model, and put probes in front of those that are no modules.
 
-    Gates and activations that are not elementwise are left out; they are not among those refused. A module that is
-    called from several places is one site, and each call of it another (``relu#0``, ``relu#1``, ...).
+    Activations that are not elementwise are left out; they are not among those refused. A module that is called from
+    several places is one site, and each call of it another (``relu#0``, ``relu#1``, ...).
 
     Args:
         model: The model.
         input_sample: Finds calls; see `lit_gelu.surgery.find_sites`. Without it there are modules alone.
         registry: Says what an activation is.
         accept: Which names are wanted; nothing is done to the others.
+        accept_gate: Which of the sites are wanted that `lit_gelu.surgery.find_sites` takes for gates.
 
     Returns:
         What can be watched, in the order of the modules.
@@ -94,20 +98,25 @@ def watchable_sites(
     edits: dict[int, tuple[nn.Module, list[tuple[str, ActivationCall, nn.Module | None, ActivationSite]]]] = {}
     order: list[str] = []
     for site in survey.sites:
-        order += dict.fromkeys([site.name, *(call.name for call in site.calls or ())])
-        if site.role != "activation" or not is_elementwise(site, registry):
+        if not is_elementwise(site, registry):
             continue
-        if site.kind == "module" and accept(site.name):
+        names = dict.fromkeys([site.name, *(call.name for call in site.calls or ())])
+        wanted = {name for name in names if (accept if site.role == "activation" else accept_gate)(name)}
+        order += [name for name in names if name in wanted]
+        if site.role == "gate" and not wanted:
+            found.gates.append(site.name)
+            continue
+        if site.kind == "module" and site.name in wanted:
             found.calls[site.name] = WatchedCall(site.module, _computed(site, registry), mode_of=site.module)
         for name, call in _calls_to_probe(site, found, registry):
-            if accept(name):
+            if name in wanted:
                 owner = call._seen.owner
                 module = site.module if site.kind == "module" else None
                 edits.setdefault(id(owner), (owner, []))[1].append((name, call, module, site))
     for owner, rows in edits.values():
         _probe(owner, rows, found, registry)
-    found.refused = {name: reason for name, reason in found.refused.items() if accept(name)}
-    found.calls = {name: found.calls[name] for name in order if name in found.calls and accept(name)}
+    found.refused = {name: reason for name, reason in found.refused.items() if name in order}
+    found.calls = {name: found.calls[name] for name in order if name in found.calls}
     return found
 
 
