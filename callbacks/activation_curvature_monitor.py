@@ -11,7 +11,7 @@ from typing_extensions import override
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.callbacks.curvature.activation_events import ActivationEvent
 from lit_gelu.callbacks.curvature.activation_heat_map import HeatMapHistory
-from lit_gelu.callbacks.curvature.activation_log import ActivationLog
+from lit_gelu.callbacks.curvature.activation_log import ActivationLog, refuse_namesake
 from lit_gelu.callbacks.curvature.activation_measurement import ActivationMeasurement, Figures
 from lit_gelu.callbacks.curvature.activation_watch import ActivationWatch
 from lit_gelu.callbacks.curvature.schedule import MeasurementSchedule
@@ -98,7 +98,8 @@ class ActivationCurvatureMonitor(Callback):
             need a name.
 
     Raises:
-        CallbackArgumentError: If a number is not positive, or more than one way is given to say when.
+        CallbackArgumentError: If a number is not positive, or more than one way is given to say when; at the start of a
+            fit, if another monitor of the Trainer has the same name.
         NoLoggerError: At the start of a fit, if the Trainer has no logger.
         NoActivationError: At the start of a fit, if the model has no site, or none that ``include`` matches.
 
@@ -186,7 +187,7 @@ class ActivationCurvatureMonitor(Callback):
         refuse_mixed_packages(trainer, pl_module)
         if stage == "fit":
             require_logger(trainer, type(self).__name__)
-            self._refuse_namesake(trainer)
+            refuse_namesake(trainer, self, self.name)
             if trainer.global_step == 0:  # a checkpoint is loaded later
                 self.schedule.reset()
                 self._log.start_anew()
@@ -324,16 +325,6 @@ class ActivationCurvatureMonitor(Callback):
         self.schedule.load_state_dict(state_dict["schedule"])
         self._log.load_state_dict(state_dict["heat_maps"])
         self._state = state_dict["measurement"]
-
-    def _refuse_namesake(self, trainer: Trainer) -> None:
-        """Refuse another monitor that writes under the same names."""
-        for other in getattr(trainer, "callbacks", []):
-            if isinstance(other, ActivationCurvatureMonitor) and other is not self and other.name == self.name:
-                raise CallbackArgumentError(
-                    f"Two monitors of activations are both named {self.name!r}, and would overwrite each other's heat "
-                    "maps and figures. Give one of them a name: ActivationCurvatureMonitor(name='encoder', ...) logs "
-                    "as curvature/encoder/..."
-                )
 
     def _start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Record from now on, with rows that depend on seed, step and rank alone."""

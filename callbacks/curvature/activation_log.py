@@ -4,15 +4,37 @@ import copy
 from collections.abc import Sequence
 from typing import Any
 
-from lightning.pytorch import Trainer
+from lightning.pytorch import Callback, Trainer
 
 from lit_gelu.callbacks.curvature.activation_events import EventGroup, EventQueue
 from lit_gelu.callbacks.curvature.activation_heat_map import HeatMapHistory
 from lit_gelu.callbacks.curvature.activation_histogram_log import log_histograms
 from lit_gelu.callbacks.curvature.activation_measurement import Figures
+from lit_gelu.callbacks.errors import CallbackArgumentError
 from lit_gelu.callbacks.log_records import Path, log_figure, log_figures
+from lit_gelu.callbacks.trainer_facts import callbacks_of
 
 PREFIX = "curvature"
+
+
+def refuse_namesake(trainer: Trainer, monitor: Callback, name: str) -> None:
+    """Refuse another monitor of a Trainer that writes under the same names.
+
+    Args:
+        trainer: The Trainer.
+        monitor: The monitor.
+        name: Its name.
+
+    Raises:
+        CallbackArgumentError: If there is one.
+    """
+    others = [callback for callback in callbacks_of(trainer) if isinstance(callback, type(monitor))]
+    if any(getattr(other, "name", None) == name for other in others if other is not monitor):
+        raise CallbackArgumentError(
+            f"Two monitors of activations are both named {name!r}, and would overwrite each other's figures and heat "
+            "maps. Give one of them a name: ActivationCurvatureMonitor(name='encoder', ...) logs as "
+            "curvature/encoder/..."
+        )
 
 
 class ActivationLog:

@@ -205,6 +205,8 @@ def _measure_activations(model: LightningModule, batches: list[Any], report: Cur
         stack.enter_context(isolated_random_state(model))
         stack.enter_context(evaluation_sandbox(model))
         sites = watchable_sites(model, sample, registry=registry)
+        if not sites.calls and sites.gates:  # where there is nothing else, tanh and sigmoid are the activations
+            sites = watchable_sites(model, sample, registry=registry, accept_gate=lambda _: True)
         report.refused = dict(sites.refused)
         if not sites.calls:
             sites.remove()

@@ -34,6 +34,14 @@ class Net(LightningModule):
         return loss
 
 
+class TanhNet(Net):
+    """Its only activation is one that elsewhere is a gate."""
+
+    def __init__(self):
+        super().__init__()
+        self.net[1], self.net[4] = nn.Tanh(), nn.Identity()
+
+
 class Data(LightningDataModule):
     """40 examples in uneven batches."""
 
@@ -61,7 +69,7 @@ def importable(monkeypatch):
     from types import ModuleType
 
     module = ModuleType("curvature_models")
-    module.Net, module.Data, module.Counted = Net, Data, Counted
+    module.Net, module.TanhNet, module.Data, module.Counted = Net, TanhNet, Data, Counted
     monkeypatch.setitem(sys.modules, "curvature_models", module)
 
 
@@ -132,6 +140,15 @@ def test_activations_are_measured_in_evaluation_over_all_examples(tmp_path):
     assert relu["mean_squared_derivative"] == pytest.approx((before_relu > 0).mean())
     assert report["gaussian"]["net.1"].keys() >= {"mean_squared_derivative", "kink_mass"}
     assert report["loss"] is None
+
+
+def test_gates_are_measured_where_there_is_nothing_else(tmp_path):
+    arguments = ["curvature_models.TanhNet", "--data", "curvature_models.Data", "--quantities", "activations"]
+    report = measured(tmp_path, *arguments, "--samples", "40")
+    with torch.no_grad():
+        slopes = 1 - np.tanh(TanhNet().net[0](Data().examples.tensors[0]).numpy()) ** 2
+    assert report["activations"].keys() == {"net.1"}
+    assert report["activations"]["net.1"]["mean_derivative"] == pytest.approx(slopes.mean())
 
 
 def test_the_same_seed_gives_the_same_figures_and_dropout_shows_in_train_mode(tmp_path):
