@@ -145,11 +145,12 @@ class ActivationCurvatureMonitor(Callback):
         self.gaussian = gaussian
         self.name = name
         self._log = ActivationLog(heat_maps, gaussian=gaussian, name=name)
-        self._watch: ActivationWatch | None = None
-        self._recording = False
+        often = sample_rows == "auto" and self.schedule.every_n_steps == 1
+        self._watch = ActivationWatch(
+            self.include, input_sample, registry, "sparse" if often else sample_rows, dead_unit_window, self.histograms
+        )
         self._overdue = False
         self._seconds = 0.0  # of this event so far, and of logging the one before
-        self._state: dict[str, Any] | None = None
 
     @property
     def latest(self) -> Figures:
@@ -191,23 +192,14 @@ class ActivationCurvatureMonitor(Callback):
             if trainer.global_step == 0:  # a checkpoint is loaded later
                 self.schedule.reset()
                 self._log.start_anew()
-                self._state = None
+                self._watch.load_state_dict(None)
 
     @override
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Put the hooks on before the first forward pass: a compiled one keeps the hooks it was compiled with."""
         self._log.clear()
         self._overdue = False
-        state, self._state = self._state, None
-        self._detach()
-        often = self.schedule.every_n_steps == 1
-        sample_rows = "sparse" if often and self.sample_rows == "auto" else self.sample_rows
-        self._watch = ActivationWatch(
-            self.include, self.input_sample, self.registry, sample_rows, self.dead_unit_window, self.histograms
-        )
-        self._watch.attach(pl_module)
-        if state is not None and self._measurement is not None:
-            self._measurement.load_state_dict(state, pl_module.device)
+        self._watch.begin(pl_module)
 
     @override
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -220,41 +212,39 @@ class ActivationCurvatureMonitor(Callback):
         if self.schedule.is_due(trainer) or self._overdue:
             start = time.perf_counter()
             if not self._log.events:  # else the step before was measured, and saw all sites
-                self._follow(pl_module)
+                self._watch.follow(pl_module)
             self._start(trainer, pl_module)
             self._seconds += time.perf_counter() - start
 
     @override
     def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
         """Pause: activation checkpointing calls the activations again in the backward pass."""
-        if self._recording and self._measurement is not None:
-            self._measurement.recorder.pause()
+        self._watch.pause()
 
     @override
     def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Go on: a training step with several backward passes may call the activations again."""
-        if self._recording and self._measurement is not None:
-            self._measurement.recorder.resume()
+        self._watch.resume()
 
     @override
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Any) -> None:
         """Sum what belongs to activations whose parameters are about to be trained."""
-        if self._recording and self._measurement is not None:
-            self._measurement.recorder.reduce_those_with_parameters()
+        self._watch.reduce_those_with_parameters()
 
     @override
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Reduce what was recorded, and log what has arrived."""
-        if self._recording and self._measurement is not None:
+        measurement = self._watch.measurement
+        if self._watch.recording and measurement is not None:
             start = time.perf_counter()
-            self._stop()
-            recording = self._measurement.recorder.take()
+            self._watch.stop()
+            recording = measurement.recorder.take()
             # One that was not called may have been replaced since the batch began: the next is measured instead.
-            self._overdue = not recording.saw_all() and self._follow(pl_module)
+            self._overdue = not recording.saw_all() and self._watch.follow(pl_module)
             if not self._overdue:
-                self._take(trainer, pl_module, self._measurement, recording, start)
+                self._take(trainer, pl_module, measurement, recording, start)
         if self._log.events:
             if not self._may_wait(trainer):
                 self._log.events.reduce()
@@ -270,7 +260,7 @@ class ActivationCurvatureMonitor(Callback):
     @override
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Stop recording, since a batch that the module skipped has no end of its own, and log what is on its way."""
-        self._stop()
+        self._watch.stop()
         self._write(trainer)
 
     @override
@@ -291,8 +281,8 @@ class ActivationCurvatureMonitor(Callback):
         report: SwapReport | None,  # noqa: ARG002 - the listener's signature
     ) -> None:
         """Put the hooks on the new activations; see `ActivationSwapListener`."""
-        recording = self._recording
-        if self._measurement is not None and self._follow(pl_module) and recording:
+        recording = self._watch.recording
+        if self._watch.follow(pl_module) and recording:
             self._start(trainer, pl_module)
 
     @override
@@ -300,15 +290,15 @@ class ActivationCurvatureMonitor(Callback):
         """Take the hooks off, and log what waits: the last steps before a failure are those one wants to see."""
         try:
             if trainer.world_size == 1:  # of several ranks this one may be alone here, and would wait for the others
-                self._stop()
+                self._watch.stop()
                 self._write(trainer)
         finally:
-            self._detach()
+            self._watch.end()
 
     @override
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Take the hooks off."""
-        self._detach()
+        """Take the hooks off; a checkpoint that is saved later has the state of before."""
+        self._watch.end()
 
     @override
     def state_dict(self) -> dict[str, Any]:
@@ -316,7 +306,7 @@ class ActivationCurvatureMonitor(Callback):
         return {
             "schedule": self.schedule.state_dict(),
             "heat_maps": self._log.state_dict(),
-            "measurement": self._state if self._measurement is None else self._measurement.state_dict(),
+            "measurement": self._watch.state_dict(),
         }
 
     @override
@@ -324,19 +314,12 @@ class ActivationCurvatureMonitor(Callback):
         """Go on from a checkpoint."""
         self.schedule.load_state_dict(state_dict["schedule"])
         self._log.load_state_dict(state_dict["heat_maps"])
-        self._state = state_dict["measurement"]
+        self._watch.load_state_dict(state_dict["measurement"])
 
     def _start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Record from now on, with rows that depend on seed, step and rank alone."""
-        if self._measurement is not None:
-            self._recording = True
-            seed = (self.seed * 1_000_003 + logged_step(trainer)) * 65_537 + trainer.global_rank
-            self._measurement.recorder.start(seed % 2**63, pl_module.device)
-
-    def _stop(self) -> None:
-        self._recording = False
-        if self._measurement is not None:
-            self._measurement.recorder.stop()
+        seed = (self.seed * 1_000_003 + logged_step(trainer)) * 65_537 + trainer.global_rank
+        self._watch.start(seed % 2**63, pl_module.device)
 
     def _take(
         self,
@@ -358,29 +341,10 @@ class ActivationCurvatureMonitor(Callback):
 
     def _may_wait(self, trainer: Trainer) -> bool:
         """Return whether rows may go on waiting to be summed: until the Trainer logs, or too many wait."""
-        measurement, number = self._measurement, self._log.events.waiting
+        measurement, number = self._watch.measurement, self._log.events.waiting
         return measurement is not None and not logs_at_this_step(trainer) and measurement.may_wait(number)
 
     def _write(self, trainer: Trainer, *, wait: bool = True) -> None:
         """Log what has arrived on the host; or all that was measured, when it has."""
         for measured in self._log.write(trainer, wait=wait):
-            if self._watch is not None:
-                self._watch.warn_of_sites_not_called(measured)
-
-    def _follow(self, pl_module: LightningModule) -> bool:
-        """Attach anew if the model has other modules now; return whether it has."""
-        changed = self._watch is not None and self._watch.follow(pl_module)
-        self._recording = self._recording and not changed
-        return changed
-
-    def _detach(self) -> None:
-        """Take the hooks off; a checkpoint that is saved later has the state of before."""
-        if self._measurement is not None:
-            self._state = self._measurement.state_dict()
-        if self._watch is not None:
-            self._watch.detach()
-        self._recording = False
-
-    @property
-    def _measurement(self) -> ActivationMeasurement | None:
-        return None if self._watch is None else self._watch.measurement
+            self._watch.warn_of_sites_not_called(measured)

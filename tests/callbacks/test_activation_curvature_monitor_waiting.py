@@ -172,7 +172,7 @@ def test_where_every_step_is_measured_half_as_many_elements_are_taken(tmp_path, 
     class Counting(ActivationCurvatureMonitor):
         def on_train_batch_end(self, *arguments):
             counts.append(
-                sum(rows.numel() for number, rows in self._measurement.recorder._gathered().waiting if not number)
+                sum(rows.numel() for number, rows in self._watch.measurement.recorder._gathered().waiting if not number)
             )
             super().on_train_batch_end(*arguments)
 
