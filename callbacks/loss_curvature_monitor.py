@@ -5,24 +5,22 @@ from typing import Any, Literal
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.plugins.precision import MixedPrecision
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from typing_extensions import override
 
 from lit_gelu.callbacks.curvature.density_figure import density_figure
 from lit_gelu.callbacks.curvature.loss_batches import ProbeBatches
-from lit_gelu.callbacks.curvature.loss_event import PendingEvent, loggers_off, now
+from lit_gelu.callbacks.curvature.loss_event import PendingEvent, loggers_off, now, probe_of
 from lit_gelu.callbacks.curvature.loss_measurement import LossMeasurement, measure_loss
 from lit_gelu.callbacks.curvature.loss_settings import LossSettings, as_names, refuse_run, warn_of_half_precision
-from lit_gelu.callbacks.curvature.loss_state import Step, WarmStart
+from lit_gelu.callbacks.curvature.loss_state import Step, WarmStart, first_learning_rate
 from lit_gelu.callbacks.curvature.schedule import MeasurementSchedule
-from lit_gelu.callbacks.log_records import log_figure, log_figures, log_texts, require_logger
+from lit_gelu.callbacks.log_records import log_figure, log_figures, log_texts, publish_figures, require_logger
 from lit_gelu.callbacks.packages import refuse_mixed_packages
 from lit_gelu.callbacks.reduction import sum_over_ranks
 from lit_gelu.callbacks.trainer_facts import logged_step
 from lit_gelu.curvature.loss import NonFiniteCurvatureError, ParameterLayout, SpectralDensity
-from lit_gelu.curvature.loss.probe import LossProbe
-from lit_gelu.curvature.loss.probe_batch import copy_containers
+from lit_gelu.curvature.loss.errors import NoLossError
 
 
 class LossCurvatureMonitor(Callback):
@@ -65,8 +63,10 @@ class LossCurvatureMonitor(Callback):
     *How.* Products with the Hessian come by double backward, else by forward-over-reverse differentiation, else by
     finite differences of gradients: said once, logged as ``method``, and names of figures that rest on finite
     differences end with ``_finite_differences``. Eigenvalues start from the last event's vectors and the gradient, and
-    take as many products as ``accuracy`` asks for. If the loss or a product is not finite, there is a warning and
-    nothing is logged. If memory runs out in a run of one process, the probe is halved, with a warning.
+    take as many products as ``accuracy`` asks for. If the loss or a product is not finite, or ``training_step`` returns
+    ``None``, there is a warning and nothing is logged. If memory runs out in a run of one process, the probe is
+    halved, with a warning. With 16-bit parameters ``directional`` comes from a product with the Hessian, and
+    ``critical_sharpness`` is left out; that one also where no parameter group has a positive learning rate.
 
     Args:
         quantities: One or several of the above.
@@ -78,9 +78,12 @@ class LossCurvatureMonitor(Callback):
         at_steps: The steps to measure, numbered from 0.
         max_overhead: The greatest share of training time for the events, such as 0.01: steps are left out until it is
             kept. ``None`` measures them all, and is the same in every run.
-        probe: "fresh": the batch at hand; "fixed": the first one measured, kept in checkpoints; or a list of batches as
-            the training loader gives them.
-        fraction: Which share of each batch to use: its first examples, at least two. ``None`` means all.
+        probe: "fresh": the batch at hand, as it was before ``training_step``; "fixed": the first one measured, kept in
+            checkpoints; or a list of batches as the training loader gives them: they go once through the module's
+            ``on_before_batch_transfer`` and ``on_after_batch_transfer``.
+        fraction: Which share of each batch to use: its first examples, at least two. ``None`` means all, and is needed
+            for batches that cannot be cut: a ``PackedSequence``, objects of your own. One whose examples cannot be
+            counted weighs as one example, so batches and ranks weigh the same.
         samples: How many examples of each batch to use instead.
         mode: "train": the module's parts in the mode they are in, so dropout and batch statistics are those of
             training; "eval": all in evaluation.
@@ -159,7 +162,7 @@ class LossCurvatureMonitor(Callback):
             method,
         )
         self.schedule = MeasurementSchedule(every_n_steps, every_n_epochs, at_steps, max_overhead, default=500)
-        self.batches = ProbeBatches(probe, fraction if samples is None else None, samples)
+        self.batches = ProbeBatches(probe, fraction if samples is None else None, samples, seed)
         self.autocast = autocast
         self.save_vectors_up_to = save_vectors_up_to
         self.name = name
@@ -168,6 +171,7 @@ class LossCurvatureMonitor(Callback):
         self._warm = WarmStart()
         self._pending: PendingEvent | None = None
         self._said = False
+        self._warned: set[str] = set()
 
     @property
     @override
@@ -204,8 +208,8 @@ class LossCurvatureMonitor(Callback):
         step = None
         if self.settings.of_update:
             before = ParameterLayout(dict(pl_module.named_parameters())).values()
-            step = Step(before, float(trainer.optimizers[0].param_groups[0]["lr"]))
-        self._pending = PendingEvent(copy_containers(batch), step, now(trainer))
+            step = Step(before, first_learning_rate(trainer.optimizers))
+        self._pending = PendingEvent(self.batches.keep(batch), step, now(trainer))
 
     @override
     def on_train_batch_end(
@@ -219,11 +223,12 @@ class LossCurvatureMonitor(Callback):
         try:
             with loggers_off(trainer):
                 measured, examples = self._measure(trainer, pl_module, pending, batch_idx)
-        except NonFiniteCurvatureError as error:
-            self._warm.vectors.clear()
+        except (NonFiniteCurvatureError, NoLossError) as error:
+            self._log_nothing(trainer, error)
             self.schedule.record_cost(trainer, now(trainer) - start)
-            rank_zero_warn(f"LossCurvatureMonitor logs nothing at step {logged_step(trainer)}: {error}")
             return
+        for sentence in measured.left_out:
+            self._warn_once(sentence)
         cost = self.schedule.record_cost(trainer, now(trainer) - start)
         figures = measured.figures | {
             ("examples",): float(examples),
@@ -254,6 +259,7 @@ class LossCurvatureMonitor(Callback):
     def _start_anew(self, trainer: Trainer) -> None:
         """Forget another run, unless this Trainer goes on with it; a checkpoint is loaded later."""
         self.latest, self.spectrum, self._pending, self._said = {}, None, None, False
+        self._warned.clear()
         if trainer.global_step == 0:
             self.schedule.reset()
             self.batches.reset()
@@ -263,15 +269,15 @@ class LossCurvatureMonitor(Callback):
         self, trainer: Trainer, pl_module: LightningModule, pending: PendingEvent, batch_idx: int
     ) -> tuple[LossMeasurement, int]:
         """Return the figures and the number of examples they are from; if memory runs out, try with half as many."""
-        batches = self.batches.take(trainer, pending.batch)
-        out_of_memory = None
+        parts = self.batches.take(trainer, pending.kept)
+        events, out_of_memory = self.schedule.events, None
         try:
-            with self._probe(trainer, pl_module, batches, batch_idx) as probe:
+            with probe_of(trainer, pl_module, parts, self.settings, events, batch_idx, autocast=self.autocast) as probe:
                 measured = measure_loss(
                     probe,
                     self.settings,
                     self._warm,
-                    event=self.schedule.events,
+                    event=events,
                     step=pending.step,
                     reduce=sum_over_ranks if trainer.world_size > 1 else None,
                     precise=not self.autocast,
@@ -281,27 +287,29 @@ class LossCurvatureMonitor(Callback):
             if trainer.world_size > 1:
                 raise  # the other ranks wait for this one: there is no going on together
             out_of_memory = error.with_traceback(None)  # the frames hold the tensors
-        self.batches.halve(batches, out_of_memory)
+        self.batches.halve(parts, out_of_memory)
         return self._measure(trainer, pl_module, pending, batch_idx)
 
-    def _probe(self, trainer: Trainer, pl_module: LightningModule, batches: list[Any], batch_idx: int) -> LossProbe:
-        """Return the loss as a function of the parameters."""
-        plugin = trainer.precision_plugin
-        mixed = isinstance(plugin, MixedPrecision) and not self.autocast
-        seed = (self.settings.seed * 1_000_003 + self.schedule.events) * 65_537 + trainer.global_rank
-        return LossProbe(
-            pl_module,
-            batches,
-            mode=self.settings.mode,
-            seed=seed,
-            batch_idx=batch_idx,
-            precision=None if mixed else plugin.forward_context,
-        )
+    def _warn_once(self, sentence: str) -> None:
+        """Warn of what will be the same at every event."""
+        if sentence not in self._warned:
+            self._warned.add(sentence)
+            rank_zero_warn(f"LossCurvatureMonitor: {sentence}")
+
+    def _log_nothing(self, trainer: Trainer, error: NonFiniteCurvatureError | NoLossError) -> None:
+        """Say why nothing is logged: of a loss that is not finite each time, of batches without a loss once."""
+        if isinstance(error, NoLossError):
+            self._warn_once(f"nothing is logged at steps that have no loss. {error}")
+            return
+        self._warm.vectors.clear()
+        rank_zero_warn(f"LossCurvatureMonitor logs nothing at step {logged_step(trainer)}: {error}")
 
     def _log(self, trainer: Trainer, figures: dict[tuple[str, ...], float], measured: LossMeasurement) -> None:
         """Write to the loggers, and say once how products are computed."""
         prefix = ("curvature", self.name)
-        log_figures(trainer, {(*prefix, *path): value for path, value in figures.items()})
+        named = {(*prefix, *path): value for path, value in figures.items()}
+        log_figures(trainer, named)
+        publish_figures(trainer, named)
         if measured.spectrum is not None:
             title = f"{self.settings.operator} of the loss, step {logged_step(trainer)}"
             log_figure(trainer, (*prefix, "spectral_density"), density_figure(measured.spectrum, title))

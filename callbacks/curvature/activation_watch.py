@@ -48,7 +48,9 @@ class ActivationWatch:
         self._include = include
         self._input_sample = input_sample
         self._registry = registry
-        self._options = sample_rows, dead_unit_window, histograms
+        self._sample_rows = sample_rows
+        self._dead_unit_window = dead_unit_window
+        self._histograms = histograms
         self._tree: ModuleTree | None = None
         self._warned: set[str] = set()
         self._state: dict[str, Any] | None = None
@@ -157,8 +159,9 @@ class ActivationWatch:
         if not sites.calls:
             sites.remove()
             raise NoActivationError(self._nothing_to_watch(model, dict.fromkeys(seen), sites.gates))
-        sample_rows, *rest = self._options
-        self.measurement = ActivationMeasurement(sites, sample_rows, registry, *rest)
+        self.measurement = ActivationMeasurement(
+            sites, self._sample_rows, registry, self._dead_unit_window, self._histograms
+        )
 
     def _detach(self) -> None:
         if self.measurement is not None:

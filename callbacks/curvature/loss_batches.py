@@ -1,16 +1,41 @@
 """Which batches a `LossCurvatureMonitor` probes the loss with."""
 
 from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from lightning.fabric.utilities import move_data_to_device
 from lightning.pytorch import Trainer
 from lightning.pytorch.utilities import rank_zero_warn
-from torch.utils import _pytree as pytree
 
+from lit_gelu.callbacks.curvature.loss_plain_batch import from_plain, to_plain
 from lit_gelu.callbacks.errors import CallbackArgumentError
-from lit_gelu.callbacks.trainer_facts import on_device
-from lit_gelu.curvature.loss.probe_batch import check_part, copy_containers, count_examples, part_of, take_examples
+from lit_gelu.curvature.loss import LossCurvatureError
+from lit_gelu.curvature.loss.probe_batch import (
+    check_part,
+    clone_batch,
+    copy_containers,
+    part_of,
+    part_size,
+    take_examples,
+)
+from lit_gelu.curvature.loss.probe_state import ModuleState, seed_random_state
+from lit_gelu.sandbox import isolated_generators
+
+
+@dataclass(frozen=True)
+class ProbePart:
+    """A batch, or a part of one, that the loss is probed with.
+
+    Attributes:
+        batch: What ``training_step`` takes.
+        examples: How many examples it has, told from the whole batch; 1 where that cannot be told.
+    """
+
+    batch: Any
+    examples: int
 
 
 class ProbeBatches:
@@ -20,6 +45,7 @@ class ProbeBatches:
         source: "fresh", "fixed" or a sequence of batches.
         fraction: Which share of each batch; ``None`` for all.
         samples: How many examples of each batch instead.
+        seed: Of what the module's hooks draw for given batches.
 
     Attributes:
         limit: The most examples that fit in memory, once that was found out.
@@ -29,7 +55,7 @@ class ProbeBatches:
         LossCurvatureError: If ``fraction`` or ``samples`` is out of range.
     """
 
-    def __init__(self, source: str | Sequence[Any], fraction: float | None, samples: int | None) -> None:
+    def __init__(self, source: str | Sequence[Any], fraction: float | None, samples: int | None, seed: int = 0) -> None:
         check_part(fraction, samples)
         if isinstance(source, str):
             accepted = source in {"fresh", "fixed"}
@@ -41,53 +67,78 @@ class ProbeBatches:
                 "run), or a list of batches as the training loader gives them."
             )
         self.source = source
-        self.fraction, self.samples = fraction, samples
+        self.fraction, self.samples, self.seed = fraction, samples, seed
         self.reset()
 
     def reset(self) -> None:
         """Forget the batches and the limit of a run before."""
         self.limit: int | None = None
-        self._fixed: list[Any] | None = None
-        self._restored: list[Any] | None = None  # of all ranks
+        self._fixed: ProbePart | None = None
+        self._given: list[ProbePart] | None = None
+        self._restored: list[Any] | None = None  # of all ranks, as they are saved
 
-    def take(self, trainer: Trainer, batch: Any) -> list[Any]:
+    def keep(self, batch: Any) -> ProbePart | None:
+        """Return what of a batch will be needed as its step ends, whatever the training step does to it until then.
+
+        Args:
+            batch: The one at hand, on its device.
+
+        Returns:
+            The part to be probed, in tensors of its own; ``None`` if another batch will be probed.
+
+        Raises:
+            LossCurvatureError: If no part can be taken of it.
+        """
+        if self._restored is not None:
+            return ProbePart(copy_containers(batch), 0)  # only its types are asked for
+        if self.source == "fresh" or (self.source == "fixed" and self._fixed is None):
+            return self._part(batch)
+        return None
+
+    def take(self, trainer: Trainer, kept: ProbePart | None) -> list[ProbePart]:
         """Return the batches for one event.
 
         Args:
             trainer: The Trainer.
-            batch: The one at hand, on its device.
+            kept: What `keep` returned.
 
         Returns:
             Batches on the device.
         """
         if self._restored is not None:
-            self._fixed, self._restored = self._restored[trainer.global_rank % len(self._restored)], None
-        if self.source == "fresh":
-            batches = [part_of(batch, self.fraction, self.samples)]
-        elif self.source == "fixed":
-            if self._fixed is None:
-                part = part_of(copy_containers(batch), self.fraction, self.samples)
-                self._fixed = [_cloned(part)]
-            batches = [trainer.strategy.batch_to_device(part) for part in self._fixed]
-        else:
-            parts = [part_of(part, self.fraction, self.samples) for part in self.source]
-            batches = [trainer.strategy.batch_to_device(trainer.precision_plugin.convert_input(part)) for part in parts]
-        return batches if self.limit is None else [take_examples(part, self.limit) for part in batches]
+            self._fixed = self._restore(trainer, self._restored, kept)
+            self._restored = None
+        elif self.source == "fixed" and self._fixed is None:
+            self._fixed = kept
+        part = self._fixed or kept
+        if part is None and self._given is None:
+            self._given = self._as_training_gets_them(trainer)
+        parts = [part] if part is not None else self._given or []
+        limit = self.limit
+        if limit is None:
+            return parts
+        return [ProbePart(take_examples(part.batch, limit), min(part.examples, limit)) for part in parts]
 
-    def halve(self, batches: Sequence[Any], error: BaseException) -> None:
+    def halve(self, parts: Sequence[ProbePart], error: BaseException) -> None:
         """Use half as many examples from now on, and say so.
 
         Args:
-            batches: What did not fit in memory.
+            parts: What did not fit in memory.
             error: The error that said so.
 
         Raises:
-            BaseException: The error, if there is nothing to halve.
+            BaseException: The error, if there is nothing to halve, or no part can be taken.
         """
-        largest = max(count_examples(batch) or 1 for batch in batches)
+        largest = max(part.examples for part in parts)
+        limit = (largest + 1) // 2
         if largest == 1:
             raise error
-        self.limit = (largest + 1) // 2
+        try:
+            for part in parts:
+                take_examples(part.batch, limit)
+        except LossCurvatureError:
+            raise error from None
+        self.limit = limit
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
         rank_zero_warn(
@@ -96,8 +147,10 @@ class ProbeBatches:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the limit, and the fixed batches of all ranks, on the host; called on all of them."""
-        fixed = [None if self._fixed is None else on_device(self._fixed, torch.device("cpu"))]
+        """Return the limit, and the fixed batches of all ranks in plain containers on the host; called on all ranks."""
+        if self._restored is not None:
+            return {"limit": self.limit, "fixed": self._restored}
+        fixed = [self._saved()]
         if self.source == "fixed" and torch.distributed.is_available() and torch.distributed.is_initialized():
             (own,) = fixed
             fixed = [None] * torch.distributed.get_world_size()
@@ -111,9 +164,45 @@ class ProbeBatches:
             state_dict: What `state_dict` returned.
         """
         self.limit = state_dict["limit"]
-        self._restored = None if None in state_dict["fixed"] else state_dict["fixed"]
+        saved = self.source == "fixed" and None not in state_dict["fixed"]
+        self._restored = state_dict["fixed"] if saved else None
 
+    def _part(self, batch: Any) -> ProbePart:
+        """Return the part to be probed, with tensors of its own: it does not hold the whole in memory."""
+        part = clone_batch(part_of(batch, self.fraction, self.samples))
+        return ProbePart(part, part_size(batch, self.fraction, self.samples) or 1)
 
-def _cloned(batch: Any) -> Any:
-    """Return a batch with tensors of its own, so that a part does not hold the whole in memory."""
-    return pytree.tree_map(lambda leaf: leaf.clone() if isinstance(leaf, torch.Tensor) else leaf, batch)
+    def _restore(self, trainer: Trainer, restored: list[Any], kept: ProbePart | None) -> ProbePart:
+        """Return this rank's fixed batch of a checkpoint, in the types of the one at hand."""
+        saved = restored[trainer.global_rank % len(restored)]
+        batch = from_plain(saved["batch"], None if kept is None else kept.batch)
+        # It went through the module's hooks before it was saved: it is moved, and nothing else.
+        return ProbePart(move_data_to_device(batch, trainer.strategy.root_device), saved["examples"])
+
+    def _as_training_gets_them(self, trainer: Trainer) -> list[ProbePart]:
+        """Return parts of the given batches after all hooks that a training batch goes through; those run once."""
+        module = trainer.lightning_module
+        state = ModuleState(module)
+        parts = []
+        with ExitStack() as stack:
+            stack.callback(state.restore)
+            stack.enter_context(isolated_generators(state.devices))
+            seed_random_state(self.seed + trainer.global_rank, state.devices)
+            for given in self.source:
+                batch = trainer.precision_plugin.convert_input(clone_batch(given))
+                batch = trainer.strategy.batch_to_device(module._on_before_batch_transfer(batch))
+                parts.append(self._part(batch))
+        return parts
+
+    def _saved(self) -> dict[str, Any] | None:
+        """Return the fixed batch as a checkpoint can hold it; ``None`` if there is none, or none that it can."""
+        if self._fixed is None:
+            return None
+        try:
+            return {"batch": to_plain(self._fixed.batch), "examples": self._fixed.examples}
+        except TypeError as error:
+            rank_zero_warn(
+                f"LossCurvatureMonitor(probe='fixed'): the batch holds an object of type {error}, which no checkpoint "
+                "can hold. A resumed run goes on with another batch; give probe=[batch] for the same one in each run."
+            )
+            return None

@@ -1,16 +1,19 @@
 """What surrounds an event of a `LossCurvatureMonitor`."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-from lightning.pytorch import Trainer
+from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.loggers.logger import DummyLogger
+from lightning.pytorch.plugins.precision import MixedPrecision
 
+from lit_gelu.callbacks.curvature.loss_batches import ProbePart
+from lit_gelu.callbacks.curvature.loss_settings import LossSettings
 from lit_gelu.callbacks.curvature.loss_state import Step
+from lit_gelu.curvature.loss.probe import LossProbe
 
 
 @dataclass(frozen=True)
@@ -18,12 +21,12 @@ class PendingEvent:
     """What was found as the batch began whose step is to be measured.
 
     Attributes:
-        batch: The batch, in containers of its own.
+        kept: What `ProbeBatches.keep` kept of the batch.
         step: What the optimizer is about to change, if that is needed.
         start: When the batch began, in seconds.
     """
 
-    batch: Any
+    kept: ProbePart | None
     step: Step | None
     start: float
 
@@ -59,3 +62,41 @@ def now(trainer: Trainer) -> float:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()
+
+
+def probe_of(
+    trainer: Trainer,
+    pl_module: LightningModule,
+    parts: Sequence[ProbePart],
+    settings: LossSettings,
+    event: int,
+    batch_idx: int,
+    *,
+    autocast: bool,
+) -> LossProbe:
+    """Return the loss as a function of the parameters, for one event.
+
+    Args:
+        trainer: The Trainer.
+        pl_module: Its module.
+        parts: What to probe with.
+        settings: Say the mode and the seed.
+        event: The event's number, which masks depend on besides the seed and the rank.
+        batch_idx: The number of the batch at hand.
+        autocast: Whether to compute in the Trainer's mixed precision.
+
+    Returns:
+        The probe, to be entered.
+    """
+    plugin = trainer.precision_plugin
+    mixed = isinstance(plugin, MixedPrecision) and not autocast
+    examples = {id(part.batch): part.examples for part in parts}
+    return LossProbe(
+        pl_module,
+        [part.batch for part in parts],
+        mode=settings.mode,
+        seed=(settings.seed * 1_000_003 + event) * 65_537 + trainer.global_rank,
+        batch_idx=batch_idx,
+        precision=None if mixed else plugin.forward_context,
+        count=lambda batch: examples[id(batch)],
+    )

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from lit_gelu.callbacks.curvature.loss_along_update import along_update
-from lit_gelu.callbacks.curvature.loss_settings import EIGENVALUES, LossSettings
+from lit_gelu.callbacks.curvature.loss_settings import EIGENVALUES, INEXACT, LossSettings
 from lit_gelu.callbacks.curvature.loss_state import Figures, Reduce, Step, WarmStart
 from lit_gelu.curvature.loss import (
     Eigenpair,
@@ -19,15 +19,11 @@ from lit_gelu.curvature.loss import (
     module_layout,
     spectral_density,
 )
-from lit_gelu.curvature.loss.hessian import ONE_SIDED
 from lit_gelu.curvature.loss.lanczos import random_start
 from lit_gelu.curvature.loss.linear_operator import agreed_on
 from lit_gelu.curvature.loss.probe import LossProbe
 from lit_gelu.curvature.loss.probe_outputs import ParsedLoss
 from lit_gelu.curvature.loss.start_vectors import directions_of, learned_mixture, mixed_start
-
-INEXACT = ("finite_differences", ONE_SIDED)
-"""Methods that are not exact: names of figures that rest on them end with the first."""
 
 _NEGLIGIBLE = 0.01
 """An eigenvalue smaller than this share of the largest in magnitude has no sign worth reporting."""
@@ -41,11 +37,13 @@ class LossMeasurement:
         figures: By the parts of their names.
         spectrum: The spectral density, if asked for.
         reason: Why products are computed as they are.
+        left_out: What was asked for and is not there, and why: a sentence each, without numbers.
     """
 
     figures: Figures = field(default_factory=dict)
     spectrum: SpectralDensity | None = None
     reason: str = ""
+    left_out: list[str] = field(default_factory=list)
 
 
 def measure_loss(
@@ -77,7 +75,8 @@ def measure_loss(
         with _operator(probe, settings, warm, reduce) as operator:
             _measure_matrix(operator, settings, warm, event, result)
     if settings.of_update and step is not None:
-        result.figures |= along_update(probe, settings, warm, step, reduce, precise=precise)
+        figures, result.left_out = along_update(probe, settings, warm, step, reduce, precise=precise)
+        result.figures |= figures
     return result
 
 

@@ -32,7 +32,17 @@ METHODS: dict[str, tuple[str, ...]] = {
 }
 """By the matrix: how products with it can be computed."""
 
+INEXACT = ("finite_differences", ONE_SIDED)
+"""Methods that are not exact: names of figures that rest on them end with the first."""
+
 OPERATORS = tuple(METHODS)
+
+_OVERFLOWS = "in which second derivatives overflow and steps of finite differences vanish"
+_ROUNDS = (
+    "with 8 significant bits: products with the matrix and slopes are off by about 1 %, differences of losses and of "
+    "gradients are noise, and steps below 1/512 of a parameter do not move it. directional_* therefore comes from a "
+    "product with the Hessian, and critical_sharpness is left out"
+)
 
 _SHARDING = (FSDPStrategy, DeepSpeedStrategy, ModelParallelStrategy)
 
@@ -150,15 +160,15 @@ def refuse_run(trainer: Trainer, pl_module: LightningModule, settings: LossSetti
 
 
 def warn_of_half_precision(pl_module: LightningModule) -> None:
-    """Warn of float16 parameters: their second derivatives overflow.
+    """Warn of float16 and bfloat16 parameters, and say what is inexact.
 
     Args:
         pl_module: The module, in the precision in which it is trained.
     """
-    half = [name for name, parameter in pl_module.named_parameters() if parameter.dtype == torch.float16]
-    if half:
-        rank_zero_warn(
-            f"LossCurvatureMonitor: {len(half)} parameters are float16 ({half[0]}, ...), in which second derivatives "
-            "overflow and steps of finite differences vanish. Keep the parameters in float32, e.g. with "
-            "Trainer(precision='16-mixed')."
-        )
+    for dtype, mixed, trouble in ((torch.float16, "16-mixed", _OVERFLOWS), (torch.bfloat16, "bf16-mixed", _ROUNDS)):
+        half = [name for name, parameter in pl_module.named_parameters() if parameter.dtype == dtype]
+        if half:
+            rank_zero_warn(
+                f"LossCurvatureMonitor: {len(half)} parameters are {str(dtype)[6:]} ({half[0]}, ...), {trouble}. Keep "
+                f"the parameters in float32, e.g. with Trainer(precision={mixed!r})."
+            )

@@ -1,10 +1,11 @@
 """What a measurement of the loss's curvature starts from, and hands on."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
+from torch.optim import Optimizer
 
 Reduce = Callable[[Tensor], Tensor]
 """Sums a flat tensor over ranks."""
@@ -50,8 +51,27 @@ class Step:
 
     Attributes:
         before: The parameters before it, as `ParameterLayout.values` gave them.
-        learning_rate: Of the first parameter group.
+        learning_rate: As `first_learning_rate` found it; ``None`` if there is none.
     """
 
     before: Tensor
-    learning_rate: float
+    learning_rate: float | None
+
+
+def first_learning_rate(optimizers: Iterable[Optimizer]) -> float | None:
+    """Return the first positive learning rate of some optimizers' parameter groups.
+
+    Args:
+        optimizers: Any; groups without a rate, or whose rate is ``None`` or 0, are passed over.
+
+    Returns:
+        The rate; ``None`` if there is none, as of transformers' ``Adafactor``, which finds its own steps.
+
+    Example:
+        >>> import torch
+        >>> parameters = [{"params": [torch.zeros(1)], "lr": rate} for rate in (0.0, 0.1)]
+        >>> first_learning_rate([torch.optim.SGD(parameters)])
+        0.1
+    """
+    rates = [group.get("lr") for optimizer in optimizers for group in optimizer.param_groups]
+    return next((float(rate) for rate in rates if rate is not None and rate > 0), None)

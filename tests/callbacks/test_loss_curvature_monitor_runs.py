@@ -6,6 +6,7 @@ import pytest
 import torch
 from callback_helpers import SaveEachEpoch, SmallNet, loader, quiet_trainer
 from lightning.pytorch import Callback, LightningModule
+from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.loggers import CSVLogger, MLFlowLogger, TensorBoardLogger, WandbLogger
 from probe_nets import CLASSES, FEATURES, batch_of
 from torch import nn
@@ -220,6 +221,17 @@ def test_two_monitors_under_two_names(tmp_path):
     with (tmp_path / "logs" / "0" / "metrics.csv").open() as file:
         names = csv.DictReader(file).fieldnames
     assert {"curvature/loss/top_eigenvalue", "curvature/loss_trace/trace"} <= set(names)
+
+
+def test_other_callbacks_find_the_figures(tmp_path):
+    monitor = LossCurvatureMonitor(every_n_steps=2, lanczos_steps=2, samples=2)
+    stopper = EarlyStopping("curvature/loss/top_eigenvalue", mode="min", stopping_threshold=1e9)
+    trainer = quiet_trainer(tmp_path, monitor, stopper, max_epochs=3)
+    trainer.fit(SmallNet(), loader())
+    assert trainer.current_epoch == 1  # any eigenvalue is below the threshold
+    assert trainer.callback_metrics["curvature/loss/top_eigenvalue"].item() == pytest.approx(
+        monitor.latest["top_eigenvalue"]
+    )
 
 
 class ScalarReads(TorchDispatchMode):

@@ -7,6 +7,10 @@ class LossCurvatureError(LitGeluError, ValueError):
     """An argument that no curvature can be computed from."""
 
 
+class NoLossError(LossCurvatureError):
+    """A training step that returned ``None`` for a batch: training skips it, so there is no loss to measure."""
+
+
 class NonFiniteCurvatureError(LitGeluError, ArithmeticError):
     """A loss, a gradient or a product that is NaN or infinite: it is reported, never replaced by a number."""
 

@@ -6,6 +6,15 @@ from torch import Tensor
 from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import Node
 
+from lit_gelu.curvature.loss.errors import LossCurvatureError
+
+REENTRANT = (
+    "The model uses activation checkpointing with use_reentrant=True, through which no gradient can be asked for but "
+    "by backward(). Use torch.utils.checkpoint.checkpoint(..., use_reentrant=False), in models of Hugging Face "
+    'gradient_checkpointing_enable({"use_reentrant": False}), or define curvature_loss(batch) without checkpointing.'
+)
+"""What to say of reentrant checkpoints."""
+
 Kinds = frozenset[type[Node]]
 """The classes of a graph's nodes: few, where the nodes are thousands."""
 
@@ -63,6 +72,22 @@ def check_differentiable(kinds: Iterable[type[Node]]) -> None:
     """
     if any(kind.__name__.endswith("Error") for kind in kinds):
         raise RuntimeError("a custom function's pass back is marked with @once_differentiable")
+
+
+def check_checkpoints(kinds: Iterable[type[Node]]) -> None:
+    """Refuse a graph with reentrant activation checkpoints.
+
+    Parameters inside of one are not in the graph. ``torch.autograd.grad`` raises if it has to go through such a
+    checkpoint to reach others; if it has not, as behind the first layer, the share of those inside would be zero.
+
+    Args:
+        kinds: What `kinds_of` returned.
+
+    Raises:
+        LossCurvatureError: If the graph has one.
+    """
+    if any(kind.__name__ == "CheckpointFunctionBackward" for kind in kinds):
+        raise LossCurvatureError(REENTRANT)
 
 
 def has_native_mish(kinds: Iterable[type[Node]]) -> bool:

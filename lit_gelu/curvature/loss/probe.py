@@ -12,9 +12,12 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lit_gelu.curvature.loss.errors import LossCurvatureError
-from lit_gelu.curvature.loss.probe_batch import check_part, copy_containers, count_examples, part_of
+from lit_gelu.curvature.loss.graph_walk import REENTRANT, check_checkpoints, kinds_of
+from lit_gelu.curvature.loss.probe_batch import check_part, count_examples, part_of
+from lit_gelu.curvature.loss.probe_inputs import ProbeInput
 from lit_gelu.curvature.loss.probe_loss import logging_modules, loss_function, muted
 from lit_gelu.curvature.loss.probe_state import ModuleState, seed_random_state
+from lit_gelu.curvature.loss.probe_writes import WriteGuard
 from lit_gelu.sandbox import evaluation_mode, isolated_generators, side_pass
 
 Mode = Literal["train", "eval"]
@@ -25,14 +28,22 @@ class LossProbe:
 
     Inside the context each of `closures` computes the mean loss of one batch from the live parameters, as often as one
     likes and always the same function: every call finds the random number generators (Python, numpy, torch on the CPU
-    and on the model's CUDA devices) at the same place, so that dropout draws the same masks, and the buffers and
-    attributes (running means, counters, metrics) as they were. On leaving, also by an exception, everything is as it
-    was found, bit by bit: train/eval flags, buffers, generators, ``.grad``, attributes, metrics.
+    and on the model's CUDA devices) at the same place, so that dropout draws the same masks, and the batch, the buffers
+    and attributes (running means, counters, metrics) as they were. On leaving, also by an exception, everything is as
+    it was found, bit by bit: train/eval flags, parameters, buffers, generators, ``.grad``, attributes, metrics. The
+    batches given are not touched.
+
+    Attributes are followed into dictionaries, lists, tuples, sets and deques, and into the ``__dict__`` of plain
+    objects, such as a meter; not into objects that these hold, ``__slots__``, iterators, or a container of more than
+    1,000 elements. Of a list or dictionary of more than 10,000, only what is added at the end is taken away again.
+
+    Frozen parameters may be written to by the ``training_step``, which is how teachers are averaged: they are put back.
+    One that writes to parameters that are trained is refused; see `WriteGuard`.
 
     The loss is ``module.curvature_loss(batch)`` if the module defines that, else what its ``training_step`` returns,
     with ``self.log`` muted. It is not scaled and not divided by the number of accumulated batches. What a
-    ``training_step`` does outside of the module (it writes files, say) it does in a probe, too: define
-    ``curvature_loss`` then. A module with manual optimisation must define it.
+    ``training_step`` does outside of the module (it writes files, or to globals and attributes of classes) it does in a
+    probe, too: define ``curvature_loss`` then. A module with manual optimisation must define it.
 
     Second derivatives need some care, which is taken: scaled dot-product attention runs by its "math" kernel, since the
     fused ones have no double backward; compiled modules run as they were written, for the same reason; autocast is off,
@@ -97,18 +108,21 @@ class LossProbe:
         self.mode = mode
         self.calls = 0
         self.parameters: dict[str, Tensor] = dict(self.module.named_parameters())
-        self._batches = [part_of(batch, fraction, samples) for batch in batches]
-        self.samples = [_examples(batch, count) for batch in self._batches]
+        parts = [part_of(batch, fraction, samples) for batch in batches]
+        self.samples = [_examples(part, count) for part in parts]
+        self._inputs = [ProbeInput(part) for part in parts]
         self._seed, self._first_batch_idx = seed, batch_idx
         self._precision = precision
         self._stack: ExitStack | None = None
         self._state: ModuleState | None = None
+        self._guard: WriteGuard | None = None
+        self._differentiable: set[int] = set()
         self._logging: list[nn.Module] = []
 
     @property
     def closures(self) -> list[Callable[[], Tensor]]:
         """One function a batch, which returns its mean loss; usable inside the context."""
-        return [partial(self._loss, number) for number in range(len(self._batches))]
+        return [partial(self._loss, number) for number in range(len(self._inputs))]
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:  # so that a failure on the way in leaves no trace either
@@ -116,24 +130,29 @@ class LossProbe:
             stack.enter_context(side_pass())
             state = ModuleState(self.module)
             stack.callback(state.restore)
+            guard = WriteGuard(self.module, self.parameters, state.parameters, state.tensors)
+            stack.callback(guard.restore)
             stack.enter_context(isolated_generators(state.devices))
             # Not for a pass forward only: checkpointed activations are computed a second time in the pass back.
             stack.enter_context(sdpa_kernel(SDPBackend.MATH))
             stack.enter_context(_as_written())
             if self.mode == "eval":
                 stack.enter_context(evaluation_mode(self.module))
-            self._state, self._logging, self._stack = state, logging_modules(state.modules), stack.pop_all()
+            self._state, self._guard, self._logging = state, guard, logging_modules(state.modules)
+            self._stack = stack.pop_all()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool | None:
-        stack, self._stack, self._state = self._stack, None, None
+        stack, self._stack, self._state, self._guard = self._stack, None, None, None
+        for each in self._inputs:
+            each.release()
         return None if stack is None else stack.__exit__(kind, error, traceback)
 
     def _loss(self, number: int) -> Tensor:
         """Return the mean loss of one batch."""
-        if self._state is None:
+        if self._state is None or self._guard is None:
             raise LossCurvatureError(
                 "A closure of a LossProbe was called outside of its context. Use it inside `with`."
             )
@@ -141,8 +160,12 @@ class LossProbe:
         self._state.rewind()
         seed_random_state(self._seed + number, self._state.devices)
         precision = self._precision or partial(_without_autocast, self._state.devices)
-        with muted(self._logging), precision():
-            return self._loss_of(copy_containers(self._batches[number]), self._first_batch_idx + number)
+        with muted(self._logging), precision(), self._guard.call(number):
+            loss = self._loss_of(self._inputs[number].fresh(), self._first_batch_idx + number)
+        if loss.requires_grad and number not in self._differentiable:
+            check_checkpoints(kinds_of(loss))
+            self._differentiable.add(number)
+        return loss
 
 
 def _without_autocast(devices: set[torch.device]) -> AbstractContextManager[Any]:
@@ -168,11 +191,7 @@ def _rephrased_errors() -> Iterator[None]:
         yield
     except RuntimeError as error:
         if "compatible with .grad()" in str(error):  # the end of the sentence in every release of torch
-            raise LossCurvatureError(
-                "The model uses activation checkpointing with use_reentrant=True, through which no gradient can be "
-                "asked for but by backward(). Use torch.utils.checkpoint.checkpoint(..., use_reentrant=False), or "
-                "define curvature_loss(batch) without checkpointing."
-            ) from error
+            raise LossCurvatureError(REENTRANT) from error
         raise
 
 

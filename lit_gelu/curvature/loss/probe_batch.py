@@ -1,32 +1,48 @@
 """How many examples a batch has, and a part of it."""
 
 import copy
-import dataclasses
 import math
-from collections.abc import Iterator, Mapping, MutableMapping
+from functools import partial
 from typing import Any
 
 from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
 
+from lit_gelu.curvature.loss.batch_structure import (
+    FEW,
+    PLAIN,
+    has_few_of_either_kind,
+    holds_an_example_each,
+    is_list_of_examples,
+    leaves,
+    rebuilt,
+)
 from lit_gelu.curvature.loss.errors import LossCurvatureError
 
 
 def count_examples(batch: Any) -> int | None:
     """Return how many examples a batch has: the length of the first dimension of its first tensor that has one.
 
+    Of a list of examples (see `take_examples`) that comes before any tensor it is the list's length, and of a
+    ``PackedSequence`` the number of its sequences.
+
     Args:
         batch: A tensor, or tensors in any nesting of tuples, lists, mappings and dataclasses.
 
     Returns:
-        The number; ``None`` if there is no such tensor.
+        The number; ``None`` if there is none of these.
 
     Example:
         >>> import torch
         >>> count_examples({"text": ["a", "b"], "x": torch.zeros(2, 3)})
         2
+        >>> count_examples([torch.zeros(3, 8, 8 + width % 2) for width in range(16)])
+        16
     """
-    for leaf in _leaves(batch):
-        if isinstance(leaf, Tensor) and leaf.ndim > 0:
+    for leaf in leaves(batch):
+        if isinstance(leaf, PackedSequence):
+            return int(leaf.batch_sizes[0])
+        if is_list_of_examples(leaf) or (isinstance(leaf, Tensor) and leaf.ndim > 0):
             return len(leaf)
     return None
 
@@ -34,8 +50,13 @@ def count_examples(batch: Any) -> int | None:
 def take_examples(batch: Any, count: int) -> Any:
     """Return the first examples of a batch.
 
-    What is cut: every tensor whose first dimension is as long as the batch, and every list of plain values of that
-    length. All else stays: scalars, and tensors of another length, such as class weights.
+    What is cut: every tensor whose first dimension is as long as the batch, and every list or tuple of that length that
+    holds plain values (strings, numbers, ``None``), mappings or dataclasses. All else stays: scalars, and tensors of
+    another length, such as class weights.
+
+    A list or tuple of tensors of one dtype and number of dimensions is a list of examples, and cut by its own length,
+    where its tensors cannot be fields of one batch: no two first sizes agree, or there are more than four tensors, and
+    their first sizes differ (sequences) or are less than their number (the channels of images).
 
     Args:
         batch: As in `count_examples`.
@@ -45,7 +66,7 @@ def take_examples(batch: Any, count: int) -> Any:
         A batch of the same kind; its tensors are views.
 
     Raises:
-        LossCurvatureError: If the batch is of a kind whose examples cannot be told.
+        LossCurvatureError: If the batch is of a kind whose examples cannot be told, or holds a ``PackedSequence``.
 
     Example:
         >>> import torch
@@ -54,12 +75,43 @@ def take_examples(batch: Any, count: int) -> Any:
         (tensor([0, 1]), ['a', 'b'])
     """
     whole = count_examples(batch)
-    if whole is None:
+    if whole is not None and count >= whole:
+        return batch
+    packed = any(isinstance(leaf, PackedSequence) for leaf in leaves(batch))
+    if whole is None or packed:
+        kind = PackedSequence if packed else type(batch)
         raise LossCurvatureError(
-            f"No part can be taken of a batch of type {type(batch).__name__}: its examples cannot be told. Accepted "
-            "are tensors in tuples, lists, mappings and dataclasses. Use the whole batch, or give a smaller one."
+            f"No part can be taken of a batch of type {kind.__name__}: its examples cannot be told. Accepted are "
+            "tensors in tuples, lists, mappings and dataclasses. Give fraction=None, which takes the whole batch."
         )
-    return batch if count >= whole else _cut(batch, whole, count)
+    return rebuilt(batch, partial(_cut, whole=whole, count=count), partial(holds_an_example_each, whole=whole))
+
+
+def part_size(batch: Any, fraction: float | None, samples: int | None) -> int | None:
+    """Return how many examples of a batch a probe is to use.
+
+    Args:
+        batch: As in `count_examples`.
+        fraction: Its share of the batch, rounded up to whole examples, and to two: batch normalisation has nothing to
+            normalise in one. ``None`` for the number ``samples``. Up to four tensors in a list whose first sizes are up
+            to four may be fields or images of so many channels: they are used whole, which is right for both.
+        samples: A number of examples; ``None`` together with ``fraction=None`` for the whole batch.
+
+    Returns:
+        The number; ``None`` if the batch's own number cannot be told.
+
+    Example:
+        >>> import torch
+        >>> part_size(torch.arange(20), 1 / 8, None)
+        3
+    """
+    whole = count_examples(batch)
+    if whole is None or (fraction is None and samples is None):
+        return whole
+    if samples is not None:
+        return min(whole, samples)
+    least = FEW if has_few_of_either_kind(batch) else 2
+    return min(whole, max(least, math.ceil(whole * (fraction or 1.0))))
 
 
 def part_of(batch: Any, fraction: float | None, samples: int | None) -> Any:
@@ -67,12 +119,14 @@ def part_of(batch: Any, fraction: float | None, samples: int | None) -> Any:
 
     Args:
         batch: As in `count_examples`.
-        fraction: Its share of the batch, rounded up to whole examples, and to two: batch normalisation has nothing to
-            normalise in one. ``None`` for the number ``samples``.
-        samples: A number of examples; ``None`` together with ``fraction=None`` for the whole batch.
+        fraction: As in `part_size`.
+        samples: As in `part_size`.
 
     Returns:
         The first examples.
+
+    Raises:
+        LossCurvatureError: As `take_examples`, unless the whole batch is asked for.
 
     Example:
         >>> import torch
@@ -81,8 +135,7 @@ def part_of(batch: Any, fraction: float | None, samples: int | None) -> Any:
     """
     if fraction is None and samples is None:
         return batch
-    whole = count_examples(batch) or 0
-    return take_examples(batch, samples if samples is not None else max(2, math.ceil(whole * (fraction or 1.0))))
+    return take_examples(batch, part_size(batch, fraction, samples) or 1)
 
 
 def copy_containers(batch: Any) -> Any:
@@ -100,7 +153,27 @@ def copy_containers(batch: Any) -> Any:
         >>> batch
         {'labels': [1, 2]}
     """
-    return _cut(batch, whole=-1, count=0)
+    return rebuilt(batch, lambda leaf: leaf)
+
+
+def clone_batch(batch: Any) -> Any:
+    """Return the batch with containers, tensors and objects of its own: what happens to the other does not show in it.
+
+    Args:
+        batch: Anything; what can be neither taken apart nor copied is shared.
+
+    Returns:
+        A batch of the same kind.
+
+    Example:
+        >>> import torch
+        >>> x = torch.ones(2)
+        >>> (clone,) = clone_batch((x,))
+        >>> _ = x.div_(255)
+        >>> clone
+        tensor([1., 1.])
+    """
+    return rebuilt(batch, _own)
 
 
 def check_part(fraction: float | None, samples: int | None) -> None:
@@ -121,46 +194,20 @@ def check_part(fraction: float | None, samples: int | None) -> None:
         raise LossCurvatureError(f"{samples=} is not accepted. Give a positive number of examples.")
 
 
-def _leaves(batch: Any) -> Iterator[Any]:
-    """Go through what is in a batch, in its order."""
-    if isinstance(batch, Mapping):
-        children: Any = batch.values()
-    elif isinstance(batch, (tuple, list)):
-        children = batch
-    elif dataclasses.is_dataclass(batch) and not isinstance(batch, type):
-        children = [getattr(batch, field.name) for field in dataclasses.fields(batch)]
-    else:
-        yield batch
-        return
-    for child in children:
-        yield from _leaves(child)
-
-
-def _cut(batch: Any, whole: int, count: int) -> Any:
+def _cut(piece: Any, whole: int, count: int) -> Any:
     """Return the first of ``whole`` examples of one piece of a batch."""
-    if isinstance(batch, Tensor):
-        return batch[:count] if batch.ndim > 0 and len(batch) == whole else batch
-    if isinstance(batch, Mapping):
-        return _cut_mapping(batch, whole, count)
-    if isinstance(batch, (tuple, list)):
-        plain = all(isinstance(child, (str, bytes, int, float)) for child in batch)
-        if plain and isinstance(batch, list) and len(batch) == whole:
-            return batch[:count]
-        pieces = [_cut(child, whole, count) for child in batch]
-        return type(batch)(*pieces) if hasattr(batch, "_fields") else type(batch)(pieces)
-    if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
-        changed = copy.copy(batch)
-        for field in dataclasses.fields(batch):
-            object.__setattr__(changed, field.name, _cut(getattr(batch, field.name), whole, count))  # a frozen one, too
-        return changed
-    return batch
+    if isinstance(piece, Tensor):
+        return piece[:count] if piece.ndim > 0 and len(piece) == whole else piece
+    return piece[:count] if holds_an_example_each(piece, whole) else piece
 
 
-def _cut_mapping(batch: Mapping[Any, Any], whole: int, count: int) -> Mapping[Any, Any]:
-    """Return a mapping of the same type, if that can be changed, with the first examples."""
-    pieces = {key: _cut(value, whole, count) for key, value in batch.items()}
-    if not isinstance(batch, MutableMapping):
-        return pieces
-    changed = copy.copy(batch)
-    changed.update(pieces)
-    return changed
+def _own(piece: Any) -> Any:
+    """Return a copy of what is no container."""
+    if isinstance(piece, Tensor):
+        return piece.clone()
+    if isinstance(piece, PLAIN):
+        return piece
+    try:
+        return copy.deepcopy(piece)
+    except (TypeError, RuntimeError):  # it holds a lock, a file or a generator: no one copies that
+        return piece

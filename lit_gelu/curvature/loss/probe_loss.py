@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from lit_gelu.curvature.loss.errors import LossCurvatureError
+from lit_gelu.curvature.loss.errors import LossCurvatureError, NoLossError
 
 HOOK = "curvature_loss"
 """A method of the module, from a batch to its scalar loss; it takes the place of ``training_step`` in a probe."""
@@ -139,7 +139,7 @@ def _loss_from(output: Any, source: str) -> Tensor:
     """Return the loss in what a training step returned."""
     loss = output.get("loss") if isinstance(output, Mapping) else output
     if not isinstance(loss, Tensor):
-        raise LossCurvatureError(
+        raise (NoLossError if output is None else LossCurvatureError)(
             f"{source} returned {type(output).__name__} without a loss for the probe's batch. Accepted is a tensor, or "
             "a dict with the key 'loss'; for a batch that is skipped, choose another as probe."
         )

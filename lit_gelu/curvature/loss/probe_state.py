@@ -1,29 +1,17 @@
 """What running a model changes in it besides its output, and how it is as before."""
 
-import collections
 import itertools
 import operator
 import random
 import sys
-from types import FunctionType, MethodType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from lit_gelu.curvature.loss.probe_contents import UNCHANGING, Contents, is_of_library
+
 _OF_EVERY_MODULE = frozenset(nn.Module().__dict__)
-_UNCHANGING = frozenset({
-    type(None),
-    bool,
-    int,
-    float,
-    str,
-    torch.dtype,
-    torch.device,
-    torch.Size,
-    FunctionType,
-    MethodType,
-})
 _MISSING = object()
 
 _Attributes = tuple[dict[str, Any], dict[str, Any], int]
@@ -38,13 +26,17 @@ class ModuleState:
     theirs; other attributes get the value they had, and lists, dictionaries, sets and generators their contents.
     `restore` puts the very originals back: nothing has touched them. Train/eval flags and ``.grad`` are put back, too.
 
-    Modules that stand in plain lists and dictionaries (metrics often do) are included.
+    Modules that stand in plain lists and dictionaries (metrics often do) are included. What stands in containers and
+    plain objects is kept as `Contents` says, but for the values of tensors in them, and of parameters: `WriteGuard`
+    keeps these.
 
     Args:
         model: Any module.
 
     Attributes:
         modules: All of its modules, itself included.
+        parameters: All of their parameters.
+        tensors: What stands in containers and plain objects.
         devices: Where their parameters and buffers are.
 
     Example:
@@ -67,7 +59,7 @@ class ModuleState:
         self._flags: list[bool] = []
         self._buffers: list[dict[str, Tensor | None]] = []
         self._attributes: list[_Attributes] = []
-        self._contents: list[_Content] = []
+        self._contents = Contents()
         self._tensors: list[tuple[dict[str, Any], str, Tensor]] = []
         self._copies: dict[int, Tensor] = {}
         self._gradients: list[tuple[Tensor, Tensor | None]] = []
@@ -79,6 +71,8 @@ class ModuleState:
                 seen.add(id(module))
                 found += [child for child in module._modules.values() if child is not None]
                 found += self._keep(module)
+        self.parameters = [parameter for parameter, _ in self._gradients]
+        self.tensors = self._contents.tensors
         self.devices = {parameter.device for parameter, _ in self._gradients}
         self.devices |= {b.device for buffers in self._buffers for b in buffers.values() if b is not None}
 
@@ -115,24 +109,25 @@ class ModuleState:
                 parameter.grad = gradient
 
     def _keep(self, module: nn.Module) -> list[nn.Module]:
-        """Take note of one module's state, and return the modules in its lists, tuples and dictionaries."""
-        own, held = module.__dict__, []
+        """Take note of one module's state, and return the modules in its containers."""
+        own = module.__dict__
         values = {name: value for name, value in own.items() if name not in _OF_EVERY_MODULE}
+        guarded = len(self._contents.tensors)
         for name, value in values.items():
-            if type(value) in _UNCHANGING:
+            if type(value) in UNCHANGING:
                 continue
             if _is_plain_tensor(value):
                 self._tensors.append((own, name, value))
-            elif (content := _content_of(value)) is not None:
-                self._contents.append(content)
-            if isinstance(value, (list, tuple, dict)):
-                elements = value.values() if isinstance(value, dict) else value
-                held += [element for element in elements if isinstance(element, nn.Module)]
+            elif not isinstance(value, Tensor):
+                self._contents.keep(value)
+        if len(self._contents.tensors) > guarded and is_of_library(module):
+            del self._contents.tensors[guarded:]  # a metric's defaults: nobody writes to them
         self.modules.append(module)
         self._flags.append(module.training)
         self._buffers.append(dict(module._buffers))
         self._attributes.append((own, values, len(own)))
         self._gradients += [(p, p.grad) for p in module._parameters.values() if p is not None]
+        held, self._contents.modules = self._contents.modules, []
         return held
 
     def _put_back_attributes(self) -> None:
@@ -145,66 +140,12 @@ class ModuleState:
             for name in [name for name in own if name not in _OF_EVERY_MODULE and name not in values]:
                 del own[name]
             own.update(values)
-        for content in self._contents:
-            content.restore()
-
-
-class _Content:
-    """What is in a list, dictionary, set or generator."""
-
-    def __init__(self, owner: Any, kept: Any) -> None:
-        self._owner, self._kept = owner, kept
-
-    def restore(self) -> None:
-        owner, kept = self._owner, self._kept
-        if isinstance(owner, dict):
-            if not _identical(owner.keys(), kept.keys()) or not _identical(owner.values(), kept.values()):
-                owner.clear()
-                owner.update(kept)
-        elif isinstance(owner, (list, collections.deque)):
-            if not _identical(owner, kept):
-                owner.clear()
-                owner.extend(kept)
-        elif isinstance(owner, set):
-            if owner != kept:
-                owner.clear()
-                owner.update(kept)
-        elif isinstance(owner, torch.Generator):
-            owner.set_state(kept)
-        elif isinstance(owner, random.Random):  # noqa: S311 - the model's own, not ours
-            owner.setstate(kept)
-        else:
-            owner.bit_generator.state = kept
-
-
-def _content_of(value: Any) -> _Content | None:
-    """Return what is to be kept of a value that can be changed in place; ``None`` of one that cannot."""
-    if isinstance(value, dict):
-        return _Content(value, dict(value))
-    if isinstance(value, (list, collections.deque)):
-        return _Content(value, list(value))
-    if isinstance(value, set):
-        return _Content(value, set(value))
-    if isinstance(value, torch.Generator):
-        return _Content(value, value.get_state())
-    if isinstance(value, random.Random):  # noqa: S311 - the model's own, not ours
-        return _Content(value, value.getstate())
-    return _Content(value, value.bit_generator.state) if _is_numpy_generator(value) else None
-
-
-def _is_numpy_generator(value: Any) -> bool:
-    """Return whether a value is a generator of numpy's, which is not imported here."""
-    return "numpy.random" in sys.modules and isinstance(value, sys.modules["numpy.random"].Generator)
+        self._contents.restore()
 
 
 def _is_plain_tensor(value: Any) -> bool:
     """Return whether a value is a tensor of its own: no parameter, nor computed from one (as old weight norm does)."""
     return isinstance(value, Tensor) and not value.requires_grad and not isinstance(value, nn.Parameter)
-
-
-def _identical(some: Any, others: Any) -> bool:
-    """Return whether two collections hold the same objects in the same order."""
-    return len(some) == len(others) and all(map(operator.is_, some, others))
 
 
 def seed_random_state(seed: int, devices: set[torch.device]) -> None:

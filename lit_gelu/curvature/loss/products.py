@@ -14,7 +14,13 @@ from lit_gelu.curvature.loss.evaluation import (
     loss_after_gradient,
     without_autocast,
 )
-from lit_gelu.curvature.loss.graph_walk import check_differentiable, has_custom_function, has_native_mish, kinds_of
+from lit_gelu.curvature.loss.graph_walk import (
+    check_checkpoints,
+    check_differentiable,
+    has_custom_function,
+    has_native_mish,
+    kinds_of,
+)
 from lit_gelu.curvature.loss.layout import ParameterLayout
 from lit_gelu.curvature.loss.mish import MISH_NOTE, ComposedMish
 
@@ -53,6 +59,7 @@ class ReverseOverReverse:
         self._layout = layout
         loss = evaluate_loss(closure)
         kinds = kinds_of(loss)
+        check_checkpoints(kinds)
         self.doubtful = has_custom_function(kinds)  # such a one can lack its second derivative without an error
         self.note = MISH_NOTE if has_native_mish(kinds) else ""
         if self.note:

@@ -7,9 +7,17 @@ from typing import NamedTuple
 
 import pytest
 import torch
+from torch.nn.utils.rnn import pack_sequence
 
 from lit_gelu.curvature.loss.errors import LossCurvatureError
-from lit_gelu.curvature.loss.probe_batch import check_part, count_examples, part_of, take_examples
+from lit_gelu.curvature.loss.probe_batch import (
+    check_part,
+    clone_batch,
+    count_examples,
+    part_of,
+    part_size,
+    take_examples,
+)
 
 
 class Pair(NamedTuple):
@@ -88,3 +96,105 @@ def test_a_batch_of_unknown_kind_is_used_whole_or_refused():
 def test_refusals(fraction, samples):
     with pytest.raises(LossCurvatureError, match=r"fraction|samples"):
         check_part(fraction, samples)
+
+
+def shapes(batch):
+    return [tuple(tensor.shape) for tensor in batch]
+
+
+IMAGES = [torch.zeros(3, 8, 8 + number % 3) for number in range(16)]
+SEQUENCES = [torch.zeros(3 + number % 4, 6) for number in range(16)]
+
+
+@pytest.mark.parametrize("examples", [IMAGES, tuple(IMAGES), [torch.zeros(3, 8, 8)] * 16, SEQUENCES, SEQUENCES[:3]])
+def test_tensors_without_a_common_number_of_examples_are_one_each(examples):
+    assert count_examples(examples) == len(examples)
+    assert shapes(take_examples(examples, 2)) == shapes(examples[:2])
+    targets = [{"boxes": torch.zeros(number % 5, 4), "id": number} for number in range(len(examples))]
+    images, cut = take_examples((examples, targets), 2)
+    assert shapes(images) == shapes(examples[:2])
+    assert cut == targets[:2]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        [torch.zeros(16, 96, 7), torch.zeros(16, 24, 7)],  # a forecast
+        [torch.zeros(16, 3, 8, 8), torch.zeros(16, 3, 32, 32)],  # small and large
+        [torch.zeros(16, 6), torch.zeros(16, 6)],
+        [torch.zeros(64, width) for width in (8, 2, 1, 1, 1, 3)],  # a rollout
+        (torch.zeros(16, dtype=torch.int64), torch.zeros(80, dtype=torch.int64), torch.zeros(16, dtype=torch.int64)),
+        [torch.zeros(8, 3, 4, 4), torch.zeros(8, 3, 4, 4)],
+    ],
+)
+def test_fields_of_a_batch_are_no_examples(fields):
+    assert count_examples(fields) == len(fields[0])
+    part = take_examples(fields, 2)
+    assert len(part) == len(fields)
+    assert [len(tensor) for tensor in part] == [2 if len(t) == len(fields[0]) else len(t) for t in fields]
+    assert part_size(fields, 1 / 8, None) == len(fields[0]) // 8 or len(fields[0]) < 16
+
+
+@pytest.mark.parametrize("batch", [IMAGES[:2], IMAGES[:4], [torch.zeros(4, 6), torch.zeros(4, 2)]])
+def test_few_tensors_that_could_be_either_are_used_whole(batch):
+    assert shapes(part_of(batch, 1 / 8, None)) == shapes(batch)
+
+
+def test_plain_values_of_every_sequence_are_cut_but_no_named_tuple():
+    class Labels(NamedTuple):
+        a: str
+        b: str
+
+    x, names, numbers, gaps, labels, bytes_ = take_examples(
+        (torch.zeros(2, 3), ("a", "b"), [1, 2.0], (None, "b"), Labels("a", "b"), [b"a", b"b"]), 1
+    )
+    assert (len(x), names, numbers, gaps, labels, bytes_) == (1, ("a",), [1], (None,), Labels("a", "b"), [b"a"])
+
+
+def test_batches_of_several_loaders_are_each_cut():
+    batch = [{"x": torch.zeros(2, 3)}, {"x": torch.zeros(2, 5)}]
+    assert [part["x"].shape for part in take_examples(batch, 1)] == [(1, 3), (1, 5)]
+
+
+def test_packed_sequences_are_counted_and_not_cut():
+    packed = pack_sequence([torch.zeros(length, 2) for length in (5, 4, 2)])
+    assert count_examples((packed, torch.zeros(3))) == 3
+    assert take_examples(packed, 3) is packed
+    for batch in (packed, (torch.zeros(3), packed)):
+        with pytest.raises(LossCurvatureError, match=r"PackedSequence.*fraction=None"):
+            part_of(batch, 0.5, None)
+
+
+class Own:
+    def __init__(self, x):
+        self.x = x
+
+
+class Locked(Own):
+    def __deepcopy__(self, memo):
+        raise TypeError
+
+
+@pytest.mark.parametrize(
+    ("wrap", "open_"),
+    [
+        (lambda x: x, lambda batch: batch),
+        (lambda x: [(x,)], lambda batch: batch[0][0]),
+        (lambda x: UserDict(x=x), lambda batch: batch["x"]),
+        (lambda x: Frozen(x, NAMES), lambda batch: batch.x),
+        (Own, lambda batch: batch.x),
+        (lambda x: pack_sequence([x]), lambda batch: batch.data),
+    ],
+)
+def test_a_clone_shares_nothing_with_its_batch(wrap, open_):
+    x = torch.ones(4, 2)
+    batch = wrap(x)
+    clone = clone_batch(batch)
+    open_(batch).mul_(5)
+    assert type(clone) is type(batch)
+    assert torch.equal(open_(clone), torch.ones(4, 2))
+
+
+def test_what_cannot_be_copied_is_shared():
+    batch = Locked(1)
+    assert clone_batch([batch])[0] is batch

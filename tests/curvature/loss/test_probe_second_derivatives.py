@@ -139,6 +139,49 @@ def test_reentrant_checkpoints_are_refused_with_the_remedy():
         product(module, batch_of(dtype=torch.float64), torch.ones(1))
 
 
+class FirstBlock(Plain):
+    """Its first layers are checkpointed: no other parameter lies behind them, so autograd does not go there."""
+
+    reentrant = True
+
+    def forward(self, x):
+        return self.net[2:](checkpoint(self.net[:2], x.detach().requires_grad_(), use_reentrant=self.reentrant))
+
+
+class BehindFrozen(FirstBlock):
+    """As with a frozen embedding whose outputs are made to require a gradient."""
+
+    def __init__(self, net):
+        super().__init__(net)
+        self.embedding = nn.Linear(4, 4).double().requires_grad_(False)
+
+    def forward(self, x):
+        return super().forward(self.embedding(x).requires_grad_())
+
+
+@pytest.mark.parametrize("kind", [FirstBlock, BehindFrozen])
+@pytest.mark.parametrize("method", ["auto", "reverse_over_reverse", "forward_over_reverse", "finite_differences"])
+def test_a_first_block_in_a_reentrant_checkpoint_is_refused_by_every_method(kind, method):
+    module, batch = kind(mlp()), batch_of(dtype=torch.float64)
+    with (
+        pytest.raises(LossCurvatureError, match="use_reentrant=False"),
+        LossProbe(module, [batch]) as probe,
+        hessian_operator(probe.closures, probe.parameters, method=method, module=module) as hessian,
+    ):
+        hessian(torch.ones(hessian.size, dtype=torch.float64))
+    with pytest.raises(LossCurvatureError, match="use_reentrant=False"):  # without a probe, too
+        hessian_operator(lambda: module.training_step(batch, 0), dict(module.named_parameters()))
+
+
+def test_a_first_block_in_a_checkpoint_that_is_not_reentrant():
+    net, batch = mlp(), batch_of(dtype=torch.float64)
+    module = FirstBlock(net)
+    module.reentrant = False
+    vector = torch.randn(sum(p.numel() for p in net.parameters()), dtype=torch.float64)
+    result, _ = product(module, batch, vector)
+    torch.testing.assert_close(result, expected(net, batch, vector), rtol=1e-9, atol=1e-11)
+
+
 def test_d14_mish_of_large_inputs_is_finite():
     batch = batch_of()
     net = mlp(nn.Mish).float()

@@ -1,0 +1,245 @@
+"""Batches that training changes, moves, transforms or skips, and batches of unusual make."""
+
+import pytest
+import torch
+from callback_helpers import collected_warnings
+from lightning.pytorch import Callback
+from loss_monitor_nets import EXACT, Net, data, fit
+from probe_nets import CLASSES, FEATURES, batch_of, full_hessian
+from torch import nn
+from torch.nn import functional as F
+from torch.nn.utils.rnn import pack_sequence
+from torch.utils.data import DataLoader
+
+from lit_gelu.callbacks import LossCurvatureMonitor
+from lit_gelu.curvature.loss import LossCurvatureError
+
+
+class ChangesItsBatch(Net):
+    """Its loss is that of `Net`, bit by bit: scaled by powers of two."""
+
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        x /= 256
+        return F.cross_entropy(self(x * 256), y)
+
+
+class KeepsBatches(Callback):
+    """Keeps the batches before the training step, and the full Hessian after it of one of them."""
+
+    def __init__(self, probe="fresh"):
+        self.probe, self.batches, self.tops = probe, [], {}
+
+    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+        self.batches.append(tuple(tensor.clone() for tensor in batch))
+
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+        x, y = self.batches[-1 if self.probe == "fresh" or batch_idx == 0 else 1]
+        hessian = full_hessian(pl_module, lambda outputs: F.cross_entropy(outputs, y), x)
+        self.tops[batch_idx] = torch.linalg.eigvalsh(hessian)[-1].item()
+
+
+@pytest.mark.parametrize("probe", ["fresh", "fixed"])
+def test_a_training_step_may_change_its_batch(tmp_path, probe):
+    witness = KeepsBatches(probe)
+    figures = fit(tmp_path, LossCurvatureMonitor(probe=probe, **EXACT), witness, model=ChangesItsBatch())
+    assert list(figures) == [1, 3]
+    for step, row in figures.items():
+        assert row["top_eigenvalue"] == pytest.approx(witness.tops[step], rel=1e-8)
+
+
+@pytest.mark.parametrize("fraction", [None, 0.5])
+def test_callbacks_after_the_monitor_see_the_batch_that_training_left(tmp_path, fraction):
+    class Spy(Callback):
+        def __init__(self):
+            self.seen = []
+
+        def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+            self.seen.append(batch[0].clone())
+
+    spy = Spy()
+    fit(tmp_path, LossCurvatureMonitor(fraction=fraction, every_n_steps=2), spy, model=ChangesItsBatch())
+    for seen, (x, _) in zip(spy.seen, data(), strict=True):
+        assert torch.equal(seen, x / 256)
+
+
+class Transforms(Net):
+    """Its hooks do what cannot be done twice."""
+
+    def __init__(self):
+        super().__init__()
+        self.hooks = []
+
+    def on_before_batch_transfer(self, batch, dataloader_idx):
+        self.hooks.append("before")
+        return batch[0] * 3, batch[1]
+
+    def on_after_batch_transfer(self, batch, dataloader_idx):
+        self.hooks.append("after")
+        return batch[0] + 1, F.one_hot(batch[1], CLASSES).double()
+
+
+@pytest.mark.parametrize("probe", ["fresh", "fixed", "given"])
+def test_a_probe_went_through_the_hooks_of_a_batch_once(tmp_path, probe):
+    x, y = batch_of(8, seed=5, dtype=torch.float64) if probe == "given" else batch_of(32, dtype=torch.float64)
+    expected = {1: (x[8:16], y[8:16]), 3: (x[24:], y[24:]) if probe == "fresh" else (x[8:16], y[8:16])}
+    if probe == "given":
+        expected = dict.fromkeys((1, 3), (x, y))
+    model = Transforms()
+    tops = {}
+
+    class Oracle(Callback):
+        def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+            if batch_idx in expected:
+                inputs, targets = expected[batch_idx]
+                hessian = full_hessian(model, lambda outputs: F.cross_entropy(outputs, targets), inputs * 3 + 1)
+                tops[batch_idx] = torch.linalg.eigvalsh(hessian)[-1].item()
+
+    given = x.clone()
+    monitor = LossCurvatureMonitor(probe=[(x, y)] if probe == "given" else probe, **EXACT)
+    figures = fit(tmp_path, monitor, Oracle(), model=model)
+    assert {step: row["top_eigenvalue"] for step, row in figures.items()} == pytest.approx(tops, rel=1e-8)
+    assert model.hooks.count("before") == model.hooks.count("after") == 4  # the model's list is as it was, too
+    assert torch.equal(given, x)
+
+
+@pytest.mark.parametrize("probe", ["fresh", "fixed", [batch_of(8, dtype=torch.float64)]])
+def test_hooks_that_draw_random_numbers_draw_the_same_ones(tmp_path, probe):
+    class Augments(Net):
+        def on_after_batch_transfer(self, batch, dataloader_idx):
+            return batch[0] + 0.1 * torch.randn_like(batch[0]), batch[1]
+
+    runs = []
+    for number, monitor in enumerate((None, LossCurvatureMonitor(probe=probe, every_n_steps=1))):
+        torch.manual_seed(3)
+        model = Augments()
+        torch.manual_seed(3)
+        silent = LossCurvatureMonitor(at_steps=[10**6])
+        with collected_warnings("never measures"):
+            fit(tmp_path / str(number), monitor or silent, model=model)
+        runs.append(torch.cat([parameter.detach().flatten() for parameter in model.parameters()]))
+    assert monitor.schedule.events == 4
+    assert torch.equal(*runs)
+
+
+def test_a_step_without_a_loss_is_left_out_and_said_once(tmp_path):
+    class Skips(Net):
+        def training_step(self, batch, batch_idx):
+            return None if batch_idx in {1, 2} else super().training_step(batch, batch_idx)
+
+    with collected_warnings("no loss") as messages:
+        figures = fit(tmp_path, LossCurvatureMonitor(every_n_steps=1, lanczos_steps=3), model=Skips())
+    assert list(figures) == [0, 3]
+    assert len(messages) == 1
+    assert "Skips.training_step returned NoneType" in messages[0]
+
+
+def test_other_outputs_without_a_loss_are_still_refused(tmp_path):
+    class Wrong(Net):
+        def curvature_loss(self, batch):
+            return 1.0
+
+    with pytest.raises(LossCurvatureError, match="returned float"):
+        fit(tmp_path, LossCurvatureMonitor(every_n_steps=1), model=Wrong())
+
+
+class OfLists(Net):
+    """The mean over examples of a list of the squared output."""
+
+    def forward(self, images):
+        return torch.stack([self.net(image.transpose(0, -1)).square().mean() for image in images])
+
+    def training_step(self, batch, batch_idx):
+        return self(batch).mean()
+
+
+def ragged(make, examples=16):
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(make(number), generator=generator, dtype=torch.float64) for number in range(examples)]
+
+
+@pytest.mark.parametrize(
+    "examples",
+    [
+        ragged(lambda number: (FEATURES, 3, 3 + number % 3)),  # images, channels first
+        ragged(lambda number: (FEATURES, 3, 3)),
+        ragged(lambda number: (FEATURES, 5, 3 + number % 3), examples=2),
+    ],
+)
+def test_a_list_of_images_is_cut_by_its_length(tmp_path, examples):
+    tops = []
+
+    class Oracle(Callback):
+        def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+            hessian = full_hessian(pl_module, torch.mean, batch[:2])
+            tops.append(torch.linalg.eigvalsh(hessian)[-1].item())
+
+    monitor = LossCurvatureMonitor(at_steps=[0], lanczos_steps=60)
+    loader = DataLoader(examples, batch_size=len(examples), collate_fn=list)
+    figures = fit(tmp_path, monitor, Oracle(), model=OfLists(), loader=loader)
+    assert figures[0]["top_eigenvalue"] == pytest.approx(tops[0], rel=1e-8)
+    if len(examples) > 4:
+        assert figures[0]["examples"] == 2
+
+
+def test_names_that_torch_collates_are_cut_with_their_examples(tmp_path):
+    class Named(Net):
+        def training_step(self, batch, batch_idx):
+            x, y, names = batch
+            weights = torch.tensor([float(len(name)) for name in names], dtype=x.dtype)
+            return (F.cross_entropy(self(x), y, reduction="none") * weights).mean()
+
+    x, y = batch_of(16, dtype=torch.float64)
+    names = ["a" * (1 + number) for number in range(16)]
+    loader = DataLoader(list(zip(x, y, names, strict=True)), batch_size=16)
+    losses = []
+
+    class Oracle(Callback):
+        def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+            each = F.cross_entropy(pl_module(x[:4]), y[:4], reduction="none")
+            losses.append(sum(each[number].item() * (1 + number) for number in range(4)) / 4)
+
+    figures = fit(tmp_path, LossCurvatureMonitor(at_steps=[0], fraction=0.25), Oracle(), model=Named(), loader=loader)
+    assert figures[0]["probe_loss"] == pytest.approx(losses[0], rel=1e-12)
+
+
+class Custom:
+    def __init__(self, x):
+        self.x = x
+
+
+class OfObjects(Net):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Linear(FEATURES, 3)
+
+    def training_step(self, batch, batch_idx):
+        content = batch.x if isinstance(batch, Custom) else batch.data
+        content /= 4
+        return self(content * 4).square().mean()
+
+    def transfer_batch_to_device(self, batch, device, dataloader_idx):
+        return batch
+
+
+@pytest.mark.parametrize(
+    ("collate", "kind", "count"),
+    [(pack_sequence, "PackedSequence", 8), (lambda rows: Custom(torch.cat(rows)), "Custom", 1)],
+)
+def test_what_cannot_be_cut_is_refused_at_once_or_used_whole(tmp_path, collate, kind, count):
+    rows = [torch.randn(9 - number, FEATURES, dtype=torch.float64) for number in range(8)]
+    loader = DataLoader(rows, batch_size=8, collate_fn=collate)
+    with pytest.raises(LossCurvatureError, match=f"type {kind}.*Give fraction=None"):
+        fit(tmp_path / "a", LossCurvatureMonitor(at_steps=[0]), model=OfObjects(), loader=loader)
+
+    tops = []
+
+    class Oracle(Callback):
+        def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+            hessian = full_hessian(pl_module, lambda outputs: outputs.square().mean(), torch.cat(rows))
+            tops.append(torch.linalg.eigvalsh(hessian)[-1].item())
+
+    monitor = LossCurvatureMonitor(at_steps=[0], fraction=None, lanczos_steps=20)
+    figures = fit(tmp_path / "b", monitor, Oracle(), model=OfObjects(), loader=loader)
+    assert figures[0]["top_eigenvalue"] == pytest.approx(tops[0], rel=1e-8)
+    assert figures[0]["examples"] == count
