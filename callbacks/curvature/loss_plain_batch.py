@@ -1,14 +1,14 @@
 """A batch in a checkpoint: plain containers, which load without trust in the file, and back."""
 
-import copy
-import dataclasses
 from collections import namedtuple
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
 
-_PLAIN = (str, bytes, bool, int, float, type(None))
+from lit_gelu.curvature.loss.batch_structure import PLAIN, field_names, refilled
+
+_LOADABLE = (*PLAIN, bool)
 
 
 def to_plain(batch: Any) -> Any:
@@ -29,11 +29,11 @@ def to_plain(batch: Any) -> Any:
     """
     if isinstance(batch, Tensor):
         return batch.detach().cpu().as_subclass(Tensor)
-    if type(batch) in _PLAIN:
+    if type(batch) in _LOADABLE:
         return batch
-    if isinstance(batch, Mapping) and all(type(key) in _PLAIN for key in batch):
+    if isinstance(batch, Mapping) and all(type(key) in _LOADABLE for key in batch):
         return {"kind": "mapping", "parts": {key: to_plain(value) for key, value in batch.items()}}
-    names = _field_names(batch)
+    names = field_names(batch)
     if names:
         return {"kind": "fields", "parts": {name: to_plain(getattr(batch, name)) for name in names}}
     if isinstance(batch, (tuple, list)):
@@ -66,35 +66,11 @@ def from_plain(plain: Any, like: Any) -> Any:
     if plain["kind"] == "mapping":
         same = isinstance(like, Mapping) and set(like) == set(parts)
         values = {key: from_plain(value, like[key] if same else None) for key, value in parts.items()}
-        return _updated(like, values) if same and isinstance(like, MutableMapping) else values
+        return refilled(like, values) if same else values
     if plain["kind"] == "fields":
-        same = _field_names(like) == tuple(parts)
+        same = field_names(like) == tuple(parts)
         values = {name: from_plain(value, getattr(like, name) if same else None) for name, value in parts.items()}
-        return _refilled(like, values) if same else namedtuple("Batch", values)(**values)  # noqa: PYI024
+        return refilled(like, values) if same else namedtuple("Batch", values)(**values)  # noqa: PYI024
     samples = like if isinstance(like, Sequence) and len(like) > 0 else [None]
     children = [from_plain(part, samples[min(number, len(samples) - 1)]) for number, part in enumerate(parts)]
     return tuple(children) if plain["kind"] == "tuple" else children
-
-
-def _field_names(batch: Any) -> tuple[str, ...]:
-    """Return the names of a named tuple's or a dataclass's fields; none of anything else."""
-    if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
-        return tuple(field.name for field in dataclasses.fields(batch))
-    return tuple(batch._fields) if isinstance(batch, tuple) and hasattr(batch, "_fields") else ()
-
-
-def _updated(like: MutableMapping[Any, Any], values: dict[Any, Any]) -> MutableMapping[Any, Any]:
-    """Return a mapping of the same type with other values."""
-    changed = copy.copy(like)
-    changed.update(values)
-    return changed
-
-
-def _refilled(like: Any, values: dict[str, Any]) -> Any:
-    """Return a named tuple or dataclass of the same type with other values."""
-    if isinstance(like, tuple):
-        return type(like)(*values.values())
-    changed = copy.copy(like)
-    for name, value in values.items():
-        object.__setattr__(changed, name, value)  # a frozen one, too
-    return changed

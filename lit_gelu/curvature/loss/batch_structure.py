@@ -46,6 +46,53 @@ def is_record(batch: Any) -> bool:
     return dataclasses.is_dataclass(batch) and not isinstance(batch, type)
 
 
+def field_names(batch: Any) -> tuple[str, ...]:
+    """Return the names of a named tuple's or a dataclass's fields.
+
+    Args:
+        batch: Anything.
+
+    Returns:
+        The names; none of anything else.
+
+    Example:
+        >>> from collections import namedtuple
+        >>> field_names(namedtuple("Batch", "x y")(1, 2))
+        ('x', 'y')
+    """
+    if is_record(batch):
+        return tuple(field.name for field in dataclasses.fields(batch))
+    return tuple(batch._fields) if isinstance(batch, tuple) and hasattr(batch, "_fields") else ()
+
+
+def refilled(batch: Any, values: dict[Any, Any]) -> Any:
+    """Return a container of the same type with other values.
+
+    Args:
+        batch: A mapping, named tuple or dataclass, frozen ones included.
+        values: By its keys or by the names of its fields, all of them in their order.
+
+    Returns:
+        A new container; for a mapping that cannot be changed the values themselves.
+
+    Example:
+        >>> from collections import UserDict
+        >>> refilled(UserDict(a=1), {"a": 2})
+        {'a': 2}
+    """
+    if isinstance(batch, tuple):
+        return type(batch)(*values.values())
+    if isinstance(batch, Mapping) and not isinstance(batch, MutableMapping):
+        return values
+    changed = copy.copy(batch)
+    if isinstance(batch, Mapping):
+        changed.update(values)
+        return changed
+    for name, value in values.items():
+        object.__setattr__(changed, name, value)
+    return changed
+
+
 def children_of(batch: Any) -> list[Any]:
     """Return what a container of a batch holds; nothing of a leaf.
 
@@ -63,7 +110,7 @@ def children_of(batch: Any) -> list[Any]:
         return list(batch.values())
     if isinstance(batch, (tuple, list)):
         return list(batch)
-    return [getattr(batch, field.name) for field in dataclasses.fields(batch)] if is_record(batch) else []
+    return [getattr(batch, name) for name in field_names(batch)]
 
 
 def _first_sizes(batch: Any) -> list[int]:
@@ -158,19 +205,10 @@ def rebuilt(batch: Any, change: Callable[[Any], Any], is_piece: Callable[[Any], 
     if is_piece(batch):
         return change(batch)
     if isinstance(batch, Mapping):
-        pieces = {key: rebuilt(value, change, is_piece) for key, value in batch.items()}
-        if not isinstance(batch, MutableMapping):
-            return pieces
-        changed = copy.copy(batch)
-        changed.update(pieces)
-        return changed
-    if isinstance(batch, (tuple, list)):
-        children = [rebuilt(child, change, is_piece) for child in batch]
-        return type(batch)(*children) if hasattr(batch, "_fields") else type(batch)(children)
-    if is_record(batch):
-        changed = copy.copy(batch)
-        for field in dataclasses.fields(batch):
-            value = rebuilt(getattr(batch, field.name), change, is_piece)
-            object.__setattr__(changed, field.name, value)  # a frozen one, too
-        return changed
+        return refilled(batch, {key: rebuilt(value, change, is_piece) for key, value in batch.items()})
+    names = field_names(batch)
+    if names:
+        return refilled(batch, {name: rebuilt(getattr(batch, name), change, is_piece) for name in names})
+    if isinstance(batch, (tuple, list)) and not hasattr(batch, "_fields"):
+        return type(batch)([rebuilt(child, change, is_piece) for child in batch])
     return change(batch)
