@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 from lightning.pytorch import Callback
-from loss_monitor_nets import EXACT, Net, Witness, fit
+from loss_monitor_nets import EXACT, Net, OnceDifferentiable, Witness, fit
 from probe_nets import CLASSES, FEATURES, full_hessian
 from torch import nn
 from torch.nn import functional as F
@@ -54,23 +54,6 @@ class OnlyAt(Callback):
             for part in plain.modules():
                 part._compiled_call_impl = None
             self.witness.hessians.append(self.witness.hessian(plain, batch))
-
-
-class WithoutSecondDerivative(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return torch.tanh(x)
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx, gradient):
-        return gradient * (1 - torch.tanh(ctx.saved_tensors[0]) ** 2)
-
-
-class OnceDifferentiable(nn.Module):
-    def forward(self, x):
-        return WithoutSecondDerivative.apply(x)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 import torch
 from callback_helpers import collected_warnings
 from lightning.pytorch import Callback
-from loss_monitor_nets import Net, Witness, fit
+from loss_monitor_nets import Net, OnceDifferentiable, Witness, fit
 from probe_nets import full_hessian
 from torch.nn import functional as F
 
@@ -137,26 +137,10 @@ def test_in_bfloat16_the_curvature_along_the_update_is_a_product(tmp_path, rate)
     assert sum("critical_sharpness is left out: it compares losses" in message for message in messages) == 1
 
 
-class Once(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return torch.tanh(x)
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx, gradient):
-        return gradient * (1 - torch.tanh(ctx.saved_tensors[0]) ** 2)
-
-
 def test_in_bfloat16_without_an_exact_product_nothing_is_said_along_the_update(tmp_path):
-    class DifferentiableOnce(torch.nn.Module):
-        def forward(self, x):
-            return Once.apply(x)
-
     with collected_warnings("directional is left out") as messages:
         monitor = LossCurvatureMonitor("directional", **SETTINGS)
-        figures = fit(tmp_path, monitor, model=Net(DifferentiableOnce), precision="bf16-true")
+        figures = fit(tmp_path, monitor, model=Net(OnceDifferentiable), precision="bf16-true")
     assert list(figures) == [0, 1, 2, 3]
     assert not [name for row in figures.values() for name in row if name.startswith("directional")]
     assert len(messages) == 1

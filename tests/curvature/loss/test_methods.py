@@ -6,26 +6,13 @@ import warnings
 import pytest
 import torch
 from loss_nets import Everything, classifier, everything, full_hessian, named
+from probe_nets import OnceDifferentiableTanh
 from torch import nn
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
 from lit_gelu.curvature.loss import NonFiniteCurvatureError, hessian_operator
-
-
-class OnceDifferentiableTanh(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x.tanh()
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, gradient):
-        (x,) = ctx.saved_tensors
-        return gradient * (1 - x.tanh() ** 2)
 
 
 class FailingDoubleBackward(torch.autograd.Function):
