@@ -113,7 +113,8 @@ class LossCurvatureMonitor(Callback):
     Raises:
         CallbackArgumentError: If an argument is not accepted.
         LossCurvatureError: If ``fraction`` or ``samples`` is not accepted; at the start of a fit, if the module's loss
-            cannot be computed on the side of its training.
+            cannot be computed on the side of its training; at an event, if no part can be taken of the batch, if
+            ``training_step`` writes to parameters that are trained, or the model has reentrant checkpoints.
         NoLoggerError: At the start of a fit, if the Trainer has no logger.
         UnsupportedRunError: At the start of a fit, if the strategy shards parameters.
 
