@@ -1,6 +1,7 @@
 # `make demo` and `make test` set up all they need in .venv; a second call finds it there.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
+FLOOR := .venv-floor
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 WORKERS ?= 2
@@ -8,7 +9,7 @@ WORKERS ?= 2
 export OMP_NUM_THREADS := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help install demo web test test-full browser rivals check format bench docs clean
+.PHONY: help install demo web test test-full test-floor browser rivals check format bench docs clean
 help: ## Say what each command does
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
@@ -32,6 +33,18 @@ test: check ## Lint, types, import directions and the tests: no network, no GPU,
 
 test-full: check browser rivals ## All tests, real data included where LIT_GELU_DATA names its folder
 	$(BIN)/pytest -n $(WORKERS)
+
+# A bound without a release, or one that another dependency refuses, fails in pip: no floor is raised in silence.
+$(FLOOR)/.ready: pyproject.toml .ci/floors.py | $(READY)
+	rm -rf $(FLOOR) build
+	$(PYTHON) -m venv $(FLOOR)
+	$(BIN)/python .ci/floors.py > $(FLOOR)/constraints.txt
+	$(FLOOR)/bin/python -m pip install --quiet --upgrade pip
+	$(FLOOR)/bin/python -m pip install --quiet --constraint $(FLOOR)/constraints.txt --editable '.[dev]' 'setuptools>=77'
+	touch $@
+
+test-floor: $(FLOOR)/.ready ## The tests with the lowest versions that pyproject.toml declares, in .venv-floor (5 GB)
+	$(FLOOR)/bin/pytest -n $(WORKERS) -m 'not full'
 
 browser: $(READY) ## Install what the tests in Chromium need, where it is missing (test-full does it)
 	sh tests/web/install.sh $(BIN)
@@ -61,4 +74,4 @@ docs: $(READY) ## Write docs/activations.md with its plots and docs/lowering.md 
 	$(BIN)/python docs/make_lowering.py
 
 clean: ## Remove what the commands above made, runs/ excepted
-	rm -rf $(VENV) examples/web/node_modules build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(FLOOR) examples/web/node_modules build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

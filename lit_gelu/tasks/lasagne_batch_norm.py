@@ -4,6 +4,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+# The running inverse deviation holds eps already, but torch 2.11 takes no eps of 0. This one, the smallest normal
+# float32, so that a file holds it too, is below half a unit in the last place of every variance that occurs.
+_NO_EPS = torch.finfo(torch.float32).tiny
+
 
 class LasagneBatchNorm(nn.Module):
     r"""Batch normalisation with a running mean of the inverse standard deviation, as in Lasagne's ``BatchNormLayer``.
@@ -54,7 +58,7 @@ class LasagneBatchNorm(nn.Module):
         if self.training:
             return self._normalise_by_batch(inputs)
         variance = self.running_inverse_std.square().reciprocal()
-        return functional.batch_norm(inputs, self.running_mean, variance, self.weight, self.bias, eps=0.0)
+        return functional.batch_norm(inputs, self.running_mean, variance, self.weight, self.bias, eps=_NO_EPS)
 
     def extra_repr(self) -> str:
         """Return the arguments."""
