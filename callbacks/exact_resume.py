@@ -5,11 +5,20 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
+from torch import Tensor
 from torch.utils import _pytree as pytree
 from typing_extensions import override
 
 from lit_gelu.callbacks.errors import UnsupportedRunError
 from lit_gelu.callbacks.packages import refuse_mixed_packages
+from lit_gelu.callbacks.pending_gradients import (
+    check_accumulation_schedule,
+    is_between_batches_of_a_step,
+    pending_gradients,
+    resume_accumulation,
+    set_gradients,
+)
+from lit_gelu.callbacks.trainer_facts import shards_parameters
 from lit_gelu.data.random_states import random_states, set_random_states
 from lit_gelu.data.resumable_loader import ResumableDataLoader
 
@@ -32,14 +41,21 @@ class ExactResume(Callback):
     own; they are set at the start of training, after whatever was drawn before. From a checkpoint of an epoch's last
     batch, the epoch's validation and end follow, which Lightning would leave out.
 
+    A checkpoint from between the batches of one step (``accumulate_grad_batches``) holds the gradients so far, of
+    every rank its own, and is larger by them; under manual optimization it holds all gradients there are.
+    `ModelCheckpoint` makes such checkpoints by time (``train_time_interval``) and at the first batch after a resume.
+    Where the strategy shards parameters the gradients are left out, with a warning. An accumulation that changes with
+    the epoch (`GradientAccumulationScheduler`) goes on as it was.
+
     It does not hold generators that a model or data set owns. Lightning itself does not save the values of metrics (a
-    `ReduceLROnPlateau` that is stepped right after the resume misses one) nor gradients (a checkpoint from between the
-    batches of one accumulated step; `ModelCheckpoint` saves after it). With ``max_steps`` it resumes a checkpoint of
-    the end of an epoch without validation one batch too far; if other epochs have one, there is a warning. Operations
-    without deterministic algorithm stay what they are (``Trainer(deterministic=True)``).
+    `ReduceLROnPlateau` that is stepped right after the resume misses one). With ``max_steps`` it resumes a checkpoint
+    of the end of an epoch without validation one batch too far; if other epochs have one, there is a warning.
+    Operations without deterministic algorithm stay what they are (``Trainer(deterministic=True)``).
 
     Raises:
-        UnsupportedRunError: If the checkpoint was saved with another number of ranks, or of loaders.
+        UnsupportedRunError: If the checkpoint was saved with another number of ranks, of loaders, or has gradients of
+            parameters that the model does not have; if a `GradientAccumulationScheduler` comes after it in the
+            Trainer's list of callbacks.
     """
 
     def __init__(self) -> None:
@@ -50,15 +66,17 @@ class ExactResume(Callback):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Learn where the loaders are."""
         refuse_mixed_packages(trainer, pl_module)
+        check_accumulation_schedule(trainer, self)
         self._trainer = trainer
 
     @override
     def state_dict(self) -> dict[str, Any]:
         """Return the states of all ranks; called on all of them."""
         loaders = [loader.state_dict() for loader in self._loaders()]
-        states: list[Any] = [{"generators": random_states(), "loaders": loaders}]
+        states: list[Any] = [{"generators": random_states(), "loaders": loaders, "gradients": self._gradients()}]
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             (own,) = states
+            own["gradients"] = {name: gradient.cpu() for name, gradient in own["gradients"].items()}
             states = [None] * torch.distributed.get_world_size()
             torch.distributed.all_gather_object(states, own)
         return {"ranks": states}
@@ -91,6 +109,8 @@ class ExactResume(Callback):
         state = states[trainer.global_rank]
         self._set_loaders(trainer, state["loaders"])
         set_random_states(state["generators"])
+        resume_accumulation(trainer)
+        self._set_gradients(trainer, pl_module, state.get("gradients", {}))
         if trainer.fit_loop.restarted_on_epoch_end and not trainer.fit_loop.epoch_loop._should_check_val_epoch():
             rank_zero_warn(
                 "Lightning resumes a run with max_steps from the end of an epoch without validation with one batch "
@@ -124,6 +144,29 @@ class ExactResume(Callback):
                 loader.load_state_dict(state)
             else:
                 loader.skip_pass()
+
+    def _gradients(self) -> dict[str, Tensor]:
+        """Return what a checkpoint needs of the gradients."""
+        if self._trainer is None or self._trainer.lightning_module is None:
+            return {}
+        gradients = pending_gradients(self._trainer)
+        if gradients and shards_parameters(self._trainer):
+            rank_zero_warn(
+                "A checkpoint is saved between the batches of one accumulated step, and under "
+                f"{type(self._trainer.strategy).__name__} ExactResume does not keep the gradients so far: a run that "
+                "resumes from it will not go on as this one. Save after optimizer steps."
+            )
+            return {}
+        return gradients
+
+    def _set_gradients(self, trainer: Trainer, pl_module: LightningModule, gradients: dict[str, Tensor]) -> None:
+        """Give the parameters the gradients of the batches that the next step counts already."""
+        set_gradients(pl_module, gradients)
+        if pl_module.automatic_optimization and is_between_batches_of_a_step(trainer) and not gradients:
+            rank_zero_warn(
+                "The checkpoint is from between the batches of one accumulated step and has no gradients of those that "
+                "were done: the first step will lack them. Resume from a checkpoint that was saved after a step."
+            )
 
     def _loaders(self) -> list[ResumableDataLoader[Any]]:
         """Return the training loaders, as far as they can be resumed."""

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import nn
 from typing_extensions import override
@@ -15,7 +14,7 @@ from lit_gelu.callbacks.best_module import best_checkpoint, module_of_checkpoint
 from lit_gelu.callbacks.errors import CallbackArgumentError, UnsupportedRunError
 from lit_gelu.callbacks.log_records import log_figures
 from lit_gelu.callbacks.packages import refuse_mixed_packages
-from lit_gelu.callbacks.trainer_facts import is_trial_run
+from lit_gelu.callbacks.trainer_facts import is_trial_run, shards_parameters
 from lit_gelu.sandbox import isolated_random_state
 
 if TYPE_CHECKING:
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 
 OnBreach = Literal["raise", "warn"]
 Report = Literal["json", "markdown", "html"]
-_SHARDING = (FSDPStrategy, DeepSpeedStrategy, ModelParallelStrategy)
 FILE_NAME = "model.onnx"
 
 
@@ -164,7 +162,7 @@ class OnnxExport(Callback):
         refuse_mixed_packages(trainer, pl_module)
         if stage != "fit":
             return
-        if isinstance(trainer.strategy, _SHARDING):
+        if shards_parameters(trainer):
             raise UnsupportedRunError(
                 f"OnnxExport does not work with {type(trainer.strategy).__name__}, whose checkpoints and modules are "
                 "in parts. Export afterwards: lit-gelu export, with a consolidated checkpoint."

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
@@ -21,6 +22,18 @@ def callbacks_of(trainer: Trainer) -> list[Callback]:
     """
     callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]  # a connector sets it
     return callbacks
+
+
+def shards_parameters(trainer: Trainer) -> bool:
+    """Return whether the strategy splits parameters over devices.
+
+    Args:
+        trainer: The Trainer.
+
+    Returns:
+        Whether it does.
+    """
+    return isinstance(trainer.strategy, (FSDPStrategy, DeepSpeedStrategy, ModelParallelStrategy))
 
 
 def on_device(sample: Any, device: torch.device) -> Any:

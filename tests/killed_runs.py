@@ -109,8 +109,11 @@ class Killer(Callback):
         LocalFileOpener.write, LocalFileOpener.commit = half, late
 
 
-def run(folder: Path, epochs: int, kill: Kill | None, first_seed: int) -> None:
-    """Start, or go on from the last checkpoint in a folder; leave the weights there if it comes to the end."""
+def run(folder: Path, epochs: int, kill: Kill | None, first_seed: int, accumulated: int = 1) -> None:
+    """Start, or go on from the last checkpoint in a folder; leave the weights there if it comes to the end.
+
+    It saves after every third batch at most, ``accumulated`` of which make a step.
+    """
     warnings.simplefilter("ignore")
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     torch.set_num_threads(1)
@@ -125,10 +128,12 @@ def run(folder: Path, epochs: int, kill: Kill | None, first_seed: int) -> None:
         ActivationSwap({"activation:relu": "prelu"}, at_step=11),
         ActivationSwap({"activation:gelu": "swish(learnable=True)"}, at_step=18, anneal_steps=7, learning_rate=0.003),
     ]
-    saving = ModelCheckpoint(folder / "saved", filename="{step}", save_last=True, every_n_train_steps=3)
+    every = max(3 // accumulated, 1)
+    saving = ModelCheckpoint(folder / "saved", filename="{step}", save_last=True, every_n_train_steps=every)
     trainer = Trainer(
         accelerator="cpu",
         max_epochs=epochs,
+        accumulate_grad_batches=accumulated,
         callbacks=[*swaps, ExactResume(), killer, saving],
         logger=False,
         enable_progress_bar=False,
@@ -142,9 +147,12 @@ def run(folder: Path, epochs: int, kill: Kill | None, first_seed: int) -> None:
     torch.save(end, folder / "end.pt")
 
 
-def run_in_process(folder: Path, epochs: int, kill: Kill | None, first_seed: int = 0) -> int | None:
+def run_in_process(
+    folder: Path, epochs: int, kill: Kill | None, first_seed: int = 0, accumulated: int = 1
+) -> int | None:
     """Call `run` in a forked process: nothing is imported again. Return its exit code, negative for a signal."""
-    process = multiprocessing.get_context("fork").Process(target=run, args=(folder, epochs, kill, first_seed))
+    arguments = (folder, epochs, kill, first_seed, accumulated)
+    process = multiprocessing.get_context("fork").Process(target=run, args=arguments)
     process.start()
     process.join(120)
     return process.exitcode

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy
 from lightning.pytorch.utilities import rank_zero_warn
 
 from lit_gelu.callbacks.errors import CallbackArgumentError, UnsupportedRunError
+from lit_gelu.callbacks.trainer_facts import shards_parameters
 from lit_gelu.curvature.loss import ParameterLayout
 from lit_gelu.curvature.loss.gauss_newton import GAUSS_NEWTON_METHODS
 from lit_gelu.curvature.loss.hessian import METHODS as HESSIAN_METHODS
@@ -43,8 +43,6 @@ _ROUNDS = (
     "gradients are noise, and steps below 1/512 of a parameter do not move it. directional_* therefore comes from a "
     "product with the Hessian, and critical_sharpness is left out"
 )
-
-_SHARDING = (FSDPStrategy, DeepSpeedStrategy, ModelParallelStrategy)
 
 
 @dataclass(frozen=True)
@@ -149,7 +147,7 @@ def refuse_run(trainer: Trainer, pl_module: LightningModule, settings: LossSetti
         LossCurvatureError: If the module's loss cannot be computed on the side, or it has nothing to train.
     """
     strategy = trainer.strategy
-    if isinstance(strategy, _SHARDING) or strategy.restore_checkpoint_after_setup:
+    if shards_parameters(trainer) or strategy.restore_checkpoint_after_setup:
         raise UnsupportedRunError(
             f"LossCurvatureMonitor({', '.join(settings.quantities)}) does not work with {type(strategy).__name__}: no "
             "rank has whole parameters, and a pass through a part of the model does not gather them. Use DDP or one "

@@ -4,15 +4,14 @@ import math
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import StochasticWeightAveraging, WeightAveraging
-from lightning.pytorch.strategies import DDPStrategy, DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy
+from lightning.pytorch.strategies import DDPStrategy
 from torch.nn.parallel import DistributedDataParallel
 
 from lit_gelu.callbacks.errors import CallbackArgumentError, UnsupportedRunError
-from lit_gelu.callbacks.trainer_facts import callbacks_of
+from lit_gelu.callbacks.trainer_facts import callbacks_of, shards_parameters
 from lit_gelu.surgery import SwapConflictError, SwapPlan
 from lit_gelu.surgery.blend import blends
 
-_SHARDING = (FSDPStrategy, DeepSpeedStrategy, ModelParallelStrategy)
 _BEFOREHAND = "call lit_gelu.surgery.swap on the model before Trainer.fit"
 
 
@@ -26,7 +25,7 @@ def refuse_sharding(trainer: Trainer) -> None:
         UnsupportedRunError: If its strategy is one of them.
     """
     strategy = trainer.strategy
-    if isinstance(strategy, _SHARDING) or strategy.restore_checkpoint_after_setup:
+    if shards_parameters(trainer) or strategy.restore_checkpoint_after_setup:
         raise UnsupportedRunError(
             f"ActivationSwap does not work with {type(strategy).__name__}: it wraps the modules before training and "
             f"loads checkpoints after that, when the swaps cannot be made again first. Use DDP or one device, or "

@@ -7,6 +7,7 @@ import pytest
 import torch
 from callback_helpers import SmallNet, collected_warnings, dataset, loader, quiet_trainer
 from lightning.pytorch import Callback
+from lightning.pytorch.callbacks import GradientAccumulationScheduler
 from torch.utils.data import DataLoader
 
 from lit_gelu.callbacks import ActivationSwap, ExactResume, UnsupportedRunError
@@ -59,7 +60,7 @@ class SaveEverywhere(Callback):
         self.folder = folder
 
     def save(self, trainer, name):
-        trainer.save_checkpoint(self.folder / f"{name}{trainer.global_step}.ckpt")
+        trainer.save_checkpoint(self.folder / f"{name}{trainer.fit_loop.total_batch_idx + 1}.ckpt")
 
     def on_train_batch_end(self, trainer, *arguments):
         self.save(trainer, "batch")
@@ -72,7 +73,7 @@ class SaveEverywhere(Callback):
             self.save(trainer, "validation")
 
 
-def run(folder, options, *callbacks, validated=False, ckpt_path=None, seed=3, swapped=True):
+def run(folder, options, *callbacks, validated=False, ckpt_path=None, seed=3, swapped=True, net=Drawing, first=()):
     torch.manual_seed(seed)
     random.seed(seed)
     np.random.seed(seed)  # noqa: NPY002
@@ -80,8 +81,8 @@ def run(folder, options, *callbacks, validated=False, ckpt_path=None, seed=3, sw
         ActivationSwap({"net.1": "prelu"}, at_step=5, learning_rate=3e-3),
         ActivationSwap({"net.5": "swish(learnable=True)"}, at_step=7, anneal_steps=4),
     ]
-    trainer = quiet_trainer(folder, *(swaps if swapped else ()), ExactResume(), *callbacks, **options)
-    model = Drawing()
+    trainer = quiet_trainer(folder, *first, *(swaps if swapped else ()), ExactResume(), *callbacks, **options)
+    model = net()
     training = ResumableDataLoader(dataset(), batch_size=8, shuffle=True)
     with collected_warnings("one batch more") as messages:
         trainer.fit(model, training, loader(16) if validated else None, ckpt_path=ckpt_path)
@@ -102,6 +103,10 @@ STEPS = {"max_epochs": None, "max_steps": 16}
         (STEPS, True, 24),
         ({"max_epochs": 4, "limit_train_batches": 3}, False, 16),
         ({**STEPS, "max_steps": 12, "limit_train_batches": 3}, False, 16),
+        # Between the batches of one step, too: there the gradients so far are in the checkpoint.
+        ({"max_epochs": 5, "accumulate_grad_batches": 2}, True, 30),
+        ({"max_epochs": 5, "accumulate_grad_batches": 3, "val_check_interval": 0.5}, True, 35),
+        ({**STEPS, "max_steps": 9, "accumulate_grad_batches": 3}, False, 24),
     ],
 )
 def test_every_checkpoint_leads_to_the_same_end(tmp_path, options, validated, checkpoints):
@@ -176,6 +181,83 @@ def test_each_rank_goes_on_with_its_own_numbers(tmp_path):
         assert torch.equal(x, x2)
         assert torch.equal(y, y2)
         assert torch.equal(generator, generator2)
+
+
+@pytest.mark.forks
+def test_each_rank_goes_on_with_its_own_gradients(tmp_path):
+    class SaveFirstAndLast(Callback):
+        def on_train_batch_end(self, trainer, *arguments):
+            if trainer.fit_loop.total_batch_idx == 0:
+                trainer.save_checkpoint(tmp_path / "first.ckpt")
+
+        def on_train_end(self, trainer, *arguments):
+            trainer.save_checkpoint(f"{trainer.default_root_dir}.ckpt")
+
+    options = {"strategy": "ddp_fork", "devices": 2, "max_epochs": 1, "accumulate_grad_batches": 2}
+    run(tmp_path / "whole", options, SaveFirstAndLast(), swapped=False)
+    first = torch.load(tmp_path / "first.ckpt", weights_only=True)
+    one, other = (state["gradients"]["net.0.weight"] for state in first["callbacks"]["ExactResume"]["ranks"])
+    assert not torch.equal(one, other)
+    run(tmp_path / "again", options, SaveFirstAndLast(), ckpt_path=tmp_path / "first.ckpt", seed=8, swapped=False)
+    whole, again = (
+        torch.load(tmp_path / f"{name}.ckpt", weights_only=True)["state_dict"] for name in ("whole", "again")
+    )
+    assert all(torch.equal(a, b) for a, b in zip(whole.values(), again.values(), strict=True))
+
+
+class Accumulating(Drawing):
+    """Adds up the gradients of three batches by itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.automatic_optimization = False
+
+    def training_step(self, batch, batch_idx):
+        self.manual_backward(super().training_step(batch, batch_idx))
+        if self.trainer.fit_loop.total_batch_idx % 3 == 2:
+            self.optimizers().step()
+            self.optimizers().zero_grad()
+
+
+def test_manual_optimization_that_accumulates(tmp_path):
+    options = {"max_epochs": 2}
+    whole = run(tmp_path, options, SaveEverywhere(tmp_path), swapped=False, net=Accumulating)
+    for batch in range(1, 8):
+        path = tmp_path / f"batch{batch}.ckpt"
+        resumed = run(tmp_path / path.stem, options, ckpt_path=path, seed=batch, swapped=False, net=Accumulating)
+        assert resumed.losses == whole.losses[batch:]
+
+
+def test_an_accumulation_that_changes_with_the_epoch(tmp_path):
+    def schedule():
+        return GradientAccumulationScheduler({0: 1, 1: 3})
+
+    options = {"max_epochs": 3}
+    whole = run(tmp_path, options, SaveEverywhere(tmp_path), swapped=False, first=[schedule()])
+    for batch in (2, 5, 6, 7):
+        path = tmp_path / f"batch{batch}.ckpt"
+        resumed = run(tmp_path / path.stem, options, ckpt_path=path, seed=batch, swapped=False, first=[schedule()])
+        assert resumed.losses == whole.losses[batch:]
+    with pytest.raises(UnsupportedRunError, match="GradientAccumulationScheduler comes after ExactResume"):
+        run(tmp_path / "after", options, schedule())
+
+
+def test_gradients_that_do_not_fit_or_are_missing(tmp_path):
+    options = {"max_epochs": 1, "accumulate_grad_batches": 2}
+    run(tmp_path, options, SaveEverywhere(tmp_path), swapped=False)
+    path = tmp_path / "batch1.ckpt"
+    checkpoint = torch.load(path, weights_only=True)
+    gradients = checkpoint["callbacks"]["ExactResume"]["ranks"][0]["gradients"]
+    gradients["net.9.weight"] = gradients["net.0.weight"]
+    torch.save(checkpoint, path)
+    with pytest.raises(UnsupportedRunError, match=r"'net.9.weight' .*no such parameter"):
+        run(tmp_path / "other", options, ckpt_path=path, swapped=False)
+    gradients.clear()
+    torch.save(checkpoint, path)
+    training = ResumableDataLoader(dataset(), batch_size=8)
+    with collected_warnings("has no gradients of those that were done") as messages:
+        quiet_trainer(tmp_path / "none", ExactResume(), **options).fit(Drawing(), training, ckpt_path=path)
+    assert len(messages) == 1
 
 
 class SaveAfterTwo(Callback):

@@ -22,9 +22,9 @@ def assert_same_end(one, other):
     assert all(equal(a, b) for a, b in zip(one, other, strict=True))
 
 
-def whole_run(tmp_path, epochs, seed=0):
+def whole_run(tmp_path, epochs, seed=0, accumulated=1):
     (tmp_path / "whole").mkdir()
-    assert run_in_process(tmp_path / "whole", epochs, None, seed) == 0
+    assert run_in_process(tmp_path / "whole", epochs, None, seed, accumulated) == 0
     return tmp_path / "whole"
 
 
@@ -42,6 +42,25 @@ def test_three_kills(tmp_path):
     assert run_in_process(folder, 4, None) == 0
     assert starts(folder)[-1] == 9  # two steps before the swap that had been made already
     assert_same_end(whole, folder)
+
+
+def test_two_kills_within_accumulated_steps(tmp_path):
+    """`ModelCheckpoint` saves after the first batch that follows a resume, whether or not that ends a step."""
+    whole = whole_run(tmp_path, 4, accumulated=2)
+    folder = tmp_path / "killed"
+    folder.mkdir()
+    assert run_in_process(folder, 4, Kill("batch", 4), accumulated=2) == -9
+    assert held_gradients(folder) == 0
+    assert run_in_process(folder, 4, Kill("batch", 2), accumulated=2) == -9
+    assert held_gradients(folder) == 8
+    assert run_in_process(folder, 4, None, accumulated=2) == 0
+    assert starts(folder) == [0, 1, 1]
+    assert_same_end(whole, folder)
+
+
+def held_gradients(folder):
+    callbacks = torch.load(folder / "saved" / "last.ckpt", weights_only=True)["callbacks"]
+    return len(callbacks["ExactResume"]["ranks"][0]["gradients"])
 
 
 def test_another_seed_ends_elsewhere(tmp_path):
