@@ -1,5 +1,7 @@
 """The errors that a caller can mend. Each message says what was given, what is accepted and the remedy."""
 
+import reprlib
+
 
 class LitGeluError(Exception):
     """A mistake that the caller can mend; the command line prints it without a stack trace."""
@@ -7,3 +9,35 @@ class LitGeluError(Exception):
     def __str__(self) -> str:
         """Return the message as it was written (``KeyError`` would print its ``repr``)."""
         return str(self.args[0]) if self.args else ""
+
+
+class _Short(reprlib.Repr):
+    """``repr`` of bounded length, whatever it is given: what files hold may be of any size and depth."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxstring = self.maxother = 160
+        self.maxlong, self.maxlevel = 60, 3
+
+    def repr_int(self, x: int, level: int) -> str:
+        """Return a number, or how long it is: Python refuses to print very long ones."""
+        return super().repr_int(x, level) if x.bit_length() < 4096 else f"<an integer of {x.bit_length()} bits>"
+
+
+_SHORT = _Short()
+
+
+def shown(value: object) -> str:
+    """Return ``repr(value)`` for a message, with the middle left out where it is long.
+
+    Args:
+        value: What was given, of any size.
+
+    Returns:
+        A few hundred characters at most.
+
+    Example:
+        >>> shown("gelu"), len(shown("x" * 100_000))
+        ("'gelu'", 160)
+    """
+    return _SHORT.repr(value)

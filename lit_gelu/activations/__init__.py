@@ -9,6 +9,7 @@ from lit_gelu.activations.errors import (
     ActivationSpecError,
     DuplicateActivationError,
     OpaqueActivationError,
+    StoredSpecError,
     UnknownActivationError,
 )
 from lit_gelu.activations.gains import calculate_gain, gain
@@ -17,6 +18,7 @@ from lit_gelu.activations.initialisation import initialise_for_activations_
 from lit_gelu.activations.modules.gated_ffn import GatedFFN
 from lit_gelu.activations.registry import ActivationRegistry
 from lit_gelu.activations.spec import ActivationSpec
+from lit_gelu.activations.stored_specs import StoredActivations, building_from_file
 
 create = registry.create
 info = registry.info
@@ -40,7 +42,10 @@ __all__ = [
     "GatedFFN",
     "LargestDifference",
     "OpaqueActivationError",
+    "StoredActivations",
+    "StoredSpecError",
     "UnknownActivationError",
+    "building_from_file",
     "calculate_gain",
     "compare",
     "create",

@@ -11,6 +11,7 @@ from lit_gelu.activations.errors import ActivationArgumentError, ActivationSpecE
 from lit_gelu.activations.info import ActivationFacts
 from lit_gelu.activations.modules.function import FunctionActivation
 from lit_gelu.activations.spec import ActivationSpec
+from lit_gelu.errors import shown
 
 ReadArguments = Callable[[nn.Module], dict[str, Any]]
 
@@ -107,6 +108,8 @@ class ActivationEntry:
         functions: Functions that compute it, with the arguments that they stand for.
         preset: If this name is another activation with given arguments, that spec.
         objects: Arguments that may be objects with no text form; with such a one the activation's spec is opaque.
+        tried: Whether ``build`` does nothing but check and allocate, so that a spec's values are tried on torch's
+            ``meta`` device, without memory, when the spec is read.
         registered_by: Who registered it.
         onnx: What it becomes in an ONNX file: an onnxscript function, or a recipe of the lowering table as text;
             ``None`` leaves it to the exporter. Only `lit_gelu.export` reads it.
@@ -122,6 +125,7 @@ class ActivationEntry:
     functions: tuple[tuple[Callable[..., Any], tuple[tuple[str, Any], ...]], ...] = ()
     preset: ActivationSpec | None = None
     objects: tuple[str, ...] = ()
+    tried: bool = False
     registered_by: str = ""
     onnx: Any = None
 
@@ -193,7 +197,7 @@ class ActivationEntry:
         for key, value in arguments.items():
             if key not in accepted:
                 known = ", ".join(accepted) or "none"
-                raise ActivationArgumentError(f"{self.name!r} has no argument {key!r}. It accepts: {known}.")
+                raise ActivationArgumentError(f"{self.name!r} has no argument {shown(key)}. It accepts: {known}.")
             _check_type(self.name, accepted[key], value)
         missing = [key for key, p in accepted.items() if p.default is inspect.Parameter.empty and key not in arguments]
         if missing:
@@ -245,6 +249,6 @@ def _check_type(name: str, parameter: inspect.Parameter, value: object) -> None:
     if not isinstance(value, expected) or (isinstance(value, bool) and not isinstance(default, bool)):
         kind = "a number" if isinstance(default, float) else f"of type {type(default).__name__}"
         raise ActivationArgumentError(
-            f"{name!r}: {parameter.name}={value!r} is not accepted; it must be {kind}, such as "
+            f"{name!r}: {parameter.name}={shown(value)} is not accepted; it must be {kind}, such as "
             f"{parameter.name}={default!r}."
         )

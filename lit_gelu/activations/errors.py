@@ -7,6 +7,10 @@ class ActivationSpecError(LitGeluError, ValueError):
     """A text, mapping or value that does not name an activation."""
 
 
+class StoredSpecError(ActivationSpecError):
+    """A spec out of a file that is no registered name: files are looked up, and can neither import nor call."""
+
+
 class UnknownActivationError(LitGeluError, KeyError, ValueError):
     """A name that nobody registered; the message suggests near names and lists all."""
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from torch import Tensor, nn
 
-from lit_gelu.activations import plugins, resolution
+from lit_gelu.activations import plugins, recipes, resolution
 from lit_gelu.activations.analysis import shape_of
 from lit_gelu.activations.entry import ActivationEntry, entry_for
 from lit_gelu.activations.errors import (
@@ -23,6 +23,8 @@ from lit_gelu.activations.modules.channels import INFER
 from lit_gelu.activations.modules.function import FunctionActivation
 from lit_gelu.activations.name_table import NameTable
 from lit_gelu.activations.spec import ActivationSpec
+from lit_gelu.activations.stored_specs import StoredActivations
+from lit_gelu.errors import shown
 
 if TYPE_CHECKING:
     from lit_gelu.activations.integrations import Installation
@@ -147,6 +149,9 @@ class ActivationRegistry:
             ActivationSpecError: If it is no spec.
             OpaqueActivationError: If it is the spec of something never registered.
 
+        A text or mapping may name a class or function by its dotted path, which is imported: for what a file says use
+        `stored` instead.
+
         Example:
             >>> ActivationRegistry().create("elu", alpha=0.5)
             ELU(alpha=0.5)
@@ -174,6 +179,11 @@ class ActivationRegistry:
         """
         return resolution.recipe(self, spec, kwargs).spec
 
+    @property
+    def stored(self) -> StoredActivations:
+        """The registry for specs out of files: registered names are looked up, and nothing is imported or called."""
+        return StoredActivations(self)
+
     def spec_of(self, module: nn.Module) -> ActivationSpec:
         """Return the canonical spec of a module, torch's own included.
 
@@ -196,11 +206,11 @@ class ActivationRegistry:
             )
         entry = self.entry_of(module)
         if entry is None:
-            return resolution.opaque_spec(module)
+            return recipes.opaque_spec(module)
         form = entry.form_of(module)
         arguments = module.kwargs if isinstance(module, FunctionActivation) else form.read(module) if form else {}
         if entry.holds_object(arguments):
-            return resolution.opaque_spec(module)
+            return recipes.opaque_spec(module)
         return ActivationSpec(entry.name, tuple(entry.canonical_arguments(arguments).items()))
 
     def list_activations(self, filter: str = "*") -> list[str]:  # noqa: A002 - the name that timm's list_models has
@@ -282,10 +292,10 @@ class ActivationRegistry:
         self._plugins.load_into(self)
         found = self._table.find(name.lower())
         if found is None:
-            near = difflib.get_close_matches(name.lower(), self._entries(), n=3, cutoff=0.6)
+            near = difflib.get_close_matches(name.lower()[:100], self._entries(), n=3, cutoff=0.6)
             hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
             raise UnknownActivationError(
-                f"Unknown activation {name!r}.{hint} Registered: {', '.join(self.list_activations())}."
+                f"Unknown activation {shown(name)}.{hint} Registered: {', '.join(self.list_activations())}."
             )
         return found
 

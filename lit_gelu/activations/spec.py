@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from lit_gelu.activations.errors import ActivationSpecError, OpaqueActivationError
+from lit_gelu.errors import shown
 
 PlainValue = None | bool | int | float | str | tuple["PlainValue", ...]
 
@@ -15,6 +16,7 @@ _GRAMMAR = "NAME or NAME(KEYWORD=VALUE, ...), such as \"gelu(approximate='tanh')
 _TEXT = re.compile(r"\s*(opaque:)?([^\s()]+)\s*(?:\((.*)\))?\s*", re.DOTALL)
 _NAME = re.compile(r"[a-z_][a-z0-9_]*")
 _KEYWORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_INTEGER_BITS, _DEPTH = 1000, 16  # an integer that a float can hold; tuples that no reader of the text gives up on
 _RESERVED = frozenset({"name", "class_path", "init_args"})
 
 
@@ -55,16 +57,18 @@ class ActivationSpec:
     def _checked_name(self) -> str:
         if not isinstance(self.name, str):
             raise ActivationSpecError(
-                f"An activation's name is a string, not {type(self.name).__name__} ({self.name!r})."
+                f"An activation's name is a string, not {type(self.name).__name__} ({shown(self.name)})."
             )
         if self.opaque:
             if not re.fullmatch(r"[^\s()]+", self.name):
-                raise ActivationSpecError(f"{self.name!r} is no name: spaces and parentheses are not allowed in it.")
+                raise ActivationSpecError(
+                    f"{shown(self.name)} is no name: spaces and parentheses are not allowed in it."
+                )
             return self.name
         name = self.name.strip().lower()
         if not _NAME.fullmatch(name):
             raise ActivationSpecError(
-                f"{self.name!r} is no activation name. A name is made of letters, digits and underscores; write "
+                f"{shown(self.name)} is no activation name. A name is made of letters, digits and underscores; write "
                 f"{_GRAMMAR}."
             )
         return name
@@ -145,9 +149,10 @@ class ActivationSpec:
             'gelu'
         """
         if self.opaque:
+            short = self.name.rpartition(".")[2][:100]
             raise OpaqueActivationError(
-                f"{self.name!r} was never registered, so a checkpoint cannot say how to build it again. Register it: "
-                f"lit_gelu.activations.register('my_activation')({self.name.rpartition('.')[2]}), and use that name."
+                f"{shown(self.name)} was never registered, so a checkpoint cannot say how to build it again. Register "
+                f"it: lit_gelu.activations.register('my_activation')({short}), and use that name."
             )
         return str(self)
 
@@ -170,7 +175,7 @@ def parse_text(text: str) -> tuple[bool, str, dict[str, PlainValue]]:
     """
     match = _TEXT.fullmatch(text)
     if match is None:
-        raise ActivationSpecError(f"Cannot read {text!r} as an activation. Write {_GRAMMAR}.")
+        raise ActivationSpecError(f"Cannot read {shown(text)} as an activation. Write {_GRAMMAR}.")
     opaque, name, arguments = match.groups()
     return bool(opaque), name, parse_arguments(arguments or "", text)
 
@@ -195,33 +200,33 @@ def parse_arguments(arguments: str, text: str) -> dict[str, PlainValue]:
     try:
         call = ast.parse(f"f({arguments})", mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise ActivationSpecError(f"Cannot read the arguments of {text!r}. Write {_GRAMMAR}.") from error
+        raise ActivationSpecError(f"Cannot read the arguments of {shown(text)}. Write {_GRAMMAR}.") from error
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
-        raise ActivationSpecError(f"Cannot read {text!r} as one activation. Write {_GRAMMAR}.")
+        raise ActivationSpecError(f"Cannot read {shown(text)} as one activation. Write {_GRAMMAR}.")
     if call.args or any(argument.arg is None for argument in call.keywords):
-        raise ActivationSpecError(f"{text!r} has an argument without a keyword. Write {_GRAMMAR}.")
+        raise ActivationSpecError(f"{shown(text)} has an argument without a keyword. Write {_GRAMMAR}.")
     given = [str(argument.arg) for argument in call.keywords]
     if len(set(given)) < len(given):
-        raise ActivationSpecError(f"{text!r} gives an argument twice. Give it once.")
+        raise ActivationSpecError(f"{shown(text)} gives an argument twice. Give it once.")
     return {str(argument.arg): _evaluate(argument.value, text) for argument in call.keywords}
 
 
-def _evaluate(node: ast.expr, text: str) -> PlainValue:
+def _evaluate(node: ast.expr, text: str, depth: int = 0) -> PlainValue:
     """Turn a literal's syntax tree into its value; nothing is executed."""
     match node:
         case ast.Constant(value=None | bool() | int() | float() | str() as value):
             return value
         case ast.Name(id="inf"):
             return math.inf
-        case ast.UnaryOp(op=ast.USub() | ast.UAdd() as sign, operand=operand):
-            number = _evaluate(operand, text)
+        case ast.UnaryOp(op=ast.USub() | ast.UAdd() as sign, operand=operand) if depth < _DEPTH:
+            number = _evaluate(operand, text, depth + 1)
             if isinstance(number, (int, float)) and not isinstance(number, bool):
                 return -number if isinstance(sign, ast.USub) else number
-        case ast.Tuple(elts=elements) | ast.List(elts=elements):
-            return tuple(_evaluate(element, text) for element in elements)
+        case ast.Tuple(elts=elements) | ast.List(elts=elements) if depth < _DEPTH:
+            return tuple(_evaluate(element, text, depth + 1) for element in elements)
     raise ActivationSpecError(
-        f"{text!r} has a value that is no literal. Accepted: numbers, inf, quoted strings, True, False, None and "
-        "tuples of these."
+        f"{shown(text)} has a value that is no literal. Accepted: numbers, inf, quoted strings, True, False, None and "
+        f"tuples of these, at most {_DEPTH} deep."
     )
 
 
@@ -229,28 +234,29 @@ def _checked_keyword(key: object, name: str) -> str:
     """Return a keyword that the text form can hold."""
     if not isinstance(key, str) or not _KEYWORD.fullmatch(key) or keyword.iskeyword(key) or key in _RESERVED:
         raise ActivationSpecError(
-            f"{key!r} cannot be an argument of {name!r}: a keyword is a Python identifier in ASCII, and not one of "
-            f"{sorted(_RESERVED)}."
+            f"{shown(key)} cannot be an argument of {shown(name)}: a keyword is a Python identifier in ASCII, and not "
+            f"one of {sorted(_RESERVED)}."
         )
     return key
 
 
-def _plain(value: object, key: object, name: str) -> PlainValue:
+def _plain(value: object, key: object, name: str, depth: int = 0) -> PlainValue:
     """Return ``value`` as plain data of Python's own types (``numpy.float64`` becomes ``float``)."""
     match value:
         case None | bool():
             return value
-        case int():
+        case int() if value.bit_length() < _INTEGER_BITS:
             return int(value)
         case float() if not math.isnan(value):
             return float(value)
         case str():
             return str.__str__(value)
-        case tuple() | list():
-            return tuple(_plain(element, key, name) for element in value)
+        case tuple() | list() if depth < _DEPTH:
+            return tuple(_plain(element, key, name, depth + 1) for element in value)
     raise ActivationSpecError(
-        f"{key}={value!r} cannot be an argument of {name!r} in a spec. Accepted: None, bool, int, float (not NaN), "
-        "str and tuples of these. Build the module yourself if it needs another kind of value."
+        f"{key}={shown(value)} cannot be an argument of {shown(name)} in a spec. Accepted: None, bool, int and float "
+        f"(not NaN, below 2**{_INTEGER_BITS}), str and tuples of these, at most {_DEPTH} deep. Build the module "
+        "yourself if it needs another kind of value."
     )
 
 

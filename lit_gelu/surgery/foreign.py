@@ -6,7 +6,7 @@ from typing import Any
 from torch import nn
 
 from lit_gelu.activations import ActivationRegistry, ActivationSpec
-from lit_gelu.activations.resolution import opaque_spec
+from lit_gelu.activations.recipes import opaque_spec
 
 _ARGUMENTS: Mapping[str, Callable[[Any], dict[str, Any]]] = {
     "clipped_gelu": lambda module: {"min": float(module.min), "max": float(module.max)},

@@ -3,6 +3,7 @@
 import copy
 import functools
 import pickle
+import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -22,6 +23,7 @@ from lit_gelu.activations import (
     OpaqueActivationError,
     UnknownActivationError,
 )
+from lit_gelu.errors import LitGeluError
 
 
 @pytest.fixture
@@ -330,3 +332,53 @@ def test_many_threads_register_and_create(registry):
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(work, range(8)))
     assert len(registry.list_activations("cube_*")) == 160
+
+
+LATE = {
+    "swish(beta=1e999)": "beta=inf is not accepted",
+    "swish(beta=-1.0)": "beta=-1.0 is not accepted",
+    "gaussian_gelu(sigma=0)": "sigma=0 is not accepted",
+    "prelu(num_parameters=1000000000000)": "num_parameters=1000000000000 is not accepted",
+    "prelu(num_parameters=0)": "num_parameters=0 is not accepted",
+    "torch.nn.PReLU(num_parameters=1000000000000)": "num_parameters=1000000000000 is not accepted",
+    "swish(learnable=True, channels=1000000000000)": "channels=1000000000000 is not accepted",
+    "gelu(approximate='x')": "Accepted: 'none', 'tanh', 'sigmoid'",
+    "clipped_gelu(min=2.0, max=1.0)": "Give min below max",
+}
+
+
+@pytest.mark.parametrize("spec", LATE)
+def test_values_are_checked_when_the_spec_is_read(spec, registry):
+    for read in (registry.resolve, registry.create, registry.info):
+        with pytest.raises(ActivationArgumentError, match=re.escape(LATE[spec])):
+            read(spec)
+
+
+def test_reading_a_spec_draws_no_random_number_and_asks_for_no_memory(registry):
+    state = torch.get_rng_state()
+    for name in registry.list_activations():
+        registry.resolve(name)
+    assert str(registry.resolve("prelu(num_parameters=16777216)")) == "prelu(num_parameters=16777216)"
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+MALFORMED = ["..a", "a..b", ".a", "a.", ".", "os.path", "sys.path", "a" * 100_000, "a." * 50_000, "gelu(" * 20_000,
+             "gelu(a=" + "-" * 3000 + "1)", "gelu(a=" + "(" * 50 + ")" * 50 + ")", f"elu(alpha=0x{'f' * 5000})",
+             f"elu({'a' * 100_000}=1)", f"elu(alpha='{'a' * 100_000}')", {"name": "elu", "alpha": 10**400},
+             {"a" * 100_000: 1}, {"class_path": "a" * 100_000}, {"name": "gelu", 3: 1, "init_args": {3: 1}}
+            ]  # fmt: skip
+
+
+@pytest.mark.parametrize("index", range(len(MALFORMED)))
+def test_a_malformed_spec_is_refused_in_few_words(index, registry):
+    for read in (registry.resolve, registry.stored.resolve):
+        with pytest.raises(LitGeluError) as caught:
+            read(MALFORMED[index])
+        assert len(str(caught.value)) < 2000
+
+
+def test_a_value_that_holds_itself_is_refused(registry):
+    endless = []
+    endless.append(endless)
+    with pytest.raises(ActivationSpecError, match="16 deep"):
+        registry.resolve({"name": "elu", "alpha": endless})

@@ -1,5 +1,7 @@
 """The activations of this package: one file a family, named as in ``functional/`` and ``modules/``."""
 
+from dataclasses import replace
+
 from lit_gelu.activations.catalog import (
     cdf_linear,
     clipped_gelu,
@@ -21,7 +23,7 @@ from lit_gelu.activations.catalog import (
     zero_identity_map,
 )
 
-ENTRIES = (
+_ROWS = (
     *piecewise_linear.ENTRIES,
     *squared_relu.ENTRIES,
     *elu.ENTRIES,
@@ -41,5 +43,6 @@ ENTRIES = (
     *xielu.ENTRIES,
     *gated.ENTRIES,
 )
+ENTRIES = tuple(replace(row, tried=True) for row in _ROWS)  # torch's own modules check few of their arguments
 
 __all__ = ["ENTRIES"]

@@ -10,11 +10,32 @@ from lit_gelu.activations import functional
 from lit_gelu.activations.catalog._package import INPLACE, NO_ARGUMENTS, REGISTERED_BY
 from lit_gelu.activations.entry import ActivationEntry, ModuleForm, ReadAttributes
 from lit_gelu.activations.info import ActivationFacts
+from lit_gelu.activations.modules.channels import channel_number
 from lit_gelu.activations.modules.identity import Identity
 
 
 def _prelu_parameters(module: nn.Module) -> dict[str, Any]:
     return {"weight": module.weight}
+
+
+def build_prelu(num_parameters: int = 1, init: float = 0.25) -> nn.Module:
+    """Build a PReLU.
+
+    Args:
+        num_parameters: How many slopes it learns: one, or one a channel.
+        init: Their initial value.
+
+    Returns:
+        ``torch.nn.PReLU``.
+
+    Raises:
+        ActivationArgumentError: If the number is no positive integer, or more than memory should be asked for.
+
+    Example:
+        >>> build_prelu(3)
+        PReLU(num_parameters=3)
+    """
+    return nn.PReLU(channel_number("'prelu'", num_parameters, "num_parameters"), init)
 
 
 def _leaky_facts(negative_slope: float = 0.01, **_: Any) -> ActivationFacts:
@@ -93,7 +114,7 @@ ENTRIES = (
     ),
     ActivationEntry(
         "prelu",
-        nn.PReLU,
+        build_prelu,
         function=functional.prelu,
         derivative=functional.prelu_derivative,
         facts=_prelu_facts,

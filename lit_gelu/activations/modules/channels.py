@@ -8,8 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from lit_gelu.activations.errors import ActivationArgumentError
+from lit_gelu.errors import shown
 
 INFER = "infer"
+MOST_CHANNELS = (
+    2**24
+)  # 64 MiB of float32 a parameter: a number beyond it is a mistake, found before memory is asked for
 
 Numbers = float | tuple[float, ...]
 
@@ -37,9 +41,9 @@ def finite_numbers(name: str, value: Any, *, positive: bool = False) -> Numbers:
         real = isinstance(number, (int, float)) and not isinstance(number, bool) and math.isfinite(number)
         if not real or (positive and number <= 0):
             kind = "a positive finite number" if positive else "a finite number"
-            raise ActivationArgumentError(f"{name}={value!r} is not accepted: give {kind}, such as {name}=1.0.")
+            raise ActivationArgumentError(f"{name}={shown(value)} is not accepted: give {kind}, such as {name}=1.0.")
     if several and not value:
-        raise ActivationArgumentError(f"{name}={value!r} is not accepted: give a number, or one for each channel.")
+        raise ActivationArgumentError(f"{name}={shown(value)} is not accepted: give a number, or one for each channel.")
     return tuple(map(float, value)) if several else float(value)
 
 
@@ -62,7 +66,7 @@ def positive_number(name: str, value: float) -> float:
     """
     number = finite_numbers(name, value, positive=True)
     if isinstance(number, tuple):
-        raise ActivationArgumentError(f"{name}={value!r} is not accepted: give one number, such as {name}=1.0.")
+        raise ActivationArgumentError(f"{name}={shown(value)} is not accepted: give one number, such as {name}=1.0.")
     return number
 
 
@@ -125,7 +129,7 @@ class ChannelModule(nn.Module):
         if self.channels not in {INFER, channels}:
             raise ActivationArgumentError(f"{type(self).__name__} has channels={self.channels!r}, not {channels!r}.")
         if self.channels == INFER:
-            self.channels = _positive_integer(type(self).__name__, channels)
+            self.channels = channel_number(type(self).__name__, channels)
             self._make_parameters(device, dtype)
 
     def initial(self, name: str, value: Numbers) -> float | Tensor:
@@ -186,15 +190,29 @@ def positive_scale(log_scale: Tensor) -> Tensor:
     return torch.exp(log_scale.clamp(max=math.log(torch.finfo(log_scale.dtype).max) - 1.0))
 
 
-def _positive_integer(name: str, channels: Any) -> int:
-    """Return ``channels`` if it is a positive integer.
+def channel_number(name: str, channels: Any, argument: str = "channels") -> int:
+    """Return a number of channels if it is a positive integer that memory can be asked for.
+
+    Args:
+        name: Whose it is, for the message.
+        channels: What was given.
+        argument: The argument's name.
+
+    Returns:
+        The number.
 
     Raises:
         ActivationArgumentError: If it is not.
+
+    Example:
+        >>> channel_number("PReLU", 64)
+        64
     """
-    if isinstance(channels, bool) or not isinstance(channels, int) or channels < 1:
+    if isinstance(channels, bool) or not isinstance(channels, int) or not 1 <= channels <= MOST_CHANNELS:
+        others = ", 'infer', or None for one value" if argument == "channels" else ""
         raise ActivationArgumentError(
-            f"{name}: channels={channels!r} is not accepted. Give a positive integer, 'infer', or None for one value."
+            f"{name}: {argument}={shown(channels)} is not accepted. Give a positive integer up to "
+            f"{MOST_CHANNELS}{others}."
         )
     return channels
 
@@ -209,7 +227,7 @@ def _channel_count(
     """
     counts = {key: len(value) for key, value in initial.items() if isinstance(value, tuple)}
     if channels is not None and channels != INFER:
-        counts["channels"] = _positive_integer(name, channels)
+        counts["channels"] = channel_number(name, channels)
     if len(set(counts.values())) > 1 or (channels == INFER and counts):
         given = ", ".join(f"{key}: {count}" for key, count in counts.items())
         raise ActivationArgumentError(
