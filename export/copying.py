@@ -1,7 +1,10 @@
 """The evaluation-mode copy that is exported: the caller's module is never touched."""
 
+import contextlib
 import copy
+import functools
 from collections import OrderedDict
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -9,13 +12,17 @@ from torch import Tensor, nn
 
 from lit_gelu.export.errors import ExportError
 
+# Whose hooks watch a training: they hold their callback and that the Trainer, and compute nothing.
+_OF_TRAINING = frozenset({"lightning", "lightning_fabric", "lit_gelu", "pytorch_lightning"})
+
 
 def evaluation_copy(model: nn.Module, dtype: torch.dtype = torch.float32) -> nn.Module:
     """Return a deep copy on the CPU, in evaluation mode, without what belongs to training.
 
     In the copy, modules wrapped by ``torch.compile`` are unwrapped, a LightningModule has no Trainer, and there are no
-    forward or backward hooks: a monitor's hook holds its callback, the callback the Trainer, and neither belongs in a
-    file. Forward pre-hooks of ``torch.nn.utils`` stay, because they compute weights (weight normalisation, pruning).
+    backward hooks and none of this package's or Lightning's: a monitor's hook holds its callback, the callback the
+    Trainer, and neither belongs in a file. Every other forward hook and pre-hook stays, because it may be a part of
+    what the module computes: ``torch.nn.utils`` computes weights in them, and transformers gathers outputs.
 
     Args:
         model: Any module; it is read only.
@@ -39,6 +46,8 @@ def evaluation_copy(model: nn.Module, dtype: torch.dtype = torch.float32) -> nn.
     memo: dict[int, Any] = {}
     for module in list(model.modules()):
         _leave_out(module, memo)
+    watching = {key: hook for hooks in _forward_hooks(model) for key, hook in hooks.items() if _is_of_training(hook)}
+    memo.update((id(hook), None) for hook in watching.values())  # what they hold is not copied
     try:
         for module in list(model.modules()):
             if hasattr(module, "_orig_mod"):
@@ -47,14 +56,39 @@ def evaluation_copy(model: nn.Module, dtype: torch.dtype = torch.float32) -> nn.
     except Exception as error:
         raise ExportError(
             f"{type(model).__name__} cannot be copied ({error}). Export works on a deep copy, so that the module stays "
-            "as it is: remove attributes that copy.deepcopy refuses, such as tensors with a gradient history, locks "
-            "or open files."
+            "as it is: remove attributes and hooks that copy.deepcopy refuses, such as tensors with a gradient "
+            "history, locks or open files."
         ) from error
+    for hooks in _forward_hooks(twin):
+        for key in watching.keys() & hooks.keys():
+            del hooks[key]
     return twin.cpu().to(dtype).eval().requires_grad_(False)
 
 
+@contextlib.contextmanager
+def without_hooks_of_training(model: nn.Module) -> Iterator[None]:
+    """Take out of a module the forward hooks that its copy does not have; on leaving they are back in their order.
+
+    Args:
+        model: The module.
+
+    Yields:
+        Nothing.
+    """
+    before = [(hooks, dict(hooks)) for hooks in _forward_hooks(model)]
+    try:
+        for hooks, all_of_them in before:
+            for key in [key for key, hook in all_of_them.items() if _is_of_training(hook)]:
+                del hooks[key]
+        yield
+    finally:
+        for hooks, all_of_them in before:
+            hooks.clear()
+            hooks.update(all_of_them)
+
+
 def _leave_out(module: nn.Module, memo: dict[int, Any]) -> None:
-    """Tell deepcopy, through its memo, what to put in place of the Trainer, computed weights and hooks."""
+    """Tell deepcopy, through its memo, what to put in place of the Trainer, computed weights and backward hooks."""
     for name in ("_trainer", "_fabric"):
         owner = module.__dict__.get(name)
         if owner is not None:
@@ -62,14 +96,22 @@ def _leave_out(module: nn.Module, memo: dict[int, Any]) -> None:
     for value in module.__dict__.values():  # weights that a pre-hook computes anew at every call
         if isinstance(value, Tensor) and value.grad_fn is not None:
             memo[id(value)] = value.detach().clone()
-    for name in ("_forward_hooks", "_backward_hooks", "_backward_pre_hooks"):
+    for name in ("_backward_hooks", "_backward_pre_hooks"):
         memo[id(module.__dict__[name])] = OrderedDict()
-    hooks = module._forward_pre_hooks
-    computing = {key: hook for key, hook in hooks.items() if _computes_weights(hook)}
-    if len(computing) < len(hooks):
-        memo[id(hooks)] = OrderedDict((key, copy.deepcopy(hook)) for key, hook in computing.items())
 
 
-def _computes_weights(hook: object) -> bool:
-    """Return whether a forward pre-hook is one of ``torch.nn.utils``, or of a class derived from one (pruning)."""
-    return any(cls.__module__.startswith("torch.nn.utils") for cls in type(hook).__mro__)
+def _forward_hooks(model: nn.Module) -> Iterator[dict[int, Callable[..., Any]]]:
+    """Yield the forward hooks and pre-hooks of every module, by their keys, which no two hooks share."""
+    for module in model.modules():
+        yield module.__dict__["_forward_hooks"]
+        yield module.__dict__["_forward_pre_hooks"]
+
+
+def _is_of_training(hook: object) -> bool:
+    """Return whether a hook is this package's or Lightning's, or a method of an object that is, such as a callback."""
+    while isinstance(hook, functools.partial):
+        hook = hook.func
+    owner = getattr(hook, "__self__", None)
+    classes = () if owner is None or isinstance(owner, nn.Module) else type(owner).__mro__
+    places = [getattr(hook, "__module__", None), *(cls.__module__ for cls in classes)]
+    return any(str(place).partition(".")[0] in _OF_TRAINING for place in places)

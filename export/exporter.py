@@ -14,6 +14,7 @@ from torch import nn
 from lit_gelu import activations, surgery
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.export.copying import evaluation_copy
+from lit_gelu.export.faithful import require_faithful
 from lit_gelu.export.forms import approximate_, require_forms
 from lit_gelu.export.inputs import FlatModule, sample_of, take_apart
 from lit_gelu.export.labels import checked_labels
@@ -88,8 +89,10 @@ def export_onnx(
     """Write a module as an ONNX file with a dynamic batch.
 
     The module is copied first and stays as it is: training mode, parameters, hooks and the random state. The file is
-    the copy in evaluation mode; hooks are not part of it. It is checked (``onnx.checker`` with full shape inference)
-    before it takes the place of what was at ``path``. Its metadata say what it is; they hold no path of this machine.
+    the copy in evaluation mode, whose outputs are first compared with the module's own on the sample. Forward hooks are
+    part of it, but for those of lit_gelu and Lightning, which watch a training. The file is checked (``onnx.checker``
+    with full shape inference) before it takes the place of what was at ``path``. Its metadata say what it is; they hold
+    no path of this machine.
 
     Args:
         model: A module or LightningModule, on any device, compiled or not.
@@ -133,7 +136,8 @@ def export_onnx(
         ExportOptionError: If an option has an unknown value, or does not fit this module: no GELU to approximate, one
             that cannot be swapped, a lowering that has no recipe for any of its activations.
         ModelInputError: If the sample is missing or does not fit ``forward``.
-        ExportError: If the module cannot be translated, is random in evaluation mode, or fixes the batch size.
+        ExportError: If the module cannot be translated, is random in evaluation mode, fixes the batch size, or computes
+            something else when it is copied.
         UnwritablePathError: If the file cannot be written.
 
     Example:
@@ -153,6 +157,7 @@ def export_onnx(
     registry = activations.registry if registry is None else registry
     flat = _flat(model, input_sample, preprocessing, softmax=softmax)
     trial = trial_run(flat)
+    unasked = require_faithful(flat, model, trial.tensors)
     names = checked_labels(labels, trial, softmax=softmax)
     approximate_(flat, options.approximate, registry)
     twin = flat.model
@@ -166,7 +171,8 @@ def export_onnx(
     strip_origin(graph)
     graph.metadata_props.update(metadata.to_properties())
     save_model(graph, path)
-    return ExportReport(Path(path), lowered.opset, metadata.sites, census(ir.to_proto(graph)), metadata, lowered.notes)
+    notes = (*lowered.notes, *unasked)
+    return ExportReport(Path(path), lowered.opset, metadata.sites, census(ir.to_proto(graph)), metadata, notes)
 
 
 def _flat(model: nn.Module, input_sample: Any, preprocessing: nn.Module | None, *, softmax: bool) -> FlatModule:

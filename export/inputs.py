@@ -231,10 +231,32 @@ class FlatModule(nn.Module):
         Returns:
             What it returns, with probabilities in the place of the first tensor if there is a softmax.
         """
+        return self.called(self.model, self.fed(tensors))
+
+    def fed(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Return what the module gets: the tensors, the first one behind the preprocessing.
+
+        Args:
+            tensors: One for each of the call's names.
+
+        Returns:
+            As many tensors.
+        """
         first, *others = tensors
-        fed = first if self.preprocessing is None else self.preprocessing(first)
-        args, kwargs = self.call.arguments([fed, *others])
-        output = self.model(*args, **kwargs)
+        return [first if self.preprocessing is None else self.preprocessing(first), *others]
+
+    def called(self, model: nn.Module, fed: Sequence[Tensor]) -> Any:
+        """Call a module as this one is called.
+
+        Args:
+            model: The module, or another in its place.
+            fed: What `fed` returns.
+
+        Returns:
+            What it returns, with probabilities in the place of the first tensor if there is a softmax.
+        """
+        args, kwargs = self.call.arguments(fed)
+        output = model(*args, **kwargs)
         return probabilities_first(output) if self.softmax else output
 
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.export.copying import evaluation_copy
+from lit_gelu.export.faithful import require_faithful
 from lit_gelu.export.forms import approximate_
 from lit_gelu.export.inputs import Call, FlatModule, named_outputs, probabilities_first
 from lit_gelu.export.parity.criterion import dtype_name
@@ -63,8 +64,10 @@ class References:
             else {dtype: evaluation_copy(preprocessing, dtype) for dtype in (torch.float32, torch.float64)}
         )
         self._form = (approximate, registry)
-        self._trained = None if approximate == "as_trained" else evaluation_copy(model)
-        self.notes: list[str] = []
+        trained = evaluation_copy(model)
+        flat = FlatModule(trained, call, self._preprocessing.get(torch.float32), softmax=softmax)
+        self.notes = require_faithful(flat, model, call.tensors)
+        self._trained = None if approximate == "as_trained" else trained
         self.float32 = self._copy(model, torch.float32)
         self.own = self.float32 if dtype == torch.float32 else self._tried(model, dtype)
         self.float64 = self._tried(model, torch.float64)

@@ -1,0 +1,148 @@
+"""The copy that is exported computes what the module computes, with whatever hangs on it, or there is no file."""
+
+import importlib
+import math
+
+import onnx
+import pytest
+import torch
+from export_cases import gelu_net
+from lightning.pytorch import Callback
+from torch import nn
+
+from lit_gelu.curvature import ActivationRecorder
+from lit_gelu.export import ExportError, ModelInputError, OnnxPredictor, check_parity, export_onnx
+
+X = torch.linspace(-2, 2, 18).reshape(3, 6)
+
+
+def outputs_of(net):
+    with torch.no_grad():
+        return net.eval()(X)
+
+
+def test_what_hooks_do_is_a_part_of_the_file(tmp_path):
+    net, path = gelu_net(), tmp_path / "net.onnx"
+    plain = outputs_of(net)
+    net[0].register_forward_pre_hook(lambda _, args: (args[0] + 1,))
+    net[1].register_forward_hook(lambda _, args, kwargs, y: 3 * y, with_kwargs=True)
+    expected = outputs_of(net)
+    assert not torch.allclose(plain, expected, atol=0.1)
+    export_onnx(net, path, X)
+    torch.testing.assert_close(OnnxPredictor(path)(X), expected, rtol=0, atol=1e-5)
+    assert check_parity(net, path, input_sample=X).passed
+
+
+class Scale(nn.Module):
+    """Hooks a method of its own onto its part: in a copy it must be the copy's method."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale, self.part = nn.Parameter(torch.tensor(2.0)), nn.GELU()
+        self.part.register_forward_hook(self.scaled)
+
+    def scaled(self, module, args, y):
+        return self.scale * y
+
+    def forward(self, x):
+        return self.part(x)
+
+
+def test_a_hook_that_is_a_method_of_the_module_becomes_the_copys(tmp_path):
+    net, path = Scale(), tmp_path / "net.onnx"
+    export_onnx(net, path, X, dtype="fp16")  # the module's own float32 scale would make the output float32
+    assert check_parity(net, path, input_sample=X).passed
+    assert OnnxPredictor(path)(X.half()).dtype == torch.float16
+    torch.testing.assert_close(OnnxPredictor(path)(X.half()).float(), 2 * nn.GELU()(X), rtol=1e-3, atol=1e-3)
+
+
+class Watcher(Callback):
+    def watch(self, *_):
+        pytest.fail("a callback's hook ran")
+
+
+def test_hooks_that_watch_a_training_see_nothing_of_it(tmp_path):
+    net, path = gelu_net(), tmp_path / "net.onnx"
+    recorder = ActivationRecorder({"1": net[1]})
+    net[0].register_forward_hook(Watcher().watch)
+    net[0].register_forward_hook(lambda *_: None)
+    order = list(net[0]._forward_hooks)
+    recorder.start()
+    export_onnx(net, path, X)
+    check_parity(net, path)
+    recorder.stop()
+    assert math.isnan(recorder.statistics()["1"]["mean"])
+    assert list(net[0]._forward_hooks) == order
+
+
+class Forgetful(nn.Module):
+    """Is changed by being copied, as torch.nn.TransformerDecoderLayer with a module as activation is."""
+
+    def __init__(self, change):
+        super().__init__()
+        self.linear, self.change, self.many = nn.Linear(6, 3), change, False
+
+    def __setstate__(self, state):
+        super().__setstate__(state)
+        self.__dict__.update(self.change)
+
+    factor, offset = 1.0, 0
+
+    def forward(self, x):
+        y = self.factor * self.linear(x)
+        return (y, y) if self.many else {"y": y, "place": y.argmax(1) + self.offset}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"factor": 1.01}, "y differs by"),
+        ({"factor": float("nan")}, "y differs by inf"),
+        ({"offset": 1}, "place has other values"),
+        ({"many": True}, r"the module returns 2 tensors, \['y', 'place'\], and its copy 2, \['output_0', 'output_1'\]"),
+    ],
+)
+def test_a_module_that_is_another_one_when_it_is_copied(tmp_path, change, message):
+    path = tmp_path / "net.onnx"
+    path.write_bytes(b"what was there")
+    with pytest.raises(ExportError, match=message):
+        export_onnx(Forgetful(change), path, X)
+    assert path.read_bytes() == b"what was there"
+    export_onnx(Forgetful({}), path, X)
+    with pytest.raises(ExportError, match=message):
+        check_parity(Forgetful(change), path, input_sample=X)
+
+
+def test_a_module_in_16_bit_that_does_not_run_here_is_said(tmp_path):
+    class OnlyWide(nn.Linear):
+        def forward(self, x):
+            if x.dtype == torch.bfloat16:
+                raise NotImplementedError("no bfloat16 here")
+            return super().forward(x)
+
+    net, path = OnlyWide(6, 3).bfloat16(), tmp_path / "net.onnx"
+    report = export_onnx(net, path, X)
+    assert any("not compared with the module itself" in note for note in report.notes)
+    assert any("not compared with the module itself" in note for note in check_parity(net, path).notes)
+
+
+def test_a_net_of_transformers_keeps_its_outputs_once_it_was_used(tmp_path):
+    """Its hooks that gather hidden states are hung on at the first call, and never again."""
+    library = importlib.import_module("transformers")
+    sizes = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 8}
+    options = {"vocab_size": 9, "max_position_embeddings": 8, "output_hidden_states": True}
+    net = library.BertModel(library.BertConfig(**sizes, **options)).eval()
+    sample = {"input_ids": torch.tensor([[1, 2, 3], [4, 5, 6]])}
+    with torch.no_grad():
+        expected = net(**sample)
+    path = tmp_path / "net.onnx"
+    export_onnx(net, path, sample)
+    hidden = ["hidden_states_0", "hidden_states_1", "hidden_states_2"]
+    names = [value.name for value in onnx.load(path).graph.output]
+    assert names == ["last_hidden_state", "pooler_output", *hidden]
+    y = dict(zip(names, OnnxPredictor(path)(sample["input_ids"]), strict=True))
+    for name, hidden_state in zip(hidden, expected.hidden_states, strict=True):
+        torch.testing.assert_close(y[name], hidden_state, rtol=0, atol=1e-5)
+    without = library.BertModel(library.BertConfig(**sizes, **{**options, "output_hidden_states": False}))
+    with pytest.raises(ModelInputError, match="The file has 5 outputs"):
+        check_parity(without, path, input_sample=sample)
