@@ -40,9 +40,10 @@ class LossCurvatureMonitor(Callback):
     ``spectral_density``    a figure ``spectral_density``, and ``spectrum_mean``, ``spectrum_largest_node``,
                             ``spectrum_smallest_node``, ``spectrum_share_negative``: below -1 % of the largest in
                             magnitude
-    ``directional``         along the step u that the optimizer took: ``directional_curvature`` u'Hu / u'u,
-                            ``directional_slope`` g'u, ``directional_stability`` u'Hu / (-2 g'u): from 1 on, the step
-                            raises the loss
+    ``directional``         along the step u that the optimizer took, with the Hessian and gradient before it:
+                            ``directional_curvature`` u'Hu / u'u, ``directional_slope`` g'u,
+                            ``directional_stability`` u'Hu / (-2 g'u): from 1 on, the step raises the loss's quadratic
+                            model
     ``critical_sharpness``  ``critical_sharpness`` 2 / eta, and ``critical_learning_rate`` eta, at which a step along
                             the update brings the loss back to where it was; ``critical_sharpness_converged``: 0, and
                             nothing else, where the update does not lower the probe's loss at all
@@ -65,8 +66,9 @@ class LossCurvatureMonitor(Callback):
     differences end with ``_finite_differences``. Eigenvalues start from the last event's vectors and the gradient, and
     take as many products as ``accuracy`` asks for. If the loss or a product is not finite, or ``training_step`` returns
     ``None``, there is a warning and nothing is logged. If memory runs out in a run of one process, the probe is
-    halved, with a warning. With 16-bit parameters ``directional`` comes from a product with the Hessian, and
-    ``critical_sharpness`` is left out; that one also where no parameter group has a positive learning rate.
+    halved, with a warning. ``directional`` takes a gradient and one product at the parameters before the step.
+    ``critical_sharpness`` is left out with 16-bit parameters, and where no parameter group has a positive learning
+    rate.
 
     Args:
         quantities: One or several of the above.
@@ -281,7 +283,6 @@ class LossCurvatureMonitor(Callback):
                     event=events,
                     step=pending.step,
                     reduce=sum_over_ranks if trainer.world_size > 1 else None,
-                    precise=not self.autocast,
                 )
                 return measured, sum(probe.samples)
         except torch.OutOfMemoryError as error:

@@ -1,7 +1,7 @@
 """The loss's curvature along the step that the optimizer took."""
 
-import math
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -9,15 +9,12 @@ from torch import Tensor
 
 from lit_gelu.callbacks.curvature.loss_settings import INEXACT, LossSettings
 from lit_gelu.callbacks.curvature.loss_state import Figures, Reduce, Step, WarmStart
-from lit_gelu.curvature.activation.totals import accumulation_dtype
 from lit_gelu.curvature.loss import (
-    NonFiniteCurvatureError,
     ParameterLayout,
     critical_sharpness,
-    directional_curvature,
+    curvature_along,
     displaced,
     hessian_operator,
-    loss_and_gradient,
 )
 from lit_gelu.curvature.loss.probe import LossProbe
 
@@ -39,79 +36,92 @@ _NO_EXACT_PRODUCT = (
 )
 
 
+@dataclass
+class AlongUpdate:
+    """What was measured along an update.
+
+    Attributes:
+        figures: By the parts of their names; none if there was no update.
+        left_out: What was asked for and is not there, and why.
+        reason: Why products are computed as they are.
+    """
+
+    figures: Figures = field(default_factory=dict)
+    left_out: list[str] = field(default_factory=list)
+    reason: str = ""
+
+
 def along_update(
-    probe: LossProbe, settings: LossSettings, warm: WarmStart, step: Step, reduce: Reduce | None, *, precise: bool
-) -> tuple[Figures, list[str]]:
+    probe: LossProbe, settings: LossSettings, warm: WarmStart, step: Step, reduce: Reduce | None
+) -> AlongUpdate:
     """Measure the quantities along the update, seen from the parameters before it; to be called on all ranks.
 
     Args:
         probe: Gives the loss as a function of the live parameters.
         settings: What to measure.
-        warm: Holds the last critical learning rate; changed to this one.
+        warm: Holds how products are computed, and the last critical learning rate; changed to this one.
         step: The update.
         reduce: Sums a flat tensor over ranks.
-        precise: Whether the loss is computed without autocast: differences of losses are then worth taking. In 16-bit
-            parameters neither they are nor those of gradients: a product with the Hessian takes their place.
 
     Returns:
-        The figures, none if there was no update; and sentences that say what was left out and why.
+        The figures.
     """
     layout = ParameterLayout(probe.parameters)
     update = layout.values().sub_(step.before)
+    result = AlongUpdate()
     if not update.any():
-        return {}, []  # the learning rate was 0, or the gradient scaler left the step out
+        return result  # the learning rate was 0, or the gradient scaler left the step out
     coarse = any(value.dtype in (torch.float16, torch.bfloat16) for value in probe.parameters.values())
     options: dict[str, Any] = {"samples": probe.samples, "reduce": reduce}
-    figures: Figures = {}
-    left_out: list[str] = []
     with displaced(layout) as displacement:
         displacement.move(-update)
-        loss, gradient = None, None
-        if "directional" in settings.quantities and not coarse:
-            loss, gradient = loss_and_gradient(probe.closures, layout, **options)
-        elif "directional" in settings.quantities:
-            figures |= _by_product(probe, update, options)
-            left_out += [] if figures else [_NO_EXACT_PRODUCT]
+        loss = None
+        if "directional" in settings.quantities:
+            loss = _by_product(probe, settings, warm, update, options, result, coarse=coarse)
         if "critical_sharpness" in settings.quantities:
             if coarse or step.learning_rate is None:
-                left_out.append(_NOT_IN_16_BITS if coarse else _NO_RATE)
+                result.left_out.append(_NOT_IN_16_BITS if coarse else _NO_RATE)
             else:
-                figures |= _critical(probe, warm, update, step.learning_rate, loss, options)
-    if loss is not None and gradient is not None:
-        how: Any = "loss" if precise else "gradient"
-        options |= {"loss": loss, "gradient": gradient, "method": how}
-        along = directional_curvature(probe.closures, probe.parameters, update, **options)
-        figures |= _named(along.curvature, along.slope, along.stability)
-    return figures, left_out
+                result.figures |= _critical(probe, warm, update, step.learning_rate, loss, options)
+    return result
 
 
-def _by_product(probe: LossProbe, update: Tensor, options: Mapping[str, Any]) -> Figures:
-    """Return the figures along the update from one product with the Hessian; none if that is not exact."""
-    length = update.norm()
-    direction = update / length
-    with hessian_operator(probe.closures, probe.parameters, module=probe.module, **options) as hessian:
-        product = hessian(direction)
-        if hessian.method in INEXACT:
-            return {}
-        dtype = accumulation_dtype(direction.device)
-        curvature = (product * direction).sum(dtype=dtype).item()
-        slope = (hessian.gradient * update).sum(dtype=dtype).item()
-    form = curvature * length.item() ** 2
-    if not math.isfinite(curvature) or not math.isfinite(slope):
-        raise NonFiniteCurvatureError(
-            f"u'Hu / u'u = {curvature}, g'u = {slope} along the update u: the loss's derivatives are not finite before "
-            "it. The learning rate may be too large, or the parameters' precision too low."
-        )
-    return _named(curvature, slope, form / (-2 * slope) if slope else math.nan)
+def _by_product(
+    probe: LossProbe,
+    settings: LossSettings,
+    warm: WarmStart,
+    update: Tensor,
+    options: Mapping[str, Any],
+    result: AlongUpdate,
+    *,
+    coarse: bool,
+) -> Tensor:
+    """Fill in the figures from one product with the Hessian; the loss is returned.
 
+    There are none in 16-bit parameters if the product is by finite differences, which are noise there.
 
-def _named(curvature: float, slope: float, stability: float) -> Figures:
-    """Return the figures along the update by their names."""
-    return {
-        ("directional_curvature",): curvature,
-        ("directional_slope",): slope,
-        ("directional_stability",): stability,
+    Returns:
+        The loss before the update.
+    """
+    of_hessian = settings.operator == "hessian"
+    method: Any = (warm.method or settings.method) if of_hessian else "auto"
+    with hessian_operator(
+        probe.closures, probe.parameters, module=probe.module, method=method, largest=warm.largest, **options
+    ) as hessian:
+        along = curvature_along(hessian, update)
+        if of_hessian and not warm.method:
+            warm.method, result.reason = hessian.method, hessian.reason
+    inexact = hessian.method in INEXACT
+    if coarse and inexact:
+        result.left_out.append(_NO_EXACT_PRODUCT)
+        return hessian.loss
+    suffix = f"_{INEXACT[0]}" if inexact else ""
+    result.figures |= {
+        (f"directional_curvature{suffix}",): along.curvature,
+        ("directional_slope",): along.slope,
+        (f"directional_stability{suffix}",): along.stability,
     }
+    return hessian.loss
 
 
 def _critical(

@@ -54,7 +54,6 @@ def measure_loss(
     event: int,
     step: Step | None = None,
     reduce: Reduce | None = None,
-    precise: bool = True,
 ) -> LossMeasurement:
     """Measure all quantities; to be called within the probe's context, on all ranks.
 
@@ -65,7 +64,6 @@ def measure_loss(
         event: Number of the event, which all random vectors depend on besides the seed.
         step: For the quantities along the update.
         reduce: Sums a flat tensor over ranks.
-        precise: Whether the loss is computed without autocast: differences of losses are then worth taking.
 
     Returns:
         The figures.
@@ -75,8 +73,10 @@ def measure_loss(
         with _operator(probe, settings, warm, reduce) as operator:
             _measure_matrix(operator, settings, warm, event, result)
     if settings.of_update and step is not None:
-        figures, result.left_out = along_update(probe, settings, warm, step, reduce, precise=precise)
-        result.figures |= figures
+        along = along_update(probe, settings, warm, step, reduce)
+        result.figures |= along.figures
+        result.left_out = along.left_out
+        result.reason = result.reason or along.reason
     return result
 
 

@@ -40,8 +40,7 @@ OPERATORS = tuple(METHODS)
 _OVERFLOWS = "in which second derivatives overflow and steps of finite differences vanish"
 _ROUNDS = (
     "with 8 significant bits: products with the matrix and slopes are off by about 1 %, differences of losses and of "
-    "gradients are noise, and steps below 1/512 of a parameter do not move it. directional_* therefore comes from a "
-    "product with the Hessian, and critical_sharpness is left out"
+    "gradients are noise, and steps below 1/512 of a parameter do not move it. critical_sharpness is left out"
 )
 
 

@@ -2,7 +2,7 @@
 
 from lit_gelu.curvature.loss.critical_sharpness import CriticalSharpness, critical_sharpness
 from lit_gelu.curvature.loss.density import SpectralDensity, spectral_density
-from lit_gelu.curvature.loss.directional import DirectionalCurvature, directional_curvature
+from lit_gelu.curvature.loss.directional import DirectionalCurvature, curvature_along, directional_curvature
 from lit_gelu.curvature.loss.eigenpairs import Eigenpair, extreme_eigenvalues, top_eigenpairs
 from lit_gelu.curvature.loss.errors import LossCurvatureError, MemoryBudgetError, NonFiniteCurvatureError
 from lit_gelu.curvature.loss.evaluation import loss_and_gradient, mean_loss
@@ -32,6 +32,7 @@ __all__ = [
     "SpectralDensity",
     "TraceEstimate",
     "critical_sharpness",
+    "curvature_along",
     "directional_curvature",
     "displaced",
     "extreme_eigenvalues",

@@ -10,7 +10,9 @@ from lit_gelu.curvature.loss import (
     LossCurvatureError,
     NonFiniteCurvatureError,
     ParameterLayout,
+    curvature_along,
     directional_curvature,
+    hessian_operator,
     loss_and_gradient,
 )
 
@@ -70,6 +72,32 @@ def test_exact_on_a_quadratic_loss(method):
     else:
         exact = (hessian @ update).norm() / update.norm()
         assert figures.gradient_change == pytest.approx(exact.item(), rel=1e-12)
+
+
+@pytest.mark.parametrize("rate", [0.05, 1e-12])
+def test_a_product_is_exact_on_a_loss_that_is_far_from_quadratic(rate):
+    problem = Polynomial(cubic=5.0)
+    _, gradient, hessian, _ = step(problem, 0.0)
+    update = -rate * gradient
+    with hessian_operator(problem.loss, problem.parameters) as operator:
+        figures = curvature_along(operator, update, learning_rate=rate)
+    check(figures, update, gradient, hessian, rate, 1e-12)
+    exact = (hessian @ update).norm() / update.norm()
+    assert figures.gradient_change == pytest.approx(exact.item(), rel=1e-12)
+
+
+def test_the_product_of_an_update_too_short_for_its_precision():
+    problem = Polynomial(cubic=5.0, dtype=torch.float32)
+    update = torch.full((8,), 1e-30)
+    with hessian_operator(problem.loss, problem.parameters) as operator:
+        figures = curvature_along(operator, update)
+        still = curvature_along(operator, 0 * update)
+    exact = problem.hessian().mean().item() * 8
+    assert figures.curvature == pytest.approx(exact, rel=1e-5)
+    assert math.isnan(still.curvature)
+    assert math.isnan(still.stability)
+    with pytest.raises(LossCurvatureError, match=r"learning_rate=0 .* positive"):
+        curvature_along(operator, update, learning_rate=0)
 
 
 def test_loss_and_gradient_together_are_exact_on_a_cubic_loss():
