@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.activations.entry import ActivationEntry
+from lit_gelu.activations.errors import UnknownArgumentsError
 from lit_gelu.activations.modules import FunctionActivation
 from lit_gelu.export.lowering.user import user_row
 from lit_gelu.export.lowering_table import Row, row_key
@@ -83,7 +84,10 @@ def bind(module: nn.Module, registry: ActivationRegistry | None = None) -> Bound
     entry = None if registry is None else registry.entry_of(module)
     if entry is None or entry.onnx is None:
         return None
-    arguments = _arguments(entry, module)
+    try:
+        arguments = _arguments(entry, module)
+    except UnknownArgumentsError:
+        return None  # a recipe needs the arguments as they are now; torch decomposes the module as it is
     return BoundActivation(entry.name, entry.name, arguments, user_row(entry.name, entry.onnx, arguments))
 
 

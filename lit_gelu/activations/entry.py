@@ -7,6 +7,7 @@ from typing import Any, get_args, get_origin
 
 from torch import Tensor, nn
 
+from lit_gelu.activations.construction import NOT_IN_SPECS, ConstructionArguments, PresentArguments
 from lit_gelu.activations.errors import ActivationArgumentError, ActivationSpecError
 from lit_gelu.activations.info import ActivationFacts
 from lit_gelu.activations.modules.function import FunctionActivation
@@ -50,7 +51,7 @@ class ModuleForm:
 
     Args:
         type: The class; a subclass may compute something else and does not count.
-        read: From an instance to the arguments of its spec.
+        read: From an instance to the arguments of its spec; raises `UnknownArgumentsError` if they are not known.
         live: From an instance to the arguments of ``function`` and ``derivative``: the parameters as they are now,
             which training may have moved. ``None``: the same as ``read``. How it is computed (``inplace``,
             ``memory``) is left out in either case.
@@ -68,6 +69,9 @@ class ModuleForm:
 
         Returns:
             Keyword arguments; numbers, strings or tensors.
+
+        Raises:
+            UnknownArgumentsError: If they cannot be told: then only the module itself says what it computes.
         """
         arguments = (self.live or self.read)(module)
         return {key: value for key, value in arguments.items() if key not in NOT_OF_THE_FUNCTION}
@@ -140,9 +144,7 @@ class ActivationEntry:
             return {}
         parameters = list(signature.parameters.values())[int(skip_first) :]
         keyword_kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-        return {
-            p.name: p for p in parameters if p.kind in keyword_kinds and p.name not in {"device", "dtype", "generator"}
-        }
+        return {p.name: p for p in parameters if p.kind in keyword_kinds and p.name not in NOT_IN_SPECS}
 
     def holds_object(self, arguments: dict[str, Any]) -> bool:
         """Say whether an argument is an object that no text can stand for.
@@ -230,7 +232,8 @@ def entry_for(name: str, target: Any, aliases: tuple[str, ...], registered_by: s
         )
     if isinstance(target, type) and issubclass(target, nn.Module):
         entry = ActivationEntry(name, target, aliases=aliases, registered_by=registered_by)
-        form = ModuleForm(target, ReadAttributes(tuple(entry.parameters)))
+        names = tuple(entry.parameters)
+        form = ModuleForm(target, ConstructionArguments(names), live=PresentArguments(names))
         return replace(entry, modules=(form,))
     builder = FunctionBuilder(target, ActivationSpec(name).name)
     return ActivationEntry(

@@ -27,6 +27,10 @@ class OpaqueActivationError(LitGeluError, ValueError):
     """Something never registered, asked for where only a registered name can be written down and built again."""
 
 
+class UnknownArgumentsError(LitGeluError, ValueError):
+    """A module of which it is not known with which arguments it could be built again, or computes now."""
+
+
 class NoGaussianMomentsError(ActivationArgumentError):
     """An activation whose expectations over normal pre-activations, or the gains made of them, do not exist."""
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from lit_gelu.activations.construction import ConstructionArguments, noted
 from lit_gelu.activations.errors import ActivationArgumentError, ActivationSpecError
 from lit_gelu.activations.modules.function import FunctionActivation
 from lit_gelu.activations.spec import ActivationSpec
@@ -74,7 +75,7 @@ def named(registry: "ActivationRegistry", name: str, arguments: dict[str, Any]) 
     spec = ActivationSpec.of(entry.name, **canonical)
     if entry.tried and canonical:
         _without_memory(entry.name, entry.build, canonical)
-    return Recipe(spec, lambda: entry.build(**canonical))
+    return Recipe(spec, lambda: _noted(registry, entry.build(**canonical), canonical))
 
 
 def of_class(registry: "ActivationRegistry", cls: type, kwargs: dict[str, Any]) -> Recipe:
@@ -96,7 +97,7 @@ def of_class(registry: "ActivationRegistry", cls: type, kwargs: dict[str, Any]) 
 
     def build() -> nn.Module:
         try:
-            return cls(**kwargs)
+            return _noted(registry, cls(**kwargs), kwargs)
         except TypeError as error:
             raise ActivationArgumentError(f"{dotted_path(cls)}({shown(kwargs)}) cannot be built: {error}.") from error
 
@@ -106,6 +107,13 @@ def of_class(registry: "ActivationRegistry", cls: type, kwargs: dict[str, Any]) 
         return Recipe(spec, build)
     spec = registry.spec_of(build())
     return Recipe(opaque(spec.name, kwargs) if spec.opaque else spec, build)
+
+
+def _noted(registry: "ActivationRegistry", module: nn.Module, kwargs: dict[str, Any]) -> nn.Module:
+    """Note what an instance of a registered class was built from, if its constructor did not do so itself."""
+    entry = registry.entry_of(module)
+    form = None if entry is None else entry.form_of(module)
+    return noted(module, kwargs) if form is not None and isinstance(form.read, ConstructionArguments) else module
 
 
 def _without_memory(name: str, build: Callable[..., nn.Module], arguments: dict[str, Any]) -> nn.Module:

@@ -11,11 +11,14 @@ from torch import Tensor, nn
 
 from lit_gelu.activations import plugins, recipes, resolution
 from lit_gelu.activations.analysis import shape_of
+from lit_gelu.activations.construction import ConstructionArguments, note_constructions
 from lit_gelu.activations.entry import ActivationEntry, entry_for
 from lit_gelu.activations.errors import (
+    ActivationArgumentError,
     ActivationSpecError,
     NoGaussianMomentsError,
     UnknownActivationError,
+    UnknownArgumentsError,
 )
 from lit_gelu.activations.gains import gains
 from lit_gelu.activations.info import ActivationFacts, ActivationGains, ActivationInfo
@@ -93,7 +96,8 @@ class ActivationRegistry:
                 it.
 
         Returns:
-            The decorator; it returns its argument unchanged.
+            The decorator; it returns its argument. From then on the constructor of a class notes on every instance what
+            it is given: see `spec_of`.
 
         Raises:
             DuplicateActivationError: If a name is taken and ``override`` is false.
@@ -132,6 +136,9 @@ class ActivationRegistry:
         if names != [entry.name, *entry.aliases]:
             entry = replace(entry, name=names[0], aliases=tuple(names[1:]))
         self._table.add(entry, names, override=override)
+        for form in entry.modules:
+            if isinstance(form.read, ConstructionArguments):
+                note_constructions(form.type)
 
     def create(self, spec: Any, **kwargs: Any) -> nn.Module:
         """Build a new module.
@@ -187,11 +194,17 @@ class ActivationRegistry:
     def spec_of(self, module: nn.Module) -> ActivationSpec:
         """Return the canonical spec of a module, torch's own included.
 
+        Of a registered class of your own it has the arguments that the constructor was given, whatever the constructor
+        made of them: a learnable parameter's initial value is in the spec, its present one in the ``state_dict``. An
+        argument that stands as plain data in an attribute of its name is read there. What the constructor was given is
+        noted from the registration on; an instance from before is read by such attributes alone.
+
         Args:
             module: Any module.
 
         Returns:
-            Its spec, ``opaque`` if its class was never registered.
+            Its spec; ``opaque`` if its class was never registered, or if it is not known what it was built with, or
+            that is no plain data.
 
         Raises:
             ActivationSpecError: If it is no module.
@@ -208,10 +221,13 @@ class ActivationRegistry:
         if entry is None:
             return recipes.opaque_spec(module)
         form = entry.form_of(module)
-        arguments = module.kwargs if isinstance(module, FunctionActivation) else form.read(module) if form else {}
-        if entry.holds_object(arguments):
-            return recipes.opaque_spec(module)
-        return ActivationSpec(entry.name, tuple(entry.canonical_arguments(arguments).items()))
+        try:
+            arguments = module.kwargs if isinstance(module, FunctionActivation) else form.read(module) if form else {}
+            if not entry.holds_object(arguments):
+                return ActivationSpec(entry.name, tuple(entry.canonical_arguments(arguments).items()))
+        except (UnknownArgumentsError, ActivationArgumentError, ActivationSpecError):
+            pass  # built in a way that no spec says: a tensor for a number, arguments that nobody noted
+        return recipes.opaque_spec(module)
 
     def list_activations(self, filter: str = "*") -> list[str]:  # noqa: A002 - the name that timm's list_models has
         """Return the registered names that match a pattern, sorted; aliases are not listed.

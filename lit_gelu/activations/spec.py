@@ -51,7 +51,7 @@ class ActivationSpec:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", self._checked_name())
-        checked = {_checked_keyword(key, self.name): _plain(value, key, self.name) for key, value in self.kwargs}
+        checked = {_checked_keyword(key, self.name): plain_value(value, key, self.name) for key, value in self.kwargs}
         object.__setattr__(self, "kwargs", tuple(sorted(checked.items())))
 
     def _checked_name(self) -> str:
@@ -151,8 +151,10 @@ class ActivationSpec:
         if self.opaque:
             short = self.name.rpartition(".")[2][:100]
             raise OpaqueActivationError(
-                f"{shown(self.name)} was never registered, so a checkpoint cannot say how to build it again. Register "
-                f"it: lit_gelu.activations.register('my_activation')({short}), and use that name."
+                f"{shown(self.name)} was never registered, or it is not known what its constructor was given, so a "
+                "checkpoint cannot say how to build it again. Register it before it is built: "
+                f"lit_gelu.activations.register('my_activation')({short}), use that name, and give its constructor "
+                "numbers, strings, booleans or tuples of these."
             )
         return str(self)
 
@@ -240,8 +242,26 @@ def _checked_keyword(key: object, name: str) -> str:
     return key
 
 
-def _plain(value: object, key: object, name: str, depth: int = 0) -> PlainValue:
-    """Return ``value`` as plain data of Python's own types (``numpy.float64`` becomes ``float``)."""
+def plain_value(value: object, key: object, name: str, depth: int = 0) -> PlainValue:
+    """Return a value as plain data of Python's own types.
+
+    Args:
+        value: Any object.
+        key: What it is called, for the error message.
+        name: What it belongs to, for the error message.
+        depth: How many tuples it stands in.
+
+    Returns:
+        The value; ``numpy.float64`` becomes ``float``, a list a tuple.
+
+    Raises:
+        ActivationSpecError: If it is something else than ``None``, ``bool``, ``int``, ``float`` (not NaN), ``str`` or
+            a tuple or list of these.
+
+    Example:
+        >>> plain_value([1, 2.5], "sizes", "pooling")
+        (1, 2.5)
+    """
     match value:
         case None | bool():
             return value
@@ -252,7 +272,7 @@ def _plain(value: object, key: object, name: str, depth: int = 0) -> PlainValue:
         case str():
             return str.__str__(value)
         case tuple() | list() if depth < _DEPTH:
-            return tuple(_plain(element, key, name, depth + 1) for element in value)
+            return tuple(plain_value(element, key, name, depth + 1) for element in value)
     raise ActivationSpecError(
         f"{key}={shown(value)} cannot be an argument of {shown(name)} in a spec. Accepted: None, bool, int and float "
         f"(not NaN, below 2**{_INTEGER_BITS}), str and tuples of these, at most {_DEPTH} deep. Build the module "

@@ -6,17 +6,19 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from lit_gelu.activations.errors import ActivationArgumentError
+from lit_gelu.activations.errors import ActivationArgumentError, UnknownArgumentsError
 
 if TYPE_CHECKING:
+    from lit_gelu.activations.entry import ActivationEntry
     from lit_gelu.activations.registry import ActivationRegistry
 
 
 def derivative(activation: Any, x: Tensor, order: int = 1, *, registry: "ActivationRegistry | None" = None) -> Tensor:
     """Compute a derivative of an activation with respect to its input, elementwise.
 
-    The registered closed form is used; without one, ``torch.func`` differentiates what the activation computes in
-    evaluation mode.
+    The registered closed form is used; without one, or where a module of your own class has parameters or buffers of
+    which it is not known which argument they are the present value of, ``torch.func`` differentiates what the
+    activation computes in evaluation mode.
 
     Args:
         activation: Any spec, or a module, whose parameters are then used as they are now.
@@ -43,18 +45,29 @@ def derivative(activation: Any, x: Tensor, order: int = 1, *, registry: "Activat
     registry = registry or _default_registry()
     module = activation if isinstance(activation, nn.Module) else registry.create(activation).to(x)
     entry = registry.entry_of(module)
-    form = entry.form_of(module) if entry is not None else None
-    arguments = form.live_arguments(module) if form is not None else getattr(module, "kwargs", {})
     if entry is not None and order > 0 and not entry.facts_for(registry.spec_of(module).arguments).elementwise:
         raise ActivationArgumentError(
             f"{entry.name!r} has no derivative here: it is no function of one number, element by element. "
             "Differentiate it by torch.func, such as torch.func.vjp."
         )
-    if entry is not None and order == 0 and entry.function is not None:
-        return entry.function(x, **arguments)
-    if entry is not None and order > 0 and entry.derivative is not None:
-        return entry.derivative(x, order, **arguments)
+    arguments = None if entry is None else _present_arguments(entry, module)
+    if entry is not None and arguments is not None:
+        if order == 0 and entry.function is not None:
+            return entry.function(x, **arguments)
+        if order > 0 and entry.derivative is not None:
+            return entry.derivative(x, order, **arguments)
     return _by_autograd(module, x, order)
+
+
+def _present_arguments(entry: "ActivationEntry", module: nn.Module) -> dict[str, Any] | None:
+    """Return the arguments of the closed forms as they are now; ``None`` if only the module itself has them."""
+    form = entry.form_of(module)
+    if form is None:
+        return getattr(module, "kwargs", {})
+    try:
+        return form.live_arguments(module)
+    except UnknownArgumentsError:
+        return None
 
 
 def _default_registry() -> "ActivationRegistry":

@@ -104,7 +104,7 @@ def scalar_function(activation: Any, *, registry: "ActivationRegistry | None" = 
         facts = registry.entry(spec.name).facts_for(spec.arguments)
         if not facts.elementwise:
             raise ActivationArgumentError(f"{spec} is not elementwise, so it has no moments or gains of its own.")
-        moved = isinstance(activation, nn.Module) and facts.learnable
+        moved = isinstance(activation, nn.Module) and any(True for _ in activation.parameters())
         kinks = () if moved else facts.kinks
     keep_one_channel_(module, registry=registry)
     return module, kinks
