@@ -16,6 +16,38 @@ class UnwritablePathError(LitGeluError, OSError):
     """The file cannot be written where the caller asked."""
 
 
+def is_file(path: str | os.PathLike[str]) -> bool:
+    """Tell whether there is a file, without an error for what can be no file: a name that is too long or holds NUL.
+
+    Args:
+        path: Any path.
+
+    Returns:
+        True for a file that can be seen, False for all else.
+
+    Example:
+        >>> is_file("no-such-file"), is_file("a" * 300), is_file("nul" + chr(0))
+        (False, False, False)
+    """
+    return os.path.isfile(path)  # noqa: PTH113 - Path.is_file raises for names that are too long
+
+
+def is_folder(path: str | os.PathLike[str]) -> bool:
+    """Tell whether there is a folder; see `is_file`.
+
+    Args:
+        path: Any path.
+
+    Returns:
+        True for a folder that can be seen, False for all else.
+
+    Example:
+        >>> is_folder("."), is_folder("a" * 300)
+        (True, False)
+    """
+    return os.path.isdir(path)  # noqa: PTH112 - Path.is_dir raises for names that are too long
+
+
 @contextmanager
 def write_atomically(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a temporary path in the folder of ``path``; on success it takes the place of ``path`` in one rename.
@@ -71,7 +103,7 @@ def require_writable(path: str | os.PathLike[str]) -> None:
 
 def _reserve(target: Path) -> Path:
     """Make an empty temporary file beside ``target``, or say why that cannot be done."""
-    if target.is_dir():
+    if is_folder(target):
         raise UnwritablePathError(
             f"Cannot write {str(target)!r}: it is a folder. Give a path that ends in a file name."
         )
@@ -80,9 +112,10 @@ def _reserve(target: Path) -> Path:
         descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.stem}-", suffix=target.suffix)
         os.fchmod(descriptor, 0o666 & ~_umask()) if hasattr(os, "fchmod") else None
         os.close(descriptor)
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: a path with NUL
+        reason = getattr(error, "strerror", None) or error
         raise UnwritablePathError(
-            f"Cannot write {str(target)!r}: {error.strerror or error}. Give a path in a folder that you may write to."
+            f"Cannot write {str(target)!r}: {reason}. Give a path in a folder that you may write to."
         ) from error
     return Path(name)
 

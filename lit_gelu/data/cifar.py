@@ -12,6 +12,7 @@ from lit_gelu.data.cifar_files import CLASSES, CIFARName, cifar_folder, download
 from lit_gelu.data.errors import DataArgumentError, DataNotFoundError
 from lit_gelu.data.image_arrays import ImageArrays, read_arrays_file
 from lit_gelu.data.in_memory import InMemoryDataModule, InMemoryImages, InMemorySamples
+from lit_gelu.files import is_file, is_folder
 
 _SPLIT_SEED = 0
 _CHUNK = 1000  # images preprocessed at a time, so that intermediate results stay small
@@ -130,7 +131,7 @@ class CIFARData(InMemoryDataModule):
         if self.arrays is not None:
             return self.arrays
         default = self.root / f"{self.set_name}.npz"
-        return default if default.is_file() and not cifar_folder(self.root, self.set_name).exists() else None
+        return default if is_file(default) and not is_folder(cifar_folder(self.root, self.set_name)) else None
 
     def prepare_data(self) -> None:
         """Download the set if it is missing and that was asked for; else make sure that it is there.
@@ -140,7 +141,7 @@ class CIFARData(InMemoryDataModule):
         """
         arrays = self.arrays_file()
         if arrays is not None:
-            if not arrays.is_file():
+            if not is_file(arrays):
                 raise DataNotFoundError(
                     f"There is no arrays file {str(arrays)!r}. Give arrays= the path of an .npz file, absolute or from "
                     f"root={str(self.root)!r} on."

@@ -11,6 +11,7 @@ from torchvision.datasets.utils import check_integrity
 
 from lit_gelu.data.errors import CorruptDataError, DataNotFoundError
 from lit_gelu.data.image_arrays import ImageArrays
+from lit_gelu.files import is_file
 
 CIFARName = Literal["cifar10", "cifar100"]
 CLASSES: dict[CIFARName, int] = {"cifar10": 10, "cifar100": 100}
@@ -49,7 +50,7 @@ def missing_cifar_files(root: Path, name: CIFARName) -> list[str]:
         ['train', 'test', 'meta']
     """
     folder = cifar_folder(root, name)
-    return [file for file, _ in _checksums(name) if not (folder / file).is_file()]
+    return [file for file, _ in _checksums(name) if not is_file(folder / file)]
 
 
 def read_cifar(root: Path, name: CIFARName) -> ImageArrays:
@@ -97,7 +98,7 @@ def download_cifar(root: Path, name: CIFARName) -> None:
     """
     try:
         _READERS[name](root, download=True)
-    except (RuntimeError, URLError, OSError, EOFError) as error:
+    except (RuntimeError, URLError, OSError, EOFError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise DataNotFoundError(
             f"{name} could not be downloaded to {str(cifar_folder(root, name))!r}: {reason}. Check the network and "

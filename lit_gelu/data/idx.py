@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from lit_gelu.data.errors import CorruptDataError, DataNotFoundError
+from lit_gelu.files import is_file
 
 _UNSIGNED_BYTE = 0x08
 
@@ -28,7 +29,7 @@ def find_idx(path: Path) -> Path | None:
         True
     """
     packed = path.with_name(f"{path.name}.gz")
-    return next((file for file in (path, packed) if file.is_file()), None)
+    return next((file for file in (path, packed) if is_file(file)), None)
 
 
 def read_idx(path: Path, shape: tuple[int, ...], sha256: str | None = None) -> Tensor:
@@ -59,18 +60,19 @@ def read_idx(path: Path, shape: tuple[int, ...], sha256: str | None = None) -> T
     file = find_idx(path)
     if file is None:
         raise DataNotFoundError(f"No file {str(path)!r}, and none with .gz added.")
-    content = _content(file)
     header = bytes([0, 0, _UNSIGNED_BYTE, len(shape)]) + b"".join(size.to_bytes(4, "big") for size in shape)
+    expected = len(header) + math.prod(shape)
+    content = _content(file, expected + 1)
     if content[: len(header)] != header:
         raise CorruptDataError(
             f"{str(file)!r} does not begin as an idx file of unsigned bytes of shape {shape}: its first bytes are "
             f"{content[: len(header)].hex(' ') or 'none'}, expected {header.hex(' ')}. {_remedy(file)}"
         )
-    expected = len(header) + math.prod(shape)
     if len(content) != expected:
+        size = f"truncated: it holds {len(content)}" if len(content) < expected else "too long: it holds more"
         raise CorruptDataError(
-            f"{str(file)!r} is {'truncated' if len(content) < expected else 'too long'}: it holds {len(content)} bytes"
-            f"{' unpacked' if file.suffix == '.gz' else ''}, expected {expected}. {_remedy(file)}"
+            f"{str(file)!r} is {size} bytes{' unpacked' if file.suffix == '.gz' else ''}, expected {expected}. "
+            f"{_remedy(file)}"
         )
     digest = None if sha256 is None else hashlib.sha256(content).hexdigest()
     if digest != sha256:
@@ -82,19 +84,18 @@ def read_idx(path: Path, shape: tuple[int, ...], sha256: str | None = None) -> T
     return torch.frombuffer(bytearray(content[len(header) :]), dtype=torch.uint8).reshape(shape)
 
 
-def _content(file: Path) -> bytes:
-    """Return the unpacked content of ``file``.
+def _content(file: Path, most: int) -> bytes:
+    """Return the unpacked content of ``file``, or its beginning: a small packed file may hold gigabytes.
 
     Raises:
-        CorruptDataError: If it cannot be unpacked.
+        CorruptDataError: If it cannot be read or unpacked.
     """
-    if file.suffix != ".gz":
-        return file.read_bytes()
     try:
-        with gzip.open(file) as stream:
-            return stream.read()
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise CorruptDataError(f"{str(file)!r} cannot be unpacked ({error}). {_remedy(file)}") from error
+        with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as stream:
+            return stream.read(most)
+    except (EOFError, OSError, zlib.error) as error:
+        verb = "unpacked" if file.suffix == ".gz" else "read"
+        raise CorruptDataError(f"{str(file)!r} cannot be {verb} ({error}). {_remedy(file)}") from error
 
 
 def _remedy(file: Path) -> str:

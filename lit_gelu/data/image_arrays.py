@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from lit_gelu.data.errors import CorruptDataError, DataNotFoundError
-from lit_gelu.data.kept_arrays import UNREADABLE, Arrays, load_arrays
+from lit_gelu.data.npz import Arrays, load_arrays
+from lit_gelu.files import is_file
 
 SIZE = 32
 CHANNELS = 3
@@ -77,15 +78,12 @@ def _load(path: Path) -> Arrays:
         DataNotFoundError: If the file is not there.
         CorruptDataError: If it cannot be read, or one is missing.
     """
-    if not path.is_file():
+    if not is_file(path):
         raise DataNotFoundError(f"There is no file {str(path)!r}. Give the path of an .npz file of {_contents()}.")
     try:
-        found = load_arrays(path)
-    except UNREADABLE as error:
-        raise CorruptDataError(
-            f"{str(path)!r} cannot be read as an .npz file of numbers ({error}): it is truncated, damaged, of another "
-            f"kind, or holds Python objects. Put a good copy in its place, of {_contents()}."
-        ) from error
+        found = load_arrays(path, ARRAYS)
+    except CorruptDataError as error:
+        raise CorruptDataError(f"{error} Expected: {_contents()}.") from error
     missing = [name for name in ARRAYS if name not in found]
     if missing:
         raise CorruptDataError(

@@ -1,30 +1,15 @@
 """Results that take long, kept in files: computed once, then read from a file named after what they were made of."""
 
 import os
-import tokenize
-import zipfile
-import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 from lightning.pytorch.utilities import rank_zero_info
 
-from lit_gelu.files import UnwritablePathError, write_atomically
-
-Arrays = Mapping[str, npt.NDArray[np.generic]]
-# What numpy and zipfile raise for files that are cut short, changed, encrypted or of another kind.
-UNREADABLE = (
-    EOFError,
-    NotImplementedError,
-    OSError,
-    RuntimeError,
-    ValueError,
-    tokenize.TokenError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
+from lit_gelu.data.errors import CorruptDataError
+from lit_gelu.data.npz import Arrays, load_arrays
+from lit_gelu.files import UnwritablePathError, is_file, write_atomically
 
 
 def default_folder() -> Path:
@@ -71,7 +56,7 @@ def kept_arrays(
         [0 1 4]
     """
     path = (default_folder() if folder is None else folder) / f"{name}.npz"
-    if path.is_file():
+    if is_file(path):
         found = _read(path)
         if found is not None and is_whole(found):
             return found
@@ -87,26 +72,9 @@ def kept_arrays(
     return arrays
 
 
-def load_arrays(path: Path) -> Arrays:
-    """Return the arrays of an ``.npz`` file; none if it is an ``.npy`` file, which has no names.
-
-    Args:
-        path: The file. It raises one of ``UNREADABLE`` if it is damaged.
-
-    Returns:
-        The arrays by name.
-    """
-    with path.open("rb") as stream:  # numpy closes a file that it opened itself only where it could read it
-        file = np.load(stream, allow_pickle=False)
-        if not isinstance(file, np.lib.npyio.NpzFile):
-            return {}
-        with file:
-            return {name: file[name] for name in file.files}
-
-
 def _read(path: Path) -> Arrays | None:
     """Return the arrays of a file, or ``None`` if it is damaged."""
     try:
         return load_arrays(path)
-    except UNREADABLE:
+    except CorruptDataError:
         return None

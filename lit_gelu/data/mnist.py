@@ -92,7 +92,7 @@ class MNISTData(InMemoryDataModule):
             )
         try:
             MNIST(self.root, download=True)
-        except (RuntimeError, URLError, OSError) as error:
+        except (RuntimeError, URLError, OSError, ValueError) as error:
             reason = " ".join(str(error).split())  # torchvision's message has one line per mirror
             raise DataNotFoundError(
                 f"MNIST could not be downloaded to {str(self.folder)!r}: {reason}. Check the network and that the "

@@ -10,6 +10,7 @@ from torch import Tensor
 from lit_gelu.data.errors import CorruptDataError, DataArgumentError, DataNotFoundError
 from lit_gelu.data.in_memory import InMemoryDataModule, InMemorySamples
 from lit_gelu.data.word_vectors import PADDING, UNKNOWN, numbered_lines, read_cluster_vectors, read_word_vectors
+from lit_gelu.files import is_file
 
 TAGS = tuple("NOS^ZLMVAR!DP&TXY#@~UE$,G")
 VECTORS = "embeddings-twitter.txt"
@@ -86,14 +87,14 @@ class TweetData(InMemoryDataModule):
         Raises:
             DataNotFoundError: If one is not.
         """
-        missing = [name for name in _FILES if not (self.folder / name).is_file()]
+        missing = [name for name in _FILES if not is_file(self.folder / name)]
         if missing:
             raise DataNotFoundError(
                 f"The tweets are not in {str(self.folder)!r} (missing: {', '.join(missing)}). Give root=, or set the "
                 "environment variable LIT_GELU_DATA, to the folder that holds tweets/train.txt, dev.txt and test.txt "
                 "(the authors' data: github.com/hendrycks/GELUs)."
             )
-        if not self.vector_file.is_file():
+        if not is_file(self.vector_file):
             raise DataNotFoundError(
                 f"There are no word {'clusters' if self.uses_clusters else 'vectors'} at {str(self.vector_file)!r}. "
                 "Give vectors= a text file, a word and its vector on each line (the paper's: embeddings-twitter.txt), "

@@ -4,10 +4,12 @@ import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from lit_gelu.data.kept_arrays import Arrays, kept_arrays
+from lit_gelu.data.kept_arrays import kept_arrays
+from lit_gelu.data.npz import Arrays
 from lit_gelu.data.whitening import Whitening
 
 _METHOD = "ZCA 1"  # part of every key: another method or layout of the file gets another number
@@ -44,8 +46,8 @@ def cached_whitening(raw: Tensor, epsilon: float, folder: Path | None, fit: Call
     pixels = raw[0].numel()
 
     def is_whole(arrays: Arrays) -> bool:
-        shapes = {name: array.shape for name, array in arrays.items()}
-        return shapes == {"mean": (pixels,), "matrix": (pixels, pixels)}
+        found = {name: (array.shape, array.dtype) for name, array in arrays.items()}
+        return found == {"mean": ((pixels,), np.float64), "matrix": ((pixels, pixels), np.float64)}
 
     def compute() -> Arrays:
         whitening = fit()

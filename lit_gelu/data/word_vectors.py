@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from lit_gelu.data.errors import CorruptDataError, DataNotFoundError
+from lit_gelu.files import is_file
 
 UNKNOWN = "UUUNKKK"
 PADDING = "</s>"
@@ -161,7 +162,7 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
         DataNotFoundError: If the file is not there.
         CorruptDataError: If it is not UTF-8.
     """
-    if not path.is_file():
+    if not is_file(path):
         raise DataNotFoundError(f"There is no file {str(path)!r}. Give the path of one.")
     try:
         with path.open(encoding="utf-8-sig", newline="\n") as file:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
+from lit_gelu.files import is_folder
 from lit_gelu.paper.errors import RecordsError
 
 SCHEMA = 1
@@ -197,7 +198,7 @@ def read_records(path: str | Path) -> list[RunRecord]:
         RecordsError: If a line is damaged, or two lines have the same key.
     """
     file = Path(path)
-    file = file / RECORDS_FILE if file.is_dir() else file
+    file = file / RECORDS_FILE if is_folder(file) else file
     complete, cut = split_cut_line(file.read_bytes())
     if cut:
         warnings.warn(

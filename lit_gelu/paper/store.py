@@ -46,9 +46,10 @@ class RecordStore:
             raise ResultsInUseError(
                 f"Another run is writing to {str(self.folder)!r}. Wait for it, or give another folder (--results)."
             ) from None
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: a path with NUL
+            reason = getattr(error, "strerror", None) or error
             raise UnwritablePathError(
-                f"Cannot write to {str(self.folder)!r}: {error.strerror or error}. Give a folder that you may write to."
+                f"Cannot write to {str(self.folder)!r}: {reason}. Give a folder that you may write to."
             ) from error
         try:
             self._read()

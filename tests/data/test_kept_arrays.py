@@ -44,3 +44,10 @@ def test_a_folder_that_cannot_be_written_to(tmp_path, monkeypatch, caplog):
 def test_a_damaged_file_is_replaced(tmp_path, content):
     (tmp_path / "five.npz").write_bytes(content)
     assert [kept(tmp_path), kept(tmp_path)] == [1, 0]
+
+
+def test_a_file_that_can_be_read_but_is_not_whole_is_replaced(tmp_path, caplog):
+    np.savez(tmp_path / "five.npz", others=np.arange(5))
+    with caplog.at_level("INFO"):
+        assert [kept(tmp_path), kept(tmp_path)] == [1, 0]
+    assert caplog.text.count("is damaged; what it held is computed anew") == 1

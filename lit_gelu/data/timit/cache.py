@@ -14,11 +14,13 @@ from rich.progress import track
 from torch import Tensor
 
 from lit_gelu.data.errors import CorruptDataError
-from lit_gelu.data.kept_arrays import Arrays, kept_arrays
+from lit_gelu.data.kept_arrays import kept_arrays
+from lit_gelu.data.npz import Arrays
 from lit_gelu.data.timit.audio import read_audio
 from lit_gelu.data.timit.corpus import Sentence
 from lit_gelu.data.timit.features import DEFAULT, frame_centres, frame_features
-from lit_gelu.data.timit.phones import phones_at, read_phones
+from lit_gelu.data.timit.phones import PHONES, phones_at, read_phones
+from lit_gelu.files import is_file
 
 VERSION = 1  # of the computation: raised when the same settings give other numbers
 _LATEST_END = 1600  # 0.1 s beyond the audio, where no frame's centre is
@@ -115,8 +117,12 @@ def _is_whole(arrays: Arrays, sentences: int) -> bool:
     if set(arrays) != set(Frames._fields):
         return False
     features, phones, lengths = (arrays[name] for name in Frames._fields)
-    frames = int(np.sum(lengths))
-    return features.shape == (frames, DEFAULT.size) and phones.shape == (frames,) and len(lengths) == sentences
+    if (features.dtype, phones.dtype, lengths.dtype) != (np.float32, np.uint8, np.int64):
+        return False
+    if lengths.shape != (sentences,) or min(lengths) < 1 or sum(lengths.tolist()) != phones.size:
+        return False
+    is_phone = phones.size and phones.max() < len(PHONES)
+    return bool(is_phone) and phones.ndim == 1 and features.shape == (len(phones), DEFAULT.size)
 
 
 def _key(sentences: list[Sentence], corpus: Path) -> str:
@@ -124,7 +130,7 @@ def _key(sentences: list[Sentence], corpus: Path) -> str:
     sources = []
     for sentence in sentences:
         for path in (sentence.audio, sentence.phones):
-            facts = path.stat() if path.is_file() else None  # missing: reported when it is read
+            facts = path.stat() if is_file(path) else None  # missing: reported when it is read
             size_and_time = (facts.st_size, facts.st_mtime_ns) if facts else None
             sources.append((path.relative_to(corpus).as_posix(), size_and_time))
     text = json.dumps([VERSION, asdict(DEFAULT), sources])

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lit_gelu.data.errors import CorruptDataError, DataNotFoundError
+from lit_gelu.files import is_folder
 
 # The core test set, two men and one woman of each dialect region (TIMIT's own documentation, testset.doc, table 1).
 _CORE_TEST = {
@@ -86,7 +87,7 @@ def find_sentences(folder: Path) -> list[Sentence]:
         DataNotFoundError: If there is no such folder, or no sentence in it.
         CorruptDataError: If a sentence is there twice, or both layouts are.
     """
-    if not folder.is_dir():
+    if not is_folder(folder):
         raise DataNotFoundError(f"There is no folder {str(folder)!r}. {_WHAT_TO_GIVE}")
     names = (Path(parent, name) for parent, _, files in os.walk(folder) for name in files)
     found: dict[tuple[str, str, str], list[Path]] = {}

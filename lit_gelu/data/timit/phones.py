@@ -7,8 +7,10 @@ import torch
 from torch import Tensor
 
 from lit_gelu.data.errors import CorruptDataError, DataNotFoundError
+from lit_gelu.files import is_file
 
 GLOTTAL_STOP = "q"
+_DIGITS = 9  # of a time: 10**9 samples are 17 hours, a sentence of TIMIT has 8 seconds
 _FOLDED_INTO = {
     "aa": "aa ao",
     "ae": "ae",
@@ -98,7 +100,7 @@ def read_phones(path: Path) -> Segments:
         >>> read_phones(file).ends, [PHONES[number] for number in read_phones(file).phones]
         (tensor([ 800, 1600]), ['h#', 'ix'])
     """
-    if not path.is_file():
+    if not is_file(path):
         raise DataNotFoundError(
             f"There is no {path.name} beside the audio in {str(path.parent)!r}. Copy the corpus again with the .phn "
             "files, which hold the phones and their times."
@@ -142,7 +144,7 @@ def _segment(line: str, place: str, before: int) -> tuple[int, int]:
         CorruptDataError: If the line is not of the form ``begin end phone``, goes back in time or names another phone.
     """
     fields = line.split()
-    is_segment = len(fields) == 3 and fields[0].isdecimal() and fields[1].isdecimal()
+    is_segment = len(fields) == 3 and all(time.isdecimal() and len(time) <= _DIGITS for time in fields[:2])
     if not is_segment or int(fields[1]) < max(int(fields[0]), before):
         raise CorruptDataError(
             f"{place}: {line!r} given, expected 'begin end phone' in samples, not before {before}. Copy the file again "

@@ -84,10 +84,23 @@ def damaged(path, how):
     elif how == "a flipped byte":
         path.write_bytes(content[:500] + bytes([content[500] ^ 255]) + content[501:])
     else:
-        np.savez(path, features=np.zeros((3, 26), np.float32), phones=np.zeros(2, np.uint8), lengths=np.array([3]))
+        with np.load(path) as file:
+            arrays = dict(file)
+        np.savez(path, **SPOILT[how](arrays))
 
 
-@pytest.mark.parametrize("how", ["truncated", "empty", "a flipped byte", "other shapes"])
+SPOILT = {
+    "other shapes": lambda arrays: arrays | {"features": arrays["features"][1:]},
+    "doubles": lambda arrays: arrays | {"features": arrays["features"].astype(float)},
+    "another phone": lambda arrays: arrays | {"phones": arrays["phones"] + np.uint8(61)},
+    "a scalar": lambda arrays: arrays | {"phones": np.uint8(0)},
+    "another sentence": lambda arrays: arrays | {"lengths": np.append(arrays["lengths"], 1)},
+    "negative lengths": lambda arrays: arrays | {"lengths": -arrays["lengths"]},
+    "another array": lambda arrays: arrays | {"others": np.zeros(1)},
+}
+
+
+@pytest.mark.parametrize("how", ["truncated", "empty", "a flipped byte", *SPOILT])
 def test_a_damaged_file_is_computed_anew(corpus, tmp_path, caplog, how):
     sentences = find_sentences(corpus)
     computed = cached_frames(sentences, corpus, tmp_path / "kept")

@@ -68,6 +68,8 @@ def test_phones_of_a_file_that_does_not_begin_at_zero_or_has_gaps(tmp_path):
         ("0 1.5 h#\n", "line 1"),
         ("0 -5 h#\n", "line 1"),
         ("200 100 h#\n", "line 1"),
+        (f"0 {10**29} h#\n", "line 1"),  # more than 64 bits, and more digits than Python turns into a number
+        (f"{'9' * 5000} {'9' * 5000} h#\n", "line 1"),
         ("0 100 h#\n0 50 iy\n", r"line 2: '0 50 iy' given, .* not before 100"),
         ("", "holds no phone"),
     ],

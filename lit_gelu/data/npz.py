@@ -1,0 +1,101 @@
+"""Reading ``.npz`` files that anyone may have written: numbers only, and no memory for what a file merely claims."""
+
+import math
+import struct
+import tokenize
+import zipfile
+import zlib
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from lit_gelu.data.errors import CorruptDataError
+
+Arrays = Mapping[str, npt.NDArray[np.generic]]
+_SUFFIX = ".npy"
+# Bytes for each byte in the file: deflate packs at most 258 bytes in 2 bits (RFC 1951). numpy writes no other kind.
+_EXPANSION = {zipfile.ZIP_STORED: 1, zipfile.ZIP_DEFLATED: 1032}
+_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+# What zipfile and numpy raise for files that are cut short, changed, encrypted or of another kind.
+_UNREADABLE = (
+    EOFError,
+    LookupError,
+    MemoryError,
+    NotImplementedError,
+    OSError,
+    OverflowError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+    struct.error,
+    tokenize.TokenError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+
+
+def load_arrays(path: Path, names: Collection[str] | None = None) -> Arrays:
+    """Return the arrays of an ``.npz`` file; nothing in it is unpickled.
+
+    Args:
+        path: The file.
+        names: The arrays to read; those that the file lacks are left out, and others are not looked at. ``None`` reads
+            all.
+
+    Returns:
+        The arrays by name, of booleans, integers, floating or complex numbers.
+
+    Raises:
+        CorruptDataError: If the file is damaged or of another kind, or an array has other content or another size than
+            its header says.
+
+    Example:
+        >>> import tempfile
+        >>> file = Path(tempfile.mkdtemp()) / "two.npz"
+        >>> np.savez(file, numbers=np.arange(3), words=np.array(["lol"]))
+        >>> load_arrays(file, names=["numbers", "letters"])
+        {'numbers': array([0, 1, 2])}
+    """
+    try:
+        with path.open("rb") as stream, zipfile.ZipFile(stream) as archive:
+            members = archive.infolist()
+            _check_sizes(members, path.stat().st_size)
+            return {
+                name: _read(archive, member)
+                for member in members
+                if (name := member.filename.removesuffix(_SUFFIX)) != member.filename
+                and (names is None or name in names)
+            }
+    except _UNREADABLE as error:
+        raise CorruptDataError(
+            f"{str(path)!r} cannot be read as an .npz file of numbers ({error}): it is truncated, damaged, of another "
+            "kind, or holds Python objects. Put a good copy in its place."
+        ) from error
+
+
+def _check_sizes(members: list[zipfile.ZipInfo], file_size: int) -> None:
+    """Refuse sizes that the file cannot hold: what reads it asks for so much memory beforehand."""
+    for member in members:
+        most = _EXPANSION.get(member.compress_type, 0) * member.compress_size
+        if member.file_size > most:
+            raise ValueError(f"{member.filename!r} claims {member.file_size} bytes and can hold {most}")
+    if sum(member.compress_size for member in members) > file_size:
+        raise ValueError("its members claim more than the whole file")
+
+
+def _read(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> npt.NDArray[np.generic]:
+    with archive.open(member) as stream:
+        version = np.lib.format.read_magic(stream)
+        if version not in _HEADERS:
+            raise ValueError(f"{member.filename!r} has a header of version {version}")
+        shape, _, dtype = _HEADERS[version](stream)
+        held = member.file_size - stream.tell()
+    if dtype.kind not in "biufc":
+        raise ValueError(f"{member.filename!r} holds {dtype}, no numbers")
+    if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize != held:
+        raise ValueError(f"the header of {member.filename!r} says shape {shape} of {dtype}, it holds {held} bytes")
+    with archive.open(member) as stream:
+        array: npt.NDArray[np.generic] = np.lib.format.read_array(stream, allow_pickle=False)
+    return array
