@@ -10,6 +10,7 @@ from torch import Tensor
 from lit_gelu.data.errors import CorruptDataError, DataArgumentError, DataNotFoundError
 from lit_gelu.data.in_memory import InMemoryDataModule, InMemorySamples
 from lit_gelu.data.word_vectors import PADDING, UNKNOWN, numbered_lines, read_cluster_vectors, read_word_vectors
+from lit_gelu.errors import shown
 from lit_gelu.files import is_file
 
 TAGS = tuple("NOS^ZLMVAR!DP&TXY#@~UE$,G")
@@ -193,11 +194,13 @@ def _token(line: str, path: Path, number: int) -> tuple[str, int]:
     """
     token, tab, tag = line.partition("\t")
     if not tab or not token:
-        raise CorruptDataError(f"{str(path)!r}, line {number}: {line!r} given, expected token<TAB>tag. Mend the line.")
+        raise CorruptDataError(
+            f"{str(path)!r}, line {number}: {shown(line)} given, expected token<TAB>tag. Mend the line."
+        )
     if tag not in TAGS:
         raise CorruptDataError(
-            f"{str(path)!r}, line {number}: the tag {tag!r} is not one of the 25: {' '.join(TAGS)}. Mend the line, or "
-            "map the tags of another tag set to these."
+            f"{str(path)!r}, line {number}: the tag {shown(tag)} is not one of the 25: {' '.join(TAGS)}. Mend the "
+            "line, or map the tags of another tag set to these."
         )
     return token, TAGS.index(tag)
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from lit_gelu.data.errors import CorruptDataError, DataNotFoundError
+from lit_gelu.errors import shown
 from lit_gelu.files import is_file
 
 UNKNOWN = "UUUNKKK"
@@ -53,7 +54,7 @@ def read_word_vectors(path: Path, words: Collection[str]) -> dict[str, Tensor]:
         size = size or len(values)
         if not values or len(values) != size:
             raise CorruptDataError(
-                f"{str(path)!r}, line {number}: {len(values)} values after {word!r}, expected "
+                f"{str(path)!r}, line {number}: {len(values)} values after {shown(word)}, expected "
                 f"{size or 'at least 1'}. Give a text file with a word and its vector on each line."
             )
         if word in wanted and word not in vectors:
@@ -97,8 +98,8 @@ def read_cluster_vectors(path: Path, words: Collection[str]) -> dict[str, Tensor
         bits, *rest = line.split("\t")
         if len(rest) != 2 or not 1 <= len(bits) <= _LONGEST_PATH or set(bits) - {"0", "1"}:
             raise CorruptDataError(
-                f"{str(path)!r}, line {number}: {line!r} given, expected a path of 1 to {_LONGEST_PATH} bits, a word "
-                "and its count with tabs between them. Give the file 50mpaths2 as it is published."
+                f"{str(path)!r}, line {number}: {shown(line)} given, expected a path of 1 to {_LONGEST_PATH} bits, a "
+                "word and its count with tabs between them. Give the file 50mpaths2 as it is published."
             )
         if rest[0] in wanted:
             vectors.setdefault(rest[0], of_path.setdefault(bits, cluster_vector(bits)))
@@ -180,10 +181,11 @@ def _vector(values: list[str], path: Path, number: int) -> Tensor:
     """
     try:
         vector = torch.tensor([float(value) for value in values])
-    except ValueError as error:
+    except ValueError:
         raise CorruptDataError(
-            f"{str(path)!r}, line {number}: {error}. Give numbers after the word, with spaces between them."
-        ) from error
+            f"{str(path)!r}, line {number}: {shown(values)} given, expected numbers. Give numbers after the word, with "
+            "spaces between them."
+        ) from None
     if not vector.isfinite().all():
         raise CorruptDataError(
             f"{str(path)!r}, line {number}: a value is not finite in float32. Give finite numbers after the word."

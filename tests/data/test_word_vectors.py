@@ -44,7 +44,7 @@ def test_the_forms_of_word2vec_and_glove(tmp_path, header, separator, end):
         (PLACEHOLDERS + "lol 1\n", "line 3: 1 values after 'lol', expected 2"),
         (PLACEHOLDERS + "lol 1 2 3\n", "line 3: 3 values after 'lol', expected 2"),
         (PLACEHOLDERS + "\n", "line 3: 0 values after ''"),
-        (PLACEHOLDERS + "lol 1 x\n", "line 3: could not convert string to float: 'x'"),
+        (PLACEHOLDERS + "lol 1 x\n", "line 3: .*'x'.* given, expected numbers"),
         (PLACEHOLDERS + "lol 1 nan\n", "line 3: a value is not finite"),
         (PLACEHOLDERS + "lol 1 1e39\n", "line 3: a value is not finite in float32"),
         (b"\xff\xfe\n", "is no UTF-8 text"),

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from lit_gelu.data.errors import CorruptDataError, DataNotFoundError
+from lit_gelu.errors import shown
 from lit_gelu.files import is_file
 
 GLOTTAL_STOP = "q"
@@ -147,13 +148,13 @@ def _segment(line: str, place: str, before: int) -> tuple[int, int]:
     is_segment = len(fields) == 3 and all(time.isdecimal() and len(time) <= _DIGITS for time in fields[:2])
     if not is_segment or int(fields[1]) < max(int(fields[0]), before):
         raise CorruptDataError(
-            f"{place}: {line!r} given, expected 'begin end phone' in samples, not before {before}. Copy the file again "
-            "from the corpus."
+            f"{place}: {shown(line)} given, expected 'begin end phone' in samples, not before {before}. Copy the "
+            "file again from the corpus."
         )
     phone = fields[2]
     if phone not in CLASS_OF:
         raise CorruptDataError(
-            f"{place}: the phone {phone!r} is not one of TIMIT's 61: {' '.join(PHONES)}. Mend the line, or copy the "
-            "file again from the corpus."
+            f"{place}: the phone {shown(phone)} is not one of TIMIT's 61: {' '.join(PHONES)}. Mend the line, or copy "
+            "the file again from the corpus."
         )
     return int(fields[1]), PHONES.index(phone)
