@@ -1,8 +1,11 @@
 """``lit-gelu fit``, ``validate``, ``test``, ``predict``: LightningCLI with this package's tasks, data and callbacks."""
 
+import inspect
 import pickle
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -10,9 +13,11 @@ import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI, SaveConfigCallback
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 # LightningCLI finds a class by its short name (`--trainer.callbacks ActivationSwap`) once it is imported.
 import lit_gelu.callbacks  # noqa: F401
+from lit_gelu.cli.loading import import_class
 from lit_gelu.cli.terminal import ExamplesHelpFormatter, silence_known_warnings
 from lit_gelu.data import DigitsData
 from lit_gelu.errors import LitGeluError
@@ -23,6 +28,7 @@ DEFAULTS = (
     f"--data=lit_gelu.data.{DigitsData.__name__}",
 )
 TRAINER = {"max_epochs": 20, "log_every_n_steps": 10, "default_root_dir": "runs"}
+EXIT_TERMINATED = 143  # 128 + SIGTERM, as shells report it
 
 EXAMPLES = {
     "fit": """\
@@ -39,6 +45,7 @@ examples:
     "validate": """\
 examples:
   lit-gelu validate --ckpt_path runs/digits_gelu/version_0/checkpoints/last.ckpt
+  lit-gelu validate --model my_package.Pretrained --without_ckpt true       the model as its class makes it
 """,
     "test": """\
 examples:
@@ -108,6 +115,19 @@ class LitGeluCLI(LightningCLI):
             args=[subcommand, *DEFAULTS, *given],
         )
 
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """Add the options that LightningCLI does not have.
+
+        Args:
+            parser: Of one sub-command.
+        """
+        parser.add_argument(
+            "--without_ckpt",
+            type=bool,
+            default=False,
+            help="validate, test, predict: whether to take the model as its class makes it, without --ckpt_path",
+        )
+
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
         """Parse the arguments; Lightning's own method warns wherever ``sys.argv`` is not empty.
 
@@ -149,29 +169,89 @@ class LitGeluCLI(LightningCLI):
             raise RunError(f"the Trainer does not accept its configuration: {error}") from error
 
     def _parse_ckpt_path(self) -> None:
-        path = self.config[self.config.subcommand].get("ckpt_path")
-        if path and Path(path).is_file():
-            _check_checkpoint(Path(path))
-        super()._parse_ckpt_path()
+        subcommand = self.config.subcommand
+        options = self.config[subcommand]
+        path = options.get("ckpt_path")
+        if subcommand != "fit" and not path and not options.without_ckpt:
+            raise RunError(
+                "no --ckpt_path was given, and the weights of an untrained model are random. Give the checkpoint that "
+                "lit-gelu fit named, or --without_ckpt true for a model that needs none."
+            )
+        if not path or not Path(path).is_file():
+            super()._parse_ckpt_path()
+            return
+        hyper_parameters = _read_checkpoint(Path(path)).get("hyper_parameters", {})
+        if "_class_path" in hyper_parameters or not hyper_parameters:
+            super()._parse_ckpt_path()
+        else:
+            self._take_hyper_parameters(str(path), hyper_parameters)
+
+    def _take_hyper_parameters(self, path: str, hyper_parameters: dict[str, Any]) -> None:
+        """Build the model with what a checkpoint of a plain Trainer says of it, which does not say its class."""
+        subcommand = self.config.subcommand
+        class_path = self.config[subcommand].model.class_path
+        given = {name: value for name, value in hyper_parameters.items() if name != "_instantiator"}
+        parameters = inspect.signature(import_class(class_path, LightningModule, "lit_gelu.tasks")).parameters
+        takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+        unknown = [] if takes_any else sorted(given.keys() - parameters.keys())
+        if unknown:
+            raise RunError(
+                f"{path!r} was trained with {', '.join(unknown)}, which {class_path} does not take. Name the class of "
+                "that checkpoint, which does not say it: --model package.module.Class."
+            )
+        model = {"class_path": class_path, "dict_kwargs": given}
+        self.config = self.parser.parse_object({subcommand: {"model": model}}, self.config)
+
+    def _run_subcommand(self, subcommand: str) -> None:
+        try:
+            with _checkpoint_required(subcommand):
+                super()._run_subcommand(subcommand)
+        except SystemExit:  # of SIGTERM or Ctrl-C
+            if subcommand == "fit":
+                self._say_checkpoint()
+            raise
 
     def after_fit(self) -> None:
         """Say where the checkpoint and the logs are."""
         log_dir = self.trainer.log_dir  # broadcast: every rank has to ask
         if not self.trainer.is_global_zero:
             return
-        callback = self.trainer.checkpoint_callback
-        checkpoint = getattr(callback, "last_model_path", "") or getattr(callback, "best_model_path", "")
-        if checkpoint:
-            sys.stdout.write(f"Checkpoint: {checkpoint}\n")
+        self._say_checkpoint()
         if log_dir:
             sys.stdout.write(f"Logs: {log_dir}\n")
 
+    def _say_checkpoint(self) -> None:
+        """Say where the last checkpoint is, or the best one where there is no last."""
+        callback = self.trainer.checkpoint_callback
+        checkpoint = getattr(callback, "last_model_path", "") or getattr(callback, "best_model_path", "")
+        if checkpoint and self.trainer.is_global_zero:
+            sys.stdout.write(f"Checkpoint: {checkpoint}\n")
 
-def _check_checkpoint(path: Path) -> None:
-    """Refuse a file that is no checkpoint of Lightning.
+
+@contextmanager
+def _checkpoint_required(subcommand: str) -> Iterator[None]:
+    """Refuse to measure a model of which ``--ckpt_path last`` finds no checkpoint: Lightning warns, and goes on."""
+    if subcommand == "fit":
+        yield
+        return
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=r".*No checkpoint will be loaded")
+        try:
+            yield
+        except UserWarning as warning:
+            if "No checkpoint will be loaded" not in str(warning):  # where all warnings are errors
+                raise
+            raise RunError("--ckpt_path last finds no checkpoint. Give the path of one.") from warning
+
+
+def _read_checkpoint(path: Path) -> dict[str, Any]:
+    """Read a checkpoint of Lightning.
+
+    Returns:
+        What it holds.
 
     Raises:
-        RunError: If it is not.
+        RunError: If it is none.
     """
     try:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
@@ -182,6 +262,7 @@ def _check_checkpoint(path: Path) -> None:
             f"{str(path)!r} is no checkpoint of Lightning, is damaged, or holds more than plain data. Give one that "
             "lit-gelu fit or Trainer.save_checkpoint wrote."
         )
+    return checkpoint
 
 
 def _mistake_behind(error: BaseException) -> LitGeluError | None:
@@ -212,4 +293,6 @@ def run(arguments: list[str]) -> int:
         LitGeluCLI(arguments)
     except MisconfigurationException as error:
         raise RunError(str(error)) from error
+    except SIGTERMException:  # a SystemExit without a code, which would be 0
+        return EXIT_TERMINATED
     return 0

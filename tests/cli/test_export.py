@@ -1,5 +1,6 @@
 """``lit-gelu export``."""
 
+import copy
 import json
 
 import pytest
@@ -58,6 +59,23 @@ def test_preprocessing_becomes_a_part_of_the_file(checkpoint, tmp_path, capsys):
     model = MNISTClassifier.load_from_checkpoint(checkpoint, map_location="cpu", weights_only=True).eval()
     pixels = torch.randint(0, 256, (3, 1, 28, 28), dtype=torch.uint8)
     assert torch.allclose(OnnxPredictor(path)(pixels), model(pixels / 255), atol=1e-5)
+
+
+def test_one_file_of_several_that_fails_decides(checkpoint, tmp_path, capsys, monkeypatch):
+    """Whichever it is: the check of the tanh form fails, of the first or of the last file."""
+    from lit_gelu.export import check_parity
+
+    def other_weights_for_tanh(model, path, *given, **options):
+        model = copy.deepcopy(model)
+        if "tanh" in path.name:
+            torch.nn.init.ones_(model.output.bias)
+        return check_parity(model, path, *given, **options)
+
+    monkeypatch.setattr("lit_gelu.export.check_parity", other_weights_for_tanh)
+    for forms in (["tanh", "none"], ["none", "tanh"]):
+        arguments = ["-o", str(tmp_path / "net.onnx"), "--approximate", *forms]
+        assert main(["export", str(checkpoint), *arguments]) == 1
+        assert capsys.readouterr().out.count("parity FAILED") == 1
 
 
 class Recorded(LightningModule):

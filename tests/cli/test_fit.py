@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from lightning.pytorch import LightningDataModule, LightningModule
+from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 
 import lit_gelu.data
 import lit_gelu.tasks
@@ -115,6 +115,50 @@ def test_train_test_and_predict_with_every_form_of_activation(spec, tmp_path, ca
         config = yaml.safe_load((tmp_path / f"runs/lightning_logs/version_{run}/config.yaml").read_text())
         assert config["model"]["init_args"]["activation"] == str(trained.activation_spec)
     assert "test_error" in metrics(tmp_path / "runs/lightning_logs/version_1")
+
+
+@pytest.fixture(scope="module")
+def plain_checkpoint(tmp_path_factory):
+    """A checkpoint as a Trainer in a script writes it: arguments, but no class."""
+    path = tmp_path_factory.mktemp("plain") / "last.ckpt"
+    trainer = Trainer(logger=False, enable_checkpointing=False, enable_progress_bar=False, accelerator="cpu")
+    torch.manual_seed(0)
+    trainer.strategy.connect(MNISTClassifier("elu(alpha=0.5)", learning_rate=0.002, keep=0.75, hidden_layers=2))
+    trainer.save_checkpoint(path)
+    return path
+
+
+def test_a_checkpoint_of_a_plain_trainer(plain_checkpoint, tmp_path):
+    assert main(["test", *FAST, f"--ckpt_path={plain_checkpoint}"]) == 0
+    run = tmp_path / "runs/lightning_logs/version_0"
+    made = yaml.safe_load((run / "config.yaml").read_text())["model"]["init_args"]
+    assert (made["activation"], made["learning_rate"], made["keep"]) == ("elu(alpha=0.5)", 0.002, 0.75)
+    model = MNISTClassifier.load_from_checkpoint(plain_checkpoint, map_location="cpu", weights_only=True).eval()
+    data = lit_gelu.data.DigitsData()
+    data.setup("test")
+    batches = [(model(images).argmax(1) != labels).float() for images, labels in data.test_dataloader()]
+    assert metrics(run)["test_error"] == pytest.approx(torch.cat(batches).mean().item(), abs=1e-6)
+
+
+def test_a_plain_checkpoint_of_another_class(plain_checkpoint, capsys):
+    assert main(["test", *FAST, "--model=TweetTagger", f"--ckpt_path={plain_checkpoint}"]) == 2
+    error = capsys.readouterr().err
+    assert "was trained with hidden_layers, momentum, which lit_gelu.tasks.TweetTagger does not take" in error
+    assert "--model package.module.Class" in error
+
+
+@pytest.mark.parametrize("command", ["validate", "test", "predict"])
+def test_random_weights_are_not_measured(command, tmp_path, capsys):
+    assert main([command, *FAST]) == 2
+    assert f"lit-gelu {command}: no --ckpt_path was given" in capsys.readouterr().err
+    assert main([command, *FAST, "--ckpt_path=last"]) == 2
+    assert f"lit-gelu {command}: --ckpt_path last finds no checkpoint. Give the path" in capsys.readouterr().err
+    assert not list(tmp_path.rglob("metrics.csv"))
+
+
+def test_a_model_that_needs_no_checkpoint(tmp_path):
+    assert main(["test", *FAST, "--model.hidden_layers=1", "--without_ckpt=true"]) == 0
+    assert metrics(tmp_path / "runs/lightning_logs/version_0")["test_error"] > 0.5  # one of ten, by chance
 
 
 def test_short_names_of_model_data_and_callbacks(tmp_path):
@@ -224,17 +268,23 @@ def test_script_example_runs_as_it_stands(tmp_path):
     assert error < 8
 
 
-def test_ctrl_c_ends_a_run_quietly(tmp_path):
-    arguments = [*FAST, "--trainer.max_epochs=100000", "--trainer.logger.flush_logs_every_n_steps=10"]
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_a_run_in_order(sent, code, tmp_path):
+    arguments = [*FAST, "--trainer.max_epochs=100000", "--model.hidden_layers=1"]
     process = subprocess.Popen(command("fit", *arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    logs = tmp_path / "runs/lightning_logs/version_0/metrics.csv"
-    deadline = time.monotonic() + 120
-    while not logs.exists() and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.1)
-    process.send_signal(signal.SIGINT)
-    _, error = process.communicate(timeout=60)
-    assert process.returncode == 130
+    try:
+        checkpoints = tmp_path / "runs/lightning_logs/version_0/checkpoints"
+        deadline = time.monotonic() + 600
+        while not list(checkpoints.glob("*.ckpt")) and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.1)
+        process.send_signal(sent)
+        output, error = process.communicate(timeout=600)
+    finally:
+        process.kill()
+    assert process.returncode == code
     assert "Traceback" not in error
+    (named,) = re.findall(r"^Checkpoint: (.*)$", output, re.MULTILINE)
+    assert MNISTClassifier.load_from_checkpoint(tmp_path / named, map_location="cpu", weights_only=True)
 
 
 def test_two_ranks(tmp_path):
