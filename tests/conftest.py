@@ -1,10 +1,14 @@
-"""What every test shares: one thread, the environment as it was, and a reason beside every skip."""
+"""What every test shares: one thread, its own random numbers, the environment as it was, a reason beside every skip."""
 
 import os
+import random
 import signal
+import zlib
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 
 # Small nets are 10 to 40 times slower with two threads that contend for two cores.
 torch.set_num_threads(1)
@@ -13,6 +17,50 @@ torch.set_num_threads(1)
 # A shell lets what it starts in the background ignore Ctrl-C, and so would every process that a test starts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# The same examples on every machine and in every order, and as much time for each as it takes.
+settings.register_profile(
+    "repeatable", derandomize=True, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("repeatable")
+
+
+def _seed(name):
+    """Let what is drawn next from the global generators depend on a name alone."""
+    seed = zlib.crc32(name.encode())
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002 - the global generator is meant
+    torch.manual_seed(seed)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector):
+    """Seed what a test file draws while it is imported: by its name, not by the files before it."""
+    if isinstance(collector, pytest.Module):
+        _seed(collector.nodeid)
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef, request):
+    """Seed a fixture that tests share by its own name: whichever test comes first, it is the same."""
+    if fixturedef.scope == "function":
+        return (yield)
+    before = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
+    _seed(f"{fixturedef.baseid}::{fixturedef.argname}[{getattr(request, 'param_index', 0)}]")
+    try:
+        return (yield)
+    finally:
+        random.setstate(before[0])
+        np.random.set_state(before[1])  # noqa: NPY002
+        torch.set_rng_state(before[2])
+
+
+@pytest.fixture(autouse=True)
+def numbers_of_its_own(request):
+    """Seed every test by its name: it draws the same alone, in any order, and on either worker."""
+    _seed(request.node.nodeid)
 
 
 @pytest.fixture(autouse=True)

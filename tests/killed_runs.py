@@ -2,7 +2,6 @@
 
 import itertools
 import logging
-import multiprocessing
 import os
 import random
 import signal
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from callback_helpers import CLASSES, FEATURES, WIDTH, dataset
+from child_processes import run_forked
 from fsspec.implementations.local import LocalFileOpener
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
@@ -147,15 +147,9 @@ def run(folder: Path, epochs: int, kill: Kill | None, first_seed: int, accumulat
     torch.save(end, folder / "end.pt")
 
 
-def run_in_process(
-    folder: Path, epochs: int, kill: Kill | None, first_seed: int = 0, accumulated: int = 1
-) -> int | None:
+def run_in_process(folder: Path, epochs: int, kill: Kill | None, first_seed: int = 0, accumulated: int = 1) -> int:
     """Call `run` in a forked process: nothing is imported again. Return its exit code, negative for a signal."""
-    arguments = (folder, epochs, kill, first_seed, accumulated)
-    process = multiprocessing.get_context("fork").Process(target=run, args=arguments)
-    process.start()
-    process.join(120)
-    return process.exitcode
+    return run_forked(run, folder, epochs, kill, first_seed, accumulated)
 
 
 def ended(folder: Path) -> dict[str, Any]:

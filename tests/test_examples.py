@@ -2,11 +2,11 @@
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from child_processes import run_command
 from triton_proto import parsed
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -15,12 +15,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 def printed(name, folder, *arguments):
     """Run a script in an empty folder, without real data, and return what it prints."""
     environment = {**os.environ, "LIT_GELU_PLUGINS": "0", "CUDA_VISIBLE_DEVICES": "", "LIT_GELU_DATA": ""}
-    command = [sys.executable, "-P", str(EXAMPLES / name), *arguments]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=240, cwd=folder, env=environment, check=False
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
+    return run_command([sys.executable, "-P", str(EXAMPLES / name), *arguments], cwd=folder, env=environment).stdout
 
 
 def test_own_module_swap(tmp_path):

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from child_processes import PATIENCE
 
 from lit_gelu.data import DigitsData
 from lit_gelu.export import OnnxPredictor, export_onnx
@@ -42,7 +43,7 @@ def server(example, model, tmp_path_factory):
 
 
 def asked(server, method, path, body=None, headers=None):
-    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=PATIENCE)
     connection.request(method, path, body, headers or {})
     response = connection.getresponse()
     content = json.loads(response.read())
@@ -78,7 +79,7 @@ def test_many_threads_at_once_get_each_their_own(example, server):
 
 
 def test_nested_data_and_a_connection_that_stays_open(server):
-    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=PATIENCE)
     answers = []
     for data in (np.arange(64).reshape(1, 1, 8, 8).tolist(), list(range(64))):
         connection.request("POST", INFER, request(shape=[1, 1, 8, 8], data=data))

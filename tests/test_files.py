@@ -1,8 +1,11 @@
 """Nothing that existed is lost when a write fails."""
 
 import os
+import tempfile
+from pathlib import Path
 
 import pytest
+from child_processes import run_forked
 
 from lit_gelu.files import UnwritablePathError, write_atomically
 
@@ -54,8 +57,31 @@ def test_a_file_where_a_folder_is_needed_is_refused(tmp_path):
         pass
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_an_unwritable_folder_is_refused(tmp_path):
-    tmp_path.chmod(0o500)
-    with pytest.raises(UnwritablePathError, match="Permission denied"), write_atomically(tmp_path / "model.onnx"):
-        pass
+def _write_as_nobody(folder):
+    """Root may write anywhere, so a root becomes somebody else first."""
+    if os.geteuid() == 0:
+        os.setgroups([])
+        os.setgid(65534)
+        os.setuid(65534)
+    for name in ("open", "closed"):
+        try:
+            with write_atomically(folder / name / "model.onnx") as temporary:
+                temporary.write_text("written")
+        except UnwritablePathError as error:
+            (folder / "open" / "message.txt").write_text(str(error))
+
+
+@pytest.mark.forks
+def test_an_unwritable_folder_is_refused():
+    with tempfile.TemporaryDirectory() as name:  # not `tmp_path`: the folders above that are closed to others
+        folder = Path(name)
+        folder.chmod(0o755)
+        for part, mode in (("open", 0o777), ("closed", 0o555)):
+            (folder / part).mkdir()
+            (folder / part).chmod(mode)
+        assert run_forked(_write_as_nobody, folder) == 0
+        assert (folder / "open" / "model.onnx").read_text() == "written"
+        assert list((folder / "closed").iterdir()) == []
+        message = (folder / "open" / "message.txt").read_text()
+    assert "Permission denied" in message
+    assert "closed" in message

@@ -1,7 +1,6 @@
 """What the package's layout promises: a light import, and no bare top-level names."""
 
-import subprocess
-import sys
+from child_processes import run_python
 
 HEAVY = (
     "lightning",
@@ -17,8 +16,7 @@ HEAVY = (
 
 
 def _run(code: str) -> str:
-    command = [sys.executable, "-P", "-c", code]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout.strip()
+    return run_python(code).stdout.strip()
 
 
 def test_import_is_light():

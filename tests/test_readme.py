@@ -2,11 +2,10 @@
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from child_processes import run_python
 
 from lit_gelu.cli.main import COMMANDS, TRAINER_COMMANDS
 
@@ -20,16 +19,7 @@ def _blocks(language):
 
 def test_the_python_runs_from_top_to_bottom(tmp_path):
     code = "\n".join(_blocks("python"))
-    result = subprocess.run(
-        [sys.executable, "-P", "-c", code],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        cwd=tmp_path,
-        env={**os.environ, "LIT_GELU_PLUGINS": "0"},
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr[-3000:]
+    result = run_python(code, cwd=tmp_path, env={**os.environ, "LIT_GELU_PLUGINS": "0"})
     assert (tmp_path / "digits.onnx").is_file()
     assert "['gelu', 'gelu_10', 'gelu_sigmoid', 'gelu_tanh']" in result.stdout
     assert "0.0004732355 at -2.698941, 2.698941" in result.stdout

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
+from child_processes import PATIENCE
+
 EXAMPLE = Path(__file__).parents[1] / "examples" / "web"
 SOFTWARE_GPU = (  # WebGPU without a graphics card
     "--enable-unsafe-webgpu",
@@ -112,7 +114,7 @@ def chromium(*arguments):
         options.add_argument(argument)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
-    driver.set_script_timeout(120)
+    driver.set_script_timeout(PATIENCE)
     try:
         yield Page(driver)
     finally:

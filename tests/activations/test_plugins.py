@@ -1,11 +1,11 @@
 """Activations of installed distributions."""
 
 import shutil
-import subprocess
 import sys
 import textwrap
 
 import pytest
+from child_processes import run_command
 
 GOOD = """
 import torch
@@ -45,7 +45,7 @@ def _pip_install(source, target, distribution, code, entry_points):
         f'[project.entry-points."lit_gelu.activations"]\n{table}\n'
     )
     options = ["--quiet", "--no-index", "--no-deps", "--no-build-isolation", "--target", str(target)]
-    subprocess.run([sys.executable, "-m", "pip", "install", *options, str(source)], check=True, timeout=120)
+    run_command([sys.executable, "-m", "pip", "install", *options, str(source)])
 
 
 def _install(folder, distribution, code, entry_points):
@@ -75,15 +75,7 @@ def site(installed, tmp_path):
 
 def _run(site, code, **environment):
     command = [sys.executable, "-P", "-W", "always", "-c", textwrap.dedent(code)]
-    result = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={"PYTHONPATH": str(site), "PATH": "", "OMP_NUM_THREADS": "1", **environment},
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
+    result = run_command(command, env={"PYTHONPATH": str(site), "PATH": "", "OMP_NUM_THREADS": "1", **environment})
     return result.stdout.strip().splitlines(), result.stderr
 
 

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from child_processes import PATIENCE
 from torch import nn
 from torch.nn import functional as F
 
@@ -319,7 +320,7 @@ def test_modules_are_copied_and_pickled(name):
 
 
 def test_many_threads_register_and_create(registry):
-    start = threading.Barrier(8)
+    start = threading.Barrier(8, timeout=PATIENCE)
 
     def work(number):
         start.wait()

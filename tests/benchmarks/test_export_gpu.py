@@ -28,7 +28,6 @@ def test_the_block(monkeypatch, tmp_path, capsys):
 
 
 @pytest.mark.full
-@pytest.mark.timeout(1800)
 def test_every_net(monkeypatch, tmp_path):
     reports = measured(monkeypatch, tmp_path)
     assert {name: len(found) for name, found in reports.items()} == {

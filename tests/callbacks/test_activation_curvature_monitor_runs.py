@@ -197,8 +197,8 @@ def test_schedules(tmp_path, options, steps):
 
 
 def test_an_overhead_bound_stretches_the_interval(tmp_path):
-    run(tmp_path, ActivationCurvatureMonitor(every_n_steps=1, max_overhead=1e-4), max_epochs=6)
-    assert len(logged_rows(tmp_path)) < 24
+    run(tmp_path, ActivationCurvatureMonitor(every_n_steps=1, max_overhead=1e-9), max_epochs=6)
+    assert len(logged_rows(tmp_path)) == 1  # paid for after years
 
 
 class CountReads(Callback):

@@ -274,6 +274,6 @@ def test_a_monitor_starts_anew_in_another_run(tmp_path):
 
 
 def test_max_overhead_stretches_the_interval(tmp_path):
-    monitor = LossCurvatureMonitor(every_n_steps=1, lanczos_steps=8, max_overhead=0.2)
+    monitor = LossCurvatureMonitor(every_n_steps=1, lanczos_steps=8, max_overhead=1e-9)
     quiet_trainer(tmp_path, monitor, max_epochs=4).fit(Quiet(), loader())
-    assert 1 <= monitor.schedule.events < 16  # an event costs many of these tiny steps
+    assert monitor.schedule.events == 1  # paid for after years

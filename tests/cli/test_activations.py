@@ -1,11 +1,10 @@
 """``lit-gelu activations``."""
 
 import json
-import subprocess
-import sys
 from xml.etree import ElementTree as ET
 
 import pytest
+from child_processes import run_python
 
 from lit_gelu import activations
 from lit_gelu.cli.activations import SUBCOMMANDS
@@ -151,5 +150,5 @@ def test_it_needs_no_lightning():
         "    main(['activations', *line.split()])\n"
         "print([name for name in ('lightning', 'onnx', 'torchvision', 'matplotlib') if name in sys.modules])"
     )
-    result = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    result = run_python(code)
     assert result.stdout.splitlines()[-1] == "[]"

@@ -3,11 +3,11 @@
 import importlib.metadata
 import json
 import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
 import torch
+from child_processes import PATIENCE, run_python
 
 from lit_gelu.cli import doctor, doctor_facts
 from lit_gelu.cli.doctor_checks import CHECKS, examine
@@ -177,8 +177,9 @@ def test_requirements_are_compared_with_what_is_installed(monkeypatch):
     ]  # fmt: skip
 
 
-def test_this_installation(capsys):
+def test_this_installation(monkeypatch, capsys):
     """The requirements are met here; two sub-processes are started, or one without a GPU."""
+    monkeypatch.setattr(doctor_facts, "_TRIAL_SECONDS", PATIENCE)
     assert main(["doctor", "--json", "true"]) == 0
     content = json.loads(capsys.readouterr().out)
     assert len(content["findings"]) == len(CHECKS)
@@ -224,6 +225,6 @@ def test_it_works_where_onnxruntime_cannot_be_imported():
         "doctor_facts._trial = lambda provider: 'not tried';"
         "from lit_gelu.cli.main import main; sys.exit(main(['doctor']))"
     )
-    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    done = run_python(code, check=False)
     assert done.returncode == 1, done.stderr
     assert "broken onnxruntime: does not work: not tried" in done.stdout

@@ -8,12 +8,12 @@ import signal
 import statistics
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
+from child_processes import command_line, end_of, run_command, started, wait_until
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 
 import lit_gelu.data
@@ -257,13 +257,9 @@ def test_digits_example_runs_as_it_stands(tmp_path):
     assert metrics(run / "version_1")["test_error"] < 0.08
 
 
-def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-P", "-c", "import sys; from lit_gelu.cli.main import main; sys.exit(main())", *arguments]
-
-
 def test_script_example_runs_as_it_stands(tmp_path):
     script = [sys.executable, "-P", str(EXAMPLES / "train_digits.py"), "elu(alpha=0.5)"]
-    done = subprocess.run(script, capture_output=True, text=True, timeout=240, cwd=tmp_path, check=True)
+    done = run_command(script, cwd=tmp_path)
     error = float(re.search(r"elu\(alpha=0\.5\): test error (\d+\.\d+)%", done.stdout)[1])
     assert error < 8
 
@@ -271,16 +267,11 @@ def test_script_example_runs_as_it_stands(tmp_path):
 @pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_a_run_in_order(sent, code, tmp_path):
     arguments = [*FAST, "--trainer.max_epochs=100000", "--model.hidden_layers=1"]
-    process = subprocess.Popen(command("fit", *arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    try:
-        checkpoints = tmp_path / "runs/lightning_logs/version_0/checkpoints"
-        deadline = time.monotonic() + 600
-        while not list(checkpoints.glob("*.ckpt")) and process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.1)
+    checkpoints = tmp_path / "runs/lightning_logs/version_0/checkpoints"
+    with started(command_line("fit", *arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        wait_until(lambda: list(checkpoints.glob("*.ckpt")) or process.poll() is not None, "there is a checkpoint")
         process.send_signal(sent)
-        output, error = process.communicate(timeout=600)
-    finally:
-        process.kill()
+        output, error = end_of(process)
     assert process.returncode == code
     assert "Traceback" not in error
     (named,) = re.findall(r"^Checkpoint: (.*)$", output, re.MULTILINE)
@@ -292,16 +283,12 @@ def test_two_ranks(tmp_path):
     script = tmp_path / "lit-gelu"
     script.write_text("import sys\nfrom lit_gelu.cli.main import main\nsys.exit(main())\n")
     arguments = [*SHORT, "--trainer.strategy=ddp", "--trainer.devices=2", "--model.keep=0.5"]
-    done = subprocess.run(
-        [sys.executable, "-P", str(script), "fit", *arguments], capture_output=True, text=True, timeout=240
-    )
-    assert done.returncode == 0, done.stderr
+    done = run_command([sys.executable, "-P", str(script), "fit", *arguments])
     assert done.stdout.count("Checkpoint: ") == 1
 
 
 @pytest.mark.full
 @pytest.mark.realdata
-@pytest.mark.timeout(1800)
 @pytest.mark.parametrize(("activation", "seeds", "below"), [("gelu", 3, 0.03), ("relu", 1, 0.04), ("elu", 1, 0.04)])
 def test_mnist_examples_on_the_real_data(activation, seeds, below, tmp_path):
     """Five epochs from the configuration as it stands; single runs of GELU lie between 2.5 and 3.6 %."""
@@ -319,7 +306,6 @@ def test_mnist_examples_on_the_real_data(activation, seeds, below, tmp_path):
 
 @pytest.mark.full
 @pytest.mark.realdata
-@pytest.mark.timeout(1800)
 def test_cifar10_example_on_the_real_data(tmp_path):
     """Ten epochs from the configuration as it stands: 71 % test error measured, 90 % is chance."""
     config = EXAMPLES / "cifar10_2000.yaml"

@@ -7,6 +7,7 @@ import sys
 from importlib.metadata import version
 
 import pytest
+from child_processes import run_python
 
 from lit_gelu.cli import main as cli
 from lit_gelu.cli.main import COMMANDS, TRAINER_COMMANDS, main
@@ -100,7 +101,7 @@ def test_help_and_dispatch_do_not_load_lightning():
         "loaded = {'lightning', 'onnx', 'onnxruntime', 'sklearn', 'matplotlib', 'torchvision'} & set(sys.modules);"
         "assert not loaded, loaded"
     )
-    subprocess.run([sys.executable, "-P", "-c", code], check=True, capture_output=True, timeout=120)
+    run_python(code)
 
 
 @pytest.mark.parametrize("arguments", ["--help", "activations list"])

@@ -1,11 +1,10 @@
 """``lit-gelu paper figures``."""
 
-import subprocess
-import sys
 from dataclasses import replace
 from xml.etree import ElementTree as ET
 
 import pytest
+from child_processes import run_python
 from paper_records import run_record
 
 from lit_gelu.cli.main import main
@@ -127,5 +126,5 @@ def test_tables_and_figures_need_no_lightning(folder):
         "assert main(['paper', 'table']) == 0; assert main(['paper', 'figures', '--only', '2']) == 0\n"
         "print([name for name in ('lightning', 'onnx', 'torchvision', 'sklearn') if name in sys.modules])"
     )
-    result = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    result = run_python(code)
     assert result.stdout.splitlines()[-1] == "[]"

@@ -174,7 +174,6 @@ def test_real_files_against_torchvision_and_known_statistics(tmp_path):
 
 @pytest.mark.full
 @pytest.mark.realdata
-@pytest.mark.timeout(1800)
 def test_whitened_training_images_have_the_stated_covariance(tmp_path):
     """S / (S + 1e-5) along scipy's directions of the covariance of the scaled images, float32 inputs and all."""
     root, validation = os.environ["LIT_GELU_DATA"], 5000

@@ -1,13 +1,13 @@
 """CIFAR100Data on arrays made here, and on the real ones where LIT_GELU_DATA names them."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from child_processes import run_command
 from cifar_arrays import random_arrays, write_arrays, write_batches
 from torch.utils.data import DataLoader, DistributedSampler, RandomSampler
 from torchvision.datasets import CIFAR100
@@ -279,7 +279,7 @@ def test_two_ranks_of_lightning_share_an_epoch_of_originals_and_copies(tmp_path)
     write_arrays(tmp_path / "cifar100.npz", 100, 3, 100)
     script = tmp_path / "two_ranks.py"
     script.write_text(TWO_RANKS)
-    subprocess.run([sys.executable, "-P", str(script), str(tmp_path), str(tmp_path)], check=True, timeout=120)
+    run_command([sys.executable, "-P", str(script), str(tmp_path), str(tmp_path)])
     met = [[int(label) for label in (tmp_path / str(rank)).read_text().split()] for rank in range(2)]
     assert [len(labels) for labels in met] == [100, 100]
     assert sorted(met[0] + met[1]) == sorted([*range(100), *range(100)])

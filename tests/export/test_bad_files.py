@@ -1,6 +1,5 @@
 """Files that are no models, and writing that fails: a clear error, and what was there stays as it was."""
 
-import multiprocessing
 import os
 import resource
 import signal
@@ -10,6 +9,7 @@ import onnx
 import onnx_ir
 import pytest
 import torch
+from child_processes import run_forked
 from export_cases import gelu_net
 from onnx import TensorProto, helper
 from torch import nn
@@ -117,14 +117,6 @@ class Wide(nn.Module):
 WIDE = Wide()
 
 
-def in_process(work, *arguments):
-    """Run a function in a forked process and return its exit code, negative for a signal."""
-    process = multiprocessing.get_context("fork").Process(target=work, args=arguments)
-    process.start()
-    process.join(120)
-    return process.exitcode
-
-
 def _export_without_room(path, message):
     torch.set_num_threads(1)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, 1_000_000))  # Python ignores SIGXFSZ: EFBIG, as ENOSPC
@@ -142,7 +134,7 @@ def test_a_disk_that_fills(tmp_path, monkeypatch, threshold):
     path = folder / "net.onnx"
     export_onnx(NET, path, SAMPLE)
     before = {file.name: file.read_bytes() for file in folder.iterdir()}
-    assert in_process(_export_without_room, path, message) == 0
+    assert run_forked(_export_without_room, path, message) == 0
     assert "File too large. Make room on that disk" in message.read_text()
     assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
     assert check_parity(NET, path, input_sample=SAMPLE).passed
@@ -179,7 +171,7 @@ def test_a_process_that_is_killed(tmp_path, monkeypatch, moment, threshold):
     path = tmp_path / "net.onnx"
     export_onnx(NET, path, SAMPLE)
     before = path.read_bytes()
-    assert in_process(_export_and_die, path, moment) == -signal.SIGKILL
+    assert run_forked(_export_and_die, path, moment) == -signal.SIGKILL
     if moment == "after the rename":
         assert OnnxPredictor(path)(torch.zeros(2, 512)).shape == (2, 1024)
     else:

@@ -1,10 +1,9 @@
 """The paper's classifier, trained on the real MNIST, in every form and lowering: parity and the same classes."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from child_processes import command_line, run_command
 
 from lit_gelu.cli.loading import load_model
 from lit_gelu.export import ExportOptionError, check_parity, export_onnx
@@ -19,16 +18,14 @@ APPLYING = {
 
 @pytest.mark.full
 @pytest.mark.realdata
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("activation", APPLYING)
 def test_trained_for_five_epochs_every_lowering_keeps_the_class_of_every_test_image(tmp_path, monkeypatch, activation):
     from lit_gelu.data import MNISTData
 
     monkeypatch.chdir(tmp_path)  # the example writes into runs/
     config = str(EXAMPLES / f"mnist_{activation}.yaml")
-    command = [sys.executable, "-P", "-c", "import sys; from lit_gelu.cli.main import main; sys.exit(main())", "fit"]
     options = ["--config", config, "--data.download", "false", "--trainer.enable_progress_bar", "false"]
-    subprocess.run([*command, *options], check=True, timeout=400)
+    run_command(command_line("fit", *options))
     (checkpoint,) = tmp_path.glob("runs/**/last.ckpt")
     model = load_model(str(checkpoint))
     for form in ["as_trained", "none", "sigmoid"] if activation == "gelu" else ["as_trained"]:

@@ -1,7 +1,6 @@
 """Timing: fair turns, percentiles, and errors against float64."""
 
 import json
-import time
 
 import numpy as np
 import pytest
@@ -9,7 +8,7 @@ import torch
 from export_cases import gelu_net
 
 from lit_gelu.export import ModelInputError, OnnxPredictor, export_onnx
-from lit_gelu.export.runtime import CPU
+from lit_gelu.export.runtime import CPU, timing
 from lit_gelu.export.runtime.bench import bench
 from lit_gelu.export.runtime.bench_variants import resized
 from lit_gelu.export.runtime.timing import interleaved, latency, ratio
@@ -35,10 +34,24 @@ def test_every_call_has_its_turn_in_every_round():
     assert len({tuple(names) for names in rounds}) > 3  # shuffled
 
 
-def test_it_ends_by_time_but_not_before_the_least_number_of_rounds():
-    samples = interleaved({"sleeps": lambda: time.sleep(0.01)}, DEVICE, seconds=0.0, rounds=(4, 1000), warm_up=0)
-    assert len(samples["sleeps"]) == 4
-    assert min(samples["sleeps"]) >= 0.01
+class Clock:
+    """Stands still but in `work`, which takes two seconds."""
+
+    now = 100.0
+
+    def perf_counter(self):
+        return self.now
+
+    def work(self):
+        self.now += 2.0
+
+
+@pytest.mark.parametrize(("seconds", "rounds"), [(0.0, 4), (19.0, 10), (1e9, 50)])
+def test_it_ends_by_time_but_not_before_the_least_number_of_rounds_nor_after_the_most(monkeypatch, seconds, rounds):
+    clock = Clock()
+    monkeypatch.setattr(timing, "time", clock)
+    samples = interleaved({"works": clock.work}, DEVICE, seconds=seconds, rounds=(4, 50), warm_up=0)
+    assert samples == {"works": [2.0] * rounds}
 
 
 def test_percentiles_are_numpys():

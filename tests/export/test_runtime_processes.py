@@ -10,6 +10,7 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
+from child_processes import PATIENCE
 from export_cases import gelu_net
 from lightning.pytorch import LightningModule, Trainer
 from torch.utils.data import DataLoader, Dataset
@@ -29,7 +30,7 @@ def path(tmp_path_factory):
 
 def in_ten_threads(call, inputs):
     """Every thread computes every input, all at once."""
-    results, start = {}, threading.Barrier(10)
+    results, start = {}, threading.Barrier(10, timeout=PATIENCE)
 
     def work(number):
         start.wait()
@@ -39,7 +40,7 @@ def in_ten_threads(call, inputs):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(PATIENCE)
     assert len(results) == 10
     return results.values()
 
@@ -94,7 +95,7 @@ def test_in_the_workers_of_a_dataloader(path):
     options.intra_op_num_threads = 2
     predictor = OnnxPredictor(path, [CPU], options)
     expected = torch.stack([Predicted(predictor)[index][0] for index in range(6)])
-    loader = DataLoader(Predicted(predictor), 3, num_workers=2, multiprocessing_context="fork", timeout=60)
+    loader = DataLoader(Predicted(predictor), 3, num_workers=2, multiprocessing_context="fork", timeout=PATIENCE)
     rows, processes = zip(*loader, strict=True)
     assert os.getpid() not in torch.cat(processes).tolist()
     torch.testing.assert_close(torch.cat(rows), expected, rtol=0, atol=1e-6)

@@ -17,10 +17,13 @@ WANTED = request(replace(DIGITS, epochs=12), replace(SHARING, epochs=12))
 
 
 class Lines(Log):
-    """Says what was recorded, so that whoever kills this process knows when."""
+    """Says what is going on, so that whoever kills this process knows when."""
+
+    def progressed(self, job, epoch) -> None:
+        print("in the middle of", job.key, flush=True)  # noqa: T201 - it is a script
 
     def recorded(self, record) -> None:
-        print(record.key, flush=True)  # noqa: T201 - it is a script
+        print("recorded", record.key, flush=True)  # noqa: T201 - it is a script
 
 
 if __name__ == "__main__":

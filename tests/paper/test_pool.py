@@ -4,10 +4,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import pytest
+from child_processes import end_of, run_command, started, wait_until
 from paper_runs import DIGITS, run, without_times
 
 from lit_gelu.paper.cells import expand
@@ -20,12 +22,10 @@ SCRIPT = Path(__file__).parent / "digits_grid.py"
 DATA = {"class_path": "lit_gelu.data.DigitsData", "init_args": {}}
 
 
-def messages(pool, seconds=60.0):
+def messages(pool):
     """Return what is said until no job is running."""
-    heard, end = [], time.monotonic() + seconds
-    while pool.running and time.monotonic() < end:
-        heard += pool.wait(1.0)
-    assert not pool.running
+    heard = []
+    wait_until(lambda: heard.extend(pool.wait(1.0)) or not pool.running, "no job is running")
     return heard
 
 
@@ -70,7 +70,7 @@ def test_at_least_one_process():
 
 
 def children_of(pid: int) -> list[int]:
-    listed = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True, timeout=30, check=False)
+    listed = run_command(["pgrep", "-P", str(pid)], check=False)
     return [int(line) for line in listed.stdout.split()]
 
 
@@ -81,17 +81,23 @@ def is_running(pid: int) -> bool:
         return False
 
 
-def all_end(processes: list[int], seconds: float = 60.0) -> bool:
+def wait_until_all_end(processes: list[int]) -> None:
     """Wait for processes that nobody waits for any more: multiprocessing's own resource tracker is among them."""
-    end = time.monotonic() + seconds
-    while any(is_running(process) for process in processes) and time.monotonic() < end:
-        time.sleep(0.1)
-    return not any(is_running(process) for process in processes)
+    wait_until(lambda: not any(map(is_running, processes)), f"the workers {processes} have ended")
 
 
-def start(folder: Path) -> subprocess.Popen:
+def grid(folder: Path, **options: Any) -> AbstractContextManager[subprocess.Popen]:
+    """Start the script; it says when a worker begins a run, and which were recorded."""
     command = [sys.executable, "-W", "ignore", str(SCRIPT), str(folder)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    return started(command, stdout=subprocess.PIPE, env=os.environ | {"OMP_NUM_THREADS": "1"}, **options)
+
+
+def next_line(process: subprocess.Popen, beginning: str) -> str | None:
+    return next((line for line in process.stdout if line.startswith(beginning)), None)
+
+
+def recorded(lines: str) -> set[str]:
+    return {line.removeprefix("recorded ") for line in lines.splitlines() if line.startswith("recorded ")}
 
 
 @pytest.mark.full
@@ -99,25 +105,26 @@ def start(folder: Path) -> subprocess.Popen:
 @pytest.mark.parametrize("runs_before", [0, 1, 5])
 def test_after_a_kill_the_same_command_gives_the_same_results(tmp_path, runs_before):
     """The whole process is killed in the middle of runs; its workers end by themselves."""
-    with start(tmp_path / "killed") as process:
+    with grid(tmp_path / "killed") as process:
         for _ in range(runs_before):
-            assert process.stdout.readline()
-        time.sleep(1.0 if runs_before else 6.0)  # in the middle of what comes next
+            assert next_line(process, "recorded ")
+        assert next_line(process, "in the middle of ")
         workers = children_of(process.pid)
         process.kill()
-        process.wait(timeout=60)
+        end_of(process)
     file = tmp_path / "killed" / "runs.jsonl"
     finished = {record.key for record in read_records(file)} if file.exists() else set()
     assert runs_before <= len(finished) < 12
-    assert all_end(workers)
+    wait_until_all_end(workers)
 
-    with start(tmp_path / "killed") as process:
-        made = process.stdout.read().split()
+    with grid(tmp_path / "killed") as process:
+        made = recorded(end_of(process)[0])
     assert process.returncode == 0
-    assert not set(made) & finished
+    assert len(made | finished) == 12
+    assert not made & finished
 
-    with start(tmp_path / "whole") as process:
-        process.stdout.read()
+    with grid(tmp_path / "whole") as process:
+        end_of(process)
     killed, whole = ({record.key: record for record in read_records(tmp_path / name)} for name in ("killed", "whole"))
     assert len(whole) == 12
     assert without_times(killed) == without_times(whole)
@@ -131,8 +138,8 @@ def test_processes_side_by_side_and_this_one_give_the_same_results(tmp_path):
     finally:
         sys.path.remove(str(SCRIPT.parent))
     _, here = run(tmp_path / "here", WANTED)
-    with start(tmp_path / "workers") as process:
-        process.stdout.read()
+    with grid(tmp_path / "workers") as process:
+        end_of(process)
     assert process.returncode == 0
     workers = {record.key: record for record in read_records(tmp_path / "workers")}
     assert without_times(workers) == without_times(here)
@@ -142,14 +149,12 @@ def test_processes_side_by_side_and_this_one_give_the_same_results(tmp_path):
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks for processes as Linux lists them")
 def test_ctrl_c_in_a_terminal_ends_all_processes(tmp_path):
     """A terminal sends the signal to every process of the command; workers leave it to the first."""
-    command = [sys.executable, "-W", "ignore", str(SCRIPT), str(tmp_path)]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen(command, start_new_session=True, **pipes) as process:
-        assert process.stdout.readline()
+    with grid(tmp_path, start_new_session=True, stderr=subprocess.PIPE) as process:
+        assert next_line(process, "recorded ")
         workers = children_of(process.pid)
         os.killpg(process.pid, signal.SIGINT)
-        errors = process.communicate(timeout=60)[1]
+        _, errors = end_of(process)
     assert errors.count("KeyboardInterrupt") == 1  # this script's own; no worker adds a trace
     assert workers
-    assert all_end(workers)
+    wait_until_all_end(workers)
     assert 1 <= len(read_records(tmp_path)) < 12

@@ -8,6 +8,7 @@ import sys
 from dataclasses import replace
 
 import pytest
+from child_processes import end_of, started
 
 from lit_gelu.paper.errors import RecordsError, ResultsInUseError
 from lit_gelu.paper.records import Curve, Robustness, RunRecord, RunResult, read_records
@@ -162,15 +163,16 @@ def test_two_runs_do_not_write_to_one_folder(tmp_path):
 
 def test_a_killed_process_leaves_no_lock(tmp_path):
     code = (
-        "import sys, time\nfrom lit_gelu.paper.store import RecordStore\n"
-        f"with RecordStore({str(tmp_path)!r}):\n    print('locked', flush=True)\n    time.sleep(60)\n"
+        "import sys\nfrom lit_gelu.paper.store import RecordStore\n"
+        f"with RecordStore({str(tmp_path)!r}):\n    print('locked', flush=True)\n    sys.stdin.read()\n"
     )
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with started([sys.executable, "-P", "-c", code], **pipes) as process:
         assert process.stdout.readline() == "locked\n"
         with pytest.raises(ResultsInUseError), RecordStore(tmp_path):
             pass
         process.kill()
-        process.wait(timeout=30)
+        end_of(process)
     with RecordStore(tmp_path) as store:
         assert store.records == {}
 

@@ -1,14 +1,12 @@
 """CIFAR100WideResNet: checkpoints, export, precisions, and the example."""
 
 import math
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import onnx
 import pytest
 import torch
+from child_processes import command_line, run_command
 from cifar_arrays import write_arrays
 from colour_images import ColourData
 from small_task import quiet_trainer
@@ -108,11 +106,9 @@ def test_channels_last_computes_the_same():
 
 @pytest.mark.full
 @pytest.mark.realdata
-@pytest.mark.timeout(900)
 def test_the_example_of_a_few_steps_lowers_the_loss(tmp_path):
-    command = [sys.executable, "-P", "-c", "import sys; from lit_gelu.cli.main import main; sys.exit(main())", "fit"]
     options = ["--config", str(EXAMPLES / "cifar100_wrn_steps.yaml"), "--trainer.enable_progress_bar", "false"]
-    subprocess.run([*command, *options], check=True, timeout=800, cwd=tmp_path, env=os.environ)
+    run_command(command_line("fit", *options), cwd=tmp_path)
     (metrics,) = tmp_path.glob("runs/**/metrics.csv")
     header, *rows = (line.split(",") for line in metrics.read_text().splitlines())
     losses = [float(row[header.index("train_loss")]) for row in rows if row[header.index("train_loss")]]

@@ -147,7 +147,6 @@ def test_raw_mnist(tmp_path):
 
 @pytest.mark.full
 @pytest.mark.realdata
-@pytest.mark.timeout(1200)
 def test_raw_cifar10_behind_the_fitted_whitening(tmp_path):
     """37.7 MB of whitening matrix; the net in a tenth of its width."""
     data = CIFAR10Data(cache=tmp_path, test_samples=500)

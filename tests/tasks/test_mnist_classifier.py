@@ -336,7 +336,6 @@ class LossesOfEpoch(Callback):
 
 @pytest.mark.full
 @pytest.mark.realdata
-@pytest.mark.timeout(1800)
 def test_training_loss_of_the_tenth_epoch_with_dropout(record_property):
     """The paper's figure 2 (keep .5, learning rate 1e-3, noise off) has .119 here, an independent net .115."""
     torch.manual_seed(0)

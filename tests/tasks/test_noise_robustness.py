@@ -263,7 +263,6 @@ def test_noise_in_half_precision_keeps_the_dtype():
 
 @pytest.mark.full
 @pytest.mark.realdata
-@pytest.mark.timeout(1200)
 def test_on_mnist_after_three_epochs(record_property):
     """Bounds of sense only: nets of 50 epochs (medians of 3) had 9, 33.7, 65.4 and 75.9 % error at .5, 1, 2 and 3.
 

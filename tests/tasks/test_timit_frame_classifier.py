@@ -255,7 +255,6 @@ def test_a_narrower_net_learns_on_the_real_sample(tmp_path, monkeypatch):
 
 @pytest.mark.full
 @pytest.mark.realdata
-@pytest.mark.timeout(1200)
 def test_the_example_as_it_stands_lowers_the_loss(tmp_path, monkeypatch):
     """Two of its ten epochs, with the paper's 2,048 units."""
     losses, errors = fit_on_the_sample(tmp_path, monkeypatch, "--trainer.max_epochs=2")

@@ -130,7 +130,6 @@ def test_refused_arguments(arguments, message):
 
 @pytest.mark.full
 @pytest.mark.realdata
-@pytest.mark.timeout(1800)
 def test_error_on_the_real_tweets_with_clusters_for_vectors(record_property):
     """Not the paper's vectors: an untuned probe with these clusters had 14.1 % test error, ten epochs are enough."""
     data = TweetData(clusters="50mpaths2")

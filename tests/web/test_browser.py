@@ -11,7 +11,7 @@ from lit_gelu.data import DigitsData, MNISTData
 from lit_gelu.export import OnnxPredictor, export_onnx
 from lit_gelu.tasks import MNISTClassifier
 
-pytestmark = [pytest.mark.full, pytest.mark.timeout(600)]  # the first one trains, and starts server and browser
+pytestmark = pytest.mark.full
 
 RUN = """
 const [url, backend, threads] = args;

@@ -5,7 +5,7 @@ import pytest
 from scipy import ndimage
 from scipy.interpolate import RegularGridInterpolator
 
-pytestmark = [pytest.mark.full, pytest.mark.timeout(600)]  # the first one trains, and starts server and browser
+pytestmark = pytest.mark.full
 
 CALL = """
 const [name, ink, ...rest] = args;

@@ -9,7 +9,7 @@ from torch import nn
 from lit_gelu import activations
 from lit_gelu.export import export_onnx
 
-pytestmark = [pytest.mark.full, pytest.mark.timeout(600)]  # the first one trains, and starts server and browser
+pytestmark = pytest.mark.full
 
 COMMON = (
     "gelu", "gelu_tanh", "gelu_sigmoid", "gaussian_gelu(sigma=0.5)", "silu", "elu", "mish", "softplus", "hard_swish",

@@ -7,7 +7,7 @@ import web_pages
 
 from lit_gelu.export import OnnxPredictor
 
-pytestmark = [pytest.mark.full, pytest.mark.timeout(600)]  # the first one trains, and starts server and browser
+pytestmark = pytest.mark.full
 
 
 def clear(page):

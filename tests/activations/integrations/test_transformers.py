@@ -2,11 +2,11 @@
 
 import importlib
 import os
-import subprocess
 import sys
 
 import pytest
 import torch
+from child_processes import run_python
 
 from lit_gelu import activations
 from lit_gelu.activations.errors import (
@@ -171,5 +171,5 @@ def test_neither_library_is_imported_by_this_package():
         "import sys, lit_gelu, lit_gelu.activations.integrations as i; "
         "print([name for name in sys.modules if name.split('.')[0] in ('timm', 'transformers')])"
     )
-    result = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    result = run_python(code)
     assert result.stdout.strip() == "[]"

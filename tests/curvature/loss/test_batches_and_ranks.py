@@ -4,6 +4,7 @@ import threading
 
 import pytest
 import torch
+from child_processes import PATIENCE
 from loss_nets import classifier, full_hessian, named
 from torch.nn import functional as F
 
@@ -39,7 +40,7 @@ class Ranks:
     """Sums over threads that stand for ranks, and counts the sums."""
 
     def __init__(self, count):
-        self.barrier = threading.Barrier(count, timeout=60)
+        self.barrier = threading.Barrier(count, timeout=PATIENCE)
         self.sent = {}
         self.calls = 0
 

@@ -36,7 +36,6 @@ def test_timms_models(case, tmp_path):
 
 
 @pytest.mark.full
-@pytest.mark.timeout(1200)
 @pytest.mark.parametrize(
     ("name", "arguments", "activations"), [("convnext_tiny", {}, 18), ("vit_b_16", {"image_size": 32}, 12)]
 )
@@ -48,7 +47,6 @@ def test_torchvisions(name, arguments, activations, tmp_path):
 
 
 @pytest.mark.full
-@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("name", ["Bert", "GPT2"])
 def test_transformers_at_their_published_size(name, tmp_path):
     """12 layers of width 768, as the library's default configurations are."""

@@ -1,6 +1,5 @@
 """A disk that fills, and a process that is killed: the repository holds what it held, or what was to be written."""
 
-import multiprocessing
 import os
 import resource
 import shutil
@@ -9,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from child_processes import run_forked
 from export_cases import gelu_net
 
 from lit_gelu.export import export_onnx
@@ -21,14 +21,6 @@ def path(tmp_path_factory):
     path = tmp_path_factory.mktemp("file") / "net.onnx"
     export_onnx(gelu_net(), path, torch.zeros(2, 6))
     return path
-
-
-def in_process(work, *arguments):
-    """Run a function in a forked process and return its exit code, negative for a signal."""
-    process = multiprocessing.get_context("fork").Process(target=work, args=arguments)
-    process.start()
-    process.join(120)
-    return process.exitcode
 
 
 def visible(repository):
@@ -52,7 +44,7 @@ def test_a_disk_that_fills(path, tmp_path, there):
         write_triton_repository(path, repository, device="cpu")
     before = visible(repository)
     assert path.stat().st_size > 1000
-    assert in_process(_write_without_room, path, repository, message) == 0
+    assert run_forked(_write_without_room, path, repository, message) == 0
     assert "File too large" in message.read_text()
     assert visible(repository) == before
     assert not list(tmp_path.rglob(".net-*"))
@@ -87,7 +79,7 @@ def test_a_process_that_is_killed(path, tmp_path, moment, there):
     if there:
         write_triton_repository(path, tmp_path, device="cpu").model.write_bytes(b"older")
     before = visible(tmp_path)
-    assert in_process(_write_and_die, path, tmp_path, moment) == -signal.SIGKILL
+    assert run_forked(_write_and_die, path, tmp_path, moment) == -signal.SIGKILL
     assert visible(tmp_path) == before
     assert write_triton_repository(path, tmp_path, device="cpu", overwrite=True).model.read_bytes() == path.read_bytes()
 
@@ -95,7 +87,7 @@ def test_a_process_that_is_killed(path, tmp_path, moment, there):
 def test_between_the_two_renames_the_old_version_is_kept_aside(path, tmp_path):
     written = write_triton_repository(path, tmp_path, device="cpu")
     written.model.write_bytes(b"older")
-    assert in_process(_write_and_die, path, tmp_path, "between the renames") == -signal.SIGKILL
+    assert run_forked(_write_and_die, path, tmp_path, "between the renames") == -signal.SIGKILL
     assert not written.model.exists()
     (kept,) = written.folder.glob(".net-*/replaced/model.onnx")
     assert kept.read_bytes() == b"older"

@@ -1,0 +1,68 @@
+"""What every test shares: random numbers that depend on the test's name alone."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+
+pytest_plugins = ["pytester"]
+DRAWS = """
+import random
+import numpy as np
+import pytest
+import torch
+
+IMPORTED = torch.rand(()).item()
+
+@pytest.fixture(scope="module")
+def shared():
+    return torch.rand(()).item()
+
+def draws():
+    return [random.random(), np.random.random(), torch.rand(()).item()]
+
+def note(name, numbers):
+    with open("drawn.txt", "a") as file:
+        print(name, *numbers, file=file)
+
+def test_one():
+    note("one", [*draws(), IMPORTED])
+
+def test_two(shared):
+    note("two", [*draws(), shared])
+
+def test_three(request):
+    note("three", [*draws(), request.getfixturevalue("shared"), *draws()])
+"""
+
+
+@pytest.fixture
+def drawn(pytester, request):
+    """Run the three tests, or some of them, with this project's conftest; return what each has drawn."""
+    pytester.makeconftest((request.config.rootpath / "tests" / "conftest.py").read_text())
+    file = pytester.makepyfile(test_draws=DRAWS).parent / "drawn.txt"
+
+    def run(*names):
+        file.unlink(missing_ok=True)
+        pytester.runpytest_inprocess(*(f"test_draws.py::test_{name}" for name in names)).assert_outcomes(
+            passed=len(names)
+        )
+        return {name: numbers for name, *numbers in map(str.split, file.read_text().splitlines())}
+
+    return run
+
+
+def test_every_test_draws_the_same_alone_and_in_any_order(drawn):
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
+    try:
+        every = drawn("one", "two", "three")
+        assert drawn("three", "one", "two") == every
+        assert {name: drawn(name)[name] for name in every} == every
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])  # noqa: NPY002
+        torch.set_rng_state(states[2])
+    assert every["two"][3] == every["three"][3]  # what they share
+    assert len({numbers[i] for numbers in every.values() for i in range(3)}) == 9
+    assert len(set(every["three"])) == 7
