@@ -1,10 +1,12 @@
 """The module of a run as its best checkpoint holds it."""
 
+import pickle
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 
 from lit_gelu.activations import ActivationRegistry
+from lit_gelu.callbacks.checkpoint_file import CheckpointFileError, not_plain
 from lit_gelu.callbacks.loading import load_from_checkpoint
 from lit_gelu.callbacks.swap.checkpoint import ACTIVATIONS_KEY, Checkpoint
 from lit_gelu.callbacks.swap.run import registry_for
@@ -47,13 +49,10 @@ def module_of_checkpoint(
         The copy, on the CPU, in evaluation mode, in float32.
 
     Raises:
+        CheckpointFileError: If the checkpoint holds more than plain data.
         CheckpointMismatchError: If neither can take the checkpoint.
     """
-    checkpoint: Checkpoint = trainer.strategy.checkpoint_io.load_checkpoint(
-        path,
-        map_location="cpu",
-        weights_only=False,  # this run wrote it
-    )
+    checkpoint = _read(trainer, path)
     try:
         return _copy_with(pl_module, checkpoint, registry)
     except (CheckpointMismatchError, RuntimeError) as error:
@@ -63,6 +62,17 @@ def module_of_checkpoint(
                 "activations. Was the module's structure changed during training? ActivationSwap records what it does."
             ) from error
         return _new_one(pl_module, path, registry, error)
+
+
+def _read(trainer: Trainer, path: str) -> Checkpoint:
+    """Read a checkpoint as the run's strategy does, plain data alone."""
+    try:
+        checkpoint: Checkpoint = trainer.strategy.checkpoint_io.load_checkpoint(
+            path, map_location="cpu", weights_only=True
+        )
+    except pickle.UnpicklingError as error:
+        raise CheckpointFileError(not_plain(repr(path), error)) from error
+    return checkpoint
 
 
 def _copy_with(
@@ -84,9 +94,7 @@ def _new_one(
 ) -> LightningModule:
     """Return a new module of the class, from its hyperparameters."""
     try:
-        return load_from_checkpoint(
-            type(pl_module), path, "cpu", registry=registry_for(pl_module, [registry]), weights_only=False
-        ).eval()
+        return load_from_checkpoint(type(pl_module), path, "cpu", registry=registry_for(pl_module, [registry])).eval()
     except TypeError as error:
         raise CheckpointMismatchError(
             f"The best checkpoint does not fit the module as it is now ({reason}), and {type(pl_module).__name__} "

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from lightning.pytorch import LightningModule
 
 from lit_gelu.activations import ActivationRegistry
+from lit_gelu.callbacks.checkpoint_file import loading
 from lit_gelu.callbacks.swap.checkpoint import ACTIVATIONS_KEY, Checkpoint
 from lit_gelu.callbacks.swap.run import registry_for
 from lit_gelu.callbacks.trainer_facts import on_device
@@ -33,6 +34,10 @@ def load_from_checkpoint(
     activations that the checkpoint names are put in before the weights are loaded, also halfway through an annealed
     swap. (The modules of `lit_gelu.tasks` do so by themselves.)
 
+    The file cannot run programs: what is not plain data is refused (unless ``weights_only=False`` is given), and while
+    the module is built, `lit_gelu.activations.create` resolves registered names only. Arguments that are given here may
+    name what they like.
+
     The class's ``on_load_checkpoint`` is wrapped while this runs: do not load the same class in another thread.
 
     Args:
@@ -49,7 +54,9 @@ def load_from_checkpoint(
         The module, on the checkpoint's device or ``map_location``.
 
     Raises:
+        CheckpointFileError: If it is no checkpoint, is damaged, or holds more than plain data.
         CheckpointMismatchError: If the checkpoint does not name its activations, or has them in other places.
+        StoredSpecError: If it names an activation that is not registered.
     """
 
     def rebuild(module: LightningModule, checkpoint: Checkpoint) -> None:
@@ -61,7 +68,8 @@ def load_from_checkpoint(
         sample = on_device(module.example_input_array if input_sample is None else input_sample, module.device)
         restore_activations(module, checkpoint[ACTIVATIONS_KEY], registry_for(module, [registry]), sample)
 
-    with _before_loading(module_class, rebuild):
+    arguments = {**arguments, "weights_only": arguments.get("weights_only") is not False}
+    with _before_loading(module_class, rebuild), loading(module_class, checkpoint_path, arguments):
         loaded: Module = module_class.load_from_checkpoint(checkpoint_path, map_location=map_location, **arguments)
     return loaded
 

@@ -2,13 +2,16 @@
 
 import importlib.metadata
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import onnx_ir as ir
 
+from lit_gelu.activations import ActivationSpec, ActivationSpecError
+from lit_gelu.errors import shown
 from lit_gelu.export.errors import ModelFileError
+from lit_gelu.files import parse_json
 
 FORMAT_VERSION = 1
 PREFIX = "lit_gelu."
@@ -115,7 +118,7 @@ def read_metadata(properties: Mapping[str, str], file: str) -> FileMetadata:
         The metadata.
 
     Raises:
-        ModelFileError: If lit-gelu did not write the file, or a newer release of it did.
+        ModelFileError: If lit-gelu did not write the file, or a newer release of it did, or an entry is damaged.
     """
     found = {key.removeprefix(PREFIX): value for key, value in properties.items() if key.startswith(PREFIX)}
     if found.pop("format", str(FORMAT_VERSION)) != str(FORMAT_VERSION):
@@ -123,21 +126,77 @@ def read_metadata(properties: Mapping[str, str], file: str) -> FileMetadata:
     try:
         values: dict[str, Any] = {
             **found,
-            "opset": json.loads(found["opset"]),
-            "versions": json.loads(found["versions"]),
-            "keep_fp32": tuple(json.loads(found.get("keep_fp32", "[]"))),
-            "notes": tuple(json.loads(found.get("notes", "[]"))),
-            "labels": tuple(json.loads(found.get("labels", "[]"))),
-            "softmax": json.loads(found.get("softmax", "false")),
-            "parity": json.loads(found.get("parity", "{}")),
+            "opset": _read(found["opset"], "opset", _is_count, "a number"),
+            "versions": _read(found["versions"], "versions", _are_texts_by_name, "texts by name"),
+            "keep_fp32": tuple(_read(found.get("keep_fp32", "[]"), "keep_fp32", _are_texts, "a list of texts")),
+            "notes": tuple(_read(found.get("notes", "[]"), "notes", _are_texts, "a list of texts")),
+            "labels": tuple(_read(found.get("labels", "[]"), "labels", _are_texts, "a list of texts")),
+            "softmax": _read(found.get("softmax", "false"), "softmax", _is_truth, "true or false"),
+            "parity": _read(found.get("parity", "{}"), "parity", _is_mapping, "values by name"),
         }
-        sites = [{**row, "operators": tuple(row["operators"])} for row in json.loads(found["sites"])]
-        return FileMetadata(**{**values, "sites": tuple(SiteRecord(**row) for row in sites)})
+        rows = _read(found["sites"], "sites", _are_mappings, "a list of sites")
+        return FileMetadata(**{**values, "sites": tuple(_site(row) for row in rows)})
     except (KeyError, TypeError, ValueError) as error:
+        reason = f" ({error})" if isinstance(error, ModelFileError) else ""
         raise ModelFileError(
-            f"{file} does not carry lit-gelu's metadata (lit_gelu.*), so it is not known how its activations were "
-            "lowered. Write it with lit_gelu.export.export_onnx."
+            f"{file} does not carry lit-gelu's metadata (lit_gelu.*){reason}, so it is not known how its activations "
+            "were lowered. Write it with lit_gelu.export.export_onnx."
         ) from error
+
+
+def _read(text: str, key: str, accepts: Callable[[Any], bool], kind: str) -> Any:
+    """Return what an entry holds.
+
+    Raises:
+        ModelFileError: If it is no JSON, or of another kind.
+    """
+    try:
+        value = parse_json(text)
+    except ValueError as error:
+        raise ModelFileError(f"{PREFIX}{key} is no JSON") from error
+    if not accepts(value):
+        raise ModelFileError(f"{PREFIX}{key} holds {shown(value)}, and should hold {kind}")
+    return value
+
+
+def _site(row: dict[str, Any]) -> SiteRecord:
+    """Return one site; its spec names a registered activation, or one that cannot be built again.
+
+    Raises:
+        ModelFileError: If the row is of another kind.
+    """
+    texts = [value for key, value in row.items() if key not in {"operators", "calls"}]
+    if not (_are_texts(texts) and _are_texts(row["operators"]) and _is_count(row["calls"])):
+        raise ModelFileError(f"{PREFIX}sites holds {shown(row)}")
+    try:
+        ActivationSpec.parse(row["spec"])
+    except ActivationSpecError as error:
+        raise ModelFileError(f"{PREFIX}sites names no activation at {shown(row['site'])}: {error}") from error
+    return SiteRecord(**{**row, "operators": tuple(row["operators"])})
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31
+
+
+def _is_truth(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_mapping(value: Any) -> bool:
+    return isinstance(value, dict)
+
+
+def _are_mappings(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_mapping, value))
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(text, str) for text in value)
+
+
+def _are_texts_by_name(value: Any) -> bool:
+    return isinstance(value, dict) and _are_texts(list(value.values()))
 
 
 def versions() -> dict[str, str]:

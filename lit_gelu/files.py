@@ -1,11 +1,13 @@
-"""Writing files so that nothing that existed is lost."""
+"""Writing files so that nothing that existed is lost, and reading JSON that may come from anybody."""
 
 import errno
+import json
 import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from lit_gelu.errors import LitGeluError
 
@@ -99,6 +101,28 @@ def require_writable(path: str | os.PathLike[str]) -> None:
         UnwritablePathError: If ``path`` is a folder, or its folder cannot be made or written to.
     """
     _reserve(Path(path)).unlink()
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Read JSON of any origin: whatever is wrong with it is a ``ValueError``.
+
+    Args:
+        text: The text.
+
+    Returns:
+        Its content.
+
+    Raises:
+        ValueError: If it is no JSON, no UTF-8, or nested too deep.
+
+    Example:
+        >>> parse_json('{"site": [1, 2]}')
+        {'site': [1, 2]}
+    """
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("it is nested too deep") from error
 
 
 def _reserve(target: Path) -> Path:

@@ -16,7 +16,9 @@ from lit_gelu.callbacks.swap.record import LiveSwap, SwapRecord, describe_target
 from lit_gelu.callbacks.swap.run import SwapRun
 from lit_gelu.callbacks.swap.schedule import SwapSchedule
 from lit_gelu.callbacks.trainer_facts import callbacks_of, on_device
+from lit_gelu.errors import shown
 from lit_gelu.surgery import SwapPlan, SwapReport
+from lit_gelu.surgery.errors import CheckpointMismatchError
 
 
 class RestorableSwap(Callback):
@@ -89,7 +91,15 @@ class RestorableSwap(Callback):
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take the state that was saved; the swap itself was made again before the weights were loaded."""
+        """Take the state that was saved; the swap itself was made again before the weights were loaded.
+
+        Raises:
+            CheckpointMismatchError: If it is no state of a swap.
+        """
+        if not isinstance(state_dict, Mapping) or not isinstance(state_dict.get("applied"), bool):
+            raise CheckpointMismatchError(
+                f"The checkpoint is damaged: it has {shown(state_dict)} as the state of {self.state_key}."
+            )
         if "metric" in state_dict:
             self.schedule.metric.load_state_dict(state_dict["metric"])
         record = SwapRecord.from_dict(state_dict["record"]) if state_dict["applied"] else None

@@ -1,6 +1,5 @@
 """What a checkpoint holds of a swap, and how it is made again."""
 
-import glob
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
@@ -10,10 +9,12 @@ from torch import nn
 from lit_gelu import activations, surgery
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.activations.recipes import dotted_path
+from lit_gelu.errors import shown
 from lit_gelu.surgery import NoMatchError, SwapError, SwapPlan, SwapReport
 from lit_gelu.surgery.activation_record import is_call
 from lit_gelu.surgery.blend import Annealing
-from lit_gelu.surgery.selectors import ActivationSelector, ClassSelector, NameSelector, selector_of
+from lit_gelu.surgery.errors import CheckpointMismatchError
+from lit_gelu.surgery.selectors import ActivationSelector, ClassSelector, NameSelector, exactly, selector_of
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class SwapRecord:
         epoch: The epoch in which it was made.
         step: The number of optimizer steps before it.
         order: How many swaps of the same run came before it.
-        sites: From the fully qualified name of a site to its spec before and after.
+        sites: From the fully qualified name of a site to its spec before and after, as text.
         annealing: Whether the old activation is still giving way to the new one.
     """
 
@@ -80,7 +81,7 @@ class SwapRecord:
         return {"epoch": self.epoch, "step": self.step, "order": self.order, "sites": sites, **annealing}
 
     @classmethod
-    def from_dict(cls, state: Mapping[str, Any]) -> Self:
+    def from_dict(cls, state: object) -> Self:
         """Read what `to_dict` wrote.
 
         Args:
@@ -89,13 +90,20 @@ class SwapRecord:
         Returns:
             The record.
 
+        Raises:
+            CheckpointMismatchError: If it wrote something else.
+
         Example:
             >>> record = SwapRecord(2, 40, 0, {"act": ("relu", "gelu")})
             >>> SwapRecord.from_dict(record.to_dict()) == record
             True
         """
-        sites = {name: (row["old"], row["new"]) for name, row in state["sites"].items()}
-        return cls(state["epoch"], state["step"], state["order"], sites, state.get("annealing", False))
+        match state:
+            case {"epoch": int() as epoch, "step": int() as step, "order": int() as order, "sites": dict() as rows}:
+                sites = {name: (old, new) for name, row in rows.items() for old, new in [_specs(row)]}
+                if all(isinstance(name, str) for name in sites):
+                    return cls(epoch, step, order, sites, state.get("annealing") is True)
+        raise CheckpointMismatchError(f"The checkpoint is damaged: it has {shown(state)} where a swap should stand.")
 
     def replay(
         self, model: nn.Module, registry: ActivationRegistry | None, input_sample: Any = None
@@ -123,12 +131,26 @@ class SwapRecord:
                 f"no such activation. Its sites: {', '.join(map(repr, present)) or 'none'}. Load the checkpoint into a "
                 "model like the one that it was saved from."
             )
-        targets = {glob.escape(name): new for name, (_, new) in self.sites.items() if present.get(name) != new}
+        changed = {name: new for name, (_, new) in self.sites.items() if present.get(name) != new}
+        stored = (activations.registry if registry is None else registry).stored
+        targets = {exactly(name): stored.resolve(new) for name, new in changed.items()}
         if not targets:
             return None
         sample = input_sample if any(map(is_call, self.sites)) else None
         plan = surgery.plan_swap(model, targets, sample, registry=registry)
         return LiveSwap.make(plan, plan.apply, self.order, annealing=self.annealing)
+
+
+def _specs(row: object) -> tuple[str, str]:
+    """Return the specs of one site before and after.
+
+    Raises:
+        CheckpointMismatchError: If the row holds something else.
+    """
+    match row:
+        case {"old": str() as old, "new": str() as new}:
+            return old, new
+    raise CheckpointMismatchError(f"The checkpoint is damaged: it has {shown(row)} where a swap should stand.")
 
 
 @dataclass

@@ -12,7 +12,8 @@ from lit_gelu.activations import ActivationRegistry
 from lit_gelu.callbacks.swap.checkpoint import ACTIVATIONS_KEY, GROUPS_KEY, SWAPS_KEY, Checkpoint
 from lit_gelu.callbacks.swap.parameter_groups import ParameterGroups
 from lit_gelu.callbacks.swap.record import SwapRecord
-from lit_gelu.surgery.activation_record import describe_differences, record_activations
+from lit_gelu.errors import shown
+from lit_gelu.surgery.activation_record import describe_differences, read_activations, record_activations
 from lit_gelu.surgery.errors import CheckpointMismatchError
 
 if TYPE_CHECKING:
@@ -133,7 +134,7 @@ class SwapRun:
             CheckpointMismatchError: If its activations cannot be had with these swaps.
         """
         if SWAPS_KEY in checkpoint:
-            records = {entry["state_key"]: SwapRecord.from_dict(entry["record"]) for entry in checkpoint[SWAPS_KEY]}
+            records = _read_records(checkpoint[SWAPS_KEY])
             changed = [swap for swap in self.swaps if swap.record != records.get(swap.state_key)]
             for swap in self.swaps:
                 swap.record = records.get(swap.state_key)
@@ -149,7 +150,8 @@ class SwapRun:
 
     def _check_activations(self, checkpoint: Checkpoint, unknown: set[str]) -> None:
         """Refuse a checkpoint of other activations, or only warn if that was asked for."""
-        differences = describe_differences(checkpoint.get(ACTIVATIONS_KEY, {}), self._activations())
+        recorded = read_activations(checkpoint.get(ACTIVATIONS_KEY, {}))
+        differences = describe_differences(recorded, self._activations())
         if not differences:
             return
         swaps = f" The checkpoint was trained with {', '.join(sorted(unknown))}, which is not here." if unknown else ""
@@ -161,3 +163,21 @@ class SwapRun:
                 "ActivationSwap(strict_activations=False)."
             )
         rank_zero_warn(message)
+
+
+def _read_records(plain: object) -> dict[str, SwapRecord]:
+    """Return the swaps that a checkpoint names, by the state key of the callback that made them.
+
+    Raises:
+        CheckpointMismatchError: If it has something else.
+    """
+    records: dict[str, SwapRecord] = {}
+    for entry in plain if isinstance(plain, list) else [plain]:
+        match entry:
+            case {"state_key": str() as key, "record": record}:
+                records[key] = SwapRecord.from_dict(record)
+            case _:
+                raise CheckpointMismatchError(
+                    f"The checkpoint is damaged: it has {shown(entry)} where a swap should stand."
+                )
+    return records

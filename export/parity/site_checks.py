@@ -107,11 +107,13 @@ def _module_of(
     """Return a site's module and activation: the module's own, or for a function call a new one from the spec."""
     if not record.row or not record.calls:
         return None
-    for module in (modules.get(record.site), registry.create(record.spec)):
-        activation = None if module is None else bind(module)
-        if module is not None and activation is not None and activation.row == record.row:
-            return module, activation
-    return None
+    own = modules.get(record.site)
+    activation = None if own is None else bind(own)
+    if own is not None and activation is not None and activation.row == record.row:
+        return own, activation
+    built = registry.stored.create(record.spec)  # the file's text: looked up, never imported
+    activation = bind(built)
+    return None if activation is None or activation.row != record.row else (built, activation)
 
 
 def mismatches(model: nn.Module, metadata: FileMetadata, registry: ActivationRegistry) -> list[str]:

@@ -9,6 +9,7 @@ import onnx
 
 from lit_gelu.export.errors import ModelFileError
 from lit_gelu.export.metadata import PREFIX
+from lit_gelu.files import parse_json
 
 KEY = "lit_gelu_int8"  # beside the entries lit_gelu.*, so that releases that know nothing of it still read those
 DTYPE = "int8"
@@ -81,7 +82,7 @@ def read_record(properties: Mapping[str, str], file: str) -> QuantizationRecord:
         ModelFileError: If lit-gelu did not quantise the file.
     """
     try:
-        plain = json.loads(properties[KEY])
+        plain = parse_json(properties[KEY])
         return QuantizationRecord(**{
             **plain,
             "layers": tuple(plain["layers"]),

@@ -34,12 +34,33 @@ def require_free(folder: Path, version: int, files: Mapping[str, str]) -> None:
             "overwrite=True."
         )
     for name, text in files.items():
-        old = (folder / name).read_text(encoding="utf-8") if (folder / name).is_file() else text
+        old = kept_text(folder / name) if (folder / name).is_file() else text
         if old != text:
             raise TritonRepositoryError(
                 f"{str(folder / name)!r} holds for all versions, and this file would change it ({_change(old, text)}). "
                 "keep_config=True leaves it as it is, overwrite=True replaces it, name= makes another model."
             )
+
+
+def kept_text(file: Path) -> str:
+    """Return the text of a file that stands in a repository.
+
+    Args:
+        file: The file.
+
+    Returns:
+        Its text.
+
+    Raises:
+        TritonRepositoryError: If it is no text in UTF-8.
+    """
+    try:
+        return file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise TritonRepositoryError(
+            f"{str(file)!r} is no text in UTF-8 ({error.reason} at byte {error.start}). overwrite=True replaces it, "
+            "name= makes another model."
+        ) from error
 
 
 def write_version(folder: Path, version: int, model: ModelFile, files: Mapping[str, str]) -> None:

@@ -13,7 +13,7 @@ from lit_gelu.export.metadata import PREFIX, FileMetadata, read_metadata
 from lit_gelu.export.runtime.model_file import ModelFile, read_model_file
 from lit_gelu.export.runtime.tuning_file import TuningChoice
 from lit_gelu.export.serving.config import LABELS_FILE, ServingOptions, model_config, no_batch_note
-from lit_gelu.export.serving.layout import MODEL_FILE, require_free, write_version
+from lit_gelu.export.serving.layout import MODEL_FILE, kept_text, require_free, write_version
 from lit_gelu.export.serving.tensors import inputs_and_outputs
 from lit_gelu.export.serving.text_format import to_text
 from lit_gelu.export.serving.tuned import backend_settings, choice_for, tuning_notes
@@ -127,7 +127,7 @@ def write_triton_repository(
     files, notes = _described(name, model, options, tuning)
     folder = Path(repository) / name
     if keep_config and (folder / CONFIG_FILE).is_file():
-        config, files = (folder / CONFIG_FILE).read_text(encoding="utf-8"), {}
+        config, files = kept_text(folder / CONFIG_FILE), {}
     else:
         config = files[CONFIG_FILE]
     if not overwrite:

@@ -66,7 +66,7 @@ class StoredActivations:
             Traceback (most recent call last):
             lit_gelu.activations.errors.StoredSpecError: 'os.system' stands in a file, and is no registered \
 activation. Names in files are looked up, never imported: register it and let the file name that, or give the \
-activation in code, on the command line or in YAML.
+class itself in code, or its path on the command line or in YAML.
         """
         return stored_recipe(self._registry, spec, {}).build()
 
@@ -183,6 +183,6 @@ def _registered(registry: "ActivationRegistry", path: object, arguments: dict[st
                 return recipes.named(registry, entry.name, recipes.merged(entry.name, dict(bound), arguments))
     raise StoredSpecError(
         f"{shown(path)} stands in a file, and is no registered activation. Names in files are looked up, never "
-        "imported: register it and let the file name that, or give the activation in code, on the command line or in "
-        "YAML."
+        "imported: register it and let the file name that, or give the class itself in code, or its path on the "
+        "command line or in YAML."
     )

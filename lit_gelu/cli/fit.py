@@ -1,15 +1,11 @@
 """``lit-gelu fit``, ``validate``, ``test``, ``predict``: LightningCLI with this package's tasks, data and callbacks."""
 
-import inspect
-import pickle
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from contextlib import contextmanager, nullcontext
 from typing import Any, cast
 
-import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI, SaveConfigCallback
@@ -17,10 +13,13 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 # LightningCLI finds a class by its short name (`--trainer.callbacks ActivationSwap`) once it is imported.
 import lit_gelu.callbacks  # noqa: F401
-from lit_gelu.cli.loading import import_class
+from lit_gelu.activations import building_from_file
+from lit_gelu.callbacks.checkpoint_file import texts_and_mappings
+from lit_gelu.cli.fit_checkpoint import checked_arguments
 from lit_gelu.cli.terminal import ExamplesHelpFormatter, silence_known_warnings
 from lit_gelu.data import DigitsData
 from lit_gelu.errors import LitGeluError
+from lit_gelu.files import is_file
 from lit_gelu.tasks import MNISTClassifier
 
 DEFAULTS = (
@@ -62,7 +61,7 @@ examples:
 
 
 class RunError(LitGeluError):
-    """A configuration that Lightning refuses, or a checkpoint that cannot be read."""
+    """A configuration that Lightning refuses."""
 
 
 class NewFolderConfig(SaveConfigCallback):
@@ -102,6 +101,7 @@ class LitGeluCLI(LightningCLI):
     """
 
     def __init__(self, args: list[str]) -> None:
+        self._given: list[object] | None = None  # with --ckpt_path: what the caller's own configuration holds
         subcommand, *given = args
         super().__init__(
             save_config_callback=NewFolderConfig,
@@ -144,7 +144,8 @@ class LitGeluCLI(LightningCLI):
             ValueError: If an argument is not accepted.
         """
         try:
-            super().instantiate_classes()
+            with nullcontext() if self._given is None else building_from_file(self._given):
+                super().instantiate_classes()
         except ValueError as error:
             mistake = _mistake_behind(error)
             if mistake is None:
@@ -169,6 +170,7 @@ class LitGeluCLI(LightningCLI):
             raise RunError(f"the Trainer does not accept its configuration: {error}") from error
 
     def _parse_ckpt_path(self) -> None:
+        """Take the model's arguments from the checkpoint, as LightningCLI does, but nothing that would be imported."""
         subcommand = self.config.subcommand
         options = self.config[subcommand]
         path = options.get("ckpt_path")
@@ -177,30 +179,12 @@ class LitGeluCLI(LightningCLI):
                 "no --ckpt_path was given, and the weights of an untrained model are random. Give the checkpoint that "
                 "lit-gelu fit named, or --without_ckpt true for a model that needs none."
             )
-        if not path or not Path(path).is_file():
-            super()._parse_ckpt_path()
+        if not path or not is_file(path):
             return
-        hyper_parameters = _read_checkpoint(Path(path)).get("hyper_parameters", {})
-        if "_class_path" in hyper_parameters or not hyper_parameters:
-            super()._parse_ckpt_path()
-        else:
-            self._take_hyper_parameters(str(path), hyper_parameters)
-
-    def _take_hyper_parameters(self, path: str, hyper_parameters: dict[str, Any]) -> None:
-        """Build the model with what a checkpoint of a plain Trainer says of it, which does not say its class."""
-        subcommand = self.config.subcommand
-        class_path = self.config[subcommand].model.class_path
-        given = {name: value for name, value in hyper_parameters.items() if name != "_instantiator"}
-        parameters = inspect.signature(import_class(class_path, LightningModule, "lit_gelu.tasks")).parameters
-        takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
-        unknown = [] if takes_any else sorted(given.keys() - parameters.keys())
-        if unknown:
-            raise RunError(
-                f"{path!r} was trained with {', '.join(unknown)}, which {class_path} does not take. Name the class of "
-                "that checkpoint, which does not say it: --model package.module.Class."
-            )
-        model = {"class_path": class_path, "dict_kwargs": given}
-        self.config = self.parser.parse_object({subcommand: {"model": model}}, self.config)
+        self._given = texts_and_mappings(self.config.as_dict())
+        found = checked_arguments(path, options.model.class_path, self._given)
+        if found:
+            self.config = self.parser.parse_object({subcommand: {"model": found}}, self.config)
 
     def _run_subcommand(self, subcommand: str) -> None:
         try:
@@ -242,27 +226,6 @@ def _checkpoint_required(subcommand: str) -> Iterator[None]:
             if "No checkpoint will be loaded" not in str(warning):  # where all warnings are errors
                 raise
             raise RunError("--ckpt_path last finds no checkpoint. Give the path of one.") from warning
-
-
-def _read_checkpoint(path: Path) -> dict[str, Any]:
-    """Read a checkpoint of Lightning.
-
-    Returns:
-        What it holds.
-
-    Raises:
-        RunError: If it is none.
-    """
-    try:
-        checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except (RuntimeError, EOFError, KeyError, ValueError, pickle.UnpicklingError):
-        checkpoint = None  # torch's own message advises to load the file unsafely
-    if not isinstance(checkpoint, dict) or "state_dict" not in checkpoint:
-        raise RunError(
-            f"{str(path)!r} is no checkpoint of Lightning, is damaged, or holds more than plain data. Give one that "
-            "lit-gelu fit or Trainer.save_checkpoint wrote."
-        )
-    return checkpoint
 
 
 def _mistake_behind(error: BaseException) -> LitGeluError | None:

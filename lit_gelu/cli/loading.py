@@ -2,18 +2,18 @@
 
 import importlib
 import inspect
-import pickle
 import warnings
 from pathlib import Path
 from typing import Any
 
-import torch
 from lightning.pytorch import LightningDataModule, LightningModule
 from torch import nn
 
-from lit_gelu.errors import LitGeluError
-
-DEFAULT_MODEL = "lit_gelu.tasks.MNISTClassifier"
+from lit_gelu import tasks
+from lit_gelu.activations import StoredSpecError
+from lit_gelu.callbacks.checkpoint_file import hyper_parameters, loading, read_checkpoint
+from lit_gelu.errors import LitGeluError, shown
+from lit_gelu.files import is_file
 
 
 class LoadingError(LitGeluError, ValueError):
@@ -23,8 +23,9 @@ class LoadingError(LitGeluError, ValueError):
 def load_model(source: str, model: str | None = None) -> LightningModule:
     """Load a model from a checkpoint, or build it untrained from its class.
 
-    The class of a checkpoint is ``model`` if that is given; else the one that ``lit-gelu fit`` recorded in it; else
-    `lit_gelu.tasks.MNISTClassifier`.
+    The class of a checkpoint is ``model`` if that is given; else the one of `lit_gelu.tasks` that ``lit-gelu fit``
+    recorded in it; else `lit_gelu.tasks.MNISTClassifier`. A class that only the checkpoint names is not imported, and
+    nothing else in it is either.
 
     Args:
         source: Path of a Lightning checkpoint, or the dotted path of a LightningModule class.
@@ -35,47 +36,73 @@ def load_model(source: str, model: str | None = None) -> LightningModule:
 
     Raises:
         LoadingError: If there is no such file or class, or the checkpoint does not fit the class.
+        CheckpointFileError: If the checkpoint is damaged, or holds more than plain data.
+        StoredSpecError: If it names what would have to be imported.
     """
     path = Path(source)
-    if not path.is_file():
+    if not is_file(path):
         if all(part.isidentifier() for part in source.split(".")) and not source.endswith(".ckpt"):
             return _untrained(source)
-        raise LoadingError(f"There is no checkpoint {source!r}. Give the path of a file that lit-gelu fit wrote.")
-    cls = import_class(model or _recorded_class(path), LightningModule, "lit_gelu.tasks")
+        raise LoadingError(f"There is no checkpoint {shown(source)}. Give the path of a file that lit-gelu fit wrote.")
+    called = repr(source)
+    found = hyper_parameters(read_checkpoint(path), called)
+    cls = own_class(found.get("_class_path"), called) if model is None else _module_class(model)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), loading(cls, path, {}):
             warnings.simplefilter("ignore")  # of Lightning, about the checkpoint's version: loading works or raises
             loaded: LightningModule = cls.load_from_checkpoint(path, map_location="cpu", weights_only=True)
+    except StoredSpecError:
+        raise
     except Exception as error:
         raise LoadingError(
-            f"{source!r} does not fit {cls.__name__}: {error}. Name the class it was trained with: --model "
-            "package.module.Class."
+            f"{source!r} does not fit {cls.__name__}: {str(error).rstrip('.')}. Name the class it was trained with: "
+            "--model package.module.Class."
         ) from error
     return loaded
 
 
+def own_class(recorded: object, called: str) -> type[LightningModule]:
+    """Return the class of `lit_gelu.tasks` that a checkpoint records as its own.
+
+    Args:
+        recorded: The dotted path in the checkpoint; ``None`` means `lit_gelu.tasks.MNISTClassifier`.
+        called: How to call the file in an error.
+
+    Returns:
+        The class; it is looked up among those of this package, and nothing is imported for it.
+
+    Raises:
+        LoadingError: If it is none of them.
+
+    Example:
+        >>> own_class("lit_gelu.tasks.TweetTagger", "last.ckpt").__name__
+        'TweetTagger'
+    """
+    own = {name: value for name, value in vars(tasks).items() if _is_class(value, LightningModule)}
+    paths = {f"{tasks.__name__}.{name}": cls for name, cls in own.items()}
+    paths |= {f"{cls.__module__}.{cls.__qualname__}": cls for cls in own.values()}
+    found = tasks.MNISTClassifier if recorded is None else paths.get(recorded) if isinstance(recorded, str) else None
+    if found is None:
+        raise LoadingError(
+            f"{called} says that it is a checkpoint of {shown(recorded)}, which is none of lit_gelu.tasks. What a file "
+            "names is not imported: if you trust that class, name it, --model package.module.Class."
+        )
+    return found
+
+
+def _module_class(path: str) -> type[LightningModule]:
+    """Import the class that the caller names."""
+    cls: type[LightningModule] = import_class(path, LightningModule, "lit_gelu.tasks")
+    return cls
+
+
 def _untrained(path: str) -> LightningModule:
     """Build a model with its class's defaults."""
-    cls = import_class(path, LightningModule, "lit_gelu.tasks")
+    cls = _module_class(path)
     try:
-        model: LightningModule = cls()
+        return cls()
     except TypeError as error:
         raise LoadingError(f"{path} cannot be built without arguments: {error}. Give a checkpoint of it.") from error
-    return model
-
-
-def _recorded_class(path: Path) -> str:
-    """Return the class that LightningCLI recorded in a checkpoint, or the default."""
-    try:
-        checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except (RuntimeError, EOFError, OSError, ValueError, pickle.UnpicklingError) as error:
-        raise LoadingError(
-            f"{str(path)!r} is no checkpoint, is damaged, or holds objects that are not plain data: {error}"
-        ) from error
-    if not isinstance(checkpoint, dict) or "state_dict" not in checkpoint:
-        raise LoadingError(f"{str(path)!r} is no Lightning checkpoint: it has no 'state_dict'.")
-    recorded = checkpoint.get("hyper_parameters", {}).get("_class_path", DEFAULT_MODEL)
-    return str(recorded)
 
 
 def load_data(name: str, root: str | None = None) -> LightningDataModule:

@@ -3,18 +3,28 @@
 import json
 import math
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
-from lit_gelu.files import is_folder
+from lit_gelu.errors import shown
+from lit_gelu.files import is_folder, parse_json
 from lit_gelu.paper.errors import RecordsError
 
 SCHEMA = 1
 RECORDS_FILE = "runs.jsonl"
 Status = Literal["finished", "diverged"]
 _Part = TypeVar("_Part")
+_KINDS: Mapping[str, tuple[type, ...]] = {
+    **dict.fromkeys(("key", "preset", "experiment", "arm", "activation", "started"), (str,)),
+    **dict.fromkeys(("setting", "config", "versions", "machine", "curves", "result", "data"), (dict,)),
+    **dict.fromkeys(("learning_rate", "seconds"), (int, float)),
+    "seed": (int,),
+    "robustness": (dict, type(None)),
+    "shared_from": (str, type(None)),
+}
+_OF_NUMBERS = frozenset({"setting", "result"})
 
 
 @dataclass(frozen=True)
@@ -159,17 +169,19 @@ class RunRecord:
             lit_gelu.paper.errors.RecordsError: A record of schema 2 given; this version of lit-gelu reads schema 1...
         """
         try:
-            given = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise RecordsError(f"The line is not JSON ({error.msg} at character {error.pos}).") from None
+            given = parse_json(line)
+        except ValueError as error:
+            where = f"{error.msg} at character {error.pos}" if isinstance(error, json.JSONDecodeError) else error
+            raise RecordsError(f"The line is not JSON ({where}).") from None
         schema = given.get("schema") if isinstance(given, dict) else None
         if schema != SCHEMA:
             raise RecordsError(
-                f"A record of schema {schema!r} given; this version of lit-gelu reads schema {SCHEMA}. Read the file "
-                "with the version that wrote it, or repeat the runs in another folder."
+                f"A record of schema {shown(schema)} given; this version of lit-gelu reads schema {SCHEMA}. Read the "
+                "file with the version that wrote it, or repeat the runs in another folder."
             )
         if given.get("status") not in get_args(Status):
-            raise RecordsError(f"status={given.get('status')!r} given; accepted: {', '.join(get_args(Status))}.")
+            raise RecordsError(f"status={shown(given.get('status'))} given; accepted: {', '.join(get_args(Status))}.")
+        _check_kinds(given)
         try:
             parts = {
                 "curves": {name: _part(Curve, curve) for name, curve in given["curves"].items()},
@@ -177,7 +189,7 @@ class RunRecord:
                 "robustness": None if given["robustness"] is None else _part(Robustness, given["robustness"]),
             }
             return cls(**given | parts)
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
             expected = ", ".join(part.name for part in fields(cls))
             raise RecordsError(f"The record is not complete ({error}). Expected: {expected}.") from None
 
@@ -204,14 +216,14 @@ def read_records(path: str | Path) -> list[RunRecord]:
         warnings.warn(
             f"{str(file)!r}: the last line is cut off and left out; that run counts as not finished.", stacklevel=2
         )
-    return list(parse_records(complete.decode().splitlines(), str(file)).values())
+    return list(parse_records(complete, str(file)).values())
 
 
-def parse_records(lines: Iterable[str], file: str) -> dict[str, RunRecord]:
-    """Read records from their lines.
+def parse_records(content: bytes, file: str) -> dict[str, RunRecord]:
+    """Read records from a file's content.
 
     Args:
-        lines: One record a line; empty lines are passed over.
+        content: One record a line, in UTF-8; empty lines are passed over.
         file: What an error calls the file.
 
     Returns:
@@ -222,11 +234,11 @@ def parse_records(lines: Iterable[str], file: str) -> dict[str, RunRecord]:
     """
     records: dict[str, RunRecord] = {}
     numbers: dict[str, int] = {}
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(content.split(b"\n"), start=1):
         if not line.strip():
             continue
         try:
-            record = RunRecord.from_json(line)
+            record = RunRecord.from_json(_decoded(line))
         except RecordsError as error:
             raise RecordsError(f"{file!r}, line {number}: {error} Mend or delete the line.") from None
         if record.key in records:
@@ -235,6 +247,18 @@ def parse_records(lines: Iterable[str], file: str) -> dict[str, RunRecord]:
             )
         records[record.key], numbers[record.key] = record, number
     return records
+
+
+def _decoded(line: bytes) -> str:
+    """Return a line as text.
+
+    Raises:
+        RecordsError: If it is no UTF-8.
+    """
+    try:
+        return line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise RecordsError(f"The line is not UTF-8 ({error.reason} at byte {error.start}).") from None
 
 
 def split_cut_line(content: bytes) -> tuple[bytes, bytes]:
@@ -254,6 +278,26 @@ def split_cut_line(content: bytes) -> tuple[bytes, bytes]:
     """
     end = content.rfind(b"\n") + 1
     return content[:end], content[end:]
+
+
+def _check_kinds(given: Mapping[str, Any]) -> None:
+    """Refuse fields of another kind than `RunRecord` has; those that are missing are found by its constructor.
+
+    Raises:
+        RecordsError: If there is one.
+    """
+    for name, kinds in _KINDS.items():
+        value = given.get(name)
+        values = value.values() if name in _OF_NUMBERS and isinstance(value, dict) else ()
+        numbers = all(item is None or _is_number(item) for item in values)
+        if name in given and not (isinstance(value, kinds) and not isinstance(value, bool) and numbers):
+            raise RecordsError(
+                f"{name}={shown(value)} given; accepted: {' or '.join(kind.__name__ for kind in kinds)}."
+            )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _with_null(value: Any) -> Any:

@@ -94,7 +94,7 @@ class RecordStore:
     def _read(self) -> None:
         content = self.path.read_bytes() if self.path.exists() else b""
         complete, cut = split_cut_line(content)
-        self.records = parse_records(complete.decode().splitlines(), str(self.path))
+        self.records = parse_records(complete, str(self.path))
         if cut:
             warnings.warn(
                 f"{str(self.path)!r}: the last line is cut off and taken away; that run is made again.", stacklevel=3

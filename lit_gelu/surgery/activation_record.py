@@ -1,13 +1,16 @@
 """Which activations a model has, as plain data: what a checkpoint says of them, and how they are put back."""
 
-import glob
+from collections.abc import Mapping
 from typing import Any
 
 from torch import nn
 
-from lit_gelu.activations import ActivationRegistry
+from lit_gelu.activations import ActivationRegistry, ActivationSpec
+from lit_gelu.activations import registry as default_registry
+from lit_gelu.errors import shown
 from lit_gelu.surgery.blend import Annealing, blends
 from lit_gelu.surgery.errors import CheckpointMismatchError
+from lit_gelu.surgery.selectors import exactly
 from lit_gelu.surgery.sites import find_sites, without_compile_wrapper
 from lit_gelu.surgery.swap import swap
 
@@ -57,9 +60,40 @@ def record_activations(
     return record
 
 
+def read_activations(plain: object) -> ActivationRecord:
+    """Check that what a file holds is a record; `restore_activations` looks its specs up.
+
+    Args:
+        plain: What the file holds.
+
+    Returns:
+        The record.
+
+    Raises:
+        CheckpointMismatchError: If it is none.
+
+    Example:
+        >>> read_activations({"act": "gelu", "blend": {"old": "relu", "new": "silu"}})
+        {'act': 'gelu', 'blend': {'old': 'relu', 'new': 'silu'}}
+    """
+    record: ActivationRecord = {}
+    for name, entry in plain.items() if isinstance(plain, Mapping) else [("", plain)]:
+        match entry:
+            case str() if isinstance(name, str) and isinstance(plain, Mapping):
+                record[name] = entry
+            case {"old": str() as old, "new": str() as new} if isinstance(name, str) and len(entry) == 2:
+                record[name] = {"old": old, "new": new}
+            case _:
+                raise CheckpointMismatchError(
+                    f"The checkpoint is damaged: it has {shown(entry)} where the spec of an activation should stand. "
+                    "Load its weights into a model that is built in code."
+                )
+    return record
+
+
 def restore_activations(
     model: nn.Module,
-    recorded: ActivationRecord,
+    recorded: object,
     registry: ActivationRegistry | None = None,
     input_sample: Any = None,
 ) -> None:
@@ -67,13 +101,14 @@ def restore_activations(
 
     Args:
         model: A model of the same structure as the recorded one; changed in place.
-        recorded: What `record_activations` returned.
+        recorded: What `record_activations` returned, or what a file has of it: specs in it name registered
+            activations, and nothing is imported.
         registry: Where the specs are looked up; ``None`` means the default registry.
         input_sample: As `lit_gelu.surgery.find_sites`; needed if calls were swapped.
 
     Raises:
         CheckpointMismatchError: If model and record do not have the same sites, or the model has another activation
-            where the record has one that was never registered.
+            where the record has one that was never registered, or it is no record.
 
     Example:
         >>> model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
@@ -81,19 +116,18 @@ def restore_activations(
         >>> model[1]
         GELU(approximate='none')
     """
+    wanted = read_activations(recorded)
     present = record_activations(model, registry, name_opaque=True)
     calls = {
-        name: spec
-        for name in recorded.keys() - present.keys()
-        if is_call(name) and isinstance(spec := recorded[name], str)
+        name: spec for name in wanted.keys() - present.keys() if is_call(name) and isinstance(spec := wanted[name], str)
     }
     if calls:
         _swap_calls(model, calls, registry, input_sample)
         present = record_activations(model, registry, name_opaque=True)
-    _require_same_sites(recorded, present)
-    changed = {name: wanted for name, wanted in recorded.items() if present[name] != wanted}
+    _require_same_sites(wanted, present)
+    changed = {name: entry for name, entry in wanted.items() if present[name] != entry}
     annealed = {name: both for name, both in changed.items() if isinstance(both, dict)}
-    plain = {name: wanted for name, wanted in changed.items() if isinstance(wanted, str)}
+    plain = {name: spec for name, spec in changed.items() if isinstance(spec, str)}
     unfinished = [name for name in changed if isinstance(present[name], dict)]
     if unfinished:
         raise CheckpointMismatchError(
@@ -170,6 +204,11 @@ def _require_same_sites(recorded: ActivationRecord, present: ActivationRecord) -
         )
 
 
+def _stored(text: str, registry: ActivationRegistry | None) -> ActivationSpec:
+    """Return the spec that a record's text stands for; names in it are looked up, never imported."""
+    return (default_registry if registry is None else registry).stored.resolve(text)
+
+
 def _words(entry: str | dict[str, str] | None) -> str:
     if entry is None:
         return "nothing registered"
@@ -189,12 +228,17 @@ def _swap_calls(
             f"In the checkpoint's model these calls had been swapped: {', '.join(sorted(calls))}. Give input_sample, "
             "a sample of the model's input, to find them in this one."
         )
-    swap(model, {glob.escape(name): spec for name, spec in calls.items()}, input_sample, registry=registry)
+    swap(
+        model,
+        {exactly(name): _stored(spec, registry) for name, spec in calls.items()},
+        input_sample,
+        registry=registry,
+    )
 
 
 def _swap(model: nn.Module, wanted: dict[str, str], registry: ActivationRegistry | None) -> None:
     """Swap by exact name where the activation is another one."""
     present = {site.name: str(site.spec) for site in find_sites(model, registry=registry)}
-    targets = {glob.escape(name): spec for name, spec in wanted.items() if present[name] != spec}
+    targets = {exactly(name): _stored(spec, registry) for name, spec in wanted.items() if present[name] != spec}
     if targets:
         swap(model, targets, registry=registry)

@@ -52,6 +52,22 @@ class NameSelector(Selector):
         return repr(self.pattern)
 
 
+def exactly(name: str) -> NameSelector:
+    """Select the site of a name, whatever characters are in it: names out of files are no patterns, and no classes.
+
+    Args:
+        name: Its fully qualified name.
+
+    Returns:
+        The selector.
+
+    Example:
+        >>> str(exactly("class:torch.nn.ReLU")), str(exactly("blocks[0]"))
+        ("'class:torch.nn.ReLU'", "'blocks[[]0]'")
+    """
+    return NameSelector(glob.escape(name))
+
+
 @dataclass(frozen=True)
 class ClassSelector(Selector):
     """Selects by class, subclasses included.

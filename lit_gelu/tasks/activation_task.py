@@ -1,18 +1,22 @@
 """`ActivationTask`: what every task of the paper shares, whatever its net and its loss are."""
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Self, cast
 
 import torch
 from lightning.pytorch import LightningModule
+from lightning.pytorch.utilities.model_helpers import _restricted_classmethod
 from torch import Tensor, nn
 from torchmetrics import MeanMetric
 
 from lit_gelu import activations
 from lit_gelu.activations.errors import OpaqueActivationError
 from lit_gelu.callbacks import ActivationSwap
+from lit_gelu.callbacks.checkpoint_file import loading
 from lit_gelu.curvature.sandbox import evaluation_mode
+from lit_gelu.errors import shown
 from lit_gelu.surgery.activation_record import record_activations, restore_activations
+from lit_gelu.tasks.errors import TaskArgumentError
 from lit_gelu.tasks.noise import adds_noise
 
 Batch = tuple[Tensor, Tensor]
@@ -44,6 +48,8 @@ class ActivationTask(LightningModule, ABC):
 
     def __init__(self, activation: Any, registry: activations.ActivationRegistry | None) -> None:
         super().__init__()
+        if not isinstance(registry, activations.ActivationRegistry | None):
+            raise TaskArgumentError(f"registry={shown(registry)} is not accepted. Give an ActivationRegistry, or None.")
         self.registry = activations.registry if registry is None else registry
         self.activation_spec = self.registry.resolve(activation)
         self.save_hyperparameters(ignore=["activation", "registry"])
@@ -56,6 +62,41 @@ class ActivationTask(LightningModule, ABC):
             for stage in ("val", "test")
             for name in self.metric_names
         })
+
+    @_restricted_classmethod
+    def load_from_checkpoint(
+        cls,  # noqa: N805 - a classmethod that refuses to be called on an instance, as Lightning's own
+        checkpoint_path: Any,
+        map_location: Any = None,
+        hparams_file: Any = None,
+        strict: bool | None = None,
+        weights_only: bool | None = None,
+        **kwargs: Any,
+    ) -> Self:
+        """Load a checkpoint as ``LightningModule.load_from_checkpoint`` does; nothing that it holds can run.
+
+        The activation in the checkpoint's hyper-parameters is looked up by its registered name, never imported. For
+        one that was never registered, give ``activation=``.
+
+        Args:
+            checkpoint_path: The file, or an open one.
+            map_location: As ``torch.load``.
+            hparams_file: YAML or CSV with the constructor's arguments, instead of those in the checkpoint; it is the
+                caller's own and may name what is to be imported.
+            strict: Whether the weights must fit.
+            weights_only: ``False`` lets the file run programs, as ``torch.load`` does; by default it holds plain data.
+            **kwargs: Arguments of the constructor, instead of those in the checkpoint.
+
+        Returns:
+            The module.
+
+        Raises:
+            CheckpointFileError: If it is no checkpoint, is damaged, or holds more than plain data.
+            StoredSpecError: If it names an activation that is not registered.
+        """
+        own = {"hparams_file": hparams_file, "strict": strict, "weights_only": weights_only is not False}
+        with loading(cls, checkpoint_path, {**own, **kwargs}):
+            return super().load_from_checkpoint(checkpoint_path, map_location, **own, **kwargs)
 
     @abstractmethod
     def forward(self, inputs: Tensor) -> Tensor:

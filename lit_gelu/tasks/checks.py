@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from lit_gelu.activations import ActivationSpec
+from lit_gelu.errors import shown
 from lit_gelu.surgery import infer_channels_
 from lit_gelu.tasks.errors import TaskArgumentError, TaskInputError
 
@@ -30,6 +31,8 @@ def check_numbers(**given: float) -> None:
         >>> check_numbers(learning_rate=1e-3, keep=0.5, hidden_layers=8)
     """
     for name, value in given.items():
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            raise TaskArgumentError(f"{name}={shown(value)} is not accepted. Give a number.")
         if name == "learning_rate":
             is_accepted, accepts = 0 < value < math.inf, "a number above 0, such as 1e-3"
         elif name == "keep":
@@ -43,7 +46,7 @@ def check_numbers(**given: float) -> None:
         else:
             is_accepted, accepts = isinstance(value, int) and value >= 1, _INTEGER
         if not is_accepted:
-            raise TaskArgumentError(f"{name}={value!r} is not accepted. Give {accepts}.")
+            raise TaskArgumentError(f"{name}={shown(value)} is not accepted. Give {accepts}.")
 
 
 def check_one_of(accepted: Sequence[str], **given: str) -> None:
@@ -61,7 +64,9 @@ def check_one_of(accepted: Sequence[str], **given: str) -> None:
     """
     for name, value in given.items():
         if value not in accepted:
-            raise TaskArgumentError(f"{name}={value!r} is not accepted. Give one of {', '.join(map(repr, accepted))}.")
+            raise TaskArgumentError(
+                f"{name}={shown(value)} is not accepted. Give one of {', '.join(map(repr, accepted))}."
+            )
 
 
 def check_shape_kept(activation: nn.Module, spec: ActivationSpec, width: int) -> None:
