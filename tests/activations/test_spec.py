@@ -69,6 +69,7 @@ def test_any_argument_list_is_read_or_refused_by_name(name, arguments):
         ("swish(learnable=True, beta=1.5)", "swish(beta=1.5, learnable=True)"),
         ("f(a=[1, (2, 'x,)')], b=None)", "f(a=(1, (2, 'x,)')), b=None)"),
         ("f(a=-inf)", "f(a=-inf)"),
+        ("f(a=+2, b=--3, c=-+4)", "f(a=2, b=3, c=-4)"),
         ("opaque:my.module.Act(alpha=1)", "opaque:my.module.Act(alpha=1)"),
     ],
 )
@@ -80,7 +81,8 @@ def test_forms_that_are_read(text, expected):
     "text",
     ["", "gelu(", "gelu)", "gelu(tanh)", "gelu(1)", "gelu(**x)", "gelu(a=b)", "gelu(a=1)(b=2)", "gelu(a=1, a=2)",
      "ge lu", "1elu", "gelu(a=f())", "gelu(a=nan)", "gelu(lambda=1)", "gelu(name='x')", "gelu(a={})", "gelu(a=1j)",
-     "gelu(a=b'x')", "gelu(a=True+1)", "gelu\0", f"gelu(a={'(' * 5000})", "gélu"],
+     "gelu(a=b'x')", "gelu(a=True+1)", "gelu(a=-True)", "gelu(a=+False)", "gelu(a=~1)",
+     "gelu\0", f"gelu(a={'(' * 5000})", "gélu"],
 )  # fmt: skip
 def test_forms_that_are_refused(text):
     with pytest.raises(ActivationSpecError):

@@ -24,7 +24,6 @@ FORMS = ("none", "tanh", "sigmoid")
 SIGMOID_SLOPE = 1.702  # Hendrycks and Gimpel 2016, section 2
 # The tanh form's gate is (1 + tanh w) / 2 = s(2 w), with 2 w = TANH_SLOPE x + TANH_CUBIC x**3; 0.044715: ibidem.
 TANH_SLOPE = 2.0 * math.sqrt(2.0 / math.pi)
-TANH_SLOPE_REST = -9.96930880911092e-17  # 2 sqrt(2 / pi) - TANH_SLOPE
 TANH_CUBIC = 0.044715 * TANH_SLOPE
 
 
@@ -106,7 +105,7 @@ def _slope(x: Tensor, cubic: float) -> tuple[Tensor, Tensor]:
     square = x * x
     small = cubic * square
     small_error = cubic * product_error(x, x) + product_error(square, cubic)
-    return TANH_SLOPE + small, sum_error(TANH_SLOPE, small) + (small_error + TANH_SLOPE_REST)
+    return TANH_SLOPE + small, sum_error(TANH_SLOPE, small) + small_error
 
 
 def _times(x: Tensor, factor: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,69 @@
+"""What runs on the side of a training leaves no trace: generators, flags, and the word that it is on the side."""
+
+import random
+import sys
+from contextlib import nullcontext
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from lit_gelu.sandbox import devices_of, evaluation_mode, in_side_pass, isolated_random_state, side_pass
+
+
+def draws():
+    return {"python": random.random(), "numpy": np.random.random(), "torch": torch.rand(()).item()}  # noqa: NPY002
+
+
+def seed(number):
+    random.seed(number)
+    np.random.seed(number)  # noqa: NPY002
+    torch.manual_seed(number)
+
+
+@pytest.mark.parametrize("generator", ["python", "numpy", "torch"])
+@pytest.mark.parametrize("fails", [False, True])
+def test_each_generator_goes_on_as_if_nothing_had_been_drawn(generator, fails):
+    seed(1)
+    wanted = draws()[generator]
+    seed(1)
+    with pytest.raises(InterruptedError) if fails else nullcontext(), isolated_random_state(nn.Identity()):
+        seed(2)
+        assert draws()[generator] != wanted
+        if fails:
+            raise InterruptedError
+    assert draws()[generator] == wanted
+
+
+def test_a_program_without_numpys_generators_is_not_made_to_load_them(monkeypatch):
+    monkeypatch.delitem(sys.modules, "numpy.random")
+    seed_of_torch = torch.initial_seed()
+    with isolated_random_state(nn.Identity()):
+        torch.manual_seed(seed_of_torch + 1)
+    assert "numpy.random" not in sys.modules
+    assert torch.initial_seed() == seed_of_torch
+
+
+def test_modes_come_back_after_a_failure():
+    model = nn.Sequential(nn.Dropout(), nn.Dropout().eval())
+    with pytest.raises(InterruptedError), evaluation_mode(model):
+        raise InterruptedError
+    assert [module.training for module in model.modules()] == [True, True, False]
+
+
+def test_side_passes_lie_within_each_other():
+    with side_pass():
+        with pytest.raises(InterruptedError), side_pass():
+            raise InterruptedError
+        assert in_side_pass()
+    assert not in_side_pass()
+
+
+def test_devices_of_parameters_and_of_buffers():
+    model = nn.Sequential(nn.Linear(2, 2, device="meta"), nn.Linear(2, 2, bias=False))
+    assert devices_of(model) == {torch.device("meta"), torch.device("cpu")}
+    model = nn.Module()
+    model.register_buffer("only", torch.zeros(1))
+    model.register_buffer("absent", None)
+    assert devices_of(model) == {torch.device("cpu")}
