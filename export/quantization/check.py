@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import onnx
 import onnxruntime
 import torch
 from torch import nn
@@ -24,6 +25,7 @@ from lit_gelu.export.quantization.comparison import Comparison
 from lit_gelu.export.quantization.criteria import MAX_DIFFERENCE, criteria
 from lit_gelu.export.quantization.record import read_record
 from lit_gelu.export.quantization.report import QuantizationReport
+from lit_gelu.export.quantization.saturation import saturating_layers
 from lit_gelu.export.runtime import Provider
 
 
@@ -128,7 +130,7 @@ def check_quantized(
         optimized_census=operator_counts(found.optimized),
         activations=tuple(fates(found.sites, found.optimized, {})),
         versions={**metadata.versions, "onnxruntime": onnxruntime.__version__},
-        notes=(*notes, *references.notes, *unmeasured),
+        notes=(*notes, *references.notes, *unmeasured, *_saturation(found.model)),
     )
     if strict and not report.passed:
         raise ParityError(
@@ -137,3 +139,14 @@ def check_quantized(
             report,  # type: ignore[arg-type]
         )
     return report
+
+
+def _saturation(model: onnx.ModelProto) -> list[str]:
+    """Say so if the file can be wrong on processors without VNNI."""
+    layers = saturating_layers(model)
+    if not layers:
+        return []
+    return [
+        f"On x86 processors without VNNI, sums of {', '.join(layers)} can leave the 16 bits that they are added in. "
+        "OnnxPredictor has them added in 32; elsewhere set session.x64quantprecision=1, or quantise for another target."
+    ]

@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import onnx
 import onnx_ir as ir
@@ -20,6 +21,7 @@ from lit_gelu.export.quantization.layers import (
     activation_labels,
     passing_nodes,
 )
+from lit_gelu.export.quantization.saturation import range_overrides, saturating_layers
 from lit_gelu.export.quantization.settings import QuantizationSettings
 
 
@@ -76,7 +78,7 @@ def quantized(
         [*(layer.node for layer in layers), *passing_nodes(model)],
         [],
         [*WEIGHTED, *PASSING],
-        settings.quantizer_options(),
+        {**settings.quantizer_options(), "TensorQuantOverrides": _overrides(model, layers, settings)},
     )
     with _quiet():
         quantizer.quantize_model()
@@ -84,7 +86,27 @@ def quantized(
     unsorted.graph.sort()  # stable, unlike the quantizer's own: the nodes of an activation's calls stay in their order
     result: onnx.ModelProto = ir.to_proto(unsorted)
     _require_same_activations(model, result)
+    _require_bounded(result, settings)
     return result
+
+
+def _overrides(
+    model: onnx.ModelProto, layers: Sequence[Layer], settings: QuantizationSettings
+) -> dict[str, list[dict[str, Any]]]:
+    """Return the ranges of weights that are wider than the weights; with 7 bits any sum of two holds."""
+    if settings.reduce_range or not settings.bounded:
+        return {}
+    return range_overrides(model, layers, per_channel=settings.per_channel)
+
+
+def _require_bounded(model: onnx.ModelProto, settings: QuantizationSettings) -> None:
+    """Refuse a model whose sums would be wrong on processors without VNNI."""
+    wrong = saturating_layers(model) if settings.bounded else []
+    if wrong:
+        raise ExportError(
+            f"onnxruntime's quantizer did not keep to the ranges in which 16-bit sums hold ({', '.join(wrong)}); "
+            "nothing was written. Use reduce_range=True."
+        )
 
 
 def _require_same_activations(before: onnx.ModelProto, after: onnx.ModelProto) -> None:

@@ -18,6 +18,7 @@ from lit_gelu.export.quantization.calibration import calibration_feeds, find_ran
 from lit_gelu.export.quantization.graph import quantized, with_shapes
 from lit_gelu.export.quantization.layers import Layer, chosen, find_layers
 from lit_gelu.export.quantization.record import DTYPE, KEY, QuantizationRecord
+from lit_gelu.export.quantization.saturation import saturating_layers
 from lit_gelu.export.quantization.sensitivity import LayerCost, first_outputs, layers_within, noise_of
 from lit_gelu.export.quantization.settings import QuantizationSettings, checked_settings
 from lit_gelu.export.runtime import CPU, OnnxPredictor
@@ -98,7 +99,9 @@ def quantize_onnx(
         samples: Rows to calibrate on.
         seed: Of the order in which a data module's rows are drawn.
         per_channel: Whether weights have a scale for each output channel.
-        reduce_range: Whether weights take 7 bits, for x86 processors without VNNI, whose int8 products saturate.
+        reduce_range: Whether weights take 7 bits. Sums of their products then hold in 16 bits in whatever order a
+            runtime adds them; without it they do in onnxruntime's (not for ``"tensorrt"``, which has 32 bits), see
+            `lit_gelu.export.quantization.saturation`.
         float_layers: Layers that stay in float32: patterns over names of modules (``"head.*"``), nodes, operators
             (``"Gemm"``) or the activation that takes their result.
         max_difference: Leave layers in float32, the costliest first, until the file differs at most this much from the
@@ -153,7 +156,9 @@ def quantize_onnx(
     result = quantize(wanted)
     difference = noise_of(first_outputs(result, feeds), references).difference
     rows = sum(len(next(iter(feed.values()))) for feed in feeds)
-    record = _record(settings, layers, wanted, rows, difference, path.stat().st_size)
+    record = _record(
+        settings, layers, wanted, rows, difference, path.stat().st_size, bounded=not saturating_layers(result)
+    )
     _describe(result, onnx.load(path, load_external_data=False), record)
     save_model(ir.from_proto(result), output)
     return QuantizationResult(
@@ -195,6 +200,8 @@ def _record(
     rows: int,
     difference: float,
     float_bytes: int,
+    *,
+    bounded: bool,
 ) -> QuantizationRecord:
     """Say how the file was quantised."""
     in_int8 = {layer.node for layer in wanted}
@@ -211,6 +218,7 @@ def _record(
         difference=difference,
         float_bytes=float_bytes,
         onnxruntime=onnxruntime.__version__,
+        bounded=bounded,
     )
 
 

@@ -9,9 +9,10 @@ import onnx
 
 from lit_gelu.export.errors import ModelFileError
 from lit_gelu.export.metadata import PREFIX
+from lit_gelu.export.runtime.model_file import INT8_RECORD
 from lit_gelu.files import parse_json
 
-KEY = "lit_gelu_int8"  # beside the entries lit_gelu.*, so that releases that know nothing of it still read those
+KEY = INT8_RECORD  # beside the entries lit_gelu.*, so that releases that know nothing of it still read those
 DTYPE = "int8"
 
 
@@ -33,6 +34,8 @@ class QuantizationRecord:
             largest logit is another one, or the root of the noise's share of the output's energy.
         float_bytes: Size of the float file.
         onnxruntime: The version that quantised.
+        bounded: Whether no input makes a sum of two products leave 16 bits, so that processors without VNNI compute
+            what others do.
     """
 
     target: str
@@ -47,6 +50,7 @@ class QuantizationRecord:
     difference: float
     float_bytes: int
     onnxruntime: str
+    bounded: bool = False
 
     def __str__(self) -> str:
         """Return one line for a person."""
@@ -54,6 +58,7 @@ class QuantizationRecord:
         kept = f", {len(self.float_layers)} in float32 ({', '.join(self.float_layers)})" if self.float_layers else ""
         weights = f"int8 weights{' of 7 bits' if self.reduce_range else ''}"
         weights += " with a scale a channel" if self.per_channel else ""
+        weights += ", bounded for 16-bit sums" if self.bounded and not self.reduce_range else ""
         return (
             f"{layers}{kept}; {self.activations} activations, {weights}; {self.method} over {self.rows} rows, seed "
             f"{self.seed}; target {self.target}"

@@ -56,6 +56,11 @@ class QuantizationSettings:
         return self.target in SYMMETRIC_TARGETS
 
     @property
+    def bounded(self) -> bool:
+        """Whether weights take ranges in which 16-bit sums hold; not for TensorRT, whose sums have 32 bits."""
+        return self.target != "tensorrt"
+
+    @property
     def activation_type(self) -> QuantType:
         """The type of activations."""
         return QuantType.QInt8 if self.symmetric else QuantType.QUInt8

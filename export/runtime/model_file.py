@@ -11,6 +11,10 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import TensorProto
 
 from lit_gelu.export.errors import ModelFileError
+from lit_gelu.files import parse_json
+
+INT8_RECORD = "lit_gelu_int8"
+"""The entry of a file's metadata that says how it was quantised."""
 
 _SIXTEEN_BIT = {TensorProto.FLOAT16, TensorProto.BFLOAT16}
 _LARGEST = 2 * 1024**3  # bytes: protobuf's limit; larger models keep their weights in external data
@@ -26,6 +30,8 @@ class ModelFile:
         operators: How often each operator occurs, by name; those of other domains as ``domain::name``.
         sixteen_bit: Whether weights or inputs are float16 or bfloat16.
         external: Files with its weights, relative to its folder.
+        saturates: Whether it has int8 weights whose sums may be wrong on x86 processors without VNNI: all int8 files
+            but those of `lit_gelu.export.quantization.quantize_onnx` that say otherwise.
     """
 
     path: Path
@@ -33,6 +39,7 @@ class ModelFile:
     operators: Mapping[str, int]
     sixteen_bit: bool
     external: tuple[str, ...]
+    saturates: bool = False
 
 
 def read_model_file(path: str | os.PathLike[str]) -> ModelFile:
@@ -79,7 +86,20 @@ def read_model_file(path: str | os.PathLike[str]) -> ModelFile:
         ),
         sixteen_bit=bool(_SIXTEEN_BIT & {*inputs, *(tensor.data_type for tensor in tensors)}),
         external=tuple(sorted(external)),
+        saturates=any(tensor.data_type == TensorProto.INT8 and tensor.dims for tensor in tensors)
+        and not _is_bounded(model),
     )
+
+
+def _is_bounded(model: onnx.ModelProto) -> bool:
+    """Return whether the record of a quantisation says that no sum of products leaves 16 bits."""
+    for entry in model.metadata_props:
+        if entry.key == INT8_RECORD:
+            try:
+                return parse_json(entry.value)["bounded"] is True
+            except (ValueError, TypeError, KeyError):
+                return False
+    return False
 
 
 def _parsed(path: Path) -> onnx.ModelProto:

@@ -125,6 +125,7 @@ _ENTRIES = (
     "session.intra_op_thread_affinities",
     "session.set_denormal_as_zero",
     "session.use_device_allocator_for_initializers",
+    "session.x64quantprecision",
 )
 
 

@@ -51,7 +51,7 @@ def add_int8_arguments(parser: ArgumentParser) -> None:
         help="int8: rows of training data to calibrate on",
     )
     parser.add_argument(
-        "--reduce_range", type=bool, default=False, help="int8: 7-bit weights, for x86 processors without VNNI"
+        "--reduce_range", type=bool, default=False, help="int8: 7-bit weights, for runtimes that add in another order"
     )
     parser.add_argument(
         "--float_layers",

@@ -1,0 +1,138 @@
+"""Weights whose products fit in 16 bits: what processors without VNNI need to add them up rightly."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from lit_gelu.export.quantization.layers import Layer
+
+LIMIT = 128
+"""What two neighbouring weights may sum to: 255 * 128 = 32,640 fits in 16 bits with a sign, 255 * 129 does not."""
+
+_INTEGER = ("Conv", "Gemm", "MatMul")  # what onnxruntime's CPU provider has integer kernels for
+
+
+def pair_sums(rows: np.ndarray) -> np.ndarray:
+    """Return the largest sum of two neighbours in each row, as a magnitude.
+
+    Neighbours of different sign sum to less than one of them, so those of one sign decide where it matters.
+
+    Args:
+        rows: Weights ``[channels, summands]``.
+
+    Returns:
+        One number a row; 0 for rows of one summand.
+
+    Example:
+        >>> pair_sums(np.array([[100, 60, -90], [1, -120, -7]]))
+        array([160, 127])
+    """
+    wide = rows.astype(np.int64) if rows.dtype.kind == "i" else rows
+    return np.abs(wide[:, 1:] + wide[:, :-1]).max(axis=1, initial=0)
+
+
+def weight_rows(weight: np.ndarray, node: onnx.NodeProto) -> np.ndarray:
+    """Return a layer's weights, one row for each channel of the result, in the order in which a kernel adds them up.
+
+    Args:
+        weight: The weights.
+        node: Conv, Gemm or MatMul.
+
+    Returns:
+        ``[channels, summands]``: a convolution's place by place, and at each place input channel by input channel.
+    """
+    if node.op_type == "Conv":
+        return np.moveaxis(weight, 1, -1).reshape(len(weight), -1)
+    if _channel_axis(node) == 0 or weight.ndim == 1:
+        return weight.reshape(-1, weight.shape[-1])
+    return np.swapaxes(weight, -1, -2).reshape(-1, weight.shape[-2])
+
+
+def _channel_axis(node: onnx.NodeProto) -> int:
+    """Return which axis of its weights counts the channels of a layer's result."""
+    attributes = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
+    return 0 if node.op_type == "Conv" or attributes.get("transB") else 1
+
+
+def range_overrides(
+    model: onnx.ModelProto, layers: Sequence[Layer], *, per_channel: bool
+) -> dict[str, list[dict[str, Any]]]:
+    r"""Return wider ranges for weights whose products could leave 16 bits.
+
+    x86 processors without VNNI multiply uint8 by int8 with ``vpmaddubsw``, which adds the products of two neighbours
+    and stops at 32,767. With any :math:`x \in 0..255` the sum is right for sure if
+
+    .. math:: |q_k + q_{k+1}| \le 128
+
+    for all neighbours. A channel that is rounded at :math:`s = \max_k |w_k| / 127` and breaks it gets the range
+
+    .. math:: 127 s = \max_k |w_k + w_{k+1}|
+
+    instead, at most twice as wide: one bit less at worst, while ``reduce_range`` always takes one. Rounding adds at
+    most 1 to a sum of 127. All neighbours count, whichever of them a kernel pairs.
+
+    Args:
+        model: The float model.
+        layers: Its layers.
+        per_channel: Whether each channel has a range of its own.
+
+    Returns:
+        ``TensorQuantOverrides`` of onnxruntime's quantizer for the weights that need them.
+    """
+    weights = {tensor.name: tensor for tensor in model.graph.initializer}
+    wanted = {layer.node for layer in layers}
+    readers: dict[str, list[onnx.NodeProto]] = {}
+    for node in model.graph.node:
+        if node.name in wanted and node.op_type in _INTEGER:
+            readers.setdefault(node.input[1], []).append(node)
+    found = {
+        name: _override(numpy_helper.to_array(weights[name]), nodes, per_channel) for name, nodes in readers.items()
+    }
+    return {name: override for name, override in found.items() if override}
+
+
+def _override(weight: np.ndarray, nodes: Sequence[onnx.NodeProto], per_channel: bool) -> list[dict[str, Any]]:
+    """Return the ranges of one weight; none if its own ones do."""
+    axes = {_channel_axis(node) for node in nodes}
+    if len(axes) > 1:  # two layers share it, one of them transposed: 7 bits hold in either order
+        return [{"reduce_range": True}]
+    per_channel = per_channel and weight.ndim > 1
+    if per_channel and nodes[0].op_type != "Conv" and weight.ndim != 2:
+        return []  # the quantizer gives each summand a scale: onnxruntime computes such products in float32
+    rows = weight_rows(weight, nodes[0])
+    plain, pairs = np.abs(rows).max(axis=1, initial=0), pair_sums(rows)
+    if not per_channel:
+        plain, pairs = plain.max(initial=0, keepdims=True), pairs.max(initial=0, keepdims=True)
+    if not (pairs > plain).any():
+        return []
+    ranges = [{"rmin": -float(each), "rmax": float(each)} for each in np.maximum(plain, pairs)]
+    axis = next(iter(axes))
+    return [{"axis": axis, **each} for each in ranges] if per_channel else ranges
+
+
+def saturating_layers(model: onnx.ModelProto) -> list[str]:
+    """Return the layers of a file in int8 whose sums can be wrong on processors without VNNI.
+
+    Args:
+        model: A file in the QDQ format.
+
+    Returns:
+        Names of weights for which some input in 0..255 makes the products of two neighbours leave 16 bits. Some of them
+        onnxruntime computes in float32 for other reasons.
+    """
+    stored = {tensor.name: tensor for tensor in model.graph.initializer if tensor.data_type == onnx.TensorProto.INT8}
+    read = {node.output[0]: node for node in model.graph.node if node.op_type == "DequantizeLinear"}
+    found: dict[str, None] = {}
+    for node in model.graph.node:
+        reader = read.get(node.input[1]) if node.op_type in _INTEGER else None
+        if reader is None or reader.input[0] not in stored:
+            continue
+        weight = numpy_helper.to_array(stored[reader.input[0]])
+        if weight.ndim > 2 and node.op_type == "MatMul" and stored[reader.input[2]].dims:
+            continue  # a scale for each summand, see above
+        if (pair_sums(weight_rows(weight, node)) > LIMIT).any():
+            found.setdefault(reader.input[0].removesuffix("_quantized"))
+    return list(found)
