@@ -15,7 +15,9 @@ def rows_of(feeds):
 
 
 def test_a_data_modules_training_rows_are_drawn_by_the_seed(digits):
-    predictor, state = OnnxPredictor(digits.path), torch.get_rng_state()
+    predictor = OnnxPredictor(digits.path)
+    torch.manual_seed(99)  # none of the seeds below
+    state = torch.get_rng_state()
     drawn = {seed: rows_of(calibration_feeds(DigitsData(), predictor, 100, seed)) for seed in (0, 1)}
     again = rows_of(calibration_feeds(DigitsData(), predictor, 100, 0))
     assert torch.equal(torch.get_rng_state(), state)

@@ -32,6 +32,15 @@ def test_a_loss_is_judged_in_its_own_units():
     assert not one.passed
 
 
+def test_a_negative_loss_that_grows_is_worse():
+    """Such as a density's negative logarithm: from -2 to -1 is half a unit of PyTorch's, for the worse."""
+    (one,) = criteria([TaskMetric("test_loss", -2.0, -1.0)], [IMAGE], None, 0.01, None, None)
+    assert one.value == pytest.approx(0.5)
+    assert not one.passed
+    (one,) = criteria([TaskMetric("test_loss", -2.0, -2.5)], [IMAGE], None, 0.01, None, None)
+    assert one.passed
+
+
 def test_without_metrics_the_outputs_decide():
     (one,) = criteria([], [LOGITS, IMAGE], None, 0.01, None, None)
     assert (one.value, one.passed) == (pytest.approx(0.03), False)

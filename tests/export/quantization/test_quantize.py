@@ -103,6 +103,18 @@ def test_what_cannot_be_quantised(tmp_path):
     assert not target.exists()
 
 
+def test_a_path_that_cannot_be_written_is_refused_before_any_row_is_read(digits, tmp_path):
+    read = []
+
+    def rows():
+        read.append(1)
+        yield torch.zeros(2, 1, 28, 28)
+
+    with pytest.raises(UnwritablePathError):
+        quantize_onnx(digits.path, tmp_path, rows())
+    assert read == []
+
+
 def test_a_failure_leaves_what_was_there(digits, tmp_path):
     target = tmp_path / "net.onnx"
     target.write_bytes(b"old")
