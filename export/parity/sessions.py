@@ -14,7 +14,6 @@ from lit_gelu.export.errors import ModelFileError, ProviderError
 from lit_gelu.export.parity.references import as_array
 from lit_gelu.export.runtime import CPU, CUDA, OnnxPredictor, Provider, default_providers, provider_name
 
-_NO_FALLBACK = "session.disable_cpu_ep_fallback"
 _DISABLED = "optimization.disable_specified_optimizers"
 _FLOATING = {"tensor(float)": torch.float32, "tensor(float16)": torch.float16, "tensor(bfloat16)": torch.bfloat16}
 
@@ -116,9 +115,8 @@ def open_wanted(
     first = provider_name(chosen[0]) if chosen else CPU
     if first == CPU:
         return setup.open(path), setup, notes
-    # Naming the CPU contradicts the option that forbids it.
     alone = tuple(provider for provider in setup.providers if provider_name(provider) != CPU)
-    strict = replace(setup, providers=alone, config={**config, _NO_FALLBACK: "1"})
+    strict = replace(setup, providers=alone)
     try:
         return strict.open(path), strict, notes
     except (ModelFileError, ProviderError):

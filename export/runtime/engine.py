@@ -20,6 +20,7 @@ from lit_gelu.export.runtime.ports import Array
 from lit_gelu.export.runtime.providers import CUDA, ON_CUDA_DEVICES, Provider, checked_providers, default_providers
 from lit_gelu.export.runtime.session import open_session
 from lit_gelu.export.runtime.settings import provider_options, session_options
+from lit_gelu.export.runtime.shape_arithmetic import without_shape_arithmetic
 from lit_gelu.export.runtime.streams import ComputeStream
 from lit_gelu.export.runtime.tuning_file import TuningChoice, read_choice, this_key
 
@@ -213,7 +214,7 @@ def _open(
             f"{where} cannot run as CUDA graphs, which need every node on CUDA. Leave batch_buckets out, or export the "
             f"file for CUDA. {error}"
         ) from error
-    if graphs and (nodes := placement_of(session).outside(CUDA)):
+    if graphs and (nodes := without_shape_arithmetic(model.path, placement_of(session).outside(CUDA))):
         raise ProviderError(
             f"{where} cannot run as CUDA graphs: {len(nodes)} nodes are not on CUDA: {named(nodes)}. Leave "
             "batch_buckets out, or export the file for CUDA."

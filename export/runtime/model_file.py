@@ -82,7 +82,7 @@ def read_model_file(path: str | os.PathLike[str]) -> ModelFile:
             for entry in model.opset_import
         },
         operators=dict(
-            Counter(f"{node.domain}::{node.op_type}" if node.domain else node.op_type for node in _nodes(model.graph))
+            Counter(f"{node.domain}::{node.op_type}" if node.domain else node.op_type for node in nodes_of(model.graph))
         ),
         sixteen_bit=bool(_SIXTEEN_BIT & {*inputs, *(tensor.data_type for tensor in tensors)}),
         external=tuple(sorted(external)),
@@ -132,28 +132,42 @@ def _beginning(path: Path) -> str:
         return repr(file.read(8))
 
 
-def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """Yield a graph and those inside its nodes."""
+def graphs_of(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """Yield a graph and those inside its nodes.
+
+    Args:
+        graph: The graph.
+
+    Yields:
+        It first.
+    """
     yield graph
     for node in graph.node:
         for attribute in node.attribute:
             for inner in (attribute.g, *attribute.graphs) if attribute.HasField("g") else attribute.graphs:
-                yield from _graphs(inner)
+                yield from graphs_of(inner)
 
 
-def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    """Yield every node, those of inner graphs too."""
-    for one in _graphs(graph):
+def nodes_of(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    """Yield every node, those of inner graphs too.
+
+    Args:
+        graph: The graph.
+
+    Yields:
+        The nodes, graph by graph.
+    """
+    for one in graphs_of(graph):
         yield from one.node
 
 
 def _tensors(model: onnx.ModelProto) -> Iterator[TensorProto]:
     """Yield every stored tensor: weights, and constants in attributes."""
-    for graph in _graphs(model.graph):
+    for graph in graphs_of(model.graph):
         yield from graph.initializer
         for sparse in graph.sparse_initializer:
             yield from (sparse.values, sparse.indices)
-    nodes = [*_nodes(model.graph), *(node for function in model.functions for node in function.node)]
+    nodes = [*nodes_of(model.graph), *(node for function in model.functions for node in function.node)]
     for node in nodes:
         for attribute in node.attribute:
             if attribute.HasField("t"):

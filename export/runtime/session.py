@@ -12,6 +12,7 @@ from lit_gelu.export.errors import ModelFileError, ProviderError
 from lit_gelu.export.runtime.model_file import ModelFile, read_model_file
 from lit_gelu.export.runtime.placement import RECORD, named, placement_of
 from lit_gelu.export.runtime.providers import CPU, Provider, checked_providers, default_providers
+from lit_gelu.export.runtime.shape_arithmetic import without_shape_arithmetic
 
 NO_CPU = "session.disable_cpu_ep_fallback"
 EXACT_SUMS = "session.x64quantprecision"  # int8 on x86 without VNNI: 32-bit sums, at half the speed
@@ -44,7 +45,8 @@ def open_session(
 
     onnxruntime falls back to the CPU without a word when a provider's libraries are missing, when an option is
     misspelt, or for a node that the provider has no kernel for. Here the first two are errors. So is the third, unless
-    the CPU is named behind the provider: then a `CpuFallbackWarning` says which nodes run there.
+    the CPU is named behind the provider: then a `CpuFallbackWarning` says which nodes run there. Nodes that compute
+    sizes alone are no fallback: onnxruntime puts them on the CPU on purpose, where sizes are, and no tensor travels.
 
     Args:
         path: The file.
@@ -73,8 +75,8 @@ def open_session(
     session = _open(model, checked, sess_options, disabled_optimizers)
     if session.get_providers()[0] != first:
         raise ProviderError(_fell_back(first, session.get_providers()[0]))
-    if first != CPU and CPU in checked:
-        _warn_of_cpu_nodes(session, model, first)
+    if first != CPU:
+        _judge_cpu_nodes(session, model, first, allowed=CPU in checked)
     return session
 
 
@@ -86,13 +88,9 @@ def _open(
 ) -> onnxruntime.InferenceSession:
     """Open a session, its errors as the project's own."""
     options = onnxruntime.SessionOptions() if sess_options is None else sess_options
-    alone = CPU not in checked
-    no_cpu_before = config_entry(options, NO_CPU)
     for key in (RECORD, EXACT_SUMS) if model.saturates else (RECORD,):
         if config_entry(options, key) is None:
             options.add_session_config_entry(key, "1")
-    if alone and no_cpu_before != "1":
-        options.add_session_config_entry(NO_CPU, "1")
     try:
         return onnxruntime.InferenceSession(
             os.fspath(model.path),
@@ -105,9 +103,6 @@ def _open(
         raise ModelFileError(_not_loaded(model, error)) from error
     except _PROVIDER_ERRORS as error:
         _raise_for_provider(error, model, checked, disabled_optimizers)
-    finally:
-        if alone and no_cpu_before != "1" and sess_options is not None:
-            options.add_session_config_entry(NO_CPU, no_cpu_before or "0")  # the caller's: as it was
 
 
 def config_entry(options: onnxruntime.SessionOptions, key: str) -> str | None:
@@ -147,7 +142,7 @@ def _raise_for_provider(
     if first == CPU or "Load model from" in str(error) or "External data" in str(error):
         raise ModelFileError(_not_loaded(model, error)) from error
     if "assigned to the default CPU EP" in str(error):
-        # Once more with the CPU allowed: who is missing, the provider or some of its kernels?
+        # The caller's own option; once more without it: who is missing, the provider or some of its kernels?
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 4
         probe = _open(model, {**checked, CPU: {}}, options, disabled_optimizers)
@@ -155,8 +150,9 @@ def _raise_for_provider(
             raise ProviderError(_fell_back(first, probe.get_providers()[0])) from error
         nodes = placement_of(probe).outside(*checked)
         raise ProviderError(
-            f"{first} has no kernel for {len(nodes)} nodes of {str(model.path)!r}: {named(nodes)}. Export the file for "
-            f"this provider (target=, opset=), or accept that they run on the CPU: providers=['{first}', '{CPU}']."
+            f"{NO_CPU}=1 is set, and onnxruntime runs {len(nodes)} nodes of {str(model.path)!r} on the CPU: "
+            f"{named(nodes)}. Leave the option out: an OnnxPredictor refuses fallbacks, and allows nodes that compute "
+            "sizes."
         ) from error
     names = ", ".join(checked)
     raise ProviderError(
@@ -172,14 +168,19 @@ def _fell_back(wanted: str, got: str) -> str:
     )
 
 
-def _warn_of_cpu_nodes(session: onnxruntime.InferenceSession, model: ModelFile, first: str) -> None:
-    """Say which nodes run on the CPU, behind the provider that was asked for."""
+def _judge_cpu_nodes(session: onnxruntime.InferenceSession, model: ModelFile, first: str, *, allowed: bool) -> None:
+    """Refuse nodes that run on the CPU behind the provider that was asked for, or say so if the CPU was named too."""
     placement = placement_of(session)
-    nodes = tuple(node for node in placement.nodes if node.provider == CPU)
-    if nodes:
-        warnings.warn(
-            f"{len(nodes)} of {len(placement.nodes)} nodes of {str(model.path)!r} run on the CPU, not on {first}: "
-            f"{named(nodes)}. Their tensors travel between both at every call.",
-            CpuFallbackWarning,
-            stacklevel=4,
+    nodes = without_shape_arithmetic(model.path, (node for node in placement.nodes if node.provider == CPU))
+    if not nodes:
+        return
+    what = (
+        f"{len(nodes)} of {len(placement.nodes)} nodes of {str(model.path)!r} run on the CPU, not on {first}: "
+        f"{named(nodes)}. {first} has no kernel for them, or they make data out of sizes; their tensors travel between "
+        "both at every call."
+    )
+    if not allowed:
+        raise ProviderError(
+            f"{what} Export the file for this provider (target=, opset=), or accept it: providers=['{first}', '{CPU}']."
         )
+    warnings.warn(what, CpuFallbackWarning, stacklevel=4)

@@ -122,8 +122,18 @@ def cuda(monkeypatch):
 
 
 def test_nodes_on_the_cpu_are_an_error_where_it_was_not_named(path, cuda):
-    with pytest.raises(ProviderError, match=r"has no kernel for 1 nodes of .*: Elu 'node_Elu'"):
+    with pytest.raises(ProviderError, match=r"1 of 2 nodes of .* on the CPU.*: Elu 'node_Elu'.*has no kernel for them"):
         open_session(path, [CUDA])
+
+
+def test_onnxruntimes_own_option_is_kept(path, cuda):
+    """It refuses nodes that compute sizes too; the caller has set it."""
+    options = onnxruntime.SessionOptions()
+    options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+    with pytest.raises(
+        ProviderError, match=r"disable_cpu_ep_fallback=1 is set.*: Elu 'node_Elu'. Leave the option out"
+    ):
+        open_session(path, [CUDA], options)
 
 
 def test_nodes_on_the_cpu_are_a_warning_where_it_was_named(path, cuda):
