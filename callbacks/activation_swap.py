@@ -28,7 +28,7 @@ from lit_gelu.callbacks.swap.refusals import (
 )
 from lit_gelu.callbacks.swap.run import SwapRun
 from lit_gelu.callbacks.swap.schedule import SwapSchedule
-from lit_gelu.surgery import NoMatchError, SwapReport
+from lit_gelu.surgery import NoMatchError, OnObstacle, SwapReport
 
 
 class ActivationSwap(RestorableSwap):
@@ -92,6 +92,8 @@ class ActivationSwap(RestorableSwap):
         input_sample: What ``forward`` takes: a tensor, a tuple, a dict, or ``"example_input_array"`` for the module's.
             With it, calls of functions are sites too, as in `lit_gelu.surgery.find_sites`; they cannot be annealed, and
             have no statistics.
+        on_obstacle: What becomes of a selected site that cannot be swapped: ``"refuse"`` stops the run before training,
+            ``"skip"`` leaves it as it is, with a warning.
 
     Attributes:
         report: What was replaced, once it was; see `lit_gelu.surgery.SwapReport`.
@@ -131,6 +133,7 @@ class ActivationSwap(RestorableSwap):
         weight_decay: float = 0.0,
         strict_activations: bool = True,
         input_sample: Any = None,
+        on_obstacle: OnObstacle = "refuse",
     ) -> None:
         check_numbers(anneal_steps, learning_rate, weight_decay)
         trigger = MetricTrigger(mode, patience, threshold, reaches)
@@ -142,6 +145,7 @@ class ActivationSwap(RestorableSwap):
             strict_activations=strict_activations,
             input_sample=input_sample,
             anneal_steps=anneal_steps,
+            on_obstacle=on_obstacle,
         )
         self.curvature = curvature
         self.input_from_batch = input_from_batch or first_of_batch
@@ -244,7 +248,7 @@ class ActivationSwap(RestorableSwap):
             parameters = parameters_of_swap(plan)
             if self.anneal_steps:
                 check_annealing(plan)
-            for note in plan.notes:
+            for note in (*plan.notes, *(row for row in plan.skipped if row.obstacle)):
                 rank_zero_warn(f"{self.state_key}: {note}")
             if not plan.rows:
                 rank_zero_warn(f"{self.state_key} will change nothing: {'; '.join(map(str, plan.skipped))}.")

@@ -17,7 +17,7 @@ from lit_gelu.callbacks.swap.run import SwapRun
 from lit_gelu.callbacks.swap.schedule import SwapSchedule
 from lit_gelu.callbacks.trainer_facts import callbacks_of, on_device
 from lit_gelu.errors import shown
-from lit_gelu.surgery import SwapPlan, SwapReport
+from lit_gelu.surgery import OnObstacle, SwapPlan, SwapReport
 from lit_gelu.surgery.errors import CheckpointMismatchError
 
 
@@ -31,6 +31,7 @@ class RestorableSwap(Callback):
         strict_activations: Whether a checkpoint with other activations is refused.
         input_sample: What finds calls of functions.
         anneal_steps: Over how many steps it is annealed; 0 for none.
+        on_obstacle: Whether a site that cannot be swapped is an error, or stays as it is.
 
     Attributes:
         report: What was replaced, once it was.
@@ -51,6 +52,7 @@ class RestorableSwap(Callback):
         strict_activations: bool,
         input_sample: Any,
         anneal_steps: int,
+        on_obstacle: OnObstacle,
     ) -> None:
         if not isinstance(swaps, Mapping) or not swaps:
             raise CallbackArgumentError(
@@ -60,6 +62,7 @@ class RestorableSwap(Callback):
         self.registry = registry
         self.strict_activations = strict_activations
         self.input_sample = input_sample
+        self.on_obstacle = on_obstacle
         known = activations.registry if registry is None else registry
         self.swaps = {target: known.resolve(wanted).for_checkpoint() for target, wanted in swaps.items()}
         self.anneal_steps = anneal_steps
@@ -136,7 +139,9 @@ class RestorableSwap(Callback):
         Returns:
             The plan.
         """
-        return surgery.plan_swap(pl_module, self.swaps, self._sample(pl_module), registry=self.registry)
+        return surgery.plan_swap(
+            pl_module, self.swaps, self._sample(pl_module), registry=self.registry, on_obstacle=self.on_obstacle
+        )
 
     def take_back(self) -> None:
         """Put back what was in the model before the swap."""

@@ -5,6 +5,7 @@ from lit_gelu.surgery.channels import infer_channels_
 from lit_gelu.surgery.coverage import coverage
 from lit_gelu.surgery.coverage_report import CoverageReport, CoveredSite, OutsideActivation
 from lit_gelu.surgery.errors import NoMatchError, SwapConflictError, SwapError
+from lit_gelu.surgery.obstacles import OnObstacle
 from lit_gelu.surgery.report import SkippedSite, SwappedSite, SwapReport
 from lit_gelu.surgery.selectors import Selector, by_activation
 from lit_gelu.surgery.sites import find_sites
@@ -16,6 +17,7 @@ __all__ = [
     "CoverageReport",
     "CoveredSite",
     "NoMatchError",
+    "OnObstacle",
     "OutsideActivation",
     "Selector",
     "SkippedSite",

@@ -90,7 +90,7 @@ class _OutOfPlace(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        known = self._table.find(func) if self._keys and args else None
+        known = self._table.find_call(func, args, kwargs or {}) if self._keys and args else None
         if known is not None:
             found = locate(sys._getframe(1), self._modules)
             if found is not None and key_of(found, known.name) in self._keys:

@@ -1,5 +1,6 @@
 """Changes to a model that can be taken back exactly, in reverse order."""
 
+import types
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Any
@@ -115,6 +116,32 @@ class SetClass(Change):
 
     def revert(self) -> None:  # noqa: D102
         self.target.__class__ = self._before
+
+
+@dataclass
+class RebindMethod(Change):
+    """Binds a method of its class anew that a module keeps in an attribute, after its class was exchanged.
+
+    Args:
+        target: The module.
+        attribute: Where it keeps the bound method.
+        method: The method's name.
+    """
+
+    target: nn.Module
+    attribute: str
+    method: str
+    _before: Any = field(default=None, init=False)
+
+    def make(self) -> None:  # noqa: D102
+        self._before = vars(self.target)[self.attribute]
+        vars(self.target)[self.attribute] = types.MethodType(getattr(type(self.target), self.method), self.target)
+
+    def stands(self) -> bool:  # noqa: D102
+        return True  # it follows from the class, which is looked at itself
+
+    def revert(self) -> None:  # noqa: D102
+        vars(self.target)[self.attribute] = self._before
 
 
 @dataclass

@@ -12,6 +12,7 @@ from torch.nn import functional as F  # noqa: N812 - the name that torch's own d
 
 from lit_gelu.activations import ActivationRegistry, ActivationSpec
 from lit_gelu.errors import LitGeluError
+from lit_gelu.surgery.kernels import operator_spec
 
 _PLACES = (F, torch, Tensor, torch._C._nn)
 _SAME = {"sigmoid": (torch.special.expit,)}  # under another name
@@ -30,6 +31,7 @@ class KnownFunction:
         preset: Arguments that the function stands for.
         inplace: Whether it overwrites its input whatever its arguments.
         gate: Whether it usually gates another value.
+        spec: What it computes with the arguments of one call, where nothing but these tells.
     """
 
     name: str
@@ -37,6 +39,7 @@ class KnownFunction:
     preset: tuple[tuple[str, Any], ...] = ()
     inplace: bool = False
     gate: bool = False
+    spec: ActivationSpec | None = None
 
     @property
     def path(self) -> str:
@@ -115,6 +118,39 @@ class FunctionTable:
         except TypeError:  # it has no hash
             return None
 
+    def find_call(self, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> KnownFunction | None:
+        """Return what is known of a function as it is called.
+
+        Beside what `find` knows: ``F.hardtanh(x, 0, 6)`` is ``relu6``, and operators such as ``torch.ops.aten.gelu``.
+
+        Args:
+            function: Any object.
+            args: Its arguments.
+            kwargs: Its keyword arguments.
+
+        Returns:
+            Its row, ``None`` if it is no activation.
+        """
+        known = self.find(function)
+        if known is not None:
+            return known
+        spec = self._clipped(function, args, kwargs) or operator_spec(function, args, kwargs, self._registry)
+        if spec is None:
+            return None
+        gate = spec.opaque or self._registry.entry(spec.name).facts_for(spec.arguments).gate
+        return KnownFunction("softmax" if spec.opaque else spec.name, function, gate=gate, spec=spec)
+
+    def _clipped(self, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> ActivationSpec | None:
+        """Return ``relu6`` if a call of ``F.hardtanh`` is that."""
+        if (function is not F.hardtanh and function is not F.hardtanh_) or "relu6" not in self._registry:
+            return None
+        given = inspect.signature(F.hardtanh).bind(*args, **kwargs)
+        given.apply_defaults()
+        if (given.arguments["min_val"], given.arguments["max_val"]) != (0, 6):
+            return None
+        overwrites = function is F.hardtanh_ or given.arguments["inplace"]
+        return self._registry.resolve("relu6", **({"inplace": True} if overwrites else {}))
+
     def find_held(self, value: Any) -> tuple[KnownFunction, dict[str, Any]] | None:
         """Return what is known of a function that a module holds as an attribute.
 
@@ -159,6 +195,8 @@ class FunctionTable:
             >>> str(table.spec(table.find(F.leaky_relu), (torch.zeros(1), 0.2), {}))
             'leaky_relu(negative_slope=0.2)'
         """
+        if known.spec is not None:
+            return known.spec
         arguments = known.arguments_of(args, kwargs, self._names(known))
         if known.name == "prelu" and "weight" in arguments:
             weight = arguments.pop("weight")

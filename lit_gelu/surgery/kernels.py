@@ -4,6 +4,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from torch._ops import OpOverload, OpOverloadPacket
+
 from lit_gelu.activations import ActivationRegistry, ActivationSpec
 from lit_gelu.errors import LitGeluError
 
@@ -31,6 +33,10 @@ def _softmax(given: Arguments) -> ActivationSpec | None:
     return ActivationSpec("aten.softmax", (("dim", given["dim"]),), opaque=True)
 
 
+def _prelu(given: Arguments) -> ActivationSpec | None:
+    return ActivationSpec.of("prelu", num_parameters=given["weight"].numel())
+
+
 def _plain(name: str, *arguments: str) -> Callable[[Arguments], ActivationSpec | None]:
     return lambda given: ActivationSpec.of(name, **{key: given[key] for key in arguments})
 
@@ -48,16 +54,24 @@ _SPECS: Mapping[str, Callable[[Arguments], ActivationSpec | None]] = {
     "hardswish": _plain("hard_swish"),
     "hardtanh": _hard_tanh,
     "leaky_relu": lambda given: ActivationSpec.of("leaky_relu", negative_slope=float(given["negative_slope"])),
+    "log_sigmoid": _plain("log_sigmoid"),
     "log_sigmoid_forward": _plain("log_sigmoid"),
     "mish": _plain("mish"),
+    "prelu": _prelu,
     "relu": _plain("relu"),
+    "relu6": _plain("relu6"),
+    "selu": _plain("selu"),
     "sigmoid": _plain("sigmoid"),
     "silu": _plain("silu"),
+    "softmax": _softmax,
     "softplus": lambda given: ActivationSpec.of(
         "softplus", beta=float(given["beta"]), threshold=float(given["threshold"])
     ),
     "tanh": _plain("tanh"),
 }
+
+# Of several inputs, results or steps: no call of another activation could stand there.
+_NO_SITES = frozenset({"_addmm_activation", "_transformer_encoder_layer_fwd", "log_sigmoid_forward", "_prelu_kernel"})
 
 # These hide sigmoids and tanhs, or ReLUs, that are never called by themselves.
 RECURRENT = frozenset({
@@ -119,3 +133,32 @@ def kernel_spec(
         return registry.resolve(spec)
     except LitGeluError:
         return None  # a registry without it
+
+
+def operator_spec(
+    operator: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], registry: ActivationRegistry
+) -> ActivationSpec | None:
+    """Return what a call such as ``torch.ops.aten.gelu(x)`` computes, if it is an activation of its first argument.
+
+    Args:
+        operator: Anything that is called.
+        args: Its arguments.
+        kwargs: Its keyword arguments.
+        registry: Where the names are looked up.
+
+    Returns:
+        The canonical spec, with ``inplace=True`` if it overwrites its input; ``None`` if it is none.
+
+    Example:
+        >>> import torch
+        >>> from lit_gelu.activations import registry
+        >>> str(operator_spec(torch.ops.aten.hardtanh, (torch.ones(1), 0, 6), {}, registry))
+        'relu6'
+    """
+    if isinstance(operator, OpOverloadPacket):
+        operator = getattr(operator, operator.overloads()[0])
+    if not isinstance(operator, OpOverload) or kernel_name(operator) in _NO_SITES or "out" in kwargs:
+        return None
+    spec = kernel_spec(operator, args, kwargs, registry)
+    overwrites = str(operator.name()).partition(".")[0].endswith("_")
+    return spec if spec is None or spec.opaque or not overwrites else registry.resolve(spec, inplace=True)

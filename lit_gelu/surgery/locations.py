@@ -11,6 +11,7 @@ _PASSED_OVER = frozenset({
     "torch._compile",
     "torch._dynamo.eval_frame",
     "torch._jit_internal",
+    "torch._ops",
     "torch.nn.functional",
     "torch.nn.modules.module",
     "torch.overrides",

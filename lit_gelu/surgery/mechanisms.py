@@ -1,16 +1,19 @@
 """How a site gets its new activation: the changes to the model that each kind of site takes."""
 
+import inspect
 import itertools
 import re
+import types
 from dataclasses import dataclass
 
 import torch
 from torch import nn
+from torch.fx import GraphModule
 
 from lit_gelu.activations import ActivationSpec
 from lit_gelu.surgery import fused
 from lit_gelu.surgery.activation_site import ActivationSite
-from lit_gelu.surgery.changes import Become, Change, SetChild, SetClass
+from lit_gelu.surgery.changes import Become, Change, RebindMethod, SetChild, SetClass
 from lit_gelu.surgery.errors import SwapError
 from lit_gelu.surgery.held_functions import calls_of_attribute
 from lit_gelu.surgery.observation import Call
@@ -76,6 +79,11 @@ def _edit(survey: Survey, site: ActivationSite, seen: Call, owner: str) -> tuple
     """
     relative = relative_name(site.name, owner)
     child = _child_name(seen.owner, relative)
+    if isinstance(seen.owner, GraphModule):
+        raise SwapError(
+            f"{site.name!r}, at {seen.where}, cannot be swapped: its module's code is made from a graph (torch.fx, "
+            "torch.export), and so are its copies. Swap in the model that the graph was made of."
+        )
     if isinstance(seen.owner, torch.jit.ScriptModule):
         raise SwapError(f"{site.name!r}, at {seen.where}, cannot be swapped: its module is compiled by TorchScript.")
     if isinstance(seen.place, CallPlace):
@@ -139,8 +147,39 @@ def changes_for(model: nn.Module, placements: list[Placement]) -> list[Change]:
             known += [edit for edit in row.edits if edit not in known]
     for owner, rows in ((owner, rows) for owner, rows in edits.items() if rows):
         changes.append(SetClass(owner, edited_class(type(owner), tuple(sorted(rows, key=lambda edit: edit.child)))))
+        changes += _kept_methods(owner, {_method_of(edit) for edit in rows})
     modules = [(row.site.names, row.module) for row in placements if row.site.kind != "call" and row.place]
     return [*changes, *fused.follow(model, fused.encoder_layers(model, modules))]
+
+
+def _method_of(edit: Edit) -> str:
+    return "forward" if isinstance(edit, InterceptedCall) else edit.place.method
+
+
+def _kept_methods(owner: nn.Module, methods: set[str]) -> list[RebindMethod]:
+    """Return how bound methods that a module keeps in attributes follow its class; Lightning's DDP leaves one behind.
+
+    Raises:
+        SwapError: If an attribute hides a method, and is not that method of the class: a changed class would change
+            nothing.
+    """
+    kept = [
+        RebindMethod(owner, attribute, method)
+        for attribute, value in vars(owner).items()
+        for method in sorted(methods)
+        if isinstance(value, types.MethodType)
+        and value.__self__ is owner
+        and value.__func__ is inspect.getattr_static(type(owner), method)
+    ]
+    hidden = sorted(methods & vars(owner).keys() - {change.attribute for change in kept})
+    if hidden:
+        name = hidden[0]
+        raise SwapError(
+            f"{type(owner).__name__}.{name} lies on the instance (a {type(vars(owner)[name]).__name__}), as "
+            "accelerate's add_hook_to_module puts it there: what is changed in the class's method would never run. "
+            "Swap before that, or have the module hold an activation module and call that."
+        )
+    return kept
 
 
 def _require_same_layout(model: nn.Module, new: nn.Module) -> None:

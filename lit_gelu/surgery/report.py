@@ -54,11 +54,13 @@ class SkippedSite:
         name: Its fully qualified name.
         spec: The spec of what stands there.
         reason: Why it was left.
+        obstacle: Whether it could not be swapped.
     """
 
     name: str
     spec: ActivationSpec
     reason: str
+    obstacle: bool = False
 
     def __str__(self) -> str:
         return f"{self.name}: {self.spec} left as it is, {self.reason}"

@@ -33,11 +33,13 @@ def find_sites(
 
     *Calls* are found by a pass of ``input_sample`` in evaluation mode and one in training mode, without gradients,
     after which modes, buffers and random number generators are as before: calls of functions (``F.gelu(x)``,
-    ``torch.relu(x)``), of tensors' methods (``x.relu()``, ``x.relu_()``) and of activation modules that are no part of
-    the model, such as the ``gelu`` of ``transformers.activations``; and for every module from where it is called. One
-    expression is one call, however often a loop reaches it. A model that takes no such sample in training mode is
-    surveyed in evaluation alone; `coverage` and a swap's report say so. What is written out in other operations
-    (``x * (x > 0)``, ``x.clamp(min=0)``) is not seen, nor what TorchScript has compiled.
+    ``torch.relu(x)``, ``F.hardtanh(x, 0, 6)``), of tensors' methods (``x.relu()``, ``x.relu_()``), of operators
+    (``torch.ops.aten.gelu(x)``) and of activation modules that are no part of the model, such as the ``gelu`` of
+    ``transformers.activations``; and for every module from where it is called. One expression is one call, however
+    often a loop reaches it. A model that takes no such sample in training mode is surveyed in evaluation alone;
+    `coverage` and a swap's report say so. In the modules that ``torch.export`` and ``torch.fx`` make of graphs calls
+    are found, and cannot be swapped. What is written out in other operations (``x * (x > 0)``, ``x.clamp(min=0)``) is
+    not seen, nor what TorchScript has compiled.
 
     Args:
         model: Any module; a compiled one is looked into.

@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 from torch import nn
 
@@ -14,9 +14,11 @@ from lit_gelu.surgery.aliasing import require_no_aliasing
 from lit_gelu.surgery.changes import make_all, revert_all
 from lit_gelu.surgery.channels import with_channels
 from lit_gelu.surgery.claims import collect_claims
+from lit_gelu.surgery.effect import ineffective
 from lit_gelu.surgery.errors import SwapError
 from lit_gelu.surgery.hooks import share_hooks
 from lit_gelu.surgery.mechanisms import Placement, changes_for, placement, require_no_capture
+from lit_gelu.surgery.obstacles import Obstacles, OnObstacle, Placed
 from lit_gelu.surgery.report import SkippedSite, SwappedSite, SwapReport
 from lit_gelu.surgery.sites import Survey, without_compile_wrapper
 
@@ -75,6 +77,7 @@ def swap(
     input_sample: Any = None,
     *,
     registry: ActivationRegistry | None = None,
+    on_obstacle: OnObstacle = "refuse",
 ) -> SwapReport:
     """Give activation sites of a model other activations, in place.
 
@@ -88,7 +91,8 @@ def swap(
     a module, becomes the call of a new child of the calling module: its class is exchanged for one in which that
     expression is written anew. A call that is not written out in the module's own method is intercepted while its
     ``forward`` runs, if nothing else is called by that name there; what can be neither is refused. With a sample it is
-    also checked that no activation which overwrites its input is relied on to do so.
+    also checked that no activation which overwrites its input is relied on to do so, and, by two more passes with the
+    new activations, that each of them runs where the old one did: what would change nothing is refused.
 
     Args:
         model: Any module.
@@ -97,6 +101,8 @@ def swap(
             gates alone unless they are the site's name in full.
         input_sample: As `find_sites`; without it, sites are modules, and functions that modules hold.
         registry: Where names are looked up; by default `lit_gelu.activations.registry`.
+        on_obstacle: What becomes of a selected site that cannot be swapped: ``"refuse"`` raises, and nothing is
+            changed; ``"skip"`` leaves that site as it is, swaps the others, and the report's ``skipped`` says why.
 
     Returns:
         The report: prints one line a site, and undoes the swap.
@@ -112,7 +118,7 @@ def swap(
         1: relu -> gelu(approximate='tanh')
         3: relu -> gelu(approximate='tanh')
     """
-    return plan_swap(model, targets, input_sample, registry=registry).apply()
+    return plan_swap(model, targets, input_sample, registry=registry, on_obstacle=on_obstacle).apply()
 
 
 def plan_swap(
@@ -121,14 +127,16 @@ def plan_swap(
     input_sample: Any = None,
     *,
     registry: ActivationRegistry | None = None,
+    on_obstacle: OnObstacle = "refuse",
 ) -> SwapPlan:
-    """Check a swap without changing the model.
+    """Check a swap; the model is as it was afterwards.
 
     Args:
         model: As `swap`.
         targets: As `swap`.
         input_sample: As `swap`.
         registry: As `swap`.
+        on_obstacle: As `swap`.
 
     Returns:
         The plan; ``plan.rows`` says what would be replaced, ``plan.apply()`` does it.
@@ -143,10 +151,12 @@ def plan_swap(
     """
     if not isinstance(targets, Mapping) or not targets:
         raise SwapError(f"{targets!r} is no swap. Give a mapping from targets to activations, such as {{'*': 'gelu'}}.")
+    if on_obstacle not in get_args(OnObstacle):
+        raise SwapError(f"{on_obstacle=} is not accepted. Give 'refuse' or 'skip'.")
     registry = registry or activations.registry
     survey = Survey(without_compile_wrapper(model), input_sample, registry)
-    placements: list[Placement] = []
-    rows: list[SwappedSite] = []
+    obstacles = Obstacles(skip=on_obstacle == "skip")
+    placed: list[Placed] = []
     skipped: list[SkippedSite] = []
     for site, wanted in collect_claims(survey, targets):
         resolved = registry.resolve(wanted)
@@ -156,14 +166,35 @@ def plan_swap(
             skipped.append(SkippedSite(site.name, site.spec, "because it is that already"))
             continue
         new = _new_module(survey.model, site, wanted if spec == resolved else spec, registry)
-        placements.append(placement(survey, site, new))
-        rows.append(_row(survey.model, site, spec, placements[-1]))
-    require_no_capture(survey.model, [(row, rows[i].new) for i, row in enumerate(placements)])
-    if input_sample is not None:
-        require_no_aliasing(survey, input_sample, [row.site for row in placements])
-    changes_for(survey.model, placements)  # raises what would come up later
+        with obstacles.of(site):
+            placed.append((placement(survey, site, new), spec))
+    placed = _checked(survey, input_sample, placed, obstacles)
+    rows = tuple(_row(survey.model, row.site, spec, row) for row, spec in placed)
+    placements = tuple(row for row, _ in placed)
     notes = [row.note for row in placements if row.note]
-    return SwapPlan(survey.model, tuple(placements), tuple(rows), tuple(skipped), (*survey.notes, *notes))
+    return SwapPlan(survey.model, placements, rows, (*skipped, *obstacles.skipped), (*survey.notes, *notes))
+
+
+def _checked(survey: Survey, input_sample: Any, placed: list[Placed], obstacles: Obstacles) -> list[Placed]:
+    """Return what can be placed all together, so that nothing comes up later."""
+    model = survey.model
+    placed = obstacles.passing(placed, lambda rows: require_no_capture(model, rows))
+    placed = obstacles.passing(placed, lambda rows: changes_for(model, [row for row, _ in rows]))
+    if input_sample is None:
+        return placed
+    placed = obstacles.passing(
+        placed, lambda rows: require_no_aliasing(survey, input_sample, [row.site for row, _ in rows])
+    )
+    placements = [row for row, _ in placed]
+    idle = ineffective(model, input_sample, placements, changes_for(model, placements))
+    for number, reason in idle.items():
+        site = placements[number].site
+        with obstacles.of(site):
+            raise SwapError(
+                f"{site.name!r} cannot be swapped: the new activation would never run, because {reason}. Have the "
+                "module hold an activation module and call that."
+            )
+    return [row for number, row in enumerate(placed) if number not in idle]
 
 
 def _row(model: nn.Module, site: ActivationSite, spec: ActivationSpec, row: Placement) -> SwappedSite:

@@ -95,7 +95,7 @@ class _Watcher(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = dict(kwargs or {})
-        known = self._table.find(func)
+        known = self._table.find_call(func, args, kwargs)
         if known is not None:
             self._note_function(known, args, kwargs, sys._getframe(1))
         return func(*args, **kwargs)
@@ -129,7 +129,7 @@ class _Watcher(TorchFunctionMode):
 
         def is_callee(target: Any) -> bool:
             held = self._table.find_held(target)
-            return held is not None and held[0].name == known.name
+            return target is known.function or (held is not None and held[0].name == known.name)
 
         name = known.function.__name__ if known.path.startswith("torch.Tensor.") else ""
         return _place_or_reason(functools.partial(call_place, found, is_callee, name))

@@ -82,3 +82,26 @@ def test_the_jump_is_measured_with_calls_too(tmp_path):
         fit(tmp_path, swap)
     text = (tmp_path / "logs" / "0" / "metrics.csv").read_text()
     assert "activation_swap/jump/relative" in text.splitlines()[0]
+
+
+class Obstructed(Functional):
+    """One of its calls cannot be swapped."""
+
+    def forward(self, x):
+        return super().forward(x) + functional.gelu(*[self.net(self.first(x))])
+
+
+def test_a_call_that_cannot_be_swapped_stops_the_run_before_training_or_is_skipped(tmp_path):
+    def train(**options):
+        trainer = quiet_trainer(tmp_path, swap := ActivationSwap({"*": "silu"}, 0, input_sample=SAMPLE, **options))
+        trainer.fit(model := Obstructed(), loader())
+        return swap, model
+
+    with pytest.raises(SwapError, match="cannot be swapped"):
+        train()
+    with collected_warnings("left as it is, because of an obstacle") as seen:
+        swap, model = train(on_obstacle="skip")
+    assert len(seen) == 2
+    assert [row.name for row in swap.report.skipped] == [":gelu#0", ":gelu#1"]
+    assert len(swap.report) == 1
+    assert isinstance(model.act, nn.SiLU)

@@ -1,5 +1,7 @@
 """`export_onnx`: forms of GELU, the batch, and the names of inputs and outputs."""
 
+import math
+
 import functional_nets
 import numpy as np
 import onnx
@@ -121,6 +123,11 @@ class CallsOperator(CallsFunction):
         return self.block(torch.ops.aten.gelu(x))
 
 
+class WrittenOut(CallsFunction):
+    def forward(self, x):
+        return self.block(x * 0.5 * (1.0 + torch.erf(x / math.sqrt(2.0))))
+
+
 def test_calls_of_functions_take_the_chosen_form(tmp_path):
     net, path = CallsFunction(), tmp_path / "net.onnx"
     report = export_onnx(net, path, SAMPLE, approximate="tanh")
@@ -140,6 +147,14 @@ def test_a_gelu_that_cannot_take_the_chosen_form_is_refused(tmp_path):
     with pytest.raises(ExportOptionError, match="not every GELU of ByTwoHelpers can be given that form"):
         export_onnx(functional_nets.ByTwoHelpers(), path, torch.zeros(1, 4), approximate="tanh")
     with pytest.raises(ExportOptionError, match="a GELU that is no site of the module has another form"):
-        export_onnx(CallsOperator(), path, SAMPLE, approximate="tanh")
+        export_onnx(WrittenOut(), path, SAMPLE, approximate="tanh")
     export_onnx(functional_nets.ByTwoHelpers(), path, torch.zeros(1, 4), approximate="none")
-    export_onnx(CallsOperator(), path, SAMPLE, approximate="none")
+    export_onnx(WrittenOut(), path, SAMPLE, approximate="none")
+
+
+def test_an_operator_of_torch_takes_the_chosen_form(tmp_path):
+    path = tmp_path / "net.onnx"
+    export_onnx(CallsOperator(), path, SAMPLE, approximate="tanh")
+    x = torch.linspace(-4, 4, 60).reshape(10, 6)
+    expected = F.gelu(F.gelu(x, approximate="tanh"), approximate="tanh")
+    assert np.abs(OnnxPredictor(path)(x.numpy()) - expected.numpy()).max() < 2e-6

@@ -1,0 +1,205 @@
+"""What is reported as swapped runs: forward on the instance, hooks, bound methods; and what is refused or skipped."""
+
+import functools
+import types
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from lit_gelu import surgery
+from lit_gelu.surgery import SwapError
+
+SAMPLE = torch.randn(3, 4, generator=torch.Generator().manual_seed(1))
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return F.relu(self.linear(x))
+
+
+class ForwardAssigned(Net):
+    def __init__(self):
+        super().__init__()
+        self.forward = self.other
+
+    def other(self, x):
+        return F.relu(self.linear(x))
+
+
+class HookBound(Net):
+    def __init__(self):
+        super().__init__()
+        self.linear.register_forward_hook(self.hook)
+
+    def hook(self, module, args, output):
+        return F.relu(output)
+
+    def forward(self, x):
+        return self.linear(x)
+
+
+def with_partial():
+    model = Net()
+    model.forward = functools.partial(Net.forward, model)
+    return model
+
+
+def with_method():
+    model = Net()
+    model.forward = types.MethodType(Net.forward, model)
+    return model
+
+
+def as_accelerate():
+    """What accelerate's add_hook_to_module does."""
+    model = Net()
+    old = model.forward
+
+    def new_forward(module, *args, **kwargs):
+        return module._old_forward(*args, **kwargs)
+
+    model._old_forward = old
+    model.forward = functools.update_wrapper(functools.partial(new_forward, model), old)
+    return model
+
+
+def with_hook():
+    model = nn.Sequential(nn.Linear(4, 4))
+    model[0].register_forward_hook(lambda module, args, output: F.relu(output))
+    return model
+
+
+def with_pre_hook():
+    model = nn.Sequential(nn.Linear(4, 4))
+    model[0].register_forward_pre_hook(lambda module, args: (F.relu(args[0]),))
+    return model
+
+
+class HeldForward(nn.Module):
+    """It calls a bound method of its activation, which no longer belongs to it after a swap."""
+
+    def __init__(self):
+        super().__init__()
+        self.act = nn.ReLU()
+        self.call = self.act.__call__
+
+    def forward(self, x):
+        return self.call(x)
+
+
+@pytest.mark.parametrize("build", [with_method, ForwardAssigned])
+def test_a_bound_method_follows_the_class(build):
+    model = build()
+    before, kept = model(SAMPLE), vars(model)["forward"]
+    report = surgery.swap(model, {"*": "silu"}, SAMPLE)
+    assert torch.equal(model(SAMPLE), F.silu(model.linear(SAMPLE)))
+    assert surgery.coverage(model, SAMPLE).counts() == {"silu": 1}
+    report.undo()
+    assert vars(model)["forward"] is kept
+    assert torch.equal(model(SAMPLE), before)
+
+
+@pytest.mark.parametrize("build", [with_partial, as_accelerate, HookBound, with_hook, with_pre_hook, HeldForward])
+@pytest.mark.parametrize("training", [False, True])
+def test_what_would_change_nothing_is_refused_and_nothing_is_changed(build, training):
+    model = build().train(training)
+    before, classes, state = model(SAMPLE), [type(m) for m in model.modules()], [list(vars(m)) for m in model.modules()]
+    with pytest.raises(SwapError, match="never run"):
+        surgery.swap(model, {"*": "silu"}, SAMPLE)
+    assert torch.equal(model(SAMPLE), before)
+    assert [type(m) for m in model.modules()] == classes
+    assert [list(vars(m)) for m in model.modules()] == state
+    assert model.training == training
+
+
+@pytest.mark.parametrize("build", [with_partial, as_accelerate, HookBound, with_hook, with_pre_hook, HeldForward])
+def test_it_is_skipped_where_that_is_asked_for(build):
+    model = nn.Sequential(build(), nn.ReLU(), Net())
+    report = surgery.swap(model, {"activation:relu": "silu"}, SAMPLE, on_obstacle="skip")
+    assert {row.name for row in report.rows} == {"1", "2:relu"}
+    (left,) = report.skipped
+    assert left.obstacle
+    assert "never run" in str(left)
+    assert surgery.coverage(model, SAMPLE).counts() == {"relu": 1, "silu": 2}
+
+
+def test_an_activation_that_does_not_take_what_comes_is_refused_before_anything_is_changed():
+    model = nn.Sequential(nn.Linear(4, 6), nn.ReLU())
+    with pytest.raises(SwapError, match="With the new activations"):
+        surgery.swap(model, {"1": nn.PReLU(5)}, SAMPLE)
+    assert isinstance(model[1], nn.ReLU)
+
+
+class Base(nn.Module):
+    def forward(self, x):
+        return F.gelu(x)
+
+
+class OverSuper(Base):
+    """A call that cannot be swapped beside one that can."""
+
+    def forward(self, x):
+        return F.gelu(super().forward(x)) + self.spread(x)
+
+    def spread(self, x):
+        return F.gelu(*[x])
+
+
+def test_one_obstacle_refuses_all_unless_it_is_to_be_skipped():
+    model, before = OverSuper(), OverSuper()(SAMPLE)
+    with pytest.raises(SwapError, match="cannot be swapped"):
+        surgery.swap(model, {"*": "silu"}, SAMPLE)
+    assert torch.equal(model(SAMPLE), before)
+    report = surgery.swap(model, {"*": "silu"}, SAMPLE, on_obstacle="skip")
+    assert len(report) == 1
+    assert len([row for row in report.skipped if row.obstacle]) == 2
+    assert torch.equal(model(SAMPLE), F.silu(F.gelu(SAMPLE)) + F.gelu(SAMPLE))
+    assert report.to_dict()["skipped"][0]["reason"].startswith("because of an obstacle: ")
+
+
+def test_what_to_do_at_an_obstacle_is_one_of_two_words():
+    with pytest.raises(SwapError, match="'refuse' or 'skip'"):
+        surgery.swap(nn.Sequential(nn.ReLU()), {"*": "silu"}, on_obstacle="ignore")
+
+
+class Operators(nn.Module):
+    def forward(self, x):
+        return torch.ops.aten.gelu(x, approximate="tanh") + torch.ops.aten.elu.default(x, 0.5) * F.hardtanh(x, 0, 6)
+
+
+def test_operators_of_torch_and_a_clipped_hardtanh_are_sites():
+    model = Operators()
+    sites = surgery.find_sites(model, SAMPLE)
+    assert [(site.name, str(site.spec)) for site in sites] == [
+        (":gelu", "gelu(approximate='tanh')"),
+        (":elu", "elu(alpha=0.5)"),
+        (":relu6", "relu6"),
+    ]
+    report = surgery.swap(model, {":gelu": "silu", ":elu": "tanh", ":relu6": "relu"}, SAMPLE)
+    assert torch.equal(model(SAMPLE), F.silu(SAMPLE) + torch.tanh(SAMPLE) * F.relu(SAMPLE))
+    report.undo()
+    assert torch.equal(model(SAMPLE), Operators()(SAMPLE))
+
+
+def test_a_hardtanh_with_other_limits_is_no_activation_of_the_registry():
+    class Clipped(nn.Module):
+        def forward(self, x):
+            return F.hardtanh(x) + F.hardtanh(x, -1, 6)
+
+    assert surgery.find_sites(Clipped(), SAMPLE) == []
+
+
+def test_an_exported_program_has_sites_and_says_why_they_cannot_be_swapped():
+    model = torch.export.export(nn.Sequential(nn.Linear(4, 4), nn.GELU()), (SAMPLE,)).module()
+    assert [str(site.spec) for site in surgery.find_sites(model, SAMPLE)] == ["gelu"]
+    before = model(SAMPLE)
+    with pytest.raises(SwapError, match="made from a graph"):
+        surgery.swap(model, {"*": "silu"}, SAMPLE)
+    assert torch.equal(model(SAMPLE), before)
