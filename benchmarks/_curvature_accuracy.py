@@ -11,6 +11,7 @@ from lightning.pytorch import Callback
 
 from lit_gelu.callbacks import LossCurvatureMonitor
 
+EIGHTH = {"fraction": 1 / 8}
 EXACT = {"warm_steps": 40, "lanczos_steps": 40, "accuracy": None}
 FIXED = {"probe": "fixed"}
 CONVERGED, CONVERGED_FIXED = "converged", "converged, fixed probe"
@@ -57,7 +58,7 @@ def error_part(net: Net, steps: int, interval: int) -> None:
     """
     name, model, data = net
     made = {
-        way: LossCurvatureMonitor(every_n_steps=interval, name=re.sub(r"\W+", "_", way), **options)
+        way: LossCurvatureMonitor(every_n_steps=interval, name=re.sub(r"\W+", "_", way), **EIGHTH, **options)
         for way, options in WAYS.items()
     }
     collected, timed = Collected(made), {way: Timed(monitor) for way, monitor in made.items()}

@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from _curvature_accuracy import error_part
+from _curvature_accuracy import EIGHTH, error_part
 from _curvature_nets import GPTSize, Net, cifar10, gpt, mnist
 from _curvature_rivals import (
     ComposerStyle,
@@ -162,8 +162,10 @@ def loss_part(net: Net, inputs_of: Callable[[Any], Any], steps: int, repeats: in
     """
     name, model, data = net
     options: dict[str, dict[str, Any]] = {
-        "LossCurvatureMonitor, warm, an eighth": {},
-        "LossCurvatureMonitor, warm, an eighth, one-sided": {"method": "one_sided_differences"},
+        "LossCurvatureMonitor, warm, an eighth": EIGHTH,
+        "LossCurvatureMonitor, warm, an eighth, one-sided": {**EIGHTH, "method": "one_sided_differences"},
+        "LossCurvatureMonitor, warm, default": {},
+        "LossCurvatureMonitor, warm, default, and trace": {"quantities": ["top_eigenvalue", "trace"]},
         "LossCurvatureMonitor, warm, whole batch": {"fraction": None},
     }
     rows: list[tuple[str, list[float], str]] = []

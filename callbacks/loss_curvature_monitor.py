@@ -9,7 +9,7 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from typing_extensions import override
 
 from lit_gelu.callbacks.curvature.density_figure import density_figure
-from lit_gelu.callbacks.curvature.loss_batches import ProbeBatches
+from lit_gelu.callbacks.curvature.loss_batches import Fraction, ProbeBatches
 from lit_gelu.callbacks.curvature.loss_event import PendingEvent, loggers_off, now, probe_of
 from lit_gelu.callbacks.curvature.loss_measurement import LossMeasurement, measure_loss
 from lit_gelu.callbacks.curvature.loss_settings import LossSettings, as_names, refuse_run, warn_of_half_precision
@@ -83,9 +83,10 @@ class LossCurvatureMonitor(Callback):
         probe: "fresh": the batch at hand, as it was before ``training_step``; "fixed": the first one measured, kept in
             checkpoints; or a list of batches as the training loader gives them: they go once through the module's
             ``on_before_batch_transfer`` and ``on_after_batch_transfer``.
-        fraction: Which share of each batch to use: its first examples, at least two. ``None`` means all, and is needed
-            for batches that cannot be cut: a ``PackedSequence``, objects of your own. One whose examples cannot be
-            counted weighs as one example, so batches and ranks weigh the same.
+        fraction: Which share of each batch to use: its first examples, at least two. "auto" is an eighth, and at least
+            32 examples, or the whole batch with a warning if it has fewer. ``None`` means all, and is needed for
+            batches that cannot be cut: a ``PackedSequence``, objects of your own. One whose examples cannot be counted
+            weighs as one example, so batches and ranks weigh the same.
         samples: How many examples of each batch to use instead.
         mode: "train": the module's parts in the mode they are in, so dropout and batch statistics are those of
             training; "eval": all in evaluation.
@@ -101,7 +102,10 @@ class LossCurvatureMonitor(Callback):
             no more products. ``None``: they take ``warm_steps``, and the host looks at no number before the end. It is
             an estimate, and none can know of an eigenvector that the start has no share in: docs/curvature.md says how
             often it was right.
-        trace_probes: Random vectors for the trace.
+        trace_probes: Random vectors for the trace, a product each.
+        trace_accuracy: More are taken until the trace's standard error is at most this share of it. ``None``: exactly
+            ``trace_probes`` are.
+        max_trace_probes: The most; if they do not suffice there is a warning, the first time.
         density_steps: Products a run for the spectral density.
         density_runs: Its runs.
         save_vectors_up_to: Eigenvectors are kept in checkpoints if they have at most so many elements. Without them a
@@ -136,7 +140,7 @@ class LossCurvatureMonitor(Callback):
         at_steps: Sequence[int] | None = None,
         max_overhead: float | None = None,
         probe: Literal["fresh", "fixed"] | Sequence[Any] = "fresh",
-        fraction: float | None = 1 / 8,
+        fraction: Fraction = "auto",
         samples: int | None = None,
         mode: Literal["train", "eval"] = "train",
         autocast: bool = False,
@@ -145,7 +149,9 @@ class LossCurvatureMonitor(Callback):
         lanczos_steps: int = 16,
         warm_steps: int = 12,
         accuracy: float | None = 0.02,
-        trace_probes: int = 4,
+        trace_probes: int = 6,
+        trace_accuracy: float | None = 0.1,
+        max_trace_probes: int = 32,
         density_steps: int = 40,
         density_runs: int = 1,
         save_vectors_up_to: int = 10_000_000,
@@ -163,9 +169,11 @@ class LossCurvatureMonitor(Callback):
             mode,
             accuracy,
             method,
+            trace_accuracy,
+            max_trace_probes,
         )
         self.schedule = MeasurementSchedule(every_n_steps, every_n_epochs, at_steps, max_overhead, default=500)
-        self.batches = ProbeBatches(probe, fraction if samples is None else None, samples, seed)
+        self.batches = ProbeBatches(probe, fraction, samples, seed)
         self.autocast = autocast
         self.save_vectors_up_to = save_vectors_up_to
         self.name = name
@@ -230,7 +238,8 @@ class LossCurvatureMonitor(Callback):
             self._log_nothing(trainer, error)
             self.schedule.record_cost(trainer, now(trainer) - start)
             return
-        for sentence in measured.left_out:
+        few = self.batches.few(examples * trainer.world_size)
+        for sentence in [*measured.left_out, *([few] if few else [])]:
             self._warn_once(sentence)
         cost = self.schedule.record_cost(trainer, now(trainer) - start)
         figures = measured.figures | {

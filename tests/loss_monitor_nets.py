@@ -8,7 +8,14 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
-EXACT = {"fraction": None, "every_n_steps": 2, "lanczos_steps": 60, "warm_steps": 60, "accuracy": None}
+EXACT = {
+    "fraction": None,
+    "every_n_steps": 2,
+    "lanczos_steps": 60,
+    "warm_steps": 60,
+    "accuracy": None,
+    "trace_accuracy": None,
+}
 
 
 class Net(LightningModule):

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from lightning.fabric.utilities import move_data_to_device
@@ -24,6 +24,13 @@ from lit_gelu.curvature.loss.probe_batch import (
 from lit_gelu.curvature.loss.probe_state import ModuleState, seed_random_state
 from lit_gelu.sandbox import isolated_generators
 
+DEFAULT_FRACTION = 1 / 8
+LEAST_EXAMPLES = 32
+"""Of the default part: with 4 examples the top eigenvalue of one net differed from probe to probe by 135 % (standard
+deviation), with 16 by 50 %, with 32 by 36 %, with 64 by 25 %."""
+
+Fraction = float | Literal["auto"] | None
+
 
 @dataclass(frozen=True)
 class ProbePart:
@@ -43,7 +50,7 @@ class ProbeBatches:
 
     Args:
         source: "fresh", "fixed" or a sequence of batches.
-        fraction: Which share of each batch; ``None`` for all.
+        fraction: Which share of each batch; ``None`` for all; "auto" for `DEFAULT_FRACTION`, and `LEAST_EXAMPLES`.
         samples: How many examples of each batch instead.
         seed: Of what the module's hooks draw for given batches.
 
@@ -55,7 +62,14 @@ class ProbeBatches:
         LossCurvatureError: If ``fraction`` or ``samples`` is out of range.
     """
 
-    def __init__(self, source: str | Sequence[Any], fraction: float | None, samples: int | None, seed: int = 0) -> None:
+    def __init__(self, source: str | Sequence[Any], fraction: Fraction, samples: int | None, seed: int = 0) -> None:
+        self.is_default = fraction == "auto" and samples is None
+        if isinstance(fraction, str):
+            if fraction != "auto":
+                raise CallbackArgumentError(
+                    f"fraction={fraction!r} is not accepted. Give a share of the batch, 'auto', or None for all of it."
+                )
+            fraction = None if samples is not None else DEFAULT_FRACTION
         check_part(fraction, samples)
         if isinstance(source, str):
             accepted = source in {"fresh", "fixed"}
@@ -146,6 +160,23 @@ class ProbeBatches:
             f"before and after are of different probes; set samples={self.limit} to have the same from the start."
         )
 
+    def few(self, examples: int) -> str | None:
+        """Return what to say of a default probe that is smaller than it should be; ``None`` if it is not.
+
+        Args:
+            examples: How many it has, on all ranks together.
+
+        Returns:
+            A sentence.
+        """
+        if not self.is_default or self.limit is not None or examples >= LEAST_EXAMPLES:
+            return None
+        return (
+            f"the whole batch is probed, and has fewer than {LEAST_EXAMPLES} examples: figures of so few differ much "
+            "from batch to batch. Give probe=[batch, ...] with more of them, or fraction=None if this is what you want "
+            "(as where each example holds many targets)."
+        )
+
     def state_dict(self) -> dict[str, Any]:
         """Return the limit, and the fixed batches of all ranks in plain containers on the host; called on all ranks."""
         if self._restored is not None:
@@ -169,8 +200,9 @@ class ProbeBatches:
 
     def _part(self, batch: Any) -> ProbePart:
         """Return the part to be probed, with tensors of its own: it does not hold the whole in memory."""
-        part = clone_batch(part_of(batch, self.fraction, self.samples))
-        return ProbePart(part, part_size(batch, self.fraction, self.samples) or 1)
+        least = LEAST_EXAMPLES if self.is_default else 2
+        part = clone_batch(part_of(batch, self.fraction, self.samples, least))
+        return ProbePart(part, part_size(batch, self.fraction, self.samples, least) or 1)
 
     def _restore(self, trainer: Trainer, restored: list[Any], kept: ProbePart | None) -> ProbePart:
         """Return this rank's fixed batch of a checkpoint, in the types of the one at hand."""

@@ -12,6 +12,7 @@ from lit_gelu.curvature.loss import (
     Eigenpair,
     ParameterOperator,
     SpectralDensity,
+    TraceEstimate,
     extreme_eigenvalues,
     gauss_newton_operator,
     hessian_operator,
@@ -108,7 +109,15 @@ def _measure_matrix(
         figures[f"{name}_residual",] = pair.residual
         figures[f"{name}_converged",] = float(pair.converged)
     if "trace" in settings.quantities:
-        figures |= _trace(operator, settings, list(pairs.values())[: operator.size], event)
+        estimate = _trace(operator, settings, list(pairs.values())[: operator.size], event)
+        figures |= _of_trace(estimate)
+        goal = settings.trace_accuracy
+        if goal is not None and estimate.standard_error > goal * abs(estimate.trace):
+            result.left_out.append(
+                f"after {estimate.probes} random vectors the standard error of the trace is more than "
+                f"{100 * goal:g}% of it, at this event and maybe at others: see trace_standard_error. Give a larger "
+                "max_trace_probes=, or trace_accuracy=None for no more than trace_probes."
+            )
     if "spectral_density" in settings.quantities:
         result.spectrum = spectral_density(
             operator, steps=settings.density_steps, runs=settings.density_runs, seed=settings.seed, event=event
@@ -154,16 +163,22 @@ def _eigenpairs(
     return pairs
 
 
-def _trace(operator: ParameterOperator, settings: LossSettings, pairs: list[Eigenpair], event: int) -> Figures:
+def _trace(operator: ParameterOperator, settings: LossSettings, pairs: list[Eigenpair], event: int) -> TraceEstimate:
     """Return the trace, as a whole and by layer, and the Frobenius norm."""
-    estimate = hutchinson_trace(
+    return hutchinson_trace(
         operator,
         settings.trace_probes,
         seed=settings.seed,
         event=event,
         deflate=pairs or None,
         layout=module_layout(operator.layout),
+        accuracy=settings.trace_accuracy,
+        most=settings.max_trace_probes,
     )
+
+
+def _of_trace(estimate: TraceEstimate) -> Figures:
+    """Return an estimated trace by the names of its figures."""
     figures: Figures = {
         ("trace",): estimate.trace,
         ("trace_standard_error",): estimate.standard_error,

@@ -22,7 +22,7 @@ OF_MATRIX = (*EIGENVALUES, "trace", "spectral_density")
 """Quantities of the matrix of second derivatives, from its products with vectors."""
 
 OF_UPDATE = ("directional", "critical_sharpness")
-"""Quantities along the update that the optimizer took, from passes forward and at most one gradient."""
+"""Quantities along the update that the optimizer took, from a product with the Hessian, and from passes forward."""
 
 QUANTITIES = (*OF_MATRIX, *OF_UPDATE)
 
@@ -53,13 +53,15 @@ class LossSettings:
         operator: One of `OPERATORS`: the matrix that the quantities of `OF_MATRIX` are of.
         lanczos_steps: Products for the eigenvalues, from a random vector.
         warm_steps: Products for the eigenvalues, from the vectors of the event before.
-        trace_probes: Random vectors for the trace.
+        trace_probes: Random vectors for the trace, at least.
         density_steps: Products a run for the spectral density.
         density_runs: Its runs.
         seed: Of all random vectors.
         mode: "train" or "eval": how the model's parts are switched in a probe.
         accuracy: At which estimated relative error of the eigenvalues to take no more products; ``None``: take all.
         method: How products with the matrix are computed; "auto": by the first way that works.
+        trace_accuracy: At which share of the trace its standard error asks for no more vectors; ``None``: take no more.
+        max_trace_probes: Random vectors for the trace, at most.
     """
 
     quantities: tuple[str, ...]
@@ -73,6 +75,8 @@ class LossSettings:
     mode: Mode = "train"
     accuracy: float | None = None
     method: str = "auto"
+    trace_accuracy: float | None = None
+    max_trace_probes: int = 2
 
     def __post_init__(self) -> None:
         unknown = [name for name in self.quantities if name not in QUANTITIES]
@@ -89,15 +93,18 @@ class LossSettings:
             raise CallbackArgumentError(
                 f"method={self.method!r} is not accepted with operator={self.operator!r}. Give one of {methods}."
             )
-        if self.accuracy is not None and not 0 < self.accuracy < 1:
-            raise CallbackArgumentError(
-                f"accuracy={self.accuracy!r} is not accepted. Give a relative error between 0 and 1, or None."
-            )
+        for name in ("accuracy", "trace_accuracy"):
+            error = getattr(self, name)
+            if error is not None and not 0 < error < 1:
+                raise CallbackArgumentError(
+                    f"{name}={error!r} is not accepted. Give a relative error between 0 and 1, or None."
+                )
         eigenvalues = max(1, sum(name in self.quantities for name in EIGENVALUES))  # a step finds one
         least = {
             "lanczos_steps": eigenvalues,
             "warm_steps": eigenvalues,
             "trace_probes": 2,
+            "max_trace_probes": 2,
             "density_steps": 1,
             "density_runs": 1,
         }

@@ -5,7 +5,7 @@ import csv
 import numpy as np
 import pytest
 import torch
-from callback_helpers import quiet_trainer
+from callback_helpers import collected_warnings, quiet_trainer
 from lightning.pytorch import Callback
 from loss_monitor_nets import EXACT, Net, Witness, data, fit
 from probe_nets import FEATURES, batch_of, full_hessian
@@ -224,15 +224,54 @@ def test_the_step_is_an_optimizer_step_and_not_a_batch(tmp_path):
         assert row["top_eigenvalue"] == pytest.approx(exact, rel=1e-9)
 
 
-def test_an_eighth_of_the_batch_is_the_default(tmp_path):
-    monitor = LossCurvatureMonitor(every_n_steps=1, lanczos_steps=43)
-    figures = fit(tmp_path, monitor, loader=data(32, 32))
-    assert figures[0]["examples"] == 4
-    x, y = (t[:4] for t in batch_of(32, dtype=torch.float64))
+@pytest.mark.parametrize(
+    ("batch", "options", "examples"),
+    [(320, {}, 40), (128, {}, 32), (32, {}, 32), (32, {"fraction": 1 / 8}, 4), (128, {"samples": 5}, 5)],
+)
+def test_an_eighth_of_the_batch_and_32_examples_at_least_are_the_default(tmp_path, batch, options, examples):
+    monitor = LossCurvatureMonitor(every_n_steps=1, lanczos_steps=43, **options)
+    with collected_warnings("fewer than 32") as messages:
+        figures = fit(tmp_path, monitor, loader=data(batch, batch))
+    assert not messages
+    assert figures[0]["examples"] == examples
+    x, y = (t[:examples] for t in batch_of(batch, dtype=torch.float64))
     model = Net().double()
-    quiet_trainer(tmp_path, max_epochs=1, precision="64-true", logger=False).fit(model, data(32, 32))
+    quiet_trainer(tmp_path, max_epochs=1, precision="64-true", logger=False).fit(model, data(batch, batch))
     exact = torch.linalg.eigvalsh(full_hessian(model, lambda outputs: F.cross_entropy(outputs, y), x))[-1]
     assert figures[0]["top_eigenvalue"] == pytest.approx(exact.item(), rel=1e-9)
+
+
+@pytest.mark.parametrize(("options", "count"), [({}, 1), ({"fraction": None}, 0), ({"samples": 4}, 0)])
+def test_a_batch_that_is_too_small_for_the_default_is_said_once(tmp_path, options, count):
+    with collected_warnings("fewer than 32 examples") as messages:
+        figures = fit(tmp_path, LossCurvatureMonitor(every_n_steps=1, lanczos_steps=2, **options), loader=data(36, 12))
+    assert len(messages) == count
+    assert {row["examples"] for row in figures.values()} == {4 if "samples" in options else 12}
+
+
+def test_the_trace_takes_as_many_vectors_as_its_accuracy_asks_for(tmp_path):
+    options = {"fraction": None, "every_n_steps": 1, "trace_probes": 2, "max_trace_probes": 2000}
+    with collected_warnings("random vectors") as messages:
+        coarse = fit(tmp_path / "a", LossCurvatureMonitor("trace", trace_accuracy=0.5, **options))
+        witness = Witness()
+        fine = fit(tmp_path / "b", LossCurvatureMonitor("trace", trace_accuracy=0.05, **options), witness)
+    assert not messages
+    assert sum(row["products"] for row in fine.values()) > 10 * sum(row["products"] for row in coarse.values())
+    for step, row in fine.items():
+        assert row["trace_standard_error"] <= 0.05 * abs(row["trace"])
+        assert row["trace"] == pytest.approx(witness.hessians[step].trace().item(), rel=0.25)  # five standard errors
+
+
+def test_a_trace_that_cannot_be_had_is_said_once(tmp_path):
+    monitor = LossCurvatureMonitor(
+        "trace", fraction=None, every_n_steps=1, trace_probes=2, trace_accuracy=1e-3, max_trace_probes=5
+    )
+    with collected_warnings(
+        "after 5 random vectors the standard error of the trace is more than 0.1% of it"
+    ) as messages:
+        figures = fit(tmp_path, monitor)
+    assert [row["products"] for row in figures.values()] == [5, 5, 5, 5]
+    assert len(messages) == 1
 
 
 def test_batches_that_are_given_are_weighted_by_their_examples(tmp_path):

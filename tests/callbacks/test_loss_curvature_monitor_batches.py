@@ -174,7 +174,7 @@ def test_a_list_of_images_is_cut_by_its_length(tmp_path, examples):
             hessian = full_hessian(pl_module, torch.mean, batch[:2])
             tops.append(torch.linalg.eigvalsh(hessian)[-1].item())
 
-    monitor = LossCurvatureMonitor(at_steps=[0], lanczos_steps=60)
+    monitor = LossCurvatureMonitor(at_steps=[0], fraction=1 / 8, lanczos_steps=60)
     loader = DataLoader(examples, batch_size=len(examples), collate_fn=list)
     figures = fit(tmp_path, monitor, Oracle(), model=OfLists(), loader=loader)
     assert figures[0]["top_eigenvalue"] == pytest.approx(tops[0], rel=1e-8)
@@ -230,7 +230,7 @@ def test_what_cannot_be_cut_is_refused_at_once_or_used_whole(tmp_path, collate, 
     rows = [torch.randn(9 - number, FEATURES, dtype=torch.float64) for number in range(8)]
     loader = DataLoader(rows, batch_size=8, collate_fn=collate)
     with pytest.raises(LossCurvatureError, match=f"type {kind}.*Give fraction=None"):
-        fit(tmp_path / "a", LossCurvatureMonitor(at_steps=[0]), model=OfObjects(), loader=loader)
+        fit(tmp_path / "a", LossCurvatureMonitor(at_steps=[0], fraction=1 / 8), model=OfObjects(), loader=loader)
 
     tops = []
 

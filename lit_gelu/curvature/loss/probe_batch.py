@@ -87,15 +87,16 @@ def take_examples(batch: Any, count: int) -> Any:
     return rebuilt(batch, partial(_cut, whole=whole, count=count), partial(holds_an_example_each, whole=whole))
 
 
-def part_size(batch: Any, fraction: float | None, samples: int | None) -> int | None:
+def part_size(batch: Any, fraction: float | None, samples: int | None, least: int = 2) -> int | None:
     """Return how many examples of a batch a probe is to use.
 
     Args:
         batch: As in `count_examples`.
-        fraction: Its share of the batch, rounded up to whole examples, and to two: batch normalisation has nothing to
-            normalise in one. ``None`` for the number ``samples``. Up to four tensors in a list whose first sizes are up
-            to four may be fields or images of so many channels: they are used whole, which is right for both.
+        fraction: Its share of the batch, rounded up to whole examples, and to ``least``. ``None`` for the number
+            ``samples``. Up to four tensors in a list whose first sizes are up to four may be fields or images of so
+            many channels: they are used whole, which is right for both.
         samples: A number of examples; ``None`` together with ``fraction=None`` for the whole batch.
+        least: Examples that a share has, if the batch has them: batch normalisation has nothing to normalise in one.
 
     Returns:
         The number; ``None`` if the batch's own number cannot be told.
@@ -104,23 +105,26 @@ def part_size(batch: Any, fraction: float | None, samples: int | None) -> int | 
         >>> import torch
         >>> part_size(torch.arange(20), 1 / 8, None)
         3
+        >>> part_size(torch.arange(20), 1 / 8, None, least=32)
+        20
     """
     whole = count_examples(batch)
     if whole is None or (fraction is None and samples is None):
         return whole
     if samples is not None:
         return min(whole, samples)
-    least = FEW if has_few_of_either_kind(batch) else 2
-    return min(whole, max(least, math.ceil(whole * (fraction or 1.0))))
+    few = FEW if has_few_of_either_kind(batch) else 2
+    return min(whole, max(least, few, math.ceil(whole * (fraction or 1.0))))
 
 
-def part_of(batch: Any, fraction: float | None, samples: int | None) -> Any:
+def part_of(batch: Any, fraction: float | None, samples: int | None, least: int = 2) -> Any:
     """Return the part of a batch that a probe is to use.
 
     Args:
         batch: As in `count_examples`.
         fraction: As in `part_size`.
         samples: As in `part_size`.
+        least: As in `part_size`.
 
     Returns:
         The first examples.
@@ -135,7 +139,7 @@ def part_of(batch: Any, fraction: float | None, samples: int | None) -> Any:
     """
     if fraction is None and samples is None:
         return batch
-    return take_examples(batch, part_size(batch, fraction, samples) or 1)
+    return take_examples(batch, part_size(batch, fraction, samples, least) or 1)
 
 
 def copy_containers(batch: Any) -> Any:

@@ -10,7 +10,7 @@ from torch import Tensor
 from lit_gelu.curvature.activation.totals import accumulation_dtype
 from lit_gelu.curvature.loss.eigenpairs import Eigenpair
 from lit_gelu.curvature.loss.errors import LossCurvatureError, NonFiniteCurvatureError
-from lit_gelu.curvature.loss.linear_operator import LinearOperator
+from lit_gelu.curvature.loss.linear_operator import LinearOperator, agreed_on
 from lit_gelu.curvature.loss.memory import check_memory
 from lit_gelu.curvature.loss.random_vectors import rademacher
 
@@ -50,9 +50,11 @@ def hutchinson_trace(
     event: int = 0,
     deflate: Sequence[Eigenpair] | Tensor | None = None,
     layout: Mapping[str, Stretches] | None = None,
+    accuracy: float | None = None,
+    most: int | None = None,
     max_memory_mb: float | None = 4096.0,
 ) -> TraceEstimate:
-    """Estimate the trace of a symmetric matrix H from a fixed number of products with random vectors.
+    """Estimate the trace of a symmetric matrix H from products with random vectors.
 
     With probes v of independent signs, ``E v'Hv = tr H``, ``Var v'Hv = 2 (||H||_F^2 - sum_i H_ii^2)``,
     ``E ||Hv||^2 = ||H||_F^2``, and the part of ``v * Hv`` that belongs to a layer has that layer's trace as its mean.
@@ -77,10 +79,13 @@ def hutchinson_trace(
         deflate: Eigenpairs of one iteration, or any vectors ``[k, size]``, which cost a product each.
         layout: The stretches of a vector that make each layer, e.g. ``operator.layout`` or `module_layout` of it.
             Together they must cover all of it, once.
+        accuracy: More probes are taken until the standard error is at most this share of the trace, as both are
+            estimated. ``None``: exactly ``probes`` are, and the host does not look before the end.
+        most: How many probes at most; ``None`` for ``probes``.
         max_memory_mb: The budget for the vectors that are kept (4, and 3 for each that is deflated), in MiB.
 
     Returns:
-        The estimates; the host looks once, at the end.
+        The estimates; the host looks at the end, and with ``accuracy`` each time as many probes as before were taken.
 
     Raises:
         LossCurvatureError: If an argument is not accepted.
@@ -95,16 +100,24 @@ def hutchinson_trace(
     """
     if probes < 2:
         raise LossCurvatureError(f"probes={probes} is not accepted. Give at least 2: one has no standard error.")
+    most = probes if most is None or accuracy is None else max(probes, most)
     groups = _groups(layout, operator.size)
     known = 0 if deflate is None else len(deflate)
     check_memory(4 + 3 * known, operator.size, operator.dtype, max_memory_mb, "Deflate fewer vectors.")
     basis, images, products = _deflation(operator, deflate)
-    rows = [_exact_row(basis, images, groups)]
-    for number in range(probes):
-        v = rademacher(operator.size, seed, event, number, dtype=operator.dtype, device=operator.device)
-        v = _project(v, basis)
-        image = operator(v)
-        rows.append(torch.cat([_layer_sums(v * _project(image, basis), groups), _squared_norm(image)]))
+    rows, agreed = [_exact_row(basis, images, groups)], agreed_on(operator)
+    while True:
+        for number in range(len(rows) - 1, probes):
+            v = rademacher(operator.size, seed, event, number, dtype=operator.dtype, device=operator.device)
+            v = _project(v, basis)
+            image = operator(v)
+            rows.append(torch.cat([_layer_sums(v * _project(image, basis), groups), _squared_norm(image)]))
+        if accuracy is None or probes >= most:
+            break
+        more = _missing(agreed(_trace_and_error(rows)), probes, accuracy)
+        if more == 0:
+            break
+        probes = min(probes + more, most)
     gram = basis @ basis.T - torch.eye(len(basis), dtype=basis.dtype, device=basis.device)
     rows.append(torch.full_like(rows[0], 0).add_(gram.abs().max() if known else 0))
     table = torch.stack(rows).cpu().double()
@@ -131,6 +144,21 @@ def _estimate(table: Tensor, names: list[str], probes: int, products: int) -> Tr
     by_layer = dict(zip(names, values, strict=True)) if names else {}
     error_by_layer = dict(zip(names, errors, strict=True)) if names else {}
     return TraceEstimate(sum(values), total_error, norm, by_layer, error_by_layer, probes, products)
+
+
+def _trace_and_error(rows: Sequence[Tensor]) -> Tensor:
+    """Return the estimated trace and its standard error, on the device, from what is exact and one row a probe."""
+    forms = torch.stack([row[:-1].sum() for row in rows])
+    return torch.stack([forms[0] + forms[1:].mean(), forms[1:].std() / math.sqrt(len(rows) - 1)])
+
+
+def _missing(trace_and_error: Tensor, probes: int, accuracy: float) -> int:
+    """Return how many probes to take next: what the error asks for, and no more than were taken to estimate it."""
+    trace, error = trace_and_error.tolist()
+    goal = accuracy * abs(trace)
+    if error <= goal or not math.isfinite(trace):
+        return 0
+    return probes if error > math.sqrt(2) * goal else math.ceil(probes * ((error / goal) ** 2 - 1))
 
 
 def _groups(layout: Mapping[str, Stretches] | None, size: int) -> dict[str, list[slice]]:

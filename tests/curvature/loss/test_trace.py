@@ -164,6 +164,28 @@ def test_pairs_of_a_short_iteration_are_as_good_as_converged_ones(matrix):
     assert abs(traces.mean() - matrix.trace()) < 3 * traces.std() / math.sqrt(800)
 
 
+def test_as_many_probes_as_an_accuracy_asks_for(matrix):
+    positive = matrix @ matrix
+    operator, exact = MatrixOperator(positive), positive.trace().item()
+    estimates = [hutchinson_trace(operator, 6, seed=seed, accuracy=0.1, most=400) for seed in range(300)]
+    errors = torch.tensor([run.trace / exact - 1 for run in estimates])
+    assert all(run.standard_error <= 0.1 * run.trace and run.products == run.probes <= 400 for run in estimates)
+    # 2 (|H|^2 - sum H_ii^2) is the variance of one probe, and probes stop a little early where it is underestimated.
+    one = math.sqrt(2 * (positive.square().sum() - positive.diagonal().square().sum())) / exact
+    assert sum(run.probes for run in estimates) / 300 == pytest.approx((one / 0.1) ** 2, rel=0.2)
+    assert errors.square().mean().sqrt() < 0.13
+    assert (errors.abs() < 0.2).double().mean() > 0.87
+
+
+def test_probes_end_at_the_most_and_begin_with_the_least(matrix):
+    operator = MatrixOperator(matrix)
+    assert hutchinson_trace(operator, 3, seed=0, accuracy=1e-9, most=17).probes == 17
+    assert hutchinson_trace(operator, 3, seed=0, accuracy=1e-9).probes == 3
+    assert hutchinson_trace(operator, 3, seed=0, accuracy=1e9, most=17).probes == 3
+    assert hutchinson_trace(operator, 20, seed=0, accuracy=1e-9, most=17).probes == 20
+    assert hutchinson_trace(operator, 17, seed=0) == hutchinson_trace(operator, 3, seed=0, accuracy=1e-9, most=17)
+
+
 def test_a_diagonal_matrix_is_known_after_any_probe():
     diagonal = torch.linspace(-1, 2, 14, dtype=torch.float64)
     estimate = hutchinson_trace(MatrixOperator(torch.diag(diagonal)), 2, seed=0, layout=LAYERS)
