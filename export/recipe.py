@@ -43,6 +43,27 @@ def operators(recipe: str) -> list[str]:
     return found
 
 
+def names_in(recipe: str) -> set[str]:
+    """Return the names of a recipe's arguments.
+
+    Args:
+        recipe: Text as in `lit_gelu.export.lowering_table`.
+
+    Returns:
+        What it mentions beside ``x``, operators, names that it assigns and the table's constants.
+
+    Example:
+        >>> sorted(names_in("t = Mul(x, alpha); Where(Less(x, 0.0), t, Sub(t, SQRT_2))"))
+        ['alpha']
+    """
+    statements = _statements(recipe)
+    nodes = [node for statement in statements for node in ast.walk(statement.value)]
+    functions = {id(part) for node in nodes if isinstance(node, ast.Call) for part in ast.walk(node.func)}
+    assigned = {_target(statement) for statement in statements if isinstance(statement, ast.Assign)}
+    names = {node.id for node in nodes if isinstance(node, ast.Name) and id(node) not in functions}
+    return names - assigned - CONSTANTS.keys() - {"x"}
+
+
 class RecipeBuilder:
     """Builds the nodes of one recipe.
 

@@ -167,7 +167,7 @@ class _Check:
     def report(self, inputs: Sequence[Family], notes: Sequence[str]) -> ParityReport:
         """Compare on all inputs, and look into what was found."""
         comparer = self._comparer(self.predictor)
-        rows = [row for family in inputs for row in comparer.rows(family)]
+        rows = comparer.compare(inputs)
         rows += self._tf32_rows(inputs)
         model = load_structure(self.path)
         calls = {record.site: record.calls for record in self.metadata.sites}
@@ -192,7 +192,17 @@ class _Check:
         if has_weights_beside(model) or self.path.stat().st_size > _LOOKED_INTO_BELOW:
             return replace(report, notes=(*report.notes, "the file is too large to look into layer by layer."))
         folded = frozenset(record.site for record in self.metadata.sites if getattr(record, "folded", ""))
-        subject = Subject(self.path, model, found, calls, self.references, self.setup, self.tolerance, folded)
+        subject = Subject(
+            self.path,
+            model,
+            found,
+            calls,
+            self.references,
+            self.setup,
+            self.tolerance,
+            comparer.index_excess,
+            folded,
+        )
         return self._looked_into(report, subject, gaussian, comparer.worst)
 
     def _comparer(self, predictor: OnnxPredictor, label: str = VS_FLOAT64) -> Comparer:
@@ -212,7 +222,7 @@ class _Check:
         if self.predictor.providers[0] != CUDA or self.references.dtype != torch.float32:
             return []
         comparer = self._comparer(self.setup.with_tf32(on=True).open(self.path), TF32_VS_FLOAT64)
-        rows = [row for family in inputs if isinstance(family.batches, list) for row in comparer.rows(family)]
+        rows = comparer.compare(family for family in inputs if isinstance(family.batches, list))
         return [replace(row, limit=None) for row in rows if row.comparison == TF32_VS_FLOAT64]
 
     def _repeatability(self, model: onnx.ModelProto, gaussian: Family) -> Repeatability:

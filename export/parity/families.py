@@ -28,8 +28,8 @@ class Family:
         extreme: Whether they are far outside the range of data: outputs are then judged by at least the size that they
             have on gaussian inputs (those of zeros may be zero), and what PyTorch cannot hold either is excused.
         gap: Whether the gap to the module as trained is reported on them.
-        rows_of: Another family, before this one, whose first rows these are: PyTorch's own error is the larger one of
-            both, since the largest error of a few numbers says little.
+        rows_of: A larger family, whose first rows these are or might be: PyTorch's own error is the larger one of both,
+            since the largest error of a few numbers says little.
     """
 
     name: str
@@ -81,17 +81,17 @@ def families(
     Yields:
         The families.
     """
-    yield Family("sample", [call.tensors], gap=data is None)
+    floating = any(tensor.is_floating_point() for tensor in call.tensors)
+    kind = "random pixels" if raw else "gaussian" if floating else "sample"
+    whole = f"{kind}, batch {GAUSSIAN_ROWS}"
+    yield Family("sample", [call.tensors], gap=data is None, rows_of=whole)
     if data is not None:
         yield Family("data", data_batches(data, model, call), gap=True)
-    floating = any(tensor.is_floating_point() for tensor in call.tensors)
     generator = torch.Generator().manual_seed(seed)
     rows = _random(call, GAUSSIAN_ROWS, generator, raw=raw) if floating or raw else call.resized(GAUSSIAN_ROWS)
-    name = "random pixels" if raw else "gaussian" if floating else "sample"
-    whole = f"{name}, batch {GAUSSIAN_ROWS}"
     yield Family(whole, [rows], gap=True)
     for size in (1, 2):
-        yield Family(f"{name}, batch {size}", [first_rows(rows, call, size)], rows_of=whole)
+        yield Family(f"{kind}, batch {size}", [first_rows(rows, call, size)], rows_of=whole)
     if raw:
         for name, value in (("black", 0), ("white", 255)):
             pixels, *others = first_rows(rows, call, 2)

@@ -1,6 +1,6 @@
 """What a breach comes from: the first layer that shows it, and what of onnxruntime causes it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +31,7 @@ class Subject:
         references: Run the module.
         setup: How sessions are opened.
         tolerance: What float32 arithmetic may cost.
+        index_excess: The error of the worst index of an output, by its number, on one batch, in units of its limit.
         folded: Sites whose scale factors are in neighbouring weights: their values are not the module's.
     """
 
@@ -41,6 +42,7 @@ class Subject:
     references: References
     setup: SessionSetup
     tolerance: float
+    index_excess: Callable[[int, np.ndarray, np.ndarray], float]
     folded: frozenset[str] = frozenset()
 
     @property
@@ -74,7 +76,10 @@ class Subject:
         def excess(setup: SessionSetup) -> float:
             values = run_file(setup.open(self.path), batch)
             pairs = enumerate(zip(values, exact, strict=True))
-            return max(self._excess(y, r, None if own is None else own[i]) for i, (y, r) in pairs)
+            return max(
+                max(self._excess(y, r, None if own is None else own[i]), self.index_excess(i, y, r))
+                for i, (y, r) in pairs
+            )
 
         return find_culprit(self.path, self.setup, excess)
 

@@ -1,6 +1,6 @@
 """The module in PyTorch: in the file's dtype, in float64, and as trained."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,8 @@ from lit_gelu.export.faithful import require_faithful
 from lit_gelu.export.forms import approximate_
 from lit_gelu.export.inputs import Call, FlatModule, named_outputs, probabilities_first
 from lit_gelu.export.parity.criterion import dtype_name
+
+VARIATIONS = 8
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,36 @@ class References:
         return Outputs(*(None if module is None else self.run(module, batch, dtype) for module, dtype in modules))
 
     @torch.no_grad()
+    def varied(self, batch: Sequence[Tensor]) -> Iterator[tuple[list[np.ndarray], list[np.ndarray]]]:
+        """Yield PyTorch's outputs with weights and inputs moved by at most a unit in the last place, again and again.
+
+        That is what another order of additions does to a net: by backward analysis, each layer then computes what it
+        would compute exactly of numbers that are off in their last places. In 16 bit nothing is yielded: there the
+        rounding of what is stored decides, and all implementations share it.
+
+        Args:
+            batch: Inputs in the order of the call's names.
+
+        Yields:
+            The outputs in the file's dtype, and in float64 without any such move.
+        """
+        if self.dtype != torch.float32 or self.own is None or self.float64 is None:
+            return
+        exact = self.run(self.float64, batch, torch.float64)
+        generator = torch.Generator().manual_seed(0)
+        values = [t for t in (*self.own.parameters(), *self.own.buffers()) if t.is_floating_point()]
+        before = [t.clone() for t in values]
+        try:
+            for _ in range(VARIATIONS):
+                for tensor, kept in zip(values, before, strict=True):
+                    tensor.copy_(_moved(kept, generator))
+                inputs = [_moved(t, generator) if t.is_floating_point() else t for t in batch]
+                yield self.run(self.own, inputs, self.dtype), exact
+        finally:
+            for tensor, kept in zip(values, before, strict=True):
+                tensor.copy_(kept)
+
+    @torch.no_grad()
     def run(self, module: nn.Module, batch: Sequence[Tensor], dtype: torch.dtype) -> list[np.ndarray]:
         """Run one module on one batch, in one dtype from the preprocessing on (which is never in 16 bit).
 
@@ -133,6 +165,12 @@ class References:
         if self._preprocessing:
             tensors[0] = self._preprocessing.get(dtype, self._preprocessing[torch.float32])(tensors[0])
         return self._call.arguments([t.to(dtype) if t.is_floating_point() else t for t in tensors])
+
+
+def _moved(tensor: Tensor, generator: torch.Generator) -> Tensor:
+    """Return a float32 tensor whose entries are moved by -1, 0 or 1 unit in the last place."""
+    share = torch.rand(tensor.shape, generator=generator, dtype=torch.float64) * 2 - 1
+    return (tensor.double() * (1 + torch.finfo(torch.float32).eps * share)).float()
 
 
 def as_array(tensor: Tensor) -> np.ndarray:

@@ -33,6 +33,11 @@ class ParityRow:
         top1_flips: Those of them where the margin between the reference's two best exceeds twice the error that the
             limit allows: what rounding does not explain.
         extreme: Whether the inputs are far outside the range of data.
+        index: The index of the output whose error is largest in units of its limit, such as ``[:, 2]``; empty where
+            indices are not judged, which is on extremes.
+        index_error: Its largest absolute error.
+        index_limit: What that may be.
+        index_scale: Its largest magnitude in float64, on all inputs that are no extremes.
         detail: Anything else worth knowing.
     """
 
@@ -52,6 +57,10 @@ class ParityRow:
     top1_changes: int | None = None
     top1_flips: int | None = None
     extreme: bool = False
+    index: str = ""
+    index_error: float = 0.0
+    index_limit: float = 0.0
+    index_scale: float = 0.0
     detail: str = ""
 
     @property
@@ -64,22 +73,48 @@ class ParityRow:
         """Whether the row is within its limit; ``None`` for a reported row."""
         if self.limit is None:
             return None
-        return self.nonfinite == 0 and self.error <= self.limit
+        return self.excess <= 1
 
     @property
     def excess(self) -> float:
-        """The error in units of the limit; 0 for a reported row."""
+        """The error in units of the limit, of the worst index if that is more; 0 for a reported row."""
         if self.limit is None:
             return 0.0
-        return float("inf") if self.nonfinite else self.error / self.limit
+        return float("inf") if self.nonfinite else max(_share(self.error, self.limit), self.index_excess)
+
+    @property
+    def index_excess(self) -> float:
+        """The error of the worst index in units of its limit."""
+        return _share(self.index_error, self.index_limit)
 
     def __str__(self) -> str:
         """Return the comparison in one line."""
         limit = "reported" if self.limit is None else f"limit {self.limit:.3g}"
         where = f"{self.inputs}, {self.output}" if self.output else self.inputs
         parts = [f"{self.comparison}, {where}: error {self.error:.3g} of the largest output ({limit})"]
+        if self.index_excess > 1:
+            parts.append(self.index_text())
         if self.nonfinite:
             parts.append(f"{self.nonfinite} values not finite")
         if self.top1_changes:
             parts.append(f"{self.top1_changes} rows changed their largest logit")
         return ", ".join(parts)
+
+    def index_text(self) -> str:
+        """Return the worst index with its error.
+
+        Returns:
+            Such as ``[:, 2] is off by 0.3 of its scale 0.01 (limit 1e-05)``; empty if none was judged.
+        """
+        if not self.index:
+            return ""
+        error, limit = self.index_error, self.index_limit
+        if self.index_scale == 0:
+            return f"{self.index} is off by {error:.3g} (limit {limit:.3g})"
+        error, limit = error / self.index_scale, limit / self.index_scale
+        return f"{self.index} is off by {error:.3g} of its scale {self.index_scale:.3g} (limit {limit:.3g})"
+
+
+def _share(error: float, limit: float) -> float:
+    """Return an error in units of its limit, which may be 0."""
+    return 0.0 if error == 0 else error / limit if limit > 0 else float("inf")

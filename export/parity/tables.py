@@ -76,6 +76,7 @@ def _comparisons(report: ParityReport) -> TextTable:
             row.output,
             str(row.count),
             *map(figure, (row.error, row.own, row.limit, row.max_abs_error, row.spread, row.scale)),
+            row.index_text(),
             _top1(row),
             verdict(row),
         )
@@ -84,9 +85,9 @@ def _comparisons(report: ParityReport) -> TextTable:
     legend = (
         "error: largest difference in units of scale, the largest output of float64; own: PyTorch's in the file's "
         f"dtype; limit: the larger of {figure(report.floor)} and twice own. For an operator alone the unit is "
-        "max(1, |y|)."
+        "max(1, |y|). Worst index: the one nearest to its limit, which is of its own scale."
     )
-    return TextTable("Comparisons", (*head, "top-1", "verdict"), body, legend)
+    return TextTable("Comparisons", (*head, "worst index", "top-1", "verdict"), body, legend)
 
 
 def _top1(row: ParityRow) -> str:

@@ -67,6 +67,7 @@ def lines(report: ParityReport) -> list[str]:
         f"own: the error of PyTorch's {report.dtype}; limit: {report.floor:.3g}, or twice own where that is larger",
     ]
     said += [f"{row.inputs}: {row.detail}" for row in report.rows if row.detail]
+    said += [f"{row.inputs}, {row.output}: {row.index_text()}" for row in _worst_indices(report)]
     said += [
         f"{metric.name}: {metric.pytorch:.4g} with PyTorch, {metric.file:.4g} with the file"
         for metric in report.metrics
@@ -79,6 +80,15 @@ def lines(report: ParityReport) -> list[str]:
         said.append(f"activations: {'; '.join(fates)}")
     said += [f"note: {line}" for line in findings(report)]
     return [*said, "passed" if report.passed else "FAILED"]
+
+
+def _worst_indices(report: ParityReport) -> list[ParityRow]:
+    """Return the row of each index that is beyond its limit, the one of the inputs that show it most."""
+    found: dict[tuple[str, str], ParityRow] = {}
+    for row in sorted(report.failures, key=lambda row: row.index_excess):
+        if row.index_excess > 1:
+            found[row.output, row.index] = row
+    return list(found.values())
 
 
 def _short(value: float | None) -> str:

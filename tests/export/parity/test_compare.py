@@ -10,7 +10,7 @@ from lit_gelu.export import ModelInputError
 from lit_gelu.export.inputs import take_apart
 from lit_gelu.export.parity.compare import Comparer
 from lit_gelu.export.parity.families import Family
-from lit_gelu.export.parity.references import References
+from lit_gelu.export.parity.references import Outputs, References
 
 SAMPLE = torch.randn(8, 6, generator=torch.Generator().manual_seed(0))
 
@@ -54,7 +54,8 @@ def test_each_output_is_judged_by_its_own_size():
     for name, row in rows.items():
         assert row.scale == pytest.approx(float(exact[name].abs().max()))
         assert row.error == pytest.approx(1e-7 / row.scale)
-    assert compare.worst[0] == pytest.approx(rows["small"].error / 1e-5)
+    smallest = float(exact["small"].abs().amax(0).min())  # of its columns
+    assert compare.worst[0] == rows["small"].excess == pytest.approx(1e-7 / (1e-5 * smallest))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -107,3 +108,56 @@ def test_a_module_with_other_outputs_than_the_file():
     compare, _ = comparer(lambda batch: [np.zeros((8, 4))])
     with pytest.raises(ModelInputError, match="the module returns 2 tensors"):
         compare.rows(Family("sample", [(SAMPLE,)]))
+
+
+class Known:
+    """References whose float32 is off by what it was told."""
+
+    def __init__(self, own, varied):
+        self.own, self.errors, self.asked = own, varied, 0
+
+    def outputs(self, batch):
+        x = batch[0].double().numpy()
+        return Outputs([x + self.own], [x], None)
+
+    def varied(self, batch):
+        for error in self.errors:
+            self.asked += 1
+            yield [batch[0].double().numpy() + error], [batch[0].double().numpy()]
+
+
+def a_file_that_is_off(own, varied, *, extreme):
+    """What `Comparer` says of a file that is off by 5e-5, where PyTorch is off by ``own``, and at other times more."""
+    references = Known(own, varied)
+    compare = Comparer(lambda b: [b[0].double().numpy() + 5e-5], references, ["y"], lambda b: b, torch.float32, 1e-5)
+    (row,) = [row for row in compare.rows(Family("few", [(torch.ones(2, 1),)], extreme=extreme)) if row.gating]
+    return row, references.asked
+
+
+@pytest.mark.parametrize("extreme", [True, False])
+def test_before_a_breach_counts_pytorchs_own_error_is_measured_again(extreme):
+    row, asked = a_file_that_is_off(1e-5, [1e-5, 3e-5, 1.0], extreme=extreme)
+    assert row.passed
+    assert (row.own, row.limit) == (pytest.approx(3e-5), pytest.approx(6e-5))
+    assert asked <= 3  # and no further than it takes
+    assert a_file_that_is_off(1e-6, [1e-6, 2e-6], extreme=extreme)[0].passed is False
+    assert a_file_that_is_off(3e-5, [1.0], extreme=extreme)[1] == 0
+
+
+def test_a_net_that_amplifies_rounding_is_moved_by_a_unit_in_the_last_place_and_left_as_it_was():
+    """x + 1 - 1 in float32, for x = 2^-23 (1 + 1e-3): a move of the input rounds to one unit or to none."""
+
+    class Amplifies(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.one = nn.Parameter(torch.ones(()))
+
+        def forward(self, x):
+            return (x + self.one) - 1
+
+    module, x = Amplifies(), torch.full((4, 1), 2.0**-24)
+    references = References(module, take_apart(module, x), "as_trained", activations.registry)
+    own = [varied[0] for varied, _ in references.varied((x,))]
+    assert {float(v) for y in own for v in np.ravel(y)} >= {0.0, 2.0**-23}
+    assert all(np.all(exact[0] == 2.0**-24) for _, exact in references.varied((x,)))
+    assert float(references.own.one) == 1

@@ -36,6 +36,15 @@ def test_the_largest_difference_over_batches_in_units_of_the_largest_value():
     assert found.relative(0.0, ignored=0.0) == float("inf")
 
 
+def test_the_scale_is_the_largest_of_all_batches_whichever_it_is_in():
+    for batches in ([1.0, 8.0, 2.0], [8.0, 1.0, 2.0]):
+        found = Differences()
+        for value in batches:
+            found.add(np.array([[value + 0.5]]), np.array([[value]]))
+        assert found.scale == 8.0
+        assert found.relative(found.scale, 0.0) == 0.5 / 8
+
+
 def test_an_output_of_another_shape_is_infinitely_wrong():
     found = Differences()
     found.add(np.zeros((2, 3)), np.zeros((2, 4)))
