@@ -1,39 +1,91 @@
-"""What the package's layout promises: a light import, and no bare top-level names."""
+"""What the package's layout promises: each part loads what it needs and no more; no bare top-level names.
 
+One interpreter goes from what needs least to what needs most, and says after each step what is loaded by then.
+"""
+
+import json
+
+import pytest
 from child_processes import run_python
+from paper_records import run_record
 
-HEAVY = (
-    "lightning",
-    "onnx",
-    "onnxruntime",
-    "onnxscript",
-    "matplotlib",
-    "torchvision",
-    "sklearn",
-    "rich",
-    "jsonargparse",
+import lit_gelu
+
+STEPS = """
+import json, sys
+steps = {}
+
+def done(name):
+    steps[name] = sorted({module.partition(".")[0] for module in sys.modules})
+
+import lit_gelu
+done("import lit_gelu")
+parts = [name for name in sys.modules if name.startswith("lit_gelu.")]
+import lit_gelu.activations.integrations
+done("integrations")
+from lit_gelu.cli.main import main
+codes = [main(["--help"]), main(["nothing"])]
+done("help and an unknown command")
+for line in ("gelu --json", "list relu", "show gelu", "compare gelu silu"):
+    codes.append(main(["activations", *line.split()]))
+done("lit-gelu activations")
+codes += [main(["paper", "table"]), main(["paper", "figures", "--only", "2"])]
+done("lit-gelu paper table and figures")
+from importlib.util import find_spec
+bare = [name for name in ("callbacks", "export") if find_spec(name)]
+tasks = [lit_gelu.tasks.__name__, "tasks" in dir(lit_gelu)]
+with open("steps.json", "w") as file:
+    json.dump({"loaded": steps, "parts": parts, "codes": codes, "bare": bare, "tasks": tasks}, file)
+"""
+LIBRARIES = {"timm", "transformers"}
+TRAINING = {"lightning", "onnx", "onnxscript", "onnxruntime", "torchvision", "sklearn"}
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("layout")
+    results = folder / "runs/paper/quick"
+    results.mkdir(parents=True)
+    curves = {key: [0.3, 0.1] for key in ("train_loss", "val_loss", "val_error", "test_error")}
+    records = [
+        run_record(arm=arm, setting={"keep": keep}, curves=curves, preset="quick")
+        for arm in ("gelu", "relu", "elu")
+        for keep in (1.0, 0.5)
+    ]
+    (results / "runs.jsonl").write_text("".join(f"{record.to_json()}\n" for record in records))
+    run_python(STEPS, cwd=folder)
+    return json.loads((folder / "steps.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("step", "absent"),
+    [
+        ("import lit_gelu", TRAINING | LIBRARIES | {"matplotlib", "rich", "jsonargparse"}),
+        ("integrations", LIBRARIES),
+        ("help and an unknown command", TRAINING | {"matplotlib"}),
+        ("lit-gelu activations", TRAINING | {"matplotlib"}),
+        ("lit-gelu paper table and figures", TRAINING),
+    ],
 )
+def test_what_is_not_loaded(found, step, absent):
+    assert absent & set(found["loaded"][step]) == set()
+    assert "torch" in found["loaded"][step]
 
 
-def _run(code: str) -> str:
-    return run_python(code).stdout.strip()
+def test_the_commands_did_their_work(found):
+    assert found["codes"] == [0, 2, 0, 0, 0, 0, 0, 0]
+    assert "matplotlib" in found["loaded"]["lit-gelu paper table and figures"]
 
 
-def test_import_is_light():
-    loaded = _run(f"import sys, lit_gelu; print(*[name for name in {HEAVY} if name in sys.modules])")
-    assert loaded == ""
+def test_parts_are_imported_when_first_used(found):
+    assert "lit_gelu.tasks" not in found["parts"]
+    assert found["tasks"] == ["lit_gelu.tasks", True]
 
 
-def test_parts_are_imported_when_first_used():
-    assert _run("import lit_gelu; print(lit_gelu.tasks.__name__, 'tasks' in dir(lit_gelu))") == "lit_gelu.tasks True"
-
-
-def test_nothing_is_importable_under_a_bare_name():
-    code = "from importlib.util import find_spec; print(find_spec('callbacks'), find_spec('export'))"
-    assert _run(code) == "None None"
+def test_nothing_is_importable_under_a_bare_name(found):
+    assert found["bare"] == []
 
 
 def test_an_unknown_attribute_says_so():
-    assert "no attribute 'no_such_part'" in _run(
-        "import lit_gelu\ntry:\n    lit_gelu.no_such_part\nexcept AttributeError as error:\n    print(error)"
-    )
+    with pytest.raises(AttributeError, match="no attribute 'no_such_part'"):
+        lit_gelu.no_such_part  # noqa: B018 - looking it up is what fails

@@ -1,6 +1,7 @@
 """What goes wrong when a callback simply replaces modules during training, and does not here.
 
-Every test runs with `ActivationSwap` and with `NaiveSwap`, which fails it: what it shows is no matter of taste.
+Every test runs with `ActivationSwap`, and in `make test-full` with `NaiveSwap`, which fails it: what it shows is no
+matter of taste.
 """
 
 import pytest
@@ -64,7 +65,7 @@ def naive_fails(**options):
         "swap",
         [
             pytest.param(ActivationSwap, id="ours"),
-            pytest.param(NaiveSwap, id="naive", marks=pytest.mark.xfail(strict=True, **options)),
+            pytest.param(NaiveSwap, id="naive", marks=[pytest.mark.full, pytest.mark.xfail(strict=True, **options)]),
         ],
     )
 
@@ -99,7 +100,7 @@ def test_a_run_with_new_parameters_can_be_resumed(tmp_path, swap):
             NaiveSwap,
             lambda cls, path: cls.load_from_checkpoint(path),
             id="naive",
-            marks=pytest.mark.xfail(strict=True, raises=RuntimeError),
+            marks=[pytest.mark.full, pytest.mark.xfail(strict=True, raises=RuntimeError)],
         ),
     ],
 )
@@ -185,7 +186,9 @@ class Ends(Callback):
     "swap",
     [
         pytest.param(ActivationSwap, id="ours"),
-        pytest.param(FinetuningSwap, id="naive", marks=pytest.mark.xfail(strict=True, raises=AssertionError)),
+        pytest.param(
+            FinetuningSwap, id="naive", marks=[pytest.mark.full, pytest.mark.xfail(strict=True, raises=AssertionError)]
+        ),
     ],
 )
 def test_ranks_do_not_part_without_a_word(tmp_path, swap):

@@ -4,7 +4,6 @@ import json
 from xml.etree import ElementTree as ET
 
 import pytest
-from child_processes import run_python
 
 from lit_gelu import activations
 from lit_gelu.cli.activations import SUBCOMMANDS
@@ -141,14 +140,3 @@ def test_every_sub_command_has_help_with_examples(subcommand, capsys):
     assert f"lit-gelu activations {subcommand}" in capsys.readouterr().out
     assert main(["activations", "--help"]) == 0
     assert f"  {subcommand} " in capsys.readouterr().out
-
-
-def test_it_needs_no_lightning():
-    code = (
-        "import sys; from lit_gelu.cli.main import main\n"
-        "for line in ('gelu --json', 'list relu', 'show gelu', 'compare gelu silu'):\n"
-        "    main(['activations', *line.split()])\n"
-        "print([name for name in ('lightning', 'onnx', 'torchvision', 'matplotlib') if name in sys.modules])"
-    )
-    result = run_python(code)
-    assert result.stdout.splitlines()[-1] == "[]"

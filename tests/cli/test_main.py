@@ -7,7 +7,6 @@ import sys
 from importlib.metadata import version
 
 import pytest
-from child_processes import run_python
 
 from lit_gelu.cli import main as cli
 from lit_gelu.cli.main import COMMANDS, TRAINER_COMMANDS, main
@@ -95,16 +94,6 @@ def test_every_other_command_keeps_the_contract(name):
     assert f"lit-gelu {name}" in module.build_parser().format_help()
 
 
-def test_help_and_dispatch_do_not_load_lightning():
-    code = (
-        "import sys; from lit_gelu.cli.main import main; main(['--help']); main(['nothing']);"
-        "loaded = {'lightning', 'onnx', 'onnxruntime', 'sklearn', 'matplotlib', 'torchvision'} & set(sys.modules);"
-        "assert not loaded, loaded"
-    )
-    run_python(code)
-
-
-@pytest.mark.parametrize("arguments", ["--help", "activations list"])
 def test_output_that_nobody_reads_any_more(arguments):
     """`lit-gelu activations list | head -0`: no stack trace when the pipe is closed, and a code that says so."""
     code = f"import sys; from lit_gelu.cli.main import main; sys.exit(main({arguments.split()}))"

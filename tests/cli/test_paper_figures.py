@@ -4,7 +4,6 @@ from dataclasses import replace
 from xml.etree import ElementTree as ET
 
 import pytest
-from child_processes import run_python
 from paper_records import run_record
 
 from lit_gelu.cli.main import main
@@ -117,14 +116,3 @@ def test_mistakes_get_a_message_and_no_stack_trace(arguments, message, folder, t
 def test_help_names_the_figures(capsys):
     assert main(["paper", "figures", "--help"]) == 0
     assert "3 mnist_robustness" in capsys.readouterr().out
-
-
-def test_tables_and_figures_need_no_lightning(folder):
-    write_results(folder, everything())
-    code = (
-        "import sys; from lit_gelu.cli.main import main\n"
-        "assert main(['paper', 'table']) == 0; assert main(['paper', 'figures', '--only', '2']) == 0\n"
-        "print([name for name in ('lightning', 'onnx', 'torchvision', 'sklearn') if name in sys.modules])"
-    )
-    result = run_python(code)
-    assert result.stdout.splitlines()[-1] == "[]"

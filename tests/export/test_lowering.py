@@ -21,20 +21,14 @@ GATED = {"glu", "reglu", "geglu", "swiglu"}  # torch decomposes them
 CONTRIB = "com.microsoft::"
 
 
-@pytest.fixture(scope="module")
-def files(tmp_path_factory):
-    """Every activation in one file, per lowering."""
-    model = EveryActivation()
-    folder = tmp_path_factory.mktemp("lowerings")
-    for lowering in LOWERINGS:
-        export_onnx(model, folder / f"{lowering}.onnx", lowering=lowering)
-    return model, folder
-
-
-@pytest.fixture(scope="module", params=LOWERINGS)
-def lowered(request, files):
-    model, folder = files
-    return model, request.param, folder / f"{request.param}.onnx"
+@pytest.fixture(
+    scope="module", params=[LOWERINGS[0], *(pytest.param(name, marks=pytest.mark.full) for name in LOWERINGS[1:])]
+)
+def lowered(request, tmp_path_factory):
+    """Every activation in one file; `make test` has the first lowering."""
+    model, path = EveryActivation(), tmp_path_factory.mktemp("lowerings") / f"{request.param}.onnx"
+    export_onnx(model, path, lowering=request.param)
+    return model, request.param, path
 
 
 def test_the_cases_are_every_registered_activation():
