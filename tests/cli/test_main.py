@@ -94,6 +94,7 @@ def test_every_other_command_keeps_the_contract(name):
     assert f"lit-gelu {name}" in module.build_parser().format_help()
 
 
+@pytest.mark.parametrize("arguments", ["--help", "activations list"])
 def test_output_that_nobody_reads_any_more(arguments):
     """`lit-gelu activations list | head -0`: no stack trace when the pipe is closed, and a code that says so."""
     code = f"import sys; from lit_gelu.cli.main import main; sys.exit(main({arguments.split()}))"
