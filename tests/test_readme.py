@@ -27,6 +27,28 @@ def test_the_python_runs_from_top_to_bottom(tmp_path):
     assert "features.1.0.block.4: gelu -> silu" in result.stdout
 
 
+@pytest.mark.full
+@pytest.mark.timeout(1800)
+def test_the_command_line_runs_when_it_is_pasted(tmp_path):
+    (block,) = [block for block in _blocks("sh") if "lit-gelu curvature" in block]
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    result = subprocess.run(
+        ["sh", "-eu"],
+        input=block,
+        capture_output=True,
+        text=True,
+        timeout=1700,
+        cwd=tmp_path,
+        env={**os.environ, "PATH": path, "CUDA_VISIBLE_DEVICES": ""},
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr[-3000:]
+    assert {"digits.onnx", "curvature.png"} <= {file.name for file in tmp_path.iterdir()}
+    assert result.stdout.count("parity passed") >= 1
+    assert "0.0004732355" in result.stdout  # the last line's
+
+
 def test_every_command_of_the_readme_exists():
     commands = re.findall(r"^lit-gelu (\w+)", "\n".join(_blocks("sh")), re.MULTILINE)
     assert {"fit", "test", "export", "parity", "activations"} <= set(commands)

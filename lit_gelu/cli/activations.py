@@ -12,6 +12,7 @@ import jsonargparse
 from lit_gelu import activations
 from lit_gelu.cli.activation_plots import plot
 from lit_gelu.cli.activation_tables import as_plain_data, details, overview, selected
+from lit_gelu.cli.options import add_import
 from lit_gelu.cli.terminal import command_parser, console_for_output
 
 HELP = "list the registered activations, describe, compare or plot them"
@@ -44,6 +45,7 @@ def build_parser() -> jsonargparse.ArgumentParser:
         The parser.
     """
     parser = command_parser("activations", DESCRIPTION, EXAMPLES)
+    add_import(parser)
     parser.add_argument("names", nargs="*", default=["*"], help="patterns over names, or specs; all by default")
     parser.add_argument("--plot", metavar="FILE", default=None, help="draw f, f' and f'' (.png, .svg or .pdf)")
     parser.add_argument(

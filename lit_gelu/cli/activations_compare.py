@@ -8,6 +8,7 @@ import jsonargparse
 from lit_gelu import activations
 from lit_gelu.cli.activation_plots import plot_comparison
 from lit_gelu.cli.activation_tables import differences
+from lit_gelu.cli.options import add_import
 from lit_gelu.cli.terminal import command_parser, console_for_output
 
 HELP = "the largest differences of two activations in f, f' and f'', and where they occur"
@@ -26,6 +27,7 @@ def build_parser() -> jsonargparse.ArgumentParser:
         The parser.
     """
     parser = command_parser("activations compare", HELP, EXAMPLES)
+    add_import(parser)
     parser.add_argument("a", type=str, metavar="A", help="a spec")
     parser.add_argument("b", type=str, metavar="B", help="another")
     parser.add_argument(

@@ -7,6 +7,7 @@ import jsonargparse
 from lit_gelu import activations
 from lit_gelu.cli.activation_plots import plot
 from lit_gelu.cli.activation_tables import selected
+from lit_gelu.cli.options import add_import
 from lit_gelu.cli.terminal import command_parser
 
 HELP = "draw f, f' and f'' of some activations side by side"
@@ -25,6 +26,7 @@ def build_parser() -> jsonargparse.ArgumentParser:
         The parser.
     """
     parser = command_parser("activations plot", HELP, EXAMPLES)
+    add_import(parser)
     parser.add_argument("names", nargs="+", help="specs, or patterns over names; at most ten activations")
     parser.add_argument("-o", "--output", metavar="FILE", required=True, help="the plot (.png, .svg or .pdf)")
     parser.add_argument(

@@ -7,6 +7,7 @@ import jsonargparse
 
 from lit_gelu import activations
 from lit_gelu.cli.activation_tables import as_plain_data, details, selected
+from lit_gelu.cli.options import add_import
 from lit_gelu.cli.terminal import command_parser, console_for_output
 
 HELP = "everything that is known of each activation"
@@ -25,6 +26,7 @@ def build_parser() -> jsonargparse.ArgumentParser:
         The parser.
     """
     parser = command_parser("activations show", HELP, EXAMPLES)
+    add_import(parser)
     parser.add_argument("names", nargs="+", help="specs, or patterns over names")
     parser.add_argument("--json", action="store_true", help="print plain data instead of a table")
     return parser

@@ -1,11 +1,11 @@
 """``lit-gelu bench``: how fast an exported file is, beside PyTorch in the same run."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jsonargparse import ArgumentParser, Namespace
 from rich.table import Table
 
-from lit_gelu.cli.options import add_model, add_providers
+from lit_gelu.cli.options import add_input_shape, add_model, add_providers
 from lit_gelu.cli.terminal import command_parser, console_for_output
 from lit_gelu.errors import LitGeluError
 
@@ -21,6 +21,7 @@ examples:
   lit-gelu bench model.onnx --ckpt last.ckpt                  beside the model that it came from
   lit-gelu bench model.onnx --ckpt last.ckpt --batch_sizes 1 32 256 --threads 4
   lit-gelu bench model.onnx --ckpt last.ckpt --tune true      measure onnxruntime's options first, keep the best
+  lit-gelu bench tokens.onnx --input_shape input_ids=16:int64                 a file that takes whole numbers
   lit-gelu bench raw.onnx --ckpt last.ckpt --preprocessing MNISTData          a file that takes raw pixels
   lit-gelu bench model.onnx --ckpt last.ckpt --compile false --json bench.json
 """
@@ -43,6 +44,13 @@ def build_parser() -> ArgumentParser:
         "--ckpt", type=str | None, default=None, help="the Lightning checkpoint that it came from, or a class"
     )
     add_model(parser)
+    add_input_shape(parser)
+    parser.add_argument(
+        "--data",
+        type=str | None,
+        default=None,
+        help="a data module: measure on its first batch, not on made-up numbers",
+    )
     parser.add_argument("--batch_sizes", "--batch-sizes", type=int, nargs="+", default=[1, 128], help="rows of a call")
     add_providers(parser)
     parser.add_argument(
@@ -76,21 +84,28 @@ def run(arguments: Namespace) -> int:
     """
     if min(arguments.batch_sizes) < 1 or arguments.seconds < 0 or (arguments.threads or 1) < 1:
         raise BenchArgumentError("--batch_sizes and --threads are whole numbers from 1 on, --seconds is not negative.")
+    from lit_gelu.cli.input_sample import named_inputs
     from lit_gelu.export import OnnxPredictor
     from lit_gelu.export.quantization import is_quantized
     from lit_gelu.export.runtime.bench import bench
+    from lit_gelu.export.runtime.bench_variants import resized
     from lit_gelu.export.runtime.tuning_file import cores
     from lit_gelu.files import write_atomically
 
     predictor = OnnxPredictor(arguments.file, arguments.providers, tuning=not arguments.tune)
-    model = _model(arguments, raw=bool(predictor.metadata.get("lit_gelu.preprocessing")))
+    raw = bool(predictor.metadata.get("lit_gelu.preprocessing"))
+    model = _model(arguments, raw=raw)
+    inputs = named_inputs(_sample(arguments, model, raw=raw), list(predictor.ports))
     console = console_for_output()
     if arguments.tune:
-        console.print(str(predictor.tune(batch_size=max(arguments.batch_sizes), reference=model)), markup=False)
+        rows = max(arguments.batch_sizes)
+        values = {} if inputs is None else resized(inputs, predictor.ports, rows)
+        console.print(str(predictor.tune(batch_size=rows, reference=model, **values)), markup=False)
     report = bench(
         arguments.file,
         model,
         batch_sizes=arguments.batch_sizes,
+        inputs=inputs,
         providers=arguments.providers,
         threads=arguments.threads or cores(),
         seconds=arguments.seconds,
@@ -127,6 +142,22 @@ def _model(arguments: Namespace, *, raw: bool) -> "nn.Module | None":
     preprocessing = load_preprocessing(arguments.preprocessing, arguments.data_root)
     model = load_model(arguments.ckpt, arguments.model)
     return model if preprocessing is None or not raw else nn.Sequential(preprocessing, model)
+
+
+def _sample(arguments: Namespace, model: "nn.Module | None", *, raw: bool) -> Any:
+    """Return what to measure on, if that is said."""
+    from lit_gelu.cli.input_sample import inputs_of_data, made_sample
+    from lit_gelu.cli.loading import load_data
+
+    if arguments.input_shape:
+        return made_sample(arguments.input_shape)
+    if arguments.data is None:
+        return None
+    if model is None or raw:
+        raise BenchArgumentError(
+            "--data gives what a model takes, so give --ckpt too, and a file without preprocessing; or --input_shape."
+        )
+    return inputs_of_data(load_data(arguments.data, arguments.data_root), model)
 
 
 def table(report: "BenchReport") -> Table:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from jsonargparse import ArgumentParser, Namespace
 
-from lit_gelu.cli.options import add_model
+from lit_gelu.cli.options import add_input_shape, add_model
 from lit_gelu.cli.terminal import command_parser, console_for_output, silence_known_warnings
 from lit_gelu.errors import LitGeluError
 
@@ -47,6 +47,7 @@ def build_parser() -> ArgumentParser:
     parser.add_argument("--data", type=str, required=True, help="a data module, such as DigitsData or MNISTData")
     parser.add_argument("--data_root", type=str | None, default=None, help="the data module's folder")
     add_model(parser)
+    add_input_shape(parser)
     parser.add_argument("--split", type=str, default="train", help="train, val or test: which of the data to use")
     parser.add_argument("--samples", type=int, default=1024, help="how many examples, the first of that part")
     parser.add_argument("--seed", type=int, default=0, help="of the order of the data, and of all random vectors")
@@ -81,10 +82,13 @@ def run(arguments: Namespace) -> int:
     from lit_gelu.cli.curvature_files import write_csv, write_figure, write_json
     from lit_gelu.cli.curvature_measure import measure
     from lit_gelu.cli.curvature_tables import tables
+    from lit_gelu.cli.input_sample import made_sample
     from lit_gelu.cli.loading import load_data, load_model
 
     model = load_model(arguments.ckpt, arguments.model)
-    report = measure(model, load_data(arguments.data, arguments.data_root), settings, source=arguments.ckpt)
+    data = load_data(arguments.data, arguments.data_root)
+    sample = made_sample(arguments.input_shape) if arguments.input_shape else None
+    report = measure(model, data, settings, source=arguments.ckpt, input_sample=sample)
     console = console_for_output()
     for table in tables(report):
         console.print(table)

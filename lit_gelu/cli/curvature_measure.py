@@ -11,6 +11,7 @@ from lightning.pytorch import LightningDataModule, LightningModule
 
 from lit_gelu import activations
 from lit_gelu.callbacks.curvature.activation_measurement import ActivationMeasurement
+from lit_gelu.cli.input_sample import InputSampleError, inputs_of
 from lit_gelu.curvature import watchable_sites
 from lit_gelu.curvature.loss import (
     CriticalSharpness,
@@ -117,7 +118,12 @@ class CurvatureReport:
 
 
 def measure(
-    model: LightningModule, data: LightningDataModule, settings: Settings, *, source: str = ""
+    model: LightningModule,
+    data: LightningDataModule,
+    settings: Settings,
+    *,
+    source: str = "",
+    input_sample: Any = None,
 ) -> CurvatureReport:
     """Measure a model on the first examples of its data; the model is left as it was.
 
@@ -126,6 +132,8 @@ def measure(
         data: Its data.
         settings: What to measure.
         source: Where the model is from, for the report.
+        input_sample: What ``forward`` takes, to find calls of functions; by default the model's
+            ``example_input_array``, else the first batch.
 
     Returns:
         The figures.
@@ -141,7 +149,7 @@ def measure(
     if examples < settings.samples:
         report.notes.append(f"{settings.split} has {examples} examples; {settings.samples} were asked for.")
     if "activations" in settings.quantities:
-        _measure_activations(model, batches, report)
+        _measure_activations(model, batches, report, input_sample)
     if any(name in settings.quantities for name in _OF_LOSS):
         with LossProbe(model, batches, mode=settings.mode, seed=settings.seed) as probe:
             _measure_loss(probe, report)
@@ -197,9 +205,11 @@ def _batches(data: LightningDataModule, split: str) -> Iterable[Any]:
     return loader
 
 
-def _measure_activations(model: LightningModule, batches: list[Any], report: CurvatureReport) -> None:
+def _measure_activations(
+    model: LightningModule, batches: list[Any], report: CurvatureReport, input_sample: Any
+) -> None:
     """Fill in the statistics of the activations, from the passes that compute the loss."""
-    sample = getattr(model, "example_input_array", None)
+    sample = _sample(model, batches[0]) if input_sample is None else input_sample
     registry = activations.registry
     with ExitStack() as stack:
         stack.enter_context(isolated_random_state(model))
@@ -212,7 +222,7 @@ def _measure_activations(model: LightningModule, batches: list[Any], report: Cur
             sites.remove()
             report.notes.append(
                 "The model has no activation that can be watched. Calls of functions are found with "
-                "example_input_array."
+                "example_input_array, or --input_shape."
             )
             return
         measurement = ActivationMeasurement(sites, None, registry, 1, None)
@@ -224,6 +234,17 @@ def _measure_activations(model: LightningModule, batches: list[Any], report: Cur
         measurement.recorder.stop()
         readout = measurement.reduce([measurement.recorder.take()], torch.device("cpu"))
         report.activations, report.gaussian = measurement.figures(readout)[0]
+
+
+def _sample(model: LightningModule, batch: Any) -> Any:
+    """Return what the model's ``forward`` takes, as far as that is known."""
+    sample = getattr(model, "example_input_array", None)
+    if sample is not None:
+        return sample
+    try:
+        return inputs_of(batch, model)
+    except InputSampleError:
+        return None
 
 
 def _measure_loss(probe: LossProbe, report: CurvatureReport) -> None:

@@ -6,7 +6,7 @@ from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
 
 from lit_gelu.cli.export_int8 import add_int8_arguments, require_int8_arguments, write_int8
-from lit_gelu.cli.options import add_model
+from lit_gelu.cli.options import add_input_shape, add_model
 from lit_gelu.cli.terminal import command_parser
 from lit_gelu.errors import LitGeluError
 
@@ -17,7 +17,8 @@ examples:
   lit-gelu export last.ckpt -o model.onnx --approximate tanh --lowering contrib
   lit-gelu export last.ckpt -o model.onnx --approximate none tanh sigmoid     model-none.onnx, model-tanh.onnx, ...
   lit-gelu export last.ckpt --dtype fp16 --target ort-cuda --softmax true --labels cat dog
-  lit-gelu export last.ckpt --model my_package.MyModule --check false
+  lit-gelu export last.ckpt --model my_module.MyNet --input_shape 3,32,32     your own, from the current folder
+  lit-gelu export last.ckpt --import my_module --model MyNet --data MyData    its input from the first batch of its data
   lit-gelu export lit_gelu.tasks.MNISTClassifier -o untrained.onnx
   lit-gelu export last.ckpt --preprocessing MNISTData                         a file that takes raw pixels, uint8
   lit-gelu export last.ckpt --preprocessing CIFAR10Data --data_root data      whitening fitted to its training images
@@ -48,6 +49,14 @@ def build_parser() -> ArgumentParser:
         help="the file to write; default: the checkpoint's name with .onnx",
     )
     add_model(parser)
+    add_input_shape(parser)
+    parser.add_argument(
+        "--data",
+        type=str | None,
+        default=None,
+        help="a data module: the check runs on its test data too, its first batch is the input of a model without "
+        "example_input_array, and --int8 is calibrated on it",
+    )
     parser.add_argument(
         "--approximate",
         type=str,
@@ -87,6 +96,7 @@ def run(arguments: Namespace) -> int:
     Returns:
         0, or 1 if a file does not compute what the model computes.
     """
+    from lit_gelu.cli.input_sample import evaluation_data, input_sample, require_input
     from lit_gelu.cli.loading import load_data, load_model, load_preprocessing
     from lit_gelu.export import check_parity, export_onnx, write_proof
 
@@ -96,12 +106,18 @@ def run(arguments: Namespace) -> int:
     root = None if arguments.data is not None and arguments.preprocessing is None else arguments.data_root
     preprocessing = load_preprocessing(arguments.preprocessing, root)
     data = None if arguments.data is None else load_data(arguments.data, arguments.data_root)
+    # A data module's batches are behind its preprocessing, and then a sample is raw pixels.
+    sample = input_sample(arguments.input_shape, model, data if preprocessing is None else None)
+    if preprocessing is None:
+        require_input(sample, model)
+    rows = evaluation_data(data)
     console = Console(soft_wrap=True, highlight=False, markup=False)
     passed = True
     for approximate, path in outputs.items():
         report = export_onnx(
             model,
             path,
+            sample,
             approximate=approximate,
             lowering=arguments.lowering,
             target=arguments.target,
@@ -114,7 +130,7 @@ def run(arguments: Namespace) -> int:
         )
         console.print(str(report))
         if arguments.check:
-            parity = check_parity(model, path, strict=False, preprocessing=preprocessing)
+            parity = check_parity(model, path, rows, sample, strict=False, preprocessing=preprocessing)
             passed &= parity.passed
             write_proof(parity, path, [])
             console.print(f"  {parity.summary()}")

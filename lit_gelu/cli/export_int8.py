@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
 
 _DEFAULTS: dict[str, Any] = {
-    "data": None,
     "calibration": "minmax",
     "calibration_samples": 512,
     "reduce_range": False,
@@ -34,9 +33,6 @@ def add_int8_arguments(parser: ArgumentParser) -> None:
     """
     parser.add_argument(
         "--int8", type=bool, default=False, help="whether to write each file in int8 too: NAME-int8.onnx"
-    )
-    parser.add_argument(
-        "--data", type=str | None, default=None, help="int8: the data module that it is calibrated and measured on"
     )
     parser.add_argument(
         "--calibration",

@@ -15,6 +15,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 import lit_gelu.callbacks  # noqa: F401
 from lit_gelu.activations import building_from_file
 from lit_gelu.callbacks.checkpoint_file import texts_and_mappings
+from lit_gelu.cli import own_modules
 from lit_gelu.cli.fit_checkpoint import checked_arguments
 from lit_gelu.cli.terminal import ExamplesHelpFormatter, silence_known_warnings
 from lit_gelu.data import DigitsData
@@ -37,6 +38,7 @@ examples:
   lit-gelu fit --model.activation "leaky_relu(negative_slope=0.2)" --data MNISTData --data.download true
   lit-gelu fit --model MNISTClassifier --model.keep 0.5 --data DigitsData --data.batch_size 64
   lit-gelu fit --config examples/mnist_gelu.yaml --seed_everything 1
+  lit-gelu fit --import my_module --model MyNet --data MyData       your own, from the current folder
   lit-gelu fit --trainer.callbacks+ ExactResume     with checkpoints from which --ckpt_path goes on to the bit, also
                                                     after a swap: see examples/digits_relu_to_gelu.yaml
   lit-gelu fit --print_config > my.yaml             every option with its value, to edit and pass to --config
@@ -121,6 +123,7 @@ class LitGeluCLI(LightningCLI):
         Args:
             parser: Of one sub-command.
         """
+        parser.add_argument(own_modules.OPTION, type=list[str], default=[], help=own_modules.HELP)
         parser.add_argument(
             "--without_ckpt",
             type=bool,
@@ -136,6 +139,10 @@ class LitGeluCLI(LightningCLI):
             args: The arguments, a list.
         """
         self.config = parser.parse_args(cast("list[str]", args))
+
+    def before_instantiate_classes(self) -> None:
+        """Import what ``--import``, or ``import:`` in a configuration, asks for: it may register activations."""
+        own_modules.import_modules(self.config[self.config.subcommand]["import"])
 
     def instantiate_classes(self) -> None:
         """Make the data, the model and the Trainer; a mistake in their arguments is raised as it was written.

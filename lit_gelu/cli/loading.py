@@ -159,7 +159,7 @@ def import_class(path: str, base: type, package: str) -> Any:
     """Import a class by its dotted path.
 
     Args:
-        path: ``package.module.Class``, or the name of a class in ``package``.
+        path: ``package.module.Class``, or the name of a class in ``package``, or of one that is imported already.
         base: Which class it must be derived from.
         package: Where a bare name is looked up.
 
@@ -175,7 +175,8 @@ def import_class(path: str, base: type, package: str) -> Any:
     """
     module_name, _, name = path.rpartition(".")
     try:
-        found = getattr(importlib.import_module(module_name or package), name)
+        owner = importlib.import_module(module_name or package)
+        found = getattr(owner, name, None) or (None if module_name else _imported(name, base)) or getattr(owner, name)
     except (ImportError, AttributeError, ValueError) as error:
         members = vars(importlib.import_module(package)).items()
         classes = (n for n, value in members if _is_class(value, base) and not inspect.isabstract(value))
@@ -186,6 +187,18 @@ def import_class(path: str, base: type, package: str) -> Any:
     if not _is_class(found, base):
         raise LoadingError(f"{path} is no {base.__name__} class.")
     return found
+
+
+def _imported(name: str, base: type) -> type | None:
+    """Return the one class of that name outside lit_gelu that is imported, as LightningCLI finds a bare name."""
+    seen: set[type] = set()
+    waiting = [base]
+    while waiting:
+        new = [cls for cls in waiting.pop().__subclasses__() if cls not in seen]
+        seen.update(new)
+        waiting += new
+    found = [cls for cls in seen if cls.__name__ == name and not cls.__module__.startswith(("lit_gelu.", "lightning."))]
+    return found[0] if len(found) == 1 else None
 
 
 def _is_class(value: object, base: type) -> bool:

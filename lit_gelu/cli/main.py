@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 
+from lit_gelu.cli.own_modules import current_folder_on_path, import_early, import_modules
 from lit_gelu.errors import LitGeluError
 
 EXIT_FAILURE = 1
@@ -90,13 +91,15 @@ def run(name: str, arguments: list[str]) -> int:
         sys.stdout.write(f"lit-gelu {version('lit-gelu')}\n")
         return 0
     if name in TRAINER_COMMANDS:
-        return int(importlib.import_module("lit_gelu.cli.fit").run([name, *arguments]))
+        return int(importlib.import_module("lit_gelu.cli.fit").run(import_early([name, *arguments])))
     if name in COMMANDS:
         module = importlib.import_module(f"lit_gelu.cli.{name}")
         if arguments and arguments[0] in getattr(module, "SUBCOMMANDS", ()):
             module = importlib.import_module(f"lit_gelu.cli.{name}_{arguments[0]}")
             arguments = arguments[1:]
-        return int(module.run(module.build_parser().parse_args(arguments)))
+        parsed = module.build_parser().parse_args(arguments)
+        import_modules(parsed.get("import") or [])
+        return int(module.run(parsed))
     near = difflib.get_close_matches(name, [*TRAINER_COMMANDS, *COMMANDS], n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     raise UnknownCommandError(
@@ -128,7 +131,8 @@ def help_text() -> str:
 
 def _run_and_flush(name: str, arguments: list[str]) -> int:
     """Run a sub-command and write out what it printed: a closed pipe shows here, and not at exit."""
-    code = run(name, arguments)
+    with current_folder_on_path():
+        code = run(name, arguments)
     sys.stdout.flush()
     return code
 

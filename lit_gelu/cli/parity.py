@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
 
-from lit_gelu.cli.options import add_model, add_providers
+from lit_gelu.cli.options import add_input_shape, add_model, add_providers
 from lit_gelu.cli.terminal import command_parser
 from lit_gelu.errors import LitGeluError
 
@@ -27,7 +27,8 @@ examples:
   lit-gelu parity model.onnx --ckpt last.ckpt --data DigitsData --json parity.json
   lit-gelu parity model.onnx --ckpt last.ckpt --data MNISTData --data_root data --html parity.html --markdown parity.md
   lit-gelu parity raw.onnx --ckpt last.ckpt --data MNISTData     its preprocessing too, if the file takes raw pixels
-  lit-gelu parity model.onnx --ckpt last.ckpt --model my_package.MyModule --providers CPUExecutionProvider
+  lit-gelu parity model.onnx --ckpt last.ckpt --model my_module.MyNet --input_shape 3,32,32
+  lit-gelu parity model.onnx --ckpt last.ckpt --providers CPUExecutionProvider
   lit-gelu parity model.onnx --ckpt last.ckpt --session_config optimization.enable_gelu_approximation=1
   lit-gelu parity model-int8.onnx --ckpt last.ckpt --data MNISTData --max_difference 0.002 --min_top1 0.99
 """
@@ -53,6 +54,7 @@ def build_parser() -> ArgumentParser:
         "--ckpt", type=str, required=True, help="the Lightning checkpoint that it was exported from, or a class"
     )
     add_model(parser)
+    add_input_shape(parser)
     parser.add_argument("--data", type=str | None, default=None, help="a data module, such as DigitsData or MNISTData")
     parser.add_argument("--data_root", type=str | None, default=None, help="the data module's folder")
     parser.add_argument(
@@ -106,6 +108,7 @@ def run(arguments: Namespace) -> int:
             model,
             arguments.file,
             data,
+            _sample(arguments, model, data),
             tolerance=arguments.tolerance,
             providers=arguments.providers,
             session_config=_entries(arguments.session_config),
@@ -119,6 +122,18 @@ def run(arguments: Namespace) -> int:
             with write_atomically(path) as temporary:
                 temporary.write_text(getattr(report, f"to_{name}")().rstrip() + "\n", encoding="utf-8")
     return 0 if report.passed else 1
+
+
+def _sample(arguments: Namespace, model: "nn.Module", data: Any) -> Any:
+    """Return what to call the model with, if it does not say it itself."""
+    from lit_gelu.cli.input_sample import input_sample
+    from lit_gelu.export import OnnxPredictor
+
+    if data is not None and not arguments.input_shape and getattr(model, "example_input_array", None) is None:
+        file = OnnxPredictor(arguments.file, arguments.providers)
+        if file.metadata.get("lit_gelu.preprocessing"):
+            return None  # raw pixels, which the batches are not
+    return input_sample(arguments.input_shape, model, data)
 
 
 def _require_kind(arguments: Namespace, *, int8: bool) -> None:

@@ -78,6 +78,20 @@ def test_one_file_of_several_that_fails_decides(checkpoint, tmp_path, capsys, mo
         assert capsys.readouterr().out.count("parity FAILED") == 1
 
 
+def test_the_check_runs_on_the_data_that_is_given(checkpoint, tmp_path, monkeypatch):
+    from lit_gelu.export import check_parity
+
+    reports = []
+
+    def kept(*given, **options):
+        reports.append(check_parity(*given, **options))
+        return reports[-1]
+
+    monkeypatch.setattr("lit_gelu.export.check_parity", kept)
+    assert main(["export", str(checkpoint), "-o", str(tmp_path / "net.onnx"), "--data", "DigitsData"]) == 0
+    assert "data" in {row.inputs for row in reports[0].rows}
+
+
 class Recorded(LightningModule):
     """A module that a checkpoint names as LightningCLI does."""
 

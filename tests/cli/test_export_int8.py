@@ -100,7 +100,6 @@ def test_bench_does_not_call_an_int8_file_wrong(folder, capsys):
     [
         (["--int8", "true"], "name a data module, such as --data MNISTData"),
         (["--int8", "true", "--data", "DigitsData", "--dtype", "fp16"], "leave out --dtype fp16"),
-        (["--data", "DigitsData"], "--data is of --int8. Give --int8 true, or leave it out"),
         (["--float_layers", "output"], "--float_layers is of --int8"),
         (["--int8", "true", "--data", "DigitsData", "--calibration", "minmix"], "Did you mean 'minmax'"),
         (["--int8", "true", "--data", "DigitsData", "--float_layers", "head"], "'head' fits no layer"),

@@ -1,0 +1,193 @@
+"""Modules of one's own in the current folder: found, imported, trained, exported, proved, timed, measured."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import onnx
+import pytest
+import torch
+import yaml
+
+from lit_gelu import activations
+from lit_gelu.cli.main import main
+from lit_gelu.export import OnnxPredictor
+
+MODULE = """
+import torch
+from lightning.pytorch import LightningDataModule, LightningModule
+from torch import nn
+from torch.nn import functional
+from torch.utils.data import DataLoader, TensorDataset
+
+from lit_gelu import activations
+
+
+@activations.register("wavy")
+def wavy(x, amount=0.5):
+    return x + amount * torch.sin(x)
+
+
+class OwnNet(LightningModule):
+    def __init__(self, width: int = 4, activation: str = "gelu"):
+        super().__init__()
+        self.save_hyperparameters()
+        self.inner = nn.Linear(3, width)
+        self.activation = activations.create(activation)
+        self.outer = nn.Linear(width, 2)
+
+    def forward(self, x):
+        return self.outer(functional.silu(self.activation(self.inner(x))))
+
+    def training_step(self, batch, number):
+        x, y = batch
+        return functional.cross_entropy(self(x), y)
+
+    test_step = training_step
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+class OwnTokens(LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.outer = nn.Embedding(7, 4), nn.Linear(4, 2)
+
+    def forward(self, ids, scale):
+        return self.outer(functional.gelu(self.embedding(ids) * scale.unsqueeze(-1)))
+
+
+class OwnData(LightningDataModule):
+    def train_dataloader(self):
+        generator = torch.Generator().manual_seed(0)
+        x = torch.randn(64, 3, generator=generator)
+        return DataLoader(TensorDataset(x, (x.sum(1) > 0).long()), batch_size=16)
+
+    test_dataloader = train_dataloader
+"""
+FAST = [
+    "--trainer.accelerator=cpu",
+    "--trainer.enable_progress_bar=false",
+    "--trainer.enable_model_summary=false",
+    "--trainer.logger=lightning.pytorch.loggers.CSVLogger",
+    "--trainer.logger.save_dir=runs",
+    "--trainer.max_epochs=1",
+    "--trainer.log_every_n_steps=1",
+]
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path, monkeypatch):
+    (tmp_path / "own_cli_module.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+    for name in ("PL_GLOBAL_SEED", "PL_SEED_WORKERS"):
+        monkeypatch.setenv(name, "0")
+        monkeypatch.delenv(name)
+    with activations.registry.scope():
+        yield
+    sys.modules.pop("own_cli_module", None)
+    assert str(tmp_path) not in sys.path
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    arguments = ["--import=own_cli_module", "--model=OwnNet", "--data=OwnData", "--model.activation=wavy(amount=0.25)"]
+    assert main(["fit", *FAST, *arguments]) == 0
+    (path,) = tmp_path.rglob("*.ckpt")
+    return str(path)
+
+
+def test_the_whole_way_with_a_model_that_says_nothing_of_its_input(checkpoint, tmp_path, capsys):
+    config = next(tmp_path.rglob("config.yaml"))
+    assert yaml.safe_load(config.read_text())["import"] == ["own_cli_module"]
+    evaluated = ["--model=own_cli_module.OwnNet", "--data=own_cli_module.OwnData", f"--ckpt_path={checkpoint}"]
+    assert main(["test", *FAST, "--import", "own_cli_module", *evaluated]) == 0
+
+    own = ["--import", "own_cli_module", "--model", "OwnNet"]
+    for given in (["--input_shape", "3"], ["--data", "own_cli_module.OwnData"]):
+        assert main(["export", checkpoint, "-o", "own.onnx", *own, *given]) == 0
+        assert "parity passed" in capsys.readouterr().out
+    model = sys.modules["own_cli_module"].OwnNet.load_from_checkpoint(checkpoint, weights_only=True).eval()
+    assert model.hparams["activation"] == "wavy(amount=0.25)"
+    rows = torch.randn(5, 3)
+    assert torch.allclose(OnnxPredictor("own.onnx")(rows), model(rows), atol=1e-5)
+
+    assert main(["parity", "own.onnx", "--ckpt", checkpoint, *own, "--data", "own_cli_module.OwnData"]) == 0
+    assert main(["parity", "own.onnx", "--ckpt", checkpoint, *own, "--input-shape", "3"]) == 0
+    quick = ["--seconds", "0", "--compile", "false", "--threads", "1", "--batch_sizes", "1"]
+    assert main(["bench", "own.onnx", "--ckpt", checkpoint, *own, *quick, "--data", "own_cli_module.OwnData"]) == 0
+    figures = ["--quantities", "activations", "--json", "curvature.json"]
+    assert main(["curvature", checkpoint, *own, "--data", "own_cli_module.OwnData", *figures]) == 0
+    assert "functional.silu" in (tmp_path / "curvature.json").read_text() or "silu" in capsys.readouterr().out
+
+
+def test_named_inputs_of_whole_numbers(tmp_path, capsys):
+    arguments = ["own_cli_module.OwnTokens", "-o", "tokens.onnx"]
+    assert main(["export", *arguments, "--input_shape", "ids=5:int64", "scale=5"]) == 0
+    inputs = onnx.load("tokens.onnx").graph.input
+    assert [entry.name for entry in inputs] == ["ids", "scale"]
+    assert [entry.type.tensor_type.elem_type for entry in inputs] == [onnx.TensorProto.INT64, onnx.TensorProto.FLOAT]
+    quick = ["--seconds", "0", "--batch_sizes", "3", "--json", "bench.json"]
+    assert main(["bench", "tokens.onnx", *quick, "--input_shape", "ids=5:int64", "scale=5"]) == 0
+    assert {row["batch_size"] for row in json.loads((tmp_path / "bench.json").read_text())["rows"]} == {3}
+
+
+def test_a_configuration_imports_what_it_needs(tmp_path, capsys):
+    config = {
+        "import": ["own_cli_module"],
+        "model": {"class_path": "own_cli_module.OwnNet", "init_args": {"activation": "wavy"}},
+        "data": {"class_path": "own_cli_module.OwnData"},
+    }
+    (tmp_path / "own.yaml").write_text(yaml.safe_dump(config))
+    assert main(["fit", *FAST, "--config=own.yaml"]) == 0
+    assert list(tmp_path.rglob("*.ckpt"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["export", "own_cli_module.OwnNet"], "OwnNet has no example_input_array, which would say what it takes. Give"),
+        (["export", "own_cli_module.OwnNet", "--input_shape", "3", "x=3"], "a name of its own, or none any"),
+        (["export", "own_cli_module.OwnNet", "--input_shape", "3x3"], "'3x3' is not accepted. Give the sizes"),
+        (["export", "own_cli_module.OwnNet", "--input_shape", "3:int3"], "'3:int3' is not accepted"),
+        (["export", "own_cli_module.OwnNet", "--input_shape", "999999999,9"], "is too large"),
+        (["export", "own_cli_module.OwnTokens", "--data", "own_cli_module.OwnData"], "ids"),
+        (["export", "own_cli_module.OwnNet", "--import", "nowhere"], "--import nowhere: there is no module 'nowhere'"),
+        (["export", "own_cli_module.OwnNet", "--import", "a.py"], "no module's name. Did you mean a?"),
+        (["fit", "--import", "nowhere"], "--import nowhere: there is no module 'nowhere'"),
+        (["activations", "show", "wavy", "--import", "own_cli_module.deeper"], "there is no module"),
+    ],
+)
+def test_mistakes(arguments, message, capsys):
+    assert main(arguments) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"lit-gelu {arguments[0]}: ")
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_what_a_module_lacks_is_its_authors_to_see(tmp_path):
+    (tmp_path / "own_cli_broken.py").write_text("import not_there_at_all\n")
+    with pytest.raises(ModuleNotFoundError, match="not_there_at_all"):
+        main(["activations", "show", "gelu", "--import", "own_cli_broken"])
+
+
+LIT_GELU = [str(Path(sys.executable).with_name("lit-gelu"))]
+
+
+@pytest.mark.parametrize(
+    ("command", "safe_path", "code"),
+    [([sys.executable, "-m", "lit_gelu"], "", 0), (LIT_GELU, "", 0), (LIT_GELU, "1", 2)],
+    ids=["python -m", "installed", "without the current folder, as PYTHONSAFEPATH asks for"],
+)
+def test_as_a_program(command, safe_path, code):
+    done = subprocess.run(
+        [*command, "activations", "show", "wavy(amount=0.25)", "--json", "--import", "own_cli_module"],
+        capture_output=True, text=True, timeout=600, env={**os.environ, "PYTHONSAFEPATH": safe_path}, check=False,
+    )  # fmt: skip
+    assert done.returncode == code, done.stderr
+    assert ("wavy(amount=0.25)" in done.stdout) == (code == 0)
+    assert ("there is no module 'own_cli_module'" in done.stderr) == (code == 2)
