@@ -96,6 +96,12 @@ def test_refuses_batch_sizes_that_are_no_positive_integers(batch_size):
         Numbers(batch_size)
 
 
+def test_a_batch_may_be_the_whole_training_set():
+    data = Numbers(batch_size=23)
+    data.setup("fit")
+    assert [sorted(labels) for labels in labels_of(data.train_dataloader())] == [list(range(23))]
+
+
 def test_refuses_a_batch_larger_than_the_training_set():
     data = Numbers(batch_size=24)
     data.setup("test")

@@ -1,11 +1,13 @@
 """Records of runs and the file that holds them."""
 
+import io
 import json
 import math
 import os
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from child_processes import end_of, started
@@ -139,6 +141,37 @@ def test_a_record_is_on_the_disk_when_append_returns(tmp_path, monkeypatch):
     with RecordStore(tmp_path) as store:
         store.append(RECORD)
     assert synchronised[0] == len(RECORD.to_json()) + 1
+
+
+def test_what_the_system_takes_in_parts_is_written_whole(tmp_path, monkeypatch):
+    """A write may take fewer bytes than it is given, such as on a network's disk; here seven at a time."""
+
+    class SevenBytes(io.FileIO):
+        def write(self, content):
+            return super().write(content[:7])
+
+    with monkeypatch.context() as patch, RecordStore(tmp_path) as store:
+        patch.setattr(type(tmp_path), "open", lambda path, mode, buffering: SevenBytes(path, mode))
+        store.append(RECORD)
+        store.append(replace(RECORD, key="b"))
+    assert [record.key for record in read_records(tmp_path)] == [RECORD.key, "b"]
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks Linux what a descriptor is of")
+def test_a_new_file_is_in_its_folder_when_append_returns(tmp_path, monkeypatch):
+    """Without the folder's own synchronisation a power cut may leave a file that no folder names (man 2 fsync)."""
+    synchronised, fsync = [], os.fsync
+
+    def noting(descriptor):
+        synchronised.append(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noting)
+    with RecordStore(tmp_path) as store:
+        store.append(RECORD)
+        assert synchronised == [str(tmp_path / "runs.jsonl"), str(tmp_path)]
+        store.append(replace(RECORD, key="b"))
+        assert synchronised[2:] == [str(tmp_path / "runs.jsonl")]
 
 
 def test_a_full_disk_leaves_the_file_as_it_was(tmp_path, monkeypatch):

@@ -112,6 +112,19 @@ def test_a_run_without_noise_does_not_serve_one_with(tmp_path):
     assert records["digits/relu/keep=1/lr=0.01/seed=0"].robustness is not None
 
 
+def test_numbers_come_from_the_run_that_was_made_and_not_from_its_copies(uninterrupted):
+    """A copy under another name lacks what its experiment does not measure, and is nobody's source."""
+    _, records = uninterrupted
+    copies = [key for key, record in records.items() if record.shared_from is not None]
+    assert copies == [f"sharing/relu/keep=1/lr=0.01/seed={seed}" for seed in range(2)]
+    for experiment in (replace(SHARING, name="third"), replace(DIGITS, name="fourth")):
+        planned = plan(expand(experiment, "quick", arms=("relu",)), records)
+        sources = {record.key: record.shared_from for record in planned.shared}
+        for seed in range(2):
+            key = f"relu/keep=1/lr=0.01/seed={seed}"
+            assert sources[f"{experiment.name}/{key}"] == f"digits/{key}"
+
+
 def test_another_configuration_of_a_finished_run_is_refused(tmp_path):
     small = replace(SHARING, seeds=1)
     run(tmp_path, request(small))

@@ -79,6 +79,13 @@ class TestOutcome:
     def test_a_search_need_not_measure_the_test_set(self):
         assert outcome(run_record(curves={"val_error": [0.2, 0.1]})) == Outcome(0.1, None)
 
+    def test_what_was_not_measured_in_every_run_has_no_median(self):
+        """A diverged run counts as infinite in each number: it must not be the only one that makes up a median."""
+        searched = [run_record(curves={"val_error": [0.2]}), run_record(seed=1, status="diverged")]
+        (candidate,) = candidates_of(searched)
+        assert candidate.validation.values == (0.2, math.inf)
+        assert candidate.test is None
+
 
 class TestSelect:
     def test_learning_rate_with_the_lowest_median_validation_error(self):

@@ -153,6 +153,13 @@ def test_without_noise_it_is_the_ordinary_test_error():
     assert curves.samples == 21
 
 
+def test_losses_are_summed_in_float64():
+    """In float32 log(1 + exp(-20)), 2e-9, is 0: log losses of confident nets would be."""
+    inputs, labels = torch.tensor([[20.0, 0.0], [0.0, 20.0]]), torch.tensor([0, 1])
+    curves = noise_robustness(nn.Identity(), (inputs, labels), [0.0])
+    assert curves.loss[0] == pytest.approx(math.log1p(math.exp(-20)), rel=1e-6)
+
+
 def test_module_and_random_state_are_left_alone():
     class Counting(nn.BatchNorm1d):
         def forward(self, x):
