@@ -3,6 +3,7 @@
 import os
 import pickle
 import re
+import sys
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,11 +15,12 @@ from lightning.fabric.utilities.cloud_io import _load as load_from_anywhere
 from lightning.pytorch import LightningModule
 from lightning.pytorch.core.saving import CHECKPOINT_PAST_HPARAMS_KEYS
 
-from lit_gelu.activations import building_from_file
+from lit_gelu.activations import StoredSpecError, building_from_file
 from lit_gelu.callbacks.hyper_parameters import require_no_imports
 from lit_gelu.callbacks.swap.checkpoint import Checkpoint
 from lit_gelu.errors import LitGeluError, shown
 
+_INSTANTIATORS = ("lightning.pytorch.cli.instantiate_module", "pytorch_lightning.cli.instantiate_module")
 _OF_LIGHTNING = frozenset({"map_location", "hparams_file", "strict", "weights_only"})
 HYPER_PARAMETERS = LightningModule.CHECKPOINT_HYPER_PARAMS_KEY
 
@@ -127,11 +129,34 @@ def loading(module_class: type[LightningModule], source: Any, arguments: Mapping
         called = repr(str(source)) if isinstance(source, str | os.PathLike) else "The file"
         found = hyper_parameters(read_checkpoint(source), called)
         if "_instantiator" in found:  # then Lightning has jsonargparse read them, which imports class paths
+            _require_known(found, module_class, called)
             named = {"_instantiator", "_class_path", *given}
             rest = {name: value for name, value in found.items() if name not in named}
             require_no_imports(rest, module_class, (), called)
     with building_from_file(texts_and_mappings(given)):
         yield
+
+
+def _require_known(found: Mapping[str, Any], module_class: type[LightningModule], called: str) -> None:
+    """Refuse an instantiator that is not LightningCLI's, and a class that is not imported: Lightning 2.6.0 does not.
+
+    Raises:
+        StoredSpecError: If one of them is something else.
+    """
+    if found["_instantiator"] not in _INSTANTIATORS:
+        raise StoredSpecError(
+            f"{called} asks for {shown(found['_instantiator'])} to build its module. What a file names is not "
+            "imported: build the module in code and load its 'state_dict'."
+        )
+    path = found.get("_class_path", "")
+    module_name, _, name = path.rpartition(".") if isinstance(path, str) else ("", "", "")
+    cls = vars(sys.modules[module_name]).get(name) if module_name in sys.modules else None
+    if path and not (isinstance(cls, type) and issubclass(cls, module_class)):
+        raise StoredSpecError(
+            f"{called} says that it is a checkpoint of {shown(path)}, which is no class derived from "
+            f"{module_class.__name__} that is imported. What a file names is not imported: if you trust that class, "
+            "import it and call its load_from_checkpoint."
+        )
 
 
 def texts_and_mappings(value: object) -> list[object]:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from lit_gelu.activations.errors import ActivationSpecError
 from lit_gelu.activations.integrations.installation import Installation, import_library, is_path, names_of, present
+from lit_gelu.activations.spec import ActivationSpec
 
 if TYPE_CHECKING:
     from lit_gelu.activations.registry import ActivationRegistry
@@ -59,7 +60,10 @@ class _AskingTable(dict[str, Any]):
     """timm's table, which asks the registry for the keys it lacks."""
 
     def __init__(
-        self, content: dict[str, Any], registry: "ActivationRegistry", make: Callable[["ActivationRegistry", str], Any]
+        self,
+        content: dict[str, Any],
+        registry: "ActivationRegistry",
+        make: Callable[["ActivationRegistry", ActivationSpec], Any],
     ) -> None:
         super().__init__(content)
         self._registry = registry
@@ -69,21 +73,22 @@ class _AskingTable(dict[str, Any]):
         text = _LITERALS.sub(lambda match: match[1].capitalize(), key)
         if is_path(text):
             raise KeyError(key)
-        self._registry.resolve(text)  # raises now, with the known names, and not when the model is half built
-        return self._make(self._registry, text)
+        # Raises now, with the known names, and not when the model is half built; a spec names what is registered.
+        return self._make(self._registry, self._registry.stored.resolve(text))
 
 
-def _layer(registry: "ActivationRegistry", text: str) -> Callable[..., nn.Module]:
+def _layer(registry: "ActivationRegistry", spec: ActivationSpec) -> Callable[..., nn.Module]:
     """Return what timm calls for a new module, with ``inplace`` or without."""
-    return functools.partial(registry.create, text)
+    return functools.partial(registry.create, spec)
 
 
-def _function(registry: "ActivationRegistry", text: str) -> Callable[..., Tensor]:
+def _function(registry: "ActivationRegistry", spec: ActivationSpec) -> Callable[..., Tensor]:
     """Return a function of a tensor; what has parameters of its own is no function."""
-    module = registry.create(text)
+    module = registry.create(spec)
     if any(True for _ in module.parameters()):
         raise ActivationSpecError(
-            f"{text!r} has parameters, so it cannot be a function. Use it as a layer: timm.layers.create_act_layer."
+            f"{str(spec)!r} has parameters, so it cannot be a function. Use it as a layer: "
+            "timm.layers.create_act_layer."
         )
 
     def apply(x: Tensor, inplace: bool = False) -> Tensor:

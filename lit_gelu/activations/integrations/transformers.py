@@ -68,8 +68,8 @@ def _asking(table_class: type, registry: "ActivationRegistry") -> type:
         def __missing__(self, key: str) -> Any:
             if is_path(key):
                 raise KeyError(key)
-            registry.resolve(key)  # raises now, with the known names
-            return functools.partial(registry.create, key)
+            spec = registry.stored.resolve(key)  # raises now, with the known names
+            return functools.partial(registry.create, spec)
 
         def __contains__(self, key: object) -> bool:
             return super().__contains__(key) or (isinstance(key, str) and _resolves(registry, key))
@@ -80,7 +80,7 @@ def _asking(table_class: type, registry: "ActivationRegistry") -> type:
 def _resolves(registry: "ActivationRegistry", text: str) -> bool:
     """Return whether a text names a registered activation; wrong arguments of one are an error of their own."""
     try:
-        return not is_path(text) and bool(registry.resolve(text))
+        return not is_path(text) and bool(registry.stored.resolve(text))
     except (ActivationSpecError, UnknownActivationError):
         return False
 

@@ -1,0 +1,120 @@
+"""Whatever opens a file, imports by name or runs text is listed here, with the test that hands it hostile content."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = ("lit_gelu", "callbacks", "export")
+SOURCES = {
+    path.relative_to(ROOT).as_posix(): ast.parse(path.read_text())
+    for folder in FOLDERS
+    for path in sorted((ROOT / folder).rglob("*.py"))
+}
+
+# From a function that reads, by the last part of its name, to who calls it and which test gives that hostile content.
+READERS = {
+    "load": {
+        "callbacks/checkpoint_file.py": "hostile/test_checkpoints.py",
+        "export/parity/activation_census.py": "what onnxruntime wrote just now",
+        "export/parity/check.py": "hostile/test_other_files.py",
+        "export/parity/site_checks.py": "hostile/test_other_files.py",
+        "export/proof.py": "export/test_proof.py",
+        "export/quantization/comparison.py": "export/quantization/test_check.py",
+        "export/quantization/graph.py": "export/quantization/test_quantize.py",
+        "export/quantization/quantize.py": "export/quantization/test_quantize.py",
+        "export/quantization/record.py": "hostile/test_other_files.py",
+        "export/saving.py": "export/test_bad_files.py",
+        "lit_gelu/activations/plugins.py": "entry points of installed packages, no file",
+        "export/serving/repository.py": "hostile/test_other_files.py",
+    },
+    "loads": {
+        "lit_gelu/files.py": "hostile/test_other_files.py",
+        "lit_gelu/paper/cells.py": "what it wrote itself, in memory",
+        "export/runtime/tuning_file.py": "hostile/test_other_files.py",
+    },
+    "load_checkpoint": {"callbacks/best_module.py": "hostile/test_checkpoints.py"},
+    "safe_load": {"callbacks/hyper_parameters.py": "hostile/test_checkpoints.py"},
+    "ParseFromString": {"export/runtime/model_file.py": "export/test_bad_files.py"},
+    "parse_json": {
+        "export/metadata.py": "hostile/test_other_files.py",
+        "export/quantization/record.py": "hostile/test_other_files.py",
+        "lit_gelu/paper/records.py": "hostile/test_other_files.py",
+        "export/runtime/tuning_file.py": "hostile/test_other_files.py",
+    },
+    "literal_eval": {
+        "export/lowering/spellings.py": "what torch's exporter wrote just now",
+        "export/recipe.py": "a table of this package, and register(onnx=) of code",
+    },
+}
+# Who imports by a name that is no constant, or runs text; no reader of files.
+IMPORTERS = {
+    "lit_gelu/__init__.py": "its own parts, when they are asked for",
+    "lit_gelu/activations/importing.py": "specs of code, of the command line and of YAML",
+    "lit_gelu/activations/integrations/installation.py": "the library that install() names",
+    "lit_gelu/cli/loading.py": "classes that the command line names",
+    "lit_gelu/cli/main.py": "its own sub-commands",
+    "lit_gelu/paper/training.py": "classes of the experiments in code",
+    "lit_gelu/surgery/source.py": "the source of a module's own forward, for a swap of a call",
+}
+IMPORTS = {"importlib.import_module", "import_module", "__import__", "eval", "exec", "compile"}
+UNSAFE = {"pickle.load", "pickle.loads", "joblib.load", "dill.load", "yaml.load", "yaml.unsafe_load", "yaml.full_load"}
+
+
+def calls(tree):
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
+            yield ast.unparse(node.func), node
+
+
+def imports_of(tree):
+    """Return what a module imports, names within modules included."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found |= {str(node.module), *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return found
+
+
+@pytest.mark.parametrize("function", READERS)
+def test_who_reads_is_listed_with_its_test(function):
+    found = {file for file, tree in SOURCES.items() for name, _ in calls(tree) if name.rpartition(".")[2] == function}
+    unlisted = found - READERS[function].keys()
+    assert not unlisted, f"{unlisted} call {function}: give them hostile content in tests/hostile, and list them here"
+    for file in (text for text in READERS[function].values() if text.endswith(".py")):
+        assert (ROOT / "tests" / file).is_file(), file
+
+
+def test_who_imports_by_name_is_listed():
+    found = set()
+    for file, tree in SOURCES.items():
+        for name, node in calls(tree):
+            constant = bool(node.args) and isinstance(node.args[0], ast.Constant)
+            if name in IMPORTS and not constant:
+                found.add(file)
+    assert found <= IMPORTERS.keys(), f"{found - IMPORTERS.keys()} import by name: readers of files may not"
+
+
+def test_torch_reads_plain_data_only():
+    for file, tree in SOURCES.items():
+        for name, node in calls(tree):
+            given = {keyword.arg: keyword.value for keyword in node.keywords}
+            if name in {"torch.load", "load_from_anywhere"} or name.endswith(".load_checkpoint"):
+                assert ast.unparse(given["weights_only"]) == "True", f"{file}:{node.lineno}"
+            if name in {"np.load", "numpy.load"}:
+                assert ast.unparse(given["allow_pickle"]) == "False", f"{file}:{node.lineno}"
+            assert name not in UNSAFE, f"{file}:{node.lineno}"
+
+
+def test_no_reader_of_files_reaches_what_imports():
+    """The module that imports dotted paths is imported by those that resolve specs of code alone."""
+    importing, resolving = "lit_gelu.activations.importing", "lit_gelu.activations.resolution"
+    of_importing = {file for file, tree in SOURCES.items() if importing in imports_of(tree)}
+    assert of_importing == {"lit_gelu/activations/resolution.py", "lit_gelu/surgery/selectors.py"}
+    of_resolving = {file for file, tree in SOURCES.items() if resolving in imports_of(tree)}
+    assert of_resolving == {"lit_gelu/activations/registry.py"}
+    for file in ("lit_gelu/activations/stored_specs.py", "lit_gelu/activations/recipes.py"):
+        assert not imports_of(SOURCES[file]) & {importing, resolving, "importlib"}
