@@ -11,7 +11,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import TensorProto
 
 from lit_gelu.export.errors import ModelFileError
-from lit_gelu.files import parse_json
+from lit_gelu.files import is_file, is_folder, parse_json
 
 INT8_RECORD = "lit_gelu_int8"
 """The entry of a file's metadata that says how it was quantised."""
@@ -64,8 +64,8 @@ def read_model_file(path: str | os.PathLike[str]) -> ModelFile:
         ({'Gelu': 1}, {'': 20})
     """
     path = Path(path)
-    if not path.is_file():
-        kind = "is a folder" if path.is_dir() else "is not there"
+    if not is_file(path):
+        kind = "is a folder" if is_folder(path) else "is not there"
         raise ModelFileError(f"There is no file {str(path)!r}: it {kind}. Write it with lit_gelu.export.export_onnx.")
     if path.suffix == ".ort":
         raise ModelFileError(

@@ -9,6 +9,7 @@ from lit_gelu.cli.export_int8 import add_int8_arguments, require_int8_arguments,
 from lit_gelu.cli.options import add_input_shape, add_model
 from lit_gelu.cli.terminal import command_parser
 from lit_gelu.errors import LitGeluError
+from lit_gelu.files import is_file
 
 HELP = "write a checkpoint's model to an ONNX file"
 EXAMPLES = """\
@@ -159,8 +160,8 @@ def output_paths(source: str, output: str | None, forms: list[str]) -> dict[str,
     """
     if len(set(forms)) < len(forms):
         raise OutputNameError(f"--approximate {' '.join(forms)}: a form is given twice. Give each once.")
-    is_file = source.endswith(".ckpt") or Path(source).exists()
-    default = Path(source).with_suffix(".onnx") if is_file else Path(f"{source.rpartition('.')[2]}.onnx")
+    is_path = source.endswith(".ckpt") or is_file(source)
+    default = Path(source).with_suffix(".onnx") if is_path else Path(f"{source.rpartition('.')[2]}.onnx")
     path = default if output is None else Path(output)
     if path.suffix != ".onnx":
         raise OutputNameError(f"--output {str(path)!r} must end in .onnx.")

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import jsonargparse
 
+from lit_gelu.files import is_file
 from lit_gelu.paper.errors import RecordsError
 from lit_gelu.paper.records import RECORDS_FILE, RunRecord, read_records
 
@@ -52,7 +53,7 @@ def read_results(arguments: jsonargparse.Namespace) -> list[RunRecord]:
     folder = results_folder(arguments)
     remedy = f"Make runs with lit-gelu paper run --preset {arguments.preset}, or say where they are with --results."
     path = folder / RECORDS_FILE if folder.suffix != ".jsonl" else folder
-    if not path.is_file():
+    if not is_file(path):
         raise NoRunsError(f"There are no runs in {str(folder)!r} (no {path.name}). {remedy}")
     records = read_records(path)
     if not records:

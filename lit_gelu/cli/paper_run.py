@@ -11,6 +11,7 @@ from rich.console import Console
 
 from lit_gelu.cli.paper_progress import GridProgress
 from lit_gelu.cli.terminal import command_parser, console_for_output
+from lit_gelu.files import is_file
 from lit_gelu.paper.cells import PRECISION
 from lit_gelu.paper.errors import PaperArgumentError
 from lit_gelu.paper.experiment import Experiment
@@ -162,7 +163,7 @@ def _conclude(summary: Summary, folder: Path, arguments: jsonargparse.Namespace,
 def _dry_run(request: Request, folder: Path) -> int:
     """Say what would be run."""
     records: dict[str, RunRecord] = {}
-    if (folder / RECORDS_FILE).is_file():
+    if is_file(folder / RECORDS_FILE):
         records = {record.key: record for record in read_records(folder)}
     experiments = request.experiments()
     fixed = [experiment for experiment in experiments if experiment.learning_rate_from is None]

@@ -77,6 +77,8 @@ def test_a_results_file_by_name(results, capsys):
     ("arguments", "message"),
     [
         (["--results", "nowhere"], "There are no runs in 'nowhere' (no runs.jsonl). Make runs with lit-gelu paper run"),
+        (["--results", "long" * 75], "There are no runs in 'longlong"),
+        (["--results", "nul\0nul"], "There are no runs in 'nul"),
         (["--results", "empty"], "it is empty"),
         (["--results", "damaged"], "line 1: The line is not JSON"),
         (["--only", "mnits"], "No experiment 'mnits'. Accepted: mnist, autoencoder"),

@@ -42,6 +42,14 @@ def read(request):
     return READERS[request.param]
 
 
+@pytest.mark.parametrize("path", ["long" * 75, "nul\0nul", "half\ud800"], ids=["long", "NUL", "surrogate"])
+def test_a_path_that_no_file_can_have(read, path):
+    with pytest.raises(ModelFileError, match="it is not there"):
+        read(path)
+    with pytest.raises(UnwritablePathError, match="Cannot write"):
+        export_onnx(NET, path, SAMPLE)
+
+
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.3, 0.9])
 def test_a_truncated_file(tmp_path, whole, read, share):
     path = tmp_path / "net.onnx"
