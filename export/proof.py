@@ -94,9 +94,11 @@ def largest_error(report: ParityReport) -> float | None:
     Returns:
         In units of the largest output; ``None`` if there is none, or one is not finite, for which JSON has no word.
     """
-    errors = [row.error for row in report.rows if row.gating and not row.extreme]
-    finite = bool(errors) and all(error < float("inf") for error in errors)  # NaN is not less either
-    return max(errors) if finite else None
+    rows = [row for row in report.rows if row.gating and not row.extreme]
+    finite = bool(rows) and all(
+        row.error < float("inf") and not row.nonfinite for row in rows
+    )  # NaN is not less either
+    return max(row.error for row in rows) if finite else None
 
 
 def record_parity(path: str | os.PathLike[str], record: Mapping[str, Any]) -> None:

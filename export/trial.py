@@ -1,12 +1,13 @@
 """A run of the module in PyTorch before it is exported: the user's own errors, the outputs' names, and randomness."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from lit_gelu.export.errors import ExportError, ModelInputError
-from lit_gelu.export.inputs import FlatModule, named_outputs, unique_names
+from lit_gelu.export.inputs import Call, FlatModule, named_outputs, unique_names
 
 
 @dataclass(frozen=True)
@@ -56,8 +57,20 @@ def trial_run(flat: FlatModule) -> Trial:
     differing = [name for (name, a), (_, b) in zip(first, second, strict=True) if not _same(a, b)]
     if differing:
         raise ExportError(random_message(model, ", ".join(differing)))
-    names = (name if name not in call.names else f"output_{name}" for name, _ in first)
-    return Trial(tensors, tuple(unique_names(list(names))), tuple(tensor for _, tensor in first))
+    return Trial(tensors, output_names([name for name, _ in first], call), tuple(tensor for _, tensor in first))
+
+
+def output_names(names: Sequence[str], call: Call) -> tuple[str, ...]:
+    """Return the names that outputs have in a file: none is an input's, and no two are the same.
+
+    Args:
+        names: What `lit_gelu.export.inputs.named_outputs` calls them.
+        call: Names the inputs.
+
+    Returns:
+        As many names.
+    """
+    return tuple(unique_names([name if name not in call.names else f"output_{name}" for name in names]))
 
 
 def random_message(model: str, where: str) -> str:

@@ -22,7 +22,9 @@ from lit_gelu.export.parity.activation_census import fates, operator_counts, opt
 from lit_gelu.export.parity.compare import Comparer
 from lit_gelu.export.parity.criterion import FLOOR, dtype_name, dtype_of, floor
 from lit_gelu.export.parity.families import GAUSSIAN_ROWS, Batch, Family, families, first_rows
+from lit_gelu.export.parity.integer_inputs import Kind, integer_kinds, untried, usable
 from lit_gelu.export.parity.investigation import Subject
+from lit_gelu.export.parity.outputs import output_faults
 from lit_gelu.export.parity.references import References
 from lit_gelu.export.parity.repeatability import Repeatability, repeatability
 from lit_gelu.export.parity.report import ParityReport
@@ -30,6 +32,7 @@ from lit_gelu.export.parity.rows import TF32_VS_FLOAT64, VS_FLOAT64, ParityRow
 from lit_gelu.export.parity.sample import sample_call
 from lit_gelu.export.parity.sessions import SessionSetup, file_inputs, open_wanted, run_file
 from lit_gelu.export.parity.site_checks import check_sites, has_weights_beside, load_structure, mismatches, rewritten
+from lit_gelu.export.parity.structure import activation_faults
 from lit_gelu.export.parity.subgraph import site_nodes
 from lit_gelu.export.parity.tables import findings
 from lit_gelu.export.parity.task_metrics import task_metrics
@@ -63,7 +66,8 @@ def check_parity(
     The module is copied; it stays as it is. onnxruntime runs the file on CUDA if that works, else on the CPU (the
     report says which); PyTorch runs the copies on the CPU in the file's dtype and in float64. Inputs are the sample,
     the data, gaussian rows in batches of 32, 1 and 2, and extremes (large magnitudes, a negative tail, tiny,
-    subnormal, zero). An output passes on a family of inputs if
+    subnormal, zero); integers are random indices of the table that they reach, and random masks. An output passes on a
+    family of inputs if
 
     * ``max|y - y64| / max|y64|`` is at most ``tolerance`` (in 16 bit one rounding more, see
       `lit_gelu.export.parity.criterion`), or at most twice the same figure of PyTorch in the file's dtype, where that
@@ -71,9 +75,11 @@ def check_parity(
     * it is not NaN, nor infinite where ``y64`` fits in the dtype (for extremes: unless PyTorch gives that too).
 
     Each distinct activation's nodes are also cut out of the file and run alone: on all 65,536 values in 16 bit, on a
-    strided selection of float32's bit patterns; errors are then in units of ``max(1, |y64|)``, NaN must stay NaN, and
-    what comes of infinities is reported. Two runs on the same input must give the same. On a breach, the first layer
-    that shows it and the graph optimisation of onnxruntime that causes it are looked for.
+    strided selection of float32's bit patterns; errors are then in units of ``max(1, |y64|)``, in 16 bit also in units
+    of the last place, NaN must stay NaN, and what comes of infinities is reported. Two runs on the same input must give
+    the same. Names and types of outputs, labels, and the operators of each activation must be those of the module and
+    of the file's own record. On a breach, the first layer that shows it and the graph optimisation of onnxruntime that
+    causes it are looked for.
 
     Reported, and never deciding: the approximation gap (the file against the module as trained), top-1 agreement, the
     module's own test metrics on a LightningDataModule, TF32 (a second session, on CUDA), how rows depend on their
@@ -143,7 +149,10 @@ def check_parity(
     references = References(model, call, metadata.approximate, registry, preprocessing, dtype, softmax=metadata.softmax)
     notes += references.notes + mismatches(references.float32, metadata, registry)
     check = _Check(Path(path), predictor, setup, metadata, references, call, tolerance, registry)
-    found = check.report([*families(call, batches, model, seed, raw=raw, dtype=dtype)], notes)
+    kinds, unvaried = _integer_kinds(call, references, raw=raw)
+    notes += unvaried
+    inputs = [*families(call, batches, model, seed, raw=raw, dtype=dtype, kinds=kinds)]
+    found = check.report(inputs, notes)
     metrics, unmeasured = ([], []) if raw or metadata.softmax else task_metrics(model, data, predictor)
     report = replace(found, path=os.fspath(path), metrics=tuple(metrics), notes=(*found.notes, *unmeasured))
     if strict and not report.passed:
@@ -175,6 +184,9 @@ class _Check:
         alone, unrun = check_sites(
             model, found, self.references.float32, self.metadata, self.setup, self.tolerance, self.registry
         )
+        outputs = [(value.name, value.type) for value in self.predictor.session.get_outputs()]
+        faults = output_faults(self.references.signatures, outputs, self.metadata)
+        faults += activation_faults(model, self.references.float32, self.metadata, self.registry, rewritable=True)
         gaussian = next(family for family in inputs if family.name.endswith(f"batch {GAUSSIAN_ROWS}"))
         report = ParityReport(
             path=str(self.path),
@@ -186,6 +198,7 @@ class _Check:
             elementwise=tuple(alone),
             repeatability=self._repeatability(model, gaussian),
             census=operator_counts(model),
+            faults=tuple(faults),
             versions={**self.metadata.versions, "onnxruntime": onnxruntime.__version__},
             notes=(*notes, *unrun, *rewritten(model, self.metadata)),
         )
@@ -254,6 +267,16 @@ class _Check:
         return replace(report, culprit=subject.culprit(worst[1]), divergence=subject.divergence(worst[1]))
 
 
+def _integer_kinds(call: Call, references: References, *, raw: bool) -> tuple[dict[int, Kind], list[str]]:
+    """Return what integer inputs may hold, and what is to be said of it; raw pixels are no such input."""
+    pixels = frozenset({0} if raw else ())
+    kinds, notes = integer_kinds(call, partial(references.run, references.float32, dtype=torch.float32), pixels)
+    if references.trouble(call.tensors):  # on the sample already: drawn values cannot be judged
+        return kinds, notes
+    kinds, refused = usable(call, kinds, references.trouble)
+    return kinds, [*notes, *refused, *untried(call, kinds, GAUSSIAN_ROWS)]
+
+
 def _recorded_dtype(path: str | os.PathLike[str]) -> torch.dtype:
     """Return the dtype that a file's metadata name; what is wrong with a file is said when it is opened."""
     try:
@@ -266,12 +289,10 @@ def _recorded_dtype(path: str | os.PathLike[str]) -> torch.dtype:
 
 def _failure(report: ParityReport) -> str:
     """Say which comparisons failed, and what is known of the cause."""
-    lines = [str(row) for row in report.failures]
-    if report.repeatability is not None and not report.repeatability.identical:
-        lines.insert(0, "two runs on the same input differ")
+    rows = "; ".join(map(str, report.failures[:4]))
     reasons = " ".join(findings(report))
     return (
-        f"{report.path!r} does not compute what the module computes ({len(lines)} comparisons failed): "
-        f"{'; '.join(lines[:4])}. {reasons} Was the module trained or changed since the export? Export it again; "
-        "ParityError.report holds every comparison."
+        f"{report.path!r} does not compute what the module computes ({'; '.join(report.reasons)})"
+        f"{f': {rows}' if rows else ''}. {reasons} Was the module trained or changed since the export? Export it "
+        "again; ParityError.report holds every comparison."
     )

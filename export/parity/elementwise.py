@@ -12,14 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from lit_gelu.activations.functional import derivative
-from lit_gelu.export.parity.criterion import FLOOR, dtype_name, limit
+from lit_gelu.export.parity.criterion import FACTOR, FLOOR, dtype_name, limit
 from lit_gelu.export.parity.function_error import ComputedFunction, computed_function, scaled_errors
 from lit_gelu.export.parity.references import as_array
 from lit_gelu.export.parity.rows import ELEMENTWISE, ParityRow
 from lit_gelu.export.parity.sessions import SessionSetup, run_file
 from lit_gelu.export.parity.subgraph import SiteNodes, cut_out
 from lit_gelu.export.parity.sweep_values import special_values, sweep_values
-from lit_gelu.export.parity.ulp import overflowed
+from lit_gelu.export.parity.ulp import overflowed, spacing
 
 _NEAR_INFINITY = 2.0**300  # in float64: its cube is finite, and every float32 is far below
 
@@ -49,6 +49,36 @@ class SpecialValue:
 
 
 @dataclass(frozen=True)
+class Rounding:
+    """What an activation's 16-bit recipe is known to be off by, at any input.
+
+    Args:
+        units: In the last place.
+        absolute: Beside that.
+    """
+
+    units: float
+    absolute: float
+
+
+@dataclass(frozen=True)
+class WorstInput:
+    """The input whose error is largest in units of what its recipe's rounding allows.
+
+    Args:
+        x: The input.
+        error: The absolute error there.
+        limit: What that may be.
+        exact: The definition's value.
+    """
+
+    x: float
+    error: float
+    limit: float
+    exact: float
+
+
+@dataclass(frozen=True)
 class ElementwiseCheck:
     """One distinct activation of a file, run alone.
 
@@ -63,6 +93,7 @@ class ElementwiseCheck:
         limit: What ``file.error`` may be.
         nonfinite: Finite inputs where the file's output is not finite and PyTorch's is.
         special: Infinities, NaN, zeros, ends of the range.
+        worst: The input with the largest error by its recipe's rounding; ``None`` where that is not known.
     """
 
     label: str
@@ -75,6 +106,7 @@ class ElementwiseCheck:
     limit: float
     nonfinite: int
     special: tuple[SpecialValue, ...]
+    worst: WorstInput | None = None
 
     def row(self) -> ParityRow:
         """Return the check as a row of the report.
@@ -95,6 +127,10 @@ class ElementwiseCheck:
             own=self.pytorch.error,
             limit=self.limit,
             spread=self.pytorch.max_abs_near,
+            index="" if self.worst is None else f"x = {self.worst.x:.6g}",
+            index_error=0.0 if self.worst is None else self.worst.error,
+            index_limit=0.0 if self.worst is None else self.worst.limit,
+            index_scale=0.0 if self.worst is None else abs(self.worst.exact),
             nonfinite=self.nonfinite + sum(value.verdict == FAULT for value in self.special),
             detail=f"{' '.join(self.operators)}; largest error for |x| <= 6 {self.file.max_abs_near:.3g} "
             f"({self.file.ulp_near_one:.3g} ULP for |x| <= 1), PyTorch {self.pytorch.max_abs_near:.3g} "
@@ -111,6 +147,7 @@ def check_activation(
     *,
     label: str,
     tolerance: float = FLOOR,
+    rounding: Rounding | None = None,
 ) -> ElementwiseCheck:
     """Compare one activation's own nodes with PyTorch, over all values of a 16-bit dtype or over float32's range.
 
@@ -127,6 +164,8 @@ def check_activation(
         setup: How sessions are opened.
         label: How to call it.
         tolerance: What float32 arithmetic may cost.
+        rounding: What the recipe is known to be off by in 16 bit; each value may be off by twice that, or by twice what
+            PyTorch is off by there. In units of ``max(1, |y64|)`` a tail could be any other function's.
 
     Returns:
         Every figure.
@@ -157,7 +196,21 @@ def check_activation(
         limit=limit(pytorch.error, dtype, tolerance),
         nonfinite=int(np.count_nonzero(lost)),
         special=_special_values(names, special, y_special, twin, dtype),
+        worst=None if rounding is None else _worst_input(points, y, exact, own, dtype, rounding),
     )
+
+
+def _worst_input(
+    points: np.ndarray, y: np.ndarray, exact: np.ndarray, own: np.ndarray, dtype: torch.dtype, rounding: Rounding
+) -> WorstInput:
+    """Return the input with the largest error by its recipe's rounding."""
+    finite = np.isfinite(y) & np.isfinite(exact)
+    points, y, exact, own = points[finite], y[finite], exact[finite], own[finite]
+    theirs = np.where(np.isfinite(own), np.abs(own - exact), 0.0)
+    limits = FACTOR * np.maximum(rounding.units * spacing(exact, dtype) + rounding.absolute, theirs)
+    errors = np.abs(y - exact)
+    i = int(np.argmax(errors / limits))
+    return WorstInput(float(points[i]), float(errors[i]), float(limits[i]), float(exact[i]))
 
 
 @torch.no_grad()

@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 from lit_gelu.export.errors import ModelInputError
 from lit_gelu.export.inputs import Call, plain_tensor
+from lit_gelu.export.parity.integer_inputs import Kind, drawn
 from lit_gelu.export.preprocessing import RAW_DTYPE, is_data_module, random_pixels
 
 GAUSSIAN_ROWS = 32
@@ -63,12 +65,13 @@ def families(
     *,
     raw: bool = False,
     dtype: torch.dtype = torch.float32,
+    kinds: Mapping[int, Kind] = MappingProxyType({}),
 ) -> Iterator[Family]:
     """Yield the inputs to compare on.
 
-    Integer inputs (token indices, masks) keep the sample's values; without a floating-point input there are no
-    gaussian and no extreme families. Raw pixels are random ones in the place of gaussian values, and all black and all
-    white.
+    Integer inputs (token indices, masks) are drawn where it is known what they may hold, and else keep the sample's
+    values; without a floating-point input there are no gaussian and no extreme families. Raw pixels are random ones in
+    the place of gaussian values, and all black and all white.
 
     Args:
         call: The sample.
@@ -77,18 +80,19 @@ def families(
         seed: Of the random inputs; the global random state is left alone.
         raw: Whether the first tensor is raw pixels, from 0 to 255.
         dtype: The file's dtype.
+        kinds: What integer inputs may hold, by their place.
 
     Yields:
         The families.
     """
     floating = any(tensor.is_floating_point() for tensor in call.tensors)
-    kind = "random pixels" if raw else "gaussian" if floating else "sample"
+    kind = "random pixels" if raw else "gaussian" if floating else "random" if kinds else "sample"
     whole = f"{kind}, batch {GAUSSIAN_ROWS}"
     yield Family("sample", [call.tensors], gap=data is None, rows_of=whole)
     if data is not None:
         yield Family("data", data_batches(data, model, call), gap=True)
     generator = torch.Generator().manual_seed(seed)
-    rows = _random(call, GAUSSIAN_ROWS, generator, raw=raw) if floating or raw else call.resized(GAUSSIAN_ROWS)
+    rows = _random(call, GAUSSIAN_ROWS, generator, kinds, raw=raw)
     yield Family(whole, [rows], gap=True)
     for size in (1, 2):
         yield Family(f"{kind}, batch {size}", [first_rows(rows, call, size)], rows_of=whole)
@@ -99,15 +103,15 @@ def families(
     if floating:
         large = _LARGE_FLOAT16 if dtype == torch.float16 else _LARGE
         for name, change in {**large, **_EXTREMES}.items():
-            batch = _random(call, EXTREME_ROWS, generator, raw=raw)
+            batch = _random(call, EXTREME_ROWS, generator, kinds, raw=raw)
             yield Family(name, [tuple(change(t) if t.is_floating_point() else t for t in batch)], extreme=True)
 
 
-def _random(call: Call, rows: int, generator: torch.Generator, *, raw: bool) -> Batch:
-    """Return random pixels, and standard normal values in the shape of the sample's floating-point tensors."""
+def _random(call: Call, rows: int, generator: torch.Generator, kinds: Mapping[int, Kind], *, raw: bool) -> Batch:
+    """Return random pixels, standard normal values for floating-point tensors, and what integer ones may hold."""
     first, *others = (
         torch.randn(t.shape, generator=generator, dtype=torch.float32).to(t.dtype) if t.is_floating_point() else t
-        for t in call.resized(rows)
+        for t in drawn(call.resized(rows), kinds, generator)
     )
     return (random_pixels(first.shape, generator) if raw else first, *others)
 

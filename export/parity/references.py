@@ -14,6 +14,8 @@ from lit_gelu.export.faithful import require_faithful
 from lit_gelu.export.forms import approximate_
 from lit_gelu.export.inputs import Call, FlatModule, named_outputs, probabilities_first
 from lit_gelu.export.parity.criterion import dtype_name
+from lit_gelu.export.parity.outputs import OutputSignature
+from lit_gelu.export.trial import output_names
 
 VARIATIONS = 8
 
@@ -69,6 +71,7 @@ class References:
         trained = evaluation_copy(model)
         flat = FlatModule(trained, call, self._preprocessing.get(torch.float32), softmax=softmax)
         self.notes = require_faithful(flat, model, call.tensors)
+        self.signatures = _signatures(flat)
         self._trained = None if approximate == "as_trained" else trained
         self.float32 = self._copy(model, torch.float32)
         self.own = self.float32 if dtype == torch.float32 else self._tried(model, dtype)
@@ -102,6 +105,21 @@ class References:
         """
         modules = ((self.own, self.dtype), (self.float64, torch.float64), (self._trained, torch.float32))
         return Outputs(*(None if module is None else self.run(module, batch, dtype) for module, dtype in modules))
+
+    def trouble(self, batch: Sequence[Tensor]) -> str:
+        """Say what is wrong with an input: the module fails on it, or its outputs are not all finite.
+
+        Args:
+            batch: Inputs in the order of the call's names.
+
+        Returns:
+            The sentence's end; empty if there is nothing.
+        """
+        try:
+            outputs = self.run(self.float32, batch, torch.float32)
+        except Exception as error:  # noqa: BLE001 - forward is the user's: whatever it raises is reported
+            return f"forward fails ({error})"
+        return "" if all(np.isfinite(y).all() for y in outputs) else "outputs are not finite"
 
     @torch.no_grad()
     def varied(self, batch: Sequence[Tensor]) -> Iterator[tuple[list[np.ndarray], list[np.ndarray]]]:
@@ -165,6 +183,16 @@ class References:
         if self._preprocessing:
             tensors[0] = self._preprocessing.get(dtype, self._preprocessing[torch.float32])(tensors[0])
         return self._call.arguments([t.to(dtype) if t.is_floating_point() else t for t in tensors])
+
+
+@torch.no_grad()
+def _signatures(flat: FlatModule) -> list[OutputSignature]:
+    """Return names, dtypes and shapes of a module's outputs on its sample."""
+    with torch.random.fork_rng(devices=[]):
+        outputs = named_outputs(flat.run(flat.call.tensors))
+    names = output_names([name for name, _ in outputs], flat.call)
+    pairs = zip(names, outputs, strict=True)
+    return [OutputSignature(name, dtype_name(tensor.dtype), tuple(tensor.shape)) for name, (_, tensor) in pairs]
 
 
 def _moved(tensor: Tensor, generator: torch.Generator) -> Tensor:

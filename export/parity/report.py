@@ -43,6 +43,8 @@ class ParityReport:
         placement: Number of nodes by execution provider, before fusion; empty if onnxruntime does not say.
         culprit: What causes a breach; ``None`` if there is none.
         divergence: The first layer that a breach shows in.
+        faults: Where file, record and module do not agree, whatever the numbers: names and types of outputs, labels,
+            activations and their operators. One is enough to fail.
         versions: Of what wrote the file and of what ran it.
         notes: What could not be compared, and why.
     """
@@ -63,15 +65,30 @@ class ParityReport:
     placement: Mapping[str, int] = field(default_factory=dict)
     culprit: Culprit | None = None
     divergence: Divergence | None = None
+    faults: tuple[str, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:
-        """Whether every gating row passed, there is one, and two runs on the same input gave the same."""
-        verdicts = [row.passed for row in self.rows if row.gating]
-        repeated = self.repeatability is None or self.repeatability.identical
-        return bool(verdicts) and all(verdicts) and repeated
+        """Whether every gating row passed, there is one, two runs gave the same, and there is no fault."""
+        return not self.reasons
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why the file fails, in a few words each; empty for one that passed."""
+        found = []
+        if self.failures:
+            found.append(f"{len(self.failures)} {'comparison' if len(self.failures) == 1 else 'comparisons'}")
+        if any(row.nonfinite for row in self.failures):
+            found.append("NaN or infinity where there should be none")
+        if not any(row.gating for row in self.rows):
+            found.append("nothing could be compared")
+        if self.repeatability is not None and not self.repeatability.identical:
+            found.append("two runs on the same input differ")
+        if self.faults:
+            found.append(self.faults[0].rstrip(".") + (f", and {len(self.faults) - 1} more" * (len(self.faults) > 1)))
+        return tuple(found)
 
     @property
     def failures(self) -> tuple[ParityRow, ...]:
@@ -101,12 +118,14 @@ class ParityReport:
         """Return one line.
 
         Returns:
-            Whether it passed, and the largest error of the gating rows, extremes aside.
+            Whether it passed, why not, and the largest error of the gating rows, extremes aside: NaN where an output
+            is NaN or infinite.
         """
-        errors = [row.error for row in self.rows if row.gating and not row.extreme]
-        verdict = "passed" if self.passed else f"FAILED ({len(self.failures)} comparisons)"
-        largest = max(errors, default=math.nan)
-        return f"parity {verdict} on {self.provider}: largest error {largest:.2e} of the largest output"
+        rows = [row for row in self.rows if row.gating and not row.extreme]
+        verdict = "passed" if self.passed else f"FAILED ({'; '.join(self.reasons)})"
+        largest = math.nan if any(row.nonfinite for row in rows) else max((row.error for row in rows), default=math.nan)
+        text = "NaN" if math.isnan(largest) else f"{largest:.2e} of the largest output"
+        return f"parity {verdict} on {self.provider}: largest error {text}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as plain data; `SCHEMA_VERSION` grows when an entry changes its meaning or goes away.

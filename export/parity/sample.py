@@ -44,7 +44,7 @@ def _made_sample(predictor: OnnxPredictor, *, raw: bool) -> dict[str, Tensor]:
         shape = torch.Size([size if isinstance(size, int) else 2 for size in value.shape])
         if raw and i == 0:
             made[value.name] = random_pixels(shape, generator)
-        elif value.type == "tensor(float)":
+        elif value.type in {"tensor(float)", "tensor(float16)", "tensor(bfloat16)"}:
             made[value.name] = torch.randn(shape, generator=generator)
         else:
             raise ModelInputError(

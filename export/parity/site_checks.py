@@ -4,6 +4,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import onnx
 import torch
 from onnx.external_data_helper import load_external_data_for_tensor, uses_external_data
@@ -12,10 +13,12 @@ from torch import nn
 from lit_gelu import surgery
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.export.errors import ModelFileError
+from lit_gelu.export.lowering.policy import Choice, absolute_error, ulp_bound
 from lit_gelu.export.markers import BoundActivation, bind
 from lit_gelu.export.metadata import FileMetadata, SiteRecord
 from lit_gelu.export.parity.activation_census import node_label
-from lit_gelu.export.parity.elementwise import ElementwiseCheck, check_activation
+from lit_gelu.export.parity.elementwise import ElementwiseCheck, Rounding, check_activation
+from lit_gelu.export.parity.recorded import REGION
 from lit_gelu.export.parity.sessions import SessionSetup
 from lit_gelu.export.parity.subgraph import SiteNodes, element_type, site_of
 
@@ -95,7 +98,16 @@ def check_sites(
         taken = any(check.label == record.spec for check in checks.values())  # equal specs, other learned parameters
         label = f"{record.spec} at {record.site}" if taken else record.spec
         try:
-            checks[key] = check_activation(model, entry, activation, dtype, setup, label=label, tolerance=tolerance)
+            checks[key] = check_activation(
+                model,
+                entry,
+                activation,
+                dtype,
+                setup,
+                label=label,
+                tolerance=tolerance,
+                rounding=_rounding(record, bound, metadata, dtype),
+            )
         except ModelFileError as error:
             notes.append(f"{label} could not be run alone: {error}")
     return list(checks.values()), notes
@@ -114,6 +126,18 @@ def _module_of(
     built = registry.stored.create(record.spec)  # the file's text: looked up, never imported
     activation = bind(built)
     return None if activation is None or activation.row != record.row else (built, activation)
+
+
+def _rounding(
+    record: SiteRecord, bound: BoundActivation, metadata: FileMetadata, dtype: torch.dtype
+) -> Rounding | None:
+    """Return what a strict 16-bit recipe of the table is off by at most; ``None`` for any other."""
+    strict = metadata.lowering == "auto" and metadata.policy == "strict"
+    if dtype == torch.float32 or not strict or bound.own is not None or not record.recipe:
+        return None
+    choice = Choice(record.recipe.removeprefix(REGION), record.lowering, record.recipe.startswith(REGION))
+    sigma = np.abs(np.asarray(bound.arguments.get("sigma", 1.0), dtype=np.float64)).max()  # the table's is of sigma 1
+    return Rounding(ulp_bound(choice), absolute_error(record.row, choice) * max(1.0, float(sigma)))
 
 
 def mismatches(model: nn.Module, metadata: FileMetadata, registry: ActivationRegistry) -> list[str]:

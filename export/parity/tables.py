@@ -214,7 +214,7 @@ def findings(report: ParityReport) -> list[str]:
     Returns:
         Sentences; none for a file that passed without anything to say.
     """
-    found = []
+    found = [f"Fault: {fault}" for fault in report.faults]
     if report.culprit is not None:
         found.append(f"Cause: {report.culprit}.")
     if report.divergence is not None:

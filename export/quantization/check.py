@@ -17,8 +17,10 @@ from lit_gelu.export.inputs import sample_of, take_apart
 from lit_gelu.export.metadata import read_metadata
 from lit_gelu.export.parity.activation_census import fates, operator_counts
 from lit_gelu.export.parity.families import data_batches
+from lit_gelu.export.parity.outputs import output_faults
 from lit_gelu.export.parity.references import References
 from lit_gelu.export.parity.sessions import open_wanted
+from lit_gelu.export.parity.structure import activation_faults
 from lit_gelu.export.parity.task_metrics import task_metrics
 from lit_gelu.export.preprocessing import other_preprocessing, preprocessing_of_file, raw_call, raw_data_of
 from lit_gelu.export.quantization.comparison import Comparison
@@ -130,6 +132,12 @@ def check_quantized(
         optimized_census=operator_counts(found.optimized),
         activations=tuple(fates(found.sites, found.optimized, {})),
         versions={**metadata.versions, "onnxruntime": onnxruntime.__version__},
+        faults=(
+            *output_faults(
+                references.signatures, [(value.name, value.type) for value in predictor.session.get_outputs()], metadata
+            ),
+            *activation_faults(found.model, references.float32, metadata, registry, rewritable=False),
+        ),
         notes=(*notes, *references.notes, *unmeasured, *_saturation(found.model)),
     )
     if strict and not report.passed:

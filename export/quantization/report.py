@@ -103,6 +103,7 @@ class QuantizationReport:
         optimized_census: The same after onnxruntime's own optimisation: which layers became int8 operators.
         activations: What onnxruntime made of each call of an activation.
         versions: Of what wrote the file and of what ran it.
+        faults: Where file, record and module do not agree, whatever the numbers; one is enough to fail.
         notes: What could not be compared, and why.
     """
 
@@ -118,13 +119,16 @@ class QuantizationReport:
     optimized_census: Mapping[str, int] = field(default_factory=dict)
     activations: tuple[ActivationFate, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
+    faults: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:
-        """Whether every criterion passed, there is one, and no output is NaN or infinite."""
+        """Whether every criterion passed, there is one, no output is NaN or infinite, and there is no fault."""
         finite = not any(output.nonfinite for output in self.outputs)
-        return bool(self.criteria) and all(criterion.passed for criterion in self.criteria) and finite
+        return (
+            bool(self.criteria) and all(criterion.passed for criterion in self.criteria) and finite and not self.faults
+        )
 
     @property
     def worst_layer(self) -> LayerNoise | None:
