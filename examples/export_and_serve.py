@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import json
 import statistics
+import sys
 import threading
 import time
 import urllib.request
@@ -93,10 +94,17 @@ class Handler(BaseHTTPRequestHandler):
 class PredictionServer(ThreadingHTTPServer):
     """A web server with a file to run, on this machine alone."""
 
+    request_queue_size = 256  # connections that may wait for their thread; socketserver's 5 resets the sixth
+
     def __init__(self, predict: OnnxPredictor, port: int = 0) -> None:
         super().__init__(("127.0.0.1", port), Handler)
         self.predict = predict
         self.url = f"http://127.0.0.1:{self.server_port}"
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Say nothing of a client that went away; what else goes wrong keeps its stack trace."""
+        if not isinstance(sys.exception(), ConnectionError | TimeoutError):
+            super().handle_error(request, client_address)
 
 
 def levels_of(body: bytes) -> np.ndarray:

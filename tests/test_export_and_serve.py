@@ -4,6 +4,7 @@ import copy
 import http.client
 import json
 import runpy
+import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -132,3 +133,28 @@ def test_other_paths(server, method, path):
     status, content = asked(server, method, path, request() if method == "POST" else None)
     assert status == 404
     assert f"{path} is not here" in content["error"]
+
+
+def test_a_crowd_waits_and_is_answered(example, server):
+    """All connect before the server takes the first of them."""
+    with example["PredictionServer"](server.predict) as waiting:
+        clients = [socket.create_connection(("127.0.0.1", waiting.server_port), timeout=60) for _ in range(200)]
+        threading.Thread(target=waiting.serve_forever, daemon=True).start()
+        for client in clients:
+            client.sendall(b"GET /v2/health/ready HTTP/1.0\r\nConnection: close\r\n\r\n")
+        for client in clients:
+            with client, client.makefile("rb") as answer:
+                assert b"200 OK" in answer.read()
+        waiting.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [(ConnectionResetError("reset"), False), (BrokenPipeError("gone"), False), (ValueError("a fault"), True)],
+)
+def test_a_client_that_goes_away_leaves_no_stack_trace(server, error, said, capsys):
+    try:
+        raise error
+    except type(error):
+        server.handle_error(None, ("127.0.0.1", 1))
+    assert ("Traceback" in capsys.readouterr().err) == said

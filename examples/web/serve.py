@@ -7,11 +7,15 @@ machine. npm is needed once, to fetch onnxruntime-web; after that no network is.
 
 import argparse
 import functools
+import io
 import os
 import shutil
 import subprocess
+import sys
+from http import HTTPStatus
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import BinaryIO
 
 from lightning.pytorch import Trainer, seed_everything
 
@@ -40,6 +44,7 @@ class WebExampleError(LitGeluError):
 class Handler(SimpleHTTPRequestHandler):
     """Files with the types that browsers ask for, and the headers without which a page gets no threads."""
 
+    timeout = 30  # seconds that a silent connection may hold a thread
     extensions_map = {  # noqa: RUF012 - as the base class has it
         **SimpleHTTPRequestHandler.extensions_map,
         ".mjs": "text/javascript",  # Python 3.11 does not know it, and a module of another type is refused
@@ -47,6 +52,23 @@ class Handler(SimpleHTTPRequestHandler):
         ".wasm": "application/wasm",
         ".onnx": "application/octet-stream",
     }
+
+    def send_head(self) -> io.BytesIO | BinaryIO | None:
+        """Answer with a file of the site; folders are not listed, and links do not lead out of it.
+
+        Returns:
+            The file, or ``None`` where an error was sent.
+        """
+        try:
+            path = Path(self.translate_path(self.path)).resolve()
+            path = (path / "index.html").resolve() if path.is_dir() else path
+            known = path.is_file() and path.is_relative_to(Path(self.directory).resolve())
+        except (ValueError, OSError, RuntimeError):  # NUL, a name that is too long, links in a circle
+            known = False
+        if not known:
+            self.send_error(HTTPStatus.NOT_FOUND)
+            return None
+        return super().send_head()
 
     def end_headers(self) -> None:
         """Isolate the page (WebAssembly's threads share memory, which is given to isolated pages alone)."""
@@ -59,6 +81,17 @@ class Handler(SimpleHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None:
         """Print nothing for each request."""
+
+
+class Server(ThreadingHTTPServer):
+    """A web server on this machine alone."""
+
+    request_queue_size = 256  # connections that may wait for their thread; socketserver's 5 resets the sixth
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Say nothing of a client that went away; what else goes wrong keeps its stack trace."""
+        if not isinstance(sys.exception(), ConnectionError | TimeoutError):
+            super().handle_error(request, client_address)
 
 
 def train(data: DigitsData | MNISTData, activation: str, epochs: int, folder: Path) -> MNISTClassifier:
@@ -130,23 +163,33 @@ def install_runtime() -> None:
         raise WebExampleError(f"npm could not fetch onnxruntime-web (npm ci in {HERE}): {done.stderr.strip()}")
 
 
+def server_of(site: Path, port: int) -> Server:
+    """Return a server of a folder, which listens but does not answer yet.
+
+    Args:
+        site: The folder.
+        port: The port; 0 takes any free one.
+
+    Returns:
+        The server.
+
+    Raises:
+        WebExampleError: If the port is taken.
+    """
+    try:
+        return Server(("127.0.0.1", port), functools.partial(Handler, directory=str(site)))
+    except (OSError, OverflowError) as error:
+        raise WebExampleError(f"Port {port} cannot be used: {error}. Give another, --port 0 for any.") from error
+
+
 def serve(site: Path, port: int) -> None:
     """Serve a folder on this machine alone, until interrupted.
 
     Args:
         site: The folder.
         port: The port; 0 takes any free one.
-
-    Raises:
-        WebExampleError: If the port is taken.
     """
-    try:
-        server = ThreadingHTTPServer(("127.0.0.1", port), functools.partial(Handler, directory=str(site)))
-    except OSError as error:
-        raise WebExampleError(
-            f"Port {port} cannot be used: {error.strerror}. Give another, --port 0 for any."
-        ) from error
-    with server:
+    with server_of(site, port) as server:
         print(f"http://127.0.0.1:{server.server_port}/  (Ctrl+C ends it)", flush=True)
         server.serve_forever()
 

@@ -18,7 +18,7 @@ from lit_gelu.cli.demo_plots import plot_curvature, plot_training
 from lit_gelu.cli.terminal import ExamplesHelpFormatter, console_for_output, silence_known_warnings
 from lit_gelu.data import DigitsData
 from lit_gelu.errors import LitGeluError
-from lit_gelu.export import OnnxPredictor, ParityReport, check_parity, export_onnx
+from lit_gelu.export import OnnxPredictor, ParityReport, check_parity, export_onnx, write_proof
 from lit_gelu.files import write_atomically
 from lit_gelu.tasks import MNISTClassifier
 
@@ -181,6 +181,7 @@ def export_form(
     with console.status(f"{name}: export, then parity on the test images and on extreme inputs"):
         export_onnx(model, path, approximate=FORMS[name])
         report = check_parity(model, path, data, strict=False, seed=seed)
+        write_proof(report, path, [])  # into the file itself, as lit-gelu export does
         wrong, count = _errors(OnnxPredictor(path), data)
     console.print(f"{path}: {'passed' if report.passed else 'FAILED'}", soft_wrap=True)
     for row in report.failures:

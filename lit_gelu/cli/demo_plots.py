@@ -4,6 +4,7 @@ import csv
 from collections import defaultdict
 from pathlib import Path
 
+from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -12,10 +13,11 @@ from lit_gelu.files import write_atomically
 Series = tuple[list[int], list[float]]
 
 PANELS = {
-    "standard_deviation": "standard deviation of the pre-activation",
-    "mean_abs_second_derivative": "mean |f''| (kinks not counted)",
-    "share_decreasing": "share of inputs where f' < 0",
-    "mean_squared_derivative": "mean f'^2, the gain of squared gradients",
+    ("standard_deviation",): "standard deviation of the pre-activation",
+    # ReLU bends at 0 alone: there the mean of |f''| is 0, and all of its curvature is the kink's.
+    ("mean_abs_second_derivative", "kink_mass"): "curvature: mean of |f''|, kinks included",
+    ("share_decreasing",): "share of inputs where f' < 0",
+    ("mean_squared_derivative",): "mean of f'^2, the gain of squared gradients",
 }
 
 
@@ -59,11 +61,11 @@ def plot_training(log: Path, path: Path, swap_step: int) -> None:
     losses.plot(*series["train_loss"], label="training", linewidth=1, alpha=0.8)
     losses.plot(*series["val_loss"], label="validation", linewidth=2)
     losses.set_yscale("log")
-    losses.set_title("cross-entropy")
+    losses.set_title("cross-entropy", pad=18)
     losses.legend(frameon=False)
     steps, values = series["val_error"]
     errors.plot(steps, [100 * value for value in values], linewidth=2, color="C1")
-    errors.set_title("validation error, %")
+    errors.set_title("validation error, %", pad=18)
     errors.set_ylim(bottom=0)
     for axes in (losses, errors):
         _finish(axes, swap_step)
@@ -79,33 +81,54 @@ def plot_curvature(log: Path, path: Path, swap_step: int) -> None:
         swap_step: The step of the swap.
     """
     series = read_log(log)
-    figure = Figure(figsize=(11, 7), layout="constrained")
-    for axes, (statistic, title) in zip(figure.subplots(2, 2).flat, PANELS.items(), strict=True):
-        logged = [name for name in series if name.startswith("curvature/") and name.endswith(f"/{statistic}")]
-        names = [name for name in logged if "/gaussian/" not in name]
-        for number, name in enumerate(sorted(names)):
-            shade = 0.75 - 0.65 * number / max(1, len(names) - 1)
-            axes.plot(*series[name], color=(shade * 0.6, shade * 0.8, shade * 0.3 + 0.6), linewidth=1.5)
-        axes.set_title(title)
+    figure = Figure(figsize=(11, 7.5), layout="constrained")
+    sites = sorted({name.split("/")[1] for name in series if name.startswith("curvature/hidden.")})
+    colors = colormaps["viridis"]
+    for axes, (statistics, title) in zip(figure.subplots(2, 2).flat, PANELS.items(), strict=True):
+        for number, site in enumerate(sites):
+            color = colors(0.9 - 0.9 * number / max(1, len(sites) - 1))  # its yellow end is too pale for a line
+            _plot_around(axes, _sum(series, site, statistics), swap_step, color=color, label=f"layer {number + 1}")
+        axes.set_title(title, loc="left", pad=18)
         axes.set_ylim(bottom=0)
         _finish(axes, swap_step)
-    figure.suptitle("every hidden layer's activation, light: first, dark: last")
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(sites), frameon=False)
+    figure.suptitle("The activations' inputs in training, one line for each hidden layer")
     _save(figure, path)
+
+
+def _sum(series: dict[str, Series], site: str, statistics: tuple[str, ...]) -> Series:
+    """Return the sum of a site's statistics, at the steps of the first."""
+    steps, _ = series[f"curvature/{site}/{statistics[0]}"]
+    parts = [series[f"curvature/{site}/{statistic}"] for statistic in statistics]
+    by_step = [dict(zip(*part, strict=True)) for part in parts]
+    return steps, [sum(part[step] for part in by_step) for step in steps]
+
+
+def _plot_around(
+    axes: Axes, series: Series, swap_step: int, *, color: tuple[float, float, float, float], label: str
+) -> None:
+    """Draw a line that is broken at the swap: what lies between two activations was measured of neither."""
+    pairs = list(zip(*series, strict=True))
+    before, after = [p for p in pairs if p[0] < swap_step], [p for p in pairs if p[0] >= swap_step]
+    for points, name in ((before, label), (after, None)):
+        axes.plot([x for x, _ in points], [y for _, y in points], color=color, linewidth=1.5, label=name, clip_on=False)
 
 
 def _finish(axes: Axes, swap_step: int) -> None:
     axes.axvline(swap_step, color="0.4", linewidth=1, linestyle="--")
-    axes.annotate(
-        "ReLU | GELU",
-        (swap_step, 1),
-        xycoords=("data", "axes fraction"),
-        xytext=(0, -11),
-        textcoords="offset points",
-        ha="center",
-        color="0.3",
-        fontsize=8,
-        bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},
-    )
+    for text, side, offset in (("ReLU", "right", -5), ("GELU", "left", 5)):
+        axes.annotate(  # above the frame, where no curve is
+            text,
+            (swap_step, 1),
+            xycoords=("data", "axes fraction"),
+            xytext=(offset, 4),
+            textcoords="offset points",
+            ha=side,
+            va="bottom",
+            color="0.3",
+            fontsize=9,
+        )
     axes.set_xlabel("step")
     axes.spines[["top", "right"]].set_visible(False)
 

@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 import pytest
 
+from lit_gelu.cli import demo_plots
 from lit_gelu.cli.demo_plots import read_log
 from lit_gelu.cli.main import main
 from lit_gelu.data import DigitsData
@@ -41,6 +42,40 @@ def test_each_file_has_its_own_form_of_gelu(demo):
             if node.op_type == "Gelu"
         ]
     assert forms == {"exact": ["none"] * 8, "tanh": ["tanh"] * 8, "sigmoid": []}
+
+
+def test_each_file_carries_its_proof(demo):
+    folder, _ = demo
+    for name in ("exact", "tanh", "sigmoid"):
+        entries = {entry.key: entry.value for entry in onnx.load(folder / f"gelu_{name}.onnx").metadata_props}
+        proof = json.loads(entries["lit_gelu.parity"])
+        assert proof["passed"]
+        assert 0 < proof["max_relative_error"] < 1e-5
+
+
+def test_the_curvature_plot_has_a_legend_a_gap_and_the_kinks(demo, tmp_path, monkeypatch):
+    folder, _ = demo
+    figures = []
+    monkeypatch.setattr(demo_plots, "_save", lambda figure, path: figures.append(figure))
+    (log,) = folder.glob("logs/*/metrics.csv")
+    swap_step = 2 * 39
+    demo_plots.plot_curvature(log, tmp_path / "unused.png", swap_step)
+    (figure,) = figures
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == [f"layer {number}" for number in range(1, 9)]
+    for axes in figure.axes:
+        lines = [line for line in axes.get_lines() if len(line.get_xdata()) and line.get_linestyle() == "-"]
+        assert len(lines) == 16
+        assert all(max(line.get_xdata()) < swap_step or min(line.get_xdata()) >= swap_step for line in lines)
+        labels = [text for text in axes.texts if text.get_text() in {"ReLU", "GELU"}]
+        assert len(labels) == 2
+        assert all(text.xy[1] == 1 and text.get_verticalalignment() == "bottom" for text in labels)  # above the frame
+    (curved,) = [axes for axes in figure.axes if "f''" in axes.get_title(loc="left")]
+    series = read_log(log)
+    for line, number in zip(curved.get_lines()[:16:2], range(8), strict=True):  # ReLU's: the kinks are all of it
+        steps, kinks = series[f"curvature/hidden.{number}.activation/kink_mass"]
+        assert list(line.get_ydata()) == [kink for step, kink in zip(steps, kinks, strict=True) if step < swap_step]
+        assert min(line.get_ydata()) > 0
 
 
 def test_the_summary_says_what_the_files_do(demo):

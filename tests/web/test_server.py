@@ -1,0 +1,118 @@
+"""The example's web server: what it gives out, what it refuses, and clients that come in crowds or go away."""
+
+import http.client
+import runpy
+import socket
+import threading
+
+import pytest
+import web_pages
+
+ERRORS = [ConnectionResetError("reset"), BrokenPipeError("gone"), TimeoutError("silent")]
+
+
+@pytest.fixture(scope="module")
+def example():
+    return runpy.run_path(str(web_pages.EXAMPLE / "serve.py"), run_name="serve")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("web")
+    (folder / "secret.txt").write_text("outside")
+    site = folder / "site"
+    (site / "ort").mkdir(parents=True)
+    (site / "index.html").write_text("the page")
+    (site / "ort" / "runtime.mjs").write_text("the runtime")
+    (site / "out.txt").symlink_to(folder / "secret.txt")
+    (site / "away").symlink_to(folder)
+    (site / "circle").symlink_to(site / "circle")
+    (site / "inside.html").symlink_to(site / "index.html")
+    (site / "linked").mkdir()
+    (site / "linked" / "index.html").symlink_to(folder / "secret.txt")
+    return site
+
+
+@pytest.fixture
+def server(example, site):
+    with example["server_of"](site, 0) as server:
+        yield server
+
+
+@pytest.fixture
+def running(server):
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server
+    server.shutdown()
+
+
+def asked(server, path):
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=60)
+    connection.request("GET", path)
+    response = connection.getresponse()
+    body = response.read()
+    connection.close()
+    return response.status, body.decode()
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "body"),
+    [
+        ("/", 200, "the page"),
+        ("/index.html", 200, "the page"),
+        ("/inside.html", 200, "the page"),
+        ("/ort/runtime.mjs", 200, "the runtime"),
+        ("/ort/", 404, None),
+        ("/ort", 404, None),
+        ("/out.txt", 404, None),
+        ("/away/secret.txt", 404, None),
+        ("/linked/", 404, None),
+        ("/circle", 404, None),
+        ("/../secret.txt", 404, None),
+        ("/%2e%2e/secret.txt", 404, None),
+        ("/%00", 404, None),
+        ("/index.html%00.txt", 404, None),
+        ("/" + "a" * 5000, 404, None),
+        ("/nothing", 404, None),
+    ],
+)
+def test_what_is_given_out(running, path, status, body):
+    found, text = asked(running, path)
+    assert found == status
+    assert body is None or text == body
+    assert "outside" not in text
+    assert "runtime.mjs" not in text
+
+
+def test_a_crowd_waits_and_is_answered(server):
+    """All connect before the server takes the first of them."""
+    clients = [socket.create_connection(("127.0.0.1", server.server_port), timeout=60) for _ in range(200)]
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    for client in clients:
+        client.sendall(b"GET / HTTP/1.0\r\n\r\n")
+    for client in clients:
+        with client, client.makefile("rb") as answer:
+            assert answer.read().endswith(b"the page")
+    server.shutdown()
+
+
+def test_a_client_that_says_nothing_is_let_go(example, running, monkeypatch):
+    assert example["Handler"].timeout == 30
+    monkeypatch.setattr(example["Handler"], "timeout", 0.2)
+    with socket.create_connection(("127.0.0.1", running.server_port), timeout=60) as client:
+        assert client.recv(1) == b""
+
+
+@pytest.mark.parametrize(("error", "said"), [*((error, False) for error in ERRORS), (ValueError("a fault"), True)])
+def test_a_client_that_goes_away_leaves_no_stack_trace(server, error, said, capsys):
+    try:
+        raise error
+    except type(error):
+        server.handle_error(None, ("127.0.0.1", 1))
+    assert ("Traceback" in capsys.readouterr().err) == said
+
+
+@pytest.mark.parametrize("port", [-1, 99999])
+def test_a_port_that_there_is_not(example, site, port):
+    with pytest.raises(example["WebExampleError"], match=f"Port {port} cannot be used.*--port 0 for any"):
+        example["server_of"](site, port)
