@@ -15,7 +15,7 @@ import torch
 from lit_gelu.export.errors import ModelFileError
 from lit_gelu.export.runtime.providers import ON_CUDA_DEVICES
 from lit_gelu.export.runtime.settings import require_settings
-from lit_gelu.files import write_atomically
+from lit_gelu.files import parse_json, write_atomically
 
 FORMAT = 1
 
@@ -190,7 +190,7 @@ def write_choice(path: str | os.PathLike[str], choice: TuningChoice) -> Path:
 def _read(file: Path) -> dict[str, Any]:
     """Return the content of a file of choices."""
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = parse_json(file.read_bytes())
         if (
             content["format"] == FORMAT
             and isinstance(content["model_sha256"], str)

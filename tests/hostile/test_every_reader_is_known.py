@@ -25,6 +25,7 @@ READERS = {
         "export/quantization/graph.py": "export/quantization/test_quantize.py",
         "export/quantization/quantize.py": "export/quantization/test_quantize.py",
         "export/quantization/record.py": "hostile/test_other_files.py",
+        "export/runtime/shape_arithmetic.py": "export/test_bad_files.py",
         "export/saving.py": "export/test_bad_files.py",
         "lit_gelu/activations/plugins.py": "entry points of installed packages, no file",
         "export/serving/repository.py": "hostile/test_other_files.py",
@@ -32,13 +33,13 @@ READERS = {
     "loads": {
         "lit_gelu/files.py": "hostile/test_other_files.py",
         "lit_gelu/paper/cells.py": "what it wrote itself, in memory",
-        "export/runtime/tuning_file.py": "hostile/test_other_files.py",
     },
     "load_checkpoint": {"callbacks/best_module.py": "hostile/test_checkpoints.py"},
     "safe_load": {"callbacks/hyper_parameters.py": "hostile/test_checkpoints.py"},
     "ParseFromString": {"export/runtime/model_file.py": "export/test_bad_files.py"},
     "parse_json": {
         "export/metadata.py": "hostile/test_other_files.py",
+        "export/runtime/model_file.py": "fuzz/test_other_files.py",
         "export/quantization/record.py": "hostile/test_other_files.py",
         "lit_gelu/paper/records.py": "hostile/test_other_files.py",
         "export/runtime/tuning_file.py": "hostile/test_other_files.py",
@@ -55,6 +56,7 @@ IMPORTERS = {
     "lit_gelu/activations/integrations/installation.py": "the library that install() names",
     "lit_gelu/cli/loading.py": "classes that the command line names",
     "lit_gelu/cli/main.py": "its own sub-commands",
+    "lit_gelu/cli/own_modules.py": "modules that --import names",
     "lit_gelu/paper/training.py": "classes of the experiments in code",
     "lit_gelu/surgery/source.py": "the source of a module's own forward, for a swap of a call",
 }
