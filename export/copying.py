@@ -1,7 +1,6 @@
 """The evaluation-mode copy that is exported: the caller's module is never touched."""
 
 import contextlib
-import copy
 import functools
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from lit_gelu.export.errors import ExportError
+from lit_gelu.surgery.hidden import faithful_copy
 
 # Whose hooks watch a training: they hold their callback and that the Trainer, and compute nothing.
 _OF_TRAINING = frozenset({"lightning", "lightning_fabric", "lit_gelu", "pytorch_lightning"})
@@ -51,8 +51,8 @@ def evaluation_copy(model: nn.Module, dtype: torch.dtype = torch.float32) -> nn.
     try:
         for module in list(model.modules()):
             if hasattr(module, "_orig_mod"):
-                memo[id(module)] = copy.deepcopy(module._orig_mod, memo)
-        twin: nn.Module = copy.deepcopy(model, memo)
+                memo[id(module)] = faithful_copy(module._orig_mod, memo)
+        twin = faithful_copy(model, memo)
     except Exception as error:
         raise ExportError(
             f"{type(model).__name__} cannot be copied ({error}). Export works on a deep copy, so that the module stays "

@@ -1,6 +1,7 @@
 """`export_onnx`: from a module to a checked ONNX file."""
 
 import os
+import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -171,8 +172,21 @@ def export_onnx(
     strip_origin(graph)
     graph.metadata_props.update(metadata.to_properties())
     save_model(graph, path)
-    notes = (*lowered.notes, *unasked)
+    notes = (*lowered.notes, *unasked, *_never_called(lowered.sites))
     return ExportReport(Path(path), lowered.opset, metadata.sites, census(ir.to_proto(graph)), metadata, notes)
+
+
+def _never_called(sites: Sequence[LoweredSite]) -> list[str]:
+    """Say which activations are listed and are no part of the graph, also in a warning."""
+    idle = [f"{row.site or 'the module itself'} ({row.activation.name})" for row in sites if not row.calls]
+    if not idle:
+        return []
+    note = (
+        f"The graph never calls {', '.join(idle)}: in evaluation mode forward does not reach it with this sample, or "
+        "calls something else in its place. lit_gelu.surgery.coverage(model, input_sample) tells what runs."
+    )
+    warnings.warn(note, stacklevel=3)
+    return [note]
 
 
 def _flat(model: nn.Module, input_sample: Any, preprocessing: nn.Module | None, *, softmax: bool) -> FlatModule:

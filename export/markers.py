@@ -28,6 +28,7 @@ from lit_gelu.activations.modules import FunctionActivation
 from lit_gelu.export.lowering.user import user_row
 from lit_gelu.export.lowering_table import Row, row_key
 from lit_gelu.export.recipe import Argument
+from lit_gelu.surgery.hidden import hidden_modules
 
 if TYPE_CHECKING:
     import numpy as np
@@ -118,8 +119,9 @@ def mark(model: nn.Module, registry: ActivationRegistry | None = None) -> dict[s
         The marked activations by site: the first fully qualified name of each.
     """
     marked: dict[str, BoundActivation] = {}
+    hidden = hidden_modules(model)
     for site, module in model.named_modules():
-        bound = bind(module, registry)
+        bound = None if id(module) in hidden else bind(module, registry)
         if bound is not None:
             marked[site] = bound
             module.forward = functools.partial(_marked_forward, site, getattr(module, "inplace", False))

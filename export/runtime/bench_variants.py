@@ -1,6 +1,5 @@
 """The ways to compute a model's outputs that `bench` compares."""
 
-import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
@@ -11,6 +10,7 @@ from torch import Tensor, nn
 
 from lit_gelu.export.runtime.ports import Port, bind_names
 from lit_gelu.export.runtime.predictor import OnnxPredictor
+from lit_gelu.surgery.hidden import faithful_copy
 
 EAGER = "torch eager"
 
@@ -48,13 +48,13 @@ def torch_variants(
     dtypes = [
         port.dtype for port in predictor.ports.values() if port.dtype is not None and port.dtype.is_floating_point
     ]
-    twin = copy.deepcopy(getattr(model, "_orig_mod", model)).eval().to(predictor.device, dtypes[0] if dtypes else None)
+    twin = faithful_copy(getattr(model, "_orig_mod", model)).eval().to(predictor.device, dtypes[0] if dtypes else None)
     variants = [Variant(EAGER, lambda values: twin(*values.values()))]
     if channels_last:
-        other: nn.Module = copy.deepcopy(twin).to(memory_format=torch.channels_last)
+        other: nn.Module = faithful_copy(twin).to(memory_format=torch.channels_last)
         variants.append(Variant("torch channels_last", lambda values: other(*map(_channels_last, values.values()))))
     if compiled:
-        fast: Any = torch.compile(copy.deepcopy(twin), backend=backend, dynamic=False)
+        fast: Any = torch.compile(faithful_copy(twin), backend=backend, dynamic=False)
         variants.append(Variant("torch.compile", lambda values: fast(*values.values())))
     return variants
 
@@ -70,7 +70,7 @@ def float64_outputs(model: nn.Module, values: Mapping[str, Tensor]) -> list[np.n
         The outputs.
     """
     device = next(iter(values.values())).device
-    twin = copy.deepcopy(getattr(model, "_orig_mod", model)).eval().to(device).double()
+    twin = faithful_copy(getattr(model, "_orig_mod", model)).eval().to(device).double()
     return arrays_of(twin(*(value.double() if value.is_floating_point() else value for value in values.values())))
 
 

@@ -1,6 +1,5 @@
 """What `tune` tried and chose, and how far outputs are from what they should be."""
 
-import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from torch import Tensor, nn
 from lit_gelu.export.runtime.ports import Array
 from lit_gelu.export.runtime.settings import Settings
 from lit_gelu.export.runtime.tuning_file import TuningChoice
+from lit_gelu.surgery.hidden import faithful_copy
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ def reference_outputs(reference: Any, inputs: Mapping[str, Tensor]) -> list[np.n
         The outputs.
     """
     if isinstance(reference, nn.Module):
-        twin = copy.deepcopy(reference).cpu().double().eval()
+        twin = faithful_copy(reference).cpu().double().eval()
         values = [value.cpu().double() if value.is_floating_point() else value.cpu() for value in inputs.values()]
         reference = twin(*values)
     several = reference.values() if isinstance(reference, Mapping) else reference

@@ -58,8 +58,8 @@ class SetChild(Change):
     def revert(self) -> None:  # noqa: D102
         if self._before is not None:
             setattr(self.parent, self.name, self._before)
-            return
-        self.parent._modules.pop(self.name, None)
+        else:
+            self.parent._modules.pop(self.name, None)
         if self._attributes is not None:  # the order of attributes comes back too
             now = vars(self.parent)
             later = {key: value for key, value in now.items() if key not in self._attributes}

@@ -19,7 +19,15 @@ from lit_gelu.surgery.held_functions import calls_of_attribute
 from lit_gelu.surgery.observation import Call
 from lit_gelu.surgery.places import CallPlace
 from lit_gelu.surgery.relative_names import relative_name
-from lit_gelu.surgery.rewriting import Edit, InterceptedCall, RewrittenCall, edited_class, edits_of
+from lit_gelu.surgery.rewriting import (
+    Edit,
+    InterceptedCall,
+    KeptChild,
+    ProbedCall,
+    RewrittenCall,
+    edited_class,
+    edits_of,
+)
 from lit_gelu.surgery.sites import Survey
 
 
@@ -144,15 +152,23 @@ def changes_for(model: nn.Module, placements: list[Placement]) -> list[Change]:
             parent = model.get_submodule(parent_name)
             changes.append(SetChild(parent, child, row.module))
             known = edits.setdefault(parent, [])  # under another name of the same module it has them already
-            known += [edit for edit in row.edits if edit not in known]
+            wanted: list[Edit] = [*row.edits, *_kept_child(parent, child)]
+            known += [edit for edit in wanted if edit not in known]
     for owner, rows in ((owner, rows) for owner, rows in edits.items() if rows):
         changes.append(SetClass(owner, edited_class(type(owner), tuple(sorted(rows, key=lambda edit: edit.child)))))
-        changes += _kept_methods(owner, {_method_of(edit) for edit in rows})
+        changes += _kept_methods(owner, {_method_of(edit) for edit in rows if not isinstance(edit, KeptChild)})
     modules = [(row.site.names, row.module) for row in placements if row.site.kind != "call" and row.place]
     return [*changes, *fused.follow(model, fused.encoder_layers(model, modules))]
 
 
-def _method_of(edit: Edit) -> str:
+def _kept_child(parent: nn.Module, child: str) -> list[KeptChild]:
+    """Return what keeps the activation of a decoder layer in its copies, if nothing does so yet."""
+    kept = KeptChild(child)
+    needed = isinstance(parent, nn.TransformerDecoderLayer) and child == "activation" and kept not in edits_of(parent)
+    return [kept] if needed else []
+
+
+def _method_of(edit: RewrittenCall | InterceptedCall | ProbedCall) -> str:
     return "forward" if isinstance(edit, InterceptedCall) else edit.place.method
 
 

@@ -79,7 +79,23 @@ class ProbedCall:
         return self.child
 
 
-Edit = RewrittenCall | InterceptedCall | ProbedCall
+@dataclass(frozen=True)
+class KeptChild:
+    """A child that stays where the class's ``__setstate__`` would hide it; see `lit_gelu.surgery.hidden`.
+
+    Args:
+        child: The child's name.
+    """
+
+    child: str
+
+    @property
+    def name(self) -> str:
+        """The child's name: it is the site itself."""
+        return self.child
+
+
+Edit = RewrittenCall | InterceptedCall | ProbedCall | KeptChild
 
 
 def edited_class(cls: type[nn.Module], edits: tuple[Edit, ...]) -> type[nn.Module]:
@@ -107,6 +123,9 @@ def edited_class(cls: type[nn.Module], edits: tuple[Edit, ...]) -> type[nn.Modul
     }
     if intercepted:
         namespace["forward"] = _intercepting(namespace.get("forward", cls.forward), intercepted)
+    kept = tuple(edit.child for edit in edits if isinstance(edit, KeptChild))
+    if kept:
+        namespace["__setstate__"] = _keeping(cls, kept)
     namespace |= {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
     namespace |= {_EDITS: edits, "__reduce_ex__": _reduce}
     try:
@@ -229,6 +248,17 @@ def _intercepting(forward: Callable[..., Any], edits: list[InterceptedCall]) -> 
             return forward(self, *args, **kwargs)
 
     return intercepted
+
+
+def _keeping(cls: type[nn.Module], children: tuple[str, ...]) -> Callable[[nn.Module, dict[str, Any]], None]:
+    """Return a ``__setstate__`` after which children are not hidden."""
+
+    def __setstate__(self: nn.Module, state: dict[str, Any]) -> None:  # noqa: N807 - it becomes one
+        cls.__setstate__(self, dict(state))  # copy.copy gives the original's own dictionary, which it writes to
+        for child in children:
+            vars(self).pop(child, None)
+
+    return __setstate__
 
 
 def _reduce(self: nn.Module, protocol: Any) -> Any:

@@ -14,6 +14,7 @@ from lit_gelu.surgery.activation_site import ActivationCall, ActivationSite, Kin
 from lit_gelu.surgery.errors import SwapError
 from lit_gelu.surgery.foreign import foreign_spec
 from lit_gelu.surgery.functions import FunctionTable, KnownFunction
+from lit_gelu.surgery.hidden import hidden_modules
 from lit_gelu.surgery.observation import Call, Observation
 from lit_gelu.surgery.relative_names import absolute_name
 from lit_gelu.surgery.rewriting import names_of_calls
@@ -28,8 +29,9 @@ def find_sites(
     *Modules* count if their class is registered, or is one that transformers, timm or CLIP define for an activation
     that is; ``torch.nn.Identity`` does not, because networks use it for much else, nor does a gated unit such as
     ``torch.nn.GLU``: it halves its input, so no other activation could stand there. A module that stands in several
-    places is listed once, with its other names. *Attributes* of a module that hold such a function, as
-    ``torch.nn.TransformerEncoderLayer`` does, are listed too.
+    places is listed once, with its other names; one that an attribute of its name hides, as in the decoder layers of
+    ``torch.nn.Transformer(activation=torch.nn.GELU())``, is never called and not listed. *Attributes* of a
+    module that hold such a function, as ``torch.nn.TransformerEncoderLayer`` does, are listed too.
 
     *Calls* are found by a pass of ``input_sample`` in evaluation mode and one in training mode, without gradients,
     after which modes, buffers and random number generators are as before: calls of functions (``F.gelu(x)``,
@@ -130,7 +132,8 @@ class Survey:
         for name, module in model.named_modules(remove_duplicate=False):
             self._names.setdefault(id(module), []).append(name)
             modules[id(module)] = module
-        specs = {key: activation_spec(module, registry) for key, module in modules.items()}
+        hidden = hidden_modules(model)
+        specs = {key: activation_spec(module, registry) for key, module in modules.items() if key not in hidden}
         self._specs = {key: spec for key, spec in specs.items() if spec is not None}
         held = {key: self._held(module) for key, module in modules.items() if key not in self._specs}
         self._held_functions = {key: found for key, found in held.items() if found}

@@ -1,0 +1,126 @@
+"""Decoder layers of torch, which put F.relu over a module when they are copied."""
+
+import copy
+import io
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from lit_gelu import surgery
+from lit_gelu.export import OnnxPredictor, export_onnx
+from lit_gelu.surgery.hidden import faithful_copy, hidden_modules
+
+_GENERATOR = torch.Generator().manual_seed(3)
+X, MEMORY = torch.randn(2, 3, 8, generator=_GENERATOR), torch.randn(2, 5, 8, generator=_GENERATOR)
+
+
+def layer(activation):
+    torch.manual_seed(0)
+    return nn.TransformerDecoderLayer(8, 2, 16, dropout=0.0, activation=activation, batch_first=True).eval()
+
+
+def by_hand(model, activation):
+    """What a decoder layer computes: Vaswani et al. 2017, norms after the sums."""
+    x = model.norm1(X + model.self_attn(X, X, X, need_weights=False)[0])
+    x = model.norm2(x + model.multihead_attn(x, MEMORY, MEMORY, need_weights=False)[0])
+    return model.norm3(x + model.linear2(activation(model.linear1(x))))
+
+
+def saved(model):
+    stream = io.BytesIO()
+    torch.save(model, stream)
+    stream.seek(0)
+    return torch.load(stream, weights_only=False)
+
+
+COPIES = {
+    "deepcopy": copy.deepcopy,
+    "copy": copy.copy,
+    "pickle": lambda model: pickle.loads(pickle.dumps(model)),
+    "torch.save": saved,
+    "copy of a copy": lambda model: copy.deepcopy(copy.deepcopy(model)),
+}
+
+
+@pytest.mark.parametrize("activation", [F.relu, nn.GELU(), "gelu"], ids=["function", "module", "text"])
+@pytest.mark.parametrize("make", COPIES.values(), ids=COPIES)
+def test_a_copy_of_a_swapped_layer_computes_what_the_layer_computes(activation, make):
+    model = layer(activation)
+    surgery.swap(model, {"activation": "silu"})
+    expected = by_hand(model, F.silu)
+    torch.testing.assert_close(model(X, MEMORY), expected)
+    torch.testing.assert_close(make(model)(X, MEMORY), expected)
+    torch.testing.assert_close(model(X, MEMORY), expected)  # copy.copy of torch's own layer spoils the original
+
+
+def test_what_was_swapped_can_be_swapped_again_undone_and_copied():
+    model = layer(F.relu)
+    first = surgery.swap(model, {"activation": "silu"})
+    second = surgery.swap(model, {"activation": "tanh"})
+    torch.testing.assert_close(copy.deepcopy(model)(X, MEMORY), by_hand(model, torch.tanh))
+    second.undo()
+    torch.testing.assert_close(copy.deepcopy(model)(X, MEMORY), by_hand(model, F.silu))
+    first.undo()
+    assert type(model) is nn.TransformerDecoderLayer
+    assert model.activation is F.relu
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_the_file_computes_what_the_layer_computes(tmp_path, swapped):
+    model = layer(F.relu if swapped else nn.GELU())
+    if swapped:
+        surgery.swap(model, {"activation": "silu"})
+    report = export_onnx(model, tmp_path / "net.onnx", (X, MEMORY))
+    assert [(site.site, site.calls) for site in report.sites if site.site == "activation"] == [("activation", 1)]
+    expected = by_hand(model, F.silu if swapped else F.gelu).detach().numpy()
+    assert np.abs(OnnxPredictor(tmp_path / "net.onnx")(X.numpy(), MEMORY.numpy()) - expected).max() < 2e-5
+
+
+def test_a_hidden_activation_is_no_site_and_what_hides_it_is():
+    torch.manual_seed(0)
+    model = nn.Transformer(8, 2, 1, 1, 16, activation=nn.GELU(), batch_first=True).eval()
+    decoder = model.decoder.layers[0]
+    assert decoder.activation is F.relu  # torch's own copy of the layer
+    sites = {site.name: (str(site.spec), site.kind) for site in surgery.find_sites(model)}
+    assert sites == {
+        "encoder.layers.0.activation": ("gelu", "module"),
+        "decoder.layers.0.activation": ("relu", "attribute"),
+    }
+    before = model(X, X)
+    report = surgery.swap(model, {"decoder.*": "silu"})
+    swapped = model(X, X)
+    assert not torch.equal(swapped, before)
+    torch.testing.assert_close(copy.deepcopy(model)(X, X), swapped)
+    report.undo()
+    assert torch.equal(model(X, X), before)
+    assert decoder.activation is F.relu
+    assert type(decoder._modules["activation"]) is nn.GELU
+
+
+def test_a_faithful_copy_hides_what_the_original_hides():
+    hiding = nn.TransformerDecoder(layer(nn.GELU()), 1)
+    assert len(hidden_modules(hiding)) == 1
+    assert len(hidden_modules(faithful_copy(hiding))) == 1
+    assert not hidden_modules(faithful_copy(layer(nn.GELU())))
+
+
+class TrainingHead(nn.Module):
+    """One of its activations runs in training alone."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear, self.act, self.head = nn.Linear(4, 4), nn.GELU(), nn.SiLU()
+
+    def forward(self, x):
+        x = self.act(self.linear(x))
+        return self.head(x) if self.training else x
+
+
+def test_an_activation_that_the_graph_never_calls_does_not_pass_in_silence(tmp_path):
+    with pytest.warns(UserWarning, match=r"never calls head \(silu\)"):
+        report = export_onnx(TrainingHead(), tmp_path / "net.onnx", torch.zeros(2, 4))
+    assert any("never calls head (silu)" in note for note in report.notes)
