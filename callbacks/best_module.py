@@ -14,6 +14,7 @@ from lit_gelu.callbacks.trainer_facts import callbacks_of
 from lit_gelu.export.copying import evaluation_copy
 from lit_gelu.surgery.activation_record import restore_activations
 from lit_gelu.surgery.errors import CheckpointMismatchError
+from lit_gelu.surgery.marks import without_marks
 
 
 def best_checkpoint(trainer: Trainer) -> str:
@@ -83,6 +84,7 @@ def _copy_with(
     if ACTIVATIONS_KEY in checkpoint:
         sample = pl_module.example_input_array
         restore_activations(twin, checkpoint[ACTIVATIONS_KEY], registry_for(pl_module, [registry]), sample)
+        without_marks(checkpoint.get("state_dict", {}))
     twin.on_load_checkpoint(checkpoint)
     twin.load_state_dict(checkpoint["state_dict"], strict=pl_module.strict_loading)
     copy: LightningModule = evaluation_copy(twin)  # type: ignore[assignment]  # activations that were put in are new

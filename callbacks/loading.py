@@ -14,6 +14,7 @@ from lit_gelu.callbacks.swap.run import registry_for
 from lit_gelu.callbacks.trainer_facts import on_device
 from lit_gelu.surgery.activation_record import restore_activations
 from lit_gelu.surgery.errors import CheckpointMismatchError
+from lit_gelu.surgery.marks import is_mark, without_marks
 
 Module = TypeVar("Module", bound=LightningModule)
 
@@ -61,17 +62,27 @@ def load_from_checkpoint(
 
     def rebuild(module: LightningModule, checkpoint: Checkpoint) -> None:
         if ACTIVATIONS_KEY not in checkpoint:
-            raise CheckpointMismatchError(
-                f"{checkpoint_path} does not name its activations: it was saved without ActivationSwap in the Trainer. "
-                f"Load it with {module_class.__name__}.load_from_checkpoint, if nothing was swapped."
-            )
+            raise CheckpointMismatchError(_unnamed(checkpoint, checkpoint_path, module_class))
         sample = on_device(module.example_input_array if input_sample is None else input_sample, module.device)
         restore_activations(module, checkpoint[ACTIVATIONS_KEY], registry_for(module, [registry]), sample)
+        without_marks(checkpoint.get("state_dict", {}))
 
     arguments = {**arguments, "weights_only": arguments.get("weights_only") is not False}
     with _before_loading(module_class, rebuild), loading(module_class, checkpoint_path, arguments):
         loaded: Module = module_class.load_from_checkpoint(checkpoint_path, map_location=map_location, **arguments)
     return loaded
+
+
+def _unnamed(checkpoint: Checkpoint, path: str | Path, module_class: type[LightningModule]) -> str:
+    """Say what to do with a checkpoint that does not name its activations."""
+    swapped = [key.partition("__load_with")[0] for key in checkpoint["state_dict"] if is_mark(key)]
+    how = (
+        f"Its weights are those of a model in which lit_gelu.surgery.swap was called ({', '.join(swapped)}): build "
+        "the model, make the same swaps, and call load_state_dict(torch.load(path, weights_only=True)['state_dict'])."
+        if swapped
+        else f"Load it with {module_class.__name__}.load_from_checkpoint."
+    )
+    return f"{path} does not name its activations: it was saved without ActivationSwap in the Trainer. {how}"
 
 
 @contextmanager

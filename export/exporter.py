@@ -1,7 +1,6 @@
 """`export_onnx`: from a module to a checked ONNX file."""
 
 import os
-import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -177,16 +176,9 @@ def export_onnx(
 
 
 def _never_called(sites: Sequence[LoweredSite]) -> list[str]:
-    """Say which activations are listed and are no part of the graph, also in a warning."""
+    """Say which activations are listed and no part of the graph: nothing that the module returns depends on them."""
     idle = [f"{row.site or 'the module itself'} ({row.activation.name})" for row in sites if not row.calls]
-    if not idle:
-        return []
-    note = (
-        f"The graph never calls {', '.join(idle)}: in evaluation mode forward does not reach it with this sample, or "
-        "calls something else in its place. lit_gelu.surgery.coverage(model, input_sample) tells what runs."
-    )
-    warnings.warn(note, stacklevel=3)
-    return [note]
+    return [f"The graph never calls {', '.join(idle)}: no output depends on it."] if idle else []
 
 
 def _flat(model: nn.Module, input_sample: Any, preprocessing: nn.Module | None, *, softmax: bool) -> FlatModule:

@@ -48,6 +48,8 @@ class SiteRecord:
         name = self.site or "(the module itself)"
         if not self.row:
             return f"{name}: {self.spec}, as torch decomposes it"
+        if not self.calls:
+            return f"{name}: {self.spec}, which the graph never calls"
         calls = "1 call" if self.calls == 1 else f"{self.calls} calls"
         folded = f"; folded: {self.folded}" if self.folded else ""
         return f"{name}: {self.spec} -> {' '.join(self.operators)} ({self.lowering}, {calls}{folded})"

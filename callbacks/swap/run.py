@@ -15,6 +15,7 @@ from lit_gelu.callbacks.swap.record import SwapRecord
 from lit_gelu.errors import shown
 from lit_gelu.surgery.activation_record import describe_differences, read_activations, record_activations
 from lit_gelu.surgery.errors import CheckpointMismatchError
+from lit_gelu.surgery.marks import without_marks
 
 if TYPE_CHECKING:
     from lit_gelu.callbacks.swap.member import RestorableSwap
@@ -141,6 +142,7 @@ class SwapRun:
             if changed:
                 self.restore(changed)
             self._check_activations(checkpoint, set(records) - {swap.state_key for swap in self.swaps})
+            without_marks(checkpoint.get("state_dict", {}))
         if self.trainer.state.fn == TrainerFn.FITTING:
             self._groups_to_rebuild = checkpoint.get(GROUPS_KEY)
 

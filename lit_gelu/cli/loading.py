@@ -1,5 +1,6 @@
 """Models and data that ``lit-gelu export`` and ``lit-gelu parity`` are given by name or by checkpoint."""
 
+import functools
 import importlib
 import inspect
 import warnings
@@ -11,7 +12,9 @@ from torch import nn
 
 from lit_gelu import tasks
 from lit_gelu.activations import StoredSpecError
+from lit_gelu.callbacks import load_from_checkpoint
 from lit_gelu.callbacks.checkpoint_file import hyper_parameters, loading, read_checkpoint
+from lit_gelu.callbacks.swap.checkpoint import ACTIVATIONS_KEY
 from lit_gelu.errors import LitGeluError, shown
 from lit_gelu.files import is_file
 
@@ -45,12 +48,15 @@ def load_model(source: str, model: str | None = None) -> LightningModule:
             return _untrained(source)
         raise LoadingError(f"There is no checkpoint {shown(source)}. Give the path of a file that lit-gelu fit wrote.")
     called = repr(source)
-    found = hyper_parameters(read_checkpoint(path), called)
+    checkpoint = read_checkpoint(path)
+    found = hyper_parameters(checkpoint, called)
     cls = own_class(found.get("_class_path"), called) if model is None else _module_class(model)
     try:
         with warnings.catch_warnings(), loading(cls, path, {}):
             warnings.simplefilter("ignore")  # of Lightning, about the checkpoint's version: loading works or raises
-            loaded: LightningModule = cls.load_from_checkpoint(path, map_location="cpu", weights_only=True)
+            swapped = functools.partial(load_from_checkpoint, cls)
+            load = swapped if ACTIVATIONS_KEY in checkpoint else cls.load_from_checkpoint
+            loaded: LightningModule = load(path, map_location="cpu", weights_only=True)
     except StoredSpecError:
         raise
     except Exception as error:

@@ -5,6 +5,7 @@ from lit_gelu.surgery.channels import infer_channels_
 from lit_gelu.surgery.coverage import coverage
 from lit_gelu.surgery.coverage_report import CoverageReport, CoveredSite, OutsideActivation
 from lit_gelu.surgery.errors import NoMatchError, SwapConflictError, SwapError
+from lit_gelu.surgery.marks import without_marks
 from lit_gelu.surgery.obstacles import OnObstacle
 from lit_gelu.surgery.report import SkippedSite, SwappedSite, SwapReport
 from lit_gelu.surgery.selectors import Selector, by_activation
@@ -32,4 +33,5 @@ __all__ = [
     "infer_channels_",
     "plan_swap",
     "swap",
+    "without_marks",
 ]

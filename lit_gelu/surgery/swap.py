@@ -17,6 +17,7 @@ from lit_gelu.surgery.claims import collect_claims
 from lit_gelu.surgery.effect import ineffective
 from lit_gelu.surgery.errors import SwapError
 from lit_gelu.surgery.hooks import share_hooks
+from lit_gelu.surgery.marks import mark
 from lit_gelu.surgery.mechanisms import Placement, changes_for, placement, require_no_capture
 from lit_gelu.surgery.obstacles import Obstacles, OnObstacle, Placed
 from lit_gelu.surgery.report import SkippedSite, SwappedSite, SwapReport
@@ -84,7 +85,10 @@ def swap(
     Nothing is changed unless all of it can be. A replaced module's names, hooks, train/eval flag, device, dtype and
     whether it is trained carry over to the new one; a module that stands in several places is replaced in all of them
     by one new module, and a model that is itself the activation becomes the new one. Fused paths of torch that would go
-    on with the old activation are told. ``channels="infer"`` becomes the number of channels that the sample shows, or
+    on with the old activation are told. In the ``state_dict`` a key for each new activation (with an empty tensor) says
+    what was put in: a model without the swap refuses such weights, one with it takes them with and without the keys
+    (`without_marks` takes them out).
+    ``channels="infer"`` becomes the number of channels that the sample shows, or
     without one that of the nearest layer before the site; see `infer_channels_`.
 
     With ``input_sample``, calls of functions are sites too; see `find_sites`. Such a call, and one of several calls of
@@ -168,6 +172,8 @@ def plan_swap(
         new = _new_module(survey.model, site, wanted if spec == resolved else spec, registry)
         with obstacles.of(site):
             placed.append((placement(survey, site, new), spec))
+            if placed[-1][0].place:  # a model that is itself the activation has nobody else's weights
+                mark(new, spec)
     placed = _checked(survey, input_sample, placed, obstacles)
     rows = tuple(_row(survey.model, row.site, spec, row) for row, spec in placed)
     placements = tuple(row for row, _ in placed)

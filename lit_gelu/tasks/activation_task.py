@@ -16,6 +16,7 @@ from lit_gelu.callbacks.checkpoint_file import loading
 from lit_gelu.curvature.sandbox import evaluation_mode
 from lit_gelu.errors import shown
 from lit_gelu.surgery.activation_record import record_activations, restore_activations
+from lit_gelu.surgery.marks import without_marks
 from lit_gelu.tasks.errors import TaskArgumentError
 from lit_gelu.tasks.noise import adds_noise
 
@@ -214,6 +215,7 @@ class ActivationTask(LightningModule, ABC):
             return
         if CHECKPOINT_KEY in checkpoint:
             restore_activations(self, checkpoint[CHECKPOINT_KEY], self.registry)
+            without_marks(checkpoint.get("state_dict", {}))
 
     def _measure(self, stage: str, batch: Batch) -> None:
         """Update the metrics of ``stage`` sample by sample: batches may differ in size."""

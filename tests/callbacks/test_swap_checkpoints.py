@@ -7,12 +7,13 @@ import pytest
 import torch
 from callback_helpers import SaveEachEpoch, SmallNet, activations_of, collected_warnings, loader, quiet_trainer
 from lightning.pytorch import LightningModule
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import ModelCheckpoint, WeightAveraging
 from torch import nn
 
 from lit_gelu import surgery
 from lit_gelu.callbacks import ActivationSwap, load_from_checkpoint
 from lit_gelu.surgery.errors import CheckpointMismatchError
+from lit_gelu.surgery.marks import without_marks
 
 TO_PRELU = {"activation:relu": "prelu(num_parameters=16)"}
 
@@ -193,3 +194,83 @@ def test_a_record_of_another_structure_is_refused(tmp_path):
         quiet_trainer(tmp_path / "b", ActivationSwap({"net.5": "prelu"}, at_epoch=1)).test(
             model, loader(), ckpt_path=tmp_path / "end.ckpt", verbose=False
         )
+
+
+class Computed(Validated):
+    """It says in validation what it computes."""
+
+    def validation_step(self, batch, batch_idx):
+        super().validation_step(batch, batch_idx)
+        self.computed = outputs(self)
+
+
+@pytest.mark.parametrize("weights_only", [False, True])
+@pytest.mark.parametrize("swapped_by", ["callback", "hand"])
+def test_plain_lightning_refuses_a_swapped_checkpoint_and_names_who_takes_it(tmp_path, weights_only, swapped_by):
+    path = tmp_path / "end.ckpt"
+    model, callbacks = Computed(), [ActivationSwap({"activation:relu": "silu"}, at_epoch=1)]
+    if swapped_by == "hand":
+        surgery.swap(model, {"activation:relu": "silu"})
+        callbacks = []
+    trainer, model = fit(tmp_path, *callbacks, model=model)
+    trainer.save_checkpoint(path, weights_only=weights_only)
+    named = r"Unexpected key.*net\.1\.swapped_to_silu__load_with_lit_gelu_callbacks_load_from_checkpoint"
+    with pytest.raises(RuntimeError, match=named):
+        Computed.load_from_checkpoint(path)
+    for run in ("validate", "fit", "test"):
+        if weights_only and run == "fit":
+            continue  # Lightning resumes from no such file
+        loaders = (loader(), loader()) if run == "fit" else (loader(),)
+        with pytest.raises(RuntimeError, match=named):
+            getattr(quiet_trainer(tmp_path / run), run)(Computed(), *loaders, ckpt_path=path, weights_only=True)
+    if swapped_by == "callback":
+        loaded = load_from_checkpoint(Computed, path)
+        again = quiet_trainer(tmp_path / "b", ActivationSwap({"activation:relu": "silu"}, at_epoch=1))
+        again.validate(other := Computed(), loader(), ckpt_path=path, verbose=False, weights_only=True)
+    else:
+        with pytest.raises(CheckpointMismatchError, match="make the same swaps"):
+            load_from_checkpoint(Computed, path)
+        surgery.swap(loaded := Computed(), {"activation:relu": "silu"})
+        loaded.load_state_dict(torch.load(path, weights_only=True)["state_dict"])
+        surgery.swap(other := Computed(), {"activation:relu": "silu"})
+        quiet_trainer(tmp_path / "b").validate(other, loader(), ckpt_path=path, verbose=False, weights_only=True)
+    assert torch.equal(outputs(loaded), outputs(model))
+    assert torch.equal(other.computed, outputs(model))
+
+
+def test_a_swap_back_to_what_the_constructor_builds_is_loaded(tmp_path):
+    there, back = ActivationSwap({"*": "silu"}, at_epoch=1), ActivationSwap({"*": "relu"}, at_epoch=2)
+    trainer, model = fit(tmp_path, there, back)
+    trainer.save_checkpoint(tmp_path / "end.ckpt")
+    assert torch.equal(outputs(load_from_checkpoint(SmallNet, tmp_path / "end.ckpt")), outputs(model))
+
+
+def test_a_checkpoint_from_before_the_keys_is_loaded(tmp_path):
+    trainer, model = fit(tmp_path, ActivationSwap({"*": "silu"}, at_epoch=1))
+    trainer.save_checkpoint(path := tmp_path / "end.ckpt")
+    checkpoint = torch.load(path, weights_only=True)
+    without_marks(checkpoint["state_dict"])
+    torch.save(checkpoint, path)
+    assert torch.equal(outputs(load_from_checkpoint(SmallNet, path)), outputs(model))
+    resumed = SmallNet()
+    quiet_trainer(tmp_path / "c", ActivationSwap({"*": "silu"}, at_epoch=1), max_epochs=3).fit(
+        resumed, loader(), ckpt_path=path, weights_only=True
+    )
+    assert torch.equal(outputs(resumed), outputs(model))
+
+
+def test_averaged_weights_of_a_net_that_was_swapped_before_are_saved_and_loaded(tmp_path):
+    def run(folder, ckpt_path=None):
+        surgery.swap(model := SmallNet(), {"activation:relu": "silu"})
+        saving = ModelCheckpoint(tmp_path / f"{folder}_saved", filename="average", save_top_k=-1, every_n_epochs=1)
+        trainer = quiet_trainer(tmp_path / folder, WeightAveraging(), saving, enable_checkpointing=True, max_epochs=2)
+        with collected_warnings(""):
+            trainer.fit(model, loader(), ckpt_path=ckpt_path)
+        return model, saving.best_model_path
+
+    _, path = run("first")
+    weights = torch.load(path, weights_only=True)["state_dict"]
+    surgery.swap(model := SmallNet(), {"activation:relu": "silu"})
+    assert not model.load_state_dict(weights).unexpected_keys
+    assert torch.equal(model.net[0].weight, weights["net.0.weight"])
+    run("second", path)  # the averaging callback loads its own part too
