@@ -14,21 +14,24 @@ _NO_SYNC = "disable_synchronize_execution_providers"  # of a run: do not wait fo
 GRAPH_ID = "gpu_graph_id"  # of a run: which CUDA graph is captured or replayed; -1 for none
 
 
-def run_options(device: torch.device, graph_id: int | None = None) -> onnxruntime.RunOptions:
+def run_options(device: torch.device, graph_id: int = -1) -> onnxruntime.RunOptions | None:
     """Return the options of a run.
+
+    onnxruntime looks the CUDA graph's number up in every bound run with options, and throws and catches an exception
+    where it is missing (30 microseconds, more than a small net takes), so it is always there.
 
     Args:
         device: Where it runs.
-        graph_id: Which CUDA graph; -1 for none, ``None`` for a session that has none.
+        graph_id: Which CUDA graph; -1 for none.
 
     Returns:
-        Options; on CUDA the run is queued, and returns before it is done.
+        Options; on CUDA the run is queued, and returns before it is done. ``None`` elsewhere.
     """
+    if device.type != "cuda":
+        return None
     options = onnxruntime.RunOptions()
-    if device.type == "cuda":
-        options.add_run_config_entry(_NO_SYNC, "1")
-    if graph_id is not None:
-        options.add_run_config_entry(GRAPH_ID, str(graph_id))
+    options.add_run_config_entry(_NO_SYNC, "1")
+    options.add_run_config_entry(GRAPH_ID, str(graph_id))
     return options
 
 
@@ -42,14 +45,16 @@ class TensorRunner:
     Args:
         session: The session.
         device: Where it runs.
-        graphs: Whether the session was opened for CUDA graphs; runs here do without.
     """
 
-    def __init__(self, session: onnxruntime.InferenceSession, device: torch.device, *, graphs: bool = False) -> None:
+    def __init__(self, session: onnxruntime.InferenceSession, device: torch.device) -> None:
         self.session = session
         self.device = device
         self.inputs, self.outputs = session_ports(session)
-        self._options = run_options(device, -1 if graphs else None)
+        self.input_names, self.output_names = tuple(self.inputs), list(self.outputs)
+        ports = (*self.inputs.values(), *self.outputs.values())
+        self.takes_arrays = device.type == "cpu" and all(port.array_dtype is not None for port in ports)
+        self._options = run_options(device)
         self._nothing = torch.zeros(1, device=device)  # an address for tensors without elements: theirs is 0
         self._shapes_hold = True
 

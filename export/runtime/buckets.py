@@ -159,7 +159,7 @@ class BucketRunner:
         count = piece.stop - piece.start
         with self._lock:
             if piece.bucket not in self._buffers:
-                graph_id = self.buckets.index(piece.bucket) + 1 if self.runner.device.type == "cuda" else None
+                graph_id = self.buckets.index(piece.bucket) + 1
                 self._buffers[piece.bucket] = _Buffers(self.runner, {self._batch: piece.bucket}, graph_id)
             buffers = self._buffers[piece.bucket]
             for name, tensor in tensors.items():
@@ -174,7 +174,7 @@ class BucketRunner:
 class _Buffers:
     """The memory of one bucket and its binding."""
 
-    def __init__(self, runner: TensorRunner, sizes: Mapping[str, int], graph_id: int | None) -> None:
+    def __init__(self, runner: TensorRunner, sizes: Mapping[str, int], graph_id: int) -> None:
         def made(port: Port) -> Tensor:
             return torch.zeros(port.sized(sizes) or (), dtype=port.dtype, device=runner.device)
 

@@ -1,7 +1,9 @@
 """The inputs and outputs of a file: their names, element types and shapes, and what fits them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -29,10 +31,53 @@ class Port:
     type_name: str
     shape: tuple[int | str | None, ...]
 
-    @property
+    @cached_property
     def dtype(self) -> torch.dtype | None:
         """The dtype in torch, if it has one."""
         return torch_dtype(self.type_name)
+
+    @cached_property
+    def array_dtype(self) -> np.dtype[Any] | None:
+        """The dtype in numpy, if it has one."""
+        kind = numpy_dtype(self.type_name)
+        return None if kind is None else np.dtype(kind)
+
+    @cached_property
+    def _fixed(self) -> tuple[Callable[[Sequence[int]], Any], Any]:
+        """How to take the sizes that are fixed from a shape, and what they are."""
+        axes = [axis for axis, size in enumerate(self.shape) if isinstance(size, int)]
+        take = itemgetter(*axes) if axes else len
+        return take, take(self.shape)
+
+    @cached_property
+    def _rank(self) -> int:
+        """The number of sizes."""
+        return len(self.shape)
+
+    def fits(self, value: object) -> bool:
+        """Return whether an array or tensor has the element type and shape; quickly, since every call asks.
+
+        Args:
+            value: What was given.
+
+        Returns:
+            Whether `require_fit` has nothing to say.
+
+        Example:
+            >>> port = Port("x", "tensor(float)", ("batch", 2))
+            >>> port.fits(torch.zeros(3, 2)), port.fits(torch.zeros(3, 4)), port.fits([[1.0, 2.0]])
+            (True, False, False)
+        """
+        if isinstance(value, np.ndarray):
+            expected = self.array_dtype
+            same = value.dtype == expected if expected is not None else self.dtype is None
+        elif isinstance(value, Tensor):
+            same = self.dtype is None or value.dtype is self.dtype
+        else:
+            return False
+        take, sizes = self._fixed
+        shape = value.shape
+        return same and len(shape) == self._rank and bool(take(shape) == sizes)
 
     def sized(self, sizes: Mapping[str, int]) -> tuple[int, ...] | None:
         """Return the shape with numbers for names.
@@ -115,6 +160,8 @@ def bind_names(names: Sequence[str], inputs: Sequence[Array], named: Mapping[str
         >>> bind_names(["x", "mask"], [1], {"mask": 2})
         {'x': 1, 'mask': 2}
     """
+    if len(inputs) == len(names) and not named:
+        return dict(zip(names, inputs, strict=True))
     if len(inputs) > len(names):
         raise ModelInputError(f"{len(inputs)} inputs were given, the file takes {len(names)}: {', '.join(names)}.")
     given = dict(zip(names, inputs, strict=False))
@@ -137,10 +184,17 @@ def require_fit(port: Port, value: object, *, raw: bool = False) -> None:
     Raises:
         ModelInputError: If it does not fit.
     """
+    if port.fits(value):
+        return
     if not isinstance(value, (Tensor, np.ndarray)):
         raise ModelInputError(f"Input {port.name!r} is {type(value).__name__}. Give a numpy array or a torch tensor.")
-    expected: Any = port.dtype if isinstance(value, Tensor) else numpy_dtype(port.type_name)
+    expected: Any = port.dtype if isinstance(value, Tensor) else port.array_dtype
     if expected is not None and value.dtype != expected:
+        if isinstance(value, np.ndarray) and value.dtype.newbyteorder("=") == expected:
+            raise ModelInputError(
+                f"Input {port.name!r} is {_word(expected)} in the byte order of another processor ({value.dtype.str}). "
+                f"Convert it first: value.astype({str(expected)!r})."
+            )
         pixels = raw and port.dtype == torch.uint8
         remedy = "Its preprocessing is a part of it: give raw pixels" if pixels else "Convert it first"
         raise ModelInputError(
@@ -148,10 +202,8 @@ def require_fit(port: Port, value: object, *, raw: bool = False) -> None:
         )
     if expected is None and isinstance(value, np.ndarray) and port.dtype is not None:
         raise ModelInputError(f"Input {port.name!r} is {_word(port.dtype)}, which numpy has not: give a torch tensor.")
-    fixed = [size if isinstance(size, int) else None for size in port.shape]
-    if len(fixed) != value.ndim or any(f is not None and f != n for f, n in zip(fixed, value.shape, strict=True)):
-        shape = ", ".join(str(size) for size in port.shape)
-        raise ModelInputError(f"Input {port.name!r} has shape {tuple(value.shape)}, the file takes ({shape}).")
+    shape = ", ".join(str(size) for size in port.shape)
+    raise ModelInputError(f"Input {port.name!r} has shape {tuple(value.shape)}, the file takes ({shape}).")
 
 
 def _word(dtype: Any) -> str:

@@ -185,15 +185,20 @@ class OnnxPredictor:
             ModelFileError: If onnxruntime fails while it runs the file.
         """
         engine = self._engine
-        ports = engine.runner.inputs
-        given = bind_names(list(ports), inputs, named_inputs)
-        for name, port in ports.items():
-            require_fit(port, given[name], raw=port.dtype == torch.uint8 and "lit_gelu.preprocessing" in self.metadata)
-        wanted = next((value.device for value in given.values() if isinstance(value, Tensor)), None)
+        runner = engine.runner
+        given = bind_names(runner.input_names, inputs, named_inputs)
+        wanted = None
+        for name, port in runner.inputs.items():
+            value = given[name]
+            if not port.fits(value):
+                require_fit(port, value, raw="lit_gelu.preprocessing" in self.metadata)
+            if wanted is None and isinstance(value, Tensor):
+                wanted = value.device
         try:
             if wanted is None:
                 return one_or_all(engine.run_arrays(cast("Any", given)))
-            return one_or_all([output.to(wanted) for output in engine.run_tensors(given)])
+            outputs = engine.run_tensors(given)
+            return one_or_all(outputs if wanted == engine.device else [output.to(wanted) for output in outputs])
         except Exception as error:
             raise ModelFileError(f"onnxruntime failed while it ran {str(self.path)!r}: {error}") from error
 

@@ -10,6 +10,7 @@ from onnx import TensorProto, helper
 
 from lit_gelu.export import ModelFileError, ModelInputError, OnnxPredictor, export_onnx
 from lit_gelu.export.runtime import CPU, CUDA
+from lit_gelu.export.runtime.binding import run_options
 
 NUMBERS = {
     torch.float32: TensorProto.FLOAT,
@@ -51,7 +52,33 @@ def test_every_element_type(tmp_path, dtype, rows):
     assert torch.equal(y, x)
 
 
-def test_memory_is_passed_not_copied(path, monkeypatch):
+def test_on_the_cpu_memory_is_passed_as_arrays(path, monkeypatch):
+    """A binding would take several times as long as a small net; onnxruntime hands out arrays of its own memory."""
+    run, given = onnxruntime.InferenceSession.run, []
+
+    def noted(self, names, feed, *rest):
+        given.extend(array.__array_interface__["data"][0] for array in feed.values())
+        return run(self, names, feed, *rest)
+
+    monkeypatch.setattr(onnxruntime.InferenceSession, "run", noted)
+    predictor, x = OnnxPredictor(path, [CPU]), torch.randn(4, 6)
+    y, z = predictor(x), predictor(x.numpy())
+    assert given == [x.data_ptr(), x.data_ptr()]
+    assert z.__array_interface__["data"][0] != y.data_ptr()  # each call has memory of its own
+    assert torch.equal(y, torch.from_numpy(z))
+
+
+def test_only_cuda_needs_options_of_a_run():
+    """And then the number of a graph, without which onnxruntime throws and catches an exception at every bound run."""
+    assert run_options(torch.device("cpu")) is None
+    for number, given in (("-1", ()), ("3", (3,))):
+        options = run_options(torch.device("cuda", 0), *given)
+        assert options.get_run_config_entry("gpu_graph_id") == number
+        assert options.get_run_config_entry("disable_synchronize_execution_providers") == "1"
+
+
+def test_bound_memory_is_passed_not_copied(path, monkeypatch):
+    """As on CUDA, and for element types that numpy has not."""
     bound = {"in": [], "out": []}
     into, out_of = onnxruntime.IOBinding.bind_input, onnxruntime.IOBinding.bind_output
     monkeypatch.setattr(
@@ -60,10 +87,10 @@ def test_memory_is_passed_not_copied(path, monkeypatch):
     monkeypatch.setattr(
         onnxruntime.IOBinding, "bind_output", lambda self, *a: (bound["out"].append(a[-1]), out_of(self, *a))
     )
-    predictor, x = OnnxPredictor(path, [CPU]), torch.randn(4, 6)
-    y = predictor(x)
+    runner, x = OnnxPredictor(path, [CPU])._engine.runner, torch.randn(4, 6)
+    (y,) = runner({"input": x})
     assert bound == {"in": [x.data_ptr()], "out": [y.data_ptr()]}
-    z = predictor(x)
+    (z,) = runner({"input": x})
     assert z.data_ptr() != y.data_ptr()  # each call has memory of its own
     assert torch.equal(y, z)
 
@@ -79,8 +106,8 @@ def test_an_output_outlives_its_predictor(tmp_path):
 
 def test_a_shape_that_the_file_names_wrongly(tmp_path, capfd):
     """Transpose gives (2, batch); the file says (batch, 2)."""
-    predictor = one_node(tmp_path, "Transpose")
-    x = torch.arange(6.0).reshape(3, 2)
+    predictor = one_node(tmp_path, "Transpose", torch.bfloat16)
+    x = torch.arange(6.0).reshape(3, 2).bfloat16()
     assert torch.equal(predictor(x), x.T)
     capfd.readouterr()
     assert torch.equal(predictor(x), x.T)
@@ -139,7 +166,7 @@ def test_no_second_try_on_another_provider(path, monkeypatch):
     def fail(*arguments):
         raise RuntimeError("the device is gone")
 
-    monkeypatch.setattr(onnxruntime.InferenceSession, "run_with_iobinding", fail)
+    monkeypatch.setattr(onnxruntime.InferenceSession, "run", fail)
     with pytest.raises(ModelFileError, match="the device is gone"):
         predictor(torch.zeros(1, 6))
 
