@@ -84,7 +84,8 @@ class Predicted(Dataset):
         return 6
 
     def __getitem__(self, index):
-        return self.predictor(torch.full((1, 6), float(index)))[0], os.getpid()
+        row = self.predictor(torch.full((1, 6), float(index)))[0]
+        return row, os.getpid(), self.predictor._engine.process  # where it was opened
 
 
 @pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="this system cannot fork")
@@ -96,8 +97,10 @@ def test_in_the_workers_of_a_dataloader(path):
     predictor = OnnxPredictor(path, [CPU], options)
     expected = torch.stack([Predicted(predictor)[index][0] for index in range(6)])
     loader = DataLoader(Predicted(predictor), 3, num_workers=2, multiprocessing_context="fork", timeout=PATIENCE)
-    rows, processes = zip(*loader, strict=True)
+    rows, processes, opened = zip(*loader, strict=True)
     assert os.getpid() not in torch.cat(processes).tolist()
+    assert torch.equal(torch.cat(opened), torch.cat(processes))
+    assert predictor._engine.process == os.getpid()
     torch.testing.assert_close(torch.cat(rows), expected, rtol=0, atol=1e-6)
 
 

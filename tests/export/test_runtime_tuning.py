@@ -1,6 +1,7 @@
 """`tune`: what it keeps is faster and right, lies beside the file, and is used there and nowhere else."""
 
 import json
+import pickle
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -93,6 +94,31 @@ def test_a_predictor_that_is_tuned_runs_with_it(path, basic_is_faster):
     predictor.tune(torch.randn(3, 6), seconds=0.0, save=False)
     assert level_of(predictor) == LEVEL.ORT_ENABLE_BASIC
     assert not tuning_file.tuning_path(path).exists()
+
+
+def test_what_was_tuned_takes_the_place_of_the_session_options(path, basic_is_faster):
+    """Also in another process, which opens the file by what is pickled."""
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = LEVEL.ORT_DISABLE_ALL
+    predictor = OnnxPredictor(path, [CPU], options)
+    assert level_of(predictor) == LEVEL.ORT_DISABLE_ALL
+    predictor.tune(torch.randn(3, 6), seconds=0.0, save=False)
+    for opened in (predictor, pickle.loads(pickle.dumps(predictor))):
+        assert level_of(opened) == LEVEL.ORT_ENABLE_BASIC
+    assert predictor.__getstate__()["sess_options"] is None
+
+
+@pytest.mark.parametrize(("confirmed", "chosen"), [(0.97, True), (0.99, False), (1.4, False)])
+def test_the_confirmation_takes_a_choice_back(path, monkeypatch, confirmed, chosen):
+    """Half of the time in the search; beside the untuned session at the end, what is given here."""
+    times = {"untuned": 1.0, "'basic'": 0.5, "best": confirmed}
+    monkeypatch.setattr(
+        tuning, "interleaved", lambda calls, *_, **__: {name: [times.get(name, 0.9)] * 5 for name in calls}
+    )
+    report = tune(path, knobs=[EXTENDED], save=False)
+    assert [trial.verdict for trial in report.trials] == ["faster", "faster"]
+    assert dict(report.choice.settings) == ({"graph_optimization_level": "basic"} if chosen else {})
+    assert report.choice.ratio == (confirmed if chosen else 1.0)
 
 
 def test_settings_that_break_parity_are_rejected_however_fast(path, exported, basic_is_faster, monkeypatch):

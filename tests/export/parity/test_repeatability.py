@@ -96,6 +96,8 @@ def test_a_dropout_that_is_off_is_not_random():
     bare = node("Dropout", ["x"], "y", None)
     on = node("Dropout", ["x", "ratio", "on"], "y", None)
     assert [random_nodes(model([dropout], constants)) for dropout in (off, bare, on)] == [[], [], ["Dropout node_y"]]
+    computed = node("Dropout", ["x", "ratio", "flag"], "y", None)  # whether it is on is known when it runs
+    assert random_nodes(model([computed], constants)) == ["Dropout node_y"]
     from_node = helper.make_node("Constant", [], ["flag"], value=helper.make_tensor("v", TensorProto.BOOL, [], [False]))
     assert not random_nodes(model([from_node, node("Dropout", ["x", "ratio", "flag"], "y", None)], constants))
 

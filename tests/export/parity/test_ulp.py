@@ -61,6 +61,19 @@ def test_the_histogram_is_a_count_by_hand():
     assert found.nonfinite == 0
 
 
+@pytest.mark.parametrize(
+    ("dtype", "largest"),
+    [(torch.float16, 65504.0), (torch.bfloat16, 3.3895313892515355e38), (torch.float32, 3.4028234663852886e38)],
+)
+def test_halfway_above_the_largest_number_is_infinity(dtype, largest):
+    """Ties go to the even neighbour, which is the power of two that the format has not (IEEE 754, 4.3.1)."""
+    step = largest - torch.nextafter(torch.tensor(largest, dtype=dtype), torch.tensor(0.0, dtype=dtype)).item()
+    half = largest + step / 2
+    below = math.nextafter(half, 0.0)
+    assert torch.tensor([half, largest], dtype=torch.float64).to(dtype).tolist() == [math.inf, largest]
+    assert overflowed(np.array([half, below, -half]), dtype).tolist() == [math.inf, below, -math.inf]
+
+
 def test_infinities_and_nan():
     found = ulp_errors(np.array([np.inf, np.inf, np.nan, 1.0]), np.array([1e39, 1.0, 1.0, np.nan]), torch.float32)
     assert found[0] == 0
