@@ -1,5 +1,6 @@
 """Nothing that existed is lost when a write fails."""
 
+import errno
 import os
 import tempfile
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 from child_processes import run_forked
 
-from lit_gelu.files import UnwritablePathError, write_atomically
+from lit_gelu.files import UnwritablePathError, is_file, is_folder, parse_json, require_writable, write_atomically
 
 
 def test_the_new_file_takes_the_place_of_the_old(tmp_path):
@@ -41,6 +42,99 @@ def test_a_new_file_has_the_permissions_that_open_would_give(tmp_path):
     with write_atomically(path) as temporary:
         temporary.write_text("x")
     assert path.stat().st_mode == plain.stat().st_mode
+
+
+def test_missing_folders_are_made(tmp_path):
+    path = tmp_path / "a" / "b" / "model.onnx"
+    with write_atomically(path) as temporary:
+        temporary.write_bytes(b"content")
+    assert path.read_bytes() == b"content"
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EFBIG, errno.EDQUOT])
+def test_a_full_disk_says_what_to_do_and_leaves_the_old_file(tmp_path, number):
+    path = tmp_path / "model.onnx"
+    path.write_bytes(b"old")
+
+    def fill():
+        with write_atomically(path) as temporary:
+            temporary.write_bytes(b"half")
+            raise OSError(number, os.strerror(number))
+
+    with pytest.raises(UnwritablePathError, match=rf"{os.strerror(number)}\. Make room on that disk") as caught:
+        fill()
+    assert caught.value.__cause__.errno == number
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    ("error", "number"), [(OSError("broken"), errno.EIO), (UnwritablePathError("said already"), errno.ENOSPC)]
+)
+def test_other_failures_are_passed_on_as_they_are(tmp_path, error, number):
+    error.errno = number
+    with pytest.raises(OSError, match=error.args[0]) as caught, write_atomically(tmp_path / "model.onnx"):
+        raise error
+    assert caught.value is error
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_temporary_file_that_the_body_has_moved_is_no_failure_of_its_own(tmp_path):
+    def move():
+        with write_atomically(tmp_path / "model.onnx") as temporary:
+            temporary.unlink()
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        move()
+
+
+def test_whether_a_path_can_be_written_is_known_early_and_changes_nothing(tmp_path):
+    (tmp_path / "old.onnx").write_bytes(b"old")
+    require_writable(tmp_path / "old.onnx")
+    require_writable(tmp_path / "new" / "model.onnx")
+    assert (tmp_path / "old.onnx").read_bytes() == b"old"
+    assert sorted(child.name for child in tmp_path.rglob("*")) == ["new", "old.onnx"]
+    with pytest.raises(UnwritablePathError, match="it is a folder"):
+        require_writable(tmp_path)
+
+
+def test_the_mask_of_permissions_stays_as_it_was_and_counts(tmp_path):
+    before = os.umask(0o027)
+    try:
+        with write_atomically(tmp_path / "model.onnx") as temporary:
+            temporary.write_bytes(b"content")
+        assert os.umask(0o027) == 0o027
+    finally:
+        os.umask(before)
+    assert (tmp_path / "model.onnx").stat().st_mode & 0o777 == 0o640
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts descriptors as Linux lists them")
+def test_no_descriptor_stays_open(tmp_path):
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for number in range(20):
+        with write_atomically(tmp_path / str(number)):
+            pass
+    assert len(list(Path("/proc/self/fd").iterdir())) < before + 10
+
+
+@pytest.mark.parametrize("text", ["[1, 2", b"\xff\xfe", "[" * 100_000, ""])
+def test_what_is_no_json_is_a_value_error(text):
+    with pytest.raises(ValueError, match=r"."):
+        parse_json(text)
+
+
+@pytest.mark.parametrize("path", ["with\0nul", "x" * 5000, "\ud800"])
+def test_no_file_and_no_folder_has_an_impossible_path(path):
+    assert not is_file(path)
+    assert not is_folder(path)
+
+
+def test_files_and_folders(tmp_path):
+    (tmp_path / "file").write_text("")
+    assert (is_file(tmp_path / "file"), is_folder(tmp_path / "file")) == (True, False)
+    assert (is_file(tmp_path), is_folder(tmp_path)) == (False, True)
 
 
 def test_a_folder_is_refused(tmp_path):

@@ -1,7 +1,9 @@
 """GELU in its three forms; constants solved with mpmath at 30 digits."""
 
+import importlib
 import math
 
+import mpmath
 import pytest
 import torch
 from activation_contract import ActivationContract
@@ -70,3 +72,18 @@ def test_refuses_another_form():
             ActivationArgumentError, match=r"approximate='erf' is not a form.*'none', 'tanh', 'sigmoid'"
         ):
             function(torch.zeros(2), approximate="erf")
+
+
+def test_the_tanh_forms_slope_and_products_come_with_the_rounding_error_that_they_have():
+    """Together they have twice as many digits: without the error, f'' would lose some at its own extremum."""
+    module = importlib.import_module("lit_gelu.activations.functional.gelu")
+    x = torch.linspace(-9, 9, 181, dtype=torch.float64)
+    for cubic in (module.TANH_CUBIC, 6.0 * module.TANH_CUBIC):
+        slope = module._slope(x, cubic)
+        product = module._times(x, slope)
+        with mpmath.workdps(50):
+            for i, point in enumerate(map(mpmath.mpf, x.tolist())):
+                exact = mpmath.mpf(module.TANH_SLOPE) + mpmath.mpf(cubic) * point**2
+                for (value, error), wanted in ((slope, exact), (product, point * exact)):
+                    found = mpmath.mpf(value[i].item()) + mpmath.mpf(error[i].item())
+                    assert abs(found - wanted) <= mpmath.mpf(2) ** -100 * abs(wanted)
