@@ -177,5 +177,5 @@ def test_an_unwritable_folder_is_refused():
         assert (folder / "open" / "model.onnx").read_text() == "written"
         assert list((folder / "closed").iterdir()) == []
         message = (folder / "open" / "message.txt").read_text()
-    assert "Permission denied" in message
+    assert ": Permission denied. Give a path" in message
     assert "closed" in message
