@@ -379,7 +379,9 @@ class ActivationRegistry:
     def scope(self) -> Iterator[Self]:
         """Undo on leaving whatever is registered within: for tests and trials.
 
-        Registrations within a scope are seen by all threads, until the scope that was current when they were made ends.
+        A scope belongs to the context that opens it: a thread, a task of asyncio. Other threads do not see what is
+        registered within, and what they register stays. A thread that shall see it is given the context:
+        ``Thread(target=contextvars.copy_context().run, args=(work,))``.
 
         Yields:
             The registry.

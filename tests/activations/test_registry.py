@@ -1,5 +1,6 @@
 """All ways to name an activation, and back."""
 
+import contextvars
 import copy
 import functools
 import pickle
@@ -383,3 +384,68 @@ def test_a_value_that_holds_itself_is_refused(registry):
     endless.append(endless)
     with pytest.raises(ActivationSpecError, match="16 deep"):
         registry.resolve({"name": "elu", "alpha": endless})
+
+
+def test_a_scope_in_one_thread_does_not_touch_the_others(registry):
+    """Sixteen threads register for good while another opens and closes scopes."""
+    start = threading.Barrier(17)
+    done = threading.Event()
+
+    def open_and_close():
+        start.wait()
+        while not done.is_set():
+            with registry.scope():
+                registry.register("only_here", override=True)(cube)
+                assert "only_here" in registry
+
+    def work(number):
+        start.wait()
+        registry.register(f"kept_{number}")(cube)
+        for _ in range(200):
+            assert "only_here" not in registry
+            assert registry.create(f"kept_{number}").function is cube
+
+    with ThreadPoolExecutor(17) as pool:
+        scopes = pool.submit(open_and_close)
+        try:
+            list(pool.map(work, range(16)))
+        finally:
+            done.set()
+        scopes.result()
+    assert len(registry.list_activations("kept_*")) == 16
+    assert "only_here" not in registry
+
+
+def test_a_thread_that_is_given_the_context_sees_the_scope(registry):
+    found = []
+    with registry.scope():
+        registry.register("cube")(cube)
+        context = contextvars.copy_context()
+        for run in (lambda work: work(), context.run):
+            thread = threading.Thread(target=run, args=(lambda: found.append("cube" in registry),))
+            thread.start()
+            thread.join()
+    assert found == [False, True]
+    assert not context.run(lambda: "cube" in registry)  # the scope has ended there too
+
+
+def test_scopes_of_two_registries_do_not_mix(registry):
+    other = ActivationRegistry()
+    with registry.scope(), other.scope():
+        registry.register("cube")(cube)
+        assert "cube" not in other
+        twin = copy.deepcopy(registry)
+    assert "cube" not in registry
+    assert twin.create("cube").function is cube
+
+
+def test_a_scope_may_end_in_another_context_than_it_began_in(registry):
+    scope = registry.scope()
+    context = contextvars.copy_context()
+    context.run(scope.__enter__)
+    context.run(registry.register("cube"), cube)
+    scope.__exit__(None, None, None)
+    assert not context.run(lambda: "cube" in registry)
+    with registry.scope():
+        registry.register("cube")(cube)
+    assert "cube" not in registry
