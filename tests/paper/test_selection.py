@@ -115,6 +115,21 @@ class TestSelect:
             "learning rate 0.001 and learning rate 0.0001 tie on the validation error: the first is taken",
         )
 
+    def test_candidates_come_with_the_largest_learning_rate_first_and_then_the_largest_setting(self):
+        settings = [{"keep": 0.5}, {"keep": 1.0}, {"keep": 0.75}]
+        curves = {"val_error": [0.2], "test_error": [0.3]}
+        records = [
+            run_record(learning_rate=rate, setting=setting, curves=curves)
+            for rate in (1e-4, 1e-3)
+            for setting in settings
+        ]
+        order = [(one.learning_rate, one.setting["keep"]) for one in candidates_of(records)]
+        assert order == [(rate, keep) for rate in (1e-3, 1e-4) for keep in (1.0, 0.75, 0.5)]
+
+    def test_a_tie_is_said_before_other_remarks(self):
+        choice = select(candidates_of(classifier_records({1e-4: [(0.2, 0.1)], 1e-3: [(0.2, 0.3)]})), seeds=(0, 1))
+        assert ["tie on" in remark for remark in choice.remarks] == [True, False, False]
+
     def test_missing_seeds_are_said_and_the_rest_takes_part(self):
         records = classifier_records({1e-3: [(0.3, 0.3), (0.2, 0.2), (0.4, 0.4)], 1e-4: [(0.25, 0.1)]})
         choice = select(candidates_of(records))
