@@ -127,7 +127,8 @@ class ActivationMeasurement:
                 name: dict(zip(STATISTICS, row, strict=True)) for name, row in zip(self.names, values, strict=True)
             }
             for name, share in zip(self.names, shares, strict=True):
-                if not math.isnan(share):
+                # A site that was given nothing has no share of non-finite inputs either.
+                if not math.isnan(share) and not math.isnan(measured[name]["share_non_finite"]):
                     measured[name]["share_dead"] = share
             found.append((measured, others))
         return found

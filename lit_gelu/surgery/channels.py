@@ -1,7 +1,7 @@
 """How many channels an activation's input has: from the layer before it, or from a pass of a sample."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,8 @@ from lit_gelu.surgery.activation_site import ActivationSite
 from lit_gelu.surgery.errors import SwapError
 from lit_gelu.surgery.passes import on_the_side, run
 from lit_gelu.surgery.sites import without_compile_wrapper
+
+Found = TypeVar("Found")
 
 _COUNTS: tuple[tuple[type[nn.Module], Callable[[Any], int]], ...] = (
     (nn.Linear, lambda layer: int(layer.out_features)),
@@ -127,24 +129,46 @@ def with_channels(
     return ActivationSpec.of(spec.name, **{**spec.arguments, "channels": number})
 
 
-def _nearest(model: nn.Module, name: str) -> int:
-    """Return the number of channels of the nearest layer before one place.
+def nearest_before(model: nn.Module, name: str, wanted: Callable[[nn.Module], Found | None]) -> Found | None:
+    """Return what the nearest module before a place has, in the order in which modules were registered.
 
-    Raises:
-        SwapError: If there is none.
+    Args:
+        model: The model.
+        name: A fully qualified name.
+        wanted: What is wanted of a module; ``None`` if it has none.
+
+    Returns:
+        Of the place's siblings, else of its parent's, and so on, the last one's; ``None`` if no module has any.
+
+    Example:
+        >>> model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(), nn.ReLU())
+        >>> nearest_before(model, "2", lambda module: getattr(module, "out_features", None))
+        8
     """
     place = name
     while place:
         parent_name, _, child = place.rpartition(".")
         parent = model.get_submodule(parent_name)
         if isinstance(parent, (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)) and child == "activation":
-            return int(parent.linear1.out_features)  # registered last, but called between its two linear layers
+            return wanted(parent.linear1)  # registered last, but called between its two linear layers
         siblings = list(parent.named_children())
         before = siblings[: [key for key, _ in siblings].index(child)] if child in dict(siblings) else siblings
-        counts = [count for _, sibling in before for layer in sibling.modules() if (count := _count(layer))]
-        if counts:
-            return counts[-1]
+        found = [each for _, sibling in before for layer in sibling.modules() if (each := wanted(layer)) is not None]
+        if found:
+            return found[-1]
         place = parent_name
+    return None
+
+
+def _nearest(model: nn.Module, name: str) -> int:
+    """Return the number of channels of the nearest layer before one place.
+
+    Raises:
+        SwapError: If there is none.
+    """
+    count = nearest_before(model, name, _count)
+    if count is not None:
+        return count
     raise SwapError(
         f"channels='infer' at {name!r}: no Linear, convolution, batch or group norm stands before it. Give "
         "infer_channels_ an input_sample, or the activation its number, such as channels=64."

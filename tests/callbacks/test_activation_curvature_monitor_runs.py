@@ -17,6 +17,8 @@ from torch.utils.data import DataLoader
 from lit_gelu.callbacks import ActivationCurvatureMonitor, ActivationSwap
 from lit_gelu.callbacks.curvature.activation_readout import Readout
 from lit_gelu.curvature import ActivationRecorder
+from lit_gelu.curvature.activation.channel_layout import ChannelLayout
+from lit_gelu.curvature.activation.watching import WatchedCall
 
 SAMPLE = torch.zeros(2, FEATURES)
 
@@ -260,7 +262,8 @@ def test_no_channel_is_left_out_of_a_sample():
     deviations = torch.linspace(0.5, 3.0, 1024)
     x = torch.randn(8, 128, 1024, generator=torch.Generator().manual_seed(0)) * deviations
     module = nn.GELU()
-    with ActivationRecorder({"site": module}) as recorder:
+    call = WatchedCall(module, module, layout=ChannelLayout(1024, -1))
+    with ActivationRecorder({"site": call}) as recorder:
         recorder.start(3)
         module(x)
         figures = recorder.statistics()["site"]

@@ -2,12 +2,13 @@
 
 import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
 
 from lit_gelu.activations import ActivationRegistry
+from lit_gelu.curvature.activation.channel_layout import layout_before, layouts_in_a_pass, own_layout
 from lit_gelu.curvature.activation.watching import WatchedCall
 from lit_gelu.surgery.activation_site import ActivationCall, ActivationSite
 from lit_gelu.surgery.errors import SwapError
@@ -117,7 +118,24 @@ def watchable_sites(
         _probe(owner, rows, found, registry)
     found.refused = {name: reason for name, reason in found.refused.items() if name in order}
     found.calls = {name: found.calls[name] for name in order if name in found.calls}
+    _add_layouts(survey, input_sample, found)
     return found
+
+
+def _add_layouts(survey: Survey, input_sample: object, found: WatchableSites) -> None:
+    """Find out where each input has its channels: from the layers that run before it, else from those registered."""
+    own = {name: own_layout(call.activation) for name, call in found.calls.items()}
+    layouts = {name: layout for name, layout in own.items() if layout is not None}
+    activations = {id(site.module) for site in survey.sites if site.kind == "module"}
+    modules = {site.name: site for site in survey.sites if site.kind == "module" and site.name in found.calls}
+    for name, site in modules.items():
+        before = {layout_before(survey.model, each, lambda layer: id(layer) not in activations) for each in site.names}
+        if name not in layouts and len(before) == 1 and (layout := before.pop()) is not None:
+            layouts[name] = layout
+    if input_sample is not None:
+        asked = {name: (call.hooked, call.turn) for name, call in found.calls.items() if own[name] is None}
+        layouts |= layouts_in_a_pass(survey.model, input_sample, asked, activations)
+    found.calls = {name: replace(call, layout=layouts.get(name)) for name, call in found.calls.items()}
 
 
 def is_elementwise(site: ActivationSite, registry: ActivationRegistry) -> bool:

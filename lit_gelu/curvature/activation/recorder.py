@@ -13,9 +13,9 @@ from lit_gelu import activations
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.curvature.activation.histograms import HistogramBins
 from lit_gelu.curvature.activation.recording import Recording
-from lit_gelu.curvature.activation.site_evaluators import SiteEvaluators, Taken
+from lit_gelu.curvature.activation.site_evaluators import SiteEvaluators
 from lit_gelu.curvature.activation.statistics import STATISTICS, statistics_from_sums
-from lit_gelu.curvature.activation.watching import ELEMENTS, InputHook, Sampler, SampleRows, WatchedCall
+from lit_gelu.curvature.activation.watching import ELEMENTS, InputHook, Sampler, SampleRows, Taken, WatchedCall
 from lit_gelu.curvature.errors import CurvatureArgumentError
 
 Site = TypeVar("Site", bound=Hashable)
@@ -196,15 +196,14 @@ class ActivationRecorder:
             hook.clear()
         self._recording = Recording(self._evaluators)
 
-    def see_at_once(self, number: int, x: Tensor) -> None:
+    def see_at_once(self, taken: Taken) -> None:
         """Sum one input without keeping it.
 
         Args:
-            number: The site's number.
-            x: The input.
+            taken: The input.
         """
         with self.inactive():
-            self._recording.add([(number, x)])
+            self._recording.add([taken])
 
     @contextmanager
     def inactive(self) -> Iterator[None]:
@@ -234,7 +233,7 @@ class ActivationRecorder:
     @staticmethod
     def _emptied(hooks: "list[InputHook]") -> list[Taken]:
         """Return what some hooks took, and let them forget it."""
-        taken = [(hook.number, rows) for hook in hooks for rows in hook.taken]
+        taken = [each for hook in hooks for each in hook.taken]
         for hook in hooks:
             hook.taken.clear()
         return taken

@@ -5,9 +5,10 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from lit_gelu.curvature.activation.site_evaluators import Parts, SiteEvaluators, Taken
+from lit_gelu.curvature.activation.site_evaluators import Parts, SiteEvaluators
 from lit_gelu.curvature.activation.sums import SUMS
 from lit_gelu.curvature.activation.totals import accumulation_dtype
+from lit_gelu.curvature.activation.watching import Taken
 
 
 class Recording:
@@ -23,13 +24,13 @@ class Recording:
         >>> from torch import nn
         >>> from lit_gelu.activations import registry
         >>> recording = Recording(SiteEvaluators([nn.ReLU(), nn.ReLU()], registry, None))
-        >>> recording.waiting.append((1, torch.tensor([-1.0, 3.0])))
+        >>> recording.waiting.append(Taken(1, torch.tensor([-1.0, 3.0])))
         >>> recording.sums()[:, SUMS.index("mean_output")].tolist()
         [0.0, 3.0]
     """
 
     def __init__(self, sites: SiteEvaluators) -> None:
-        self.waiting: list[tuple[int, Tensor]] = []
+        self.waiting: list[Taken] = []
         self._sites = sites
         self._sums: Parts = []
         self._alive: list[tuple[list[int], Tensor | None]] = []
@@ -38,18 +39,18 @@ class Recording:
     @property
     def nbytes(self) -> int:
         """The size of the rows that wait."""
-        return sum(rows.nbytes for _, rows in self.waiting)
+        return sum(taken.rows.nbytes for taken in self.waiting)
 
     @property
     def device(self) -> torch.device:
         """Where the inputs were."""
         if self.waiting:
-            return self.waiting[0][1].device
+            return self.waiting[0].rows.device
         return self._sums[0][1].device if self._sums else torch.device("cpu")
 
     def saw_all(self) -> bool:
         """Return whether every site was called."""
-        seen = {number for number, _ in self.waiting}
+        seen = {taken.number for taken in self.waiting}
         return len(seen.union(*(numbers for numbers, _ in self._sums))) == len(self._sites)
 
     def add(self, taken: Iterable[Taken]) -> None:
@@ -58,10 +59,11 @@ class Recording:
         Args:
             taken: Each with its site's number.
         """
-        for numbers, rows in self._sites.groups(taken):
-            found, counts = self._sites.measure(numbers, rows)
+        for numbers, rows, channels in self._sites.groups(taken):
+            found, counts = self._sites.measure(numbers, rows, channels)
             self._sums.append((numbers, found.sums))
-            self._alive.append((numbers, found.alive))
+            if rows.numel() > 0:  # nothing says which channels pass nothing on where there is nothing
+                self._alive.append((numbers, found.alive))
             if counts is not None:
                 self._counts.append((numbers, counts))
 
@@ -81,7 +83,7 @@ class Recording:
         """
         device = device or self.device
         parts = []
-        for numbers, rows in self._sites.groups(self.waiting):
+        for numbers, rows, _ in self._sites.groups(self.waiting):
             x = rows.flatten(1).to(accumulation_dtype(device))
             finite = x.abs().lt_(torch.inf)
             x = x.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)

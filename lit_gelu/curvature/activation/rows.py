@@ -12,16 +12,17 @@ from torch import Tensor
 from lit_gelu.curvature.activation.totals import accumulation_dtype
 
 
-def count_rows(x: Tensor, *, whole_examples: bool = False) -> int:
+def count_rows(x: Tensor, *, whole_examples: bool = False, channels: int | None = None) -> int:
     """Count the rows of an activation's input.
 
     A row is one channel vector: ``x[i]`` of ``[N, C]``, ``x[i, t]`` of ``[N, T, C]``, and ``x[n, :, h, w]`` of the
-    convolutional ``[N, C, H, W]`` (all shapes of four and more dimensions). In a layout with the channels elsewhere a
-    row is another slice; drawn at random, it still represents all elements evenly.
+    convolutional ``[N, C, H, W]`` (all shapes of four and more dimensions), unless ``channels`` says otherwise. In a
+    layout with the channels elsewhere a row is another slice; drawn at random, it still represents all elements evenly.
 
     Args:
         x: The input.
         whole_examples: Whether a row is ``x[i]``, a whole example, whatever the number of dimensions.
+        channels: The dimension that counts the channels, where it is known.
 
     Returns:
         The number of rows; elements count as rows if there is one dimension or none.
@@ -30,7 +31,7 @@ def count_rows(x: Tensor, *, whole_examples: bool = False) -> int:
         >>> count_rows(torch.zeros(32, 16, 8, 8)), count_rows(torch.zeros(32, 16, 8, 8), whole_examples=True)
         (2048, 32)
     """
-    return math.prod(_row_shape(x, whole_examples=whole_examples))
+    return math.prod(_row_shape(x, whole_examples=whole_examples, channels=channels))
 
 
 def draw_rows(count: int, rows: int, generator: torch.Generator) -> Tensor:
@@ -75,13 +76,14 @@ def spread_rows(count: int, position: Tensor) -> Tensor:
     return (position * (count / len(position))).long().clamp_(max=count - 1)
 
 
-def rows_for(x: Tensor, elements: int, *, whole_examples: bool = False) -> int:
+def rows_for(x: Tensor, elements: int, *, whole_examples: bool = False, channels: int | None = None) -> int:
     """Return how many rows of an input hold about so many elements.
 
     Args:
         x: The input.
         elements: How many elements are wanted.
         whole_examples: As in `count_rows`.
+        channels: As in `count_rows`.
 
     Returns:
         Rows; at least 8, so that no channel is judged by a single element.
@@ -90,37 +92,18 @@ def rows_for(x: Tensor, elements: int, *, whole_examples: bool = False) -> int:
         >>> rows_for(torch.zeros(64, 128, 1024), 8192), rows_for(torch.zeros(64, 16, 32, 32), 8192)
         (8, 512)
     """
-    width = x.numel() // max(1, count_rows(x, whole_examples=whole_examples))
+    width = x.numel() // max(1, count_rows(x, whole_examples=whole_examples, channels=channels))
     return max(8, elements // max(1, width))
 
 
-def channel_dim(x: Tensor, *, whole_examples: bool = False) -> int | None:
-    """Return the dimension of an input, or of rows taken of it, that counts the channels.
-
-    Args:
-        x: The input or the rows.
-        whole_examples: As in `count_rows`.
-
-    Returns:
-        1 for the convolutional ``[N, C, H, W]`` and where the activation itself has channels, else the last; ``None``
-        with one dimension or none.
-
-    Example:
-        >>> [channel_dim(torch.zeros(shape)) for shape in [(4,), (4, 3), (4, 5, 3), (4, 3, 2, 2)]]
-        [None, 1, 2, 1]
-    """
-    if x.dim() < 2:
-        return None
-    return 1 if whole_examples or x.dim() >= 4 else x.dim() - 1
-
-
-def take_rows(x: Tensor, index: Tensor, *, whole_examples: bool = False) -> Tensor:
+def take_rows(x: Tensor, index: Tensor, *, whole_examples: bool = False, channels: int | None = None) -> Tensor:
     """Copy rows of an activation's input.
 
     Args:
         x: The input.
         index: Row numbers below `count_rows`, shape ``[rows]``.
         whole_examples: As in `count_rows`.
+        channels: As in `count_rows`.
 
     Returns:
         A new tensor ``[rows, C]``, or ``[rows, ...]`` with the shape of the examples.
@@ -132,24 +115,31 @@ def take_rows(x: Tensor, index: Tensor, *, whole_examples: bool = False) -> Tens
                 [ 6.,  8., 10.]])
     """
     dims = x.dim()
-    if dims == 3 and not whole_examples and x.is_contiguous():
-        return x.view(-1, x.shape[2]).index_select(0, index)
     if dims == 0:
         return x.expand(index.shape).clone()
     if dims <= 2 or whole_examples:
         return x.index_select(0, index)
-    if dims >= 4:
-        x = x.movedim(1, -1)
-        return x[_unravel(index, x.shape[:-1])]
-    return x[_unravel(index, _row_shape(x, whole_examples=whole_examples))]
+    dim = _dim_of_rows(dims, channels)
+    if dim == dims - 1 and x.is_contiguous():
+        return x.view(-1, x.shape[-1]).index_select(0, index)
+    x = x.movedim(dim, -1)
+    return x[_unravel(index, x.shape[:-1])]
 
 
-def _row_shape(x: Tensor, *, whole_examples: bool) -> tuple[int, ...]:
+def _row_shape(x: Tensor, *, whole_examples: bool, channels: int | None) -> tuple[int, ...]:
     """Return the sizes of the dimensions that number the rows."""
     shape = tuple(x.shape)
     if whole_examples or len(shape) < 2:
         return shape[:1]
-    return (shape[0], *shape[2:]) if len(shape) >= 4 else shape[:-1]
+    dim = _dim_of_rows(len(shape), channels)
+    return (*shape[:dim], *shape[dim + 1 :])
+
+
+def _dim_of_rows(dims: int, channels: int | None) -> int:
+    """Return the dimension along which a row lies."""
+    if channels is not None and dims > 2:
+        return channels
+    return 1 if dims >= 4 else dims - 1
 
 
 def _unravel(index: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, ...]:

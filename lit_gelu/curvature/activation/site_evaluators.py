@@ -9,12 +9,9 @@ from torch import Tensor, nn
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.curvature.activation.evaluator import Evaluator
 from lit_gelu.curvature.activation.histograms import HistogramBins
-from lit_gelu.curvature.activation.rows import channel_dim
 from lit_gelu.curvature.activation.sums import Activity, measure
 from lit_gelu.curvature.activation.totals import accumulation_dtype
-
-Taken = tuple[int, Tensor]
-"""Rows of an input, with the number of its site."""
+from lit_gelu.curvature.activation.watching import Taken
 
 Parts = list[tuple[list[int], Tensor]]
 """Tensors with a row for each of some sites, and the numbers of these sites."""
@@ -37,7 +34,8 @@ class SiteEvaluators:
         >>> from lit_gelu.activations import registry
         >>> sites = SiteEvaluators([nn.ReLU(), nn.ReLU(), nn.PReLU()], registry, None)
         >>> rows = torch.zeros(4, 2)
-        >>> [numbers for numbers, _ in sites.groups([(0, rows), (1, rows), (2, rows)])], sites.have_state
+        >>> taken = [Taken(number, rows) for number in range(3)]
+        >>> [numbers for numbers, *_ in sites.groups(taken)], sites.have_state
         ([[0, 1], [2]], [False, False, True])
     """
 
@@ -59,37 +57,38 @@ class SiteEvaluators:
         """Of each site, whether its activation has parameters or buffers, or is not registered."""
         return [name is None for name in self._shared]
 
-    def groups(self, taken: Iterable[Taken]) -> Iterator[tuple[list[int], Tensor]]:
-        """Yield inputs, those of all sites with the same activation, shape, type and device at once.
+    def groups(self, taken: Iterable[Taken]) -> Iterator[tuple[list[int], Tensor, int | None]]:
+        """Yield inputs, those of all sites with the same activation, shape, channels, type and device at once.
 
         Args:
             taken: The inputs.
 
         Yields:
-            Numbers of sites, and ``[sites, ...]``.
+            Numbers of sites, ``[sites, ...]``, and the dimension of each input that counts channels.
         """
-        groups: dict[Any, tuple[list[int], list[Tensor]]] = {}
-        for number, rows in taken:
+        groups: dict[Any, tuple[list[int], list[Tensor], int | None]] = {}
+        for number, rows, channels in taken:
             shared = self._shared[number]
             own = object() if shared is None else shared
-            numbers, inputs = groups.setdefault((own, rows.shape, rows.dtype, rows.device), ([], []))
+            key = (own, rows.shape, channels, rows.dtype, rows.device)
+            numbers, inputs, _ = groups.setdefault(key, ([], [], channels))
             numbers.append(number)
             inputs.append(rows)
-        for numbers, inputs in groups.values():
-            yield numbers, torch.stack(inputs) if len(inputs) > 1 else inputs[0].unsqueeze(0)
+        for numbers, inputs, channels in groups.values():
+            yield numbers, torch.stack(inputs) if len(inputs) > 1 else inputs[0].unsqueeze(0), channels
 
-    def measure(self, numbers: list[int], rows: Tensor) -> tuple[Activity, Tensor | None]:
+    def measure(self, numbers: list[int], rows: Tensor, channels: int | None) -> tuple[Activity, Tensor | None]:
         """Sum inputs of sites that share an activation.
 
         Args:
             numbers: The sites.
             rows: Their inputs, ``[len(numbers), ...]``.
+            channels: The dimension of each input that counts channels, if there is one.
 
         Returns:
             The sums, and the counts of histograms, if these are wanted.
         """
         first, device = numbers[0], rows.device
-        dim = channel_dim(rows[0], whole_examples=self.whole_examples[first])
         pivot, scale = self.pivot(device), None
         if self.reference is not None and isinstance(pivot, Tensor):
             index = self._numbers(numbers, device)
@@ -100,7 +99,7 @@ class SiteEvaluators:
                 rows,
                 pivot=pivot,
                 scale=scale,
-                channel_dim=None if dim is None else dim + 1,
+                channel_dim=None if channels is None else channels + 1,
             )
             return found, None if self.histogram is None else self.histogram.count(rows)
 

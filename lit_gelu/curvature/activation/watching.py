@@ -3,12 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.compiler import is_compiling
 
+from lit_gelu.curvature.activation.channel_layout import ChannelLayout, dim_of_channels
 from lit_gelu.curvature.activation.rows import count_rows, rows_for, spread_rows, take_rows
 from lit_gelu.sandbox import in_side_pass
 
@@ -17,6 +18,21 @@ ELEMENTS: Mapping[str | int | None, int] = {"auto": 8192, "sparse": 4096}
 
 HELD_BYTES = 2**26
 """So much of inputs that wait for the end of the forward pass is held at a time, at most."""
+
+
+class Taken(NamedTuple):
+    """Rows of an input.
+
+    Attributes:
+        number: The site's number.
+        rows: The rows.
+        channels: Which dimension of them counts the channels; ``None`` if none does, or it is not known.
+    """
+
+    number: int
+    rows: Tensor
+    channels: int | None = None
+
 
 SampleRows = int | Literal["auto", "sparse"] | None
 
@@ -46,12 +62,14 @@ class WatchedCall:
             ``n``.
         mode_of: The module whose training flag says whether a call belongs to an evaluation pass; by default the
             activation itself.
+        layout: Where its input has its channels, as far as is known.
     """
 
     hooked: nn.Module
     activation: nn.Module
     turn: tuple[int, int] | None = None
     mode_of: nn.Module | None = None
+    layout: ChannelLayout | None = None
 
 
 class Sampler:
@@ -68,7 +86,7 @@ class Sampler:
         self._most = self._elements or (sample_rows if isinstance(sample_rows, int) else 0)
         self._generators: dict[torch.device, torch.Generator] = {}
         self._uniform: dict[torch.device, Tensor] = {}
-        self._index: dict[tuple[torch.device, torch.Size, bool], Tensor | None] = {}
+        self._index: dict[tuple[torch.device, torch.Size, bool, int | None], Tensor | None] = {}
 
     def start(self, seed: int, device: torch.device) -> None:
         """Draw anew.
@@ -82,35 +100,39 @@ class Sampler:
         for known in {*self._uniform, device}:
             self._draw(known)
 
-    def take(self, x: Tensor, *, whole_examples: bool) -> Tensor:
+    def take(self, x: Tensor, *, whole_examples: bool, channels: int | None) -> tuple[Tensor, int | None]:
         """Return a copy of some rows of an input, or of all if there are not more.
 
         Args:
             x: The input.
             whole_examples: As in `lit_gelu.curvature.count_rows`.
+            channels: As in `lit_gelu.curvature.count_rows`.
 
         Returns:
-            The rows.
+            The rows, and which of their dimensions counts the channels.
         """
+        how: dict[str, Any] = {"whole_examples": whole_examples, "channels": channels}
         if is_compiling():  # what is traced must not depend on what was drawn before
-            index = self._drawn(x, whole_examples=whole_examples)
+            index = self._drawn(x, how)
         else:
-            key = (x.device, x.shape, whole_examples)
+            key = (x.device, x.shape, whole_examples, channels)
             if key not in self._index:
-                self._index[key] = self._drawn(x, whole_examples=whole_examples)
+                self._index[key] = self._drawn(x, how)
             index = self._index[key]
-        return x.clone() if index is None else take_rows(x, index, whole_examples=whole_examples)
+        if index is None:
+            return x.clone(), channels
+        return take_rows(x, index, **how), channels if whole_examples or channels is None else 1
 
-    def _drawn(self, x: Tensor, *, whole_examples: bool) -> Tensor | None:
+    def _drawn(self, x: Tensor, how: dict[str, Any]) -> Tensor | None:
         """Return which rows are taken; ``None`` for all."""
-        count = count_rows(x, whole_examples=whole_examples)
-        rows = self._rows(x, whole_examples=whole_examples)
+        count = count_rows(x, **how)
+        rows = self._rows(x, how)
         return None if rows is None or rows >= count else self._spread(count, rows, x.device)
 
-    def _rows(self, x: Tensor, *, whole_examples: bool) -> int | None:
+    def _rows(self, x: Tensor, how: dict[str, Any]) -> int | None:
         if self._elements is None:
             return self._most or None
-        return min(self._most, rows_for(x, self._elements, whole_examples=whole_examples))
+        return min(self._most, rows_for(x, self._elements, **how))
 
     def _spread(self, count: int, rows: int, device: torch.device) -> Tensor:
         uniform = self._uniform.get(device)
@@ -146,13 +168,14 @@ class InputHook:
 
     def __init__(self, owner: Any, number: int, call: WatchedCall, *, whole_examples: bool) -> None:
         self.number = number
-        self.taken: list[Tensor] = []
+        self.taken: list[Taken] = []
         self.whole_examples = whole_examples
         self._held: list[tuple[Tensor, int]] = []
         self._may_hold = type(call.hooked) in _SAVES_ITS_INPUT and not getattr(call.hooked, "inplace", False)
         self._may_hold = self._may_hold and owner.sampler.sample_rows is not None
         self._owner = owner
         self._module = call.hooked
+        self._layout = call.layout
         self._turn = call.turn
         self._calls = 0
         self._flag_of = call.activation if call.mode_of is None else call.mode_of
@@ -194,7 +217,7 @@ class InputHook:
         """
         for x, version in self._held:
             if x._version == version:
-                self.taken.append(self._owner.sampler.take(x, whole_examples=self.whole_examples))
+                self._sample(x)
             else:
                 self._may_hold = False
         self._held.clear()
@@ -216,10 +239,18 @@ class InputHook:
                     self._held.append((x, x._version))
                     return
             if self._owner.sampler.sample_rows is None:
-                self._owner.see_at_once(self.number, x.detach())  # copies of all rows would double the memory
+                channels = dim_of_channels(self._layout, x.shape)
+                # Copies of all rows would double the memory.
+                self._owner.see_at_once(Taken(self.number, x.detach(), channels))
                 return
         with torch.no_grad():
-            self.taken.append(self._owner.sampler.take(x.detach(), whole_examples=self.whole_examples))
+            self._sample(x.detach())
+
+    def _sample(self, x: Tensor) -> None:
+        """Take some rows of an input."""
+        channels = dim_of_channels(self._layout, x.shape)
+        rows, channels = self._owner.sampler.take(x, whole_examples=self.whole_examples, channels=channels)
+        self.taken.append(Taken(self.number, rows, channels))
 
     def __reduce__(self) -> tuple[type["IdleHook"], tuple[()]]:
         return IdleHook, ()
