@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.curvature.activation.derivatives import Derivatives, joint_derivatives
 from lit_gelu.curvature.activation.kinks import Jumps, kinks_of
+from lit_gelu.curvature.activation.slopes import Intervals, where_decreasing
 
 
 class Evaluator:
@@ -59,6 +60,11 @@ class Evaluator:
     def kinks(self) -> Jumps | None:
         """The kinks, as `kinks_of`."""
         return kinks_of(self.activation, self.registry)
+
+    @cached_property
+    def decreasing(self) -> Intervals | None:
+        """Where f' < 0, as `where_decreasing`."""
+        return where_decreasing(self.activation, self.registry)
 
     @cached_property
     def _joint(self) -> Callable[[Tensor], Derivatives]:

@@ -1,18 +1,16 @@
 """What the statistics of an activation would be if its input were normal with the measured mean and deviation."""
 
-import itertools
 import math
 from collections.abc import Callable
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.activations.gaussian.moments import kink_mass
-from lit_gelu.activations.sampling import sampling_grid, sign_changes
-from lit_gelu.curvature.activation.derivatives import joint_derivatives
 from lit_gelu.curvature.activation.kinks import kinks_of
+from lit_gelu.curvature.activation.panels import NODES, WEIGHTS, own_ends
+from lit_gelu.curvature.activation.slopes import Slopes
 from lit_gelu.curvature.activation.sums import EPSILON
 
 PREDICTED: tuple[str, ...] = (
@@ -33,10 +31,7 @@ PREDICTED: tuple[str, ...] = (
 
 _REACH = 14.0  # units, each 0.7 to 1.4 deviations, from within half a unit of the mean: 9.5 deviations, density 1e-20
 _EVERY = 2.0  # units between the ends of panels: 16 nodes are exact to 1e-12 on as many deviations
-_PANELS = (0.0, 0.25, 0.5, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0)  # where activations change, at every deviation
-_NODES, _WEIGHTS = (torch.from_numpy(part) for part in np.polynomial.legendre.leggauss(16))
 _KEPT = 100  # rules, of means and deviations that may come back
-_CLEAR = 1e-12  # f' - c or f'' below this is rounding
 
 _SHARES: dict[str, tuple[tuple[float, ...], Callable[[Tensor], Tensor]]] = {
     "share_decreasing": ((0.0,), lambda first: first < 0),
@@ -51,8 +46,9 @@ class GaussianPrediction:
 
     Shares and kink mass are closed: differences of the normal distribution function at the places where f' crosses the
     thresholds, found once, and ``sum |jump| p(x)``. The expectations are integrals by Gauss-Legendre with 16 nodes on
-    panels that end at every second unit, at the inflections and kinks, and where activations change; within 1e-9 of the
-    closed forms, where there are any, of `lit_gelu.activations.gaussian`, and all sites at once.
+    panels that end at every second unit, at the inflections and kinks, and where the activation changes, wherever that
+    is and however slowly (`own_ends`); within 1e-9 of the closed forms, where there are any, of
+    `lit_gelu.activations.gaussian`, and all sites at once.
 
     The unit is the power of 2 next to the deviation, and units are counted from the multiple of it next to the mean. So
     the nodes, and what the activation is there, stay the same while mean and deviation move a little, and are kept.
@@ -70,32 +66,11 @@ class GaussianPrediction:
     """
 
     def __init__(self, activation: nn.Module, registry: ActivationRegistry) -> None:
-        module = registry.create(str(registry.spec_of(activation))).double().eval()
-        joint = joint_derivatives(module, registry)
-        self._at = joint
-        self._kinks = kinks_of(module, registry)
-        places = [place for place, _ in self._kinks or ()]
-
-        def slope(x: Tensor) -> Tensor:
-            return joint(x).first
-
-        def bend(x: Tensor) -> Tensor:
-            return joint(x).second
-
-        grid = sampling_grid([slope], corners=places)
-        first, second = slope(grid), bend(grid)
-        turns = sign_changes(bend, grid, second, second.abs() > _CLEAR)
-        self._breaks = torch.tensor(sorted({*places, *turns}), dtype=torch.float64)
-
-        def crossings_of(threshold: float) -> list[float]:
-            above = first - threshold
-            return sign_changes(lambda x: slope(x) - threshold, grid, above, above.abs() > _CLEAR)
-
-        crossings = {c: crossings_of(c) for thresholds, _ in _SHARES.values() for c in thresholds}
-        intervals = [
-            _intervals(sorted({*places, *(x for c in thresholds for x in crossings[c])}), slope, holds)
-            for thresholds, holds in _SHARES.values()
-        ]
+        slopes = Slopes(activation, registry)
+        self._at = slopes.joint
+        self._kinks = kinks_of(activation, registry)
+        self._breaks = torch.tensor(own_ends(slopes), dtype=torch.float64)
+        intervals = [slopes.intervals(thresholds, holds) for thresholds, holds in _SHARES.values()]
         ends = [pair for pairs in intervals for pair in pairs]
         self._low, self._high = torch.tensor(ends, dtype=torch.float64).reshape(-1, 2).T
         share_of = torch.repeat_interleave(
@@ -103,7 +78,11 @@ class GaussianPrediction:
         )
         self._share_of = nn.functional.one_hot(share_of, len(intervals)).double()
         self._rules: dict[tuple[float, float], tuple[Tensor, Tensor]] = {}
-        self._in_use: tuple[list[tuple[float, float]], Tensor, Tensor] = ([], grid, grid)  # those of the last call
+        self._in_use: tuple[list[tuple[float, float]], Tensor, Tensor] = (
+            [],
+            self._low,
+            self._low,
+        )  # those of the last call
 
     def __call__(self, mean: Tensor, std: Tensor) -> Tensor:
         """Compute the figures.
@@ -163,26 +142,12 @@ class GaussianPrediction:
     def _new_rules(self, centre: Tensor, unit: Tensor) -> tuple[Tensor, Tensor]:
         """Evaluate the integrands at the nodes about some centres."""
         every = centre[:, None] + unit[:, None] * torch.arange(-_REACH, _REACH + 1, _EVERY, dtype=centre.dtype)
-        fixed = torch.cat([self._breaks, *(torch.tensor([-x, x], dtype=centre.dtype) for x in _PANELS)])
-        inside = fixed.expand(len(centre), -1).clamp(every[:, :1], every[:, -1:])
+        inside = self._breaks.expand(len(centre), -1).clamp(every[:, :1], every[:, -1:])
         ends = torch.cat([every, inside], dim=1).sort(dim=1).values
         half = (ends[:, 1:] - ends[:, :-1]) / 2
-        x = ((ends[:, :-1] + half)[..., None] + half[..., None] * _NODES).flatten(1)
-        weights = (half[..., None] * _WEIGHTS).flatten(1)
+        x = ((ends[:, :-1] + half)[..., None] + half[..., None] * NODES).flatten(1)
+        weights = (half[..., None] * WEIGHTS).flatten(1)
         at = self._at(x)
         gate = torch.full_like(x, torch.nan) if at.gate is None else at.gate
         values = [at.value, at.value.square(), at.first, at.first.square(), at.second.abs(), gate]
         return x, torch.stack(values, dim=1) * weights[:, None]
-
-
-def _intervals(
-    places: list[float], slope: Callable[[Tensor], Tensor], holds: Callable[[Tensor], Tensor]
-) -> list[tuple[float, float]]:
-    """Return where a condition on f' holds; f' crosses its thresholds at the places alone."""
-    if not places:
-        ends, inner = [-math.inf, math.inf], [0.0]
-    else:
-        ends = [-math.inf, *places, math.inf]
-        inner = [places[0] - 1, *((a + b) / 2 for a, b in itertools.pairwise(places)), places[-1] + 1]
-    chosen = holds(slope(torch.tensor(inner, dtype=torch.float64))).tolist()
-    return [pair for pair, good in zip(itertools.pairwise(ends), chosen, strict=True) if good]

@@ -15,6 +15,7 @@ from lit_gelu.activations import ActivationRegistry, ActivationSpec
 from lit_gelu.curvature.activation.derivatives import Derivatives
 from lit_gelu.curvature.activation.evaluator import Evaluator
 from lit_gelu.curvature.activation.kinks import WINDOW, jump_sizes, weighted_window_counts
+from lit_gelu.curvature.activation.slopes import Intervals
 from lit_gelu.curvature.activation.totals import Totals
 
 EPSILON = 0.01
@@ -149,9 +150,20 @@ def measure(
         sums = torch.stack([total.narrow(f(at)) for f in (*_MEANS.values(), *_SHARES.values())]).to(total.dtype)
         of_one = _of_one(at_others).to(sums, non_blocking=True)
         sums = sums - others * of_one[:, None]
+        if evaluator.decreasing is not None:
+            sums[INTEGRANDS.index("share_decreasing")] = _count_within(x, finite, evaluator.decreasing, total)
         kinks = _kink_mass(evaluator, x, finite, (count, *powers[:2]), scale, total)
         alive = None if channel_dim is None else _alive(at.first, finite, channel_dim)
         return Activity(torch.cat([torch.stack([count, others, *powers]), sums, kinks[None]]).T, alive)
+
+
+def _count_within(x: Tensor, finite: Tensor, intervals: Intervals, total: Totals) -> Tensor:
+    """Count the finite elements in some intervals: GELU's f' is 0 in float32 from -14 on, and yet it decreases."""
+    count = total.count(torch.zeros_like(finite))
+    for low, high in intervals:
+        inside = torch.gt(x, low, out=torch.empty_like(x)).mul_(x < high).mul_(finite)
+        count = count + total.count(inside)
+    return count
 
 
 def _powers(x: Tensor, pivot: Tensor | float, total: Totals) -> tuple[Tensor, ...]:

@@ -5,7 +5,7 @@ import math
 
 import pytest
 import torch
-from scipy import integrate, stats
+from scipy import integrate, special, stats
 
 from lit_gelu.activations import registry
 from lit_gelu.activations.functional import derivative
@@ -61,6 +61,66 @@ def test_expectations_and_shares_equal_scipys_quadrature(spec, mean, std):
         assert found["mean_gate"] == pytest.approx(expectation(lambda x: at(x, 0) / x), abs=1e-9)
 
 
+SHIFTED = [
+    ("gaussian_gelu(mu=30)", 30.0, 1.0),
+    ("gaussian_gelu(mu=-2000)", -2000.0, 1.0),
+    ("gaussian_gelu(sigma=50)", 0.0, 50.0),
+    ("gaussian_gelu(mu=3, sigma=0.01)", 3.0, 0.01),
+    ("gaussian_gelu", 0.0, 1.0),
+]
+
+
+@pytest.mark.parametrize(("spec", "mu", "sigma"), SHIFTED)
+@pytest.mark.parametrize(("mean", "std"), [(0.0, 100.0), (0.0, 1000.0), (25.0, 3.0), (-1990.0, 40.0), (0.1, 0.03)])
+def test_panels_lie_where_the_activation_changes(spec, mu, sigma, mean, std):
+    """scipy's rule of 60 nodes, in panels about the places where ``x Phi((x - mu) / sigma)`` and the density change."""
+    found = {name: value.item() for name, value in predicted(spec, mean, std).items()}
+    low, high = mean - 12 * std, mean + 12 * std
+    marks = [mean + std * k for k in range(-12, 13)]
+    marks += [*_inflections(mu, sigma), *(mu + sigma * k for k in (-40, -20, *range(-8, 9), 20, 40))]
+    edges = sorted(x for x in marks if low <= x <= high)
+
+    def expectation(g):
+        def integrand(x):
+            return g((x - mu) / sigma, x) * stats.norm.pdf(x, mean, std)
+
+        return math.fsum(integrate.fixed_quad(integrand, a, b, n=60)[0] for a, b in itertools.pairwise(edges))
+
+    def slope(u, x):
+        return special.ndtr(u) + x / sigma * stats.norm.pdf(u)
+
+    exact = {
+        "mean_output": expectation(lambda u, x: x * special.ndtr(u)),
+        "mean_derivative": expectation(slope),
+        "mean_squared_derivative": expectation(lambda u, x: slope(u, x) ** 2),
+        "mean_abs_second_derivative": expectation(lambda u, x: abs(stats.norm.pdf(u) / sigma * (2 - u * x / sigma))),
+        "mean_gate": expectation(lambda u, _: special.ndtr(u)),
+    }
+    for name, value in exact.items():
+        assert found[name] == pytest.approx(value, rel=1e-8, abs=1e-11 * (1 + std)), name
+
+
+def _inflections(mu, sigma):
+    """The roots of f'', where ``2 = u (mu + sigma u) / sigma``."""
+    root = math.sqrt(mu**2 + 8 * sigma**2)
+    return [mu + (-mu + sign * root) / 2 for sign in (-1, 1)]
+
+
+def test_panels_follow_what_fades_as_a_power():
+    """x times the Cauchy distribution function at a large deviation, by scipy in octaves."""
+    found = {name: value.item() for name, value in predicted("cauchy_linear", 0.0, 1000.0).items()}
+    ends = [0.0, *(2.0**k for k in range(-6, 14))]
+    for name, g in (
+        ("mean_gate", lambda x: stats.cauchy.cdf(x)),
+        ("mean_squared_derivative", lambda x: (stats.cauchy.cdf(x) + x * stats.cauchy.pdf(x)) ** 2),
+    ):
+        exact = math.fsum(
+            integrate.quad(lambda x, g=g: (g(x) + g(-x)) * stats.norm.pdf(x, 0, 1000), a, b, epsabs=1e-14)[0]
+            for a, b in itertools.pairwise(ends)
+        )
+        assert found[name] == pytest.approx(exact, rel=1e-10), name
+
+
 @pytest.mark.parametrize("spec", NAMES)
 def test_every_figure_is_that_of_a_sample_of_quantiles(spec):
     mean, std = 0.3, 1.7
@@ -79,6 +139,20 @@ def test_share_decreasing_is_the_normal_distribution_function_at_the_minimum(spe
     found = predicted(spec, MEAN, STD)["share_decreasing"]
     expected = torch.special.ndtr((minimum - MEAN) / STD)
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-15)
+
+
+@pytest.mark.parametrize("spec", ["gelu", "gelu_tanh", "silu", "mish", "gaussian_gelu(mu=30)", "cauchy_linear", "tanh"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_share_decreasing_counts_tails_in_which_the_slope_underflows(spec, dtype):
+    """f' of GELU is 0 in float32 from -14 on, and in float64 from -39 on."""
+    for mean, std in ((0.0, 10.0), (0.0, 1000.0), (-5.0, 300.0)):
+        x = mean + std * torch.special.ndtri((torch.arange(200_000, dtype=torch.float64) + 0.5) / 200_000)
+        measured = activation_statistics(spec, x.to(dtype))["share_decreasing"]
+        assert measured == pytest.approx(predicted(spec, mean, std)["share_decreasing"].item(), abs=2e-5)
+    if spec == "gelu":
+        x = 10.0 * torch.special.ndtri((torch.arange(200_000, dtype=torch.float64) + 0.5) / 200_000)
+        measured = activation_statistics(spec, x.to(dtype))["share_decreasing"]
+        assert measured == pytest.approx(stats.norm.cdf(-0.07517915), abs=2e-5)
 
 
 def test_published_places_where_gelu_saturates_and_is_linear():
