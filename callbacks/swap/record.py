@@ -102,7 +102,8 @@ class SwapRecord:
             case {"epoch": int() as epoch, "step": int() as step, "order": int() as order, "sites": dict() as rows}:
                 sites = {name: (old, new) for name, row in rows.items() for old, new in [_specs(row)]}
                 if all(isinstance(name, str) for name in sites):
-                    return cls(epoch, step, order, sites, state.get("annealing") is True)
+                    annealing = isinstance(state, Mapping) and state.get("annealing") is True
+                    return cls(epoch, step, order, sites, annealing)
         raise CheckpointMismatchError(f"The checkpoint is damaged: it has {shown(state)} where a swap should stand.")
 
     def replay(

@@ -81,7 +81,7 @@ def read_activations(plain: object) -> ActivationRecord:
         match entry:
             case str() if isinstance(name, str) and isinstance(plain, Mapping):
                 record[name] = entry
-            case {"old": str() as old, "new": str() as new} if isinstance(name, str) and len(entry) == 2:
+            case {"old": str() as old, "new": str() as new, **others} if isinstance(name, str) and not others:
                 record[name] = {"old": old, "new": new}
             case _:
                 raise CheckpointMismatchError(
