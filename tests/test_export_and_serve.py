@@ -138,7 +138,7 @@ def test_other_paths(server, method, path):
 def test_a_crowd_waits_and_is_answered(example, server):
     """All connect before the server takes the first of them."""
     with example["PredictionServer"](server.predict) as waiting:
-        clients = [socket.create_connection(("127.0.0.1", waiting.server_port), timeout=60) for _ in range(200)]
+        clients = [socket.create_connection(("127.0.0.1", waiting.server_port), timeout=PATIENCE) for _ in range(200)]
         threading.Thread(target=waiting.serve_forever, daemon=True).start()
         for client in clients:
             client.sendall(b"GET /v2/health/ready HTTP/1.0\r\nConnection: close\r\n\r\n")

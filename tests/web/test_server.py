@@ -7,6 +7,7 @@ import threading
 
 import pytest
 import web_pages
+from child_processes import PATIENCE
 
 ERRORS = [ConnectionResetError("reset"), BrokenPipeError("gone"), TimeoutError("silent")]
 
@@ -47,7 +48,7 @@ def running(server):
 
 
 def asked(server, path):
-    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=60)
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=PATIENCE)
     connection.request("GET", path)
     response = connection.getresponse()
     body = response.read()
@@ -86,7 +87,7 @@ def test_what_is_given_out(running, path, status, body):
 
 def test_a_crowd_waits_and_is_answered(server):
     """All connect before the server takes the first of them."""
-    clients = [socket.create_connection(("127.0.0.1", server.server_port), timeout=60) for _ in range(200)]
+    clients = [socket.create_connection(("127.0.0.1", server.server_port), timeout=PATIENCE) for _ in range(200)]
     threading.Thread(target=server.serve_forever, daemon=True).start()
     for client in clients:
         client.sendall(b"GET / HTTP/1.0\r\n\r\n")
@@ -99,7 +100,7 @@ def test_a_crowd_waits_and_is_answered(server):
 def test_a_client_that_says_nothing_is_let_go(example, running, monkeypatch):
     assert example["Handler"].timeout == 30
     monkeypatch.setattr(example["Handler"], "timeout", 0.2)
-    with socket.create_connection(("127.0.0.1", running.server_port), timeout=60) as client:
+    with socket.create_connection(("127.0.0.1", running.server_port), timeout=PATIENCE) as client:
         assert client.recv(1) == b""
 
 
