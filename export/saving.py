@@ -10,7 +10,7 @@ import onnx
 import onnx_ir as ir
 
 from lit_gelu.export.errors import ExportError
-from lit_gelu.files import write_atomically
+from lit_gelu.files import synchronise, write_atomically
 
 EXTERNAL_DATA_ABOVE = 2 * 1024**3 - 64 * 1024**2  # bytes: protobuf's limit is 2 GiB; the rest is for the graph itself
 
@@ -36,6 +36,8 @@ def save_model(model: ir.Model, path: str | os.PathLike[str]) -> None:
         with write_atomically(target) as temporary:
             ir.save(model, temporary, external_data=None if data is None else data.name)
             _check(temporary, str(path))
+            if data is not None:
+                synchronise(data)
     except BaseException:
         if data is not None:
             data.unlink(missing_ok=True)

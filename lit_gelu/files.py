@@ -3,13 +3,13 @@
 import errno
 import json
 import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from lit_gelu.errors import LitGeluError
+from lit_gelu.leftovers import forget, make_temporary
 
 _FULL = {errno.ENOSPC, errno.EFBIG, errno.EDQUOT}  # the disk, the largest file allowed, the user's share
 
@@ -55,7 +55,9 @@ def write_atomically(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a temporary path in the folder of ``path``; on success it takes the place of ``path`` in one rename.
 
     Missing folders are made. If the body raises, the temporary file is removed and what was at ``path`` stays as it
-    was. The temporary name keeps the suffix of ``path``, because writers such as matplotlib choose a format by it.
+    was. What was written is on the disk before it takes that place, so that a power cut leaves one of the two. If the
+    process is killed, the temporary file stays until the next write to ``path``. Its name keeps the suffix of
+    ``path``, because writers such as matplotlib choose a format by it.
 
     Args:
         path: The file to write.
@@ -79,7 +81,9 @@ def write_atomically(path: str | os.PathLike[str]) -> Iterator[Path]:
     temporary = _reserve(target)
     try:
         yield temporary
+        synchronise(temporary)
         temporary.replace(target)
+        synchronise(target.parent)
     except OSError as error:
         if error.errno not in _FULL or isinstance(error, UnwritablePathError):
             raise
@@ -88,7 +92,7 @@ def write_atomically(path: str | os.PathLike[str]) -> Iterator[Path]:
             "size of files, or give a path on another disk. What was there before is unchanged."
         ) from error
     finally:
-        temporary.unlink(missing_ok=True)
+        forget(temporary)
 
 
 def require_writable(path: str | os.PathLike[str]) -> None:
@@ -100,7 +104,25 @@ def require_writable(path: str | os.PathLike[str]) -> None:
     Raises:
         UnwritablePathError: If ``path`` is a folder, or its folder cannot be made or written to.
     """
-    _reserve(Path(path)).unlink()
+    forget(_reserve(Path(path)))
+
+
+def synchronise(path: Path) -> None:
+    """Have a file's content, or a folder's entries, written to the disk.
+
+    Args:
+        path: The file or folder; folders are left out on Windows, which has no way to open one.
+
+    Raises:
+        OSError: If the disk has no room for it.
+    """
+    if path.is_dir() and not hasattr(os, "O_DIRECTORY"):
+        return
+    descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def parse_json(text: str | bytes) -> Any:
@@ -133,19 +155,9 @@ def _reserve(target: Path) -> Path:
         )
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.stem}-", suffix=target.suffix)
-        os.fchmod(descriptor, 0o666 & ~_umask()) if hasattr(os, "fchmod") else None
-        os.close(descriptor)
+        return make_temporary(target)
     except (OSError, ValueError) as error:  # ValueError: a path with NUL
         reason = getattr(error, "strerror", None) or error
         raise UnwritablePathError(
             f"Cannot write {str(target)!r}: {reason}. Give a path in a folder that you may write to."
         ) from error
-    return Path(name)
-
-
-def _umask() -> int:
-    """Return the process's umask (readable only by setting it)."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

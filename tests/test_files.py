@@ -2,6 +2,8 @@
 
 import errno
 import os
+import signal
+import stat
 import tempfile
 from pathlib import Path
 
@@ -34,6 +36,73 @@ def test_a_failure_leaves_the_old_file_and_no_other(tmp_path):
         fail_half_way()
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def _killed_while_writing(folder):
+    with write_atomically(folder / "model.onnx") as temporary:
+        temporary.write_bytes(b"half")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.forks
+def test_what_a_killed_process_left_goes_with_the_next_write(tmp_path):
+    path = tmp_path / "model.onnx"
+    path.write_bytes(b"old")
+    for _ in range(2):
+        assert run_forked(_killed_while_writing, tmp_path) == -signal.SIGKILL
+    (left,) = [child for child in tmp_path.iterdir() if child != path]  # the second took the first one's away
+    assert path.read_bytes() == b"old"
+    assert left.name.startswith(".model-")
+    assert left.suffix == ".onnx"
+    with write_atomically(tmp_path / "other.onnx") as temporary:
+        temporary.write_bytes(b"not of this name")
+    assert left.exists()
+    with write_atomically(path) as temporary:
+        temporary.write_bytes(b"new")
+    assert sorted(child.name for child in tmp_path.iterdir()) == ["model.onnx", "other.onnx"]
+    assert path.read_bytes() == b"new"
+
+
+def test_what_somebody_is_writing_stays(tmp_path):
+    """Another thread of this process, another process that lives, another machine; and another file."""
+    path, parent = tmp_path / "model.onnx", os.getppid()
+    with write_atomically(path) as first, write_atomically(path) as second:
+        assert first.exists()
+        mine = f"-{os.getpid()}-"
+        others = [
+            first.name.replace(mine, f"-{parent}-"),
+            ".model-00000000-1-abc.onnx",
+            ".model-copy.onnx",
+            "model.txt",
+        ]
+        for name in others:
+            (tmp_path / name).write_text("x")
+        with write_atomically(path) as third:
+            third.write_text("third")
+        assert first.exists()
+        assert second.exists()
+        assert all((tmp_path / name).exists() for name in others)
+
+
+def test_names_that_are_long_already(tmp_path):
+    path = tmp_path / f"{'m' * 240}.onnx"
+    with write_atomically(path) as temporary:
+        temporary.write_text("x")
+    assert path.read_text() == "x"
+
+
+def test_the_content_is_on_the_disk_before_it_takes_the_place_of_the_old(tmp_path, monkeypatch):
+    done, fsync, replace = [], os.fsync, os.replace
+
+    def noted(descriptor):
+        done.append("folder" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else os.fstat(descriptor).st_size)
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    monkeypatch.setattr(os, "replace", lambda *paths: (done.append("rename"), replace(*paths)))
+    with write_atomically(tmp_path / "model.onnx") as temporary:
+        temporary.write_bytes(b"12345")
+    assert done == [5, "rename", "folder"]
 
 
 def test_a_new_file_has_the_permissions_that_open_would_give(tmp_path):

@@ -1,6 +1,7 @@
 """An opened file: its session, its device, its stream, and how a call goes through them."""
 
 import os
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +24,10 @@ from lit_gelu.export.runtime.settings import provider_options, session_options
 from lit_gelu.export.runtime.shape_arithmetic import without_shape_arithmetic
 from lit_gelu.export.runtime.streams import ComputeStream
 from lit_gelu.export.runtime.tuning_file import TuningChoice, read_choice, this_key
+
+
+class TuningFileWarning(UserWarning):
+    """The file beside a model that holds what was tuned cannot be used."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +81,11 @@ class Request:
         if not self.tuning or self.sess_options is not None or (explicit and set(options) - {"device_id"}):
             return None
         key = this_key(first, device)
-        return None if key is None else read_choice(self.path, key)
+        try:
+            return None if key is None else read_choice(self.path, key)
+        except ModelFileError as error:  # the model itself is whole
+            warnings.warn(f"{self.path} runs untuned. {error}", TuningFileWarning, stacklevel=2)
+            return None
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """What a file says before onnxruntime loads it: whether it is a model, of which opset, and where its data are."""
 
 import os
+import reprlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ INT8_RECORD = "lit_gelu_int8"
 """The entry of a file's metadata that says how it was quantised."""
 
 _SIXTEEN_BIT = {TensorProto.FLOAT16, TensorProto.BFLOAT16}
+_DIGITS = 19  # of the largest number of bytes that ONNX has, an int64
 _LARGEST = 2 * 1024**3  # bytes: protobuf's limit; larger models keep their weights in external data
 
 
@@ -182,21 +184,36 @@ def _checked_location(path: Path, tensor: TensorProto) -> str | None:
     entries = {entry.key: entry.value for entry in tensor.external_data}
     location = str(entries.get("location", ""))
     folder = path.parent.resolve()
+    if "\0" in location:
+        raise ModelFileError(
+            f"{str(path)!r} wants the weights {tensor.name!r} from {reprlib.repr(location)}, which is no name of a "
+            "file: it holds NUL. The file is damaged: copy it again from where it was made."
+        )
     target = (folder / location).resolve()  # follows links, which may lead out too
     if not location or Path(location).is_absolute() or not target.is_relative_to(folder):
         raise ModelFileError(
             f"{str(path)!r} wants the weights {tensor.name!r} from {location!r}, outside its own folder, which a model "
             "from elsewhere could use to read any file. Put the data beside the model and correct the location."
         )
-    if not target.is_file():
+    if not is_file(target):
         raise ModelFileError(
             f"{str(path)!r} keeps the weights {tensor.name!r} in {location!r}, which is not there. Copy that file too, "
             "into the same folder."
         )
-    end = int(entries.get("offset", 0)) + int(entries.get("length", 0))
+    end = sum(_checked_number(path, tensor, key, str(entries.get(key, "0"))) for key in ("offset", "length"))
     if target.stat().st_size < end:
         raise ModelFileError(
             f"{location!r}, which holds the weights of {str(path)!r}, has {target.stat().st_size} bytes; "
             f"{tensor.name!r} ends at byte {end}. It is truncated: copy it again."
         )
     return location
+
+
+def _checked_number(path: Path, tensor: TensorProto, key: str, text: str) -> int:
+    """Return an offset or a length."""
+    if text.isascii() and text.isdigit() and len(text) <= _DIGITS:
+        return int(text)
+    raise ModelFileError(
+        f"{str(path)!r} says {key}={reprlib.repr(text)} of the external data of {tensor.name!r}: a number of bytes is "
+        "meant. The file is damaged: copy it again from where it was made."
+    )

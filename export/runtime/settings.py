@@ -1,6 +1,7 @@
 """What `tune` may set, and how it reaches onnxruntime."""
 
-from collections.abc import Mapping
+import reprlib
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import onnxruntime
@@ -16,19 +17,48 @@ LEVELS = {
     "basic": onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC,
     "disabled": onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL,
 }
-OF_PROVIDER: Mapping[str, tuple[type, ...]] = {
-    "prefer_nhwc": (int,),
-    "cudnn_conv_algo_search": (str,),
-    "fuse_conv_bias": (int,),
-    "use_tf32": (int,),
+_MOST_THREADS = 4096  # more take minutes to start, or all of the memory
+_LARGEST_BATCH = 2**31 - 1
+
+Check = Callable[[object], bool]
+
+
+def _is_number(value: object, least: int, most: int) -> bool:
+    """Return whether a value is a whole number between two."""
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+
+
+def _is_switch(value: object) -> bool:
+    """Return whether a value is 0 or 1."""
+    return _is_number(value, 0, 1)
+
+
+def _is_flag(value: object) -> bool:
+    """Return whether a value is true or false."""
+    return isinstance(value, bool)
+
+
+def _is_list(value: object, fits: Check) -> bool:
+    """Return whether a value is a list of values that fit."""
+    return isinstance(value, (list, tuple)) and all(map(fits, value))
+
+
+OF_PROVIDER: Mapping[str, Check] = {
+    "prefer_nhwc": _is_switch,
+    "cudnn_conv_algo_search": lambda value: value in ("EXHAUSTIVE", "HEURISTIC", "DEFAULT"),
+    "fuse_conv_bias": _is_switch,
+    "use_tf32": _is_switch,
 }
-_OF_SESSION: Mapping[str, tuple[type, ...]] = {
-    "intra_op_num_threads": (int,),
-    "graph_optimization_level": (str,),
-    "enable_mem_pattern": (bool,),
-    "allow_spinning": (bool,),
+_OF_SESSION: Mapping[str, Check] = {
+    "intra_op_num_threads": lambda value: _is_number(value, 0, _MOST_THREADS),
+    "graph_optimization_level": lambda value: isinstance(value, str) and value in LEVELS,
+    "enable_mem_pattern": _is_flag,
+    "allow_spinning": _is_flag,
 }
-_OTHERS: Mapping[str, tuple[type, ...]] = {"disabled_optimizers": (list, tuple), "batch_buckets": (list, tuple)}
+_OTHERS: Mapping[str, Check] = {
+    "disabled_optimizers": lambda value: _is_list(value, lambda name: isinstance(name, str)),
+    "batch_buckets": lambda value: _is_list(value, lambda size: _is_number(size, 1, _LARGEST_BATCH)),
+}
 ACCEPTED = {**OF_PROVIDER, **_OF_SESSION, **_OTHERS}
 
 
@@ -46,16 +76,11 @@ def require_settings(settings: Settings, source: str) -> None:
         >>> require_settings({"intra_op_num_threads": 2}, "tuning.json")
     """
     for name, value in settings.items():
-        if name not in ACCEPTED or not isinstance(value, ACCEPTED[name]):
+        if name not in ACCEPTED or not ACCEPTED[name](value):
             raise ModelFileError(
-                f"{source} holds {name}={value!r}, which lit-gelu does not write. Delete it, or run tune() again. "
-                f"Known: {', '.join(sorted(ACCEPTED))}."
+                f"{source} holds {reprlib.repr(name)}: {reprlib.repr(value)}, which lit-gelu does not write. Delete "
+                f"it, or run tune() again. Known: {', '.join(sorted(ACCEPTED))}."
             )
-    if settings.get("graph_optimization_level", "all") not in LEVELS:
-        raise ModelFileError(
-            f"{source} holds graph_optimization_level={settings['graph_optimization_level']!r}. Delete it, or run "
-            f"tune() again. Known: {', '.join(LEVELS)}."
-        )
 
 
 def session_options(settings: Settings) -> onnxruntime.SessionOptions:

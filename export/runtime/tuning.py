@@ -17,7 +17,7 @@ from lit_gelu.export.runtime.providers import CUDA, Provider
 from lit_gelu.export.runtime.samples import made_inputs
 from lit_gelu.export.runtime.settings import Settings
 from lit_gelu.export.runtime.timing import interleaved, ratio
-from lit_gelu.export.runtime.tuning_file import TuningChoice, TuningKey, this_key, write_choice
+from lit_gelu.export.runtime.tuning_file import TuningChoice, TuningKey, require_readable, this_key, write_choice
 from lit_gelu.export.runtime.tuning_report import (
     TuningReport,
     TuningTrial,
@@ -93,6 +93,8 @@ def tune(
         >>> [trial.settings for trial in report.trials], report.path.name
         ([{'enable_mem_pattern': False}], 'net.onnx.tuning.json')
     """
+    if save:
+        require_readable(path)
     search = _Search(path, inputs, providers, reference, allow_tf32=allow_tf32, batch_size=batch_size)
     wanted = search.knobs() if knobs is None else list(knobs)
     budget = seconds / (len(wanted) + 1)

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import platform
+import reprlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ import torch
 from lit_gelu.export.errors import ModelFileError
 from lit_gelu.export.runtime.providers import ON_CUDA_DEVICES
 from lit_gelu.export.runtime.settings import require_settings
-from lit_gelu.files import parse_json, write_atomically
+from lit_gelu.files import is_file, parse_json, write_atomically
 
 FORMAT = 1
 
@@ -148,7 +149,7 @@ def read_choice(path: str | os.PathLike[str], key: TuningKey) -> TuningChoice | 
         ModelFileError: If the file of choices is damaged or holds what `tune` does not write.
     """
     file = tuning_path(path)
-    if not file.is_file():
+    if not is_file(file):
         return None
     content = _read(file)
     if content["model_sha256"] != digest(path):
@@ -159,6 +160,19 @@ def read_choice(path: str | os.PathLike[str], key: TuningKey) -> TuningChoice | 
             require_settings(choice.settings, repr(str(file)))
             return choice
     return None
+
+
+def require_readable(path: str | os.PathLike[str]) -> None:
+    """Refuse a file of choices that `write_choice` cannot add to, before anything is measured.
+
+    Args:
+        path: The model's file.
+
+    Raises:
+        ModelFileError: If there is one that is damaged, or of another format.
+    """
+    if is_file(tuning_path(path)):
+        _read(tuning_path(path))
 
 
 def write_choice(path: str | os.PathLike[str], choice: TuningChoice) -> Path:
@@ -176,7 +190,7 @@ def write_choice(path: str | os.PathLike[str], choice: TuningChoice) -> Path:
     """
     file, model = tuning_path(path), digest(path)
     entries = []
-    if file.is_file():
+    if is_file(file):
         content = _read(file)
         if content["model_sha256"] == model:
             entries = [entry for entry in content["choices"] if _choice(entry, file).key != choice.key]
@@ -198,7 +212,7 @@ def _read(file: Path) -> dict[str, Any]:
         ):
             return dict(content)
         problem = f"format {content['format']!r}"
-    except (ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         problem = f"{type(error).__name__}: {error}"
     raise ModelFileError(
         f"{str(file)!r} does not hold what tune() writes ({problem}). Delete it, run tune() again, or open the model "
@@ -210,9 +224,11 @@ def _choice(entry: Any, file: Path) -> TuningChoice:
     """Return one entry as a choice."""
     try:
         choice = TuningChoice(**{**entry, "key": TuningKey(**entry["key"])})
-        if isinstance(choice.settings, dict):
+        numbers = (choice.ratio, choice.error, choice.limit, choice.batch_size)
+        wrong = [number for number in numbers if isinstance(number, bool) or not isinstance(number, (int, float))]
+        if isinstance(choice.settings, dict) and not wrong:
             return choice
-        problem = f"settings {choice.settings!r}"
+        problem = f"{reprlib.repr(wrong[0])} is no number" if wrong else f"settings {reprlib.repr(choice.settings)}"
     except (KeyError, TypeError) as error:
         problem = f"{type(error).__name__}: {error}"
     raise ModelFileError(

@@ -8,7 +8,7 @@ from typing import Self
 
 from filelock import FileLock, Timeout
 
-from lit_gelu.files import UnwritablePathError
+from lit_gelu.files import UnwritablePathError, synchronise
 from lit_gelu.paper.errors import RecordsError, ResultsInUseError
 from lit_gelu.paper.records import RECORDS_FILE, RunRecord, parse_records, split_cut_line
 
@@ -88,7 +88,7 @@ class RecordStore:
                 os.truncate(self.path, end)
                 raise
         if is_new:
-            _synchronise_folder(self.folder)
+            synchronise(self.folder)
         self.records[record.key] = record
 
     def _read(self) -> None:
@@ -100,14 +100,3 @@ class RecordStore:
                 f"{str(self.path)!r}: the last line is cut off and taken away; that run is made again.", stacklevel=3
             )
             os.truncate(self.path, len(complete))
-
-
-def _synchronise_folder(folder: Path) -> None:
-    """Make a new file's entry in its folder durable, where the system has folders that can be opened (not Windows)."""
-    if not hasattr(os, "O_DIRECTORY"):
-        return
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -19,7 +19,7 @@ def content(tmp_path_factory):
     return path.read_bytes()
 
 
-def with_external_weights(location: str, *, offset: int = 0, opset: int = 20) -> onnx.ModelProto:
+def with_external_weights(location: str, *, offset: int | str = 0, opset: int = 20) -> onnx.ModelProto:
     weights = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[2], data_location=TensorProto.EXTERNAL)
     for key, value in {"location": location, "offset": str(offset), "length": "8"}.items():
         weights.external_data.add(key=key, value=value)
@@ -128,3 +128,23 @@ def test_what_a_file_says(content, tmp_path):
     half = onnx.ModelProto.FromString(content)
     half.graph.input[0].type.tensor_type.elem_type = TensorProto.BFLOAT16
     assert read_model_file(saved(tmp_path, half)).sixteen_bit
+
+
+@pytest.mark.parametrize("offset", ["abc", "-4", "", "1e3", "9" * 5000, "\u0663", "4 "])
+def test_an_offset_that_is_no_number(folder, offset):
+    with pytest.raises(ModelFileError, match=r"says offset=.*a number of bytes is meant"):
+        read_model_file(saved(folder, with_external_weights("inside.bin", offset=offset)))
+
+
+@pytest.mark.parametrize(
+    ("location", "message"), [("inside.bin\0", "it holds NUL"), ("\0", "it holds NUL"), ("a" * 5000, "is not there")]
+)
+def test_a_location_that_no_file_can_have(folder, location, message):
+    with pytest.raises(ModelFileError, match=message):
+        read_model_file(saved(folder, with_external_weights(location)))
+
+
+@pytest.mark.parametrize("name", ["net\0.onnx", "n" * 300 + ".onnx", "a/" * 3000 + "net.onnx"])
+def test_a_path_that_no_file_can_have(tmp_path, name):
+    with pytest.raises(ModelFileError, match="There is no file"):
+        OnnxPredictor(tmp_path / name)

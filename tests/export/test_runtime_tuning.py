@@ -14,6 +14,7 @@ from export_cases import gelu_net, gelu_net_by_hand
 
 from lit_gelu.export import ModelFileError, ModelInputError, OnnxPredictor, export_onnx
 from lit_gelu.export.runtime import CPU, tuning, tuning_file
+from lit_gelu.export.runtime.engine import TuningFileWarning
 from lit_gelu.export.runtime.knobs import Knob, cpu_knobs, cuda_knobs
 from lit_gelu.export.runtime.model_file import ModelFile, read_model_file
 from lit_gelu.export.runtime.settings import ACCEPTED
@@ -162,26 +163,58 @@ def test_a_choice_for_another_export_is_not_used(path, exported, basic_is_faster
     assert OnnxPredictor(path).tuning is None
 
 
-@pytest.mark.parametrize("content", ["", "{}", "[1]", '{"format": 9, "model_sha256": "", "choices": []}'])
-def test_a_damaged_file_of_choices(path, content):
-    tuning_file.tuning_path(path).write_text(content)
-    with pytest.raises(ModelFileError, match=r"net.onnx.tuning.json.*Delete it, run tune\(\) again.*tuning=False"):
-        OnnxPredictor(path)
+DAMAGED = [b"", b"{}", b"[1]", b'{"format": 9, "model_sha256": "", "choices": []}', b"\xff\xfe", b"[" * 100_000]
+
+
+@pytest.mark.parametrize("content", DAMAGED, ids=range(len(DAMAGED)))
+def test_a_damaged_file_of_choices_is_no_reason_not_to_run(path, content, basic_is_faster):
+    file = tuning_file.tuning_path(path)
+    file.write_bytes(content)
+    message = r"runs untuned.*net.onnx.tuning.json.*Delete it, run tune\(\) again.*tuning=False"
+    with pytest.warns(TuningFileWarning, match=message):
+        predictor = OnnxPredictor(path)
+    assert predictor.tuning is None
+    assert len(predictor(torch.zeros(2, 6))) == 2
     OnnxPredictor(path, tuning=False)
+    with pytest.raises(ModelFileError, match="Delete it"):  # nothing is measured that could not be kept
+        tune(path, knobs=[EXTENDED])
+    assert file.read_bytes() == content
+    assert tune(path, knobs=[EXTENDED], save=False).path is None
 
 
 @pytest.mark.parametrize(
     "settings",
     [{"optimized_model_filepath": "/tmp/x"}, {"user_compute_stream": "1"}, {"intra_op_num_threads": "2"},
-     {"graph_optimization_level": "most"}],
+     {"graph_optimization_level": "most"}, {"graph_optimization_level": []}, {"intra_op_num_threads": 2**40},
+     {"intra_op_num_threads": 1_000_000}, {"intra_op_num_threads": -1}, {"intra_op_num_threads": True},
+     {"prefer_nhwc": 2}, {"cudnn_conv_algo_search": "BEST"}, {"cudnn_conv_algo_search": []},
+     {"batch_buckets": [0]}, {"batch_buckets": ["4"]}, {"batch_buckets": [2**40]}, {"disabled_optimizers": [1]},
+     {"enable_mem_pattern": 1}],
 )  # fmt: skip
 def test_a_file_of_choices_cannot_set_anything_else(path, basic_is_faster, settings):
     file = tune(path, knobs=[EXTENDED]).path
     content = json.loads(file.read_text())
     content["choices"][0]["settings"] = settings
     file.write_text(json.dumps(content))
-    with pytest.raises(ModelFileError, match=next(iter(settings))):
-        OnnxPredictor(path)
+    with pytest.warns(TuningFileWarning, match=next(iter(settings))):
+        assert OnnxPredictor(path).tuning is None
+
+
+@pytest.mark.parametrize(
+    "entry", [{"ratio": "x"}, {"batch_size": None}, {"error": True}, {"settings": []}, {"key": {}}, {"more": 1}]
+)
+def test_an_entry_that_is_none(path, basic_is_faster, entry):
+    file = tune(path, knobs=[EXTENDED]).path
+    content = json.loads(file.read_text())
+    content["choices"][0] |= entry
+    file.write_text(json.dumps(content))
+    with pytest.warns(TuningFileWarning, match="holds an entry that tune.* does not write"):
+        assert OnnxPredictor(path).tuning is None
+
+
+def test_a_folder_in_the_place_of_the_choices(path):
+    tuning_file.tuning_path(path).mkdir()
+    assert OnnxPredictor(path).tuning is None
 
 
 def test_inputs_that_cannot_be_made_up(tmp_path):
