@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from lit_gelu import activations
 from lit_gelu.curvature import STATISTICS, SUMS, activation_statistics, activation_sums, statistics_from_sums
+from lit_gelu.curvature.activation.statistics import mean_of_finite
 
 KINKS = {  # where f' jumps, and by how much: from the definitions
     "relu": [(0, 1)],
@@ -233,3 +234,28 @@ def test_the_four_regimes_are_a_partition():
     figures = activation_statistics("hard_swish", torch.randn(1000) * 4)
     regimes = ("share_falling", "share_saturated", "share_linear", "share_transition")
     assert sum(figures[name] for name in regimes) == pytest.approx(1)
+
+
+def test_sums_of_several_sites_at_once_give_each_its_figures():
+    """Any dimensions before the last, with a pivot for each."""
+    samples = [torch.randn(2, 3, 50, dtype=torch.float64)[i, j] * (1 + i) + j for i in range(2) for j in range(3)]
+    pivots = torch.arange(6, dtype=torch.float64).reshape(2, 3) / 4
+    sums = [activation_sums("gelu", x, pivot=p) for x, p in zip(samples, pivots.flatten(), strict=True)]
+    figures = statistics_from_sums(torch.stack(sums).reshape(2, 3, len(SUMS)), pivots)
+    assert figures.shape == (2, 3, len(STATISTICS))
+    for x, found in zip(samples, figures.reshape(6, -1).tolist(), strict=True):
+        assert dict(zip(STATISTICS, found, strict=True)) == pytest.approx(activation_statistics("gelu", x), rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("values", "mean"),
+    [
+        ([5.0], 5.0),
+        ([1.0, 3.0, math.nan], 2.0),
+        ([math.inf, -math.inf, 7.0, math.nan], 7.0),
+        ([math.nan, math.inf], 0.0),
+        ([], 0.0),
+    ],
+)
+def test_the_pivot_is_the_mean_of_what_is_finite(values, mean):
+    assert mean_of_finite(torch.tensor(values)).item() == mean
