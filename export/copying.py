@@ -83,8 +83,9 @@ def without_hooks_of_training(model: nn.Module) -> Iterator[None]:
         yield
     finally:
         for hooks, all_of_them in before:
+            after = dict(hooks)  # with those that the module hung on meanwhile, as transformers does at the first call
             hooks.clear()
-            hooks.update(all_of_them)
+            hooks.update({**all_of_them, **after})
 
 
 def _leave_out(module: nn.Module, memo: dict[int, Any]) -> None:

@@ -7,7 +7,8 @@ import pytest
 import torch
 from integration_models import CASES, FirstOutput, randomised, torchvision_model
 
-from lit_gelu.export import check_parity, export_onnx
+from lit_gelu.export import OnnxPredictor, check_parity, export_onnx
+from lit_gelu.export.inputs import named_outputs
 from lit_gelu.export.parity.criterion import FLOOR
 
 TIMM = [case for case in CASES if case.name.startswith("timm.")]
@@ -57,3 +58,83 @@ def test_transformers_at_their_published_size(name, tmp_path):
     tokens = torch.randint(1000, (2, 8), generator=torch.Generator().manual_seed(1))
     report = prove(model, tokens, tmp_path / "model.onnx")
     assert {row.inputs for row in report.rows} >= {"sample", "random, batch 32", "random, batch 1"}
+
+
+LAYERS = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
+T5 = {"vocab_size": 20, "d_model": 16, "d_kv": 8, "d_ff": 24, "num_layers": 2, "num_heads": 2}
+WHISPER = {"d_model": 16, "encoder_layers": 2, "encoder_attention_heads": 2, "encoder_ffn_dim": 24, "num_mel_bins": 8}
+SEGFORMER = {"depths": [1] * 4, "hidden_sizes": [8, 8, 16, 16], "num_attention_heads": [1, 1, 2, 2], "num_labels": 3}
+FAMILIES = {
+    "BertModel": ("BertConfig", {"vocab_size": 20, "output_hidden_states": True, **LAYERS}, "tokens"),
+    "ViTModel": ("ViTConfig", {"image_size": 8, "patch_size": 4, **LAYERS}, "pixel_values"),
+    "SegformerForSemanticSegmentation": ("SegformerConfig", SEGFORMER, "pixel_values"),
+    "T5EncoderModel": ("T5Config", T5, "tokens"),
+    "models.whisper.modeling_whisper.WhisperEncoder": (
+        "WhisperConfig", {**WHISPER, "max_source_positions": 6}, "input_features"
+    ),
+    "LlamaModel": ("LlamaConfig", {"vocab_size": 20, "use_cache": False, "num_key_value_heads": 1, **LAYERS}, "tokens"),
+}  # fmt: skip
+
+
+def sample_for(kind):
+    generator = torch.Generator().manual_seed(1)
+    if kind == "tokens":
+        ones = torch.ones(2, 8, dtype=torch.int64)
+        return {"input_ids": torch.randint(20, (2, 8), generator=generator), "attention_mask": ones}
+    shape = (2, 3, 64, 64) if kind == "pixel_values" else (2, 8, 12)
+    return {kind: torch.randn(shape, generator=generator)}
+
+
+@pytest.mark.full
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("name", FAMILIES)
+def test_fresh_and_used_the_file_has_the_modules_outputs_and_tokens_and_masks_are_proved(name, tmp_path):
+    library = importlib.import_module("transformers")
+    configuration, options, kind = FAMILIES[name]
+    sample, model = sample_for(kind), library
+    for part in name.split("."):
+        model = getattr(model, part)
+    if name == "ViTModel":
+        sample = {kind: sample[kind][..., :8, :8]}
+    torch.manual_seed(0)
+    model = model(getattr(library, configuration)(**options)).eval()
+    path = tmp_path / "model.onnx"
+    for used in (False, True):
+        if used:
+            model(**sample)
+        report = prove(model, sample, path)
+        assert not report.notes
+        with torch.no_grad():
+            expected = dict(named_outputs(model(**sample)))
+        file = OnnxPredictor(path)
+        assert file.output_names == list(expected)
+        y = file(*sample.values())
+        for a, b in zip(y if isinstance(y, tuple) else (y,), expected.values(), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+        if kind == "tokens":
+            assert "random, batch 32" in {row.inputs for row in report.rows}
+
+
+@pytest.mark.full
+@pytest.mark.timeout(1200)
+def test_a_mask_that_the_file_of_a_bert_ignores_is_caught(tmp_path):
+    library = importlib.import_module("transformers")
+    torch.manual_seed(0)
+    model = library.BertModel(library.BertConfig(vocab_size=20, **LAYERS)).eval()
+    sample, path = sample_for("tokens"), tmp_path / "model.onnx"
+
+    class Unmasked(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = model
+
+        def forward(self, input_ids, attention_mask):
+            return dict(self.model(input_ids, attention_mask=torch.ones_like(attention_mask)))
+
+    prove(model, sample, path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        export_onnx(Unmasked(), path, sample)
+    report = check_parity(model, path, input_sample=sample, strict=False)
+    assert report.row("sample").passed
+    assert not report.row("random, batch 32").passed
