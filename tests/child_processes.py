@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
@@ -69,6 +70,14 @@ def run_forked(work: Callable[..., object], *arguments: Any) -> int:
         process.join()
         _hangs(work)
     return process.exitcode
+
+
+def is_running(pid: int) -> bool:
+    """Return whether a process of anybody's runs, as Linux says; one that ended may be listed until it is asked for."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def wait_until(condition: Callable[[], object], what: str) -> None:

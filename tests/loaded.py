@@ -10,6 +10,9 @@ import contextlib
 import subprocess
 import sys
 
+#: It ends by itself when whoever started it was killed.
+LOOP = "import os\nparent = os.getppid()\nwhile os.getppid() == parent:\n    sum(range(100_000))"
+
 
 def main() -> int:
     """Start the loops, run the command, end the loops."""
@@ -21,7 +24,7 @@ def main() -> int:
         parser.error("give a command")
     with contextlib.ExitStack() as running:
         for _ in range(options.loops):
-            loop = subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"], start_new_session=True)
+            loop = subprocess.Popen([sys.executable, "-S", "-c", LOOP], start_new_session=True)
             running.callback(loop.wait)
             running.callback(loop.kill)
         return subprocess.run(options.command, start_new_session=True, check=False).returncode

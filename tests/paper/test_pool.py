@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from child_processes import end_of, run_command, started, wait_until
+from child_processes import end_of, is_running, run_command, started, wait_until
 from paper_runs import DIGITS, run, without_times
 
 from lit_gelu.paper.cells import expand
@@ -72,13 +72,6 @@ def test_at_least_one_process():
 def children_of(pid: int) -> list[int]:
     listed = run_command(["pgrep", "-P", str(pid)], check=False)
     return [int(line) for line in listed.stdout.split()]
-
-
-def is_running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def wait_until_all_end(processes: list[int]) -> None:

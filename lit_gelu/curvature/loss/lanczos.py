@@ -200,9 +200,7 @@ def tridiagonal_eigen(alphas: Tensor, betas: Tensor) -> tuple[Tensor, Tensor]:
             "A product with the matrix was NaN or infinite, so its spectrum is not known. Look at the loss and at the "
             "types of the parameters: 16-bit second derivatives overflow easily."
         )
-    matrix = torch.diag_embed(alphas)
-    if alphas.shape[-1] > 1:
-        matrix += torch.diag_embed(betas[..., :-1], 1) + torch.diag_embed(betas[..., :-1], -1)
+    matrix = torch.diag_embed(alphas) + torch.diag_embed(betas[..., :-1], -1)  # eigh reads the lower triangle alone
     values, vectors = torch.linalg.eigh(matrix)
     return values, vectors
 

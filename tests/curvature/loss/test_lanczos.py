@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import scipy.linalg
 import torch
 from loss_nets import classifier, full_hessian, named, symmetric
 from scipy.sparse.linalg import LinearOperator as ScipyOperator
@@ -18,7 +19,7 @@ from lit_gelu.curvature.loss import (
     normal,
     top_eigenpairs,
 )
-from lit_gelu.curvature.loss.lanczos import lanczos, lanczos_until
+from lit_gelu.curvature.loss.lanczos import lanczos, lanczos_until, tridiagonal_eigen
 
 
 class Counted(MatrixOperator):
@@ -288,3 +289,31 @@ class TestRefuses:
             extreme_eigenvalues(operator, start=torch.ones(4))
         with pytest.raises(LossCurvatureError, match="count=6"):
             top_eigenpairs(operator, 6)
+
+
+@pytest.mark.parametrize("until", [False, True])
+def test_a_start_of_zeros_becomes_the_random_vector_of_seed_and_event(until):
+    operator = MatrixOperator(symmetric(6, seed=3))
+
+    def first(**given):
+        run = lanczos_until if until else lanczos
+        extra = [lambda alphas, betas: False] if until else []
+        return run(operator, torch.zeros(6, dtype=torch.float64), 3, *extra, **given).basis[0]
+
+    assert torch.equal(first(), first(seed=0, event=0))
+    assert first().norm().item() == pytest.approx(1)
+    others = [first(), first(seed=1), first(event=1), first(seed=1, event=1)]
+    assert all(not torch.equal(a, b) for i, a in enumerate(others) for b in others[:i])
+
+
+def test_eigenvalues_of_one_step_and_of_several_matrices_at_once():
+    values, vectors = tridiagonal_eigen(torch.tensor([2.0]), torch.tensor([7.0]))
+    assert (values.tolist(), vectors.abs().tolist()) == ([2.0], [[1.0]])
+    rng = np.random.default_rng(0)
+    alphas, betas = rng.normal(size=(2, 3, 5))
+    values, vectors = tridiagonal_eigen(torch.tensor(alphas), torch.tensor(betas))
+    for i in range(3):
+        wanted = scipy.linalg.eigh_tridiagonal(alphas[i], betas[i, :-1])[0]
+        np.testing.assert_allclose(values[i], wanted, rtol=1e-12, atol=1e-12)
+        matrix = np.diag(alphas[i]) + np.diag(betas[i, :-1], 1) + np.diag(betas[i, :-1], -1)
+        np.testing.assert_allclose(matrix @ vectors[i].numpy(), vectors[i].numpy() * values[i].numpy(), atol=1e-12)
