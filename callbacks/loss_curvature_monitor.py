@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from lit_gelu.callbacks.curvature.density_figure import density_figure
 from lit_gelu.callbacks.curvature.loss_batches import Fraction, ProbeBatches
-from lit_gelu.callbacks.curvature.loss_event import PendingEvent, loggers_off, now, probe_of
+from lit_gelu.callbacks.curvature.loss_event import PendingEvent, loggers_off, now, probe_of, sums_over_examples
 from lit_gelu.callbacks.curvature.loss_measurement import LossMeasurement, measure_loss
 from lit_gelu.callbacks.curvature.loss_settings import LossSettings, as_names, refuse_run, warn_of_half_precision
 from lit_gelu.callbacks.curvature.loss_state import Step, WarmStart, first_learning_rate
@@ -86,7 +86,8 @@ class LossCurvatureMonitor(Callback):
         fraction: Which share of each batch to use: its first examples, at least two. "auto" is an eighth, and at least
             32 examples, or the whole batch with a warning if it has fewer. ``None`` means all, and is needed for
             batches that cannot be cut: a ``PackedSequence``, objects of your own. One whose examples cannot be counted
-            weighs as one example, so batches and ranks weigh the same.
+            weighs as one example, so batches and ranks weigh the same. Of a loss that is a sum over examples the
+            figures are those of the part's sum, and there is a warning.
         samples: How many examples of each batch to use instead.
         mode: "train": the module's parts in the mode they are in, so dropout and batch statistics are those of
             training; "eval": all in evaluation.
@@ -182,6 +183,7 @@ class LossCurvatureMonitor(Callback):
         self._warm = WarmStart()
         self._pending: PendingEvent | None = None
         self._said = False
+        self._reduction_known = False
         self._warned: set[str] = set()
 
     @property
@@ -234,6 +236,7 @@ class LossCurvatureMonitor(Callback):
         try:
             with loggers_off(trainer):
                 measured, examples = self._measure(trainer, pl_module, pending, batch_idx)
+                self._check_reduction(trainer, pl_module, pending, batch, batch_idx)
         except (NonFiniteCurvatureError, NoLossError) as error:
             self._log_nothing(trainer, error)
             self.schedule.record_cost(trainer, now(trainer) - start)
@@ -272,6 +275,7 @@ class LossCurvatureMonitor(Callback):
         """Forget another run, unless this Trainer goes on with it; a checkpoint is loaded later."""
         self.latest, self.spectrum, self._pending, self._said = {}, None, None, False
         self._warned.clear()
+        self._reduction_known = False
         if trainer.global_step == 0:
             self.schedule.reset()
             self.batches.reset()
@@ -300,6 +304,26 @@ class LossCurvatureMonitor(Callback):
             out_of_memory = error.with_traceback(None)  # the frames hold the tensors
         self.batches.halve(parts, out_of_memory)
         return self._measure(trainer, pl_module, pending, batch_idx)
+
+    def _check_reduction(
+        self, trainer: Trainer, pl_module: LightningModule, pending: PendingEvent, batch: Any, batch_idx: int
+    ) -> None:
+        """At the first event, warn of a loss that is a sum over examples if only some of these are probed."""
+        parts = self.batches.take(trainer, pending.kept)
+        if self._reduction_known or not self.batches.is_part(parts, batch):
+            return
+        self._reduction_known = True
+        if sums_over_examples(
+            lambda parts: probe_of(
+                trainer, pl_module, parts, self.settings, self.schedule.events, batch_idx, autocast=self.autocast
+            ),
+            parts[0],
+        ):
+            self._warn_once(
+                "the loss is a sum over the examples, not their mean, so figures are of the sum over those that are "
+                "probed, and grow with their number: they cannot be compared with 2 / learning rate, nor between "
+                "probes of different sizes. Give fraction=None, or define curvature_loss(batch) that returns a mean."
+            )
 
     def _warn_once(self, sentence: str) -> None:
         """Warn of what will be the same at every event."""

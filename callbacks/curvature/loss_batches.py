@@ -17,6 +17,7 @@ from lit_gelu.curvature.loss.probe_batch import (
     check_part,
     clone_batch,
     copy_containers,
+    count_examples,
     part_of,
     part_size,
     take_examples,
@@ -132,6 +133,19 @@ class ProbeBatches:
         if limit is None:
             return parts
         return [ProbePart(take_examples(part.batch, limit), min(part.examples, limit)) for part in parts]
+
+    def is_part(self, parts: Sequence[ProbePart], batch: Any) -> bool:
+        """Return whether less than the batch at hand is probed, as far as that can be told.
+
+        Args:
+            parts: What is probed.
+            batch: The batch at hand.
+
+        Returns:
+            Whether a single part is, of fewer examples.
+        """
+        whole = count_examples(batch)
+        return len(parts) == 1 and whole is not None and parts[0].examples < whole
 
     def halve(self, parts: Sequence[ProbePart], error: BaseException) -> None:
         """Use half as many examples from now on, and say so.

@@ -1,7 +1,7 @@
 """What surrounds an event of a `LossCurvatureMonitor`."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -14,6 +14,7 @@ from lit_gelu.callbacks.curvature.loss_batches import ProbePart
 from lit_gelu.callbacks.curvature.loss_settings import LossSettings
 from lit_gelu.callbacks.curvature.loss_state import Step
 from lit_gelu.curvature.loss.probe import LossProbe
+from lit_gelu.curvature.loss.probe_batch import repeat_examples, take_examples
 
 
 @dataclass(frozen=True)
@@ -100,3 +101,23 @@ def probe_of(
         precision=None if mixed else plugin.forward_context,
         count=lambda batch: examples[id(batch)],  # of these very objects: no part of them is taken
     )
+
+
+def sums_over_examples(probe_of_parts: Callable[[Sequence[ProbePart]], LossProbe], part: ProbePart) -> bool:
+    """Return whether a loss doubles when every example comes twice, as a sum does and a mean does not.
+
+    Args:
+        probe_of_parts: Makes a probe of some parts.
+        part: Some examples; half of them are used.
+
+    Returns:
+        Whether it does; fewer than four are taken for no sum (batch normalisation needs two).
+    """
+    if part.examples < 4:
+        return False
+    count = part.examples // 2
+    once = take_examples(part.batch, count)
+    parts = [ProbePart(once, count), ProbePart(repeat_examples(once), 2 * count)]
+    with probe_of_parts(parts) as probe:
+        single, double = (closure().item() for closure in probe.closures)
+    return 1.5 * abs(single) < abs(double) < 3 * abs(single)

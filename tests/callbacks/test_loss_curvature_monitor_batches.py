@@ -134,6 +134,36 @@ def test_a_step_without_a_loss_is_left_out_and_said_once(tmp_path):
     assert "Skips.training_step returned NoneType" in messages[0]
 
 
+class Reduced(Net):
+    """Cross entropy and dropout, summed or averaged over the examples in the way that is asked for."""
+
+    def __init__(self, reduce):
+        super().__init__()
+        self.net.insert(2, nn.Dropout(0.2))
+        self.reduce = reduce
+
+    def training_step(self, batch, batch_idx):
+        return self.reduce(F.cross_entropy(self(batch[0]), batch[1], reduction="none"))
+
+
+@pytest.mark.parametrize(
+    ("reduce", "options", "count"),
+    [
+        (torch.sum, {"fraction": 0.5}, 1),
+        (lambda losses: -torch.sum(losses) / 32, {"samples": 7}, 1),
+        (torch.sum, {"fraction": 0.5, "probe": "fixed"}, 1),
+        (torch.sum, {"fraction": None}, 0),
+        (torch.mean, {"fraction": 0.5}, 0),
+        (lambda losses: torch.stack([losses.mean(), losses.square().mean()]).sum(), {"fraction": 0.5}, 0),
+    ],
+)
+def test_a_loss_that_is_a_sum_is_said_where_a_part_is_probed(tmp_path, reduce, options, count):
+    with collected_warnings("the loss is a sum over the examples") as messages:
+        monitor = LossCurvatureMonitor(every_n_steps=1, lanczos_steps=2, **options)
+        assert len(fit(tmp_path, monitor, model=Reduced(reduce), loader=data(64, 32))) == 2
+    assert len(messages) == count
+
+
 def test_other_outputs_without_a_loss_are_still_refused(tmp_path):
     class Wrong(Net):
         def curvature_loss(self, batch):

@@ -15,5 +15,9 @@ class NonFiniteCurvatureError(LitGeluError, ArithmeticError):
     """A loss, a gradient or a product that is NaN or infinite: it is reported, never replaced by a number."""
 
 
+class NoProductError(LossCurvatureError, RuntimeError):
+    """A way to compute products that was asked for by name, and that a model does not allow."""
+
+
 class MemoryBudgetError(LitGeluError, MemoryError):
     """A computation that would keep more vectors than its budget allows."""

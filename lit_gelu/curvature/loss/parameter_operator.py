@@ -7,11 +7,15 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from lit_gelu.curvature.loss.errors import LossCurvatureError, NonFiniteCurvatureError
+from lit_gelu.curvature.loss.errors import LossCurvatureError, NonFiniteCurvatureError, NoProductError
 from lit_gelu.curvature.loss.evaluation import Reduce, is_finite, weighted_mean
 from lit_gelu.curvature.loss.finite_differences import relative_step
 from lit_gelu.curvature.loss.layout import ParameterLayout
 from lit_gelu.curvature.loss.products import BatchMatrix
+from lit_gelu.errors import LitGeluError
+
+_MEMORY = torch.OutOfMemoryError
+_NEEDS_SECOND_DERIVATIVES = ("reverse_over_reverse", "forward_over_reverse")
 
 
 class ParameterOperator:
@@ -89,7 +93,8 @@ class ParameterOperator:
         Raises:
             LossCurvatureError: If the shape is wrong, or the operator was closed.
             NonFiniteCurvatureError: If no method gives a finite first product.
-            RuntimeError: What the last method failed with.
+            NoProductError: If the method was asked for by name, and the model does not allow it.
+            RuntimeError: What finite differences failed with.
         """
         if self._closed:
             raise LossCurvatureError("The operator was closed, and its graph is gone. Make a new one.")
@@ -166,13 +171,25 @@ class ParameterOperator:
     def _give_up(self, error: Exception) -> None:
         """Record why a method failed, or raise the error if no other is left or it is of memory."""
         self._batches = []
-        if not self._untried or isinstance(error, torch.OutOfMemoryError):
+        last = not self._untried
+        if last and self.method in _NEEDS_SECOND_DERIVATIVES and not isinstance(error, (LitGeluError, _MEMORY)):
+            raise NoProductError(
+                f"No product can be computed by method={self.method!r}: {_first_line(error).rstrip('.')}. Give "
+                "method='auto', which takes the first exact way that works, or 'finite_differences', which needs first "
+                "derivatives only."
+            ) from error
+        if last or isinstance(error, _MEMORY):
             raise error
-        self._failures.append(f"{self.method} failed: {str(error).strip().partition(chr(10))[0]}")
+        self._failures.append(f"{self.method} failed: {_first_line(error)}")
 
     def _mean(self, rows: Sequence[Tensor]) -> Tensor:
         """Average one vector a batch over batches and ranks."""
         return weighted_mean(rows, self._counts, self._reduce)
+
+
+def _first_line(error: Exception) -> str:
+    """Return the first line of what an error says."""
+    return str(error).strip().partition("\n")[0]
 
 
 def _describe_non_finite(loss: Tensor, gradient: Tensor, layout: ParameterLayout) -> str:

@@ -5,6 +5,7 @@ import math
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
@@ -77,14 +78,29 @@ def take_examples(batch: Any, count: int) -> Any:
     whole = count_examples(batch)
     if whole is not None and count >= whole:
         return batch
-    packed = any(isinstance(leaf, PackedSequence) for leaf in leaves(batch))
-    if whole is None or packed:
-        kind = PackedSequence if packed else type(batch)
-        raise LossCurvatureError(
-            f"No part can be taken of a batch of type {kind.__name__}: its examples cannot be told. Accepted are "
-            "tensors in tuples, lists, mappings and dataclasses. Give fraction=None, which takes the whole batch."
-        )
+    whole = _countable(batch)
     return rebuilt(batch, partial(_cut, whole=whole, count=count), partial(holds_an_example_each, whole=whole))
+
+
+def repeat_examples(batch: Any) -> Any:
+    """Return a batch in which every example comes twice.
+
+    Args:
+        batch: As in `count_examples`.
+
+    Returns:
+        A batch of the same kind: what `take_examples` would cut is there twice, one after the other.
+
+    Raises:
+        LossCurvatureError: As `take_examples`.
+
+    Example:
+        >>> import torch
+        >>> repeat_examples((torch.arange(2), ["a", "b"]))
+        (tensor([0, 1, 0, 1]), ['a', 'b', 'a', 'b'])
+    """
+    whole = _countable(batch)
+    return rebuilt(batch, partial(_twice, whole=whole), partial(holds_an_example_each, whole=whole))
 
 
 def part_size(batch: Any, fraction: float | None, samples: int | None, least: int = 2) -> int | None:
@@ -196,6 +212,30 @@ def check_part(fraction: float | None, samples: int | None) -> None:
         raise LossCurvatureError(f"{fraction=} is not accepted. Give a share of the batch, above 0 and up to 1.")
     if samples is not None and (isinstance(samples, bool) or not isinstance(samples, int) or samples < 1):
         raise LossCurvatureError(f"{samples=} is not accepted. Give a positive number of examples.")
+
+
+def _countable(batch: Any) -> int:
+    """Return how many examples a batch has that can be taken apart.
+
+    Raises:
+        LossCurvatureError: If it cannot.
+    """
+    whole = count_examples(batch)
+    packed = any(isinstance(leaf, PackedSequence) for leaf in leaves(batch))
+    if whole is None or packed:
+        kind = PackedSequence if packed else type(batch)
+        raise LossCurvatureError(
+            f"No part can be taken of a batch of type {kind.__name__}: its examples cannot be told. Accepted are "
+            "tensors in tuples, lists, mappings and dataclasses. Give fraction=None, which takes the whole batch."
+        )
+    return whole
+
+
+def _twice(piece: Any, whole: int) -> Any:
+    """Return one piece of a batch with ``whole`` examples, each twice."""
+    if isinstance(piece, Tensor):
+        return torch.cat([piece, piece]) if piece.ndim > 0 and len(piece) == whole else piece
+    return piece + piece if holds_an_example_each(piece, whole) else piece
 
 
 def _cut(piece: Any, whole: int, count: int) -> Any:

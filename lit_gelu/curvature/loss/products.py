@@ -23,6 +23,7 @@ from lit_gelu.curvature.loss.graph_walk import (
 )
 from lit_gelu.curvature.loss.layout import ParameterLayout
 from lit_gelu.curvature.loss.mish import MISH_NOTE, ComposedMish
+from lit_gelu.curvature.loss.squared_error import ComposedSquaredError
 
 
 class BatchMatrix(Protocol):
@@ -97,8 +98,8 @@ class ForwardOverReverse:
 
     Source: Pearlmutter 1994, "Fast exact multiplication by the Hessian", equation 2.
 
-    Torch lacks the forward derivative of some passes back; in 2.15 that of `mse_loss`, which ``(z -
-    y).square().mean()`` does not need.
+    Torch lacks the forward derivative of some passes back: that of `mse_loss`, in whose place ``(z - y).square()`` is
+    computed; in 2.15 those of `huber_loss` and `soft_margin_loss`, where this method is refused.
 
     Args:
         closure: The loss of the batch; it calls ``module``.
@@ -135,7 +136,7 @@ class ForwardOverReverse:
         """Return ``H v``, differentiating the pass back as the two switches say."""
         parameters = dual_parameters(self._module, self._layout, vector)
         with torch.inference_mode(False), torch.enable_grad(), parameters as duals:
-            with ComposedMish() if self._composed_mish else nullcontext():
+            with ComposedSquaredError(), ComposedMish() if self._composed_mish else nullcontext():
                 loss = evaluate_loss(self._closure)
             with without_autocast(self._layout):
                 gradient = torch.autograd.grad(loss, duals, create_graph=self._create_graph, allow_unused=True)

@@ -13,6 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
 from lit_gelu.curvature.loss import NonFiniteCurvatureError, hessian_operator
+from lit_gelu.curvature.loss.errors import NoProductError
 
 
 class FailingDoubleBackward(torch.autograd.Function):
@@ -155,6 +156,60 @@ def test_checkpointed_layers_work_without_reentry(method):
     with hessian_operator(closure, named(model), method=method, module=model) as operator:
         for _ in range(2):
             torch.testing.assert_close(operator(vector), expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("reduction", [{}, {"reduction": "sum"}, {"size_average": False}, {"reduce": True}])
+@pytest.mark.filterwarnings("ignore:size_average and reduce args will be deprecated")
+def test_forward_over_reverse_of_torchs_squared_error(reduction):
+    """Torch itself ends with "ZeroTensors are immutable" where the target is a constant."""
+    model, inputs, _ = classifier()
+    targets, vector = torch.randn(model(inputs).shape, dtype=torch.float64), torch.ones(51, dtype=torch.float64)
+    factor = 1 if reduction == {"reduction": "sum"} or "size_average" in reduction else 1 / targets.numel()
+    expected = full_hessian(model, inputs, lambda outputs: factor * (outputs - targets).square().sum()) @ vector
+
+    def closure():
+        return F.mse_loss(model(inputs), targets, **reduction)
+
+    with hessian_operator(closure, named(model), method="forward_over_reverse", module=model) as operator:
+        torch.testing.assert_close(operator(vector), expected, rtol=0, atol=1e-10)
+
+
+def test_forward_over_reverse_of_squared_errors_with_weights_and_without_a_mean():
+    model, inputs, _ = classifier()
+    targets = torch.randn(model(inputs).shape, dtype=torch.float64)
+    weights, vector = torch.rand(targets.shape, dtype=torch.float64), torch.ones(51, dtype=torch.float64)
+
+    def composed(outputs):
+        squares = (outputs - targets).square()
+        return (squares * weights).sum() / weights.sum() + squares[:, 0].mean()
+
+    def closure():
+        outputs = model(inputs)
+        each = F.mse_loss(outputs, targets, reduction="none")
+        return F.mse_loss(outputs, targets, weight=weights) + each[:, 0].mean()
+
+    expected = full_hessian(model, inputs, composed) @ vector
+    with hessian_operator(closure, named(model), method="forward_over_reverse", module=model) as operator:
+        torch.testing.assert_close(operator(vector), expected, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("method", "loss"),
+    [
+        ("forward_over_reverse", lambda outputs: F.soft_margin_loss(outputs, outputs.detach().sign())),
+        ("reverse_over_reverse", lambda outputs: F.multi_margin_loss(outputs, outputs.detach().argmax(1))),
+    ],
+)
+def test_a_method_that_a_loss_does_not_allow_is_refused_with_one_that_works(method, loss):
+    model, inputs, _ = classifier()
+    with (
+        hessian_operator(lambda: loss(model(inputs)), named(model), method=method, module=model) as operator,
+        pytest.raises(NoProductError, match=rf"method='{method}'.*[^.]\. Give method='auto'.*'finite_differences'"),
+    ):
+        operator(torch.ones(operator.size, dtype=torch.float64))
+    with hessian_operator(lambda: loss(model(inputs)), named(model), module=model) as operator:
+        assert operator(torch.ones(operator.size, dtype=torch.float64)).isfinite().all()
+        assert operator.method != method
 
 
 class TestMish:
