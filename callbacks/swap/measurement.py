@@ -85,15 +85,15 @@ def measure_swap(
         (see `lit_gelu.curvature.statistics_from_sums`); ``activation_swap/jump/relative`` = ||new - old|| / ||old|| and
         ``activation_swap/jump/max_absolute`` over all floating-point tensors of the output.
     """
-    names = modules_of(plan)  # a call, or a function that a module holds, has no module before
-    sums_before, old = _observe(trainer, pl_module, names, inputs, registry)
+    places = modules_of(plan)  # a call, or a function that a module holds, has no module before
+    sums_before, old = _observe(trainer, pl_module, places, inputs, registry)
     report = plan.apply()
-    sums_after, new = _observe(trainer, pl_module, names, inputs, registry)
+    sums_after, new = _observe(trainer, pl_module, places, inputs, registry)
     jump = jump_sums(old, new)
     jump[2:] = maximum_over_ranks(jump[2:].clone())
     jump[:2] = sum_over_ranks(jump[:2].clone())
     sums = sum_over_ranks(torch.cat([sums_before, sums_after]))
-    figures = statistics_by_site([(name, "before") for name in names] + [(name, "after") for name in names], sums)
+    figures = statistics_by_site([(name, "before") for name in places] + [(name, "after") for name in places], sums)
     paths: dict[Path, float] = {
         (PREFIX, *site, name): value for site, row in figures.items() for name, value in row.items()
     }
@@ -103,10 +103,14 @@ def measure_swap(
 
 
 def _observe(
-    trainer: Trainer, pl_module: LightningModule, names: list[str], inputs: Any, registry: ActivationRegistry | None
+    trainer: Trainer,
+    pl_module: LightningModule,
+    places: Mapping[str, str],
+    inputs: Any,
+    registry: ActivationRegistry | None,
 ) -> tuple[Tensor, list[Tensor]]:
     """Return the statistics' sums at the named sites, and the output's floating-point tensors."""
-    sites = {name: pl_module.get_submodule(name) for name in names}
+    sites = {name: pl_module.get_submodule(place) for name, place in places.items()}
     with (
         isolate_rng(),
         evaluation_sandbox(pl_module),

@@ -187,9 +187,9 @@ class LiveSwap:
         model = plan.model
         if annealing:
             check_annealing(plan)
-        old = [(row, model.get_submodule(row.name)) for row in plan.rows] if annealing else []
+        old = [(row, model.get_submodule(row.place)) for row in plan.rows] if annealing else []
         report = apply()
-        places = [((row.name, *row.aliases), module, model.get_submodule(row.name)) for row, module in old]
+        places = [((row.place, *row.aliases), module, model.get_submodule(row.place)) for row, module in old]
         return cls(order, report, Annealing(model, places) if places else None)
 
     def finish_annealing(self) -> None:
@@ -204,17 +204,17 @@ class LiveSwap:
         self.report.undo()
 
 
-def modules_of(plan: SwapPlan) -> list[str]:
+def modules_of(plan: SwapPlan) -> dict[str, str]:
     """Return the sites of a swap where a module stands already: not calls, and not functions that a module holds.
 
     Args:
         plan: The swap, before it is applied.
 
     Returns:
-        Their fully qualified names.
+        From their names to those of their modules: they differ where a call was swapped before.
     """
     modules = dict(plan.model.named_modules(remove_duplicate=False))
-    return [row.name for row in plan.rows if row.name in modules]
+    return {row.name: row.place for row in plan.rows if row.place in modules}
 
 
 def check_annealing(plan: SwapPlan) -> None:

@@ -89,7 +89,7 @@ def refuse_blended(pl_module: LightningModule, plan: SwapPlan) -> None:
     """
     blended = blends(pl_module)
     for row in plan.rows:
-        site = row.name.rpartition(".")[0]
+        site = row.place.rpartition(".")[0]
         if site in blended:
             raise SwapConflictError(
                 f"{site!r} is still being annealed by another ActivationSwap. Let this one come after its end."

@@ -11,7 +11,7 @@ from lit_gelu.errors import shown
 from lit_gelu.surgery.blend import Annealing, blends
 from lit_gelu.surgery.errors import CheckpointMismatchError
 from lit_gelu.surgery.selectors import exactly
-from lit_gelu.surgery.sites import find_sites, without_compile_wrapper
+from lit_gelu.surgery.sites import find_sites, without_wrappers
 from lit_gelu.surgery.swap import swap
 
 ActivationRecord = dict[str, str | dict[str, str]]
@@ -45,7 +45,7 @@ def record_activations(
         >>> record_activations(nn.Sequential(nn.Softmax(dim=-1)))
         {'0': 'opaque:torch.nn.modules.activation.Softmax(dim=-1)'}
     """
-    blended = blends(without_compile_wrapper(model))
+    blended = blends(without_wrappers(model))
     record: ActivationRecord = {}
     for site in find_sites(model, registry=registry):
         named = name_opaque or site.role == "gate"

@@ -13,7 +13,7 @@ from lit_gelu.activations.modules.channels import INFER, ChannelModule
 from lit_gelu.surgery.activation_site import ActivationSite
 from lit_gelu.surgery.errors import SwapError
 from lit_gelu.surgery.passes import on_the_side, run
-from lit_gelu.surgery.sites import without_compile_wrapper
+from lit_gelu.surgery.sites import without_wrappers
 
 Found = TypeVar("Found")
 
@@ -56,7 +56,7 @@ def infer_channels_(model: nn.Module, input_sample: Any = None) -> dict[str, int
         >>> model[1].log_scale.shape
         torch.Size([16])
     """
-    model = without_compile_wrapper(model)
+    model = without_wrappers(model)
     places: dict[ChannelModule, list[str]] = {}
     for name, module in model.named_modules(remove_duplicate=False):
         if isinstance(module, ChannelModule) and module.needs_channels:

@@ -19,7 +19,7 @@ from lit_gelu.surgery.kernels import RECURRENT, kernel_name, kernel_spec
 from lit_gelu.surgery.locations import Location, locate
 from lit_gelu.surgery.observation import Key, key_of
 from lit_gelu.surgery.passes import on_the_side, run, training_branches
-from lit_gelu.surgery.sites import Survey, without_compile_wrapper
+from lit_gelu.surgery.sites import Survey, without_wrappers
 
 
 def coverage(
@@ -34,7 +34,7 @@ def coverage(
     stands for never ran.
 
     Args:
-        model: Any module; a compiled one is looked into.
+        model: Any module; one that is compiled or set up by Lightning's Fabric is looked into.
         input_sample: A tensor, a tuple of ``forward``'s arguments, or a dict of them by name.
         training: Whether to count in training mode instead; dropout and batch normalisation stay in evaluation mode.
         registry: Says what an activation is; by default `lit_gelu.activations.registry`.
@@ -56,7 +56,7 @@ def coverage(
     if not isinstance(model, nn.Module) or input_sample is None:
         raise SwapError("coverage takes a torch.nn.Module and an input_sample to run through it.")
     registry = registry or activations.registry
-    survey = Survey(without_compile_wrapper(model), input_sample, registry)
+    survey = Survey(without_wrappers(model), input_sample, registry)
     counter = _KernelCounter(survey, training=training)
     hook = register_module_forward_pre_hook(counter.note_module)
     try:

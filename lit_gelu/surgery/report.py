@@ -13,7 +13,7 @@ class SwappedSite:
     """One site that was given another activation.
 
     Args:
-        name: Its fully qualified name.
+        name: Its fully qualified name; of a call that was swapped before, the name that the call had.
         old: The spec of what stood there.
         new: The spec of what stands there now.
         aliases: The site's other names.

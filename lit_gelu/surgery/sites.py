@@ -44,7 +44,7 @@ def find_sites(
     not seen, nor what TorchScript has compiled.
 
     Args:
-        model: Any module; a compiled one is looked into.
+        model: Any module; one that is compiled or set up by Lightning's Fabric is looked into.
         input_sample: A tensor, a tuple of ``forward``'s arguments, or a dict of them by name.
         registry: Says what an activation is; by default `lit_gelu.activations.registry`.
 
@@ -67,11 +67,13 @@ def find_sites(
     """
     if not isinstance(model, nn.Module):
         raise SwapError(f"find_sites takes a torch.nn.Module, not {type(model).__name__}.")
-    return Survey(without_compile_wrapper(model), input_sample, registry or activations.registry).sites
+    return Survey(without_wrappers(model), input_sample, registry or activations.registry).sites
 
 
-def without_compile_wrapper(model: nn.Module) -> nn.Module:
-    """Return the module inside ``torch.compile``'s wrapper, or the module itself.
+def without_wrappers(model: nn.Module) -> nn.Module:
+    """Return the module inside the wrappers of ``torch.compile`` and of Lightning's ``Fabric.setup``, or itself.
+
+    Both would put a prefix before every name.
 
     Args:
         model: Any module.
@@ -79,8 +81,8 @@ def without_compile_wrapper(model: nn.Module) -> nn.Module:
     Returns:
         The original module.
     """
-    original = getattr(model, "_orig_mod", model)
-    return original if isinstance(original, nn.Module) else model
+    held = model._modules.get("_original_module" if type(model).__name__ == "_FabricModule" else "_orig_mod")
+    return model if held is None else without_wrappers(held)
 
 
 def activation_spec(module: nn.Module, registry: ActivationRegistry) -> ActivationSpec | None:

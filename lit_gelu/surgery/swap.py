@@ -21,7 +21,7 @@ from lit_gelu.surgery.marks import mark
 from lit_gelu.surgery.mechanisms import Placement, changes_for, placement, require_no_capture
 from lit_gelu.surgery.obstacles import Obstacles, OnObstacle, Placed
 from lit_gelu.surgery.report import SkippedSite, SwappedSite, SwapReport
-from lit_gelu.surgery.sites import Survey, without_compile_wrapper
+from lit_gelu.surgery.sites import Survey, without_wrappers
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ def plan_swap(
     if on_obstacle not in get_args(OnObstacle):
         raise SwapError(f"{on_obstacle=} is not accepted. Give 'refuse' or 'skip'.")
     registry = registry or activations.registry
-    survey = Survey(without_compile_wrapper(model), input_sample, registry)
+    survey = Survey(without_wrappers(model), input_sample, registry)
     obstacles = Obstacles(skip=on_obstacle == "skip")
     placed: list[Placed] = []
     skipped: list[SkippedSite] = []
@@ -206,7 +206,7 @@ def _checked(survey: Survey, input_sample: Any, placed: list[Placed], obstacles:
 def _row(model: nn.Module, site: ActivationSite, spec: ActivationSpec, row: Placement) -> SwappedSite:
     own = site.kind == "module" and site.module is model  # what calls the model itself is no part of it
     count = None if site.calls is None or own else sum(call.count for call in site.calls)
-    return SwappedSite(site.name, site.spec, spec, site.aliases, row.mechanism, row.place, count)
+    return SwappedSite(site.call or site.name, site.spec, spec, site.aliases, row.mechanism, row.place, count)
 
 
 def _check(site: ActivationSite, spec: ActivationSpec, registry: ActivationRegistry) -> None:

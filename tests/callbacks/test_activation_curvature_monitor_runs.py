@@ -107,7 +107,8 @@ def test_a_swap_of_an_observed_call_goes_through_and_is_followed(tmp_path):
     swap = ActivationSwap({":gelu": "silu"}, at_step=3, input_sample=SAMPLE)
     _, model = run(tmp_path, monitor, swap)
     assert isinstance(model.gelu_call, nn.SiLU)
-    assert any("gelu" in site for site in monitor.latest)
+    assert ":gelu" in monitor.latest
+    assert not any("gelu_call" in site for site in monitor.latest)  # one name in the log, before and after
     rows = logged_rows(tmp_path)
     assert [row["step"] for row in rows][-1] == "7"
     assert torch.isfinite(model(torch.randn(3, FEATURES))).all()

@@ -105,3 +105,22 @@ def test_a_call_that_cannot_be_swapped_stops_the_run_before_training_or_is_skipp
     assert [row.name for row in swap.report.skipped] == [":gelu#0", ":gelu#1"]
     assert len(swap.report) == 1
     assert isinstance(model.act, nn.SiLU)
+
+
+def test_a_call_that_is_swapped_twice_keeps_its_name_and_resumes(tmp_path):
+    def twice():
+        return [
+            ActivationSwap({":gelu": "prelu"}, at_step=3, input_sample=SAMPLE),
+            ActivationSwap({":gelu": "silu"}, at_step=6, input_sample=SAMPLE, curvature=True),
+        ]
+
+    swaps, folder = twice(), tmp_path / "a"
+    _, whole = fit(folder, *swaps, SaveEachEpoch(tmp_path))
+    assert [row.name for swap in swaps for row in swap.report.rows] == [":gelu", ":gelu"]
+    header = (folder / "logs" / "0" / "metrics.csv").read_text().splitlines()[0]
+    assert "activation_swap/:gelu/before/mean" in header
+    assert "gelu_call" not in header
+    for epoch in (0, 1, 2):
+        _, resumed = fit(tmp_path / f"b{epoch}", *twice(), ckpt_path=tmp_path / f"epoch{epoch}.ckpt")
+        for (name, a), b in zip(whole.state_dict().items(), resumed.state_dict().values(), strict=True):
+            assert torch.equal(a, b), name

@@ -118,3 +118,19 @@ def test_two_calls_of_one_global_module_are_told_apart():
     report = surgery.coverage(model, X)
     assert report.counts() == {"gelu": 1, "silu": 1}
     torch.testing.assert_close(model(X), F.silu(torch.sin(F.gelu(X))))
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_names_in_a_model_of_fabric_are_those_of_the_model(compiled):
+    from lightning.fabric import Fabric
+
+    fabric = Fabric(accelerator="cpu", devices=1)
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    wrapped = fabric.setup(torch.compile(model, backend="eager") if compiled else model)
+    x = torch.randn(2, 4, generator=torch.Generator().manual_seed(1))
+    assert [site.names for site in surgery.find_sites(wrapped, x)] == [("1",)]
+    report = surgery.swap(wrapped, {"1": "silu"}, x)
+    assert torch.equal(wrapped(x), nn.functional.silu(model[0](x)))
+    assert surgery.coverage(wrapped, x).counts() == {"silu": 1}
+    report.undo()
+    assert torch.equal(wrapped(x), model[0](x).relu())

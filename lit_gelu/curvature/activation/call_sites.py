@@ -14,7 +14,7 @@ from lit_gelu.surgery.activation_site import ActivationCall, ActivationSite
 from lit_gelu.surgery.errors import SwapError
 from lit_gelu.surgery.places import CallPlace
 from lit_gelu.surgery.rewriting import ProbedCall, edited_class
-from lit_gelu.surgery.sites import Survey, without_compile_wrapper
+from lit_gelu.surgery.sites import Survey, without_wrappers
 
 
 class InputProbe(nn.Module):
@@ -72,7 +72,8 @@ def watchable_sites(
     """Find the activations of a model, and put probes in front of those that are no modules.
 
     Activations that are not elementwise are left out; they are not among those refused. A module that is called from
-    several places is one site, and each call of it another (``relu#0``, ``relu#1``, ...).
+    several places is one site, and each call of it another (``relu#0``, ``relu#1``, ...). A call that was swapped keeps
+    the name that it had.
 
     Args:
         model: The model.
@@ -95,20 +96,21 @@ def watchable_sites(
         ['0:gelu', '1']
     """
     found = WatchableSites()
-    survey = Survey(without_compile_wrapper(model), input_sample, registry)
+    survey = Survey(without_wrappers(model), input_sample, registry)
     edits: dict[int, tuple[nn.Module, list[tuple[str, ActivationCall, nn.Module | None, ActivationSite]]]] = {}
     order: list[str] = []
     for site in survey.sites:
         if not is_elementwise(site, registry):
             continue
-        names = dict.fromkeys([site.name, *(call.name for call in site.calls or ())])
+        own = site.call or site.name
+        names = dict.fromkeys([own, *(_name_of(call, site) for call in site.calls or ())])
         wanted = {name for name in names if (accept if site.role == "activation" else accept_gate)(name)}
         order += [name for name in names if name in wanted]
         if site.role == "gate" and not wanted:
-            found.gates.append(site.name)
+            found.gates.append(own)
             continue
-        if site.kind == "module" and site.name in wanted:
-            found.calls[site.name] = WatchedCall(site.module, _computed(site, registry), mode_of=site.module)
+        if site.kind == "module" and own in wanted:
+            found.calls[own] = WatchedCall(site.module, _computed(site, registry), mode_of=site.module)
         for name, call in _calls_to_probe(site, found, registry):
             if name in wanted:
                 owner = call._seen.owner
@@ -161,15 +163,22 @@ def _calls_to_probe(
     if site.kind != "module":
         if not calls and site.calls is None:
             found.refused[site.name] = "it is a function that a module holds: input_sample= finds its calls"
-        return [(call.name, call) for call in calls]
+        return [(_name_of(call, site), call) for call in calls]
     if len(calls) < 2:
         return []
     if all(call._seen.child and call._seen.owner is calls[0]._seen.owner for call in calls):
         for turn, call in enumerate(calls):
             computed = _computed(site, registry)
-            found.calls[call.name] = WatchedCall(site.module, computed, (turn, len(calls)), mode_of=site.module)
+            found.calls[_name_of(call, site)] = WatchedCall(
+                site.module, computed, (turn, len(calls)), mode_of=site.module
+            )
         return []
-    return [(call.name, call) for call in calls]
+    return [(_name_of(call, site), call) for call in calls]
+
+
+def _name_of(call: ActivationCall, site: ActivationSite) -> str:
+    """Return the name of a call; one that was swapped keeps the name that it had."""
+    return call.name.replace(site.name, site.call, 1) if site.call else call.name
 
 
 def _computed(site: ActivationSite, registry: ActivationRegistry) -> nn.Module:
