@@ -265,7 +265,7 @@ def plain_value(value: object, key: object, name: str, depth: int = 0) -> PlainV
     match value:
         case None | bool():
             return value
-        case int() if value.bit_length() < _INTEGER_BITS:
+        case int() if value.bit_length() <= _INTEGER_BITS:
             return int(value)
         case float() if not math.isnan(value):
             return float(value)

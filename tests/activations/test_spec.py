@@ -112,3 +112,30 @@ def test_an_opaque_spec_is_refused_for_checkpoints_with_the_remedy():
 def test_specs_are_frozen():
     with pytest.raises(AttributeError):
         ActivationSpec("gelu").name = "relu"
+
+
+def nested(depth):
+    return 1 if depth == 0 else (nested(depth - 1),)
+
+
+def test_tuples_up_to_sixteen_deep_and_integers_below_a_thousand_bits():
+    deep = ActivationSpec.of("f", a=nested(16))
+    assert ActivationSpec.parse(str(deep)) == deep
+    text = f"f(a={'(' * 17}1{',)' * 17})"
+    for build in (lambda: ActivationSpec.of("f", a=nested(17)), lambda: ActivationSpec.parse(text)):
+        with pytest.raises(ActivationSpecError, match="at most 16 deep"):
+            build()
+    assert ActivationSpec.parse(f"f(a={'-' * 16}3)") == ActivationSpec.of("f", a=3)
+    with pytest.raises(ActivationSpecError, match="at most 16 deep"):
+        ActivationSpec.parse(f"f(a={'-' * 17}3)")
+    largest = 2**1000 - 1
+    assert ActivationSpec.of("f", a=-largest, b=largest).arguments == {"a": -largest, "b": largest}
+    with pytest.raises(ActivationSpecError, match=r"below 2\*\*1000"):
+        ActivationSpec.of("f", a=2**1000)
+
+
+def test_the_text_for_a_checkpoint_and_the_arguments_as_a_new_dict():
+    spec = ActivationSpec.parse("swish(beta=1.5, learnable=True)")
+    assert spec.for_checkpoint() == str(spec) == "swish(beta=1.5, learnable=True)"
+    spec.arguments["beta"] = 2.0
+    assert spec.arguments == {"beta": 1.5, "learnable": True}
