@@ -124,7 +124,7 @@ def chromium(*arguments):
 @contextmanager
 def served(folder, *arguments):
     """Run examples/web/serve.py as its README says, and give the address that it prints."""
-    command = [sys.executable, "-P", str(EXAMPLE / "serve.py"), "--output", str(folder), "--port", "0", *arguments]
+    command = [sys.executable, str(EXAMPLE / "serve.py"), "--output", str(folder), "--port", "0", *arguments]
     environment = {**os.environ, "LIT_GELU_PLUGINS": "0", "CUDA_VISIBLE_DEVICES": ""}
     folder.mkdir(parents=True, exist_ok=True)
     with (

@@ -13,7 +13,7 @@ const DIGITS_COLUMNS = 6; // of 8: where wider, the digit is narrowed, as nearly
 export const SETS = {
   28: {
     name: "MNIST",
-    pen: 0.08,
+    pen: 0.11,
     pixels: mnistPixels,
     method:
       "The ink's bounding box is scaled so that its longer side is 20 pixels, with grey edges (each pixel is the mean of " +

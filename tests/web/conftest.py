@@ -17,7 +17,7 @@ def browser():
 def digits(browser, tmp_path_factory):
     """The example on the bundled digits: its address, and the folder with checkpoint and site."""
     folder = tmp_path_factory.mktemp("web")
-    with web_pages.served(folder, "--data", "digits", "--epochs", "15") as address:
+    with web_pages.served(folder, "--data", "digits") as address:
         yield address, folder
 
 

@@ -1,5 +1,8 @@
 """The page: mouse, finger, pen and keyboard draw; the bars are the net's probabilities of what was drawn."""
 
+from itertools import pairwise
+
+import drawn_digits
 import numpy as np
 import pytest
 import torch
@@ -30,14 +33,47 @@ def test_a_drawing_changes_the_bars_to_what_python_computes(page, digits, pointe
     clear(page)
 
 
+@pytest.mark.timeout(2400)
 def test_drawn_digits_are_recognised(page):
-    read = []
-    for strokes in web_pages.DIGITS.values():
-        clear(page)
+    """224 drawings by mouse: at least 95 % are read, and the confidence is worth its number."""
+    digits, names, read, confidence = [], [], [], []
+    for digit, name, strokes in drawn_digits.drawings():
+        page.element("clear").click()
         page.draw(strokes)
-        read.append(int(np.argmax(page.bars())))
-    # The set is small, and its 7 has a crossbar. A picture that is turned, mirrored or not scaled is read by chance.
-    assert sum(digit == number for digit, number in zip(read, web_pages.DIGITS, strict=True)) >= 8, read
+        bars = page.bars()
+        digits.append(digit)
+        names.append(name)
+        read.append(int(np.argmax(bars)))
+        confidence.append(max(bars))
+    right = np.array(digits) == read
+    wrong = [
+        (name, found, sure) for name, found, sure, ok in zip(names, read, confidence, right, strict=True) if not ok
+    ]
+    print(f"{right.sum()} of {len(right)} read; wrong: {wrong}")  # noqa: T201 - the figures for the closing note (-rP)
+    assert len(right) >= 200
+    assert right.mean() >= 0.95, wrong
+    assert all(found == 7 for name, found in zip(names, read, strict=True) if name == "7 clean in two strokes")
+    assert all(sure < 0.98 for _, _, sure in wrong)
+    assert abs(np.mean(confidence) - right.mean()) < 0.05
+
+
+def test_training_renders_a_drawing_as_the_page_does(page, monkeypatch):
+    monkeypatch.syspath_prepend(web_pages.EXAMPLE)
+    import drawn
+
+    width = page.element("drawing").rect["width"]
+    for _, name, strokes in drawn_digits.drawings()[:: drawn_digits.EACH]:
+        page.element("clear").click()
+        page.draw(strokes)
+        page.bars()
+        points = [[(np.array(point) * width).round() for point in stroke] for stroke in strokes]
+        pieces = [np.r_[a, b] for stroke in points for a, b in pairwise(stroke)]
+        pen = torch.tensor([0.15 * width], dtype=torch.float32)
+        one = drawn.Drawings(torch.tensor(np.array([pieces]), dtype=torch.float32), pen, torch.tensor([0]))
+        levels = np.array(page.pixels()) * 16 / 255
+        difference = np.abs(drawn.levels(one).numpy().ravel() - levels)
+        assert difference.mean() < 0.5, name
+        assert difference.max() < 3.5, name
 
 
 def test_the_keyboard_draws(page):

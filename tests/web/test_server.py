@@ -14,7 +14,9 @@ ERRORS = [ConnectionResetError("reset"), BrokenPipeError("gone"), TimeoutError("
 
 @pytest.fixture(scope="module")
 def example():
-    return runpy.run_path(str(web_pages.EXAMPLE / "serve.py"), run_name="serve")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(web_pages.EXAMPLE)  # where the script finds its other files, as python SCRIPT does
+        yield runpy.run_path(str(web_pages.EXAMPLE / "serve.py"), run_name="serve")
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,101 @@
+"""What the page's net is trained on, drawings as drawing.js renders them, and how its confidence is calibrated."""
+
+import sys
+
+import numpy as np
+import pytest
+import torch
+import web_pages
+from scipy import ndimage
+
+from lit_gelu.data import DigitsData
+from lit_gelu.tasks import MNISTClassifier
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _beside_the_script():
+    """The example's files find each other as those of a script do."""
+    before = set(sys.modules)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(web_pages.EXAMPLE)
+        yield
+    for name in {"calibration", "drawn", "drawn_data", "shapes"} - before:
+        sys.modules.pop(name, None)
+
+
+def one_stroke(x1, y1, x2, y2, width):
+    import drawn
+
+    return drawn.Drawings(torch.tensor([[[x1, y1, x2, y2]]]), torch.tensor([width]), torch.tensor([1]))
+
+
+def test_levels_of_a_bar():
+    """A bar 2 wide and 12 high with its round ends: cells of 1.5, of which it covers two thirds of two columns."""
+    import drawn
+
+    found = drawn.levels(one_stroke(5.0, 1.0, 5.0, 11.0, 2.0))[0, 0]
+    assert found.shape == (8, 8)
+    assert found[1:-1, 3:5].unique().tolist() == [11]  # 16 * 2 / 3
+    assert found[:, :3].sum() == found[:, 5:].sum() == 0
+
+
+def test_levels_of_a_wide_drawing_fill_six_columns():
+    import drawn
+
+    found = drawn.levels(one_stroke(1.0, 1.0, 11.0, 1.0, 2.0))[0, 0]
+    assert found.any(0).nonzero()[:, 0].tolist() == [1, 2, 3, 4, 5, 6]
+
+
+def test_pixels_are_20_high_and_centred():
+    import drawn
+
+    drawings = drawn.draw(8, seed=3)
+    images = drawn.pixels(drawings).squeeze(1).double().numpy()
+    for image in images:
+        assert np.abs(np.array(ndimage.center_of_mass(image)) - 13.5).max() < 0.25
+        rows, columns = (np.flatnonzero((image > 20).any(axis=axis)) for axis in (1, 0))
+        assert 18 <= max(np.ptp(rows), np.ptp(columns)) + 1 <= 22
+
+
+def test_every_digit_is_drawn_as_often_and_a_seed_gives_the_same():
+    import drawn
+
+    first, second, other = drawn.draw(40, seed=1), drawn.draw(40, seed=1), drawn.draw(40, seed=2)
+    assert first.labels.bincount().tolist() == [40] * 10
+    assert torch.equal(first.segments, second.segments)
+    assert not torch.equal(first.segments, other.segments)
+    assert first.segments.isfinite().all()
+    lengths = (first.segments[:, 1:, :2] - first.segments[:, :-1, 2:]).norm(dim=2)
+    assert (lengths < 1e-6).float().mean() > 0.9  # pieces hang together but where the pen is lifted
+
+
+def test_drawings_stand_beside_the_scanned_digits():
+    from drawn_data import DrawnData
+
+    data, scanned = DrawnData(DigitsData(), drawn=30), DigitsData()
+    for module in (data, scanned):
+        module.setup("fit")
+        module.setup("test")
+    assert len(data.train_set) == len(scanned.train_set) + 300
+    assert len(data.val_set) == len(scanned.val_set) + 30
+    assert torch.equal(data.test_set.images, scanned.test_set.images)
+    assert data.train_set.images.shape[1:] == (1, 28, 28)
+    assert 0 <= data.train_set.images.min() < data.train_set.images.max() <= 1
+
+
+@pytest.mark.parametrize("factor", [0.5, 2.0, 4.0])
+def test_the_temperature_is_found(factor):
+    """Labels are drawn from the softmax of the logits over the factor: that is the temperature."""
+    from calibration import calibrate_
+
+    torch.manual_seed(0)
+    model, images = MNISTClassifier(hidden_layers=1).eval(), 4 * torch.rand(4000, 1, 28, 28)
+    with torch.no_grad():
+        model.output.weight *= 5
+        logits = model(images)
+    labels = torch.distributions.Categorical(logits=logits / factor).sample()
+    assert calibrate_(model, images, labels) == pytest.approx(factor, rel=0.15)
+    with torch.no_grad():
+        after = model(images)
+    assert torch.equal(after.argmax(1), logits.argmax(1))
+    assert torch.allclose(after * factor, logits, rtol=0.15, atol=0.05)
