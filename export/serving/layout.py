@@ -1,5 +1,6 @@
 """Folders and files of a model repository: made aside, and put in their place."""
 
+import os
 import secrets
 import shutil
 from collections.abc import Iterator, Mapping
@@ -39,6 +40,24 @@ def require_free(folder: Path, version: int, files: Mapping[str, str]) -> None:
             raise TritonRepositoryError(
                 f"{str(folder / name)!r} holds for all versions, and this file would change it ({_change(old, text)}). "
                 "keep_config=True leaves it as it is, overwrite=True replaces it, name= makes another model."
+            )
+
+
+def require_no_link(folder: Path, version: int) -> None:
+    """Refuse to write through a link, which may lead out of the repository.
+
+    Args:
+        folder: The model's folder.
+        version: The version.
+
+    Raises:
+        TritonRepositoryError: If the model's folder or the version is a link.
+    """
+    for place in (folder, folder / str(version)):
+        if place.is_symlink():
+            raise TritonRepositoryError(
+                f"{str(place)!r} is a link to {str(place.readlink())!r}: what is written there would change another "
+                "folder. Remove the link, or give another name= or repository."
             )
 
 
@@ -98,13 +117,29 @@ def _change(old: str, new: str) -> str:
 @contextmanager
 def _stage(folder: Path) -> Iterator[Path]:
     """Yield a temporary folder on the same disk; it is removed with what is left in it."""
-    # Inside a model's folder Triton passes over what is no number; in the repository a polling server would not.
-    stage = (folder if folder.is_dir() else folder.parent) / f".{folder.name}-{secrets.token_hex(4)}"
+    place = folder
+    if not folder.is_dir():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        place = _aside(folder.parent)
+    stage = place / f".{folder.name}-{secrets.token_hex(4)}"
     try:
-        stage.mkdir(parents=True)
+        stage.mkdir()
         yield stage
     finally:
         shutil.rmtree(stage, ignore_errors=True)
+
+
+def _aside(repository: Path) -> Path:
+    """Return the folder in which a new model is made.
+
+    A server that polls the repository takes every folder in it for a model, also a half made one. Above the repository
+    it sees nothing, and a rename is one step if both are of one disk. Where they are not (a volume that is mounted
+    there), or nothing may be written above, the folder is made inside, with a dot before its name. Inside a model's
+    own folder, where new versions are made, Triton passes over what is no number.
+    """
+    above = repository.resolve().parent
+    same = above.stat().st_dev == repository.stat().st_dev
+    return above if same and os.access(above, os.W_OK) else repository
 
 
 def _copy(model: ModelFile, folder: Path) -> None:

@@ -2,23 +2,29 @@
 
 import os
 import re
+import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
+import onnxruntime
+from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NoKernelError
 
-from lit_gelu.export.errors import ExportOptionError
+from lit_gelu.export.errors import ExportOptionError, ModelFileError
 from lit_gelu.export.metadata import PREFIX, FileMetadata, read_metadata
 from lit_gelu.export.runtime.model_file import ModelFile, read_model_file
+from lit_gelu.export.runtime.providers import CPU
+from lit_gelu.export.runtime.session import open_session
 from lit_gelu.export.runtime.tuning_file import TuningChoice
 from lit_gelu.export.serving.config import LABELS_FILE, ServingOptions, model_config, no_batch_note
-from lit_gelu.export.serving.layout import MODEL_FILE, kept_text, require_free, write_version
+from lit_gelu.export.serving.layout import MODEL_FILE, kept_text, require_free, require_no_link, write_version
 from lit_gelu.export.serving.tensors import inputs_and_outputs
 from lit_gelu.export.serving.text_format import to_text
 from lit_gelu.export.serving.tuned import backend_settings, choice_for, tuning_notes
 
 CONFIG_FILE = "config.pbtxt"
+_LARGEST_VERSION = 2**63 - 1  # Triton's are int64
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
@@ -68,8 +74,9 @@ def write_triton_repository(
 
     ``<repository>/<name>/config.pbtxt``, ``labels.txt`` if the file carries labels, and
     ``<repository>/<name>/<version>/model.onnx`` with the file's external data beside it. Inputs, outputs, their types
-    and sizes are the file's own. All of it is made in a temporary folder first: a new model appears in one rename, and
-    so does a new version; replacing a version takes two, with the old one back in its place if the second fails.
+    and sizes are the file's own. All of it is made in a temporary folder first, where a polling server does not look: a
+    new model appears in one rename, and so does a new version; replacing a version takes two, with the old one back in
+    its place if the second fails. Before that onnxruntime opens the file, on the CPU.
 
     For float32 files on a GPU ``use_tf32`` is off, as in `lit_gelu.export.OnnxPredictor` and in the file's proof.
 
@@ -95,8 +102,8 @@ def write_triton_repository(
 
     Raises:
         ExportOptionError: If an option does not exist or does not fit the file.
-        ModelFileError: If the file is missing or damaged, or holds a type that Triton has not.
-        TritonRepositoryError: If the version is there already, or a configuration that is not the same.
+        ModelFileError: If the file is missing or damaged, or onnxruntime cannot open it, or a type is none of Triton's.
+        TritonRepositoryError: If the version is there already, a configuration that is not the same, or a link.
         UnwritablePathError: If the repository cannot be written to.
 
     Example:
@@ -126,6 +133,8 @@ def write_triton_repository(
     name = _checked_name(path.stem if name is None else name, version, model)
     files, notes = _described(name, model, options, tuning)
     folder = Path(repository) / name
+    require_no_link(folder, version)
+    notes = (*notes, *_unopened(model, options.device))
     if keep_config and (folder / CONFIG_FILE).is_file():
         config, files = kept_text(folder / CONFIG_FILE), {}
     else:
@@ -142,8 +151,10 @@ def _checked_name(name: str, version: int, model: ModelFile) -> str:
         raise ExportOptionError(
             f"name={name!r} is no name of a model, which is also a folder's. Give name= letters, digits, '_', '-', '.'."
         )
-    if version < 1:
-        raise ExportOptionError(f"version={version!r} is not accepted. Give a whole number from 1 on.")
+    if not 1 <= version <= _LARGEST_VERSION:
+        raise ExportOptionError(
+            f"version={reprlib.repr(version)} is not accepted. Give a whole number from 1 to {_LARGEST_VERSION}."
+        )
     if MODEL_FILE in model.external:
         raise ExportOptionError(
             f"{str(model.path)!r} keeps weights in a file called {MODEL_FILE!r}, which is the model's own name in a "
@@ -172,6 +183,22 @@ def _described(
     if about is not None and about.parity.get("passed") is False:
         notes.append(f"{model.path.name} failed its comparison with PyTorch: see the report beside it.")
     return files, tuple(note for note in notes if note)
+
+
+def _unopened(model: ModelFile, device: str) -> list[str]:
+    """Have onnxruntime open the file, as the server will; return a note where that cannot be tried here."""
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    try:
+        open_session(model.path, [CPU], options, model=model)
+    except ModelFileError as error:
+        if device == "gpu" and isinstance(error.__cause__, NoKernelError):
+            return [
+                "onnxruntime could not open the file here: it has operators that run on a GPU only. Try the server."
+            ]
+        raise
+    return []
 
 
 def _metadata(proto: onnx.ModelProto, model: ModelFile) -> FileMetadata | None:

@@ -105,5 +105,10 @@ def _tensor(value: onnx.ValueInfoProto, file: str) -> TritonTensor:
             "export_onnx(dtype='bf16', io_dtype='fp32') does."
         )
     sizes = tuple(size.dim_value if size.HasField("dim_value") else DYNAMIC for size in kind.shape.dim)
+    if min(sizes, default=0) < DYNAMIC:
+        raise ModelFileError(
+            f"{value.name!r} of {file} has the sizes {list(sizes)}, and none can be below 0 ({DYNAMIC} is any). The "
+            "file is damaged: copy it again from where it was made, or export the model again."
+        )
     rows = kind.shape.dim[0].dim_param if sizes[:1] == (DYNAMIC,) else ""
     return TritonTensor(value.name, _DATA_TYPES[kind.elem_type], sizes, rows)

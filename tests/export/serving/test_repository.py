@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 from triton_proto import parsed
 
 from lit_gelu.export import ExportOptionError, ModelFileError, OnnxPredictor, check_parity, export_onnx, write_proof
-from lit_gelu.export.serving import TritonRepositoryError, write_triton_repository
+from lit_gelu.export.serving import TritonRepositoryError, layout, write_triton_repository
 from lit_gelu.files import UnwritablePathError
 
 LABELS = ["zero", "one", "two\nlines, größer"]
@@ -204,6 +204,7 @@ def test_external_data_under_the_name_of_the_model_are_refused(tmp_path):
         ({"name": ".net"}, "no name of a model"),
         ({"name": ""}, "no name of a model"),
         ({"version": 0}, "version=0 is not accepted"),
+        ({"version": 10**30}, "is not accepted. Give a whole number from 1 to 9223372036854775807"),
         ({"device": "cuda"}, "Give 'cpu' or 'gpu'"),
     ],
 )
@@ -249,3 +250,80 @@ def test_the_metadata_of_a_file_of_others_is_not_asked_for(path, tmp_path):
         "1/model.onnx",
         "config.pbtxt",
     ]
+
+
+def bad_model(folder, kind):
+    """A model that onnx can parse and onnxruntime cannot load."""
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 2]) for name in "xy")
+    nodes = {
+        "cycle": [helper.make_node("Add", ["x", "b"], ["a"]), helper.make_node("Relu", ["a"], ["b"])],
+        "unknown": [helper.make_node("Frobnicate", ["x"], ["b"])],
+    }.get(kind, [helper.make_node("Relu", ["x"], ["b"])])
+    graph = helper.make_graph([*nodes, helper.make_node("Relu", ["b"], ["y"])], "g", [x], [y])
+    opset = 99 if kind == "opset" else 20
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+    (folder / "bad.onnx").write_bytes(made.SerializeToString())
+    return folder / "bad.onnx"
+
+
+@pytest.mark.parametrize("kind", ["cycle", "unknown", "opset"])
+@pytest.mark.parametrize("device", ["cpu", "gpu"])
+def test_what_onnxruntime_cannot_open_is_not_written(tmp_path, kind, device):
+    with pytest.raises(ModelFileError, match="cannot load"):
+        write_triton_repository(bad_model(tmp_path, kind), tmp_path / "repository", device=device)
+    assert not (tmp_path / "repository").exists()
+
+
+def test_a_size_below_zero(path, tmp_path):
+    model = onnx.load(path)
+    model.graph.output[0].type.tensor_type.shape.dim[1].dim_value = -3
+    onnx.save(model, tmp_path / "net.onnx")
+    with pytest.raises(ModelFileError, match=r"has the sizes \[-1, -3\], and none can be below 0"):
+        write_triton_repository(tmp_path / "net.onnx", tmp_path / "repository", device="cpu")
+
+
+@pytest.mark.parametrize("linked", ["net", "net/1"])
+def test_nothing_is_written_through_a_link(path, tmp_path, linked):
+    repository, elsewhere = tmp_path / "repository", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (repository / linked).parent.mkdir(parents=True)
+    (repository / linked).symlink_to(elsewhere)
+    for options in ({}, {"overwrite": True}):
+        with pytest.raises(TritonRepositoryError, match=r"is a link to .*elsewhere.*Remove the link"):
+            write_triton_repository(path, repository, device="cpu", **options)
+    assert list(elsewhere.iterdir()) == []
+
+
+def test_a_repository_that_is_a_link_itself_is_the_users_own(path, tmp_path):
+    (tmp_path / "disk" / "repository").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "disk" / "repository")
+    write_triton_repository(path, tmp_path / "link", device="cpu")
+    assert files(tmp_path / "disk") == [
+        f"repository/net/{name}" for name in ("1/model.onnx", "config.pbtxt", "labels.txt")
+    ]
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_a_polling_server_sees_no_half_made_model(path, tmp_path, monkeypatch, there):
+    """While the model's file is copied, the repository holds what it held, but for a folder beside the versions."""
+    repository = tmp_path / "repository"
+    if there:
+        write_triton_repository(path, repository, device="cpu")
+    seen, copyfile = [], shutil.copyfile
+
+    def noted(source, target):
+        seen.append(sorted(entry.name for entry in repository.iterdir()))
+        copyfile(source, target)
+
+    monkeypatch.setattr(shutil, "copyfile", noted)
+    write_triton_repository(path, repository, device="cpu", version=2)
+    assert seen == [["net"] if there else []]
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["repository"]
+
+
+def test_a_repository_on_a_disk_of_its_own(path, tmp_path, monkeypatch):
+    """Such as a mounted volume: above it lies another disk, and a rename from there would be a copy."""
+    monkeypatch.setattr(layout.os, "access", lambda *_: False)  # nor may one write above it
+    written = write_triton_repository(path, tmp_path / "repository", device="cpu")
+    assert written.model.read_bytes() == path.read_bytes()
+    assert sorted(entry.name for entry in (tmp_path / "repository").iterdir()) == ["net"]
