@@ -79,7 +79,11 @@ TARGETS = (
     Target("lit_gelu/files.py", ("test_files.py",)),
     Target("lit_gelu/data/idx.py", ("data/test_idx.py", "data/test_mnist.py"), LIBRARIES + TRAINING),
     Target("lit_gelu/paper/selection.py", ("paper/test_selection.py", "paper/test_tables.py"), LIBRARIES + TRAINING),
-    Target("callbacks/swap/schedule.py", ("callbacks/test_swap_triggers.py",), LIBRARIES + TRAINING),
+    Target(
+        "callbacks/swap/schedule.py",
+        ("callbacks/test_swap_schedule.py", "callbacks/test_swap_triggers.py"),
+        LIBRARIES + TRAINING,
+    ),
     Target("export/parity/differences.py", ("export/parity",), LIBRARIES + EXPORTING),
     Target("export/parity/criterion.py", ("export/parity",), LIBRARIES + EXPORTING),
     Target("export/quantization/criteria.py", ("export/quantization",), LIBRARIES + EXPORTING),
