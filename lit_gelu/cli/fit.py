@@ -1,5 +1,6 @@
 """``lit-gelu fit``, ``validate``, ``test``, ``predict``: LightningCLI with this package's tasks, data and callbacks."""
 
+import pickle
 import sys
 import warnings
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 # LightningCLI finds a class by its short name (`--trainer.callbacks ActivationSwap`) once it is imported.
 import lit_gelu.callbacks  # noqa: F401
 from lit_gelu.activations import building_from_file
-from lit_gelu.callbacks.checkpoint_file import texts_and_mappings
+from lit_gelu.callbacks.checkpoint_file import not_plain, texts_and_mappings
 from lit_gelu.cli import own_modules
 from lit_gelu.cli.fit_checkpoint import checked_arguments
 from lit_gelu.cli.terminal import ExamplesHelpFormatter, silence_known_warnings
@@ -186,6 +187,8 @@ class LitGeluCLI(LightningCLI):
                 "no --ckpt_path was given, and the weights of an untrained model are random. Give the checkpoint that "
                 "lit-gelu fit named, or --without_ckpt true for a model that needs none."
             )
+        if options.get("weights_only", True) is None:
+            self.config[subcommand].weights_only = True  # Lightning's default lets a file from an address run programs
         if not path or not is_file(path):
             return
         self._given = texts_and_mappings(self.config.as_dict())
@@ -253,7 +256,7 @@ def run(arguments: list[str]) -> int:
         The exit code.
 
     Raises:
-        RunError: If Lightning refuses the configuration.
+        RunError: If Lightning refuses the configuration, or a checkpoint holds more than plain data.
     """
     silence_known_warnings()
     if arguments[0] != "fit":
@@ -263,6 +266,8 @@ def run(arguments: list[str]) -> int:
         LitGeluCLI(arguments)
     except MisconfigurationException as error:
         raise RunError(str(error)) from error
+    except pickle.UnpicklingError as error:
+        raise RunError(not_plain("The checkpoint", error)) from error
     except SIGTERMException:  # a SystemExit without a code, which would be 0
         return EXIT_TERMINATED
     return 0

@@ -4,8 +4,11 @@ Each file would leave a marker if a reader imported or called what it names.
 """
 
 import copy
+import functools
+import http.server
 import pickle
 import sys
+import threading
 
 import pytest
 import torch
@@ -200,4 +203,43 @@ def test_a_swap_record_of_any_module_is_looked_up(made, tmp_path, monkeypatch):
     for record in ({"1": f"{MODULE}.Thing"}, {f"class:{MODULE}.Thing": "gelu"}, {f"activation:{MODULE}.Thing": "gelu"}):
         with pytest.raises(LitGeluError):
             restore_activations(model, record, input_sample=torch.zeros(1, 2))
+    assert nothing_ran(marker)
+
+
+@pytest.fixture
+def address(tmp_path):
+    """A server of the test's folder, and its address."""
+    handler = functools.partial(QuietHandler, directory=str(tmp_path))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+class QuietHandler(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *arguments):
+        pass
+
+
+@pytest.mark.parametrize("name", ["pickle", "record calls"])
+def test_a_checkpoint_from_an_address_runs_nothing(name, made, address, tmp_path, monkeypatch, capsys):
+    """Lightning unpickles those unless it is told not to."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
+    marker = write_module(tmp_path)
+    write_checkpoint(made[1], name, tmp_path / f"{name[:6]}.ckpt", marker)
+    url = f"{address}/{name[:6]}.ckpt"
+    arguments = ["--model.hidden_layers=1", "--data.batch_size=64", f"--ckpt_path={url}"]
+    assert main(["test", *QUIET, *arguments]) == 2
+    error = capsys.readouterr().err
+    assert "Traceback" not in error
+    assert ("not plain data" if name == "pickle" else "no registered activation") in error
+    for load in (
+        MNISTClassifier.load_from_checkpoint,
+        functools.partial(callbacks.load_from_checkpoint, MNISTClassifier),
+    ):
+        with pytest.raises(LitGeluError):
+            load(url)
     assert nothing_ran(marker)
