@@ -84,9 +84,17 @@ TARGETS = (
         ("callbacks/test_swap_schedule.py", "callbacks/test_swap_triggers.py"),
         LIBRARIES + TRAINING,
     ),
-    Target("export/parity/differences.py", ("export/parity",), LIBRARIES + EXPORTING),
-    Target("export/parity/criterion.py", ("export/parity",), LIBRARIES + EXPORTING),
-    Target("export/quantization/criteria.py", ("export/quantization",), LIBRARIES + EXPORTING),
+    Target(
+        "export/parity/differences.py",
+        ("export/parity/test_differences.py", "export/parity/test_by_index.py"),
+        LIBRARIES + EXPORTING,
+    ),
+    Target(
+        "export/parity/criterion.py",
+        ("export/parity/test_criterion.py", "export/parity/test_compare.py"),
+        LIBRARIES + EXPORTING,
+    ),
+    Target("export/quantization/criteria.py", ("export/quantization/test_criteria.py",), LIBRARIES + EXPORTING),
 )
 
 
