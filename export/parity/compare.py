@@ -17,8 +17,9 @@ from lit_gelu.export.parity.criterion import (
 )
 from lit_gelu.export.parity.differences import Differences
 from lit_gelu.export.parity.families import Batch, Family
-from lit_gelu.export.parity.references import References
+from lit_gelu.export.parity.references import Outputs, References
 from lit_gelu.export.parity.rows import VS_FLOAT64, VS_PYTORCH, VS_TRAINED, ParityRow
+from lit_gelu.export.parity.ties import without_ties
 from lit_gelu.export.parity.ulp import overflowed
 
 Run = Callable[[Sequence[Tensor]], list[np.ndarray]]
@@ -37,7 +38,8 @@ class _Found:
     @classmethod
     def nothing(cls, dtype: torch.dtype) -> "_Found":
         """Return what is known before the first batch."""
-        return cls(*(Differences(dtype) for _ in range(4)), ByIndex())
+        vs_own, vs64, spread, gap = (Differences(dtype) for _ in range(4))
+        return cls(vs_own, vs64, spread, gap, ByIndex())
 
     def add_own(
         self, own: np.ndarray | None, exact: np.ndarray, excused: np.ndarray | None, dtype: torch.dtype
@@ -172,6 +174,7 @@ class Comparer:
                 f"The file has {len(y)} outputs ({', '.join(self.outputs)}), the module returns {returned} tensors. "
                 "Give the module that the file was exported from."
             )
+        y = self._without_ties(y, reference, batch)
         for i, differences in enumerate(found.values()):
             own = None if reference.own is None else reference.own[i]
             excused = own if family.extreme else None
@@ -185,6 +188,15 @@ class Comparer:
                     differences.by_index.add(overflowed(exact, self.dtype), output=y[i])
             if reference.trained is not None and family.gap:
                 differences.gap.add(y[i], reference.trained[i])
+
+    def _without_ties(self, y: list[np.ndarray], reference: Outputs, batch: Batch) -> list[np.ndarray]:
+        """Return outputs in which indices of largest values that differ by a tie are the module's."""
+        exact = reference.float64 or []
+        differing = [i for i, r in enumerate(exact) if r.dtype.kind in "iu" and not np.array_equal(y[i], r)]
+        choices = self.references.choices(batch) if differing else []
+        for i in differing:
+            y[i] = without_ties(y[i], exact[i], *choices[i], self.dtype, self.tolerance)
+        return y
 
     def _rows_after_variation(self, gathered: Gathered, batch: Batch) -> list[ParityRow]:
         """Judge once PyTorch's own error is known better, as far as that decides."""

@@ -181,16 +181,17 @@ def untried(call: Call, kinds: Mapping[int, Kind], rows: int) -> list[str]:
 def _tables(call: Call, places: Sequence[int], run: Callable[[Sequence[Tensor]], object]) -> dict[int, int]:
     """Return the size of the smallest table that each input reaches."""
     tensors = [t.clone() for t in call.tensors]  # one tensor may be two inputs
-    with _Reach({i: tensors[i] for i in places}) as reach:
+    reach = _Reach({i: tensors[i] for i in places})
+    with reach:
         run(tensors)
     return reach.sizes
 
 
-class _Reach(TorchDispatchMode):
+class _Reach(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Follows inputs through a module to the tables that they are indices of."""
 
     def __init__(self, inputs: Mapping[int, Tensor]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.sizes: dict[int, int] = {}
         # By the tensor's identity: the input's place, and what was added to it. The tensors are kept, so that no other
         # one gets their identity.

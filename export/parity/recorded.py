@@ -124,7 +124,11 @@ def _attribute_difference(node: onnx.NodeProto, expected: ir.Node) -> str:
     wanted = {name: attribute.value for name, attribute in expected.attributes.items()}
     for name in sorted(there.keys() | wanted.keys()):
         a, b = _plain(there.get(name)), _plain(wanted.get(name))
-        same = _close(np.float32(a), np.float32(b)) if isinstance(a, float) and isinstance(b, float) else a == b
+        same = (
+            _close(*(np.asarray(v, np.float32) for v in (a, b)))
+            if isinstance(a, float) and isinstance(b, float)
+            else a == b
+        )
         if not same:
             return f"has {name}={a!r} and should have {b!r}"
     return ""

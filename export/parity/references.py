@@ -15,6 +15,7 @@ from lit_gelu.export.forms import approximate_
 from lit_gelu.export.inputs import Call, FlatModule, named_outputs, probabilities_first
 from lit_gelu.export.parity.criterion import dtype_name
 from lit_gelu.export.parity.outputs import OutputSignature
+from lit_gelu.export.parity.ties import Choice, Choices
 from lit_gelu.export.trial import output_names
 
 VARIATIONS = 8
@@ -105,6 +106,27 @@ class References:
         """
         modules = ((self.own, self.dtype), (self.float64, torch.float64), (self._trained, torch.float32))
         return Outputs(*(None if module is None else self.run(module, batch, dtype) for module, dtype in modules))
+
+    @torch.no_grad()
+    def choices(self, batch: Sequence[Tensor]) -> list[tuple[Choice | None, Choice | None]]:
+        """Return what each output is an index into, if it is one: in float64, and in the file's dtype.
+
+        Args:
+            batch: Inputs in the order of the call's names.
+
+        Returns:
+            One pair an output; none without a float64 reference.
+        """
+        if self.float64 is None:
+            return []
+        found = []
+        for module, dtype in ((self.float64, torch.float64), (self.own, self.dtype)):
+            args, kwargs = self.arguments(batch, dtype)
+            with Choices() as choices:
+                outputs = [] if module is None else named_outputs(module(*args, **kwargs))
+            found.append([choices.of(tensor) for _, tensor in outputs])
+        exact, own = found
+        return list(zip(exact, own or [None] * len(exact), strict=True))
 
     def trouble(self, batch: Sequence[Tensor]) -> str:
         """Say what is wrong with an input: the module fails on it, or its outputs are not all finite.

@@ -12,6 +12,7 @@ from lit_gelu.export.lowering_table import TABLE
 from lit_gelu.export.markers import BoundActivation, bind
 from lit_gelu.export.metadata import FileMetadata, SiteRecord, versions
 from lit_gelu.export.parity.recorded import REGION, nodes_by_site, recipe_fault
+from lit_gelu.export.recipe import Argument
 
 
 def activation_faults(
@@ -74,7 +75,7 @@ def _of_spec(record: SiteRecord, registry: ActivationRegistry) -> BoundActivatio
     return activation if activation is not None and activation.row == record.row else None
 
 
-def _arguments(record: SiteRecord, activation: BoundActivation | None) -> Mapping[str, object]:
+def _arguments(record: SiteRecord, activation: BoundActivation | None) -> Mapping[str, Argument | str]:
     """Return the arguments that the recipe is built with; of a folded site they are in other weights."""
     return {} if activation is None or record.folded else activation.arguments
 
