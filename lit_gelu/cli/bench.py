@@ -99,8 +99,8 @@ def run(arguments: Namespace) -> int:
     console = console_for_output()
     if arguments.tune:
         rows = max(arguments.batch_sizes)
-        values = {} if inputs is None else resized(inputs, predictor.ports, rows)
-        console.print(str(predictor.tune(batch_size=rows, reference=model, **values)), markup=False)
+        values = () if inputs is None else resized(inputs, predictor.ports, rows).values()
+        console.print(str(predictor.tune(*values, batch_size=rows, reference=model)), markup=False)
     report = bench(
         arguments.file,
         model,

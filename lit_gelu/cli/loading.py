@@ -200,7 +200,8 @@ def _imported(name: str, base: type) -> type | None:
     seen: set[type] = set()
     waiting = [base]
     while waiting:
-        new = [cls for cls in waiting.pop().__subclasses__() if cls not in seen]
+        derived: list[type] = waiting.pop().__subclasses__()
+        new = [cls for cls in derived if cls not in seen]
         seen.update(new)
         waiting += new
     found = [cls for cls in seen if cls.__name__ == name and not cls.__module__.startswith(("lit_gelu.", "lightning."))]
