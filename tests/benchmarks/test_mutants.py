@@ -63,6 +63,7 @@ def test_every_fault_once_and_none_of_types_texts_and_imports(mutants_of):
         compile(mutant.source, "mutant", "exec")
 
 
+@pytest.mark.full  # an entry that is out of date does no harm: a file may change without it
 def test_every_harmless_fault_of_the_list_can_still_be_made_and_has_a_reason(mutants_of):
     listed = json.loads((FOLDER / "equivalent.json").read_text())
     assert len({(entry["file"], entry["where"], entry["before"], entry["after"]) for entry in listed}) == len(listed)
