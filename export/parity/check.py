@@ -24,6 +24,7 @@ from lit_gelu.export.parity.criterion import FLOOR, dtype_name, dtype_of, floor
 from lit_gelu.export.parity.families import GAUSSIAN_ROWS, Batch, Family, families, first_rows
 from lit_gelu.export.parity.integer_inputs import Kind, integer_kinds, untried, usable
 from lit_gelu.export.parity.investigation import Subject
+from lit_gelu.export.parity.lengths import other_lengths
 from lit_gelu.export.parity.outputs import output_faults
 from lit_gelu.export.parity.references import References
 from lit_gelu.export.parity.repeatability import Repeatability, repeatability
@@ -151,7 +152,10 @@ def check_parity(
     check = _Check(Path(path), predictor, setup, metadata, references, call, tolerance, registry)
     kinds, unvaried = _integer_kinds(call, references, raw=raw)
     notes += unvaried
-    inputs = [*families(call, batches, model, seed, raw=raw, dtype=dtype, kinds=kinds)]
+    shapes = [value.shape for value in predictor.session.get_inputs()]
+    lengths, untaken = other_lengths(call, shapes, references.trouble)
+    notes += untaken
+    inputs = [*families(call, batches, model, seed, raw=raw, dtype=dtype, kinds=kinds, lengths=lengths)]
     found = check.report(inputs, notes)
     metrics, unmeasured = ([], []) if raw or metadata.softmax else task_metrics(model, data, predictor)
     report = replace(found, path=os.fspath(path), metrics=tuple(metrics), notes=(*found.notes, *unmeasured))

@@ -1,7 +1,7 @@
 """The inputs that a file is compared on: samples, data, batch sizes and extremes."""
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -16,6 +16,7 @@ from lit_gelu.export.preprocessing import RAW_DTYPE, is_data_module, random_pixe
 
 GAUSSIAN_ROWS = 32
 EXTREME_ROWS = 8
+LENGTH_ROWS = 4
 
 Batch = tuple[Tensor, ...]
 
@@ -66,6 +67,7 @@ def families(
     raw: bool = False,
     dtype: torch.dtype = torch.float32,
     kinds: Mapping[int, Kind] = MappingProxyType({}),
+    lengths: Sequence[Call] = (),
 ) -> Iterator[Family]:
     """Yield the inputs to compare on.
 
@@ -81,6 +83,7 @@ def families(
         raw: Whether the first tensor is raw pixels, from 0 to 255.
         dtype: The file's dtype.
         kinds: What integer inputs may hold, by their place.
+        lengths: The sample in other sizes of the dimensions that the file leaves open.
 
     Yields:
         The families.
@@ -96,6 +99,9 @@ def families(
     yield Family(whole, [rows], gap=True)
     for size in (1, 2):
         yield Family(f"{kind}, batch {size}", [first_rows(rows, call, size)], rows_of=whole)
+    for other in lengths:
+        shapes = ", ".join(f"{name} {list(t.shape[1:])}" for name, t in zip(other.names, other.tensors, strict=True))
+        yield Family(f"{kind}, {shapes}", [_random(other, LENGTH_ROWS, generator, kinds, raw=raw)])
     if raw:
         for name, value in (("black", 0), ("white", 255)):
             pixels, *others = first_rows(rows, call, 2)
