@@ -232,3 +232,13 @@ def test_refuses_what_has_no_moments():
         module.weight[0] = 0.5
     with pytest.raises(ActivationArgumentError, match="differs between its 3 channels"):
         gaussian_moments(module)
+
+
+def test_the_identity_keeps_mean_and_variance():
+    mean, std = torch.tensor([0.0, -2.0, 3.0], dtype=torch.float64), torch.tensor([1.0, 0.5, 4.0], dtype=torch.float64)
+    found = gaussian_moments("identity", mean, std)
+    wanted = {"value": mean, "value_squared": mean**2 + std**2, "variance": std**2}
+    wanted |= {"derivative": torch.ones(3), "derivative_squared": torch.ones(3)}
+    wanted |= {"abs_second_derivative": torch.zeros(3), "kink": torch.zeros(3)}
+    for name, value in wanted.items():
+        torch.testing.assert_close(getattr(found, name), value.double(), rtol=1e-14, atol=1e-14)

@@ -45,6 +45,16 @@ def test_the_scale_is_the_largest_of_all_batches_whichever_it_is_in():
         assert found.relative(found.scale, 0.0) == 0.5 / 8
 
 
+def test_a_scale_below_one_is_not_rounded_up_and_without_finite_values_there_is_none():
+    found = Differences()
+    found.add(np.array([[0.03]]), np.array([[0.02]]))
+    assert found.scale == 0.02
+    nothing = Differences()
+    nothing.add(np.array([[np.inf, np.nan]]), np.array([[np.inf, np.inf]]), np.array([[np.inf, np.inf]]))
+    assert (nothing.scale, nothing.max_abs, nothing.nonfinite) == (0, 0, 0)
+    assert Differences().mean_abs == 0
+
+
 def test_an_output_of_another_shape_is_infinitely_wrong():
     found = Differences()
     found.add(np.zeros((2, 3)), np.zeros((2, 4)))
