@@ -182,6 +182,7 @@ def test_a_failure_may_be_a_warning(tmp_path):
     assert export.exported is None
 
 
+@pytest.mark.forks
 def test_two_ranks(tmp_path):
     """Rank 0 writes; the other one waits for it."""
     options = {"strategy": "ddp_fork", "devices": 2, "max_epochs": 1}
@@ -194,6 +195,7 @@ def test_two_ranks(tmp_path):
     assert (found - by_hand(tmp_path, 0, torch.relu, x)).abs().max() < 1e-5
 
 
+@pytest.mark.forks
 def test_two_ranks_fail_together(tmp_path):
     (tmp_path / "taken.onnx").mkdir()
     export = OnnxExport(str(tmp_path / "taken.onnx"))
