@@ -157,7 +157,8 @@ class Comparer:
             asked for.
         """
         rows = self._rows(gathered)
-        if gathered.hardest is not None and any(1 < row.excess < float("inf") for row in rows):
+        decides = self.vs_float64 == VS_FLOAT64  # rows with TF32 are reported only
+        if decides and gathered.hardest is not None and any(1 < row.excess < float("inf") for row in rows):
             rows = self._rows_after_variation(gathered, gathered.hardest)
         excess = max((row.excess for row in rows), default=0.0)
         if gathered.hardest is not None and (self.worst is None or excess > self.worst[0]):
