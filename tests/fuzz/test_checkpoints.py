@@ -1,6 +1,7 @@
 """Checkpoints of plain data of any form, and damaged ones."""
 
 import io
+import sys
 
 import torch
 from fuzzing import damaged, fuzzed, plain, scalars, spec_texts
@@ -59,9 +60,19 @@ swaps = plain | st.fixed_dictionaries({
 })
 
 
+def saved(checkpoint, folder):
+    """Write a checkpoint, however deep it is nested."""
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(20_000)
+    try:
+        torch.save(checkpoint, folder / "bad.ckpt")
+    finally:
+        sys.setrecursionlimit(limit)
+    return str(folder / "bad.ckpt")
+
+
 def load(checkpoint, folder):
-    torch.save(checkpoint, folder / "bad.ckpt")
-    load_model(str(folder / "bad.ckpt"))
+    load_model(saved(checkpoint, folder))
 
 
 def load_with_arguments(found, folder):
@@ -73,8 +84,7 @@ def load_with_entries(found, folder):
 
 
 def arguments_of_fit(found, folder):
-    torch.save({**GOOD, "hyper_parameters": found}, folder / "bad.ckpt")
-    checked_arguments(str(folder / "bad.ckpt"), OWN, [])
+    checked_arguments(saved({**GOOD, "hyper_parameters": found}, folder), OWN, [])
 
 
 def look_through(found, folder):
