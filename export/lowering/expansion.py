@@ -7,8 +7,10 @@ import onnx_ir as ir
 
 from lit_gelu.export.lowering.algebra import (
     FUNCTIONS,
+    Function,
     NotAFormulaError,
     Sum,
+    Term,
     add,
     apply,
     function_of,
@@ -92,12 +94,27 @@ def _divide(inputs: list[Sum], _: ir.Node) -> Sum:
 
 def _clip(inputs: list[Sum], node: ir.Node) -> Sum:
     """Return ``Clip(z, 0, b)`` as b times a cut to [0, 1]; others are no part of a known formula."""
-    if len(inputs) != 3 or inputs[1] or not inputs[2] or inputs[2][0].power or inputs[2][0].functions:
+    if len(inputs) != 3 or inputs[1] or node.inputs[1] is None:
         raise NotAFormulaError
-    upper = inputs[2][0].constant
-    if upper.ndim or upper <= 0 or node.inputs[1] is None:
+    return _cut(inputs[0], inputs[2])
+
+
+def _minimum(inputs: list[Sum], _: ir.Node) -> Sum:
+    """Return ``Min(Relu(z), b)``, as onnxscript writes ReLU6 up to 0.7.0, like ``Clip(z, 0, b)``."""
+    match inputs:
+        case [(Term(power=0, functions=(Function("Relu", (z,)),)) as relu,), upper] if relu.constant == 1.0:
+            return _cut(z, upper)
+    raise NotAFormulaError
+
+
+def _cut(z: Sum, bound: Sum) -> Sum:
+    """Return what is cut to [0, bound] as bound times a cut to [0, 1]."""
+    if len(bound) != 1 or bound[0].power or bound[0].functions:
         raise NotAFormulaError
-    return scaled(function_of("Cut", scaled(inputs[0], 1.0 / upper)), upper)
+    upper = bound[0].constant
+    if upper.ndim or upper <= 0:
+        raise NotAFormulaError
+    return scaled(function_of("Cut", scaled(z, 1.0 / upper)), upper)
 
 
 def _hard_sigmoid(inputs: list[Sum], node: ir.Node) -> Sum:
@@ -118,6 +135,8 @@ _RULES: Mapping[str, Callable[[list[Sum], ir.Node], Sum]] = {
     "Reciprocal": lambda inputs, _: apply("Reciprocal", inputs[0]),
     "Identity": lambda inputs, _: inputs[0],
     "Clip": _clip,
+    "Relu": lambda inputs, _: function_of("Relu", inputs[0]),
+    "Min": _minimum,
     "HardSigmoid": _hard_sigmoid,
     "Where": lambda inputs, _: apply("Where", *inputs),
     "Greater": lambda inputs, _: function_of("Greater", *inputs),

@@ -10,6 +10,7 @@ from functools import cache
 
 import onnx
 import onnx_ir as ir
+from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
 
 TARGETS = ("portable", "ort-cpu", "ort-cuda", "tensorrt")
 DTYPES: Mapping[str, ir.DataType] = {
@@ -105,6 +106,28 @@ def has_kernel(target: str, operator: str, dtype: str, opset: int) -> bool:
         for row in MISSING
         if target in {row.target, "portable"}
     )
+
+
+@cache
+def has_contrib_operator(operator: str) -> bool:
+    """Return whether the installed onnxruntime knows one of its own operators: ScaledSiLU came with 1.31.
+
+    Args:
+        operator: Its name, with the domain.
+
+    Returns:
+        Whether a file with it can be opened.
+
+    Example:
+        >>> has_contrib_operator("com.microsoft::QuickGelu"), has_contrib_operator("com.microsoft::SlowGelu")
+        (True, False)
+    """
+    return operator in _contrib_operators()
+
+
+@cache
+def _contrib_operators() -> frozenset[str]:
+    return frozenset(f"{schema.domain}::{schema.name}" for schema in get_all_operator_schema())
 
 
 def is_valid(operator: str, dtype: str, opset: int) -> bool:

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from lit_gelu.export.lowering.kernels import DTYPES, TARGETS, ceiling, has_kernel, is_valid
+from lit_gelu.export.lowering.kernels import DTYPES, TARGETS, ceiling, has_contrib_operator, has_kernel, is_valid
 from lit_gelu.export.lowering_table import LOWERINGS, TABLE, Row
 from lit_gelu.export.recipe import CONTRIB_DOMAIN, operators
 
@@ -241,7 +241,7 @@ def is_available(choice: Choice, target: str, dtype: str, opset: int) -> bool:
     inner = "fp32" if choice.in_fp32 else dtype
     for name in operators(choice.recipe):
         if name.startswith(f"{CONTRIB_DOMAIN}::"):
-            if not target.startswith("ort-"):
+            if not target.startswith("ort-") or not has_contrib_operator(name):
                 return False
         elif not (is_valid(name, inner, opset) and has_kernel(target, name, inner, opset)):
             return False
@@ -298,13 +298,13 @@ def cells() -> Iterator[tuple[str, str, str, str, Choice]]:
 def _ladder(row: str, target: str, dtype: str, policy: str, recipes: Row | None) -> Iterator[Choice]:
     """Give the choices of a cell in the order in which they are tried."""
     lines = policy_of(row)
-    first = next(text for pattern, text in lines.items() if _fits(pattern, target, dtype, policy))
+    fitting = [text for pattern, text in lines.items() if _fits(pattern, target, dtype, policy)]
     plain, region = ["native", "primitives"], ["fp32 native", "fp32 primitives"]
     if dtype == "fp32":
         region = []
     others = [*region, *plain] if policy == "strict" else [*plain, *region]
     recipes = TABLE[row] if recipes is None else recipes
-    for text in (first, *others):
+    for text in dict.fromkeys([*fitting, *others]):
         choice = _read(text, recipes, dtype)
         if choice is not None:
             yield choice

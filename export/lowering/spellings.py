@@ -52,10 +52,10 @@ _OPERATORS: Mapping[str, tuple[str, Mapping[str, tuple[str, Argument | str]]]] =
 }
 _ROOTS = frozenset({"Mul", "Div", "Add", "Sub", "Neg", "Log", "Where"})
 _WITHIN = frozenset({
-    *_ROOTS, "Erf", "Tanh", "Sigmoid", "Exp", "Softplus", "Clip", "HardSigmoid", "Pow", "Greater", "Less", "Reciprocal",
-    "Identity",
+    *_ROOTS, "Erf", "Tanh", "Sigmoid", "Exp", "Softplus", "Clip", "Relu", "Min", "HardSigmoid", "Pow", "Greater",
+    "Less", "Reciprocal", "Identity",
 })  # fmt: skip
-_TELLING = frozenset({"Erf", "Tanh", "Sigmoid", "Exp", "Softplus", "Clip", "HardSigmoid"})
+_TELLING = frozenset({"Erf", "Tanh", "Sigmoid", "Exp", "Softplus", "Clip", "Min", "HardSigmoid"})
 _DEPTH = 12
 _LARGEST_CONE = 40
 

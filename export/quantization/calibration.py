@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import onnx
 import torch
-from onnxruntime.quantization import CalibrationDataReader, TensorsData, create_calibrator
+from onnxruntime.quantization import CalibrationDataReader, create_calibrator
+from onnxruntime.quantization.calibrate import TensorsData
 from torch import Tensor
 
 from lit_gelu.export.errors import ModelInputError

@@ -10,7 +10,8 @@ from typing import Any
 
 import onnx
 import onnx_ir as ir
-from onnxruntime.quantization import QDQQuantizer, QuantType, TensorsData, quant_pre_process
+from onnxruntime.quantization import QDQQuantizer, QuantType, quant_pre_process
+from onnxruntime.quantization.calibrate import TensorsData
 
 from lit_gelu.export.errors import ExportError
 from lit_gelu.export.quantization.layers import (

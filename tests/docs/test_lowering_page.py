@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from lit_gelu.export.lowering.kernels import has_contrib_operator
 from lit_gelu.export.lowering_table import TABLE
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -17,6 +18,10 @@ def generator(monkeypatch):
     return importlib.import_module("make_lowering")
 
 
+@pytest.mark.skipif(
+    not has_contrib_operator("com.microsoft::ScaledSiLU"),
+    reason="the page is of an onnxruntime with every operator (1.31)",
+)
 def test_the_page_is_not_stale(generator):
     assert PAGE.read_text() == generator.page(), "Run `make docs`."
 

@@ -9,6 +9,7 @@ from traced_graph import TracedGraph
 
 from lit_gelu import activations
 from lit_gelu.export import ExportOptionError, OnnxPredictor, export_onnx
+from lit_gelu.export.lowering import policy
 from lit_gelu.export.lowering.kernels import has_kernel
 from lit_gelu.export.options import checked_options
 
@@ -104,3 +105,15 @@ def test_gelu_and_silu_at_opsets_18_and_19_are_fused_by_onnxruntime(tmp_path, op
     assert names == ["FastGelu", "Gelu", "Gemm", "Gemm", "Gemm", "QuickGelu"]
     x = torch.randn(8, 4)
     assert torch.allclose(OnnxPredictor(path)(x), model(x), atol=1e-6)
+
+
+def test_an_operator_that_the_installed_onnxruntime_lacks_gives_way_to_the_next_line(monkeypatch):
+    """ScaledSiLU came with onnxruntime 1.31; the stable formula in float32 is in files for older ones."""
+    monkeypatch.setattr(policy, "has_contrib_operator", lambda name: name != "com.microsoft::ScaledSiLU")
+    for dtype in ("fp16", "bf16"):
+        choice = policy.choose("silu", "ort-cuda", dtype, "strict", 22)
+        assert choice.in_fp32
+        assert "Sigmoid" not in choice.operators
+        assert str(choice) == str(policy.choose("silu", "ort-cpu", dtype, "strict", 22))
+    monkeypatch.setattr(policy, "has_contrib_operator", lambda name: True)
+    assert policy.choose("silu", "ort-cuda", "fp16", "strict", 22).operators == ("com.microsoft::ScaledSiLU",)

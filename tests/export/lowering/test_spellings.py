@@ -49,6 +49,7 @@ SPELLINGS = {
         lambda x: x * F.hardsigmoid(x),
         lambda x: x * torch.clamp(x + 3, 0, 6) * (1 / 6),
         lambda x: x * torch.clamp(x / 6 + 0.5, 0, 1),
+        lambda x: x * torch.minimum(F.relu(x + 3), torch.tensor(6.0)) / 6,
     ],
     "softplus(beta=1)": [F.softplus, lambda x: torch.log1p(torch.exp(x))],
     "softplus": [lambda x: F.softplus(x, 2.0, 3.0)],
@@ -63,6 +64,8 @@ OTHERS = [
     lambda x: x * 0.51 * (1 + torch.erf(x / ROOT)),
     lambda x: x * torch.tanh(F.relu(x)),
     lambda x: x * torch.clamp(x + 3, 0, 6) / 6.01,
+    lambda x: x * torch.minimum(F.relu(x + 3), torch.tensor(5.0)) / 6,
+    lambda x: x * torch.minimum(2 * F.relu(x + 3), torch.tensor(6.0)) / 6,
     lambda x: x.flip(1) * torch.erf(x / ROOT),
 ]
 CASES = [(row, function) for row, functions in SPELLINGS.items() for function in functions]
