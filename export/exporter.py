@@ -15,7 +15,7 @@ from lit_gelu import activations, surgery
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.export.copying import evaluation_copy
 from lit_gelu.export.faithful import require_faithful
-from lit_gelu.export.forms import approximate_, require_forms
+from lit_gelu.export.forms import NoGeluError, approximate_, require_forms
 from lit_gelu.export.inputs import FlatModule, sample_of, take_apart
 from lit_gelu.export.labels import checked_labels
 from lit_gelu.export.lowering_pass import Lowered, LoweredSite, lower
@@ -26,7 +26,7 @@ from lit_gelu.export.preprocessing import class_path, describe, preprocessing_co
 from lit_gelu.export.saving import census, save_model
 from lit_gelu.export.tracing import trace
 from lit_gelu.export.trial import trial_run
-from lit_gelu.files import require_writable
+from lit_gelu.files import is_folder, require_writable
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,7 @@ class ExportReport:
         metadata: What the file says of itself.
         notes: What a user of the file should know: scale factors that went into weights, operators that the target has
             no kernel for.
+        made_folder: The file's folder, if it was not there and was made.
     """
 
     path: Path
@@ -49,6 +50,7 @@ class ExportReport:
     census: Mapping[str, int]
     metadata: FileMetadata
     notes: tuple[str, ...] = ()
+    made_folder: str = ""
 
     @property
     def activation_census(self) -> dict[str, int]:
@@ -65,7 +67,8 @@ class ExportReport:
         if about.lowering == "auto":
             how += f", target={about.target}, dtype={about.dtype}, policy={about.policy}"
         raw = f"  takes raw pixels (uint8): {self.metadata.preprocessing}" if self.metadata.preprocessing else None
-        return "\n".join([f"{self.path} ({how})", *([raw] if raw else []), *(f"  {site}" for site in self.sites)])
+        made = f"  the folder {self.made_folder!r} was not there: it was made" if self.made_folder else None
+        return "\n".join([f"{self.path} ({how})", *filter(None, [made, raw]), *(f"  {site}" for site in self.sites)])
 
 
 def export_onnx(
@@ -153,26 +156,39 @@ def export_onnx(
     options = checked_options(
         approximate, target, dtype, policy, lowering, opset, keep_fp32=keep_fp32, io_dtype=io_dtype
     )
+    made_folder = "" if is_folder(Path(path).parent) else str(Path(path).parent)
     require_writable(path)
     registry = activations.registry if registry is None else registry
     flat = _flat(model, input_sample, preprocessing, softmax=softmax)
     trial = trial_run(flat)
     unasked = require_faithful(flat, model, trial.tensors)
     names = checked_labels(labels, trial, softmax=softmax)
-    approximate_(flat, options.approximate, registry)
+    no_gelu = _approximated(flat, options, registry)
     twin = flat.model
     specs = {site.name: str(site.spec) for site in surgery.find_sites(twin, registry=registry)}
     marked = mark(twin, registry)
     graph = trace(flat, trial, options.traced_opset)
     lowered = lower(graph, marked, options)
     require_forms(lowered.sites, options.approximate)
+    if no_gelu is not None:  # nor one that is written by hand, which the line above would have named
+        raise no_gelu
     metadata = _describe(model, options, _records(specs, lowered.sites, registry), preprocessing, lowered)
     metadata = replace(metadata, labels=names, softmax=softmax)
     strip_origin(graph)
     graph.metadata_props.update(metadata.to_properties())
     save_model(graph, path)
     notes = (*lowered.notes, *unasked, *_never_called(lowered.sites))
-    return ExportReport(Path(path), lowered.opset, metadata.sites, census(ir.to_proto(graph)), metadata, notes)
+    operators = census(ir.to_proto(graph))
+    return ExportReport(Path(path), lowered.opset, metadata.sites, operators, metadata, notes, made_folder)
+
+
+def _approximated(flat: FlatModule, options: ExportOptions, registry: ActivationRegistry) -> NoGeluError | None:
+    """Give GELUs the form that was asked for; return the error of a form that fits none of those that can be found."""
+    try:
+        approximate_(flat, options.approximate, registry)
+    except NoGeluError as error:
+        return error
+    return None
 
 
 def _never_called(sites: Sequence[LoweredSite]) -> list[str]:
@@ -196,10 +212,17 @@ def _records(
 ) -> tuple[SiteRecord, ...]:
     """Join the sites that surgery finds with what became of them; those that the table does not know are torch's."""
     known = {row.site: row for row in lowered}
-    records = [SiteRecord(site, spec, "", "torch", (), 0) for site, spec in specs.items() if site not in known]
+    texts = {row.site: _spec_text(row.activation.name, row.activation.arguments, registry) for row in lowered}
+    called = {(site.partition(":")[0], texts[site]) for site in known if ":" in site}
+    records = [
+        SiteRecord(site, spec, "", "torch", (), 0)
+        for site, spec in specs.items()
+        # A module that only calls a function, or an attribute that is one: the call is listed.
+        if site not in known and not called & {(site, spec), (site.rpartition(".")[0], spec)}
+    ]
     for row in known.values():
         a = row.activation
-        spec = specs.get(row.site) or _spec_text(a.name, a.arguments, registry)
+        spec = specs.get(row.site) or texts[row.site]
         records.append(
             SiteRecord(row.site, spec, a.row, row.lowering, row.operators, row.calls, row.recipe, row.folded)
         )

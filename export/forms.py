@@ -14,6 +14,10 @@ from lit_gelu.export.inputs import SCOPE, FlatModule
 from lit_gelu.export.lowering_pass import LoweredSite
 
 
+class NoGeluError(ExportOptionError):
+    """A form was asked for where there is no GELU that could take it."""
+
+
 def approximate_(
     flat: FlatModule,
     approximate: str | Mapping[str, str],
@@ -30,7 +34,8 @@ def approximate_(
         dtype: Of the copy.
 
     Raises:
-        ExportOptionError: If there is no GELU, or one that cannot be given another form.
+        NoGeluError: If there is no GELU, or a pattern fits none.
+        ExportOptionError: If there is one that cannot be given another form.
     """
     if approximate == "as_trained":
         return
@@ -44,7 +49,7 @@ def approximate_(
             f"{site.name or '(the module itself)'}: {site.spec}"
             for site in surgery.find_sites(flat.model, registry=registry)
         ]
-        raise ExportOptionError(
+        raise NoGeluError(
             f"approximate={approximate!r} needs a GELU, and {model} has none. Use approximate='as_trained', or swap "
             f"activations first (lit_gelu.surgery.swap). Its activation modules: {'; '.join(sites) or 'none'}."
         ) from error
@@ -101,7 +106,7 @@ def _targets(
                 targets[glob.escape(name)] = f"gelu(approximate={forms[pattern]!r})"
     if unused:
         names = ", ".join(name.removeprefix(prefix) for name in gelus) or "none"
-        raise ExportOptionError(
+        raise NoGeluError(
             f"approximate={dict(forms)!r}: {', '.join(map(repr, unused))} fits no GELU that an earlier pattern does "
             f"not take. GELUs of this model: {names}."
         )
@@ -118,17 +123,28 @@ def require_forms(lowered: Sequence[LoweredSite], approximate: str | Mapping[str
     Raises:
         ExportOptionError: If a GELU has another form.
     """
-    if not isinstance(approximate, str) or approximate == "as_trained":
-        return
     others = [
         f"{row.site} ({row.activation.arguments['approximate']})"
         for row in lowered
-        if row.activation.name == "gelu" and row.calls and row.activation.arguments["approximate"] != approximate
+        if row.activation.name == "gelu"
+        and row.calls
+        and ":" in row.site  # a call; the sites of modules are `approximate_`'s
+        and _wanted(row.site, approximate) not in {"as_trained", row.activation.arguments["approximate"]}
     ]
     if others:
         raise ExportOptionError(
             f"approximate={approximate!r} was asked for, but a GELU that is no site of the module has another form: "
             f"{', '.join(others)}. It is called where lit_gelu.surgery.find_sites does not see it, such as in compiled "
             "code, or it is written by hand: use torch.nn.GELU() or lit_gelu.activations.create('gelu') modules there, "
-            "or approximate='as_trained'."
+            "or approximate='as_trained', or patterns that leave it alone."
         )
+
+
+def _wanted(site: str, approximate: str | Mapping[str, str]) -> str:
+    """Return the form that was asked for at a site; for a call, by its own name or that of the module that calls."""
+    forms = forms_of(approximate)
+    if isinstance(forms, str):
+        return forms
+    names = {site, site.partition(":")[0]}
+    fitting = (form for pattern, form in forms.items() if any(fnmatch.fnmatchcase(name, pattern) for name in names))
+    return next(fitting, "as_trained")

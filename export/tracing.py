@@ -166,5 +166,15 @@ def _require_dynamic(model: ir.Model, flat: FlatModule, trial: Trial) -> None:
         raise ExportError(
             f"The batch of {', '.join(map(str, fixed))} is fixed at the sample's {rows} rows: "
             f"{type(flat.model).__name__}.forward turns the batch size into a Python number. Use x.shape[0] as it is "
-            "(no int(), no list of it), x.flatten(1) or x.reshape(-1, ...), and make no buffer of that size."
+            f"(no int(), no list of it), x.flatten(1) or x.reshape(-1, ...), and make no buffer of that size. "
+            f"{_by_chance(flat)}"
         )
+
+
+def _by_chance(flat: FlatModule) -> str:
+    """Say which inputs were taken for batches because of their length, where that may be wrong."""
+    names = [name for name, batched in zip(flat.call.names, flat.call.batched, strict=True) if batched]
+    return (
+        f"Or is {flat.call.batch_size} the size of something else by chance? What is as long as the first input is "
+        f"taken for a batch ({', '.join(names)}): give a sample with another number of rows."
+    )

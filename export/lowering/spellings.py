@@ -49,6 +49,8 @@ _OPERATORS: Mapping[str, tuple[str, Mapping[str, tuple[str, Argument | str]]]] =
     "HardSwish": ("hard_swish", {}),
     "Softplus": ("softplus", {}),
     "Sigmoid": ("sigmoid", {}),
+    "Tanh": ("tanh", {}),
+    "Relu": ("relu", {}),
 }
 _ROOTS = frozenset({"Mul", "Div", "Add", "Sub", "Neg", "Log", "Where"})
 _WITHIN = frozenset({

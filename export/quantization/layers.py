@@ -133,17 +133,17 @@ def passing_nodes(model: onnx.ModelProto) -> list[str]:
     Returns:
         Names of nodes. Of activations, only those that are one Relu or Clip.
     """
-    sites = Counter(site for node in model.graph.node if (site := site_of(node)) is not None)
+    several = {site_of(node) for node in model.graph.node if node.op_type not in REPLACED}
     return [
         node.name
         for node in model.graph.node
-        if node.op_type in PASSING and not node.domain and (site_of(node) is None or _alone(node, sites))
+        if node.op_type in PASSING and not node.domain and (site_of(node) is None or _is_whole(node, several))
     ]
 
 
-def _alone(node: onnx.NodeProto, sites: Mapping[str, int]) -> bool:
-    """Return whether a node is the whole of its activation, as far as one can tell."""
-    return node.op_type in REPLACED and sites.get(site_of(node) or "", 0) == 1
+def _is_whole(node: onnx.NodeProto, several: Collection[str | None]) -> bool:
+    """Return whether a node is the whole of its activation: each call of that site is one Relu or Clip."""
+    return node.op_type in REPLACED and site_of(node) not in several
 
 
 def activation_labels(model: onnx.ModelProto) -> dict[str, int]:

@@ -169,11 +169,12 @@ class OnnxPredictor:
         buckets = f", batch_buckets={engine.bucketed.buckets}" if engine.bucketed else ""
         return f"OnnxPredictor({str(self.path)!r}, {', '.join(self.providers)}{buckets}{how})"
 
-    def __call__(self, *inputs: Array, **named_inputs: Array) -> Any:
+    def __call__(self, *inputs: Array | Mapping[str, Array], **named_inputs: Array) -> Any:
         """Run the file.
 
         Args:
-            *inputs: Arrays or tensors in the order of ``input_names``, any batch size.
+            *inputs: Arrays or tensors in the order of ``input_names``, any batch size; or one mapping of them by name,
+                such as a tokenizer gives.
             **named_inputs: Inputs by name.
 
         Returns:
@@ -186,6 +187,8 @@ class OnnxPredictor:
         """
         engine = self._engine
         runner = engine.runner
+        if len(inputs) == 1 and isinstance(inputs[0], Mapping):
+            inputs, named_inputs = (), {**inputs[0], **named_inputs}
         given = bind_names(runner.input_names, inputs, named_inputs)
         wanted = None
         for name, port in runner.inputs.items():

@@ -158,3 +158,43 @@ def test_an_operator_of_torch_takes_the_chosen_form(tmp_path):
     x = torch.linspace(-4, 4, 60).reshape(10, 6)
     expected = F.gelu(F.gelu(x, approximate="tanh"), approximate="tanh")
     assert np.abs(OnnxPredictor(path)(x.numpy()) - expected.numpy()).max() < 2e-6
+
+
+class Calls(nn.Module):
+    """Calls of functions, and a module that only calls one, as transformers' activations do."""
+
+    class Wrapped(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.act = nn.functional.gelu
+
+        def forward(self, x):
+            return self.act(x)
+
+    def __init__(self):
+        super().__init__()
+        self.wrapped = self.Wrapped()
+
+    def forward(self, x):
+        return self.wrapped(torch.tanh(nn.functional.relu(x)) + torch.relu(-x) + x.sin().relu())
+
+
+def test_each_activation_is_listed_once_and_calls_of_relu_and_tanh_are(tmp_path):
+    report = export_onnx(Calls(), tmp_path / "net.onnx", torch.zeros(2, 3))
+    assert sorted((site.site, site.spec, site.calls) for site in report.sites) == [
+        (":relu", "relu", 3),
+        (":tanh", "tanh", 1),
+        ("wrapped:gelu(approximate='none')", "gelu", 1),
+    ]
+    layer = nn.TransformerEncoderLayer(8, 2, 16, activation="gelu", batch_first=True)
+    report = export_onnx(layer, tmp_path / "encoder.onnx", torch.zeros(2, 5, 8))
+    assert [(site.spec, site.calls) for site in report.sites] == [("gelu", 1)]
+
+
+def test_a_folder_that_was_made_is_said(tmp_path):
+    report = export_onnx(nn.GELU(), tmp_path / "new" / "net.onnx", torch.zeros(2, 3))
+    assert report.made_folder == str(tmp_path / "new")
+    assert "new' was not there: it was made" in str(report)
+    again = export_onnx(nn.GELU(), tmp_path / "new" / "net.onnx", torch.zeros(2, 3))
+    assert again.made_folder == ""
+    assert "was made" not in str(again)

@@ -1,5 +1,7 @@
 """What `export_onnx` refuses: options, models and samples; what was at the path stays."""
 
+import math
+
 import numpy as np
 import onnx
 import pytest
@@ -112,3 +114,60 @@ def test_a_model_that_the_checker_refuses_is_not_written(tmp_path, monkeypatch):
         export_onnx(gelu_net(), path, SAMPLE)
     assert path.read_bytes() == b"what was there"
     assert list(tmp_path.iterdir()) == [path]
+
+
+class ByHand(nn.Module):
+    """A GELU that is written by hand, beside one that is a module."""
+
+    def __init__(self):
+        super().__init__()
+        self.act = nn.GELU()
+        self.inner = WrittenOut()
+
+    def forward(self, x):
+        return self.inner(self.act(x))
+
+
+class WrittenOut(nn.Module):
+    def forward(self, x):
+        return x * 0.5 * (1.0 + torch.erf(x / math.sqrt(2.0)))
+
+
+@pytest.mark.parametrize(
+    ("model", "approximate"),
+    [
+        (WrittenOut, "tanh"),
+        (WrittenOut, {"*": "tanh"}),
+        (ByHand, "tanh"),
+        (ByHand, {"*": "tanh"}),
+        (ByHand, {"act": "tanh", "inner": "sigmoid"}),
+    ],
+)
+def test_a_gelu_that_is_written_by_hand_does_not_keep_its_form_in_silence(tmp_path, model, approximate):
+    path = tmp_path / "net.onnx"
+    with pytest.raises(
+        ExportOptionError, match=r"has another form: (inner)?:gelu\(approximate='none'\) \(none\).*by hand"
+    ):
+        export_onnx(model(), path, torch.zeros(2, 3), approximate=approximate)
+    assert not path.exists()
+
+
+def test_patterns_that_leave_a_hand_written_gelu_alone(tmp_path):
+    report = export_onnx(ByHand(), tmp_path / "net.onnx", torch.zeros(2, 3), approximate={"act": "tanh"})
+    assert [(site.site, site.row) for site in report.sites] == [
+        ("act", "gelu(approximate='tanh')"),
+        ("inner:gelu(approximate='none')", "gelu(approximate='none')"),
+    ]
+
+
+def test_an_input_that_is_as_long_as_the_batch_by_chance(tmp_path):
+    class Mixes(nn.Module):
+        def forward(self, x, table):
+            return nn.functional.gelu(x) @ table
+
+    message = (
+        r"Or is 4 the size of something else by chance\? .* taken for a batch \(x, table\): give a sample with another"
+    )
+    with pytest.raises(ExportError, match=message):
+        export_onnx(Mixes(), tmp_path / "net.onnx", (torch.randn(4, 4), torch.randn(4, 3)))
+    export_onnx(Mixes(), tmp_path / "net.onnx", (torch.randn(5, 4), torch.randn(4, 3)))

@@ -1,5 +1,6 @@
 """`OnnxPredictor`: arrays and tensors in and out, and what is refused."""
 
+from collections import UserDict
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -113,3 +114,32 @@ def test_a_failure_while_running_is_named(tmp_path):
     export_onnx(Gathers(), path, (torch.zeros(3, 2), torch.tensor([0, 1, 2])))
     with pytest.raises(ModelFileError, match="failed while it ran"):
         OnnxPredictor(path)(torch.zeros(3, 2), torch.tensor([0, 1, 9]))
+
+
+def test_a_mapping_of_inputs_by_name(tmp_path):
+    """As a tokenizer gives them, positionally."""
+
+    class Masked(torch.nn.Module):
+        def forward(self, x, mask):
+            return torch.nn.functional.gelu(x) * mask
+
+    x, mask = torch.randn(3, 2), torch.ones(3, 2)
+    export_onnx(Masked(), tmp_path / "net.onnx", (x, mask))
+    predictor = OnnxPredictor(tmp_path / "net.onnx", ["CPUExecutionProvider"])
+    expected = predictor(x, mask)
+    for given in ({"x": x, "mask": mask}, UserDict(mask=mask, x=x)):
+        assert torch.equal(predictor(given), expected)
+    assert torch.equal(predictor({"x": x}, mask=mask), expected)
+    with pytest.raises(ModelInputError, match=r"unknown or given twice: token_type_ids. The file takes: x, mask"):
+        predictor({"x": x, "mask": mask, "token_type_ids": x})
+    with pytest.raises(ModelInputError, match="missing: mask"):
+        predictor({"x": x})
+
+
+def test_an_array_in_the_byte_order_of_another_processor(tmp_path):
+    export_onnx(torch.nn.GELU(), tmp_path / "net.onnx", torch.zeros(2, 3))
+    predictor = OnnxPredictor(tmp_path / "net.onnx", ["CPUExecutionProvider"])
+    x = np.ones((2, 3), np.dtype(np.float32).newbyteorder())
+    with pytest.raises(ModelInputError, match=r"byte order of another processor.*value.astype\('float32'\)"):
+        predictor(x)
+    assert predictor(x.astype("float32")).shape == (2, 3)

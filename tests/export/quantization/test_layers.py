@@ -79,3 +79,17 @@ def test_an_activation_of_several_nodes_stays_whole(tmp_path):
     net = nn.Sequential(nn.Conv2d(1, 4, 3), activations.create("relu2"))
     export_onnx(net, tmp_path / "relu2.onnx", torch.zeros(2, 1, 8, 8))
     assert passing_nodes(onnx.load(tmp_path / "relu2.onnx")) == []
+
+
+def test_calls_of_one_relu_are_each_done_by_the_range(tmp_path):
+    class Calls(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Conv2d(1, 4, 3), nn.Conv2d(4, 4, 3)
+
+        def forward(self, x):
+            return torch.relu(self.second(torch.relu(self.first(x))))
+
+    export_onnx(Calls(), tmp_path / "calls.onnx", torch.zeros(2, 1, 8, 8))
+    model = onnx.load(tmp_path / "calls.onnx")
+    assert len(passing_nodes(model)) == 2
