@@ -3,10 +3,12 @@
 import pytest
 import torch
 from callback_helpers import SaveEachEpoch, SmallNet, collected_warnings, loader, quiet_trainer
+from lightning.pytorch import Callback
 from torch import nn
 from torch.optim import lr_scheduler
 
 from lit_gelu.callbacks import ActivationSwap, CallbackArgumentError, UnsupportedRunError
+from lit_gelu.callbacks.swap.parameter_groups import ParameterGroups
 from lit_gelu.surgery.errors import CheckpointMismatchError
 from lit_gelu.tasks import AdamEpsilonInsideRoot
 from lit_gelu.tasks.lasagne_nesterov import LasagneNesterovSGD
@@ -317,3 +319,38 @@ def test_nothing_is_said_of_groups_where_nothing_came_or_went(tmp_path):
     with collected_warnings(""):
         fit(tmp_path, Configured(sgd), ActivationSwap({"activation:relu": "gelu"}, at_step=2), SaveEachEpoch(tmp_path))
     assert "lit_gelu_parameter_groups" not in torch.load(tmp_path / "epoch1.ckpt", weights_only=True)
+
+
+def test_a_group_like_one_that_was_added_has_the_options_of_the_first(tmp_path):
+    """Groups that a checkpoint names: the third like the second, which is like the first, whose scheduler counts."""
+    model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.PReLU(), nn.PReLU())
+    optimizer = torch.optim.SGD([model[0].weight], lr=0.3, momentum=0.8)
+    scheduler = lr_scheduler.LambdaLR(optimizer, [lambda step: 1 / (step + 1)])
+    groups = ParameterGroups(model, [optimizer], [scheduler])
+    names = [["0.weight"], ["1.weight"], ["2.weight"]]
+    groups.rebuild([[{"names": each, "like": like} for each, like in zip(names, (0, 0, 1), strict=True)]])
+    assert [group["momentum"] for group in optimizer.param_groups] == [0.8] * 3
+    assert [group["params"] for group in optimizer.param_groups] == [list(layer.parameters()) for layer in model]
+    assert scheduler.base_lrs == [0.3] * 3
+    assert groups.likes == [[0, 0, 1]]
+
+
+def test_the_groups_of_a_checkpoint_are_forgotten_with_a_run_that_did_not_start(tmp_path):
+    """A resume that fails after the checkpoint was read; then a fit of the model as it is, with the same objects."""
+
+    class Fails(Callback):
+        fails = True
+
+        def on_load_checkpoint(self, trainer, pl_module, checkpoint):
+            if self.fails:
+                raise KeyError("on purpose")
+
+    fit(tmp_path, Configured(sgd), prelu_at(3), SaveEachEpoch(tmp_path))
+    model, fails = Configured(sgd), Fails()
+    trainer = quiet_trainer(tmp_path / "b", prelu_at(3), fails, max_epochs=1)
+    with pytest.raises(KeyError, match="on purpose"):
+        trainer.fit(model, loader(), ckpt_path=tmp_path / "epoch1.ckpt")
+    assert isinstance(model.net[1], nn.PReLU)
+    fails.fails = False
+    trainer.fit(model, loader())
+    assert len(trainer.optimizers[0].param_groups) == 1  # as configure_optimizers makes them

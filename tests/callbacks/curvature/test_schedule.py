@@ -139,7 +139,9 @@ def clock(monkeypatch):
     return clock
 
 
-@pytest.mark.parametrize(("seconds", "overhead"), [(0.5, 0.125), (2.0, 0.25), (0.0625, 0.125), (1.0, 2.0)])
+@pytest.mark.parametrize(
+    ("seconds", "overhead"), [(0.5, 0.125), (2.0, 0.25), (0.625, 0.25), (0.0625, 0.125), (1.0, 2.0)]
+)
 def test_events_stay_under_their_share_of_training_time(tmp_path, clock, seconds, overhead):
     measure = Measure(seconds, every_n_steps=1, max_overhead=overhead)
     steps = measured(tmp_path, measure, Tick(clock, measure), max_epochs=10)

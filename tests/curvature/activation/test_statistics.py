@@ -259,3 +259,13 @@ def test_sums_of_several_sites_at_once_give_each_its_figures():
 )
 def test_the_pivot_is_the_mean_of_what_is_finite(values, mean):
     assert mean_of_finite(torch.tensor(values)).item() == mean
+
+
+@pytest.mark.parametrize("constant", [0.1, -7.3, 300.0])
+def test_the_deviation_of_a_constant_is_no_root_of_a_negative_number(constant):
+    """Added up in parts, a mean of squares can be less than the square of the mean by a rounding."""
+    sums = activation_sums("gelu", torch.full((4,), constant, dtype=torch.float64))
+    sums[SUMS.index("sum_of_squares")] *= 1 - 2**-52
+    found = statistics_from_sums(sums)
+    assert found[STATISTICS.index("mean")] == constant
+    assert found[STATISTICS.index("standard_deviation")] == 0

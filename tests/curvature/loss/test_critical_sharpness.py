@@ -184,3 +184,20 @@ class TestRefuses:
             critical_sharpness(closure, parameters, gradient[:3], learning_rate=0.1)
         with pytest.raises(LossCurvatureError, match="scalar"):
             critical_sharpness(lambda: parameters["weight"], parameters, gradient, learning_rate=0.1)
+
+
+@pytest.mark.parametrize(("units", "converged"), [(4, False), (16, True)])
+@pytest.mark.parametrize("base", [1.0, -3.0, 1000.0])
+def test_a_loss_that_falls_by_rounding_alone_has_not_fallen(base, units, converged):
+    """A step in a loss by so many units of its precision, up to a rate of 1, and a rise behind it."""
+    weight = torch.zeros(1, dtype=torch.float64, requires_grad=True)
+    fall = units * torch.finfo(torch.float64).eps * abs(base)
+
+    def closure():
+        moved = -weight.detach()
+        if float(moved) == 0:
+            return base + 0 * weight.sum()
+        return base + (-fall if float(moved) <= 1 else 1.0) + 0 * weight.sum()
+
+    found = critical_sharpness(closure, {"weight": weight}, torch.ones(1, dtype=torch.float64), learning_rate=0.3)
+    assert found.converged == converged

@@ -341,7 +341,8 @@ class TestFiniteDifferences:
             product = operator(torch.ones(operator.size))
         with hessian_operator(lambda: loss(model(inputs)), named(model)) as exact:
             expected = exact(torch.ones(exact.size))
-        assert (product - expected).norm() / expected.norm() < 0.2
+        # bfloat16 rounds gradients by 0.4 %, little beside their change here; of stale casts they would not change.
+        assert (product - expected).norm() / expected.norm() < 0.1
 
 
 def test_forward_over_reverse_leaves_the_module_as_it_was_after_an_exception():

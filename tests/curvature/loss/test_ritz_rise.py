@@ -86,6 +86,15 @@ def test_a_large_residual_is_never_accurate():
     assert not are_accurate(alphas[:1], betas[:1], [-1, 0], 0.02)  # two values need two products
 
 
+@pytest.mark.parametrize(("coupling", "accuracy", "accurate"), [(0.3, 0.5, True), (0.3, 0.1, False), (0.1, 0.02, True)])
+def test_the_residual_may_be_as_large_as_a_coarse_accuracy(coupling, accuracy, accurate):
+    """Of one value 1 with coupling r, 2x2: the rise is 0.08 with r = 0.3, and 0.01 with r = 0.1."""
+    rise = np.linalg.eigvalsh([[1, coupling], [coupling, coupling**2 / 1.1 - 0.1]])[-1] - 1
+    assert rise < accuracy
+    alphas, betas = torch.tensor([1.0]).double(), torch.tensor([coupling]).double()
+    assert are_accurate(alphas, betas, [-1], accuracy) == accurate
+
+
 class TestEstimateOfAPair:
     @pytest.mark.parametrize("which", ["largest", "smallest"])
     def test_is_nearer_to_the_eigenvalue_of_a_net_than_the_value(self, which):

@@ -1,10 +1,12 @@
 """Traces against the matrix, and the estimator's distribution against theory."""
 
+import itertools
 import math
 
 import pytest
 import torch
 from loss_nets import classifier, everything, full_hessian, named, symmetric
+from scipy.stats import sem
 from scipy.stats import t as student
 
 from lit_gelu.curvature.loss import (
@@ -18,6 +20,7 @@ from lit_gelu.curvature.loss import (
     module_layout,
     top_eigenpairs,
 )
+from lit_gelu.curvature.loss import trace as trace_module
 
 SEEDS = 500
 LAYERS = {"a": slice(0, 5), "b": slice(5, 9), "c": [slice(9, 10), slice(10, 14)]}
@@ -163,6 +166,50 @@ def test_pairs_of_a_short_iteration_are_as_good_as_converged_ones(matrix):
     estimates = [hutchinson_trace(operator, 4, seed=seed, deflate=[largest, smallest]) for seed in range(800)]
     traces = torch.tensor([run.trace for run in estimates], dtype=torch.float64)
     assert abs(traces.mean() - matrix.trace()) < 3 * traces.std() / math.sqrt(800)
+
+
+@pytest.fixture
+def every_sign(monkeypatch):
+    """All vectors of signs in six dimensions, one a probe: means over them are expectations."""
+    signs = torch.tensor(list(itertools.product([-1.0, 1.0], repeat=6)), dtype=torch.float64)
+    monkeypatch.setattr(trace_module, "rademacher", lambda size, seed, event, number, **options: signs[number])
+    return signs
+
+
+@pytest.mark.parametrize("deflated", [0, 1, 2])
+def test_expectations_by_layer_are_exact_whatever_is_deflated(every_sign, deflated):
+    matrix, layers = symmetric(6, seed=3), {"a": slice(0, 2), "b": [slice(2, 3), slice(3, 6)]}
+    vectors = torch.randn(deflated, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    estimate = hutchinson_trace(
+        MatrixOperator(matrix), 64, seed=0, layout=layers, deflate=vectors if deflated else None
+    )
+    assert estimate.trace == pytest.approx(matrix.trace().item(), abs=1e-12)
+    assert estimate.by_layer["a"] == pytest.approx(matrix.diagonal()[:2].sum().item(), abs=1e-12)
+    assert estimate.by_layer["b"] == pytest.approx(matrix.diagonal()[2:].sum().item(), abs=1e-12)
+    if not deflated:
+        assert estimate.frobenius_norm == pytest.approx(matrix.norm().item(), abs=1e-12)
+
+
+@pytest.mark.parametrize("probes", [2, 3, 7])
+def test_the_standard_error_is_that_of_a_mean_of_so_many(every_sign, probes):
+    matrix, layers = symmetric(6, seed=3), {"a": slice(0, 2), "b": slice(2, 6)}
+    estimate = hutchinson_trace(MatrixOperator(matrix), probes, seed=0, layout=layers)
+    forms = [(v * (matrix @ v)).numpy() for v in every_sign[:probes]]
+    for error, values in (
+        (estimate.standard_error, [form.sum() for form in forms]),
+        (estimate.standard_error_by_layer["a"], [form[:2].sum() for form in forms]),
+        (estimate.standard_error_by_layer["b"], [form[2:].sum() for form in forms]),
+    ):
+        assert error == pytest.approx(sem(values), rel=1e-12)
+
+
+@pytest.mark.parametrize(("accuracy", "probes"), [(1.01, 3), (0.99, 6)])
+def test_more_probes_are_taken_where_that_error_is_too_large(every_sign, accuracy, probes):
+    matrix = symmetric(6, seed=3)
+    forms = [float(v @ matrix @ v) for v in every_sign[:3]]
+    goal = accuracy * sem(forms) / abs(sum(forms) / 3)
+    estimate = hutchinson_trace(MatrixOperator(matrix), 3, seed=0, accuracy=goal, most=64)
+    assert (estimate.probes > 3) == (probes > 3)
 
 
 def test_as_many_probes_as_an_accuracy_asks_for(matrix):
