@@ -30,6 +30,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+# Torch's profiler writes a line for every start and stop, from C++ and at its highest level; read as torch is loaded.
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+
 import torch
 from _curvature_accuracy import EIGHTH, error_part
 from _curvature_nets import GPTSize, Net, cifar10, gpt, mnist

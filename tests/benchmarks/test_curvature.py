@@ -2,6 +2,8 @@
 
 import re
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -61,3 +63,17 @@ def test_errors_along_a_run(printed):
     last = rows_of(text.replace("/", " "), "6 products")
     first = rows_of(text.replace("/", " "), "1 products")
     assert all(many[4] <= few[4] for many, few in zip(last, first, strict=True))  # the largest error
+
+
+def test_the_profiler_says_nothing():
+    """In a process of its own: the level is read as torch is loaded, and the lines come from C++."""
+    code = "import curvature, torch; from torch.profiler import profile\nwith profile(): torch.ones(3).sum()"
+    result = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code],
+        cwd=FOLDER,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=True,
+    )
+    assert result.stdout + result.stderr == ""

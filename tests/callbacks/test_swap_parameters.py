@@ -3,7 +3,6 @@
 import pytest
 import torch
 from callback_helpers import SaveEachEpoch, SmallNet, collected_warnings, loader, quiet_trainer
-from lightning.pytorch import Callback
 from torch import nn
 from torch.optim import lr_scheduler
 
@@ -333,24 +332,3 @@ def test_a_group_like_one_that_was_added_has_the_options_of_the_first(tmp_path):
     assert [group["params"] for group in optimizer.param_groups] == [list(layer.parameters()) for layer in model]
     assert scheduler.base_lrs == [0.3] * 3
     assert groups.likes == [[0, 0, 1]]
-
-
-def test_the_groups_of_a_checkpoint_are_forgotten_with_a_run_that_did_not_start(tmp_path):
-    """A resume that fails after the checkpoint was read; then a fit of the model as it is, with the same objects."""
-
-    class Fails(Callback):
-        fails = True
-
-        def on_load_checkpoint(self, trainer, pl_module, checkpoint):
-            if self.fails:
-                raise KeyError("on purpose")
-
-    fit(tmp_path, Configured(sgd), prelu_at(3), SaveEachEpoch(tmp_path))
-    model, fails = Configured(sgd), Fails()
-    trainer = quiet_trainer(tmp_path / "b", prelu_at(3), fails, max_epochs=1)
-    with pytest.raises(KeyError, match="on purpose"):
-        trainer.fit(model, loader(), ckpt_path=tmp_path / "epoch1.ckpt")
-    assert isinstance(model.net[1], nn.PReLU)
-    fails.fails = False
-    trainer.fit(model, loader())
-    assert len(trainer.optimizers[0].param_groups) == 1  # as configure_optimizers makes them
