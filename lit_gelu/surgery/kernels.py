@@ -155,10 +155,11 @@ def operator_spec(
         >>> str(operator_spec(torch.ops.aten.hardtanh, (torch.ones(1), 0, 6), {}, registry))
         'relu6'
     """
+    untyped: Any = operator  # torch declares no types of these methods
     if isinstance(operator, OpOverloadPacket):
-        operator = getattr(operator, operator.overloads()[0])
-    if not isinstance(operator, OpOverload) or kernel_name(operator) in _NO_SITES or "out" in kwargs:
+        untyped = getattr(operator, untyped.overloads()[0])
+    if not isinstance(untyped, OpOverload) or kernel_name(untyped) in _NO_SITES or "out" in kwargs:
         return None
-    spec = kernel_spec(operator, args, kwargs, registry)
-    overwrites = str(operator.name()).partition(".")[0].endswith("_")
+    spec = kernel_spec(untyped, args, kwargs, registry)
+    overwrites = str(untyped.name()).partition(".")[0].endswith("_")
     return spec if spec is None or spec.opaque or not overwrites else registry.resolve(spec, inplace=True)

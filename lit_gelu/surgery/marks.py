@@ -44,8 +44,9 @@ def mark(module: nn.Module, spec: ActivationSpec) -> None:
     vars(module)[_KEY] = key
     vars(module)[key] = torch.empty(0)
     if before is None:
-        module.register_state_dict_post_hook(_write)
-        module.register_load_state_dict_pre_hook(_take)
+        untyped: Any = module
+        untyped.register_state_dict_post_hook(_write)
+        untyped.register_load_state_dict_pre_hook(_take)
 
 
 def without_marks(state_dict: MutableMapping[str, Any]) -> None:

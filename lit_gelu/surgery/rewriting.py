@@ -254,7 +254,8 @@ def _keeping(cls: type[nn.Module], children: tuple[str, ...]) -> Callable[[nn.Mo
     """Return a ``__setstate__`` after which children are not hidden."""
 
     def __setstate__(self: nn.Module, state: dict[str, Any]) -> None:  # noqa: N807 - it becomes one
-        cls.__setstate__(self, dict(state))  # copy.copy gives the original's own dictionary, which it writes to
+        untyped: Any = cls
+        untyped.__setstate__(self, dict(state))  # copy.copy gives the original's own dictionary, which it writes to
         for child in children:
             vars(self).pop(child, None)
 
