@@ -4,7 +4,15 @@ import numpy as np
 import pytest
 import torch
 
-from lit_gelu.export.parity.criterion import UNIT_ROUNDOFF, dtype_of, floor, limit, smallest_error
+from lit_gelu.export.parity.criterion import (
+    UNIT_ROUNDOFF,
+    dtype_name,
+    dtype_of,
+    floor,
+    limit,
+    smallest_error,
+    smallest_error_of_an_index,
+)
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 
@@ -43,3 +51,21 @@ def test_what_is_never_counted_lies_below_the_normal_numbers(dtype):
 
 def test_names_of_dtypes():
     assert [dtype_of(name) for name in ("fp32", "fp16", "torch.bfloat16", "int8")] == [*DTYPES, torch.float32]
+
+
+@pytest.mark.parametrize(
+    ("largest", "dtype", "error"),
+    [
+        (1e4, torch.float32, 2.0**-22),
+        (1.0, torch.float32, 2.0**-22),
+        (0.25, torch.bfloat16, 2.0**-24),
+        (0.0, torch.float32, 2.0**-126),
+        (2.0**-10, torch.float16, 2.0**-24),
+    ],
+)
+def test_what_an_index_may_be_off_follows_the_largest_value_up_to_one(largest, dtype, error):
+    assert smallest_error_of_an_index(largest, dtype) == error
+
+
+def test_dtypes_are_named_without_the_library():
+    assert [dtype_name(dtype) for dtype in (torch.float32, torch.bfloat16)] == ["float32", "bfloat16"]
