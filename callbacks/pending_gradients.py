@@ -19,9 +19,10 @@ def is_between_batches_of_a_step(trainer: Trainer) -> bool:
     """
     loop = trainer.fit_loop.epoch_loop
     batches = loop.batch_progress.current
-    if batches.ready == batches.processed:
+    processed: int = batches.processed  # type: ignore[attr-defined]  # Lightning's type is that of a lesser tracker
+    if batches.ready == processed:
         return loop._should_accumulate()
-    return batches.processed % trainer.accumulate_grad_batches != 0  # the next batch has begun
+    return processed % trainer.accumulate_grad_batches != 0  # the next batch has begun
 
 
 def pending_gradients(trainer: Trainer) -> dict[str, Tensor]:
