@@ -49,4 +49,4 @@ def _composed(
     squares = (input - target).square()
     if reduction not in {"mean", "sum", "none"}:
         return functional.mse_loss(input, target, reduction=reduction)  # which says what is accepted
-    return {"mean": squares.mean, "sum": squares.sum, "none": lambda: squares}[reduction]()
+    return squares if reduction == "none" else squares.sum() if reduction == "sum" else squares.mean()
