@@ -1,0 +1,30 @@
+"""The pieces of an activation are the activation: without a gap, and with its values."""
+
+import math
+from itertools import pairwise
+
+import pytest
+import torch
+
+from lit_gelu import activations
+from lit_gelu.activations.gaussian.piecewise import PIECES
+
+OPTIONS = {
+    "leaky_relu": {"negative_slope": 0.3},
+    "prelu": {"init": 0.125},
+    "elu": {"alpha": 0.3},
+    "celu": {"alpha": 2.0},
+}
+CASES = [(name, {}) for name in PIECES] + list(OPTIONS.items())
+
+
+@pytest.mark.parametrize(("name", "options"), CASES)
+def test_pieces_are_the_activation(name, options):
+    pieces = PIECES[name](**options)
+    assert (pieces[0].low, pieces[-1].high) == (-math.inf, math.inf)
+    assert all(a.high == b.low for a, b in pairwise(pieces))
+    x = torch.linspace(-8, 8, 321, dtype=torch.float64)
+    with torch.no_grad():
+        wanted = activations.create(name, **options).double()(x)
+    found = [next(piece.at(point) for piece in pieces if piece.low < point <= piece.high) for point in x.tolist()]
+    torch.testing.assert_close(torch.tensor(found, dtype=torch.float64), wanted, rtol=1e-12, atol=1e-12)
