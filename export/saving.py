@@ -10,7 +10,7 @@ import onnx
 import onnx_ir as ir
 
 from lit_gelu.export.errors import ExportError
-from lit_gelu.files import synchronise, write_atomically
+from lit_gelu.files import is_file, synchronise, write_atomically
 
 EXTERNAL_DATA_ABOVE = 2 * 1024**3 - 64 * 1024**2  # bytes: protobuf's limit is 2 GiB; the rest is for the graph itself
 
@@ -31,7 +31,7 @@ def save_model(model: ir.Model, path: str | os.PathLike[str]) -> None:
     target = Path(path)
     size = sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value)
     data = target.with_name(f"{target.name}.{secrets.token_hex(4)}.data") if size > EXTERNAL_DATA_ABOVE else None
-    old = _data_files(target) if data is not None or target.is_file() else []
+    old = _data_files(target) if data is not None or is_file(target) else []
     try:
         with write_atomically(target) as temporary:
             ir.save(model, temporary, external_data=None if data is None else data.name)

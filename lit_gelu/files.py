@@ -4,7 +4,7 @@ import errno
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -155,6 +155,8 @@ def _reserve(target: Path) -> Path:
         )
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileNotFoundError):
+            target.lstat()  # a name that is too long: the temporary one is shorter, and the rename comes after the work
         return make_temporary(target)
     except (OSError, ValueError) as error:  # ValueError: a path with NUL
         reason = getattr(error, "strerror", None) or error
