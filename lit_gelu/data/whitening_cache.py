@@ -46,8 +46,9 @@ def cached_whitening(raw: Tensor, epsilon: float, folder: Path | None, fit: Call
     pixels = raw[0].numel()
 
     def is_whole(arrays: Arrays) -> bool:
-        found = {name: (array.shape, array.dtype) for name, array in arrays.items()}
-        return found == {"mean": ((pixels,), np.float64), "matrix": ((pixels, pixels), np.float64)}
+        shapes = {name: array.shape for name, array in arrays.items()}
+        is_double = all(array.dtype == np.float64 for array in arrays.values())
+        return is_double and shapes == {"mean": (pixels,), "matrix": (pixels, pixels)}
 
     def compute() -> Arrays:
         whitening = fit()

@@ -117,7 +117,7 @@ def _is_whole(arrays: Arrays, sentences: int) -> bool:
     if set(arrays) != set(Frames._fields):
         return False
     features, phones, lengths = (arrays[name] for name in Frames._fields)
-    if (features.dtype, phones.dtype, lengths.dtype) != (np.float32, np.uint8, np.int64):
+    if [array.dtype.name for array in (features, phones, lengths)] != ["float32", "uint8", "int64"]:
         return False
     if lengths.shape != (sentences,) or min(lengths) < 1 or sum(lengths.tolist()) != phones.size:
         return False
