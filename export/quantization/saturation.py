@@ -31,7 +31,8 @@ def pair_sums(rows: np.ndarray) -> np.ndarray:
         array([160, 127])
     """
     wide = rows.astype(np.int64) if rows.dtype.kind == "i" else rows
-    return np.abs(wide[:, 1:] + wide[:, :-1]).max(axis=1, initial=0)
+    sums: np.ndarray = np.abs(wide[:, 1:] + wide[:, :-1]).max(axis=1, initial=0)
+    return sums
 
 
 def weight_rows(weight: np.ndarray, node: onnx.NodeProto) -> np.ndarray:

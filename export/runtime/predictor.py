@@ -188,8 +188,9 @@ class OnnxPredictor:
         engine = self._engine
         runner = engine.runner
         if len(inputs) == 1 and isinstance(inputs[0], Mapping):
-            inputs, named_inputs = (), {**inputs[0], **named_inputs}
-        given = bind_names(runner.input_names, inputs, named_inputs)
+            given = bind_names(runner.input_names, (), {**inputs[0], **named_inputs})
+        else:
+            given = bind_names(runner.input_names, cast("tuple[Array, ...]", inputs), named_inputs)
         wanted = None
         for name, port in runner.inputs.items():
             value = given[name]

@@ -161,5 +161,5 @@ def operator_spec(
     if not isinstance(untyped, OpOverload) or kernel_name(untyped) in _NO_SITES or "out" in kwargs:
         return None
     spec = kernel_spec(untyped, args, kwargs, registry)
-    overwrites = str(untyped.name()).partition(".")[0].endswith("_")
+    overwrites = str(untyped._schema.name).partition(".")[0].endswith("_")
     return spec if spec is None or spec.opaque or not overwrites else registry.resolve(spec, inplace=True)
