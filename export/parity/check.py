@@ -20,7 +20,7 @@ from lit_gelu.export.inputs import Call
 from lit_gelu.export.metadata import FileMetadata, read_metadata
 from lit_gelu.export.parity.activation_census import fates, operator_counts, optimized_graph, placement
 from lit_gelu.export.parity.compare import Comparer
-from lit_gelu.export.parity.criterion import FLOOR, dtype_name, dtype_of, floor
+from lit_gelu.export.parity.criterion import FLOOR, dtype_name, dtype_of, floor, require_tolerance
 from lit_gelu.export.parity.families import GAUSSIAN_ROWS, Batch, Family, families, first_rows
 from lit_gelu.export.parity.integer_inputs import Kind, integer_kinds, untried, usable
 from lit_gelu.export.parity.investigation import Subject
@@ -96,7 +96,8 @@ def check_parity(
             file that takes raw pixels: raw pixels, or a data module with ``preprocessing()`` and ``raw_test_inputs()``.
         input_sample: As `export_onnx` takes it; by default ``example_input_array``, else made from the file's input
             shapes.
-        tolerance: What float32 arithmetic may cost, in units of the largest output.
+        tolerance: What float32 arithmetic may cost, in units of the largest output; at 0 a file may be off by twice
+            PyTorch's own error, so that what PyTorch computes exactly has to be exact.
         providers: As ``onnxruntime.InferenceSession`` takes them.
         session_config: Session configuration entries of onnxruntime that the file will be run with, such as
             ``{"optimization.enable_gelu_approximation": "1"}``.
@@ -110,6 +111,7 @@ def check_parity(
 
     Raises:
         ParityError: If the file does not compute what the module computes and ``strict`` is true.
+        ExportOptionError: If ``tolerance`` is not a finite number from 0.
         ModelFileError: If the file is missing, damaged, in int8, or was not written by `export_onnx`.
         ModelInputError: If sample or data do not fit module and file.
         ProviderError: If a provider does not exist or did not take the file.
@@ -126,6 +128,7 @@ def check_parity(
         >>> report.row("gaussian, batch 32").error < 1e-6
         True
     """
+    require_tolerance(tolerance)
     registry = activations.registry if registry is None else registry
     name, dtype = repr(os.fspath(path)), _recorded_dtype(path)
     predictor, setup, notes = open_wanted(Path(path), providers, dict(session_config or {}), dtype)

@@ -30,8 +30,12 @@ inputs moved by at most a unit in the last place, which is what another order of
 
 import math
 from collections.abc import Mapping
+from numbers import Real
 
 import torch
+
+from lit_gelu.errors import shown
+from lit_gelu.export.errors import ExportOptionError
 
 FLOOR = 1e-5
 FACTOR = 2.0
@@ -119,6 +123,40 @@ def limit(own: float | None, dtype: torch.dtype, tolerance: float = FLOOR) -> fl
     """
     known = own if own is not None and math.isfinite(own) else 0.0
     return max(floor(dtype, tolerance), FACTOR * known)
+
+
+def in_limits(error: float, limit: float) -> float:
+    """Return an error in units of its limit.
+
+    Args:
+        error: An absolute value.
+        limit: What it may be; 0 where PyTorch is exact and nothing is tolerated beside it.
+
+    Returns:
+        ``error / limit``; 0 where there is no error, infinite for any error where the limit is 0.
+
+    Example:
+        >>> in_limits(3e-5, 1e-5), in_limits(0.0, 0.0), in_limits(1e-9, 0.0)
+        (3.0, 0.0, inf)
+    """
+    return 0.0 if error == 0 else error / limit if limit > 0 else float("inf")
+
+
+def require_tolerance(tolerance: float) -> None:
+    """Refuse a tolerance that no error can be compared with.
+
+    Args:
+        tolerance: What float32 arithmetic may cost.
+
+    Raises:
+        ExportOptionError: If it is no number, not finite or below 0.
+    """
+    number = isinstance(tolerance, Real) and not isinstance(tolerance, bool)
+    if not number or not math.isfinite(tolerance) or tolerance < 0:
+        raise ExportOptionError(
+            f"tolerance={shown(tolerance)} is not accepted. Give a finite number from 0, in units of the largest "
+            f"output, such as the default {FLOOR}; at 0 a file may be off by twice PyTorch's own error and no more."
+        )
 
 
 def smallest_error_of_an_index(largest: float, dtype: torch.dtype) -> float:

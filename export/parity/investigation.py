@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import torch
 
-from lit_gelu.export.parity.criterion import limit, smallest_error
+from lit_gelu.export.parity.criterion import in_limits, limit, smallest_error
 from lit_gelu.export.parity.culprit import Culprit, find_culprit
 from lit_gelu.export.parity.differences import Differences
 from lit_gelu.export.parity.divergence import Divergence, first_divergence
@@ -93,4 +93,4 @@ class Subject:
         if own is not None:
             spread.add(own, exact, own)
         allowed = limit(spread.relative(found.scale, ignored), self.dtype, self.tolerance)
-        return found.relative(found.scale, ignored) / allowed
+        return in_limits(found.relative(found.scale, ignored), allowed)

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from lit_gelu.export.parity.criterion import in_limits
+
 VS_PYTORCH = "file vs PyTorch"  # in the file's dtype, which follows: "file vs PyTorch float32"
 VS_FLOAT64 = "file vs PyTorch float64"
 VS_TRAINED = "approximation gap: file vs module as trained"
@@ -80,12 +82,12 @@ class ParityRow:
         """The error in units of the limit, of the worst index if that is more; 0 for a reported row."""
         if self.limit is None:
             return 0.0
-        return float("inf") if self.nonfinite else max(_share(self.error, self.limit), self.index_excess)
+        return float("inf") if self.nonfinite else max(in_limits(self.error, self.limit), self.index_excess)
 
     @property
     def index_excess(self) -> float:
         """The error of the worst index in units of its limit."""
-        return _share(self.index_error, self.index_limit)
+        return in_limits(self.index_error, self.index_limit)
 
     def __str__(self) -> str:
         """Return the comparison in one line."""
@@ -113,8 +115,3 @@ class ParityRow:
             return f"{self.index} is off by {error:.3g} (limit {limit:.3g})"
         error, limit = error / self.index_scale, limit / self.index_scale
         return f"{self.index} is off by {error:.3g} of its scale {self.index_scale:.3g} (limit {limit:.3g})"
-
-
-def _share(error: float, limit: float) -> float:
-    """Return an error in units of its limit, which may be 0."""
-    return 0.0 if error == 0 else error / limit if limit > 0 else float("inf")

@@ -96,6 +96,7 @@ def test_a_breach_is_exit_code_1(files, capsys):
         (["net.onnx", "--ckpt", "none.ckpt"], "There is no checkpoint"),
         (["net.onnx", "--ckpt", "last.ckpt", "--data", "DigitData"], "DigitsData, MNISTData, "),
         (["net.onnx", "--ckpt", "last.ckpt", "--providers", "GPU"], "Unknown execution provider 'GPU'"),
+        (["net.onnx", "--ckpt", "last.ckpt", "--tolerance=-1"], "Give a finite number from 0"),
     ],
 )
 def test_mistakes_are_exit_code_2(files, arguments, message, capsys):

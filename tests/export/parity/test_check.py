@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from lit_gelu import activations, surgery
 from lit_gelu.export import (
+    ExportOptionError,
     ModelFileError,
     ModelInputError,
     ParityError,
@@ -69,6 +70,32 @@ def test_changed_weights_are_caught(exported):
     assert {row.inputs for row in report.failures} >= {"sample", "gaussian, batch 32", "zeros"}
     assert not check_parity(changed, path, strict=False).passed
     assert check_parity(changed, path, tolerance=1e-3).passed
+
+
+class TestTolerance:
+    def test_0_asks_for_exact_outputs_where_pytorch_is_exact(self, tmp_path):
+        path, x = tmp_path / "exact.onnx", torch.ones(2, 3)
+        net = nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 3))
+        for layer in (net[0], net[2]):
+            layer.load_state_dict({"weight": torch.eye(3), "bias": torch.zeros(3)})  # nothing is ever rounded
+        export_onnx(net, path, x)
+        report = check_parity(net, path, input_sample=x, tolerance=0.0)
+        assert {row.limit for row in report.rows if row.gating} == {0.0}
+        with torch.no_grad():
+            net[2].weight *= 2
+        with pytest.raises(ParityError, match=r"error 0.5 of the largest output \(limit 0\)") as caught:
+            check_parity(net, path, input_sample=x, tolerance=0.0)
+        assert caught.value.report.row("sample").excess == math.inf
+
+    def test_0_allows_pytorchs_own_error_twice(self, exported):
+        net, path = exported
+        report = check_parity(net, path, tolerance=0.0, strict=False)
+        assert all(2 * row.own <= row.limit < 1e-5 for row in report.rows if row.gating)
+
+    @pytest.mark.parametrize("tolerance", [-1e-9, math.nan, math.inf, True, "1e-5", None])
+    def test_what_no_error_can_be_compared_with_is_refused(self, tolerance, tmp_path):
+        with pytest.raises(ExportOptionError, match=r"tolerance=.* is not accepted. Give a finite number from 0"):
+            check_parity(gelu_net(), tmp_path / "not_read.onnx", tolerance=tolerance)
 
 
 def test_another_form_of_gelu_is_caught_and_named(exported):
