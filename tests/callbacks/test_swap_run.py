@@ -1,0 +1,59 @@
+"""`SwapRun`: what a checkpoint says of the optimizers holds for the run that reads it, and for no later one."""
+
+from types import SimpleNamespace
+
+import pytest
+from lightning.pytorch.trainer.states import TrainerFn
+from torch import nn
+from torch.optim import SGD
+
+from lit_gelu.callbacks.swap.run import SwapRun
+
+# The bias went and came back, and has a group of its own since.
+CHECKPOINT = {"lit_gelu_parameter_groups": [[{"names": ["weight"], "like": 0}, {"names": ["bias"], "like": 0}]]}
+FRESH, AS_SAVED = [["weight", "bias"]], [["weight"], ["bias"]]
+
+
+@pytest.fixture
+def run():
+    trainer = SimpleNamespace(state=SimpleNamespace(fn=TrainerFn.FITTING), lr_scheduler_configs=[])
+    return SwapRun(trainer, nn.Linear(2, 2), [])
+
+
+def connected(run):
+    """The parameters' names in each group of an optimizer that is set up anew, as by each fit."""
+    names = {id(parameter): name for name, parameter in run.pl_module.named_parameters()}
+    run.trainer.optimizers = [SGD(run.pl_module.parameters(), lr=0.1)]
+    run.connect_optimizers()
+    return [[names[id(p)] for p in group["params"]] for group in run.trainer.optimizers[0].param_groups]
+
+
+def test_the_optimizer_gets_the_groups_of_the_checkpoint(run):
+    assert connected(run) == FRESH
+    run.read_checkpoint(CHECKPOINT)
+    assert connected(run) == AS_SAVED
+
+
+def test_a_second_fit_without_a_checkpoint_has_the_modules_own_groups(run):
+    run.read_checkpoint(CHECKPOINT)
+    connected(run)
+    assert connected(run) == FRESH
+
+
+def test_a_checkpoint_of_a_run_that_failed_before_its_start_is_forgotten(run):
+    run.read_checkpoint(CHECKPOINT)
+    run.forget_checkpoint()  # as the next fit's `setup` does; no optimizer was connected in between
+    assert connected(run) == FRESH
+
+
+def test_a_checkpoint_that_is_only_evaluated_says_nothing_of_a_later_fits_groups(run):
+    run.trainer.state.fn = TrainerFn.VALIDATING
+    run.read_checkpoint(CHECKPOINT)
+    run.trainer.state.fn = TrainerFn.FITTING
+    assert connected(run) == FRESH
+
+
+def test_a_checkpoint_without_groups_replaces_what_an_earlier_one_said(run):
+    run.read_checkpoint(CHECKPOINT)
+    run.read_checkpoint({})
+    assert connected(run) == FRESH
