@@ -81,7 +81,7 @@ def without_wrappers(model: nn.Module) -> nn.Module:
     Returns:
         The original module.
     """
-    held = model._modules.get("_original_module" if type(model).__name__ == "_FabricModule" else "_orig_mod")
+    held = getattr(model, "_original_module" if type(model).__name__ == "_FabricModule" else "_orig_mod", None)
     return model if held is None else without_wrappers(held)
 
 

@@ -17,6 +17,7 @@ from lit_gelu.callbacks import (
     UnsupportedRunError,
 )
 from lit_gelu.callbacks.swap.refusals import refuse_sharding
+from lit_gelu.surgery import without_marks
 
 RELU_TO_GELU = {"activation:relu": "gelu"}
 
@@ -144,6 +145,7 @@ def test_ranks_swap_at_the_same_step_and_stay_in_step(tmp_path):
     # The mean is 1, then 1.05: the second check without improvement is that of the third epoch, two batches each.
     assert steps == steps_of_second == [1, 4, 6]
     assert all(torch.equal(a, b) for a, b in zip(first.values(), second.values(), strict=True))
+    without_marks(first)
     assert first.keys() == {name for name in SmallNet(nn.GELU).state_dict() if "running" not in name}
     with torch.no_grad():
         fresh = SmallNet(nn.GELU)
