@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor
 from typing_extensions import override
 
@@ -16,6 +16,7 @@ from lit_gelu.callbacks.curvature.activation_measurement import ActivationMeasur
 from lit_gelu.callbacks.curvature.activation_watch import ActivationWatch
 from lit_gelu.callbacks.curvature.schedule import MeasurementSchedule
 from lit_gelu.callbacks.errors import CallbackArgumentError
+from lit_gelu.callbacks.explained_once import ExplainedOnce
 from lit_gelu.callbacks.log_records import require_logger
 from lit_gelu.callbacks.packages import refuse_mixed_packages
 from lit_gelu.callbacks.trainer_facts import logged_step, logs_at_this_step
@@ -24,7 +25,7 @@ from lit_gelu.curvature.activation.recording import Recording
 from lit_gelu.surgery import SwapReport
 
 
-class ActivationCurvatureMonitor(Callback):
+class ActivationCurvatureMonitor(ExplainedOnce):
     """Logs ``curvature/<site>/<statistic>`` for every activation, every so many optimizer steps.
 
     The statistics are those of `lit_gelu.curvature.statistics_from_sums`: mean, standard deviation, skewness and excess
@@ -288,6 +289,7 @@ class ActivationCurvatureMonitor(Callback):
     @override
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Take the hooks off, and log what waits: the last steps before a failure are those one wants to see."""
+        super().on_exception(trainer, pl_module, exception)
         try:
             if trainer.world_size == 1:  # of several ranks this one may be alone here, and would wait for the others
                 self._watch.stop()

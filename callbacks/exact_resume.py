@@ -3,13 +3,14 @@
 from typing import Any
 
 import torch
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 from torch.utils import _pytree as pytree
 from typing_extensions import override
 
 from lit_gelu.callbacks.errors import UnsupportedRunError
+from lit_gelu.callbacks.explained_once import ExplainedOnce
 from lit_gelu.callbacks.packages import refuse_mixed_packages
 from lit_gelu.callbacks.pending_gradients import (
     check_accumulation_schedule,
@@ -23,7 +24,7 @@ from lit_gelu.data.random_states import random_states, set_random_states
 from lit_gelu.data.resumable_loader import ResumableDataLoader
 
 
-class ExactResume(Callback):
+class ExactResume(ExplainedOnce):
     """Keeps in checkpoints what Lightning does not: random number generators, the place in the shuffled data.
 
     Together with a `lit_gelu.data.ResumableDataLoader` for training (the data modules of `lit_gelu.data` use it), a run

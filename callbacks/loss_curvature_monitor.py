@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from typing_extensions import override
 
@@ -15,6 +15,7 @@ from lit_gelu.callbacks.curvature.loss_measurement import LossMeasurement, measu
 from lit_gelu.callbacks.curvature.loss_settings import LossSettings, as_names, refuse_run, warn_of_half_precision
 from lit_gelu.callbacks.curvature.loss_state import Step, WarmStart, first_learning_rate
 from lit_gelu.callbacks.curvature.schedule import MeasurementSchedule
+from lit_gelu.callbacks.explained_once import ExplainedOnce
 from lit_gelu.callbacks.log_records import log_figure, log_figures, log_texts, publish_figures, require_logger
 from lit_gelu.callbacks.packages import refuse_mixed_packages
 from lit_gelu.callbacks.reduction import sum_over_ranks
@@ -23,7 +24,7 @@ from lit_gelu.curvature.loss import NonFiniteCurvatureError, ParameterLayout, Sp
 from lit_gelu.curvature.loss.errors import NoLossError
 
 
-class LossCurvatureMonitor(Callback):
+class LossCurvatureMonitor(ExplainedOnce):
     """Logs ``curvature/loss/<name>`` at chosen optimizer steps, and leaves training bitwise as it is without.
 
     ======================= =======================================================================================

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import nn
 from typing_extensions import override
@@ -12,6 +12,7 @@ from typing_extensions import override
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.callbacks.best_module import best_checkpoint, module_of_checkpoint
 from lit_gelu.callbacks.errors import CallbackArgumentError, UnsupportedRunError
+from lit_gelu.callbacks.explained_once import ExplainedOnce
 from lit_gelu.callbacks.log_records import log_figures
 from lit_gelu.callbacks.packages import refuse_mixed_packages
 from lit_gelu.callbacks.trainer_facts import is_trial_run, shards_parameters
@@ -25,7 +26,7 @@ Report = Literal["json", "markdown", "html"]
 FILE_NAME = "model.onnx"
 
 
-class OnnxExport(Callback):
+class OnnxExport(ExplainedOnce):
     """Writes the best checkpoint of a fit as an ONNX file when the fit is over, and proves it.
 
     In code::

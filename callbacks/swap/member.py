@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from typing_extensions import override
 
@@ -11,6 +11,7 @@ from lit_gelu import activations, surgery
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.callbacks.announcement import announce_swap
 from lit_gelu.callbacks.errors import CallbackArgumentError
+from lit_gelu.callbacks.explained_once import ExplainedOnce
 from lit_gelu.callbacks.swap.checkpoint import SWAPS_KEY, install_hooks
 from lit_gelu.callbacks.swap.record import LiveSwap, SwapRecord, describe_target
 from lit_gelu.callbacks.swap.run import SwapRun
@@ -21,7 +22,7 @@ from lit_gelu.surgery import OnObstacle, SwapPlan, SwapReport
 from lit_gelu.surgery.errors import CheckpointMismatchError
 
 
-class RestorableSwap(Callback):
+class RestorableSwap(ExplainedOnce):
     """A swap that can be written down, made again and taken back; a subclass makes it.
 
     Args:

@@ -142,7 +142,7 @@ def in_limits(error: float, limit: float) -> float:
     return 0.0 if error == 0 else error / limit if limit > 0 else float("inf")
 
 
-def require_tolerance(tolerance: float) -> None:
+def require_tolerance(tolerance: object) -> None:
     """Refuse a tolerance that no error can be compared with.
 
     Args:
@@ -151,8 +151,8 @@ def require_tolerance(tolerance: float) -> None:
     Raises:
         ExportOptionError: If it is no number, not finite or below 0.
     """
-    number = isinstance(tolerance, Real) and not isinstance(tolerance, bool)
-    if not number or not math.isfinite(tolerance) or tolerance < 0:
+    number = float(tolerance) if not isinstance(tolerance, bool) and isinstance(tolerance, Real) else math.nan
+    if not 0 <= number < math.inf:
         raise ExportOptionError(
             f"tolerance={shown(tolerance)} is not accepted. Give a finite number from 0, in units of the largest "
             f"output, such as the default {FLOOR}; at 0 a file may be off by twice PyTorch's own error and no more."
