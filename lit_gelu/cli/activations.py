@@ -46,7 +46,7 @@ def build_parser() -> jsonargparse.ArgumentParser:
     """
     parser = command_parser("activations", DESCRIPTION, EXAMPLES)
     add_import(parser)
-    parser.add_argument("names", nargs="*", default=["*"], help="patterns over names, or specs; all by default")
+    parser.add_argument("names", nargs="*", help="patterns over names, or specs; all by default")
     parser.add_argument("--plot", metavar="FILE", default=None, help="draw f, f' and f'' (.png, .svg or .pdf)")
     parser.add_argument(
         "--interval", nargs=2, type=float, metavar=("FROM", "TO"), default=[-4.0, 4.0], help="of the plot"
@@ -64,7 +64,7 @@ def run(arguments: jsonargparse.Namespace) -> int:
     Returns:
         The exit code.
     """
-    names = selected(arguments.names)
+    names = selected(arguments.names or ["*"])
     infos = [activations.info(name) for name in names]
     if arguments.plot is not None:
         plot(infos, arguments.plot, tuple(arguments.interval))

@@ -27,7 +27,7 @@ def build_parser() -> jsonargparse.ArgumentParser:
     """
     parser = command_parser("activations list", HELP, EXAMPLES)
     add_import(parser)
-    parser.add_argument("names", nargs="*", default=["*"], help="patterns over names, or specs; all by default")
+    parser.add_argument("names", nargs="*", help="patterns over names, or specs; all by default")
     parser.add_argument("--json", action="store_true", help="print plain data instead of a table")
     return parser
 
@@ -41,7 +41,7 @@ def run(arguments: jsonargparse.Namespace) -> int:
     Returns:
         The exit code.
     """
-    names = selected(arguments.names)
+    names = selected(arguments.names or ["*"])
     infos = [activations.info(name) for name in names]
     if arguments.json:
         sys.stdout.write(json.dumps([as_plain_data(info) for info in infos], indent=2) + "\n")

@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from contextlib import suppress
 
 import onnx
 import pytest
@@ -195,8 +196,9 @@ def test_nothing_that_a_configuration_of_transformers_names_runs(name, marker, t
     sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
     config = {"model_type": "bert", "vocab_size": 20, "hidden_act": name, **sizes}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    expected = (LitGeluError, KeyError) if isinstance(name, str) else Exception  # transformers takes texts alone
-    with activations.install("transformers"), pytest.raises(expected):
+    # transformers refuses what is no text since some release, and before it keeps it without calling it.
+    expected = pytest.raises((LitGeluError, KeyError)) if isinstance(name, str) else suppress(Exception)
+    with activations.install("transformers"), expected:
         transformers.BertModel(transformers.BertConfig.from_pretrained(tmp_path))
     assert nothing_ran(marker)
 
