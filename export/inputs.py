@@ -119,7 +119,7 @@ def take_apart(model: nn.Module, sample: Any) -> Call:
             f"The input sample does not fit {type(model).__name__}.forward{signature}: {error}. Give a tensor, a tuple "
             "of its positional arguments, or a dict of its arguments by name."
         ) from error
-    paths, structure = pytree.tree_flatten_with_path((bound.args, bound.kwargs))
+    paths, structure = _leaves_with_paths((bound.args, bound.kwargs)), pytree.tree_structure((bound.args, bound.kwargs))
     positions = tuple(i for i, (_, leaf) in enumerate(paths) if isinstance(leaf, Tensor))
     tensors = tuple(plain_tensor(paths[i][1]) for i in positions)
     if not tensors or tensors[0].ndim == 0 or tensors[0].shape[0] == 0:
@@ -159,6 +159,22 @@ def _name(path: tuple[Any, ...], parameters: list[str]) -> str:
     if of_kind == 0:  # positional: an index into the parameters; those beyond belong to *args
         argument = parameters[argument] if argument < len(parameters) else f"input_{argument}"
     return "_".join(str(key) for key in (argument, *inner))
+
+
+def _leaves_with_paths(tree: Any) -> list[tuple[pytree.KeyPath, Any]]:
+    """Return what ``tree_flatten_with_path`` does, also where a class is registered without a function for its keys.
+
+    Such are the outputs of transformers 5.0: mappings, whose own keys are taken.
+    """
+    if pytree.tree_is_leaf(tree):
+        return [((), tree)]
+    try:
+        children = pytree.tree_flatten_with_path(tree, lambda part: part is not tree)[0]
+    except ValueError:
+        parts = pytree.tree_leaves(tree, lambda part: part is not tree)
+        keys = list(tree) if isinstance(tree, Mapping) else range(len(parts))
+        children = [((pytree.MappingKey(key),), part) for key, part in zip(keys, parts, strict=True)]
+    return [((*path, *inner), leaf) for path, part in children for inner, leaf in _leaves_with_paths(part)]
 
 
 def _key(entry: Any) -> Any:
@@ -296,7 +312,7 @@ def named_outputs(output: Any) -> list[tuple[str, Tensor]]:
     if isinstance(output, Tensor):
         return [("output", output)]
     pairs = []
-    for path, leaf in pytree.tree_flatten_with_path(output)[0]:
+    for path, leaf in _leaves_with_paths(output):
         if isinstance(leaf, Tensor):
             name = "_".join(str(_key(entry)) for entry in path)
             pairs.append((f"output_{name}" if name[:1].isdigit() else name, leaf))

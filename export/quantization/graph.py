@@ -30,7 +30,8 @@ def with_shapes(path: Path) -> onnx.ModelProto:
     """Return a file with the shape of every value, which a range cannot be found without.
 
     onnxruntime's ``quant_pre_process`` without its graph optimisation: that would turn an activation that is spelt out
-    into another operator, and drop which node belongs to which activation.
+    into another operator, and drop which node belongs to which activation. The shapes are those of the exporter and of
+    onnx: onnxruntime's own inference, before 1.31, reads ``Shape`` with a start and an end as the whole shape.
 
     Args:
         path: The file.
@@ -44,10 +45,28 @@ def with_shapes(path: Path) -> onnx.ModelProto:
     with tempfile.TemporaryDirectory() as folder, _quiet():
         target = Path(folder) / "shaped.onnx"
         try:
-            quant_pre_process(path, target, skip_optimization=True)
+            quant_pre_process(path, target, skip_optimization=True, skip_symbolic_shape=True)
         except Exception as error:
-            raise ExportError(f"onnxruntime cannot infer the shapes of {str(path)!r}: {error}") from error
-        return onnx.load(target)
+            raise ExportError(f"onnx cannot infer the shapes of {str(path)!r}: {error}") from error
+        model = onnx.load(target)
+    weights = {weight.name for weight in model.graph.initializer}
+    computed = [info for info in model.graph.value_info if info.name not in weights]  # weights are replaced later on
+    del model.graph.value_info[:]
+    model.graph.value_info.extend(computed)
+    _require_shapes(model, path)
+    return model
+
+
+def _require_shapes(model: onnx.ModelProto, path: Path) -> None:
+    """Refuse a model with a value whose type or number of dimensions is unknown."""
+    known = {
+        info.name
+        for info in (*model.graph.value_info, *model.graph.output)
+        if not info.type.HasField("tensor_type") or info.type.tensor_type.HasField("shape")
+    }
+    unknown = [name for node in model.graph.node for name in node.output if name and name not in known]
+    if unknown:
+        raise ExportError(f"onnx cannot infer the shapes of {str(path)!r}: {', '.join(unknown[:5])}")
 
 
 def quantized(

@@ -144,3 +144,29 @@ def test_a_changed_activation_is_refused():
     graph._require_same_activations(model(), model())
     with pytest.raises(ExportError, match=r"1 Gelu\(none\) became 0; 0 Gelu\(tanh\) became 1"):
         graph._require_same_activations(model(), model(approximate="tanh"))
+
+
+def text_model(tmp_path, nodes):
+    text = f"""<ir_version: 10, opset_import: ["" : 20, "other" : 1]>
+    net (float[batch, 2, 3] x) => (float[batch, 6] y) <int64[1] six = {{6}}> {{ {nodes} }}"""
+    path = tmp_path / "net.onnx"
+    onnx.save(onnx.parser.parse_model(text), path)
+    return path
+
+
+def test_shapes_of_a_reshape_that_follows_the_batch(tmp_path, monkeypatch):
+    """As torch 2.11 writes `flatten`; onnxruntime before 1.31 cannot infer it, and leaves files behind."""
+    monkeypatch.chdir(tmp_path)
+    nodes = "n = Shape <start = 0, end = 1> (x) s = Concat <axis = 0> (n, six) z = Reshape (x, s) y = Relu (z)"
+    path = text_model(tmp_path, nodes)
+    found = {info.name: info.type.tensor_type for info in graph.with_shapes(path).graph.value_info}
+    assert list(found) == ["n", "s", "z"]
+    assert [len(found[name].shape.dim) for name in found] == [1, 1, 2]
+    assert found["z"].elem_type == onnx.TensorProto.FLOAT
+    assert [file.name for file in tmp_path.iterdir()] == ["net.onnx"]
+
+
+def test_a_value_without_a_shape_is_named(tmp_path):
+    path = text_model(tmp_path, "z = other.Unknown (x) y = Reshape (z, six)")
+    with pytest.raises(ExportError, match=r"cannot infer the shapes of .*net\.onnx.*: z$"):
+        graph.with_shapes(path)
