@@ -210,12 +210,19 @@ def test_a_swap_record_of_any_module_is_looked_up(made, tmp_path, monkeypatch):
 def address(tmp_path):
     """A server of the test's folder, and its address."""
     handler = functools.partial(QuietHandler, directory=str(tmp_path))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+    with QuietServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
         thread.join()
+
+
+class QuietServer(http.server.ThreadingHTTPServer):
+    """Its own trace of a client that has read enough and hangs up is none of the command's."""
+
+    def handle_error(self, *arguments):
+        pass
 
 
 class QuietHandler(http.server.SimpleHTTPRequestHandler):
