@@ -31,7 +31,7 @@ def with_shapes(path: Path) -> onnx.ModelProto:
 
     onnxruntime's ``quant_pre_process`` without its graph optimisation: that would turn an activation that is spelt out
     into another operator, and drop which node belongs to which activation. The shapes are those of the exporter and of
-    onnx: onnxruntime's own inference, before 1.31, reads ``Shape`` with a start and an end as the whole shape.
+    onnx: onnxruntime's own inference, up to 1.28 at least, reads ``Shape`` with a start and an end as the whole shape.
 
     Args:
         path: The file.

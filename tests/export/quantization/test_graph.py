@@ -155,7 +155,7 @@ def text_model(tmp_path, nodes):
 
 
 def test_shapes_of_a_reshape_that_follows_the_batch(tmp_path, monkeypatch):
-    """As torch 2.11 writes `flatten`; onnxruntime before 1.31 cannot infer it, and leaves files behind."""
+    """As torch 2.11 writes `flatten`; onnxruntime 1.28 cannot infer it, and leaves files behind."""
     monkeypatch.chdir(tmp_path)
     nodes = "n = Shape <start = 0, end = 1> (x) s = Concat <axis = 0> (n, six) z = Reshape (x, s) y = Relu (z)"
     path = text_model(tmp_path, nodes)
