@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from lit_gelu.export.errors import ExportError
 from lit_gelu.files import is_file, synchronise, write_atomically
+from lit_gelu.leftovers import forget, make_temporary_folder
 
 EXTERNAL_DATA_ABOVE = 2 * 1024**3 - 64 * 1024**2  # bytes: protobuf's limit is 2 GiB; the rest is for the graph itself
 
@@ -34,16 +35,31 @@ def save_model(model: ir.Model, path: str | os.PathLike[str]) -> None:
     old = _data_files(target) if data is not None or is_file(target) else []
     try:
         with write_atomically(target) as temporary:
-            ir.save(model, temporary, external_data=None if data is None else data.name)
-            _check(temporary, str(path))
-            if data is not None:
-                synchronise(data)
+            if data is None:
+                ir.save(model, temporary)
+                _check(temporary, str(path))
+            else:
+                _save_with_data(model, target, temporary, data)
     except BaseException:
         if data is not None:
             data.unlink(missing_ok=True)
         raise
     for file in old:
         file.unlink(missing_ok=True)
+
+
+def _save_with_data(model: ir.Model, target: Path, temporary: Path, data: Path) -> None:
+    """Write a model's file and the weights beside it: in a folder that goes with the next write if this is killed."""
+    folder = make_temporary_folder(target)
+    try:
+        made = folder / target.name
+        ir.save(model, made, external_data=data.name)
+        _check(made, str(target))
+        synchronise(folder / data.name)
+        (folder / data.name).rename(data)
+        made.replace(temporary)
+    finally:
+        forget(folder)
 
 
 def _data_files(path: Path) -> list[Path]:

@@ -1,9 +1,10 @@
-"""Temporary files whose process was killed while it wrote them: known by their names, removed by the next write."""
+"""Temporary files and folders whose process was killed: known by their names, removed by the next write."""
 
 import contextlib
 import hashlib
 import os
 import re
+import shutil
 import socket
 import tempfile
 from pathlib import Path
@@ -29,9 +30,7 @@ def make_temporary(target: Path) -> Path:
         ValueError: If the path holds NUL.
     """
     _remove(target)
-    descriptor, name = tempfile.mkstemp(
-        dir=target.parent, prefix=f"{_beginning(target)}{os.getpid()}-", suffix=target.suffix
-    )
+    descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=_own_beginning(target), suffix=target.suffix)
     _writing.add(name)
     if hasattr(os, "fchmod"):
         os.fchmod(descriptor, 0o666 & ~_umask())
@@ -39,13 +38,33 @@ def make_temporary(target: Path) -> Path:
     return Path(name)
 
 
-def forget(temporary: Path) -> None:
-    """Remove a temporary file, if it is still there.
+def make_temporary_folder(target: Path) -> Path:
+    """Make an empty temporary folder; all else is as for `make_temporary`.
 
     Args:
-        temporary: What `make_temporary` gave.
+        target: What will be written, beside which the folder is made.
+
+    Returns:
+        The folder; `forget` it when what is left in it may go.
+
+    Raises:
+        OSError: If it cannot be made.
+        ValueError: If the path holds NUL.
     """
-    temporary.unlink(missing_ok=True)
+    _remove(target)
+    name = tempfile.mkdtemp(dir=target.parent, prefix=_own_beginning(target), suffix=target.suffix)
+    _writing.add(name)
+    Path(name).chmod(0o777 & ~_umask())
+    return Path(name)
+
+
+def forget(temporary: Path) -> None:
+    """Remove a temporary file or folder, if it is still there.
+
+    Args:
+        temporary: What `make_temporary` or `make_temporary_folder` gave.
+    """
+    _delete(temporary)
     _writing.discard(str(temporary))
 
 
@@ -53,6 +72,19 @@ def _beginning(target: Path) -> str:
     """Return what the names of this machine's temporary files for a target begin with."""
     host = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
     return f".{target.stem[:_LONGEST]}-{host}-"
+
+
+def _own_beginning(target: Path) -> str:
+    """Return what the names of this process's temporary files for a target begin with."""
+    return f"{_beginning(target)}{os.getpid()}-"
+
+
+def _delete(path: Path) -> None:
+    """Remove a file, or a folder with all that is in it."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _remove(target: Path) -> None:
@@ -64,7 +96,7 @@ def _remove(target: Path) -> None:
         found = [(entry.path, match) for entry in entries if (match := name.fullmatch(entry.name))]
         for path, match in found:
             if path not in _writing and not _is_alive(int(match[1])):
-                Path(path).unlink(missing_ok=True)
+                _delete(Path(path))
 
 
 def _is_alive(process: int) -> bool:

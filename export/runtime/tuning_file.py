@@ -16,7 +16,7 @@ import torch
 from lit_gelu.export.errors import ModelFileError
 from lit_gelu.export.runtime.providers import ON_CUDA_DEVICES
 from lit_gelu.export.runtime.settings import require_settings
-from lit_gelu.files import is_file, parse_json, write_atomically
+from lit_gelu.files import parse_json, write_atomically
 
 FORMAT = 1
 
@@ -149,7 +149,7 @@ def read_choice(path: str | os.PathLike[str], key: TuningKey) -> TuningChoice | 
         ModelFileError: If the file of choices is damaged or holds what `tune` does not write.
     """
     file = tuning_path(path)
-    if not is_file(file):
+    if not os.path.lexists(file):
         return None
     content = _read(file)
     if content["model_sha256"] != digest(path):
@@ -171,7 +171,7 @@ def require_readable(path: str | os.PathLike[str]) -> None:
     Raises:
         ModelFileError: If there is one that is damaged, or of another format.
     """
-    if is_file(tuning_path(path)):
+    if os.path.lexists(tuning_path(path)):
         _read(tuning_path(path))
 
 
@@ -190,7 +190,7 @@ def write_choice(path: str | os.PathLike[str], choice: TuningChoice) -> Path:
     """
     file, model = tuning_path(path), digest(path)
     entries = []
-    if is_file(file):
+    if os.path.lexists(file):
         content = _read(file)
         if content["model_sha256"] == model:
             entries = [entry for entry in content["choices"] if _choice(entry, file).key != choice.key]

@@ -1,7 +1,6 @@
 """Folders and files of a model repository: made aside, and put in their place."""
 
 import os
-import secrets
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -10,6 +9,7 @@ from pathlib import Path
 from lit_gelu.errors import LitGeluError
 from lit_gelu.export.runtime.model_file import ModelFile
 from lit_gelu.files import UnwritablePathError
+from lit_gelu.leftovers import forget, make_temporary_folder
 
 MODEL_FILE = "model.onnx"
 
@@ -116,17 +116,16 @@ def _change(old: str, new: str) -> str:
 
 @contextmanager
 def _stage(folder: Path) -> Iterator[Path]:
-    """Yield a temporary folder on the same disk; it is removed with what is left in it."""
+    """Yield a temporary folder on the same disk; it goes with what is left in it, after a kill with the next write."""
     place = folder
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
         place = _aside(folder.parent)
-    stage = place / f".{folder.name}-{secrets.token_hex(4)}"
+    stage = make_temporary_folder(place / folder.name)
     try:
-        stage.mkdir()
         yield stage
     finally:
-        shutil.rmtree(stage, ignore_errors=True)
+        forget(stage)
 
 
 def _aside(repository: Path) -> Path:
@@ -155,7 +154,8 @@ def _publish(stage: Path, folder: Path, version: str) -> None:
     if not folder.exists():
         stage.rename(folder)
         return
-    place, old = folder / version, stage / "replaced"
+    # A name that no later write takes for its own: a process that is killed between the renames leaves the old version.
+    place, old = folder / version, stage.with_name(f"{stage.name}-replaced")
     if place.exists():
         place.rename(old)
     try:
@@ -164,5 +164,6 @@ def _publish(stage: Path, folder: Path, version: str) -> None:
         if old.exists():
             old.rename(place)
         raise
+    shutil.rmtree(old, ignore_errors=True)
     for file in [entry for entry in stage.iterdir() if entry.is_file()]:
         file.replace(folder / file.name)

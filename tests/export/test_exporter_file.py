@@ -1,11 +1,15 @@
 """What is in a file of `export_onnx` and beside it, and what is not."""
 
 import json
+import os
+import signal
 from pathlib import Path
 
 import onnx
+import onnx_ir
 import pytest
 import torch
+from child_processes import run_forked
 from export_cases import Classifier, gelu_net
 
 from lit_gelu.export import (
@@ -100,6 +104,24 @@ def test_large_weights_go_to_a_file_of_their_own(tmp_path, monkeypatch):
         export_onnx(gelu_net(seed=2), path, SAMPLE)
     assert set(tmp_path.iterdir()) == {path, second}
     assert check_parity(net, path).passed
+
+
+def _save_and_die(model, path):
+    saving._check = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # all is written, nothing is in its place
+    saving.save_model(model, path)
+
+
+@pytest.mark.forks
+def test_large_weights_of_a_process_that_was_killed(exported, tmp_path, monkeypatch):
+    """They go with the next export."""
+    monkeypatch.setattr(saving, "EXTERNAL_DATA_ABOVE", 100)
+    path = tmp_path / "net.onnx"
+    assert run_forked(_save_and_die, onnx_ir.load(exported[1]), path) == -signal.SIGKILL
+    assert list(tmp_path.rglob("*.data"))
+    assert not path.exists()
+    export_onnx(gelu_net(), path, SAMPLE)
+    assert len(list(tmp_path.iterdir())) == 2
+    assert check_parity(gelu_net(), path).passed
 
 
 def _refuse(*_, **__):

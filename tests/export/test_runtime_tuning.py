@@ -214,7 +214,10 @@ def test_an_entry_that_is_none(path, basic_is_faster, entry):
 
 def test_a_folder_in_the_place_of_the_choices(path):
     tuning_file.tuning_path(path).mkdir()
-    assert OnnxPredictor(path).tuning is None
+    with pytest.warns(TuningFileWarning, match="Is a directory"):
+        assert OnnxPredictor(path).tuning is None
+    with pytest.raises(ModelFileError, match="Is a directory"):
+        tune(path)
 
 
 def test_inputs_that_cannot_be_made_up(tmp_path):

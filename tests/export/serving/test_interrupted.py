@@ -63,7 +63,7 @@ def _write_and_die(path, repository, moment):
 
     def between(self, target):
         rename(self, target)
-        if Path(target).name == "replaced":
+        if Path(target).name.endswith("-replaced"):
             die()
 
     if moment == "half copied":
@@ -81,7 +81,9 @@ def test_a_process_that_is_killed(path, tmp_path, moment, there):
     before = visible(tmp_path)
     assert run_forked(_write_and_die, path, tmp_path, moment) == -signal.SIGKILL
     assert visible(tmp_path) == before
+    assert list(tmp_path.parent.rglob(".net-*"))
     assert write_triton_repository(path, tmp_path, device="cpu", overwrite=True).model.read_bytes() == path.read_bytes()
+    assert not list(tmp_path.parent.rglob(".net-*"))
 
 
 def test_between_the_two_renames_the_old_version_is_kept_aside(path, tmp_path):
@@ -89,5 +91,5 @@ def test_between_the_two_renames_the_old_version_is_kept_aside(path, tmp_path):
     written.model.write_bytes(b"older")
     assert run_forked(_write_and_die, path, tmp_path, "between the renames") == -signal.SIGKILL
     assert not written.model.exists()
-    (kept,) = written.folder.glob(".net-*/replaced/model.onnx")
+    (kept,) = written.folder.glob(".net-*-replaced/model.onnx")
     assert kept.read_bytes() == b"older"
