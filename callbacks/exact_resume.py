@@ -20,8 +20,12 @@ from lit_gelu.callbacks.pending_gradients import (
     set_gradients,
 )
 from lit_gelu.callbacks.trainer_facts import shards_parameters
+from lit_gelu.data.errors import CorruptDataError
 from lit_gelu.data.random_states import random_states, set_random_states
 from lit_gelu.data.resumable_loader import ResumableDataLoader
+
+_DAMAGED = "What ExactResume kept in the checkpoint is damaged: "
+_REMEDY = "Resume from another checkpoint, or leave ExactResume out."
 
 
 class ExactResume(ExplainedOnce):
@@ -57,6 +61,7 @@ class ExactResume(ExplainedOnce):
         UnsupportedRunError: If the checkpoint was saved with another number of ranks, of loaders, or has gradients of
             parameters that the model does not have; if a `GradientAccumulationScheduler` comes after it in the
             Trainer's list of callbacks.
+        CorruptDataError: If what it kept in the checkpoint is damaged.
     """
 
     def __init__(self) -> None:
@@ -85,7 +90,7 @@ class ExactResume(ExplainedOnce):
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Keep the states until training starts."""
-        self._states = state_dict["ranks"]
+        self._states = _checked_states(state_dict)
 
     @override
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
@@ -111,7 +116,7 @@ class ExactResume(ExplainedOnce):
         self._set_loaders(trainer, state["loaders"])
         set_random_states(state["generators"])
         resume_accumulation(trainer)
-        self._set_gradients(trainer, pl_module, state.get("gradients", {}))
+        self._set_gradients(trainer, pl_module, state["gradients"])
         if trainer.fit_loop.restarted_on_epoch_end and not trainer.fit_loop.epoch_loop._should_check_val_epoch():
             rank_zero_warn(
                 "Lightning resumes a run with max_steps from the end of an epoch without validation with one batch "
@@ -173,6 +178,18 @@ class ExactResume(ExplainedOnce):
         """Return the training loaders, as far as they can be resumed."""
         loaders = pytree.tree_leaves(self._trainer.train_dataloader if self._trainer is not None else None)
         return [loader for loader in loaders if isinstance(loader, ResumableDataLoader)]
+
+
+def _checked_states(state_dict: object) -> list[dict[str, Any]]:
+    """Return the states of the ranks out of a checkpoint, if they are of the types that they were saved with."""
+    ranks = state_dict.get("ranks") if isinstance(state_dict, dict) else None
+    if not isinstance(ranks, list) or not all(isinstance(rank, dict) for rank in ranks):
+        raise CorruptDataError(f"{_DAMAGED}it has no list of ranks. {_REMEDY}")
+    states = [{"gradients": {}, **rank} for rank in ranks]
+    for key, kind in (("generators", dict), ("loaders", list), ("gradients", dict)):
+        if not all(isinstance(state.get(key), kind) for state in states):
+            raise CorruptDataError(f"{_DAMAGED}a rank's {key} are missing, or no {kind.__name__}. {_REMEDY}")
+    return states
 
 
 def leave_epoch_unfinished(fit_loop: dict[str, Any]) -> None:

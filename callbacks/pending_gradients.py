@@ -6,6 +6,7 @@ from torch import Tensor
 
 from lit_gelu.callbacks.errors import UnsupportedRunError
 from lit_gelu.callbacks.trainer_facts import callbacks_of
+from lit_gelu.errors import shown
 
 
 def is_between_batches_of_a_step(trainer: Trainer) -> bool:
@@ -55,6 +56,10 @@ def set_gradients(module: LightningModule, gradients: dict[str, Tensor]) -> None
     parameters = dict(module.named_parameters())
     for name, gradient in gradients.items():
         parameter = parameters.get(name)
+        if not isinstance(gradient, Tensor):
+            raise UnsupportedRunError(
+                f"The checkpoint is damaged: its gradient of {shown(name)} is {shown(gradient)}. Resume from another."
+            )
         if parameter is None or parameter.shape != gradient.shape:
             found = "has no such parameter" if parameter is None else f"has it as {list(parameter.shape)}"
             raise UnsupportedRunError(

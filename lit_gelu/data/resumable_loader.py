@@ -7,7 +7,9 @@ from lightning.pytorch.utilities.seed import isolate_rng
 from torch.utils.data import DataLoader
 from typing_extensions import override
 
-from lit_gelu.data.random_states import RandomStates, random_states, set_random_states
+from lit_gelu.data.errors import CorruptDataError
+from lit_gelu.data.random_states import RandomStates, check_random_states, random_states, set_random_states
+from lit_gelu.errors import shown
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -54,8 +56,19 @@ class ResumableDataLoader(DataLoader[T_co]):
 
         Args:
             state_dict: What `state_dict` returned.
+
+        Raises:
+            CorruptDataError: If it is anything else.
         """
-        unfinished = 0 < state_dict["taken"] < len(self)
+        taken = state_dict.get("taken") if isinstance(state_dict, dict) else None
+        if not isinstance(taken, int):
+            raise CorruptDataError(
+                f"The state of the training data in the checkpoint is damaged: {shown(state_dict)}. Resume from "
+                "another checkpoint, or use a plain DataLoader."
+            )
+        unfinished = 0 < taken < len(self)
+        if unfinished:
+            check_random_states(state_dict.get("start"))
         self._resume = state_dict if unfinished else None
 
     def start_anew(self) -> None:

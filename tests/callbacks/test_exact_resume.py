@@ -11,7 +11,7 @@ from lightning.pytorch.callbacks import GradientAccumulationScheduler
 from torch.utils.data import DataLoader
 
 from lit_gelu.callbacks import ActivationSwap, ExactResume, UnsupportedRunError
-from lit_gelu.data import ResumableDataLoader
+from lit_gelu.data import CorruptDataError, ResumableDataLoader
 
 
 class Drawing(SmallNet):
@@ -267,3 +267,44 @@ class SaveAfterTwo(Callback):
     def on_train_batch_end(self, trainer, *arguments):
         if trainer.global_step == 2:
             trainer.save_checkpoint(self.folder / "two.ckpt")
+
+
+def _numpy_far_on(kept):
+    kept["ranks"][0]["generators"]["numpy"]["state"]["pos"] = 10**6  # where NumPy would read beyond its numbers
+
+
+DAMAGES = {
+    "no ranks": lambda kept: kept.update(ranks=None),
+    "ranks are text": lambda kept: kept.update(ranks="none"),
+    "a rank is a list": lambda kept: kept.update(ranks=[[]]),
+    "no generators": lambda kept: kept["ranks"][0].pop("generators"),
+    "loaders are a mapping": lambda kept: kept["ranks"][0].update(loaders={}),
+    "gradients are a list": lambda kept: kept["ranks"][0].update(gradients=[]),
+    "a generator's state": lambda kept: kept["ranks"][0]["generators"].update(python=None),
+    "a place outside": _numpy_far_on,
+    "a loader's state": lambda kept: kept["ranks"][0].update(loaders=[None]),
+    "a loader's start": lambda kept: kept["ranks"][0].update(loaders=[{"taken": 1, "start": {}}]),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_what_was_kept_is_damaged(tmp_path, damage):
+    run(tmp_path, {"max_epochs": 1, "limit_train_batches": 2}, SaveEverywhere(tmp_path), swapped=False)
+    path = tmp_path / "batch1.ckpt"
+    checkpoint = torch.load(path, weights_only=True)
+    damage(checkpoint["callbacks"]["ExactResume"])
+    torch.save(checkpoint, path)
+    with pytest.raises(CorruptDataError, match="Resume from another checkpoint"):
+        run(tmp_path / "resumed", {"max_epochs": 1}, ckpt_path=path, swapped=False)
+
+
+def test_a_gradient_that_is_none(tmp_path):
+    options = {"max_epochs": 2, "accumulate_grad_batches": 2}
+    run(tmp_path, options, SaveEverywhere(tmp_path), swapped=False)
+    path = tmp_path / "batch1.ckpt"
+    checkpoint = torch.load(path, weights_only=True)
+    gradients = checkpoint["callbacks"]["ExactResume"]["ranks"][0]["gradients"]
+    gradients[next(iter(gradients))] = "none"
+    torch.save(checkpoint, path)
+    with pytest.raises(UnsupportedRunError, match="The checkpoint is damaged: its gradient of"):
+        run(tmp_path / "resumed", options, ckpt_path=path, swapped=False)

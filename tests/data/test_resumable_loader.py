@@ -8,7 +8,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
-from lit_gelu.data import ResumableDataLoader
+from lit_gelu.data import CorruptDataError, ResumableDataLoader
 from lit_gelu.data.random_states import random_states, set_random_states
 
 
@@ -121,3 +121,11 @@ def test_a_distributed_sampler_is_asked_after_its_epoch_was_set():
     again = iter(resumed)
     resumed.sampler.set_epoch(3)  # as Lightning does
     assert all(torch.equal(a, b) for (a,), (b,) in zip(list(batches), list(again), strict=True))
+
+
+@pytest.mark.parametrize(
+    "state", [None, [], {}, {"taken": "3", "start": None}, {"taken": 3, "start": None}, {"taken": 3, "start": {}}]
+)
+def test_a_damaged_state(state):
+    with pytest.raises(CorruptDataError, match="Resume from another checkpoint"):
+        loader().load_state_dict(state)
