@@ -66,6 +66,14 @@ def test_agrees_with_torch_where_torch_is_accurate(approximate):
     torch.testing.assert_close(gelu(x, approximate), F.gelu(x, approximate=approximate), rtol=1e-5, atol=1e-6)
 
 
+def test_by_default_the_exact_form_and_its_first_derivative():
+    """The slope at 0 is one half, where f is 0 and f'' 2 / sqrt(2 pi)."""
+    x = torch.tensor([0.0, 0.5], dtype=torch.float64)
+    assert gelu_derivative(x)[0] == 0.5
+    assert torch.equal(gelu_derivative(x), gelu_derivative(x, 1, "none"))
+    assert torch.equal(gelu(x), gelu(x, "none"))
+
+
 def test_refuses_another_form():
     for function in (gelu, gelu_derivative):
         with pytest.raises(
