@@ -100,18 +100,31 @@ def gelu_derivative(x: Tensor, order: int = 1, approximate: str = "none") -> Ten
     return normal_cdf_plus_density(x, x) if order == 1 else times_normal_density(2.0 - x * x, x)
 
 
-def _slope(x: Tensor, cubic: float) -> tuple[Tensor, Tensor]:
-    """Return ``TANH_SLOPE + cubic x**2`` and its rounding error, to first order."""
+_Inexact = tuple[Tensor, Tensor]  # a value and its rounding error, to first order
+
+
+def _slope(x: Tensor, cubic: float) -> _Inexact:
+    """Return ``TANH_SLOPE + cubic x**2``."""
     square = x * x
     small = cubic * square
     small_error = cubic * product_error(x, x) + product_error(square, cubic)
     return TANH_SLOPE + small, sum_error(TANH_SLOPE, small) + small_error
 
 
-def _times(x: Tensor, factor: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """Return ``x * factor`` and its rounding error, to first order, given that of ``factor``."""
+def _times(x: Tensor, factor: _Inexact) -> _Inexact:
+    """Return ``x * factor`` for an exact ``x``."""
     value, error = factor
     return x * value, x * error + product_error(x, value)
+
+
+def _product(a: _Inexact, b: _Inexact) -> _Inexact:
+    """Return ``a * b``."""
+    return a[0] * b[0], product_error(a[0], b[0]) + a[0] * b[1] + a[1] * b[0]
+
+
+def _slope_correction(u: _Inexact, first: _Inexact) -> Tensor:
+    """Return what ``s(u) + first s'(u)`` lacks for want of the errors of both, in units of ``s'(u)``."""
+    return first[1] + u[1] * (1.0 - first[0] * torch.tanh(0.5 * u[0]))
 
 
 def _tanh_form_derivative(x: Tensor, order: int) -> Tensor:
@@ -120,12 +133,11 @@ def _tanh_form_derivative(x: Tensor, order: int) -> Tensor:
     u, u_error = _times(x, _slope(x, TANH_CUBIC))
     u = u.clamp(-LOGISTIC_LIMIT, LOGISTIC_LIMIT)
     u_slope = _slope(x, 3.0 * TANH_CUBIC)
-    first, first_error = _times(x, u_slope)
+    first = _times(x, u_slope)
     if order == 1:
-        return logistic_plus_density(first, u, first_error + u_error * (1.0 - first * torch.tanh(0.5 * u)))
+        return logistic_plus_density(first[0], u, _slope_correction((u, u_error), first))
     start, start_error = (2.0 * part for part in _slope(x, 6.0 * TANH_CUBIC))  # 2 u' + x u''
-    curved = first * u_slope[0]  # x u'**2
-    curved_error = product_error(first, u_slope[0]) + first * u_slope[1] + first_error * u_slope[0]
+    curved, curved_error = _product(first, u_slope)  # x u'**2
     # A shift of u scales exp(-|u|); its effect on the terms that are exp(-|u|) smaller again is left out.
     shift = u_error * (start - curved)
     return logistic_curvature(start, curved, u, correction=start_error - curved_error - shift)

@@ -88,10 +88,27 @@ def test_the_tanh_forms_slope_and_products_come_with_the_rounding_error_that_the
     x = torch.linspace(-9, 9, 181, dtype=torch.float64)
     for cubic in (module.TANH_CUBIC, 6.0 * module.TANH_CUBIC):
         slope = module._slope(x, cubic)
-        product = module._times(x, slope)
+        first = module._times(x, slope)
+        curved = module._product(first, slope)
         with mpmath.workdps(50):
             for i, point in enumerate(map(mpmath.mpf, x.tolist())):
                 exact = mpmath.mpf(module.TANH_SLOPE) + mpmath.mpf(cubic) * point**2
-                for (value, error), wanted in ((slope, exact), (product, point * exact)):
+                for (value, error), wanted in ((slope, exact), (first, point * exact), (curved, point * exact**2)):
                     found = mpmath.mpf(value[i].item()) + mpmath.mpf(error[i].item())
                     assert abs(found - wanted) <= mpmath.mpf(2) ** -100 * abs(wanted)
+
+
+def test_the_tanh_forms_slope_is_corrected_for_the_errors_of_its_parts():
+    """What f' lacks, to first order in the errors, by mpmath; the errors are made large enough to be seen."""
+    module = importlib.import_module("lit_gelu.activations.functional.gelu")
+    u, u_error, first, first_error = 0.75, 1e-12, 1.5, 3e-12
+    parts = (
+        [torch.tensor(part, dtype=torch.float64) for part in pair] for pair in ((u, u_error), (first, first_error))
+    )
+    found = module._slope_correction(*parts).item()
+    with mpmath.workdps(50):
+        u, u_error, first, first_error = map(mpmath.mpf, (u, u_error, first, first_error))
+        density = mpmath.diff(mpmath.sigmoid, u)
+        whole = mpmath.sigmoid(u + u_error) + (first + first_error) * mpmath.diff(mpmath.sigmoid, u + u_error)
+        wanted = (whole - mpmath.sigmoid(u) - first * density) / density
+    assert found == pytest.approx(float(wanted), rel=1e-9)
