@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from operator import itemgetter
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import onnxruntime
@@ -171,6 +171,34 @@ def bind_names(names: Sequence[str], inputs: Sequence[Array], named: Mapping[str
         problem = f"unknown or given twice: {', '.join(wrong)}" if wrong else f"missing: {', '.join(missing)}"
         raise ModelInputError(f"Inputs {problem}. The file takes: {', '.join(names)}.")
     return {name: given[name] if name in given else named[name] for name in names}
+
+
+def bind_inputs(
+    names: Sequence[str], inputs: Sequence[Array | Mapping[str, Array]], named: Mapping[str, Array]
+) -> dict[str, Array]:
+    """Give every input its name, as `bind_names`; a single mapping holds them by name.
+
+    Args:
+        names: The file's inputs, in order.
+        inputs: Values in that order, or one mapping.
+        named: Values by name.
+
+    Returns:
+        Values by name, in the file's order.
+
+    Raises:
+        ModelInputError: If an input is missing, unknown or given twice.
+
+    Example:
+        >>> bind_inputs(["x", "mask"], [{"mask": 2}], {"x": 1})
+        {'x': 1, 'mask': 2}
+    """
+    if len(inputs) == 1 and not isinstance(inputs[0], (np.ndarray, Tensor)):  # quicker than to ask for a mapping
+        if isinstance(inputs[0], Mapping):
+            return bind_names(names, (), {**inputs[0], **named})
+    elif len(inputs) == len(names) == 1 and not named:
+        return {names[0]: cast("Array", inputs[0])}
+    return bind_names(names, cast("Sequence[Array]", inputs), named)
 
 
 def require_fit(port: Port, value: object, *, raw: bool = False) -> None:

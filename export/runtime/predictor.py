@@ -17,7 +17,7 @@ from lit_gelu.export.runtime.buckets import checked_buckets
 from lit_gelu.export.runtime.engine import Engine, Request, one_or_all, open_engine
 from lit_gelu.export.runtime.model_file import read_model_file
 from lit_gelu.export.runtime.placement import Placement, placement_of
-from lit_gelu.export.runtime.ports import Array, Port, bind_names, require_fit
+from lit_gelu.export.runtime.ports import Array, Port, bind_inputs, bind_names, require_fit
 from lit_gelu.export.runtime.providers import Provider
 from lit_gelu.export.runtime.settings import options_from, options_state
 from lit_gelu.export.runtime.tuning_file import TuningChoice
@@ -187,10 +187,7 @@ class OnnxPredictor:
         """
         engine = self._engine
         runner = engine.runner
-        if len(inputs) == 1 and isinstance(inputs[0], Mapping):
-            given = bind_names(runner.input_names, (), {**inputs[0], **named_inputs})
-        else:
-            given = bind_names(runner.input_names, cast("tuple[Array, ...]", inputs), named_inputs)
+        given = bind_inputs(runner.input_names, inputs, named_inputs)
         wanted = None
         for name, port in runner.inputs.items():
             value = given[name]

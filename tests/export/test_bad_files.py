@@ -158,16 +158,15 @@ def _export_and_die(path, moment):
         os.kill(os.getpid(), signal.SIGKILL)
 
     def die(self, target):
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    def late(self, target):
-        replace(self, target)
-        os.kill(os.getpid(), signal.SIGKILL)
+        if moment == "after the rename" or target != path:
+            replace(self, target)
+        if target == path:
+            os.kill(os.getpid(), signal.SIGKILL)
 
     if moment == "half written":
         onnx_ir.save = half
     else:
-        Path.replace = {"before the rename": die, "after the rename": late}[moment]
+        Path.replace = die
     export_onnx(WIDE, path, torch.zeros(1, 512))
 
 

@@ -3,13 +3,18 @@
 import numpy as np
 import pytest
 import torch
+from scipy.stats import norm
 
+from lit_gelu.export import ExportOptionError
 from lit_gelu.export.parity.criterion import (
+    ROOT_MEAN_SQUARES,
     UNIT_ROUNDOFF,
     dtype_name,
     dtype_of,
     floor,
+    in_limits,
     limit,
+    require_tolerance,
     smallest_error,
     smallest_error_of_an_index,
 )
@@ -69,3 +74,26 @@ def test_what_an_index_may_be_off_follows_the_largest_value_up_to_one(largest, d
 
 def test_dtypes_are_named_without_the_library():
     assert [dtype_name(dtype) for dtype in (torch.float32, torch.bfloat16)] == ["float32", "bfloat16"]
+
+
+@pytest.mark.parametrize(("dtype", "noise"), list(zip(DTYPES, [2.0, 1.0, 1.0], strict=True)))
+def test_one_normal_error_in_16_000_is_beyond_the_root_mean_squares_of_an_index(dtype, noise):
+    """In float32 of twice the noise: a plain loop of additions beside a blocked one."""
+    assert 1 / (2 * norm.sf(ROOT_MEAN_SQUARES[dtype] / noise)) == pytest.approx(16_000, rel=0.02)
+
+
+def test_where_nothing_is_tolerated_any_error_is_infinitely_too_large():
+    assert in_limits(3e-5, 1e-5) == pytest.approx(3.0)
+    assert in_limits(0.0, 0.0) == in_limits(0.0, 1e-5) == 0.0
+    assert in_limits(5e-324, 0.0) == float("inf")
+
+
+@pytest.mark.parametrize("tolerance", [0, 0.0, 1e-9, 0.5, 1, 1e9, np.float32(1e-3)])
+def test_a_tolerance_is_a_finite_number_from_0(tolerance):
+    require_tolerance(tolerance)
+
+
+@pytest.mark.parametrize("tolerance", [-1e-9, -1, float("inf"), float("nan"), True, False, None, "1e-5", [1e-5], 1j])
+def test_all_else_is_no_tolerance(tolerance):
+    with pytest.raises(ExportOptionError, match=r"is not accepted\. Give a finite number from 0"):
+        require_tolerance(tolerance)

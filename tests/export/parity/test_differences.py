@@ -55,6 +55,13 @@ def test_a_scale_below_one_is_not_rounded_up_and_without_finite_values_there_is_
     assert Differences().mean_abs == 0
 
 
+def test_rows_are_counted_and_a_number_is_one():
+    found = Differences()
+    for shape in [(3, 2), (), (5,), (0, 2)]:
+        found.add(np.zeros(shape), np.zeros(shape))
+    assert found.count == 3 + 1 + 5
+
+
 def test_an_output_of_another_shape_is_infinitely_wrong():
     found = Differences()
     found.add(np.zeros((2, 3)), np.zeros((2, 4)))
