@@ -129,7 +129,7 @@ def test_tuples_up_to_sixteen_deep_and_integers_below_a_thousand_bits():
     assert ActivationSpec.parse(str(deep)) == deep
     with pytest.raises(ActivationSpecError, match="at most 16 deep"):
         ActivationSpec.of("f", a=nested(17))
-    with pytest.raises(ActivationSpecError, match="has a value that is no literal.*at most 16 deep"):
+    with pytest.raises(ActivationSpecError, match=r"has a value that is no literal.*at most 16 deep"):
         ActivationSpec.parse(f"f(a={'(' * 17}1{',)' * 17})")
     assert ActivationSpec.parse(f"f(a={'-' * 16}3)") == ActivationSpec.of("f", a=3)
     with pytest.raises(ActivationSpecError, match="at most 16 deep"):
