@@ -9,7 +9,7 @@ from gated_formulas import FORMULAS
 
 from lit_gelu import tasks
 from lit_gelu.activations import functional
-from lit_gelu.activations.catalog import ENTRIES
+from lit_gelu.activations.families import ENTRIES
 from lit_gelu.export.lowering_table import row_key
 
 ROOT = Path(__file__).parents[1]
@@ -46,7 +46,7 @@ def test_step_2_every_activation_has_a_lowering(name):
     assert row_key(name, arguments) is not None
 
 
-def test_step_2_every_function_has_a_row_in_the_catalog():
+def test_step_2_every_function_has_a_row():
     functions = {name for name in functional.__all__ if not name.endswith("derivative")}
     assert functions == set(ACTIVATIONS)
 
@@ -55,7 +55,7 @@ def test_step_2_every_function_has_a_row_in_the_catalog():
 def test_step_3_every_activation_has_an_oracle_and_a_test_that_runs_it(name):
     assert EXPECTATION_OF.get(name, name) in {case.name for case in CASES}
     family = inspect.getmodule(getattr(functional, name)).__name__.rpartition(".")[2]
-    test = ROOT / "tests" / "activations" / "functional" / f"test_{family}.py"
+    test = ROOT / "tests" / "activations" / "families" / f"test_{family}.py"
     assert test.is_file()
     if name not in EXPECTATION_OF:
         assert "ActivationContract" in test.read_text()

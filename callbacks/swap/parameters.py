@@ -6,7 +6,7 @@ from torch import nn
 
 from lit_gelu import activations
 from lit_gelu.activations import ActivationRegistry
-from lit_gelu.activations.modules.channels import ChannelModule
+from lit_gelu.activations.numerics.channels import ChannelModule
 from lit_gelu.surgery import SwapPlan
 
 

@@ -13,9 +13,9 @@ from lit_gelu.activations.errors import (
     UnknownActivationError,
 )
 from lit_gelu.activations.gains import calculate_gain, gain
+from lit_gelu.activations.gated_ffn import GatedFFN
 from lit_gelu.activations.info import ActivationFacts, ActivationGains, ActivationInfo
 from lit_gelu.activations.initialisation import initialise_for_activations_
-from lit_gelu.activations.modules.gated_ffn import GatedFFN
 from lit_gelu.activations.registry import ActivationRegistry
 from lit_gelu.activations.spec import ActivationSpec
 from lit_gelu.activations.stored_specs import StoredActivations, building_from_file

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any, Self
 
-from lit_gelu.activations.catalog import ENTRIES
 from lit_gelu.activations.entry import ActivationEntry
+from lit_gelu.activations.families import ENTRIES
 from lit_gelu.activations.registry import ActivationRegistry
 
 

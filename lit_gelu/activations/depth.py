@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from lit_gelu.activations.differentiation import derivative
 from lit_gelu.activations.errors import ActivationArgumentError, NoGaussianMomentsError
-from lit_gelu.activations.functional.dispatch import derivative
 from lit_gelu.activations.gaussian import gaussian_moments, normal_rule, scalar_function
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from lit_gelu.activations.construction import NOT_IN_SPECS, ConstructionArguments, PresentArguments
 from lit_gelu.activations.errors import ActivationArgumentError, ActivationSpecError
+from lit_gelu.activations.function_activation import FunctionActivation
 from lit_gelu.activations.info import ActivationFacts
-from lit_gelu.activations.modules.function import FunctionActivation
 from lit_gelu.activations.spec import ActivationSpec
 from lit_gelu.errors import shown
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from lit_gelu.activations.construction import ConstructionArguments, noted
 from lit_gelu.activations.errors import ActivationArgumentError, ActivationSpecError
-from lit_gelu.activations.modules.function import FunctionActivation
+from lit_gelu.activations.function_activation import FunctionActivation
 from lit_gelu.activations.spec import ActivationSpec
 from lit_gelu.errors import LitGeluError, shown
 

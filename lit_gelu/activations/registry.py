@@ -20,11 +20,11 @@ from lit_gelu.activations.errors import (
     UnknownActivationError,
     UnknownArgumentsError,
 )
+from lit_gelu.activations.function_activation import FunctionActivation
 from lit_gelu.activations.gains import gains
 from lit_gelu.activations.info import ActivationFacts, ActivationGains, ActivationInfo
-from lit_gelu.activations.modules.channels import INFER
-from lit_gelu.activations.modules.function import FunctionActivation
 from lit_gelu.activations.name_table import NameTable
+from lit_gelu.activations.numerics.channels import INFER
 from lit_gelu.activations.spec import ActivationSpec
 from lit_gelu.activations.stored_specs import StoredActivations
 from lit_gelu.errors import shown
@@ -65,7 +65,7 @@ class ActivationRegistry:
         self._table = NameTable()
         self._plugins = plugins.PluginLoader(enabled=entry_points)
         if entries is None:
-            from lit_gelu.activations.catalog import ENTRIES
+            from lit_gelu.activations.families import ENTRIES
 
             entries = ENTRIES
         for entry in entries:

@@ -9,8 +9,8 @@ from torch import nn
 
 from lit_gelu.activations import recipes
 from lit_gelu.activations.errors import ActivationArgumentError, ActivationSpecError
+from lit_gelu.activations.function_activation import FunctionActivation
 from lit_gelu.activations.importing import import_object
-from lit_gelu.activations.modules.function import FunctionActivation
 from lit_gelu.activations.recipes import Recipe
 from lit_gelu.activations.spec import ActivationSpec, parse_text
 from lit_gelu.activations.stored_specs import comes_from_file, stored_recipe

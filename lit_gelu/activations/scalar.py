@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from lit_gelu.activations.differentiation import derivative
 from lit_gelu.activations.errors import ActivationArgumentError
-from lit_gelu.activations.functional.dispatch import derivative
-from lit_gelu.activations.modules.channels import ChannelModule
+from lit_gelu.activations.numerics.channels import ChannelModule
 from lit_gelu.activations.sampling import Function
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 
 from lit_gelu.activations import ActivationRegistry, ActivationSpec
-from lit_gelu.activations.modules.channels import INFER, ChannelModule
+from lit_gelu.activations.numerics.channels import INFER, ChannelModule
 from lit_gelu.surgery.activation_site import ActivationSite
 from lit_gelu.surgery.errors import SwapError
 from lit_gelu.surgery.passes import on_the_side, run

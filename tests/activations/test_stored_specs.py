@@ -60,7 +60,7 @@ def hostile(path):
         "\U0001d454\U0001d452\U0001d459\U0001d462",  # "gelu" in mathematical letters
         "g\u0435lu",  # a Cyrillic e
         f"..{MODULE}.Thing",
-        f"lit_gelu.activations.catalog.{MODULE}.Thing",
+        f"lit_gelu.activations.families.{MODULE}.Thing",
         "torch.nn.Softsign",  # imported, a module, and registered by nobody
         "lit_gelu.tasks.MNISTClassifier",
         f"gelu(approximate={MODULE}.Thing)",
@@ -107,7 +107,7 @@ def test_the_same_spec_runs_where_code_gives_it(marker):
         ({"class_path": "torch.nn.GELU"}, "gelu"),
         ({"class_path": "torch.nn.modules.activation.ELU", "init_args": {"alpha": 0.5}}, "elu(alpha=0.5)"),
         ("torch.nn.functional.silu", "silu"),
-        ("lit_gelu.activations.modules.gelu.SigmoidGELU", "gelu(approximate='sigmoid')"),
+        ("lit_gelu.activations.modules.SigmoidGELU", "gelu(approximate='sigmoid')"),
         (ActivationSpec.of("elu", alpha=0.5), "elu(alpha=0.5)"),
     ],
 )

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from lit_gelu.activations.catalog._package import REGISTERED_BY
 from lit_gelu.activations.errors import ActivationArgumentError
+from lit_gelu.activations.families._package import REGISTERED_BY
 from lit_gelu.activations.gaussian.gelu import gelu_moments
 from lit_gelu.activations.gaussian.moments import GaussianMoments, quadrature_moments
 from lit_gelu.activations.gaussian.piecewise import PIECES, piecewise_moments

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from lit_gelu.activations.functional.dispatch import derivative
+from lit_gelu.activations.differentiation import derivative
 from lit_gelu.activations.gaussian.normal import density
 from lit_gelu.activations.gaussian.quadrature import normal_rule
 from lit_gelu.activations.sampling import sign_changes

@@ -8,7 +8,7 @@ from itertools import pairwise, product
 import torch
 from torch import Tensor
 
-from lit_gelu.activations.functional.elu import SELU_ALPHA, SELU_SCALE
+from lit_gelu.activations.families.elu import SELU_ALPHA, SELU_SCALE
 from lit_gelu.activations.gaussian.moments import GaussianMoments, kink_mass
 from lit_gelu.activations.gaussian.normal import interval_moments
 

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from lit_gelu.activations import ActivationRegistry
-from lit_gelu.activations.catalog._package import REGISTERED_BY
+from lit_gelu.activations.families._package import REGISTERED_BY
+from lit_gelu.activations.families.elu import SELU_ALPHA, SELU_SCALE
+from lit_gelu.activations.families.gelu import SIGMOID_SLOPE, TANH_CUBIC, TANH_SLOPE
 from lit_gelu.activations.functional import derivative
-from lit_gelu.activations.functional.elu import SELU_ALPHA, SELU_SCALE
-from lit_gelu.activations.functional.gelu import SIGMOID_SLOPE, TANH_CUBIC, TANH_SLOPE
 
 SQRT_HALF = math.sqrt(0.5)
 INVERSE_SQRT_TWO_PI = 1.0 / math.sqrt(2.0 * math.pi)

@@ -1,0 +1,316 @@
+"""``x`` times a distribution function, whose cases have names of their own; the logistic one is SiLU."""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
+
+from lit_gelu.activations.entry import ActivationEntry, ModuleForm, ReadAttributes
+from lit_gelu.activations.errors import ActivationArgumentError
+from lit_gelu.activations.families._package import HENDRYCKS_2016, REGISTERED_BY
+from lit_gelu.activations.families.gelu import gelu, gelu_derivative
+from lit_gelu.activations.families.swish import silu, silu_derivative
+from lit_gelu.activations.info import ActivationFacts
+from lit_gelu.activations.numerics.arguments import check_order, elementwise, largest
+from lit_gelu.activations.numerics.distribution import cumulative, density, density_slope
+from lit_gelu.activations.numerics.gates import LOGISTIC_LIMIT, decay
+from lit_gelu.activations.numerics.memory import checked_memory, compute
+from lit_gelu.activations.spec import ActivationSpec
+
+DISTRIBUTIONS = ("normal", "logistic", "cauchy", "laplace")
+INVERSE_PI = 1.0 / math.pi
+
+# Where x is F(x) x to the last digit, and x**2 is far from overflow.
+CAUCHY_LIMIT = {torch.float32: 1e18, torch.float64: 1e150}
+# Left of it F(x) + x p(x) is summed as a series of positive terms; there 1 / (1 + x**2) <= 1/5, and the number of terms
+# makes the first one left out smaller than a rounding error.
+CAUCHY_TAIL = -2.0
+CAUCHY_TERMS = {torch.float32: 10, torch.float64: 23}
+
+
+class Distribution(Protocol):
+    """What a distribution must have here: ``cdf``; ``pdf`` or ``log_prob`` is used if there is one."""
+
+    def cdf(self, value: Tensor, /) -> Tensor:
+        """Return the probability of a value of at most ``value``, elementwise."""
+        ...
+
+
+@elementwise
+def cdf_linear(x: Tensor, distribution: str | Distribution = "normal") -> Tensor:
+    """``x`` times the probability that a random variable is at most ``x``: ``f(x) = x F(x)``.
+
+    * ``"normal"``: exact GELU;
+    * ``"logistic"``: ``F = 1 / (1 + exp(-x))``, SiLU;
+    * ``"cauchy"``: ``F = 1/2 + atan(x) / pi``, computed as ``atan2(1, -x) / pi``, which keeps the relative accuracy of
+      the left tail. It is convex and increasing, with ``f(-inf) = -1 / pi`` and ``x - 1 / pi`` as the right asymptote;
+    * ``"laplace"``: ``F = exp(x) / 2`` left of 0 and ``1 - exp(-x) / 2`` right of it;
+    * any object with ``cdf(x)``, such as a ``torch.distributions.Distribution``. Outside its support ``F`` is 0 or 1;
+      its accuracy is that of its ``cdf``.
+
+    Source: Hendrycks and Gimpel 2016 (arXiv 1606.08415), section 5, which names the Cauchy and the Laplace case.
+
+    Args:
+        x: Any shape; float16, bfloat16, float32 or float64.
+        distribution: One of the four names, or an object.
+
+    Returns:
+        A tensor like ``x``.
+
+    Raises:
+        ActivationArgumentError: If ``x`` is not a floating tensor, or ``distribution`` neither a name nor an object
+            whose ``cdf`` gives a tensor.
+
+    Example:
+        >>> import torch
+        >>> x = torch.tensor([-1e6, -1.0, 0.0, 1.0])
+        >>> cdf_linear(x, "cauchy")
+        tensor([-0.3183, -0.2500,  0.0000,  0.7500])
+        >>> cdf_linear(x, torch.distributions.Laplace(0.0, 1.0)), cdf_linear(x, "laplace")
+        (tensor([-0.0000, -0.1839,  0.0000,  0.8161]), tensor([-0.0000, -0.1839,  0.0000,  0.8161]))
+    """
+    match distribution:
+        case "normal":
+            return gelu(x)
+        case "logistic":
+            return silu(x)
+        case "cauchy":
+            limit = CAUCHY_LIMIT[x.dtype]
+            bounded = x.clamp(-limit, limit)
+            return torch.where(x > limit, x, bounded * _cauchy_cdf(bounded))
+        case "laplace":
+            bounded = x.clamp(-LOGISTIC_LIMIT, LOGISTIC_LIMIT)
+            tail = _laplace_tail(bounded, bounded)
+            return torch.where(x > LOGISTIC_LIMIT, x, torch.where(bounded < 0, tail, bounded - tail))
+    check_distribution("cdf_linear", distribution)
+    # At -inf the limit depends on the tail; x F(x) at the lowest finite number has it, and no inf * 0.
+    return x.clamp(min=-largest(x)) * cumulative(distribution, x)
+
+
+@elementwise
+def cdf_linear_derivative(x: Tensor, order: int = 1, distribution: str | Distribution = "normal") -> Tensor:
+    """First or second derivative of `cdf_linear`: ``f' = F + x p`` and ``f'' = 2 p + x p'`` with the density ``p``.
+
+    * ``"normal"``, ``"logistic"``: see `gelu_derivative` and `silu_derivative`;
+    * ``"cauchy"``: ``f'' = 2 / (pi (1 + x**2)**2)``; ``f'`` falls to 0 on the left as ``2 / (3 pi |x|**3)``;
+    * ``"laplace"``: with ``t = (1 - |x|) exp(-|x|) / 2``, ``f' = t`` left of 0 and ``1 - t`` right of it;
+      ``f'' = (2 - |x|) exp(-|x|) / 2``, whose slope jumps by -3 at 0: two derivatives are continuous, the third is not;
+    * an object: ``p`` is its ``pdf(x)``, else ``exp(log_prob(x))``, else the derivative of ``cdf`` by autograd; ``p'``
+      comes by autograd.
+
+    Args:
+        x: Any shape; float16, bfloat16, float32 or float64.
+        order: 1 or 2.
+        distribution: One of the four names, or an object.
+
+    Returns:
+        A tensor like ``x``.
+
+    Raises:
+        ActivationArgumentError: If ``x``, ``order`` or ``distribution`` is none of those.
+
+    Example:
+        >>> import torch
+        >>> x = torch.tensor([-1.0, 0.0, 1.0])
+        >>> cdf_linear_derivative(x, 1, "cauchy"), cdf_linear_derivative(x, 2, "cauchy")
+        (tensor([0.0908, 0.5000, 0.9092]), tensor([0.1592, 0.6366, 0.1592]))
+        >>> cdf_linear_derivative(x, 1, "laplace")
+        tensor([0.0000, 0.5000, 1.0000])
+    """
+    check_order("cdf_linear_derivative", order)
+    match distribution:
+        case "normal":
+            return gelu_derivative(x, order)
+        case "logistic":
+            return silu_derivative(x, order)
+        case "cauchy":
+            limit = CAUCHY_LIMIT[x.dtype]
+            return _cauchy_derivative(x.clamp(-limit, limit), order)
+        case "laplace":
+            return _laplace_derivative(x.clamp(-LOGISTIC_LIMIT, LOGISTIC_LIMIT), order)
+    check_distribution("cdf_linear_derivative", distribution)
+    bounded = x.clamp(-largest(x), largest(x))
+    if order == 1:
+        return cumulative(distribution, x) + bounded * density(distribution, x)
+    return 2.0 * density(distribution, x) + bounded * density_slope(distribution, x)
+
+
+def check_distribution(name: str, distribution: Any) -> None:
+    """Refuse what is neither one of the four names nor an object with a ``cdf``.
+
+    Args:
+        name: The function that was called.
+        distribution: What was given.
+
+    Raises:
+        ActivationArgumentError: If it is neither.
+    """
+    if isinstance(distribution, str) and distribution in DISTRIBUTIONS:
+        return
+    base = torch.distributions.Distribution
+    unwritten = isinstance(distribution, base) and type(distribution).cdf is base.cdf
+    if isinstance(distribution, (str, type)) or not callable(getattr(distribution, "cdf", None)) or unwritten:
+        accepted = ", ".join(map(repr, DISTRIBUTIONS))
+        why = ", whose cdf torch does not have" if unwritten else ""
+        raise ActivationArgumentError(
+            f"{name}: distribution={distribution!r}{why} is not accepted. Use one of {accepted}, or an object with a "
+            "method cdf(x) from tensor to tensor, such as torch.distributions.Normal(0.0, 2.0)."
+        )
+
+
+def _cauchy_cdf(x: Tensor) -> Tensor:
+    """Return ``F(x)`` of the Cauchy distribution with full relative accuracy on both sides, for bounded ``x``."""
+    return torch.atan2(torch.ones_like(x), -x) * INVERSE_PI
+
+
+def _cauchy_derivative(x: Tensor, order: int) -> Tensor:
+    """Return ``f'`` or ``f''`` of the Cauchy case for bounded ``x``.
+
+    In the left tail ``F + x p = (|x| q / pi) (2/3 q + 8/15 q**2 + 16/35 q**3 ...)`` with ``q = 1 / (1 + x**2)``, from
+    Euler's series of the arctangent (Abramowitz and Stegun 1964, equation 4.4.42), whose first term ``x p`` cancels.
+    """
+    if order == 2:
+        q = 1.0 / (1.0 + x * x)
+        return (2.0 * INVERSE_PI * q) * q
+    in_tail = x < CAUCHY_TAIL  # selected, not clamped: forward mode is 0 at the end of a clamp
+    tail = torch.where(in_tail, x, CAUCHY_TAIL)
+    q = 1.0 / (1.0 + tail * tail)
+    series = torch.ones_like(x)
+    for n in range(CAUCHY_TERMS[x.dtype], 1, -1):
+        series = 1.0 + (2.0 * n / (2.0 * n + 1.0)) * q * series
+    left = (-tail * q) * ((2.0 / 3.0 * INVERSE_PI) * q * series)
+    inner = torch.where(in_tail, CAUCHY_TAIL, x)
+    body = (torch.atan2(torch.ones_like(x), -inner) + inner / (1.0 + inner * inner)) * INVERSE_PI
+    return torch.where(in_tail, left, body)
+
+
+def _laplace_tail(factor: Tensor, x: Tensor) -> Tensor:
+    """Return ``factor exp(-|x|) / 2``; see ``_gates.py`` for why the exponential is halved."""
+    _, inner, outer = decay(x)
+    return (0.5 * factor * inner) * outer
+
+
+def _laplace_derivative(x: Tensor, order: int) -> Tensor:
+    """Return ``f'`` or ``f''`` of the Laplace case for bounded ``x``."""
+    size = torch.where(x < 0, -x, x)  # torch.abs has the derivative 0 at 0
+    if order == 2:
+        return _laplace_tail(2.0 - size, x)
+    tail = _laplace_tail(1.0 - size, x)
+    return torch.where(x < 0, tail, 1.0 - tail)
+
+
+KERNELS: dict[str, Callable[[Tensor], Tensor]] = {"normal": F.gelu, "logistic": F.silu}
+
+
+class CDFLinear(nn.Module):
+    """``f(x) = x F(x)`` with a distribution function ``F``, elementwise, any shape and floating dtype.
+
+    The normal and the logistic case call torch's kernels of GELU and SiLU. An object may be a ``torch.nn.Module`` with
+    learned parameters; tensors of anything else stay on their device and in their dtype. To give an object's function a
+    name that a checkpoint can hold, register one::
+
+        @lit_gelu.activations.register("gumbel_linear")
+        def gumbel_linear(x):
+            return lit_gelu.activations.functional.cdf_linear(x, torch.distributions.Gumbel(0.0, 1.0))
+
+    Bytes kept for the backward pass, for each float32 element: 4 in the normal and the logistic case (torch's kernels),
+    21 in the Cauchy and 32 in the Laplace case, in 16 bit too, because they are computed in float32; 4 with
+    ``memory="recompute"``, 2 in 16 bit.
+
+    Source: Hendrycks and Gimpel 2016, "Gaussian Error Linear Units (GELUs)" (arXiv 1606.08415), section 5.
+
+    Args:
+        distribution: ``"normal"``, ``"logistic"``, ``"cauchy"`` or ``"laplace"``, or an object with ``cdf(x)``, and
+            ``pdf(x)`` or ``log_prob(x)`` if it has one; see `lit_gelu.activations.functional.cdf_linear`.
+        memory: ``"recompute"`` keeps ``x`` alone for the backward pass; ``"autograd"`` what the kernels need.
+
+    Raises:
+        ActivationArgumentError: If ``distribution`` is neither, ``memory`` no mode, or ``"recompute"`` with an object.
+
+    Example:
+        >>> import torch
+        >>> CDFLinear("cauchy")(torch.tensor([-1.0, 0.0, 1.0]))
+        tensor([-0.2500,  0.0000,  0.7500])
+        >>> CDFLinear(torch.distributions.Normal(0.0, 2.0))(torch.tensor([-1.0, 0.0, 1.0]))
+        tensor([-0.3085,  0.0000,  0.6915])
+    """
+
+    def __init__(self, distribution: str | Distribution = "normal", memory: str = "autograd") -> None:
+        super().__init__()
+        check_distribution("cdf_linear", distribution)
+        self.distribution = distribution
+        self.memory = checked_memory(memory)
+        if memory == "recompute" and not isinstance(distribution, str):
+            raise ActivationArgumentError(
+                "memory='recompute' is not accepted with a distribution that is an object: tensors in it would get no "
+                "gradients. Leave memory out, or use torch.utils.checkpoint."
+            )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply the function elementwise.
+
+        Args:
+            x: Any shape, any floating dtype.
+
+        Returns:
+            A tensor like ``x``.
+        """
+        if isinstance(self.distribution, str):
+            kernel = KERNELS.get(self.distribution)
+            if kernel is not None:
+                return kernel(x)
+        return compute(self.memory, functools.partial(cdf_linear, distribution=self.distribution), x)
+
+    def extra_repr(self) -> str:
+        """Return the arguments for ``repr``.
+
+        Returns:
+            ``distribution=...``.
+        """
+        memory = "" if self.memory == "autograd" else f", memory={self.memory!r}"
+        return f"distribution={self.distribution!r}{memory}"
+
+
+FORMULAS = {
+    "normal": "x Phi(x)",
+    "logistic": "x sigmoid(x)",
+    "cauchy": "x (1/2 + atan(x) / pi)",
+    "laplace": "x exp(x) / 2 if x < 0 else x - x exp(-x) / 2",
+}
+
+
+def _facts(distribution: Any = "normal", **_: Any) -> ActivationFacts:
+    return ActivationFacts(
+        FORMULAS.get(distribution, "x F(x)"),
+        HENDRYCKS_2016,
+        smoothness=2 if distribution == "laplace" else math.inf,
+        asymptotes=("-1/pi", "x - 1/pi") if distribution == "cauchy" else ("0", "x"),
+    )
+
+
+def _case(name: str, distribution: str) -> ActivationEntry:
+    """Make the row of a case's own name."""
+    preset = ActivationSpec.of("cdf_linear", distribution=distribution)
+    build = functools.partial(CDFLinear, distribution)  # bound by position, so that it is no argument any more
+    return ActivationEntry(name, build, preset=preset, registered_by=REGISTERED_BY)
+
+
+ENTRIES = (
+    ActivationEntry(
+        "cdf_linear",
+        CDFLinear,
+        function=cdf_linear,
+        derivative=cdf_linear_derivative,
+        facts=_facts,
+        modules=(ModuleForm(CDFLinear, ReadAttributes(("distribution", "memory"))),),
+        objects=("distribution",),
+        registered_by=REGISTERED_BY,
+    ),
+    _case("cauchy_linear", "cauchy"),
+    _case("laplace_linear", "laplace"),
+    ActivationEntry("logistic", nn.SiLU, preset=ActivationSpec("silu"), registered_by=REGISTERED_BY),
+)

@@ -1,0 +1,195 @@
+"""GELU whose values are kept within bounds; with -10 and 10 under the name it has elsewhere."""
+
+import functools
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
+
+from lit_gelu.activations.entry import ActivationEntry, ModuleForm, ReadAttributes
+from lit_gelu.activations.errors import ActivationArgumentError
+from lit_gelu.activations.families._package import REGISTERED_BY
+from lit_gelu.activations.families.gelu import gelu, gelu_derivative
+from lit_gelu.activations.info import ActivationFacts
+from lit_gelu.activations.numerics.arguments import check_order, elementwise, keep_nan
+from lit_gelu.activations.spec import ActivationSpec
+
+
+@elementwise
+def clipped_gelu(x: Tensor, min: float = -10.0, max: float = 10.0) -> Tensor:  # noqa: A002 - the source's names
+    """Exact GELU, clipped: ``f(x) = min(max(x Phi(x), min), max)``.
+
+    Made for quantised inference; with the default bounds it is transformers' ``gelu_10``.
+
+    Source: Wu et al. 2020, "Integer Quantization for Deep Learning Inference" (arXiv 2004.09602).
+
+    Args:
+        x: Any shape; float16, bfloat16, float32 or float64.
+        min: Lower bound; without effect below -0.17, GELU's minimum.
+        max: Upper bound.
+
+    Returns:
+        A tensor like ``x``.
+
+    Raises:
+        ActivationArgumentError: If ``x`` is not a floating tensor or ``min`` not below ``max``.
+
+    Example:
+        >>> import torch
+        >>> clipped_gelu(torch.tensor([-1.0, 1.0, 20.0]))
+        tensor([-0.1587,  0.8413, 10.0000])
+    """
+    _check_bounds("clipped_gelu", min, max)
+    value = gelu(x)
+    return torch.where(value > max, max, torch.where(value < min, min, value))
+
+
+@elementwise
+def clipped_gelu_derivative(
+    x: Tensor,
+    order: int = 1,
+    min: float = -10.0,  # noqa: A002 - the source's names
+    max: float = 10.0,  # noqa: A002
+) -> Tensor:
+    """First or second derivative of `clipped_gelu`: GELU's where the value is within the bounds, 0 elsewhere.
+
+    Args:
+        x: Any shape; float16, bfloat16, float32 or float64.
+        order: 1 or 2.
+        min: Lower bound.
+        max: Upper bound.
+
+    Returns:
+        A tensor like ``x``; at a bound itself GELU's.
+
+    Raises:
+        ActivationArgumentError: If ``x`` is not a floating tensor, ``order`` neither 1 nor 2, or ``min`` not below
+            ``max``.
+
+    Example:
+        >>> import torch
+        >>> clipped_gelu_derivative(torch.tensor([-1.0, 1.0, 20.0]))
+        tensor([-0.0833,  1.0833,  0.0000])
+    """
+    check_order("clipped_gelu_derivative", order)
+    _check_bounds("clipped_gelu_derivative", min, max)
+    value = gelu(x)
+    return keep_nan(x, torch.where((value >= min) & (value <= max), gelu_derivative(x, order), 0.0))
+
+
+def _check_bounds(name: str, lower: float, upper: float) -> None:
+    """Refuse bounds that leave nothing between them."""
+    if not lower < upper:
+        raise ActivationArgumentError(f"{name}: min={lower!r}, max={upper!r} is not accepted. Give min below max.")
+
+
+class ClippedGELU(nn.Module):
+    """``f(x) = min(max(x Phi(x), min), max)``, elementwise, any shape and floating dtype.
+
+    Source: Wu et al. 2020, "Integer Quantization for Deep Learning Inference" (arXiv 2004.09602).
+
+    Args:
+        min: Lower bound; without effect below -0.17, GELU's minimum.
+        max: Upper bound.
+
+    Raises:
+        ActivationArgumentError: If ``min`` is not below ``max``.
+
+    Example:
+        >>> import torch
+        >>> ClippedGELU(max=6.0)(torch.tensor([-1.0, 1.0, 20.0]))
+        tensor([-0.1587,  0.8413,  6.0000])
+    """
+
+    def __init__(self, min: float = -10.0, max: float = 10.0) -> None:  # noqa: A002 - the source's names
+        super().__init__()
+        if not min < max:
+            raise ActivationArgumentError(f"min={min!r}, max={max!r} is not accepted. Give min below max.")
+        self.min = float(min)
+        self.max = float(max)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply the function elementwise.
+
+        Args:
+            x: Any shape, any floating dtype.
+
+        Returns:
+            A tensor like ``x``.
+        """
+        return F.gelu(x).clamp(self.min, self.max)
+
+    def extra_repr(self) -> str:
+        """Return the arguments for ``repr``.
+
+        Returns:
+            ``min=..., max=...``.
+        """
+        return f"min={self.min}, max={self.max}"
+
+
+_LOWEST_AT = -0.7517915246935645  # where GELU has its minimum; left of it GELU falls, right of it it rises
+
+
+def _gelu(x: float) -> float:
+    return 0.5 * x * math.erfc(-x * math.sqrt(0.5))
+
+
+def _slope(x: float) -> float:
+    density = math.exp(-0.5 * x * x) / math.sqrt(2.0 * math.pi)
+    return 0.5 * math.erfc(-x * math.sqrt(0.5)) + x * density
+
+
+def _crossing(level: float, below: float, above: float) -> float:
+    """Return where GELU passes ``level``, by bisection between a place below it and a place above it."""
+    for _ in range(2000):
+        middle = 0.5 * (below + above)
+        if middle in (below, above):
+            break
+        below, above = (middle, above) if _gelu(middle) < level else (below, middle)
+    return above
+
+
+def _kinks(lower: float, upper: float) -> tuple[tuple[float, float], ...]:
+    """Return the places where GELU enters the band between the bounds or leaves it, and the jumps of f' there."""
+    places = []
+    for level, sign in ((lower, 1.0), (upper, -1.0)):
+        if not math.isfinite(level) or level <= _gelu(_LOWEST_AT):
+            continue
+        right = _crossing(level, _LOWEST_AT, max(level, 0.0) + 1.0)
+        places.append((right, sign * _slope(right)))
+        if level < 0:
+            left = _crossing(level, _LOWEST_AT, -40.0)
+            places.append((left, -sign * _slope(left)))
+    return tuple(sorted(places))
+
+
+def _facts(min: float = -10.0, max: float = 10.0) -> ActivationFacts:  # noqa: A002 - the source's names
+    kinks = _kinks(min, max)
+    return ActivationFacts(
+        "min(max(x Phi(x), min), max)",
+        "Wu et al. 2020, Integer Quantization for Deep Learning Inference (arXiv 2004.09602)",
+        smoothness=0 if kinks else float("inf"),
+        asymptotes=(f"{sorted((min, 0.0, max))[1]:g}", f"{max:g}"),
+        kinks=kinks,
+    )
+
+
+ENTRIES = (
+    ActivationEntry(
+        "clipped_gelu",
+        ClippedGELU,
+        function=clipped_gelu,
+        derivative=clipped_gelu_derivative,
+        facts=_facts,
+        modules=(ModuleForm(ClippedGELU, ReadAttributes(("min", "max"))),),
+        registered_by=REGISTERED_BY,
+    ),
+    ActivationEntry(
+        "gelu_10",
+        functools.partial(ClippedGELU, -10.0, 10.0),  # by position, so that no argument is left to give
+        preset=ActivationSpec.of("clipped_gelu", min=-10.0, max=10.0),
+        registered_by=REGISTERED_BY,
+    ),
+)

@@ -1,0 +1,369 @@
+"""Gated linear units: one half of a dimension, through an activation, times the other half.
+
+Which half is the gate differs, as the sources do: in `glu` it is the second one (torch's ``F.glu``, after Dauphin et
+al. 2017), in `reglu`, `geglu` and `swiglu` the first (Shazeer 2020, whose ``x W`` is gated and stands before ``x V``).
+
+They are functions of two numbers: f' and f'' have no meaning for them, and there is none here.
+"""
+
+import functools
+import math
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
+
+from lit_gelu.activations.entry import ActivationEntry, ModuleForm, ReadAttributes
+from lit_gelu.activations.errors import ActivationArgumentError
+from lit_gelu.activations.families._package import REGISTERED_BY
+from lit_gelu.activations.families.gelu import gelu, sigmoid_gelu_by_kernels
+from lit_gelu.activations.families.piecewise_linear import relu
+from lit_gelu.activations.families.sigmoid import sigmoid
+from lit_gelu.activations.families.swish import swish, swish_by_kernels
+from lit_gelu.activations.info import ActivationFacts
+from lit_gelu.activations.numerics.arguments import elementwise
+from lit_gelu.activations.numerics.channels import positive_number
+from lit_gelu.activations.numerics.memory import checked_memory, compute
+
+
+@elementwise
+def glu(x: Tensor, dim: int = -1) -> Tensor:
+    """Gated linear unit: the first half times ``sigmoid`` of the second, as ``torch.nn.functional.glu``.
+
+    Source: Dauphin et al. 2017, "Language Modeling with Gated Convolutional Networks" (arXiv 1612.08083), equation 1.
+
+    Args:
+        x: Any shape with an even size in ``dim``; float16, bfloat16, float32 or float64.
+        dim: Which dimension is halved.
+
+    Returns:
+        A tensor like ``x``, half as long in ``dim``.
+
+    Raises:
+        ActivationArgumentError: If ``x`` is not a floating tensor, or ``dim`` not a dimension of even size.
+
+    Example:
+        >>> import torch
+        >>> glu(torch.tensor([2.0, 3.0, 0.0, -1.0]))
+        tensor([1.0000, 0.8068])
+    """
+    value, gate = halves("glu", x, dim)
+    return value * sigmoid(gate)
+
+
+@elementwise
+def reglu(x: Tensor, dim: int = -1) -> Tensor:
+    """ReLU-gated linear unit: ``max(first half, 0)`` times the second half.
+
+    Source: Shazeer 2020, "GLU Variants Improve Transformer" (arXiv 2002.05202), equation 5.
+
+    Args:
+        x: Any shape with an even size in ``dim``; float16, bfloat16, float32 or float64.
+        dim: Which dimension is halved.
+
+    Returns:
+        A tensor like ``x``, half as long in ``dim``.
+
+    Raises:
+        ActivationArgumentError: If ``x`` is not a floating tensor, or ``dim`` not a dimension of even size.
+
+    Example:
+        >>> import torch
+        >>> reglu(torch.tensor([2.0, -3.0, 5.0, 7.0]))
+        tensor([10.,  0.])
+    """
+    gate, value = halves("reglu", x, dim)
+    return relu(gate) * value
+
+
+@elementwise
+def geglu(x: Tensor, dim: int = -1, approximate: str = "none") -> Tensor:
+    """GELU-gated linear unit: `gelu` of the first half times the second half.
+
+    Source: Shazeer 2020 (arXiv 2002.05202), equation 5.
+
+    Args:
+        x: Any shape with an even size in ``dim``; float16, bfloat16, float32 or float64.
+        dim: Which dimension is halved.
+        approximate: Which form of GELU: ``"none"``, ``"tanh"`` or ``"sigmoid"``.
+
+    Returns:
+        A tensor like ``x``, half as long in ``dim``.
+
+    Raises:
+        ActivationArgumentError: If ``x`` is not a floating tensor, ``dim`` not a dimension of even size, or
+            ``approximate`` not one of the three.
+
+    Example:
+        >>> import torch
+        >>> geglu(torch.tensor([1.0, 2.0]))
+        tensor([1.6827])
+    """
+    gate, value = halves("geglu", x, dim)
+    return gelu(gate, approximate) * value
+
+
+@elementwise
+def swiglu(x: Tensor, dim: int = -1, beta: float = 1.0) -> Tensor:
+    """Swish-gated linear unit: `swish` of the first half times the second half.
+
+    Source: Shazeer 2020 (arXiv 2002.05202), equation 5; with ``beta = 1`` it is the one in LLaMA.
+
+    Args:
+        x: Any shape with an even size in ``dim``; float16, bfloat16, float32 or float64.
+        dim: Which dimension is halved.
+        beta: The slope of Swish.
+
+    Returns:
+        A tensor like ``x``, half as long in ``dim``.
+
+    Raises:
+        ActivationArgumentError: If ``x`` is not a floating tensor, or ``dim`` not a dimension of even size.
+
+    Example:
+        >>> import torch
+        >>> swiglu(torch.tensor([1.0, 2.0]))
+        tensor([1.4621])
+    """
+    gate, value = halves("swiglu", x, dim)
+    return swish(gate, beta) * value
+
+
+def halves(name: str, x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    """Return the two halves of a dimension.
+
+    Args:
+        name: The function that was called.
+        x: The tensor.
+        dim: The dimension.
+
+    Returns:
+        The first half and the second, as views.
+
+    Raises:
+        ActivationArgumentError: If there is no such dimension or its size is odd.
+    """
+    if not -x.dim() <= dim < x.dim() or x.shape[dim] % 2:
+        raise ActivationArgumentError(
+            f"{name}: dim={dim} of x with shape {tuple(x.shape)} cannot be halved. Give a dimension of even size: the "
+            "layer before has twice as many outputs as the layer after has inputs."
+        )
+    first, second = x.chunk(2, dim)
+    return first, second
+
+
+GELU_FORMS = ("none", "tanh", "sigmoid")
+
+
+def _reglu(x: Tensor, dim: int) -> Tensor:
+    gate, value = halves("reglu", x, dim)
+    return F.relu(gate) * value
+
+
+def _geglu(x: Tensor, dim: int, approximate: str) -> Tensor:
+    gate, value = halves("geglu", x, dim)
+    gelu = sigmoid_gelu_by_kernels(gate) if approximate == "sigmoid" else F.gelu(gate, approximate=approximate)
+    return gelu * value
+
+
+def _swiglu(x: Tensor, dim: int, beta: float) -> Tensor:
+    gate, value = halves("swiglu", x, dim)
+    return (F.silu(gate) if beta == 1.0 else swish_by_kernels(gate, beta)) * value
+
+
+class ReGLU(nn.Module):
+    """``max(first half, 0) * second half`` of a dimension, which is halved.
+
+    Bytes kept for the backward pass, for each float32 element of ``x``: 6, as torch's multiplication keeps the gate and
+    the value; 4 with ``memory="recompute"``.
+
+    Source: Shazeer 2020, "GLU Variants Improve Transformer" (arXiv 2002.05202), equation 5.
+
+    Args:
+        dim: Which dimension is halved.
+        memory: ``"recompute"`` keeps ``x`` alone for the backward pass; ``"autograd"`` what the kernels need.
+
+    Raises:
+        ActivationArgumentError: If ``memory`` is no mode.
+
+    Example:
+        >>> import torch
+        >>> ReGLU()(torch.tensor([2.0, -3.0, 5.0, 7.0]))
+        tensor([10.,  0.])
+    """
+
+    def __init__(self, dim: int = -1, memory: str = "autograd") -> None:
+        super().__init__()
+        self.dim = dim
+        self.memory = checked_memory(memory)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Gate one half by the other.
+
+        Args:
+            x: Any shape with an even size in ``dim``, any floating dtype.
+
+        Returns:
+            A tensor like ``x``, half as long in ``dim``.
+        """
+        return compute(self.memory, functools.partial(_reglu, dim=self.dim), x)
+
+    def extra_repr(self) -> str:
+        """Return the arguments for ``repr``.
+
+        Returns:
+            ``dim=...``.
+        """
+        return f"dim={self.dim}{_memory_text(self.memory)}"
+
+
+class GEGLU(nn.Module):
+    """``gelu(first half) * second half`` of a dimension, which is halved.
+
+    Bytes kept for the backward pass, for each float32 element of ``x``: 6 (8 with ``approximate="sigmoid"``); 4 with
+    ``memory="recompute"``.
+
+    Source: Shazeer 2020, "GLU Variants Improve Transformer" (arXiv 2002.05202), equation 5.
+
+    Args:
+        dim: Which dimension is halved.
+        approximate: Which form of GELU: ``"none"``, ``"tanh"`` or ``"sigmoid"``.
+        memory: ``"recompute"`` keeps ``x`` alone for the backward pass; ``"autograd"`` what the kernels need.
+
+    Raises:
+        ActivationArgumentError: If ``approximate`` is no form of GELU, or ``memory`` no mode.
+
+    Example:
+        >>> import torch
+        >>> GEGLU()(torch.tensor([1.0, 2.0]))
+        tensor([1.6827])
+    """
+
+    def __init__(self, dim: int = -1, approximate: str = "none", memory: str = "autograd") -> None:
+        super().__init__()
+        if approximate not in GELU_FORMS:
+            raise ActivationArgumentError(
+                f"approximate={approximate!r} is not a form of GELU. Use one of {', '.join(map(repr, GELU_FORMS))}."
+            )
+        self.dim = dim
+        self.approximate = approximate
+        self.memory = checked_memory(memory)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Gate one half by the other.
+
+        Args:
+            x: Any shape with an even size in ``dim``, any floating dtype.
+
+        Returns:
+            A tensor like ``x``, half as long in ``dim``.
+        """
+        return compute(self.memory, functools.partial(_geglu, dim=self.dim, approximate=self.approximate), x)
+
+    def extra_repr(self) -> str:
+        """Return the arguments for ``repr``.
+
+        Returns:
+            ``dim=..., approximate=...``.
+        """
+        return f"dim={self.dim}, approximate={self.approximate!r}{_memory_text(self.memory)}"
+
+
+class SwiGLU(nn.Module):
+    """``swish(first half) * second half`` of a dimension, which is halved.
+
+    Bytes kept for the backward pass, for each float32 element of ``x``: 6 (8 with ``beta`` not 1); 4 with
+    ``memory="recompute"``.
+
+    Source: Shazeer 2020, "GLU Variants Improve Transformer" (arXiv 2002.05202), equation 5.
+
+    Args:
+        dim: Which dimension is halved.
+        beta: The slope of Swish; positive.
+        memory: ``"recompute"`` keeps ``x`` alone for the backward pass; ``"autograd"`` what the kernels need.
+
+    Raises:
+        ActivationArgumentError: If ``beta`` is not a positive number, or ``memory`` no mode.
+
+    Example:
+        >>> import torch
+        >>> SwiGLU()(torch.tensor([1.0, 2.0]))
+        tensor([1.4621])
+    """
+
+    def __init__(self, dim: int = -1, beta: float = 1.0, memory: str = "autograd") -> None:
+        super().__init__()
+        self.dim = dim
+        self.beta = positive_number("beta", beta)
+        self.memory = checked_memory(memory)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Gate one half by the other.
+
+        Args:
+            x: Any shape with an even size in ``dim``, any floating dtype.
+
+        Returns:
+            A tensor like ``x``, half as long in ``dim``.
+        """
+        return compute(self.memory, functools.partial(_swiglu, dim=self.dim, beta=self.beta), x)
+
+    def extra_repr(self) -> str:
+        """Return the arguments for ``repr``.
+
+        Returns:
+            ``dim=..., beta=...``.
+        """
+        return f"dim={self.dim}, beta={self.beta}{_memory_text(self.memory)}"
+
+
+def _memory_text(memory: str) -> str:
+    """Return what ``repr`` says of a memory mode: nothing of the usual one."""
+    return "" if memory == "autograd" else f", memory={memory!r}"
+
+
+SHAZEER_2020 = "Shazeer 2020, GLU Variants Improve Transformer (arXiv 2002.05202)"
+
+
+def _facts(formula: str, reference: str = SHAZEER_2020, smoothness: float = math.inf, **_: Any) -> ActivationFacts:
+    return ActivationFacts(formula, reference, smoothness=smoothness, elementwise=False, halves=True)
+
+
+ENTRIES = (
+    ActivationEntry(
+        "glu",
+        nn.GLU,
+        function=glu,
+        facts=_facts(
+            "a sigmoid(b), with a the first half and b the second",
+            "Dauphin et al. 2017, Language Modeling with Gated Convolutional Networks (arXiv 1612.08083)",
+        ),
+        modules=(ModuleForm(nn.GLU, ReadAttributes(("dim",))),),
+        functions=((F.glu, ()),),
+        registered_by=REGISTERED_BY,
+    ),
+    ActivationEntry(
+        "reglu",
+        ReGLU,
+        function=reglu,
+        facts=_facts("max(a, 0) b, with a the first half and b the second", smoothness=0),
+        modules=(ModuleForm(ReGLU, ReadAttributes(("dim", "memory"))),),
+        registered_by=REGISTERED_BY,
+    ),
+    ActivationEntry(
+        "geglu",
+        GEGLU,
+        function=geglu,
+        facts=functools.partial(_facts, "gelu(a) b, with a the first half and b the second"),
+        modules=(ModuleForm(GEGLU, ReadAttributes(("dim", "approximate", "memory"))),),
+        registered_by=REGISTERED_BY,
+    ),
+    ActivationEntry(
+        "swiglu",
+        SwiGLU,
+        function=swiglu,
+        facts=functools.partial(_facts, "a sigmoid(beta a) b, with a the first half and b the second"),
+        modules=(ModuleForm(SwiGLU, ReadAttributes(("dim", "beta", "memory"))),),
+        registered_by=REGISTERED_BY,
+    ),
+)

@@ -1,0 +1,274 @@
+"""GELU with the mean and standard deviation of its normal distribution as arguments."""
+
+import functools
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
+
+from lit_gelu.activations.entry import ActivationEntry, ModuleForm
+from lit_gelu.activations.families._package import HENDRYCKS_2016, REGISTERED_BY, channel_arguments, live_channels
+from lit_gelu.activations.info import ActivationFacts
+from lit_gelu.activations.numerics.arguments import check_order, check_positive, elementwise, largest, per_channel
+from lit_gelu.activations.numerics.channels import ChannelModule, finite_numbers, positive_scale
+from lit_gelu.activations.numerics.gates import (
+    NORMAL_LIMIT,
+    normal_cdf_plus_density,
+    opened_normal_gate,
+    times_normal_density,
+)
+from lit_gelu.activations.numerics.memory import checked_memory, compute_with
+
+
+@elementwise
+def gaussian_gelu(x: Tensor, mu: float | Tensor = 0.0, sigma: float | Tensor = 1.0, channel_dim: int = 1) -> Tensor:
+    """``x`` times the probability that a normal variable with mean ``mu`` and deviation ``sigma`` is below ``x``.
+
+    ``f(x) = x Phi(u)`` with ``u = (x - mu) / sigma``. ``sigma -> 0`` approaches ``x`` above ``mu`` and 0 below it: ReLU
+    for ``mu = 0``.
+
+    Source: Hendrycks and Gimpel 2016 (arXiv 1606.08415), section 2.
+
+    Args:
+        x: Any shape; float16, bfloat16, float32 or float64.
+        mu: A number, a tensor with one element, or one of shape ``(channels,)``.
+        sigma: The same, positive. A number is checked; a tensor is not, because that would wait for the device.
+        channel_dim: Which dimension of ``x`` the channels are.
+
+    Returns:
+        A tensor like ``x``. ``f(inf) = inf`` and ``f(-inf) = 0``.
+
+    Raises:
+        ActivationArgumentError: If ``x`` is not a floating tensor, ``sigma`` not positive, or a shape does not fit.
+
+    Example:
+        >>> import torch
+        >>> gaussian_gelu(torch.tensor([-1.0, 0.0, 1.0]), mu=0.5, sigma=2.0)
+        tensor([-0.2266,  0.0000,  0.5987])
+        >>> gaussian_gelu(torch.tensor([-1.0, 0.0, 1.0]), sigma=1e-30)
+        tensor([-0., 0., 1.])
+    """
+    mu, sigma = _parameters("gaussian_gelu", x, mu, sigma, channel_dim)
+    return opened_normal_gate(x, _quotient(x - mu, sigma))
+
+
+@elementwise
+def gaussian_gelu_derivative(
+    x: Tensor, order: int = 1, mu: float | Tensor = 0.0, sigma: float | Tensor = 1.0, channel_dim: int = 1
+) -> Tensor:
+    """First or second derivative of `gaussian_gelu` with respect to ``x``.
+
+    With ``u = (x - mu) / sigma`` and ``v = x / sigma``: ``f' = Phi(u) + v phi(u)``, ``f'' = phi(u) (2 - u v) / sigma``.
+
+    Args:
+        x: Any shape; float16, bfloat16, float32 or float64.
+        order: 1 or 2.
+        mu: A number, a tensor with one element, or one of shape ``(channels,)``.
+        sigma: The same, positive.
+        channel_dim: Which dimension of ``x`` the channels are.
+
+    Returns:
+        A tensor like ``x``. ``f'(inf) = 1``, ``f'(-inf) = 0`` and ``f''(+-inf) = 0``.
+
+    Raises:
+        ActivationArgumentError: If ``x`` is not a floating tensor, ``order`` neither 1 nor 2, ``sigma`` not
+            positive, or a shape does not fit.
+
+    Example:
+        >>> import torch
+        >>> gaussian_gelu_derivative(torch.tensor([-1.0, 0.0, 1.0]), mu=0.5, sigma=2.0)
+        tensor([0.0761, 0.4013, 0.7920])
+    """
+    check_order("gaussian_gelu_derivative", order)
+    mu, sigma = _parameters("gaussian_gelu_derivative", x, mu, sigma, channel_dim)
+    u = _quotient(x - mu, sigma).clamp(-NORMAL_LIMIT, NORMAL_LIMIT)
+    v = _quotient(x, sigma)
+    if order == 1:
+        return normal_cdf_plus_density(v, u)
+    return times_normal_density(_quotient(2.0 - _bounded(u * v), sigma), u)
+
+
+def _parameters(
+    name: str, x: Tensor, mu: float | Tensor, sigma: float | Tensor, channel_dim: int
+) -> tuple[float | Tensor, float | Tensor]:
+    """Return both parameters, shaped; ``sigma`` is kept above 0, so that one that reaches 0 gives the limit."""
+    check_positive(name, "sigma", sigma)
+    smallest = torch.finfo(x.dtype).tiny
+    sigma = per_channel(name, "sigma", sigma, x, channel_dim)
+    above_zero = sigma.clamp(min=smallest) if isinstance(sigma, Tensor) else max(sigma, smallest)
+    return per_channel(name, "mu", mu, x, channel_dim), above_zero
+
+
+def _bounded(value: Tensor) -> Tensor:
+    """Return ``value`` without infinities: what it is multiplied by may be 0."""
+    return value.clamp(-largest(value), largest(value))
+
+
+def _quotient(numerator: Tensor, sigma: float | Tensor) -> Tensor:
+    """Return ``numerator / sigma``, bounded; both ends lie far outside the gate's limits."""
+    return _bounded(_bounded(numerator) / sigma)
+
+
+def scaled_gelu(x: Tensor, sigma: float) -> Tensor:
+    """Return ``sigma GELU(x / sigma)`` by torch's kernel: the case of mean 0.
+
+    Args:
+        x: Any shape, any floating dtype.
+        sigma: Positive.
+
+    Returns:
+        A tensor like ``x``.
+    """
+    return sigma * F.gelu(x / sigma)
+
+
+@elementwise
+def normal_gated(x: Tensor, mu: float | Tensor, sigma: float | Tensor, channel_dim: int = 1) -> Tensor:
+    """Return ``x erfc((mu - x) / (sigma sqrt 2)) / 2``: what `functional.gaussian_gelu` does, in fewer kernels.
+
+    The tail is as accurate, since ``erfc`` has it; at ``x = -inf`` it is NaN, as torch's own GELU is.
+
+    Args:
+        x: Any shape, any floating dtype; 16-bit ones are computed in float32.
+        mu: A number, or a tensor with one element or one for each channel.
+        sigma: The same, positive. A tensor counts as at least the square root of the smallest normal number, so that
+            the gradient's ``1 / sigma^2`` stays finite.
+        channel_dim: Which dimension of ``x`` the channels are.
+
+    Returns:
+        A tensor like ``x``.
+    """
+    mu = per_channel("gaussian_gelu", "mu", mu, x, channel_dim)
+    sigma = per_channel("gaussian_gelu", "sigma", sigma, x, channel_dim)
+    smallest = math.sqrt(torch.finfo(x.dtype).tiny)
+    scale = (sigma.clamp(min=smallest) if isinstance(sigma, Tensor) else max(sigma, smallest)) * math.sqrt(2)
+    return x * torch.erfc((mu - x) / scale) * 0.5
+
+
+class GaussianGELU(ChannelModule):
+    """``f(x) = x Phi((x - mu) / sigma)``, elementwise, any shape and floating dtype.
+
+    ``mu = 0, sigma = 1`` is GELU; ``sigma -> 0`` with ``mu = 0`` is ReLU. With one fixed ``mu = 0`` it is
+    ``sigma GELU(x / sigma)``, so torch's kernel is called. Learned parameters: ``mu_0 + mu_offset`` and
+    ``sigma_0 exp(log_scale)``, both parameters starting at 0: sigma stays positive and starts at exactly ``sigma_0``.
+
+    Bytes kept for the backward pass, for each float32 element: 4 where torch's kernel is called, else 12 (16 if
+    learned), in 16 bit too, because it is computed in float32; 4 with ``memory="recompute"``, 2 in 16 bit.
+
+    Source: Hendrycks and Gimpel 2016, "Gaussian Error Linear Units (GELUs)" (arXiv 1606.08415), section 2.
+
+    Args:
+        mu: Mean of the normal distribution, or its initial value if learned. A tuple has one for each channel.
+        sigma: Its standard deviation, or the initial value; positive. A tuple has one for each channel.
+        learnable: Whether both are learned.
+        channels: How many of each are learned: ``None`` for one, a number for one a channel, ``"infer"`` for as many as
+            the layer before has outputs; see `lit_gelu.surgery.infer_channels_`.
+        channel_dim: Which dimension of ``x`` the channels are: 1 as in ``torch.nn.PReLU``, -1 in transformers.
+        memory: ``"recompute"`` keeps ``x`` alone for the backward pass; ``"autograd"`` what the kernels need.
+
+    Raises:
+        ActivationArgumentError: If ``mu`` is not finite or ``sigma`` not positive and finite, ``memory`` no mode, or
+            the channels are no number or contradict the values.
+
+    Example:
+        >>> import torch
+        >>> GaussianGELU(mu=0.5, sigma=2.0)(torch.tensor([-1.0, 0.0, 1.0]))
+        tensor([-0.2266,  0.0000,  0.5987])
+        >>> GaussianGELU(learnable=True, channels=16).log_scale.shape
+        torch.Size([16])
+    """
+
+    mu_offset: nn.Parameter | None
+    log_scale: nn.Parameter | None
+
+    def __init__(
+        self,
+        mu: float | tuple[float, ...] = 0.0,
+        sigma: float | tuple[float, ...] = 1.0,
+        learnable: bool = False,
+        channels: int | str | None = None,
+        channel_dim: int = 1,
+        memory: str = "autograd",
+    ) -> None:
+        initial = {"mu": finite_numbers("mu", mu), "sigma": finite_numbers("sigma", sigma, positive=True)}
+        super().__init__(initial, ("mu_offset", "log_scale") if learnable else (), channels, channel_dim)
+        self.initial_mu, self.initial_sigma = initial.values()
+        self.learnable = bool(learnable)
+        self.memory = checked_memory(memory)
+        if not learnable:
+            self.register_parameter("mu_offset", None)
+            self.register_parameter("log_scale", None)
+
+    @property
+    def mu(self) -> float | Tensor:
+        """The present mean: a number if it is fixed, a tensor if it is learned or there is one for each channel."""
+        self.check_channels()
+        initial = self.initial("mu", self.initial_mu)
+        return initial if self.mu_offset is None else initial + self.mu_offset
+
+    @property
+    def sigma(self) -> float | Tensor:
+        """The present standard deviation; a number or a tensor, as `mu`."""
+        self.check_channels()
+        initial = self.initial("sigma", self.initial_sigma)
+        return initial if self.log_scale is None else initial * positive_scale(self.log_scale)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply the function elementwise.
+
+        Args:
+            x: Any shape, any floating dtype.
+
+        Returns:
+            A tensor like ``x``.
+        """
+        mu, sigma = self.mu, self.sigma
+        if isinstance(mu, Tensor) or isinstance(sigma, Tensor) or mu != 0.0:
+            function = functools.partial(normal_gated, channel_dim=self.channel_dim)
+            return compute_with(self.memory, function, x, mu=mu, sigma=sigma)
+        if sigma == 1.0:
+            return F.gelu(x)
+        return compute_with(self.memory, scaled_gelu, x, sigma=sigma)
+
+    def extra_repr(self) -> str:
+        """Return the arguments for ``repr``.
+
+        Returns:
+            ``mu=..., sigma=..., learnable=...``.
+        """
+        memory = "" if self.memory == "autograd" else f", memory={self.memory!r}"
+        values = f"mu={self.initial_mu}, sigma={self.initial_sigma}, learnable={self.learnable}"
+        return f"{values}{self.channel_text()}{memory}"
+
+
+def _read(module: nn.Module) -> dict[str, Any]:
+    return {"mu": module.initial_mu, "sigma": module.initial_sigma, **channel_arguments(module)}
+
+
+def _live(module: nn.Module) -> dict[str, Any]:
+    return {"mu": module.mu, "sigma": module.sigma, **live_channels(module)}
+
+
+def _facts(learnable: bool = False, **_: Any) -> ActivationFacts:
+    return ActivationFacts(
+        "x Phi((x - mu) / sigma)",
+        HENDRYCKS_2016,
+        smoothness=float("inf"),
+        asymptotes=("0", "x"),
+        learnable=learnable,
+    )
+
+
+ENTRIES = (
+    ActivationEntry(
+        "gaussian_gelu",
+        GaussianGELU,
+        function=gaussian_gelu,
+        derivative=gaussian_gelu_derivative,
+        facts=_facts,
+        modules=(ModuleForm(GaussianGELU, _read, live=_live),),
+        registered_by=REGISTERED_BY,
+    ),
+)

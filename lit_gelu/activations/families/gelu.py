@@ -1,0 +1,293 @@
+"""GELU: exact, and the paper's two approximations, which have names of their own as well."""
+
+import functools
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
+
+from lit_gelu.activations.entry import ActivationEntry, ModuleForm, ReadAttributes
+from lit_gelu.activations.errors import ActivationArgumentError
+from lit_gelu.activations.families._package import HENDRYCKS_2016, REGISTERED_BY
+from lit_gelu.activations.families.swish import swish, swish_derivative
+from lit_gelu.activations.info import ActivationFacts
+from lit_gelu.activations.numerics.arguments import check_order, elementwise
+from lit_gelu.activations.numerics.compensated import product_error, sum_error
+from lit_gelu.activations.numerics.gates import (
+    LOGISTIC_LIMIT,
+    NORMAL_LIMIT,
+    logistic_curvature,
+    logistic_plus_density,
+    normal_cdf_plus_density,
+    opened_logistic_gate,
+    opened_normal_gate,
+    times_normal_density,
+)
+from lit_gelu.activations.numerics.memory import checked_memory, compute
+from lit_gelu.activations.spec import ActivationSpec
+
+FORMS = ("none", "tanh", "sigmoid")
+SIGMOID_SLOPE = 1.702  # Hendrycks and Gimpel 2016, section 2
+# The tanh form's gate is (1 + tanh w) / 2 = s(2 w), with 2 w = TANH_SLOPE x + TANH_CUBIC x**3; 0.044715: ibidem.
+TANH_SLOPE = 2.0 * math.sqrt(2.0 / math.pi)
+TANH_CUBIC = 0.044715 * TANH_SLOPE
+
+
+@elementwise
+def gelu(x: Tensor, approximate: str = "none") -> Tensor:
+    """Gaussian error linear unit: ``x`` times the probability that a standard normal variable is below ``x``.
+
+    * ``"none"``: ``x Phi(x)``, computed with ``erfc``, which keeps the relative accuracy of the left tail;
+    * ``"tanh"``: ``x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x**3))) / 2``, at most 4.74e-4 from exact;
+    * ``"sigmoid"``: ``x s(1.702 x)``, at most 2.04e-2 from exact.
+
+    Source: Hendrycks and Gimpel 2016, "Gaussian Error Linear Units (GELUs)" (arXiv 1606.08415), section 2.
+
+    Args:
+        x: Any shape; float16, bfloat16, float32 or float64.
+        approximate: Which form: ``"none"``, ``"tanh"`` or ``"sigmoid"``.
+
+    Returns:
+        A tensor like ``x``. ``f(inf) = inf`` and ``f(-inf) = 0``.
+
+    Raises:
+        ActivationArgumentError: If ``x`` is not a floating tensor or ``approximate`` not one of the three.
+
+    Example:
+        >>> import torch
+        >>> x = torch.tensor([-10.0, -1.0, 0.0, 1.0], dtype=torch.float64)
+        >>> [f"{value:.5e}" for value in gelu(x).tolist()]
+        ['-7.61985e-23', '-1.58655e-01', '0.00000e+00', '8.41345e-01']
+        >>> gelu(x[3:], approximate="tanh")
+        tensor([0.8412], dtype=torch.float64)
+    """
+    _check_form("gelu", approximate)
+    if approximate == "none":
+        return opened_normal_gate(x, x)
+    if approximate == "sigmoid":
+        return swish(x, SIGMOID_SLOPE)
+    bounded = x.clamp(-NORMAL_LIMIT, NORMAL_LIMIT)
+    return opened_logistic_gate(x, bounded * (TANH_SLOPE + TANH_CUBIC * (bounded * bounded)))
+
+
+@elementwise
+def gelu_derivative(x: Tensor, order: int = 1, approximate: str = "none") -> Tensor:
+    """First or second derivative of `gelu`.
+
+    * ``"none"``: ``f' = Phi(x) + x phi(x)``, ``f'' = (2 - x**2) phi(x)``;
+    * ``"tanh"``: with ``u = 2 sqrt(2 / pi) (x + 0.044715 x**3)``, ``p = s(u)`` and ``q = s(u) s(-u)``:
+      ``f' = p + x u' q``, ``f'' = q (2 u' + x (u'' - u'**2 tanh(u / 2)))``;
+    * ``"sigmoid"``: see `swish_derivative`.
+
+    Args:
+        x: Any shape; float16, bfloat16, float32 or float64.
+        order: 1 or 2.
+        approximate: Which form: ``"none"``, ``"tanh"`` or ``"sigmoid"``.
+
+    Returns:
+        A tensor like ``x``. ``f'(inf) = 1``, ``f'(-inf) = 0`` and ``f''(+-inf) = 0``.
+
+    Raises:
+        ActivationArgumentError: If ``x``, ``order`` or ``approximate`` is none of those.
+
+    Example:
+        >>> import torch
+        >>> x = torch.tensor([-1.0, 0.0, 1.0])
+        >>> gelu_derivative(x), gelu_derivative(x, order=2)
+        (tensor([-0.0833,  0.5000,  1.0833]), tensor([0.2420, 0.7979, 0.2420]))
+    """
+    _check_form("gelu_derivative", approximate)
+    check_order("gelu_derivative", order)
+    if approximate == "sigmoid":
+        return swish_derivative(x, order, SIGMOID_SLOPE)
+    x = x.clamp(-NORMAL_LIMIT, NORMAL_LIMIT)
+    if approximate == "tanh":
+        return _tanh_form_derivative(x, order)
+    return normal_cdf_plus_density(x, x) if order == 1 else times_normal_density(2.0 - x * x, x)
+
+
+_Inexact = tuple[Tensor, Tensor]  # a value and its rounding error, to first order
+
+
+def _slope(x: Tensor, cubic: float) -> _Inexact:
+    """Return ``TANH_SLOPE + cubic x**2``."""
+    square = x * x
+    small = cubic * square
+    small_error = cubic * product_error(x, x) + product_error(square, cubic)
+    return TANH_SLOPE + small, sum_error(TANH_SLOPE, small) + small_error
+
+
+def _times(x: Tensor, factor: _Inexact) -> _Inexact:
+    """Return ``x * factor`` for an exact ``x``."""
+    value, error = factor
+    return x * value, x * error + product_error(x, value)
+
+
+def _product(a: _Inexact, b: _Inexact) -> _Inexact:
+    """Return ``a * b``."""
+    return a[0] * b[0], product_error(a[0], b[0]) + a[0] * b[1] + a[1] * b[0]
+
+
+def _slope_correction(u: _Inexact, first: _Inexact) -> Tensor:
+    """Return what ``s(u) + first s'(u)`` lacks for want of the errors of both, in units of ``s'(u)``."""
+    return first[1] + u[1] * (1.0 - first[0] * torch.tanh(0.5 * u[0]))
+
+
+def _tanh_form_derivative(x: Tensor, order: int) -> Tensor:
+    """Return ``f'`` or ``f''`` of the tanh form for bounded ``x``, whose cube would overflow."""
+    x = x if order == 1 else x.abs()  # f'' is even
+    u, u_error = _times(x, _slope(x, TANH_CUBIC))
+    u = u.clamp(-LOGISTIC_LIMIT, LOGISTIC_LIMIT)
+    u_slope = _slope(x, 3.0 * TANH_CUBIC)
+    first = _times(x, u_slope)
+    if order == 1:
+        return logistic_plus_density(first[0], u, _slope_correction((u, u_error), first))
+    start, start_error = (2.0 * part for part in _slope(x, 6.0 * TANH_CUBIC))  # 2 u' + x u''
+    curved, curved_error = _product(first, u_slope)  # x u'**2
+    # A shift of u scales exp(-|u|); its effect on the terms that are exp(-|u|) smaller again is left out.
+    shift = u_error * (start - curved)
+    return logistic_curvature(start, curved, u, correction=start_error - curved_error - shift)
+
+
+def _check_form(name: str, approximate: str) -> None:
+    """Refuse a form of GELU that does not exist.
+
+    Raises:
+        ActivationArgumentError: If it does not.
+    """
+    if approximate not in FORMS:
+        accepted = ", ".join(repr(form) for form in FORMS)
+        raise ActivationArgumentError(
+            f"{name}: approximate={approximate!r} is not a form of GELU. Use one of {accepted}."
+        )
+
+
+def sigmoid_gelu_by_kernels(x: Tensor) -> Tensor:
+    """Return ``x sigmoid(1.702 x)`` by torch's kernels.
+
+    Args:
+        x: Any shape, any floating dtype.
+
+    Returns:
+        A tensor like ``x``.
+    """
+    return x * torch.sigmoid(SIGMOID_SLOPE * x)
+
+
+class SigmoidGELU(nn.Module):
+    """``f(x) = x sigmoid(1.702 x)``, elementwise, any shape and floating dtype.
+
+    The gate differs from Phi by at most 0.00949, the function from GELU by at most 0.02033 (at ``|x| = 2.270``).
+    It is no subclass of ``torch.nn.GELU``: ``torch.nn.TransformerEncoderLayer`` would take it for the exact function in
+    its fused path.
+
+    Bytes kept for the backward pass, for each float32 element: 8; 4 with ``memory="recompute"``.
+
+    Source: Hendrycks and Gimpel 2016, "Gaussian Error Linear Units (GELUs)" (arXiv 1606.08415), section 2.
+
+    Args:
+        memory: ``"recompute"`` keeps ``x`` alone for the backward pass; ``"autograd"`` what the kernels need.
+
+    Raises:
+        ActivationArgumentError: If ``memory`` is no mode.
+
+    Example:
+        >>> import torch
+        >>> SigmoidGELU()(torch.tensor([-1.0, 0.0, 1.0]))
+        tensor([-0.1542,  0.0000,  0.8458])
+    """
+
+    def __init__(self, memory: str = "autograd") -> None:
+        super().__init__()
+        self.memory = checked_memory(memory)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply the function elementwise.
+
+        Args:
+            x: Any shape, any floating dtype.
+
+        Returns:
+            A tensor like ``x``.
+        """
+        return compute(self.memory, sigmoid_gelu_by_kernels, x)
+
+    def extra_repr(self) -> str:
+        """Return the arguments for ``repr``.
+
+        Returns:
+            The memory mode, unless it is the usual one.
+        """
+        return "" if self.memory == "autograd" else f"memory={self.memory!r}"
+
+
+FORMULAS = {
+    "none": "x Phi(x)",
+    "tanh": "0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))",
+    "sigmoid": "x sigmoid(1.702 x)",
+}
+
+
+def build_gelu(approximate: str = "none", memory: str = "autograd") -> nn.Module:
+    """Build the module of one of GELU's three forms.
+
+    Args:
+        approximate: ``"none"`` for ``x Phi(x)``, ``"tanh"`` or ``"sigmoid"`` for the paper's approximations.
+        memory: ``"recompute"`` has the sigmoid form keep its input alone for the backward pass.
+
+    Returns:
+        ``torch.nn.GELU`` for the first two, `SigmoidGELU` for the third.
+
+    Raises:
+        ActivationArgumentError: If there is no such form, or ``memory`` is not ``"autograd"`` for another form.
+
+    Example:
+        >>> build_gelu("tanh")
+        GELU(approximate='tanh')
+    """
+    if approximate not in FORMULAS:
+        raise ActivationArgumentError(
+            f"'gelu': approximate={approximate!r} is not accepted. Accepted: {', '.join(map(repr, FORMULAS))}."
+        )
+    if approximate != "sigmoid" and memory != "autograd":
+        raise ActivationArgumentError(
+            f"'gelu': memory={memory!r} is not accepted with approximate={approximate!r}: torch's kernel keeps its "
+            "input alone already. Leave memory out."
+        )
+    return SigmoidGELU(memory) if approximate == "sigmoid" else nn.GELU(approximate=approximate)
+
+
+def _facts(approximate: str = "none", **_: Any) -> ActivationFacts:
+    return ActivationFacts(FORMULAS[approximate], HENDRYCKS_2016, smoothness=float("inf"), asymptotes=("0", "x"))
+
+
+def _sigmoid_form(module: nn.Module) -> dict[str, Any]:
+    return {"approximate": "sigmoid", "memory": module.memory}
+
+
+def _preset(name: str, approximate: str, aliases: tuple[str, ...]) -> ActivationEntry:
+    """Make the row of a form's own name."""
+    preset = ActivationSpec.of("gelu", approximate=approximate)
+    # Bound by position, so that it is no argument any more; the sigmoid form alone is left its memory mode.
+    bound = (approximate,) if approximate == "sigmoid" else (approximate, "autograd")
+    build = functools.partial(build_gelu, *bound)
+    return ActivationEntry(name, build, aliases=aliases, preset=preset, registered_by=REGISTERED_BY)
+
+
+ENTRIES = (
+    ActivationEntry(
+        "gelu",
+        build_gelu,
+        function=gelu,
+        derivative=gelu_derivative,
+        facts=_facts,
+        aliases=("gelu_exact", "gelu_python"),
+        modules=(ModuleForm(nn.GELU, ReadAttributes(("approximate",))), ModuleForm(SigmoidGELU, _sigmoid_form)),
+        functions=((F.gelu, ()),),
+        registered_by=REGISTERED_BY,
+    ),
+    _preset("gelu_tanh", "tanh", ("gelu_new", "gelu_fast", "gelu_accurate", "gelu_pytorch_tanh", "gelu_python_tanh")),
+    _preset("gelu_sigmoid", "sigmoid", ("quick_gelu",)),
+)

@@ -1,0 +1,90 @@
+"""Hard Swish.
+
+At a kink the derivatives are torch's own: those of the outer piece.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
+
+from lit_gelu.activations.entry import ActivationEntry, ModuleForm
+from lit_gelu.activations.families._package import INPLACE, REGISTERED_BY
+from lit_gelu.activations.info import ActivationFacts
+from lit_gelu.activations.numerics.arguments import check_order, elementwise, keep_nan
+
+BOUND = 3.0  # the gate (x + 3) / 6 is 0 at -3 and 1 at 3
+
+
+@elementwise
+def hard_swish(x: Tensor) -> Tensor:
+    """Piecewise quadratic form of SiLU: ``f(x) = x min(max(x + 3, 0), 6) / 6``.
+
+    Source: Howard et al. 2019, "Searching for MobileNetV3" (arXiv 1905.02244), section 5.2.
+
+    Args:
+        x: Any shape; float16, bfloat16, float32 or float64.
+
+    Returns:
+        A tensor like ``x``. ``f(inf) = inf`` and ``f(-inf) = 0``.
+
+    Raises:
+        ActivationArgumentError: If ``x`` is not a floating tensor.
+
+    Example:
+        >>> import torch
+        >>> hard_swish(torch.tensor([-4.0, -1.5, 0.0, 3.0]))
+        tensor([ 0.0000, -0.3750,  0.0000,  3.0000])
+    """
+    inside = x.clamp(-BOUND, BOUND)
+    middle = inside * (inside + BOUND) / (2.0 * BOUND)
+    return torch.where(x >= BOUND, x, torch.where(x <= -BOUND, 0.0, middle))
+
+
+@elementwise
+def hard_swish_derivative(x: Tensor, order: int = 1) -> Tensor:
+    """First or second derivative of `hard_swish`: between -3 and 3 ``(2 x + 3) / 6`` and ``1 / 3``.
+
+    ``f'`` is 0 below and 1 above, and jumps by -1/2 at both ends. ``f''`` is 0 outside.
+
+    Args:
+        x: Any shape; float16, bfloat16, float32 or float64.
+        order: 1 or 2.
+
+    Returns:
+        A tensor like ``x``; ``f'(-3) = 0`` and ``f'(3) = 1``, as in torch.
+
+    Raises:
+        ActivationArgumentError: If ``x`` is not a floating tensor or ``order`` neither 1 nor 2.
+
+    Example:
+        >>> import torch
+        >>> hard_swish_derivative(torch.tensor([-4.0, -1.5, 0.0, 3.0]))
+        tensor([0.0000, 0.0000, 0.5000, 1.0000])
+    """
+    check_order("hard_swish_derivative", order)
+    inside = (x > -BOUND) & (x < BOUND)
+    if order == 2:
+        return keep_nan(x, inside.to(x.dtype) / BOUND)
+    middle = (2.0 * x.clamp(-BOUND, BOUND) + BOUND) / (2.0 * BOUND)
+    return torch.where(x >= BOUND, 1.0, torch.where(x <= -BOUND, 0.0, middle))
+
+
+ENTRIES = (
+    ActivationEntry(
+        "hard_swish",
+        nn.Hardswish,
+        function=hard_swish,
+        derivative=hard_swish_derivative,
+        facts=ActivationFacts(
+            formula="x min(max(x + 3, 0), 6) / 6",
+            reference="Howard et al. 2019, Searching for MobileNetV3 (arXiv 1905.02244)",
+            smoothness=0,
+            asymptotes=("0", "x"),
+            kinks=((-3.0, -0.5), (3.0, -0.5)),
+        ),
+        aliases=("hardswish",),
+        modules=(ModuleForm(nn.Hardswish, INPLACE),),
+        functions=((F.hardswish, ()),),
+        registered_by=REGISTERED_BY,
+    ),
+)

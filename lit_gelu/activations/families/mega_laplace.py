@@ -1,0 +1,142 @@
+"""The "Laplace" attention function of Mega, which is a normal distribution function."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from lit_gelu.activations.entry import ActivationEntry, ModuleForm, ReadAttributes
+from lit_gelu.activations.families._package import REGISTERED_BY
+from lit_gelu.activations.info import ActivationFacts
+from lit_gelu.activations.numerics.arguments import check_order, check_positive, elementwise
+from lit_gelu.activations.numerics.channels import positive_number
+from lit_gelu.activations.numerics.gates import NORMAL_LIMIT, times_normal_cdf, times_normal_density
+
+
+@elementwise
+def mega_laplace(x: Tensor, mu: float = 0.707107, sigma: float = 0.282095) -> Tensor:
+    """Normal distribution function: ``f(x) = Phi((x - mu) / sigma)``, called "Laplace" by its authors.
+
+    A bounded stand-in for ``relu2`` in attention: ``mu = sqrt(1/2)`` and ``sigma = sqrt(1/(4 pi))``, rounded to six
+    digits, make value and slope agree with ``x**2`` at ``x = sqrt(1/2)``. It is no linear unit: it does not multiply by
+    ``x``, and its distribution is the normal one.
+
+    Source: Ma et al. 2022, "Mega: Moving Average Equipped Gated Attention" (arXiv 2209.10655); the same as
+    transformers' ``laplace``.
+
+    Args:
+        x: Any shape; float16, bfloat16, float32 or float64.
+        mu: Mean.
+        sigma: Standard deviation, positive.
+
+    Returns:
+        A tensor like ``x``. ``f(inf) = 1`` and ``f(-inf) = 0``.
+
+    Raises:
+        ActivationArgumentError: If ``x`` is not a floating tensor or ``sigma`` not positive.
+
+    Example:
+        >>> import torch
+        >>> mega_laplace(torch.tensor([0.0, 0.707107, 1.0]))
+        tensor([0.0061, 0.5000, 0.8504])
+    """
+    check_positive("mega_laplace", "sigma", sigma)
+    return times_normal_cdf(x.new_ones(()), _standardised(x, mu, sigma))
+
+
+@elementwise
+def mega_laplace_derivative(x: Tensor, order: int = 1, mu: float = 0.707107, sigma: float = 0.282095) -> Tensor:
+    """First or second derivative of `mega_laplace`: ``phi(u) / sigma`` and ``-u phi(u) / sigma**2``.
+
+    Args:
+        x: Any shape; float16, bfloat16, float32 or float64.
+        order: 1 or 2.
+        mu: Mean.
+        sigma: Standard deviation, positive.
+
+    Returns:
+        A tensor like ``x``, with ``u = (x - mu) / sigma``; 0 at both infinities.
+
+    Raises:
+        ActivationArgumentError: If ``x`` is not a floating tensor, ``order`` neither 1 nor 2, or ``sigma`` not
+            positive.
+
+    Example:
+        >>> import torch
+        >>> mega_laplace_derivative(torch.tensor([0.0, 0.707107, 1.0]))
+        tensor([0.0611, 1.4142, 0.8249])
+    """
+    check_order("mega_laplace_derivative", order)
+    check_positive("mega_laplace_derivative", "sigma", sigma)
+    u = _standardised(x, mu, sigma)
+    if order == 2:
+        return times_normal_density(-u / sigma / sigma, u)
+    return times_normal_density(x.new_full((), 1.0 / sigma), u)
+
+
+def _standardised(x: Tensor, mu: float, sigma: float) -> Tensor:
+    """Return ``(x - mu) / sigma`` within the limits of the gate."""
+    return ((x - mu) / sigma).clamp(-NORMAL_LIMIT, NORMAL_LIMIT)
+
+
+class MegaLaplace(nn.Module):
+    """``f(x) = Phi((x - mu) / sigma)``, elementwise, any shape and floating dtype.
+
+    Source: Ma et al. 2022, "Mega: Moving Average Equipped Gated Attention" (arXiv 2209.10655).
+
+    Args:
+        mu: Mean.
+        sigma: Standard deviation; positive.
+
+    Raises:
+        ActivationArgumentError: If ``sigma`` is not a positive finite number.
+
+    Example:
+        >>> import torch
+        >>> MegaLaplace()(torch.tensor([0.0, 1.0]))
+        tensor([0.0061, 0.8504])
+    """
+
+    def __init__(self, mu: float = 0.707107, sigma: float = 0.282095) -> None:
+        super().__init__()
+        self.mu = float(mu)
+        self.sigma = positive_number("sigma", sigma)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply the function elementwise.
+
+        Args:
+            x: Any shape, any floating dtype.
+
+        Returns:
+            A tensor like ``x``.
+        """
+        return 0.5 * torch.erfc((self.mu - x) / (self.sigma * math.sqrt(2.0)))
+
+    def extra_repr(self) -> str:
+        """Return the arguments for ``repr``.
+
+        Returns:
+            ``mu=..., sigma=...``.
+        """
+        return f"mu={self.mu}, sigma={self.sigma}"
+
+
+ENTRIES = (
+    ActivationEntry(
+        "mega_laplace",
+        MegaLaplace,
+        function=mega_laplace,
+        derivative=mega_laplace_derivative,
+        facts=ActivationFacts(
+            formula="Phi((x - mu) / sigma)",
+            reference="Ma et al. 2022, Mega: Moving Average Equipped Gated Attention (arXiv 2209.10655)",
+            smoothness=float("inf"),
+            asymptotes=("0", "1"),
+            gate=True,
+        ),
+        aliases=("laplace",),
+        modules=(ModuleForm(MegaLaplace, ReadAttributes(("mu", "sigma"))),),
+        registered_by=REGISTERED_BY,
+    ),
+)

@@ -1,0 +1,129 @@
+"""Mish."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
+
+from lit_gelu.activations.entry import ActivationEntry, ModuleForm
+from lit_gelu.activations.families._package import INPLACE, REGISTERED_BY
+from lit_gelu.activations.info import ActivationFacts
+from lit_gelu.activations.numerics.arguments import check_order, elementwise, largest
+from lit_gelu.activations.numerics.compensated import sum_error
+from lit_gelu.activations.numerics.gates import LOGISTIC_LIMIT, decay
+
+
+@elementwise
+def mish(x: Tensor) -> Tensor:
+    """Mish: ``f(x) = x tanh(log(1 + exp(x)))``.
+
+    Computed from ``e = exp(-|x|)``: ``tanh(softplus(x))`` is ``(1 + 2 e) / (1 + 2 e + 2 e**2)`` right of 0 and
+    ``e (e + 2) / (e (e + 2) + 2)`` left of it.
+
+    Source: Misra 2019, "Mish: A Self Regularized Non-Monotonic Activation Function" (arXiv 1908.08681), equation 1.
+
+    Args:
+        x: Any shape; float16, bfloat16, float32 or float64.
+
+    Returns:
+        A tensor like ``x``. ``f(inf) = inf`` and ``f(-inf) = 0``.
+
+    Raises:
+        ActivationArgumentError: If ``x`` is not a floating tensor.
+
+    Example:
+        >>> import torch
+        >>> mish(torch.tensor([-1.0, 0.0, 1.0]))
+        tensor([-0.3034,  0.0000,  0.8651])
+    """
+    u = x.clamp(-LOGISTIC_LIMIT, LOGISTIC_LIMIT)
+    finite = x.clamp(-largest(x), largest(x))
+    return torch.where(x > LOGISTIC_LIMIT, x, _times_gate(finite, u))
+
+
+@elementwise
+def mish_derivative(x: Tensor, order: int = 1) -> Tensor:
+    """First or second derivative of `mish`.
+
+    With ``w = tanh(log(1 + exp(x)))`` and ``d = w' = s(x) (1 - w**2)``: ``f' = w + x d`` and
+    ``f'' = d (2 + x (s(-x) - 2 w s(x)))``, computed as a polynomial in ``exp(-|x|)`` over a power of ``w``'s
+    denominator.
+
+    Args:
+        x: Any shape; float16, bfloat16, float32 or float64.
+        order: 1 or 2.
+
+    Returns:
+        A tensor like ``x``. ``f'(inf) = 1``, ``f'(-inf) = 0`` and ``f''(+-inf) = 0``.
+
+    Raises:
+        ActivationArgumentError: If ``x`` is not a floating tensor or ``order`` neither 1 nor 2.
+
+    Example:
+        >>> import torch
+        >>> x = torch.tensor([-1.0, 0.0, 1.0])
+        >>> mish_derivative(x), mish_derivative(x, order=2)
+        (tensor([0.0592, 0.6000, 1.0490]), tensor([0.3497, 0.6400, 0.1847]))
+    """
+    check_order("mish_derivative", order)
+    u = x.clamp(-LOGISTIC_LIMIT, LOGISTIC_LIMIT)
+    if order == 2:
+        return _second(u)
+    return torch.where(u < 0, _left_slope(u), _times_gate(1.0, u) + _times_gate_slope(u, u))
+
+
+def _left_slope(u: Tensor) -> Tensor:
+    """Return ``f'`` left of 0, ``e (4 (1 + u) + e (6 + 4 u + e (4 + e))) / den**2``: cancelled before rounding."""
+    e, inner, outer = decay(u)
+    numerator = 4.0 * (1.0 + u) + e * (6.0 + 4.0 * u + e * (4.0 + e))
+    return (inner * numerator / _denominator(e, u) ** 2) * outer
+
+
+def _second(u: Tensor) -> Tensor:
+    """Return ``f''``: a cubic in ``e = exp(-|u|)``, read from one end on each side, over ``den**3``."""
+    e, inner, outer = decay(u)
+    c0, c1, c2, c3 = 2.0 * (2.0 + u), 2.0 * (4.0 + u), 3.0 * (2.0 - u), 2.0 * (1.0 - u)
+    constant = torch.where(u < 0, c0, c3)
+    rest = e * torch.where(u < 0, c1 + e * (c2 + e * c3), c2 + e * (c1 + e * c0))
+    denominator = _denominator(e, u)
+    # den**3 triples the rounding of den, which is put back here.
+    error = torch.where(u < 0, sum_error(2.0, e * (e + 2.0)), sum_error(1.0, 2.0 * (e + e * e)))
+    cubic = constant + (rest - 3.0 * error * (constant + rest) / denominator)
+    scaled = torch.where(u < 0, inner, e) * (4.0 * cubic) / (denominator * denominator * denominator)
+    return scaled * torch.where(u < 0, outer, e)
+
+
+def _denominator(e: Tensor, u: Tensor) -> Tensor:
+    """Return the common denominator of the gate and its slope, for ``e = exp(-|u|)``."""
+    return torch.where(u < 0, e * (e + 2.0) + 2.0, 1.0 + 2.0 * (e + e * e))
+
+
+def _times_gate(factor: Tensor | float, u: Tensor) -> Tensor:
+    """Return ``factor * tanh(softplus(u))``."""
+    e, inner, outer = decay(u)
+    fraction = torch.where(u < 0, e + 2.0, 1.0 + 2.0 * e) / _denominator(e, u)
+    return (factor * torch.where(u < 0, inner, 1.0) * fraction) * torch.where(u < 0, outer, 1.0)
+
+
+def _times_gate_slope(factor: Tensor, u: Tensor) -> Tensor:
+    """Return ``factor`` times the derivative of ``tanh(softplus(u))``, right of 0."""
+    e = decay(u)[0]
+    return (factor * e * (4.0 * (1.0 + e)) / _denominator(e, u) ** 2) * e
+
+
+ENTRIES = (
+    ActivationEntry(
+        "mish",
+        nn.Mish,
+        function=mish,
+        derivative=mish_derivative,
+        facts=ActivationFacts(
+            "x tanh(log(1 + exp(x)))",
+            "Misra 2019, Mish: A Self Regularized Non-Monotonic Activation Function (arXiv 1908.08681)",
+            smoothness=float("inf"),
+            asymptotes=("0", "x"),
+        ),
+        modules=(ModuleForm(nn.Mish, INPLACE),),
+        functions=((F.mish, ()),),
+        registered_by=REGISTERED_BY,
+    ),
+)

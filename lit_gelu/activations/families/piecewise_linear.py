@@ -1,0 +1,393 @@
+"""The identity and what is linear on both sides of a kink: ReLU, ReLU6, leaky ReLU, PReLU.
+
+At a kink the derivatives are torch's own: that of the constant piece, for the leaky kin that of the left piece. The
+second derivative is that of the pieces, 0: the point mass where ``f'`` jumps has no value at a point.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
+
+from lit_gelu.activations.entry import ActivationEntry, ModuleForm, ReadAttributes
+from lit_gelu.activations.families._package import INPLACE, NO_ARGUMENTS, REGISTERED_BY
+from lit_gelu.activations.info import ActivationFacts
+from lit_gelu.activations.numerics.arguments import check_order, elementwise, keep_nan, per_channel
+from lit_gelu.activations.numerics.channels import channel_number
+
+RELU6_BOUND = 6.0
+
+
+@elementwise
+def identity(x: Tensor) -> Tensor:
+    """Return ``f(x) = x``: the activation of a linear network, and what switches one off.
+
+    Args:
+        x: Any shape; float16, bfloat16, float32 or float64.
+
+    Returns:
+        ``x`` itself.
+
+    Raises:
+        ActivationArgumentError: If ``x`` is not a floating tensor.
+
+    Example:
+        >>> import torch
+        >>> identity(torch.tensor([-1.0, 2.0]))
+        tensor([-1.,  2.])
+    """
+    return x
+
+
+@elementwise
+def identity_derivative(x: Tensor, order: int = 1) -> Tensor:
+    """First or second derivative of `identity`: 1 or 0.
+
+    Args:
+        x: Any shape; float16, bfloat16, float32 or float64.
+        order: 1 or 2.
+
+    Returns:
+        A tensor like ``x``.
+
+    Raises:
+        ActivationArgumentError: If ``x`` is not a floating tensor or ``order`` neither 1 nor 2.
+
+    Example:
+        >>> import torch
+        >>> identity_derivative(torch.tensor([-1.0, 2.0]))
+        tensor([1., 1.])
+    """
+    check_order("identity_derivative", order)
+    return keep_nan(x, torch.ones_like(x) if order == 1 else torch.zeros_like(x))
+
+
+@elementwise
+def relu(x: Tensor) -> Tensor:
+    """Rectified linear unit: ``f(x) = max(x, 0)``.
+
+    Source: Nair and Hinton 2010, "Rectified linear units improve restricted Boltzmann machines" (ICML).
+
+    Args:
+        x: Any shape; float16, bfloat16, float32 or float64.
+
+    Returns:
+        A tensor like ``x``.
+
+    Raises:
+        ActivationArgumentError: If ``x`` is not a floating tensor.
+
+    Example:
+        >>> import torch
+        >>> relu(torch.tensor([-1.0, 0.0, 2.0]))
+        tensor([0., 0., 2.])
+    """
+    return torch.relu(x)
+
+
+@elementwise
+def relu_derivative(x: Tensor, order: int = 1) -> Tensor:
+    """First or second derivative of `relu`: 1 above 0, else 0; and 0 everywhere.
+
+    ``f'`` jumps by 1 at 0.
+
+    Args:
+        x: Any shape; float16, bfloat16, float32 or float64.
+        order: 1 or 2.
+
+    Returns:
+        A tensor like ``x``; ``f'(0) = 0``, as in torch.
+
+    Raises:
+        ActivationArgumentError: If ``x`` is not a floating tensor or ``order`` neither 1 nor 2.
+
+    Example:
+        >>> import torch
+        >>> relu_derivative(torch.tensor([-1.0, 0.0, 2.0]))
+        tensor([0., 0., 1.])
+    """
+    check_order("relu_derivative", order)
+    return keep_nan(x, (x > 0).to(x.dtype) if order == 1 else torch.zeros_like(x))
+
+
+@elementwise
+def relu6(x: Tensor) -> Tensor:
+    """Rectified linear unit with an upper bound: ``f(x) = min(max(x, 0), 6)``.
+
+    Source: Krizhevsky 2010, "Convolutional deep belief networks on CIFAR-10".
+
+    Args:
+        x: Any shape; float16, bfloat16, float32 or float64.
+
+    Returns:
+        A tensor like ``x``.
+
+    Raises:
+        ActivationArgumentError: If ``x`` is not a floating tensor.
+
+    Example:
+        >>> import torch
+        >>> relu6(torch.tensor([-1.0, 2.0, 8.0]))
+        tensor([0., 2., 6.])
+    """
+    return torch.nn.functional.relu6(x)
+
+
+@elementwise
+def relu6_derivative(x: Tensor, order: int = 1) -> Tensor:
+    """First or second derivative of `relu6`: 1 between 0 and 6, else 0; and 0 everywhere.
+
+    ``f'`` jumps by 1 at 0 and by -1 at 6.
+
+    Args:
+        x: Any shape; float16, bfloat16, float32 or float64.
+        order: 1 or 2.
+
+    Returns:
+        A tensor like ``x``; ``f'(0) = f'(6) = 0``, as in torch.
+
+    Raises:
+        ActivationArgumentError: If ``x`` is not a floating tensor or ``order`` neither 1 nor 2.
+
+    Example:
+        >>> import torch
+        >>> relu6_derivative(torch.tensor([-1.0, 2.0, 8.0]))
+        tensor([0., 1., 0.])
+    """
+    check_order("relu6_derivative", order)
+    inside = (x > 0) & (x < RELU6_BOUND)
+    return keep_nan(x, inside.to(x.dtype) if order == 1 else torch.zeros_like(x))
+
+
+@elementwise
+def leaky_relu(x: Tensor, negative_slope: float = 0.01) -> Tensor:
+    """Leaky rectified linear unit: ``x`` above 0, else ``negative_slope * x``.
+
+    Source: Maas, Hannun and Ng 2013, "Rectifier nonlinearities improve neural network acoustic models" (ICML).
+
+    Args:
+        x: Any shape; float16, bfloat16, float32 or float64.
+        negative_slope: The slope left of 0.
+
+    Returns:
+        A tensor like ``x``.
+
+    Raises:
+        ActivationArgumentError: If ``x`` is not a floating tensor.
+
+    Example:
+        >>> import torch
+        >>> leaky_relu(torch.tensor([-1.0, 0.0, 2.0]), negative_slope=0.25)
+        tensor([-0.2500,  0.0000,  2.0000])
+    """
+    return _leaky(x, negative_slope)
+
+
+@elementwise
+def leaky_relu_derivative(x: Tensor, order: int = 1, negative_slope: float = 0.01) -> Tensor:
+    """First or second derivative of `leaky_relu`: 1 above 0, else ``negative_slope``; and 0 everywhere.
+
+    ``f'`` jumps by ``1 - negative_slope`` at 0.
+
+    Args:
+        x: Any shape; float16, bfloat16, float32 or float64.
+        order: 1 or 2.
+        negative_slope: The slope left of 0.
+
+    Returns:
+        A tensor like ``x``; ``f'(0) = negative_slope``, as in torch.
+
+    Raises:
+        ActivationArgumentError: If ``x`` is not a floating tensor or ``order`` neither 1 nor 2.
+
+    Example:
+        >>> import torch
+        >>> leaky_relu_derivative(torch.tensor([-1.0, 0.0, 2.0]), negative_slope=0.25)
+        tensor([0.2500, 0.2500, 1.0000])
+    """
+    check_order("leaky_relu_derivative", order)
+    return _leaky_derivative(x, order, negative_slope)
+
+
+@elementwise
+def prelu(x: Tensor, weight: float | Tensor) -> Tensor:
+    """Leaky rectified linear unit with a learned slope: ``x`` above 0, else ``weight * x``.
+
+    Source: He et al. 2015, "Delving Deep into Rectifiers" (arXiv 1502.01852), equation 1.
+
+    Args:
+        x: Any shape; float16, bfloat16, float32 or float64.
+        weight: A number, a tensor with one element, or one of shape ``(channels,)`` for dimension 1 of ``x``.
+
+    Returns:
+        A tensor like ``x``.
+
+    Raises:
+        ActivationArgumentError: If ``x`` is not a floating tensor or ``weight`` does not fit its channels.
+
+    Example:
+        >>> import torch
+        >>> prelu(torch.tensor([[-1.0, -1.0], [3.0, 3.0]]), torch.tensor([0.25, 0.5]))
+        tensor([[-0.2500, -0.5000],
+                [ 3.0000,  3.0000]])
+    """
+    return _leaky(x, per_channel("prelu", "weight", weight, x))
+
+
+@elementwise
+def prelu_derivative(x: Tensor, order: int = 1, *, weight: float | Tensor) -> Tensor:
+    """First or second derivative of `prelu` with respect to ``x``: 1 above 0, else ``weight``; and 0 everywhere.
+
+    Args:
+        x: Any shape; float16, bfloat16, float32 or float64.
+        order: 1 or 2.
+        weight: A number, a tensor with one element, or one of shape ``(channels,)`` for dimension 1 of ``x``.
+
+    Returns:
+        A tensor like ``x``; ``f'(0) = weight``, as in torch.
+
+    Raises:
+        ActivationArgumentError: If ``x`` is no floating tensor, ``order`` neither 1 nor 2, or ``weight`` does not fit.
+
+    Example:
+        >>> import torch
+        >>> prelu_derivative(torch.tensor([-1.0, 2.0]), weight=0.25)
+        tensor([0.2500, 1.0000])
+    """
+    check_order("prelu_derivative", order)
+    return _leaky_derivative(x, order, per_channel("prelu_derivative", "weight", weight, x))
+
+
+def _leaky(x: Tensor, slope: float | Tensor) -> Tensor:
+    """Return ``x`` above 0, else ``slope * x``; with slope 0 that is 0 for ``-inf`` too, where the product is NaN."""
+    flat = torch.isinf(x) & (slope == 0)
+    return torch.where(x > 0, x, slope * torch.where(flat, 0.0, x))
+
+
+def _leaky_derivative(x: Tensor, order: int, slope: float | Tensor) -> Tensor:
+    """Return ``f'`` or ``f''`` for a slope that has been shaped."""
+    return keep_nan(x, torch.where(x > 0, torch.ones_like(x), slope) if order == 1 else torch.zeros_like(x))
+
+
+class Identity(nn.Identity):
+    """``f(x) = x``, standing where an activation stood.
+
+    Networks use ``torch.nn.Identity`` for many things (an absent projection, a dropped layer), so `lit_gelu.surgery`
+    lists only this class as an activation site.
+
+    Example:
+        >>> import torch
+        >>> Identity()(torch.tensor([-1.0, 2.0]))
+        tensor([-1.,  2.])
+    """
+
+
+def _prelu_parameters(module: nn.Module) -> dict[str, Any]:
+    return {"weight": module.weight}
+
+
+def build_prelu(num_parameters: int = 1, init: float = 0.25) -> nn.Module:
+    """Build a PReLU.
+
+    Args:
+        num_parameters: How many slopes it learns: one, or one a channel.
+        init: Their initial value.
+
+    Returns:
+        ``torch.nn.PReLU``.
+
+    Raises:
+        ActivationArgumentError: If the number is no positive integer, or more than memory should be asked for.
+
+    Example:
+        >>> build_prelu(3)
+        PReLU(num_parameters=3)
+    """
+    return nn.PReLU(channel_number("'prelu'", num_parameters, "num_parameters"), init)
+
+
+def _leaky_facts(negative_slope: float = 0.01, **_: Any) -> ActivationFacts:
+    return ActivationFacts(
+        formula="x if x > 0 else negative_slope x",
+        reference="Maas, Hannun and Ng 2013, Rectifier Nonlinearities Improve Neural Network Acoustic Models",
+        smoothness=0,
+        asymptotes=(f"{negative_slope} x", "x"),
+        kinks=((0.0, 1.0 - negative_slope),),
+    )
+
+
+def _prelu_facts(init: float = 0.25, **_: Any) -> ActivationFacts:
+    return ActivationFacts(
+        formula="x if x > 0 else weight x, with a learned weight (one, or one a channel)",
+        reference="He et al. 2015, Delving Deep into Rectifiers (arXiv 1502.01852)",
+        smoothness=0,
+        asymptotes=("weight x", "x"),
+        kinks=((0.0, 1.0 - init),),
+        learnable=True,
+    )
+
+
+ENTRIES = (
+    ActivationEntry(
+        "identity",
+        Identity,
+        function=identity,
+        derivative=identity_derivative,
+        facts=ActivationFacts("x", "", smoothness=float("inf"), asymptotes=("x", "x")),
+        aliases=("linear",),
+        modules=(ModuleForm(Identity, NO_ARGUMENTS), ModuleForm(nn.Identity, NO_ARGUMENTS)),
+        registered_by=REGISTERED_BY,
+    ),
+    ActivationEntry(
+        "relu",
+        nn.ReLU,
+        function=relu,
+        derivative=relu_derivative,
+        facts=ActivationFacts(
+            formula="max(x, 0)",
+            reference="Nair and Hinton 2010, Rectified Linear Units Improve Restricted Boltzmann Machines",
+            smoothness=0,
+            asymptotes=("0", "x"),
+            kinks=((0.0, 1.0),),
+        ),
+        modules=(ModuleForm(nn.ReLU, INPLACE),),
+        functions=((torch.relu, ()), (torch.relu_, ()), (F.relu, ()), (F.relu_, ())),
+        registered_by=REGISTERED_BY,
+    ),
+    ActivationEntry(
+        "relu6",
+        nn.ReLU6,
+        function=relu6,
+        derivative=relu6_derivative,
+        facts=ActivationFacts(
+            formula="min(max(x, 0), 6)",
+            reference="Howard et al. 2017, MobileNets (arXiv 1704.04861)",
+            smoothness=0,
+            asymptotes=("0", "6"),
+            kinks=((0.0, 1.0), (6.0, -1.0)),
+        ),
+        modules=(ModuleForm(nn.ReLU6, INPLACE),),
+        functions=((F.relu6, ()),),
+        registered_by=REGISTERED_BY,
+    ),
+    ActivationEntry(
+        "leaky_relu",
+        nn.LeakyReLU,
+        function=leaky_relu,
+        derivative=leaky_relu_derivative,
+        facts=_leaky_facts,
+        modules=(ModuleForm(nn.LeakyReLU, ReadAttributes(("negative_slope", "inplace"))),),
+        functions=((F.leaky_relu, ()), (F.leaky_relu_, ())),
+        registered_by=REGISTERED_BY,
+    ),
+    ActivationEntry(
+        "prelu",
+        build_prelu,
+        function=prelu,
+        derivative=prelu_derivative,
+        facts=_prelu_facts,
+        modules=(ModuleForm(nn.PReLU, ReadAttributes(("num_parameters", "init")), live=_prelu_parameters),),
+        registered_by=REGISTERED_BY,
+    ),
+)

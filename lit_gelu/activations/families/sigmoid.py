@@ -1,0 +1,196 @@
+"""Sigmoid, tanh and hard sigmoid: mostly gates, listed as such by ``surgery``."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
+
+from lit_gelu.activations.entry import ActivationEntry, ModuleForm
+from lit_gelu.activations.families._package import INPLACE, NO_ARGUMENTS, REGISTERED_BY
+from lit_gelu.activations.info import ActivationFacts
+from lit_gelu.activations.numerics.arguments import check_order, elementwise, keep_nan
+from lit_gelu.activations.numerics.gates import LOGISTIC_LIMIT, times_logistic, times_logistic_density
+
+HARD_BOUND = 3.0
+
+
+@elementwise
+def sigmoid(x: Tensor) -> Tensor:
+    """Logistic function: ``s(x) = 1 / (1 + exp(-x))``.
+
+    Args:
+        x: Any shape; float16, bfloat16, float32 or float64.
+
+    Returns:
+        A tensor like ``x``, between 0 and 1.
+
+    Raises:
+        ActivationArgumentError: If ``x`` is not a floating tensor.
+
+    Example:
+        >>> import torch
+        >>> sigmoid(torch.tensor([-1.0, 0.0, 1.0]))
+        tensor([0.2689, 0.5000, 0.7311])
+    """
+    return times_logistic(1.0, x.clamp(-LOGISTIC_LIMIT, LOGISTIC_LIMIT))
+
+
+@elementwise
+def sigmoid_derivative(x: Tensor, order: int = 1) -> Tensor:
+    """First or second derivative of `sigmoid`: ``q = s(x) s(-x)`` and ``-q tanh(x / 2)``.
+
+    Args:
+        x: Any shape; float16, bfloat16, float32 or float64.
+        order: 1 or 2.
+
+    Returns:
+        A tensor like ``x``; 0 at both infinities.
+
+    Raises:
+        ActivationArgumentError: If ``x`` is not a floating tensor or ``order`` neither 1 nor 2.
+
+    Example:
+        >>> import torch
+        >>> sigmoid_derivative(torch.tensor([-1.0, 0.0, 1.0]))
+        tensor([0.1966, 0.2500, 0.1966])
+    """
+    check_order("sigmoid_derivative", order)
+    u = x.clamp(-LOGISTIC_LIMIT, LOGISTIC_LIMIT)
+    return times_logistic_density(1.0 if order == 1 else -torch.tanh(0.5 * u), u)
+
+
+@elementwise
+def tanh(x: Tensor) -> Tensor:
+    """Hyperbolic tangent.
+
+    Args:
+        x: Any shape; float16, bfloat16, float32 or float64.
+
+    Returns:
+        A tensor like ``x``, between -1 and 1.
+
+    Raises:
+        ActivationArgumentError: If ``x`` is not a floating tensor.
+
+    Example:
+        >>> import torch
+        >>> tanh(torch.tensor([-1.0, 0.0, 1.0]))
+        tensor([-0.7616,  0.0000,  0.7616])
+    """
+    return torch.tanh(x)
+
+
+@elementwise
+def tanh_derivative(x: Tensor, order: int = 1) -> Tensor:
+    """First or second derivative of `tanh`: ``sech(x)**2 = 4 s(2 x) s(-2 x)`` and ``-2 tanh(x) sech(x)**2``.
+
+    Args:
+        x: Any shape; float16, bfloat16, float32 or float64.
+        order: 1 or 2.
+
+    Returns:
+        A tensor like ``x``; 0 at both infinities.
+
+    Raises:
+        ActivationArgumentError: If ``x`` is not a floating tensor or ``order`` neither 1 nor 2.
+
+    Example:
+        >>> import torch
+        >>> tanh_derivative(torch.tensor([-1.0, 0.0, 1.0]))
+        tensor([0.4200, 1.0000, 0.4200])
+    """
+    check_order("tanh_derivative", order)
+    u = x.clamp(-LOGISTIC_LIMIT, LOGISTIC_LIMIT) * 2.0
+    return times_logistic_density(4.0 if order == 1 else -8.0 * torch.tanh(x), u)
+
+
+@elementwise
+def hard_sigmoid(x: Tensor) -> Tensor:
+    """Piecewise linear form of the sigmoid: ``f(x) = min(max(x + 3, 0), 6) / 6``.
+
+    Source: Howard et al. 2019, "Searching for MobileNetV3" (arXiv 1905.02244), section 5.2.
+
+    Args:
+        x: Any shape; float16, bfloat16, float32 or float64.
+
+    Returns:
+        A tensor like ``x``, between 0 and 1.
+
+    Raises:
+        ActivationArgumentError: If ``x`` is not a floating tensor.
+
+    Example:
+        >>> import torch
+        >>> hard_sigmoid(torch.tensor([-4.0, 0.0, 1.5]))
+        tensor([0.0000, 0.5000, 0.7500])
+    """
+    middle = (x.clamp(-HARD_BOUND, HARD_BOUND) + HARD_BOUND) / (2.0 * HARD_BOUND)
+    # Selected rather than clamped alone, so that autograd gives 0 at the kinks, as torch's own hard sigmoid does.
+    return torch.where(x >= HARD_BOUND, 1.0, torch.where(x <= -HARD_BOUND, 0.0, middle))
+
+
+@elementwise
+def hard_sigmoid_derivative(x: Tensor, order: int = 1) -> Tensor:
+    """First or second derivative of `hard_sigmoid`: 1 / 6 between -3 and 3, else 0; and 0 everywhere.
+
+    ``f'`` jumps by 1/6 at -3 and by -1/6 at 3.
+
+    Args:
+        x: Any shape; float16, bfloat16, float32 or float64.
+        order: 1 or 2.
+
+    Returns:
+        A tensor like ``x``; ``f'(-3) = f'(3) = 0``, as in torch.
+
+    Raises:
+        ActivationArgumentError: If ``x`` is not a floating tensor or ``order`` neither 1 nor 2.
+
+    Example:
+        >>> import torch
+        >>> hard_sigmoid_derivative(torch.tensor([-4.0, 0.0, 1.5]))
+        tensor([0.0000, 0.1667, 0.1667])
+    """
+    check_order("hard_sigmoid_derivative", order)
+    inside = (x > -HARD_BOUND) & (x < HARD_BOUND)
+    return keep_nan(x, inside.to(x.dtype) / (2.0 * HARD_BOUND) if order == 1 else torch.zeros_like(x))
+
+
+ENTRIES = (
+    ActivationEntry(
+        "sigmoid",
+        nn.Sigmoid,
+        function=sigmoid,
+        derivative=sigmoid_derivative,
+        facts=ActivationFacts("1 / (1 + exp(-x))", smoothness=float("inf"), asymptotes=("0", "1"), gate=True),
+        modules=(ModuleForm(nn.Sigmoid, NO_ARGUMENTS),),
+        functions=((torch.sigmoid, ()), (torch.sigmoid_, ()), (F.sigmoid, ())),
+        registered_by=REGISTERED_BY,
+    ),
+    ActivationEntry(
+        "tanh",
+        nn.Tanh,
+        function=tanh,
+        derivative=tanh_derivative,
+        facts=ActivationFacts("tanh(x)", smoothness=float("inf"), asymptotes=("-1", "1"), gate=True),
+        modules=(ModuleForm(nn.Tanh, NO_ARGUMENTS),),
+        functions=((torch.tanh, ()), (torch.tanh_, ()), (F.tanh, ())),
+        registered_by=REGISTERED_BY,
+    ),
+    ActivationEntry(
+        "hard_sigmoid",
+        nn.Hardsigmoid,
+        function=hard_sigmoid,
+        derivative=hard_sigmoid_derivative,
+        facts=ActivationFacts(
+            formula="min(max(x + 3, 0), 6) / 6",
+            reference="Howard et al. 2019, Searching for MobileNetV3 (arXiv 1905.02244)",
+            smoothness=0,
+            asymptotes=("0", "1"),
+            kinks=((-3.0, 1 / 6), (3.0, -1 / 6)),
+            gate=True,
+        ),
+        aliases=("hardsigmoid",),
+        modules=(ModuleForm(nn.Hardsigmoid, INPLACE),),
+        functions=((F.hardsigmoid, ()),),
+        registered_by=REGISTERED_BY,
+    ),
+)

@@ -1,0 +1,157 @@
+"""Softplus and log-sigmoid."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
+
+from lit_gelu.activations.entry import ActivationEntry, ModuleForm, ReadAttributes
+from lit_gelu.activations.families._package import NO_ARGUMENTS, REGISTERED_BY
+from lit_gelu.activations.info import ActivationFacts
+from lit_gelu.activations.numerics.arguments import check_order, check_positive, elementwise
+from lit_gelu.activations.numerics.gates import LOGISTIC_LIMIT, decay, times_logistic, times_logistic_density
+
+# Below it log(1 + e) is e in float64: the next term is e / 2 times as large.
+LINEAR_TAIL = -40.0
+
+
+@elementwise
+def softplus(x: Tensor, beta: float = 1.0) -> Tensor:
+    """Smooth form of ReLU: ``f(x) = log(1 + exp(beta x)) / beta``.
+
+    Exact everywhere. ``torch.nn.functional.softplus`` returns ``x`` where ``beta x`` is above a threshold, 20: there it
+    is too small by up to ``exp(-20) / beta``, 2.1e-9 for ``beta = 1``.
+
+    Source: Dugas et al. 2001, "Incorporating Second-Order Functional Knowledge for Better Option Pricing" (NeurIPS).
+
+    Args:
+        x: Any shape; float16, bfloat16, float32 or float64.
+        beta: Slope of the argument, a positive number.
+
+    Returns:
+        A tensor like ``x``. ``f(inf) = inf`` and ``f(-inf) = 0``.
+
+    Raises:
+        ActivationArgumentError: If ``x`` is not a floating tensor or ``beta`` not positive.
+
+    Example:
+        >>> import torch
+        >>> softplus(torch.tensor([-1.0, 0.0, 1.0]))
+        tensor([0.3133, 0.6931, 1.3133])
+    """
+    check_positive("softplus", "beta", beta)
+    return _softplus(x, beta)
+
+
+@elementwise
+def softplus_derivative(x: Tensor, order: int = 1, beta: float = 1.0) -> Tensor:
+    """First or second derivative of `softplus`: ``s(beta x)`` and ``beta s(beta x) s(-beta x)``.
+
+    Args:
+        x: Any shape; float16, bfloat16, float32 or float64.
+        order: 1 or 2.
+        beta: Slope of the argument, a positive number.
+
+    Returns:
+        A tensor like ``x``. ``f'(inf) = 1``, ``f'(-inf) = 0`` and ``f''(+-inf) = 0``.
+
+    Raises:
+        ActivationArgumentError: If ``x`` is not a floating tensor, ``order`` neither 1 nor 2, or ``beta`` not positive.
+
+    Example:
+        >>> import torch
+        >>> softplus_derivative(torch.tensor([-1.0, 0.0, 1.0]))
+        tensor([0.2689, 0.5000, 0.7311])
+    """
+    check_order("softplus_derivative", order)
+    check_positive("softplus_derivative", "beta", beta)
+    u = (beta * x).clamp(-LOGISTIC_LIMIT, LOGISTIC_LIMIT)
+    return times_logistic(1.0, u) if order == 1 else times_logistic_density(beta, u)
+
+
+@elementwise
+def log_sigmoid(x: Tensor) -> Tensor:
+    """Logarithm of the logistic function: ``f(x) = -log(1 + exp(-x))``.
+
+    Args:
+        x: Any shape; float16, bfloat16, float32 or float64.
+
+    Returns:
+        A tensor like ``x``. ``f(inf) = 0`` and ``f(-inf) = -inf``.
+
+    Raises:
+        ActivationArgumentError: If ``x`` is not a floating tensor.
+
+    Example:
+        >>> import torch
+        >>> log_sigmoid(torch.tensor([-1.0, 0.0, 1.0]))
+        tensor([-1.3133, -0.6931, -0.3133])
+    """
+    return -_softplus(-x, 1.0)
+
+
+@elementwise
+def log_sigmoid_derivative(x: Tensor, order: int = 1) -> Tensor:
+    """First or second derivative of `log_sigmoid`: ``s(-x)`` and ``-s(x) s(-x)``.
+
+    Args:
+        x: Any shape; float16, bfloat16, float32 or float64.
+        order: 1 or 2.
+
+    Returns:
+        A tensor like ``x``. ``f'(inf) = 0``, ``f'(-inf) = 1`` and ``f''(+-inf) = 0``.
+
+    Raises:
+        ActivationArgumentError: If ``x`` is not a floating tensor or ``order`` neither 1 nor 2.
+
+    Example:
+        >>> import torch
+        >>> log_sigmoid_derivative(torch.tensor([-1.0, 0.0, 1.0]))
+        tensor([0.7311, 0.5000, 0.2689])
+    """
+    check_order("log_sigmoid_derivative", order)
+    u = x.clamp(-LOGISTIC_LIMIT, LOGISTIC_LIMIT)
+    return times_logistic(1.0, -u) if order == 1 else times_logistic_density(-1.0, u)
+
+
+def _softplus(x: Tensor, beta: float) -> Tensor:
+    """Return ``log(1 + exp(beta x)) / beta`` as ``max(x, 0)`` plus what is left, which is even in ``x``."""
+    u = (beta * x).clamp(-LOGISTIC_LIMIT, LOGISTIC_LIMIT)
+    e, inner, outer = decay(u)
+    rest = torch.where(u < LINEAR_TAIL, (inner / beta) * outer, torch.log1p(e) / beta)
+    return torch.where(x < 0, 0.0, x) + rest
+
+
+def _live(module: nn.Module) -> dict[str, Any]:
+    return {"beta": module.beta}
+
+
+ENTRIES = (
+    ActivationEntry(
+        "softplus",
+        nn.Softplus,
+        function=softplus,
+        derivative=softplus_derivative,
+        facts=ActivationFacts(
+            "log(1 + exp(beta x)) / beta (torch: x where beta x > threshold)",
+            "Dugas et al. 2001, Incorporating Second-Order Functional Knowledge for Better Option Pricing",
+            smoothness=float("inf"),
+            asymptotes=("0", "x"),
+        ),
+        modules=(ModuleForm(nn.Softplus, ReadAttributes(("beta", "threshold")), live=_live),),
+        functions=((F.softplus, ()),),
+        registered_by=REGISTERED_BY,
+    ),
+    ActivationEntry(
+        "log_sigmoid",
+        nn.LogSigmoid,
+        function=log_sigmoid,
+        derivative=log_sigmoid_derivative,
+        facts=ActivationFacts("-log(1 + exp(-x))", smoothness=float("inf"), asymptotes=("x", "0")),
+        aliases=("logsigmoid",),
+        modules=(ModuleForm(nn.LogSigmoid, NO_ARGUMENTS),),
+        functions=((F.logsigmoid, ()),),
+        registered_by=REGISTERED_BY,
+    ),
+)

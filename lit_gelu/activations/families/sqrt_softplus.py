@@ -1,0 +1,141 @@
+"""The square root of softplus, which scores the experts of a router."""
+
+import torch
+from torch import Tensor, nn
+
+from lit_gelu.activations.entry import ActivationEntry, ModuleForm
+from lit_gelu.activations.families._package import NO_ARGUMENTS, REGISTERED_BY
+from lit_gelu.activations.families.softplus import LINEAR_TAIL, softplus
+from lit_gelu.activations.info import ActivationFacts
+from lit_gelu.activations.numerics.arguments import check_order, elementwise
+from lit_gelu.activations.numerics.gates import LOGISTIC_LIMIT, decay, times_logistic
+
+LOG_TWO = 0.6931471805599453
+LOG_TWO_REST = 2.3190468138462996e-17  # log 2 - LOG_TWO
+_NEAR = 0.5
+
+
+@elementwise
+def sqrt_softplus(x: Tensor) -> Tensor:
+    """Square root of softplus: ``f(x) = sqrt(log(1 + exp(x)))``.
+
+    A router's scoring function. The tail is computed as ``exp(x / 2)``: softplus itself underflows where its root is
+    still far from it, and there its autograd gives NaN.
+
+    Source: transformers 5.23, ``SqrtSoftplusActivation``, "the router scoring function used by DeepSeek V4".
+
+    Args:
+        x: Any shape; float16, bfloat16, float32 or float64.
+
+    Returns:
+        A tensor like ``x``. ``f(inf) = inf`` and ``f(-inf) = 0``.
+
+    Raises:
+        ActivationArgumentError: If ``x`` is not a floating tensor.
+
+    Example:
+        >>> import torch
+        >>> sqrt_softplus(torch.tensor([-1.0, 0.0, 1.0]))
+        tensor([0.5597, 0.8326, 1.1460])
+    """
+    return torch.where(x <= LINEAR_TAIL, _tail(x), torch.sqrt(softplus(_body(x))))
+
+
+@elementwise
+def sqrt_softplus_derivative(x: Tensor, order: int = 1) -> Tensor:
+    """First or second derivative of `sqrt_softplus`.
+
+    ``s(x) / (2 f)`` and ``(s(x) s(-x) - s(x)**2 / (2 f**2)) / (2 f)``, ``s`` being the logistic function.
+
+    Args:
+        x: Any shape; float16, bfloat16, float32 or float64.
+        order: 1 or 2.
+
+    Returns:
+        A tensor like ``x``; 0 at both infinities.
+
+    Raises:
+        ActivationArgumentError: If ``x`` is not a floating tensor or ``order`` neither 1 nor 2.
+
+    Example:
+        >>> import torch
+        >>> sqrt_softplus_derivative(torch.tensor([-1.0, 0.0, 1.0]))
+        tensor([0.2403, 0.3003, 0.3190])
+    """
+    check_order("sqrt_softplus_derivative", order)
+    inside = _body(x)
+    u = inside.clamp(max=LOGISTIC_LIMIT)
+    square = softplus(inside)
+    root = torch.sqrt(square)
+    if order == 1:
+        return torch.where(x <= LINEAR_TAIL, 0.5 * _tail(x), times_logistic(0.5, u) / root)
+    bend = _bend(u) / (4.0 * square) / root
+    return torch.where(x <= LINEAR_TAIL, 0.25 * _tail(x), bend)
+
+
+def _bend(u: Tensor) -> Tensor:
+    """Return ``2 f**2 s(u) s(-u) - s(u)**2``, whose terms cancel: the second derivative times ``4 f**3``.
+
+    It is ``e (2 f**2 - e) / (1 + e)**2`` with ``e = exp(u)``, or ``(2 f**2 / e - 1) / (1 + 1 / e)**2`` on the right.
+    About 0, where ``|g|`` is small beside its terms and ``u g'`` too, ``log(1 + e)`` is written as ``log 2`` plus
+    ``log1p((e - 1) / 2)``, so that ``log 2 - e / 2`` is exact.
+    """
+    e, square = decay(u)[0], softplus(u)
+    outer = torch.where(u < 0, e * (2.0 * square - e), 2.0 * square * e - 1.0) / ((1.0 + e) * (1.0 + e))
+    near = u.abs() < _NEAR
+    e = torch.exp(torch.where(near, u, 0.0))
+    inner = (LOG_TWO - 0.5 * e) + (torch.log1p(0.5 * (e - 1.0)) + LOG_TWO_REST)
+    return torch.where(near, 2.0 * e * inner / ((1.0 + e) * (1.0 + e)), outer)
+
+
+def _body(x: Tensor) -> Tensor:
+    """Return ``x``, and the border where the tail is taken; not ``clamp``, whose slope at the border is 0."""
+    return torch.where(x <= LINEAR_TAIL, LINEAR_TAIL, x)
+
+
+def _tail(x: Tensor) -> Tensor:
+    """Return ``exp(x / 2)`` left of where softplus is the exponential, for all of float64."""
+    return torch.exp(0.5 * torch.where(x <= LINEAR_TAIL, x, LINEAR_TAIL).clamp(min=-LOGISTIC_LIMIT))
+
+
+class SqrtSoftplus(nn.Module):
+    """``f(x) = sqrt(log(1 + exp(x)))``, elementwise, any shape and floating dtype.
+
+    Source: transformers 5.23, ``SqrtSoftplusActivation``.
+
+    Example:
+        >>> import torch
+        >>> SqrtSoftplus()(torch.tensor([-1.0, 1.0]))
+        tensor([0.5597, 1.1460])
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply the function elementwise.
+
+        Args:
+            x: Any shape, any floating dtype.
+
+        Returns:
+            A tensor like ``x``.
+        """
+        return sqrt_softplus(x)
+
+
+ENTRIES = (
+    ActivationEntry(
+        "sqrt_softplus",
+        SqrtSoftplus,
+        function=sqrt_softplus,
+        derivative=sqrt_softplus_derivative,
+        facts=ActivationFacts(
+            formula="sqrt(log(1 + exp(x)))",
+            reference="transformers 5.23, SqrtSoftplusActivation",
+            smoothness=float("inf"),
+            asymptotes=("0", "sqrt(x)"),
+            gate=True,
+        ),
+        aliases=("sqrtsoftplus",),
+        modules=(ModuleForm(SqrtSoftplus, NO_ARGUMENTS),),
+        registered_by=REGISTERED_BY,
+    ),
+)

@@ -1,0 +1,270 @@
+"""SiLU, and Swish with its slope as an argument."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
+
+from lit_gelu.activations.entry import ActivationEntry, ModuleForm
+from lit_gelu.activations.families._package import INPLACE, REGISTERED_BY, channel_arguments, live_channels
+from lit_gelu.activations.info import ActivationFacts
+from lit_gelu.activations.numerics.arguments import check_order, elementwise, largest, per_channel
+from lit_gelu.activations.numerics.channels import ChannelModule, finite_numbers, positive_scale
+from lit_gelu.activations.numerics.gates import (
+    LOGISTIC_LIMIT,
+    logistic_curvature,
+    logistic_plus_density,
+    opened_logistic_gate,
+)
+from lit_gelu.activations.numerics.memory import checked_memory, compute_with
+
+
+@elementwise
+def silu(x: Tensor) -> Tensor:
+    """Sigmoid linear unit: ``f(x) = x s(x)`` with ``s(x) = 1 / (1 + exp(-x))``.
+
+    Source: Hendrycks and Gimpel 2016 (arXiv 1606.08415), section 4; Elfwing et al. 2017 (arXiv 1702.03118).
+
+    Args:
+        x: Any shape; float16, bfloat16, float32 or float64.
+
+    Returns:
+        A tensor like ``x``. ``f(inf) = inf`` and ``f(-inf) = 0``.
+
+    Raises:
+        ActivationArgumentError: If ``x`` is not a floating tensor.
+
+    Example:
+        >>> import torch
+        >>> silu(torch.tensor([-1.0, 0.0, 1.0]))
+        tensor([-0.2689,  0.0000,  0.7311])
+    """
+    return opened_logistic_gate(x, x)
+
+
+@elementwise
+def silu_derivative(x: Tensor, order: int = 1) -> Tensor:
+    """First or second derivative of `silu`: that of `swish` with ``beta = 1``.
+
+    Args:
+        x: Any shape; float16, bfloat16, float32 or float64.
+        order: 1 or 2.
+
+    Returns:
+        A tensor like ``x``. ``f'(inf) = 1``, ``f'(-inf) = 0`` and ``f''(+-inf) = 0``.
+
+    Raises:
+        ActivationArgumentError: If ``x`` is not a floating tensor or ``order`` neither 1 nor 2.
+
+    Example:
+        >>> import torch
+        >>> x = torch.tensor([-1.0, 0.0, 1.0])
+        >>> silu_derivative(x), silu_derivative(x, order=2)
+        (tensor([0.0723, 0.5000, 0.9277]), tensor([0.3024, 0.5000, 0.3024]))
+    """
+    check_order("silu_derivative", order)
+    return _derivative(x, order, 1.0)
+
+
+@elementwise
+def swish(x: Tensor, beta: float | Tensor = 1.0, channel_dim: int = 1) -> Tensor:
+    """Swish: ``f(x) = x s(beta x)`` with ``s(u) = 1 / (1 + exp(-u))``.
+
+    ``beta = 1`` is SiLU, ``beta = 0`` is ``x / 2``, ``beta -> inf`` approaches ReLU; a negative ``beta`` shuts the
+    other side.
+
+    Source: Ramachandran, Zoph and Le 2017, "Searching for Activation Functions" (arXiv 1710.05941), section 4.
+
+    Args:
+        x: Any shape; float16, bfloat16, float32 or float64.
+        beta: A number, a tensor with one element, or one of shape ``(channels,)``.
+        channel_dim: Which dimension of ``x`` the channels are.
+
+    Returns:
+        A tensor like ``x``. For positive ``beta``, ``f(inf) = inf`` and ``f(-inf) = 0``.
+
+    Raises:
+        ActivationArgumentError: If ``x`` is not a floating tensor or ``beta`` does not fit its channels.
+
+    Example:
+        >>> import torch
+        >>> swish(torch.tensor([-1.0, 0.0, 1.0]), beta=2.0)
+        tensor([-0.1192,  0.0000,  0.8808])
+    """
+    beta = per_channel("swish", "beta", beta, x, channel_dim)
+    return opened_logistic_gate(x, beta * x.clamp(-largest(x), largest(x)))
+
+
+@elementwise
+def swish_derivative(x: Tensor, order: int = 1, beta: float | Tensor = 1.0, channel_dim: int = 1) -> Tensor:
+    """First or second derivative of `swish` with respect to ``x``.
+
+    With ``u = beta x`` and ``q = s(u) s(-u)``: ``f' = s(u) + u q`` and ``f'' = beta q (2 - u tanh(u / 2))``.
+
+    Args:
+        x: Any shape; float16, bfloat16, float32 or float64.
+        order: 1 or 2.
+        beta: A number, a tensor with one element, or one of shape ``(channels,)``.
+        channel_dim: Which dimension of ``x`` the channels are.
+
+    Returns:
+        A tensor like ``x``.
+
+    Raises:
+        ActivationArgumentError: If ``x`` is not a floating tensor, ``order`` neither 1 nor 2, or ``beta`` does not fit.
+
+    Example:
+        >>> import torch
+        >>> swish_derivative(torch.tensor([-1.0, 0.0, 1.0]), beta=2.0)
+        tensor([-0.0908,  0.5000,  1.0908])
+    """
+    check_order("swish_derivative", order)
+    return _derivative(x, order, per_channel("swish_derivative", "beta", beta, x, channel_dim))
+
+
+def _derivative(x: Tensor, order: int, beta: float | Tensor) -> Tensor:
+    """Return ``f'`` or ``f''`` of swish; ``x`` is in its operation dtype, ``beta`` has been shaped."""
+    u = (beta * x.clamp(-largest(x), largest(x))).clamp(-LOGISTIC_LIMIT, LOGISTIC_LIMIT)
+    if order == 1:
+        return logistic_plus_density(u, u)
+    return logistic_curvature(2.0, u.abs(), u, factor=beta)
+
+
+def swish_by_kernels(x: Tensor, beta: float | Tensor) -> Tensor:
+    """Return ``x sigmoid(beta x)`` by torch's kernels.
+
+    Args:
+        x: Any shape, any floating dtype.
+        beta: A number, or a tensor that is broadcast with ``x``.
+
+    Returns:
+        A tensor like ``x``.
+    """
+    return x * torch.sigmoid((beta * x).to(x.dtype))
+
+
+class Swish(ChannelModule):
+    """``f(x) = x sigmoid(beta x)``, elementwise, any shape and floating dtype.
+
+    ``beta = 1`` is SiLU (torch's kernel is called); ``beta -> 0`` is ``x / 2``, ``beta -> inf`` is ReLU. A learned
+    slope is kept positive: ``beta = beta_0 exp(log_scale)`` with the parameter ``log_scale`` starting at 0, so that it
+    starts at exactly ``beta_0`` and weight decay pulls it back there.
+
+    Bytes kept for the backward pass, for each float32 element: 4 as SiLU, else 8; 4 with ``memory="recompute"``.
+
+    Source: Ramachandran, Zoph and Le 2017, "Searching for Activation Functions" (arXiv 1710.05941), section 4.
+
+    Args:
+        beta: The slope, or the initial slope if it is learned; positive. A tuple has one for each channel.
+        learnable: Whether the slope is learned.
+        channels: How many slopes are learned: ``None`` for one, a number for one a channel, ``"infer"`` for as many as
+            the layer before has outputs; see `lit_gelu.surgery.infer_channels_`.
+        channel_dim: Which dimension of ``x`` the channels are: 1 as in ``torch.nn.PReLU``, -1 in transformers.
+        memory: ``"recompute"`` keeps ``x`` alone for the backward pass; ``"autograd"`` what the kernels need.
+
+    Raises:
+        ActivationArgumentError: If ``beta`` is not positive and finite, ``memory`` no mode, or the channels are no
+            number or contradict ``beta``.
+
+    Example:
+        >>> import torch
+        >>> Swish(beta=2.0)(torch.tensor([-1.0, 0.0, 1.0]))
+        tensor([-0.1192,  0.0000,  0.8808])
+        >>> Swish(beta=(1.0, 2.0), channel_dim=-1)(torch.ones(2))
+        tensor([0.7311, 0.8808])
+    """
+
+    log_scale: nn.Parameter | None
+
+    def __init__(
+        self,
+        beta: float | tuple[float, ...] = 1.0,
+        learnable: bool = False,
+        channels: int | str | None = None,
+        channel_dim: int = 1,
+        memory: str = "autograd",
+    ) -> None:
+        initial = finite_numbers("beta", beta, positive=True)
+        super().__init__({"beta": initial}, ("log_scale",) if learnable else (), channels, channel_dim)
+        self.initial_beta = initial
+        self.learnable = bool(learnable)
+        self.memory = checked_memory(memory)
+        if not learnable:
+            self.register_parameter("log_scale", None)
+
+    @property
+    def beta(self) -> float | Tensor:
+        """The present slope: a number if it is fixed, a tensor if it is learned or there is one for each channel."""
+        self.check_channels()
+        initial = self.initial("beta", self.initial_beta)
+        return initial if self.log_scale is None else initial * positive_scale(self.log_scale)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply the function elementwise.
+
+        Args:
+            x: Any shape, any floating dtype.
+
+        Returns:
+            A tensor like ``x``.
+        """
+        beta = per_channel("swish", "beta", self.beta, x, self.channel_dim)
+        if not isinstance(beta, Tensor) and beta == 1.0:
+            return F.silu(x)
+        return compute_with(self.memory, swish_by_kernels, x, beta=beta)
+
+    def extra_repr(self) -> str:
+        """Return the arguments for ``repr``.
+
+        Returns:
+            ``beta=..., learnable=...``.
+        """
+        memory = "" if self.memory == "autograd" else f", memory={self.memory!r}"
+        return f"beta={self.initial_beta}, learnable={self.learnable}{self.channel_text()}{memory}"
+
+
+def _read(module: nn.Module) -> dict[str, Any]:
+    return {"beta": module.initial_beta, **channel_arguments(module)}
+
+
+def _live(module: nn.Module) -> dict[str, Any]:
+    return {"beta": module.beta, **live_channels(module)}
+
+
+def _swish_facts(learnable: bool = False, **_: Any) -> ActivationFacts:
+    return ActivationFacts(
+        "x sigmoid(beta x)",
+        "Ramachandran, Zoph and Le 2017, Searching for Activation Functions (arXiv 1710.05941)",
+        smoothness=float("inf"),
+        asymptotes=("0", "x"),
+        learnable=learnable,
+    )
+
+
+ENTRIES = (
+    ActivationEntry(
+        "silu",
+        nn.SiLU,
+        function=silu,
+        derivative=silu_derivative,
+        facts=ActivationFacts(
+            "x sigmoid(x)",
+            "Hendrycks and Gimpel 2016 (arXiv 1606.08415); Elfwing, Uchibe and Doya 2018 (arXiv 1702.03118)",
+            smoothness=float("inf"),
+            asymptotes=("0", "x"),
+        ),
+        modules=(ModuleForm(nn.SiLU, INPLACE),),
+        functions=((F.silu, ()),),
+        registered_by=REGISTERED_BY,
+    ),
+    ActivationEntry(
+        "swish",
+        Swish,
+        function=swish,
+        derivative=swish_derivative,
+        facts=_swish_facts,
+        modules=(ModuleForm(Swish, _read, live=_live),),
+        registered_by=REGISTERED_BY,
+    ),
+)

@@ -1,0 +1,187 @@
+"""xIELU: quadratic on the right, the integral of ELU on the left."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lit_gelu.activations.entry import ActivationEntry, ModuleForm
+from lit_gelu.activations.errors import ActivationArgumentError
+from lit_gelu.activations.families._package import REGISTERED_BY
+from lit_gelu.activations.info import ActivationFacts
+from lit_gelu.activations.numerics.arguments import check_order, elementwise
+from lit_gelu.activations.numerics.channels import positive_number
+
+Parameter = float | Tensor
+
+
+@elementwise
+def xielu(x: Tensor, alpha_p: Parameter = 0.8, alpha_n: Parameter = 0.8, beta: Parameter = 0.5) -> Tensor:
+    """Expanded integral of ELU: ``alpha_p x**2 + beta x`` above 0, ``alpha_n (exp(x) - 1 - x) + beta x`` below.
+
+    Transformers' ``xielu`` puts ``exp(min(x, -1e-6))`` for the exponential, which makes it jump by ``1e-6 alpha_n`` at
+    0; this is the paper's function.
+
+    Source: Huang and Schlag 2024, "Deriving Activation Functions Using Integration" (arXiv 2411.13010).
+
+    Args:
+        x: Any shape; float16, bfloat16, float32 or float64.
+        alpha_p: Positive: a number or a tensor with one element.
+        alpha_n: Above ``beta``: a number or a tensor with one element.
+        beta: Slope at 0.
+
+    Returns:
+        A tensor like ``x``. ``f(inf) = f(-inf) = inf`` for ``alpha_n > beta``.
+
+    Raises:
+        ActivationArgumentError: If ``x`` is not a floating tensor.
+
+    Example:
+        >>> import torch
+        >>> xielu(torch.tensor([-1.0, 0.0, 1.0]))
+        tensor([-0.2057,  0.0000,  1.3000])
+    """
+    # At 0 the slope of `right` is 0 and that of `left` is 1: there the derivatives are the left piece's.
+    right, left = torch.relu(x), torch.where(x > 0, 0.0, x)
+    return (alpha_p * right + beta) * right + (alpha_n * torch.expm1(left) + (beta - alpha_n) * left)
+
+
+@elementwise
+def xielu_derivative(
+    x: Tensor, order: int = 1, alpha_p: Parameter = 0.8, alpha_n: Parameter = 0.8, beta: Parameter = 0.5
+) -> Tensor:
+    """First or second derivative of `xielu`.
+
+    ``2 alpha_p x + beta`` and ``2 alpha_p`` above 0; ``alpha_n (exp(x) - 1) + beta`` and ``alpha_n exp(x)`` below.
+
+    Args:
+        x: Any shape; float16, bfloat16, float32 or float64.
+        order: 1 or 2.
+        alpha_p: Positive: a number or a tensor with one element.
+        alpha_n: Above ``beta``: a number or a tensor with one element.
+        beta: Slope at 0.
+
+    Returns:
+        A tensor like ``x``; ``f''(0) = alpha_n``, the value on the left.
+
+    Raises:
+        ActivationArgumentError: If ``x`` is not a floating tensor or ``order`` neither 1 nor 2.
+
+    Example:
+        >>> import torch
+        >>> xielu_derivative(torch.tensor([-1.0, 0.0, 1.0]))
+        tensor([-0.0057,  0.5000,  2.1000])
+    """
+    check_order("xielu_derivative", order)
+    left = torch.where(x > 0, 0.0, x)
+    if order == 1:
+        return (2.0 * alpha_p) * torch.relu(x) + (alpha_n * torch.expm1(left) + beta)
+    return torch.where(x > 0, 2.0 * alpha_p, alpha_n * torch.exp(left))
+
+
+class XIELU(nn.Module):
+    """``alpha_p x^2 + beta x`` above 0, ``alpha_n (exp(x) - 1 - x) + beta x`` below; any shape and floating dtype.
+
+    The paper learns ``alpha_p > 0`` and ``alpha_n > beta`` through a softplus. Here they are ``alpha_p exp(log_p)`` and
+    ``beta + (alpha_n - beta) exp(log_n)`` with both parameters starting at 0, so that they start at exactly the numbers
+    given and weight decay pulls them back there, as everywhere in this package.
+
+    Source: Huang and Schlag 2024, "Deriving Activation Functions Using Integration" (arXiv 2411.13010).
+
+    Args:
+        alpha_p: Coefficient above 0, or its initial value; positive.
+        alpha_n: Coefficient below 0, or its initial value; above ``beta``.
+        beta: Slope at 0, fixed.
+        learnable: Whether both coefficients are learned (two scalars).
+
+    Raises:
+        ActivationArgumentError: If a number is out of its range.
+
+    Example:
+        >>> XIELU()(torch.tensor([-1.0, 0.0, 1.0])).detach()
+        tensor([-0.2057,  0.0000,  1.3000])
+    """
+
+    log_p: nn.Parameter | None
+    log_n: nn.Parameter | None
+
+    def __init__(self, alpha_p: float = 0.8, alpha_n: float = 0.8, beta: float = 0.5, learnable: bool = True) -> None:
+        super().__init__()
+        self.initial_alpha_p = positive_number("alpha_p", alpha_p)
+        self.initial_alpha_n = positive_number("alpha_n", alpha_n)
+        self.beta = positive_number("beta", beta)
+        if not self.initial_alpha_n > self.beta:
+            raise ActivationArgumentError(f"alpha_n={alpha_n!r} is not accepted: give a number above beta={beta!r}.")
+        self.learnable = bool(learnable)
+        self.register_parameter("log_p", nn.Parameter(torch.zeros(())) if self.learnable else None)
+        self.register_parameter("log_n", nn.Parameter(torch.zeros(())) if self.learnable else None)
+
+    @property
+    def alpha_p(self) -> float | Tensor:
+        """The present coefficient above 0: a number if it is fixed, a scalar tensor if it is learned."""
+        return self.initial_alpha_p if self.log_p is None else self.initial_alpha_p * torch.exp(self.log_p)
+
+    @property
+    def alpha_n(self) -> float | Tensor:
+        """The present coefficient below 0: a number if it is fixed, a scalar tensor if it is learned."""
+        if self.log_n is None:
+            return self.initial_alpha_n
+        return self.beta + (self.initial_alpha_n - self.beta) * torch.exp(self.log_n)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply the function elementwise.
+
+        Args:
+            x: Any shape, any floating dtype.
+
+        Returns:
+            A tensor like ``x``.
+        """
+        return xielu(x, self.alpha_p, self.alpha_n, self.beta)
+
+    def extra_repr(self) -> str:
+        """Return the arguments for ``repr``.
+
+        Returns:
+            ``alpha_p=..., alpha_n=..., beta=..., learnable=...``.
+        """
+        return (
+            f"alpha_p={self.initial_alpha_p}, alpha_n={self.initial_alpha_n}, beta={self.beta}, "
+            f"learnable={self.learnable}"
+        )
+
+
+def _read(module: nn.Module) -> dict[str, Any]:
+    return {
+        "alpha_p": module.initial_alpha_p,
+        "alpha_n": module.initial_alpha_n,
+        "beta": module.beta,
+        "learnable": module.learnable,
+    }
+
+
+def _live(module: nn.Module) -> dict[str, Any]:
+    return {"alpha_p": module.alpha_p, "alpha_n": module.alpha_n, "beta": module.beta}
+
+
+def _facts(alpha_p: float = 0.8, alpha_n: float = 0.8, beta: float = 0.5, learnable: bool = True) -> ActivationFacts:
+    return ActivationFacts(
+        "alpha_p x^2 + beta x if x > 0 else alpha_n (exp(x) - 1 - x) + beta x",
+        "Huang and Schlag 2024, Deriving Activation Functions Using Integration (arXiv 2411.13010)",
+        smoothness=2 if alpha_n == 2 * alpha_p else 1,
+        asymptotes=(f"{beta - alpha_n:g} x - {alpha_n:g}", f"{alpha_p:g} x^2"),
+        learnable=learnable,
+    )
+
+
+ENTRIES = (
+    ActivationEntry(
+        "xielu",
+        XIELU,
+        function=xielu,
+        derivative=xielu_derivative,
+        facts=_facts,
+        modules=(ModuleForm(XIELU, _read, live=_live),),
+        registered_by=REGISTERED_BY,
+    ),
+)

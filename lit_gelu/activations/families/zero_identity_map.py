@@ -1,0 +1,263 @@
+"""The stochastic zero-identity map, of which GELU is the expectation (SiLU with a logistic gate)."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
+
+from lit_gelu.activations.entry import ActivationEntry, ModuleForm, ReadAttributes
+from lit_gelu.activations.errors import ActivationArgumentError
+from lit_gelu.activations.families._package import HENDRYCKS_2016, REGISTERED_BY
+from lit_gelu.activations.families.gelu import gelu, gelu_derivative
+from lit_gelu.activations.families.swish import silu, silu_derivative
+from lit_gelu.activations.info import ActivationFacts
+from lit_gelu.activations.numerics.arguments import check_order, elementwise
+from lit_gelu.activations.numerics.gates import LOGISTIC_LIMIT, normal_cdf, times_logistic
+
+GATES = ("normal", "logistic")
+
+
+@elementwise
+def zero_identity_map(
+    x: Tensor,
+    training: bool = True,
+    generator: torch.Generator | None = None,
+    gate: str = "normal",
+    passes: int = 1,
+) -> Tensor:
+    """Keep each element with probability ``G(x)``, else set it to 0; without training, the expectation ``x G(x)``.
+
+    In training ``f(x) = m x`` with ``m = 1`` where ``u < G(x)``, else 0, and ``u`` uniform on [0, 1). There is no
+    division by ``G(x)``, and the gradient is ``m`` alone: none flows through the comparison. With several ``passes``,
+    ``m`` is the mean of as many independent masks. ``G`` is ``Phi`` for the paper's map, or ``1 / (1 + exp(-x))``.
+
+    Source: Hendrycks and Gimpel 2016 (arXiv 1606.08415), section 2; as submitted to ICLR 2017, section 4. The logistic
+    gate: Ba and Frey 2013, "Adaptive dropout for training deep neural networks", section 3, where the probability has
+    weights of its own.
+
+    Args:
+        x: Any shape; float16, bfloat16, float32 or float64.
+        training: Whether to draw, rather than to return the expectation.
+        generator: Where the random numbers come from, on the device of ``x``; ``None`` is torch's default.
+        gate: ``"normal"`` or ``"logistic"``.
+        passes: How many masks are averaged.
+
+    Returns:
+        A tensor like ``x``.
+
+    Raises:
+        ActivationArgumentError: If ``x`` is not a floating tensor, ``gate`` no gate or ``passes`` no positive integer.
+
+    Example:
+        >>> import torch
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> zero_identity_map(torch.full((6,), 0.5), generator=generator)
+        tensor([0.5000, 0.0000, 0.5000, 0.5000, 0.5000, 0.5000])
+        >>> zero_identity_map(torch.tensor([0.5]), training=False)
+        tensor([0.3457])
+    """
+    check_gate("zero_identity_map", gate)
+    check_passes("zero_identity_map", passes)
+    if not training:
+        return expectation(x, gate=gate)
+    probability = _probability(x.detach(), gate)
+    kept = _draw(probability, generator)
+    if passes == 1:
+        # A selection, not a product: 0 * -inf is NaN. NaN compares as false and is passed on.
+        return torch.where(kept | torch.isnan(x), x, 0.0)
+    count = kept.to(x.dtype)
+    for _ in range(passes - 1):
+        count = count + _draw(probability, generator)
+    return torch.where((count > 0) | torch.isnan(x), x, 0.0) * (count / passes)
+
+
+@elementwise
+def zero_identity_map_derivative(x: Tensor, order: int = 1, gate: str = "normal") -> Tensor:
+    """First or second derivative of the expectation of `zero_identity_map`: those of exact GELU, or of SiLU.
+
+    Args:
+        x: Any shape; float16, bfloat16, float32 or float64.
+        order: 1 or 2.
+        gate: ``"normal"`` or ``"logistic"``.
+
+    Returns:
+        A tensor like ``x``.
+
+    Raises:
+        ActivationArgumentError: If ``x`` is not a floating tensor, ``order`` neither 1 nor 2, or ``gate`` no gate.
+
+    Example:
+        >>> import torch
+        >>> zero_identity_map_derivative(torch.tensor([-1.0, 0.0, 1.0]))
+        tensor([-0.0833,  0.5000,  1.0833])
+    """
+    check_order("zero_identity_map_derivative", order)
+    check_gate("zero_identity_map_derivative", gate)
+    return gelu_derivative(x, order) if gate == "normal" else silu_derivative(x, order)
+
+
+def expectation(x: Tensor, gate: str = "normal") -> Tensor:
+    """Return the map's expectation: exact GELU, or SiLU.
+
+    Args:
+        x: Any shape; a floating dtype.
+        gate: ``"normal"`` or ``"logistic"``.
+
+    Returns:
+        A tensor like ``x``.
+    """
+    return gelu(x) if gate == "normal" else silu(x)
+
+
+def check_gate(name: str, gate: str) -> None:
+    """Refuse what is no gate.
+
+    Args:
+        name: The function that was called.
+        gate: What was given.
+
+    Raises:
+        ActivationArgumentError: If it is none.
+    """
+    if gate not in GATES:
+        raise ActivationArgumentError(f"{name}: gate={gate!r} is not accepted. Use 'normal' or 'logistic'.")
+
+
+def check_passes(name: str, passes: int) -> None:
+    """Refuse what is no number of passes.
+
+    Args:
+        name: The function that was called.
+        passes: What was given.
+
+    Raises:
+        ActivationArgumentError: If it is none.
+    """
+    if isinstance(passes, bool) or not isinstance(passes, int) or passes < 1:
+        raise ActivationArgumentError(f"{name}: passes={passes!r} is not accepted. Give a positive integer.")
+
+
+def _probability(x: Tensor, gate: str) -> Tensor:
+    """Return the probability with which each element is kept."""
+    if gate == "normal":
+        return normal_cdf(x)
+    return times_logistic(1.0, x.clamp(-LOGISTIC_LIMIT, LOGISTIC_LIMIT))
+
+
+def _draw(probability: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Return one mask."""
+    uniform = torch.rand(probability.shape, dtype=probability.dtype, device=probability.device, generator=generator)
+    return uniform < probability
+
+
+EVALUATIONS = ("expectation", "stochastic", "mean")
+
+
+class ZeroIdentityMap(nn.Module):
+    """In training ``m x`` with ``m ~ Bernoulli(G(x))`` drawn for each element; in evaluation its expectation.
+
+    There is no rescaling, and the gradient is the mask alone: no term for the mask's dependence on ``x``. It needs
+    neither dropout nor another nonlinearity beside it. With the normal gate the expectation is GELU, with the logistic
+    one SiLU.
+
+    Bytes kept for the backward pass, for each element in training: 1, the mask.
+
+    Source: Hendrycks and Gimpel 2016, "Gaussian Error Linear Units (GELUs)" (arXiv 1606.08415), section 2; the
+    experiments are in section 4 of its first submission ("stochastic 0-I map"). The logistic gate: Ba and Frey 2013,
+    "Adaptive dropout for training deep neural networks".
+
+    Args:
+        gate: ``"normal"`` for ``G = Phi``, ``"logistic"`` for ``G(x) = 1 / (1 + exp(-x))``.
+        evaluation: What it does in evaluation mode: the ``"expectation"``; ``"stochastic"``, a mask as in training; or
+            ``"mean"``, the mean of ``passes`` masks at each map. The mean over passes of a whole net is another
+            thing: run the net several times with ``"stochastic"``.
+        passes: How many masks ``"mean"`` averages.
+
+    Raises:
+        ActivationArgumentError: If an argument is none of these, or ``passes`` is given without ``"mean"``.
+
+    Example:
+        >>> import torch
+        >>> torch.allclose(ZeroIdentityMap().eval()(torch.tensor([1.0])), torch.tensor([0.8413447]))
+        True
+        >>> _ = torch.manual_seed(0)
+        >>> ZeroIdentityMap()(torch.full((100,), 0.5)).unique()
+        tensor([0.0000, 0.5000])
+    """
+
+    def __init__(self, gate: str = "normal", evaluation: str = "expectation", passes: int = 1) -> None:
+        super().__init__()
+        check_gate("zero_identity_map", gate)
+        check_passes("zero_identity_map", passes)
+        if evaluation not in EVALUATIONS:
+            accepted = ", ".join(map(repr, EVALUATIONS))
+            raise ActivationArgumentError(
+                f"zero_identity_map: evaluation={evaluation!r} is not accepted. Use one of {accepted}."
+            )
+        if passes != 1 and evaluation != "mean":
+            raise ActivationArgumentError(
+                f"zero_identity_map: passes={passes} needs evaluation='mean'; {evaluation!r} draws no or one mask."
+            )
+        self.gate = gate
+        self.evaluation = evaluation
+        self.passes = passes
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply the map elementwise.
+
+        Args:
+            x: Any shape, any floating dtype.
+
+        Returns:
+            A tensor like ``x``.
+        """
+        if self.training or self.evaluation == "stochastic":
+            return zero_identity_map(x, training=True, gate=self.gate)
+        if self.evaluation == "mean":
+            return zero_identity_map(x, training=True, gate=self.gate, passes=self.passes)
+        return F.gelu(x) if self.gate == "normal" else F.silu(x)
+
+    def extra_repr(self) -> str:
+        """Return the arguments for ``repr``.
+
+        Returns:
+            Those that differ from their defaults.
+        """
+        defaults = {"gate": "normal", "evaluation": "expectation", "passes": 1}
+        given = {name: getattr(self, name) for name in defaults}
+        return ", ".join(f"{name}={value!r}" for name, value in given.items() if value != defaults[name])
+
+
+IN_EVALUATION = {"expectation": "", "stochastic": "m x", "mean": "the mean of some m, times x,"}
+
+
+def _live(module: nn.Module) -> dict[str, Any]:
+    return {"gate": module.gate}
+
+
+def _facts(gate: str = "normal", evaluation: str = "expectation", **_: Any) -> ActivationFacts:
+    probability = "Phi(x)" if gate == "normal" else "sigmoid(x)"
+    in_evaluation = IN_EVALUATION[evaluation] or f"x {probability}"
+    return ActivationFacts(
+        f"m x with m ~ Bernoulli({probability}) in training; {in_evaluation} in evaluation",
+        HENDRYCKS_2016 if gate == "normal" else "Ba and Frey 2013, Adaptive Dropout for Training Deep Neural Networks",
+        smoothness=float("inf"),
+        asymptotes=("0", "x"),
+        stochastic=True,
+        stochastic_in_evaluation=evaluation != "expectation",
+    )
+
+
+ENTRIES = (
+    ActivationEntry(
+        "zero_identity_map",
+        ZeroIdentityMap,
+        function=expectation,
+        derivative=zero_identity_map_derivative,
+        facts=_facts,
+        aliases=("soi",),
+        modules=(ModuleForm(ZeroIdentityMap, ReadAttributes(("gate", "evaluation", "passes")), live=_live),),
+        registered_by=REGISTERED_BY,
+    ),
+)

@@ -1,0 +1,243 @@
+"""The normal and the logistic distribution, and their products with ``x``, without underflow, overflow or ``inf * 0``.
+
+Three rules hold for every function of this folder that is built on an exponential:
+
+* No difference from one: ``Phi(u) = erfc(-u / sqrt 2) / 2``, and ``s(-u)`` is computed by itself. ``1 + erf`` and
+  ``1 - s`` lose all digits in the tail, as torch's own ``F.gelu`` and ``special.ndtr`` do (``docs/numerics.md``).
+* A tail ``a exp(-t)`` is computed as ``(a h) h`` with ``h = exp(-t / 2)``: the factor ``exp(-t)`` alone would be
+  subnormal, with few digits, where the product is not.
+* Arguments are clamped to where ``h`` is 0 in every dtype, so that nothing infinite is multiplied by 0, neither in the
+  value nor in what autograd (either mode) computes of it.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from lit_gelu.activations.numerics.arguments import largest
+from lit_gelu.activations.numerics.compensated import product_error
+
+SQRT_TWO = math.sqrt(2.0)
+SQRT_HALF = math.sqrt(0.5)
+SQRT_HALF_REST = -4.833646656726457e-17  # sqrt(1/2) - SQRT_HALF
+INVERSE_SQRT_TWO_PI = 1.0 / math.sqrt(2.0 * math.pi)
+
+# exp(-u**2 / 4) and exp(-u / 2) are 0 in float64 from 54.6 and 1490.3 on, in float32 earlier.
+NORMAL_LIMIT = 64.0
+LOGISTIC_LIMIT = 1500.0
+
+# Below it exp(-|u|) is halved: a normal number still in float32, but not for long.
+LOGISTIC_TAIL = -64.0
+
+# Below it Phi comes from its asymptotic series. There Phi is still a normal number, and the first term left out is
+# below half a unit in the last place.
+NORMAL_TAIL = {torch.float32: -12.0, torch.float64: -30.0}
+
+
+def normal_density_root(u: Tensor) -> Tensor:
+    """Return ``h = exp(-u**2 / 4)``, so that ``phi(u) = h * h / sqrt(2 pi)``.
+
+    Args:
+        u: Within ``NORMAL_LIMIT``.
+
+    Returns:
+        A tensor like ``u``.
+    """
+    return torch.exp(-0.25 * u * u)
+
+
+def times_normal_density(factor: Tensor, u: Tensor) -> Tensor:
+    """Return ``factor * phi(u)``.
+
+    Args:
+        factor: Finite.
+        u: Within ``NORMAL_LIMIT``.
+
+    Returns:
+        The product, which underflows only if it is itself too small.
+    """
+    root = normal_density_root(u)
+    return (INVERSE_SQRT_TWO_PI * factor * root) * root
+
+
+def normal_cdf(u: Tensor) -> Tensor:
+    """Return ``Phi(u)``.
+
+    Args:
+        u: Any real number.
+
+    Returns:
+        A tensor like ``u``.
+    """
+    return 0.5 * torch.erfc(-SQRT_HALF * u)
+
+
+def normal_tail_ratio(u: Tensor) -> Tensor:
+    """Return ``Phi(u) / phi(u)`` below ``NORMAL_TAIL``: ``-1/u (1 - 1/u**2 + 3/u**4 - 15/u**6 ...)``.
+
+    Source: Abramowitz and Stegun 1964, equation 26.2.12.
+
+    Args:
+        u: At most ``NORMAL_TAIL``.
+
+    Returns:
+        A tensor like ``u``.
+    """
+    inverse_square = 1.0 / (u * u)
+    series = torch.ones_like(u)
+    for odd in (15, 13, 11, 9, 7, 5, 3, 1):
+        series = 1.0 - odd * inverse_square * series
+    return -series / u
+
+
+def times_normal_cdf(x: Tensor, u: Tensor) -> Tensor:
+    """Return ``x * Phi(u)``.
+
+    Args:
+        x: Finite.
+        u: Within ``NORMAL_LIMIT``.
+
+    Returns:
+        The product, which underflows only if it is itself too small.
+    """
+    start = NORMAL_TAIL[u.dtype]
+    tail = u.clamp(max=start)
+    return torch.where(u < start, times_normal_density(x * normal_tail_ratio(tail), tail), x * normal_cdf(u))
+
+
+def normal_cdf_plus_density(factor: Tensor, u: Tensor) -> Tensor:
+    """Return ``Phi(u) + factor * phi(u)``.
+
+    In the left tail it is one product, because the sum of two subnormal numbers carries the rounding of both. Elsewhere
+    the rounding of the arguments of ``erfc`` and ``exp`` is put back to first order.
+
+    Args:
+        factor: Finite.
+        u: Within ``NORMAL_LIMIT``.
+
+    Returns:
+        The sum, which underflows only if it is itself too small.
+    """
+    start = NORMAL_TAIL[u.dtype]
+    tail = u.clamp(max=start)
+    density = INVERSE_SQRT_TWO_PI * torch.exp(-0.5 * (u * u))
+    argument_error = SQRT_TWO * (product_error(u, SQRT_HALF) + SQRT_HALF_REST * u)
+    correction = density * (argument_error - 0.5 * factor * product_error(u, u))
+    body = (normal_cdf(u) + correction) + factor * density
+    return torch.where(u < start, times_normal_density(factor + normal_tail_ratio(tail), tail), body)
+
+
+def opened_normal_gate(x: Tensor, u: Tensor) -> Tensor:
+    """Return ``x * Phi(u)`` for any ``x`` and ``u``: exactly ``x`` where the gate is open, 0 where it is shut.
+
+    Args:
+        x: Any value, infinities included.
+        u: Any value, infinities included.
+
+    Returns:
+        A tensor like ``x``.
+    """
+    finite = x.clamp(-largest(x), largest(x))
+    return torch.where(u > NORMAL_LIMIT, x, times_normal_cdf(finite, u.clamp(-NORMAL_LIMIT, NORMAL_LIMIT)))
+
+
+def decay(u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return ``e = exp(-|u|)`` and two factors of it, to be multiplied from both sides of a product.
+
+    Args:
+        u: Within ``LOGISTIC_LIMIT``.
+
+    Returns:
+        ``e``, ``inner`` and ``outer`` with ``inner * outer = e``: in the tail both are ``exp(-|u| / 2)``, else ``e``
+        and 1, rounded once less. The derivatives at 0 are those of ``exp(-u)``, where ``torch.abs`` would give 0.
+    """
+    negative = torch.where(u < 0, u, -u)
+    e, root, far = torch.exp(negative), torch.exp(0.5 * negative), negative < LOGISTIC_TAIL
+    return e, torch.where(far, root, e), torch.where(far, root, 1.0)
+
+
+def times_logistic(x: Tensor | float, u: Tensor) -> Tensor:
+    """Return ``x * s(u)`` with ``s(u) = 1 / (1 + exp(-u))``.
+
+    Args:
+        x: Finite, or infinite where ``s(u)`` is not 0.
+        u: Within ``LOGISTIC_LIMIT``.
+
+    Returns:
+        The product, which underflows only if it is itself too small.
+    """
+    e, inner, outer = decay(u)
+    return (x * torch.where(u < 0, inner, 1.0) / (1.0 + e)) * torch.where(u < 0, outer, 1.0)
+
+
+def times_logistic_density(factor: Tensor | float, u: Tensor) -> Tensor:
+    """Return ``factor * s(u) * s(-u)``.
+
+    Args:
+        factor: Finite.
+        u: Within ``LOGISTIC_LIMIT``.
+
+    Returns:
+        The product, which underflows only if it is itself too small.
+    """
+    e, inner, outer = decay(u)
+    return (factor * inner / ((1.0 + e) * (1.0 + e))) * outer
+
+
+def logistic_plus_density(factor: Tensor, u: Tensor, correction: Tensor | float = 0.0) -> Tensor:
+    """Return ``s(u) + factor * s(u) * s(-u)``.
+
+    Left of 0 that is ``e (1 + factor + e) / (1 + e)**2`` with ``e = exp(u)``: the terms cancel before they are rounded.
+
+    Args:
+        factor: Finite.
+        u: Within ``LOGISTIC_LIMIT``.
+        correction: Added to ``factor`` left of 0, where it may be too small to change it.
+
+    Returns:
+        The sum, which underflows only if it is itself too small.
+    """
+    e, inner, outer = decay(u)
+    squared = (1.0 + e) * (1.0 + e)
+    left = (inner * (1.0 + factor + (e + correction)) / squared) * outer
+    return torch.where(u < 0, left, 1.0 / (1.0 + e) + (factor * inner / squared) * outer)
+
+
+def logistic_curvature(
+    start: Tensor | float, slope: Tensor, u: Tensor, *, factor: Tensor | float = 1.0, correction: Tensor | float = 0.0
+) -> Tensor:
+    """Return ``factor * s(u) s(-u) (start - slope tanh(|u| / 2))``, the form of the second derivative of ``x s(u)``.
+
+    That is ``factor * e (start - slope + e (start + slope)) / (1 + e)**3`` with ``e = exp(-|u|)``, where the terms
+    cancel before they are rounded.
+
+    Args:
+        start: Finite.
+        slope: Finite.
+        u: Within ``LOGISTIC_LIMIT``.
+        factor: Finite.
+        correction: Added to ``start - slope``, where it may be too small to change it.
+
+    Returns:
+        The product, which underflows only if it is itself too small.
+    """
+    e, inner, outer = decay(u)
+    bracket = (start - slope) + (e * (start + slope) + correction)
+    return (inner * (factor * bracket) / ((1.0 + e) * (1.0 + e) * (1.0 + e))) * outer
+
+
+def opened_logistic_gate(x: Tensor, u: Tensor) -> Tensor:
+    """Return ``x * s(u)`` for any ``x`` and ``u``: exactly ``x`` where the gate is open, 0 where it is shut.
+
+    Args:
+        x: Any value, infinities included.
+        u: Any value, infinities included.
+
+    Returns:
+        A tensor like ``x``.
+    """
+    shut_or_open = u.abs() > LOGISTIC_LIMIT
+    finite = torch.where(shut_or_open, x.clamp(-largest(x), largest(x)), x)
+    gated = times_logistic(finite, u.clamp(-LOGISTIC_LIMIT, LOGISTIC_LIMIT))
+    return torch.where(u > LOGISTIC_LIMIT, x, gated)
