@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from lit_gelu.activations.errors import ActivationArgumentError, UnknownArgumentsError
+from lit_gelu.activations.errors import ActivationArgumentError
 
 if TYPE_CHECKING:
-    from lit_gelu.activations.entry import ActivationEntry
     from lit_gelu.activations.registry import ActivationRegistry
 
 
@@ -50,24 +49,13 @@ def derivative(activation: Any, x: Tensor, order: int = 1, *, registry: "Activat
             f"{entry.name!r} has no derivative here: it is no function of one number, element by element. "
             "Differentiate it by torch.func, such as torch.func.vjp."
         )
-    arguments = None if entry is None else _present_arguments(entry, module)
+    arguments = None if entry is None else entry.live_arguments(module)
     if entry is not None and arguments is not None:
         if order == 0 and entry.function is not None:
             return entry.function(x, **arguments)
         if order > 0 and entry.derivative is not None:
             return entry.derivative(x, order, **arguments)
     return _by_autograd(module, x, order)
-
-
-def _present_arguments(entry: "ActivationEntry", module: nn.Module) -> dict[str, Any] | None:
-    """Return the arguments of the closed forms as they are now; ``None`` if only the module itself has them."""
-    form = entry.form_of(module)
-    if form is None:
-        return getattr(module, "kwargs", {})
-    try:
-        return form.live_arguments(module)
-    except UnknownArgumentsError:
-        return None
 
 
 def _default_registry() -> "ActivationRegistry":

@@ -8,7 +8,7 @@ from typing import Any, get_args, get_origin
 from torch import Tensor, nn
 
 from lit_gelu.activations.construction import NOT_IN_SPECS, ConstructionArguments, PresentArguments
-from lit_gelu.activations.errors import ActivationArgumentError, ActivationSpecError
+from lit_gelu.activations.errors import ActivationArgumentError, ActivationSpecError, UnknownArgumentsError
 from lit_gelu.activations.function_activation import FunctionActivation
 from lit_gelu.activations.info import ActivationFacts
 from lit_gelu.activations.spec import ActivationSpec
@@ -106,6 +106,8 @@ class ActivationEntry:
         function: ``f(x, **arguments)``; ``None`` means the module itself.
         derivative: ``f'`` or ``f''`` in closed form, called ``derivative(x, order, **arguments)``; ``None`` means
             autograd.
+        joint: ``f``, ``f'``, ``f''`` and the gate together, to six digits, called ``joint(x, **arguments)``; see
+            `lit_gelu.activations.numerics.joint`. ``None``: they are evaluated one by one.
         facts: What is stated of it, or a callable from the arguments to that.
         aliases: Other names.
         modules: The module classes that are this activation.
@@ -123,6 +125,7 @@ class ActivationEntry:
     build: Callable[..., nn.Module]
     function: Callable[..., Tensor] | None = None
     derivative: Callable[..., Tensor] | None = None
+    joint: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor | None]] | None = None
     facts: ActivationFacts | Callable[..., ActivationFacts] = field(default_factory=ActivationFacts)
     aliases: tuple[str, ...] = ()
     modules: tuple[ModuleForm, ...] = ()
@@ -179,6 +182,23 @@ class ActivationEntry:
             The form whose class is exactly the module's.
         """
         return next((form for form in self.modules if form.type is type(module)), None)
+
+    def live_arguments(self, module: nn.Module) -> dict[str, Any] | None:
+        """Return the arguments of the pure function for a module of this activation.
+
+        Args:
+            module: The module.
+
+        Returns:
+            Keyword arguments; ``None`` if the module alone says what it computes.
+        """
+        if isinstance(module, FunctionActivation):
+            return dict(module.kwargs)
+        form = self.form_of(module)
+        try:
+            return None if form is None else form.live_arguments(module)
+        except UnknownArgumentsError:
+            return None
 
     def canonical_arguments(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """Check keyword arguments against the signature and drop those that equal their defaults.

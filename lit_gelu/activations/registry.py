@@ -78,6 +78,7 @@ class ActivationRegistry:
         aliases: tuple[str, ...] = (),
         override: bool = False,
         derivative: Callable[..., Tensor] | None = None,
+        joint: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor | None]] | None = None,
         facts: ActivationFacts | Callable[..., ActivationFacts] | None = None,
         registered_by: str | None = None,
         onnx: Any = None,
@@ -89,6 +90,9 @@ class ActivationRegistry:
             aliases: Other names for it.
             override: Whether it may take the place of what has one of these names.
             derivative: ``derivative(x, order, **arguments)`` with ``order`` 1 or 2; without it, autograd is used.
+            joint: ``joint(x, **arguments)``, which returns ``f``, ``f'``, ``f''`` and the gate ``f(x) / x`` (``None``
+                if f(0) is not 0) from shared terms, for the statistics of `ActivationCurvatureMonitor`; without it they
+                are evaluated one by one.
             facts: What is stated of it; see `ActivationFacts`.
             registered_by: Who registers it; by default the module and name of the decorated object.
             onnx: What it becomes in an ONNX file: an onnxscript function of one tensor whose attributes are arguments
@@ -116,7 +120,7 @@ class ActivationRegistry:
         def decorate(target: Registered) -> Registered:
             origin = registered_by or plugins.current_plugin() or f"{target.__module__}.{target.__qualname__}"
             entry = entry_for(name, target, tuple(aliases), origin)
-            row = replace(entry, derivative=derivative, facts=facts or ActivationFacts(), onnx=onnx)
+            row = replace(entry, derivative=derivative, joint=joint, facts=facts or ActivationFacts(), onnx=onnx)
             self.add(row, override=override)
             return target
 

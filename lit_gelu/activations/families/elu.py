@@ -13,6 +13,7 @@ from lit_gelu.activations.entry import ActivationEntry, ModuleForm, ReadAttribut
 from lit_gelu.activations.families._package import INPLACE, REGISTERED_BY
 from lit_gelu.activations.info import ActivationFacts
 from lit_gelu.activations.numerics.arguments import check_order, check_positive, elementwise
+from lit_gelu.activations.numerics.joint import Derivatives, quotient
 
 # Klambauer et al. 2017: the fixed point of mean 0 and variance 1 is kept by these two, given there to more digits than
 # float64 holds.
@@ -180,6 +181,33 @@ def _times_exp(factor: float, u: Tensor) -> Tensor:
     return (factor * root) * root
 
 
+def elu_joint(x: Tensor, alpha: float = 1.0) -> Derivatives:
+    """ELU."""
+    return _exponential_joint(x, alpha, 1.0, 1.0)
+
+
+def celu_joint(x: Tensor, alpha: float = 1.0) -> Derivatives:
+    """CELU."""
+    return _exponential_joint(x, alpha, 1.0 / alpha, 1.0)
+
+
+def selu_joint(x: Tensor) -> Derivatives:
+    """SELU."""
+    return _exponential_joint(x, SELU_ALPHA, 1.0, SELU_SCALE)
+
+
+def _exponential_joint(x: Tensor, alpha: float, rate: float, scale: float) -> Derivatives:
+    """``scale x`` for x > 0, else ``scale alpha (exp(rate x) - 1)``; at 0 the left derivatives."""
+    right = x > 0
+    inner = (rate * x).clamp(max=0.0)
+    grown = torch.expm1(inner)
+    value = torch.where(right, scale * x, (scale * alpha) * grown)
+    slope = (scale * alpha * rate) * (grown + 1)
+    first = torch.where(right, scale, slope)
+    second = torch.where(right, 0.0, rate * slope)
+    return Derivatives(value, first, second, quotient(value, x, first))
+
+
 def _elu_facts(alpha: float = 1.0, **_: Any) -> ActivationFacts:
     return ActivationFacts(
         formula="x if x > 0 else alpha (exp(x) - 1)",
@@ -205,6 +233,7 @@ ENTRIES = (
         nn.ELU,
         function=elu,
         derivative=elu_derivative,
+        joint=elu_joint,
         facts=_elu_facts,
         modules=(ModuleForm(nn.ELU, ReadAttributes(("alpha", "inplace"))),),
         functions=((F.elu, ()), (F.elu_, ())),
@@ -215,6 +244,7 @@ ENTRIES = (
         nn.SELU,
         function=selu,
         derivative=selu_derivative,
+        joint=selu_joint,
         facts=ActivationFacts(
             formula="1.0507 x if x > 0 else 1.0507 1.6733 (exp(x) - 1)",
             reference="Klambauer et al. 2017, Self-Normalizing Neural Networks (arXiv 1706.02515)",
@@ -231,6 +261,7 @@ ENTRIES = (
         nn.CELU,
         function=celu,
         derivative=celu_derivative,
+        joint=celu_joint,
         facts=_celu_facts,
         modules=(ModuleForm(nn.CELU, ReadAttributes(("alpha", "inplace"))),),
         functions=((torch.celu, ()), (torch.celu_, ()), (F.celu, ()), (F.celu_, ())),

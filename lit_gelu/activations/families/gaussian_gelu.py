@@ -19,6 +19,7 @@ from lit_gelu.activations.numerics.gates import (
     opened_normal_gate,
     times_normal_density,
 )
+from lit_gelu.activations.numerics.joint import INVERSE_SQRT_TWO_PI, NORMAL_END, SQRT_HALF, Derivatives
 from lit_gelu.activations.numerics.memory import checked_memory, compute_with
 
 
@@ -147,6 +148,19 @@ def normal_gated(x: Tensor, mu: float | Tensor, sigma: float | Tensor, channel_d
     return x * torch.erfc((mu - x) / scale) * 0.5
 
 
+def gaussian_gelu_joint(x: Tensor, mu: float = 0.0, sigma: float = 1.0) -> Derivatives:
+    """``x Phi(u)``, ``u = (x - mu) / sigma``: f' = Phi + x phi / sigma, f'' = phi / sigma (2 - x u / sigma)."""
+    standard = (mu, sigma) == (0.0, 1.0)
+    u = (x if standard else (x - mu) / sigma).clamp(-NORMAL_END, NORMAL_END)
+    gate = torch.erfc(u * -SQRT_HALF).mul_(0.5)
+    square = u * u
+    density = torch.exp(square * -0.5).mul_(INVERSE_SQRT_TWO_PI / sigma)
+    weighted = (u if standard else mu + sigma * u) * density
+    if standard:
+        return Derivatives(x * gate, gate + weighted, density.mul_(2 - square), gate)
+    return Derivatives(x * gate, gate + weighted, 2 * density - weighted * (u / sigma), gate)
+
+
 class GaussianGELU(ChannelModule):
     """``f(x) = x Phi((x - mu) / sigma)``, elementwise, any shape and floating dtype.
 
@@ -267,6 +281,7 @@ ENTRIES = (
         GaussianGELU,
         function=gaussian_gelu,
         derivative=gaussian_gelu_derivative,
+        joint=gaussian_gelu_joint,
         facts=_facts,
         modules=(ModuleForm(GaussianGELU, _read, live=_live),),
         registered_by=REGISTERED_BY,

@@ -11,7 +11,8 @@ from torch.nn import functional as F  # noqa: N812 - the name that torch's own d
 from lit_gelu.activations.entry import ActivationEntry, ModuleForm, ReadAttributes
 from lit_gelu.activations.errors import ActivationArgumentError
 from lit_gelu.activations.families._package import HENDRYCKS_2016, REGISTERED_BY
-from lit_gelu.activations.families.swish import swish, swish_derivative
+from lit_gelu.activations.families.gaussian_gelu import gaussian_gelu_joint
+from lit_gelu.activations.families.swish import swish, swish_derivative, swish_joint
 from lit_gelu.activations.info import ActivationFacts
 from lit_gelu.activations.numerics.arguments import check_order, elementwise
 from lit_gelu.activations.numerics.compensated import product_error, sum_error
@@ -25,6 +26,7 @@ from lit_gelu.activations.numerics.gates import (
     opened_normal_gate,
     times_normal_density,
 )
+from lit_gelu.activations.numerics.joint import NORMAL_END, Derivatives
 from lit_gelu.activations.numerics.memory import checked_memory, compute
 from lit_gelu.activations.spec import ActivationSpec
 
@@ -176,6 +178,28 @@ def sigmoid_gelu_by_kernels(x: Tensor) -> Tensor:
     return x * torch.sigmoid(SIGMOID_SLOPE * x)
 
 
+def gelu_joint(x: Tensor, approximate: str = "none") -> Derivatives:
+    """GELU in any form."""
+    if approximate == "sigmoid":
+        return swish_joint(x, SIGMOID_SLOPE)
+    if approximate == "tanh":
+        return _tanh_form_joint(x)
+    return gaussian_gelu_joint(x)
+
+
+def _tanh_form_joint(x: Tensor) -> Derivatives:
+    """``x s(u)``, ``u = 2 sqrt(2 / pi) (x + 0.044715 x^3)``."""
+    bounded = x.clamp(-NORMAL_END, NORMAL_END)
+    square = bounded * bounded
+    u = bounded * (TANH_SLOPE + TANH_CUBIC * square)
+    slope = TANH_SLOPE + (3 * TANH_CUBIC) * square
+    gate, closed = torch.sigmoid(u), torch.sigmoid(-u)
+    slanted = bounded * slope
+    first = gate * (1 + slanted * closed)
+    bend = 2 * slope + (6 * TANH_CUBIC) * square + slanted * slope * (closed - gate)
+    return Derivatives(x * gate, first, gate * closed * bend, gate)
+
+
 class SigmoidGELU(nn.Module):
     """``f(x) = x sigmoid(1.702 x)``, elementwise, any shape and floating dtype.
 
@@ -282,6 +306,7 @@ ENTRIES = (
         build_gelu,
         function=gelu,
         derivative=gelu_derivative,
+        joint=gelu_joint,
         facts=_facts,
         aliases=("gelu_exact", "gelu_python"),
         modules=(ModuleForm(nn.GELU, ReadAttributes(("approximate",))), ModuleForm(SigmoidGELU, _sigmoid_form)),

@@ -11,6 +11,7 @@ from lit_gelu.activations.entry import ActivationEntry, ModuleForm
 from lit_gelu.activations.families._package import INPLACE, REGISTERED_BY
 from lit_gelu.activations.info import ActivationFacts
 from lit_gelu.activations.numerics.arguments import check_order, elementwise, keep_nan
+from lit_gelu.activations.numerics.joint import Derivatives
 
 BOUND = 3.0  # the gate (x + 3) / 6 is 0 at -3 and 1 at 3
 
@@ -69,12 +70,21 @@ def hard_swish_derivative(x: Tensor, order: int = 1) -> Tensor:
     return torch.where(x >= BOUND, 1.0, torch.where(x <= -BOUND, 0.0, middle))
 
 
+def hard_swish_joint(x: Tensor) -> Derivatives:
+    """``x clamp(x + 3, 0, 6) / 6``; at the kinks the outer derivatives."""
+    gate = (x / 6 + 0.5).clamp(0.0, 1.0)
+    inside = ((x > -3) & (x < 3)).to(x.dtype)
+    bounded = x.clamp(-3.0, 3.0)
+    return Derivatives(x * gate, gate + inside * bounded / 6, inside / 3, gate)
+
+
 ENTRIES = (
     ActivationEntry(
         "hard_swish",
         nn.Hardswish,
         function=hard_swish,
         derivative=hard_swish_derivative,
+        joint=hard_swish_joint,
         facts=ActivationFacts(
             formula="x min(max(x + 3, 0), 6) / 6",
             reference="Howard et al. 2019, Searching for MobileNetV3 (arXiv 1905.02244)",

@@ -10,6 +10,7 @@ from lit_gelu.activations.info import ActivationFacts
 from lit_gelu.activations.numerics.arguments import check_order, elementwise, largest
 from lit_gelu.activations.numerics.compensated import sum_error
 from lit_gelu.activations.numerics.gates import LOGISTIC_LIMIT, decay
+from lit_gelu.activations.numerics.joint import LOGISTIC_END, Derivatives
 
 
 @elementwise
@@ -110,12 +111,29 @@ def _times_gate_slope(factor: Tensor, u: Tensor) -> Tensor:
     return (factor * e * (4.0 * (1.0 + e)) / _denominator(e, u) ** 2) * e
 
 
+def mish_joint(x: Tensor) -> Derivatives:
+    """``x w``, ``w = tanh(softplus(x))``: f' = w + x s(x) (1 - w^2), f'' = (1 - w^2) s [2 + x (s(-x) - 2 w s)]."""
+    bounded = x.clamp(-LOGISTIC_END, LOGISTIC_END)
+    e = torch.exp(-bounded.abs())
+    right = bounded >= 0
+    square = e * e
+    doubled = 2 * e
+    below = torch.where(right, 1 + doubled + 2 * square, square + doubled + 2)
+    gate = torch.where(right, 1 + doubled, square + doubled) / below
+    rest = 4 * torch.where(right, square, 1.0) * ((1 + e) / below).square()  # 1 - w^2
+    larger = 1 / (1 + e)
+    logistic, complement = torch.where(right, larger, e * larger), torch.where(right, e * larger, larger)
+    first = gate + bounded * logistic * rest
+    return Derivatives(x * gate, first, rest * logistic * (2 + bounded * (complement - 2 * gate * logistic)), gate)
+
+
 ENTRIES = (
     ActivationEntry(
         "mish",
         nn.Mish,
         function=mish,
         derivative=mish_derivative,
+        joint=mish_joint,
         facts=ActivationFacts(
             "x tanh(log(1 + exp(x)))",
             "Misra 2019, Mish: A Self Regularized Non-Monotonic Activation Function (arXiv 1908.08681)",

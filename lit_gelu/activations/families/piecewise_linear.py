@@ -15,6 +15,7 @@ from lit_gelu.activations.families._package import INPLACE, NO_ARGUMENTS, REGIST
 from lit_gelu.activations.info import ActivationFacts
 from lit_gelu.activations.numerics.arguments import check_order, elementwise, keep_nan, per_channel
 from lit_gelu.activations.numerics.channels import channel_number
+from lit_gelu.activations.numerics.joint import Derivatives, quotient
 
 RELU6_BOUND = 6.0
 
@@ -283,6 +284,31 @@ class Identity(nn.Identity):
     """
 
 
+def identity_joint(x: Tensor) -> Derivatives:
+    """The identity."""
+    one = torch.ones_like(x)
+    return Derivatives(x, one, torch.zeros_like(x), one)
+
+
+def relu_joint(x: Tensor) -> Derivatives:
+    """ReLU; at 0 the left derivatives."""
+    first = (x > 0).to(x.dtype)
+    return Derivatives(x * first, first, torch.zeros_like(x), first)
+
+
+def leaky_relu_joint(x: Tensor, negative_slope: float = 0.01) -> Derivatives:
+    """Leaky ReLU; at 0 the left derivatives."""
+    first = torch.where(x > 0, torch.ones_like(x), negative_slope)
+    return Derivatives(x * first, first, torch.zeros_like(x), first)
+
+
+def relu6_joint(x: Tensor) -> Derivatives:
+    """ReLU6; at the kinks the outer derivatives."""
+    first = ((x > 0) & (x < 6)).to(x.dtype)
+    value = x.clamp(0.0, 6.0)
+    return Derivatives(value, first, torch.zeros_like(x), quotient(value, x, 0.0))
+
+
 def _prelu_parameters(module: nn.Module) -> dict[str, Any]:
     return {"weight": module.weight}
 
@@ -334,6 +360,7 @@ ENTRIES = (
         Identity,
         function=identity,
         derivative=identity_derivative,
+        joint=identity_joint,
         facts=ActivationFacts("x", "", smoothness=float("inf"), asymptotes=("x", "x")),
         aliases=("linear",),
         modules=(ModuleForm(Identity, NO_ARGUMENTS), ModuleForm(nn.Identity, NO_ARGUMENTS)),
@@ -344,6 +371,7 @@ ENTRIES = (
         nn.ReLU,
         function=relu,
         derivative=relu_derivative,
+        joint=relu_joint,
         facts=ActivationFacts(
             formula="max(x, 0)",
             reference="Nair and Hinton 2010, Rectified Linear Units Improve Restricted Boltzmann Machines",
@@ -360,6 +388,7 @@ ENTRIES = (
         nn.ReLU6,
         function=relu6,
         derivative=relu6_derivative,
+        joint=relu6_joint,
         facts=ActivationFacts(
             formula="min(max(x, 0), 6)",
             reference="Howard et al. 2017, MobileNets (arXiv 1704.04861)",
@@ -376,6 +405,7 @@ ENTRIES = (
         nn.LeakyReLU,
         function=leaky_relu,
         derivative=leaky_relu_derivative,
+        joint=leaky_relu_joint,
         facts=_leaky_facts,
         modules=(ModuleForm(nn.LeakyReLU, ReadAttributes(("negative_slope", "inplace"))),),
         functions=((F.leaky_relu, ()), (F.leaky_relu_, ())),

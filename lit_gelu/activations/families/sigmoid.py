@@ -9,6 +9,7 @@ from lit_gelu.activations.families._package import INPLACE, NO_ARGUMENTS, REGIST
 from lit_gelu.activations.info import ActivationFacts
 from lit_gelu.activations.numerics.arguments import check_order, elementwise, keep_nan
 from lit_gelu.activations.numerics.gates import LOGISTIC_LIMIT, times_logistic, times_logistic_density
+from lit_gelu.activations.numerics.joint import Derivatives, quotient
 
 HARD_BOUND = 3.0
 
@@ -154,12 +155,33 @@ def hard_sigmoid_derivative(x: Tensor, order: int = 1) -> Tensor:
     return keep_nan(x, inside.to(x.dtype) / (2.0 * HARD_BOUND) if order == 1 else torch.zeros_like(x))
 
 
+def hard_sigmoid_joint(x: Tensor) -> Derivatives:
+    """Hard sigmoid; at the kinks the outer derivatives."""
+    inside = ((x > -3) & (x < 3)).to(x.dtype)
+    return Derivatives((x / 6 + 0.5).clamp(0.0, 1.0), inside / 6, torch.zeros_like(x), None)
+
+
+def sigmoid_joint(x: Tensor) -> Derivatives:
+    """The logistic function."""
+    value, complement = torch.sigmoid(x), torch.sigmoid(-x)
+    first = value * complement
+    return Derivatives(value, first, first * (complement - value), None)
+
+
+def tanh_joint(x: Tensor) -> Derivatives:
+    """The hyperbolic tangent."""
+    value = torch.tanh(x)
+    first = 4 * torch.sigmoid(2 * x) * torch.sigmoid(-2 * x)  # 1 - tanh^2 without the cancellation of the tails
+    return Derivatives(value, first, -2 * value * first, quotient(value, x, first))
+
+
 ENTRIES = (
     ActivationEntry(
         "sigmoid",
         nn.Sigmoid,
         function=sigmoid,
         derivative=sigmoid_derivative,
+        joint=sigmoid_joint,
         facts=ActivationFacts("1 / (1 + exp(-x))", smoothness=float("inf"), asymptotes=("0", "1"), gate=True),
         modules=(ModuleForm(nn.Sigmoid, NO_ARGUMENTS),),
         functions=((torch.sigmoid, ()), (torch.sigmoid_, ()), (F.sigmoid, ())),
@@ -170,6 +192,7 @@ ENTRIES = (
         nn.Tanh,
         function=tanh,
         derivative=tanh_derivative,
+        joint=tanh_joint,
         facts=ActivationFacts("tanh(x)", smoothness=float("inf"), asymptotes=("-1", "1"), gate=True),
         modules=(ModuleForm(nn.Tanh, NO_ARGUMENTS),),
         functions=((torch.tanh, ()), (torch.tanh_, ()), (F.tanh, ())),
@@ -180,6 +203,7 @@ ENTRIES = (
         nn.Hardsigmoid,
         function=hard_sigmoid,
         derivative=hard_sigmoid_derivative,
+        joint=hard_sigmoid_joint,
         facts=ActivationFacts(
             formula="min(max(x + 3, 0), 6) / 6",
             reference="Howard et al. 2019, Searching for MobileNetV3 (arXiv 1905.02244)",

@@ -11,6 +11,7 @@ from lit_gelu.activations.families._package import NO_ARGUMENTS, REGISTERED_BY
 from lit_gelu.activations.info import ActivationFacts
 from lit_gelu.activations.numerics.arguments import check_order, check_positive, elementwise
 from lit_gelu.activations.numerics.gates import LOGISTIC_LIMIT, decay, times_logistic, times_logistic_density
+from lit_gelu.activations.numerics.joint import Derivatives
 
 # Below it log(1 + e) is e in float64: the next term is e / 2 times as large.
 LINEAR_TAIL = -40.0
@@ -123,6 +124,14 @@ def _softplus(x: Tensor, beta: float) -> Tensor:
     return torch.where(x < 0, 0.0, x) + rest
 
 
+def softplus_joint(x: Tensor, beta: float = 1.0) -> Derivatives:
+    """Softplus, without torch's threshold."""
+    u = beta * x
+    value = (u.clamp(min=0.0) + torch.log1p(torch.exp(-u.abs()))) / beta
+    first = torch.sigmoid(u)
+    return Derivatives(value, first, beta * first * torch.sigmoid(-u), None)
+
+
 def _live(module: nn.Module) -> dict[str, Any]:
     return {"beta": module.beta}
 
@@ -133,6 +142,7 @@ ENTRIES = (
         nn.Softplus,
         function=softplus,
         derivative=softplus_derivative,
+        joint=softplus_joint,
         facts=ActivationFacts(
             "log(1 + exp(beta x)) / beta (torch: x where beta x > threshold)",
             "Dugas et al. 2001, Incorporating Second-Order Functional Knowledge for Better Option Pricing",

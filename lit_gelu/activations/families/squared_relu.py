@@ -8,6 +8,7 @@ from lit_gelu.activations.entry import ActivationEntry, ModuleForm
 from lit_gelu.activations.families._package import NO_ARGUMENTS, REGISTERED_BY
 from lit_gelu.activations.info import ActivationFacts
 from lit_gelu.activations.numerics.arguments import check_order, elementwise, keep_nan
+from lit_gelu.activations.numerics.joint import Derivatives
 
 
 @elementwise
@@ -57,6 +58,12 @@ def relu2_derivative(x: Tensor, order: int = 1) -> Tensor:
     return 2.0 * torch.relu(x) if order == 1 else keep_nan(x, 2.0 * (x > 0).to(x.dtype))
 
 
+def relu2_joint(x: Tensor) -> Derivatives:
+    """Squared ReLU."""
+    right = x.clamp(min=0.0)
+    return Derivatives(right * right, 2 * right, 2 * (x > 0).to(x.dtype), right)
+
+
 class SquaredReLU(nn.Module):
     """``f(x) = max(x, 0)^2``, elementwise, any shape and floating dtype.
 
@@ -87,6 +94,7 @@ ENTRIES = (
         SquaredReLU,
         function=relu2,
         derivative=relu2_derivative,
+        joint=relu2_joint,
         facts=ActivationFacts(
             formula="max(x, 0)^2",
             reference="So et al. 2021, Primer (arXiv 2109.08668)",

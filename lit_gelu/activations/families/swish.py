@@ -17,6 +17,7 @@ from lit_gelu.activations.numerics.gates import (
     logistic_plus_density,
     opened_logistic_gate,
 )
+from lit_gelu.activations.numerics.joint import LOGISTIC_END, Derivatives
 from lit_gelu.activations.numerics.memory import checked_memory, compute_with
 
 
@@ -144,6 +145,13 @@ def swish_by_kernels(x: Tensor, beta: float | Tensor) -> Tensor:
     return x * torch.sigmoid((beta * x).to(x.dtype))
 
 
+def swish_joint(x: Tensor, beta: float = 1.0) -> Derivatives:
+    """``x s(u)``, ``u = beta x``: f' = s(u) (1 + u s(-u)), f'' = beta s(u) s(-u) (2 + u (s(-u) - s(u)))."""
+    u = (beta * x).clamp(-LOGISTIC_END, LOGISTIC_END)
+    gate, closed = torch.sigmoid(u), torch.sigmoid(-u)
+    return Derivatives(x * gate, gate * (1 + u * closed), (beta * gate * closed) * (2 + u * (closed - gate)), gate)
+
+
 class Swish(ChannelModule):
     """``f(x) = x sigmoid(beta x)``, elementwise, any shape and floating dtype.
 
@@ -248,6 +256,7 @@ ENTRIES = (
         nn.SiLU,
         function=silu,
         derivative=silu_derivative,
+        joint=swish_joint,
         facts=ActivationFacts(
             "x sigmoid(x)",
             "Hendrycks and Gimpel 2016 (arXiv 1606.08415); Elfwing, Uchibe and Doya 2018 (arXiv 1702.03118)",
@@ -263,6 +272,7 @@ ENTRIES = (
         Swish,
         function=swish,
         derivative=swish_derivative,
+        joint=swish_joint,
         facts=_swish_facts,
         modules=(ModuleForm(Swish, _read, live=_live),),
         registered_by=REGISTERED_BY,

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from lit_gelu.activations import ActivationRegistry
-from lit_gelu.curvature.activation.derivatives import Derivatives, joint_derivatives
+from lit_gelu.activations.numerics.joint import Derivatives
+from lit_gelu.curvature.activation.derivatives import joint_derivatives
 from lit_gelu.curvature.activation.kinks import Jumps, kinks_of
 from lit_gelu.curvature.activation.slopes import Intervals, where_decreasing
 

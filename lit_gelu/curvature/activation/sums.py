@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from lit_gelu import activations
 from lit_gelu.activations import ActivationRegistry, ActivationSpec
-from lit_gelu.curvature.activation.derivatives import Derivatives
+from lit_gelu.activations.numerics.joint import Derivatives
 from lit_gelu.curvature.activation.evaluator import Evaluator
 from lit_gelu.curvature.activation.kinks import WINDOW, jump_sizes, weighted_window_counts
 from lit_gelu.curvature.activation.slopes import Intervals

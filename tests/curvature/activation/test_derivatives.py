@@ -6,10 +6,10 @@ from torch import nn
 
 from lit_gelu.activations import registry
 from lit_gelu.activations.functional import derivative
-from lit_gelu.curvature.activation.derivatives import JOINT, joint_derivatives
+from lit_gelu.curvature.activation.derivatives import joint_derivatives
 
 SPECS = [
-    *JOINT,
+    *(entry.name for entry in registry.entries() if entry.joint is not None),
     "gelu_tanh",
     "gelu_sigmoid",
     "swish(beta=2.0)",
