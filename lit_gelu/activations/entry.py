@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, get_args, get_origin
+from typing import TYPE_CHECKING, Any, get_args, get_origin
 
 from torch import Tensor, nn
 
@@ -13,6 +13,9 @@ from lit_gelu.activations.function_activation import FunctionActivation
 from lit_gelu.activations.info import ActivationFacts
 from lit_gelu.activations.spec import ActivationSpec
 from lit_gelu.errors import shown
+
+if TYPE_CHECKING:
+    from lit_gelu.activations.gaussian.moments import GaussianMoments
 
 ReadArguments = Callable[[nn.Module], dict[str, Any]]
 
@@ -108,6 +111,8 @@ class ActivationEntry:
             autograd.
         joint: ``f``, ``f'``, ``f''`` and the gate together, to six digits, called ``joint(x, **arguments)``; see
             `lit_gelu.activations.numerics.joint`. ``None``: they are evaluated one by one.
+        moments: Its Gaussian moments in closed form, called ``moments(mean, std, **arguments)`` with float64 tensors
+            and those arguments that are numbers; NaN where the form has lost its digits. ``None``: quadrature.
         facts: What is stated of it, or a callable from the arguments to that.
         aliases: Other names.
         modules: The module classes that are this activation.
@@ -126,6 +131,7 @@ class ActivationEntry:
     function: Callable[..., Tensor] | None = None
     derivative: Callable[..., Tensor] | None = None
     joint: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor | None]] | None = None
+    moments: "Callable[..., GaussianMoments] | None" = None
     facts: ActivationFacts | Callable[..., ActivationFacts] = field(default_factory=ActivationFacts)
     aliases: tuple[str, ...] = ()
     modules: tuple[ModuleForm, ...] = ()

@@ -22,6 +22,7 @@ from lit_gelu.activations.errors import (
 )
 from lit_gelu.activations.function_activation import FunctionActivation
 from lit_gelu.activations.gains import gains
+from lit_gelu.activations.gaussian.moments import GaussianMoments
 from lit_gelu.activations.info import ActivationFacts, ActivationGains, ActivationInfo
 from lit_gelu.activations.name_table import NameTable
 from lit_gelu.activations.numerics.channels import INFER
@@ -79,6 +80,7 @@ class ActivationRegistry:
         override: bool = False,
         derivative: Callable[..., Tensor] | None = None,
         joint: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor | None]] | None = None,
+        moments: Callable[..., GaussianMoments] | None = None,
         facts: ActivationFacts | Callable[..., ActivationFacts] | None = None,
         registered_by: str | None = None,
         onnx: Any = None,
@@ -93,6 +95,9 @@ class ActivationRegistry:
             joint: ``joint(x, **arguments)``, which returns ``f``, ``f'``, ``f''`` and the gate ``f(x) / x`` (``None``
                 if f(0) is not 0) from shared terms, for the statistics of `ActivationCurvatureMonitor`; without it they
                 are evaluated one by one.
+            moments: ``moments(mean, std, **arguments)``, its moments for normal pre-activations in closed form, NaN
+                where they have lost their digits; without it quadrature. For a function made of pieces
+                `gaussian.piecewise.PiecewiseMoments` makes them.
             facts: What is stated of it; see `ActivationFacts`.
             registered_by: Who registers it; by default the module and name of the decorated object.
             onnx: What it becomes in an ONNX file: an onnxscript function of one tensor whose attributes are arguments
@@ -120,7 +125,9 @@ class ActivationRegistry:
         def decorate(target: Registered) -> Registered:
             origin = registered_by or plugins.current_plugin() or f"{target.__module__}.{target.__qualname__}"
             entry = entry_for(name, target, tuple(aliases), origin)
-            row = replace(entry, derivative=derivative, joint=joint, facts=facts or ActivationFacts(), onnx=onnx)
+            row = replace(
+                entry, derivative=derivative, joint=joint, moments=moments, facts=facts or ActivationFacts(), onnx=onnx
+            )
             self.add(row, override=override)
             return target
 

@@ -11,6 +11,7 @@ from torch.nn import functional as F  # noqa: N812 - the name that torch's own d
 
 from lit_gelu.activations.entry import ActivationEntry, ModuleForm, ReadAttributes
 from lit_gelu.activations.families._package import INPLACE, REGISTERED_BY
+from lit_gelu.activations.gaussian.piecewise import Piece, PiecewiseMoments, exponential
 from lit_gelu.activations.info import ActivationFacts
 from lit_gelu.activations.numerics.arguments import check_order, check_positive, elementwise
 from lit_gelu.activations.numerics.joint import Derivatives, quotient
@@ -208,6 +209,21 @@ def _exponential_joint(x: Tensor, alpha: float, rate: float, scale: float) -> De
     return Derivatives(value, first, second, quotient(value, x, first))
 
 
+def elu_pieces(alpha: float = 1.0) -> tuple[Piece, ...]:
+    """ELU, for its moments."""
+    return exponential(alpha)
+
+
+def celu_pieces(alpha: float = 1.0) -> tuple[Piece, ...]:
+    """CELU, for its moments."""
+    return exponential(alpha, 1.0 / alpha)
+
+
+def selu_pieces() -> tuple[Piece, ...]:
+    """SELU, for its moments."""
+    return exponential(SELU_ALPHA, scale=SELU_SCALE)
+
+
 def _elu_facts(alpha: float = 1.0, **_: Any) -> ActivationFacts:
     return ActivationFacts(
         formula="x if x > 0 else alpha (exp(x) - 1)",
@@ -234,6 +250,7 @@ ENTRIES = (
         function=elu,
         derivative=elu_derivative,
         joint=elu_joint,
+        moments=PiecewiseMoments(elu_pieces),
         facts=_elu_facts,
         modules=(ModuleForm(nn.ELU, ReadAttributes(("alpha", "inplace"))),),
         functions=((F.elu, ()), (F.elu_, ())),
@@ -245,6 +262,7 @@ ENTRIES = (
         function=selu,
         derivative=selu_derivative,
         joint=selu_joint,
+        moments=PiecewiseMoments(selu_pieces),
         facts=ActivationFacts(
             formula="1.0507 x if x > 0 else 1.0507 1.6733 (exp(x) - 1)",
             reference="Klambauer et al. 2017, Self-Normalizing Neural Networks (arXiv 1706.02515)",
@@ -262,6 +280,7 @@ ENTRIES = (
         function=celu,
         derivative=celu_derivative,
         joint=celu_joint,
+        moments=PiecewiseMoments(celu_pieces),
         facts=_celu_facts,
         modules=(ModuleForm(nn.CELU, ReadAttributes(("alpha", "inplace"))),),
         functions=((torch.celu, ()), (torch.celu_, ()), (F.celu, ()), (F.celu_, ())),

@@ -10,6 +10,7 @@ from torch.nn import functional as F  # noqa: N812 - the name that torch's own d
 
 from lit_gelu.activations.entry import ActivationEntry, ModuleForm
 from lit_gelu.activations.families._package import HENDRYCKS_2016, REGISTERED_BY, channel_arguments, live_channels
+from lit_gelu.activations.gaussian.gelu import gelu_moments
 from lit_gelu.activations.info import ActivationFacts
 from lit_gelu.activations.numerics.arguments import check_order, check_positive, elementwise, largest, per_channel
 from lit_gelu.activations.numerics.channels import ChannelModule, finite_numbers, positive_scale
@@ -282,6 +283,7 @@ ENTRIES = (
         function=gaussian_gelu,
         derivative=gaussian_gelu_derivative,
         joint=gaussian_gelu_joint,
+        moments=gelu_moments,
         facts=_facts,
         modules=(ModuleForm(GaussianGELU, _read, live=_live),),
         registered_by=REGISTERED_BY,

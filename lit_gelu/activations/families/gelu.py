@@ -13,6 +13,7 @@ from lit_gelu.activations.errors import ActivationArgumentError
 from lit_gelu.activations.families._package import HENDRYCKS_2016, REGISTERED_BY
 from lit_gelu.activations.families.gaussian_gelu import gaussian_gelu_joint
 from lit_gelu.activations.families.swish import swish, swish_derivative, swish_joint
+from lit_gelu.activations.gaussian.gelu import gelu_moments
 from lit_gelu.activations.info import ActivationFacts
 from lit_gelu.activations.numerics.arguments import check_order, elementwise
 from lit_gelu.activations.numerics.compensated import product_error, sum_error
@@ -307,6 +308,7 @@ ENTRIES = (
         function=gelu,
         derivative=gelu_derivative,
         joint=gelu_joint,
+        moments=gelu_moments,
         facts=_facts,
         aliases=("gelu_exact", "gelu_python"),
         modules=(ModuleForm(nn.GELU, ReadAttributes(("approximate",))), ModuleForm(SigmoidGELU, _sigmoid_form)),

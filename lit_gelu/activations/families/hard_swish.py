@@ -9,6 +9,7 @@ from torch.nn import functional as F  # noqa: N812 - the name that torch's own d
 
 from lit_gelu.activations.entry import ActivationEntry, ModuleForm
 from lit_gelu.activations.families._package import INPLACE, REGISTERED_BY
+from lit_gelu.activations.gaussian.piecewise import INF, LINE, Piece, PiecewiseMoments, Term
 from lit_gelu.activations.info import ActivationFacts
 from lit_gelu.activations.numerics.arguments import check_order, elementwise, keep_nan
 from lit_gelu.activations.numerics.joint import Derivatives
@@ -78,6 +79,11 @@ def hard_swish_joint(x: Tensor) -> Derivatives:
     return Derivatives(x * gate, gate + inside * bounded / 6, inside / 3, gate)
 
 
+def hard_swish_pieces() -> tuple[Piece, ...]:
+    """Hard Swish, for its moments."""
+    return Piece(-INF, -3.0), Piece(-3.0, 3.0, (Term(1 / 6, 2), Term(0.5, 1))), Piece(3.0, INF, LINE)
+
+
 ENTRIES = (
     ActivationEntry(
         "hard_swish",
@@ -85,6 +91,7 @@ ENTRIES = (
         function=hard_swish,
         derivative=hard_swish_derivative,
         joint=hard_swish_joint,
+        moments=PiecewiseMoments(hard_swish_pieces),
         facts=ActivationFacts(
             formula="x min(max(x + 3, 0), 6) / 6",
             reference="Howard et al. 2019, Searching for MobileNetV3 (arXiv 1905.02244)",

@@ -12,6 +12,7 @@ from torch.nn import functional as F  # noqa: N812 - the name that torch's own d
 
 from lit_gelu.activations.entry import ActivationEntry, ModuleForm, ReadAttributes
 from lit_gelu.activations.families._package import INPLACE, NO_ARGUMENTS, REGISTERED_BY
+from lit_gelu.activations.gaussian.piecewise import INF, LINE, Piece, PiecewiseMoments, Term, two_sided
 from lit_gelu.activations.info import ActivationFacts
 from lit_gelu.activations.numerics.arguments import check_order, elementwise, keep_nan, per_channel
 from lit_gelu.activations.numerics.channels import channel_number
@@ -309,6 +310,31 @@ def relu6_joint(x: Tensor) -> Derivatives:
     return Derivatives(value, first, torch.zeros_like(x), quotient(value, x, 0.0))
 
 
+def identity_pieces() -> tuple[Piece, ...]:
+    """The identity, for its moments."""
+    return (Piece(-INF, INF, LINE),)
+
+
+def relu_pieces() -> tuple[Piece, ...]:
+    """ReLU, for its moments."""
+    return two_sided(0.0)
+
+
+def leaky_relu_pieces(negative_slope: float = 0.01) -> tuple[Piece, ...]:
+    """Leaky ReLU, for its moments."""
+    return two_sided(negative_slope)
+
+
+def prelu_pieces(init: float = 0.25) -> tuple[Piece, ...]:
+    """PReLU as it starts, for its moments."""
+    return two_sided(init)
+
+
+def relu6_pieces() -> tuple[Piece, ...]:
+    """ReLU6, for its moments."""
+    return Piece(-INF, 0.0), Piece(0.0, 6.0, LINE), Piece(6.0, INF, (Term(6.0),))
+
+
 def _prelu_parameters(module: nn.Module) -> dict[str, Any]:
     return {"weight": module.weight}
 
@@ -361,6 +387,7 @@ ENTRIES = (
         function=identity,
         derivative=identity_derivative,
         joint=identity_joint,
+        moments=PiecewiseMoments(identity_pieces),
         facts=ActivationFacts("x", "", smoothness=float("inf"), asymptotes=("x", "x")),
         aliases=("linear",),
         modules=(ModuleForm(Identity, NO_ARGUMENTS), ModuleForm(nn.Identity, NO_ARGUMENTS)),
@@ -372,6 +399,7 @@ ENTRIES = (
         function=relu,
         derivative=relu_derivative,
         joint=relu_joint,
+        moments=PiecewiseMoments(relu_pieces),
         facts=ActivationFacts(
             formula="max(x, 0)",
             reference="Nair and Hinton 2010, Rectified Linear Units Improve Restricted Boltzmann Machines",
@@ -389,6 +417,7 @@ ENTRIES = (
         function=relu6,
         derivative=relu6_derivative,
         joint=relu6_joint,
+        moments=PiecewiseMoments(relu6_pieces),
         facts=ActivationFacts(
             formula="min(max(x, 0), 6)",
             reference="Howard et al. 2017, MobileNets (arXiv 1704.04861)",
@@ -406,6 +435,7 @@ ENTRIES = (
         function=leaky_relu,
         derivative=leaky_relu_derivative,
         joint=leaky_relu_joint,
+        moments=PiecewiseMoments(leaky_relu_pieces),
         facts=_leaky_facts,
         modules=(ModuleForm(nn.LeakyReLU, ReadAttributes(("negative_slope", "inplace"))),),
         functions=((F.leaky_relu, ()), (F.leaky_relu_, ())),
@@ -416,6 +446,7 @@ ENTRIES = (
         build_prelu,
         function=prelu,
         derivative=prelu_derivative,
+        moments=PiecewiseMoments(prelu_pieces),
         facts=_prelu_facts,
         modules=(ModuleForm(nn.PReLU, ReadAttributes(("num_parameters", "init")), live=_prelu_parameters),),
         registered_by=REGISTERED_BY,

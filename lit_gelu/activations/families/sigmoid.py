@@ -6,6 +6,7 @@ from torch.nn import functional as F  # noqa: N812 - the name that torch's own d
 
 from lit_gelu.activations.entry import ActivationEntry, ModuleForm
 from lit_gelu.activations.families._package import INPLACE, NO_ARGUMENTS, REGISTERED_BY
+from lit_gelu.activations.gaussian.piecewise import INF, Piece, PiecewiseMoments, Term
 from lit_gelu.activations.info import ActivationFacts
 from lit_gelu.activations.numerics.arguments import check_order, elementwise, keep_nan
 from lit_gelu.activations.numerics.gates import LOGISTIC_LIMIT, times_logistic, times_logistic_density
@@ -175,6 +176,11 @@ def tanh_joint(x: Tensor) -> Derivatives:
     return Derivatives(value, first, -2 * value * first, quotient(value, x, first))
 
 
+def hard_sigmoid_pieces() -> tuple[Piece, ...]:
+    """Hard sigmoid, for its moments."""
+    return Piece(-INF, -3.0), Piece(-3.0, 3.0, (Term(1 / 6, 1), Term(0.5))), Piece(3.0, INF, (Term(1.0),))
+
+
 ENTRIES = (
     ActivationEntry(
         "sigmoid",
@@ -204,6 +210,7 @@ ENTRIES = (
         function=hard_sigmoid,
         derivative=hard_sigmoid_derivative,
         joint=hard_sigmoid_joint,
+        moments=PiecewiseMoments(hard_sigmoid_pieces),
         facts=ActivationFacts(
             formula="min(max(x + 3, 0), 6) / 6",
             reference="Howard et al. 2019, Searching for MobileNetV3 (arXiv 1905.02244)",

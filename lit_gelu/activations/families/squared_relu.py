@@ -6,6 +6,7 @@ from torch.nn import functional as F  # noqa: N812 - the name that torch's own d
 
 from lit_gelu.activations.entry import ActivationEntry, ModuleForm
 from lit_gelu.activations.families._package import NO_ARGUMENTS, REGISTERED_BY
+from lit_gelu.activations.gaussian.piecewise import INF, Piece, PiecewiseMoments, Term
 from lit_gelu.activations.info import ActivationFacts
 from lit_gelu.activations.numerics.arguments import check_order, elementwise, keep_nan
 from lit_gelu.activations.numerics.joint import Derivatives
@@ -64,6 +65,11 @@ def relu2_joint(x: Tensor) -> Derivatives:
     return Derivatives(right * right, 2 * right, 2 * (x > 0).to(x.dtype), right)
 
 
+def relu2_pieces() -> tuple[Piece, ...]:
+    """Squared ReLU, for its moments."""
+    return Piece(-INF, 0.0), Piece(0.0, INF, (Term(1.0, 2),))
+
+
 class SquaredReLU(nn.Module):
     """``f(x) = max(x, 0)^2``, elementwise, any shape and floating dtype.
 
@@ -95,6 +101,7 @@ ENTRIES = (
         function=relu2,
         derivative=relu2_derivative,
         joint=relu2_joint,
+        moments=PiecewiseMoments(relu2_pieces),
         facts=ActivationFacts(
             formula="max(x, 0)^2",
             reference="So et al. 2021, Primer (arXiv 2109.08668)",

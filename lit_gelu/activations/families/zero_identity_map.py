@@ -11,6 +11,7 @@ from lit_gelu.activations.errors import ActivationArgumentError
 from lit_gelu.activations.families._package import HENDRYCKS_2016, REGISTERED_BY
 from lit_gelu.activations.families.gelu import gelu, gelu_derivative
 from lit_gelu.activations.families.swish import silu, silu_derivative
+from lit_gelu.activations.gaussian.gelu import gelu_moments
 from lit_gelu.activations.info import ActivationFacts
 from lit_gelu.activations.numerics.arguments import check_order, elementwise
 from lit_gelu.activations.numerics.gates import LOGISTIC_LIMIT, normal_cdf, times_logistic
@@ -255,6 +256,7 @@ ENTRIES = (
         ZeroIdentityMap,
         function=expectation,
         derivative=zero_identity_map_derivative,
+        moments=gelu_moments,
         facts=_facts,
         aliases=("soi",),
         modules=(ModuleForm(ZeroIdentityMap, ReadAttributes(("gate", "evaluation", "passes")), live=_live),),

@@ -2,16 +2,14 @@
 
 import copy
 import inspect
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from lit_gelu.activations.errors import ActivationArgumentError
-from lit_gelu.activations.families._package import REGISTERED_BY
-from lit_gelu.activations.gaussian.gelu import gelu_moments
 from lit_gelu.activations.gaussian.moments import GaussianMoments, quadrature_moments
-from lit_gelu.activations.gaussian.piecewise import PIECES, piecewise_moments
 from lit_gelu.activations.scalar import keep_one_channel_
 
 if TYPE_CHECKING:
@@ -20,9 +18,7 @@ if TYPE_CHECKING:
 
 Kinks = tuple[tuple[float, float], ...]
 
-_GELUS = frozenset({"gelu", "gaussian_gelu", "zero_identity_map"})
 _HOW_IT_IS_COMPUTED = frozenset({"inplace", "memory", "learnable", "channels", "channel_dim", "num_parameters"})
-_STEEP = 1e4  # GELU's closed forms lose as many digits as the std has beyond the activation's own
 _CANCELLED = 1e-4  # a sum this much smaller than its terms has lost too many of float64's 16 digits
 
 
@@ -131,22 +127,22 @@ def _closed_form(
     spec: "ActivationSpec", mean: Tensor, std: Tensor, registry: "ActivationRegistry"
 ) -> tuple[GaussianMoments, Tensor] | None:
     """Return the moments in closed form and where they hold, or ``None`` where there is none."""
-    if registry.entry(spec.name).registered_by != REGISTERED_BY:
-        return None
+    form = registry.entry(spec.name).moments
     arguments = {key: value for key, value in spec.arguments.items() if key not in _HOW_IT_IS_COMPUTED}
     numbers = [abs(value) for value in arguments.values() if isinstance(value, (int, float))]
-    if len(numbers) < len(arguments):
+    if form is None or len(numbers) < len(arguments) or not _accepts(form, arguments):
         return None  # a value for every channel, or a word that makes it another function
-    if spec.name in PIECES and arguments.keys() <= inspect.signature(PIECES[spec.name]).parameters.keys():
-        moments = piecewise_moments(PIECES[spec.name](**arguments), mean, std)
-    elif spec.name in _GELUS and arguments.keys() <= {"mu", "sigma"}:
-        moments = gelu_moments(mean, std, **arguments)
-    else:
-        return None
-    good = _holds(moments, mean, std, max([1.0, *numbers]) ** 2)
-    if spec.name in _GELUS:
-        good &= std < _STEEP * arguments.get("sigma", 1.0)
-    return moments, good
+    moments = form(mean, std, **arguments)
+    return moments, _holds(moments, mean, std, max([1.0, *numbers]) ** 2)
+
+
+def _accepts(form: Callable[..., GaussianMoments], arguments: Mapping[str, object]) -> bool:
+    """Return whether a closed form takes these arguments of its activation."""
+    try:
+        inspect.signature(getattr(form, "pieces", form)).bind_partial(**arguments)
+    except TypeError:
+        return False
+    return True
 
 
 def _holds(moments: GaussianMoments, mean: Tensor, std: Tensor, scale: float) -> Tensor:

@@ -8,6 +8,8 @@ from torch import Tensor
 from lit_gelu.activations.gaussian.moments import GaussianMoments
 from lit_gelu.activations.gaussian.normal import density, distribution, interval_moments, owens_t
 
+_STEEP = 1e4
+
 
 def gelu_moments(mean: Tensor, std: Tensor, mu: float = 0.0, sigma: float = 1.0) -> GaussianMoments:
     """Return the moments of GELU, in closed form.
@@ -28,7 +30,8 @@ def gelu_moments(mean: Tensor, std: Tensor, mu: float = 0.0, sigma: float = 1.0)
         sigma: Of the activation.
 
     Returns:
-        The moments; there is no kink.
+        The moments; there is no kink. The variance is NaN where ``std`` is 10,000 ``sigma`` and more: too many digits
+        are lost there.
 
     Example:
         >>> moments = gelu_moments(torch.zeros((), dtype=torch.float64), torch.ones((), dtype=torch.float64))
@@ -52,7 +55,7 @@ def gelu_moments(mean: Tensor, std: Tensor, mu: float = 0.0, sigma: float = 1.0)
     return GaussianMoments(
         value=value,
         value_squared=value_squared,
-        variance=value_squared - value * value,
+        variance=torch.where(s < _STEEP, value_squared - value * value, torch.nan),
         derivative=gate + (c + m / q**2) * gate_density,
         derivative_squared=gate_squared + 2 * (c * mixed + mixed_u) + density_squared * ((c + centre) ** 2 + spread),
         abs_second_derivative=_abs_second(m / q**2, s / q, c) * gate_density / sigma,

@@ -1,14 +1,13 @@
 """Closed forms for functions made of pieces ``sum c x^k exp(r x)``: the ReLU and ELU kin, hard sigmoid, hard Swish."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
 
 import torch
 from torch import Tensor
 
-from lit_gelu.activations.families.elu import SELU_ALPHA, SELU_SCALE
 from lit_gelu.activations.gaussian.moments import GaussianMoments, kink_mass
 from lit_gelu.activations.gaussian.normal import interval_moments
 
@@ -105,37 +104,60 @@ INF = math.inf
 LINE = (Term(1.0, 1),)
 
 
-def _two_sided(slope: float) -> tuple[Piece, ...]:
+def two_sided(slope: float) -> tuple[Piece, ...]:
+    """Return the pieces of a line through 0 on each side.
+
+    Args:
+        slope: On the left; on the right it is 1.
+
+    Returns:
+        Two pieces.
+    """
     return Piece(-INF, 0.0, (Term(slope, 1),)), Piece(0.0, INF, LINE)
 
 
-def _exponential(alpha: float, rate: float = 1.0, scale: float = 1.0) -> tuple[Piece, ...]:
+def exponential(alpha: float, rate: float = 1.0, scale: float = 1.0) -> tuple[Piece, ...]:
+    """Return the pieces of ``scale x`` on the right and ``scale alpha (exp(rate x) - 1)`` on the left.
+
+    Args:
+        alpha: Its limit on the left, but for the scale and the sign.
+        rate: The rate of the exponential.
+        scale: The factor of both.
+
+    Returns:
+        Two pieces.
+    """
     left = (Term(scale * alpha, 0, rate), Term(-scale * alpha))
     return Piece(-INF, 0.0, left), Piece(0.0, INF, (Term(scale, 1),))
 
 
-PIECES: Mapping[str, Callable[..., tuple[Piece, ...]]] = {
-    "identity": lambda: (Piece(-INF, INF, LINE),),
-    "relu": lambda: _two_sided(0.0),
-    "leaky_relu": lambda negative_slope=0.01: _two_sided(negative_slope),
-    "prelu": lambda init=0.25: _two_sided(init),
-    "relu6": lambda: (Piece(-INF, 0.0), Piece(0.0, 6.0, LINE), Piece(6.0, INF, (Term(6.0),))),
-    "relu2": lambda: (Piece(-INF, 0.0), Piece(0.0, INF, (Term(1.0, 2),))),
-    "elu": lambda alpha=1.0: _exponential(alpha),
-    "celu": lambda alpha=1.0: _exponential(alpha, 1.0 / alpha),
-    "selu": lambda: _exponential(SELU_ALPHA, scale=SELU_SCALE),
-    "hard_sigmoid": lambda: (
-        Piece(-INF, -3.0),
-        Piece(-3.0, 3.0, (Term(1 / 6, 1), Term(0.5))),
-        Piece(3.0, INF, (Term(1.0),)),
-    ),
-    "hard_swish": lambda: (
-        Piece(-INF, -3.0),
-        Piece(-3.0, 3.0, (Term(1 / 6, 2), Term(0.5, 1))),
-        Piece(3.0, INF, LINE),
-    ),
-}
-"""The pieces of each activation, called with the arguments of its spec that change what it computes."""
+@dataclass(frozen=True)
+class PiecewiseMoments:
+    """The closed moments of a function made of pieces, as a row of the registry has them.
+
+    Args:
+        pieces: From the activation's arguments to its pieces.
+
+    Example:
+        >>> mean, std = torch.zeros((), dtype=torch.float64), torch.ones((), dtype=torch.float64)
+        >>> PiecewiseMoments(lambda: two_sided(0.0))(mean, std).value_squared.item()
+        0.5
+    """
+
+    pieces: Callable[..., tuple[Piece, ...]]
+
+    def __call__(self, mean: Tensor, std: Tensor, **arguments: float) -> GaussianMoments:
+        """Return the moments.
+
+        Args:
+            mean: Of the pre-activations, float64.
+            std: Their standard deviation.
+            **arguments: Of the activation.
+
+        Returns:
+            The moments.
+        """
+        return piecewise_moments(self.pieces(**arguments), mean, std)
 
 
 def piecewise_moments(pieces: Sequence[Piece], mean: Tensor, std: Tensor) -> GaussianMoments:
@@ -151,7 +173,7 @@ def piecewise_moments(pieces: Sequence[Piece], mean: Tensor, std: Tensor) -> Gau
 
     Example:
         >>> mean, std = torch.zeros((), dtype=torch.float64), torch.ones((), dtype=torch.float64)
-        >>> moments = piecewise_moments(PIECES["relu"](), mean, std)
+        >>> moments = piecewise_moments(two_sided(0.0), mean, std)
         >>> round(moments.value.item(), 8), moments.value_squared.item(), round(moments.kink.item(), 6)
         (0.39894228, 0.5, 0.398942)
     """

@@ -11,7 +11,7 @@ from torch import nn
 from lit_gelu import activations
 from lit_gelu.activations import ActivationArgumentError, ActivationRegistry
 from lit_gelu.activations.errors import NoGaussianMomentsError
-from lit_gelu.activations.gaussian import gaussian_moments, scalar_function
+from lit_gelu.activations.gaussian import GaussianMoments, gaussian_moments, scalar_function
 from lit_gelu.activations.gaussian.moments import quadrature_moments
 
 # E f, E f^2, E f'^2, the smooth part of E|f''| and the kinks' part, at N(0, 1), to eight digits.
@@ -242,3 +242,32 @@ def test_the_identity_keeps_mean_and_variance():
     wanted |= {"abs_second_derivative": torch.zeros(3), "kink": torch.zeros(3)}
     for name, value in wanted.items():
         torch.testing.assert_close(getattr(found, name), value.double(), rtol=1e-14, atol=1e-14)
+
+
+def test_closed_moments_of_a_user_and_quadrature_where_they_are_nan():
+    """x^3 for x ~ N(0, s^2): E f = 0, E f^2 = 15 s^6, E f'^2 = 27 s^4, E |f''| = 6 s sqrt(2 / pi)."""
+    asked = []
+
+    def cube(x, scale=1.0):
+        return scale * x**3
+
+    def moments(mean, std, scale=1.0):
+        asked.append(scale)
+        square = torch.where(std < 2, 15 * scale**2 * std**6, torch.nan)
+        return GaussianMoments(
+            value=0 * std,
+            value_squared=square,
+            variance=square,
+            derivative=3 * scale * std**2,
+            derivative_squared=27 * scale**2 * std**4,
+            abs_second_derivative=6 * scale * std * math.sqrt(2 / math.pi),
+            kink=0 * std,
+        )
+
+    with activations.registry.scope():
+        activations.register("cube", moments=moments)(cube)
+        found = gaussian_moments("cube(scale=2)", 0.0, torch.tensor([1.0, 3.0]))
+    assert asked == [2]
+    assert found.value_squared.tolist() == pytest.approx([60.0, 43740.0], rel=1e-11)
+    assert found.value_squared[0].item() == 60.0
+    assert found.abs_second_derivative[1].item() == pytest.approx(36 * math.sqrt(2 / math.pi), rel=1e-9)

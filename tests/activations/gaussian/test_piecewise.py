@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from lit_gelu import activations
-from lit_gelu.activations.gaussian.piecewise import PIECES
+from lit_gelu.activations.gaussian.piecewise import PiecewiseMoments
 
 OPTIONS = {
     "leaky_relu": {"negative_slope": 0.3},
@@ -15,7 +15,16 @@ OPTIONS = {
     "elu": {"alpha": 0.3},
     "celu": {"alpha": 2.0},
 }
+PIECES = {
+    entry.name: entry.moments.pieces
+    for entry in activations.registry.entries()
+    if isinstance(entry.moments, PiecewiseMoments)
+}
 CASES = [(name, {}) for name in PIECES] + list(OPTIONS.items())
+
+
+def test_there_are_as_many_as_there_were():
+    assert len(PIECES) == 11
 
 
 @pytest.mark.parametrize(("name", "options"), CASES)

@@ -64,3 +64,13 @@ def test_an_override_of_a_name_is_not_mistaken_for_the_activation_of_that_name()
         registry.register("relu", override=True)(nn.Tanh)
         found = joint_derivatives(registry.create("relu"), registry)(torch.tensor([0.5]))
     assert found.value.item() == pytest.approx(0.46211716)
+
+
+def test_a_joint_form_of_a_user_takes_the_present_arguments():
+    def joint(x, scale=1.0):
+        return scale * x**3, 3 * scale * x**2, 6 * scale * x, scale * x**2
+
+    with registry.scope():
+        registry.register("cube", joint=joint)(lambda x, scale=1.0: torch.full_like(x, torch.nan))
+        found = joint_derivatives(registry.create("cube(scale=0.5)"), registry)(torch.tensor([2.0]))
+    assert [part.item() for part in found] == [4.0, 6.0, 6.0, 2.0]
