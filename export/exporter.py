@@ -113,7 +113,7 @@ def export_onnx(
         dtype: Of weights and activations: ``"fp32"`` (``None``), ``"fp16"`` or ``"bf16"``, or torch's. A bf16 file runs
             on a GPU only.
         policy: ``"strict"``: as accurate as PyTorch's own kernels in that dtype. ``"fast"``: the fastest known.
-        lowering: Which recipes of `lit_gelu.export.lowering_table` activations take: ``"native"`` operators,
+        lowering: Which recipes of `lit_gelu.export.lowering.table` activations take: ``"native"`` operators,
             ``"primitives"``, or ``"contrib"``, onnxruntime's fused ones. ``"auto"`` is what target, dtype and policy
             give.
         opset: Version of the standard operators; ``None`` is 20, or the smallest newer one that holds the model.

@@ -9,6 +9,7 @@ import onnx_ir as ir
 from onnx_ir import convenience
 from onnx_ir.passes import common as common_passes
 
+from lit_gelu.activations.onnx_recipes import LOWERINGS, OnnxRecipes
 from lit_gelu.export.errors import ExportOptionError
 from lit_gelu.export.lowering.folding import Folded, fold
 from lit_gelu.export.lowering.kernels import DTYPES
@@ -16,8 +17,8 @@ from lit_gelu.export.lowering.opsets import off_target, raise_opset, solve
 from lit_gelu.export.lowering.policy import Choice, choose, is_available, preferred
 from lit_gelu.export.lowering.precision import convert
 from lit_gelu.export.lowering.spellings import mark_spellings
+from lit_gelu.export.lowering.table import TABLE
 from lit_gelu.export.lowering.user import inlined
-from lit_gelu.export.lowering_table import LOWERINGS, TABLE
 from lit_gelu.export.markers import MARKER_DOMAIN, BoundActivation
 from lit_gelu.export.options import ExportOptions
 from lit_gelu.export.recipe import CONTRIB_DOMAIN, Argument, RecipeBuilder
@@ -187,7 +188,8 @@ def _named(activation: BoundActivation, options: ExportOptions) -> Choice:
 
 def _require_applicable(activations: Mapping[str, BoundActivation], lowering: str) -> None:
     """Refuse a lowering that has a recipe for none of the activations."""
-    rows = {a.row: TABLE[a.row] for a in activations.values() if a.own is None}
+    recipes = {a.row: TABLE[a.row] if a.own is None else a.own for a in activations.values()}
+    rows = {row: own for row, own in recipes.items() if isinstance(own, OnnxRecipes)}
     if lowering == "native" or any(row.applies(lowering) for row in rows.values()):  # type: ignore[arg-type]
         return
     applying = [name for name in LOWERINGS if any(row.applies(name) for row in rows.values())]

@@ -25,8 +25,9 @@ from lit_gelu.activations import ActivationRegistry
 from lit_gelu.activations.entry import ActivationEntry
 from lit_gelu.activations.errors import UnknownArgumentsError
 from lit_gelu.activations.modules import FunctionActivation
+from lit_gelu.activations.onnx_recipes import OnnxRecipes
+from lit_gelu.export.lowering.table import row_key
 from lit_gelu.export.lowering.user import user_row
-from lit_gelu.export.lowering_table import Row, row_key
 from lit_gelu.export.recipe import Argument
 from lit_gelu.surgery.hidden import hidden_modules
 
@@ -51,7 +52,7 @@ class BoundActivation:
     name: str
     row: str
     arguments: Mapping[str, Argument | str] = field(default_factory=dict)
-    own: Row | ir.Function | None = None
+    own: OnnxRecipes | ir.Function | None = None
 
 
 @functools.cache
@@ -89,7 +90,8 @@ def bind(module: nn.Module, registry: ActivationRegistry | None = None) -> Bound
         arguments = _arguments(entry, module)
     except UnknownArgumentsError:
         return None  # a recipe needs the arguments as they are now; torch decomposes the module as it is
-    return BoundActivation(entry.name, entry.name, arguments, user_row(entry.name, entry.onnx, arguments))
+    own = user_row(entry.name, entry.onnx, arguments)
+    return None if own is None else BoundActivation(entry.name, entry.name, arguments, own)
 
 
 def _arguments(entry: ActivationEntry, module: nn.Module) -> dict[str, Argument | str]:

@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 import onnx_ir as ir
 
-from lit_gelu.export.lowering_table import CONSTANTS
+from lit_gelu.export.lowering.table import CONSTANTS
 
 CONTRIB_DOMAIN = "com.microsoft"
 
@@ -18,7 +18,7 @@ def operators(recipe: str) -> list[str]:
     """Return the operators of a recipe in the order of the nodes, ``domain::Name`` for those that are not standard.
 
     Args:
-        recipe: Text as in `lit_gelu.export.lowering_table`.
+        recipe: Text as in `lit_gelu.activations.onnx_recipes`.
 
     Returns:
         One name a node.
@@ -47,7 +47,7 @@ def names_in(recipe: str) -> set[str]:
     """Return the names of a recipe's arguments.
 
     Args:
-        recipe: Text as in `lit_gelu.export.lowering_table`.
+        recipe: Text as in `lit_gelu.activations.onnx_recipes`.
 
     Returns:
         What it mentions beside ``x``, operators, names that it assigns and the table's constants.
@@ -85,7 +85,7 @@ class RecipeBuilder:
         """Build the nodes, inner ones first, into ``nodes``.
 
         Args:
-            recipe: Text as in `lit_gelu.export.lowering_table`.
+            recipe: Text as in `lit_gelu.activations.onnx_recipes`.
 
         Returns:
             The value of the last node.

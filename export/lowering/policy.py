@@ -1,7 +1,7 @@
 """Which recipe each activation takes, by target, dtype and policy. This table decides; ``docs/lowering.md`` prints it.
 
 A line ``"ort-cuda fp16|bf16 strict": "fp32 native"`` says: on this target, in these dtypes, under this policy, take the
-recipe that `lit_gelu.export.lowering_table` calls ``native``, computed in float32 between one Cast in front and one
+recipe that `lit_gelu.export.lowering.table` calls ``native``, computed in float32 between one Cast in front and one
 behind. ``*`` is any. The first line that fits decides; the lines of `DEFAULT` follow every row's own.
 
 * ``strict`` is as accurate as PyTorch's own kernel in that dtype. In 16 bit PyTorch computes in float32 and rounds
@@ -18,8 +18,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 
+from lit_gelu.activations.onnx_recipes import LOWERINGS, OnnxRecipes
 from lit_gelu.export.lowering.kernels import DTYPES, TARGETS, ceiling, has_contrib_operator, has_kernel, is_valid
-from lit_gelu.export.lowering_table import LOWERINGS, TABLE, Row
+from lit_gelu.export.lowering.table import TABLE
 from lit_gelu.export.recipe import CONTRIB_DOMAIN, operators
 
 POLICIES = ("strict", "fast")
@@ -130,7 +131,7 @@ class Choice:
     """What an activation becomes.
 
     Args:
-        recipe: The recipe, as `lit_gelu.export.lowering_table` writes it.
+        recipe: The recipe, as `lit_gelu.activations.onnx_recipes` has it.
         lowering: Which column of that table it is; ``contrib`` for any other that only onnxruntime knows.
         in_fp32: Whether it is computed in float32 between two Casts, in a file of another dtype.
     """
@@ -163,7 +164,7 @@ def policy_of(row: str) -> Mapping[str, str]:
     return {**own, **{line: text for line, text in DEFAULT.items() if line not in own}}
 
 
-def choose(row: str, target: str, dtype: str, policy: str, opset: int, recipes: Row | None = None) -> Choice:
+def choose(row: str, target: str, dtype: str, policy: str, opset: int, recipes: OnnxRecipes | None = None) -> Choice:
     """Return what an activation becomes at an opset.
 
     Where the table's choice is not valid there, or the target has no kernel for it, the next of these is taken: its
@@ -197,7 +198,7 @@ def choose(row: str, target: str, dtype: str, policy: str, opset: int, recipes: 
     raise LookupError(f"{row} has no recipe for {target}, {dtype}, opset {opset}")
 
 
-def preferred(row: str, target: str, dtype: str, policy: str, recipes: Row | None = None) -> Choice:
+def preferred(row: str, target: str, dtype: str, policy: str, recipes: OnnxRecipes | None = None) -> Choice:
     """Return the first choice that some opset of the target allows.
 
     Args:
@@ -295,7 +296,7 @@ def cells() -> Iterator[tuple[str, str, str, str, Choice]]:
                     yield row, target, dtype, policy, preferred(row, target, dtype, policy)
 
 
-def _ladder(row: str, target: str, dtype: str, policy: str, recipes: Row | None) -> Iterator[Choice]:
+def _ladder(row: str, target: str, dtype: str, policy: str, recipes: OnnxRecipes | None) -> Iterator[Choice]:
     """Give the choices of a cell in the order in which they are tried."""
     lines = policy_of(row)
     fitting = [text for pattern, text in lines.items() if _fits(pattern, target, dtype, policy)]
@@ -317,7 +318,7 @@ def _fits(pattern: str, target: str, dtype: str, policy: str) -> bool:
     return all(part == "*" or value in part.split("|") for part, value in parts)
 
 
-def _read(text: str, row: Row, dtype: str) -> Choice | None:
+def _read(text: str, row: OnnxRecipes, dtype: str) -> Choice | None:
     """Return the choice that a line names; ``None`` if the row has no such recipe."""
     name, in_fp32 = text.removeprefix("fp32 "), text.startswith("fp32 ") and dtype != "fp32"
     if name == "accurate":

@@ -31,7 +31,7 @@ from lit_gelu.export.lowering.algebra import (
     variable,
 )
 from lit_gelu.export.lowering.expansion import constant_of, expand
-from lit_gelu.export.lowering_table import row_key
+from lit_gelu.export.lowering.table import row_key
 from lit_gelu.export.markers import MARKER_DOMAIN, MARKER_OPERATOR, BoundActivation
 from lit_gelu.export.recipe import Argument
 

@@ -10,42 +10,48 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from lit_gelu.activations.onnx_recipes import OnnxCases, OnnxRecipes
 from lit_gelu.export.errors import ExportOptionError
-from lit_gelu.export.lowering_table import Row
 from lit_gelu.export.recipe import Argument, RecipeBuilder
 
 
-def user_row(name: str, onnx: Any, arguments: Mapping[str, Any]) -> Row | ir.Function:
+def user_row(name: str, onnx: Any, arguments: Mapping[str, Any]) -> OnnxRecipes | ir.Function | None:
     """Return what an activation's registration says of its operators.
 
     Args:
         name: The activation.
-        onnx: A recipe as `lit_gelu.export.lowering_table` writes it, or an onnxscript function of one tensor, whose
-            attributes are arguments of the activation.
+        onnx: A recipe as `lit_gelu.activations.onnx_recipes` has it, an `OnnxRecipes` or `OnnxCases` of them, or an
+            onnxscript function of one tensor, whose attributes are arguments of the activation.
         arguments: The activation's arguments.
 
     Returns:
-        A row with the recipe, or the function.
+        The recipes, or the function; ``None`` if these arguments are no case of it.
 
     Raises:
-        ExportOptionError: If it is neither, the recipe cannot be read, or the function does not fit the activation.
+        ExportOptionError: If it is none of these, a recipe cannot be read, or the function does not fit the activation.
 
     Example:
         >>> user_row("twice", "Add(x, x)", {}).native
         'Add(x, x)'
     """
-    if isinstance(onnx, str):
-        problem = _problem(onnx, arguments)
-        if problem:
+    if isinstance(onnx, OnnxCases):
+        case = onnx.case(arguments)
+        if case is not None and case not in onnx.recipes:
             raise ExportOptionError(
-                f"the recipe that {name!r} was registered with cannot be read: {onnx!r} ({problem}). Accepted: "
-                "operators within each other, such as 'Mul(x, Sigmoid(x))'; see docs/lowering.md."
+                f"{name!r} was registered with recipes for {', '.join(map(repr, onnx.recipes))}, and its case is "
+                f"{case!r}. Return one of these, or None, which leaves it to torch's exporter."
             )
-        return Row(native=onnx)
+        onnx = None if case is None else onnx.recipes[case]
+    if onnx is None:
+        return None
+    recipes = OnnxRecipes(native=onnx) if isinstance(onnx, str) else onnx
+    if isinstance(recipes, OnnxRecipes):
+        _require_readable(name, recipes, arguments)
+        return recipes
     if not hasattr(onnx, "to_function_proto"):
         raise ExportOptionError(
             f"{name!r} was registered with onnx={onnx!r}. Accepted: an onnxscript function (@onnxscript.script()) of "
-            "one tensor, or a recipe as text, such as 'Mul(x, Sigmoid(x))'."
+            "one tensor, a recipe as text, such as 'Mul(x, Sigmoid(x))', OnnxRecipes or OnnxCases."
         )
     function: ir.Function = ir.from_proto(onnx.to_function_proto())
     unknown = [attribute for attribute in function.attributes if attribute not in arguments]
@@ -57,6 +63,23 @@ def user_row(name: str, onnx: Any, arguments: Mapping[str, Any]) -> Row | ir.Fun
             + ". Accepted: one tensor in, one out, and attributes named as the activation's arguments."
         )
     return function
+
+
+def _require_readable(name: str, recipes: OnnxRecipes, arguments: Mapping[str, Any]) -> None:
+    """Refuse recipes that cannot be built."""
+    given = [recipe for recipe in vars(recipes).values() if recipe is not None]
+    for recipe in given:
+        problem = _problem(recipe, arguments)
+        if problem:
+            raise ExportOptionError(
+                f"the recipe that {name!r} was registered with cannot be read: {recipe!r} ({problem}). Accepted: "
+                "operators within each other, such as 'Mul(x, Sigmoid(x))'; see docs/lowering.md."
+            )
+    if recipes.native is None and recipes.primitives is None:
+        raise ExportOptionError(
+            f"{name!r} was registered without a recipe in standard operators. Give OnnxRecipes(native=...) or "
+            "OnnxRecipes(primitives=...)."
+        )
 
 
 def _problem(recipe: str, arguments: Mapping[str, Any]) -> str:

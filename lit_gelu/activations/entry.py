@@ -122,8 +122,9 @@ class ActivationEntry:
         tried: Whether ``build`` does nothing but check and allocate, so that a spec's values are tried on torch's
             ``meta`` device, without memory, when the spec is read.
         registered_by: Who registered it.
-        onnx: What it becomes in an ONNX file: an onnxscript function, or a recipe of the lowering table as text;
-            ``None`` leaves it to the exporter. Only `lit_gelu.export` reads it.
+        onnx: What it becomes in an ONNX file: a recipe as text, `OnnxRecipes` for several lowerings, `OnnxCases` where
+            its arguments decide, or an onnxscript function; ``None`` leaves it to the exporter. Only
+            `lit_gelu.export` reads it.
     """
 
     name: str

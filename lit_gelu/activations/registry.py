@@ -101,8 +101,8 @@ class ActivationRegistry:
             facts: What is stated of it; see `ActivationFacts`.
             registered_by: Who registers it; by default the module and name of the decorated object.
             onnx: What it becomes in an ONNX file: an onnxscript function of one tensor whose attributes are arguments
-                of the activation, or a recipe such as ``"Mul(x, Sigmoid(x))"``. Without it torch's exporter decomposes
-                it.
+                of the activation, a recipe such as ``"Mul(x, Sigmoid(x))"``, or recipes for several lowerings
+                (`lit_gelu.activations.onnx_recipes`). Without it torch's exporter decomposes it.
 
         Returns:
             The decorator; it returns its argument. From then on the constructor of a class notes on every instance what

@@ -12,8 +12,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from lit_gelu import activations
+from lit_gelu.activations.onnx_recipes import LOWERINGS
 from lit_gelu.export import ExportError, ExportOptionError, OnnxPredictor, check_parity, export_onnx
-from lit_gelu.export.lowering_table import LOWERINGS, TABLE
+from lit_gelu.export.lowering.table import TABLE
 from lit_gelu.export.markers import bind
 from lit_gelu.export.recipe import operators
 

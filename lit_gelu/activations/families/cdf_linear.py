@@ -12,13 +12,14 @@ from torch.nn import functional as F  # noqa: N812 - the name that torch's own d
 from lit_gelu.activations.entry import ActivationEntry, ModuleForm, ReadAttributes
 from lit_gelu.activations.errors import ActivationArgumentError
 from lit_gelu.activations.families._package import HENDRYCKS_2016, REGISTERED_BY
-from lit_gelu.activations.families.gelu import gelu, gelu_derivative
-from lit_gelu.activations.families.swish import silu, silu_derivative
+from lit_gelu.activations.families.gelu import EXACT_ONNX, gelu, gelu_derivative
+from lit_gelu.activations.families.swish import SILU_ONNX, silu, silu_derivative
 from lit_gelu.activations.info import ActivationFacts
 from lit_gelu.activations.numerics.arguments import check_order, elementwise, largest
 from lit_gelu.activations.numerics.distribution import cumulative, density, density_slope
 from lit_gelu.activations.numerics.gates import LOGISTIC_LIMIT, decay
 from lit_gelu.activations.numerics.memory import checked_memory, compute
+from lit_gelu.activations.onnx_recipes import Arguments, OnnxCases, OnnxRecipes
 from lit_gelu.activations.spec import ActivationSpec
 
 DISTRIBUTIONS = ("normal", "logistic", "cauchy", "laplace")
@@ -299,6 +300,32 @@ def _case(name: str, distribution: str) -> ActivationEntry:
     return ActivationEntry(name, build, preset=preset, registered_by=REGISTERED_BY)
 
 
+# The Cauchy case of cdf_linear is atan(-1 / x) left of -1: pi / 2 + atan(x) has no digits left there, and x times it
+# would be wrong in the first.
+
+
+def _onnx_case(arguments: Arguments) -> str | None:
+    """Return whose distribution function it is; torch's exporter decomposes those of other objects."""
+    case = f"cdf_linear(distribution={arguments.get('distribution', 'normal')!r})"
+    return case if case in _ONNX.recipes else None
+
+
+_ONNX = OnnxCases(
+    {
+        "cdf_linear(distribution='normal')": EXACT_ONNX,
+        "cdf_linear(distribution='logistic')": SILU_ONNX,
+        "cdf_linear(distribution='cauchy')": OnnxRecipes(
+            primitives="l = Min(x, -1.0); Mul(Mul(x, ONE_OVER_PI), "
+            "Where(Less(x, -1.0), Neg(Atan(Div(1.0, l))), Add(Atan(x), HALF_PI)))",
+        ),
+        "cdf_linear(distribution='laplace')": OnnxRecipes(
+            primitives="t = Mul(Mul(x, 0.5), Exp(Neg(Abs(x)))); Where(Less(x, 0.0), t, Sub(x, t))",
+        ),
+    },
+    _onnx_case,
+)
+
+
 ENTRIES = (
     ActivationEntry(
         "cdf_linear",
@@ -308,6 +335,7 @@ ENTRIES = (
         facts=_facts,
         modules=(ModuleForm(CDFLinear, ReadAttributes(("distribution", "memory"))),),
         objects=("distribution",),
+        onnx=_ONNX,
         registered_by=REGISTERED_BY,
     ),
     _case("cauchy_linear", "cauchy"),

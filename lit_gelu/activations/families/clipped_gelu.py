@@ -13,6 +13,7 @@ from lit_gelu.activations.families._package import REGISTERED_BY
 from lit_gelu.activations.families.gelu import gelu, gelu_derivative
 from lit_gelu.activations.info import ActivationFacts
 from lit_gelu.activations.numerics.arguments import check_order, elementwise, keep_nan
+from lit_gelu.activations.onnx_recipes import OnnxRecipes
 from lit_gelu.activations.spec import ActivationSpec
 
 
@@ -184,6 +185,11 @@ ENTRIES = (
         derivative=clipped_gelu_derivative,
         facts=_facts,
         modules=(ModuleForm(ClippedGELU, ReadAttributes(("min", "max"))),),
+        onnx=OnnxRecipes(
+            native="Clip(Gelu(x, approximate='none'), min, max)",
+            primitives="Clip(Mul(Mul(x, 0.5), Add(Erf(Div(x, SQRT_2)), 1.0)), min, max)",
+            contrib="Clip(microsoft.Gelu(x), min, max)",
+        ),
         registered_by=REGISTERED_BY,
     ),
     ActivationEntry(

@@ -15,6 +15,7 @@ from lit_gelu.activations.gaussian.piecewise import Piece, PiecewiseMoments, exp
 from lit_gelu.activations.info import ActivationFacts
 from lit_gelu.activations.numerics.arguments import check_order, check_positive, elementwise
 from lit_gelu.activations.numerics.joint import Derivatives, quotient
+from lit_gelu.activations.onnx_recipes import OnnxRecipes
 
 # Klambauer et al. 2017: the fixed point of mean 0 and variance 1 is kept by these two, given there to more digits than
 # float64 holds.
@@ -254,6 +255,13 @@ ENTRIES = (
         facts=_elu_facts,
         modules=(ModuleForm(nn.ELU, ReadAttributes(("alpha", "inplace"))),),
         functions=((F.elu, ()), (F.elu_, ())),
+        # ELU, SELU and CELU's primitives subtract 1 from an exponential, so their relative error grows near 0 (the
+        # absolute error stays below one unit in the last place of 1); so does that of onnxruntime's own kernels.
+        onnx=OnnxRecipes(
+            native="Elu(x, alpha=alpha)",
+            primitives="Add(Relu(x), Mul(Sub(Exp(Min(x, 0.0)), 1.0), alpha))",
+            accurate="t = Tanh(Mul(Min(x, 0.0), 0.5)); Add(Relu(x), Mul(Div(t, Sub(1.0, t)), alpha * 2.0))",
+        ),
         registered_by=REGISTERED_BY,
     ),
     ActivationEntry(
@@ -272,6 +280,12 @@ ENTRIES = (
         ),
         modules=(ModuleForm(nn.SELU, INPLACE),),
         functions=((torch.selu, ()), (torch.selu_, ()), (F.selu, ()), (F.selu_, ())),
+        onnx=OnnxRecipes(
+            native="Selu(x, alpha=SELU_ALPHA, gamma=SELU_SCALE)",
+            primitives="Mul(Add(Relu(x), Mul(Sub(Exp(Min(x, 0.0)), 1.0), SELU_ALPHA)), SELU_SCALE)",
+            accurate="t = Tanh(Mul(Min(x, 0.0), 0.5)); "
+            "Mul(Add(Relu(x), Mul(Div(t, Sub(1.0, t)), SELU_ALPHA * 2.0)), SELU_SCALE)",
+        ),
         registered_by=REGISTERED_BY,
     ),
     ActivationEntry(
@@ -284,6 +298,11 @@ ENTRIES = (
         facts=_celu_facts,
         modules=(ModuleForm(nn.CELU, ReadAttributes(("alpha", "inplace"))),),
         functions=((torch.celu, ()), (torch.celu_, ()), (F.celu, ()), (F.celu_, ())),
+        onnx=OnnxRecipes(
+            native="Celu(x, alpha=alpha)",
+            primitives="Add(Relu(x), Mul(Sub(Exp(Div(Min(x, 0.0), alpha)), 1.0), alpha))",
+            accurate="t = Tanh(Div(Min(x, 0.0), alpha * 2.0)); Add(Relu(x), Mul(Div(t, Sub(1.0, t)), alpha * 2.0))",
+        ),
         registered_by=REGISTERED_BY,
     ),
 )

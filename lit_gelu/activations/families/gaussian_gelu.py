@@ -22,6 +22,7 @@ from lit_gelu.activations.numerics.gates import (
 )
 from lit_gelu.activations.numerics.joint import INVERSE_SQRT_TWO_PI, NORMAL_END, SQRT_HALF, Derivatives
 from lit_gelu.activations.numerics.memory import checked_memory, compute_with
+from lit_gelu.activations.onnx_recipes import Arguments, OnnxCases, OnnxRecipes, numbers
 
 
 @elementwise
@@ -276,6 +277,40 @@ def _facts(learnable: bool = False, **_: Any) -> ActivationFacts:
     )
 
 
+# gaussian_gelu with mean 0 is sigma Gelu(x / sigma): one fused node instead of five, for one sigma a channel too. It
+# overflows where x / sigma does: for sigma < 1 above sigma times the dtype's largest number. So does PyTorch's kernel
+# for fixed numbers, but not for learned ones: sigma<1 is a row of its own, in pieces where that matters. With sigma 1
+# it is GELU, whose row it takes.
+
+
+def _case(arguments: Arguments) -> str:
+    """Return whether it has a mean, and a standard deviation by which its input may be divided."""
+    mu, sigma = arguments.get("mu", 0.0), arguments.get("sigma", 1.0)
+    if any(numbers(mu)):
+        return "gaussian_gelu"
+    if all(number == 1 for number in numbers(sigma)):
+        return "gelu(approximate='none')"  # dividing by 1 and multiplying by it doubles the time
+    # One number for all, or one a channel. With fixed numbers the module calls the kernel that overflows as well.
+    fixed = isinstance(mu, float) and isinstance(sigma, float)
+    return "gaussian_gelu(mu=0)" if fixed or min(numbers(sigma)) >= 1 else "gaussian_gelu(mu=0, sigma<1)"
+
+
+_ONNX = OnnxCases(
+    {
+        "gaussian_gelu(mu=0)": OnnxRecipes(
+            native="Mul(Gelu(Div(x, sigma), approximate='none'), sigma)",
+            primitives="Mul(Mul(x, 0.5), Add(Erf(Div(x, sigma * SQRT_2)), 1.0))",
+            contrib="Mul(microsoft.Gelu(Div(x, sigma)), sigma)",
+        ),
+        "gaussian_gelu(mu=0, sigma<1)": OnnxRecipes(
+            primitives="Mul(Mul(x, 0.5), Add(Erf(Div(x, sigma * SQRT_2)), 1.0))"
+        ),
+        "gaussian_gelu": OnnxRecipes(primitives="Mul(Mul(x, 0.5), Add(Erf(Div(Sub(x, mu), sigma * SQRT_2)), 1.0))"),
+    },
+    _case,
+)
+
+
 ENTRIES = (
     ActivationEntry(
         "gaussian_gelu",
@@ -286,6 +321,7 @@ ENTRIES = (
         moments=gelu_moments,
         facts=_facts,
         modules=(ModuleForm(GaussianGELU, _read, live=_live),),
+        onnx=_ONNX,
         registered_by=REGISTERED_BY,
     ),
 )

@@ -10,6 +10,7 @@ from lit_gelu.activations.entry import ActivationEntry, ModuleForm
 from lit_gelu.activations.families._package import NO_ARGUMENTS, REGISTERED_BY
 from lit_gelu.activations.info import ActivationFacts
 from lit_gelu.activations.numerics.arguments import check_order, elementwise, keep_nan
+from lit_gelu.activations.onnx_recipes import OnnxRecipes
 
 
 @elementwise
@@ -100,6 +101,7 @@ ENTRIES = (
             kinks=((-2.0, -1.0),),
         ),
         modules=(ModuleForm(HardMish, NO_ARGUMENTS),),
+        onnx=OnnxRecipes(native="Mul(Mul(x, 0.5), Clip(Add(x, 2.0), 0.0, 2.0))"),
         registered_by=REGISTERED_BY,
     ),
 )

@@ -13,6 +13,7 @@ from lit_gelu.activations.gaussian.piecewise import INF, LINE, Piece, PiecewiseM
 from lit_gelu.activations.info import ActivationFacts
 from lit_gelu.activations.numerics.arguments import check_order, elementwise, keep_nan
 from lit_gelu.activations.numerics.joint import Derivatives
+from lit_gelu.activations.onnx_recipes import OnnxRecipes
 
 BOUND = 3.0  # the gate (x + 3) / 6 is 0 at -3 and 1 at 3
 
@@ -102,6 +103,10 @@ ENTRIES = (
         aliases=("hardswish",),
         modules=(ModuleForm(nn.Hardswish, INPLACE),),
         functions=((F.hardswish, ()),),
+        onnx=OnnxRecipes(
+            native="HardSwish(x)",
+            primitives="Mul(x, Clip(Add(Mul(x, ONE_SIXTH), 0.5), 0.0, 1.0))",
+        ),
         registered_by=REGISTERED_BY,
     ),
 )

@@ -11,6 +11,7 @@ from lit_gelu.activations.info import ActivationFacts
 from lit_gelu.activations.numerics.arguments import check_order, check_positive, elementwise
 from lit_gelu.activations.numerics.channels import positive_number
 from lit_gelu.activations.numerics.gates import NORMAL_LIMIT, times_normal_cdf, times_normal_density
+from lit_gelu.activations.onnx_recipes import OnnxRecipes
 
 
 @elementwise
@@ -137,6 +138,7 @@ ENTRIES = (
         ),
         aliases=("laplace",),
         modules=(ModuleForm(MegaLaplace, ReadAttributes(("mu", "sigma"))),),
+        onnx=OnnxRecipes(native="Mul(Add(Erf(Div(Sub(x, mu), sigma * SQRT_2)), 1.0), 0.5)"),
         registered_by=REGISTERED_BY,
     ),
 )

@@ -11,6 +11,7 @@ from lit_gelu.activations.numerics.arguments import check_order, elementwise, la
 from lit_gelu.activations.numerics.compensated import sum_error
 from lit_gelu.activations.numerics.gates import LOGISTIC_LIMIT, decay
 from lit_gelu.activations.numerics.joint import LOGISTIC_END, Derivatives
+from lit_gelu.activations.onnx_recipes import OnnxRecipes
 
 
 @elementwise
@@ -142,6 +143,13 @@ ENTRIES = (
         ),
         modules=(ModuleForm(nn.Mish, INPLACE),),
         functions=((F.mish, ()),),
+        # Mish's primitives are x n / (n + 2) with n = e (e + 2), e = exp(min(x, 20)): the same function, tanh(log(1 +
+        # e^x)) written as a quotient, without a cancelling logarithm. Above 20 the quotient is 1 to float32's last
+        # bit.
+        onnx=OnnxRecipes(
+            native="Mish(x)",
+            primitives="e = Exp(Min(x, 20.0)); n = Mul(e, Add(e, 2.0)); Mul(x, Div(n, Add(n, 2.0)))",
+        ),
         registered_by=REGISTERED_BY,
     ),
 )

@@ -17,6 +17,7 @@ from lit_gelu.activations.info import ActivationFacts
 from lit_gelu.activations.numerics.arguments import check_order, elementwise, keep_nan, per_channel
 from lit_gelu.activations.numerics.channels import channel_number
 from lit_gelu.activations.numerics.joint import Derivatives, quotient
+from lit_gelu.activations.onnx_recipes import OnnxRecipes
 
 RELU6_BOUND = 6.0
 
@@ -409,6 +410,7 @@ ENTRIES = (
         ),
         modules=(ModuleForm(nn.ReLU, INPLACE),),
         functions=((torch.relu, ()), (torch.relu_, ()), (F.relu, ()), (F.relu_, ())),
+        onnx=OnnxRecipes(native="Relu(x)"),
         registered_by=REGISTERED_BY,
     ),
     ActivationEntry(
@@ -427,6 +429,7 @@ ENTRIES = (
         ),
         modules=(ModuleForm(nn.ReLU6, INPLACE),),
         functions=((F.relu6, ()),),
+        onnx=OnnxRecipes(native="Clip(x, 0.0, 6.0)"),
         registered_by=REGISTERED_BY,
     ),
     ActivationEntry(
@@ -439,6 +442,10 @@ ENTRIES = (
         facts=_leaky_facts,
         modules=(ModuleForm(nn.LeakyReLU, ReadAttributes(("negative_slope", "inplace"))),),
         functions=((F.leaky_relu, ()), (F.leaky_relu_, ())),
+        onnx=OnnxRecipes(
+            native="LeakyRelu(x, alpha=negative_slope)",
+            primitives="Add(Relu(x), Mul(Min(x, 0.0), negative_slope))",
+        ),
         registered_by=REGISTERED_BY,
     ),
     ActivationEntry(
@@ -449,6 +456,10 @@ ENTRIES = (
         moments=PiecewiseMoments(prelu_pieces),
         facts=_prelu_facts,
         modules=(ModuleForm(nn.PReLU, ReadAttributes(("num_parameters", "init")), live=_prelu_parameters),),
+        onnx=OnnxRecipes(
+            native="PRelu(x, weight)",
+            primitives="Add(Relu(x), Mul(Min(x, 0.0), weight))",
+        ),
         registered_by=REGISTERED_BY,
     ),
 )

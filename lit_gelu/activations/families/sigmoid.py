@@ -11,6 +11,7 @@ from lit_gelu.activations.info import ActivationFacts
 from lit_gelu.activations.numerics.arguments import check_order, elementwise, keep_nan
 from lit_gelu.activations.numerics.gates import LOGISTIC_LIMIT, times_logistic, times_logistic_density
 from lit_gelu.activations.numerics.joint import Derivatives, quotient
+from lit_gelu.activations.onnx_recipes import OnnxRecipes
 
 HARD_BOUND = 3.0
 
@@ -191,6 +192,7 @@ ENTRIES = (
         facts=ActivationFacts("1 / (1 + exp(-x))", smoothness=float("inf"), asymptotes=("0", "1"), gate=True),
         modules=(ModuleForm(nn.Sigmoid, NO_ARGUMENTS),),
         functions=((torch.sigmoid, ()), (torch.sigmoid_, ()), (F.sigmoid, ())),
+        onnx=OnnxRecipes(native="Sigmoid(x)", accurate="Div(1.0, Add(Exp(Neg(x)), 1.0))"),
         registered_by=REGISTERED_BY,
     ),
     ActivationEntry(
@@ -202,6 +204,7 @@ ENTRIES = (
         facts=ActivationFacts("tanh(x)", smoothness=float("inf"), asymptotes=("-1", "1"), gate=True),
         modules=(ModuleForm(nn.Tanh, NO_ARGUMENTS),),
         functions=((torch.tanh, ()), (torch.tanh_, ()), (F.tanh, ())),
+        onnx=OnnxRecipes(native="Tanh(x)"),
         registered_by=REGISTERED_BY,
     ),
     ActivationEntry(
@@ -222,6 +225,10 @@ ENTRIES = (
         aliases=("hardsigmoid",),
         modules=(ModuleForm(nn.Hardsigmoid, INPLACE),),
         functions=((F.hardsigmoid, ()),),
+        onnx=OnnxRecipes(
+            native="HardSigmoid(x, alpha=ONE_SIXTH, beta=0.5)",
+            primitives="Clip(Add(Mul(x, ONE_SIXTH), 0.5), 0.0, 1.0)",
+        ),
         registered_by=REGISTERED_BY,
     ),
 )

@@ -12,6 +12,7 @@ from lit_gelu.activations.info import ActivationFacts
 from lit_gelu.activations.numerics.arguments import check_order, check_positive, elementwise
 from lit_gelu.activations.numerics.gates import LOGISTIC_LIMIT, decay, times_logistic, times_logistic_density
 from lit_gelu.activations.numerics.joint import Derivatives
+from lit_gelu.activations.onnx_recipes import Arguments, OnnxCases, OnnxRecipes
 
 # Below it log(1 + e) is e in float64: the next term is e / 2 times as large.
 LINEAR_TAIL = -40.0
@@ -136,6 +137,28 @@ def _live(module: nn.Module) -> dict[str, Any]:
     return {"beta": module.beta}
 
 
+def _case(arguments: Arguments) -> str:
+    """Return whether it is ONNX's operator: above torch's threshold of 20, Softplus(x) - x is below 2.1e-9."""
+    standard = arguments.get("beta", 1.0) == 1.0 and arguments.get("threshold", 20.0) == 20.0
+    return "softplus(beta=1)" if standard else "softplus"
+
+
+_ONNX = OnnxCases(
+    {
+        "softplus(beta=1)": OnnxRecipes(
+            native="Softplus(x)",
+            primitives="Add(Relu(x), Log(Add(Exp(Neg(Abs(x))), 1.0)))",
+        ),
+        "softplus": OnnxRecipes(
+            native="s = Mul(x, beta); Where(Greater(s, threshold), x, Div(Softplus(s), beta))",
+            primitives="s = Mul(x, beta); "
+            "Where(Greater(s, threshold), x, Div(Add(Relu(s), Log(Add(Exp(Neg(Abs(s))), 1.0))), beta))",
+        ),
+    },
+    _case,
+)
+
+
 ENTRIES = (
     ActivationEntry(
         "softplus",
@@ -151,6 +174,7 @@ ENTRIES = (
         ),
         modules=(ModuleForm(nn.Softplus, ReadAttributes(("beta", "threshold")), live=_live),),
         functions=((F.softplus, ()),),
+        onnx=_ONNX,
         registered_by=REGISTERED_BY,
     ),
     ActivationEntry(
@@ -162,6 +186,12 @@ ENTRIES = (
         aliases=("logsigmoid",),
         modules=(ModuleForm(nn.LogSigmoid, NO_ARGUMENTS),),
         functions=((F.logsigmoid, ()),),
+        # log_sigmoid is -Softplus(-x). torch's own export, Log(Sigmoid(x)), is -inf below x = -17 in onnxruntime,
+        # whose Sigmoid reaches 0 there.
+        onnx=OnnxRecipes(
+            native="Neg(Softplus(Neg(x)))",
+            primitives="Sub(Min(x, 0.0), Log(Add(Exp(Neg(Abs(x))), 1.0)))",
+        ),
         registered_by=REGISTERED_BY,
     ),
 )

@@ -9,6 +9,7 @@ from lit_gelu.activations.families.softplus import LINEAR_TAIL, softplus
 from lit_gelu.activations.info import ActivationFacts
 from lit_gelu.activations.numerics.arguments import check_order, elementwise
 from lit_gelu.activations.numerics.gates import LOGISTIC_LIMIT, decay, times_logistic
+from lit_gelu.activations.onnx_recipes import OnnxRecipes
 
 LOG_TWO = 0.6931471805599453
 LOG_TWO_REST = 2.3190468138462996e-17  # log 2 - LOG_TWO
@@ -136,6 +137,8 @@ ENTRIES = (
         ),
         aliases=("sqrtsoftplus",),
         modules=(ModuleForm(SqrtSoftplus, NO_ARGUMENTS),),
+        # sqrt_softplus has no primitives: where Log(1 + e) has lost e, its root is still 2e-4.
+        onnx=OnnxRecipes(native="Sqrt(Softplus(x))"),
         registered_by=REGISTERED_BY,
     ),
 )

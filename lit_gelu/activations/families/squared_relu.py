@@ -10,6 +10,7 @@ from lit_gelu.activations.gaussian.piecewise import INF, Piece, PiecewiseMoments
 from lit_gelu.activations.info import ActivationFacts
 from lit_gelu.activations.numerics.arguments import check_order, elementwise, keep_nan
 from lit_gelu.activations.numerics.joint import Derivatives
+from lit_gelu.activations.onnx_recipes import OnnxRecipes
 
 
 @elementwise
@@ -110,6 +111,7 @@ ENTRIES = (
         ),
         aliases=("squared_relu", "relu_squared"),
         modules=(ModuleForm(SquaredReLU, NO_ARGUMENTS),),
+        onnx=OnnxRecipes(native="r = Relu(x); Mul(r, r)"),
         registered_by=REGISTERED_BY,
     ),
 )

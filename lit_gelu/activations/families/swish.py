@@ -19,6 +19,7 @@ from lit_gelu.activations.numerics.gates import (
 )
 from lit_gelu.activations.numerics.joint import LOGISTIC_END, Derivatives
 from lit_gelu.activations.numerics.memory import checked_memory, compute_with
+from lit_gelu.activations.onnx_recipes import Arguments, OnnxCases, OnnxRecipes
 
 
 @elementwise
@@ -250,6 +251,29 @@ def _swish_facts(learnable: bool = False, **_: Any) -> ActivationFacts:
     )
 
 
+SILU_ONNX = OnnxRecipes(
+    primitives="Mul(x, Sigmoid(x))",
+    contrib="microsoft.QuickGelu(x, alpha=1.0)",
+    accurate="Div(x, Add(Exp(Neg(x)), 1.0))",
+)
+_SWISH = "Mul(x, Sigmoid(Mul(x, beta)))"
+_STABLE_SWISH = "Div(x, Add(Exp(Mul(x, beta * -1.0)), 1.0))"
+
+
+def _case(arguments: Arguments) -> str:
+    """Return whether it has one slope for all; QuickGelu's alpha is one number."""
+    return "swish(channels)" if getattr(arguments.get("beta", 1.0), "ndim", 0) else "swish"
+
+
+_ONNX = OnnxCases(
+    {
+        "swish": OnnxRecipes(primitives=_SWISH, contrib="microsoft.QuickGelu(x, alpha=beta)", accurate=_STABLE_SWISH),
+        "swish(channels)": OnnxRecipes(primitives=_SWISH, accurate=_STABLE_SWISH),
+    },
+    _case,
+)
+
+
 ENTRIES = (
     ActivationEntry(
         "silu",
@@ -265,6 +289,7 @@ ENTRIES = (
         ),
         modules=(ModuleForm(nn.SiLU, INPLACE),),
         functions=((F.silu, ()),),
+        onnx=SILU_ONNX,
         registered_by=REGISTERED_BY,
     ),
     ActivationEntry(
@@ -275,6 +300,7 @@ ENTRIES = (
         joint=swish_joint,
         facts=_swish_facts,
         modules=(ModuleForm(Swish, _read, live=_live),),
+        onnx=_ONNX,
         registered_by=REGISTERED_BY,
     ),
 )

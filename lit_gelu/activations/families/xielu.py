@@ -11,6 +11,7 @@ from lit_gelu.activations.families._package import REGISTERED_BY
 from lit_gelu.activations.info import ActivationFacts
 from lit_gelu.activations.numerics.arguments import check_order, elementwise
 from lit_gelu.activations.numerics.channels import positive_number
+from lit_gelu.activations.onnx_recipes import OnnxRecipes
 
 Parameter = float | Tensor
 
@@ -182,6 +183,10 @@ ENTRIES = (
         derivative=xielu_derivative,
         facts=_facts,
         modules=(ModuleForm(XIELU, _read, live=_live),),
+        onnx=OnnxRecipes(
+            native="r = Relu(x); l = Min(x, 0.0); Add(Mul(Add(Mul(r, alpha_p), beta), r), "
+            "Add(Mul(Sub(Sub(Exp(l), 1.0), l), alpha_n), Mul(l, beta)))",
+        ),
         registered_by=REGISTERED_BY,
     ),
 )

@@ -9,12 +9,13 @@ from torch.nn import functional as F  # noqa: N812 - the name that torch's own d
 from lit_gelu.activations.entry import ActivationEntry, ModuleForm, ReadAttributes
 from lit_gelu.activations.errors import ActivationArgumentError
 from lit_gelu.activations.families._package import HENDRYCKS_2016, REGISTERED_BY
-from lit_gelu.activations.families.gelu import gelu, gelu_derivative
-from lit_gelu.activations.families.swish import silu, silu_derivative
+from lit_gelu.activations.families.gelu import EXACT_ONNX, gelu, gelu_derivative
+from lit_gelu.activations.families.swish import SILU_ONNX, silu, silu_derivative
 from lit_gelu.activations.gaussian.gelu import gelu_moments
 from lit_gelu.activations.info import ActivationFacts
 from lit_gelu.activations.numerics.arguments import check_order, elementwise
 from lit_gelu.activations.numerics.gates import LOGISTIC_LIMIT, normal_cdf, times_logistic
+from lit_gelu.activations.onnx_recipes import Arguments, OnnxCases
 
 GATES = ("normal", "logistic")
 
@@ -250,6 +251,18 @@ def _facts(gate: str = "normal", evaluation: str = "expectation", **_: Any) -> A
     )
 
 
+def _case(arguments: Arguments) -> str | None:
+    """Return which gate it has; one that draws in evaluation too has no operators, and the export refuses it."""
+    if arguments.get("evaluation", "expectation") != "expectation":
+        return None
+    return f"zero_identity_map(gate={arguments.get('gate', 'normal')!r})"
+
+
+_ONNX = OnnxCases(  # in evaluation the map is its expectation
+    {"zero_identity_map(gate='normal')": EXACT_ONNX, "zero_identity_map(gate='logistic')": SILU_ONNX}, _case
+)
+
+
 ENTRIES = (
     ActivationEntry(
         "zero_identity_map",
@@ -260,6 +273,7 @@ ENTRIES = (
         facts=_facts,
         aliases=("soi",),
         modules=(ModuleForm(ZeroIdentityMap, ReadAttributes(("gate", "evaluation", "passes")), live=_live),),
+        onnx=_ONNX,
         registered_by=REGISTERED_BY,
     ),
 )

@@ -1,0 +1,96 @@
+"""Which ONNX operators each activation becomes: the recipes of all rows of the registry, and of calls without a row.
+
+How a recipe is written: `lit_gelu.activations.onnx_recipes`.
+
+Three lowerings can have a recipe:
+
+* ``native``: standard operators, the one that is the activation where opset 20 has it;
+* ``primitives``: basic standard operators only, for runtimes that lack the native one;
+* ``contrib``: onnxruntime's fused operators, for files that only onnxruntime will run.
+
+A missing recipe means that the lowering has nothing of its own for this activation: ``native`` then takes the
+primitives (SiLU and the sigmoid form of GELU have no operator at opset 20), and the other two take the native recipe
+(``Relu`` is primitive already). `applies` says whether a lowering has a recipe of its own.
+
+A fourth column, ``accurate``, cannot be asked for by name: standard operators that neither cancel nor flush to 0, which
+`lit_gelu.export.lowering.policy` takes where a 16-bit file must be right to the last place. That table says which
+column is taken for which target, dtype and policy, and where it is computed in float32 between two Casts.
+
+* ``accurate`` for ELU, SELU and CELU is ``exp(m) - 1 = 2 t / (1 - t)`` with ``t = tanh(m / 2)``, which keeps its digits
+  near 0; for SiLU and what has a sigmoid gate it is ``x / (1 + exp(-v))``, as PyTorch's own kernel computes it.
+* ``erfc``, ``ndtr`` and ``log_ndtr`` are no activations but what calls of ``torch.special`` become. torch exports them
+  as ``1 - Erf(x)`` and the like, which has no digits left where the result is small. Here they are made of
+  ``t exp(p(t) - a^2)`` with ``t = 1 / (1 + a / 2)`` (Press et al. 1992, Numerical Recipes, section 6.2: relative error
+  below 1.2e-7).
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+
+from lit_gelu.activations.families import ENTRIES
+from lit_gelu.activations.onnx_recipes import OnnxCases, OnnxRecipes
+
+CONSTANTS: Mapping[str, float] = {
+    "SQRT_2": math.sqrt(2.0),
+    "SQRT_HALF": math.sqrt(0.5),
+    "SQRT_2_OVER_PI": math.sqrt(2.0 / math.pi),
+    "ONE_SIXTH": 1.0 / 6.0,
+    "ONE_OVER_PI": 1.0 / math.pi,
+    "HALF_PI": math.pi / 2.0,
+    "SELU_ALPHA": 1.6732632423543772848170429916717,
+    "SELU_SCALE": 1.0507009873554804934193349852946,
+}
+
+_ERFC_EXPONENT = (  # of exp, for a >= 0, so that erfc(a) = t exp(...)
+    "t = Div(1.0, Add(Mul(a, 0.5), 1.0)); "
+    "p = Add(Mul(t, Add(Mul(t, Add(Mul(t, Add(Mul(t, Add(Mul(t, Add(Mul(t, Add(Mul(t, Add(Mul(t, Add(Mul(t, "
+    "0.17087277), -0.82215223)), 1.48851587)), -1.13520398)), 0.27886807)), -0.18628806)), 0.09678418)), "
+    "0.37409196)), 1.00002368)), -1.26551223); q = Sub(p, Mul(a, a)); "
+)
+
+_CALLS: Mapping[str, OnnxRecipes] = {
+    "erfc": OnnxRecipes(
+        native=f"a = Abs(x); {_ERFC_EXPONENT}e = Mul(t, Exp(q)); Where(Less(x, 0.0), Sub(2.0, e), e)",
+    ),
+    "ndtr": OnnxRecipes(
+        native=f"a = Mul(Abs(x), SQRT_HALF); {_ERFC_EXPONENT}e = Mul(Mul(t, 0.5), Exp(q)); "
+        "Where(Less(x, 0.0), e, Sub(1.0, e))",
+    ),
+    "log_ndtr": OnnxRecipes(
+        native=f"a = Mul(Abs(x), SQRT_HALF); {_ERFC_EXPONENT}e = Mul(Mul(t, 0.5), Exp(q)); "
+        "Where(Less(x, 0.0), Add(Log(Mul(t, 0.5)), q), Log(Sub(1.0, e)))",
+    ),
+}
+
+
+def _rows() -> Iterator[tuple[str, OnnxRecipes]]:
+    """Give the recipes of every case of this package's activations."""
+    for entry in ENTRIES:
+        if isinstance(entry.onnx, OnnxCases):
+            yield from entry.onnx.recipes.items()
+        elif isinstance(entry.onnx, OnnxRecipes):
+            yield entry.name, entry.onnx
+
+
+TABLE: Mapping[str, OnnxRecipes] = {**dict(_rows()), **_CALLS}
+_CASES = {entry.name: entry.onnx.case for entry in ENTRIES if isinstance(entry.onnx, OnnxCases)}
+
+
+def row_key(name: str, arguments: Mapping[str, object]) -> str | None:
+    """Return the key of an activation's row in `TABLE`.
+
+    Args:
+        name: Canonical name of the activation.
+        arguments: Its arguments with the values they have now.
+
+    Returns:
+        The key, or ``None`` for an activation that the table does not know: torch's own decomposition is exported then.
+
+    Example:
+        >>> row_key("gaussian_gelu", {"mu": 0.0, "sigma": 2.0})
+        'gaussian_gelu(mu=0)'
+        >>> row_key("somebodys_own", {}) is None
+        True
+    """
+    case = _CASES[name](arguments) if name in _CASES else name
+    return case if case in TABLE else None
