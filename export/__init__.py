@@ -5,12 +5,12 @@ from lit_gelu.export.errors import (
     ExportOptionError,
     ModelFileError,
     ModelInputError,
-    ParityError,
     ProviderError,
 )
 from lit_gelu.export.exporter import ExportReport, export_onnx
 from lit_gelu.export.mixin import OnnxExportMixin
 from lit_gelu.export.parity import ParityReport, ParityRow, check_parity
+from lit_gelu.export.parity.errors import ParityError
 from lit_gelu.export.proof import write_proof
 from lit_gelu.export.runtime import CpuFallbackWarning, OnnxPredictor, Placement
 from lit_gelu.export.runtime.bench import BenchReport, bench

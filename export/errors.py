@@ -1,11 +1,6 @@
 """What can go wrong between a module, its ONNX file and a runtime. Each message names the remedy."""
 
-from typing import TYPE_CHECKING
-
 from lit_gelu.errors import LitGeluError
-
-if TYPE_CHECKING:
-    from lit_gelu.export.parity.report import ParityReport
 
 
 class ExportError(LitGeluError, RuntimeError):
@@ -26,16 +21,3 @@ class ModelFileError(LitGeluError, ValueError):
 
 class ProviderError(LitGeluError, RuntimeError):
     """An execution provider does not exist in this installation or did not take the model."""
-
-
-class ParityError(LitGeluError, AssertionError):
-    """The file does not compute what the module computes.
-
-    Args:
-        message: Which comparisons failed, by how much, and what to look at.
-        report: All comparisons, those that passed too.
-    """
-
-    def __init__(self, message: str, report: "ParityReport") -> None:
-        super().__init__(message)
-        self.report = report

@@ -73,7 +73,7 @@ class Target:
 TARGETS = (
     Target("lit_gelu/activations/spec.py", ("activations/test_spec.py", "activations/test_stored_specs.py")),
     Target("lit_gelu/activations/families/gelu.py", ("activations/families/test_gelu.py",)),
-    Target("lit_gelu/activations/gaussian/piecewise.py", ("activations/gaussian",)),
+    Target("lit_gelu/activations/numerics/piecewise.py", ("activations/gaussian", "activations/numerics")),
     Target("lit_gelu/curvature/activation/statistics.py", ("curvature/activation/test_statistics.py",)),
     Target("lit_gelu/curvature/loss/lanczos.py", ("curvature/loss/test_lanczos.py",)),
     Target("lit_gelu/files.py", ("test_files.py",)),

@@ -15,12 +15,13 @@ from torch import nn
 
 from lit_gelu import activations
 from lit_gelu.activations import ActivationRegistry
-from lit_gelu.export.errors import ModelFileError, ModelInputError, ParityError
+from lit_gelu.export.errors import ModelFileError, ModelInputError
 from lit_gelu.export.inputs import Call
 from lit_gelu.export.metadata import FileMetadata, read_metadata
 from lit_gelu.export.parity.activation_census import fates, operator_counts, optimized_graph, placement
 from lit_gelu.export.parity.compare import Comparer
 from lit_gelu.export.parity.criterion import FLOOR, dtype_name, dtype_of, floor, require_tolerance
+from lit_gelu.export.parity.errors import ParityError
 from lit_gelu.export.parity.families import GAUSSIAN_ROWS, Batch, Family, families, first_rows
 from lit_gelu.export.parity.integer_inputs import Kind, integer_kinds, untried, usable
 from lit_gelu.export.parity.investigation import Subject

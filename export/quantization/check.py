@@ -12,10 +12,11 @@ from torch import nn
 
 from lit_gelu import activations
 from lit_gelu.activations import ActivationRegistry
-from lit_gelu.export.errors import ModelInputError, ParityError
+from lit_gelu.export.errors import ModelInputError
 from lit_gelu.export.inputs import sample_of, take_apart
 from lit_gelu.export.metadata import read_metadata
 from lit_gelu.export.parity.activation_census import fates, operator_counts
+from lit_gelu.export.parity.errors import ParityError
 from lit_gelu.export.parity.families import data_batches
 from lit_gelu.export.parity.outputs import output_faults
 from lit_gelu.export.parity.references import References

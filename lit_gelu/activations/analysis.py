@@ -1,24 +1,21 @@
 """Facts computed from an activation's values: extrema, inflections, range, Lipschitz constant, asymptotes."""
 
 import math
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from lit_gelu.activations.asymptotes import Asymptote, asymptote_of, grows, tail
 from lit_gelu.activations.info import ActivationShape
+from lit_gelu.activations.names import Names
 from lit_gelu.activations.sampling import Function, both_sides, sampling_grid, sign_changes
 from lit_gelu.activations.scalar import scalar_functions
-
-if TYPE_CHECKING:
-    from lit_gelu.activations.registry import ActivationRegistry
 
 _NOTHING = 1e-9  # |f'| and |x f''| below this are an asymptote approached, not a change of direction
 
 
 def shape_of(
-    module: nn.Module, kinks: tuple[tuple[float, float], ...] = (), *, registry: "ActivationRegistry | None" = None
+    module: nn.Module, kinks: tuple[tuple[float, float], ...] = (), *, registry: Names | None = None
 ) -> ActivationShape:
     """Compute the facts of an elementwise activation from ``f``, ``f'`` and ``f''`` in float64.
 

@@ -3,17 +3,15 @@
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from lit_gelu.activations.errors import ActivationArgumentError
+from lit_gelu.activations.names import Names
 from lit_gelu.activations.sampling import Function, bisect, sampling_grid
 from lit_gelu.activations.scalar import ScalarActivation, checked_interval
-
-if TYPE_CHECKING:
-    from lit_gelu.activations.registry import ActivationRegistry
 
 _EPSILON = torch.finfo(torch.float64).eps
 _ROUNDING = 16 * _EPSILON  # two values that differ by less than this share are equal
@@ -87,7 +85,7 @@ class ActivationComparison:
 
 
 def compare(
-    a: Any, b: Any, interval: tuple[float, float] = (-12, 12), *, registry: "ActivationRegistry | None" = None
+    a: Any, b: Any, interval: tuple[float, float] = (-12, 12), *, registry: Names | None = None
 ) -> ActivationComparison:
     """Compute the largest differences of two activations, and of their first and second derivatives.
 

@@ -5,6 +5,7 @@ from typing import Any, Self
 
 from lit_gelu.activations.entry import ActivationEntry
 from lit_gelu.activations.families import ENTRIES
+from lit_gelu.activations.names import set_default_names
 from lit_gelu.activations.registry import ActivationRegistry
 
 
@@ -31,3 +32,4 @@ def _default_with(added: tuple[ActivationEntry, ...]) -> ActivationRegistry:
 
 
 registry: ActivationRegistry = _DefaultRegistry(entry_points=True)
+set_default_names(registry)

@@ -15,7 +15,7 @@ With the forward gain q = 1 is a fixed point of every activation, and an unstabl
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,9 +23,7 @@ from torch import Tensor
 from lit_gelu.activations.differentiation import derivative
 from lit_gelu.activations.errors import ActivationArgumentError, NoGaussianMomentsError
 from lit_gelu.activations.gaussian import gaussian_moments, normal_rule, scalar_function
-
-if TYPE_CHECKING:
-    from lit_gelu.activations.registry import ActivationRegistry
+from lit_gelu.activations.names import Names
 
 _ROUNDING = 1e-12  # a bias variance this small beside q is 0 (ReLU's, the identity's)
 
@@ -67,7 +65,7 @@ def variance_map(
     weight_variance: float,
     bias_variance: float = 0.0,
     *,
-    registry: "ActivationRegistry | None" = None,
+    registry: Names | None = None,
 ) -> float:
     """Return the variance of the next layer's pre-activations: ``weight_variance E f(sqrt(q) z)^2 + bias_variance``.
 
@@ -95,7 +93,7 @@ def variance_map(
     return weight_variance * moments.value_squared.item() + bias_variance
 
 
-def chi(activation: Any, q: float, weight_variance: float, *, registry: "ActivationRegistry | None" = None) -> float:
+def chi(activation: Any, q: float, weight_variance: float, *, registry: Names | None = None) -> float:
     """Return ``chi_1 = weight_variance E f'(sqrt(q) z)^2``, a layer's factor on mean squared gradients.
 
     Args:
@@ -120,9 +118,7 @@ def chi(activation: Any, q: float, weight_variance: float, *, registry: "Activat
     return weight_variance * gaussian_moments(activation, 0.0, std, registry=registry).derivative_squared.item()
 
 
-def variance_slope(
-    activation: Any, q: float, weight_variance: float, *, registry: "ActivationRegistry | None" = None
-) -> float:
+def variance_slope(activation: Any, q: float, weight_variance: float, *, registry: Names | None = None) -> float:
     """Return ``chi_q``, the slope of the variance map: ``weight_variance E[x f(x) f'(x)] / q``, ``x ~ N(0, q)``.
 
     Args:
@@ -159,7 +155,7 @@ def propagate(
     weight_variance: float = 1.0,
     bias_variance: float = 0.0,
     *,
-    registry: "ActivationRegistry | None" = None,
+    registry: Names | None = None,
 ) -> DepthProfile:
     """Return q and chi_1 in every layer of a deep, wide, plain net.
 
@@ -199,9 +195,7 @@ def propagate(
     return DepthProfile(tuple(variances), tuple(factors))
 
 
-def edge_of_chaos(
-    activation: Any, q: float = 1.0, *, registry: "ActivationRegistry | None" = None
-) -> CriticalVariances:
+def edge_of_chaos(activation: Any, q: float = 1.0, *, registry: Names | None = None) -> CriticalVariances:
     """Return the variances at which q is a fixed point and gradients neither grow nor fade there (``chi_1 = 1``).
 
     ``weight_variance = 1 / E f'^2`` and ``bias_variance = q - E f^2 / E f'^2``, with ``x ~ N(0, q)``. The fixed point

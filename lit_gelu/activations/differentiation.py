@@ -1,18 +1,16 @@
 """``f``, ``f'`` and ``f''`` of any activation, named or built."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from lit_gelu.activations.errors import ActivationArgumentError
-
-if TYPE_CHECKING:
-    from lit_gelu.activations.registry import ActivationRegistry
+from lit_gelu.activations.names import Names, default_names
 
 
-def derivative(activation: Any, x: Tensor, order: int = 1, *, registry: "ActivationRegistry | None" = None) -> Tensor:
+def derivative(activation: Any, x: Tensor, order: int = 1, *, registry: Names | None = None) -> Tensor:
     """Compute a derivative of an activation with respect to its input, elementwise.
 
     The registered closed form is used; without one, or where a module of your own class has parameters or buffers of
@@ -41,7 +39,7 @@ def derivative(activation: Any, x: Tensor, order: int = 1, *, registry: "Activat
     """
     if isinstance(order, bool) or order not in (0, 1, 2):
         raise ActivationArgumentError(f"order={order!r} is not accepted: 0 is f itself, 1 and 2 are its derivatives.")
-    registry = registry or _default_registry()
+    registry = registry or default_names()
     module = activation if isinstance(activation, nn.Module) else registry.create(activation).to(x)
     entry = registry.entry_of(module)
     if entry is not None and order > 0 and not entry.facts_for(registry.spec_of(module).arguments).elementwise:
@@ -56,13 +54,6 @@ def derivative(activation: Any, x: Tensor, order: int = 1, *, registry: "Activat
         if order > 0 and entry.derivative is not None:
             return entry.derivative(x, order, **arguments)
     return _by_autograd(module, x, order)
-
-
-def _default_registry() -> "ActivationRegistry":
-    """Import it when it is needed: the registry itself imports this package."""
-    from lit_gelu.activations.default import registry
-
-    return registry
 
 
 def _by_autograd(module: nn.Module, x: Tensor, order: int) -> Tensor:

@@ -2,16 +2,14 @@
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from lit_gelu.activations.errors import ActivationArgumentError
+from lit_gelu.activations.names import Names
 from lit_gelu.activations.scalar import ScalarActivation, checked_interval
-
-if TYPE_CHECKING:
-    from lit_gelu.activations.registry import ActivationRegistry
 
 _MOST_INPUTS = 20_000_000
 _NORMAL_REACH = 8.0  # standard deviations; 1e-15 of the mass of a normal distribution lies beyond
@@ -47,7 +45,7 @@ def quantised_entropy(
     mean: float = 0.0,
     std: float = 1.0,
     input_step: float | None = None,
-    registry: "ActivationRegistry | None" = None,
+    registry: Names | None = None,
 ) -> QuantisedEntropy:
     """Compute how many bits of a rounded input are left in the rounded output of an activation.
 

@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, get_args, get_origin
+from typing import Any, get_args, get_origin
 
 from torch import Tensor, nn
 
@@ -11,11 +11,9 @@ from lit_gelu.activations.construction import NOT_IN_SPECS, ConstructionArgument
 from lit_gelu.activations.errors import ActivationArgumentError, ActivationSpecError, UnknownArgumentsError
 from lit_gelu.activations.function_activation import FunctionActivation
 from lit_gelu.activations.info import ActivationFacts
+from lit_gelu.activations.numerics.moments import GaussianMoments
 from lit_gelu.activations.spec import ActivationSpec
 from lit_gelu.errors import shown
-
-if TYPE_CHECKING:
-    from lit_gelu.activations.gaussian.moments import GaussianMoments
 
 ReadArguments = Callable[[nn.Module], dict[str, Any]]
 
@@ -132,7 +130,7 @@ class ActivationEntry:
     function: Callable[..., Tensor] | None = None
     derivative: Callable[..., Tensor] | None = None
     joint: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor | None]] | None = None
-    moments: "Callable[..., GaussianMoments] | None" = None
+    moments: Callable[..., GaussianMoments] | None = None
     facts: ActivationFacts | Callable[..., ActivationFacts] = field(default_factory=ActivationFacts)
     aliases: tuple[str, ...] = ()
     modules: tuple[ModuleForm, ...] = ()

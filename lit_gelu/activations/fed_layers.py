@@ -8,9 +8,9 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from lit_gelu.activations.errors import ActivationArgumentError
+from lit_gelu.activations.names import Names
 
 if TYPE_CHECKING:
-    from lit_gelu.activations.registry import ActivationRegistry
     from lit_gelu.activations.spec import ActivationSpec
 
 TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
@@ -42,7 +42,7 @@ class FedLayer:
     activation: "ActivationSpec | nn.Module | None"
 
 
-def fed_layers(model: nn.Module, registry: "ActivationRegistry") -> list[FedLayer]:
+def fed_layers(model: nn.Module, registry: Names) -> list[FedLayer]:
     """Return every weight layer of a model with the activation that feeds it, by the order of registration.
 
     The activation is the last module of a registered class between this layer and the weight layer before it. Dropout,

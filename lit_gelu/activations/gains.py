@@ -10,16 +10,14 @@ One number does not keep a deep plain net stable: see `lit_gelu.activations.dept
 """
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import nn
 
 from lit_gelu.activations.errors import ActivationArgumentError, NoGaussianMomentsError
 from lit_gelu.activations.gaussian import gaussian_moments
 from lit_gelu.activations.info import ActivationGains
-
-if TYPE_CHECKING:
-    from lit_gelu.activations.registry import ActivationRegistry
+from lit_gelu.activations.names import Names
 
 KINDS = {"forward": "E f^2", "variance": "the variance of f", "backward": "E f'^2"}
 """What each kind of gain is one over the square root of."""
@@ -37,7 +35,7 @@ def gain(
     mean: float = 0.0,
     std: float = 1.0,
     *,
-    registry: "ActivationRegistry | None" = None,
+    registry: Names | None = None,
 ) -> float:
     """Return a gain of an activation for pre-activations ``x ~ N(mean, std^2)``.
 
@@ -80,7 +78,7 @@ def gain(
     return _one_over_root(chosen[kind].item(), activation, kind)
 
 
-def gains(activation: Any, *, registry: "ActivationRegistry | None" = None) -> ActivationGains:
+def gains(activation: Any, *, registry: Names | None = None) -> ActivationGains:
     """Return all three gains for standard normal pre-activations.
 
     Args:
@@ -106,9 +104,7 @@ def gains(activation: Any, *, registry: "ActivationRegistry | None" = None) -> A
     )
 
 
-def calculate_gain(
-    nonlinearity: Any, param: float | None = None, *, registry: "ActivationRegistry | None" = None
-) -> float:
+def calculate_gain(nonlinearity: Any, param: float | None = None, *, registry: Names | None = None) -> float:
     """Return the gain that ``torch.nn.init.calculate_gain`` returns, and the forward gain for what torch does not know.
 
     A drop-in: for torch's names (``linear``, ``conv1d`` and its kin, ``sigmoid``, ``tanh``, ``relu``, ``leaky_relu``,

@@ -1,13 +1,11 @@
 """The feed-forward block of a transformer with a gate."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor, nn
 
 from lit_gelu.activations.errors import ActivationArgumentError
-
-if TYPE_CHECKING:
-    from lit_gelu.activations.registry import ActivationRegistry
+from lit_gelu.activations.names import Names, default_names
 
 
 class GatedFFN(nn.Module):
@@ -50,7 +48,7 @@ class GatedFFN(nn.Module):
         bias: bool = False,
         multiple_of: int = 1,
         *,
-        registry: "ActivationRegistry | None" = None,
+        registry: Names | None = None,
     ) -> None:
         super().__init__()
         self.dim = dim
@@ -94,17 +92,13 @@ def _hidden_size(dim: int, hidden_dim: int | None, multiple_of: int) -> int:
     return hidden_dim
 
 
-def _gate(spec: Any, registry: "ActivationRegistry | None") -> nn.Module:
+def _gate(spec: Any, registry: Names | None) -> nn.Module:
     """Return the gate's activation.
 
     Raises:
         ActivationArgumentError: If it is not elementwise.
     """
-    if registry is None:
-        # Imported when it is needed: the registry itself imports this package.
-        from lit_gelu.activations.default import registry as default
-
-        registry = default
+    registry = registry or default_names()
     resolved = registry.resolve(spec)
     if not resolved.opaque and not registry.entry(resolved.name).facts_for(resolved.arguments).elementwise:
         raise ActivationArgumentError(

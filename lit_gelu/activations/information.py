@@ -2,18 +2,16 @@
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from lit_gelu.activations.entropy import QuantisedEntropy, quantised_entropy
 from lit_gelu.activations.errors import ActivationArgumentError
+from lit_gelu.activations.names import Names
 from lit_gelu.activations.pieces import FlatStretch, MonotonePieces
 from lit_gelu.activations.scalar import ScalarActivation, checked_interval
-
-if TYPE_CHECKING:
-    from lit_gelu.activations.registry import ActivationRegistry
 
 __all__ = [
     "FlatStretch",
@@ -48,7 +46,7 @@ class PreimageCount:
     count: int
 
 
-def mean_derivative(spec: Any, low: float, high: float, *, registry: "ActivationRegistry | None" = None) -> float:
+def mean_derivative(spec: Any, low: float, high: float, *, registry: Names | None = None) -> float:
     """Compute the mean of ``f'`` over an interval: ``(f(high) - f(low)) / (high - low)``.
 
     Args:
@@ -74,7 +72,7 @@ def mean_derivative(spec: Any, low: float, high: float, *, registry: "Activation
 
 
 def flat_stretches(
-    spec: Any, interval: tuple[float, float] = (-12, 12), *, registry: "ActivationRegistry | None" = None
+    spec: Any, interval: tuple[float, float] = (-12, 12), *, registry: Names | None = None
 ) -> tuple[FlatStretch, ...]:
     """Find where an activation is constant: the left half of ReLU, both ends of a hard sigmoid.
 
@@ -101,7 +99,7 @@ def flat_stretches(
 
 
 def preimages(
-    spec: Any, y: float, interval: tuple[float, float] = (-12, 12), *, registry: "ActivationRegistry | None" = None
+    spec: Any, y: float, interval: tuple[float, float] = (-12, 12), *, registry: Names | None = None
 ) -> tuple[float, ...]:
     """Find all inputs that an activation maps to one output.
 
@@ -138,7 +136,7 @@ def preimages(
 
 
 def preimage_counts(
-    spec: Any, interval: tuple[float, float] = (-12, 12), *, registry: "ActivationRegistry | None" = None
+    spec: Any, interval: tuple[float, float] = (-12, 12), *, registry: Names | None = None
 ) -> tuple[PreimageCount, ...]:
     """Count the inputs of each output over the activation's range.
 
@@ -174,7 +172,7 @@ def preimage_counts(
 
 
 def colliding_pair(
-    spec: Any, x: float, interval: tuple[float, float] = (-12, 12), *, registry: "ActivationRegistry | None" = None
+    spec: Any, x: float, interval: tuple[float, float] = (-12, 12), *, registry: Names | None = None
 ) -> float | None:
     """Find another input that an activation maps to the output of ``x``.
 

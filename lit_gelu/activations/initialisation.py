@@ -7,7 +7,7 @@ columns of an ``[in, out]`` matrix, which are torch's rows. He et al. 2015 (arXi
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,9 +16,7 @@ from lit_gelu.activations.depth import CriticalVariances, edge_of_chaos
 from lit_gelu.activations.errors import ActivationArgumentError
 from lit_gelu.activations.fed_layers import FedLayer, fan_in, fed_layers
 from lit_gelu.activations.gains import KINDS, gain
-
-if TYPE_CHECKING:
-    from lit_gelu.activations.registry import ActivationRegistry
+from lit_gelu.activations.names import Names, default_names
 
 SCHEMES = ("gain", "edge_of_chaos")
 
@@ -114,7 +112,7 @@ def initialise_for_activations_(
     *,
     activation: Any = None,
     generator: torch.Generator | None = None,
-    registry: "ActivationRegistry | None" = None,
+    registry: Names | None = None,
 ) -> tuple[InitialisedLayer, ...]:
     """Draw the weights of every linear and convolution layer from ``N(0, gain^2 / fan_in)``, in place; biases are 0.
 
@@ -154,7 +152,7 @@ def initialise_for_activations_(
         [('', 1.0), ('gelu', 1.53353)]
     """
     _check_choice(kind, scheme)
-    registry = registry or _default_registry()
+    registry = registry or default_names()
     layers = _layers(model, activation, registry)
     rows = [_row(layer, kind or "forward", scheme, registry) for layer in layers]
     for layer, row in zip(layers, rows, strict=True):
@@ -162,12 +160,6 @@ def initialise_for_activations_(
         if layer.layer.bias is not None:
             _normal_(layer.layer.bias, row.bias_std, generator)
     return tuple(rows)
-
-
-def _default_registry() -> "ActivationRegistry":
-    from lit_gelu.activations.default import registry
-
-    return registry
 
 
 def _check_choice(kind: str | None, scheme: str) -> None:
@@ -182,7 +174,7 @@ def _check_choice(kind: str | None, scheme: str) -> None:
         )
 
 
-def _layers(model: nn.Module, activation: Any, registry: "ActivationRegistry") -> list[FedLayer]:
+def _layers(model: nn.Module, activation: Any, registry: Names) -> list[FedLayer]:
     """Return the layers of a model, with the one activation if it is given."""
     found = fed_layers(model, registry)
     if not found:
@@ -198,7 +190,7 @@ def _layers(model: nn.Module, activation: Any, registry: "ActivationRegistry") -
     return found
 
 
-def _row(layer: FedLayer, kind: str, scheme: str, registry: "ActivationRegistry") -> InitialisedLayer:
+def _row(layer: FedLayer, kind: str, scheme: str, registry: Names) -> InitialisedLayer:
     """Work out how a layer is to be initialised; nothing is changed yet."""
     if layer.activation is None:
         chosen = CriticalVariances(1.0, 0.0)

@@ -3,16 +3,14 @@
 import math
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from lit_gelu.activations.names import Names
 from lit_gelu.activations.sampling import Function, bisect, sampling_grid, sign_changes
 from lit_gelu.activations.scalar import ScalarActivation, checked_interval
-
-if TYPE_CHECKING:
-    from lit_gelu.activations.registry import ActivationRegistry
 
 _NOTHING = 1e-14  # share of the largest |f'| below which its sign is rounding
 
@@ -50,7 +48,7 @@ class MonotonePieces:
     flat: tuple[FlatStretch, ...]
 
     @classmethod
-    def of(cls, spec: Any, interval: tuple[float, float], registry: "ActivationRegistry | None") -> "MonotonePieces":
+    def of(cls, spec: Any, interval: tuple[float, float], registry: Names | None) -> "MonotonePieces":
         """Cut an activation where ``f'`` changes its sign, and where it begins and ends to be zero.
 
         Args:

@@ -10,10 +10,9 @@ import threading
 import warnings
 from contextvars import ContextVar
 from importlib.metadata import EntryPoint, entry_points
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from lit_gelu.activations.registry import ActivationRegistry
+from lit_gelu.activations.names import Names
 
 GROUP = "lit_gelu.activations"
 SWITCH = "LIT_GELU_PLUGINS"
@@ -48,7 +47,7 @@ class PluginLoader:
         self._lock = threading.RLock()
         self._pending = enabled
 
-    def load_into(self, registry: "ActivationRegistry") -> None:
+    def load_into(self, registry: Names) -> None:
         """Load the plugins that are installed, if that was not done yet.
 
         Args:
@@ -72,7 +71,7 @@ class PluginLoader:
         self.__init__(enabled=state["_pending"])  # type: ignore[misc]  # a lock cannot be pickled, so start anew
 
 
-def _load(entry_point: EntryPoint, registry: "ActivationRegistry") -> None:
+def _load(entry_point: EntryPoint, registry: Names) -> None:
     """Load one plugin, or warn that it cannot be loaded."""
     distribution = f" {entry_point.dist.name} {entry_point.dist.version}" if entry_point.dist else ""
     description = f"plugin{distribution} ({entry_point.value})"

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -10,11 +10,9 @@ from torch import nn
 from lit_gelu.activations.construction import ConstructionArguments, noted
 from lit_gelu.activations.errors import ActivationArgumentError, ActivationSpecError
 from lit_gelu.activations.function_activation import FunctionActivation
+from lit_gelu.activations.names import Names
 from lit_gelu.activations.spec import ActivationSpec
 from lit_gelu.errors import LitGeluError, shown
-
-if TYPE_CHECKING:
-    from lit_gelu.activations.registry import ActivationRegistry
 
 ACCEPTED = (
     "a text such as \"gelu(approximate='tanh')\", a mapping {'name': ...} or {'class_path': ..., 'init_args': ...}, "
@@ -35,7 +33,7 @@ class Recipe:
     build: Callable[[], nn.Module]
 
 
-def of_spec(registry: "ActivationRegistry", spec: ActivationSpec, kwargs: dict[str, Any]) -> Recipe:
+def of_spec(registry: Names, spec: ActivationSpec, kwargs: dict[str, Any]) -> Recipe:
     """Resolve a spec, which names something registered.
 
     Args:
@@ -54,7 +52,7 @@ def of_spec(registry: "ActivationRegistry", spec: ActivationSpec, kwargs: dict[s
     return named(registry, spec.name, merged(spec.name, spec.arguments, kwargs))
 
 
-def named(registry: "ActivationRegistry", name: str, arguments: dict[str, Any]) -> Recipe:
+def named(registry: Names, name: str, arguments: dict[str, Any]) -> Recipe:
     """Resolve a registered name with its arguments.
 
     Args:
@@ -78,7 +76,7 @@ def named(registry: "ActivationRegistry", name: str, arguments: dict[str, Any]) 
     return Recipe(spec, lambda: _noted(registry, entry.build(**canonical), canonical))
 
 
-def of_class(registry: "ActivationRegistry", cls: type, kwargs: dict[str, Any]) -> Recipe:
+def of_class(registry: Names, cls: type, kwargs: dict[str, Any]) -> Recipe:
     """Resolve a module class.
 
     Args:
@@ -109,7 +107,7 @@ def of_class(registry: "ActivationRegistry", cls: type, kwargs: dict[str, Any]) 
     return Recipe(opaque(spec.name, kwargs) if spec.opaque else spec, build)
 
 
-def _noted(registry: "ActivationRegistry", module: nn.Module, kwargs: dict[str, Any]) -> nn.Module:
+def _noted(registry: Names, module: nn.Module, kwargs: dict[str, Any]) -> nn.Module:
     """Note what an instance of a registered class was built from, if its constructor did not do so itself."""
     entry = registry.entry_of(module)
     form = None if entry is None else entry.form_of(module)

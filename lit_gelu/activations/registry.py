@@ -22,10 +22,10 @@ from lit_gelu.activations.errors import (
 )
 from lit_gelu.activations.function_activation import FunctionActivation
 from lit_gelu.activations.gains import gains
-from lit_gelu.activations.gaussian.moments import GaussianMoments
 from lit_gelu.activations.info import ActivationFacts, ActivationGains, ActivationInfo
 from lit_gelu.activations.name_table import NameTable
 from lit_gelu.activations.numerics.channels import INFER
+from lit_gelu.activations.numerics.moments import GaussianMoments
 from lit_gelu.activations.spec import ActivationSpec
 from lit_gelu.activations.stored_specs import StoredActivations
 from lit_gelu.errors import shown
@@ -97,7 +97,7 @@ class ActivationRegistry:
                 are evaluated one by one.
             moments: ``moments(mean, std, **arguments)``, its moments for normal pre-activations in closed form, NaN
                 where they have lost their digits; without it quadrature. For a function made of pieces
-                `gaussian.piecewise.PiecewiseMoments` makes them.
+                `numerics.piecewise.PiecewiseMoments` makes them.
             facts: What is stated of it; see `ActivationFacts`.
             registered_by: Who registers it; by default the module and name of the decorated object.
             onnx: What it becomes in an ONNX file: an onnxscript function of one tensor whose attributes are arguments

@@ -3,7 +3,7 @@
 import copy
 import functools
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import nn
 
@@ -11,16 +11,14 @@ from lit_gelu.activations import recipes
 from lit_gelu.activations.errors import ActivationArgumentError, ActivationSpecError
 from lit_gelu.activations.function_activation import FunctionActivation
 from lit_gelu.activations.importing import import_object
+from lit_gelu.activations.names import Names
 from lit_gelu.activations.recipes import Recipe
 from lit_gelu.activations.spec import ActivationSpec, parse_text
 from lit_gelu.activations.stored_specs import comes_from_file, stored_recipe
 from lit_gelu.errors import shown
 
-if TYPE_CHECKING:
-    from lit_gelu.activations.registry import ActivationRegistry
 
-
-def recipe(registry: "ActivationRegistry", spec: Any, kwargs: dict[str, Any]) -> Recipe:
+def recipe(registry: Names, spec: Any, kwargs: dict[str, Any]) -> Recipe:
     """Resolve any form of spec.
 
     Args:
@@ -52,7 +50,7 @@ def recipe(registry: "ActivationRegistry", spec: Any, kwargs: dict[str, Any]) ->
     )
 
 
-def _of_module(registry: "ActivationRegistry", module: nn.Module, kwargs: dict[str, Any]) -> Recipe:
+def _of_module(registry: Names, module: nn.Module, kwargs: dict[str, Any]) -> Recipe:
     if kwargs:
         raise ActivationArgumentError(
             f"{type(module).__name__} is a module already, so {', '.join(kwargs)} cannot be set. Give its class or "
@@ -61,21 +59,21 @@ def _of_module(registry: "ActivationRegistry", module: nn.Module, kwargs: dict[s
     return Recipe(registry.spec_of(module), lambda: copy.deepcopy(module))
 
 
-def _of_text(registry: "ActivationRegistry", text: str, kwargs: dict[str, Any]) -> Recipe:
+def _of_text(registry: Names, text: str, kwargs: dict[str, Any]) -> Recipe:
     opaque, name, arguments = parse_text(text)
     if "." in name and not opaque:
         return _of_callable(registry, import_object(name), recipes.merged(name, arguments, kwargs))
     return recipes.of_spec(registry, ActivationSpec(name, tuple(arguments.items()), opaque=opaque), kwargs)
 
 
-def _of_mapping(registry: "ActivationRegistry", mapping: Mapping[str, Any], kwargs: dict[str, Any]) -> Recipe:
+def _of_mapping(registry: Names, mapping: Mapping[str, Any], kwargs: dict[str, Any]) -> Recipe:
     found, arguments = recipes.split_mapping(mapping)
     if isinstance(found, ActivationSpec):
         return recipes.of_spec(registry, found, kwargs)
     return _of_callable(registry, import_object(found), recipes.merged(found, arguments, kwargs))
 
 
-def _of_callable(registry: "ActivationRegistry", target: Callable[..., Any], kwargs: dict[str, Any]) -> Recipe:
+def _of_callable(registry: Names, target: Callable[..., Any], kwargs: dict[str, Any]) -> Recipe:
     if isinstance(target, nn.Module):
         return _of_module(registry, target, kwargs)
     if isinstance(target, type):

@@ -3,18 +3,16 @@
 import copy
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from lit_gelu.activations.differentiation import derivative
 from lit_gelu.activations.errors import ActivationArgumentError
+from lit_gelu.activations.names import Names, default_names
 from lit_gelu.activations.numerics.channels import ChannelModule
 from lit_gelu.activations.sampling import Function
-
-if TYPE_CHECKING:
-    from lit_gelu.activations.registry import ActivationRegistry
 
 
 @dataclass(frozen=True)
@@ -32,7 +30,7 @@ class ScalarActivation:
     kinks: tuple[float, ...]
 
     @classmethod
-    def of(cls, spec: Any, registry: "ActivationRegistry | None") -> "ScalarActivation":
+    def of(cls, spec: Any, registry: Names | None) -> "ScalarActivation":
         """Build it.
 
         Args:
@@ -49,9 +47,7 @@ class ScalarActivation:
             >>> ScalarActivation.of("hard_swish", None).kinks
             (-3.0, 3.0)
         """
-        from lit_gelu.activations.default import registry as default  # the registry itself imports this package
-
-        registry = registry or default
+        registry = registry or default_names()
         canonical = registry.resolve(spec)
         kinks: tuple[float, ...] = ()
         if not canonical.opaque:
@@ -62,9 +58,7 @@ class ScalarActivation:
         return cls(str(canonical), scalar_functions(registry.create(spec), registry=registry), kinks)
 
 
-def scalar_functions(
-    module: nn.Module, *, registry: "ActivationRegistry | None" = None
-) -> tuple[Function, Function, Function]:
+def scalar_functions(module: nn.Module, *, registry: Names | None = None) -> tuple[Function, Function, Function]:
     """Return ``f``, ``f'`` and ``f''`` of an elementwise module as functions of float64 numbers.
 
     Args:
@@ -100,7 +94,7 @@ def scalar_functions(
     return of_order(0), of_order(1), of_order(2)
 
 
-def keep_one_channel_(module: nn.Module, *, registry: "ActivationRegistry | None" = None) -> None:
+def keep_one_channel_(module: nn.Module, *, registry: Names | None = None) -> None:
     """Turn an activation with the same values for every channel into one that takes any shape, in place.
 
     Parameters and buffers are replaced by the value of one channel, unless the module takes any shape as it is: then
@@ -134,7 +128,7 @@ def keep_one_channel_(module: nn.Module, *, registry: "ActivationRegistry | None
             tensor.data = values[:1]
 
 
-def _takes(module: nn.Module, length: int, registry: "ActivationRegistry | None") -> bool:
+def _takes(module: nn.Module, length: int, registry: Names | None) -> bool:
     """Return whether an activation computes a vector of this length from one."""
     try:
         return derivative(module, torch.zeros(length, dtype=torch.float64), 0, registry=registry).shape == (length,)

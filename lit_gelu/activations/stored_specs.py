@@ -9,18 +9,16 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import nn
 
 from lit_gelu.activations import recipes
 from lit_gelu.activations.errors import StoredSpecError
+from lit_gelu.activations.names import Names
 from lit_gelu.activations.recipes import Recipe
 from lit_gelu.activations.spec import ActivationSpec, parse_text
 from lit_gelu.errors import shown
-
-if TYPE_CHECKING:
-    from lit_gelu.activations.registry import ActivationRegistry
 
 _given_by_caller: ContextVar[tuple[object, ...] | None] = ContextVar("_given_by_caller", default=None)
 
@@ -41,7 +39,7 @@ class StoredActivations:
         ELU(alpha=0.5)
     """
 
-    def __init__(self, registry: "ActivationRegistry") -> None:
+    def __init__(self, registry: Names) -> None:
         self._registry = registry
 
     def create(self, spec: object) -> nn.Module:
@@ -134,7 +132,7 @@ def comes_from_file(spec: object) -> bool:
     return given is not None and not any(type(spec) is type(one) and spec == one for one in given)
 
 
-def stored_recipe(registry: "ActivationRegistry", spec: object, kwargs: dict[str, Any]) -> Recipe:
+def stored_recipe(registry: Names, spec: object, kwargs: dict[str, Any]) -> Recipe:
     """Resolve a spec that was read from a file.
 
     Args:
@@ -168,7 +166,7 @@ def stored_recipe(registry: "ActivationRegistry", spec: object, kwargs: dict[str
     )
 
 
-def _registered(registry: "ActivationRegistry", path: object, arguments: dict[str, Any]) -> Recipe:
+def _registered(registry: Names, path: object, arguments: dict[str, Any]) -> Recipe:
     """Resolve a dotted path to something registered; modules that are imported already are looked at, no more."""
     module_name, _, name = path.rpartition(".") if isinstance(path, str) else ("", "", "")
     module = sys.modules.get(module_name)

@@ -11,10 +11,10 @@ from torch.nn import functional as F  # noqa: N812 - the name that torch's own d
 
 from lit_gelu.activations.entry import ActivationEntry, ModuleForm, ReadAttributes
 from lit_gelu.activations.families._package import INPLACE, REGISTERED_BY
-from lit_gelu.activations.gaussian.piecewise import Piece, PiecewiseMoments, exponential
 from lit_gelu.activations.info import ActivationFacts
 from lit_gelu.activations.numerics.arguments import check_order, check_positive, elementwise
 from lit_gelu.activations.numerics.joint import Derivatives, quotient
+from lit_gelu.activations.numerics.piecewise import Piece, PiecewiseMoments, exponential
 from lit_gelu.activations.onnx_recipes import OnnxRecipes
 
 # Klambauer et al. 2017: the fixed point of mean 0 and variance 1 is kept by these two, given there to more digits than

@@ -10,7 +10,6 @@ from torch.nn import functional as F  # noqa: N812 - the name that torch's own d
 
 from lit_gelu.activations.entry import ActivationEntry, ModuleForm
 from lit_gelu.activations.families._package import HENDRYCKS_2016, REGISTERED_BY, channel_arguments, live_channels
-from lit_gelu.activations.gaussian.gelu import gelu_moments
 from lit_gelu.activations.info import ActivationFacts
 from lit_gelu.activations.numerics.arguments import check_order, check_positive, elementwise, largest, per_channel
 from lit_gelu.activations.numerics.channels import ChannelModule, finite_numbers, positive_scale
@@ -20,6 +19,7 @@ from lit_gelu.activations.numerics.gates import (
     opened_normal_gate,
     times_normal_density,
 )
+from lit_gelu.activations.numerics.gelu_moments import gelu_moments
 from lit_gelu.activations.numerics.joint import INVERSE_SQRT_TWO_PI, NORMAL_END, SQRT_HALF, Derivatives
 from lit_gelu.activations.numerics.memory import checked_memory, compute_with
 from lit_gelu.activations.onnx_recipes import Arguments, OnnxCases, OnnxRecipes, numbers

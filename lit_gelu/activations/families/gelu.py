@@ -13,7 +13,6 @@ from lit_gelu.activations.errors import ActivationArgumentError
 from lit_gelu.activations.families._package import HENDRYCKS_2016, REGISTERED_BY
 from lit_gelu.activations.families.gaussian_gelu import gaussian_gelu_joint
 from lit_gelu.activations.families.swish import swish, swish_derivative, swish_joint
-from lit_gelu.activations.gaussian.gelu import gelu_moments
 from lit_gelu.activations.info import ActivationFacts
 from lit_gelu.activations.numerics.arguments import check_order, elementwise
 from lit_gelu.activations.numerics.compensated import product_error, sum_error
@@ -27,6 +26,7 @@ from lit_gelu.activations.numerics.gates import (
     opened_normal_gate,
     times_normal_density,
 )
+from lit_gelu.activations.numerics.gelu_moments import gelu_moments
 from lit_gelu.activations.numerics.joint import NORMAL_END, Derivatives
 from lit_gelu.activations.numerics.memory import checked_memory, compute
 from lit_gelu.activations.onnx_recipes import Arguments, OnnxCases, OnnxRecipes

@@ -12,11 +12,11 @@ from torch.nn import functional as F  # noqa: N812 - the name that torch's own d
 
 from lit_gelu.activations.entry import ActivationEntry, ModuleForm, ReadAttributes
 from lit_gelu.activations.families._package import INPLACE, NO_ARGUMENTS, REGISTERED_BY
-from lit_gelu.activations.gaussian.piecewise import INF, LINE, Piece, PiecewiseMoments, Term, two_sided
 from lit_gelu.activations.info import ActivationFacts
 from lit_gelu.activations.numerics.arguments import check_order, elementwise, keep_nan, per_channel
 from lit_gelu.activations.numerics.channels import channel_number
 from lit_gelu.activations.numerics.joint import Derivatives, quotient
+from lit_gelu.activations.numerics.piecewise import INF, LINE, Piece, PiecewiseMoments, Term, two_sided
 from lit_gelu.activations.onnx_recipes import OnnxRecipes
 
 RELU6_BOUND = 6.0

@@ -6,11 +6,11 @@ from torch.nn import functional as F  # noqa: N812 - the name that torch's own d
 
 from lit_gelu.activations.entry import ActivationEntry, ModuleForm
 from lit_gelu.activations.families._package import INPLACE, NO_ARGUMENTS, REGISTERED_BY
-from lit_gelu.activations.gaussian.piecewise import INF, Piece, PiecewiseMoments, Term
 from lit_gelu.activations.info import ActivationFacts
 from lit_gelu.activations.numerics.arguments import check_order, elementwise, keep_nan
 from lit_gelu.activations.numerics.gates import LOGISTIC_LIMIT, times_logistic, times_logistic_density
 from lit_gelu.activations.numerics.joint import Derivatives, quotient
+from lit_gelu.activations.numerics.piecewise import INF, Piece, PiecewiseMoments, Term
 from lit_gelu.activations.onnx_recipes import OnnxRecipes
 
 HARD_BOUND = 3.0

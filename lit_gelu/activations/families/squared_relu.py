@@ -6,10 +6,10 @@ from torch.nn import functional as F  # noqa: N812 - the name that torch's own d
 
 from lit_gelu.activations.entry import ActivationEntry, ModuleForm
 from lit_gelu.activations.families._package import NO_ARGUMENTS, REGISTERED_BY
-from lit_gelu.activations.gaussian.piecewise import INF, Piece, PiecewiseMoments, Term
 from lit_gelu.activations.info import ActivationFacts
 from lit_gelu.activations.numerics.arguments import check_order, elementwise, keep_nan
 from lit_gelu.activations.numerics.joint import Derivatives
+from lit_gelu.activations.numerics.piecewise import INF, Piece, PiecewiseMoments, Term
 from lit_gelu.activations.onnx_recipes import OnnxRecipes
 
 

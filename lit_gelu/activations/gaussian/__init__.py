@@ -6,7 +6,7 @@ Statistics 27).
 """
 
 from lit_gelu.activations.gaussian.dispatch import gaussian_moments, scalar_function
-from lit_gelu.activations.gaussian.moments import GaussianMoments
 from lit_gelu.activations.gaussian.quadrature import normal_rule
+from lit_gelu.activations.numerics.moments import GaussianMoments
 
 __all__ = ["GaussianMoments", "gaussian_moments", "normal_rule", "scalar_function"]

@@ -9,11 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from lit_gelu.activations.errors import ActivationArgumentError
-from lit_gelu.activations.gaussian.moments import GaussianMoments, quadrature_moments
+from lit_gelu.activations.gaussian.quadrature import quadrature_moments
+from lit_gelu.activations.names import Names, default_names
+from lit_gelu.activations.numerics.moments import GaussianMoments
 from lit_gelu.activations.scalar import keep_one_channel_
 
 if TYPE_CHECKING:
-    from lit_gelu.activations.registry import ActivationRegistry
     from lit_gelu.activations.spec import ActivationSpec
 
 Kinks = tuple[tuple[float, float], ...]
@@ -27,7 +28,7 @@ def gaussian_moments(
     mean: float | Tensor = 0.0,
     std: float | Tensor = 1.0,
     *,
-    registry: "ActivationRegistry | None" = None,
+    registry: Names | None = None,
 ) -> GaussianMoments:
     """Return what an activation makes of ``x ~ N(mean, std^2)``.
 
@@ -54,7 +55,7 @@ def gaussian_moments(
         >>> [round(value, 8) for value in moments.derivative_squared.tolist()]
         [0.30030799, 0.37948235]
     """
-    registry = registry or _default_registry()
+    registry = registry or default_names()
     mean, std = _checked(mean, std)
     spec = registry.resolve(activation)
     has_parameters = isinstance(activation, nn.Module) and any(True for _ in activation.parameters())
@@ -73,7 +74,7 @@ def gaussian_moments(
     return GaussianMoments(*joined)
 
 
-def scalar_function(activation: Any, *, registry: "ActivationRegistry | None" = None) -> tuple[nn.Module, Kinks]:
+def scalar_function(activation: Any, *, registry: Names | None = None) -> tuple[nn.Module, Kinks]:
     """Return an elementwise activation as a float64 module in evaluation mode, and its kinks.
 
     Args:
@@ -91,7 +92,7 @@ def scalar_function(activation: Any, *, registry: "ActivationRegistry | None" = 
         >>> scalar_function("hard_swish")
         (Hardswish(), ((-3.0, -0.5), (3.0, -0.5)))
     """
-    registry = registry or _default_registry()
+    registry = registry or default_names()
     spec = registry.resolve(activation)
     module = copy.deepcopy(activation) if isinstance(activation, nn.Module) else registry.create(activation)
     module = module.to(device="cpu", dtype=torch.float64).eval()
@@ -106,13 +107,6 @@ def scalar_function(activation: Any, *, registry: "ActivationRegistry | None" = 
     return module, kinks
 
 
-def _default_registry() -> "ActivationRegistry":
-    """Import it when it is needed: the registry itself imports this package."""
-    from lit_gelu.activations.default import registry
-
-    return registry
-
-
 def _checked(mean: float | Tensor, std: float | Tensor) -> tuple[Tensor, Tensor]:
     """Return both as float64 tensors on the CPU."""
     m, s = (torch.as_tensor(part, dtype=torch.float64).detach().cpu() for part in (mean, std))
@@ -124,7 +118,7 @@ def _checked(mean: float | Tensor, std: float | Tensor) -> tuple[Tensor, Tensor]
 
 
 def _closed_form(
-    spec: "ActivationSpec", mean: Tensor, std: Tensor, registry: "ActivationRegistry"
+    spec: "ActivationSpec", mean: Tensor, std: Tensor, registry: Names
 ) -> tuple[GaussianMoments, Tensor] | None:
     """Return the moments in closed form and where they hold, or ``None`` where there is none."""
     form = registry.entry(spec.name).moments

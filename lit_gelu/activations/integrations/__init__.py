@@ -4,24 +4,21 @@ A library is imported when it is asked for, never before. One file a library.
 """
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
 
 from lit_gelu.activations.errors import UnknownLibraryError
 from lit_gelu.activations.integrations import timm, transformers
 from lit_gelu.activations.integrations.installation import Installation
+from lit_gelu.activations.names import Names, default_names
 
-if TYPE_CHECKING:
-    from lit_gelu.activations.registry import ActivationRegistry
-
-LIBRARIES: Mapping[str, Callable[["ActivationRegistry", bool], Installation]] = {
+LIBRARIES: Mapping[str, Callable[[Names, bool], Installation]] = {
     "timm": timm.install,
     "transformers": transformers.install,
 }
 
-__all__ = ["LIBRARIES", "Installation", "install"]
+__all__ = ["LIBRARIES", "Installation", "default_names", "install"]
 
 
-def install(registry: "ActivationRegistry", library: str, *, override: bool = False) -> Installation:
+def install(registry: Names, library: str, *, override: bool = False) -> Installation:
     """Make a registry's names usable in another library; see `ActivationRegistry.install`.
 
     Args:

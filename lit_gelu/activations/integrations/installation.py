@@ -3,12 +3,10 @@
 import importlib
 from collections.abc import Callable
 from types import ModuleType
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from lit_gelu.activations.errors import AlreadyInstalledError, MissingLibraryError
-
-if TYPE_CHECKING:
-    from lit_gelu.activations.registry import ActivationRegistry
+from lit_gelu.activations.names import Names
 
 _installed: dict[str, "Installation"] = {}
 
@@ -23,7 +21,7 @@ class Installation:
         undo: Brings the library back to what it was.
     """
 
-    def __init__(self, library: str, registry: "ActivationRegistry", override: bool, undo: Callable[[], None]) -> None:
+    def __init__(self, library: str, registry: Names, override: bool, undo: Callable[[], None]) -> None:
         self.library = library
         self.registry = registry
         self.override = override
@@ -51,7 +49,7 @@ class Installation:
         return f"Installation({self.library!r}, override={self.override}, active={self.active})"
 
 
-def present(library: str, registry: "ActivationRegistry", override: bool) -> Installation | None:
+def present(library: str, registry: Names, override: bool) -> Installation | None:
     """Return the installation that is there already, so that installing twice is installing once.
 
     Args:
@@ -74,7 +72,7 @@ def present(library: str, registry: "ActivationRegistry", override: bool) -> Ins
     return found
 
 
-def names_of(registry: "ActivationRegistry") -> list[str]:
+def names_of(registry: Names) -> list[str]:
     """Return every name and alias of a registry.
 
     Args:

@@ -8,23 +8,21 @@ arrives as ``learnable=true``; it is read as it was meant.
 import functools
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor, nn
 
 from lit_gelu.activations.errors import ActivationSpecError
 from lit_gelu.activations.integrations.installation import Installation, import_library, is_path, names_of, present
+from lit_gelu.activations.names import Names
 from lit_gelu.activations.spec import ActivationSpec
-
-if TYPE_CHECKING:
-    from lit_gelu.activations.registry import ActivationRegistry
 
 _LAYERS = ("_ACT_LAYER_ME", "_ACT_LAYER_DEFAULT")  # timm asks the first for what it has, then the second for all
 _FUNCTIONS = ("_ACT_FN_ME", "_ACT_FN_DEFAULT")
 _LITERALS = re.compile(r"(?<==)\s*(true|false|none)\s*(?=[,)])")
 
 
-def install(registry: "ActivationRegistry", override: bool = False) -> Installation:
+def install(registry: Names, override: bool = False) -> Installation:
     """Make every name of a registry usable as an ``act_layer`` of timm's models.
 
     Args:
@@ -62,8 +60,8 @@ class _AskingTable(dict[str, Any]):
     def __init__(
         self,
         content: dict[str, Any],
-        registry: "ActivationRegistry",
-        make: Callable[["ActivationRegistry", ActivationSpec], Any],
+        registry: Names,
+        make: Callable[[Names, ActivationSpec], Any],
     ) -> None:
         super().__init__(content)
         self._registry = registry
@@ -77,12 +75,12 @@ class _AskingTable(dict[str, Any]):
         return self._make(self._registry, self._registry.stored.resolve(text))
 
 
-def _layer(registry: "ActivationRegistry", spec: ActivationSpec) -> Callable[..., nn.Module]:
+def _layer(registry: Names, spec: ActivationSpec) -> Callable[..., nn.Module]:
     """Return what timm calls for a new module, with ``inplace`` or without."""
     return functools.partial(registry.create, spec)
 
 
-def _function(registry: "ActivationRegistry", spec: ActivationSpec) -> Callable[..., Tensor]:
+def _function(registry: Names, spec: ActivationSpec) -> Callable[..., Tensor]:
     """Return a function of a tensor; what has parameters of its own is no function."""
     module = registry.create(spec)
     if any(True for _ in module.parameters()):

@@ -11,19 +11,17 @@ value.
 """
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
 
 from lit_gelu.activations.errors import ActivationSpecError, UnknownActivationError
 from lit_gelu.activations.integrations.installation import Installation, import_library, is_path, names_of, present
-
-if TYPE_CHECKING:
-    from lit_gelu.activations.registry import ActivationRegistry
+from lit_gelu.activations.names import Names
 
 
-def install(registry: "ActivationRegistry", override: bool = False) -> Installation:
+def install(registry: Names, override: bool = False) -> Installation:
     """Make every name of a registry usable in transformers' configurations.
 
     Args:
@@ -61,7 +59,7 @@ def install(registry: "ActivationRegistry", override: bool = False) -> Installat
     return Installation("transformers", registry, override, undo)
 
 
-def _asking(table_class: type, registry: "ActivationRegistry") -> type:
+def _asking(table_class: type, registry: Names) -> type:
     """Return a subclass of the table's class that asks the registry for the keys it lacks."""
 
     class RegistryTable(table_class):  # type: ignore[misc]  # known only when transformers is imported
@@ -77,7 +75,7 @@ def _asking(table_class: type, registry: "ActivationRegistry") -> type:
     return RegistryTable
 
 
-def _resolves(registry: "ActivationRegistry", text: str) -> bool:
+def _resolves(registry: Names, text: str) -> bool:
     """Return whether a text names a registered activation; wrong arguments of one are an error of their own."""
     try:
         return not is_path(text) and bool(registry.stored.resolve(text))
@@ -85,7 +83,7 @@ def _resolves(registry: "ActivationRegistry", text: str) -> bool:
         return False
 
 
-def _starting(initialise: Any, registry: "ActivationRegistry") -> Any:
+def _starting(initialise: Any, registry: Names) -> Any:
     """Return transformers' initialisation of one module, preceded by ours of the learned activations."""
 
     @functools.wraps(initialise)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from lit_gelu.activations import ActivationRegistry
-from lit_gelu.activations.gaussian.moments import kink_mass
+from lit_gelu.activations.numerics.moments import kink_mass
 from lit_gelu.curvature.activation.kinks import kinks_of
 from lit_gelu.curvature.activation.panels import NODES, WEIGHTS, own_ends
 from lit_gelu.curvature.activation.slopes import Slopes

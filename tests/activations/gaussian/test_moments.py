@@ -12,7 +12,7 @@ from lit_gelu import activations
 from lit_gelu.activations import ActivationArgumentError, ActivationRegistry
 from lit_gelu.activations.errors import NoGaussianMomentsError
 from lit_gelu.activations.gaussian import GaussianMoments, gaussian_moments, scalar_function
-from lit_gelu.activations.gaussian.moments import quadrature_moments
+from lit_gelu.activations.gaussian.quadrature import quadrature_moments
 
 # E f, E f^2, E f'^2, the smooth part of E|f''| and the kinks' part, at N(0, 1), to eight digits.
 PUBLISHED = {

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from lit_gelu import activations
-from lit_gelu.activations.gaussian.piecewise import PiecewiseMoments
+from lit_gelu.activations.numerics.piecewise import PiecewiseMoments
 
 OPTIONS = {
     "leaky_relu": {"negative_slope": 0.3},

@@ -8,7 +8,7 @@ import pytest
 import torch
 from scipy import special
 
-from lit_gelu.activations.gaussian.normal import density, distribution, interval_moments, owens_t
+from lit_gelu.activations.numerics.normal import density, distribution, interval_moments, owens_t
 
 
 def test_owens_t_against_scipy():

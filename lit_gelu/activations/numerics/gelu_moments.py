@@ -5,8 +5,8 @@ import math
 import torch
 from torch import Tensor
 
-from lit_gelu.activations.gaussian.moments import GaussianMoments
-from lit_gelu.activations.gaussian.normal import density, distribution, interval_moments, owens_t
+from lit_gelu.activations.numerics.moments import GaussianMoments
+from lit_gelu.activations.numerics.normal import density, distribution, interval_moments, owens_t
 
 _STEEP = 1e4
 

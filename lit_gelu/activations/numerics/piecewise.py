@@ -8,8 +8,8 @@ from itertools import pairwise, product
 import torch
 from torch import Tensor
 
-from lit_gelu.activations.gaussian.moments import GaussianMoments, kink_mass
-from lit_gelu.activations.gaussian.normal import interval_moments
+from lit_gelu.activations.numerics.moments import GaussianMoments, kink_mass
+from lit_gelu.activations.numerics.normal import interval_moments
 
 
 @dataclass(frozen=True)
