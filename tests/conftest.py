@@ -1,5 +1,6 @@
 """What every test shares: one thread, its own random numbers, the environment as it was, a reason beside every skip."""
 
+import logging
 import os
 import random
 import signal
@@ -71,6 +72,18 @@ def environment_as_it_was():
     for name in os.environ.keys() - before.keys():
         del os.environ[name]
     os.environ.update(before)
+
+
+@pytest.fixture(autouse=True)
+def loggers_as_they_were():
+    """Undo what a script that a test runs does to Lightning's loggers: others look at what they say."""
+    loggers = [logging.getLogger(name) for name in ("", "lightning", "lightning.pytorch", "lit_gelu")]
+    levels = [logger.level for logger in loggers]
+    disabled = logging.root.manager.disable
+    yield
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)
+    logging.disable(disabled)
 
 
 def pytest_collection_modifyitems(items):

@@ -15,7 +15,7 @@ from lit_gelu.callbacks.swap.record import SwapRecord
 from lit_gelu.errors import shown
 from lit_gelu.surgery.activation_record import describe_differences, read_activations, record_activations
 from lit_gelu.surgery.errors import CheckpointMismatchError
-from lit_gelu.surgery.marks import without_marks
+from lit_gelu.surgery.marks import is_mark, without_marks
 
 if TYPE_CHECKING:
     from lit_gelu.callbacks.swap.member import RestorableSwap
@@ -143,8 +143,25 @@ class SwapRun:
                 self.restore(changed)
             self._check_activations(checkpoint, set(records) - {swap.state_key for swap in self.swaps})
             without_marks(checkpoint.get("state_dict", {}))
+        else:
+            self._require_own_marks(checkpoint)
         if self.trainer.state.fn == TrainerFn.FITTING:
             self._groups_to_rebuild = checkpoint.get(GROUPS_KEY)
+
+    def _require_own_marks(self, checkpoint: Checkpoint) -> None:
+        """Refuse weights of swapped activations that this module has not, where no record says which swaps to make.
+
+        Raises:
+            CheckpointMismatchError: If there are any.
+        """
+        foreign = {key for key in checkpoint.get("state_dict", {}) if is_mark(key)} - set(self.pl_module.state_dict())
+        if foreign:
+            sites = ", ".join(sorted(key.rpartition(".")[0] or "the module itself" for key in foreign))
+            raise CheckpointMismatchError(
+                f"The checkpoint holds weights of activations that were swapped ({sites}), and no record of the swaps: "
+                "it is damaged, or the model was swapped before its run. Swap this model in the same way first "
+                "(lit_gelu.surgery.swap), or resume from another checkpoint."
+            )
 
     def _activations(self) -> dict[str, Any]:
         registry = registry_for(self.pl_module, [swap.registry for swap in self.swaps])

@@ -259,6 +259,23 @@ def test_a_checkpoint_from_before_the_keys_is_loaded(tmp_path):
     assert torch.equal(outputs(resumed), outputs(model))
 
 
+def test_weights_of_a_swapped_model_without_a_record(tmp_path):
+    """Of a model that was swapped before its run: one that is swapped alike resumes, another is refused."""
+
+    def resume(model, folder):
+        trainer = quiet_trainer(tmp_path / folder, ActivationSwap({"*": "mish"}, at_epoch=3), max_epochs=4)
+        trainer.fit(model, loader(), ckpt_path=tmp_path / "end.ckpt", weights_only=True)
+
+    surgery.swap(model := SmallNet(), {"activation:relu": "silu"})
+    trainer, _ = fit(tmp_path, model=model)
+    trainer.save_checkpoint(tmp_path / "end.ckpt")
+    surgery.swap(other := SmallNet(), {"activation:relu": "silu"})
+    resume(other, "alike")
+    assert activations_of(other) == ["Mish", "Mish"]
+    with pytest.raises(CheckpointMismatchError, match=r"were swapped \(net.1, net.5\), and no record of the swaps"):
+        resume(SmallNet(), "other")
+
+
 def test_averaged_weights_of_a_net_that_was_swapped_before_are_saved_and_loaded(tmp_path):
     def run(folder, ckpt_path=None):
         surgery.swap(model := SmallNet(), {"activation:relu": "silu"})
