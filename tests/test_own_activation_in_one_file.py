@@ -105,7 +105,9 @@ def test_trained_watched_and_swapped(tmp_path, registered):
         assert float(row[f"curvature/net.1/gaussian/{name}"]) == pytest.approx(figure.item(), rel=1e-6)
 
 
-@pytest.mark.parametrize(("dtype", "operators"), [("fp32", ("Mul", "Sin")), ("fp16", ("Cast", "Mul", "Sin", "Cast"))])
+@pytest.mark.parametrize(
+    ("dtype", "operators"), [("fp32", ("Mul", "Sin")), ("fp16", ("Cast", "Mul", "Sub", "Cos", "Cast"))]
+)
 def test_exported_by_policy_and_proved(tmp_path, registered, dtype, operators):
     model = nn.Sequential(nn.Linear(FEATURES, 8), activations.create("own_sine(w=1.5)"), nn.Linear(8, 2))
     path = tmp_path / "sine.onnx"

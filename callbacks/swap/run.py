@@ -154,7 +154,8 @@ class SwapRun:
         Raises:
             CheckpointMismatchError: If there are any.
         """
-        foreign = {key for key in checkpoint.get("state_dict", {}) if is_mark(key)} - set(self.pl_module.state_dict())
+        marks = {key for key in checkpoint.get("state_dict", {}) if isinstance(key, str) and is_mark(key)}
+        foreign = marks - set(self.pl_module.state_dict()) if marks else set()
         if foreign:
             sites = ", ".join(sorted(key.rpartition(".")[0] or "the module itself" for key in foreign))
             raise CheckpointMismatchError(

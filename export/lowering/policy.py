@@ -298,7 +298,7 @@ def cells() -> Iterator[tuple[str, str, str, str, Choice]]:
 
 def _ladder(row: str, target: str, dtype: str, policy: str, recipes: OnnxRecipes | None) -> Iterator[Choice]:
     """Give the choices of a cell in the order in which they are tried."""
-    lines = policy_of(row)
+    lines = policy_of(row) if recipes is None else _own_lines(recipes)
     fitting = [text for pattern, text in lines.items() if _fits(pattern, target, dtype, policy)]
     plain, region = ["native", "primitives"], ["fp32 native", "fp32 primitives"]
     if dtype == "fp32":
@@ -309,6 +309,12 @@ def _ladder(row: str, target: str, dtype: str, policy: str, recipes: OnnxRecipes
         choice = _read(text, recipes, dtype)
         if choice is not None:
             yield choice
+
+
+def _own_lines(recipes: OnnxRecipes) -> Mapping[str, str]:
+    """Return the lines of a user's activation: the default ones, and its accurate recipe in 16 bits, if it has one."""
+    own = {} if recipes.accurate is None else {"* fp16|bf16 strict": "fp32 accurate"}
+    return {**own, **DEFAULT}
 
 
 @cache

@@ -16,6 +16,8 @@ A fourth column, ``accurate``, cannot be asked for by name: standard operators t
 `lit_gelu.export.lowering.policy` takes where a 16-bit file must be right to the last place. That table says which
 column is taken for which target, dtype and policy, and where it is computed in float32 between two Casts.
 
+Notes on single recipes stand beside them, in their families; these are on several:
+
 * ``accurate`` for ELU, SELU and CELU is ``exp(m) - 1 = 2 t / (1 - t)`` with ``t = tanh(m / 2)``, which keeps its digits
   near 0; for SiLU and what has a sigmoid gate it is ``x / (1 + exp(-v))``, as PyTorch's own kernel computes it.
 * ``erfc``, ``ndtr`` and ``log_ndtr`` are no activations but what calls of ``torch.special`` become. torch exports them

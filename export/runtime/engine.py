@@ -239,7 +239,10 @@ def _as_array(value: Tensor) -> np.ndarray:
     """Return an array of the tensor's own memory; of a copy on the host where it lies elsewhere."""
     try:
         array: np.ndarray = value.numpy()
-    except (RuntimeError, TypeError):  # it requires gradients, or lies on a device: to ask first takes a third longer
+    except (
+        RuntimeError,
+        TypeError,
+    ):  # it requires gradients, or lies on a device; to ask first costs time at every call
         array = value.detach().cpu().numpy()
     return array
 

@@ -133,6 +133,7 @@ def _closed_form(
 def _accepts(form: Callable[..., GaussianMoments], arguments: Mapping[str, object]) -> bool:
     """Return whether a closed form takes these arguments of its activation."""
     try:
+        # `PiecewiseMoments` takes any arguments and hands them on to its pieces.
         inspect.signature(getattr(form, "pieces", form)).bind_partial(**arguments)
     except TypeError:
         return False
