@@ -1,0 +1,106 @@
+"""Old names that still work for one release, and the warning that says what to write instead."""
+
+import functools
+import importlib
+import warnings
+from collections.abc import Callable, Mapping
+from typing import ParamSpec, TypeVar
+
+REMOVED_IN = "0.2"  # the release whose code no longer knows the names that are old today; a test fails when it comes
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class LitGeluDeprecationWarning(FutureWarning):
+    """A name that the next release no longer knows was used.
+
+    A ``FutureWarning``, because Python shows those to people who run a program; a ``DeprecationWarning`` it hides.
+    """
+
+
+def warn_renamed(old: str, new: str, *, stacklevel: int = 2) -> None:
+    """Warn that something is called by its old name.
+
+    Args:
+        old: What was used, as the caller wrote it, such as ``"argument every="``.
+        new: What to write instead.
+        stacklevel: As `warnings.warn` takes it, counted from the caller of this function.
+
+    Warns:
+        LitGeluDeprecationWarning: Always.
+    """
+    message = f"{old} is deprecated and goes with lit-gelu {REMOVED_IN}: write {new}."
+    warnings.warn(message, LitGeluDeprecationWarning, stacklevel=stacklevel + 1)
+
+
+def renamed_arguments(**names: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Let a function take keyword arguments by their old names too.
+
+    The signature that `inspect` and jsonargparse see has the new names alone.
+
+    Args:
+        **names: ``old="new"``.
+
+    Returns:
+        A decorator of functions and of ``__init__``. What it decorates raises ``TypeError`` for an argument that is
+        given by both names.
+
+    Example:
+        >>> @renamed_arguments(every="every_n_steps")
+        ... def watch(every_n_steps=1):
+        ...     return every_n_steps
+        >>> with warnings.catch_warnings(record=True) as caught:
+        ...     warnings.simplefilter("always")
+        ...     watch(every=50)
+        50
+        >>> str(caught[0].message)
+        'watch(every=) is deprecated and goes with lit-gelu 0.2: write every_n_steps=.'
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        shown = function.__qualname__.removesuffix(".__init__").removeprefix("<locals>.")
+
+        @functools.wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            for old in names.keys() & kwargs.keys():
+                if names[old] in kwargs:
+                    raise TypeError(f"{shown}() got {names[old]}= and {old}=, its old name. Leave {old}= out.")
+                warn_renamed(f"{shown}({old}=)", f"{names[old]}=")
+                kwargs[names[old]] = kwargs.pop(old)
+            return function(*args, **kwargs)
+
+        return call
+
+    return decorate
+
+
+def renamed_names(module: str, names: Mapping[str, str]) -> Callable[[str], object]:
+    """Return a module's ``__getattr__`` that finds what was renamed or moved.
+
+    Args:
+        module: The module's ``__name__``.
+        names: Old name to ``"package.module:Name"``, where it is now.
+
+    Returns:
+        The function to assign to ``__getattr__``: it warns and returns the object, or raises ``AttributeError`` for a
+        name that is not in ``names``.
+
+    Example:
+        >>> find = renamed_names("lit_gelu", {"Erorr": "lit_gelu.errors:LitGeluError"})
+        >>> with warnings.catch_warnings(record=True) as caught:
+        ...     warnings.simplefilter("always")
+        ...     find("Erorr").__name__
+        'LitGeluError'
+        >>> str(caught[0].message)
+        'lit_gelu.Erorr is deprecated and goes with lit-gelu 0.2: write lit_gelu.errors.LitGeluError.'
+    """
+
+    def find(name: str) -> object:
+        if name not in names:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        place, _, new = names[name].partition(":")
+        warn_renamed(f"{module}.{name}", f"{place}.{new}")
+        return getattr(importlib.import_module(place), new)
+
+    return find
