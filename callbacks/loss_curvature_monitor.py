@@ -20,8 +20,8 @@ from lit_gelu.callbacks.log_records import log_figure, log_figures, log_texts, p
 from lit_gelu.callbacks.packages import refuse_mixed_packages
 from lit_gelu.callbacks.reduction import sum_over_ranks
 from lit_gelu.callbacks.trainer_facts import logged_step
+from lit_gelu.curvature.errors import NoLossError
 from lit_gelu.curvature.loss import NonFiniteCurvatureError, ParameterLayout, SpectralDensity
-from lit_gelu.curvature.loss.errors import NoLossError
 
 
 class LossCurvatureMonitor(ExplainedOnce):
@@ -55,7 +55,7 @@ class LossCurvatureMonitor(ExplainedOnce):
     in units of that of the training batch at hand, optimizer step included).
 
     *Of which loss.* Of the module's ``curvature_loss(batch)`` if it defines that, else of what its ``training_step``
-    returns, on the probe: the batch at hand, or a fixed one. See `lit_gelu.curvature.loss.probe.LossProbe`: dropout
+    returns, on the probe: the batch at hand, or a fixed one. See `lit_gelu.curvature.LossProbe`: dropout
     draws the same masks in all passes of an event, and everything is left as it was found. Under DDP each rank probes
     its own batch, ranks are weighted by their examples, and figures are those of the union.
 

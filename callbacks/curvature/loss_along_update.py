@@ -16,7 +16,7 @@ from lit_gelu.curvature.loss import (
     displaced,
     hessian_operator,
 )
-from lit_gelu.curvature.loss.probe import LossProbe
+from lit_gelu.curvature.probe.loss_probe import LossProbe
 
 _NO_DESCENT = 1024
 """A loss that rises at a thousandth of the step taken rises from the start: the update does not lower it."""

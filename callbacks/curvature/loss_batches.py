@@ -13,7 +13,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 from lit_gelu.callbacks.curvature.loss_plain_batch import from_plain, to_plain
 from lit_gelu.callbacks.errors import CallbackArgumentError
 from lit_gelu.curvature.loss import LossCurvatureError
-from lit_gelu.curvature.loss.probe_batch import (
+from lit_gelu.curvature.probe.batch import (
     check_part,
     clone_batch,
     copy_containers,
@@ -22,7 +22,7 @@ from lit_gelu.curvature.loss.probe_batch import (
     part_size,
     take_examples,
 )
-from lit_gelu.curvature.loss.probe_state import ModuleState, seed_random_state
+from lit_gelu.curvature.probe.state import ModuleState, seed_random_state
 from lit_gelu.sandbox import isolated_generators
 
 DEFAULT_FRACTION = 1 / 8

@@ -13,8 +13,8 @@ from lightning.pytorch.plugins.precision import MixedPrecision
 from lit_gelu.callbacks.curvature.loss_batches import ProbePart
 from lit_gelu.callbacks.curvature.loss_settings import LossSettings
 from lit_gelu.callbacks.curvature.loss_state import Step
-from lit_gelu.curvature.loss.probe import LossProbe
-from lit_gelu.curvature.loss.probe_batch import repeat_examples, take_examples
+from lit_gelu.curvature.probe.batch import repeat_examples, take_examples
+from lit_gelu.curvature.probe.loss_probe import LossProbe
 
 
 @dataclass(frozen=True)

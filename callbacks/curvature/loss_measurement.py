@@ -22,9 +22,9 @@ from lit_gelu.curvature.loss import (
 )
 from lit_gelu.curvature.loss.lanczos import random_start
 from lit_gelu.curvature.loss.linear_operator import agreed_on
-from lit_gelu.curvature.loss.probe import LossProbe
-from lit_gelu.curvature.loss.probe_outputs import ParsedLoss
 from lit_gelu.curvature.loss.start_vectors import directions_of, learned_mixture, mixed_start
+from lit_gelu.curvature.probe.loss_probe import LossProbe
+from lit_gelu.curvature.probe.training_loss import ParsedLoss
 
 _NEGLIGIBLE = 0.01
 """An eigenvalue smaller than this share of the largest in magnitude has no sign worth reporting."""

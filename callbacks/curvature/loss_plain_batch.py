@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from lit_gelu.curvature.loss.batch_structure import PLAIN, field_names, refilled
+from lit_gelu.curvature.probe.batch import PLAIN, field_names, refilled
 
 _LOADABLE = (*PLAIN, bool)
 

@@ -13,8 +13,8 @@ from lit_gelu.curvature.loss import ParameterLayout
 from lit_gelu.curvature.loss.gauss_newton import GAUSS_NEWTON_METHODS
 from lit_gelu.curvature.loss.hessian import METHODS as HESSIAN_METHODS
 from lit_gelu.curvature.loss.hessian import ONE_SIDED
-from lit_gelu.curvature.loss.probe import Mode
-from lit_gelu.curvature.loss.probe_loss import check_module
+from lit_gelu.curvature.probe.loss_probe import Mode
+from lit_gelu.curvature.probe.training_loss import check_module
 
 EIGENVALUES = ("top_eigenvalue", "smallest_eigenvalue")
 

@@ -28,10 +28,9 @@ from lit_gelu.curvature.loss import (
     module_layout,
     spectral_density,
 )
-from lit_gelu.curvature.loss.probe import Mode
-from lit_gelu.curvature.loss.probe_batch import count_examples, take_examples
-from lit_gelu.curvature.loss.probe_loss import loss_of, muted
-from lit_gelu.curvature.loss.probe_outputs import ParsedLoss
+from lit_gelu.curvature.probe.batch import count_examples, take_examples
+from lit_gelu.curvature.probe.loss_probe import Mode
+from lit_gelu.curvature.probe.training_loss import ParsedLoss, loss_of, muted
 from lit_gelu.errors import LitGeluError
 from lit_gelu.sandbox import evaluation_sandbox, isolated_random_state
 

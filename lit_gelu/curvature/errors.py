@@ -5,3 +5,23 @@ from lit_gelu.errors import LitGeluError
 
 class CurvatureArgumentError(LitGeluError, ValueError):
     """An argument that measuring cannot work with."""
+
+
+class LossCurvatureError(LitGeluError, ValueError):
+    """An argument that no curvature can be computed from."""
+
+
+class NoLossError(LossCurvatureError):
+    """A training step that returned ``None`` for a batch: training skips it, so there is no loss to measure."""
+
+
+class NonFiniteCurvatureError(LitGeluError, ArithmeticError):
+    """A loss, a gradient or a product that is NaN or infinite: it is reported, never replaced by a number."""
+
+
+class NoProductError(LossCurvatureError, RuntimeError):
+    """A way to compute products that was asked for by name, and that a model does not allow."""
+
+
+class MemoryBudgetError(LitGeluError, MemoryError):
+    """A computation that would keep more vectors than its budget allows."""

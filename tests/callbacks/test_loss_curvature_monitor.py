@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from lit_gelu.callbacks import LossCurvatureMonitor
 from lit_gelu.callbacks.curvature.loss_measurement import measure_loss
 from lit_gelu.callbacks.curvature.loss_state import WarmStart
-from lit_gelu.curvature.loss.probe import LossProbe
+from lit_gelu.curvature.probe.loss_probe import LossProbe
 
 RUNS = 60
 

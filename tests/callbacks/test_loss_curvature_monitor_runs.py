@@ -18,7 +18,7 @@ from lit_gelu.callbacks import LossCurvatureMonitor
 from lit_gelu.callbacks.curvature.loss_measurement import measure_loss
 from lit_gelu.callbacks.curvature.loss_settings import OF_UPDATE
 from lit_gelu.callbacks.curvature.loss_state import Step, WarmStart
-from lit_gelu.curvature.loss.probe import LossProbe
+from lit_gelu.curvature.probe.loss_probe import LossProbe
 
 CHEAP = {"samples": 2, "trace_accuracy": None}
 

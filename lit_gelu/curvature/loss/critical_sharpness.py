@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lit_gelu.curvature.loss.errors import LossCurvatureError, NonFiniteCurvatureError
+from lit_gelu.curvature.errors import LossCurvatureError, NonFiniteCurvatureError
 from lit_gelu.curvature.loss.evaluation import Closure, Reduce, mean_loss
 from lit_gelu.curvature.loss.layout import Displacement, ParameterLayout, displaced
 

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lit_gelu.curvature.loss.errors import LossCurvatureError
+from lit_gelu.curvature.errors import LossCurvatureError
 from lit_gelu.curvature.loss.lanczos import check_steps, lanczos, tridiagonal_eigen
 from lit_gelu.curvature.loss.linear_operator import LinearOperator
-from lit_gelu.curvature.loss.memory import check_memory
-from lit_gelu.curvature.loss.random_vectors import rademacher
+from lit_gelu.curvature.loss.vectors import check_memory, rademacher
 
 
 @dataclass(frozen=True, eq=False)

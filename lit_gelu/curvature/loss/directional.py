@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lit_gelu.curvature.activation.totals import accumulation_dtype
-from lit_gelu.curvature.loss.errors import LossCurvatureError, NonFiniteCurvatureError
+from lit_gelu.curvature.errors import LossCurvatureError, NonFiniteCurvatureError
 from lit_gelu.curvature.loss.evaluation import Closure, Reduce, loss_and_gradient, mean_loss
 from lit_gelu.curvature.loss.layout import ParameterLayout
 from lit_gelu.curvature.loss.parameter_operator import ParameterOperator

@@ -8,7 +8,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from lit_gelu.curvature.loss.errors import LossCurvatureError
+from lit_gelu.curvature.errors import LossCurvatureError
 from lit_gelu.curvature.loss.layout import ParameterLayout
 
 Closure = Callable[[], Tensor]

@@ -7,18 +7,17 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from lit_gelu.curvature.loss.dual_numbers import dual_parameters, tangent_of
-from lit_gelu.curvature.loss.errors import LossCurvatureError
+from lit_gelu.curvature.errors import LossCurvatureError
 from lit_gelu.curvature.loss.evaluation import (
     Reduce,
     batches_of,
     evaluate_loss,
     without_autocast,
 )
-from lit_gelu.curvature.loss.finite_differences import relative_step, scaled_offset
 from lit_gelu.curvature.loss.graph_walk import check_differentiable, has_custom_function, kinds_of
 from lit_gelu.curvature.loss.layout import ParameterLayout, displaced
 from lit_gelu.curvature.loss.parameter_operator import ParameterOperator
+from lit_gelu.curvature.loss.products import dual_parameters, relative_step, scaled_offset, tangent_of
 
 GaussNewtonMethod = Literal["auto", "double_vjp", "forward_mode", "finite_differences"]
 GAUSS_NEWTON_METHODS: tuple[str, ...] = ("double_vjp", "forward_mode", "finite_differences")

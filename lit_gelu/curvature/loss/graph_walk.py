@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import Node
 
-from lit_gelu.curvature.loss.errors import LossCurvatureError
+from lit_gelu.curvature.errors import LossCurvatureError
 
 REENTRANT = (
     "The model uses activation checkpointing with use_reentrant=True, through which no gradient can be asked for but "

@@ -6,12 +6,11 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from lit_gelu.curvature.loss.errors import LossCurvatureError
+from lit_gelu.curvature.errors import LossCurvatureError
 from lit_gelu.curvature.loss.evaluation import Closure, Reduce, batches_of
-from lit_gelu.curvature.loss.finite_differences import FiniteDifferences
 from lit_gelu.curvature.loss.layout import ParameterLayout
 from lit_gelu.curvature.loss.parameter_operator import ParameterOperator
-from lit_gelu.curvature.loss.products import BatchMatrix, ForwardOverReverse, ReverseOverReverse
+from lit_gelu.curvature.loss.products import BatchMatrix, FiniteDifferences, ForwardOverReverse, ReverseOverReverse
 
 Method = Literal["auto", "reverse_over_reverse", "forward_over_reverse", "finite_differences", "one_sided_differences"]
 METHODS: tuple[str, ...] = ("reverse_over_reverse", "forward_over_reverse", "finite_differences")
@@ -71,8 +70,7 @@ def hessian_operator(
         samples: How many samples each batch has.
         module: The module that the closure calls, for ``forward_over_reverse``.
         reduce: Sums a flat tensor over ranks: called once here and once a product, on every rank.
-        step: The relative step of differences, c in
-            `lit_gelu.curvature.loss.finite_differences.FiniteDifferences`.
+        step: The relative step of differences, c in `FiniteDifferences`.
         largest: The largest eigenvalue in magnitude, as far as is known: differences choose their first step by it, and
             compute fewer products twice.
 

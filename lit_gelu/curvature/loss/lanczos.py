@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lit_gelu.curvature.loss.errors import LossCurvatureError, NonFiniteCurvatureError
+from lit_gelu.curvature.errors import LossCurvatureError, NonFiniteCurvatureError
 from lit_gelu.curvature.loss.linear_operator import LinearOperator, agreed_on
-from lit_gelu.curvature.loss.random_vectors import normal
+from lit_gelu.curvature.loss.vectors import normal
 
 
 @dataclass(frozen=True, eq=False)

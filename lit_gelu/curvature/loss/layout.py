@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from lit_gelu.curvature.loss.errors import LossCurvatureError
+from lit_gelu.curvature.errors import LossCurvatureError
 
 
 class ParameterLayout:

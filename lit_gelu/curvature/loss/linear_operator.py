@@ -6,7 +6,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from lit_gelu.curvature.loss.random_vectors import normal
+from lit_gelu.curvature.loss.vectors import normal
 
 
 class LinearOperator(Protocol):

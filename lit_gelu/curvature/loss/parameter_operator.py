@@ -7,11 +7,10 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from lit_gelu.curvature.loss.errors import LossCurvatureError, NonFiniteCurvatureError, NoProductError
+from lit_gelu.curvature.errors import LossCurvatureError, NonFiniteCurvatureError, NoProductError
 from lit_gelu.curvature.loss.evaluation import Reduce, is_finite, weighted_mean
-from lit_gelu.curvature.loss.finite_differences import relative_step
 from lit_gelu.curvature.loss.layout import ParameterLayout
-from lit_gelu.curvature.loss.products import BatchMatrix
+from lit_gelu.curvature.loss.products import BatchMatrix, relative_step
 from lit_gelu.errors import LitGeluError
 
 _MEMORY = torch.OutOfMemoryError

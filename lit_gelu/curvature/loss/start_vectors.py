@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lit_gelu.curvature.loss.errors import LossCurvatureError
+from lit_gelu.curvature.errors import LossCurvatureError
 from lit_gelu.curvature.loss.lanczos import random_start
 from lit_gelu.curvature.loss.linear_operator import LinearOperator, agreed_on
 

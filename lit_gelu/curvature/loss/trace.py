@@ -8,11 +8,10 @@ import torch
 from torch import Tensor
 
 from lit_gelu.curvature.activation.totals import accumulation_dtype
+from lit_gelu.curvature.errors import LossCurvatureError, NonFiniteCurvatureError
 from lit_gelu.curvature.loss.eigenpairs import Eigenpair
-from lit_gelu.curvature.loss.errors import LossCurvatureError, NonFiniteCurvatureError
 from lit_gelu.curvature.loss.linear_operator import LinearOperator, agreed_on
-from lit_gelu.curvature.loss.memory import check_memory
-from lit_gelu.curvature.loss.random_vectors import rademacher
+from lit_gelu.curvature.loss.vectors import check_memory, rademacher
 
 Stretches = slice | Sequence[slice]
 _ORTHONORMALITY = 0.01

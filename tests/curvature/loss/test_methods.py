@@ -12,8 +12,8 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
+from lit_gelu.curvature.errors import NoProductError
 from lit_gelu.curvature.loss import NonFiniteCurvatureError, hessian_operator
-from lit_gelu.curvature.loss.errors import NoProductError
 
 
 class FailingDoubleBackward(torch.autograd.Function):

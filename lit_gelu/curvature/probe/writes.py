@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lit_gelu.curvature.loss.errors import LossCurvatureError
+from lit_gelu.curvature.errors import LossCurvatureError
 
 _steady: "weakref.WeakSet[nn.Module]" = weakref.WeakSet()
 """Modules whose loss was watched, and wrote to no parameter that is trained."""

@@ -7,7 +7,7 @@ import torch
 from loss_nets import classifier, full_hessian, symmetric
 
 from lit_gelu.curvature.loss import MatrixOperator, extreme_eigenvalues, normal
-from lit_gelu.curvature.loss.ritz_rise import are_accurate, rise_by_gap, rise_by_radau
+from lit_gelu.curvature.loss.eigenpairs import are_accurate, rise_by_gap, rise_by_radau
 
 
 def krylov(matrix, steps, seed=0):

@@ -11,14 +11,63 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from lit_gelu.curvature.loss.errors import LossCurvatureError
+from lit_gelu.curvature.errors import LossCurvatureError
 from lit_gelu.curvature.loss.graph_walk import REENTRANT, check_checkpoints, kinds_of
-from lit_gelu.curvature.loss.probe_batch import check_part, count_examples, part_of
-from lit_gelu.curvature.loss.probe_inputs import ProbeInput
-from lit_gelu.curvature.loss.probe_loss import logging_modules, loss_function, muted
-from lit_gelu.curvature.loss.probe_state import ModuleState, seed_random_state
-from lit_gelu.curvature.loss.probe_writes import WriteGuard
+from lit_gelu.curvature.probe.batch import check_part, clone_batch, copy_containers, count_examples, part_of
+from lit_gelu.curvature.probe.state import Contents, ModuleState, seed_random_state
+from lit_gelu.curvature.probe.training_loss import logging_modules, loss_function, muted
+from lit_gelu.curvature.probe.writes import WriteGuard
 from lit_gelu.sandbox import evaluation_mode, isolated_generators, side_pass
+
+
+class ProbeInput:
+    """Hands a batch out as often as one likes, always with the same values, and never the batch itself.
+
+    Training steps change batches in place (``x /= 255``). What is handed out is a copy; a new one is made only after
+    the last was changed, which the version counters of its tensors tell.
+
+    Args:
+        batch: Tensors in any nesting of tuples, lists, mappings and dataclasses.
+
+    Example:
+        >>> x = ProbeInput(torch.ones(2))
+        >>> x.fresh().div_(4)
+        tensor([0.2500, 0.2500])
+        >>> x.fresh()
+        tensor([1., 1.])
+    """
+
+    def __init__(self, batch: Any) -> None:
+        self._batch = batch
+        self._copy: Any = None
+        self._contents: Contents | None = None
+        self._marks: list[tuple[int, bool]] = []
+
+    def fresh(self) -> Any:
+        """Return a batch with the values given.
+
+        Returns:
+            A batch of the same kind, of tensors and containers that the one given does not share.
+        """
+        if self._contents is not None:
+            self._contents.restore()
+        if self._contents is None or self._marks != _marks(self._contents):
+            with torch.inference_mode(False), torch.enable_grad():  # a copy of an inference tensor counts versions
+                self._copy = clone_batch(self._batch)
+            self._contents = Contents()
+            self._contents.keep(self._copy)
+            self._marks = _marks(self._contents)
+        return copy_containers(self._copy)
+
+    def release(self) -> None:
+        """Forget the copy."""
+        self._copy = self._contents = None
+
+
+def _marks(contents: Contents) -> list[tuple[int, bool]]:
+    """Return of each tensor what changes when it is written to, or put under differentiation."""
+    return [(tensor._version, tensor.requires_grad) for tensor in contents.tensors]
+
 
 Mode = Literal["train", "eval"]
 

@@ -6,9 +6,9 @@ from lightning.pytorch import LightningModule
 from probe_nets import Untidy, batch_of, same, trace_of_everything
 from torch import nn
 
+from lit_gelu.curvature.errors import LossCurvatureError
 from lit_gelu.curvature.loss import hessian_operator, symmetry_error
-from lit_gelu.curvature.loss.errors import LossCurvatureError
-from lit_gelu.curvature.loss.probe import LossProbe
+from lit_gelu.curvature.probe.loss_probe import LossProbe
 from lit_gelu.sandbox import in_side_pass
 
 

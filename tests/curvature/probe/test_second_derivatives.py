@@ -10,9 +10,9 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from lit_gelu.curvature.errors import LossCurvatureError
 from lit_gelu.curvature.loss import hessian_operator
-from lit_gelu.curvature.loss.errors import LossCurvatureError
-from lit_gelu.curvature.loss.probe import LossProbe
+from lit_gelu.curvature.probe.loss_probe import LossProbe
 
 
 class Plain(LightningModule):

@@ -8,11 +8,11 @@ from lightning.pytorch import LightningModule
 from torch import nn
 from torch.nn import functional as F
 
+from lit_gelu.curvature.errors import LossCurvatureError
 from lit_gelu.curvature.loss import hessian_operator
-from lit_gelu.curvature.loss.errors import LossCurvatureError
 from lit_gelu.curvature.loss.layout import ParameterLayout, displaced
-from lit_gelu.curvature.loss.probe import LossProbe
-from lit_gelu.curvature.loss.probe_writes import COPIED_BYTES
+from lit_gelu.curvature.probe.loss_probe import LossProbe
+from lit_gelu.curvature.probe.writes import COPIED_BYTES
 
 LARGE = COPIED_BYTES // 4 // 4 + 1  # columns of a float32 matrix with four rows that is watched, not copied beforehand
 

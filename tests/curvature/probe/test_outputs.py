@@ -7,8 +7,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from lit_gelu.curvature.loss import LossCurvatureError, gauss_newton_operator
-from lit_gelu.curvature.loss.probe import LossProbe
-from lit_gelu.curvature.loss.probe_outputs import ParsedLoss
+from lit_gelu.curvature.probe.loss_probe import LossProbe
+from lit_gelu.curvature.probe.training_loss import ParsedLoss
 
 X = torch.randn(5, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 LABELS = torch.tensor([0, 1, 1, 0, 1])

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch.nn.utils.rnn import pack_sequence
 
-from lit_gelu.curvature.loss.errors import LossCurvatureError
-from lit_gelu.curvature.loss.probe_batch import (
+from lit_gelu.curvature.errors import LossCurvatureError
+from lit_gelu.curvature.probe.batch import (
     check_part,
     clone_batch,
     count_examples,

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from lit_gelu.curvature.loss.probe import LossProbe
-from lit_gelu.curvature.loss.probe_contents import COPIED, LOOKED_INTO, Contents
+from lit_gelu.curvature.probe.loss_probe import LossProbe
+from lit_gelu.curvature.probe.state import COPIED, LOOKED_INTO, Contents
 
 
 class Meter:
