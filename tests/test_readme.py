@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from child_processes import run_python
 
-from lit_gelu.cli.main import COMMANDS, TRAINER_COMMANDS
+from lit_gelu.cli.commands import COMMANDS
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -54,7 +54,7 @@ def test_the_command_line_runs_when_it_is_pasted(tmp_path):
 def test_every_command_of_the_readme_exists():
     commands = re.findall(r"^lit-gelu (\w+)", "\n".join(_blocks("sh")), re.MULTILINE)
     assert {"fit", "test", "export", "parity", "activations"} <= set(commands)
-    assert set(commands) <= {*TRAINER_COMMANDS, *COMMANDS}
+    assert set(commands) <= set(COMMANDS)
 
 
 def test_every_make_target_of_the_readme_exists():

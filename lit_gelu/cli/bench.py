@@ -1,4 +1,4 @@
-"""``lit-gelu bench``: how fast an exported file is, beside PyTorch in the same run."""
+"""``lit-gelu bench``: time an ONNX file beside PyTorch eager and torch.compile, in one run."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -1,4 +1,4 @@
-"""``lit-gelu curvature``: how curved the activations and the loss of a trained checkpoint are."""
+"""``lit-gelu curvature``: measure the activations' and the loss's curvature of a checkpoint, and draw it."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any

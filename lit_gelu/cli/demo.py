@@ -1,4 +1,4 @@
-"""``lit-gelu demo``: train on the bundled digits, swap ReLU for GELU midway, export three ways, prove parity, draw."""
+"""``lit-gelu demo``: train, swap, measure curvature, export and check parity in one go."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""``lit-gelu export``: writes a checkpoint's model as ONNX files and proves them."""
+"""``lit-gelu export``: write a checkpoint's model to an ONNX file."""
 
 from pathlib import Path
 

@@ -1,4 +1,10 @@
-"""``lit-gelu fit``, ``validate``, ``test``, ``predict``: LightningCLI with this package's tasks, data and callbacks."""
+"""LightningCLI with this package's tasks, data and callbacks.
+
+``lit-gelu fit``: train a task: lit-gelu fit --model.activation gelu.
+``lit-gelu validate``: measure a checkpoint on the validation set.
+``lit-gelu test``: measure a checkpoint on the test set.
+``lit-gelu predict``: run a checkpoint on the prediction set.
+"""
 
 import pickle
 import sys

@@ -1,4 +1,4 @@
-"""``lit-gelu parity``: does an ONNX file compute what the PyTorch model computes?"""
+"""``lit-gelu parity``: prove that an ONNX file computes what the PyTorch model computes."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any

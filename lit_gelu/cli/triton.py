@@ -1,4 +1,4 @@
-"""``lit-gelu triton``: puts an exported file into a model repository of Triton Inference Server."""
+"""``lit-gelu triton``: put an ONNX file into a model repository of Triton Inference Server."""
 
 from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console

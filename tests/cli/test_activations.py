@@ -6,7 +6,6 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from lit_gelu import activations
-from lit_gelu.cli.activations import SUBCOMMANDS
 from lit_gelu.cli.main import main
 
 
@@ -134,7 +133,7 @@ def test_plot_draws_what_was_asked_for(derivatives, panels, tmp_path):
     assert sum(name.startswith("axes_") for name in groups) == panels
 
 
-@pytest.mark.parametrize("subcommand", SUBCOMMANDS)
+@pytest.mark.parametrize("subcommand", ["list", "show", "compare", "plot"])
 def test_every_sub_command_has_help_with_examples(subcommand, capsys):
     assert main(["activations", subcommand, "--help"]) == 0
     assert f"lit-gelu activations {subcommand}" in capsys.readouterr().out

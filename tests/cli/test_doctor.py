@@ -9,10 +9,10 @@ import pytest
 import torch
 from child_processes import PATIENCE, run_python
 
-from lit_gelu.cli import doctor, doctor_facts
-from lit_gelu.cli.doctor_checks import CHECKS, examine
-from lit_gelu.cli.doctor_cuda_checks import KERNELS
-from lit_gelu.cli.doctor_report import Facts, Gpu
+from lit_gelu.cli import doctor
+from lit_gelu.cli.doctor import facts as doctor_facts
+from lit_gelu.cli.doctor.checks import CHECKS, KERNELS, examine
+from lit_gelu.cli.doctor.facts import Facts, Gpu
 from lit_gelu.cli.main import main
 
 H100 = Gpu("NVIDIA H100", (9, 0))
@@ -221,8 +221,8 @@ def test_it_works_where_onnxruntime_cannot_be_imported():
     """The doctor itself must not import what it examines."""
     code = (
         "import sys; sys.modules['onnxruntime'] = None; sys.modules['lightning'] = None; sys.modules['onnx'] = None;"
-        "from lit_gelu.cli import doctor, doctor_facts;"
-        "doctor_facts._trial = lambda provider: 'not tried';"
+        "from lit_gelu.cli.doctor import facts;"
+        "facts._trial = lambda provider: 'not tried';"
         "from lit_gelu.cli.main import main; sys.exit(main(['doctor']))"
     )
     done = run_python(code, check=False)

@@ -1,7 +1,4 @@
-"""``lit-gelu paper``: the GELU paper's protocol.
-
-Its sub-commands are modules of their own, ``paper_list`` to ``paper_figures``; without one it says what there is.
-"""
+"""``lit-gelu paper``: run the GELU paper's experiments, and draw its tables and figures."""
 
 import sys
 
@@ -10,7 +7,6 @@ import jsonargparse
 from lit_gelu.cli.terminal import command_parser
 
 HELP = "run the GELU paper's experiments, and draw its tables and figures"
-SUBCOMMANDS = ("list", "run", "table", "figures")
 DESCRIPTION = """\
 The GELU paper's protocol: grids of activations, learning rates and seeds, medians, tables and figures.
 

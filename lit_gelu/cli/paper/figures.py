@@ -1,4 +1,4 @@
-"""``lit-gelu paper figures``: the paper's figures 1 to 7, drawn from the runs."""
+"""``lit-gelu paper figures``: the paper's figures 1 to 7, from the runs."""
 
 import sys
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import get_args
 import jsonargparse
 
 from lit_gelu.cli.main import EXIT_FAILURE
-from lit_gelu.cli.paper_results import add_results_arguments, read_results, results_folder
+from lit_gelu.cli.paper.results import add_results_arguments, read_results, results_folder
 from lit_gelu.cli.terminal import command_parser
 from lit_gelu.paper.figure_drawing import PAPER_ARMS, Drawing, FigureOptions
 from lit_gelu.paper.figure_style import Format, write

@@ -1,4 +1,4 @@
-"""``lit-gelu activations show``: everything that is known of some activations."""
+"""``lit-gelu activations list``: a table of the activations whose names match."""
 
 import json
 import sys
@@ -6,16 +6,16 @@ import sys
 import jsonargparse
 
 from lit_gelu import activations
-from lit_gelu.cli.activation_tables import as_plain_data, details, selected
+from lit_gelu.cli.activations.tables import as_plain_data, overview, selected
 from lit_gelu.cli.options import add_import
 from lit_gelu.cli.terminal import command_parser, console_for_output
 
-HELP = "everything that is known of each activation"
+HELP = "a table of the activations whose names match"
 EXAMPLES = """\
 examples:
-  lit-gelu activations show gelu
-  lit-gelu activations show "swish(beta=1.5)" hard_swish
-  lit-gelu activations show "gelu*" --json
+  lit-gelu activations list
+  lit-gelu activations list "*elu" "hard_*"
+  lit-gelu activations list --json
 """
 
 
@@ -25,15 +25,15 @@ def build_parser() -> jsonargparse.ArgumentParser:
     Returns:
         The parser.
     """
-    parser = command_parser("activations show", HELP, EXAMPLES)
+    parser = command_parser("activations list", HELP, EXAMPLES)
     add_import(parser)
-    parser.add_argument("names", nargs="+", help="specs, or patterns over names")
+    parser.add_argument("names", nargs="*", help="patterns over names, or specs; all by default")
     parser.add_argument("--json", action="store_true", help="print plain data instead of a table")
     return parser
 
 
 def run(arguments: jsonargparse.Namespace) -> int:
-    """Run ``lit-gelu activations show``.
+    """Run ``lit-gelu activations list``.
 
     Args:
         arguments: What was parsed.
@@ -41,9 +41,10 @@ def run(arguments: jsonargparse.Namespace) -> int:
     Returns:
         The exit code.
     """
-    infos = [activations.info(spec) for spec in selected(arguments.names)]
+    names = selected(arguments.names or ["*"])
+    infos = [activations.info(name) for name in names]
     if arguments.json:
         sys.stdout.write(json.dumps([as_plain_data(info) for info in infos], indent=2) + "\n")
     else:
-        console_for_output().print(*(details(info) for info in infos))
+        console_for_output().print(overview(names, infos))
     return 0

@@ -1,8 +1,13 @@
-"""What can be wrong with a GPU and what belongs to it: driver, CUDA versions, libraries, kernels."""
+"""What can be wrong with an installation: pure functions from facts to findings."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
 
-from lit_gelu.cli.doctor_report import Facts, Finding, Level
+from lit_gelu.cli.doctor.facts import Facts
+
+Level = Literal["ok", "note", "broken"]
 
 # Compiled kernels in the wheels of onnxruntime-gpu, by its version (read with cuobjdump). They hold no PTX that a newer
 # GPU's driver could translate. A number fits the same major version from its minor version on; with an a, only itself.
@@ -15,6 +20,111 @@ _DISTRIBUTIONS = {  # by library: the distribution that brings it; {cuda} is the
     "libcufft": "nvidia-cufft",
     "libcudnn": "nvidia-cudnn-cu{cuda}",
 }
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one check found.
+
+    Args:
+        level: ``broken`` must be mended; a ``note`` explains what will not be used.
+        check: What was looked at.
+        text: What is so.
+        remedy: How to mend it; empty if there is nothing to mend.
+    """
+
+    level: Level
+    check: str
+    text: str
+    remedy: str = ""
+
+
+def check_requirements(facts: Facts) -> Finding:
+    """Are lit-gelu's own requirements met?
+
+    Args:
+        facts: What was gathered.
+
+    Returns:
+        The finding.
+
+    Example:
+        >>> check_requirements(Facts(unmet=("onnx>=1.20 (1.16.0 is installed)",))).level
+        'broken'
+    """
+    if not facts.unmet:
+        return Finding("ok", "requirements", "every distribution that lit-gelu needs is there, in a version that fits")
+    names = " ".join(f"'{re.split(r'[ (]', text)[0]}'" for text in facts.unmet)
+    return Finding("broken", "requirements", f"not met: {'; '.join(facts.unmet)}", f"pip install {names}")
+
+
+def check_torch(facts: Facts) -> Finding:
+    """Can torch be imported?
+
+    Args:
+        facts: What was gathered.
+
+    Returns:
+        The finding.
+    """
+    if facts.torch_error:
+        remedy = "pip uninstall -y torch && pip install torch"
+        return Finding("broken", "torch", f"cannot be imported: {facts.torch_error}", remedy)
+    built = f"for CUDA {facts.torch_cuda}" if facts.torch_cuda else "without CUDA"
+    return Finding("ok", "torch", f"{facts.versions.get('torch', '?')}, built {built}")
+
+
+def check_onnxruntime_wheels(facts: Facts) -> Finding:
+    """Is exactly one distribution behind the import name ``onnxruntime``?
+
+    Two overwrite each other's files, the last one wins, and removing one leaves an empty package.
+
+    Args:
+        facts: What was gathered.
+
+    Returns:
+        The finding.
+
+    Example:
+        >>> both = ("onnxruntime", "onnxruntime-gpu")
+        >>> facts = Facts(platform="Linux x86_64", onnxruntime_distributions=both)
+        >>> print(check_onnxruntime_wheels(facts).remedy)
+        pip uninstall -y onnxruntime onnxruntime-gpu && pip install onnxruntime-gpu
+    """
+    names = facts.onnxruntime_distributions
+    if len(names) == 1:
+        version = facts.versions.get(names[0], "?")
+        return Finding("ok", "onnxruntime wheels", f"one: {names[0]} {version}")
+    wanted = "onnxruntime-gpu" if _has_gpu_wheels(facts) else "onnxruntime"
+    if not names:
+        return Finding("broken", "onnxruntime wheels", "none is installed", f"pip install {wanted}")
+    text = f"{' and '.join(names)} are installed together; they have the same files, and the last one installed wins"
+    return Finding("broken", "onnxruntime wheels", text, f"pip uninstall -y {' '.join(names)} && pip install {wanted}")
+
+
+def check_onnxruntime(facts: Facts) -> Finding:
+    """Can onnxruntime be imported, and does it run a model on the CPU?
+
+    Args:
+        facts: What was gathered.
+
+    Returns:
+        The finding.
+    """
+    if not facts.onnxruntime_error:
+        built = f"for CUDA {facts.onnxruntime_cuda}" if facts.onnxruntime_cuda else "without CUDA"
+        return Finding("ok", "onnxruntime", f"runs a model on the CPU; built {built}")
+    names = facts.onnxruntime_distributions or ("onnxruntime",)
+    remedy = f"pip install --force-reinstall --no-deps {names[-1]}"
+    if len(names) > 1:
+        remedy = check_onnxruntime_wheels(facts).remedy
+    return Finding("broken", "onnxruntime", f"does not work: {facts.onnxruntime_error}", remedy)
+
+
+def _has_gpu_wheels(facts: Facts) -> bool:
+    """Return whether onnxruntime-gpu has wheels for this platform."""
+    words = facts.platform.lower()
+    return ("linux" in words or "windows" in words) and ("x86_64" in words or "amd64" in words)
 
 
 def check_gpu(facts: Facts) -> Finding:
@@ -134,7 +244,7 @@ def check_kernels(facts: Facts) -> Finding:
         The finding.
 
     Example:
-        >>> from lit_gelu.cli.doctor_report import Gpu
+        >>> from lit_gelu.cli.doctor.facts import Gpu
         >>> gpus = (Gpu("B200", (10, 0)),)
         >>> facts = Facts(gpus=gpus, onnxruntime_cuda="13.0", versions={"onnxruntime-gpu": "1.31.1"})
         >>> check_kernels(facts).level
@@ -182,3 +292,29 @@ def _fits(kernel: str, capability: tuple[int, int]) -> bool:
     number = int(kernel.rstrip("a"))
     major, minor = divmod(number, 10)
     return (major, minor) == capability if exact else major == capability[0] and minor <= capability[1]
+
+
+CHECKS: tuple[Callable[[Facts], Finding], ...] = (
+    check_requirements,
+    check_torch,
+    check_onnxruntime_wheels,
+    check_onnxruntime,
+    check_gpu,
+    check_driver,
+    check_cuda_versions,
+    check_libraries,
+    check_kernels,
+    check_cuda_run,
+)
+
+
+def examine(facts: Facts) -> list[Finding]:
+    """Run every check.
+
+    Args:
+        facts: What was gathered.
+
+    Returns:
+        One finding a check.
+    """
+    return [check(facts) for check in CHECKS]

@@ -1,4 +1,4 @@
-"""``lit-gelu paper run``: make the runs of the paper's protocol, or those that are left of it."""
+"""``lit-gelu paper run``: make the runs of the paper's protocol; what is finished is not made again."""
 
 import os
 import sys
@@ -9,7 +9,7 @@ from pathlib import Path
 import jsonargparse
 from rich.console import Console
 
-from lit_gelu.cli.paper_progress import GridProgress
+from lit_gelu.cli.paper.progress import GridProgress
 from lit_gelu.cli.terminal import command_parser, console_for_output
 from lit_gelu.files import is_file
 from lit_gelu.paper.cells import PRECISION

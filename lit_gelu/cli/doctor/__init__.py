@@ -1,4 +1,4 @@
-"""``lit-gelu doctor``: what is wrong with this installation, and how to mend it."""
+"""``lit-gelu doctor``: say what is wrong with this installation, and how to mend it."""
 
 import json
 import sys
@@ -8,9 +8,8 @@ from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
 from rich.text import Text
 
-from lit_gelu.cli.doctor_checks import examine
-from lit_gelu.cli.doctor_facts import gather
-from lit_gelu.cli.doctor_report import Facts, Finding
+from lit_gelu.cli.doctor.checks import Finding, examine
+from lit_gelu.cli.doctor.facts import Facts, gather
 from lit_gelu.cli.terminal import command_parser
 
 HELP = "say what is wrong with this installation, and how to mend it"

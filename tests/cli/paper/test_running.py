@@ -8,9 +8,9 @@ import pytest
 from paper_runs import DIGITS, FINAL, MISSING, SEARCH, SHARING, InlinePool
 from rich.console import Console
 
-from lit_gelu.cli import paper_run
 from lit_gelu.cli.main import main
-from lit_gelu.cli.paper_progress import GridProgress, duration
+from lit_gelu.cli.paper import running as paper_run
+from lit_gelu.cli.paper.progress import GridProgress, duration
 from lit_gelu.paper.cells import expand
 from lit_gelu.paper.experiment import Arm
 from lit_gelu.paper.experiments import EXPERIMENTS

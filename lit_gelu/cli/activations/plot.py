@@ -1,4 +1,4 @@
-"""``lit-gelu activations plot``: f, f' and f'' of some activations side by side."""
+"""``lit-gelu activations plot``: draw f, f' and f'' of some activations side by side."""
 
 import sys
 
@@ -6,7 +6,7 @@ import jsonargparse
 
 from lit_gelu import activations
 from lit_gelu.cli.activation_plots import plot
-from lit_gelu.cli.activation_tables import selected
+from lit_gelu.cli.activations.tables import selected
 from lit_gelu.cli.options import add_import
 from lit_gelu.cli.terminal import command_parser
 

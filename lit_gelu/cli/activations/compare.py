@@ -1,4 +1,4 @@
-"""``lit-gelu activations compare``: how far two activations lie apart, and where."""
+"""``lit-gelu activations compare``: how far two activations lie apart in f, f' and f'', and where."""
 
 import json
 import sys
@@ -7,7 +7,7 @@ import jsonargparse
 
 from lit_gelu import activations
 from lit_gelu.cli.activation_plots import plot_comparison
-from lit_gelu.cli.activation_tables import differences
+from lit_gelu.cli.activations.tables import differences
 from lit_gelu.cli.options import add_import
 from lit_gelu.cli.terminal import command_parser, console_for_output
 

@@ -1,8 +1,4 @@
-"""``lit-gelu activations``: what is registered and what is known of it.
-
-Its sub-commands are modules of their own, ``activations_list`` to ``activations_plot``. Without one it lists what the
-names stand for, or describes the only one.
-"""
+"""``lit-gelu activations``: list the registered activations, describe, compare or plot them."""
 
 import json
 import sys
@@ -11,12 +7,11 @@ import jsonargparse
 
 from lit_gelu import activations
 from lit_gelu.cli.activation_plots import plot
-from lit_gelu.cli.activation_tables import as_plain_data, details, overview, selected
+from lit_gelu.cli.activations.tables import as_plain_data, details, overview, selected
 from lit_gelu.cli.options import add_import
 from lit_gelu.cli.terminal import command_parser, console_for_output
 
 HELP = "list the registered activations, describe, compare or plot them"
-SUBCOMMANDS = ("list", "show", "compare", "plot")
 DESCRIPTION = """\
 List, describe, compare or plot activations.
 

@@ -5,7 +5,7 @@ from typing import get_args
 
 import jsonargparse
 
-from lit_gelu.cli.paper_results import NoRunsError, add_results_arguments, read_results, results_folder
+from lit_gelu.cli.paper.results import NoRunsError, add_results_arguments, read_results, results_folder
 from lit_gelu.cli.terminal import command_parser
 from lit_gelu.files import write_atomically
 from lit_gelu.paper.rows import point_rows, result_rows

@@ -1,4 +1,4 @@
-"""``lit-gelu paper list``: the experiments of the paper's protocol, what they cost and what the paper found."""
+"""``lit-gelu paper list``: the experiments, how many runs they are, and what the paper found."""
 
 import json
 import sys
@@ -7,7 +7,7 @@ from typing import Any
 import jsonargparse
 from rich.table import Table
 
-from lit_gelu.cli.paper_progress import duration
+from lit_gelu.cli.paper.progress import duration
 from lit_gelu.cli.terminal import command_parser, console_for_output
 from lit_gelu.paper.cells import group_identical
 from lit_gelu.paper.experiment import Experiment
