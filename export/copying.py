@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from lit_gelu.export.errors import ExportError
-from lit_gelu.surgery.hidden import faithful_copy
+from lit_gelu.surgery.recognition import faithful_copy
 
 # Whose hooks watch a training: they hold their callback and that the Trainer, and compute nothing.
 _OF_TRAINING = frozenset({"lightning", "lightning_fabric", "lit_gelu", "pytorch_lightning"})

@@ -29,7 +29,7 @@ from lit_gelu.activations.onnx_recipes import OnnxRecipes
 from lit_gelu.export.lowering.table import row_key
 from lit_gelu.export.lowering.user import user_row
 from lit_gelu.export.recipe import Argument
-from lit_gelu.surgery.hidden import hidden_modules
+from lit_gelu.surgery.recognition import hidden_modules
 
 if TYPE_CHECKING:
     import numpy as np

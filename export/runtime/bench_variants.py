@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from lit_gelu.export.runtime.ports import Port, bind_names
 from lit_gelu.export.runtime.predictor import OnnxPredictor
-from lit_gelu.surgery.hidden import faithful_copy
+from lit_gelu.surgery.recognition import faithful_copy
 
 EAGER = "torch eager"
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from lit_gelu.export.runtime.ports import Array
 from lit_gelu.export.runtime.settings import Settings
 from lit_gelu.export.runtime.tuning_file import TuningChoice
-from lit_gelu.surgery.hidden import faithful_copy
+from lit_gelu.surgery.recognition import faithful_copy
 
 
 @dataclass(frozen=True)

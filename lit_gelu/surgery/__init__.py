@@ -1,16 +1,12 @@
 """Finds activation sites in any ``nn.Module``; plans, applies and undoes a swap."""
 
-from lit_gelu.surgery.activation_site import ActivationCall, ActivationSite
 from lit_gelu.surgery.channels import infer_channels_
-from lit_gelu.surgery.coverage import coverage
-from lit_gelu.surgery.coverage_report import CoverageReport, CoveredSite, OutsideActivation
+from lit_gelu.surgery.coverage import CoverageReport, CoveredSite, OutsideActivation, coverage
 from lit_gelu.surgery.errors import NoMatchError, SwapConflictError, SwapError
 from lit_gelu.surgery.marks import without_marks
-from lit_gelu.surgery.obstacles import OnObstacle
-from lit_gelu.surgery.report import SkippedSite, SwappedSite, SwapReport
 from lit_gelu.surgery.selectors import Selector, by_activation
-from lit_gelu.surgery.sites import find_sites
-from lit_gelu.surgery.swap import SwapPlan, plan_swap, swap
+from lit_gelu.surgery.sites import ActivationCall, ActivationSite, find_sites
+from lit_gelu.surgery.swap import OnObstacle, SkippedSite, SwappedSite, SwapPlan, SwapReport, plan_swap, swap
 
 __all__ = [
     "ActivationCall",

@@ -5,10 +5,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from lit_gelu.surgery import fused
-from lit_gelu.surgery.changes import make_all, revert_all
+from lit_gelu.surgery.changes import forget_hooks, make_all, revert_all, share_hooks
 from lit_gelu.surgery.errors import SwapError
-from lit_gelu.surgery.hooks import forget_hooks, share_hooks
+from lit_gelu.surgery.mechanisms import encoder_layers, follow_fused_paths
 
 
 class Blend(nn.Module):
@@ -79,7 +78,7 @@ class Annealing:
         self._places = [(names, self._blend(old, new)) for names, old, new in places]
         for names, blend in self._places:
             self._put(names, blend)
-        self._fused_paths = fused.follow(model, fused.encoder_layers(model, self._places))
+        self._fused_paths = follow_fused_paths(model, encoder_layers(model, self._places))
         make_all(self._fused_paths)
 
     @property

@@ -2,12 +2,16 @@
 
 import types
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import nn
 
 from lit_gelu.surgery.errors import SwapError
+from lit_gelu.surgery.places import CallPlace
+
+EDITS = "_lit_gelu_edits"  # the attribute of a class that was made with edits
 
 
 class Change(ABC):
@@ -206,3 +210,144 @@ def revert_all(changes: list[Change]) -> None:
             raise SwapError(f"Cannot undo: {what} has been given something else since. Undo the later swap first.")
     for change in reversed(changes):
         change.revert()
+
+
+_HOOKS = (
+    "_backward_hooks",
+    "_backward_pre_hooks",
+    "_forward_hooks",
+    "_forward_hooks_always_called",
+    "_forward_hooks_with_kwargs",
+    "_forward_pre_hooks",
+    "_forward_pre_hooks_with_kwargs",
+    "_is_full_backward_hook",
+)
+
+
+def share_hooks(source: nn.Module, target: nn.Module) -> None:
+    """Give a module the very dictionaries of another's hooks, so that a handle's ``remove`` works for both.
+
+    Args:
+        source: Has the hooks.
+        target: Gets them; its own are forgotten.
+
+    Example:
+        >>> source, target = nn.ReLU(), nn.GELU()
+        >>> handle = source.register_forward_hook(print)
+        >>> share_hooks(source, target)
+        >>> len(target._forward_hooks), handle.remove(), len(target._forward_hooks)
+        (1, None, 0)
+    """
+    for attribute in _HOOKS:
+        setattr(target, attribute, getattr(source, attribute))
+
+
+def forget_hooks(module: nn.Module) -> None:
+    """Take a module's hooks off it, and leave them to those that share them.
+
+    Args:
+        module: The module.
+
+    Example:
+        >>> source, target = nn.ReLU(), nn.GELU()
+        >>> _ = source.register_forward_hook(print)
+        >>> share_hooks(source, target)
+        >>> forget_hooks(source)
+        >>> len(source._forward_hooks), len(target._forward_hooks)
+        (0, 1)
+    """
+    share_hooks(nn.Identity(), module)
+
+
+@dataclass(frozen=True)
+class RewrittenCall:
+    """A call expression that calls a child instead.
+
+    Args:
+        place: The expression.
+        child: The child's name.
+        name: The name of the site that the call was, relative to the module.
+    """
+
+    place: CallPlace
+    child: str
+    name: str
+
+
+@dataclass(frozen=True)
+class InterceptedCall:
+    """Calls of a function, as long as ``forward`` runs, that go to a child instead.
+
+    Args:
+        function: The activation's name, such as ``"gelu"``.
+        paths: The functions concerned.
+        child: The child's name.
+        name: As `RewrittenCall`.
+    """
+
+    function: str
+    paths: tuple[Callable[..., Any], ...]
+    child: str
+    name: str
+
+
+@dataclass(frozen=True)
+class ProbedCall:
+    """A call expression whose input goes through a child first; what is called, and with what else, stays.
+
+    Args:
+        place: The expression.
+        child: The child's name; what it returns is the input.
+    """
+
+    place: CallPlace
+    child: str
+
+    @property
+    def name(self) -> str:
+        """The child's name: the call stays the site that it is."""
+        return self.child
+
+
+@dataclass(frozen=True)
+class KeptChild:
+    """A child that stays where the class's ``__setstate__`` would hide it; see `lit_gelu.surgery.recognition`.
+
+    Args:
+        child: The child's name.
+    """
+
+    child: str
+
+    @property
+    def name(self) -> str:
+        """The child's name: it is the site itself."""
+        return self.child
+
+
+Edit = RewrittenCall | InterceptedCall | ProbedCall | KeptChild
+
+
+def names_of_calls(module: nn.Module) -> dict[str, str]:
+    """Return the children of a module that stand in the place of calls.
+
+    Args:
+        module: Any module.
+
+    Returns:
+        From the child's name to that of the site that the call was, relative to the module. A function that the
+        module held as an attribute keeps its name, and is not among them.
+    """
+    return {edit.child: edit.name for edit in edits_of(module) if edit.name != edit.child}
+
+
+def edits_of(module: nn.Module) -> list[Edit]:
+    """Return what was changed in the class of a module.
+
+    Args:
+        module: Any module.
+
+    Returns:
+        The edits, those made last first.
+    """
+    return [edit for cls in type(module).__mro__ for edit in cls.__dict__.get(EDITS, ())]

@@ -10,10 +10,9 @@ from torch.nn.modules.conv import _ConvNd
 
 from lit_gelu.activations import ActivationRegistry, ActivationSpec
 from lit_gelu.activations.numerics.channels import INFER, ChannelModule
-from lit_gelu.surgery.activation_site import ActivationSite
 from lit_gelu.surgery.errors import SwapError
-from lit_gelu.surgery.passes import on_the_side, run
-from lit_gelu.surgery.sites import without_wrappers
+from lit_gelu.surgery.observation import on_the_side, run
+from lit_gelu.surgery.sites import ActivationSite, without_wrappers
 
 Found = TypeVar("Found")
 

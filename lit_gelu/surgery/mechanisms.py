@@ -4,6 +4,7 @@ import inspect
 import itertools
 import re
 import types
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -11,24 +12,26 @@ from torch import nn
 from torch.fx import GraphModule
 
 from lit_gelu.activations import ActivationSpec
-from lit_gelu.surgery import fused
-from lit_gelu.surgery.activation_site import ActivationSite
-from lit_gelu.surgery.changes import Become, Change, RebindMethod, SetChild, SetClass
-from lit_gelu.surgery.errors import SwapError
-from lit_gelu.surgery.held_functions import calls_of_attribute
-from lit_gelu.surgery.observation import Call
-from lit_gelu.surgery.places import CallPlace
-from lit_gelu.surgery.relative_names import relative_name
-from lit_gelu.surgery.rewriting import (
+from lit_gelu.surgery.changes import (
+    Become,
+    Change,
     Edit,
     InterceptedCall,
     KeptChild,
     ProbedCall,
+    RebindMethod,
     RewrittenCall,
-    edited_class,
+    SetAttribute,
+    SetChild,
+    SetClass,
     edits_of,
 )
-from lit_gelu.surgery.sites import Survey
+from lit_gelu.surgery.errors import SwapError
+from lit_gelu.surgery.held_functions import calls_of_attribute
+from lit_gelu.surgery.observation import Call
+from lit_gelu.surgery.places import CallPlace
+from lit_gelu.surgery.rewriting import edited_class
+from lit_gelu.surgery.sites import ActivationSite, Survey, relative_name
 
 
 @dataclass(frozen=True)
@@ -158,7 +161,7 @@ def changes_for(model: nn.Module, placements: list[Placement]) -> list[Change]:
         changes.append(SetClass(owner, edited_class(type(owner), tuple(sorted(rows, key=lambda edit: edit.child)))))
         changes += _kept_methods(owner, {_method_of(edit) for edit in rows if not isinstance(edit, KeptChild)})
     modules = [(row.site.names, row.module) for row in placements if row.site.kind != "call" and row.place]
-    return [*changes, *fused.follow(model, fused.encoder_layers(model, modules))]
+    return [*changes, *follow_fused_paths(model, encoder_layers(model, modules))]
 
 
 def _kept_child(parent: nn.Module, child: str) -> list[KeptChild]:
@@ -234,3 +237,75 @@ def require_no_capture(model: nn.Module, placements: list[tuple[Placement, Activ
                 f"{row.site.name!r} cannot become {spec}: calls of {spec.name} are intercepted for {child!r}, and "
                 "would be here too. Have the module that is intercepted hold an activation module instead."
             )
+
+
+_FLAG = "activation_relu_or_gelu"
+_OFF, _RELU, _EXACT_GELU = 0, 1, 2
+
+
+def follow_fused_paths(model: nn.Module, activations: Mapping[nn.Module, nn.Module]) -> list[Change]:
+    """Return what must change in a model so that its fused paths follow new activations.
+
+    In evaluation without gradients, ``nn.TransformerEncoderLayer`` computes everything in one kernel, in which the
+    activation is what its flag says; and ``nn.TransformerEncoder`` passes nested tensors, which only that kernel takes.
+    The kernel's GELU is the exact one, whatever ``nn.GELU.approximate`` says.
+
+    Args:
+        model: The model.
+        activations: From encoder layers to their new activations.
+
+    Returns:
+        The changes.
+    """
+    flags = {layer: fused_flag(module) for layer, module in activations.items()}
+    changes: list[Change] = [
+        SetAttribute(layer, _FLAG, flag) for layer, flag in flags.items() if getattr(layer, _FLAG, flag) != flag
+    ]
+    for encoder in model.modules():
+        if isinstance(encoder, nn.TransformerEncoder) and getattr(encoder, "use_nested_tensor", False):
+            layers: Iterable[nn.Module] = encoder.layers
+            if any(flags.get(layer) == _OFF for layer in layers):
+                changes.append(SetAttribute(encoder, "use_nested_tensor", False))
+    return changes
+
+
+def encoder_layers(model: nn.Module, places: Iterable[tuple[Iterable[str], nn.Module]]) -> dict[nn.Module, nn.Module]:
+    """Return the encoder layers among the parents of activations.
+
+    Args:
+        model: The model.
+        places: The names under which activations stand, and the activations.
+
+    Returns:
+        From encoder layers to their activations.
+
+    Example:
+        >>> layer, relu = nn.TransformerEncoderLayer(4, 2, 8), nn.ReLU()
+        >>> encoder_layers(nn.Sequential(layer), [(["0.activation"], relu)]) == {layer: relu}
+        True
+    """
+    parents = [(name.rpartition("."), module) for names, module in places for name in names]
+    found = [(model.get_submodule(parent), child, module) for (parent, _, child), module in parents]
+    return {
+        parent: module
+        for parent, child, module in found
+        if isinstance(parent, nn.TransformerEncoderLayer) and child == "activation"
+    }
+
+
+def fused_flag(activation: nn.Module) -> int:
+    """Return what the flag of an encoder layer is to be for an activation.
+
+    Args:
+        activation: The module.
+
+    Returns:
+        1 for ReLU, 2 for exact GELU, 0 to switch the fused path off.
+
+    Example:
+        >>> fused_flag(nn.ReLU()), fused_flag(nn.GELU()), fused_flag(nn.GELU(approximate="tanh"))
+        (1, 2, 0)
+    """
+    if type(activation) is nn.GELU:
+        return _EXACT_GELU if activation.approximate == "none" else _OFF
+    return _RELU if type(activation) is nn.ReLU else _OFF

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from lit_gelu.surgery import source
 from lit_gelu.surgery.errors import SwapError
-from lit_gelu.surgery.locations import Location
 from lit_gelu.surgery.source import Position
 
 _UNKNOWN = object()
@@ -20,6 +19,27 @@ _UNKNOWN = object()
 
 class ObstacleError(SwapError):
     """Why a call cannot be written anew."""
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Where a call comes from.
+
+    Args:
+        frame: The frame that makes it.
+        owner: The innermost module whose method is running.
+        method: The code of that method.
+        chain: All modules of the model whose methods are running, the innermost first.
+        where: File and line.
+        checkpointed: Whether ``torch.utils.checkpoint`` stands between the method and the call.
+    """
+
+    frame: types.FrameType
+    owner: nn.Module
+    method: types.CodeType
+    chain: tuple[nn.Module, ...]
+    where: str
+    checkpointed: bool
 
 
 @dataclass(frozen=True)
@@ -43,11 +63,11 @@ class CallPlace:
     text: str
 
 
-def call_place(location: Location, is_callee: Callable[[Any], bool], tensor_method: str = "") -> CallPlace:
+def call_place(caller: Caller, is_callee: Callable[[Any], bool], tensor_method: str = "") -> CallPlace:
     """Find the expression of a call that is running now.
 
     Args:
-        location: Where it comes from.
+        caller: Where it comes from.
         is_callee: Says whether an object is what is called.
         tensor_method: The name of the tensor's method that is called, if it is one.
 
@@ -58,20 +78,20 @@ def call_place(location: Location, is_callee: Callable[[Any], bool], tensor_meth
         ObstacleError: If the call is not written out there, as one expression that names what it calls.
         SourceError: If the source is not to be had.
     """
-    frame, code = location.frame, location.frame.f_code
-    method = method_name(type(location.owner), location.method)
-    if not source.contains(location.method, code):
-        raise ObstacleError(f"{code.co_qualname} makes the call, which is not part of {location.method.co_qualname}")
+    frame, code = caller.frame, caller.frame.f_code
+    method = method_name(type(caller.owner), caller.method)
+    if not source.contains(caller.method, code):
+        raise ObstacleError(f"{code.co_qualname} makes the call, which is not part of {caller.method.co_qualname}")
     end = source.end_of(code, frame.f_lasti)
     if end is None:
         raise ObstacleError("Python was told to leave out positions")
     node = source.call_at(code, end)
-    argument = _argument(node, location, is_callee, tensor_method)
+    argument = _argument(node, caller, is_callee, tensor_method)
     if isinstance(source.parent_of(code, node), ast.Expr):
         raise ObstacleError(
             "its result is not used: it is called to overwrite its input. Write x = f(x) there, and it can be swapped"
         )
-    return place_of(node, argument, method, location.method)
+    return place_of(node, argument, method, caller.method)
 
 
 def place_of(node: ast.Call, argument: ast.expr, method: str, code: types.CodeType) -> CallPlace:
@@ -136,28 +156,28 @@ def wrapped_functions(function: Callable[..., Any]) -> Iterator[types.FunctionTy
         current = getattr(current, "__wrapped__", None)
 
 
-def _argument(node: ast.Call, location: Location, is_callee: Callable[[Any], bool], tensor_method: str) -> ast.expr:
+def _argument(node: ast.Call, caller: Caller, is_callee: Callable[[Any], bool], tensor_method: str) -> ast.expr:
     """Return the expression of the tensor that goes in.
 
     Raises:
         ObstacleError: If the expression calls something else, which in turn calls this.
     """
     callee = node.func
-    if is_callee(_resolve(callee, location)):
+    if is_callee(_resolve(callee, caller)):
         return first_argument(node)
     if tensor_method and isinstance(callee, ast.Attribute) and callee.attr == tensor_method:
-        base = _resolve(callee.value, location)
+        base = _resolve(callee.value, caller)
         if base is _UNKNOWN or isinstance(base, Tensor):
             return callee.value
     raise ObstacleError(f"{ast.unparse(node)!r} does not name it: what it calls may differ from call to call")
 
 
-def holder_of(place: CallPlace, location: Location) -> tuple[nn.Module, str] | None:
+def holder_of(place: CallPlace, caller: Caller) -> tuple[nn.Module, str] | None:
     """Return through which attribute of which module a place calls.
 
     Args:
         place: A call expression.
-        location: Where it was called from.
+        caller: Where it was called from.
 
     Returns:
         Module and attribute; ``None`` if it calls something else.
@@ -165,7 +185,7 @@ def holder_of(place: CallPlace, location: Location) -> tuple[nn.Module, str] | N
     callee = ast.parse(place.text, mode="eval").body
     if not (isinstance(callee, ast.Call) and isinstance(callee.func, ast.Attribute)):
         return None
-    base = _resolve(callee.func.value, location)
+    base = _resolve(callee.func.value, caller)
     return (base, callee.func.attr) if isinstance(base, nn.Module) else None
 
 
@@ -189,15 +209,15 @@ def first_argument(node: ast.Call) -> ast.expr:
     raise ObstacleError(f"its input is not written out in {ast.unparse(node)!r}")
 
 
-def _resolve(node: ast.expr, location: Location) -> Any:
+def _resolve(node: ast.expr, caller: Caller) -> Any:
     """Return the object that an expression made of names, attributes and constant indices stands for.
 
     Variables of the method do not count, except the module itself: they may stand for something else the next time.
     """
-    frame, receiver = location.frame, location.method.co_varnames[0]
+    frame, receiver = caller.frame, caller.method.co_varnames[0]
     match node:
         case ast.Name(name):
-            own = {*location.method.co_varnames, *location.method.co_cellvars, *frame.f_code.co_varnames}
+            own = {*caller.method.co_varnames, *caller.method.co_cellvars, *frame.f_code.co_varnames}
             if name in own and name != receiver:
                 found = frame.f_locals.get(name, _UNKNOWN)
                 return found if isinstance(found, Tensor) else _UNKNOWN
@@ -205,11 +225,11 @@ def _resolve(node: ast.expr, location: Location) -> Any:
                 if name in scope:
                     return scope[name]
         case ast.Attribute(value, attribute):
-            base = _resolve(value, location)
+            base = _resolve(value, caller)
             if base is not _UNKNOWN and not isinstance(base, Tensor):
                 return getattr(base, attribute, _UNKNOWN)
         case ast.Subscript(value, ast.Constant(key)):
-            base = _resolve(value, location)
+            base = _resolve(value, caller)
             if isinstance(base, (dict, list, tuple, nn.ModuleList, nn.ModuleDict, nn.Sequential)):
                 held: Any = base
                 try:

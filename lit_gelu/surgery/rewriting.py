@@ -15,87 +15,17 @@ import pickle
 import types
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from lit_gelu.surgery import source
-from lit_gelu.surgery.places import CallPlace, ObstacleError, wrapped_functions
+from lit_gelu.surgery.changes import EDITS, Edit, InterceptedCall, KeptChild, ProbedCall, RewrittenCall
+from lit_gelu.surgery.places import ObstacleError, wrapped_functions
 from lit_gelu.surgery.source import Replacement
 
-_EDITS = "_lit_gelu_edits"
 _FRESH: weakref.WeakValueDictionary[Any, type[nn.Module]] = weakref.WeakValueDictionary()  # by class and edits
-
-
-@dataclass(frozen=True)
-class RewrittenCall:
-    """A call expression that calls a child instead.
-
-    Args:
-        place: The expression.
-        child: The child's name.
-        name: The name of the site that the call was, relative to the module.
-    """
-
-    place: CallPlace
-    child: str
-    name: str
-
-
-@dataclass(frozen=True)
-class InterceptedCall:
-    """Calls of a function, as long as ``forward`` runs, that go to a child instead.
-
-    Args:
-        function: The activation's name, such as ``"gelu"``.
-        paths: The functions concerned.
-        child: The child's name.
-        name: As `RewrittenCall`.
-    """
-
-    function: str
-    paths: tuple[Callable[..., Any], ...]
-    child: str
-    name: str
-
-
-@dataclass(frozen=True)
-class ProbedCall:
-    """A call expression whose input goes through a child first; what is called, and with what else, stays.
-
-    Args:
-        place: The expression.
-        child: The child's name; what it returns is the input.
-    """
-
-    place: CallPlace
-    child: str
-
-    @property
-    def name(self) -> str:
-        """The child's name: the call stays the site that it is."""
-        return self.child
-
-
-@dataclass(frozen=True)
-class KeptChild:
-    """A child that stays where the class's ``__setstate__`` would hide it; see `lit_gelu.surgery.hidden`.
-
-    Args:
-        child: The child's name.
-    """
-
-    child: str
-
-    @property
-    def name(self) -> str:
-        """The child's name: it is the site itself."""
-        return self.child
-
-
-Edit = RewrittenCall | InterceptedCall | ProbedCall | KeptChild
 
 
 def edited_class(cls: type[nn.Module], edits: tuple[Edit, ...]) -> type[nn.Module]:
@@ -127,7 +57,7 @@ def edited_class(cls: type[nn.Module], edits: tuple[Edit, ...]) -> type[nn.Modul
     if kept:
         namespace["__setstate__"] = _keeping(cls, kept)
     namespace |= {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
-    namespace |= {_EDITS: edits, "__reduce_ex__": _reduce}
+    namespace |= {EDITS: edits, "__reduce_ex__": _reduce}
     try:
         made = cast(
             "type[nn.Module]", types.new_class(cls.__name__, (cls,), exec_body=lambda body: body.update(namespace))
@@ -136,31 +66,6 @@ def edited_class(cls: type[nn.Module], edits: tuple[Edit, ...]) -> type[nn.Modul
         raise ObstacleError(f"{cls.__qualname__} cannot be derived from: {error}") from error
     _FRESH[cls, edits] = made
     return made
-
-
-def names_of_calls(module: nn.Module) -> dict[str, str]:
-    """Return the children of a module that stand in the place of calls.
-
-    Args:
-        module: Any module.
-
-    Returns:
-        From the child's name to that of the site that the call was, relative to the module. A function that the
-        module held as an attribute keeps its name, and is not among them.
-    """
-    return {edit.child: edit.name for edit in edits_of(module) if edit.name != edit.child}
-
-
-def edits_of(module: nn.Module) -> list[Edit]:
-    """Return what was changed in the class of a module.
-
-    Args:
-        module: Any module.
-
-    Returns:
-        The edits, those made last first.
-    """
-    return [edit for cls in type(module).__mro__ for edit in cls.__dict__.get(_EDITS, ())]
 
 
 def _rewritten(cls: type, name: str, edits: Sequence[RewrittenCall | ProbedCall]) -> Callable[..., Any]:
@@ -264,7 +169,7 @@ def _keeping(cls: type[nn.Module], children: tuple[str, ...]) -> Callable[[nn.Mo
 
 def _reduce(self: nn.Module, protocol: Any) -> Any:
     """Pickle and copy a module by its class as it was written and the edits, which are made again."""
-    layers = [cls for cls in type(self).__mro__ if _EDITS in cls.__dict__]
+    layers = [cls for cls in type(self).__mro__ if EDITS in cls.__dict__]
     original = layers[-1].__mro__[1]
     reduce: Any = original.__reduce_ex__
     reduced = reduce(self, protocol)
@@ -273,7 +178,7 @@ def _reduce(self: nn.Module, protocol: Any) -> Any:
             f"{original.__qualname__} has its own way to be pickled, and calls in it were swapped. Save its "
             "state_dict, or undo the swap first."
         )
-    edits = tuple(layer.__dict__[_EDITS] for layer in reversed(layers))
+    edits = tuple(layer.__dict__[EDITS] for layer in reversed(layers))
     return (_build, (original, edits, *reduced[1][1:]), *reduced[2:])
 
 

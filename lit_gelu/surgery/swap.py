@@ -1,27 +1,207 @@
 """Swaps in three steps: collect what is claimed, check all of it, then change the model."""
 
+import contextlib
 import itertools
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, get_args
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
 
 from torch import nn
 
 from lit_gelu import activations
 from lit_gelu.activations import ActivationRegistry, ActivationSpec
-from lit_gelu.surgery.activation_site import ActivationSite
-from lit_gelu.surgery.aliasing import require_no_aliasing
-from lit_gelu.surgery.changes import make_all, revert_all
+from lit_gelu.surgery.changes import make_all, revert_all, share_hooks
 from lit_gelu.surgery.channels import with_channels
-from lit_gelu.surgery.claims import collect_claims
-from lit_gelu.surgery.effect import ineffective
 from lit_gelu.surgery.errors import SwapError
-from lit_gelu.surgery.hooks import share_hooks
 from lit_gelu.surgery.marks import mark
 from lit_gelu.surgery.mechanisms import Placement, changes_for, placement, require_no_capture
-from lit_gelu.surgery.obstacles import Obstacles, OnObstacle, Placed
-from lit_gelu.surgery.report import SkippedSite, SwappedSite, SwapReport
-from lit_gelu.surgery.sites import Survey, without_wrappers
+from lit_gelu.surgery.rehearsal import ineffective, require_no_aliasing
+from lit_gelu.surgery.selectors import collect_claims
+from lit_gelu.surgery.sites import ActivationSite, Survey, without_wrappers
+
+
+@dataclass(frozen=True)
+class SwappedSite:
+    """One site that was given another activation.
+
+    Args:
+        name: Its fully qualified name; of a call that was swapped before, the name that the call had.
+        old: The spec of what stood there.
+        new: The spec of what stands there now.
+        aliases: The site's other names.
+        mechanism: How: a module was replaced, an attribute made one, a call rewritten or intercepted, and why.
+        place: Fully qualified name of the new module; for a call, that of a new child of the calling module.
+        calls: How often ``input_sample`` called what stood there; ``None`` if no sample was run.
+    """
+
+    name: str
+    old: ActivationSpec
+    new: ActivationSpec
+    aliases: tuple[str, ...] = ()
+    mechanism: str = "module"
+    place: str = ""
+    calls: int | None = None
+
+    def __str__(self) -> str:
+        also = f" (also {', '.join(self.aliases)})" if self.aliases else ""
+        how = f", {self.mechanism}: {self.place}" if self.place not in {"", self.name} else ""
+        unused = ", which input_sample never called" if self.calls == 0 else ""
+        return f"{self.name}{also}: {self.old} -> {self.new}{how}{unused}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the row as plain data.
+
+        Returns:
+            Its fields; specs as text.
+        """
+        specs = {"old": str(self.old), "new": str(self.new)}
+        return {**vars(self), **specs, "aliases": list(self.aliases)}
+
+
+@dataclass(frozen=True)
+class SkippedSite:
+    """One site that was selected and left as it was.
+
+    Args:
+        name: Its fully qualified name.
+        spec: The spec of what stands there.
+        reason: Why it was left.
+        obstacle: Whether it could not be swapped.
+    """
+
+    name: str
+    spec: ActivationSpec
+    reason: str
+    obstacle: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.spec} left as it is, {self.reason}"
+
+
+@dataclass
+class SwapReport:
+    """What `lit_gelu.surgery.swap` did.
+
+    ``print(report)`` gives one line a site, ``len(report)`` counts the swapped ones.
+
+    Args:
+        rows: The sites that were swapped.
+        skipped: The sites that were selected and left as they were.
+        notes: What could not be found out, in sentences.
+    """
+
+    rows: tuple[SwappedSite, ...]
+    skipped: tuple[SkippedSite, ...] = ()
+    notes: tuple[str, ...] = ()
+    _restore: Callable[[], None] | None = field(default=None, repr=False, compare=False)
+
+    def undo(self) -> None:
+        """Put back the very modules, functions and classes that were there before, with hooks and in their order.
+
+        Raises:
+            SwapError: If it was undone already, or a site has been given something else since.
+
+        Example:
+            >>> from torch import nn
+            >>> from lit_gelu import surgery
+            >>> model = nn.Sequential(nn.ReLU())
+            >>> relu = model[0]
+            >>> surgery.swap(model, {"0": "gelu"}).undo()
+            >>> model[0] is relu
+            True
+        """
+        if self._restore is None:
+            raise SwapError("This swap has been undone already.")
+        self._restore()
+        self._restore = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as plain data for JSON, a logger or a checkpoint.
+
+        Returns:
+            ``{"swapped": [{"name", "aliases", "old", "new", "mechanism", "place", "calls"}],
+            "skipped": [{"name", "spec", "reason"}], "notes": [...]}``.
+        """
+        return {
+            "swapped": [row.to_dict() for row in self.rows],
+            "skipped": [{"name": row.name, "spec": str(row.spec), "reason": row.reason} for row in self.skipped],
+            "notes": list(self.notes),
+        }
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, (*self.rows, *self.skipped, *self.notes)))
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+OnObstacle = Literal["refuse", "skip"]
+"""What becomes of a selected site that cannot be swapped."""
+Placed = tuple[Placement, ActivationSpec]
+"""Where a new module is to stand, and its spec."""
+
+
+class Obstacles:
+    """Collects the sites that cannot be swapped, or lets the first of them be an error.
+
+    Args:
+        skip: Whether they are to stay as they are.
+
+    Attributes:
+        skipped: Those that stay, and why.
+    """
+
+    def __init__(self, *, skip: bool) -> None:
+        self._skip = skip
+        self.skipped: list[SkippedSite] = []
+
+    @contextlib.contextmanager
+    def of(self, site: ActivationSite) -> Iterator[None]:
+        """Take what is raised within as the reason why a site cannot be swapped.
+
+        Args:
+            site: The site.
+
+        Yields:
+            Nothing.
+
+        Raises:
+            SwapError: If sites that cannot be swapped are not to stay.
+        """
+        try:
+            yield
+        except SwapError as reason:
+            if not self._skip:
+                raise
+            self.skipped.append(SkippedSite(site.name, site.spec, f"because of an obstacle: {reason}", obstacle=True))
+
+    def passing(self, placed: list[Placed], check: Callable[[list[Placed]], Any]) -> list[Placed]:
+        """Return the new modules that pass a check together.
+
+        Args:
+            placed: The new modules.
+            check: Raises `SwapError` if some of them cannot be placed.
+
+        Returns:
+            All of them, or, if that is wanted, those that pass it by themselves.
+
+        Raises:
+            SwapError: If they do not pass it.
+        """
+        try:
+            check(placed)
+        except SwapError:
+            if not self._skip:
+                raise
+        else:
+            return placed
+        passing = []
+        for row in placed:
+            with self.of(row[0].site):
+                check([row])
+                passing.append(row)
+        check(passing)  # each may pass alone, and not beside another
+        return passing
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from lit_gelu import surgery
 from lit_gelu.export import OnnxPredictor, export_onnx
-from lit_gelu.surgery.hidden import faithful_copy, hidden_modules
+from lit_gelu.surgery.recognition import faithful_copy, hidden_modules
 
 _GENERATOR = torch.Generator().manual_seed(3)
 X, MEMORY = torch.randn(2, 3, 8, generator=_GENERATOR), torch.randn(2, 5, 8, generator=_GENERATOR)

@@ -13,7 +13,7 @@ from torch import nn
 
 from lit_gelu import surgery
 from lit_gelu.surgery.activation_record import record_activations, restore_activations
-from lit_gelu.surgery.relative_names import absolute_name, relative_name
+from lit_gelu.surgery.sites import absolute_name, relative_name
 
 X = torch.randn(3, 4, generator=torch.Generator().manual_seed(1))
 PATHS = st.lists(st.sampled_from(["a", "b", "ab", "0", "1", "10"]), max_size=4).map(".".join)
