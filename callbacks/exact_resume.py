@@ -21,8 +21,7 @@ from lit_gelu.callbacks.pending_gradients import (
 )
 from lit_gelu.callbacks.trainer_facts import shards_parameters
 from lit_gelu.data.errors import CorruptDataError
-from lit_gelu.data.random_states import random_states, set_random_states
-from lit_gelu.data.resumable_loader import ResumableDataLoader
+from lit_gelu.data.resumable_loader import ResumableDataLoader, random_states, set_random_states
 
 _DAMAGED = "What ExactResume kept in the checkpoint is damaged: "
 _REMEDY = "Resume from another checkpoint, or leave ExactResume out."

@@ -6,14 +6,14 @@ from dataclasses import asdict, replace
 
 from lightning.fabric.utilities.warnings import PossibleUserWarning
 
-from lit_gelu.paper.experiment import Arm, Experiment
+from lit_gelu.paper.experiments import Arm, Experiment
 from lit_gelu.paper.jobs import Done, Failure, Job, Message, RunOptions
 from lit_gelu.paper.planning import Request
-from lit_gelu.paper.records import RunRecord
-from lit_gelu.paper.runner import Runner, Summary
+from lit_gelu.paper.pool import answer
+from lit_gelu.paper.run_record import RunRecord
+from lit_gelu.paper.runner import Runner, Tally
 from lit_gelu.paper.store import RecordStore
 from lit_gelu.paper.training import DataCache
-from lit_gelu.paper.worker import answer
 
 DIGITS = Experiment(
     name="digits",
@@ -116,7 +116,7 @@ class Log:
     def tick(self) -> None: ...
 
 
-def run(folder: object, wanted: Request, pool: InlinePool | None = None) -> tuple[Summary, dict[str, RunRecord]]:
+def run(folder: object, wanted: Request, pool: InlinePool | None = None) -> tuple[Tally, dict[str, RunRecord]]:
     """Make the runs, and return what became of them and what is in the results."""
     with RecordStore(folder) as store:  # type: ignore[arg-type]
         summary = Runner(wanted, store, pool or InlinePool(), Log()).run()  # type: ignore[arg-type]

@@ -1,8 +1,6 @@
 """Data sets as `LightningDataModule`s, one file per data set."""
 
-from lit_gelu.data.cifar import CIFARData
-from lit_gelu.data.cifar10 import CIFAR10Data
-from lit_gelu.data.cifar100 import CIFAR100Data
+from lit_gelu.data.cifar import CIFAR10Data, CIFAR100Data, CIFARData
 from lit_gelu.data.digits import DigitsData
 from lit_gelu.data.errors import CorruptDataError, DataArgumentError, DataError, DataNotFoundError, MissingExtraError
 from lit_gelu.data.in_memory import InMemoryDataModule, InMemoryImages, InMemorySamples

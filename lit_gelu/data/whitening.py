@@ -1,13 +1,17 @@
-"""ZCA whitening: pixels decorrelated and brought to one variance, and turned back to look like images."""
+"""ZCA whitening: pixels decorrelated, brought to one variance and turned back to look like images; kept in a file."""
 
+import hashlib
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from lit_gelu.data.errors import DataArgumentError
+from lit_gelu.data.npz import Arrays, kept_arrays
 
 _CHUNK = 4096  # images at once in float64: 100 MB for 32x32 pixels in three colours
 
@@ -156,3 +160,56 @@ class ZCAWhitening(nn.Module):
             DataArgumentError: If the images have another number of pixels than the whitening.
         """
         return whiten(images, Whitening(self.mean, self.matrix))
+
+
+_METHOD = "ZCA 1"  # part of every key: another method or layout of the file gets another number
+
+
+def cached_whitening(raw: Tensor, epsilon: float, folder: Path | None, fit: Callable[[], Whitening]) -> Whitening:
+    """Return the whitening that is kept for these pixels, or fit and keep it.
+
+    The file is ``zca-KEY.npz`` with ``mean`` and ``matrix`` in float64, 75 MB for 32x32 pixels in three colours. KEY is
+    a digest of the pixels' content, their shape and epsilon.
+
+    Args:
+        raw: The training pixels, ``torch.uint8``.
+        epsilon: The epsilon of the fit.
+        folder: Where the file lies; ``None`` as for `lit_gelu.data.npz.kept_arrays`.
+        fit: Computes the whitening.
+
+    Returns:
+        The mean and the matrix.
+
+    Raises:
+        UnwritablePathError: If ``folder`` is given and cannot be written to.
+
+    Example:
+        >>> import tempfile
+        >>> from lit_gelu.data.whitening import fit_whitening
+        >>> raw, folder = torch.tensor([[0, 4], [2, 0]], dtype=torch.uint8), Path(tempfile.mkdtemp())
+        >>> fitted = cached_whitening(raw, 1e-5, folder, lambda: fit_whitening(raw))
+        >>> def never():
+        ...     raise AssertionError
+        >>> torch.equal(cached_whitening(raw, 1e-5, folder, never).matrix, fitted.matrix)
+        True
+    """
+    pixels = raw[0].numel()
+
+    def is_whole(arrays: Arrays) -> bool:
+        shapes = {name: array.shape for name, array in arrays.items()}
+        is_double = all(array.dtype == np.float64 for array in arrays.values())
+        return is_double and shapes == {"mean": (pixels,), "matrix": (pixels, pixels)}
+
+    def compute() -> Arrays:
+        whitening = fit()
+        return {"mean": whitening.mean.cpu().numpy(), "matrix": whitening.matrix.cpu().numpy()}
+
+    arrays = kept_arrays(f"zca-{_key(raw, epsilon)}", folder, is_whole, compute)
+    return Whitening(torch.from_numpy(arrays["mean"]), torch.from_numpy(arrays["matrix"]))
+
+
+def _key(raw: Tensor, epsilon: float) -> str:
+    """Return the digest that names the file."""
+    digest = hashlib.sha256(f"{_METHOD} {epsilon!r} {list(raw.shape)} {raw.dtype}".encode())
+    digest.update(raw.contiguous().numpy().data)
+    return digest.hexdigest()[:32]

@@ -8,8 +8,8 @@ from typing import Any
 
 from lit_gelu import activations
 from lit_gelu.paper.errors import OtherConfigurationError, PaperArgumentError
-from lit_gelu.paper.experiment import Arm, Experiment
-from lit_gelu.paper.records import RunRecord
+from lit_gelu.paper.experiments import Arm, Experiment
+from lit_gelu.paper.run_record import RunRecord
 
 PRECISION = "32-true"
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from lit_gelu.paper.cells import Cell
-from lit_gelu.paper.records import RunRecord
+from lit_gelu.paper.run_record import RunRecord
 
 FailureKind = Literal["missing", "error", "lost"]
 

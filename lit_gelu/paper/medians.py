@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lit_gelu.paper.errors import PaperArgumentError, RecordsError
-from lit_gelu.paper.records import Curve, RunRecord
+from lit_gelu.paper.run_record import Curve, RunRecord
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,16 @@
-"""Which runs are to be made: what was asked for, less what is finished, each of several identical ones once."""
+"""Which runs are to be made, of several identical ones one, and how long those that are left will take."""
 
 import difflib
+import statistics
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from lit_gelu.paper.cells import PRECISION, Cell, check_same_configuration, expand, fingerprint, group_identical
 from lit_gelu.paper.errors import PaperArgumentError
-from lit_gelu.paper.experiment import Experiment
+from lit_gelu.paper.experiments import Experiment
 from lit_gelu.paper.presets import preset as experiments_of
-from lit_gelu.paper.records import RunRecord
+from lit_gelu.paper.run_record import RunRecord
 from lit_gelu.paper.selection import choices
 
 
@@ -202,3 +204,64 @@ def _check_names(what: str, given: Iterable[str], accepted: Mapping[str, object]
             near = difflib.get_close_matches(name, accepted, n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise PaperArgumentError(f"There is no {what} {name!r}.{hint} Accepted: {', '.join(accepted)}.")
+
+
+class Estimate:
+    """Seconds of a run of each experiment: measured where one was made, else scaled from what was expected.
+
+    Args:
+        experiments: By name; their ``seconds`` or ``training_flop`` say what was expected.
+    """
+
+    def __init__(self, experiments: Mapping[str, Experiment]) -> None:
+        self._expected = {
+            name: experiment.seconds or experiment.training_flop for name, experiment in experiments.items()
+        }
+        self._measured: dict[str, list[float]] = defaultdict(list)
+
+    def add(self, experiment: str, seconds: float) -> None:
+        """Hear of a run that was made.
+
+        Args:
+            experiment: The experiment's name.
+            seconds: How long it took.
+        """
+        self._measured[experiment].append(seconds)
+
+    def rest(self, shares: Iterable[tuple[str, float]], workers: int) -> float | None:
+        """Return how long some runs will take.
+
+        Args:
+            shares: Pairs of an experiment's name and the share of one of its runs that is left, 0 to 1.
+            workers: How many runs are made at a time.
+
+        Returns:
+            Seconds; ``None`` if too little is known yet.
+
+        Example:
+            >>> from lit_gelu.paper.presets import preset
+            >>> quick = preset("quick")
+            >>> estimate = Estimate(quick)
+            >>> estimate.add("mnist", 2 * quick["mnist"].seconds)  # twice as long as expected
+            >>> estimate.rest([("tweets", 1.0), ("tweets", 0.5)], workers=1) == 3 * quick["tweets"].seconds
+            True
+        """
+        seconds = 0.0
+        for experiment, share in shares:
+            whole = self._of(experiment)
+            if whole is None:
+                return None
+            seconds += share * whole
+        return seconds / workers
+
+    def _of(self, experiment: str) -> float | None:
+        if self._measured[experiment]:
+            return statistics.fmean(self._measured[experiment])
+        factors = [
+            seconds / expected
+            for name, all_seconds in self._measured.items()
+            if (expected := self._expected.get(name)) is not None
+            for seconds in all_seconds
+        ]
+        expected = self._expected.get(experiment)
+        return expected * statistics.fmean(factors) if factors and expected is not None else None

@@ -6,14 +6,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from lit_gelu.paper.errors import PaperArgumentError
-from lit_gelu.paper.experiment import Experiment
-from lit_gelu.paper.experiments import EXPERIMENTS
-from lit_gelu.paper.labels import labels_of
+from lit_gelu.paper.experiments import EXPERIMENTS, Experiment
 from lit_gelu.paper.medians import Summary, median_curve, median_robustness
-from lit_gelu.paper.presets import preset
-from lit_gelu.paper.published import published_number
-from lit_gelu.paper.published_curves import published_curve
-from lit_gelu.paper.records import RunRecord
+from lit_gelu.paper.presets import labels_of, preset
+from lit_gelu.paper.published import published_curve, published_number
+from lit_gelu.paper.run_record import RunRecord
 from lit_gelu.paper.selection import LEARNING_RATE, Candidate, Choice, choices, place_of
 
 

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from lit_gelu.paper.cells import Cell, data_name
-from lit_gelu.paper.experiment import Experiment
+from lit_gelu.paper.experiments import Experiment
 from lit_gelu.paper.jobs import Done, Failure, Job, Message, Preparation, Progress
 from lit_gelu.paper.planning import Plan, Request, plan, searched_learning_rates, share
-from lit_gelu.paper.records import RunRecord
+from lit_gelu.paper.run_record import RunRecord
 from lit_gelu.paper.store import RecordStore
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Reporter(Protocol):
 
 
 @dataclass
-class Summary:
+class Tally:
     """What became of a request.
 
     Args:
@@ -83,12 +83,12 @@ class Runner:
         self.store = store
         self.pool = pool
         self.reporter = reporter
-        self.summary = Summary()
+        self.summary = Tally()
         self._queue: list[tuple[Cell, ...]] = []
         self._groups: dict[str, tuple[Cell, ...]] = {}
         self._prepared: dict[str, bool] = {}  # from the name of data to whether their preparation is over
 
-    def run(self) -> Summary:
+    def run(self) -> Tally:
         """Make the runs.
 
         Returns:

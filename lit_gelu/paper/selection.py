@@ -14,10 +14,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from lit_gelu.paper.errors import PaperArgumentError, RecordsError
-from lit_gelu.paper.experiment import Experiment
-from lit_gelu.paper.experiment import Selection as Rule
+from lit_gelu.paper.experiments import Experiment
+from lit_gelu.paper.experiments import Selection as Rule
 from lit_gelu.paper.medians import Summary, infinite_if_not_finite
-from lit_gelu.paper.records import RunRecord
+from lit_gelu.paper.run_record import RunRecord
 
 LEARNING_RATE = "learning_rate"
 

@@ -10,7 +10,7 @@ from filelock import FileLock, Timeout
 
 from lit_gelu.files import UnwritablePathError, synchronise
 from lit_gelu.paper.errors import RecordsError, ResultsInUseError
-from lit_gelu.paper.records import RECORDS_FILE, RunRecord, parse_records, split_cut_line
+from lit_gelu.paper.run_record import RECORDS_FILE, RunRecord, parse_records, split_cut_line
 
 LOCK_FILE = ".lock"
 

@@ -15,12 +15,10 @@ import torch
 from lightning.pytorch import LightningDataModule, Trainer, seed_everything
 
 from lit_gelu.paper.cells import Cell, data_name
-from lit_gelu.paper.curve_recorder import CurveRecorder
+from lit_gelu.paper.curve_recorder import CurveRecorder, EvaluationSet
 from lit_gelu.paper.errors import PaperArgumentError
-from lit_gelu.paper.evaluation import EvaluationSet
 from lit_gelu.paper.jobs import RunOptions
-from lit_gelu.paper.records import Robustness, RunRecord
-from lit_gelu.paper.results import result_of
+from lit_gelu.paper.run_record import Robustness, RunRecord, result_of
 from lit_gelu.tasks import ActivationTask, noise_robustness
 
 PACKAGES = ("lit-gelu", "torch", "lightning", "numpy")

@@ -12,12 +12,12 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.surgery import infer_channels_
 from lit_gelu.tasks.activation_task import Batch
-from lit_gelu.tasks.checks import check_colour_images, check_numbers, check_one_of, check_shape_kept
 from lit_gelu.tasks.classification import ClassificationTask
 from lit_gelu.tasks.errors import TaskArgumentError
 from lit_gelu.tasks.lasagne_batch_norm import LasagneBatchNorm
 from lit_gelu.tasks.lasagne_nesterov import LasagneNesterovSGD
-from lit_gelu.tasks.schedules_cosine import cosine_schedule, steps_per_epoch
+from lit_gelu.tasks.learning_rates import cosine_schedule, steps_per_epoch
+from lit_gelu.tasks.refusals import check_colour_images, check_numbers, check_one_of, check_shape_kept
 from lit_gelu.tasks.wide_res_net import (
     BLOCKS,
     STAGE_CHANNELS,

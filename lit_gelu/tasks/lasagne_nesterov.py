@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from lit_gelu.tasks.checks import check_numbers
+from lit_gelu.tasks.refusals import check_numbers
 
 
 class LasagneNesterovSGD(Optimizer):

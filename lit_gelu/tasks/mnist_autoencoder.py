@@ -11,8 +11,8 @@ from lit_gelu.activations import ActivationRegistry
 from lit_gelu.activations.initialisation import init_unit_norm_rows_
 from lit_gelu.surgery import infer_channels_
 from lit_gelu.tasks.activation_task import ActivationTask
-from lit_gelu.tasks.checks import PIXELS, check_digit_images, check_numbers, check_shape_kept
 from lit_gelu.tasks.layers import HiddenLayer
+from lit_gelu.tasks.refusals import PIXELS, check_digit_images, check_numbers, check_shape_kept
 
 ENCODER = (PIXELS, 1000, 500, 250, 30)
 DECODER = (30, 250, 500, 1000)

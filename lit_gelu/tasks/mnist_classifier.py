@@ -8,9 +8,9 @@ from torch import Tensor, nn
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.activations.initialisation import init_unit_norm_rows_
 from lit_gelu.surgery import infer_channels_
-from lit_gelu.tasks.checks import PIXELS, check_digit_images, check_numbers, check_shape_kept
 from lit_gelu.tasks.classification import ClassificationTask
 from lit_gelu.tasks.layers import HiddenLayer
+from lit_gelu.tasks.refusals import PIXELS, check_digit_images, check_numbers, check_shape_kept
 
 WIDTH = 128
 CLASSES = 10

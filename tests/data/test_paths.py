@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from lit_gelu.data import CIFAR10Data, CIFAR100Data, DataNotFoundError, MNISTData, TIMITData, TweetData
-from lit_gelu.data.kept_arrays import kept_arrays
+from lit_gelu.data.npz import kept_arrays
 from lit_gelu.files import UnwritablePathError, require_writable
 from lit_gelu.paper.store import RecordStore
 

@@ -6,8 +6,7 @@ import scipy.linalg
 import torch
 
 from lit_gelu.data import DataArgumentError
-from lit_gelu.data.whitening import Whitening, ZCAWhitening, fit_whitening, whiten
-from lit_gelu.data.whitening_cache import cached_whitening
+from lit_gelu.data.whitening import Whitening, ZCAWhitening, cached_whitening, fit_whitening, whiten
 
 EPSILON = 1e-2
 

@@ -43,7 +43,7 @@ READERS = {
         "export/metadata.py": "hostile/test_other_files.py",
         "export/runtime/model_file.py": "fuzz/test_other_files.py",
         "export/quantization/record.py": "hostile/test_other_files.py",
-        "lit_gelu/paper/records.py": "hostile/test_other_files.py",
+        "lit_gelu/paper/run_record.py": "hostile/test_other_files.py",
         "export/runtime/tuning_file.py": "hostile/test_other_files.py",
     },
     "literal_eval": {

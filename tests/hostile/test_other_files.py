@@ -17,7 +17,7 @@ from lit_gelu.errors import LitGeluError
 from lit_gelu.export import ModelFileError, OnnxPredictor, check_parity, export_onnx
 from lit_gelu.export.runtime.tuning_file import TuningChoice, digest, this_key, tuning_path, write_choice
 from lit_gelu.export.serving import write_triton_repository
-from lit_gelu.paper.records import read_records
+from lit_gelu.paper.run_record import read_records
 from lit_gelu.tasks import MNISTClassifier
 
 DEEP = "[" * 100_000

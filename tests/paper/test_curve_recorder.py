@@ -11,11 +11,9 @@ from small_task import SmallData, quiet_trainer
 from torch import nn
 
 from lit_gelu.data import DigitsData
-from lit_gelu.paper.curve_recorder import CurveRecorder, evaluation_steps
+from lit_gelu.paper.curve_recorder import SAMPLES_AT_ONCE, CurveRecorder, EvaluationSet, evaluation_steps, means
 from lit_gelu.paper.errors import PaperArgumentError
-from lit_gelu.paper.evaluation import SAMPLES_AT_ONCE, EvaluationSet, means
-from lit_gelu.paper.records import Curve, RunResult
-from lit_gelu.paper.results import result_of
+from lit_gelu.paper.run_record import Curve, RunResult, result_of
 from lit_gelu.tasks import MNISTAutoencoder, MNISTClassifier
 
 pytestmark = pytest.mark.filterwarnings("ignore:Found 1 module.s. in eval mode")  # which is what the test is about

@@ -11,7 +11,7 @@ from lit_gelu.paper.errors import OtherConfigurationError, PaperArgumentError
 from lit_gelu.paper.experiments import EXPERIMENTS, NOISE_LEVELS
 from lit_gelu.paper.planning import Request
 from lit_gelu.paper.presets import PRESETS, departures, preset
-from lit_gelu.paper.records import RunRecord, RunResult
+from lit_gelu.paper.run_record import RunRecord, RunResult
 from lit_gelu.paper.training import build, build_data, import_class
 
 RATES = dict.fromkeys(("gelu", "relu", "elu"), 1e-3)

@@ -16,7 +16,7 @@ from lit_gelu.paper.cells import expand
 from lit_gelu.paper.errors import PaperArgumentError
 from lit_gelu.paper.jobs import Done, Preparation, Progress, RunOptions
 from lit_gelu.paper.pool import WorkerPool
-from lit_gelu.paper.records import read_records
+from lit_gelu.paper.run_record import read_records
 
 SCRIPT = Path(__file__).parent / "digits_grid.py"
 DATA = {"class_path": "lit_gelu.data.DigitsData", "init_args": {}}

@@ -3,8 +3,7 @@
 import pytest
 
 from lit_gelu.paper.experiments import EXPERIMENTS
-from lit_gelu.paper.published import NUMBERS, NUMBERS_BESIDE, published_number
-from lit_gelu.paper.published_curves import CURVES, published_curve
+from lit_gelu.paper.published import CURVES, NUMBERS, NUMBERS_BESIDE, published_curve, published_number
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from paper_records import classifier_records, run_record
 from lit_gelu.paper.errors import PaperArgumentError, RecordsError
 from lit_gelu.paper.experiments import AUTOENCODER, CIFAR10, MNIST, MNIST_ZERO_IDENTITY
 from lit_gelu.paper.medians import Summary, median_curve, median_robustness
-from lit_gelu.paper.records import Curve, Robustness
+from lit_gelu.paper.run_record import Curve, Robustness
 from lit_gelu.paper.selection import Outcome, candidates_of, choices, outcome, select
 
 

@@ -10,8 +10,8 @@ from lit_gelu.cli.main import main
 from lit_gelu.paper.cells import expand
 from lit_gelu.paper.errors import PaperArgumentError
 from lit_gelu.paper.jobs import Done, Failure, Preparation, RunOptions
+from lit_gelu.paper.pool import answer
 from lit_gelu.paper.training import DataCache, build_data, import_class, train
-from lit_gelu.paper.worker import answer
 from lit_gelu.tasks import MNISTClassifier
 
 pytestmark = pytest.mark.filterwarnings("ignore::lightning.fabric.utilities.warnings.PossibleUserWarning")

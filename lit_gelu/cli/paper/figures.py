@@ -9,9 +9,8 @@ import jsonargparse
 from lit_gelu.cli.main import EXIT_FAILURE
 from lit_gelu.cli.paper.results import add_results_arguments, read_results, results_folder
 from lit_gelu.cli.terminal import command_parser
-from lit_gelu.paper.figure_drawing import PAPER_ARMS, Drawing, FigureOptions
-from lit_gelu.paper.figure_style import Format, write
-from lit_gelu.paper.figures import FIGURES, draw, numbers_of
+from lit_gelu.paper.figures.catalogue import FIGURES, draw, numbers_of
+from lit_gelu.paper.figures.drawing import PAPER_ARMS, Drawing, FigureOptions, Format, write
 
 HELP = "the paper's figures 1 to 7, from the runs"
 DESCRIPTION = f"""\

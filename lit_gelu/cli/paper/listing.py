@@ -10,7 +10,7 @@ from rich.table import Table
 from lit_gelu.cli.paper.progress import duration
 from lit_gelu.cli.terminal import command_parser, console_for_output
 from lit_gelu.paper.cells import group_identical
-from lit_gelu.paper.experiment import Experiment
+from lit_gelu.paper.experiments import Experiment
 from lit_gelu.paper.planning import Request
 from lit_gelu.paper.presets import PRESETS, departures
 from lit_gelu.paper.published import NUMBERS

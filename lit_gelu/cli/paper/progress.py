@@ -9,11 +9,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from lit_gelu.paper.cells import Cell
-from lit_gelu.paper.estimate import Estimate
-from lit_gelu.paper.experiment import Experiment
+from lit_gelu.paper.experiments import Experiment
 from lit_gelu.paper.jobs import Failure, Job, Preparation
-from lit_gelu.paper.planning import Plan
-from lit_gelu.paper.records import RunRecord
+from lit_gelu.paper.planning import Estimate, Plan
+from lit_gelu.paper.run_record import RunRecord
 
 
 class GridProgress:

@@ -6,7 +6,7 @@ import jsonargparse
 
 from lit_gelu.files import is_file
 from lit_gelu.paper.errors import RecordsError
-from lit_gelu.paper.records import RECORDS_FILE, RunRecord, read_records
+from lit_gelu.paper.run_record import RECORDS_FILE, RunRecord, read_records
 
 
 class NoRunsError(RecordsError, FileNotFoundError):

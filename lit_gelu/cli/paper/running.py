@@ -14,13 +14,12 @@ from lit_gelu.cli.terminal import command_parser, console_for_output
 from lit_gelu.files import is_file
 from lit_gelu.paper.cells import PRECISION
 from lit_gelu.paper.errors import PaperArgumentError
-from lit_gelu.paper.experiment import Experiment
-from lit_gelu.paper.experiments import TWEETS
+from lit_gelu.paper.experiments import TWEETS, Experiment
 from lit_gelu.paper.jobs import Preparation, RunOptions
 from lit_gelu.paper.planning import Request, plan
 from lit_gelu.paper.presets import PRESETS, preset
-from lit_gelu.paper.records import RECORDS_FILE, RunRecord, read_records
-from lit_gelu.paper.runner import Runner, Summary
+from lit_gelu.paper.run_record import RECORDS_FILE, RunRecord, read_records
+from lit_gelu.paper.runner import Runner, Tally
 from lit_gelu.paper.store import RecordStore
 
 PRECISIONS = ("32-true", "bf16-mixed", "16-mixed", "bf16-true", "16-true", "64-true")
@@ -142,7 +141,7 @@ def _run(request: Request, folder: Path, arguments: jsonargparse.Namespace) -> i
     return _conclude(summary, folder, arguments, console)
 
 
-def _conclude(summary: Summary, folder: Path, arguments: jsonargparse.Namespace, console: Console) -> int:
+def _conclude(summary: Tally, folder: Path, arguments: jsonargparse.Namespace, console: Console) -> int:
     """Print what became of the runs, and return the exit code."""
     for job, failure, runs in summary.failures:
         name = job.name if isinstance(job, Preparation) else job.key

@@ -8,8 +8,8 @@ import jsonargparse
 from lit_gelu.cli.paper.results import NoRunsError, add_results_arguments, read_results, results_folder
 from lit_gelu.cli.terminal import command_parser
 from lit_gelu.files import write_atomically
+from lit_gelu.paper.rendering import Format, render
 from lit_gelu.paper.rows import point_rows, result_rows
-from lit_gelu.paper.tables import Format, render
 
 HELP = "medians and spread of the runs, beside the paper's numbers"
 DESCRIPTION = """\

@@ -14,8 +14,7 @@ from rich.progress import track
 from torch import Tensor
 
 from lit_gelu.data.errors import CorruptDataError
-from lit_gelu.data.kept_arrays import kept_arrays
-from lit_gelu.data.npz import Arrays
+from lit_gelu.data.npz import Arrays, kept_arrays
 from lit_gelu.data.timit.audio import read_audio
 from lit_gelu.data.timit.corpus import Sentence
 from lit_gelu.data.timit.features import DEFAULT, frame_centres, frame_features
@@ -48,7 +47,7 @@ def cached_frames(sentences: list[Sentence], corpus: Path, folder: Path | None =
     Args:
         sentences: The sentences.
         corpus: The folder that they are in.
-        folder: Where the file is, or will be; ``None`` as for `lit_gelu.data.kept_arrays.kept_arrays`.
+        folder: Where the file is, or will be; ``None`` as for `lit_gelu.data.npz.kept_arrays`.
 
     Returns:
         The frames, in the order of the sentences.

@@ -12,9 +12,8 @@ from lit_gelu.data.errors import DataArgumentError, DataError
 from lit_gelu.data.in_memory import InMemoryDataModule
 from lit_gelu.data.timit.cache import Frames, cached_frames
 from lit_gelu.data.timit.corpus import Split, find_sentences, split_sentences
-from lit_gelu.data.timit.normalisation import Normalisation, NormaliseFrames, fit_normalisation
+from lit_gelu.data.timit.frames import Normalisation, NormaliseFrames, SentenceFrames, fit_normalisation
 from lit_gelu.data.timit.phones import GLOTTAL_STOP, PHONES, class_numbers
-from lit_gelu.data.timit.sentences import SentenceFrames
 
 GlottalStop = Literal["sil", "ignore"]
 

@@ -1,0 +1,285 @@
+"""`CIFARData`: what CIFAR-10 and CIFAR-100 share: where their files are, what is held out, and how pixels are fed."""
+
+import os
+from abc import abstractmethod
+from pathlib import Path
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from lit_gelu.data.cifar.files import CLASSES, CIFARName, cifar_folder, download_cifar, missing_cifar_files, read_cifar
+from lit_gelu.data.errors import DataArgumentError, DataNotFoundError
+from lit_gelu.data.image_arrays import ImageArrays, read_arrays_file
+from lit_gelu.data.in_memory import InMemoryDataModule, InMemoryImages, InMemorySamples
+from lit_gelu.files import is_file, is_folder
+
+_SPLIT_SEED = 0
+_CHUNK = 1000  # images preprocessed at a time, so that intermediate results stay small
+
+
+class CIFARData(InMemoryDataModule):
+    """32x32 colour images in memory, out of torchvision's files or an arrays file; a subclass says how they are fed.
+
+    A subclass names its set and writes `fit_preprocessing`, which returns the module that turns pixels into a net's
+    inputs; it may write `training_samples`, for augmentation. What preprocessing learns (means, whitening) it learns
+    of the images that are trained on: not of those held out, and not of the test set.
+
+    Where it reads: ``arrays`` if given; else torchvision's folder in ``root`` (``cifar-10-batches-py`` or
+    ``cifar-100-python``) if there is one; else ``ROOT/cifar10.npz`` or ``ROOT/cifar100.npz`` if there is one.
+
+    Args:
+        root: Folder that holds the files. ``None`` means the environment variable ``LIT_GELU_DATA``, or ``data``.
+        arrays: An ``.npz`` file of images and labels (`lit_gelu.data.image_arrays.read_arrays_file`) to read instead of
+            torchvision's files; an absolute path or one from ``root`` on.
+        batch_size: Samples in a training batch.
+        download: Whether to download the set with torchvision (170 MB, checked by checksum) where none is there.
+        validation: How many training images are held out for validation: always the same, chosen at random.
+        train_samples: Read only so many of the first training images, before some are held out. For quick runs: it
+            is not the paper's protocol. ``None`` means all.
+        test_samples: Read only so many of the first test images. For quick runs. ``None`` means all.
+
+    Raises:
+        DataArgumentError: If a number is out of its range.
+    """
+
+    set_name: ClassVar[CIFARName]
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str] | None,
+        arrays: str | os.PathLike[str] | None,
+        batch_size: int,
+        download: bool,
+        validation: int,
+        train_samples: int | None,
+        test_samples: int | None,
+    ) -> None:
+        super().__init__(batch_size)
+        check_count("validation", validation, 0)
+        for name, samples in {"train_samples": train_samples, "test_samples": test_samples}.items():
+            if samples is not None:
+                check_count(name, samples, 1)
+        self.root = Path(os.environ.get("LIT_GELU_DATA", "data") if root is None else root)
+        self.arrays = None if arrays is None else self.root / arrays
+        self.download = download
+        self.validation = validation
+        self.train_samples = train_samples
+        self.test_samples = test_samples
+        self._preprocessing: nn.Module | None = None
+        self.save_hyperparameters({
+            "batch_size": batch_size,
+            "arrays": None if self.arrays is None else self.arrays.name,
+            "validation": validation,
+            "train_samples": train_samples,
+            "test_samples": test_samples,
+        })
+
+    @abstractmethod
+    def fit_preprocessing(self, pixels: Tensor) -> nn.Module:
+        """Return the module that turns pixels into inputs, with what it learns of the training images as buffers.
+
+        Args:
+            pixels: The images that are trained on, ``[samples, 3, 32, 32]``, ``torch.uint8``.
+
+        Returns:
+            A module from pixels, ``[batch, 3, 32, 32]``, ``torch.uint8``, to inputs of the same shape, float32.
+        """
+
+    def training_samples(self, pixels: Tensor, labels: Tensor, preprocessing: nn.Module) -> InMemorySamples:
+        """Return the set that is trained on; here the preprocessed images as they are.
+
+        Args:
+            pixels: The images that are trained on, ``[samples, 3, 32, 32]``, ``torch.uint8``.
+            labels: Their labels, ``[samples]``, ``torch.int64``.
+            preprocessing: What `fit_preprocessing` returned.
+
+        Returns:
+            The training set.
+        """
+        return InMemoryImages(preprocessed(pixels, preprocessing), labels)
+
+    def preprocessing(self) -> nn.Module:
+        """Return the module that turns pixels into what the model takes; fitted at the first call, if not before.
+
+        Returns:
+            A module from pixels, ``[batch, 3, 32, 32]``, ``torch.uint8``, to inputs of the same shape, float32.
+        """
+        if self._preprocessing is not None:
+            return self._preprocessing
+        pixels = self._read().x_train
+        return self._fit(pixels[self._split(len(pixels))[0]])
+
+    def raw_train_inputs(self) -> Tensor:
+        """Read the training images, those held out for validation too, as they are before the preprocessing.
+
+        Returns:
+            Pixels, ``[samples, 3, 32, 32]``, ``torch.uint8``.
+        """
+        return self._read().x_train
+
+    def raw_test_inputs(self) -> Tensor:
+        """Read the test images as they are before the preprocessing.
+
+        Returns:
+            Pixels, ``[samples, 3, 32, 32]``, ``torch.uint8``.
+        """
+        return self._read().x_test
+
+    def arrays_file(self) -> Path | None:
+        """Return the arrays file that is read, or ``None`` where torchvision's files are."""
+        if self.arrays is not None:
+            return self.arrays
+        default = self.root / f"{self.set_name}.npz"
+        return default if is_file(default) and not is_folder(cifar_folder(self.root, self.set_name)) else None
+
+    def prepare_data(self) -> None:
+        """Download the set if it is missing and that was asked for; else make sure that it is there.
+
+        Raises:
+            DataNotFoundError: If it is missing and may not be, or cannot be, downloaded.
+        """
+        arrays = self.arrays_file()
+        if arrays is not None:
+            if not is_file(arrays):
+                raise DataNotFoundError(
+                    f"There is no arrays file {str(arrays)!r}. Give arrays= the path of an .npz file, absolute or from "
+                    f"root={str(self.root)!r} on."
+                )
+            return
+        missing = missing_cifar_files(self.root, self.set_name)
+        if not missing:
+            return
+        if not self.download:
+            folder = cifar_folder(self.root, self.set_name)
+            raise DataNotFoundError(
+                f"{self.set_name} is not in {str(folder)!r} (missing: {', '.join(missing)}), and there is no "
+                f"{self.set_name}.npz beside it to read instead. Give root=, or set the environment variable "
+                f"LIT_GELU_DATA, to the folder that holds {folder.name} or {self.set_name}.npz; or give arrays= the "
+                "path of an .npz file; or download it with download=True (--data.download true)."
+            )
+        download_cifar(self.root, self.set_name)
+
+    def load_train_and_val(self) -> tuple[InMemorySamples, InMemorySamples]:
+        """Read the training images, hold some out, and fit the preprocessing on the others.
+
+        Returns:
+            The training set and the validation set.
+        """
+        arrays = self._read()
+        train, val = self._split(len(arrays.x_train))
+        pixels = arrays.x_train[train]
+        preprocessing = self._fit(pixels)
+        return (
+            self.training_samples(pixels, arrays.y_train[train], preprocessing),
+            InMemoryImages(preprocessed(arrays.x_train[val], preprocessing), arrays.y_train[val]),
+        )
+
+    def load_test(self) -> InMemorySamples:
+        """Read the test images and preprocess them as the training images say.
+
+        Returns:
+            The test set.
+        """
+        preprocessing = self.preprocessing()
+        arrays = self._read()
+        return InMemoryImages(preprocessed(arrays.x_test, preprocessing), arrays.y_test)
+
+    def _read(self) -> ImageArrays:
+        """Return the first ``train_samples`` and ``test_samples`` images.
+
+        Raises:
+            DataArgumentError: If there are not so many.
+        """
+        arrays = self._read_all()
+        for argument, wanted, images in (
+            ("train_samples", self.train_samples, arrays.x_train),
+            ("test_samples", self.test_samples, arrays.x_test),
+        ):
+            if wanted is not None and wanted > len(images):
+                raise DataArgumentError(f"{argument}={wanted} is not accepted: there are {len(images)}. Give fewer.")
+        train, test = slice(self.train_samples), slice(self.test_samples)
+        return ImageArrays(arrays.x_train[train], arrays.y_train[train], arrays.x_test[test], arrays.y_test[test])
+
+    def _read_all(self) -> ImageArrays:
+        """Return every image, whatever ``train_samples`` and ``test_samples`` are."""
+        self.prepare_data()  # files may be missing on a node where Lightning has not called it
+        file = self.arrays_file()
+        name = self.set_name
+        return read_cifar(self.root, name) if file is None else read_arrays_file(file, CLASSES[name])
+
+    def _split(self, samples: int) -> tuple[Tensor, Tensor]:
+        """Return the rows that are trained on and those held out, each in order.
+
+        Raises:
+            DataArgumentError: If none would be left to train on.
+        """
+        if self.validation >= samples:
+            raise DataArgumentError(
+                f"validation={self.validation} of {samples} training images would leave none to train on. Give fewer."
+            )
+        return held_out(samples, self.validation)
+
+    def _fit(self, pixels: Tensor) -> nn.Module:
+        if self._preprocessing is None:
+            self._preprocessing = self.fit_preprocessing(pixels).eval()
+        return self._preprocessing
+
+
+def held_out(samples: int, validation: int) -> tuple[Tensor, Tensor]:
+    """Choose samples to hold out at random, always the same.
+
+    Args:
+        samples: Number of samples.
+        validation: How many of them are held out.
+
+    Returns:
+        The rows to train on, ``[samples - validation]``, and those held out, ``[validation]``, each in rising order.
+
+    Example:
+        >>> train, val = held_out(10, 3)
+        >>> train.tolist(), val.tolist()
+        ([0, 2, 3, 5, 6, 8, 9], [1, 4, 7])
+    """
+    order = torch.randperm(samples, generator=torch.Generator().manual_seed(_SPLIT_SEED))
+    return order[validation:].sort().values, order[:validation].sort().values
+
+
+@torch.no_grad()
+def preprocessed(pixels: Tensor, preprocessing: nn.Module) -> Tensor:
+    """Apply preprocessing to many images, some at a time.
+
+    Args:
+        pixels: Shape ``[samples, channels, height, width]``, ``torch.uint8``.
+        preprocessing: A module from pixels to float32 inputs of the same shape.
+
+    Returns:
+        The inputs, of the shape of ``pixels``, ``torch.float32``.
+
+    Example:
+        >>> class Halve(nn.Module):
+        ...     def forward(self, pixels):
+        ...         return pixels / 2
+        >>> preprocessed(torch.full((2, 1, 1, 1), 5, dtype=torch.uint8), Halve()).flatten()
+        tensor([2.5000, 2.5000])
+    """
+    inputs = torch.empty(pixels.shape)
+    for first in range(0, len(pixels), _CHUNK):
+        rows = slice(first, first + _CHUNK)
+        inputs[rows] = preprocessing(pixels[rows])
+    return inputs
+
+
+def check_count(name: str, value: int, lowest: int) -> None:
+    """Refuse what is no count.
+
+    Args:
+        name: The argument's name.
+        value: What was given.
+        lowest: The smallest that is accepted.
+
+    Raises:
+        DataArgumentError: If it is no integer, or too small.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < lowest:
+        raise DataArgumentError(f"{name}={value!r} is not accepted. Give an integer of at least {lowest}.")

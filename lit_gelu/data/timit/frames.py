@@ -1,0 +1,156 @@
+"""Frames as a net takes them: batches of whole sentences, each frame with its neighbours, each feature normalised."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from lit_gelu.data.in_memory import Batch, InMemorySamples
+
+CONTEXT = 5
+
+
+class SentenceFrames(InMemorySamples):
+    """Frames of sentences, taken out a sentence at a time, each frame with the five before and the five after it.
+
+    Its length, and what a sampler draws from, is the number of sentences; its inputs and labels are those of frames.
+    Before the first and after the last frame of a sentence, those stand again: no window reaches into another sentence.
+    The windows are cut when a batch is taken, 11 times the memory of the features.
+
+    Args:
+        features: All sentences' frames one after the other, ``[frames, features]``, ``torch.float32``.
+        labels: Their classes, ``[frames]``, ``torch.int64``; a frame with a negative one is part of windows only.
+        lengths: Frames of each sentence, ``[sentences]``, ``torch.int64``, each at least 1.
+
+    Example:
+        >>> data = SentenceFrames(torch.arange(3.0)[:, None], torch.tensor([7, 8, 9]), torch.tensor([2, 1]))
+        >>> windows, labels = data.__getitems__([1, 0])
+        >>> windows.int().tolist()[1:]
+        [[0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1], [0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1]]
+        >>> labels, len(data)
+        (tensor([9, 7, 8]), 2)
+    """
+
+    def __init__(self, features: Tensor, labels: Tensor, lengths: Tensor) -> None:
+        ends = lengths.cumsum(0)
+        rows = torch.nonzero(labels >= 0).squeeze(1)
+        owner = torch.searchsorted(ends, rows, right=True)
+        super().__init__(rows, labels[rows])
+        # All that `move_to` moves: the labelled frames' rows, labels, first and last rows of their sentence; features.
+        self.tensors = (rows, labels[rows], (ends - lengths)[owner], ends[owner] - 1, features)
+        self._ends = torch.searchsorted(rows, ends).tolist()  # in labelled frames
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    @property
+    def inputs(self) -> Tensor:
+        """The windows of all labelled frames, ``[frames, 11 * features]``, cut anew at each call."""
+        return self._windows(slice(None))
+
+    @property
+    def features(self) -> Tensor:
+        """All frames' features, ``[frames, features]``."""
+        return self.tensors[4]
+
+    def __getitem__(self, index: int) -> Batch:
+        """Return the windows and labels of one sentence.
+
+        Args:
+            index: Its position.
+
+        Returns:
+            As `__getitems__`.
+        """
+        return self.__getitems__([index])
+
+    def __getitems__(self, indices: list[int]) -> Batch:
+        """Return the windows and labels of some sentences' frames, one sentence after the other.
+
+        Args:
+            indices: Positions of the sentences, in the order wanted.
+
+        Returns:
+            Windows ``[frames, 11 * features]``, the earliest frame first, and labels ``[frames]``.
+        """
+        starts = [0, *self._ends]
+        positions = torch.cat([torch.arange(starts[index], self._ends[index]) for index in indices])
+        positions = positions.to(self.features.device)
+        return self._windows(positions), self.labels[positions]
+
+    def _windows(self, positions: Tensor | slice) -> Tensor:
+        """Return the windows of the labelled frames at ``positions``."""
+        row, _, first, last, features = self.tensors
+        neighbours = row[positions, None] + torch.arange(-CONTEXT, CONTEXT + 1, device=row.device)
+        return features[neighbours.clamp(first[positions, None], last[positions, None])].flatten(start_dim=1)
+
+
+_LEAST = 1e-11  # added to the deviation, as in the GELU paper's code
+
+
+class Normalisation(NamedTuple):
+    """What is taken away from each feature, and what it is divided by; both ``[features]``."""
+
+    mean: Tensor
+    deviation: Tensor
+
+
+def fit_normalisation(features: Tensor, lengths: Tensor, padded: bool = False) -> Normalisation:
+    """Return the mean and the deviation (that of the population) of each feature over the training frames.
+
+    Args:
+        features: All training frames, ``[frames, features]``.
+        lengths: Frames of each sentence, ``[sentences]``.
+        padded: Whether to count the zeros that would bring every sentence to the length of the longest. The GELU
+            paper's code takes its statistics over such a padded array, by what looks like an oversight.
+
+    Returns:
+        Mean, and deviation plus 1e-11, ``torch.float32``.
+
+    Example:
+        >>> features = torch.tensor([[1.0], [3.0], [5.0]])
+        >>> fit_normalisation(features, torch.tensor([1, 2])).mean.item()
+        3.0
+        >>> fit_normalisation(features, torch.tensor([1, 2]), padded=True).mean.item()
+        2.25
+    """
+    count = len(lengths) * int(lengths.max()) if padded else len(features)
+    values = features.double()
+    mean = values.sum(dim=0) / count
+    zeros = (count - len(features)) * mean.square()
+    deviation = (((values - mean).square().sum(dim=0) + zeros) / count).sqrt()
+    return Normalisation(mean.float(), (deviation + _LEAST).float())
+
+
+class NormaliseFrames(nn.Module):
+    """Normalises windows of features as they come out of the extraction: what a deployed net wants before it.
+
+    Args:
+        normalisation: Of one frame's features.
+
+    Example:
+        >>> module = NormaliseFrames(Normalisation(torch.tensor([1.0]), torch.tensor([2.0])))
+        >>> module(torch.tensor([[1.0, 3.0, 5.0]]))
+        tensor([[0., 1., 2.]])
+    """
+
+    mean: Tensor
+    deviation: Tensor
+
+    def __init__(self, normalisation: Normalisation) -> None:
+        super().__init__()
+        self.register_buffer("mean", normalisation.mean)
+        self.register_buffer("deviation", normalisation.deviation)
+
+    def forward(self, windows: Tensor) -> Tensor:
+        """Return the windows with each feature normalised.
+
+        Args:
+            windows: Any number of frames side by side, ``[..., frames * features]``, a floating dtype.
+
+        Returns:
+            Of the same shape.
+        """
+        frames = torch.unflatten(windows, -1, (-1, len(self.mean)))
+        normalised: Tensor = (frames - self.mean) / self.deviation
+        return normalised.flatten(start_dim=-2)

@@ -1,0 +1,320 @@
+"""Figures 2, 4, 5, 6 and 7: a dark and a light curve for each activation, medians over the seeds."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from lit_gelu.paper.experiments import Experiment
+from lit_gelu.paper.figures.drawing import (
+    DARK_WIDTH,
+    LIGHT_WIDTH,
+    Drawing,
+    FigureOptions,
+    caption,
+    colour,
+    legend,
+    light,
+    name_of,
+    panels,
+    rates_in_words,
+    runs_in_words,
+    style,
+)
+from lit_gelu.paper.medians import MedianCurve, median_curve
+from lit_gelu.paper.presets import labels_of
+from lit_gelu.paper.published import published_curve
+from lit_gelu.paper.run_record import RunRecord
+from lit_gelu.paper.selection import Candidate, choices
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One panel of a figure.
+
+    Args:
+        title: What stands above it.
+        setting: The settings of the runs that it shows.
+        learning_rate: Their learning rate; ``None``: the one that is reported for each arm.
+    """
+
+    title: str = ""
+    setting: Mapping[str, float] = field(default_factory=dict)
+    learning_rate: float | None = None
+
+
+@dataclass(frozen=True)
+class CurveFigure:
+    """One of the paper's figures of curves over epochs.
+
+    Args:
+        number: Its number in the paper.
+        experiment: The experiment's name.
+        title: What it shows.
+        unit: What the vertical axis shows.
+        dark: The curve in dark, such as ``"train_loss"``.
+        light: The curve in light.
+        legends: What the two are.
+        panels: The panels, from left to right.
+        note: What the caption ends with.
+    """
+
+    number: int
+    experiment: str
+    title: str
+    unit: str
+    dark: str
+    light: str
+    legends: tuple[str, str]
+    panels: tuple[Panel, ...] = (Panel(),)
+    note: str = ""
+
+    @property
+    def scale(self) -> float:
+        """What values are multiplied by: 100 for errors, which are drawn in per cent."""
+        return 100.0 if self.dark.endswith("error") else 1.0
+
+
+_LOG_LOSS = "log loss (nats)"
+CURVE_FIGURES = (
+    CurveFigure(
+        2,
+        "mnist",
+        "MNIST classification",
+        _LOG_LOSS,
+        "train_loss",
+        "val_loss",
+        ("training, dropout off", "validation"),
+        (Panel("no dropout", {"keep": 1.0}), Panel("dropout, keep 0.5", {"keep": 0.5})),
+    ),
+    CurveFigure(
+        4,
+        "autoencoder",
+        "MNIST autoencoder",
+        "reconstruction error (mean squared)",
+        "train_loss",
+        "test_loss",
+        ("training", "test"),
+        (
+            Panel("learning rate 0.001", learning_rate=1e-3),
+            Panel("learning rate 0.0001", learning_rate=1e-4),
+        ),
+    ),
+    CurveFigure(
+        5,
+        "timit",
+        "TIMIT frame classification",
+        _LOG_LOSS,
+        "train_loss",
+        "val_loss",
+        ("training, dropout off", "validation"),
+    ),
+    CurveFigure(
+        6,
+        "cifar10",
+        "CIFAR-10",
+        "error (%)",
+        "train_error",
+        "test_error",
+        ("training, noise and dropout on", "test"),
+    ),
+    CurveFigure(
+        7,
+        "cifar100",
+        "CIFAR-100, wide residual net",
+        _LOG_LOSS,
+        "train_loss",
+        "test_loss",
+        ("training, dropout on", "test, dropout off"),
+        note="Training loss with the penalty on the weights.",
+    ),
+)
+
+
+_MARK: dict[str, Any] = {"marker": "o", "markersize": 5, "markerfacecolor": "white", "linestyle": ""}
+_PUBLISHED = " published"  # how the labels of marks end
+_LINE_STYLES = ("-", "--", ":", "-.")
+_FAR_FROM_ZERO = 0.4  # of the highest value
+_STEEP_PART = 0.15  # of the epochs: higher values before them are cut off, as the paper's axes do
+
+
+@dataclass(frozen=True)
+class _Line:
+    """An arm's two curves in a panel."""
+
+    arm: str
+    candidate: Candidate
+    is_chosen: bool  # among several
+    dark: MedianCurve | None
+    light: MedianCurve | None
+    dashes: str
+
+
+def draw_curves(
+    figure: CurveFigure, experiment: Experiment, records: Sequence[RunRecord], options: FigureOptions
+) -> Drawing:
+    """Draw one of the figures.
+
+    Args:
+        figure: Which.
+        experiment: Its experiment, of the records' preset.
+        records: The records; those of other experiments are passed over.
+        options: What to draw.
+
+    Returns:
+        The drawing; without a figure if no run of it is there.
+
+    Raises:
+        RecordsError: If runs that differ in their seeds were measured at different epochs.
+    """
+    lines = [list(_lines(figure, panel, experiment, records, options)) for panel in figure.panels]
+    missing = tuple(
+        f"{panel.title + ': ' if panel.title else ''}{name_of(arm)}"
+        for panel, drawn in zip(figure.panels, lines, strict=True)
+        for arm in options.arms
+        if arm not in {line.arm for line in drawn if line.dark is not None and line.light is not None}
+    )
+    shown = [run for drawn in lines for line in drawn for run in line.candidate.runs]
+    if not any(curve is not None for drawn in lines for line in drawn for curve in (line.dark, line.light)):
+        return Drawing(figure.number, None, missing)
+    with style():
+        canvas, axes = panels(figure.number, figure.title, labels_of(shown), len(figure.panels))
+        for panel, drawn, each in zip(figure.panels, lines, axes, strict=True):
+            _draw_panel(each, figure, panel, drawn, options)
+        _legend(canvas, figure, lines)
+        caption(canvas, _caption(figure, lines))
+    return Drawing(figure.number, canvas, missing)
+
+
+def _lines(
+    figure: CurveFigure,
+    panel: Panel,
+    experiment: Experiment,
+    records: Sequence[RunRecord],
+    options: FigureOptions,
+) -> Iterator[_Line]:
+    """Yield what a panel shows; an arm with several learning rates and no choice among them has a line for each."""
+    for arm in options.arms:
+        matching = [choice for choice in choices(experiment, arm, records) if _belongs(choice.chosen, panel)]
+        for choice, dashes in zip(matching, _LINE_STYLES, strict=False):
+            dark, bright = (median_curve(choice.chosen.runs, name) for name in (figure.dark, figure.light))
+            yield _Line(arm, choice.chosen, len(choice.candidates) > 1, dark, bright, dashes)
+
+
+def _belongs(candidate: Candidate, panel: Panel) -> bool:
+    same_rate = panel.learning_rate in {None, candidate.learning_rate}
+    return same_rate and all(candidate.setting.get(name) == value for name, value in panel.setting.items())
+
+
+def _draw_panel(axes: Axes, figure: CurveFigure, panel: Panel, lines: Sequence[_Line], options: FigureOptions) -> None:
+    """Draw the curves, light ones below dark ones."""
+    for line in lines:
+        dark_colour = colour(line.arm)
+        for curve, name, shade, width, order in (
+            (line.light, figure.light, light(dark_colour), LIGHT_WIDTH, 2),
+            (line.dark, figure.dark, dark_colour, DARK_WIDTH, 3),
+        ):
+            if curve is None:
+                continue
+            values = _plottable(curve.median, figure.scale)
+            axes.plot(
+                curve.epoch,
+                values,
+                color=shade,
+                linewidth=width,
+                linestyle=line.dashes,
+                zorder=order,
+                label=f"{line.arm} {name}",
+            )
+            if options.band:
+                low, high = (_plottable(side, figure.scale) for side in (curve.low, curve.high))
+                axes.fill_between(curve.epoch, low, high, color=shade, alpha=0.18, linewidth=0, zorder=1)
+    _set_limits(axes, figure, lines)
+    if options.published:
+        _draw_published(axes, figure, lines)
+    axes.set_xlabel("epoch")
+    axes.set_ylabel(figure.unit)
+    axes.set_title(panel.title)
+    if not lines:
+        axes.text(0.5, 0.5, "no runs", transform=axes.transAxes, ha="center", color="#777777")
+
+
+def _set_limits(axes: Axes, figure: CurveFigure, lines: Sequence[_Line]) -> None:
+    """Cut off the steep beginning, and what is far from zero starts near its lowest value: differences are seen."""
+    points = [
+        (epoch, value * figure.scale)
+        for line in lines
+        for curve in (line.dark, line.light)
+        if curve is not None
+        for epoch, value in zip(curve.epoch, curve.median, strict=True)
+        if math.isfinite(value)
+    ]
+    if not points:
+        return
+    end = max(epoch for epoch, _ in points)
+    late = [value for epoch, value in points if epoch >= _STEEP_PART * end]
+    axes.set_xlim(0, end)
+    low, high = min(value for _, value in points), max(late)
+    margin = 0.06 * (high - low) or 0.06 * high or 1.0
+    axes.set_ylim(low - margin if low > _FAR_FROM_ZERO * high else 0, high + margin)
+
+
+def _draw_published(axes: Axes, figure: CurveFigure, lines: Sequence[_Line]) -> None:
+    """Mark the points that were read from the paper's figure, as far as the axes reach."""
+    for line in lines:
+        candidate = line.candidate
+        for name, shade in ((figure.dark, colour(line.arm)), (figure.light, light(colour(line.arm)))):
+            known = published_curve(figure.experiment, line.arm, name, candidate.setting, candidate.learning_rate)
+            if known is None:
+                continue
+            low, high = axes.get_ylim()
+            scaled = [(epoch, figure.scale * value) for epoch, value in known.points]
+            inside = [(epoch, y) for epoch, y in scaled if epoch <= axes.get_xlim()[1] and low <= y <= high]
+            if inside:
+                epochs, values = zip(*inside, strict=True)
+                axes.plot(
+                    epochs,
+                    values,
+                    color=shade,
+                    zorder=4,
+                    clip_on=False,
+                    label=f"{line.arm} {name}{_PUBLISHED}",
+                    **_MARK,
+                )
+
+
+def _legend(canvas: Figure, figure: CurveFigure, lines: Sequence[Sequence[_Line]]) -> None:
+    """Name the activations, what is dark and what is light."""
+    arms = list(dict.fromkeys(line.arm for drawn in lines for line in drawn))
+    dark, bright = figure.legends
+    extra = [
+        Line2D([], [], color="#333333", linewidth=DARK_WIDTH, label=dark),
+        Line2D([], [], color=light("#333333"), linewidth=LIGHT_WIDTH, label=bright),
+    ]
+    if any(str(line.get_label()).endswith(_PUBLISHED) for axes in canvas.axes for line in axes.lines):
+        extra.append(Line2D([], [], color="#333333", label="read from the paper's figure", **_MARK))
+    legend(canvas, arms, extra)
+
+
+def _caption(figure: CurveFigure, lines: Sequence[Sequence[_Line]]) -> str:
+    """Say how many runs the medians are of, and at which learning rates."""
+    text = runs_in_words(len(line.candidate.runs) for drawn in lines for line in drawn)
+    if all(panel.learning_rate is None for panel in figure.panels):
+        rates = [
+            (panel.title, [(line.arm, line.candidate.learning_rate) for line in drawn])
+            for panel, drawn in zip(figure.panels, lines, strict=True)
+        ]
+        chosen = all(line.is_chosen for drawn in lines for line in drawn)
+        text += f" {rates_in_words(rates, chosen)}"
+    diverged = sum(line.candidate.diverged for drawn in lines for line in drawn)
+    parts = [text, f"{diverged} runs diverged and count as infinite." if diverged else "", figure.note]
+    return " ".join(part for part in parts if part)
+
+
+def _plottable(values: Sequence[float], scale: float) -> list[float]:
+    """Return values to draw: where the median is infinite there is no line."""
+    return [scale * value if math.isfinite(value) else math.nan for value in values]

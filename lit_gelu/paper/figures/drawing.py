@@ -1,0 +1,290 @@
+"""What all figures share: what is asked for, what came of it, colours, frames, captions, and how they are written."""
+
+import io
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from lit_gelu.files import write_atomically
+
+Format = Literal["png", "svg", "pdf"]
+
+# Okabe and Ito's palette; Tol's wine red in the place of its purple, which looks like the blue to who sees no red.
+_COLOURS = {
+    "gelu": "#0072B2",
+    "relu": "#D55E00",
+    "elu": "#009E73",
+    "silu": "#882255",
+    "zero_identity": "#E69F00",
+    "gelu_tanh": "#56B4E9",
+    "gelu_sigmoid": "#000000",
+}
+_OTHER_COLOUR = "#777777"
+_NAMES = {
+    "gelu": "GELU",
+    "relu": "ReLU",
+    "elu": "ELU",
+    "silu": "SiLU",
+    "zero_identity": "0-I map",
+    "gelu_tanh": "GELU, tanh",
+    "gelu_sigmoid": "GELU, sigmoid",
+}
+_LIGHT = 0.45  # how much of its colour a light curve keeps; the rest is white
+DARK_WIDTH, LIGHT_WIDTH = 1.6, 1.2
+# The layout, in inches: a legend below the panels is nothing that matplotlib's own layouts leave room for.
+_ONE_PANEL, _TWO_PANELS = (6.2, 3.1), (9.2, 2.7)  # a figure's width, a panel's height
+_LEFT, _RIGHT, _EDGE = 0.72, 0.2, 0.1
+_TITLE, _BOTTOM, _LEGEND_BELOW, _LEGEND, _LINE = 0.34, 0.46, 0.77, 0.67, 0.2
+_LETTERS, _BOLD_LETTERS = 17.0, 12.5  # of a caption and of a label, to an inch
+LABEL_COLOUR = "#B00000"
+_STYLE: Any = {
+    "font.family": "DejaVu Sans",  # comes with matplotlib, so that every machine draws the same
+    "font.size": 9,
+    "axes.titlesize": 9.5,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.8,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#E6E6E6",
+    "grid.linewidth": 0.6,
+    "legend.frameon": False,
+    "lines.solid_capstyle": "round",
+    "svg.hashsalt": "lit-gelu",  # otherwise the names in an SVG file are random
+}
+_METADATA: dict[Format, dict[str, Any]] = {
+    "png": {"Software": None},
+    "svg": {"Date": None, "Creator": None},
+    "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+}
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    """Draw with the figures' fonts, frames and grid, whatever the user's own defaults are.
+
+    Yields:
+        Nothing.
+    """
+    with mpl.rc_context():
+        mpl.rcdefaults()
+        mpl.rcParams.update(_STYLE)
+        yield
+
+
+def colour(arm: str) -> str:
+    """Return an arm's colour, the same in all figures.
+
+    Args:
+        arm: The arm's name.
+
+    Returns:
+        The colour as ``#rrggbb``; grey for an arm that has none of its own.
+    """
+    return _COLOURS.get(arm, _OTHER_COLOUR)
+
+
+def light(dark: str) -> str:
+    """Return the light form of a colour.
+
+    Args:
+        dark: A colour as ``#rrggbb``.
+
+    Returns:
+        The light colour as ``#rrggbb``.
+
+    Example:
+        >>> light("#000000")
+        '#8c8c8c'
+    """
+    parts = (int(dark[place : place + 2], 16) for place in (1, 3, 5))
+    return "#" + "".join(f"{round(255 - _LIGHT * (255 - part)):02x}" for part in parts)
+
+
+def name_of(arm: str) -> str:
+    """Return how an arm is written in a legend.
+
+    Args:
+        arm: The arm's name.
+
+    Returns:
+        Its name for people.
+
+    Example:
+        >>> name_of("relu")
+        'ReLU'
+    """
+    return _NAMES.get(arm, arm)
+
+
+def panels(
+    number: int, title: str, labels: Sequence[str], width: int = 1, legend_below: bool = True
+) -> tuple[Figure, list[Axes]]:
+    """Return an empty figure with panels side by side.
+
+    Args:
+        number: The figure's number in the paper.
+        title: What it shows.
+        labels: What must be said wherever the numbers are shown; written below the title, in red.
+        width: How many panels; several have titles of their own.
+        legend_below: Whether to leave room for a legend and a caption.
+
+    Returns:
+        The figure and its panels, from left to right.
+    """
+    size = _TWO_PANELS if width > 1 else _ONE_PANEL
+    lines = [line for label in labels for line in textwrap.wrap(label, int(_BOLD_LETTERS * (size[0] - 2 * _EDGE)))]
+    top = _TITLE + _LINE * (len(lines) + (width > 1))
+    bottom = _BOTTOM + (_LEGEND_BELOW if legend_below else 0)
+    height = size[1] + top + bottom
+    figure = Figure(figsize=(size[0], height))
+    figure.text(_EDGE / size[0], 1 - 0.08 / height, f"Figure {number}. {title}", va="top", fontsize=11, weight="bold")
+    for place, line in enumerate(lines):
+        y = 1 - (0.3 + _LINE * place) / height
+        figure.text(_EDGE / size[0], y, line, va="top", fontsize=9, weight="bold", color=LABEL_COLOUR)
+    axes = figure.subplots(1, width, squeeze=False)[0]
+    figure.subplots_adjust(
+        left=_LEFT / size[0], right=1 - _RIGHT / size[0], bottom=bottom / height, top=1 - top / height, wspace=0.24
+    )
+    return figure, list(axes)
+
+
+def legend(figure: Figure, arms: Sequence[str], extra: Sequence[Line2D] = ()) -> None:
+    """Name the arms, and in a second row what else is drawn, below the panels, where no curve can be.
+
+    Args:
+        figure: The figure.
+        arms: Names of the arms, in order.
+        extra: Further handles with their labels.
+    """
+    first = [Line2D([], [], color=colour(arm), linewidth=DARK_WIDTH + 0.4, label=name_of(arm)) for arm in arms]
+    height = figure.get_figheight()
+    for row, handles in enumerate((first, extra)):
+        if handles:
+            figure.legend(
+                handles=handles,
+                loc="center",
+                bbox_to_anchor=(0.5, (_LEGEND - _LINE * row) / height),
+                ncols=len(handles),
+                fontsize=8.5,
+                handlelength=1.8,
+                borderpad=0,
+            )
+
+
+def caption(figure: Figure, text: str) -> None:
+    """Write a caption below the legend.
+
+    Args:
+        figure: The figure.
+        text: The caption; what is longer than the figure is wide is broken into lines.
+    """
+    width, height = figure.get_size_inches()
+    lines = textwrap.wrap(text, int(_LETTERS * (width - 2 * _EDGE)))
+    figure.text(_EDGE / width, 0.06 / height, "\n".join(lines), va="bottom", fontsize=7.5, color="#555555")
+
+
+def write(figure: Figure, path: Path, form: Format) -> None:
+    """Write a figure, whole or not at all; the same figure gives the same bytes.
+
+    Args:
+        figure: The figure.
+        path: The file.
+        form: ``"png"``, ``"svg"`` or ``"pdf"``.
+
+    Raises:
+        UnwritablePathError: If the file cannot be written.
+    """
+    buffer = io.BytesIO()
+    with style():
+        figure.savefig(buffer, format=form, dpi=200, metadata=_METADATA[form])
+    with write_atomically(path) as temporary:
+        temporary.write_bytes(buffer.getvalue())
+
+
+PAPER_ARMS = ("gelu", "relu", "elu")
+
+
+@dataclass(frozen=True)
+class FigureOptions:
+    """What the figures show.
+
+    Args:
+        arms: Names of the arms; the paper's three by default.
+        published: Whether to mark the points that were read from the paper's own figures.
+        band: Whether to shade the range from the lowest to the highest run.
+    """
+
+    arms: tuple[str, ...] = PAPER_ARMS
+    published: bool = False
+    band: bool = False
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """One of the paper's figures, as far as it could be drawn.
+
+    Args:
+        number: Its number in the paper.
+        figure: The figure; ``None`` if there is no run of it.
+        missing: Which curves are not in it for want of runs.
+    """
+
+    number: int
+    figure: Figure | None
+    missing: tuple[str, ...] = ()
+
+
+def runs_in_words(counts: Iterable[int]) -> str:
+    """Say how many runs the medians of a figure are of.
+
+    Args:
+        counts: The number of runs of each curve.
+
+    Returns:
+        A sentence.
+
+    Example:
+        >>> runs_in_words([5, 5]), runs_in_words([3, 5]), runs_in_words([1])
+        ('Medians of 5 runs.', 'Medians of 3 to 5 runs.', 'Single runs.')
+    """
+    numbers = sorted(set(counts))
+    if numbers == [1]:
+        return "Single runs."
+    return f"Medians of {numbers[0]}{f' to {numbers[-1]}' if len(numbers) > 1 else ''} runs."
+
+
+def rates_in_words(panels: Sequence[tuple[str, Sequence[tuple[str, float]]]], chosen: bool) -> str:
+    """Say at which learning rates a figure's runs were made.
+
+    Args:
+        panels: For each panel its title, and for each line of it arm and learning rate.
+        chosen: Whether the validation set chose them among several.
+
+    Returns:
+        A sentence.
+
+    Example:
+        >>> rates_in_words([("", [("gelu", 1e-3), ("relu", 1e-3)])], chosen=False)
+        'Learning rate 0.001.'
+        >>> rates_in_words([("", [("gelu", 1e-3), ("relu", 1e-4)])], chosen=True)
+        'Learning rate, chosen on the validation set: GELU 0.001, ReLU 0.0001.'
+    """
+    values = {rate for _, lines in panels for _, rate in lines}
+    how = ", chosen on the validation set" if chosen else ""
+    if len(values) == 1:
+        return f"Learning rate {values.pop():g}{how}."
+    texts = [
+        f"{title + ': ' if title else ''}{', '.join(f'{name_of(arm)} {rate:g}' for arm, rate in lines)}"
+        for title, lines in panels
+        if lines
+    ]
+    return f"Learning rate{how}: {'; '.join(texts)}."

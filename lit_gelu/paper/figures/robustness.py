@@ -1,0 +1,102 @@
+"""Figure 3: accuracy and log loss of the MNIST classifiers under uniform noise on their inputs."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+from matplotlib.axes import Axes
+
+from lit_gelu.paper.experiments import Experiment
+from lit_gelu.paper.figures.drawing import (
+    DARK_WIDTH,
+    Drawing,
+    FigureOptions,
+    caption,
+    colour,
+    legend,
+    name_of,
+    panels,
+    rates_in_words,
+    runs_in_words,
+    style,
+)
+from lit_gelu.paper.medians import MedianCurve, median_robustness
+from lit_gelu.paper.presets import labels_of
+from lit_gelu.paper.run_record import RunRecord
+from lit_gelu.paper.selection import Choice, choices
+
+NUMBER = 3
+_UNITS = ("test accuracy (%)", "test log loss (nats)")
+
+
+def draw_robustness(experiment: Experiment, records: Sequence[RunRecord], options: FigureOptions) -> Drawing:
+    """Draw figure 3: the nets trained without dropout, at the learning rate that is reported for them.
+
+    The paper printed no number of this figure, so there are no published points to mark.
+
+    Args:
+        experiment: The experiment whose nets were measured, of the records' preset.
+        records: The records; those of other experiments are passed over.
+        options: What to draw.
+
+    Returns:
+        The drawing; without a figure if no run was measured under noise.
+
+    Raises:
+        RecordsError: If runs that differ in their seeds were measured at different levels.
+    """
+    found = {arm: _measured(experiment, arm, records) for arm in options.arms}
+    curves = {arm: measured for arm, measured in found.items() if measured is not None}
+    missing = tuple(name_of(arm) for arm in options.arms if arm not in curves)
+    if not curves:
+        return Drawing(NUMBER, None, missing)
+    shown = [run for choice, _, _ in curves.values() for run in choice.chosen.runs]
+    with style():
+        canvas, axes = panels(NUMBER, "MNIST classification under uniform noise", labels_of(shown), 2)
+        for arm, (_, error, loss) in curves.items():
+            _draw_line(axes[0], arm, error, options, lambda share: 100 * (1 - share))
+            _draw_line(axes[1], arm, loss, options, float)
+        for each, unit in zip(axes, _UNITS, strict=True):
+            each.set_xlabel("noise strength a, uniform in [-a, a]")
+            each.set_ylabel(unit)
+            each.set_xlim(0, max(error.epoch[-1] for _, error, _ in curves.values()))
+            each.set_ylim(bottom=0)
+        axes[0].set_ylim(top=100)
+        legend(canvas, list(curves))
+        caption(canvas, _caption({arm: choice for arm, (choice, _, _) in curves.items()}))
+    return Drawing(NUMBER, canvas, missing)
+
+
+def _measured(
+    experiment: Experiment, arm: str, records: Sequence[RunRecord]
+) -> tuple[Choice, MedianCurve, MedianCurve] | None:
+    """Return an arm's nets with their error and loss under noise."""
+    for choice in choices(experiment, arm, records):
+        setting = choice.chosen.setting
+        if all(setting.get(name) == value for name, value in experiment.robust_settings.items()):
+            error, loss = (median_robustness(choice.chosen.runs, name) for name in ("error", "loss"))
+            if error is not None and loss is not None:
+                return choice, error, loss
+    return None
+
+
+def _draw_line(
+    axes: Axes, arm: str, curve: MedianCurve, options: FigureOptions, mapped: Callable[[float], float]
+) -> None:
+    """Draw an arm's medians; where one is infinite there is no line."""
+    middle, low, high = (
+        [mapped(value) if math.isfinite(value) else math.nan for value in values]
+        for values in (curve.median, curve.low, curve.high)
+    )
+    axes.plot(
+        curve.epoch, middle, ".-", color=colour(arm), linewidth=DARK_WIDTH, markersize=5, clip_on=False, label=arm
+    )
+    if options.band:
+        axes.fill_between(curve.epoch, low, high, color=colour(arm), alpha=0.15, linewidth=0)
+
+
+def _caption(chosen: Mapping[str, Choice]) -> str:
+    """Say of how many nets, of which, and at which learning rates."""
+    runs = runs_in_words(len(choice.chosen.runs) for choice in chosen.values())
+    was_tuned = all(len(choice.candidates) > 1 for choice in chosen.values())
+    rates = rates_in_words([("", [(arm, choice.chosen.learning_rate) for arm, choice in chosen.items()])], was_tuned)
+    return f"{runs} Nets without dropout, last epoch. {rates}"
