@@ -14,18 +14,16 @@ from torch import nn
 from lit_gelu import activations, surgery
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.export.copying import evaluation_copy
-from lit_gelu.export.faithful import require_faithful
 from lit_gelu.export.forms import NoGeluError, approximate_, require_forms
 from lit_gelu.export.inputs import FlatModule, sample_of, take_apart
-from lit_gelu.export.labels import checked_labels
-from lit_gelu.export.lowering_pass import Lowered, LoweredSite, lower
-from lit_gelu.export.markers import mark
+from lit_gelu.export.lowering.markers import mark
+from lit_gelu.export.lowering.replace import Lowered, LoweredSite, lower
 from lit_gelu.export.metadata import FileMetadata, SiteRecord, strip_origin, versions
 from lit_gelu.export.options import ExportOptions, checked_options
 from lit_gelu.export.preprocessing import class_path, describe, preprocessing_copy, raw_call
 from lit_gelu.export.saving import census, save_model
 from lit_gelu.export.tracing import trace
-from lit_gelu.export.trial import trial_run
+from lit_gelu.export.trial import checked_labels, require_faithful, trial_run
 from lit_gelu.files import is_folder, require_writable
 
 

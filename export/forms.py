@@ -11,7 +11,7 @@ from lit_gelu import surgery
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.export.errors import ExportOptionError
 from lit_gelu.export.inputs import SCOPE, FlatModule
-from lit_gelu.export.lowering_pass import LoweredSite
+from lit_gelu.export.lowering.replace import LoweredSite
 
 
 class NoGeluError(ExportOptionError):

@@ -1,24 +1,26 @@
-"""A run of the module in PyTorch before it is exported: the user's own errors, the outputs' names, and randomness."""
+"""Runs of the module in PyTorch before it is exported: the user's own errors, randomness, and is the copy faithful?"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from lit_gelu.export.errors import ExportError, ModelInputError
+from lit_gelu.export.copying import without_hooks_of_training
+from lit_gelu.export.errors import ExportError, ExportOptionError, ModelInputError
 from lit_gelu.export.inputs import Call, FlatModule, named_outputs, unique_names
+from lit_gelu.sandbox import evaluation_sandbox, isolated_random_state, side_pass
+
+# Of the largest output. A copy goes wrong by a lost hook or attribute and not by rounding, so they leave room for a GPU
+# with TF32, and for a module in 16 bit whose copy is in float32.
+_ALIKE = 1e-3
+_ALIKE_ELSEWHERE = 5e-2
+_NOTHING = 1e-6  # what is left where an output should be 0
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A run of the module in PyTorch.
-
-    Args:
-        tensors: The inputs: at least two rows.
-        names: Names of the outputs, none of them an input's.
-        outputs: The outputs.
-    """
+    """A run of the module: inputs of at least two rows, and its outputs with names, none of them an input's."""
 
     tensors: tuple[Tensor, ...]
     names: tuple[str, ...]
@@ -27,21 +29,9 @@ class Trial:
 
 @torch.no_grad()
 def trial_run(flat: FlatModule) -> Trial:
-    """Run the module twice in PyTorch: its errors are reported as the user's, and it must repeat itself.
-
-    The sample is brought to at least two rows. With one row, ``if x.shape[0] == 1`` and broadcasting of size-1
-    dimensions would be decided for one row, in a graph that says it takes any number.
-
-    Args:
-        flat: The evaluation-mode copy and its sample call.
-
-    Returns:
-        The inputs and outputs.
-
-    Raises:
-        ModelInputError: If ``forward`` fails on the sample.
-        ExportError: If two runs differ, or there is no tensor in the output.
-    """
+    """Run the copy twice: errors in it are reported as the user's (`ModelInputError`), and it must repeat itself."""
+    # At least two rows. With one, `if x.shape[0] == 1` and broadcasting of size-1 dimensions would be decided for one
+    # row, in a graph that says it takes any number.
     model, call = type(flat.model).__name__, flat.call
     tensors = call.resized(max(2, call.batch_size))
     with torch.random.fork_rng(devices=[]):
@@ -60,35 +50,100 @@ def trial_run(flat: FlatModule) -> Trial:
     return Trial(tensors, output_names([name for name, _ in first], call), tuple(tensor for _, tensor in first))
 
 
+def _same(first: Tensor, second: Tensor) -> bool:
+    """Return whether two results agree; the tolerance is for kernels that add in another order each time."""
+    return first.shape == second.shape and torch.allclose(first, second, rtol=1e-4, atol=1e-6, equal_nan=True)
+
+
 def output_names(names: Sequence[str], call: Call) -> tuple[str, ...]:
-    """Return the names that outputs have in a file: none is an input's, and no two are the same.
-
-    Args:
-        names: What `lit_gelu.export.inputs.named_outputs` calls them.
-        call: Names the inputs.
-
-    Returns:
-        As many names.
-    """
+    """Return the names that outputs have in a file: none is an input's, and no two are the same."""
     return tuple(unique_names([name if name not in call.names else f"output_{name}" for name in names]))
 
 
 def random_message(model: str, where: str) -> str:
-    """Return the message for a module that is random in evaluation mode.
-
-    Args:
-        model: Its class.
-        where: The outputs or operators that show it.
-
-    Returns:
-        The message.
-    """
+    """Return the message for a module that is random in evaluation mode; ``where`` are outputs or operators."""
     return (
         f"{model} draws random numbers in evaluation mode ({where}), so no file can compute what it computes. Let "
         "forward do so only where self.training is true."
     )
 
 
-def _same(first: Tensor, second: Tensor) -> bool:
-    """Return whether two results agree; the tolerance is for kernels that add in another order each time."""
-    return first.shape == second.shape and torch.allclose(first, second, rtol=1e-4, atol=1e-6, equal_nan=True)
+def checked_labels(labels: Sequence[str], trial: Trial, *, softmax: bool) -> tuple[str, ...]:
+    """Check that labels are texts, and that the first output has a dimension for them and for a softmax."""
+    if isinstance(labels, str) or not all(isinstance(label, str) for label in labels):
+        raise ExportOptionError(f"labels={labels!r} is not accepted. Give a list of texts, one for each class.")
+    if not labels and not softmax:
+        return ()
+    name, output = trial.names[0], trial.outputs[0]
+    if output.ndim < 2 or not output.is_floating_point():
+        raise ExportOptionError(
+            f"labels= and softmax= need a first output [batch, ..., classes] of real numbers; {name!r} is "
+            f"{output.dtype} of shape {list(output.shape)}. Leave them out, or let forward return the logits first."
+        )
+    if labels and len(labels) != output.shape[-1]:
+        raise ExportOptionError(
+            f"labels= has {len(labels)} names, and the last dimension of {name!r} has {output.shape[-1]} values. Give "
+            "one name for each."
+        )
+    return tuple(labels)
+
+
+def require_faithful(flat: FlatModule, model: nn.Module, tensors: Sequence[Tensor]) -> list[str]:
+    """Refuse a copy whose outputs are not the module's (names, shapes, values); return why nothing was compared."""
+    # The module runs where it is, on the side of its training; modes, buffers and the random state are as before.
+    # Integer outputs are compared where it is in float32 or float64 on the CPU, as the copy is.
+    model = getattr(model, "_orig_mod", model)
+    copied = _outputs(flat, flat.model, tensors)
+    try:
+        own = _outputs(flat, model, tensors)
+    except Exception as error:  # noqa: BLE001 - a module in 16 bit need not run on the CPU, and then it cannot be asked
+        return [f"the copy was not compared with the module itself, which fails on the sample ({error})."]
+    difference = _difference(own, copied, exact=_is_like_its_copy(model))
+    if difference:
+        raise ExportError(
+            f"A copy of {type(model).__name__} does not compute what the module computes: {difference}. Export and "
+            "proof work on copies. What is lost is what copy.deepcopy does not bring along: let __deepcopy__ and "
+            "__setstate__ keep all that forward uses, in attributes, parameters and buffers."
+        )
+    return []
+
+
+def _outputs(flat: FlatModule, model: nn.Module, tensors: Sequence[Tensor]) -> list[tuple[str, Tensor]]:
+    """Return what a module gives in the place of the copy, in its own dtype and on its own device."""
+    like = next((p for p in model.parameters() if p.is_floating_point()), torch.empty(0))
+    eager = torch.compiler.set_stance("force_eager")  # parts that torch.compile made need not be compiled for this
+    with evaluation_sandbox(model), isolated_random_state(model), side_pass(), without_hooks_of_training(model), eager:
+        fed = [t.to(like.device, like.dtype if t.is_floating_point() else t.dtype) for t in flat.fed(tensors)]
+        return named_outputs(flat.called(model, fed))
+
+
+def _is_like_its_copy(model: nn.Module) -> bool:
+    """Return whether a module is on the CPU and in float32 or float64."""
+    tensors = [*model.parameters(), *model.buffers()]
+    return all(t.device.type == "cpu" and (t.dtype.itemsize >= 4 or not t.is_floating_point()) for t in tensors)
+
+
+def _difference(own: list[tuple[str, Tensor]], copied: list[tuple[str, Tensor]], *, exact: bool) -> str:
+    """Say what is different; empty for nothing."""
+    names, others = ([name for name, _ in outputs] for outputs in (own, copied))
+    if names != others:
+        return f"the module returns {len(names)} tensors, {names}, and its copy {len(others)}, {others}"
+    for (name, a), (_, b) in zip(own, copied, strict=True):
+        if a.shape != b.shape:
+            return f"{name} has the shape {list(a.shape)}, and {list(b.shape)} in the copy"
+        if not (a.is_floating_point() and b.is_floating_point()):
+            if exact and not torch.equal(a, b):
+                return f"{name} has other values in the copy"
+            continue
+        off, largest = _largest_difference(a, b)
+        if off > (_ALIKE if exact else _ALIKE_ELSEWHERE) * largest + _NOTHING:
+            return f"{name} differs by {off:.2g}, where its largest value is {largest:.2g}"
+    return ""
+
+
+def _largest_difference(a: Tensor, b: Tensor) -> tuple[float, float]:
+    """Return the largest difference of two outputs, and the largest finite magnitude of the first."""
+    a, b = a.detach().cpu().double(), b.detach().cpu().double()
+    off = torch.where((a == b) | (a.isnan() & b.isnan()), 0.0, (a - b).abs()).nan_to_num(nan=torch.inf)
+    largest = a.abs()[a.isfinite()]
+    return float(off.max()) if off.numel() else 0.0, float(largest.max()) if largest.numel() else 0.0

@@ -11,7 +11,7 @@ from quick import ROOT, changed_since, what_to_run
     [
         ("lit_gelu/curvature/loss/trace.py", "tests/curvature/loss/test_trace.py", "tests/curvature/activation"),
         ("export/parity/ulp.py", "tests/export/parity/test_ulp.py", "tests/export/test_mnist.py"),
-        ("export/runtime/tuning.py", "tests/export/test_runtime_tuning.py", "tests/export/test_labels.py"),
+        ("export/runtime/tuning.py", "tests/export/test_runtime_tuning.py", "tests/export/test_trial.py"),
         ("callbacks/swap/run.py", "tests/callbacks/test_swap_resume.py", "tests/callbacks/test_onnx_export.py"),
         ("lit_gelu/activations/names.py", "tests/activations/test_registry.py", "tests/activations/families"),
         (
@@ -21,7 +21,7 @@ from quick import ROOT, changed_since, what_to_run
         ),
         ("lit_gelu/files.py", "tests/test_files.py", "tests/test_layout.py"),
         ("lit_gelu/__init__.py", "tests/test_layout.py", "tests/test_files.py"),
-        ("tests/export/test_labels.py", "tests/export/test_labels.py", "tests/export/test_mnist.py"),
+        ("tests/export/test_trial.py", "tests/export/test_trial.py", "tests/export/test_mnist.py"),
         ("tests/killed_runs.py", "tests/callbacks/test_resume_after_kill.py", "tests/callbacks/test_traps.py"),
         ("tests/web_pages.py", "tests/web/test_page.py", "tests/test_examples.py"),
         ("examples/train_digits.py", "tests/test_examples.py", "tests/docs"),
@@ -50,7 +50,7 @@ def test_every_source_file_has_tests_that_exist():
 
 
 def test_nothing_is_run_twice_and_what_was_removed_is_not_run():
-    assert what_to_run(["tests/conftest.py", "tests/export/test_labels.py", "README.md"]) == ["tests"]
+    assert what_to_run(["tests/conftest.py", "tests/export/test_trial.py", "README.md"]) == ["tests"]
     assert what_to_run(["tests/export/test_removed.py", "LICENSE"]) == []
 
 

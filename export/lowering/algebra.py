@@ -5,15 +5,18 @@ expand to ``0.5 x + 0.5 x Erf(0.70710678 x)``. Functions (Erf, Tanh, Exp ...) st
 expanded. Equal means equal up to float32's rounding of the constants.
 """
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import onnx_ir as ir
 
 RELATIVE = 2.5e-7  # of constants: two units in the last place of float32
 _MOST_TERMS = 8
 _HIGHEST_POWER = 4
 FUNCTIONS = frozenset({"Erf", "Tanh", "Sigmoid", "Exp", "Log", "Softplus"})
 _ODD = frozenset({"Erf", "Tanh"})
+_LARGEST_ARRAY = 1 << 14  # one value a channel, not a weight matrix
 
 
 class NotAFormulaError(Exception):
@@ -52,61 +55,25 @@ Sum = tuple[Term, ...]
 
 
 def number(value: float | np.ndarray) -> Sum:
-    """Return a constant as a sum.
-
-    Args:
-        value: The constant.
-
-    Returns:
-        No term for 0, else one.
-    """
+    """Return a constant as a sum."""
     array = np.asarray(value, dtype=np.float64)
     return (Term(array, 0),) if np.any(array) else ()
 
 
 def variable(factor: float = 1.0, power: int = 1) -> Sum:
-    """Return the variable, times a constant.
-
-    Args:
-        factor: The constant.
-        power: The variable's power.
-
-    Returns:
-        One term.
-    """
+    """Return the variable, times a constant."""
     return (Term(np.asarray(factor, dtype=np.float64), power),)
 
 
 def function_of(name: str, *arguments: Sum) -> Sum:
-    """Return a function as a sum, as it stands; `apply` knows what functions have in common.
-
-    Args:
-        name: An operator.
-        *arguments: Its arguments.
-
-    Returns:
-        One term.
-    """
+    """Return a function as a sum, as it stands; `apply` knows what functions have in common."""
     return (Term(np.asarray(1.0), 0, (Function(name, arguments),)),)
 
 
 def apply(name: str, *arguments: Sum) -> Sum:
-    """Return a function of sums, in the form in which it is compared.
-
-    ``Erf(-z) = -Erf(z)``, ``Tanh(-z) = -Tanh(z)``, ``1 / (1 + Exp(z)) = Sigmoid(-z)``, ``Log(1 + Exp(z)) =
-    Softplus(z)``, and ``Where(Greater(z, c), z, Softplus(z)) = Softplus(z)`` for c >= 20, which is how torch writes it.
-
-    Args:
-        name: An operator.
-        *arguments: Its arguments.
-
-    Returns:
-        One term.
-
-    Example:
-        >>> same(apply("Erf", variable(-2.0)), scaled(apply("Erf", variable(2.0)), -1.0))
-        True
-    """
+    """Return a function of sums, in the form in which it is compared."""
+    # Erf(-z) = -Erf(z), Tanh(-z) = -Tanh(z), 1 / (1 + Exp(z)) = Sigmoid(-z), Log(1 + Exp(z)) = Softplus(z), and
+    # Where(Greater(z, c), z, Softplus(z)) = Softplus(z) for c >= 20, which is how torch writes it.
     if name in _ODD and arguments[0] and float(arguments[0][0].constant.flat[0]) < 0:
         return scaled(function_of(name, scaled(arguments[0], -1.0)), -1.0)
     if name in {"Reciprocal", "Log"} and (exponent := _one_plus_exp(arguments[0])) is not None:
@@ -119,18 +86,7 @@ def apply(name: str, *arguments: Sum) -> Sum:
 
 
 def add(first: Sum, second: Sum) -> Sum:
-    """Return the sum of two sums.
-
-    Args:
-        first: One.
-        second: The other.
-
-    Returns:
-        Their sum, like terms collected.
-
-    Raises:
-        NotAFormulaError: If it has too many terms.
-    """
+    """Return the sum of two sums."""
     terms = list(first)
     for term in second:
         for i, known in enumerate(terms):
@@ -145,18 +101,7 @@ def add(first: Sum, second: Sum) -> Sum:
 
 
 def multiply(first: Sum, second: Sum) -> Sum:
-    """Return the product of two sums, expanded.
-
-    Args:
-        first: One.
-        second: The other.
-
-    Returns:
-        Their product.
-
-    Raises:
-        NotAFormulaError: If it has too many terms or too high a power.
-    """
+    """Return the product of two sums, expanded."""
     product: Sum = ()
     for a in first:
         for b in second:
@@ -168,32 +113,12 @@ def multiply(first: Sum, second: Sum) -> Sum:
 
 
 def scaled(terms: Sum, factor: float | np.ndarray) -> Sum:
-    """Return a sum times a constant.
-
-    Args:
-        terms: The sum.
-        factor: The constant.
-
-    Returns:
-        The product.
-    """
+    """Return a sum times a constant."""
     return tuple(Term(term.constant * factor, term.power, term.functions) for term in terms)
 
 
 def same(first: Sum, second: Sum) -> bool:
-    """Return whether two sums are the same formula, with constants equal up to float32's rounding.
-
-    Args:
-        first: One.
-        second: The other.
-
-    Returns:
-        Whether they are.
-
-    Example:
-        >>> same(variable(0.70710677), variable(0.5**0.5)), same(variable(0.7071), variable(0.5**0.5))
-        (True, False)
-    """
+    """Return whether two sums are the same formula, with constants equal up to float32's rounding."""
     return len(first) == len(second) and all(
         a.power == b.power and close(a.constant, b.constant) and _same_functions(a.functions, b.functions)
         for a, b in zip(first, second, strict=True)
@@ -201,15 +126,7 @@ def same(first: Sum, second: Sum) -> bool:
 
 
 def close(first: np.ndarray | float, second: np.ndarray | float) -> bool:
-    """Return whether two constants are equal up to float32's rounding.
-
-    Args:
-        first: One.
-        second: The other.
-
-    Returns:
-        Whether they are.
-    """
+    """Return whether two constants are equal up to float32's rounding."""
     return np.shape(first) == np.shape(second) and bool(np.allclose(first, second, rtol=RELATIVE, atol=0.0))
 
 
@@ -244,3 +161,105 @@ def _cut_softplus(arguments: tuple[Sum, ...]) -> Sum | None:
     z, limit = condition[0].functions[0].arguments
     beyond = len(limit) == 1 and limit[0].power == 0 and not limit[0].functions and np.all(limit[0].constant >= 20)
     return below if beyond and same(z, above) and same(below, apply("Softplus", z)) else None
+
+
+def expand(value: ir.Value, x: ir.Value, depth: int = 12) -> Sum:
+    """Return a value of a graph as a formula of another."""
+    if value is x:
+        return variable()
+    constant = constant_of(value)
+    if constant is not None:
+        return number(constant)
+    node = value.producer()
+    if node is None or depth == 0 or node.domain not in {"", "ai.onnx"} or len(node.outputs) != 1:
+        raise NotAFormulaError
+    rule = _RULES.get(node.op_type)
+    if rule is None and node.op_type not in FUNCTIONS:
+        raise NotAFormulaError
+    inputs = [expand(given, x, depth - 1) for given in node.inputs if given is not None]
+    return rule(inputs, node) if rule is not None else apply(node.op_type, *inputs)
+
+
+def constant_of(value: ir.Value) -> np.ndarray | None:
+    """Return a constant's value: a number, or an array as it broadcasts."""
+    tensor = value.const_value
+    node = value.producer()
+    if tensor is None and node is not None and node.op_type == "Constant":
+        attribute = node.attributes.get("value")
+        tensor = attribute.as_tensor() if attribute is not None else None
+    if tensor is None or tensor.size > _LARGEST_ARRAY or tensor.dtype == ir.DataType.STRING:
+        return None
+    array: np.ndarray = tensor.numpy().astype(np.float64)
+    return array.reshape(()) if array.size == 1 else array
+
+
+def _power(inputs: list[Sum], _: ir.Node) -> Sum:
+    exponent = inputs[1]
+    if len(exponent) != 1 or exponent[0].power or exponent[0].functions or exponent[0].constant.ndim:
+        raise NotAFormulaError
+    times = float(exponent[0].constant)
+    if times not in {1.0, 2.0, 3.0, 4.0}:
+        raise NotAFormulaError
+    product = inputs[0]
+    for _i in range(int(times) - 1):
+        product = multiply(product, inputs[0])
+    return product
+
+
+def _divide(inputs: list[Sum], _: ir.Node) -> Sum:
+    top, bottom = inputs
+    if len(bottom) == 1 and not bottom[0].power and not bottom[0].functions and np.all(bottom[0].constant):
+        return scaled(top, 1.0 / bottom[0].constant)
+    return multiply(top, apply("Reciprocal", bottom))
+
+
+def _clip(inputs: list[Sum], node: ir.Node) -> Sum:
+    """Return ``Clip(z, 0, b)`` as b times a cut to [0, 1]; others are no part of a known formula."""
+    if len(inputs) != 3 or inputs[1] or node.inputs[1] is None:
+        raise NotAFormulaError
+    return _cut(inputs[0], inputs[2])
+
+
+def _minimum(inputs: list[Sum], _: ir.Node) -> Sum:
+    """Return ``Min(Relu(z), b)``, as onnxscript writes ReLU6 up to 0.7.0, like ``Clip(z, 0, b)``."""
+    match inputs:
+        case [(Term(power=0, functions=(Function("Relu", (z,)),)) as relu,), upper] if relu.constant == 1.0:
+            return _cut(z, upper)
+    raise NotAFormulaError
+
+
+def _cut(z: Sum, bound: Sum) -> Sum:
+    """Return what is cut to [0, bound] as bound times a cut to [0, 1]."""
+    if len(bound) != 1 or bound[0].power or bound[0].functions:
+        raise NotAFormulaError
+    upper = bound[0].constant
+    if upper.ndim or upper <= 0:
+        raise NotAFormulaError
+    return scaled(function_of("Cut", scaled(z, 1.0 / upper)), upper)
+
+
+def _hard_sigmoid(inputs: list[Sum], node: ir.Node) -> Sum:
+    alpha, beta = (
+        node.attributes[name].as_float() if name in node.attributes else default
+        for name, default in (("alpha", 0.2), ("beta", 0.5))
+    )
+    return function_of("Cut", add(scaled(inputs[0], alpha), number(beta)))
+
+
+_RULES: Mapping[str, Callable[[list[Sum], ir.Node], Sum]] = {
+    "Add": lambda inputs, _: add(*inputs),
+    "Sub": lambda inputs, _: add(inputs[0], scaled(inputs[1], -1.0)),
+    "Neg": lambda inputs, _: scaled(inputs[0], -1.0),
+    "Mul": lambda inputs, _: multiply(*inputs),
+    "Div": _divide,
+    "Pow": _power,
+    "Reciprocal": lambda inputs, _: apply("Reciprocal", inputs[0]),
+    "Identity": lambda inputs, _: inputs[0],
+    "Clip": _clip,
+    "Relu": lambda inputs, _: function_of("Relu", inputs[0]),
+    "Min": _minimum,
+    "HardSigmoid": _hard_sigmoid,
+    "Where": lambda inputs, _: apply("Where", *inputs),
+    "Greater": lambda inputs, _: function_of("Greater", *inputs),
+    "Less": lambda inputs, _: function_of("Less", *inputs),
+}

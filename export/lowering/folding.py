@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from lit_gelu.export.markers import MARKER_DOMAIN, BoundActivation
+from lit_gelu.export.lowering.markers import MARKER_DOMAIN, BoundActivation
 
 _GELU = BoundActivation("gelu", "gelu(approximate='none')", {"approximate": "none"})
 _PLAIN = {

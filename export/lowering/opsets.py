@@ -15,8 +15,8 @@ from lit_gelu.export.lowering.kernels import (
     ceiling,
     schema_of,
 )
+from lit_gelu.export.lowering.markers import MARKER_DOMAIN
 from lit_gelu.export.lowering.policy import Choice, is_available
-from lit_gelu.export.markers import MARKER_DOMAIN
 
 _FLOATS = frozenset(DTYPES.values())
 

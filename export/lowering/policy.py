@@ -20,8 +20,8 @@ from functools import cache
 
 from lit_gelu.activations.onnx_recipes import LOWERINGS, OnnxRecipes
 from lit_gelu.export.lowering.kernels import DTYPES, TARGETS, ceiling, has_contrib_operator, has_kernel, is_valid
+from lit_gelu.export.lowering.recipe import CONTRIB_DOMAIN, operators
 from lit_gelu.export.lowering.table import TABLE
-from lit_gelu.export.recipe import CONTRIB_DOMAIN, operators
 
 POLICIES = ("strict", "fast")
 FP32_ERROR = (

@@ -24,16 +24,17 @@ from lit_gelu.export.lowering.algebra import (
     add,
     apply,
     close,
+    constant_of,
+    expand,
     multiply,
     number,
     same,
     scaled,
     variable,
 )
-from lit_gelu.export.lowering.expansion import constant_of, expand
+from lit_gelu.export.lowering.markers import MARKER_DOMAIN, MARKER_OPERATOR, BoundActivation
+from lit_gelu.export.lowering.recipe import Argument
 from lit_gelu.export.lowering.table import row_key
-from lit_gelu.export.markers import MARKER_DOMAIN, MARKER_OPERATOR, BoundActivation
-from lit_gelu.export.recipe import Argument
 
 Recognised = tuple[BoundActivation, ir.Value]
 

@@ -26,22 +26,10 @@ Notes on single recipes stand beside them, in their families; these are on sever
   below 1.2e-7).
 """
 
-import math
 from collections.abc import Iterator, Mapping
 
 from lit_gelu.activations.families import ENTRIES
 from lit_gelu.activations.onnx_recipes import OnnxCases, OnnxRecipes
-
-CONSTANTS: Mapping[str, float] = {
-    "SQRT_2": math.sqrt(2.0),
-    "SQRT_HALF": math.sqrt(0.5),
-    "SQRT_2_OVER_PI": math.sqrt(2.0 / math.pi),
-    "ONE_SIXTH": 1.0 / 6.0,
-    "ONE_OVER_PI": 1.0 / math.pi,
-    "HALF_PI": math.pi / 2.0,
-    "SELU_ALPHA": 1.6732632423543772848170429916717,
-    "SELU_SCALE": 1.0507009873554804934193349852946,
-}
 
 _ERFC_EXPONENT = (  # of exp, for a >= 0, so that erfc(a) = t exp(...)
     "t = Div(1.0, Add(Mul(a, 0.5), 1.0)); "

@@ -10,10 +10,10 @@ import onnx
 import onnx_ir as ir
 from onnx import numpy_helper
 
+from lit_gelu.export.lowering.recipe import Argument, RecipeBuilder, names_in
 from lit_gelu.export.metadata import SiteRecord
 from lit_gelu.export.parity.activation_census import node_label
 from lit_gelu.export.parity.subgraph import site_of
-from lit_gelu.export.recipe import Argument, RecipeBuilder, names_in
 
 REGION = "fp32: "  # in front of a recipe that is computed in float32 between two Casts
 _16_BIT = frozenset({onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16})

@@ -10,13 +10,12 @@ from torch import Tensor, nn
 
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.export.copying import evaluation_copy
-from lit_gelu.export.faithful import require_faithful
 from lit_gelu.export.forms import approximate_
 from lit_gelu.export.inputs import Call, FlatModule, named_outputs, probabilities_first
 from lit_gelu.export.parity.criterion import dtype_name
 from lit_gelu.export.parity.outputs import OutputSignature
 from lit_gelu.export.parity.ties import Choice, Choices
-from lit_gelu.export.trial import output_names
+from lit_gelu.export.trial import output_names, require_faithful
 
 VARIATIONS = 8
 

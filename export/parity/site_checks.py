@@ -13,8 +13,8 @@ from torch import nn
 from lit_gelu import surgery
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.export.errors import ModelFileError
+from lit_gelu.export.lowering.markers import BoundActivation, bind
 from lit_gelu.export.lowering.policy import Choice, absolute_error, ulp_bound
-from lit_gelu.export.markers import BoundActivation, bind
 from lit_gelu.export.metadata import FileMetadata, SiteRecord
 from lit_gelu.export.parity.activation_census import node_label
 from lit_gelu.export.parity.elementwise import ElementwiseCheck, Rounding, check_activation

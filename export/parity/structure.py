@@ -7,12 +7,12 @@ from torch import nn
 
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.errors import LitGeluError
+from lit_gelu.export.lowering.markers import BoundActivation, bind
 from lit_gelu.export.lowering.policy import policy_of
+from lit_gelu.export.lowering.recipe import Argument
 from lit_gelu.export.lowering.table import TABLE
-from lit_gelu.export.markers import BoundActivation, bind
 from lit_gelu.export.metadata import FileMetadata, SiteRecord, versions
 from lit_gelu.export.parity.recorded import REGION, nodes_by_site, recipe_fault
-from lit_gelu.export.recipe import Argument
 
 
 def activation_faults(

@@ -48,7 +48,7 @@ READERS = {
     },
     "literal_eval": {
         "export/lowering/spellings.py": "what torch's exporter wrote just now",
-        "export/recipe.py": "a table of this package, and register(onnx=) of code",
+        "export/lowering/recipe.py": "a table of this package, and register(onnx=) of code",
     },
 }
 # Who imports by a name that is no constant, or runs text; no reader of files.

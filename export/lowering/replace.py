@@ -13,15 +13,14 @@ from lit_gelu.activations.onnx_recipes import LOWERINGS, OnnxRecipes
 from lit_gelu.export.errors import ExportOptionError
 from lit_gelu.export.lowering.folding import Folded, fold
 from lit_gelu.export.lowering.kernels import DTYPES
+from lit_gelu.export.lowering.markers import MARKER_DOMAIN, BoundActivation
 from lit_gelu.export.lowering.opsets import off_target, raise_opset, solve
 from lit_gelu.export.lowering.policy import Choice, choose, is_available, preferred
 from lit_gelu.export.lowering.precision import convert
+from lit_gelu.export.lowering.recipe import CONTRIB_DOMAIN, Argument, RecipeBuilder, inlined
 from lit_gelu.export.lowering.spellings import mark_spellings
 from lit_gelu.export.lowering.table import TABLE
-from lit_gelu.export.lowering.user import inlined
-from lit_gelu.export.markers import MARKER_DOMAIN, BoundActivation
 from lit_gelu.export.options import ExportOptions
-from lit_gelu.export.recipe import CONTRIB_DOMAIN, Argument, RecipeBuilder
 
 CONTRIB_VERSION = 1
 _FUNCTION = Choice("", "registered", in_fp32=True)  # an onnxscript function: its constants are float32
@@ -220,7 +219,7 @@ class _Constants:
         """Return a function that makes initializers of a dtype."""
 
         def constant(array: np.ndarray, hint: str) -> ir.Value:
-            array = array.astype(dtype.numpy())
+            array = array.astype(np.float32).astype(dtype.numpy())
             key = (array.tobytes(), str(array.dtype), array.shape)
             if key not in self.known:
                 name = f"lit_gelu.{hint}_{len(self.known)}"

@@ -5,7 +5,7 @@ onnxruntime's fused operators and never sees a module such as Swish, which is th
 graph breaks with every release of torch, and cannot tell a Sigmoid that is an activation from one within it. So the
 exporter is told: on the evaluation copy, ``forward`` of every known activation module is replaced by one call of
 ``torch.onnx.ops.symbolic``, which puts a node ``lit_gelu::Activation(x)`` with the site's name into the graph and
-leaves the module's type and attributes alone. The graph is exported once, and `lit_gelu.export.lowering_pass` then
+leaves the module's type and attributes alone. The graph is exported once, and `lit_gelu.export.lowering.replace` then
 replaces each marker by the table's recipe, with the arguments as they were at export (learned ones included).
 
 Activations that the lowering table does not know are marked if they were registered with operators of their own
@@ -26,9 +26,8 @@ from lit_gelu.activations.entry import ActivationEntry
 from lit_gelu.activations.errors import UnknownArgumentsError
 from lit_gelu.activations.modules import FunctionActivation
 from lit_gelu.activations.onnx_recipes import OnnxRecipes
+from lit_gelu.export.lowering.recipe import Argument, user_row
 from lit_gelu.export.lowering.table import row_key
-from lit_gelu.export.lowering.user import user_row
-from lit_gelu.export.recipe import Argument
 from lit_gelu.surgery.recognition import hidden_modules
 
 if TYPE_CHECKING:

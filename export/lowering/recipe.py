@@ -1,0 +1,228 @@
+"""Reads recipes (text, as `lit_gelu.activations.onnx_recipes` has it) and onnxscript functions, and builds their nodes.
+
+``registry.register("my_gate", onnx=...)`` takes either. Without it torch decomposes the activation, as it does anything
+else.
+"""
+
+import ast
+import math
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from lit_gelu.activations.onnx_recipes import OnnxCases, OnnxRecipes
+from lit_gelu.export.errors import ExportOptionError
+
+CONTRIB_DOMAIN = "com.microsoft"
+CONSTANTS: Mapping[str, float] = {
+    "SQRT_2": math.sqrt(2.0),
+    "SQRT_HALF": math.sqrt(0.5),
+    "SQRT_2_OVER_PI": math.sqrt(2.0 / math.pi),
+    "ONE_SIXTH": 1.0 / 6.0,
+    "ONE_OVER_PI": 1.0 / math.pi,
+    "HALF_PI": math.pi / 2.0,
+    "SELU_ALPHA": 1.6732632423543772848170429916717,
+    "SELU_SCALE": 1.0507009873554804934193349852946,
+}
+
+Argument = float | np.ndarray
+
+
+@cache
+def operators(recipe: str) -> tuple[str, ...]:
+    """Return the operators of a recipe in the order of the nodes, ``domain::Name`` for those that are not standard."""
+    found: list[str] = []
+
+    def visit(node: ast.expr) -> None:
+        if isinstance(node, ast.Call):
+            for argument in node.args:
+                visit(argument)
+            domain, name = _operator(node.func)
+            found.append(f"{domain}::{name}" if domain else name)
+
+    for statement in _statements(recipe):
+        visit(statement.value)
+    return tuple(found)
+
+
+def names_in(recipe: str) -> set[str]:
+    """Return the arguments that a recipe mentions: no ``x``, operators, names that it assigns, constants."""
+    statements = _statements(recipe)
+    nodes = [node for statement in statements for node in ast.walk(statement.value)]
+    functions = {id(part) for node in nodes if isinstance(node, ast.Call) for part in ast.walk(node.func)}
+    assigned = {_target(statement) for statement in statements if isinstance(statement, ast.Assign)}
+    names = {node.id for node in nodes if isinstance(node, ast.Name) and id(node) not in functions}
+    return names - assigned - CONSTANTS.keys() - {"x"}
+
+
+class RecipeBuilder:
+    """Builds the nodes of one recipe; ``constant`` makes an initializer from an array and a hint for its name."""
+
+    def __init__(
+        self, x: ir.Value, arguments: Mapping[str, Argument], constant: Callable[[np.ndarray, str], ir.Value]
+    ) -> None:
+        self._names: dict[str, ir.Value] = {"x": x}
+        self._arguments = {**CONSTANTS, **arguments}
+        self._constant = constant
+        self.nodes: list[ir.Node] = []
+
+    def build(self, recipe: str) -> ir.Value:
+        """Build the nodes, inner ones first, into ``nodes``; return the value of the last."""
+        result = self._names["x"]
+        for statement in _statements(recipe):
+            result = self._value(statement.value)
+            if isinstance(statement, ast.Assign):
+                self._names[_target(statement)] = result
+        return result
+
+    def _value(self, node: ast.expr) -> ir.Value:
+        """Return the value that an expression stands for; nodes are made on the way."""
+        if isinstance(node, ast.Call):
+            domain, name = _operator(node.func)
+            inputs = [self._value(argument) for argument in node.args]
+            attributes = {keyword.arg or "": self._attribute(keyword.value) for keyword in node.keywords}
+            self.nodes.append(ir.node(name, inputs, attributes=attributes, domain=domain))
+            return self.nodes[-1].outputs[0]
+        if isinstance(node, ast.Name) and node.id in self._names:
+            return self._names[node.id]
+        hint = node.id.lower() if isinstance(node, ast.Name) else "constant"
+        return self._constant(np.asarray(self._plain(node), dtype=np.float64), hint)
+
+    def _attribute(self, node: ast.expr) -> float | str:
+        """Return a node attribute: a string as written, or a number."""
+        value = self._plain(node)
+        return value if isinstance(value, str) else float(np.asarray(value).item())
+
+    def _plain(self, node: ast.expr) -> Argument | str:
+        """Return the number, array or string that an expression without operators stands for."""
+        if isinstance(node, ast.Name):
+            return self._arguments[node.id]
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+            return np.multiply(self._plain(node.left), self._plain(node.right), dtype=np.float64)
+        value: float | str = ast.literal_eval(node)
+        return value
+
+
+@cache
+def _statements(recipe: str) -> tuple[ast.Assign | ast.Expr, ...]:
+    """Parse a recipe; only ``name = expression`` and expressions are allowed."""
+    statements = []
+    for statement in ast.parse(recipe).body:
+        if not isinstance(statement, (ast.Assign, ast.Expr)):
+            raise TypeError(f"a recipe is a sequence of assignments and expressions, not {ast.dump(statement)}")
+        statements.append(statement)
+    return tuple(statements)
+
+
+def _target(statement: ast.Assign) -> str:
+    """Return the name that an assignment gives."""
+    (target,) = statement.targets
+    if not isinstance(target, ast.Name):
+        raise TypeError("a recipe assigns to plain names only")
+    return target.id
+
+
+def _operator(function: ast.expr) -> tuple[str, str]:
+    """Return domain and name of an operator."""
+    match function:
+        case ast.Name(id=name):
+            return "", name
+        case ast.Attribute(value=ast.Name(id="microsoft"), attr=name):
+            return CONTRIB_DOMAIN, name
+    raise TypeError(f"no operator: {ast.unparse(function)}")
+
+
+def user_row(name: str, onnx: Any, arguments: Mapping[str, Any]) -> OnnxRecipes | ir.Function | None:
+    """Return what a registration's ``onnx=`` says for these arguments; ``None`` if they are no case of it."""
+    if isinstance(onnx, OnnxCases):
+        case = onnx.case(arguments)
+        if case is not None and case not in onnx.recipes:
+            raise ExportOptionError(
+                f"{name!r} was registered with recipes for {', '.join(map(repr, onnx.recipes))}, and its case is "
+                f"{case!r}. Return one of these, or None, which leaves it to torch's exporter."
+            )
+        onnx = None if case is None else onnx.recipes[case]
+    if onnx is None:
+        return None
+    recipes = OnnxRecipes(native=onnx) if isinstance(onnx, str) else onnx
+    if isinstance(recipes, OnnxRecipes):
+        _require_readable(name, recipes, arguments)
+        return recipes
+    if not hasattr(onnx, "to_function_proto"):
+        raise ExportOptionError(
+            f"{name!r} was registered with onnx={onnx!r}. Accepted: an onnxscript function (@onnxscript.script()) of "
+            "one tensor, a recipe as text, such as 'Mul(x, Sigmoid(x))', OnnxRecipes or OnnxCases."
+        )
+    function: ir.Function = ir.from_proto(onnx.to_function_proto())
+    unknown = [attribute for attribute in function.attributes if attribute not in arguments]
+    if len(function.inputs) != 1 or len(function.outputs) != 1 or unknown:
+        raise ExportOptionError(
+            f"the onnxscript function of {name!r} takes {len(function.inputs)} tensors and gives "
+            f"{len(function.outputs)}"
+            + (f", and the activation has no argument {', '.join(map(repr, unknown))}" if unknown else "")
+            + ". Accepted: one tensor in, one out, and attributes named as the activation's arguments."
+        )
+    return function
+
+
+def _require_readable(name: str, recipes: OnnxRecipes, arguments: Mapping[str, Any]) -> None:
+    """Refuse recipes that cannot be built."""
+    given = [recipe for recipe in vars(recipes).values() if recipe is not None]
+    for recipe in given:
+        problem = _problem(recipe, arguments)
+        if problem:
+            raise ExportOptionError(
+                f"the recipe that {name!r} was registered with cannot be read: {recipe!r} ({problem}). Accepted: "
+                "operators within each other, such as 'Mul(x, Sigmoid(x))'; see docs/lowering.md."
+            )
+    if recipes.native is None and recipes.primitives is None:
+        raise ExportOptionError(
+            f"{name!r} was registered without a recipe in standard operators. Give OnnxRecipes(native=...) or "
+            "OnnxRecipes(primitives=...)."
+        )
+
+
+def _problem(recipe: str, arguments: Mapping[str, Any]) -> str:
+    """Return why a recipe cannot be built; nothing if it can."""
+    builder = RecipeBuilder(ir.Value(name="x"), arguments, lambda _, hint: ir.Value(name=hint))
+    try:
+        builder.build(recipe)
+    except KeyError as error:
+        return f"the activation has no argument {error}"
+    except (SyntaxError, TypeError, ValueError) as error:
+        return str(error)
+    return "" if builder.nodes else "it has no operator"
+
+
+def inlined(
+    function: ir.Function, x: ir.Value, arguments: Mapping[str, Argument | str]
+) -> tuple[list[ir.Node], ir.Value]:
+    """Return the nodes of an onnxscript function for one input in order, and the value that it returns."""
+    values: dict[ir.Value | None, ir.Value | None] = {None: None, function.inputs[0]: x}
+    nodes = []
+    for node in function:
+        attributes = [_bound(attribute, arguments) for attribute in node.attributes.values()]
+        copy = ir.Node(
+            node.domain, node.op_type, [values[v] for v in node.inputs], attributes, num_outputs=len(node.outputs)
+        )
+        values.update(zip(node.outputs, copy.outputs, strict=True))
+        nodes.append(copy)
+    result = values[function.outputs[0]]
+    if result is None:
+        raise ValueError("an onnxscript function returns nothing")
+    return nodes, result
+
+
+def _bound(attribute: ir.Attr, arguments: Mapping[str, Argument | str]) -> ir.Attr:
+    """Return an attribute with the activation's argument in the place of a reference to it."""
+    if not attribute.is_ref():
+        return attribute
+    value = arguments[str(attribute.ref_attr_name)]
+    if isinstance(value, str):
+        return ir.AttrString(attribute.name, value)
+    if attribute.type == ir.AttributeType.INT:
+        return ir.AttrInt64(attribute.name, int(np.asarray(value).item()))
+    return ir.AttrFloat32(attribute.name, float(np.asarray(value).item()))
