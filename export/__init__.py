@@ -14,8 +14,7 @@ from lit_gelu.export.parity.errors import ParityError
 from lit_gelu.export.proof import write_proof
 from lit_gelu.export.runtime import CpuFallbackWarning, OnnxPredictor, Placement
 from lit_gelu.export.runtime.bench import BenchReport, bench
-from lit_gelu.export.runtime.tuning import tune
-from lit_gelu.export.runtime.tuning_report import TuningReport
+from lit_gelu.export.runtime.tuning import TuningReport, tune
 
 __all__ = [
     "BenchReport",

@@ -7,8 +7,7 @@ import torch
 import torch.utils.dlpack
 from torch import Tensor
 
-from lit_gelu.export.runtime.dtypes import onnx_number
-from lit_gelu.export.runtime.ports import Port, named_sizes, session_ports
+from lit_gelu.export.runtime.ports import Port, named_sizes, onnx_number, session_ports
 
 _NO_SYNC = "disable_synchronize_execution_providers"  # of a run: do not wait for the device at its end
 GRAPH_ID = "gpu_graph_id"  # of a run: which CUDA graph is captured or replayed; -1 for none

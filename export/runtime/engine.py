@@ -16,12 +16,11 @@ from lit_gelu.export.errors import ModelFileError, ProviderError
 from lit_gelu.export.runtime.binding import TensorRunner
 from lit_gelu.export.runtime.buckets import BucketRunner, checked_buckets
 from lit_gelu.export.runtime.model_file import ModelFile, read_model_file
-from lit_gelu.export.runtime.placement import named, placement_of
+from lit_gelu.export.runtime.placement import named, placement_of, without_shape_arithmetic
 from lit_gelu.export.runtime.ports import Array
 from lit_gelu.export.runtime.providers import CUDA, ON_CUDA_DEVICES, Provider, checked_providers, default_providers
 from lit_gelu.export.runtime.session import open_session
 from lit_gelu.export.runtime.settings import provider_options, session_options
-from lit_gelu.export.runtime.shape_arithmetic import without_shape_arithmetic
 from lit_gelu.export.runtime.streams import ComputeStream
 from lit_gelu.export.runtime.tuning_file import TuningChoice, read_choice, this_key
 

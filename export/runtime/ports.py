@@ -1,4 +1,4 @@
-"""The inputs and outputs of a file: their names, element types and shapes, and what fits them."""
+"""The inputs and outputs of a file: names, element types and shapes, what fits them, and values made up for them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,10 +9,73 @@ from typing import Any, cast
 import numpy as np
 import onnxruntime
 import torch
+from onnx import TensorProto
 from torch import Tensor
 
 from lit_gelu.export.errors import ModelInputError
-from lit_gelu.export.runtime.dtypes import numpy_dtype, torch_dtype
+
+# onnxruntime's word: ONNX's number, torch's dtype, numpy's dtype (numpy has no bfloat16)
+_TYPES: dict[str, tuple[int, torch.dtype, type[np.generic] | None]] = {
+    "tensor(float)": (TensorProto.FLOAT, torch.float32, np.float32),
+    "tensor(double)": (TensorProto.DOUBLE, torch.float64, np.float64),
+    "tensor(float16)": (TensorProto.FLOAT16, torch.float16, np.float16),
+    "tensor(bfloat16)": (TensorProto.BFLOAT16, torch.bfloat16, None),
+    "tensor(int64)": (TensorProto.INT64, torch.int64, np.int64),
+    "tensor(int32)": (TensorProto.INT32, torch.int32, np.int32),
+    "tensor(int16)": (TensorProto.INT16, torch.int16, np.int16),
+    "tensor(int8)": (TensorProto.INT8, torch.int8, np.int8),
+    "tensor(uint8)": (TensorProto.UINT8, torch.uint8, np.uint8),
+    "tensor(bool)": (TensorProto.BOOL, torch.bool, np.bool_),
+}
+
+
+def torch_dtype(type_name: str) -> torch.dtype | None:
+    """Return torch's dtype.
+
+    Args:
+        type_name: onnxruntime's word.
+
+    Returns:
+        The dtype; ``None`` if torch has none.
+
+    Example:
+        >>> torch_dtype("tensor(bfloat16)")
+        torch.bfloat16
+    """
+    return _TYPES[type_name][1] if type_name in _TYPES else None
+
+
+def numpy_dtype(type_name: str) -> type[np.generic] | None:
+    """Return numpy's dtype.
+
+    Args:
+        type_name: onnxruntime's word.
+
+    Returns:
+        The dtype; ``None`` if numpy has none.
+
+    Example:
+        >>> numpy_dtype("tensor(float)")
+        <class 'numpy.float32'>
+    """
+    return _TYPES[type_name][2] if type_name in _TYPES else None
+
+
+def onnx_number(type_name: str) -> int:
+    """Return ONNX's number of an element type.
+
+    Args:
+        type_name: onnxruntime's word, one that `torch_dtype` knows.
+
+    Returns:
+        The number.
+
+    Example:
+        >>> onnx_number("tensor(bfloat16)")
+        16
+    """
+    return int(_TYPES[type_name][0])
+
 
 Array = np.ndarray | Tensor
 
@@ -237,3 +300,34 @@ def require_fit(port: Port, value: object, *, raw: bool = False) -> None:
 def _word(dtype: Any) -> str:
     """Return the name of a dtype of torch or numpy."""
     return str(dtype).removeprefix("torch.") if isinstance(dtype, torch.dtype) else np.dtype(dtype).name
+
+
+def made_inputs(ports: Mapping[str, Port], batch_size: int, seed: int = 0) -> dict[str, Tensor]:
+    """Return inputs in a file's shapes: normal numbers, and pixels for ``uint8``.
+
+    Args:
+        ports: The file's inputs.
+        batch_size: For every size that is not fixed.
+        seed: Of the numbers.
+
+    Returns:
+        Tensors by name, on the CPU.
+
+    Raises:
+        ModelInputError: If an input is of another type: indices, for example, have bounds that the file does not tell.
+
+    Example:
+        >>> made_inputs({"x": Port("x", "tensor(float)", ("batch", 2))}, 3)["x"].shape
+        torch.Size([3, 2])
+    """
+    generator = torch.Generator().manual_seed(seed)
+    made = {}
+    for name, port in ports.items():
+        shape = [size if isinstance(size, int) else batch_size for size in port.shape]
+        if port.dtype == torch.uint8:
+            made[name] = torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
+        elif port.dtype is not None and port.dtype.is_floating_point:
+            made[name] = torch.randn(shape, generator=generator).to(port.dtype)
+        else:
+            raise ModelInputError(f"Input {name!r} is {port.type_name}: values cannot be made up for it, give inputs.")
+    return made

@@ -25,7 +25,7 @@ from lit_gelu.export.runtime.tuning_file import TuningChoice
 if TYPE_CHECKING:
     from torch import nn
 
-    from lit_gelu.export.runtime.tuning_report import TuningReport
+    from lit_gelu.export.runtime.tuning import TuningReport
 
 _log = logging.getLogger(__name__)
 _of_parents: list[Engine] = []  # never freed: a session's destructor waits for threads that a forked process has not

@@ -10,9 +10,8 @@ from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
 from lit_gelu.export.errors import ModelFileError, ProviderError
 from lit_gelu.export.runtime.model_file import ModelFile, read_model_file
-from lit_gelu.export.runtime.placement import RECORD, named, placement_of
+from lit_gelu.export.runtime.placement import RECORD, named, placement_of, without_shape_arithmetic
 from lit_gelu.export.runtime.providers import CPU, Provider, checked_providers, default_providers
-from lit_gelu.export.runtime.shape_arithmetic import without_shape_arithmetic
 
 NO_CPU = "session.disable_cpu_ep_fallback"
 EXACT_SUMS = "session.x64quantprecision"  # int8 on x86 without VNNI: 32-bit sums, at half the speed

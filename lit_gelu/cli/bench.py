@@ -87,8 +87,7 @@ def run(arguments: Namespace) -> int:
     from lit_gelu.cli.input_sample import named_inputs
     from lit_gelu.export import OnnxPredictor
     from lit_gelu.export.quantization import is_quantized
-    from lit_gelu.export.runtime.bench import bench
-    from lit_gelu.export.runtime.bench_variants import resized
+    from lit_gelu.export.runtime.bench import bench, resized
     from lit_gelu.export.runtime.tuning_file import cores
     from lit_gelu.files import write_atomically
 

@@ -9,8 +9,7 @@ from export_cases import gelu_net
 
 from lit_gelu.export import ModelInputError, OnnxPredictor, export_onnx
 from lit_gelu.export.runtime import CPU, timing
-from lit_gelu.export.runtime.bench import bench
-from lit_gelu.export.runtime.bench_variants import resized
+from lit_gelu.export.runtime.bench import bench, resized
 from lit_gelu.export.runtime.timing import interleaved, latency, ratio
 from lit_gelu.export.runtime.tuning import tune
 

@@ -5,8 +5,7 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from lit_gelu.export.runtime.placement import PlacedNode
-from lit_gelu.export.runtime.shape_arithmetic import without_shape_arithmetic
+from lit_gelu.export.runtime.placement import PlacedNode, without_shape_arithmetic
 
 CPU = "CPUExecutionProvider"
 

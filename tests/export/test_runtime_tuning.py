@@ -18,8 +18,7 @@ from lit_gelu.export.runtime.engine import TuningFileWarning
 from lit_gelu.export.runtime.knobs import Knob, cpu_knobs, cuda_knobs
 from lit_gelu.export.runtime.model_file import ModelFile, read_model_file
 from lit_gelu.export.runtime.settings import ACCEPTED
-from lit_gelu.export.runtime.tuning import tune
-from lit_gelu.export.runtime.tuning_report import relative_error
+from lit_gelu.export.runtime.tuning import relative_error, tune
 
 LEVEL = onnxruntime.GraphOptimizationLevel
 EXTENDED = Knob("graph_optimization_level", ("extended", "basic"))
