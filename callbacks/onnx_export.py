@@ -272,7 +272,7 @@ def _data_module(trainer: Trainer) -> Any:
 
 def _data(trainer: Trainer, *, raw: bool) -> Any:
     """Return what the file is compared on."""
-    from lit_gelu.export.parity.families import list_or_loader
+    from lit_gelu.export.parity.input_families import list_or_loader
 
     module = _data_module(trainer)
     if module is not None:

@@ -10,7 +10,7 @@ from lit_gelu.export.errors import (
 from lit_gelu.export.exporter import ExportReport, export_onnx
 from lit_gelu.export.mixin import OnnxExportMixin
 from lit_gelu.export.parity import ParityReport, ParityRow, check_parity
-from lit_gelu.export.parity.errors import ParityError
+from lit_gelu.export.parity.report import ParityError
 from lit_gelu.export.proof import write_proof
 from lit_gelu.export.runtime import CpuFallbackWarning, OnnxPredictor, Placement
 from lit_gelu.export.runtime.bench import BenchReport, bench

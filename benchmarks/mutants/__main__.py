@@ -91,10 +91,10 @@ TARGETS = (
     ),
     Target(
         "export/parity/criterion.py",
-        ("export/parity/test_criterion.py", "export/parity/test_compare.py"),
+        ("export/parity/test_criterion.py", "export/parity/test_judging.py"),
         LIBRARIES + EXPORTING,
     ),
-    Target("export/quantization/criteria.py", ("export/quantization/test_criteria.py",), LIBRARIES + EXPORTING),
+    Target("export/quantization/acceptance.py", ("export/quantization/test_acceptance.py",), LIBRARIES + EXPORTING),
 )
 
 

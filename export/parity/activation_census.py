@@ -8,10 +8,9 @@ from pathlib import Path
 
 import onnx
 
-from lit_gelu.export.parity.sessions import SessionSetup
-from lit_gelu.export.parity.subgraph import SiteNodes
+from lit_gelu.export.parity.running import SessionSetup
+from lit_gelu.export.parity.subgraph import SiteNodes, node_label
 from lit_gelu.export.runtime import OnnxPredictor
-from lit_gelu.export.saving import census
 
 _RECORD = "session.record_ep_graph_assignment_info"
 # How onnxruntime names a value once a Cast has taken the old name over.
@@ -40,29 +39,6 @@ class ActivationFate:
         """Return ``Sigmoid, Mul -> QuickGelu(alpha=1)``."""
         after = ", ".join(self.after) if self.after else "(no value of the optimised graph)"
         return f"{', '.join(self.before)} -> {after}"
-
-
-def node_label(node: onnx.NodeProto) -> str:
-    """Return an operator with what tells its variants apart.
-
-    Args:
-        node: A node.
-
-    Returns:
-        Such as ``Gelu(tanh)`` or ``QuickGelu(alpha=1.702)``.
-
-    Example:
-        >>> node_label(onnx.helper.make_node("Gelu", ["x"], ["y"], approximate="tanh"))
-        'Gelu(tanh)'
-        >>> node_label(onnx.helper.make_node("QuickGelu", ["x"], ["y"], domain="com.microsoft", alpha=1.702))
-        'QuickGelu(alpha=1.702)'
-    """
-    attributes = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
-    if node.op_type == "Gelu" and node.domain == "":
-        return f"Gelu({attributes.get('approximate', b'none').decode()})"
-    if node.op_type in {"QuickGelu", "ScaledSiLU"} and "alpha" in attributes:
-        return f"{node.op_type}(alpha={attributes['alpha']:.6g})"
-    return node.op_type
 
 
 def optimized_graph(path: Path, setup: SessionSetup) -> onnx.ModelProto:
@@ -155,15 +131,3 @@ def fate_counts(entries: list[ActivationFate]) -> dict[str, int]:
         {'Sigmoid, Mul -> QuickGelu(alpha=1)': 1}
     """
     return dict(Counter(str(entry) for entry in entries))
-
-
-def operator_counts(model: onnx.ModelProto) -> dict[str, int]:
-    """Count the operators of a model.
-
-    Args:
-        model: The model.
-
-    Returns:
-        Count by operator.
-    """
-    return dict(census(model))

@@ -18,25 +18,29 @@ from lit_gelu.activations import ActivationRegistry
 from lit_gelu.export.errors import ModelFileError, ModelInputError
 from lit_gelu.export.inputs import Call
 from lit_gelu.export.metadata import FileMetadata, read_metadata
-from lit_gelu.export.parity.activation_census import fates, operator_counts, optimized_graph, placement
-from lit_gelu.export.parity.compare import Comparer
+from lit_gelu.export.parity.activation_census import fates, optimized_graph, placement
+from lit_gelu.export.parity.alone.sites import check_sites
+from lit_gelu.export.parity.causes.investigation import Subject
 from lit_gelu.export.parity.criterion import FLOOR, dtype_name, dtype_of, floor, require_tolerance
-from lit_gelu.export.parity.errors import ParityError
-from lit_gelu.export.parity.families import GAUSSIAN_ROWS, Batch, Family, families, first_rows
+from lit_gelu.export.parity.input_families import (
+    GAUSSIAN_ROWS,
+    Batch,
+    Family,
+    families,
+    first_rows,
+    other_lengths,
+    sample_call,
+)
 from lit_gelu.export.parity.integer_inputs import Kind, integer_kinds, untried, usable
-from lit_gelu.export.parity.investigation import Subject
-from lit_gelu.export.parity.lengths import other_lengths
-from lit_gelu.export.parity.outputs import output_faults
+from lit_gelu.export.parity.judging import Judge
 from lit_gelu.export.parity.references import References
 from lit_gelu.export.parity.repeatability import Repeatability, repeatability
-from lit_gelu.export.parity.report import ParityReport
+from lit_gelu.export.parity.report import ParityError, ParityReport
+from lit_gelu.export.parity.report.tables import findings
 from lit_gelu.export.parity.rows import TF32_VS_FLOAT64, VS_FLOAT64, ParityRow
-from lit_gelu.export.parity.sample import sample_call
-from lit_gelu.export.parity.sessions import SessionSetup, file_inputs, open_wanted, run_file
-from lit_gelu.export.parity.site_checks import check_sites, has_weights_beside, load_structure, mismatches, rewritten
-from lit_gelu.export.parity.structure import activation_faults
-from lit_gelu.export.parity.subgraph import site_nodes
-from lit_gelu.export.parity.tables import findings
+from lit_gelu.export.parity.running import SessionSetup, file_inputs, open_wanted, run_file
+from lit_gelu.export.parity.structure import activation_faults, mismatches, output_faults, rewritten
+from lit_gelu.export.parity.subgraph import has_weights_beside, load_structure, site_nodes
 from lit_gelu.export.parity.task_metrics import task_metrics
 from lit_gelu.export.preprocessing import (
     other_preprocessing,
@@ -44,6 +48,7 @@ from lit_gelu.export.preprocessing import (
     raw_data_of,
 )
 from lit_gelu.export.runtime import CUDA, OnnxPredictor, Provider
+from lit_gelu.export.saving import census
 
 _LOOKED_INTO_BELOW = 256 * 1024**2  # bytes of file: above, layers and optimised graph cost copies of it in memory
 _LAYER_ROWS = 2
@@ -183,8 +188,8 @@ class _Check:
 
     def report(self, inputs: Sequence[Family], notes: Sequence[str]) -> ParityReport:
         """Compare on all inputs, and look into what was found."""
-        comparer = self._comparer(self.predictor)
-        rows = comparer.compare(inputs)
+        judge = self._judge(self.predictor)
+        rows = judge.compare(inputs)
         rows += self._tf32_rows(inputs)
         model = load_structure(self.path)
         calls = {record.site: record.calls for record in self.metadata.sites}
@@ -205,7 +210,7 @@ class _Check:
             floor=floor(self.references.dtype, self.tolerance),
             elementwise=tuple(alone),
             repeatability=self._repeatability(model, gaussian),
-            census=operator_counts(model),
+            census=dict(census(model)),
             faults=tuple(faults),
             versions={**self.metadata.versions, "onnxruntime": onnxruntime.__version__},
             notes=(*notes, *unrun, *rewritten(model, self.metadata)),
@@ -221,14 +226,14 @@ class _Check:
             self.references,
             self.setup,
             self.tolerance,
-            comparer.index_excess,
+            judge.index_excess,
             folded,
         )
-        return self._looked_into(report, subject, gaussian, comparer.worst)
+        return self._looked_into(report, subject, gaussian, judge.worst)
 
-    def _comparer(self, predictor: OnnxPredictor, label: str = VS_FLOAT64) -> Comparer:
+    def _judge(self, predictor: OnnxPredictor, label: str = VS_FLOAT64) -> Judge:
         """Return what compares a session with the module."""
-        return Comparer(
+        return Judge(
             run=partial(run_file, predictor),
             references=self.references,
             outputs=predictor.output_names,
@@ -242,8 +247,8 @@ class _Check:
         """Return what a second session with TF32 gives, where that exists; data are read once, so not on them."""
         if self.predictor.providers[0] != CUDA or self.references.dtype != torch.float32:
             return []
-        comparer = self._comparer(self.setup.with_tf32(on=True).open(self.path), TF32_VS_FLOAT64)
-        rows = comparer.compare(family for family in inputs if isinstance(family.batches, list))
+        judge = self._judge(self.setup.with_tf32(on=True).open(self.path), TF32_VS_FLOAT64)
+        rows = judge.compare(family for family in inputs if isinstance(family.batches, list))
         return [replace(row, limit=None) for row in rows if row.comparison == TF32_VS_FLOAT64]
 
     def _repeatability(self, model: onnx.ModelProto, gaussian: Family) -> Repeatability:
@@ -266,7 +271,7 @@ class _Check:
         report = replace(
             report,
             layers=tuple(subject.layers(rows)),
-            optimized_census=operator_counts(optimized),
+            optimized_census=dict(census(optimized)),
             activations=tuple(fates(list(subject.found), optimized, providers)),
             placement=dict(Counter(providers.values())),
         )

@@ -13,8 +13,8 @@ from lit_gelu.export.copying import evaluation_copy
 from lit_gelu.export.forms import approximate_
 from lit_gelu.export.inputs import Call, FlatModule, named_outputs, probabilities_first
 from lit_gelu.export.parity.criterion import dtype_name
-from lit_gelu.export.parity.outputs import OutputSignature
-from lit_gelu.export.parity.ties import Choice, Choices
+from lit_gelu.export.parity.running import as_array
+from lit_gelu.export.parity.ties import Candidates, IndexTracker
 from lit_gelu.export.trial import output_names, require_faithful
 
 VARIATIONS = 8
@@ -33,6 +33,21 @@ class Outputs:
     own: list[np.ndarray] | None
     float64: list[np.ndarray] | None
     trained: list[np.ndarray] | None
+
+
+@dataclass(frozen=True)
+class OutputSignature:
+    """What the module says of one of its outputs.
+
+    Args:
+        name: Its name in the file.
+        dtype: In torch's name.
+        shape: On the sample.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
 
 
 class References:
@@ -107,7 +122,7 @@ class References:
         return Outputs(*(None if module is None else self.run(module, batch, dtype) for module, dtype in modules))
 
     @torch.no_grad()
-    def choices(self, batch: Sequence[Tensor]) -> list[tuple[Choice | None, Choice | None]]:
+    def candidates(self, batch: Sequence[Tensor]) -> list[tuple[Candidates | None, Candidates | None]]:
         """Return what each output is an index into, if it is one: in float64, and in the file's dtype.
 
         Args:
@@ -121,9 +136,9 @@ class References:
         found = []
         for module, dtype in ((self.float64, torch.float64), (self.own, self.dtype)):
             args, kwargs = self.arguments(batch, dtype)
-            with Choices() as choices:
+            with IndexTracker() as tracker:
                 outputs = [] if module is None else named_outputs(module(*args, **kwargs))
-            found.append([choices.of(tensor) for _, tensor in outputs])
+            found.append([tracker.of(tensor) for _, tensor in outputs])
         exact, own = found
         return list(zip(exact, own or [None] * len(exact), strict=True))
 
@@ -220,17 +235,3 @@ def _moved(tensor: Tensor, generator: torch.Generator) -> Tensor:
     """Return a float32 tensor whose entries are moved by -1, 0 or 1 unit in the last place."""
     share = torch.rand(tensor.shape, generator=generator, dtype=torch.float64) * 2 - 1
     return (tensor.double() * (1 + torch.finfo(torch.float32).eps * share)).float()
-
-
-def as_array(tensor: Tensor) -> np.ndarray:
-    """Return a tensor as an array; numpy has no bfloat16, so that becomes float64.
-
-    Args:
-        tensor: Any tensor.
-
-    Returns:
-        The array.
-    """
-    tensor = tensor.detach().cpu()
-    array: np.ndarray = (tensor.double() if tensor.dtype == torch.bfloat16 else tensor).numpy()
-    return array

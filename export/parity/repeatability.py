@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 from torch import Tensor
 
-from lit_gelu.export.parity.compare import Run
+from lit_gelu.export.parity.judging import Run
 
 # Operators that draw random numbers, whatever their inputs say.
 _RANDOM = frozenset({

@@ -1,11 +1,14 @@
 """The nodes of activation sites in a file: where they are, and one of them cut out as a model of its own."""
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import onnx
 from onnx import numpy_helper
+from onnx.external_data_helper import load_external_data_for_tensor, uses_external_data
 
 SITE_PROPERTY = "lit_gelu.site"
 
@@ -39,6 +42,29 @@ def site_of(node: onnx.NodeProto) -> str | None:
         Its name; ``None`` for a node of no activation.
     """
     return next((entry.value for entry in node.metadata_props if entry.key == SITE_PROPERTY), None)
+
+
+def node_label(node: onnx.NodeProto) -> str:
+    """Return an operator with what tells its variants apart.
+
+    Args:
+        node: A node.
+
+    Returns:
+        Such as ``Gelu(tanh)`` or ``QuickGelu(alpha=1.702)``.
+
+    Example:
+        >>> node_label(onnx.helper.make_node("Gelu", ["x"], ["y"], approximate="tanh"))
+        'Gelu(tanh)'
+        >>> node_label(onnx.helper.make_node("QuickGelu", ["x"], ["y"], domain="com.microsoft", alpha=1.702))
+        'QuickGelu(alpha=1.702)'
+    """
+    attributes = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
+    if node.op_type == "Gelu" and node.domain == "":
+        return f"Gelu({attributes.get('approximate', b'none').decode()})"
+    if node.op_type in {"QuickGelu", "ScaledSiLU"} and "alpha" in attributes:
+        return f"{node.op_type}(alpha={attributes['alpha']:.6g})"
+    return node.op_type
 
 
 def site_nodes(model: onnx.ModelProto, calls: Mapping[str, int]) -> list[SiteNodes]:
@@ -81,6 +107,35 @@ def _one_call(model: onnx.ModelProto, site: str, call: int, places: Sequence[int
     if len(inputs) != 1 or len(outputs) != 1:
         return None
     return SiteNodes(site, call, tuple(nodes), inputs.pop(), outputs.pop())
+
+
+def load_structure(path: str | os.PathLike[str]) -> onnx.ModelProto:
+    """Return a file's graph; of weights that are kept beside it, only those of activations.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The model.
+    """
+    model = onnx.load(path, load_external_data=False)
+    read = {name for node in model.graph.node if site_of(node) is not None for name in node.input}
+    for tensor in model.graph.initializer:
+        if tensor.name in read and uses_external_data(tensor):
+            load_external_data_for_tensor(tensor, str(Path(path).parent))
+    return model
+
+
+def has_weights_beside(model: onnx.ModelProto) -> bool:
+    """Return whether some of a file's weights are in another file.
+
+    Args:
+        model: The file's graph, as `load_structure` gives it.
+
+    Returns:
+        Whether the graph cannot be run without that file.
+    """
+    return any(uses_external_data(tensor) for tensor in model.graph.initializer)
 
 
 def cut_out(model: onnx.ModelProto, found: SiteNodes) -> onnx.ModelProto:

@@ -14,7 +14,7 @@ _CHOOSING = frozenset({"argmax", "argmin", "argsort", "max", "min", "sort", "top
 
 
 @dataclass(frozen=True)
-class Choice:
+class Candidates:
     """What indices were chosen from.
 
     Args:
@@ -26,7 +26,7 @@ class Choice:
     dim: int
 
 
-class Choices(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's __init_subclass__
+class IndexTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's __init_subclass__
     """While active, keeps what each index of a largest, smallest or sorted value was chosen from."""
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class Choices(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's __
                     self._found[id(indices)] = (indices, args[0].detach().clone(), dim % max(args[0].ndim, 1))
         return result
 
-    def of(self, output: Tensor) -> Choice | None:
+    def of(self, output: Tensor) -> Candidates | None:
         """Return what an output was chosen from.
 
         Args:
@@ -60,11 +60,16 @@ class Choices(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's __
         if found is None:
             return None
         values = found[1].cpu()
-        return Choice(values.double().numpy(), found[2])
+        return Candidates(values.double().numpy(), found[2])
 
 
 def without_ties(
-    y: np.ndarray, reference: np.ndarray, exact: Choice | None, own: Choice | None, dtype: torch.dtype, tolerance: float
+    y: np.ndarray,
+    reference: np.ndarray,
+    exact: Candidates | None,
+    own: Candidates | None,
+    dtype: torch.dtype,
+    tolerance: float,
 ) -> np.ndarray:
     """Return indices with those that differ by a tie replaced by the reference's.
 

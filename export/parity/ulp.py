@@ -33,22 +33,6 @@ class UlpHistogram:
     largest: float
 
 
-def largest_finite(dtype: torch.dtype) -> float:
-    """Return the largest finite number of a dtype.
-
-    Args:
-        dtype: A floating-point dtype.
-
-    Returns:
-        The number.
-
-    Example:
-        >>> largest_finite(torch.float16)
-        65504.0
-    """
-    return float(torch.finfo(dtype).max)
-
-
 def spacing(values: np.ndarray, dtype: torch.dtype) -> np.ndarray:
     """Return the unit in the last place at each value: the distance of a dtype's numbers in the value's binade.
 

@@ -8,8 +8,7 @@ from fnmatch import fnmatchcase
 import onnx
 
 from lit_gelu.export.errors import ExportOptionError
-from lit_gelu.export.parity.activation_census import node_label
-from lit_gelu.export.parity.subgraph import site_of
+from lit_gelu.export.parity.subgraph import node_label, site_of
 
 WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 """Operators with weights: what is worth 8 bits."""

@@ -13,7 +13,6 @@ import onnxruntime
 
 from lit_gelu.export.errors import ExportOptionError, ModelFileError
 from lit_gelu.export.metadata import PREFIX, read_metadata
-from lit_gelu.export.parity.activation_census import operator_counts
 from lit_gelu.export.quantization.calibration import calibration_feeds, find_ranges
 from lit_gelu.export.quantization.graph import quantized, with_shapes
 from lit_gelu.export.quantization.layers import Layer, chosen, find_layers
@@ -23,7 +22,7 @@ from lit_gelu.export.quantization.sensitivity import LayerCost, first_outputs, l
 from lit_gelu.export.quantization.settings import QuantizationSettings, checked_settings
 from lit_gelu.export.runtime import CPU, OnnxPredictor
 from lit_gelu.export.runtime.model_file import ModelFile, read_model_file
-from lit_gelu.export.saving import save_model
+from lit_gelu.export.saving import census, save_model
 from lit_gelu.files import require_writable
 
 _INTEGER = (
@@ -165,8 +164,8 @@ def quantize_onnx(
         Path(output),
         record,
         tuple(costs),
-        operator_counts(model),
-        operator_counts(result),
+        dict(census(model)),
+        dict(census(result)),
         Path(output).stat().st_size,
     )
 

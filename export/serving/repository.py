@@ -17,11 +17,10 @@ from lit_gelu.export.runtime.model_file import ModelFile, read_model_file
 from lit_gelu.export.runtime.providers import CPU
 from lit_gelu.export.runtime.session import open_session
 from lit_gelu.export.runtime.tuning_file import TuningChoice
-from lit_gelu.export.serving.config import LABELS_FILE, ServingOptions, model_config, no_batch_note
+from lit_gelu.export.serving.backend import backend_settings, choice_for, tuning_notes
+from lit_gelu.export.serving.config import LABELS_FILE, ServingOptions, model_config, no_batch_note, to_text
 from lit_gelu.export.serving.layout import MODEL_FILE, kept_text, require_free, require_no_link, write_version
 from lit_gelu.export.serving.tensors import inputs_and_outputs
-from lit_gelu.export.serving.text_format import to_text
-from lit_gelu.export.serving.tuned import backend_settings, choice_for, tuning_notes
 
 CONFIG_FILE = "config.pbtxt"
 _LARGEST_VERSION = 2**63 - 1  # Triton's are int64

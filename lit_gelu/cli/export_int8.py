@@ -100,7 +100,7 @@ def write_int8(
     """
     from lit_gelu.export.proof import record_parity
     from lit_gelu.export.quantization import check_quantized, quantize_onnx
-    from lit_gelu.export.quantization.criteria import MAX_DIFFERENCE
+    from lit_gelu.export.quantization.acceptance import MAX_DIFFERENCE
 
     output = path.with_name(f"{path.stem}-int8.onnx")
     limit = arguments.max_difference

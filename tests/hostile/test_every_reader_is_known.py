@@ -20,9 +20,9 @@ READERS = {
     "onnx.load": {
         "export/parity/activation_census.py": "what onnxruntime wrote just now",
         "export/parity/check.py": "hostile/test_other_files.py",
-        "export/parity/site_checks.py": "hostile/test_other_files.py",
+        "export/parity/subgraph.py": "hostile/test_other_files.py",
         "export/proof.py": "export/test_proof.py",
-        "export/quantization/comparison.py": "export/quantization/test_check.py",
+        "export/quantization/cost.py": "export/quantization/test_cost.py",
         "export/quantization/graph.py": "export/quantization/test_quantize.py",
         "export/quantization/quantize.py": "export/quantization/test_quantize.py",
         "export/quantization/record.py": "hostile/test_other_files.py",

@@ -6,7 +6,7 @@ from torch import nn
 
 from lit_gelu.export import check_parity, export_onnx
 from lit_gelu.export.inputs import take_apart
-from lit_gelu.export.parity.lengths import other_lengths
+from lit_gelu.export.parity.input_families import other_lengths
 
 SAMPLE = torch.arange(12, dtype=torch.float32).reshape(2, 3, 2)
 

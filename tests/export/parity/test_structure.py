@@ -9,10 +9,9 @@ from torch import nn
 from lit_gelu import activations
 from lit_gelu.export import check_parity, export_onnx
 from lit_gelu.export.inputs import take_apart
-from lit_gelu.export.parity.outputs import output_faults
 from lit_gelu.export.parity.references import References
-from lit_gelu.export.parity.site_checks import load_structure
-from lit_gelu.export.parity.structure import activation_faults
+from lit_gelu.export.parity.structure import activation_faults, output_faults
+from lit_gelu.export.parity.subgraph import load_structure
 
 SAMPLE = torch.zeros(2, 6)
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from lit_gelu.export import check_parity, export_onnx
-from lit_gelu.export.parity.ties import Choice, without_ties
+from lit_gelu.export.parity.ties import Candidates, without_ties
 
 VALUES = np.array([[1.0, 2.0, 2.0, 0.0], [5.0, 5.0 + 1e-7, 1.0, 4.0]])
 
@@ -24,16 +24,16 @@ VALUES = np.array([[1.0, 2.0, 2.0, 0.0], [5.0, 5.0 + 1e-7, 1.0, 4.0]])
 )
 def test_only_ties_are_excused(y, expected):
     reference = np.array([[1, 2], [1, 0]])
-    assert without_ties(np.array(y), reference, Choice(VALUES, 1), None, torch.float32, 1e-5).tolist() == expected
+    assert without_ties(np.array(y), reference, Candidates(VALUES, 1), None, torch.float32, 1e-5).tolist() == expected
     assert without_ties(np.array(y), reference, None, None, torch.float32, 1e-5).tolist() == y
 
 
 def test_what_pytorch_is_off_by_makes_a_tie():
     y, reference = np.array([3, 1]), np.array([2, 1])
     exact, own = (np.array([[0.0, 0.1, 1.0, 0.99], [0.0, 1.0, 0.2, 0.1]]) for _ in range(2))
-    assert without_ties(y, reference, Choice(exact, 1), Choice(own, 1), torch.float32, 1e-5).tolist() == [3, 1]
+    assert without_ties(y, reference, Candidates(exact, 1), Candidates(own, 1), torch.float32, 1e-5).tolist() == [3, 1]
     own[0, 0] = 0.003  # 4 times that is 0.012
-    assert without_ties(y, reference, Choice(exact, 1), Choice(own, 1), torch.float32, 1e-5).tolist() == [2, 1]
+    assert without_ties(y, reference, Candidates(exact, 1), Candidates(own, 1), torch.float32, 1e-5).tolist() == [2, 1]
 
 
 class Best(nn.Module):

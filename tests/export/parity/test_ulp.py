@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lit_gelu.export.parity.sweep_values import all_values, special_values, strided_values, sweep_values
+from lit_gelu.export.parity.alone.elementwise import all_values, special_values, strided_values, sweep_values
 from lit_gelu.export.parity.ulp import EDGES, histogram, overflowed, spacing, ulp_errors
 
 

@@ -7,10 +7,9 @@ from onnx import TensorProto, helper
 from triton_proto import ENUMS, parsed
 
 from lit_gelu.export import ExportOptionError, ModelFileError
-from lit_gelu.export.serving.config import ServingOptions, model_config, no_batch_note
+from lit_gelu.export.serving.backend import BackendSettings
+from lit_gelu.export.serving.config import ServingOptions, model_config, no_batch_note, to_text
 from lit_gelu.export.serving.tensors import inputs_and_outputs
-from lit_gelu.export.serving.text_format import to_text
-from lit_gelu.export.serving.tuned import BackendSettings
 
 # Triton's types by ONNX's, as the onnxruntime backend's documentation pairs them.
 PAIRS = {

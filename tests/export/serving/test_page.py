@@ -9,7 +9,7 @@ import torch
 from lit_gelu.data import DigitsData
 from lit_gelu.export import export_onnx
 from lit_gelu.export.runtime.settings import ACCEPTED
-from lit_gelu.export.serving.tuned import backend_settings
+from lit_gelu.export.serving.backend import backend_settings
 from lit_gelu.tasks import MNISTClassifier
 
 PAGE = (Path(__file__).parents[3] / "docs" / "serving.md").read_text(encoding="utf-8")

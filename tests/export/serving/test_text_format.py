@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from triton_proto import parsed
 
-from lit_gelu.export.serving.text_format import Word, to_text
+from lit_gelu.export.serving.config import Word, to_text
 
 
 @given(st.text(st.characters(blacklist_categories=["Cs"])))

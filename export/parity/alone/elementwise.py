@@ -1,0 +1,351 @@
+"""Each activation's nodes alone: over all 16-bit values, or over float32's range."""
+
+import copy
+import itertools
+import tempfile
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import onnx
+import torch
+from torch import Tensor, nn
+
+from lit_gelu.activations.functional import derivative
+from lit_gelu.export.parity.alone.function_error import ComputedFunction, computed_function, scaled_errors
+from lit_gelu.export.parity.criterion import FACTOR, FLOOR, dtype_name, limit
+from lit_gelu.export.parity.rows import ELEMENTWISE, ParityRow
+from lit_gelu.export.parity.running import SessionSetup, as_array, run_file
+from lit_gelu.export.parity.subgraph import SiteNodes, cut_out
+from lit_gelu.export.parity.ulp import overflowed, spacing
+
+_NEAR_INFINITY = 2.0**300  # in float64: its cube is finite, and every float32 is far below
+
+OK, FINDING, FAULT = "ok", "finding", "fault"
+
+
+@dataclass(frozen=True)
+class SpecialValue:
+    """One input beside the ordinary ones.
+
+    Args:
+        name: Of the input.
+        x: The input.
+        file: What the file computes.
+        pytorch: What PyTorch computes in the file's dtype.
+        expected: What the definition gives; at infinities its limit.
+        verdict: ``ok``; ``finding`` where the file gives something else and that does not decide; ``fault`` where it
+            does: a NaN that does not stay one.
+    """
+
+    name: str
+    x: float
+    file: float
+    pytorch: float
+    expected: float
+    verdict: str
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """What an activation's 16-bit recipe is known to be off by, at any input.
+
+    Args:
+        units: In the last place.
+        absolute: Beside that.
+    """
+
+    units: float
+    absolute: float
+
+
+@dataclass(frozen=True)
+class WorstInput:
+    """The input whose error is largest in units of what its recipe's rounding allows.
+
+    Args:
+        x: The input.
+        error: The absolute error there.
+        limit: What that may be.
+        exact: The definition's value.
+    """
+
+    x: float
+    error: float
+    limit: float
+    exact: float
+
+
+@dataclass(frozen=True)
+class ElementwiseCheck:
+    """One distinct activation of a file, run alone.
+
+    Args:
+        label: Its spec, with the site where several share it.
+        operators: Its nodes.
+        dtype: In which the file computes.
+        count: How many finite values it was run on.
+        exhaustive: Whether those are all that the dtype has.
+        file: How the file computes it.
+        pytorch: How PyTorch does in that dtype.
+        limit: What ``file.error`` may be.
+        nonfinite: Finite inputs where the file's output is not finite and PyTorch's is.
+        special: Infinities, NaN, zeros, ends of the range.
+        worst: The input with the largest error by its recipe's rounding; ``None`` where that is not known.
+    """
+
+    label: str
+    operators: tuple[str, ...]
+    dtype: str
+    count: int
+    exhaustive: bool
+    file: ComputedFunction
+    pytorch: ComputedFunction
+    limit: float
+    nonfinite: int
+    special: tuple[SpecialValue, ...]
+    worst: WorstInput | None = None
+
+    def row(self) -> ParityRow:
+        """Return the check as a row of the report.
+
+        Returns:
+            A row that decides; NaN inputs that do not stay NaN count as not finite.
+        """
+        special = ", ".join(f"f({value.name}) = {value.file:.3g}" for value in self.special if value.verdict != OK)
+        return ParityRow(
+            comparison=ELEMENTWISE,
+            inputs=self.label,
+            output="",
+            count=self.count,
+            max_abs_error=self.file.max_abs_near,
+            mean_abs_error=self.file.mean_error,
+            scale=1.0,
+            error=self.file.error,
+            own=self.pytorch.error,
+            limit=self.limit,
+            spread=self.pytorch.max_abs_near,
+            index="" if self.worst is None else f"x = {self.worst.x:.6g}",
+            index_error=0.0 if self.worst is None else self.worst.error,
+            index_limit=0.0 if self.worst is None else self.worst.limit,
+            index_scale=0.0 if self.worst is None else abs(self.worst.exact),
+            nonfinite=self.nonfinite + sum(value.verdict == FAULT for value in self.special),
+            detail=f"{' '.join(self.operators)}; largest error for |x| <= 6 {self.file.max_abs_near:.3g} "
+            f"({self.file.ulp_near_one:.3g} ULP for |x| <= 1), PyTorch {self.pytorch.max_abs_near:.3g} "
+            f"({self.pytorch.ulp_near_one:.3g} ULP)" + (f"; {special}" if special else ""),
+        )
+
+
+def check_activation(
+    model: onnx.ModelProto,
+    found: SiteNodes,
+    module: nn.Module,
+    dtype: torch.dtype,
+    setup: SessionSetup,
+    *,
+    label: str,
+    tolerance: float = FLOOR,
+    rounding: Rounding | None = None,
+) -> ElementwiseCheck:
+    """Compare one activation's own nodes with PyTorch, over all values of a 16-bit dtype or over float32's range.
+
+    The limit is ``max(floor(dtype), 2 own)`` in units of ``max(1, |y64|)``. NaN must stay NaN, and a finite input must
+    not give a NaN or an infinity that PyTorch does not give. What comes of infinite inputs is reported and does not
+    decide: PyTorch's kernels do not agree among themselves there (``F.gelu(-inf)`` is NaN), and a net whose
+    pre-activations are infinite is lost already. So is whether subnormal numbers are kept or flushed to zero.
+
+    Args:
+        model: The file, with its weights.
+        found: The activation's nodes.
+        module: The activation; it is copied.
+        dtype: In which the file computes.
+        setup: How sessions are opened.
+        label: How to call it.
+        tolerance: What float32 arithmetic may cost.
+        rounding: What the recipe is known to be off by in 16 bit; each value may be off by twice that, or by twice what
+            PyTorch is off by there. In units of ``max(1, |y64|)`` a tail could be any other function's.
+
+    Returns:
+        Every figure.
+
+    Raises:
+        ModelFileError: If onnxruntime cannot run the nodes on that provider.
+    """
+    twin = _one_channel(copy.deepcopy(module)).cpu().eval()
+    x, (names, special) = sweep_values(dtype), special_values(dtype)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "activation.onnx"
+        onnx.save(cut_out(model, found), path)
+        predictor = setup.open(path)
+        y, y_special = (_float64(run_file(predictor, (values,))[0]) for values in (x, special))
+    exact = overflowed(_definition(twin, x.double()), dtype)
+    own = _call(twin.to(dtype), x)
+    points = _float64(as_array(x))
+    file, pytorch = (computed_function(points, values, exact, dtype) for values in (y, own))
+    lost = ~np.isfinite(scaled_errors(y, exact)) & np.isfinite(scaled_errors(own, exact))
+    return ElementwiseCheck(
+        label=label,
+        operators=tuple(f"{node.domain}::{node.op_type}" if node.domain else node.op_type for node in found.nodes),
+        dtype=dtype_name(dtype),
+        count=len(x),
+        exhaustive=dtype != torch.float32,
+        file=file,
+        pytorch=pytorch,
+        limit=limit(pytorch.error, dtype, tolerance),
+        nonfinite=int(np.count_nonzero(lost)),
+        special=_special_values(names, special, y_special, twin, dtype),
+        worst=None if rounding is None else _worst_input(points, y, exact, own, dtype, rounding),
+    )
+
+
+def _worst_input(
+    points: np.ndarray, y: np.ndarray, exact: np.ndarray, own: np.ndarray, dtype: torch.dtype, rounding: Rounding
+) -> WorstInput:
+    """Return the input with the largest error by its recipe's rounding."""
+    finite = np.isfinite(y) & np.isfinite(exact)
+    points, y, exact, own = points[finite], y[finite], exact[finite], own[finite]
+    theirs = np.where(np.isfinite(own), np.abs(own - exact), 0.0)
+    limits = FACTOR * np.maximum(rounding.units * spacing(exact, dtype) + rounding.absolute, theirs)
+    errors = np.abs(y - exact)
+    i = int(np.argmax(errors / limits))
+    return WorstInput(float(points[i]), float(errors[i]), float(limits[i]), float(exact[i]))
+
+
+@torch.no_grad()
+def _call(module: nn.Module, x: Tensor) -> np.ndarray:
+    """Return what a module computes, in float64."""
+    return _float64(as_array(module(x.clone())))  # it may overwrite its input
+
+
+@torch.no_grad()
+def _definition(module: nn.Module, x: Tensor) -> np.ndarray:
+    """Return the activation in float64, by the closed form of the registry where it has one.
+
+    torch's own float64 kernels are no reference for tails: ``x (1 + erf(x / sqrt(2))) / 2`` is 0 below -8.3.
+    """
+    return _float64(as_array(derivative(module.double(), x.clone(), order=0)))
+
+
+def _float64(array: np.ndarray) -> np.ndarray:
+    """Return an array in float64."""
+    return array.astype(np.float64)
+
+
+def _special_values(
+    names: list[str], x: Tensor, y: np.ndarray, twin: nn.Module, dtype: torch.dtype
+) -> tuple[SpecialValue, ...]:
+    """Judge the special values; of several NaNs the first that is lost is kept, else the first."""
+    own = _call(twin.to(dtype), x)
+    wide = x.double()
+    limits = torch.where(wide.isinf(), wide.sign() * _NEAR_INFINITY, wide)
+    expected = overflowed(_definition(twin, limits), dtype)
+    kept: dict[str, SpecialValue] = {}
+    values = zip(wide.tolist(), y.tolist(), own.tolist(), expected.tolist(), strict=True)
+    for name, (value, file, pytorch, defined) in zip(names, values, strict=True):
+        entry = SpecialValue(name, value, file, pytorch, defined, _verdict(value, file, defined, dtype))
+        if name not in kept or (entry.verdict == FAULT and kept[name].verdict != FAULT):
+            kept[name] = entry
+    return tuple(kept.values())
+
+
+def _verdict(x: float, y: float, expected: float, dtype: torch.dtype) -> str:
+    """Judge one special value."""
+    if np.isnan(x):
+        return OK if np.isnan(y) else FAULT
+    if np.isinf(x):
+        near = y == expected or abs(y - expected) <= 1e-2 * abs(expected)
+        return OK if near else FINDING
+    info = torch.finfo(dtype)
+    if info.smallest_normal * info.eps / 2 < abs(expected) < info.smallest_normal:
+        return OK if y != 0 else FINDING  # a subnormal number that was flushed to zero
+    return OK  # an end of the range is among the swept values, which decide
+
+
+def _one_channel(module: nn.Module) -> nn.Module:
+    """Reduce an activation with one value a channel to its first channel, as `cut_out` does."""
+    for parameter in itertools.chain(module.parameters(), module.buffers()):
+        if parameter.ndim and parameter.numel() > 1:
+            parameter.data = parameter.data.reshape(-1)[:1]
+    return module
+
+
+STRIDE = 16411  # a prime: every binade is met at other mantissas; about 260,000 values
+SPECIAL: tuple[tuple[str, float], ...] = (
+    ("-inf", -np.inf),
+    ("inf", np.inf),
+    ("nan", np.nan),
+    ("-0", -0.0),
+    ("0", 0.0),
+)
+
+
+@cache
+def all_values(dtype: torch.dtype) -> Tensor:
+    """Return every value of a 16-bit dtype, infinities and NaNs included, in the order of its bit patterns.
+
+    Args:
+        dtype: ``torch.float16`` or ``torch.bfloat16``.
+
+    Returns:
+        65,536 values.
+
+    Example:
+        >>> values = all_values(torch.float16)
+        >>> int(values.isfinite().sum()), int(values.isnan().sum())
+        (63488, 2046)
+    """
+    return torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)
+
+
+@cache
+def strided_values() -> Tensor:
+    """Return every 16411th float32 bit pattern (NaNs left out) and 2^16 points over [-20, 20].
+
+    Returns:
+        About 326,000 float32 values.
+    """
+    patterns = np.arange(0, 2**32, STRIDE, dtype=np.uint64).astype(np.uint32).view(np.float32)
+    values = [patterns[np.isfinite(patterns)], np.linspace(-20, 20, 2**16, dtype=np.float32)]
+    return torch.from_numpy(np.concatenate(values))
+
+
+def sweep_values(dtype: torch.dtype) -> Tensor:
+    """Return the finite values that an activation is swept over.
+
+    Args:
+        dtype: float32, float16 or bfloat16.
+
+    Returns:
+        All finite ones in 16 bit, a strided selection in float32.
+    """
+    if dtype == torch.float32:
+        return strided_values()
+    values = all_values(dtype)
+    return values[values.isfinite()]
+
+
+def special_values(dtype: torch.dtype) -> tuple[list[str], Tensor]:
+    """Return the values beside the finite normal ones, and the ends of the range.
+
+    Args:
+        dtype: float32, float16 or bfloat16.
+
+    Returns:
+        Their names and the values: infinities, NaN, zeros, the largest finite numbers, the smallest normal and
+        subnormal ones; in 16 bit every NaN.
+    """
+    info = torch.finfo(dtype)
+    ends = {
+        "-max": info.min,
+        "max": info.max,
+        "-smallest normal": -info.smallest_normal,
+        "-subnormal": -info.smallest_normal / 4,
+        "smallest subnormal": info.smallest_normal * info.eps,
+    }
+    names, numbers = [name for name, _ in SPECIAL] + list(ends), [value for _, value in SPECIAL] + list(ends.values())
+    values = torch.tensor(numbers, dtype=torch.float64).to(dtype)
+    if dtype == torch.float32:
+        return names, values
+    nans = all_values(dtype)[all_values(dtype).isnan()]
+    return [*names, *["nan"] * len(nans)], torch.cat([values, nans])

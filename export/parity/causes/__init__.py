@@ -1,0 +1,1 @@
+"""Where a breach comes from: the first layer that shows it, and what of onnxruntime causes it."""

@@ -1,0 +1,102 @@
+"""What a breach comes from: the first layer that shows it, and what of onnxruntime causes it."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+import torch
+
+from lit_gelu.export.parity.causes.culprit import Culprit, find_culprit
+from lit_gelu.export.parity.causes.divergence import (
+    Checkpoint,
+    Divergence,
+    LayerError,
+    checkpoints,
+    first_divergence,
+    layer_errors,
+)
+from lit_gelu.export.parity.criterion import in_limits, limit, smallest_error
+from lit_gelu.export.parity.differences import Differences
+from lit_gelu.export.parity.input_families import Batch
+from lit_gelu.export.parity.references import References
+from lit_gelu.export.parity.running import SessionSetup, run_file
+from lit_gelu.export.parity.subgraph import SiteNodes
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is looked into.
+
+    Args:
+        path: The file.
+        model: Its graph, with all weights.
+        found: The calls of its sites.
+        calls: How often the graph calls each site, as the file records it.
+        references: Run the module.
+        setup: How sessions are opened.
+        tolerance: What float32 arithmetic may cost.
+        index_excess: The error of the worst index of an output, by its number, on one batch, in units of its limit.
+        folded: Sites whose scale factors are in neighbouring weights: their values are not the module's.
+    """
+
+    path: Path
+    model: onnx.ModelProto
+    found: Sequence[SiteNodes]
+    calls: dict[str, int]
+    references: References
+    setup: SessionSetup
+    tolerance: float
+    index_excess: Callable[[int, np.ndarray, np.ndarray], float]
+    folded: frozenset[str] = frozenset()
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The file's dtype."""
+        return self.references.dtype
+
+    def checkpoints(self, batch: Batch) -> list[Checkpoint]:
+        """Return the activations that both have, with what they should give for a batch."""
+        found = [entry for entry in self.found if entry.site not in self.folded]
+        calls = {site: count for site, count in self.calls.items() if site not in self.folded}
+        return checkpoints(self.model, found, calls, self.references, batch)
+
+    def layers(self, batch: Batch) -> list[LayerError]:
+        """Return the error of every activation on a batch."""
+        points = self.checkpoints(batch)
+        return layer_errors(self.model, points, batch, self.setup, self.dtype, self.tolerance)
+
+    def divergence(self, batch: Batch) -> Divergence:
+        """Return the first layer outside its limit on a batch."""
+        points = self.checkpoints(batch)
+        return first_divergence(self.model, points, batch, self.setup, self.dtype, self.tolerance)
+
+    def culprit(self, batch: Batch) -> Culprit | None:
+        """Return what causes a breach on a batch; ``None`` if there is none on it alone, or no float64 reference."""
+        expected = self.references.outputs(batch)
+        if expected.float64 is None:
+            return None
+        exact, own = expected.float64, expected.own
+
+        def excess(setup: SessionSetup) -> float:
+            values = run_file(setup.open(self.path), batch)
+            pairs = enumerate(zip(values, exact, strict=True))
+            return max(
+                max(self._excess(y, r, None if own is None else own[i]), self.index_excess(i, y, r))
+                for i, (y, r) in pairs
+            )
+
+        return find_culprit(self.path, self.setup, excess)
+
+    def _excess(self, y: np.ndarray, exact: np.ndarray, own: np.ndarray | None) -> float:
+        """Return the error of one output in units of its limit."""
+        ignored = smallest_error(self.dtype)
+        found, spread = Differences(self.dtype), Differences(self.dtype)
+        found.add(y, exact, own)
+        if found.nonfinite:
+            return float("inf")
+        if own is not None:
+            spread.add(own, exact, own)
+        allowed = limit(spread.relative(found.scale, ignored), self.dtype, self.tolerance)
+        return in_limits(found.relative(found.scale, ignored), allowed)

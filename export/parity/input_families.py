@@ -1,0 +1,308 @@
+"""The inputs that a file is compared on: samples, data, batch sizes and extremes."""
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lit_gelu.export.errors import ModelInputError
+from lit_gelu.export.inputs import Call, plain_tensor, sample_of, take_apart
+from lit_gelu.export.parity.integer_inputs import Kind, drawn
+from lit_gelu.export.preprocessing import RAW_DTYPE, is_data_module, preprocessing_copy, random_pixels, raw_call
+from lit_gelu.export.runtime import OnnxPredictor
+
+GAUSSIAN_ROWS = 32
+EXTREME_ROWS = 8
+LENGTH_ROWS = 4
+
+Batch = tuple[Tensor, ...]
+
+
+@dataclass(frozen=True)
+class Family:
+    """Inputs of one kind.
+
+    Args:
+        name: What they are.
+        batches: The inputs; read once.
+        extreme: Whether they are far outside the range of data: outputs are then judged by at least the size that they
+            have on gaussian inputs (those of zeros may be zero), and what PyTorch cannot hold either is excused.
+        gap: Whether the gap to the module as trained is reported on them.
+        rows_of: A larger family, whose first rows these are or might be: PyTorch's own error is the larger one of both,
+            since the largest error of a few numbers says little.
+    """
+
+    name: str
+    batches: Iterable[Batch]
+    extreme: bool = False
+    gap: bool = False
+    rows_of: str = ""
+
+
+_LARGE: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "gaussian x 1e3": lambda g: 1e3 * g,
+    "gaussian x 1e4": lambda g: 1e4 * g,
+}
+_LARGE_FLOAT16: Mapping[str, Callable[[Tensor], Tensor]] = {  # which ends at 65504
+    "gaussian x 10": lambda g: 10 * g,
+    "gaussian x 100": lambda g: 100 * g,
+}
+_EXTREMES: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "negative tail, -10 |gaussian|": lambda g: -10 * g.abs(),
+    "tiny, 1e-30": lambda g: 1e-30 * g,
+    "subnormal, 1e-40": lambda g: 1e-40 * g,
+    "zeros": torch.zeros_like,
+}
+
+
+def families(
+    call: Call,
+    data: Any,
+    model: nn.Module,
+    seed: int,
+    *,
+    raw: bool = False,
+    dtype: torch.dtype = torch.float32,
+    kinds: Mapping[int, Kind] = MappingProxyType({}),
+    lengths: Sequence[Call] = (),
+) -> Iterator[Family]:
+    """Yield the inputs to compare on.
+
+    Integer inputs (token indices, masks) are drawn where it is known what they may hold, and else keep the sample's
+    values; without a floating-point input there are no gaussian and no extreme families. Raw pixels are random ones in
+    the place of gaussian values, and all black and all white.
+
+    Args:
+        call: The sample.
+        data: The caller's data: see `data_batches`; ``None`` for none.
+        model: Says which of a data batch's parts are inputs.
+        seed: Of the random inputs; the global random state is left alone.
+        raw: Whether the first tensor is raw pixels, from 0 to 255.
+        dtype: The file's dtype.
+        kinds: What integer inputs may hold, by their place.
+        lengths: The sample in other sizes of the dimensions that the file leaves open.
+
+    Yields:
+        The families.
+    """
+    floating = any(tensor.is_floating_point() for tensor in call.tensors)
+    kind = "random pixels" if raw else "gaussian" if floating else "random" if kinds else "sample"
+    whole = f"{kind}, batch {GAUSSIAN_ROWS}"
+    yield Family("sample", [call.tensors], gap=data is None, rows_of=whole)
+    if data is not None:
+        yield Family("data", data_batches(data, model, call), gap=True)
+    generator = torch.Generator().manual_seed(seed)
+    rows = _random(call, GAUSSIAN_ROWS, generator, kinds, raw=raw)
+    yield Family(whole, [rows], gap=True)
+    for size in (1, 2):
+        yield Family(f"{kind}, batch {size}", [first_rows(rows, call, size)], rows_of=whole)
+    for other in lengths:
+        shapes = ", ".join(f"{name} {list(t.shape[1:])}" for name, t in zip(other.names, other.tensors, strict=True))
+        yield Family(f"{kind}, {shapes}", [_random(other, LENGTH_ROWS, generator, kinds, raw=raw)])
+    if raw:
+        for name, value in (("black", 0), ("white", 255)):
+            pixels, *others = first_rows(rows, call, 2)
+            yield Family(name, [(torch.full_like(pixels, value), *others)])
+    if floating:
+        large = _LARGE_FLOAT16 if dtype == torch.float16 else _LARGE
+        for name, change in {**large, **_EXTREMES}.items():
+            batch = _random(call, EXTREME_ROWS, generator, kinds, raw=raw)
+            yield Family(name, [tuple(change(t) if t.is_floating_point() else t for t in batch)], extreme=True)
+
+
+def _random(call: Call, rows: int, generator: torch.Generator, kinds: Mapping[int, Kind], *, raw: bool) -> Batch:
+    """Return random pixels, standard normal values for floating-point tensors, and what integer ones may hold."""
+    first, *others = (
+        torch.randn(t.shape, generator=generator, dtype=torch.float32).to(t.dtype) if t.is_floating_point() else t
+        for t in drawn(call.resized(rows), kinds, generator)
+    )
+    return (random_pixels(first.shape, generator) if raw else first, *others)
+
+
+def first_rows(batch: Batch, call: Call, size: int) -> Batch:
+    """Return the first rows of a batch.
+
+    Args:
+        batch: Tensors in the order of the call's names.
+        call: Says which of them have a batch dimension; the others are unchanged.
+        size: How many rows.
+
+    Returns:
+        The rows.
+    """
+    return tuple(t[:size] if batched else t for t, batched in zip(batch, call.batched, strict=True))
+
+
+def data_batches(data: Any, model: nn.Module, call: Call) -> Iterator[Batch]:
+    """Yield the inputs of a tensor, a DataLoader or a LightningDataModule, without the targets.
+
+    Args:
+        data: A tensor; a tuple or dict of tensors (one batch); any iterable of batches, such as a DataLoader; or a
+            LightningDataModule, whose test data are taken, or its validation data if it has none.
+        model: Says which parts of a batch are inputs: the first ones of a tuple, those with ``forward``'s names of a
+            dict.
+        call: The sample; a batch must have its shapes but for the first dimension.
+
+    Yields:
+        Tensors in the order of the call's names.
+
+    Raises:
+        ModelInputError: If a batch does not fit, or there is none.
+    """
+    empty = True
+    with torch.random.fork_rng(devices=[]):  # a shuffling loader draws from the global state
+        batches = list_or_loader(data)
+        for batch in batches:
+            empty = False
+            yield _inputs_of(batch, model, call)
+    if empty:
+        raise ModelInputError(
+            "The data hold no batch. Give a tensor, a DataLoader or a LightningDataModule with test data."
+        )
+
+
+def list_or_loader(data: Any) -> Iterable[Any]:
+    """Return an iterable of batches.
+
+    Args:
+        data: As `data_batches` takes it.
+
+    Returns:
+        The batches.
+
+    Raises:
+        ModelInputError: If it is none of that.
+    """
+    if isinstance(data, (Tensor, Mapping, tuple)):
+        return [data]
+    if is_data_module(data):
+        return _loader_of(data)
+    if isinstance(data, Iterable):
+        return data
+    raise ModelInputError(
+        f"data={type(data).__name__} holds no batches. Give a tensor, a DataLoader or a LightningDataModule."
+    )
+
+
+def _loader_of(module: Any) -> Iterable[Any]:
+    """Return a LightningDataModule's test loader, or its validation loader if it has no test data."""
+    from lightning.pytorch import LightningDataModule
+
+    module.prepare_data()
+    overridden = type(module).test_dataloader is not LightningDataModule.test_dataloader
+    module.setup("test" if overridden else "validate")
+    loader: Iterable[Any] = module.test_dataloader() if overridden else module.val_dataloader()
+    return loader
+
+
+def _inputs_of(batch: Any, model: nn.Module, call: Call) -> Batch:
+    """Return the input tensors of one batch."""
+    if isinstance(batch, Tensor):
+        parts: list[Any] = [batch]
+    elif isinstance(batch, Mapping):
+        known = inspect.signature(model.forward).parameters
+        parts = [batch[name] for name in call.names if name in batch and name in known]
+    else:
+        parts = list(batch)[: len(call.names)]
+    tensors = [plain_tensor(part) for part in parts if isinstance(part, Tensor)]
+    if len(tensors) != len(call.names):
+        raise ModelInputError(
+            f"A batch of the data gives {len(tensors)} input tensors, {type(model).__name__}.forward takes "
+            f"{len(call.names)}: {', '.join(call.names)}. Give batches that begin with the inputs, or dicts with these "
+            "names."
+        )
+    for name, tensor, sample in zip(call.names, tensors, call.tensors, strict=True):
+        if tensor.ndim != sample.ndim or tensor.dtype != sample.dtype:
+            hint = " The file takes raw pixels: give them as they are before the preprocessing."
+            raise ModelInputError(
+                f"A batch of the data has {name!r} as {tensor.dtype} of shape {tuple(tensor.shape)}, the sample is "
+                f"{sample.dtype} of shape {tuple(sample.shape)}.{hint if sample.dtype == RAW_DTYPE else ''}"
+            )
+    return tuple(tensors)
+
+
+def other_lengths(
+    call: Call, shapes: Sequence[Sequence[int | str]], accepts: Callable[[Sequence[Tensor]], str]
+) -> tuple[list[Call], list[str]]:
+    """Return the sample in other sizes: half of each open dimension, one more, and twice as many.
+
+    Args:
+        call: The sample.
+        shapes: Of the file's inputs; a size that is open is a name, and one name has one size.
+        accepts: Runs the module on tensors; returns what is wrong, or nothing.
+
+    Returns:
+        The samples that the module takes, and why others are none.
+    """
+    if not _resized(call, shapes, lambda size: size):
+        return [], []
+    found, notes = [], []
+    for change in (lambda size: max(1, size // 2), lambda size: size + 1, lambda size: 2 * size):
+        tensors = _resized(call, shapes, change)
+        trouble = accepts(tensors)
+        if trouble:
+            sizes = ", ".join(f"{name} {list(t.shape)}" for name, t in zip(call.names, tensors, strict=True))
+            notes.append(f"the sizes {sizes} were not tried: with them {trouble}.")
+        else:
+            found.append(replace(call, tensors=tensors))
+    return found, notes
+
+
+def _resized(call: Call, shapes: Sequence[Sequence[int | str]], change: Callable[[int], int]) -> tuple[Tensor, ...]:
+    """Return tensors with other sizes of the open dimensions; nothing if none is open. Entries are repeated."""
+    first = next(i for i, batched in enumerate(call.batched) if batched)
+    batch, is_open, tensors = shapes[first][0], False, []
+    for tensor, shape in zip(call.tensors, shapes, strict=True):
+        for dim, size in enumerate(shape):
+            if isinstance(size, str) and size != batch:
+                is_open = True
+                places = torch.arange(change(tensor.shape[dim])) % tensor.shape[dim]
+                tensor = tensor.index_select(dim, places)
+        tensors.append(tensor)
+    return tuple(tensors) if is_open else ()
+
+
+def sample_call(model: nn.Module, preprocessing: nn.Module | None, input_sample: Any, predictor: OnnxPredictor) -> Call:
+    """Return the sample call: of the given sample, of the module's own, or of one made from the file's inputs.
+
+    Args:
+        model: The module that was exported.
+        preprocessing: The module that the file has before it, if it has one.
+        input_sample: As `lit_gelu.export.export_onnx` takes it; ``None`` means the module's own, or a made one.
+        predictor: The file.
+
+    Returns:
+        The call, ready to be computed.
+
+    Raises:
+        ModelInputError: If the sample does not fit, or none can be made for the file's inputs.
+    """
+    owners = [model] if preprocessing is None else [model, preprocessing]
+    if input_sample is None and all(getattr(owner, "example_input_array", None) is None for owner in owners):
+        input_sample = _made_sample(predictor, raw=preprocessing is not None)
+    if preprocessing is None:
+        return take_apart(model, sample_of(model, input_sample))
+    call = raw_call(model, preprocessing, input_sample)
+    preprocessing_copy(preprocessing, call)  # its own errors, before it is part of a longer computation
+    return call
+
+
+def _made_sample(predictor: OnnxPredictor, *, raw: bool) -> dict[str, Tensor]:
+    """Return normal values, and for the first input of a file that takes them raw pixels, in the file's shapes."""
+    generator = torch.Generator().manual_seed(0)
+    made = {}
+    for i, value in enumerate(predictor.session.get_inputs()):
+        shape = torch.Size([size if isinstance(size, int) else 2 for size in value.shape])
+        if raw and i == 0:
+            made[value.name] = random_pixels(shape, generator)
+        elif value.type in {"tensor(float)", "tensor(float16)", "tensor(bfloat16)"}:
+            made[value.name] = torch.randn(shape, generator=generator)
+        else:
+            raise ModelInputError(
+                f"Input {value.name!r} is {value.type}: give input_sample=, values cannot be made up for it."
+            )
+    return made

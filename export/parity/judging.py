@@ -1,0 +1,306 @@
+"""The file against the module on families of inputs."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lit_gelu.export.errors import ModelInputError
+from lit_gelu.export.parity.by_index import ByIndex, WorstIndex
+from lit_gelu.export.parity.criterion import (
+    dtype_name,
+    limit,
+    smallest_error,
+    smallest_error_of_an_index,
+)
+from lit_gelu.export.parity.differences import Differences
+from lit_gelu.export.parity.input_families import Batch, Family
+from lit_gelu.export.parity.references import Outputs, References
+from lit_gelu.export.parity.rows import VS_FLOAT64, VS_PYTORCH, VS_TRAINED, ParityRow
+from lit_gelu.export.parity.ties import without_ties
+from lit_gelu.export.parity.ulp import overflowed
+
+Run = Callable[[Sequence[Tensor]], list[np.ndarray]]
+
+
+@dataclass
+class _Found:
+    """All differences of one output on one family."""
+
+    vs_own: Differences
+    vs64: Differences
+    spread: Differences
+    gap: Differences
+    by_index: ByIndex
+
+    @classmethod
+    def nothing(cls, dtype: torch.dtype) -> "_Found":
+        """Return what is known before the first batch."""
+        vs_own, vs64, spread, gap = (Differences(dtype) for _ in range(4))
+        return cls(vs_own, vs64, spread, gap, ByIndex())
+
+    def add_own(
+        self, own: np.ndarray | None, exact: np.ndarray, excused: np.ndarray | None, dtype: torch.dtype
+    ) -> None:
+        """Add PyTorch's own error on one batch."""
+        if own is not None:
+            self.spread.add(own, exact, excused)
+        if exact.dtype.kind == "f":
+            self.by_index.add(overflowed(exact, dtype), own=own)
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """What was found on one family of inputs, before it is judged.
+
+    Args:
+        family: The inputs.
+        found: The differences by output.
+        hardest: The batch with the largest difference; ``None`` without batches.
+    """
+
+    family: Family
+    found: Mapping[str, _Found]
+    hardest: Batch | None
+
+
+@dataclass
+class Judge:
+    """Compares family by family; what is usual for an output is learned on the families that are no extremes.
+
+    Args:
+        run: Runs the file: inputs in its order and dtypes, outputs as arrays.
+        references: Run the module.
+        outputs: Names of the file's outputs.
+        inputs: Rounds a batch to the file's dtypes.
+        dtype: The file's dtype.
+        tolerance: What float32 arithmetic may cost, in units of the largest output.
+        vs_float64: Name of the comparison with float64.
+        worst: The largest error found so far in units of its limit, and the batch that shows it.
+    """
+
+    run: Run
+    references: References
+    outputs: Sequence[str]
+    inputs: Callable[[Batch], Batch]
+    dtype: torch.dtype
+    tolerance: float
+    vs_float64: str = VS_FLOAT64
+    _scales: dict[str, float] = field(default_factory=dict)
+    _own: dict[tuple[str, str], float] = field(default_factory=dict)
+    usual: dict[str, ByIndex] = field(default_factory=dict)
+    worst: tuple[float, Batch] | None = None
+
+    def compare(self, families: Iterable[Family]) -> list[ParityRow]:
+        """Compare on families of inputs, and judge each by what all of them have shown.
+
+        Args:
+            families: The inputs.
+
+        Returns:
+            The rows of each.
+        """
+        gathered = [self.gather(family) for family in families]
+        return [row for each in gathered for row in self.judge(each)]
+
+    def rows(self, family: Family) -> list[ParityRow]:
+        """Compare on one family of inputs, and judge it by what has been shown so far.
+
+        Args:
+            family: The inputs.
+
+        Returns:
+            As `judge`.
+        """
+        return self.judge(self.gather(family))
+
+    def gather(self, family: Family) -> Gathered:
+        """Run file and module on one family of inputs.
+
+        Args:
+            family: The inputs.
+
+        Returns:
+            The differences; what is usual now holds them too, unless they are extremes.
+        """
+        found = {name: _Found.nothing(self.dtype) for name in self.outputs}
+        hardest: Batch | None = None
+        peak = -1.0
+        for batch in family.batches:
+            fed = self.inputs(batch)
+            self._add(found, fed, family)
+            largest = max((max(d.vs64.max_abs, d.vs_own.max_abs) for d in found.values()), default=0.0)
+            if largest > peak:
+                hardest, peak = fed, largest
+        for name, differences in found.items():
+            scale = self._scale(differences)
+            if not family.extreme:
+                self._scales[name] = max(scale, self._scales.get(name, 0.0))
+                self.usual.setdefault(name, ByIndex()).pool(differences.by_index)
+            if differences.spread.count:
+                self._note_own(family, name, differences)
+        return Gathered(family, found, hardest)
+
+    def judge(self, gathered: Gathered) -> list[ParityRow]:
+        """Judge one family of inputs.
+
+        Before an error counts as a breach, PyTorch's own error is measured again, with weights and inputs moved by a
+        unit in the last place: a net that amplifies rounding shows that on some rows only, and not in every run.
+
+        Args:
+            gathered: What was found on it.
+
+        Returns:
+            For each output: against PyTorch in the file's dtype, against float64, and the approximation gap where it is
+            asked for.
+        """
+        rows = self._rows(gathered)
+        decides = self.vs_float64 == VS_FLOAT64  # rows with TF32 are reported only
+        if decides and gathered.hardest is not None and any(1 < row.excess < float("inf") for row in rows):
+            rows = self._rows_after_variation(gathered, gathered.hardest)
+        excess = max((row.excess for row in rows), default=0.0)
+        if gathered.hardest is not None and (self.worst is None or excess > self.worst[0]):
+            self.worst = (excess, gathered.hardest)
+        return rows
+
+    def _add(self, found: Mapping[str, _Found], batch: Batch, family: Family) -> None:
+        """Add one batch to the differences."""
+        y = self.run(batch)
+        reference = self.references.outputs(batch)
+        returned = next((len(r) for r in (reference.float64, reference.own) if r is not None), len(y))
+        if returned != len(y):
+            raise ModelInputError(
+                f"The file has {len(y)} outputs ({', '.join(self.outputs)}), the module returns {returned} tensors. "
+                "Give the module that the file was exported from."
+            )
+        y = self._without_ties(y, reference, batch)
+        for i, differences in enumerate(found.values()):
+            own = None if reference.own is None else reference.own[i]
+            excused = own if family.extreme else None
+            if own is not None:
+                differences.vs_own.add(y[i], own, excused)
+            if reference.float64 is not None:
+                exact = reference.float64[i]
+                differences.vs64.add(y[i], exact, excused)
+                differences.add_own(own, exact, excused, self.dtype)
+                if exact.dtype.kind == "f":
+                    differences.by_index.add(overflowed(exact, self.dtype), output=y[i])
+            if reference.trained is not None and family.gap:
+                differences.gap.add(y[i], reference.trained[i])
+
+    def _without_ties(self, y: list[np.ndarray], reference: Outputs, batch: Batch) -> list[np.ndarray]:
+        """Return outputs in which indices of largest values that differ by a tie are the module's."""
+        exact = reference.float64 or []
+        differing = [i for i, r in enumerate(exact) if r.dtype.kind in "iu" and not np.array_equal(y[i], r)]
+        candidates = self.references.candidates(batch) if differing else []
+        for i in differing:
+            y[i] = without_ties(y[i], exact[i], *candidates[i], self.dtype, self.tolerance)
+        return y
+
+    def _rows_after_variation(self, gathered: Gathered, batch: Batch) -> list[ParityRow]:
+        """Judge once PyTorch's own error is known better, as far as that decides."""
+        rows = self._rows(gathered)
+        for varied, exact in self.references.varied(batch):
+            if all(row.excess <= 1 for row in rows):
+                break
+            for name, own, reference in zip(gathered.found, varied, exact, strict=True):
+                more = _Found.nothing(self.dtype)
+                more.add_own(own, reference, own if gathered.family.extreme else None, self.dtype)
+                found = gathered.found[name]
+                found.spread.max_abs = max(found.spread.max_abs, more.spread.max_abs)
+                self._note_own(gathered.family, name, found)
+                if not gathered.family.extreme:
+                    self.usual[name].pool(more.by_index)
+            rows = self._rows(gathered)
+        return rows
+
+    def _note_own(self, family: Family, output: str, found: _Found) -> None:
+        """Keep PyTorch's own error on a family."""
+        self._own[family.name, output] = found.spread.relative(self._scale(found, family, output), self._ignored)
+
+    @property
+    def _ignored(self) -> float:
+        """An absolute error that is never counted."""
+        return smallest_error(self.dtype)
+
+    def _scale(self, found: _Found, family: Family | None = None, output: str = "") -> float:
+        """Return the largest magnitude of the reference; on extremes, at least what it is on other inputs."""
+        scale = (found.vs64 if found.vs64.count else found.vs_own).scale
+        usual = self._scales.get(output, 0.0) if family is not None and family.extreme else 0.0
+        return max(scale, usual)
+
+    def _rows(self, gathered: Gathered) -> list[ParityRow]:
+        """Return the rows of a family."""
+        return [row for name, found in gathered.found.items() for row in self._rows_of(name, found, gathered.family)]
+
+    def _rows_of(self, output: str, found: _Found, family: Family) -> list[ParityRow]:
+        """Return the rows of one output."""
+        scale = self._scale(found, family, output)
+        own = found.spread.relative(scale, self._ignored) if found.spread.count else None
+        # The rows are a part of another family's: the largest error of a few numbers says little by itself.
+        whole = self._own.get((family.rows_of, output), 0.0)
+        allowed = limit(None if own is None else max(own, whole), self.dtype, self.tolerance)
+        spread = found.spread.max_abs if found.spread.count else None
+
+        def row(comparison: str, differences: Differences, *, gating: bool) -> ParityRow:
+            worst = self._worst_index(output, found, family) if gating and differences is found.vs64 else None
+            return ParityRow(
+                comparison=comparison,
+                inputs=family.name,
+                output=output,
+                count=differences.count,
+                max_abs_error=differences.max_abs,
+                mean_abs_error=differences.mean_abs,
+                scale=scale,
+                error=differences.relative(scale, self._ignored),
+                own=own,
+                limit=allowed if gating else None,
+                spread=spread,
+                nonfinite=differences.nonfinite,
+                top1_agreement=differences.top1_agreement,
+                top1_changes=len(differences.changed_margins) if differences.compared_rows else None,
+                top1_flips=differences.top1_flips(allowed * scale),
+                extreme=family.extreme,
+                **({} if worst is None else worst.fields()),
+            )
+
+        rows = []
+        if found.vs_own.count:  # decides only where there is nothing better
+            rows.append(row(f"{VS_PYTORCH} {dtype_name(self.dtype)}", found.vs_own, gating=not found.vs64.count))
+        if found.vs64.count:
+            rows.append(row(self.vs_float64, found.vs64, gating=True))
+        if found.gap.count:
+            rows.append(row(VS_TRAINED, found.gap, gating=False))
+        return rows
+
+    def index_excess(self, number: int, y: np.ndarray, exact: np.ndarray) -> float:
+        """Return the error of the worst index of one output on one batch, in units of its limit.
+
+        Args:
+            number: Of the output.
+            y: What the file gives.
+            exact: What the module gives in float64.
+
+        Returns:
+            0 where indices are not judged.
+        """
+        name = self.outputs[number]
+        if exact.dtype.kind != "f" or name not in self.usual:
+            return 0.0
+        found = ByIndex()
+        found.add(overflowed(exact, self.dtype), output=y)
+        worst = found.worst(self.usual[name], self.dtype, self.tolerance, self._ignored_at_an_index(name))
+        return 0.0 if worst is None else worst.error / worst.limit
+
+    def _ignored_at_an_index(self, output: str) -> float:
+        """An absolute error that any index of an output may have."""
+        return smallest_error_of_an_index(self._scales.get(output, 0.0), self.dtype)
+
+    def _worst_index(self, output: str, found: _Found, family: Family) -> WorstIndex | None:
+        """Return the index that is nearest to its limit; extremes are judged as a whole only."""
+        if family.extreme or output not in self.usual:
+            return None
+        ignored = self._ignored_at_an_index(output)
+        return found.by_index.worst(self.usual[output], self.dtype, self.tolerance, ignored)

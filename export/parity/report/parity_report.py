@@ -1,0 +1,215 @@
+"""`ParityReport`: everything that `check_parity` found, as data."""
+
+import io
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from rich.console import Console, ConsoleOptions, RenderResult
+
+from lit_gelu.errors import LitGeluError
+from lit_gelu.export.parity.activation_census import ActivationFate
+from lit_gelu.export.parity.alone.elementwise import ElementwiseCheck
+from lit_gelu.export.parity.causes.culprit import Culprit
+from lit_gelu.export.parity.causes.divergence import Divergence, LayerError
+from lit_gelu.export.parity.repeatability import Repeatability
+from lit_gelu.export.parity.rows import VS_FLOAT64, ParityRow
+from lit_gelu.export.parity.task_metrics import TaskMetric
+
+SCHEMA = "lit-gelu-parity"
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True)
+class ParityReport:
+    """What `check_parity` found.
+
+    Args:
+        path: The file, as it was given.
+        provider: The execution provider that really ran it.
+        approximate: The file's form of GELU.
+        rows: The comparisons.
+        dtype: The file's dtype, in torch's name.
+        floor: What an output may be off by even where PyTorch is exact, in units of the largest output.
+        elementwise: Each distinct activation, run alone.
+        layers: The error of each activation's output within the net.
+        repeatability: Whether the file repeats itself; ``None`` if it was not run.
+        metrics: The module's own test metrics, on a LightningDataModule.
+        census: How often each operator occurs in the file.
+        optimized_census: The same after onnxruntime's own optimisation; empty if it was not asked for.
+        activations: What onnxruntime made of each call of an activation.
+        placement: Number of nodes by execution provider, before fusion; empty if onnxruntime does not say.
+        culprit: What causes a breach; ``None`` if there is none.
+        divergence: The first layer that a breach shows in.
+        faults: Where file, record and module do not agree, whatever the numbers: names and types of outputs, labels,
+            activations and their operators. One is enough to fail.
+        versions: Of what wrote the file and of what ran it.
+        notes: What could not be compared, and why.
+    """
+
+    path: str
+    provider: str
+    approximate: str
+    rows: tuple[ParityRow, ...]
+    dtype: str = "float32"
+    floor: float = 1e-5
+    elementwise: tuple[ElementwiseCheck, ...] = ()
+    layers: tuple[LayerError, ...] = ()
+    repeatability: Repeatability | None = None
+    metrics: tuple[TaskMetric, ...] = ()
+    census: Mapping[str, int] = field(default_factory=dict)
+    optimized_census: Mapping[str, int] = field(default_factory=dict)
+    activations: tuple[ActivationFate, ...] = ()
+    placement: Mapping[str, int] = field(default_factory=dict)
+    culprit: Culprit | None = None
+    divergence: Divergence | None = None
+    faults: tuple[str, ...] = ()
+    versions: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def passed(self) -> bool:
+        """Whether every gating row passed, there is one, two runs gave the same, and there is no fault."""
+        return not self.reasons
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why the file fails, in a few words each; empty for one that passed."""
+        found = []
+        if self.failures:
+            found.append(f"{len(self.failures)} {'comparison' if len(self.failures) == 1 else 'comparisons'}")
+        if any(row.nonfinite for row in self.failures):
+            found.append("NaN or infinity where there should be none")
+        if not any(row.gating for row in self.rows):
+            found.append("nothing could be compared")
+        if self.repeatability is not None and not self.repeatability.identical:
+            found.append("two runs on the same input differ")
+        if self.faults:
+            found.append(self.faults[0].rstrip(".") + (f", and {len(self.faults) - 1} more" * (len(self.faults) > 1)))
+        return tuple(found)
+
+    @property
+    def failures(self) -> tuple[ParityRow, ...]:
+        """The gating rows that did not pass."""
+        return tuple(row for row in self.rows if row.passed is False)
+
+    def row(self, inputs: str, comparison: str = VS_FLOAT64, output: str | None = None) -> ParityRow:
+        """Return one comparison.
+
+        Args:
+            inputs: The family of inputs.
+            comparison: What is compared with what.
+            output: The output; ``None`` for the first one.
+
+        Returns:
+            The row.
+
+        Raises:
+            KeyError: If there is none.
+        """
+        for row in self.rows:
+            if (row.inputs, row.comparison) == (inputs, comparison) and output in {None, row.output}:
+                return row
+        raise KeyError(f"no row for {inputs!r}, {comparison!r}, output {output!r}")
+
+    def summary(self) -> str:
+        """Return one line.
+
+        Returns:
+            Whether it passed, why not, and the largest error of the gating rows, extremes aside: NaN where an output
+            is NaN or infinite.
+        """
+        rows = [row for row in self.rows if row.gating and not row.extreme]
+        verdict = "passed" if self.passed else f"FAILED ({'; '.join(self.reasons)})"
+        largest = math.nan if any(row.nonfinite for row in rows) else max((row.error for row in rows), default=math.nan)
+        text = "NaN" if math.isnan(largest) else f"{largest:.2e} of the largest output"
+        return f"parity {verdict} on {self.provider}: largest error {text}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as plain data; `SCHEMA_VERSION` grows when an entry changes its meaning or goes away.
+
+        Returns:
+            Every field, the verdicts, and the schema's name and version.
+        """
+        plain = {key: _plain(value) for key, value in vars(self).items()}
+        plain["rows"] = [{**asdict(row), "passed": row.passed} for row in self.rows]
+        plain["metrics"] = [{**asdict(metric), "difference": metric.difference} for metric in self.metrics]
+        return {"schema": SCHEMA, "schema_version": SCHEMA_VERSION, **plain, "passed": self.passed}
+
+    def to_json(self, indent: int | None = 2) -> str:
+        """Return the report as JSON; numbers that are not finite are written as text, which JSON demands.
+
+        Args:
+            indent: As ``json.dumps`` takes it.
+
+        Returns:
+            The text.
+        """
+        return json.dumps(_without_nonfinite(self.to_dict()), indent=indent, allow_nan=False)
+
+    def to_markdown(self) -> str:
+        """Return the report as Markdown tables.
+
+        Returns:
+            The text; every figure in it is one of the JSON's, with three digits.
+        """
+        from lit_gelu.export.parity.report.tables import markdown
+
+        return markdown(self)
+
+    def to_html(self) -> str:
+        """Return the report as a page of its own, with plots, that needs nothing from elsewhere.
+
+        Returns:
+            HTML with inline SVG.
+        """
+        from lit_gelu.export.parity.report.page import page
+
+        return page(self)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yield the table and the lines around it, for ``rich.print``."""
+        from lit_gelu.export.parity.report.terminal import lines, table
+
+        yield table(self)
+        yield from lines(self)
+
+    def __str__(self) -> str:
+        """Return the table as plain text."""
+        console = Console(file=io.StringIO(), width=120, color_system=None, legacy_windows=False)
+        console.print(self)
+        text: str = console.file.getvalue()  # type: ignore[attr-defined]
+        return text.rstrip()
+
+
+def _plain(value: Any) -> Any:
+    """Return records as mappings, and tuples as lists."""
+    if hasattr(value, "__dataclass_fields__"):
+        return asdict(value)
+    if isinstance(value, tuple):
+        return [_plain(entry) for entry in value]
+    return dict(value) if isinstance(value, Mapping) else value
+
+
+def _without_nonfinite(value: Any) -> Any:
+    """Return plain data in which NaN and infinities are text."""
+    if isinstance(value, Mapping):
+        return {key: _without_nonfinite(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_without_nonfinite(entry) for entry in value]
+    return repr(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+class ParityError(LitGeluError, AssertionError):
+    """The file does not compute what the module computes.
+
+    Args:
+        message: Which comparisons failed, by how much, and what to look at.
+        report: All comparisons, those that passed too.
+    """
+
+    def __init__(self, message: str, report: ParityReport) -> None:
+        super().__init__(message)
+        self.report = report

@@ -1,0 +1,282 @@
+"""The report as tables of text: what Markdown, the page and the terminal show."""
+
+from dataclasses import dataclass
+
+from lit_gelu.export.parity.alone.elementwise import OK
+from lit_gelu.export.parity.report.parity_report import ParityReport
+from lit_gelu.export.parity.rows import ParityRow
+from lit_gelu.export.parity.ulp import EDGES
+
+
+@dataclass(frozen=True)
+class TextTable:
+    """A table of text.
+
+    Args:
+        title: What it shows.
+        head: Names of the columns.
+        body: The rows.
+        legend: What the columns mean.
+    """
+
+    title: str
+    head: tuple[str, ...]
+    body: tuple[tuple[str, ...], ...]
+    legend: str = ""
+
+
+def figure(value: float | None) -> str:
+    """Return a number for a cell.
+
+    Args:
+        value: A number; ``None`` for none.
+
+    Returns:
+        Three digits; empty for none.
+
+    Example:
+        >>> figure(1.23456e-7), figure(None), figure(12)
+        ('1.23e-07', '', '12')
+    """
+    return "" if value is None else str(value) if isinstance(value, int) else f"{value:.3g}"
+
+
+def verdict(row: ParityRow) -> str:
+    """Return a row's verdict.
+
+    Args:
+        row: The row.
+
+    Returns:
+        ``ok``, ``FAILED`` or ``reported``.
+    """
+    return {True: "ok", False: "FAILED", None: "reported"}[row.passed]
+
+
+def tables(report: ParityReport) -> list[TextTable]:
+    """Return all tables of a report that have rows.
+
+    Args:
+        report: The report.
+
+    Returns:
+        The tables.
+    """
+    made = (_comparisons, _metrics, _elementwise, _histograms, _tails, _special, _layers, _batches, _fates, _operators)
+    return [table for make in made if (table := make(report)).body]
+
+
+def _comparisons(report: ParityReport) -> TextTable:
+    """Every row."""
+    head = ("comparison", "inputs", "output", "n", "error", "own", "limit", "max abs", "PyTorch max abs", "scale")
+    body = tuple(
+        (
+            row.comparison,
+            row.inputs,
+            row.output,
+            str(row.count),
+            *map(figure, (row.error, row.own, row.limit, row.max_abs_error, row.spread, row.scale)),
+            row.index_text(),
+            _top1(row),
+            verdict(row),
+        )
+        for row in report.rows
+    )
+    legend = (
+        "error: largest difference in units of scale, the largest output of float64; own: PyTorch's in the file's "
+        f"dtype; limit: the larger of {figure(report.floor)} and twice own. For an operator alone the unit is "
+        "max(1, |y|). Worst index: the one nearest to its limit, which is of its own scale."
+    )
+    return TextTable("Comparisons", (*head, "worst index", "top-1", "verdict"), body, legend)
+
+
+def _top1(row: ParityRow) -> str:
+    """Return the top-1 agreement, and the changes."""
+    if row.top1_agreement is None:
+        return ""
+    changes = f", {row.top1_changes} changed, {row.top1_flips} beyond rounding" if row.top1_changes else ""
+    return f"{100 * row.top1_agreement:.4g} %{changes}"
+
+
+def _metrics(report: ParityReport) -> TextTable:
+    """The module's own test metrics."""
+    body = tuple((m.name, *map(figure, (m.pytorch, m.file, m.difference))) for m in report.metrics)
+    return TextTable("Test metrics", ("metric", "PyTorch as trained", "file", "difference"), body)
+
+
+def _elementwise(report: ParityReport) -> TextTable:
+    """Each activation alone."""
+    head = ("activation", "nodes", "dtype", "values", "error", "PyTorch's", "limit", "at x", "max abs, |x| <= 6")
+    body = tuple(
+        (
+            check.label,
+            " ".join(check.operators),
+            check.dtype,
+            f"all {check.count}" if check.exhaustive else str(check.count),
+            *map(figure, (check.file.error, check.pytorch.error, check.limit, check.file.at, check.file.max_abs_near)),
+            *map(figure, (check.pytorch.max_abs_near, check.file.ulp_near_one, check.pytorch.ulp_near_one)),
+        )
+        for check in report.elementwise
+    )
+    more = ("PyTorch's max abs", "max ULP, |x| <= 1", "PyTorch's max ULP")
+    return TextTable("Each activation alone", (*head, *more), body, "error: in units of max(1, |y|).")
+
+
+def _histograms(report: ParityReport) -> TextTable:
+    """Errors in units of the last place."""
+    head = ("activation", "by", *(f"<= {edge:g}" for edge in EDGES), f"> {EDGES[-1]:g}", "not finite", "largest")
+    body = tuple(
+        (check.label, by, *map(str, ulp.counts), str(ulp.nonfinite), figure(ulp.largest))
+        for check in report.elementwise
+        for by, ulp in (("file", check.file.ulp), ("PyTorch", check.pytorch.ulp))
+    )
+    legend = "How many values are off by how many units in the last place; up to 0.5 is correctly rounded."
+    return TextTable("Errors in units of the last place", head, body, legend)
+
+
+def _tails(report: ParityReport) -> TextTable:
+    """Where the tails end."""
+    body = tuple(
+        (check.label, side, *map(figure, (file.flush, own.flush, file.inaccurate, own.inaccurate)))
+        for check in report.elementwise
+        for side, file, own in (
+            ("x < 0", check.file.negative, check.pytorch.negative),
+            ("x > 0", check.file.positive, check.pytorch.positive),
+        )
+        if (file.flush, own.flush, file.inaccurate, own.inaccurate) != (None,) * 4
+    )
+    head = ("activation", "side", "0 from |x|", "PyTorch", "error > 0.1 % from |x|", "PyTorch")
+    return TextTable("Tails", head, body, "Empty: never.")
+
+
+def _special(report: ParityReport) -> TextTable:
+    """Infinities, NaN and subnormal numbers that do not come out as the definition says."""
+    body = tuple(
+        (check.label, value.name, *map(figure, (value.file, value.pytorch, value.expected)), value.verdict)
+        for check in report.elementwise
+        for value in check.special
+        if value.verdict != OK
+    )
+    legend = "A finding does not decide; a fault (a NaN that does not stay NaN) does."
+    return TextTable("Special values", ("activation", "x", "file", "PyTorch", "definition", ""), body, legend)
+
+
+def _layers(report: ParityReport) -> TextTable:
+    """Errors layer by layer."""
+    body = tuple(
+        (_name(layer.site), str(layer.call + 1), *map(figure, (layer.error, layer.own, layer.limit)))
+        for layer in report.layers
+    )
+    return TextTable("Layer by layer", ("activation", "call", "error", "own", "limit"), body)
+
+
+def _name(site: str) -> str:
+    """Return a site's name; that of a module which is one activation is empty."""
+    return site or "(the module itself)"
+
+
+def _batches(report: ParityReport) -> TextTable:
+    """How much a row depends on its batch."""
+    parts = report.repeatability.batches if report.repeatability else ()
+    body = tuple((part.output, str(part.rows), str(part.of), figure(part.difference)) for part in parts)
+    return TextTable("Batch invariance", ("output", "rows alone", "of", "largest difference"), body)
+
+
+def _fates(report: ParityReport) -> TextTable:
+    """What onnxruntime made of each activation."""
+    body = tuple(
+        (
+            _name(fate.site),
+            str(fate.call + 1),
+            ", ".join(fate.before),
+            ", ".join(fate.after),
+            fate.provider,
+        )
+        for fate in report.activations
+    )
+    legend = "An activation that is computed by no value of the optimised graph has none."
+    return TextTable("Activations", ("site", "call", "in the file", "as onnxruntime runs it", "provider"), body, legend)
+
+
+def _operators(report: ParityReport) -> TextTable:
+    """All operators before and after."""
+    names = sorted({*report.census, *report.optimized_census}) if report.optimized_census else []
+    body = tuple((n, str(report.census.get(n, 0)), str(report.optimized_census.get(n, 0))) for n in names)
+    return TextTable("Operators", ("operator", "in the file", "as onnxruntime runs it"), body)
+
+
+def findings(report: ParityReport) -> list[str]:
+    """Return what a person should read first.
+
+    Args:
+        report: The report.
+
+    Returns:
+        Sentences; none for a file that passed without anything to say.
+    """
+    found = [f"Fault: {fault}" for fault in report.faults]
+    if report.culprit is not None:
+        found.append(f"Cause: {report.culprit}.")
+    if report.divergence is not None:
+        found.append(f"Where: {report.divergence}.")
+    repeated = report.repeatability
+    if repeated is not None and not repeated.identical:
+        found.append("Two runs on the same input gave different outputs.")
+    if repeated is not None and repeated.random_nodes:
+        found.append(f"Nodes that draw random numbers: {', '.join(repeated.random_nodes)}.")
+    return [*found, *report.notes]
+
+
+def markdown(report: ParityReport) -> str:
+    """Return a report as Markdown.
+
+    Args:
+        report: The report.
+
+    Returns:
+        The text.
+    """
+    head = [
+        f"# Parity of {cell_text(report.path)}: {'passed' if report.passed else 'FAILED'}",
+        "",
+        f"{report.provider}, {report.dtype}, approximate={report.approximate}; "
+        + ", ".join(f"{name} {version}" for name, version in sorted(report.versions.items())),
+    ]
+    found = findings(report)
+    if found:
+        head += ["", *(f"- {cell_text(line)}" for line in found)]
+    return "\n".join([*head, *(line for table in tables(report) for line in table_lines(table)), ""])
+
+
+def table_lines(table: TextTable) -> list[str]:
+    """Return one table as Markdown.
+
+    Args:
+        table: The table.
+
+    Returns:
+        Lines, its title among them.
+
+    Example:
+        >>> table_lines(TextTable("Sizes", ("file", "kB"), (("net.onnx", "3"),)))[-3:]
+        ['| file | kB |', '| --- | --- |', '| net.onnx | 3 |']
+    """
+    rows = [table.head, ("---",) * len(table.head), *table.body]
+    lines = ["| " + " | ".join(map(cell_text, row)) + " |" for row in rows]
+    return ["", f"## {table.title}", "", *([table.legend, ""] if table.legend else []), *lines]
+
+
+def cell_text(text: str) -> str:
+    r"""Return text that cannot end a cell.
+
+    Args:
+        text: Any text.
+
+    Returns:
+        One line, with bars escaped.
+
+    Example:
+        >>> print(cell_text("a|b"))
+        a\|b
+    """
+    return text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ")

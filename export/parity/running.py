@@ -1,0 +1,167 @@
+"""Sessions of onnxruntime for parity: how they are configured, and what they take and give."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import torch
+from torch import Tensor
+
+from lit_gelu.export.errors import ModelFileError, ProviderError
+from lit_gelu.export.runtime import CPU, CUDA, OnnxPredictor, Provider, default_providers, provider_name
+
+_DISABLED = "optimization.disable_specified_optimizers"
+_FLOATING = {"tensor(float)": torch.float32, "tensor(float16)": torch.float16, "tensor(bfloat16)": torch.bfloat16}
+
+LEVELS: Mapping[str, onnxruntime.GraphOptimizationLevel] = {
+    name: getattr(onnxruntime.GraphOptimizationLevel, f"ORT_{name}")
+    for name in ("DISABLE_ALL", "ENABLE_BASIC", "ENABLE_EXTENDED", "ENABLE_LAYOUT", "ENABLE_ALL")
+    if hasattr(onnxruntime.GraphOptimizationLevel, f"ORT_{name}")
+}
+
+
+@dataclass(frozen=True)
+class SessionSetup:
+    """How a session is opened.
+
+    Args:
+        providers: As ``onnxruntime.InferenceSession`` takes them.
+        config: Session configuration entries, such as ``optimization.enable_gelu_approximation``.
+        level: The optimisation level, a key of `LEVELS`; ``None`` for onnxruntime's default, which is all.
+        disabled: Names of graph optimisations that are left out.
+    """
+
+    providers: tuple[Provider, ...]
+    config: Mapping[str, str] = field(default_factory=dict)
+    level: str | None = None
+    disabled: tuple[str, ...] = ()
+
+    def options(self) -> onnxruntime.SessionOptions:
+        """Return onnxruntime's session options.
+
+        Returns:
+            New options; a session may change them.
+        """
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 3  # warnings about what is done here on purpose, such as writing optimised graphs
+        entries = dict(self.config)
+        if self.disabled:
+            entries[_DISABLED] = ";".join([*filter(None, [entries.get(_DISABLED)]), *self.disabled])
+        for key, value in entries.items():
+            options.add_session_config_entry(key, value)
+        if self.level is not None:
+            options.graph_optimization_level = LEVELS[self.level]
+        return options
+
+    def open(self, path: Path | str) -> OnnxPredictor:
+        """Open a file.
+
+        Args:
+            path: The file.
+
+        Returns:
+            What runs it.
+        """
+        return OnnxPredictor(path, list(self.providers), self.options())
+
+    def with_tf32(self, *, on: bool) -> "SessionSetup":
+        """Return the same setup with TF32 on or off wherever CUDA is named.
+
+        Args:
+            on: Whether matrix products and convolutions in float32 may round their inputs to 10 bits.
+
+        Returns:
+            Another setup.
+        """
+        changed = tuple(
+            (CUDA, {**_options_of(provider), "use_tf32": int(on)}) if provider_name(provider) == CUDA else provider
+            for provider in self.providers
+        )
+        return replace(self, providers=changed)
+
+
+def _options_of(provider: Provider) -> Mapping[str, Any]:
+    """Return a provider's options."""
+    return {} if isinstance(provider, str) else provider[1]
+
+
+def open_wanted(
+    path: Path, providers: Sequence[Provider] | None, config: Mapping[str, str], dtype: torch.dtype
+) -> tuple[OnnxPredictor, SessionSetup, list[str]]:
+    """Open a file where all of it runs on the wanted provider; say so if only a part does.
+
+    For a float32 file TF32 is off, whatever the options say: it is compared apart. 16-bit files keep the options, since
+    in onnxruntime ``use_tf32=0`` takes the tensor cores away from their convolutions too.
+
+    Args:
+        path: The file.
+        providers: As ``onnxruntime.InferenceSession`` takes them; ``None`` for CUDA where it works, else the CPU.
+        config: Session configuration entries.
+        dtype: The file's dtype.
+
+    Returns:
+        What runs the file, how it was opened, and notes.
+    """
+    chosen = tuple(default_providers() if providers is None else providers)
+    setup, notes = SessionSetup(chosen, config), []
+    if dtype == torch.float32:
+        setup = setup.with_tf32(on=False)
+        if any(provider_name(p) == CUDA and _options_of(p).get("use_tf32", 1) not in {0, "0"} for p in chosen):
+            notes.append("TF32 was turned off for the comparison; rows with TF32 are reported beside it.")
+    first = provider_name(chosen[0]) if chosen else CPU
+    if first == CPU:
+        return setup.open(path), setup, notes
+    alone = tuple(provider for provider in setup.providers if provider_name(provider) != CPU)
+    strict = replace(setup, providers=alone)
+    try:
+        return strict.open(path), strict, notes
+    except (ModelFileError, ProviderError):
+        predictor = setup.open(path)
+        split = f"{first} does not run every operator of this file; onnxruntime put the others on the CPU."
+        return predictor, setup, [*notes, split]
+
+
+def file_inputs(predictor: OnnxPredictor, batch: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Round a batch to the dtypes that the file takes, so that all references see the same numbers.
+
+    Args:
+        predictor: Runs the file.
+        batch: Inputs in the file's order.
+
+    Returns:
+        The tensors, integer ones unchanged.
+    """
+    wanted = (_FLOATING.get(value.type) for value in predictor.session.get_inputs())
+    pairs = zip(batch, wanted, strict=True)
+    return tuple(t.to(dtype) if dtype is not None and t.is_floating_point() else t for t, dtype in pairs)
+
+
+def run_file(predictor: OnnxPredictor, batch: Sequence[Tensor]) -> list[np.ndarray]:
+    """Run a file.
+
+    Args:
+        predictor: Runs it.
+        batch: Inputs in the file's order and dtypes.
+
+    Returns:
+        Its outputs.
+    """
+    result = predictor(*batch)
+    return [as_array(y) for y in (result if isinstance(result, tuple) else (result,))]
+
+
+def as_array(tensor: Tensor) -> np.ndarray:
+    """Return a tensor as an array; numpy has no bfloat16, so that becomes float64.
+
+    Args:
+        tensor: Any tensor.
+
+    Returns:
+        The array.
+    """
+    tensor = tensor.detach().cpu()
+    array: np.ndarray = (tensor.double() if tensor.dtype == torch.bfloat16 else tensor).numpy()
+    return array

@@ -1,0 +1,87 @@
+"""What decides whether a file in int8 is good enough."""
+
+import math
+from collections.abc import Iterator, Sequence
+
+from lit_gelu.export.errors import ExportOptionError
+from lit_gelu.export.parity.task_metrics import TaskMetric
+from lit_gelu.export.quantization.report import Criterion, OutputNoise
+
+MAX_DIFFERENCE = 0.01  # one row in a hundred
+
+
+MIN_SQNR = 20.0  # decibels: an error of a tenth of the output, root of the mean square
+
+
+_ERROR = "test_error"
+
+
+_LOSS = "test_loss"
+
+
+def criteria(
+    metrics: Sequence[TaskMetric],
+    outputs: Sequence[OutputNoise],
+    metric: str | None,
+    max_difference: float,
+    min_top1: float | None,
+    min_sqnr: float | None,
+) -> list[Criterion]:
+    """Return what decides.
+
+    Args:
+        metrics: The module's own test metrics; empty if they could not be measured.
+        outputs: The file's outputs.
+        metric: Which metric decides; ``None``: the error rate, else the loss, else what the outputs say.
+        max_difference: How much worse it may be; see `lit_gelu.export.quantization.check_quantized`.
+        min_top1: The least share of rows with the same largest logit, if that decides too.
+        min_sqnr: The least SQNR of every output, if that decides too.
+
+    Returns:
+        At least one criterion.
+
+    Raises:
+        ExportOptionError: If there is no such metric, or ``min_top1`` is given and no output is logits.
+
+    Example:
+        >>> print(criteria([TaskMetric("test_error", 0.0200, 0.0215)], [], None, 0.01, None, None)[0])
+        test_error, increase: 0.0015, at most 0.01 is accepted: ok
+        >>> print(criteria([TaskMetric("test_loss", 0.50, 0.52)], [], None, 0.01, None, None)[0])
+        test_loss, increase in units of PyTorch's: 0.04, at most 0.01 is accepted: FAILED
+    """
+    found = [_of_metric(one, max_difference) for one in _deciding(metrics, metric)]
+    agreements = [output.top1_agreement for output in outputs if output.top1_agreement is not None]
+    if min_top1 is not None and not agreements:
+        raise ExportOptionError("min_top1= needs an output of logits, [batch, classes]. Use min_sqnr=.")
+    if not found and agreements:
+        changed = 1 - min(agreements)
+        found = [Criterion("rows whose largest logit is another one", changed, max_difference, "at most")]
+    if min_top1 is not None:
+        found.append(Criterion("top-1 agreement", min(agreements), min_top1, "at least"))
+    if min_sqnr is not None or not found:
+        least = MIN_SQNR if min_sqnr is None else min_sqnr
+        found += [Criterion(f"SQNR of {output.output}, dB", output.sqnr, least, "at least") for output in outputs]
+    return found
+
+
+def _deciding(metrics: Sequence[TaskMetric], name: str | None) -> Iterator[TaskMetric]:
+    """Yield the metric that decides, if there is one."""
+    known = {metric.name: metric for metric in metrics}
+    if name is not None and name not in known:
+        raise ExportOptionError(
+            f"There is no test metric {name!r} to decide by. There are: {', '.join(known) or 'none'}."
+        )
+    for candidate in (_ERROR, _LOSS) if name is None else (name,):
+        if candidate in known:
+            yield known[candidate]
+            return
+
+
+def _of_metric(metric: TaskMetric, max_difference: float) -> Criterion:
+    """Return the criterion of one metric."""
+    if "acc" in metric.name:
+        return Criterion(f"{metric.name}, decrease", -metric.difference, max_difference, "at most")
+    if "loss" not in metric.name:
+        return Criterion(f"{metric.name}, increase", metric.difference, max_difference, "at most")
+    share = metric.difference / abs(metric.pytorch) if metric.pytorch else math.inf * metric.difference
+    return Criterion(f"{metric.name}, increase in units of PyTorch's", share, max_difference, "at most")
