@@ -15,11 +15,9 @@ from lit_gelu.callbacks.curvature.activation_log import ActivationLog, refuse_na
 from lit_gelu.callbacks.curvature.activation_measurement import ActivationMeasurement, Figures
 from lit_gelu.callbacks.curvature.activation_watch import ActivationWatch
 from lit_gelu.callbacks.curvature.schedule import MeasurementSchedule
-from lit_gelu.callbacks.errors import CallbackArgumentError
-from lit_gelu.callbacks.explained_once import ExplainedOnce
-from lit_gelu.callbacks.log_records import require_logger
-from lit_gelu.callbacks.packages import refuse_mixed_packages
-from lit_gelu.callbacks.trainer_facts import logged_step, logs_at_this_step
+from lit_gelu.callbacks.errors import CallbackArgumentError, ExplainedOnce
+from lit_gelu.callbacks.loggers import require_logger
+from lit_gelu.callbacks.trainer_facts import logged_step, logs_at_this_step, refuse_mixed_packages
 from lit_gelu.curvature import HistogramBins
 from lit_gelu.curvature.activation.recording import Recording
 from lit_gelu.surgery import SwapReport

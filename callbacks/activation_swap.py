@@ -11,23 +11,23 @@ from typing_extensions import override
 
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.callbacks.announcement import announce_swap
-from lit_gelu.callbacks.log_records import Path, log_figures, log_texts, require_logger
-from lit_gelu.callbacks.packages import refuse_mixed_packages
+from lit_gelu.callbacks.loggers import Path, log_figures, log_texts, require_logger
 from lit_gelu.callbacks.swap.compilation import CompilationCounter, warn_about_limit
 from lit_gelu.callbacks.swap.measurement import PREFIX, first_of_batch, measure_swap, require_forward
 from lit_gelu.callbacks.swap.member import RestorableSwap
-from lit_gelu.callbacks.swap.metric_trigger import MetricTrigger, Mode
-from lit_gelu.callbacks.swap.parameters import parameters_of_specs, parameters_of_swap
 from lit_gelu.callbacks.swap.record import LiveSwap, SwapRecord, check_annealing
 from lit_gelu.callbacks.swap.refusals import (
     check_numbers,
+    parameters_of_specs,
+    parameters_of_swap,
     refuse_averaging,
     refuse_blended,
     refuse_parameters_after_wrapping,
     refuse_sharding,
 )
 from lit_gelu.callbacks.swap.run import SwapRun
-from lit_gelu.callbacks.swap.schedule import SwapSchedule
+from lit_gelu.callbacks.swap.schedule import MetricTrigger, Mode, SwapSchedule
+from lit_gelu.callbacks.trainer_facts import refuse_mixed_packages
 from lit_gelu.surgery import NoMatchError, OnObstacle, SwapReport
 
 

@@ -15,11 +15,9 @@ from lit_gelu.callbacks.curvature.loss_measurement import LossMeasurement, measu
 from lit_gelu.callbacks.curvature.loss_settings import LossSettings, as_names, refuse_run, warn_of_half_precision
 from lit_gelu.callbacks.curvature.loss_state import Step, WarmStart, first_learning_rate
 from lit_gelu.callbacks.curvature.schedule import MeasurementSchedule
-from lit_gelu.callbacks.explained_once import ExplainedOnce
-from lit_gelu.callbacks.log_records import log_figure, log_figures, log_texts, publish_figures, require_logger
-from lit_gelu.callbacks.packages import refuse_mixed_packages
-from lit_gelu.callbacks.reduction import sum_over_ranks
-from lit_gelu.callbacks.trainer_facts import logged_step
+from lit_gelu.callbacks.errors import ExplainedOnce
+from lit_gelu.callbacks.loggers import log_figure, log_figures, log_texts, publish_figures, require_logger
+from lit_gelu.callbacks.trainer_facts import logged_step, refuse_mixed_packages, sum_over_ranks
 from lit_gelu.curvature.errors import NoLossError
 from lit_gelu.curvature.loss import NonFiniteCurvatureError, ParameterLayout, SpectralDensity
 

@@ -1,14 +1,16 @@
-"""What the callbacks ask of a Trainer that Lightning's own types do not say."""
+"""What the callbacks ask of a Trainer and its ranks that Lightning's own types do not say."""
 
 import math
 from typing import Any
 
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch import Callback, Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy
 from torch import Tensor
 from torch.utils import _pytree as pytree
+
+from lit_gelu.callbacks.errors import MixedPackagesError
 
 
 def callbacks_of(trainer: Trainer) -> list[Callback]:
@@ -99,3 +101,64 @@ def logs_at_this_step(trainer: Trainer) -> bool:
     """
     every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]  # a connector sets it
     return every > 0 and (logged_step(trainer) + 1) % every == 0
+
+
+def refuse_mixed_packages(trainer: Any, pl_module: Any) -> None:
+    """Refuse a Trainer, module or callback of ``pytorch_lightning``.
+
+    A Trainer takes callbacks of the other package without a word, but no ``isinstance`` sees them for what they are:
+    an averaging callback, or a strategy that shards, would not be noticed.
+
+    Args:
+        trainer: The Trainer.
+        pl_module: Its module.
+
+    Raises:
+        MixedPackagesError: If one of them is not of ``lightning.pytorch``.
+    """
+    foreign = [
+        thing for thing, kind in ((trainer, Trainer), (pl_module, LightningModule)) if not isinstance(thing, kind)
+    ]
+    foreign += [callback for callback in trainer.callbacks if not isinstance(callback, Callback)]
+    if foreign:
+        names = ", ".join(dict.fromkeys(f"{type(thing).__module__}.{type(thing).__qualname__}" for thing in foreign))
+        raise MixedPackagesError(
+            f"{names}: not of lightning.pytorch, as lit_gelu.callbacks are. pytorch_lightning is another package with "
+            "the same names; import everything from lightning.pytorch."
+        )
+
+
+def sum_over_ranks(tensor: Tensor) -> Tensor:
+    """Return the sum of a tensor over all ranks: one all-reduce, without the barrier that ``strategy.reduce`` adds.
+
+    Args:
+        tensor: The same shape on every rank; it is overwritten.
+
+    Returns:
+        The sum; the tensor itself where there is one process.
+
+    Example:
+        >>> sum_over_ranks(torch.ones(2))
+        tensor([1., 1.])
+    """
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.all_reduce(tensor)
+    return tensor
+
+
+def maximum_over_ranks(tensor: Tensor) -> Tensor:
+    """Return the elementwise maximum of a tensor over all ranks; one all-reduce.
+
+    Args:
+        tensor: The same shape on every rank; it is overwritten.
+
+    Returns:
+        The maximum; the tensor itself where there is one process.
+
+    Example:
+        >>> maximum_over_ranks(torch.ones(2))
+        tensor([1., 1.])
+    """
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.all_reduce(tensor, op=torch.distributed.ReduceOp.MAX)
+    return tensor

@@ -7,7 +7,7 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.loggers import MLFlowLogger, TensorBoardLogger, WandbLogger
 from lightning.pytorch.utilities import rank_zero_only
 
-from lit_gelu.callbacks.log_records import folder_of
+from lit_gelu.callbacks.loggers import folder_of
 from lit_gelu.curvature import HistogramBins
 from lit_gelu.files import write_atomically
 

@@ -11,7 +11,7 @@ from lit_gelu.callbacks.curvature.activation_heat_map import HeatMapHistory
 from lit_gelu.callbacks.curvature.activation_histogram_log import log_histograms
 from lit_gelu.callbacks.curvature.activation_measurement import Figures
 from lit_gelu.callbacks.errors import CallbackArgumentError
-from lit_gelu.callbacks.log_records import Path, log_figure, log_figures
+from lit_gelu.callbacks.loggers import Path, log_figure, log_figures
 from lit_gelu.callbacks.trainer_facts import callbacks_of
 
 PREFIX = "curvature"

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.callbacks.curvature.activation_readout import Readout
-from lit_gelu.callbacks.reduction import maximum_over_ranks, sum_over_ranks
+from lit_gelu.callbacks.trainer_facts import maximum_over_ranks, sum_over_ranks
 from lit_gelu.curvature import (
     PREDICTED,
     STATISTICS,

@@ -11,8 +11,7 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 
 from lit_gelu.callbacks.errors import CallbackArgumentError
-from lit_gelu.callbacks.reduction import maximum_over_ranks
-from lit_gelu.callbacks.trainer_facts import is_trial_run, logged_step, steps_of_run
+from lit_gelu.callbacks.trainer_facts import is_trial_run, logged_step, maximum_over_ranks, steps_of_run
 
 
 @dataclass(frozen=True)

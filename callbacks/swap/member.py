@@ -10,8 +10,7 @@ from typing_extensions import override
 from lit_gelu import activations, surgery
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.callbacks.announcement import announce_swap
-from lit_gelu.callbacks.errors import CallbackArgumentError
-from lit_gelu.callbacks.explained_once import ExplainedOnce
+from lit_gelu.callbacks.errors import CallbackArgumentError, ExplainedOnce
 from lit_gelu.callbacks.swap.checkpoint import SWAPS_KEY, install_hooks
 from lit_gelu.callbacks.swap.record import LiveSwap, SwapRecord, describe_target
 from lit_gelu.callbacks.swap.run import SwapRun

@@ -7,8 +7,7 @@ from typing import Any
 from lightning.pytorch import LightningModule
 
 from lit_gelu.activations import registry
-from lit_gelu.callbacks.checkpoint_file import hyper_parameters, read_checkpoint
-from lit_gelu.callbacks.hyper_parameters import require_no_imports
+from lit_gelu.callbacks.checkpoint_file import hyper_parameters, read_checkpoint, require_no_imports
 from lit_gelu.cli.loading import LoadingError, import_class, own_class
 from lit_gelu.tasks.activation_task import ActivationTask
 

@@ -12,7 +12,7 @@ from lightning.pytorch.loggers import CSVLogger, MLFlowLogger, TensorBoardLogger
 from lit_gelu.activations.gaussian import gaussian_moments
 from lit_gelu.callbacks import ActivationCurvatureMonitor
 from lit_gelu.callbacks.curvature.activation_heat_map import MOST_COLUMNS, HeatMapHistory
-from lit_gelu.callbacks.log_records import log_figure
+from lit_gelu.callbacks.loggers import log_figure
 
 MAPS = ("mean_squared_derivative", "curvature", "share_saturated")
 PNG = b"\x89PNG\r\n\x1a\n"

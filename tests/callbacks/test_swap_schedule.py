@@ -7,8 +7,7 @@ import pytest
 
 from lit_gelu.callbacks.errors import CallbackArgumentError
 from lit_gelu.callbacks.swap import schedule as schedule_module
-from lit_gelu.callbacks.swap.metric_trigger import MetricTrigger
-from lit_gelu.callbacks.swap.schedule import SwapSchedule
+from lit_gelu.callbacks.swap.schedule import MetricTrigger, SwapSchedule
 
 MODULE = SimpleNamespace(device="cpu", automatic_optimization=True)
 

@@ -7,7 +7,7 @@ from lightning.pytorch import Callback
 from torch import nn
 
 from lit_gelu.callbacks import ActivationSwap, CallbackArgumentError, ExactResume, load_from_checkpoint
-from lit_gelu.callbacks.swap.metric_trigger import MetricTrigger
+from lit_gelu.callbacks.swap.schedule import MetricTrigger
 from lit_gelu.data import ResumableDataLoader
 from lit_gelu.surgery import SwapConflictError, without_marks
 from lit_gelu.surgery.blend import Blend

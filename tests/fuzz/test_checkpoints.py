@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from lit_gelu.callbacks import ActivationSwap
-from lit_gelu.callbacks.checkpoint_file import read_checkpoint
-from lit_gelu.callbacks.hyper_parameters import require_no_imports
+from lit_gelu.callbacks.checkpoint_file import read_checkpoint, require_no_imports
 from lit_gelu.callbacks.swap.record import SwapRecord
 from lit_gelu.callbacks.swap.run import _read_records
 from lit_gelu.cli.fit_checkpoint import checked_arguments

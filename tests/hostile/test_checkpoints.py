@@ -20,7 +20,7 @@ from torch import nn
 import lit_gelu as lg
 from lit_gelu import callbacks
 from lit_gelu.callbacks import ActivationSwap, ExactResume
-from lit_gelu.callbacks.best_module import module_of_checkpoint
+from lit_gelu.callbacks.loading import module_of_checkpoint
 from lit_gelu.cli.main import main
 from lit_gelu.errors import LitGeluError
 from lit_gelu.export import export_onnx

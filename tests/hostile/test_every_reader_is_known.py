@@ -36,8 +36,8 @@ READERS = {
         "lit_gelu/files.py": "hostile/test_other_files.py",
         "lit_gelu/paper/cells.py": "what it wrote itself, in memory",
     },
-    "load_checkpoint": {"callbacks/best_module.py": "hostile/test_checkpoints.py"},
-    "safe_load": {"callbacks/hyper_parameters.py": "hostile/test_checkpoints.py"},
+    "load_checkpoint": {"callbacks/loading.py": "hostile/test_checkpoints.py"},
+    "safe_load": {"callbacks/checkpoint_file.py": "hostile/test_checkpoints.py"},
     "ParseFromString": {"export/runtime/model_file.py": "export/test_bad_files.py"},
     "parse_json": {
         "export/metadata.py": "hostile/test_other_files.py",
