@@ -18,9 +18,9 @@ import torch
 from torch import nn
 
 from lit_gelu.activations import create, gain, initialise_for_activations_
-from lit_gelu.activations.depth import chi, edge_of_chaos, propagate, variance_slope
+from lit_gelu.activations.analysis.depth import chi, edge_of_chaos, propagate, variance_slope
+from lit_gelu.activations.analysis.gains import gains
 from lit_gelu.activations.errors import ActivationArgumentError
-from lit_gelu.activations.gains import gains
 from lit_gelu.activations.gaussian import gaussian_moments
 
 SPECS = (

@@ -8,7 +8,7 @@ from torch import nn
 
 from lit_gelu import activations, surgery
 from lit_gelu.activations import ActivationRegistry
-from lit_gelu.activations.recipes import dotted_path
+from lit_gelu.activations.naming.spec import dotted_path
 from lit_gelu.errors import shown
 from lit_gelu.surgery import NoMatchError, SwapError, SwapPlan, SwapReport
 from lit_gelu.surgery.activation_record import is_call

@@ -22,9 +22,9 @@ import torch
 from torch import Tensor, nn
 
 from lit_gelu.activations import ActivationRegistry
-from lit_gelu.activations.entry import ActivationEntry
 from lit_gelu.activations.errors import UnknownArgumentsError
 from lit_gelu.activations.modules import FunctionActivation
+from lit_gelu.activations.naming.entry import ActivationEntry
 from lit_gelu.activations.onnx_recipes import OnnxRecipes
 from lit_gelu.export.lowering.recipe import Argument, user_row
 from lit_gelu.export.lowering.table import row_key

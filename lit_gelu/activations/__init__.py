@@ -1,9 +1,12 @@
 """Activation functions: pure functions, modules, and the registry that names them."""
 
-from lit_gelu.activations import functional, information
-from lit_gelu.activations.comparison import ActivationComparison, LargestDifference, compare
-from lit_gelu.activations.default import registry
-from lit_gelu.activations.entry import ActivationEntry
+import sys
+
+from lit_gelu.activations import functional
+from lit_gelu.activations.analysis import depth, information
+from lit_gelu.activations.analysis.comparison import ActivationComparison, LargestDifference, compare
+from lit_gelu.activations.analysis.gains import calculate_gain, gain
+from lit_gelu.activations.analysis.initialisation import initialise_for_activations_
 from lit_gelu.activations.errors import (
     ActivationArgumentError,
     ActivationSpecError,
@@ -12,13 +15,15 @@ from lit_gelu.activations.errors import (
     StoredSpecError,
     UnknownActivationError,
 )
-from lit_gelu.activations.gains import calculate_gain, gain
 from lit_gelu.activations.gated_ffn import GatedFFN
-from lit_gelu.activations.info import ActivationFacts, ActivationGains, ActivationInfo
-from lit_gelu.activations.initialisation import initialise_for_activations_
-from lit_gelu.activations.registry import ActivationRegistry
-from lit_gelu.activations.spec import ActivationSpec
-from lit_gelu.activations.stored_specs import StoredActivations, building_from_file
+from lit_gelu.activations.naming.entry import ActivationEntry
+from lit_gelu.activations.naming.facts import ActivationFacts, ActivationGains, ActivationInfo
+from lit_gelu.activations.naming.spec import ActivationSpec
+from lit_gelu.activations.naming.stored import StoredActivations, building_from_file
+from lit_gelu.activations.registry import ActivationRegistry, registry
+
+# Documented as modules of this package; their files are in analysis/.
+sys.modules |= {"lit_gelu.activations.depth": depth, "lit_gelu.activations.information": information}
 
 create = registry.create
 info = registry.info
@@ -49,6 +54,7 @@ __all__ = [
     "calculate_gain",
     "compare",
     "create",
+    "depth",
     "functional",
     "gain",
     "info",

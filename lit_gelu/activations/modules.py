@@ -8,8 +8,8 @@ from lit_gelu.activations.families.piecewise_linear import Identity
 from lit_gelu.activations.families.squared_relu import SquaredReLU
 from lit_gelu.activations.families.swish import Swish
 from lit_gelu.activations.families.zero_identity_map import ZeroIdentityMap
-from lit_gelu.activations.function_activation import FunctionActivation
 from lit_gelu.activations.gated_ffn import GatedFFN
+from lit_gelu.activations.naming.forms import FunctionActivation
 from lit_gelu.activations.numerics.channels import ChannelModule
 
 __all__ = [

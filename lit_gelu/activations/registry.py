@@ -2,17 +2,15 @@
 
 import difflib
 import fnmatch
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from torch import Tensor, nn
 
-from lit_gelu.activations import plugins, recipes, resolution
-from lit_gelu.activations.analysis import shape_of
-from lit_gelu.activations.construction import ConstructionArguments, note_constructions
-from lit_gelu.activations.entry import ActivationEntry, entry_for
+from lit_gelu.activations.analysis.gains import gains
+from lit_gelu.activations.analysis.shape import shape_of
 from lit_gelu.activations.errors import (
     ActivationArgumentError,
     ActivationSpecError,
@@ -20,14 +18,22 @@ from lit_gelu.activations.errors import (
     UnknownActivationError,
     UnknownArgumentsError,
 )
-from lit_gelu.activations.function_activation import FunctionActivation
-from lit_gelu.activations.gains import gains
-from lit_gelu.activations.info import ActivationFacts, ActivationGains, ActivationInfo
-from lit_gelu.activations.name_table import NameTable
+from lit_gelu.activations.families import ENTRIES
+from lit_gelu.activations.naming import importing
+from lit_gelu.activations.naming.entry import ActivationEntry, NameTable, Resolved, Seen, entry_for
+from lit_gelu.activations.naming.facts import ActivationFacts, ActivationGains, ActivationInfo
+from lit_gelu.activations.naming.forms import (
+    ConstructionArguments,
+    FunctionActivation,
+    note_constructions,
+    opaque_spec,
+)
+from lit_gelu.activations.naming.names import set_default_names
+from lit_gelu.activations.naming.plugins import PluginLoader, current_plugin
+from lit_gelu.activations.naming.spec import ActivationSpec, merged, read_spec
+from lit_gelu.activations.naming.stored import StoredActivations
 from lit_gelu.activations.numerics.channels import INFER
 from lit_gelu.activations.numerics.moments import GaussianMoments
-from lit_gelu.activations.spec import ActivationSpec
-from lit_gelu.activations.stored_specs import StoredActivations
 from lit_gelu.errors import shown
 
 if TYPE_CHECKING:
@@ -64,12 +70,8 @@ class ActivationRegistry:
 
     def __init__(self, entries: tuple[ActivationEntry, ...] | None = None, *, entry_points: bool = False) -> None:
         self._table = NameTable()
-        self._plugins = plugins.PluginLoader(enabled=entry_points)
-        if entries is None:
-            from lit_gelu.activations.families import ENTRIES
-
-            entries = ENTRIES
-        for entry in entries:
+        self._plugins = PluginLoader(enabled=entry_points)
+        for entry in ENTRIES if entries is None else entries:
             self.add(entry)
 
     def register(
@@ -123,7 +125,7 @@ class ActivationRegistry:
         """
 
         def decorate(target: Registered) -> Registered:
-            origin = registered_by or plugins.current_plugin() or f"{target.__module__}.{target.__qualname__}"
+            origin = registered_by or current_plugin() or f"{target.__module__}.{target.__qualname__}"
             entry = entry_for(name, target, tuple(aliases), origin)
             row = replace(
                 entry, derivative=derivative, joint=joint, moments=moments, facts=facts or ActivationFacts(), onnx=onnx
@@ -174,7 +176,7 @@ class ActivationRegistry:
             >>> ActivationRegistry().create("elu", alpha=0.5)
             ELU(alpha=0.5)
         """
-        return resolution.recipe(self, spec, kwargs).build()
+        return self._resolved(spec, kwargs).build()
 
     def resolve(self, spec: Any, **kwargs: Any) -> ActivationSpec:
         """Return a spec in canonical form: aliases and presets resolved, defaults dropped, arguments checked.
@@ -195,7 +197,52 @@ class ActivationRegistry:
             >>> str(ActivationRegistry().resolve("quick_gelu"))
             "gelu(approximate='sigmoid')"
         """
-        return resolution.recipe(self, spec, kwargs).spec
+        return self._resolved(spec, kwargs).spec
+
+    def _resolved(self, spec: Any, kwargs: dict[str, Any]) -> Resolved:
+        read = read_spec(spec) if isinstance(spec, str) else spec
+        return self.named(read, kwargs) if isinstance(read, ActivationSpec) else importing.resolved(self, spec, kwargs)
+
+    def named(self, spec: ActivationSpec, kwargs: Mapping[str, Any]) -> Resolved:
+        """Resolve the spec of a registered name: what `create` builds and `resolve` returns.
+
+        Args:
+            spec: The spec.
+            kwargs: Further arguments.
+
+        Returns:
+            The canonical spec and what builds the module.
+
+        Raises:
+            UnknownActivationError: As `create`.
+            ActivationArgumentError: As `create`.
+            ActivationSpecError: As `create`.
+            OpaqueActivationError: If it is the spec of something never registered.
+        """
+        if spec.opaque:
+            spec.for_checkpoint()  # raises, with the remedy
+        entry, arguments = self.entry(spec.name), merged(spec.name, dict(spec.kwargs), kwargs)
+        if entry.preset is not None:
+            preset = entry.preset
+            arguments = merged(spec.name, preset.arguments, entry.canonical_arguments(arguments))
+            return self.named(ActivationSpec(preset.name), arguments)
+        return entry.resolved(arguments)
+
+    def named_function(self, function: object, kwargs: Mapping[str, Any]) -> Resolved | None:
+        """Resolve a function that computes something registered.
+
+        Args:
+            function: The function itself.
+            kwargs: Its arguments.
+
+        Returns:
+            The canonical spec and what builds the module; ``None`` if no row has this function.
+
+        Raises:
+            ActivationArgumentError: As `create`.
+        """
+        entry, bound = self._seen().by_function.get(id(function), (None, {}))
+        return None if entry is None else self.named(ActivationSpec(entry.name), merged(entry.name, bound, kwargs))
 
     @property
     def stored(self) -> StoredActivations:
@@ -230,7 +277,7 @@ class ActivationRegistry:
             )
         entry = self.entry_of(module)
         if entry is None:
-            return recipes.opaque_spec(module)
+            return opaque_spec(module)
         form = entry.form_of(module)
         try:
             arguments = module.kwargs if isinstance(module, FunctionActivation) else form.read(module) if form else {}
@@ -238,7 +285,7 @@ class ActivationRegistry:
                 return ActivationSpec(entry.name, tuple(entry.canonical_arguments(arguments).items()))
         except (UnknownArgumentsError, ActivationArgumentError, ActivationSpecError):
             pass  # built in a way that no spec says: a tensor for a number, arguments that nobody noted
-        return recipes.opaque_spec(module)
+        return opaque_spec(module)
 
     def list_activations(self, filter: str = "*") -> list[str]:  # noqa: A002 - the name that timm's list_models has
         """Return the registered names that match a pattern, sorted; aliases are not listed.
@@ -253,7 +300,7 @@ class ActivationRegistry:
             >>> ActivationRegistry().list_activations("*sigmoid")
             ['gelu_sigmoid', 'hard_sigmoid', 'log_sigmoid', 'sigmoid']
         """
-        return sorted({e.name for e in self._entries().values() if fnmatch.fnmatchcase(e.name, filter.lower())})
+        return sorted({e.name for e in self._seen().entries if fnmatch.fnmatchcase(e.name, filter.lower())})
 
     def info(self, spec: Any) -> ActivationInfo:
         """Return what is known of an activation; see `ActivationInfo`.
@@ -316,10 +363,9 @@ class ActivationRegistry:
             >>> ActivationRegistry().entry("hardswish").name
             'hard_swish'
         """
-        self._plugins.load_into(self)
-        found = self._table.find(name.lower())
+        found = self._seen().rows.get(name.lower())
         if found is None:
-            near = difflib.get_close_matches(name.lower()[:100], self._entries(), n=3, cutoff=0.6)
+            near = difflib.get_close_matches(name.lower()[:100], self._seen().rows, n=3, cutoff=0.6)
             hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
             raise UnknownActivationError(
                 f"Unknown activation {shown(name)}.{hint} Registered: {', '.join(self.list_activations())}."
@@ -336,7 +382,7 @@ class ActivationRegistry:
             >>> len(ActivationRegistry(()).entries())
             0
         """
-        return list({id(entry): entry for entry in self._entries().values()}.values())
+        return list(self._seen().entries)
 
     def entry_of(self, module: nn.Module) -> ActivationEntry | None:
         """Return the row that a module belongs to.
@@ -351,11 +397,21 @@ class ActivationRegistry:
             >>> ActivationRegistry().entry_of(nn.SiLU()).name
             'silu'
         """
-        self._plugins.load_into(self)
         if isinstance(module, FunctionActivation):
-            found = self._table.find(module.name)
+            found = self._seen().rows.get(module.name)
             return found if found is not None and found.name == module.name else None
-        return self._table.of_type(type(module))
+        return self.entry_of_class(type(module))
+
+    def entry_of_class(self, cls: type) -> ActivationEntry | None:
+        """Return the row whose modules are of a class; of several, the one registered last.
+
+        Args:
+            cls: The class itself; a subclass may compute something else.
+
+        Returns:
+            The row, ``None`` if the class was never registered.
+        """
+        return self._seen().by_type.get(cls)
 
     def install(self, library: str, *, override: bool = False) -> "Installation":
         """Make the names usable in another library's configurations, specs with arguments included.
@@ -406,21 +462,47 @@ class ActivationRegistry:
             >>> registry.create("relu")
             ReLU()
         """
-        self._plugins.load_into(self)
+        self._seen()  # plugins stay when the scope ends
         layer = self._table.push()
         try:
             yield self
         finally:
             self._table.drop(layer)
 
-    def _entries(self) -> dict[str, ActivationEntry]:
-        """Return all rows by name and alias."""
-        self._plugins.load_into(self)
-        return self._table.rows()
+    def _seen(self) -> Seen:
+        """Return all rows, those of installed plugins included."""
+        if self._plugins.pending:
+            self._plugins.load_into(self)
+        return self._table.seen()
 
     def __contains__(self, name: str) -> bool:
-        self._plugins.load_into(self)
-        return self._table.find(name.lower()) is not None
+        return name.lower() in self._seen().rows
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({len(self.list_activations())} activations)"
+
+
+class _DefaultRegistry(ActivationRegistry):
+    """One in a process: a copy is itself, and in another process it becomes the one there, with what was added."""
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return _default_with, (tuple(entry for entry in self.entries() if entry not in ENTRIES),)
+
+
+def _default_with(added: tuple[ActivationEntry, ...]) -> ActivationRegistry:
+    """Return this process's default registry, with the rows of another process's that it lacks."""
+    here = registry.entries()
+    for entry in added:
+        if entry not in here:
+            registry.add(entry, override=True)
+    return registry
+
+
+registry: ActivationRegistry = _DefaultRegistry(entry_points=True)
+set_default_names(registry)

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from lit_gelu.activations import ActivationComparison, ActivationInfo
+from lit_gelu.activations.analysis.sampling import both_sides
 from lit_gelu.activations.functional import derivative
-from lit_gelu.activations.sampling import both_sides
 from lit_gelu.errors import LitGeluError
 from lit_gelu.files import write_atomically
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from lit_gelu.activations import ActivationSpec
-from lit_gelu.activations.entry import NOT_OF_THE_FUNCTION
+from lit_gelu.activations.naming.forms import NOT_OF_THE_FUNCTION
 
 _KEY = "_lit_gelu_swap_key"  # the attribute that holds the key
 _LOADER = "__load_with_lit_gelu_callbacks_load_from_checkpoint"

@@ -14,7 +14,7 @@ from torch._ops import OpOverload, OpOverloadPacket
 from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
 
 from lit_gelu.activations import ActivationRegistry, ActivationSpec
-from lit_gelu.activations.recipes import opaque_spec
+from lit_gelu.activations.naming.forms import opaque_spec
 from lit_gelu.errors import LitGeluError
 
 Arguments = Mapping[str, Any]

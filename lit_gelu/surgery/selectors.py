@@ -11,7 +11,7 @@ from torch import nn
 
 from lit_gelu import activations
 from lit_gelu.activations import ActivationRegistry, ActivationSpec
-from lit_gelu.activations.importing import import_object
+from lit_gelu.activations.naming.importing import import_object
 from lit_gelu.surgery.errors import NoMatchError, SwapConflictError, SwapError
 from lit_gelu.surgery.sites import ActivationSite, Survey
 

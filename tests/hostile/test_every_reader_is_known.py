@@ -54,7 +54,7 @@ READERS = {
 # Who imports by a name that is no constant, or runs text; no reader of files.
 IMPORTERS = {
     "lit_gelu/__init__.py": "its own parts, when they are asked for",
-    "lit_gelu/activations/importing.py": "specs of code, of the command line and of YAML",
+    "lit_gelu/activations/naming/importing.py": "specs of code, of the command line and of YAML",
     "lit_gelu/activations/integrations/installation.py": "the library that install() names",
     "lit_gelu/cli/loading.py": "classes that the command line names",
     "lit_gelu/cli/main.py": "its own sub-commands",
@@ -114,11 +114,9 @@ def test_torch_reads_plain_data_only():
 
 
 def test_no_reader_of_files_reaches_what_imports():
-    """The module that imports dotted paths is imported by those that resolve specs of code alone."""
-    importing, resolving = "lit_gelu.activations.importing", "lit_gelu.activations.resolution"
-    of_importing = {file for file, tree in SOURCES.items() if importing in imports_of(tree)}
-    assert of_importing == {"lit_gelu/activations/resolution.py", "lit_gelu/surgery/selectors.py"}
-    of_resolving = {file for file, tree in SOURCES.items() if resolving in imports_of(tree)}
-    assert of_resolving == {"lit_gelu/activations/registry.py"}
-    for file in ("lit_gelu/activations/stored_specs.py", "lit_gelu/activations/recipes.py"):
-        assert not imports_of(SOURCES[file]) & {importing, resolving, "importlib"}
+    """What imports dotted paths is asked by the registry for specs of code, and by selectors of code, alone."""
+    importing = "lit_gelu.activations.naming.importing"
+    askers = {file for file, tree in SOURCES.items() if importing in imports_of(tree)}
+    assert askers == {"lit_gelu/activations/registry.py", "lit_gelu/surgery/selectors.py"}
+    for file in ("entry", "forms", "names", "spec", "stored"):
+        assert not imports_of(SOURCES[f"lit_gelu/activations/naming/{file}.py"]) & {importing, "importlib"}

@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import nn
 
-from lit_gelu.activations.entry import ReadAttributes
+from lit_gelu.activations.naming.forms import ReadAttributes
 
 REGISTERED_BY = f"lit-gelu {version('lit-gelu')}"
 HENDRYCKS_2016 = "Hendrycks and Gimpel 2016, Gaussian Error Linear Units (arXiv 1606.08415)"

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
 
-from lit_gelu.activations.entry import ActivationEntry, ModuleForm, ReadAttributes
 from lit_gelu.activations.families._package import INPLACE, REGISTERED_BY
-from lit_gelu.activations.info import ActivationFacts
+from lit_gelu.activations.naming.entry import ActivationEntry
+from lit_gelu.activations.naming.facts import ActivationFacts
+from lit_gelu.activations.naming.forms import ModuleForm, ReadAttributes
 from lit_gelu.activations.numerics.arguments import check_order, check_positive, elementwise
 from lit_gelu.activations.numerics.joint import Derivatives, quotient
 from lit_gelu.activations.numerics.piecewise import Piece, PiecewiseMoments, exponential

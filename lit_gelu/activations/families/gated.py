@@ -13,14 +13,15 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
 
-from lit_gelu.activations.entry import ActivationEntry, ModuleForm, ReadAttributes
 from lit_gelu.activations.errors import ActivationArgumentError
 from lit_gelu.activations.families._package import REGISTERED_BY
 from lit_gelu.activations.families.gelu import gelu, sigmoid_gelu_by_kernels
 from lit_gelu.activations.families.piecewise_linear import relu
 from lit_gelu.activations.families.sigmoid import sigmoid
 from lit_gelu.activations.families.swish import swish, swish_by_kernels
-from lit_gelu.activations.info import ActivationFacts
+from lit_gelu.activations.naming.entry import ActivationEntry
+from lit_gelu.activations.naming.facts import ActivationFacts
+from lit_gelu.activations.naming.forms import ModuleForm, ReadAttributes
 from lit_gelu.activations.numerics.arguments import elementwise
 from lit_gelu.activations.numerics.channels import positive_number
 from lit_gelu.activations.numerics.memory import checked_memory, compute

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
 
-from lit_gelu.activations.entry import ActivationEntry, ModuleForm
 from lit_gelu.activations.families._package import HENDRYCKS_2016, REGISTERED_BY, channel_arguments, live_channels
-from lit_gelu.activations.info import ActivationFacts
+from lit_gelu.activations.naming.entry import ActivationEntry
+from lit_gelu.activations.naming.facts import ActivationFacts
+from lit_gelu.activations.naming.forms import ModuleForm
 from lit_gelu.activations.numerics.arguments import check_order, check_positive, elementwise, largest, per_channel
 from lit_gelu.activations.numerics.channels import ChannelModule, finite_numbers, positive_scale
 from lit_gelu.activations.numerics.gates import (

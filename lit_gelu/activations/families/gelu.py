@@ -8,12 +8,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
 
-from lit_gelu.activations.entry import ActivationEntry, ModuleForm, ReadAttributes
 from lit_gelu.activations.errors import ActivationArgumentError
 from lit_gelu.activations.families._package import HENDRYCKS_2016, REGISTERED_BY
 from lit_gelu.activations.families.gaussian_gelu import gaussian_gelu_joint
 from lit_gelu.activations.families.swish import swish, swish_derivative, swish_joint
-from lit_gelu.activations.info import ActivationFacts
+from lit_gelu.activations.naming.entry import ActivationEntry
+from lit_gelu.activations.naming.facts import ActivationFacts
+from lit_gelu.activations.naming.forms import ModuleForm, ReadAttributes
+from lit_gelu.activations.naming.spec import ActivationSpec
 from lit_gelu.activations.numerics.arguments import check_order, elementwise
 from lit_gelu.activations.numerics.compensated import product_error, sum_error
 from lit_gelu.activations.numerics.gates import (
@@ -30,7 +32,6 @@ from lit_gelu.activations.numerics.gelu_moments import gelu_moments
 from lit_gelu.activations.numerics.joint import NORMAL_END, Derivatives
 from lit_gelu.activations.numerics.memory import checked_memory, compute
 from lit_gelu.activations.onnx_recipes import Arguments, OnnxCases, OnnxRecipes
-from lit_gelu.activations.spec import ActivationSpec
 
 FORMS = ("none", "tanh", "sigmoid")
 SIGMOID_SLOPE = 1.702  # Hendrycks and Gimpel 2016, section 2

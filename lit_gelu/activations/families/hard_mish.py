@@ -6,9 +6,10 @@ At both joints the derivatives are those of the outer piece, as in `hard_swish`.
 import torch
 from torch import Tensor, nn
 
-from lit_gelu.activations.entry import ActivationEntry, ModuleForm
 from lit_gelu.activations.families._package import NO_ARGUMENTS, REGISTERED_BY
-from lit_gelu.activations.info import ActivationFacts
+from lit_gelu.activations.naming.entry import ActivationEntry
+from lit_gelu.activations.naming.facts import ActivationFacts
+from lit_gelu.activations.naming.forms import ModuleForm
 from lit_gelu.activations.numerics.arguments import check_order, elementwise, keep_nan
 from lit_gelu.activations.onnx_recipes import OnnxRecipes
 

@@ -5,9 +5,10 @@ import math
 import torch
 from torch import Tensor, nn
 
-from lit_gelu.activations.entry import ActivationEntry, ModuleForm, ReadAttributes
 from lit_gelu.activations.families._package import REGISTERED_BY
-from lit_gelu.activations.info import ActivationFacts
+from lit_gelu.activations.naming.entry import ActivationEntry
+from lit_gelu.activations.naming.facts import ActivationFacts
+from lit_gelu.activations.naming.forms import ModuleForm, ReadAttributes
 from lit_gelu.activations.numerics.arguments import check_order, check_positive, elementwise
 from lit_gelu.activations.numerics.channels import positive_number
 from lit_gelu.activations.numerics.gates import NORMAL_LIMIT, times_normal_cdf, times_normal_density

@@ -3,10 +3,11 @@
 import torch
 from torch import Tensor, nn
 
-from lit_gelu.activations.entry import ActivationEntry, ModuleForm
 from lit_gelu.activations.families._package import NO_ARGUMENTS, REGISTERED_BY
 from lit_gelu.activations.families.softplus import LINEAR_TAIL, softplus
-from lit_gelu.activations.info import ActivationFacts
+from lit_gelu.activations.naming.entry import ActivationEntry
+from lit_gelu.activations.naming.facts import ActivationFacts
+from lit_gelu.activations.naming.forms import ModuleForm
 from lit_gelu.activations.numerics.arguments import check_order, elementwise
 from lit_gelu.activations.numerics.gates import LOGISTIC_LIMIT, decay, times_logistic
 from lit_gelu.activations.onnx_recipes import OnnxRecipes

@@ -5,10 +5,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lit_gelu.activations.entry import ActivationEntry, ModuleForm
 from lit_gelu.activations.errors import ActivationArgumentError
 from lit_gelu.activations.families._package import REGISTERED_BY
-from lit_gelu.activations.info import ActivationFacts
+from lit_gelu.activations.naming.entry import ActivationEntry
+from lit_gelu.activations.naming.facts import ActivationFacts
+from lit_gelu.activations.naming.forms import ModuleForm
 from lit_gelu.activations.numerics.arguments import check_order, elementwise
 from lit_gelu.activations.numerics.channels import positive_number
 from lit_gelu.activations.onnx_recipes import OnnxRecipes

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from lit_gelu.activations.analysis.scalar import keep_one_channel_
 from lit_gelu.activations.errors import ActivationArgumentError
 from lit_gelu.activations.gaussian.quadrature import quadrature_moments
-from lit_gelu.activations.names import Names, default_names
+from lit_gelu.activations.naming.names import Names, default_names
 from lit_gelu.activations.numerics.moments import GaussianMoments
-from lit_gelu.activations.scalar import keep_one_channel_
 
 if TYPE_CHECKING:
-    from lit_gelu.activations.spec import ActivationSpec
+    from lit_gelu.activations.naming.spec import ActivationSpec
 
 Kinks = tuple[tuple[float, float], ...]
 

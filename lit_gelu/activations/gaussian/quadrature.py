@@ -7,12 +7,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lit_gelu.activations.differentiation import derivative
+from lit_gelu.activations.analysis.differentiation import derivative
+from lit_gelu.activations.analysis.sampling import sign_changes
 from lit_gelu.activations.errors import NoGaussianMomentsError
-from lit_gelu.activations.names import Names
+from lit_gelu.activations.naming.names import Names
 from lit_gelu.activations.numerics.moments import GaussianMoments, kink_mass
 from lit_gelu.activations.numerics.normal import density
-from lit_gelu.activations.sampling import sign_changes
 
 _ROUNDED = 1e-28  # a variance this much smaller than the square is that of float64's last digit: f is constant
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from lit_gelu.activations.errors import UnknownLibraryError
 from lit_gelu.activations.integrations import timm, transformers
 from lit_gelu.activations.integrations.installation import Installation
-from lit_gelu.activations.names import Names, default_names
+from lit_gelu.activations.naming.names import Names, default_names
 
 LIBRARIES: Mapping[str, Callable[[Names, bool], Installation]] = {
     "timm": timm.install,
@@ -33,7 +33,7 @@ def install(registry: Names, library: str, *, override: bool = False) -> Install
         UnknownLibraryError: If there is no integration with it.
 
     Example:
-        >>> from lit_gelu.activations.default import registry
+        >>> from lit_gelu.activations.registry import registry
         >>> install(registry, "keras")
         Traceback (most recent call last):
         lit_gelu.activations.errors.UnknownLibraryError: There is no integration with 'keras'. Accepted: 'timm', \

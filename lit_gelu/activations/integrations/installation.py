@@ -6,7 +6,7 @@ from types import ModuleType
 from typing import Self
 
 from lit_gelu.activations.errors import AlreadyInstalledError, MissingLibraryError
-from lit_gelu.activations.names import Names
+from lit_gelu.activations.naming.names import Names
 
 _installed: dict[str, "Installation"] = {}
 
@@ -82,7 +82,7 @@ def names_of(registry: Names) -> list[str]:
         The names, sorted.
 
     Example:
-        >>> from lit_gelu.activations.default import registry
+        >>> from lit_gelu.activations.registry import registry
         >>> {"relu2", "squared_relu"} <= set(names_of(registry))
         True
     """

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from lit_gelu.activations.errors import ActivationSpecError
 from lit_gelu.activations.integrations.installation import Installation, import_library, is_path, names_of, present
-from lit_gelu.activations.names import Names
-from lit_gelu.activations.spec import ActivationSpec
+from lit_gelu.activations.naming.names import Names
+from lit_gelu.activations.naming.spec import ActivationSpec
 
 _LAYERS = ("_ACT_LAYER_ME", "_ACT_LAYER_DEFAULT")  # timm asks the first for what it has, then the second for all
 _FUNCTIONS = ("_ACT_FN_ME", "_ACT_FN_DEFAULT")

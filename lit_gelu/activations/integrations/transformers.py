@@ -18,7 +18,7 @@ from torch import nn
 
 from lit_gelu.activations.errors import ActivationSpecError, UnknownActivationError
 from lit_gelu.activations.integrations.installation import Installation, import_library, is_path, names_of, present
-from lit_gelu.activations.names import Names
+from lit_gelu.activations.naming.names import Names
 
 
 def install(registry: Names, override: bool = False) -> Installation:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from lit_gelu.activations import ActivationRegistry
-from lit_gelu.activations.sampling import sampling_grid, sign_changes
+from lit_gelu.activations.analysis.sampling import sampling_grid, sign_changes
 from lit_gelu.curvature.activation.derivatives import joint_derivatives
 from lit_gelu.curvature.activation.kinks import kinks_of
 from lit_gelu.errors import LitGeluError

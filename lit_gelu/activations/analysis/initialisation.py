@@ -1,0 +1,221 @@
+"""Initialisers: the GELU paper's unit-norm rows, and weights scaled for the activation that feeds each layer.
+
+Sources: Hendrycks and Gimpel 2016 (arXiv 1606.08415), section 3.1, "unit norm rows"; the authors' code normalises the
+columns of an ``[in, out]`` matrix, which are torch's rows. He et al. 2015 (arXiv 1502.01852) for the variance
+``gain^2 / fan_in``; Schoenholz et al. 2017 (arXiv 1611.01232) for the edge of chaos.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lit_gelu.activations.analysis.depth import CriticalVariances, edge_of_chaos
+from lit_gelu.activations.analysis.fed_layers import FedLayer, fan_in, fed_layers
+from lit_gelu.activations.analysis.gains import KINDS, gain
+from lit_gelu.activations.errors import ActivationArgumentError
+from lit_gelu.activations.naming.names import Names, default_names
+
+SCHEMES = ("gain", "edge_of_chaos")
+
+
+@dataclass(frozen=True)
+class InitialisedLayer:
+    """How one layer was initialised.
+
+    Args:
+        name: Its fully qualified name.
+        activation: What feeds it, ``""`` for nothing.
+        gain: The standard deviation of its weights times ``sqrt(fan_in)``.
+        weight_std: Standard deviation of its weights.
+        bias_std: Standard deviation of its biases.
+    """
+
+    name: str
+    activation: str
+    gain: float
+    weight_std: float
+    bias_std: float
+
+
+def unit_norm_rows_(weight: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    """Fill a weight with standard normal values and divide each row by its Euclidean norm, in place.
+
+    The rows are those of ``weight.flatten(1)``: all that one neuron, or one filter, multiplies. They are then uniform
+    on the unit sphere, and each entry has variance ``1 / fan_in``.
+
+    Args:
+        weight: Shape ``(out, in, ...)``, at least two dimensions; floating. 16-bit weights are drawn in float32.
+        generator: Where the random numbers come from, on the weight's device; ``None`` is torch's default.
+
+    Returns:
+        The weight itself.
+
+    Raises:
+        ActivationArgumentError: If the weight has fewer than two dimensions or is not floating.
+
+    Example:
+        >>> weight = unit_norm_rows_(torch.empty(128, 784), generator=torch.Generator().manual_seed(0))
+        >>> torch.allclose(weight.norm(dim=1), torch.ones(128))
+        True
+    """
+    if weight.dim() < 2 or not weight.is_floating_point():
+        raise ActivationArgumentError(
+            f"unit_norm_rows_: the weight has shape {tuple(weight.shape)} and dtype {weight.dtype}. It must be "
+            "floating, with at least two dimensions, (out, in, ...): leave biases and scales out."
+        )
+    dtype = torch.promote_types(weight.dtype, torch.float32)
+    with torch.no_grad():
+        drawn = torch.randn(weight.shape, dtype=dtype, device=weight.device, generator=generator).flatten(1)
+        return weight.copy_((drawn / drawn.norm(dim=1, keepdim=True)).view_as(weight))
+
+
+def init_unit_norm_rows_(module: nn.Module, generator: torch.Generator | None = None) -> nn.Module:
+    """Initialise every ``nn.Linear`` of a module as the paper's fully connected nets: unit-norm rows, bias 0.
+
+    The output layer is initialised like the others, as in the authors' code. Other layers are left as they are.
+
+    Args:
+        module: Any module; itself counts if it is a linear layer.
+        generator: As for `unit_norm_rows_`.
+
+    Returns:
+        The module itself.
+
+    Raises:
+        ActivationArgumentError: If there is no linear layer in it.
+
+    Example:
+        >>> net = init_unit_norm_rows_(nn.Sequential(nn.Linear(784, 128), nn.GELU(), nn.Linear(128, 10)))
+        >>> bool((net[2].bias == 0).all())
+        True
+    """
+    layers = [layer for layer in module.modules() if isinstance(layer, nn.Linear)]
+    if not layers:
+        raise ActivationArgumentError(
+            f"init_unit_norm_rows_: {type(module).__name__} has no torch.nn.Linear. Call unit_norm_rows_ on "
+            "the weights of other layers."
+        )
+    for layer in layers:
+        unit_norm_rows_(layer.weight, generator)
+        if layer.bias is not None:
+            nn.init.zeros_(layer.bias)
+    return module
+
+
+def initialise_for_activations_(
+    model: nn.Module,
+    kind: str | None = None,
+    scheme: str = "gain",
+    *,
+    activation: Any = None,
+    generator: torch.Generator | None = None,
+    registry: Names | None = None,
+) -> tuple[InitialisedLayer, ...]:
+    """Draw the weights of every linear and convolution layer from ``N(0, gain^2 / fan_in)``, in place; biases are 0.
+
+    The gain is that of the activation that feeds the layer, for standard normal pre-activations, and 1 where none does:
+    in the first layer, after another weight layer, and after a normalisation layer. Which activation feeds a layer is
+    read from the order of registration (see `fed_layers.fed_layers`); check the rows that are returned.
+
+    With ``scheme="edge_of_chaos"`` the gain is the backward gain and biases are drawn from
+    ``N(0, 1 - E f^2 / E f'^2)``: .067192 for GELU, .062472 for SiLU, .055818 for Mish, .075207 for hard Swish.
+    Pre-activations of variance 1 stay there, and gradients neither grow nor fade.
+
+    No gain alone keeps a deep plain net of GELU, SiLU, Mish or hard Swish stable. With the forward gain, variance 1 is
+    an unstable fixed point: with GELU a deviation grows by 1.144 a layer, so that 0.8 becomes 6e-7 and 1.2 becomes 101
+    over 39 layers, and gradients grow by 1.072 a layer. On the edge of chaos it is 1.067 and 1, in wide layers: hard
+    Swish (1.132) leaves it within 20 layers of width 512 all the same. Normalisation layers or scaled residual branches
+    are the remedy; `lit_gelu.activations.depth` computes what to expect of wide layers.
+
+    Args:
+        model: Any module; transposed convolutions count with their mean fan-in. Other layers are left as they are.
+        kind: The kind of gain, ``"forward"`` (the default), ``"variance"`` or ``"backward"``.
+        scheme: ``"gain"`` or ``"edge_of_chaos"``.
+        activation: What feeds every layer but the first, for models whose activations are not registered modules;
+            by default the order of registration says.
+        generator: Where the random numbers come from, on the weights' device; ``None`` is torch's default.
+        registry: Where names are looked up; by default `lit_gelu.activations.registry`.
+
+    Returns:
+        One row for each layer, in the order of registration.
+
+    Raises:
+        ActivationArgumentError: If an argument is not accepted, there is no layer, none of several is fed by an
+            activation, a weight cannot be set, there is no edge of chaos, or a layer lacks the bias that it needs.
+
+    Example:
+        >>> net = nn.Sequential(nn.Linear(256, 256), nn.GELU(), nn.Linear(256, 16))
+        >>> [(row.activation, round(row.gain, 6)) for row in initialise_for_activations_(net)]
+        [('', 1.0), ('gelu', 1.53353)]
+    """
+    _check_choice(kind, scheme)
+    registry = registry or default_names()
+    layers = _layers(model, activation, registry)
+    rows = [_row(layer, kind or "forward", scheme, registry) for layer in layers]
+    for layer, row in zip(layers, rows, strict=True):
+        _normal_(layer.layer.weight, row.weight_std, generator)
+        if layer.layer.bias is not None:
+            _normal_(layer.layer.bias, row.bias_std, generator)
+    return tuple(rows)
+
+
+def _check_choice(kind: str | None, scheme: str) -> None:
+    if scheme not in SCHEMES or not (kind is None or kind in KINDS):
+        raise ActivationArgumentError(
+            f"kind={kind!r}, scheme={scheme!r} is not accepted. Accepted: kind {', '.join(map(repr, KINDS))}; scheme "
+            f"{', '.join(map(repr, SCHEMES))}."
+        )
+    if scheme == "edge_of_chaos" and kind not in {None, "backward"}:
+        raise ActivationArgumentError(
+            f"scheme='edge_of_chaos' means the backward gain; kind={kind!r} contradicts it. Leave kind out."
+        )
+
+
+def _layers(model: nn.Module, activation: Any, registry: Names) -> list[FedLayer]:
+    """Return the layers of a model, with the one activation if it is given."""
+    found = fed_layers(model, registry)
+    if not found:
+        raise ActivationArgumentError(f"{type(model).__name__} has no linear or convolution layer to initialise.")
+    if activation is not None:
+        feed = activation if isinstance(activation, nn.Module) else registry.resolve(activation)
+        return [FedLayer(row.name, row.layer, feed if index else None) for index, row in enumerate(found)]
+    if len(found) > 1 and all(row.activation is None for row in found):
+        raise ActivationArgumentError(
+            f"No activation stands between the {len(found)} layers of {type(model).__name__} in the order of "
+            "registration. Name it: initialise_for_activations_(model, activation='gelu')."
+        )
+    return found
+
+
+def _row(layer: FedLayer, kind: str, scheme: str, registry: Names) -> InitialisedLayer:
+    """Work out how a layer is to be initialised; nothing is changed yet."""
+    if layer.activation is None:
+        chosen = CriticalVariances(1.0, 0.0)
+    elif scheme == "edge_of_chaos":
+        chosen = edge_of_chaos(layer.activation, registry=registry)
+    else:
+        chosen = CriticalVariances(gain(layer.activation, kind, registry=registry) ** 2, 0.0)
+    if chosen.bias_variance > 0.0 and layer.layer.bias is None:
+        raise ActivationArgumentError(
+            f"{layer.name!r} has no bias, and the edge of chaos of {layer.activation} needs one of variance "
+            f"{chosen.bias_variance:.6g}. Build it with bias=True, or use scheme='gain', kind='backward'."
+        )
+    factor = math.sqrt(chosen.weight_variance)
+    text = "" if layer.activation is None else str(layer.activation)
+    return InitialisedLayer(
+        layer.name, text, factor, factor / math.sqrt(fan_in(layer.layer)), math.sqrt(chosen.bias_variance)
+    )
+
+
+def _normal_(parameter: Tensor, std: float, generator: torch.Generator | None) -> None:
+    """Fill a parameter; 16-bit ones are drawn in float32, for the same values up to rounding."""
+    with torch.no_grad():
+        if std == 0.0:
+            parameter.zero_()
+            return
+        dtype = torch.promote_types(parameter.dtype, torch.float32)
+        drawn = torch.randn(parameter.shape, dtype=dtype, device=parameter.device, generator=generator)
+        parameter.copy_(drawn * std)

@@ -1,0 +1,387 @@
+"""One registered activation, how to build, compute, differentiate and recognise it; and the table of all of them."""
+
+import inspect
+import threading
+from collections.abc import Callable
+from contextvars import ContextVar
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from typing import Any, get_args, get_origin
+
+import torch
+from torch import Tensor, nn
+
+from lit_gelu.activations.errors import (
+    ActivationArgumentError,
+    ActivationSpecError,
+    DuplicateActivationError,
+    UnknownArgumentsError,
+)
+from lit_gelu.activations.naming.facts import ActivationFacts
+from lit_gelu.activations.naming.forms import (
+    NOT_IN_SPECS,
+    ConstructionArguments,
+    FunctionActivation,
+    ModuleForm,
+    PresentArguments,
+    noted,
+)
+from lit_gelu.activations.naming.spec import ActivationSpec, dotted_path, opaque
+from lit_gelu.activations.numerics.moments import GaussianMoments
+from lit_gelu.errors import LitGeluError, shown
+
+_PLAIN = (str, int, float, tuple, list, type(None))
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """An activation made definite: its canonical spec, and what builds a new module of it."""
+
+    spec: ActivationSpec
+    build: Callable[[], nn.Module]
+
+
+@dataclass(frozen=True)
+class FunctionBuilder:
+    """Builds the module of a plain function; a class, so that a registry can be pickled."""
+
+    function: Callable[..., Tensor]
+    name: str
+
+    def __call__(self, **kwargs: Any) -> nn.Module:
+        """Build it."""
+        return FunctionActivation(self.function, self.name, kwargs)
+
+
+@dataclass(frozen=True)
+class ActivationEntry:
+    """One row of the registry.
+
+    Args:
+        name: Canonical name.
+        build: From keyword arguments to a new module.
+        function: ``f(x, **arguments)``; ``None`` means the module itself.
+        derivative: ``f'`` or ``f''`` in closed form, called ``derivative(x, order, **arguments)``; ``None`` means
+            autograd.
+        joint: ``f``, ``f'``, ``f''`` and the gate together, to six digits, called ``joint(x, **arguments)``; see
+            `lit_gelu.activations.numerics.joint`. ``None``: they are evaluated one by one.
+        moments: Its Gaussian moments in closed form, called ``moments(mean, std, **arguments)`` with float64 tensors
+            and those arguments that are numbers; NaN where the form has lost its digits. ``None``: quadrature.
+        facts: What is stated of it, or a callable from the arguments to that.
+        aliases: Other names.
+        modules: The module classes that are this activation.
+        functions: Functions that compute it, with the arguments that they stand for.
+        preset: If this name is another activation with given arguments, that spec.
+        objects: Arguments that may be objects with no text form; with such a one the activation's spec is opaque.
+        tried: Whether ``build`` does nothing but check and allocate, so that a spec's values are tried on torch's
+            ``meta`` device, without memory, when the spec is read.
+        registered_by: Who registered it.
+        onnx: What it becomes in an ONNX file: a recipe as text, `OnnxRecipes` for several lowerings, `OnnxCases` where
+            its arguments decide, or an onnxscript function; ``None`` leaves it to the exporter. Only
+            `lit_gelu.export` reads it.
+    """
+
+    name: str
+    build: Callable[..., nn.Module]
+    function: Callable[..., Tensor] | None = None
+    derivative: Callable[..., Tensor] | None = None
+    joint: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor | None]] | None = None
+    moments: Callable[..., GaussianMoments] | None = None
+    facts: ActivationFacts | Callable[..., ActivationFacts] = field(default_factory=ActivationFacts)
+    aliases: tuple[str, ...] = ()
+    modules: tuple[ModuleForm, ...] = ()
+    functions: tuple[tuple[Callable[..., Any], tuple[tuple[str, Any], ...]], ...] = ()
+    preset: ActivationSpec | None = None
+    objects: tuple[str, ...] = ()
+    tried: bool = False
+    registered_by: str = ""
+    onnx: Any = None
+
+    @cached_property
+    def parameters(self) -> dict[str, inspect.Parameter]:
+        """The keywords that a spec may give, with their defaults; ``device`` and ``dtype`` are not its matter."""
+        skip_first = isinstance(self.build, FunctionBuilder)
+        target = self.build.function if isinstance(self.build, FunctionBuilder) else self.build
+        try:
+            signature = inspect.signature(target)
+        except ValueError:  # a function written in C that does not tell
+            return {}
+        parameters = list(signature.parameters.values())[int(skip_first) :]
+        keyword_kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+        return {p.name: p for p in parameters if p.kind in keyword_kinds and p.name not in NOT_IN_SPECS}
+
+    @cached_property
+    def _required(self) -> list[str]:
+        return [key for key, parameter in self.parameters.items() if parameter.default is inspect.Parameter.empty]
+
+    @cached_property
+    def _forms(self) -> dict[type[nn.Module], ModuleForm]:
+        return {form.type: form for form in reversed(self.modules)}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {each.name: getattr(self, each.name) for each in fields(self)}  # without what was worked out of them
+
+    def resolved(self, arguments: dict[str, Any]) -> Resolved:
+        """Return the canonical spec for given keyword arguments, and what builds the module.
+
+        Args:
+            arguments: What a spec gives.
+
+        Returns:
+            Both; the spec is opaque if an argument is an object that no text can stand for.
+
+        Raises:
+            ActivationSpecError: If a keyword or value cannot stand in a spec.
+            ActivationArgumentError: If the activation does not take a keyword or a value.
+        """
+        if self.holds_object(arguments):
+            return Resolved(opaque(dotted_path(self.build), arguments), lambda: self.build(**arguments))
+        spec = ActivationSpec(self.name, tuple(arguments.items()))
+        canonical = self.canonical_arguments(spec.arguments)
+        if len(canonical) < len(spec.kwargs):
+            spec = ActivationSpec(self.name, tuple(canonical.items()))
+        if self.tried and canonical:
+            without_memory(self.name, self.build, canonical)
+        return Resolved(spec, lambda: self.remember(self.build(**canonical), canonical))
+
+    def remember(self, module: nn.Module, arguments: dict[str, Any]) -> nn.Module:
+        """Note what a module of this activation was built from, if its constructor does not; return the module."""
+        form = self._forms.get(type(module))
+        return noted(module, arguments) if form and isinstance(form.read, ConstructionArguments) else module
+
+    def holds_object(self, arguments: dict[str, Any]) -> bool:
+        """Say whether an argument is an object that no text can stand for.
+
+        Args:
+            arguments: Keyword arguments.
+
+        Returns:
+            Whether one of `objects` is.
+        """
+        if not self.objects or not arguments:
+            return False
+        return any(key in arguments and not isinstance(arguments[key], _PLAIN) for key in self.objects)
+
+    def facts_for(self, arguments: dict[str, Any]) -> ActivationFacts:
+        """Return the stated facts for given arguments.
+
+        Args:
+            arguments: The arguments of the spec.
+
+        Returns:
+            The facts.
+        """
+        return self.facts(**arguments) if callable(self.facts) else self.facts
+
+    def form_of(self, module: nn.Module) -> ModuleForm | None:
+        """Return the form that a module has, ``None`` if it is not this activation.
+
+        Args:
+            module: Any module.
+
+        Returns:
+            The form whose class is exactly the module's.
+        """
+        return self._forms.get(type(module))
+
+    def live_arguments(self, module: nn.Module) -> dict[str, Any] | None:
+        """Return the arguments of the pure function for a module of this activation.
+
+        Args:
+            module: The module.
+
+        Returns:
+            Keyword arguments; ``None`` if the module alone says what it computes.
+        """
+        if isinstance(module, FunctionActivation):
+            return dict(module.kwargs)
+        form = self._forms.get(type(module))
+        try:
+            return None if form is None else form.live_arguments(module)
+        except UnknownArgumentsError:
+            return None
+
+    def canonical_arguments(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Check keyword arguments against the signature and drop those that equal their defaults.
+
+        Args:
+            arguments: What a spec gives. ``inplace`` is accepted by every activation, as in timm, so that one can
+                stand for another; where there is no in-place form it is dropped.
+
+        Returns:
+            The arguments that differ from their defaults.
+
+        Raises:
+            ActivationArgumentError: If a keyword does not exist, is missing, or its value has the wrong type.
+        """
+        accepted = self.parameters
+        given = {key: value for key, value in arguments.items() if key != "inplace" or key in accepted}
+        for key, value in given.items():
+            if key not in accepted:
+                known = ", ".join(accepted) or "none"
+                raise ActivationArgumentError(f"{self.name!r} has no argument {shown(key)}. It accepts: {known}.")
+            _check_type(self.name, accepted[key], value)
+        if not given.keys() >= set(self._required):
+            missing = ", ".join(key for key in self._required if key not in given)
+            raise ActivationArgumentError(f"{self.name!r} needs a value for: {missing}.")
+        return {key: value for key, value in given.items() if value != accepted[key].default}
+
+
+def entry_for(name: str, target: Any, aliases: tuple[str, ...], registered_by: str) -> ActivationEntry:
+    """Make the row of a module class or of a plain function; anything else raises `ActivationSpecError`."""
+    if isinstance(target, nn.Module) or not callable(target):
+        raise ActivationSpecError(
+            f"{name!r}: cannot register {target!r}. Give a torch.nn.Module class or a function from tensor to tensor."
+        )
+    if isinstance(target, type) and issubclass(target, nn.Module):
+        entry = ActivationEntry(name, target, aliases=aliases, registered_by=registered_by)
+        names = tuple(entry.parameters)
+        form = ModuleForm(target, ConstructionArguments(names), live=PresentArguments(names))
+        return replace(entry, modules=(form,))
+    builder = FunctionBuilder(target, ActivationSpec(name).name)
+    return ActivationEntry(
+        name, builder, function=target, functions=((target, ()),), aliases=aliases, registered_by=registered_by
+    )
+
+
+def without_memory(name: str, build: Callable[..., nn.Module], arguments: dict[str, Any]) -> nn.Module:
+    """Build a module on the meta device, so that a value that it refuses is refused when the spec is read."""
+    try:
+        with torch.device("meta"):
+            return build(**arguments)
+    except LitGeluError:
+        raise
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:  # of torch's own modules
+        raise ActivationArgumentError(f"{name}({shown(arguments)}) cannot be built: {error}.") from error
+
+
+def _check_type(name: str, parameter: inspect.Parameter, value: object) -> None:
+    """Refuse a value whose type cannot be that of the parameter's default."""
+    default = parameter.default
+    if default is inspect.Parameter.empty or default is None:
+        return
+    expected = (int, float) if isinstance(default, float) else type(default)
+    if isinstance(value, tuple) and any(get_origin(kind) is tuple for kind in get_args(parameter.annotation)):
+        return
+    if not isinstance(value, expected) or (isinstance(value, bool) and not isinstance(default, bool)):
+        kind = "a number" if isinstance(default, float) else f"of type {type(default).__name__}"
+        raise ActivationArgumentError(
+            f"{name!r}: {parameter.name}={shown(value)} is not accepted; it must be {kind}, such as "
+            f"{parameter.name}={default!r}."
+        )
+
+
+Rows = dict[str, ActivationEntry]
+
+
+class Layer:
+    """Rows by name and alias that a scope lays over those below."""
+
+    def __init__(self, table: "NameTable") -> None:
+        self.table = table
+        self.rows: Rows = {}
+        self.ended = False  # a scope may end in another context than it began in
+
+
+_scopes: ContextVar[tuple[Layer, ...]] = ContextVar("layers of the scopes that are open", default=())
+
+
+class Seen:
+    """What is seen through all layers of a table, indexed by whatever it is asked by; the row registered last wins.
+
+    Attributes:
+        rows: By name and alias.
+        entries: Every row once, in the order of registration.
+        by_type: By the class of its modules; a subclass may compute something else and is not there.
+        by_function: By the identity of a function, with the arguments that it stands for; the row registered first.
+    """
+
+    def __init__(self, rows: Rows) -> None:
+        self.rows = rows
+        self.entries = list({id(entry): entry for entry in rows.values()}.values())
+        self.by_type = {form.type: entry for entry in rows.values() for form in entry.modules}
+        self.by_function = {
+            id(function): (entry, dict(arguments))
+            for entry in reversed(self.entries)
+            for function, arguments in reversed(entry.functions)
+        }
+
+
+class NameTable:
+    """Rows by name and alias, in layers; the uppermost layer that has a name wins. Threads may use it together.
+
+    The lowest layer is everybody's. Those above belong to the context (a thread, a task of asyncio) in which they were
+    laid: other threads neither see them nor add to them.
+
+    Example:
+        >>> table = NameTable()
+        >>> table.add(ActivationEntry("softsign", nn.Softsign, aliases=("sign",)), ["softsign", "sign"])
+        >>> table.seen().rows["sign"].name
+        'softsign'
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._base: Rows = {}
+        self._seen: dict[tuple[int, ...], Seen] = {}  # by the layers, until something changes
+
+    def add(self, entry: ActivationEntry, names: list[str], *, override: bool = False) -> None:
+        """Add one row to the uppermost layer under ``names``, its name and its aliases in lower case."""
+        with self._lock:
+            for name in names:
+                taken = self._find(name)
+                if taken is not None and not override:
+                    raise DuplicateActivationError(
+                        f"{name!r} is registered already, by {taken.registered_by or 'an unknown caller'}. "
+                        "Choose another name, or pass override=True to take its place."
+                    )
+            self._layers()[-1].update(dict.fromkeys(names, entry))
+            self._seen = {}
+
+    def seen(self) -> Seen:
+        """Return what this context sees, which the caller must not change."""
+        key = tuple(map(id, _scopes.get()))
+        seen = self._seen.get(key)
+        if seen is None:
+            with self._lock:
+                found = {name: self._find(name) for rows in self._layers() for name in rows}
+                seen = self._seen[key] = Seen({name: entry for name, entry in found.items() if entry is not None})
+        return seen
+
+    def push(self) -> Layer:
+        """Lay a new layer on top, for this context; `drop` takes it away."""
+        layer = Layer(self)
+        with self._lock:
+            self._seen = {}  # the layer may have the place in memory of one that is gone
+        _scopes.set((*_open_scopes(), layer))
+        return layer
+
+    def drop(self, layer: Layer) -> None:
+        """Take a layer away, with what was added to it."""
+        layer.ended = True
+        _scopes.set(_open_scopes())
+        with self._lock:
+            self._seen = {}
+
+    def _find(self, name: str) -> ActivationEntry | None:
+        """Return the row of a name; an alias stands for whatever has the canonical name now."""
+        found = next((rows[name] for rows in reversed(self._layers()) if name in rows), None)
+        return found if found is None or found.name == name else self._find(found.name)
+
+    def _layers(self) -> list[Rows]:
+        """Return the layers that this context sees, the lowest first."""
+        return [self._base, *(layer.rows for layer in _scopes.get() if layer.table is self and not layer.ended)]
+
+    def __getstate__(self) -> dict[str, Any]:
+        with self._lock:
+            return {"layers": [dict(rows) for rows in self._layers()]}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__()  # type: ignore[misc]  # a lock cannot be pickled, so start anew
+        for rows in state["layers"]:  # a copy has no scope to end
+            self._base.update(rows)
+
+
+def _open_scopes() -> tuple[Layer, ...]:
+    """Return the layers of this context, without those that ended in another."""
+    return tuple(layer for layer in _scopes.get() if not layer.ended)

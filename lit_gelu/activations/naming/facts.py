@@ -1,0 +1,111 @@
+"""What is known of an activation: the facts that its author states, and those computed from the function itself."""
+
+from dataclasses import dataclass
+
+from lit_gelu.activations.naming.spec import ActivationSpec
+
+
+@dataclass(frozen=True)
+class ActivationFacts:
+    """The facts about an activation that cannot be computed from its values; given at registration.
+
+    Args:
+        formula: ``f(x)`` in plain text.
+        reference: Where it was defined.
+        smoothness: How many derivatives are continuous; ``math.inf`` for all, ``None`` if not stated.
+        asymptotes: What ``f`` approaches on the left and on the right, as text in ``x``.
+        kinks: ``(x, f'(x+) - f'(x-))`` wherever ``f'`` jumps.
+        elementwise: Whether output element ``i`` depends on input element ``i`` alone.
+        halves: Whether it halves a dimension, one half gating the other; then it can stand for no elementwise
+            activation, nor one for it.
+        stochastic: Whether it draws random numbers in training.
+        stochastic_in_evaluation: Whether it does in evaluation mode too.
+        learnable: Whether it has parameters that are trained.
+        gate: Whether it usually gates another value (sigmoid, tanh) rather than standing between two layers.
+
+    Example:
+        >>> ActivationFacts("max(x, 0)", smoothness=0, kinks=((0.0, 1.0),)).kinks
+        ((0.0, 1.0),)
+    """
+
+    formula: str = ""
+    reference: str = ""
+    smoothness: float | None = None
+    asymptotes: tuple[str, str] | None = None
+    kinks: tuple[tuple[float, float], ...] = ()
+    elementwise: bool = True
+    halves: bool = False
+    stochastic: bool = False
+    stochastic_in_evaluation: bool = False
+    learnable: bool = False
+    gate: bool = False
+
+
+@dataclass(frozen=True)
+class ActivationShape:
+    """The facts computed from ``f``, ``f'`` and ``f''`` in float64 by `lit_gelu.activations.analysis.shape.shape_of`.
+
+    Args:
+        range: Infimum and supremum of ``f``.
+        monotone: Whether ``f' >= 0`` everywhere.
+        convex: Whether ``f'' >= 0`` everywhere and no jump of ``f'`` is negative.
+        lipschitz: ``sup |f'|``.
+        derivative_at_zero: ``f'(0)``.
+        minimum: ``(x, f(x))`` of the lowest point, ``None`` if there is no single one.
+        inflections: Where ``f''`` changes sign.
+        left_asymptote: ``(slope, offset)`` of the straight line that ``f`` approaches on the left, ``None`` if there is
+            none.
+        right_asymptote: The same on the right.
+    """
+
+    range: tuple[float, float] | None = None
+    monotone: bool | None = None
+    convex: bool | None = None
+    lipschitz: float | None = None
+    derivative_at_zero: float | None = None
+    minimum: tuple[float, float] | None = None
+    inflections: tuple[float, ...] = ()
+    left_asymptote: tuple[float, float] | None = None
+    right_asymptote: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True)
+class ActivationGains:
+    """The gains of an activation for standard normal pre-activations; see `lit_gelu.activations.gain`.
+
+    Args:
+        forward: ``1 / sqrt(E f^2)``.
+        variance: ``1 / sqrt(E f^2 - (E f)^2)``.
+        backward: ``1 / sqrt(E f'^2)``.
+    """
+
+    forward: float
+    variance: float
+    backward: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActivationInfo(ActivationFacts, ActivationShape):
+    """Everything the registry knows of one activation with given arguments.
+
+    It has the fields of `ActivationFacts`, stated by the author, and of `ActivationShape`, computed; the computed ones
+    are ``None`` for what is not elementwise.
+
+    Args:
+        spec: The activation, in canonical form.
+        gains: For standard normal pre-activations; ``None`` for what is not elementwise, is constant, or has moments
+            that do not exist in float64.
+        aliases: Its other names.
+        registered_by: The distribution, plugin or module that registered it.
+
+    Example:
+        >>> import lit_gelu as lg
+        >>> info = lg.activations.info("gelu")
+        >>> info.smoothness, round(info.lipschitz, 6), [round(value, 6) for value in info.minimum]
+        (inf, 1.128904, [-0.751792, -0.169971])
+    """
+
+    spec: ActivationSpec
+    gains: ActivationGains | None = None
+    aliases: tuple[str, ...] = ()
+    registered_by: str = ""

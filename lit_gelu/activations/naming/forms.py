@@ -1,0 +1,348 @@
+"""The modules that an activation is built as, and what each was built with.
+
+What the constructor of a user's module class was given is noted on each instance as plain data.
+
+A spec is the text that an instance is built again from, so it takes the constructor's arguments, and not what became
+of them: ``self.a = nn.Parameter(torch.tensor(a))`` is trained, a buffer may hold the logarithm of an argument, an
+attribute may have another name. So the constructor of a registered class notes what it is given. The note stands in
+the instance's ``__dict__``: ``copy``, ``deepcopy`` and ``pickle`` take it along, ``state_dict`` does not.
+"""
+
+import functools
+import inspect
+import types
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lit_gelu.activations.errors import ActivationSpecError, UnknownArgumentsError
+from lit_gelu.activations.naming.spec import ActivationSpec, PlainValue, dotted_path, opaque, plain_value
+
+NOTE = "_lit_gelu_construction"
+NOT_IN_SPECS = frozenset({"device", "dtype", "generator"})  # where and how parameters are made, not what is computed
+
+ReadArguments = Callable[[nn.Module], dict[str, Any]]
+
+NOT_OF_THE_FUNCTION = frozenset({"inplace", "memory"})  # they change how a module computes, not what
+
+_NOTING = "_lit_gelu_notes_arguments"
+_MISSING = object()
+
+
+class FunctionActivation(nn.Module):
+    """``f(x, **kwargs)`` of a plain function, so that it can stand in a model, be found and be swapped.
+
+    Args:
+        function: Takes a tensor and keyword arguments, returns a tensor.
+        name: The registered name, or the dotted path of what was never registered.
+        kwargs: Keyword arguments for every call.
+
+    Example:
+        >>> import torch
+        >>> FunctionActivation(torch.cos, "cosine")(torch.zeros(1))
+        tensor([1.])
+    """
+
+    def __init__(self, function: Callable[..., Tensor], name: str, kwargs: dict[str, Any] | None = None) -> None:
+        super().__init__()
+        self.function = function
+        self.name = name
+        self.kwargs = dict(kwargs or {})
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Call the function.
+
+        Args:
+            x: What the function takes.
+
+        Returns:
+            What the function returns.
+        """
+        return self.function(x, **self.kwargs)
+
+    def extra_repr(self) -> str:
+        """Return the name and the arguments for ``repr``.
+
+        Returns:
+            ``name, keyword=value, ...``.
+        """
+        return ", ".join([self.name, *(f"{key}={value!r}" for key, value in self.kwargs.items())])
+
+
+@dataclass(frozen=True)
+class ReadAttributes:
+    """Reads a module's construction arguments from its attributes of the same names.
+
+    Args:
+        names: The attributes to read.
+
+    Example:
+        >>> ReadAttributes(("negative_slope",))(nn.LeakyReLU(0.2))
+        {'negative_slope': 0.2}
+    """
+
+    names: tuple[str, ...]
+
+    def __call__(self, module: nn.Module) -> dict[str, Any]:
+        """Read them.
+
+        Args:
+            module: An instance of the class.
+
+        Returns:
+            The arguments by name.
+        """
+        return {name: getattr(module, name) for name in self.names}
+
+
+@dataclass(frozen=True)
+class ModuleForm:
+    """A module class that is this activation.
+
+    Args:
+        type: The class; a subclass may compute something else and does not count.
+        read: From an instance to the arguments of its spec; raises `UnknownArgumentsError` if they are not known.
+        live: From an instance to the arguments of ``function`` and ``derivative``: the parameters as they are now,
+            which training may have moved. ``None``: the same as ``read``. How it is computed (``inplace``,
+            ``memory``) is left out in either case.
+    """
+
+    type: type[nn.Module]
+    read: ReadArguments
+    live: ReadArguments | None = None
+
+    def live_arguments(self, module: nn.Module) -> dict[str, Any]:
+        """Return the arguments of the pure function for this instance.
+
+        Args:
+            module: An instance of ``type``.
+
+        Returns:
+            Keyword arguments; numbers, strings or tensors.
+
+        Raises:
+            UnknownArgumentsError: If they cannot be told: then only the module itself says what it computes.
+        """
+        arguments = (self.live or self.read)(module)
+        return {key: value for key, value in arguments.items() if key not in NOT_OF_THE_FUNCTION}
+
+
+def opaque_spec(module: nn.Module) -> ActivationSpec:
+    """Return the spec of a module that was never registered: it names the class, or a `FunctionActivation`'s function.
+
+    Example:
+        >>> str(opaque_spec(nn.Softsign()))
+        'opaque:torch.nn.modules.activation.Softsign'
+    """
+    if isinstance(module, FunctionActivation):
+        return opaque(module.name, module.kwargs)
+    return ActivationSpec(dotted_path(type(module)), opaque=True)
+
+
+def note_constructions(cls: type[nn.Module]) -> None:
+    """Have the constructor of a class note its arguments on every instance that is built from now on.
+
+    The constructor is wrapped in place, once; its signature, documentation and behaviour stay. A subclass's instances
+    are not noted: what they are built from is their own constructor's matter. Classes of torch are left alone.
+
+    Args:
+        cls: A module class.
+    """
+    init = cls.__init__
+    notes_already = getattr(vars(cls).get("__init__"), _NOTING, None) is cls
+    if notes_already or init is nn.Module.__init__ or cls.__module__.partition(".")[0] == "torch":
+        return
+
+    @functools.wraps(init)
+    def noting(self: nn.Module, *args: Any, **kwargs: Any) -> None:
+        init(self, *args, **kwargs)
+        if type(self) is cls:
+            vars(self)[NOTE] = _note(self, init, args, kwargs)
+
+    setattr(noting, _NOTING, cls)
+    cls.__init__ = noting  # type: ignore[method-assign]
+
+
+def noted(module: nn.Module, kwargs: dict[str, Any]) -> nn.Module:
+    """Note what a module was built from, if its constructor did not.
+
+    Args:
+        module: The module.
+        kwargs: The keyword arguments that its class was called with.
+
+    Returns:
+        The same module.
+    """
+    if NOTE not in vars(module) and type(module).__init__ is not nn.Module.__init__:
+        vars(module)[NOTE] = _note(module, type(module).__init__, (), kwargs)
+    return module
+
+
+@dataclass(frozen=True)
+class ConstructionArguments:
+    """Reads the arguments that a module was built with.
+
+    An argument that the constructor left as plain data in an attribute of its name is read there, so that a later
+    assignment counts. Of an instance without a note, because it was built before its class was registered, all of them
+    are read from such attributes.
+
+    Args:
+        names: The arguments that a spec may give.
+
+    Example:
+        >>> ConstructionArguments(("lambd",))(nn.Hardshrink(0.25))
+        {'lambd': 0.25}
+    """
+
+    names: tuple[str, ...]
+
+    def __call__(self, module: nn.Module) -> dict[str, Any]:
+        """Read them.
+
+        Args:
+            module: An instance of the class.
+
+        Returns:
+            The arguments by name, plain data.
+
+        Raises:
+            UnknownArgumentsError: If they are not known, or no plain data.
+        """
+        note = vars(module).get(NOTE)
+        if note is None:
+            return {name: _plain_attribute(module, name, getattr(module, name, _MISSING)) for name in self.names}
+        given = _given(module, note)
+        present = {name: _held(module, name) for name in note["mirrored"]}
+        now = {
+            name: _plain_attribute(module, name, value)
+            for name, value in present.items()
+            # A tensor is learned: what it was built with is the spec, what it is now is in the state_dict.
+            if not isinstance(value, Tensor) and value != given[name]
+        }
+        return {name: value for name, value in {**given, **now}.items() if name in self.names}
+
+
+@dataclass(frozen=True)
+class PresentArguments:
+    """Reads the arguments of a module's function as they are now, after what training may have moved.
+
+    Args:
+        names: The arguments that a spec may give.
+
+    Example:
+        >>> PresentArguments(("lambd",))(nn.Hardshrink(0.25))
+        {'lambd': 0.25}
+    """
+
+    names: tuple[str, ...]
+
+    def __call__(self, module: nn.Module) -> dict[str, Any]:
+        """Read them.
+
+        Args:
+            module: An instance of the class.
+
+        Returns:
+            The arguments by name: plain data, and tensors of one element where the constructor put an argument into a
+            parameter or buffer of its name.
+
+        Raises:
+            UnknownArgumentsError: If they are not known: the module has parameters or buffers, and which argument
+                they are the present value of cannot be told. The module itself still computes what it computes.
+        """
+        note = vars(module).get(NOTE)
+        initial = ConstructionArguments(self.names)(module)
+        if note is None:
+            return initial
+        present = {name: _held(module, name) for name in note["mirrored"] if name in self.names}
+        if initial.keys() - present.keys() and _has_state(module):
+            raise UnknownArgumentsError(
+                f"Which of the parameters and buffers of {type(module).__qualname__} are its arguments "
+                f"{', '.join(sorted(initial.keys() - present.keys()))} is not known."
+            )
+        return {**initial, **present}
+
+
+def _note(
+    module: nn.Module, init: Callable[..., None], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the note: the arguments, ``None`` if a spec cannot hold them, and which attributes mirror them."""
+    try:
+        arguments = _plain_arguments(inspect.signature(types.MethodType(init, module)), args, kwargs)
+    except (ActivationSpecError, TypeError, ValueError):  # no plain data; or a signature that is not to be had
+        return {"arguments": None, "mirrored": []}
+    mirrored = [name for name, value in arguments.items() if _mirrors(_held(module, name), value)]
+    return {"arguments": arguments, "mirrored": mirrored}
+
+
+def _plain_arguments(
+    signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> dict[str, PlainValue]:
+    """Return the arguments by keyword, those left out with their defaults.
+
+    Raises:
+        ActivationSpecError: If one is no plain data, or cannot be given by a keyword.
+    """
+    bound = signature.bind(*args, **kwargs)
+    bound.apply_defaults()
+    found: dict[str, PlainValue] = {}
+    for name, value in bound.arguments.items():
+        parameter = signature.parameters[name]
+        if name in NOT_IN_SPECS:
+            continue
+        if parameter.kind in {parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY}:
+            found[name] = plain_value(value, name, "a constructor")
+        elif value and value is not parameter.default and not _only_placement(value):
+            raise ActivationSpecError(f"{name}={value!r} cannot be given by a keyword.")
+    return found
+
+
+def _only_placement(value: object) -> bool:
+    """Say whether a ``**kwargs`` gives nothing but device and dtype."""
+    return isinstance(value, dict) and NOT_IN_SPECS.issuperset(value)
+
+
+def _held(module: nn.Module, name: str) -> Any:
+    """Return what a module holds under a name, without running a property's code."""
+    places = (vars(module), module._parameters, module._buffers)
+    return next((place[name] for place in places if name in place), _MISSING)
+
+
+def _mirrors(held: Any, value: PlainValue) -> bool:
+    """Say whether an attribute is an argument as it was given, as plain data or as a tensor of one element."""
+    if isinstance(held, Tensor):
+        plain = type(held) in {Tensor, nn.Parameter} and held.device.type != "meta" and held.numel() == 1
+        if not plain or isinstance(value, bool) or not isinstance(value, (int, float)) or held.is_complex():
+            return False
+        return bool(held.detach().cpu() == torch.tensor(value).to(held.dtype))
+    try:
+        return plain_value(held, "", "") == value
+    except ActivationSpecError:
+        return False
+
+
+def _given(module: nn.Module, note: dict[str, Any]) -> dict[str, PlainValue]:
+    if note["arguments"] is None:
+        raise UnknownArgumentsError(
+            f"{type(module).__qualname__} was built with arguments that a spec cannot hold. Accepted: keyword "
+            "arguments that are None, bool, int, float, str and tuples of these."
+        )
+    arguments: dict[str, PlainValue] = note["arguments"]
+    return arguments
+
+
+def _plain_attribute(module: nn.Module, name: str, value: Any) -> PlainValue:
+    try:
+        return plain_value(value, name, type(module).__qualname__)
+    except ActivationSpecError as error:
+        raise UnknownArgumentsError(
+            f"What {type(module).__qualname__} was built with is not known: its attribute {name!r} is no plain data. "
+            "Register the class before instances are built."
+        ) from error
+
+
+def _has_state(module: nn.Module) -> bool:
+    return any(True for _ in module.parameters()) or any(True for _ in module.buffers())

@@ -1,0 +1,71 @@
+"""Specs of code, of the command line and of YAML: classes, functions, modules, and dotted paths, which are imported.
+
+This is the one place where the text of a spec becomes an import. What reads files does not come here; see
+`lit_gelu.activations.naming.stored`.
+"""
+
+import copy
+import functools
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+
+from lit_gelu.activations.errors import ActivationArgumentError, ActivationSpecError
+from lit_gelu.activations.naming.entry import Resolved
+from lit_gelu.activations.naming.forms import FunctionActivation
+from lit_gelu.activations.naming.names import Names
+from lit_gelu.activations.naming.spec import ACCEPTED, ActivationSpec, dotted_path, merged, opaque, read_spec
+from lit_gelu.activations.naming.stored import comes_from_file, of_class, stored_activation
+from lit_gelu.errors import shown
+
+
+def resolved(registry: Names, spec: Any, kwargs: dict[str, Any]) -> Resolved:
+    """Resolve any form of spec; what is none raises `ActivationSpecError`."""
+    if isinstance(spec, (str, Mapping)) and not isinstance(spec, nn.Module):
+        if comes_from_file(spec):
+            return stored_activation(registry, spec, kwargs)
+        found = read_spec(spec)
+        if isinstance(found, ActivationSpec):
+            return registry.named(found, kwargs)
+        return _of_callable(registry, import_object(found.path), merged(found.path, dict(found.arguments), kwargs))
+    return _of_callable(registry, spec, kwargs)
+
+
+def _of_callable(registry: Names, target: Any, kwargs: dict[str, Any]) -> Resolved:
+    if isinstance(target, nn.Module):
+        return _of_module(registry, target, kwargs)
+    if isinstance(target, type):
+        return of_class(registry, target, kwargs)
+    if isinstance(target, functools.partial) and not target.args:
+        return _of_callable(registry, target.func, {**target.keywords, **kwargs})
+    if not callable(target):
+        raise ActivationSpecError(
+            f"{shown(target)} ({type(target).__name__}) does not name an activation. Accepted: {ACCEPTED}."
+        )
+    path = dotted_path(target)
+    unregistered = Resolved(opaque(path, kwargs), lambda: FunctionActivation(target, path, kwargs))
+    return registry.named_function(target, kwargs) or unregistered
+
+
+def _of_module(registry: Names, module: nn.Module, kwargs: dict[str, Any]) -> Resolved:
+    if kwargs:
+        raise ActivationArgumentError(
+            f"{type(module).__name__} is a module already, so {', '.join(kwargs)} cannot be set. Give its class or "
+            "its name."
+        )
+    return Resolved(registry.spec_of(module), lambda: copy.deepcopy(module))
+
+
+def import_object(path: object) -> Any:
+    """Import the class or function that a dotted path names; what cannot be imported raises `ActivationSpecError`."""
+    if not isinstance(path, str) or "." not in path or not all(map(str.isidentifier, path.split("."))):
+        raise ActivationSpecError(f"class_path={shown(path)} is no dotted path. Write 'package.module.ClassName'.")
+    module_path, _, name = path.rpartition(".")
+    try:
+        return getattr(importlib.import_module(module_path), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ActivationSpecError(
+            f"Cannot import {shown(path)}: {error}. Is the package installed and the name right?"
+        ) from error

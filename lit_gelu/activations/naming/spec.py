@@ -1,0 +1,304 @@
+"""`ActivationSpec`: an activation's name and keyword arguments as one value that prints and parses back to itself."""
+
+import ast
+import functools
+import keyword
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from lit_gelu.activations.errors import ActivationArgumentError, ActivationSpecError, OpaqueActivationError
+from lit_gelu.errors import shown
+
+PlainValue = None | bool | int | float | str | tuple["PlainValue", ...]
+
+ACCEPTED = (
+    "a text such as \"gelu(approximate='tanh')\", a mapping {'name': ...} or {'class_path': ..., 'init_args': ...}, "
+    "an ActivationSpec, a torch.nn.Module class, a function from tensor to tensor, or a torch.nn.Module"
+)
+_GRAMMAR = "NAME or NAME(KEYWORD=VALUE, ...), such as \"gelu(approximate='tanh')\""
+_TEXT = re.compile(r"\s*(opaque:)?([^\s()]+)\s*(?:\((.*)\))?\s*", re.DOTALL)
+_NAME = re.compile(r"[a-z_][a-z0-9_]*")
+_KEYWORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_INTEGER_BITS, _DEPTH = 1000, 16  # an integer that a float can hold; tuples that no reader of the text gives up on
+_RESERVED = frozenset({"name", "class_path", "init_args"})
+
+
+@dataclass(frozen=True)
+class ActivationSpec:
+    """An activation written down: ``name(keyword=value, ...)``.
+
+    Two specs are equal when name, arguments and ``opaque`` are. ``str(spec)`` is the text that a checkpoint, a YAML
+    file or a log line holds, and ``ActivationSpec.parse(str(spec)) == spec``. Whether the name exists is not checked
+    here: `ActivationRegistry.resolve` does that, fills in presets and drops arguments that equal their defaults.
+
+    Args:
+        name: A registered name in lower case, or, for what was never registered, the dotted path of its class.
+        kwargs: Keyword arguments as (keyword, value) pairs; kept sorted by keyword. Values are ``None``, ``bool``,
+            ``int``, ``float`` (not NaN), ``str`` and tuples of these; lists become tuples.
+        opaque: Whether it stands for something never registered. It can be used, but not rebuilt from its text.
+
+    Raises:
+        ActivationSpecError: If the name, a keyword or a value is not of that form.
+
+    Example:
+        >>> spec = ActivationSpec.parse("leaky_relu(negative_slope=0.2)")
+        >>> spec.name, spec.kwargs
+        ('leaky_relu', (('negative_slope', 0.2),))
+        >>> str(ActivationSpec.of("gelu", approximate="tanh"))
+        "gelu(approximate='tanh')"
+    """
+
+    name: str
+    kwargs: tuple[tuple[str, PlainValue], ...] = ()
+    opaque: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", self._checked_name())
+        if self.kwargs != ():
+            plain = {_checked_keyword(key, self.name): plain_value(value, key, self.name) for key, value in self.kwargs}
+            object.__setattr__(self, "kwargs", tuple(sorted(plain.items())))
+
+    def _checked_name(self) -> str:
+        if not isinstance(self.name, str):
+            raise ActivationSpecError(
+                f"An activation's name is a string, not {type(self.name).__name__} ({shown(self.name)})."
+            )
+        if self.opaque:
+            if not re.fullmatch(r"[^\s()]+", self.name):
+                raise ActivationSpecError(
+                    f"{shown(self.name)} is no name: spaces and parentheses are not allowed in it."
+                )
+            return self.name
+        name = self.name.strip().lower()
+        if not _NAME.fullmatch(name):
+            raise ActivationSpecError(
+                f"{shown(self.name)} is no activation name. A name is made of letters, digits and underscores; write "
+                f"{_GRAMMAR}."
+            )
+        return name
+
+    @classmethod
+    def of(cls, name: str, /, **kwargs: Any) -> Self:
+        """Build a spec from a name and keyword arguments.
+
+        Args:
+            name: A registered name.
+            **kwargs: Its arguments.
+
+        Returns:
+            The spec.
+
+        Example:
+            >>> str(ActivationSpec.of("swish", beta=1.5))
+            'swish(beta=1.5)'
+        """
+        return cls(name, tuple(kwargs.items()))
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read a spec from its text.
+
+        Args:
+            text: ``name``, ``name()`` or ``name(keyword=value, ...)``; values are Python literals, and ``inf``.
+
+        Returns:
+            The spec; its name is in lower case.
+
+        Raises:
+            ActivationSpecError: If the text does not follow the grammar.
+
+        Example:
+            >>> ActivationSpec.parse("ELU( alpha = .5 )")
+            ActivationSpec(name='elu', kwargs=(('alpha', 0.5),), opaque=False)
+        """
+        return cls(*_parts(text))
+
+    def __str__(self) -> str:
+        arguments = ", ".join(f"{key}={_literal(value)}" for key, value in self.kwargs)
+        return f"{'opaque:' if self.opaque else ''}{self.name}{f'({arguments})' if arguments else ''}"
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The keyword arguments as a new ``dict``."""
+        return dict(self.kwargs)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the mapping form, plain data for YAML and JSON.
+
+        Returns:
+            ``{"name": ..., keyword: value, ...}``.
+
+        Raises:
+            OpaqueActivationError: If the spec is opaque.
+
+        Example:
+            >>> ActivationSpec.parse("swish(beta=1.5, learnable=True)").to_dict()
+            {'name': 'swish', 'beta': 1.5, 'learnable': True}
+        """
+        self.for_checkpoint()
+        return {"name": self.name, **self.arguments}
+
+    def for_checkpoint(self) -> str:
+        """Return the text to store in a checkpoint.
+
+        Returns:
+            ``str(self)``.
+
+        Raises:
+            OpaqueActivationError: If the spec is opaque: the text could not be turned back into the same activation.
+
+        Example:
+            >>> ActivationSpec("gelu").for_checkpoint()
+            'gelu'
+        """
+        if self.opaque:
+            short = self.name.rpartition(".")[2][:100]
+            raise OpaqueActivationError(
+                f"{shown(self.name)} was never registered, or it is not known what its constructor was given, so a "
+                "checkpoint cannot say how to build it again. Register it before it is built: "
+                f"lit_gelu.activations.register('my_activation')({short}), use that name, and give its constructor "
+                "numbers, strings, booleans or tuples of these."
+            )
+        return str(self)
+
+
+@dataclass(frozen=True)
+class DottedPath:
+    """What a spec names by the place where it is defined instead of by a registered name, with its arguments."""
+
+    path: object
+    arguments: tuple[tuple[str, Any], ...] = ()
+
+
+def read_spec(given: str | Mapping[Any, Any]) -> ActivationSpec | DottedPath:
+    """Read the text form or the mapping form of a spec; nothing is looked up and nothing is imported."""
+    return _read_text(given) if isinstance(given, str) else _read_mapping(given)
+
+
+@functools.lru_cache(maxsize=1024)  # a model names the same few activations again and again
+def _read_text(text: str) -> ActivationSpec | DottedPath:
+    name, arguments, opaque = _parts(text)
+    return DottedPath(name, arguments) if "." in name and not opaque else ActivationSpec(name, arguments, opaque)
+
+
+def _read_mapping(mapping: Mapping[Any, Any]) -> ActivationSpec | DottedPath:
+    rest = {key: value for key, value in mapping.items() if key not in {"name", "class_path", "init_args"}}
+    init_args = mapping.get("init_args") or {}
+    if not isinstance(init_args, Mapping) or ("name" in mapping) == ("class_path" in mapping):
+        raise ActivationSpecError(
+            f"{shown(dict(mapping))} does not name an activation. Write {{'name': 'gelu', 'approximate': 'tanh'}} or "
+            "{'class_path': 'torch.nn.GELU', 'init_args': {'approximate': 'tanh'}}."
+        )
+    if "name" in mapping:
+        return ActivationSpec(mapping["name"], tuple(merged(mapping["name"], rest, init_args).items()))
+    if rest:
+        given = ", ".join(map(shown, rest))
+        raise ActivationSpecError(f"{given} stands beside 'class_path'. Put it into 'init_args'.")
+    return DottedPath(mapping["class_path"], tuple(init_args.items()))
+
+
+def merged(name: object, first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    """Join two sets of arguments of ``name``; a keyword that is in both raises `ActivationArgumentError`."""
+    if first and second and not first.keys().isdisjoint(second):
+        twice = sorted(map(str, first.keys() & second.keys()))
+        raise ActivationArgumentError(f"{shown(name)}: {', '.join(twice)} is given twice. Give it once.")
+    return {**first, **second}
+
+
+def opaque(path: str, kwargs: Mapping[str, Any]) -> ActivationSpec:
+    """Return the spec of something never registered; arguments that are no plain data are left out of the text."""
+    try:
+        return ActivationSpec(path, tuple(kwargs.items()), opaque=True)
+    except ActivationSpecError:
+        return ActivationSpec(path, opaque=True)
+
+
+def dotted_path(target: Any) -> str:
+    """Return where an object was defined, as ``module.qualified_name``; one without a name is called after its type."""
+    owner = target if hasattr(target, "__qualname__") else type(target)
+    module = getattr(owner, "__module__", None) or "builtins"
+    return f"{module}.{owner.__qualname__}".translate(str.maketrans(" ()", "___"))  # what the grammar has no place for
+
+
+def _parts(text: str) -> tuple[str, tuple[tuple[str, PlainValue], ...], bool]:
+    """Split the text of a spec into the name as written, the arguments, and whether it is opaque."""
+    match = _TEXT.fullmatch(text)
+    if match is None:
+        raise ActivationSpecError(f"Cannot read {shown(text)} as an activation. Write {_GRAMMAR}.")
+    opaque, name, arguments = match.groups()
+    return name, tuple(_parse_arguments(arguments, text).items()) if arguments else (), bool(opaque)
+
+
+def _parse_arguments(arguments: str, text: str) -> dict[str, PlainValue]:
+    """Read ``keyword=value, ...``, which is evaluated as literals and never run."""
+    try:
+        call = ast.parse(f"f({arguments})", mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise ActivationSpecError(f"Cannot read the arguments of {shown(text)}. Write {_GRAMMAR}.") from error
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
+        raise ActivationSpecError(f"Cannot read {shown(text)} as one activation. Write {_GRAMMAR}.")
+    if call.args or any(argument.arg is None for argument in call.keywords):
+        raise ActivationSpecError(f"{shown(text)} has an argument without a keyword. Write {_GRAMMAR}.")
+    given = [str(argument.arg) for argument in call.keywords]
+    if len(set(given)) < len(given):
+        raise ActivationSpecError(f"{shown(text)} gives an argument twice. Give it once.")
+    return {str(argument.arg): _evaluate(argument.value, text) for argument in call.keywords}
+
+
+def _evaluate(node: ast.expr, text: str, depth: int = 0) -> PlainValue:
+    """Turn a literal's syntax tree into its value; nothing is executed."""
+    match node:
+        case ast.Constant(value=None | bool() | int() | float() | str() as value):
+            return value
+        case ast.Name(id="inf"):
+            return math.inf
+        case ast.UnaryOp(op=ast.USub() | ast.UAdd() as sign, operand=operand) if depth < _DEPTH:
+            number = _evaluate(operand, text, depth + 1)
+            if isinstance(number, (int, float)) and not isinstance(number, bool):
+                return -number if isinstance(sign, ast.USub) else number
+        case ast.Tuple(elts=elements) | ast.List(elts=elements) if depth < _DEPTH:
+            return tuple(_evaluate(element, text, depth + 1) for element in elements)
+    raise ActivationSpecError(
+        f"{shown(text)} has a value that is no literal. Accepted: numbers, inf, quoted strings, True, False, None and "
+        f"tuples of these, at most {_DEPTH} deep."
+    )
+
+
+def _checked_keyword(key: object, name: str) -> str:
+    """Return a keyword that the text form can hold."""
+    if not isinstance(key, str) or not _KEYWORD.fullmatch(key) or keyword.iskeyword(key) or key in _RESERVED:
+        raise ActivationSpecError(
+            f"{shown(key)} cannot be an argument of {shown(name)}: a keyword is a Python identifier in ASCII, and not "
+            f"one of {sorted(_RESERVED)}."
+        )
+    return key
+
+
+def plain_value(value: object, key: object, name: str, depth: int = 0) -> PlainValue:
+    """Return a value as plain data of Python's own types: ``numpy.float64`` becomes ``float``, a list a tuple."""
+    match value:
+        case None | bool():
+            return value
+        case int() if value.bit_length() <= _INTEGER_BITS:
+            return int(value)
+        case float() if not math.isnan(value):
+            return float(value)
+        case str():
+            return str.__str__(value)
+        case tuple() | list() if depth < _DEPTH:
+            return tuple(plain_value(element, key, name, depth + 1) for element in value)
+    raise ActivationSpecError(
+        f"{key}={shown(value)} cannot be an argument of {shown(name)} in a spec. Accepted: None, bool, int and float "
+        f"(not NaN, below 2**{_INTEGER_BITS}), str and tuples of these, at most {_DEPTH} deep. Build the module "
+        "yourself if it needs another kind of value."
+    )
+
+
+def _literal(value: PlainValue) -> str:
+    """Print a value so that `parse` reads the same value."""
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_literal, value))}{',' if len(value) == 1 else ''})"
+    return repr(value)

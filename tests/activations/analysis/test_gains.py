@@ -1,0 +1,128 @@
+"""Gains against mpmath, published tables and torch's own function."""
+
+import math
+
+import pytest
+import torch
+from gaussian_oracle import case_of, exact_moments
+from torch import nn
+
+from lit_gelu import activations
+from lit_gelu.activations import ActivationArgumentError, ActivationRegistry, calculate_gain, gain
+from lit_gelu.activations.analysis.gains import gains
+from lit_gelu.activations.errors import NoGaussianMomentsError, UnknownActivationError
+
+# Forward, variance and backward gains at N(0, 1), computed with 30 digits and printed with seven.
+PUBLISHED = {
+    "gelu": (1.533530, 1.700926, 1.481114),
+    "gelu_tanh": (1.533581, 1.700917, 1.481168),
+    "gelu_sigmoid": (1.539459, 1.709359, 1.491459),
+    "silu": (1.676532, 1.787187, 1.623320),
+    "swish(beta=1.5)": (1.567704, 1.723596, 1.517235),
+    "swish(beta=2.0)": (1.508461, 1.695761, 1.464229),
+    "mish": (1.486848, 1.592025, 1.444755),
+    "elu": (1.245198, 1.270843, 1.223429),
+    "elu(alpha=0.5)": (1.365595, 1.477657, 1.358283),
+    "selu": (1.0, 1.0, 0.966026),
+    "hard_swish": (1.736657, 1.813871, 1.670076),
+    "relu": (1.414214, 1.712859, 1.414214),
+    "leaky_relu(negative_slope=0.2)": (1.386750, 1.546460, 1.386750),
+    "softplus": (1.041867, 1.919126, 1.846229),
+    "tanh": (1.592537, 1.592537, 1.467414),
+}
+TORCH = ("linear", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
+
+
+def _elementwise_names():
+    names = []
+    for name in activations.list_activations():
+        spec = activations.resolve(name)
+        if activations.registry.entry(spec.name).facts_for(spec.arguments).elementwise:
+            names.append(name)
+    return names
+
+
+@pytest.mark.parametrize("spec", PUBLISHED)
+def test_published_gains(spec):
+    found = (gain(spec), gain(spec, "variance"), gain(spec, "backward"))
+    assert found == pytest.approx(PUBLISHED[spec], abs=6e-7)
+
+
+@pytest.mark.parametrize("name", _elementwise_names())
+def test_gains_of_every_name_against_mpmath(name):
+    info = activations.info(name)
+    breaks = [*info.inflections, *(place for place, _ in info.kinks)]
+    exact = exact_moments(case_of(name), 0.0, 1.0, breaks)
+    assert info.gains.forward == pytest.approx(float(exact["value_squared"] ** -0.5), rel=1e-11)
+    assert info.gains.variance == pytest.approx(float(exact["variance"] ** -0.5), rel=1e-11)
+    assert info.gains.backward == pytest.approx(float(exact["derivative_squared"] ** -0.5), rel=1e-11)
+
+
+def test_known_roots():
+    assert gain("identity", "variance") == pytest.approx(1, abs=1e-15)
+    assert gain("relu", "variance") == pytest.approx(1 / math.sqrt(0.5 - 1 / (2 * math.pi)), abs=1e-14)
+    assert gain("selu") == pytest.approx(1, abs=1e-14)
+    assert gain("relu2") == pytest.approx(1 / math.sqrt(1.5), abs=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("std", "required"), [(0.5, 1.7303), (0.75, 1.6070), (1, 1.5335), (1.5, 1.4654), (2, 1.4397), (3, 1.4229)]
+)
+def test_the_gain_of_gelu_depends_on_the_deviation(std, required):
+    assert std * gain("gelu", std=std) == pytest.approx(required, abs=5e-5)
+
+
+def test_the_limits_of_the_gain_of_gelu():
+    """Linear with slope 1/2 for small pre-activations, ReLU for large ones."""
+    assert 1e-9 * gain("gelu", std=1e-9) == pytest.approx(2, abs=1e-7)
+    assert 1e6 * gain("gelu", std=1e6) == pytest.approx(math.sqrt(2), abs=1e-7)
+
+
+def test_a_mean_counts():
+    """Far to the right everything that follows the identity has E f^2 = m^2 + s^2."""
+    assert gain("silu", mean=60.0, std=0.5) == pytest.approx(1 / math.sqrt(3600.25), rel=1e-12)
+    assert gain("silu", "variance", mean=60.0, std=0.5) == pytest.approx(2.0, rel=1e-11)
+
+
+def test_info_has_the_gains_and_none_where_there_are_none():
+    assert activations.info("elu(alpha=0.5)").gains == gains("elu(alpha=0.5)")
+    registry = ActivationRegistry()
+    registry.register("zero")(lambda x: 0.0 * x)
+    assert registry.info("zero").gains is None
+    registry.register("bump")(lambda x: torch.exp(-(x**2)))
+    assert registry.info("bump").gains.forward == pytest.approx(5**0.25, rel=1e-12)
+
+
+def test_refuses_a_kind_that_does_not_exist_and_a_gain_that_does_not():
+    with pytest.raises(
+        ActivationArgumentError, match=r"kind='fan_in' is not accepted\. Accepted: 'forward', 'variance'"
+    ):
+        gain("gelu", "fan_in")
+    with pytest.raises(NoGaussianMomentsError, match=r"no forward gain: E f\^2 is 0"):
+        gain(torch.zeros_like)
+    with pytest.raises(NoGaussianMomentsError, match="no variance gain: the variance of f is 0"):
+        gain(torch.ones_like, "variance")
+
+
+@pytest.mark.parametrize("name", [*TORCH, "sigmoid", "tanh", "relu", "leaky_relu", "selu"])
+@pytest.mark.parametrize("param", [None, 0.2, 1])
+def test_calculate_gain_is_torch_s_where_torch_has_the_name(name, param):
+    assert calculate_gain(name, param) == nn.init.calculate_gain(name, param)
+
+
+def test_calculate_gain_knows_the_rest():
+    assert calculate_gain("gelu") == gain("gelu")
+    assert calculate_gain("quick_gelu") == gain("gelu_sigmoid")
+    assert calculate_gain(nn.Mish()) == gain("mish")
+    assert calculate_gain("leaky_relu(negative_slope=0.2)") == pytest.approx(calculate_gain("leaky_relu", 0.2))
+    assert calculate_gain("identity") == pytest.approx(calculate_gain("linear"))
+
+
+def test_calculate_gain_refuses_what_it_does_not_know():
+    with pytest.raises(UnknownActivationError, match="'no_such_function'"):
+        calculate_gain("no_such_function")
+    with pytest.raises(ActivationArgumentError, match=r"takes no param=0\.5"):
+        calculate_gain("elu", 0.5)
+    for param in (True, "a"):
+        with pytest.raises(ActivationArgumentError, match="the slope of leaky_relu is a number"):
+            calculate_gain("leaky_relu", param)

@@ -1,0 +1,171 @@
+"""Where activations lose information, against published collisions and closed forms."""
+
+import math
+
+import mpmath
+import pytest
+import torch
+
+from lit_gelu import activations
+from lit_gelu.activations import ActivationArgumentError, ActivationRegistry
+from lit_gelu.activations.analysis.information import (
+    FlatStretchError,
+    PreimageCount,
+    colliding_pair,
+    flat_stretches,
+    mean_derivative,
+    preimage_counts,
+    preimages,
+)
+
+MONOTONE = ("leaky_relu", "elu", "selu", "softplus", "tanh", "sigmoid", "identity", "cauchy_linear")
+
+
+@pytest.mark.parametrize(
+    ("name", "x", "other"),
+    [
+        ("silu", -2.0, -0.73618791),
+        ("silu", -1.0, -1.59691841),
+        ("gelu", -0.5, -1.04929313),
+        ("gelu", -2.0, -0.09877197),
+        ("hard_swish", -2.0, -1.0),  # symmetric about its minimum
+        ("hard_mish", -0.25, -1.75),
+        ("leaky_relu(negative_slope=-0.5)", 1.0, -2.0),
+    ],
+)
+def test_published_collisions(name, x, other):
+    found = colliding_pair(name, x)
+    assert found == pytest.approx(other, abs=5e-9)
+    ends = activations.functional.derivative(name, torch.tensor([x, found], dtype=torch.float64), 0)
+    assert ends[0].item() == pytest.approx(ends[1].item(), rel=1e-14)
+    assert colliding_pair(name, found) == pytest.approx(x, abs=1e-13)
+
+
+@pytest.mark.parametrize("name", MONOTONE)
+def test_what_is_strictly_monotone_has_no_collisions(name):
+    assert colliding_pair(name, -0.7) is None
+    assert flat_stretches(name) == ()
+    assert [row.count for row in preimage_counts(name)] == [1]
+
+
+@pytest.mark.parametrize("name", ["gelu", "silu", "mish"])
+def test_no_collision_on_the_positive_side_and_at_the_turn(name):
+    assert colliding_pair(name, 1.0) is None
+    assert colliding_pair(name, activations.info(name).minimum[0]) is None
+
+
+def _gelu_partner(x):
+    """The other root of x Phi(x) = y, left of the minimum, at 30 digits."""
+    with mpmath.workdps(30):
+        y = x * mpmath.ncdf(x)
+        return float(
+            mpmath.findroot(lambda t: t * mpmath.ncdf(t) - y, (-6, -1), solver="bisect", tol=1e-28, maxsteps=120)
+        )
+
+
+def test_a_collision_beyond_the_interval_is_not_looked_for():
+    assert colliding_pair("gelu", -0.01, (-2, 2)) is None
+    assert colliding_pair("gelu", -0.01, (-4, 4)) == pytest.approx(_gelu_partner(-0.01), rel=1e-12)
+    with pytest.raises(ActivationArgumentError, match="Widen the interval"):
+        colliding_pair("gelu", -3.0, (-2, 2))
+
+
+@pytest.mark.parametrize("x", [-3.0, -1.0, -0.3, -1e-9, 1e-12, 0.5, 7.0])
+@pytest.mark.parametrize("name", ["gelu", "silu", "mish", "gelu_tanh"])
+def test_preimages_contain_the_point_they_come_from(name, x):
+    y = activations.functional.derivative(name, torch.tensor([x], dtype=torch.float64), 0).item()
+    found = preimages(name, y, (-40, 40))
+    assert len(found) == (2 if x < 0 else 1)
+    assert min(abs(other / x - 1) for other in found) < 1e-12
+
+
+def test_preimages_of_sine_are_all_found():
+    registry = ActivationRegistry()
+    registry.register("sine")(lambda x: torch.sin(x))
+    expected = sorted(k * math.pi + (-1) ** k * math.pi / 6 for k in range(-4, 5))
+    assert preimages("sine", 0.5, registry=registry) == pytest.approx([x for x in expected if abs(x) <= 12], abs=1e-14)
+    assert max(row.count for row in preimage_counts("sine", registry=registry)) == 8
+
+
+def test_outside_the_range_there_is_none():
+    assert preimages("gelu", -0.17) == ()
+    assert preimages("gelu", 13.0) == ()
+    assert preimages("tanh", 1.5) == ()
+
+
+def test_a_value_that_a_jump_passes_over_is_not_taken():
+    registry = ActivationRegistry()
+    registry.register("jump")(lambda x: torch.where(x > 0, x + 1, x))
+    assert preimages("jump", 0.5, registry=registry) == ()
+    assert preimages("jump", 1.5, registry=registry) == pytest.approx((0.5,))
+
+
+def test_how_often_gelu_takes_its_values():
+    low, high = preimage_counts("gelu", (-30, 30))
+    minimum = activations.info("gelu").minimum[1]
+    assert low == PreimageCount(pytest.approx(minimum, abs=1e-16), pytest.approx(0.0, abs=1e-190), 2)
+    assert high == PreimageCount(low.high, 30.0, 1)
+
+
+def test_two_to_one_on_the_stretch_that_was_said_to_be_bijective():
+    """On [-2, 0] GELU is two-to-one exactly for the outputs of [-2, -0.0988]."""
+    rows = preimage_counts("gelu", (-2, 0))
+    assert [row.count for row in rows] == [2, 1]
+    end = activations.functional.gelu(torch.tensor([-2.0], dtype=torch.float64)).item()
+    assert rows[0].high == pytest.approx(end, rel=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("relu", [(-12.0, 0.0, 0.0)]),
+        ("relu6", [(-12.0, 0.0, 0.0), (6.0, 12.0, 6.0)]),
+        ("hard_sigmoid", [(-12.0, -3.0, 0.0), (3.0, 12.0, 1.0)]),
+        ("hard_swish", [(-12.0, -3.0, 0.0)]),
+        ("gelu", []),
+    ],
+)
+def test_flat_stretches(name, expected):
+    assert [(stretch.low, stretch.high, stretch.value) for stretch in flat_stretches(name)] == expected
+
+
+def test_a_flat_stretch_is_said_to_be_one():
+    with pytest.raises(FlatStretchError, match=r"Every input in \[-12, 0\] gives 0"):
+        preimages("relu", 0.0)
+    with pytest.raises(FlatStretchError, match="flat stretch"):
+        colliding_pair("relu", -1.0)
+    assert preimages("relu", 2.0) == (2.0,)
+    assert colliding_pair("relu", 2.0) is None
+
+
+def test_a_slope_of_next_to_nothing_is_no_flat_stretch():
+    assert flat_stretches("leaky_relu(negative_slope=1e-12)") == ()
+    assert preimages("leaky_relu(negative_slope=-1e-12)", 1e-12) == pytest.approx((-1.0, 1e-12))
+
+
+@pytest.mark.parametrize(
+    ("name", "expected", "digits"),
+    [("gelu", 0.00135, 5e-6), ("silu", 0.0474, 5e-5), ("leaky_relu", 0.01, 1e-15), ("relu", 0.0, 0.0)],
+)
+def test_mean_derivative_on_the_left(name, expected, digits):
+    assert mean_derivative(name, -3, 0) == pytest.approx(expected, abs=digits)
+
+
+def test_mean_derivative_is_the_mean_of_the_derivative():
+    x = torch.linspace(-3, 0, 30_001, dtype=torch.float64)
+    mean = torch.trapezoid(activations.functional.derivative("mish", x, 1), x).item() / 3
+    assert mean_derivative("mish", -3, 0) == pytest.approx(mean, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda: mean_derivative("gelu", 1, -1),
+        lambda: preimages("gelu", 0.0, (2, 1)),
+        lambda: preimage_counts("swiglu"),
+        lambda: flat_stretches("gelu", (0, math.inf)),
+    ],
+)
+def test_what_cannot_be_answered_is_refused(ask):
+    with pytest.raises(ActivationArgumentError):
+        ask()

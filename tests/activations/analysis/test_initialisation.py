@@ -1,0 +1,270 @@
+"""The paper's unit-norm rows, and weights scaled for the activations that feed them."""
+
+import math
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from torch import nn
+
+from lit_gelu.activations import create, functional, gain, initialise_for_activations_
+from lit_gelu.activations.analysis.depth import edge_of_chaos, propagate
+from lit_gelu.activations.analysis.initialisation import init_unit_norm_rows_, unit_norm_rows_
+from lit_gelu.activations.errors import ActivationArgumentError
+
+# Standard deviation of the pre-activations of layers 1 to 8 and of the logits, mean of 5 seeds, on MNIST.
+PUBLISHED = {
+    "relu": (0.334, 0.240, 0.167, 0.121, 0.084, 0.057, 0.037, 0.026, 0.018),
+    "elu": (0.334, 0.300, 0.267, 0.242, 0.221, 0.203, 0.188, 0.177, 0.159),
+    "gelu": (0.334, 0.183, 0.094, 0.047, 0.0235, 0.0117, 0.0059, 0.0029, 0.0014),
+    "silu": (0.334, 0.174, 0.087, 0.043, 0.022, 0.011, 0.0054, 0.0027, 0.0013),
+    "zero_identity_map": (0.334, 0.233, 0.166, 0.117, 0.083, 0.059, 0.041, 0.029, 0.021),
+}
+
+
+def _generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("shape", [(128, 784), (10, 128), (16, 3, 3, 3), (4, 1)])
+def test_every_row_has_norm_one(shape, dtype):
+    weight = torch.empty(shape, dtype=dtype)
+    assert unit_norm_rows_(weight, _generator()) is weight
+    norms = weight.double().flatten(1).norm(dim=1)
+    torch.testing.assert_close(norms, torch.ones_like(norms), rtol=0, atol=2 * torch.finfo(dtype).eps)
+
+
+def test_entries_are_distributed_as_on_the_sphere():
+    """An entry of a point uniform on the sphere in n dimensions: (1 + w) / 2 is Beta((n - 1) / 2, (n - 1) / 2)."""
+    n = 20
+    weight = unit_norm_rows_(torch.empty(5000, n, dtype=torch.float64), _generator())
+    for column in (0, n - 1):
+        test = stats.kstest((1 + weight[:, column].numpy()) / 2, stats.beta((n - 1) / 2, (n - 1) / 2).cdf)
+        assert test.pvalue > 1e-3
+    correlation = np.corrcoef(weight.numpy().T) - np.eye(n)
+    assert np.abs(correlation).max() < 4.5 / math.sqrt(5000)
+
+
+def test_a_pre_activation_varies_as_the_input_s_root_mean_square():
+    """Over neurons, w . x has variance |x|**2 / fan_in: .3347 for MNIST's E[x**2] = .112."""
+    x = torch.rand(784, generator=_generator(1), dtype=torch.float64)
+    x *= math.sqrt(0.112) / x.square().mean().sqrt()
+    pre_activation = unit_norm_rows_(torch.empty(20_000, 784, dtype=torch.float64), _generator()) @ x
+    assert pre_activation.std().item() == pytest.approx(math.sqrt(0.112), rel=4 / math.sqrt(2 * 20_000))
+
+
+def test_the_generator_alone_decides_and_gradients_are_not_recorded():
+    parameter = nn.Parameter(torch.zeros(3, 4))
+    state = torch.random.get_rng_state()
+    first = unit_norm_rows_(parameter, _generator(3)).detach().clone()
+    assert torch.equal(first, unit_norm_rows_(torch.zeros(3, 4), _generator(3)))
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert parameter.grad_fn is None
+    torch.manual_seed(3)
+    assert torch.equal(first, unit_norm_rows_(torch.zeros(3, 4)))
+
+
+def test_a_module_gets_unit_rows_in_every_linear_layer_and_no_other():
+    net = nn.Sequential(nn.Linear(5, 4), nn.GELU(), nn.BatchNorm1d(4), nn.Sequential(nn.Linear(4, 3, bias=False)))
+    other = [parameter.clone() for parameter in net[2].parameters()]
+    assert init_unit_norm_rows_(net, _generator()) is net
+    for layer in (net[0], net[3][0]):
+        torch.testing.assert_close(layer.weight.norm(dim=1), torch.ones(layer.out_features))
+    assert torch.equal(net[0].bias, torch.zeros(4))
+    assert all(torch.equal(a, b) for a, b in zip(other, net[2].parameters(), strict=True))
+    layer = nn.Linear(5, 4)
+    assert torch.equal(init_unit_norm_rows_(layer, _generator()).weight, net[0].weight)
+
+
+def test_refuses_what_has_no_rows():
+    with pytest.raises(ActivationArgumentError, match=r"shape \(3,\).*at least two dimensions"):
+        unit_norm_rows_(torch.zeros(3))
+    with pytest.raises(ActivationArgumentError, match=r"torch\.int64"):
+        unit_norm_rows_(torch.zeros(3, 3, dtype=torch.int64))
+    with pytest.raises(ActivationArgumentError, match=r"Conv2d has no torch\.nn\.Linear"):
+        init_unit_norm_rows_(nn.Conv2d(1, 1, 3))
+
+
+def _deviations(name: str, inputs: torch.Tensor, seed: int) -> list[float]:
+    """Return the standard deviation of each layer's pre-activations in the paper's net, freshly initialised."""
+    generator = _generator(seed)
+    deviations, x = [], inputs
+    for sizes in [(784, 128), *[(128, 128)] * 7, (128, 10)]:
+        weight = unit_norm_rows_(torch.empty(sizes[1], sizes[0]), generator)
+        pre_activation = x @ weight.T
+        deviations.append(pre_activation.std().item())
+        arguments = {"generator": generator} if name == "zero_identity_map" else {}
+        x = getattr(functional, name)(pre_activation, **arguments)
+    return deviations
+
+
+@pytest.mark.realdata
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_pre_activations_on_mnist_have_the_published_deviations(name):
+    """The spread between seeds grows from layer to layer, as weights multiply: 20 seeds, and six standard errors."""
+    file = Path(os.environ["LIT_GELU_DATA"], "MNIST", "raw", "train-images-idx3-ubyte")
+    pixels = np.fromfile(file, dtype=np.uint8, count=2000 * 784, offset=16)
+    images = torch.from_numpy(pixels.reshape(2000, 784)) / 255
+    measured = np.array([_deviations(name, images, seed) for seed in range(20)])
+    mean, spread = measured.mean(axis=0), measured.std(axis=0, ddof=1)
+    allowed = 3 * spread * math.sqrt(1 / 20 + 1 / 5) + 0.5 * 10.0 ** -np.array([_digits(v) for v in PUBLISHED[name]])
+    assert (np.abs(mean - np.array(PUBLISHED[name])) <= allowed).all(), (mean, allowed)
+
+
+def _digits(value: float) -> int:
+    """Return how many decimals the published table gives."""
+    return len(str(value).split(".")[1])
+
+
+def _deep_net(name: str, depth: int, width: int, *, bias: bool = True) -> nn.Sequential:
+    layers: list[nn.Module] = [nn.Linear(width, width, bias=bias)]
+    for _ in range(depth - 1):
+        layers += [create(name), nn.Linear(width, width, bias=bias)]
+    return nn.Sequential(*layers)
+
+
+def _signals(net: nn.Sequential, width: int, seed: int = 5) -> tuple[list[float], list[float]]:
+    """Return the mean square of every linear layer's output, and of the gradient there."""
+    x, outputs = torch.randn(32, width, generator=_generator(seed)), []
+    for module in net:
+        x = module(x)
+        if isinstance(module, nn.Linear):
+            outputs.append(x)
+    gradients = torch.autograd.grad(x, outputs, torch.randn(x.shape, generator=_generator(seed + 1)))
+    return ([z.square().mean().item() for z in outputs], [g.square().mean().item() for g in gradients])
+
+
+def test_every_layer_is_drawn_with_the_gain_of_what_feeds_it():
+    net = nn.Sequential(
+        nn.Conv2d(3, 64, 5), nn.GELU(), nn.Conv2d(64, 64, 3), nn.ELU(0.5), nn.Flatten(), nn.Linear(6400, 300)
+    )
+    rows = initialise_for_activations_(net, generator=_generator())
+    assert [(row.name, row.activation) for row in rows] == [("0", ""), ("2", "gelu"), ("5", "elu(alpha=0.5)")]
+    for row, fan, wanted in zip(rows, (75, 576, 6400), (1.0, gain("gelu"), gain("elu(alpha=0.5)")), strict=True):
+        weight = net[int(row.name)].weight
+        assert row.gain == pytest.approx(wanted, rel=1e-12)
+        assert row.weight_std == pytest.approx(wanted / math.sqrt(fan), rel=1e-12)
+        spread = 4 / math.sqrt(2 * weight.numel())
+        assert weight.std().item() == pytest.approx(row.weight_std, rel=spread)
+        assert abs(weight.mean().item()) < 4 * row.weight_std / math.sqrt(weight.numel())
+        assert not net[int(row.name)].bias.any()
+    sample = (net[5].weight.detach().flatten()[:20_000] / rows[2].weight_std).numpy()
+    assert stats.kstest(sample, "norm").pvalue > 1e-3
+
+
+@pytest.mark.parametrize("kind", ["forward", "variance", "backward"])
+def test_the_kind_of_gain_can_be_chosen(kind):
+    rows = initialise_for_activations_(_deep_net("silu", 2, 8), kind)
+    assert rows[1].gain == gain("silu", kind)
+
+
+@pytest.mark.parametrize(("name", "depth"), [("relu", 20), ("tanh", 20), ("selu", 20)])
+def test_deep_nets_keep_the_size_of_their_pre_activations(name, depth):
+    """A mean square fluctuates by some sqrt(2 / 512) a layer, and ReLU's fluctuations add up over the 20 layers."""
+    net = _deep_net(name, depth, 512)
+    initialise_for_activations_(net, generator=_generator(2))
+    squares, _ = _signals(net, 512)
+    theory = propagate(name, depth - 1, 1.0, gain(name) ** 2).q
+    for layer, (square, q) in enumerate(zip(squares, theory, strict=True)):
+        assert abs(math.log(square / q)) < 4 * math.sqrt(5 / 512 * (layer + 1))
+
+
+@pytest.mark.parametrize("name", ["gelu", "silu", "mish", "hard_swish"])
+def test_the_edge_of_chaos_draws_biases_too(name):
+    net = _deep_net(name, 20, 128)
+    rows = initialise_for_activations_(net, scheme="edge_of_chaos", generator=_generator(3))
+    assert rows[1].gain == pytest.approx(gain(name, "backward"), rel=1e-12)
+    assert rows[1].bias_std == pytest.approx(math.sqrt(edge_of_chaos(name).bias_variance), rel=1e-12)
+    assert not net[0].bias.any()
+    biases = torch.cat([module.bias for module in net if isinstance(module, nn.Linear)][1:])
+    assert biases.std().item() == pytest.approx(rows[1].bias_std, rel=4 / math.sqrt(2 * len(biases)))
+
+
+@pytest.mark.parametrize("name", ["gelu", "tanh", pytest.param("mish", marks=pytest.mark.full)])
+@pytest.mark.parametrize("scheme", ["gain", "edge_of_chaos"])
+def test_gradients_grow_as_the_theory_says_and_not_at_the_edge_of_chaos(name, scheme):
+    """From layer 20 to layer 1, mean of the logarithm over 8 nets of width 512, within four standard errors."""
+    ratios = []
+    for seed in range(8):
+        net = _deep_net(name, 20, 512)
+        rows = initialise_for_activations_(net, scheme=scheme, generator=_generator(seed))
+        _, gradients = _signals(net, 512, 100 + seed)
+        ratios.append(math.log(gradients[0] / gradients[-1]))
+    profile = propagate(name, 19, 1.0, rows[1].gain ** 2, rows[1].bias_std ** 2)
+    error = np.std(ratios, ddof=1) / math.sqrt(8)
+    assert np.mean(ratios) == pytest.approx(math.log(profile.gradient_ratio), abs=4 * error + 0.02)
+    if scheme == "edge_of_chaos":
+        assert profile.gradient_ratio == pytest.approx(1, abs=1e-9)
+
+
+def test_one_activation_for_a_model_that_calls_functions():
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second, self.act = nn.Linear(8, 8), nn.Linear(8, 8), nn.GELU()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.second(self.act(self.first(x)))
+
+    with pytest.raises(ActivationArgumentError, match=r"No activation stands between the 2 layers of Net.*activation="):
+        initialise_for_activations_(Net())
+    rows = initialise_for_activations_(Net(), activation="quick_gelu")
+    assert [row.gain for row in rows] == [1.0, gain("gelu_sigmoid")]
+    assert rows[1].activation == "gelu(approximate='sigmoid')"
+    trained = nn.PReLU(init=0.5)
+    assert initialise_for_activations_(Net(), activation=trained)[1].gain == pytest.approx(math.sqrt(1.6))
+
+
+def test_transposed_convolutions_keep_the_size_of_signals():
+    net = nn.Sequential(
+        nn.Linear(64, 64 * 36), nn.ReLU(), nn.Unflatten(1, (64, 6, 6)), nn.ConvTranspose2d(64, 64, 4, 2)
+    )
+    initialise_for_activations_(net, generator=_generator())
+    y = net(torch.randn(64, 64, generator=_generator(1)))[..., 3:-3, 3:-3]
+    assert y.square().mean().item() == pytest.approx(1, abs=0.1)
+
+
+def test_16_bit_weights_are_those_of_32_bits_rounded_and_the_default_generator_is_torch_s():
+    torch.manual_seed(4)
+    single = _deep_net("gelu", 2, 16)
+    initialise_for_activations_(single, generator=_generator(9))
+    half = _deep_net("gelu", 2, 16).bfloat16()
+    initialise_for_activations_(half, generator=_generator(9))
+    assert torch.equal(half[2].weight, single[2].weight.bfloat16())
+    torch.manual_seed(9)
+    initialise_for_activations_(half)
+    assert torch.equal(half[2].weight, single[2].weight.bfloat16())
+    assert half[2].weight.requires_grad
+    assert half[2].weight.grad_fn is None
+
+
+def test_nothing_is_changed_when_a_layer_is_refused():
+    net = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 8, bias=False))
+    before = net[0].weight.detach().clone()
+    with pytest.raises(ActivationArgumentError, match=r"'2' has no bias, and the edge of chaos of gelu needs one of"):
+        initialise_for_activations_(net, scheme="edge_of_chaos")
+    net[1] = nn.Softplus()
+    with pytest.raises(ActivationArgumentError, match="no edge of chaos"):
+        initialise_for_activations_(net, scheme="edge_of_chaos")
+    assert torch.equal(net[0].weight, before)
+    net[1] = nn.ReLU()
+    assert initialise_for_activations_(net, scheme="edge_of_chaos")[1].bias_std == 0.0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"kind": "fan_in"}, "kind='fan_in', scheme='gain' is not accepted"),
+        ({"scheme": "chaos"}, "scheme='chaos' is not accepted"),
+        ({"kind": "forward", "scheme": "edge_of_chaos"}, "means the backward gain; kind='forward' contradicts it"),
+    ],
+)
+def test_refuses_arguments_that_do_not_fit(arguments, message):
+    with pytest.raises(ActivationArgumentError, match=message):
+        initialise_for_activations_(_deep_net("gelu", 2, 4), **arguments)
+    with pytest.raises(ActivationArgumentError, match="GELU has no linear or convolution layer"):
+        initialise_for_activations_(nn.GELU())

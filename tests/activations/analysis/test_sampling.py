@@ -1,0 +1,115 @@
+"""Facts at every scale: what a change of scale does to an activation is known exactly."""
+
+import math
+
+import mpmath
+import pytest
+import torch
+
+from lit_gelu import activations
+from lit_gelu.activations import ActivationRegistry
+from lit_gelu.activations.analysis.sampling import bisect, sampling_grid, sign_changes
+
+SILU_TURN = float(-1 - mpmath.lambertw(mpmath.exp(-1)))
+SCALES = [1e-9, 1e-4, 1e-2, 0.3, 1.0, 7.0, 1e3, 1e6, 1e9]
+
+
+@pytest.mark.parametrize("beta", SCALES)
+def test_swish_at_every_scale(beta):
+    info = activations.info(f"swish(beta={beta})")
+    assert info.minimum == pytest.approx((SILU_TURN / beta, (SILU_TURN + 1) / beta), rel=1e-12)
+    assert info.inflections == pytest.approx((-2.399357280515468 / beta, 2.399357280515468 / beta), rel=1e-10)
+    assert info.lipschitz == pytest.approx(1.099839320128867, rel=1e-12)
+    assert info.range == (info.minimum[1], math.inf)
+    assert (info.left_asymptote, info.right_asymptote) == ((0.0, 0.0), (1.0, 0.0))
+
+
+@pytest.mark.parametrize("sigma", SCALES)
+def test_gaussian_gelu_at_every_scale(sigma):
+    info = activations.info(f"gaussian_gelu(sigma={sigma})")
+    assert info.minimum == pytest.approx((-0.7517915246935645 * sigma, -0.1699712074799037 * sigma), rel=1e-12)
+    assert info.inflections == pytest.approx((-math.sqrt(2) * sigma, math.sqrt(2) * sigma), rel=1e-10)
+    assert info.lipschitz == pytest.approx(1.128904145185155, rel=1e-12)
+
+
+@pytest.mark.parametrize("sigma", [1e-6, 1e-2, 1.0, 1e5])
+@pytest.mark.parametrize("c", [-1.0, 1.0])
+def test_gaussian_gelu_with_a_mean_at_every_scale(sigma, c):
+    """With c = mu / sigma, f'' = 0 at u = (-c +- sqrt(c^2 + 8)) / 2 with u = (x - mu) / sigma."""
+    info = activations.info(f"gaussian_gelu(mu={c * sigma}, sigma={sigma})")
+    bends = sorted(sigma * (c + (-c + sign * math.sqrt(c * c + 8)) / 2) for sign in (-1, 1))
+    assert info.inflections == pytest.approx(bends, rel=1e-9)
+    place, value = {-1.0: (-1.13173599, -0.50656113), 1.0: (-0.51290922, -0.03341673)}[c]
+    assert info.minimum == pytest.approx((place * sigma, value * sigma), rel=1e-6)
+
+
+@pytest.mark.parametrize(("mu", "sigma"), [(3.0001, 1e-7), (-2.5, 1e-5), (1e4, 1.0), (-123456.789, 0.01)])
+def test_a_narrow_gate_far_from_zero_is_found(mu, sigma):
+    """Seen only through the points that are added where f' changes too much."""
+    info = activations.info(f"gaussian_gelu(mu={mu}, sigma={sigma})")
+    c = mu / sigma
+    u = -4 / (c + math.copysign(math.sqrt(c * c + 8), c)) * -1  # the root of u^2 + c u - 2 without cancellation
+    assert any(x == pytest.approx(mu + sigma * u, rel=1e-12) for x in info.inflections)
+    steepest = 0.5 + abs(c) / math.sqrt(2 * math.pi) if mu > 0 else abs(c) / math.sqrt(2 * math.pi) - 0.5
+    assert info.lipschitz == pytest.approx(steepest, rel=1e-3)
+
+
+@pytest.mark.parametrize("beta", [1e-6, 1.0, 1e6])
+def test_softplus_at_every_scale(beta):
+    info = activations.info(f"softplus(beta={beta})")
+    assert (info.monotone, info.convex, info.minimum, info.inflections) == (True, True, None, ())
+    assert info.range == (0.0, math.inf)
+    assert info.lipschitz == pytest.approx(1.0, rel=1e-12)
+
+
+def test_what_oscillates_is_judged_within_forty():
+    registry = ActivationRegistry()
+    registry.register("snake")(lambda x: x + torch.sin(x) ** 2)
+    info = registry.info("snake")
+    expected = [(k + 0.5) * math.pi / 2 for k in range(-26, 26) if abs((k + 0.5) * math.pi / 2) < 40]
+    assert info.inflections == pytest.approx(expected, abs=1e-10)
+    assert info.lipschitz == pytest.approx(2.0)
+    assert info.range == (-math.inf, math.inf)
+
+
+def test_a_bounded_activation_with_a_large_bound_is_bounded():
+    assert activations.info("elu(alpha=1e7)").range == (-1e7, math.inf)
+
+
+@pytest.mark.parametrize(("low", "high"), [(-12.0, 12.0), (-1e-9, 3e-9), (1e3, 1e9), (41.0, 42.0)])
+def test_the_grid_keeps_to_its_interval(low, high):
+    grid = sampling_grid([torch.sigmoid], low, high, corners=(0.0, 5e4))
+    assert (grid[0].item(), grid[-1].item()) == (low, high)
+    assert bool((grid.diff() > 0).all())
+    assert len(grid) > 1000
+    assert (0.0 in grid.tolist()) == (low <= 0 <= high)
+
+
+def test_corners_are_looked_at_from_both_sides():
+    points = sampling_grid([torch.sigmoid], -1.0, 1.0, corners=(0.25,)).tolist()
+    assert {math.nextafter(0.25, -1), 0.25, math.nextafter(0.25, 1)} <= set(points)
+
+
+def test_a_jump_is_followed_to_neighbouring_numbers():
+    jump = 0.6180339887498949
+    grid = sampling_grid([lambda x: (x > jump).to(x.dtype)], -1.0, 1.0)
+    assert grid.tolist()[int((grid > jump).int().argmax())] - jump < 4e-16
+
+
+@pytest.mark.parametrize("target", [5.0, 1e-30, 7e-150])
+def test_bisection_reaches_float64_precision(target):
+    ends = torch.tensor([-1.0, 3.0], dtype=torch.float64)
+    root = bisect(lambda x: x**3 - target, ends[:1], ends[1:]).item()
+    assert root == pytest.approx(target ** (1 / 3), rel=1e-15)
+
+
+def test_several_brackets_are_searched_at_once():
+    edges = torch.arange(0, 7, dtype=torch.float64) * math.pi
+    roots = bisect(torch.cos, edges[:-1], edges[1:])
+    assert roots.tolist() == pytest.approx([(k + 0.5) * math.pi for k in range(6)], rel=1e-15)
+
+
+def test_no_sign_change_no_place():
+    grid = torch.linspace(-1, 1, 101, dtype=torch.float64)
+    values = torch.exp(grid)
+    assert sign_changes(torch.exp, grid, values, values > 0) == []

@@ -1,0 +1,337 @@
+"""Module classes of users: what their constructors were given, whatever became of it."""
+
+import copy
+import inspect
+import io
+import math
+import pickle
+
+import pytest
+import torch
+from torch import nn
+
+from lit_gelu.activations import ActivationArgumentError, ActivationRegistry, OpaqueActivationError
+from lit_gelu.activations.functional import derivative
+from lit_gelu.activations.naming.forms import NOTE
+from lit_gelu.surgery import coverage, find_sites, swap
+
+
+class Learned(nn.Module):
+    """Its argument is the start of a parameter of the same name."""
+
+    def __init__(self, a: float = 1.0) -> None:
+        super().__init__()
+        self.a = nn.Parameter(torch.tensor(float(a)))
+
+    def forward(self, x):
+        return self.a * torch.sin(x)
+
+
+class Logarithmic(nn.Module):
+    """Its parameter has the argument's name and another meaning."""
+
+    def __init__(self, a: float = 1.0) -> None:
+        super().__init__()
+        self.a = nn.Parameter(torch.tensor(math.log(a)))
+
+    def forward(self, x):
+        return self.a.exp() * torch.sin(x)
+
+
+class Buffered(nn.Module):
+    """Its argument is a buffer."""
+
+    def __init__(self, a: float = 1.0) -> None:
+        super().__init__()
+        self.register_buffer("a", torch.tensor(float(a)))
+
+    def forward(self, x):
+        return self.a * torch.sin(x)
+
+
+class Renamed(nn.Module):
+    """Nothing of it is called as its argument."""
+
+    def __init__(self, a: float = 1.0) -> None:
+        super().__init__()
+        self._scale = float(a)
+
+    def forward(self, x):
+        return self._scale * torch.sin(x)
+
+
+class Doubled(nn.Module):
+    """It has an attribute of its argument's name, with another value."""
+
+    def __init__(self, a: float = 1.0) -> None:
+        super().__init__()
+        self.a = 2 * a
+
+    def forward(self, x):
+        return self.a / 2 * torch.sin(x)
+
+
+class Plain(nn.Module):
+    """It keeps its argument as it is."""
+
+    def __init__(self, a: float = 1.0) -> None:
+        super().__init__()
+        self.a = a
+
+    def forward(self, x):
+        return self.a * torch.sin(x)
+
+
+CLASSES = [Learned, Logarithmic, Buffered, Renamed, Doubled, Plain]
+
+
+@pytest.fixture
+def registry():
+    return ActivationRegistry()
+
+
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+class TestEveryKindOfClass:
+    @pytest.fixture(autouse=True)
+    def registered(self, cls, registry):
+        registry.register("own")(cls)
+
+    def test_created_and_direct_instances_say_what_they_were_built_with(self, cls, registry):
+        for module in (registry.create("own(a=2.5)"), registry.create("own", a=2.5), cls(2.5), cls(a=2.5)):
+            assert str(registry.spec_of(module)) == "own(a=2.5)"
+            rebuilt = registry.create(registry.spec_of(module))
+            assert torch.equal(rebuilt(torch.ones(3)), module(torch.ones(3)))
+        assert str(registry.spec_of(cls())) == "own"
+
+    def test_copies_say_the_same(self, cls, registry):
+        module = cls(2.5)
+        stream = io.BytesIO()
+        torch.save(module, stream)
+        stream.seek(0)
+        copies = [
+            copy.copy(module),
+            copy.deepcopy(module),
+            pickle.loads(pickle.dumps(module)),
+            torch.load(stream, weights_only=False),
+        ]
+        assert [str(registry.spec_of(twin)) for twin in copies] == ["own(a=2.5)"] * 4
+
+    def test_the_state_dict_knows_nothing_of_it(self, cls, registry):
+        assert set(cls(2.5).state_dict()) <= {"a"}
+
+    def test_it_is_found_covered_and_swapped_both_ways(self, cls, registry):
+        net = nn.Sequential(nn.Linear(4, 4), cls(2.5), nn.Linear(4, 2))
+        x = torch.ones(2, 4)
+        before = net(x)
+        assert [str(site.spec) for site in find_sites(net, x, registry=registry)] == ["own(a=2.5)"]
+        assert coverage(net, x, registry=registry).sites[0].calls == 1
+        swap(net, {"activation:own": "gelu"}, registry=registry)
+        assert not torch.equal(net(x), before)
+        swap(net, {"activation:gelu": "own(a=2.5)"}, registry=registry)
+        assert torch.equal(net(x), before)
+
+    def test_what_is_known_of_it_is_computed(self, cls, registry):
+        info = registry.info("own(a=2.5)")
+        assert info.derivative_at_zero == pytest.approx(2.5)
+
+    def test_its_derivative_is_that_of_the_module_as_it_is_now(self, cls, registry):
+        closed = ActivationRegistry()
+        closed.register("own", derivative=lambda x, order, a=1.0: a * (x.cos() if order == 1 else -x.sin()))(cls)
+        module = cls(2.5).double()
+        for tensor in (*module.parameters(), *module.buffers()):
+            tensor.data.fill_(math.log(4.0) if cls is Logarithmic else 4.0)
+        scale = 4.0 if any(True for _ in (*module.parameters(), *module.buffers())) else 2.5
+        x = torch.linspace(-2, 2, 9, dtype=torch.float64)
+        for known in (registry, closed):
+            for order, expected in ((0, x.sin()), (1, x.cos()), (2, -x.sin())):
+                found = derivative(module, x, order, registry=known).detach()
+                torch.testing.assert_close(found, scale * expected, rtol=1e-13, atol=1e-14)
+
+
+def test_training_moves_the_parameter_and_not_the_spec(registry):
+    registry.register("own")(Learned)
+    module = Learned(2.0)
+    module(torch.ones(3)).sum().backward()
+    torch.optim.SGD(module.parameters(), 0.1).step()
+    assert module.a.item() != 2.0
+    assert str(registry.spec_of(module)) == "own(a=2.0)"
+    twin = registry.create(registry.spec_of(module))
+    twin.load_state_dict(module.state_dict())
+    assert torch.equal(twin(torch.ones(1)), module(torch.ones(1)))
+
+
+def test_an_attribute_that_is_the_argument_may_be_assigned(registry):
+    registry.register("own")(Plain)
+    module = Plain(2.0)
+    module.a = 3.0
+    assert str(registry.spec_of(module)) == "own(a=3.0)"
+    module.a = nn.Parameter(torch.tensor(3.0))
+    assert str(registry.spec_of(module)) == "own(a=2.0)"
+    del module.a
+    assert registry.spec_of(module).opaque
+
+
+class Keywords(nn.Module):
+    """Arguments of every kind."""
+
+    def __init__(self, first=1, /, second=2.0, *rest, third="x", sizes=(1, 2), device=None, **others):
+        super().__init__()
+        self.content = first, second, rest, third, tuple(sizes), device, others
+
+    def forward(self, x):
+        return x
+
+
+@pytest.mark.parametrize(
+    ("build", "expected"),
+    [
+        (lambda: Keywords(), "own"),
+        (lambda: Keywords(1, 3), "own(second=3)"),
+        (lambda: Keywords(second=3, third="y"), "own(second=3, third='y')"),
+        (lambda: Keywords(sizes=[3, 4], device="cpu", dtype=torch.float32), "own(sizes=(3, 4))"),
+        (lambda: Keywords(7), None),
+        (lambda: Keywords(1, 2.0, 5), None),
+        (lambda: Keywords(more=1), None),
+        (lambda: Keywords(second=torch.tensor(2.0)), None),
+        (lambda: Keywords(third=math.sin), None),
+        (lambda: Keywords(second=math.nan), None),
+        (lambda: Keywords(second="a word"), None),
+    ],
+)
+def test_arguments_of_every_kind(registry, build, expected):
+    registry.register("own")(Keywords)
+    spec = registry.spec_of(build())
+    assert spec.opaque if expected is None else str(spec) == expected
+
+
+def test_what_cannot_be_built_again_is_refused_by_a_checkpoint_in_words(registry):
+    registry.register("own")(Keywords)
+    with pytest.raises(OpaqueActivationError, match="what its constructor was given"):
+        registry.spec_of(Keywords(7)).for_checkpoint()
+
+
+def test_a_class_keeps_its_signature_and_documentation_and_is_wrapped_once():
+    class Own(nn.Module):
+        def __init__(self, a: float = 1.0) -> None:
+            """Build it."""
+            super().__init__()
+
+    before = inspect.signature(Own)
+    first, second = ActivationRegistry(), ActivationRegistry()
+    assert first.register("own")(Own) is Own
+    wrapped = Own.__init__
+    second.register("other")(Own)
+    first.register("own", override=True)(Own)
+    assert Own.__init__ is wrapped
+    assert inspect.signature(Own) == before
+    assert Own.__init__.__doc__ == "Build it."
+    module = Own(2.0)
+    assert (str(first.spec_of(module)), str(second.spec_of(module))) == ("own(a=2.0)", "other(a=2.0)")
+
+
+def test_a_subclass_is_known_by_its_own_constructor(registry):
+    class Base(nn.Module):
+        def __init__(self, a: float = 1.0) -> None:
+            super().__init__()
+            self._a = a
+
+    registry.register("base")(Base)
+
+    class Same(Base):
+        pass
+
+    class Other(Base):
+        def __init__(self, b: float = 3.0) -> None:
+            super().__init__(b + 1)
+
+    assert registry.spec_of(Same(2.0)).opaque
+    registry.register("same")(Same)
+    registry.register("other")(Other)
+    specs = [str(registry.spec_of(module)) for module in (Base(2.0), Same(2.0), Other(2.0))]
+    assert specs == ["base(a=2.0)", "same(a=2.0)", "other(b=2.0)"]
+
+
+def test_an_instance_from_before_is_read_by_plain_attributes_or_opaque(registry):
+    class Kept(nn.Module):
+        def __init__(self, a: float = 1.0) -> None:
+            super().__init__()
+            self.a = a
+
+    class Hidden(nn.Module):
+        def __init__(self, a: float = 1.0) -> None:
+            super().__init__()
+            self.b = nn.Parameter(torch.tensor(a))
+
+        def forward(self, x):
+            return self.b * torch.sin(x)
+
+    kept, hidden = Kept(2.0), Hidden(2.0)
+    registry.register("kept")(Kept)
+    registry.register("hidden")(Hidden)
+    assert str(registry.spec_of(kept)) == "kept(a=2.0)"
+    assert registry.spec_of(hidden).opaque
+    assert [site.spec.opaque for site in find_sites(nn.Sequential(kept, hidden), registry=registry)] == [False, True]
+    torch.testing.assert_close(derivative(hidden, torch.zeros(1), registry=registry), torch.tensor([2.0]))
+
+
+def test_the_end_of_a_scope_leaves_the_class_usable(registry):
+    class Own(nn.Module):
+        def __init__(self, a: float = 1.0) -> None:
+            super().__init__()
+
+    with registry.scope():
+        registry.register("own")(Own)
+        inside = Own(2.0)
+        assert str(registry.spec_of(inside)) == "own(a=2.0)"
+    assert registry.spec_of(inside).opaque
+    assert registry.spec_of(Own(3.0)).opaque
+    registry.register("again")(Own)
+    assert str(registry.spec_of(inside)) == "again(a=2.0)"
+
+
+def test_classes_of_torch_are_left_as_they_are(registry):
+    before = nn.Hardtanh.__init__
+    registry.register("hard_tanh")(nn.Hardtanh)
+    assert nn.Hardtanh.__init__ is before
+    assert str(registry.spec_of(registry.create("hard_tanh(max_val=3.0)"))) == "hard_tanh(max_val=3.0)"
+    assert str(registry.resolve(nn.Hardtanh, max_val=3.0)) == "hard_tanh(max_val=3.0)"
+    assert registry.spec_of(nn.Hardtanh(0.0, 3.0)).opaque  # it does not keep two of its arguments
+
+
+def test_a_constructor_that_fails_fails_as_before(registry):
+    class Own(nn.Module):
+        def __init__(self, a: float = 1.0) -> None:
+            super().__init__()
+            if a < 0:
+                raise ValueError("a must not be negative")
+
+    registry.register("own")(Own)
+    with pytest.raises(ValueError, match="a must not be negative"):
+        Own(-1.0)
+    with pytest.raises(ActivationArgumentError, match="has no argument 'b'"):
+        registry.create("own(b=1)")
+
+
+def test_it_is_built_on_the_meta_device(registry):
+    registry.register("own")(Learned)
+    with torch.device("meta"):
+        module = Learned(2.0)
+    assert str(registry.spec_of(module)) == "own(a=2.0)"
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script")
+def test_torchscript_and_compile_take_a_noted_module(registry):
+    registry.register("own")(Learned)
+    module, x = Learned(2.0), torch.ones(3)
+    assert torch.equal(torch.jit.script(module)(x), module(x))
+    assert torch.equal(torch.compile(module, backend="eager")(x), module(x))
+
+
+def test_the_note_is_plain_data(registry):
+    registry.register("own")(Learned)
+    note = vars(Learned(2.0))[NOTE]
+    assert note == {"arguments": {"a": 2.0}, "mirrored": ["a"]}
+    stream = io.BytesIO()
+    torch.save(note, stream)
+    stream.seek(0)
+    assert torch.load(stream, weights_only=True) == note
