@@ -44,5 +44,7 @@ _ROWS = (
     *gated.ENTRIES,
 )
 ENTRIES = tuple(replace(row, tried=True) for row in _ROWS)  # torch's own modules check few of their arguments
+COMPOSED = (mish.COMPOSED,)
+"""What to compute instead of functions of torch that cannot be differentiated twice."""
 
-__all__ = ["ENTRIES"]
+__all__ = ["COMPOSED", "ENTRIES"]

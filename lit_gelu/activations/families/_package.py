@@ -1,7 +1,8 @@
 """What the rows of this package share."""
 
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import nn
 
@@ -12,6 +13,20 @@ HENDRYCKS_2016 = "Hendrycks and Gimpel 2016, Gaussian Error Linear Units (arXiv 
 
 NO_ARGUMENTS = ReadAttributes(())
 INPLACE = ReadAttributes(("inplace",))
+
+
+class Composed(NamedTuple):
+    """What takes the place of functions of torch whose double backward is wrong.
+
+    Attributes:
+        node: How the names of their nodes in autograd's graph begin.
+        functions: By each function of torch one of the same arguments, composed of others.
+        note: What to tell a user of it.
+    """
+
+    node: str
+    functions: Mapping[Callable[..., Any], Callable[..., Any]]
+    note: str
 
 
 def channel_arguments(module: nn.Module) -> dict[str, Any]:

@@ -1,10 +1,12 @@
 """Mish."""
 
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
 
-from lit_gelu.activations.families._package import INPLACE, REGISTERED_BY
+from lit_gelu.activations.families._package import INPLACE, REGISTERED_BY, Composed
 from lit_gelu.activations.naming.entry import ActivationEntry
 from lit_gelu.activations.naming.facts import ActivationFacts
 from lit_gelu.activations.naming.forms import ModuleForm
@@ -127,6 +129,23 @@ def mish_joint(x: Tensor) -> Derivatives:
     logistic, complement = torch.where(right, larger, e * larger), torch.where(right, e * larger, larger)
     first = gate + bounded * logistic * rest
     return Derivatives(x * gate, first, rest * logistic * (2 + bounded * (complement - 2 * gate * logistic)), gate)
+
+
+def _composed(input: Tensor, inplace: bool = False) -> Tensor:  # noqa: A002  # torch's name: it may come as keyword
+    """``x tanh(softplus(x))`` from these three: derivatives of every order are finite in both tails."""
+    if inplace:
+        x = input.clone()
+        return input.copy_(x * torch.tanh(F.softplus(x)))
+    return input * torch.tanh(F.softplus(input))
+
+
+# The double backward of torch's mish divides one overflowing exponential by another: it is NaN from x = 89 on in
+# float32 and bfloat16 (12 in float16, 720 in float64).
+COMPOSED = Composed(
+    "MishBackward",
+    {F.mish: _composed, torch._C._nn.mish: _composed, torch._C._nn.mish_: partial(_composed, inplace=True)},
+    "torch's mish was computed as x tanh(softplus(x)), since its double backward is NaN for large x",
+)
 
 
 ENTRIES = (

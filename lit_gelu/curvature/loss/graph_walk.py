@@ -88,15 +88,3 @@ def check_checkpoints(kinds: Iterable[type[Node]]) -> None:
     """
     if any(kind.__name__ == "CheckpointFunctionBackward" for kind in kinds):
         raise LossCurvatureError(REENTRANT)
-
-
-def has_native_mish(kinds: Iterable[type[Node]]) -> bool:
-    """Return whether torch's `mish` is in a graph.
-
-    Args:
-        kinds: What `kinds_of` returned.
-
-    Returns:
-        Whether it is.
-    """
-    return any(kind.__name__.startswith("MishBackward") for kind in kinds)

@@ -3,7 +3,7 @@
 import math
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import cache
 from typing import Protocol, cast
 
@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
+from lit_gelu.activations.families import COMPOSED
+from lit_gelu.curvature.loss.composed import SQUARED_ERROR, ComposedFunctions
 from lit_gelu.curvature.loss.evaluation import (
     Closure,
     differentiate,
@@ -19,15 +21,15 @@ from lit_gelu.curvature.loss.evaluation import (
     without_autocast,
 )
 from lit_gelu.curvature.loss.graph_walk import (
+    Kinds,
     check_checkpoints,
     check_differentiable,
     has_custom_function,
-    has_native_mish,
     kinds_of,
 )
 from lit_gelu.curvature.loss.layout import Displacement, ParameterLayout, displaced
-from lit_gelu.curvature.loss.mish import MISH_NOTE, ComposedMish
-from lit_gelu.curvature.loss.squared_error import ComposedSquaredError
+
+_COMPOSED = {function: other for each in COMPOSED for function, other in each.functions.items()}
 
 
 @contextmanager
@@ -286,9 +288,9 @@ class ReverseOverReverse:
         kinds = kinds_of(loss)
         check_checkpoints(kinds)
         self.doubtful = has_custom_function(kinds)  # such a one can lack its second derivative without an error
-        self.note = MISH_NOTE if has_native_mish(kinds) else ""
+        self.note = _note_on(kinds)
         if self.note:
-            with ComposedMish():
+            with ComposedFunctions(_COMPOSED):
                 loss = evaluate_loss(closure)
         with torch.inference_mode(False), torch.enable_grad():
             gradient = differentiate(loss, layout, create_graph=True)
@@ -338,7 +340,6 @@ class ForwardOverReverse:
         self._layout = layout
         self._module = module
         self._create_graph = False
-        self._composed_mish = False
 
     def first_order(self) -> Tensor:
         """Return the gradient and, as its last element, the loss."""
@@ -349,20 +350,26 @@ class ForwardOverReverse:
         try:
             return self._product(vector)
         except NotImplementedError:
-            # Some passes back (of SiLU, of Mish) have a derivative only in the form recorded for a third pass.
+            # Some passes back (that of SiLU) have a derivative only in the form recorded for a third pass.
             if self._create_graph:
                 raise
-            self._create_graph = self._composed_mish = True
-            self.note = MISH_NOTE if has_native_mish(kinds_of(evaluate_loss(self._closure))) else ""
+            self._create_graph = True
+            self.note = _note_on(kinds_of(evaluate_loss(self._closure)))
             return self._product(vector)
 
     def _product(self, vector: Tensor) -> Tensor:
-        """Return ``H v``, differentiating the pass back as the two switches say."""
+        """Return ``H v``, with or without the graph of the pass back."""
+        functions = SQUARED_ERROR | _COMPOSED if self._create_graph else SQUARED_ERROR
         parameters = dual_parameters(self._module, self._layout, vector)
         with torch.inference_mode(False), torch.enable_grad(), parameters as duals:
-            with ComposedSquaredError(), ComposedMish() if self._composed_mish else nullcontext():
+            with ComposedFunctions(functions):
                 loss = evaluate_loss(self._closure)
             with without_autocast(self._layout):
                 gradient = torch.autograd.grad(loss, duals, create_graph=self._create_graph, allow_unused=True)
             tangents = [None if piece is None else tangent_of(piece) for piece in gradient]
             return self._layout.flatten([None if piece is None else piece.detach() for piece in tangents])
+
+
+def _note_on(kinds: Kinds) -> str:
+    """Return what to tell of the functions in a graph in whose place others are computed."""
+    return "; ".join(each.note for each in COMPOSED if any(kind.__name__.startswith(each.node) for kind in kinds))
