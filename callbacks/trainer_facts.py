@@ -1,4 +1,4 @@
-"""What the callbacks ask of a Trainer and its ranks that Lightning's own types do not say."""
+"""What the callbacks ask of a Trainer that Lightning's own types do not say."""
 
 import math
 from typing import Any
@@ -126,39 +126,3 @@ def refuse_mixed_packages(trainer: Any, pl_module: Any) -> None:
             f"{names}: not of lightning.pytorch, as lit_gelu.callbacks are. pytorch_lightning is another package with "
             "the same names; import everything from lightning.pytorch."
         )
-
-
-def sum_over_ranks(tensor: Tensor) -> Tensor:
-    """Return the sum of a tensor over all ranks: one all-reduce, without the barrier that ``strategy.reduce`` adds.
-
-    Args:
-        tensor: The same shape on every rank; it is overwritten.
-
-    Returns:
-        The sum; the tensor itself where there is one process.
-
-    Example:
-        >>> sum_over_ranks(torch.ones(2))
-        tensor([1., 1.])
-    """
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        torch.distributed.all_reduce(tensor)
-    return tensor
-
-
-def maximum_over_ranks(tensor: Tensor) -> Tensor:
-    """Return the elementwise maximum of a tensor over all ranks; one all-reduce.
-
-    Args:
-        tensor: The same shape on every rank; it is overwritten.
-
-    Returns:
-        The maximum; the tensor itself where there is one process.
-
-    Example:
-        >>> maximum_over_ranks(torch.ones(2))
-        tensor([1., 1.])
-    """
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        torch.distributed.all_reduce(tensor, op=torch.distributed.ReduceOp.MAX)
-    return tensor

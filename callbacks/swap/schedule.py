@@ -9,7 +9,8 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 
 from lit_gelu.callbacks.errors import CallbackArgumentError
-from lit_gelu.callbacks.trainer_facts import is_trial_run, steps_of_run, sum_over_ranks
+from lit_gelu.callbacks.trainer_facts import is_trial_run, steps_of_run
+from lit_gelu.curvature.ranks import sum_over_ranks
 
 Mode = Literal["min", "max"]
 

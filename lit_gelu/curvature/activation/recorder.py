@@ -13,9 +13,10 @@ from lit_gelu import activations
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.curvature.activation.histograms import HistogramBins
 from lit_gelu.curvature.activation.recording import Recording
+from lit_gelu.curvature.activation.rows import SampleRows
 from lit_gelu.curvature.activation.site_evaluators import SiteEvaluators
 from lit_gelu.curvature.activation.statistics import STATISTICS, statistics_from_sums
-from lit_gelu.curvature.activation.watching import ELEMENTS, InputHook, Sampler, SampleRows, Taken, WatchedCall
+from lit_gelu.curvature.activation.watching import ELEMENTS, InputHook, Sampler, Taken, WatchedCall
 from lit_gelu.curvature.errors import CurvatureArgumentError
 
 Site = TypeVar("Site", bound=Hashable)

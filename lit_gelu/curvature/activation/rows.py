@@ -5,11 +5,14 @@ few as 8 of its channels when the stride is a multiple of 128.
 """
 
 import math
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from lit_gelu.curvature.activation.totals import accumulation_dtype
+
+SampleRows = int | Literal["auto", "sparse"] | None
 
 
 def count_rows(x: Tensor, *, whole_examples: bool = False, channels: int | None = None) -> int:

@@ -3,14 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.compiler import is_compiling
 
 from lit_gelu.curvature.activation.channel_layout import ChannelLayout, dim_of_channels
-from lit_gelu.curvature.activation.rows import count_rows, rows_for, spread_rows, take_rows
+from lit_gelu.curvature.activation.rows import SampleRows, count_rows, rows_for, spread_rows, take_rows
 from lit_gelu.sandbox import in_side_pass
 
 ELEMENTS: Mapping[str | int | None, int] = {"auto": 8192, "sparse": 4096}
@@ -33,8 +33,6 @@ class Taken(NamedTuple):
     rows: Tensor
     channels: int | None = None
 
-
-SampleRows = int | Literal["auto", "sparse"] | None
 
 _SAVES_ITS_INPUT = frozenset({
     nn.CELU,

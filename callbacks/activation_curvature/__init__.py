@@ -1,0 +1,1 @@
+"""`ActivationCurvatureMonitor`: the hooks, and what it writes to loggers."""

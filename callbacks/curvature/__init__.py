@@ -1,1 +1,0 @@
-"""What the curvature monitors are made of."""

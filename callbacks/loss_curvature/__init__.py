@@ -1,0 +1,1 @@
+"""`LossCurvatureMonitor`: the hooks, the batches that it probes with, and what it asks of the run."""

@@ -1,0 +1,368 @@
+"""`LossCurvatureMonitor`: logs, during training, how curved the loss is."""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+from typing_extensions import override
+
+from lit_gelu.callbacks.errors import CallbackArgumentError, ExplainedOnce
+from lit_gelu.callbacks.loggers import log_figure, log_figures, log_texts, publish_figures, require_logger
+from lit_gelu.callbacks.loss_curvature.batches import Fraction, ProbeBatches
+from lit_gelu.callbacks.loss_curvature.run import (
+    PendingEvent,
+    loggers_off,
+    now,
+    probe_of,
+    refuse_run,
+    sums_over_examples,
+    warn_of_half_precision,
+)
+from lit_gelu.callbacks.measurement_schedule import MeasurementSchedule
+from lit_gelu.callbacks.trainer_facts import logged_step, refuse_mixed_packages
+from lit_gelu.curvature.errors import CurvatureArgumentError, NoLossError
+from lit_gelu.curvature.loss import NonFiniteCurvatureError, ParameterLayout, SpectralDensity
+from lit_gelu.curvature.loss_measurement import LossMeasurement, Step, WarmStart, first_learning_rate, measure_loss
+from lit_gelu.curvature.plots import density_figure
+from lit_gelu.curvature.ranks import sum_over_ranks
+from lit_gelu.curvature.settings import LossSettings
+
+
+class LossCurvatureMonitor(ExplainedOnce):
+    """Logs ``curvature/loss/<name>`` at chosen optimizer steps, and leaves training bitwise as it is without.
+
+    ======================= =======================================================================================
+    quantity                names that are logged
+    ======================= =======================================================================================
+    ``top_eigenvalue``      ``top_eigenvalue``, the algebraically largest eigenvalue of the Hessian, by Lanczos
+                            iteration: the Rayleigh quotient plus what is estimated to be missing;
+                            ``.._residual``: an eigenvalue lies no farther from the quotient than this;
+                            ``.._converged``: 1 if the residual is below 1 % of it
+    ``smallest_eigenvalue`` the same of the smallest (most negative) one
+    ``trace``               ``trace`` and ``trace_standard_error`` by Hutchinson's estimator, with
+                            ``trace_by_layer/<module>``, ``trace_standard_error_by_layer/<module>``, and
+                            ``frobenius_norm``
+    ``spectral_density``    a figure ``spectral_density``, and ``spectrum_mean``, ``spectrum_largest_node``,
+                            ``spectrum_smallest_node``, ``spectrum_share_negative``: below -1 % of the largest in
+                            magnitude
+    ``directional``         along the step u that the optimizer took, with the Hessian and gradient before it:
+                            ``directional_curvature`` u'Hu / u'u, ``directional_slope`` g'u,
+                            ``directional_stability`` u'Hu / (-2 g'u): from 1 on, the step raises the loss's quadratic
+                            model
+    ``critical_sharpness``  ``critical_sharpness`` 2 / eta, and ``critical_learning_rate`` eta, at which a step along
+                            the update brings the loss back to where it was; ``critical_sharpness_converged``: 0, and
+                            nothing else, where the update does not lower the probe's loss at all
+    ======================= =======================================================================================
+
+    Besides: ``probe_loss``, ``gradient_norm``, ``products`` (with the matrix), ``examples`` (of the probe, on each
+    rank), ``seconds``, ``interval`` (steps since the event before), and ``cost_in_training_batches`` (the event's time
+    in units of that of the training batch at hand, optimizer step included).
+
+    *Of which loss.* Of the module's ``curvature_loss(batch)`` if it defines that, else of what its ``training_step``
+    returns, on the probe: the batch at hand, or a fixed one. See `lit_gelu.curvature.LossProbe`: dropout
+    draws the same masks in all passes of an event, and everything is left as it was found. Under DDP each rank probes
+    its own batch, ranks are weighted by their examples, and figures are those of the union.
+
+    *When.* After the optimizer step, at its parameters; along the update, seen from the parameters before it. Steps are
+    numbered as Lightning's loggers number them. Under accumulation the step's last micro-batch is at hand.
+
+    *How.* Products with the Hessian come by double backward, else by forward-over-reverse differentiation, else by
+    finite differences of gradients: said once, logged as ``method``, and names of figures that rest on finite
+    differences end with ``_finite_differences``. Eigenvalues start from the last event's vectors and the gradient, and
+    take as many products as ``accuracy`` asks for. If the loss or a product is not finite, or ``training_step`` returns
+    ``None``, there is a warning and nothing is logged. If memory runs out in a run of one process, the probe is
+    halved, with a warning. ``directional`` takes a gradient and one product at the parameters before the step.
+    ``critical_sharpness`` is left out with 16-bit parameters, and where no parameter group has a positive learning
+    rate.
+
+    Args:
+        quantities: One or several of the above.
+        operator: "hessian", or "gauss_newton" for the generalised Gauss-Newton matrix, which has no negative
+            eigenvalues; the loss must then be one call of torch's cross_entropy, mse_loss or
+            binary_cross_entropy_with_logits.
+        every_n_steps: Optimizer steps between two events; 500 if nothing else is given.
+        every_n_epochs: Epochs between two events, each at the epoch's last step.
+        at_steps: The steps to measure, numbered from 0.
+        max_overhead: The greatest share of training time for the events, such as 0.01: steps are left out until it is
+            kept. ``None`` measures them all, and is the same in every run.
+        probe: "fresh": the batch at hand, as it was before ``training_step``; "fixed": the first one measured, kept in
+            checkpoints; or a list of batches as the training loader gives them: they go once through the module's
+            ``on_before_batch_transfer`` and ``on_after_batch_transfer``.
+        fraction: Which share of each batch to use: its first examples, at least two. "auto" is an eighth, and at least
+            32 examples, or the whole batch with a warning if it has fewer. ``None`` means all, and is needed for
+            batches that cannot be cut: a ``PackedSequence``, objects of your own. One whose examples cannot be counted
+            weighs as one example, so batches and ranks weigh the same. Of a loss that is a sum over examples the
+            figures are those of the part's sum, and there is a warning.
+        samples: How many examples of each batch to use instead.
+        mode: "train": the module's parts in the mode they are in, so dropout and batch statistics are those of
+            training; "eval": all in evaluation.
+        autocast: Whether to compute in the Trainer's mixed precision; by default in that of the parameters.
+        method: How products with the matrix are computed, one of those of `hessian_operator` or
+            `gauss_newton_operator`; "auto" takes the first exact one that works. "one_sided_differences" makes those
+            with the Hessian of a transformer about a third cheaper, at errors of about 0.3 % in float32; it is wrong
+            where the gradient jumps (ReLU, max pooling).
+        seed: Of all random vectors and masks, together with the number of the event and of the rank.
+        lanczos_steps: Products for the eigenvalues at the first event.
+        warm_steps: Products for the eigenvalues at later events, at most; 2 to 5 are usual on a fresh probe.
+        accuracy: At which relative error of the eigenvalues, as estimated by a Gauss-Radau rule, later events take
+            no more products. ``None``: they take ``warm_steps``, and the host looks at no number before the end. It is
+            an estimate, and none can know of an eigenvector that the start has no share in: docs/curvature.md says how
+            often it was right.
+        trace_probes: Random vectors for the trace, a product each.
+        trace_accuracy: More are taken until the trace's standard error is at most this share of it. ``None``: exactly
+            ``trace_probes`` are.
+        max_trace_probes: The most; if they do not suffice there is a warning, the first time.
+        density_steps: Products a run for the spectral density.
+        density_runs: Its runs.
+        save_vectors_up_to: Eigenvectors are kept in checkpoints if they have at most so many elements. Without them a
+            resumed run's first event starts anew, with ``lanczos_steps``.
+        name: Figures are logged as ``curvature/<name>/...``; several monitors in one Trainer need several names.
+
+    Attributes:
+        latest: The figures of the last event, by name, on every rank.
+        spectrum: The last spectral density.
+
+    Raises:
+        CallbackArgumentError: If an argument is not accepted.
+        LossCurvatureError: If ``fraction`` or ``samples`` is not accepted; at the start of a fit, if the module's loss
+            cannot be computed on the side of its training; at an event, if no part can be taken of the batch, if
+            ``training_step`` writes to parameters that are trained, or the model has reentrant checkpoints.
+        NoLoggerError: At the start of a fit, if the Trainer has no logger.
+        UnsupportedRunError: At the start of a fit, if the strategy shards parameters.
+
+    Example:
+        >>> monitor = LossCurvatureMonitor(["top_eigenvalue", "trace"], every_n_steps=200, max_overhead=0.01)
+        >>> monitor.latest
+        {}
+    """
+
+    def __init__(
+        self,
+        quantities: str | Sequence[str] = ("top_eigenvalue",),
+        operator: Literal["hessian", "gauss_newton"] = "hessian",
+        *,
+        every_n_steps: int | None = None,
+        every_n_epochs: int | None = None,
+        at_steps: Sequence[int] | None = None,
+        max_overhead: float | None = None,
+        probe: Literal["fresh", "fixed"] | Sequence[Any] = "fresh",
+        fraction: Fraction = "auto",
+        samples: int | None = None,
+        mode: Literal["train", "eval"] = "train",
+        autocast: bool = False,
+        method: str = "auto",
+        seed: int = 0,
+        lanczos_steps: int = 16,
+        warm_steps: int = 12,
+        accuracy: float | None = 0.02,
+        trace_probes: int = 6,
+        trace_accuracy: float | None = 0.1,
+        max_trace_probes: int = 32,
+        density_steps: int = 40,
+        density_runs: int = 1,
+        save_vectors_up_to: int = 10_000_000,
+        name: str = "loss",
+    ) -> None:
+        try:
+            self.settings = LossSettings(
+                quantities=(quantities,) if isinstance(quantities, str) else tuple(quantities),
+                operator=operator,
+                lanczos_steps=lanczos_steps,
+                warm_steps=warm_steps,
+                accuracy=accuracy,
+                trace_probes=trace_probes,
+                trace_accuracy=trace_accuracy,
+                max_trace_probes=max_trace_probes,
+                density_steps=density_steps,
+                density_runs=density_runs,
+                mode=mode,
+                method=method,
+                seed=seed,
+            )
+        except CurvatureArgumentError as error:
+            raise CallbackArgumentError(str(error)) from None
+        self.schedule = MeasurementSchedule(every_n_steps, every_n_epochs, at_steps, max_overhead, default=500)
+        self.batches = ProbeBatches(probe, fraction, samples, seed)
+        self.autocast = autocast
+        self.save_vectors_up_to = save_vectors_up_to
+        self.name = name
+        self.latest: dict[str, float] = {}
+        self.spectrum: SpectralDensity | None = None
+        self._warm = WarmStart()
+        self._pending: PendingEvent | None = None
+        self._said = False
+        self._reduction_known = False
+        self._warned: set[str] = set()
+
+    @property
+    @override
+    def state_key(self) -> str:
+        """Under which name a checkpoint holds the state."""
+        return self._generate_state_key(name=self.name)
+
+    @override
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Refuse a run that cannot be measured; forget another run."""
+        refuse_mixed_packages(trainer, pl_module)
+        if stage == "fit":
+            require_logger(trainer, type(self).__name__)
+            refuse_run(trainer, pl_module, self.settings)
+            self._start_anew(trainer)
+
+    @override
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Warn if the run is too short for a single event, or not precise enough."""
+        warn_of_half_precision(pl_module)
+        self.schedule.warn_if_never_due(trainer, type(self).__name__)
+
+    @override
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Do not count validation as training time."""
+        self.schedule.pause()
+
+    @override
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        """If this batch ends with an optimizer step that is to be measured, keep what the step will change."""
+        self._pending = None
+        if not self.schedule.is_due(trainer) or trainer.fit_loop._should_accumulate():
+            return
+        step = None
+        if self.settings.of_update:
+            before = ParameterLayout(dict(pl_module.named_parameters())).values()
+            step = Step(before, first_learning_rate(trainer.optimizers))
+        self._pending = PendingEvent(self.batches.keep(batch), step, now(trainer))
+
+    @override
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Measure and log."""
+        pending, self._pending = self._pending, None
+        if pending is None:
+            return
+        start = now(trainer)
+        try:
+            with loggers_off(trainer):
+                measured, examples = self._measure(trainer, pl_module, pending, batch_idx)
+                self._check_reduction(trainer, pl_module, pending, batch, batch_idx)
+        except (NonFiniteCurvatureError, NoLossError) as error:
+            self._log_nothing(trainer, error)
+            self.schedule.record_cost(trainer, now(trainer) - start)
+            return
+        few = self.batches.few(examples * trainer.world_size)
+        for sentence in [*measured.left_out, *([few] if few else [])]:
+            self._warn_once(sentence)
+        cost = self.schedule.record_cost(trainer, now(trainer) - start)
+        figures = measured.figures | {
+            ("examples",): float(examples),
+            ("seconds",): cost.seconds,
+            ("interval",): float(cost.interval),
+            ("cost_in_training_batches",): cost.seconds / max(start - pending.start, 1e-9),
+        }
+        self.latest = {"/".join(path): value for path, value in figures.items()}
+        self.spectrum = measured.spectrum or self.spectrum
+        self._log(trainer, figures, measured)
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resumed run needs for the same figures at the same steps; called on all ranks."""
+        return {
+            "schedule": self.schedule.state_dict(),
+            "batches": self.batches.state_dict(),
+            "warm": self._warm.state_dict(self.save_vectors_up_to),
+        }
+
+    @override
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from a checkpoint."""
+        self.schedule.load_state_dict(state_dict["schedule"])
+        self.batches.load_state_dict(state_dict["batches"])
+        self._warm = WarmStart(**state_dict["warm"])
+
+    def _start_anew(self, trainer: Trainer) -> None:
+        """Forget another run, unless this Trainer goes on with it; a checkpoint is loaded later."""
+        self.latest, self.spectrum, self._pending, self._said = {}, None, None, False
+        self._warned.clear()
+        self._reduction_known = False
+        if trainer.global_step == 0:
+            self.schedule.reset()
+            self.batches.reset()
+            self._warm = WarmStart()
+
+    def _measure(
+        self, trainer: Trainer, pl_module: LightningModule, pending: PendingEvent, batch_idx: int
+    ) -> tuple[LossMeasurement, int]:
+        """Return the figures and the number of examples they are from; if memory runs out, try with half as many."""
+        parts = self.batches.take(trainer, pending.kept)
+        events, out_of_memory = self.schedule.events, None
+        try:
+            with probe_of(trainer, pl_module, parts, self.settings, events, batch_idx, autocast=self.autocast) as probe:
+                measured = measure_loss(
+                    probe,
+                    self.settings,
+                    self._warm,
+                    event=events,
+                    step=pending.step,
+                    reduce=sum_over_ranks if trainer.world_size > 1 else None,
+                )
+                return measured, sum(probe.samples)
+        except torch.OutOfMemoryError as error:
+            if trainer.world_size > 1:
+                raise  # the other ranks wait for this one: there is no going on together
+            out_of_memory = error.with_traceback(None)  # the frames hold the tensors
+        self.batches.halve(parts, out_of_memory)
+        return self._measure(trainer, pl_module, pending, batch_idx)
+
+    def _check_reduction(
+        self, trainer: Trainer, pl_module: LightningModule, pending: PendingEvent, batch: Any, batch_idx: int
+    ) -> None:
+        """At the first event, warn of a loss that is a sum over examples if only some of these are probed."""
+        parts = self.batches.take(trainer, pending.kept)
+        if self._reduction_known or not self.batches.is_part(parts, batch):
+            return
+        self._reduction_known = True
+        if sums_over_examples(
+            lambda parts: probe_of(
+                trainer, pl_module, parts, self.settings, self.schedule.events, batch_idx, autocast=self.autocast
+            ),
+            parts[0],
+        ):
+            self._warn_once(
+                "the loss is a sum over the examples, not their mean, so figures are of the sum over those that are "
+                "probed, and grow with their number: they cannot be compared with 2 / learning rate, nor between "
+                "probes of different sizes. Give fraction=None, or define curvature_loss(batch) that returns a mean."
+            )
+
+    def _warn_once(self, sentence: str) -> None:
+        """Warn of what will be the same at every event."""
+        if sentence not in self._warned:
+            self._warned.add(sentence)
+            rank_zero_warn(f"LossCurvatureMonitor: {sentence}")
+
+    def _log_nothing(self, trainer: Trainer, error: NonFiniteCurvatureError | NoLossError) -> None:
+        """Say why nothing is logged: of a loss that is not finite each time, of batches without a loss once."""
+        if isinstance(error, NoLossError):
+            self._warn_once(f"nothing is logged at steps that have no loss. {error}")
+            return
+        self._warm.vectors.clear()
+        rank_zero_warn(f"LossCurvatureMonitor logs nothing at step {logged_step(trainer)}: {error}")
+
+    def _log(self, trainer: Trainer, figures: dict[tuple[str, ...], float], measured: LossMeasurement) -> None:
+        """Write to the loggers, and say once how products are computed."""
+        prefix = ("curvature", self.name)
+        named = {(*prefix, *path): value for path, value in figures.items()}
+        log_figures(trainer, named)
+        publish_figures(trainer, named)
+        if measured.spectrum is not None:
+            title = f"{self.settings.operator} of the loss, step {logged_step(trainer)}"
+            log_figure(trainer, (*prefix, "spectral_density"), density_figure(measured.spectrum, title))
+        if not self._said and self._warm.method:
+            self._said = True
+            rank_zero_info(
+                f"LossCurvatureMonitor: products with the {self.settings.operator} matrix by {self._warm.method} "
+                f"({measured.reason}), on {figures['examples',]:.0f} examples, mode {self.settings.mode!r}."
+            )
+            texts = {"method": self._warm.method, "operator": self.settings.operator, "mode": self.settings.mode}
+            log_texts(trainer, {(*prefix, name): text for name, text in texts.items()})

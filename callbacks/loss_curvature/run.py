@@ -1,0 +1,163 @@
+"""What a `LossCurvatureMonitor` asks of the run around it: whether it can measure there, and what an event needs."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.loggers.logger import DummyLogger
+from lightning.pytorch.plugins.precision import MixedPrecision
+from lightning.pytorch.utilities import rank_zero_warn
+
+from lit_gelu.callbacks.errors import UnsupportedRunError
+from lit_gelu.callbacks.loss_curvature.batches import ProbePart
+from lit_gelu.callbacks.trainer_facts import shards_parameters
+from lit_gelu.curvature.loss import ParameterLayout
+from lit_gelu.curvature.loss_measurement import Step
+from lit_gelu.curvature.probe.batch import repeat_examples, take_examples
+from lit_gelu.curvature.probe.loss_probe import LossProbe
+from lit_gelu.curvature.probe.training_loss import check_module
+from lit_gelu.curvature.settings import LossSettings
+
+_OVERFLOWS = "in which second derivatives overflow and steps of finite differences vanish"
+_ROUNDS = (
+    "with 8 significant bits: products with the matrix and slopes are off by about 1 %, differences of losses and of "
+    "gradients are noise, and steps below 1/512 of a parameter do not move it. critical_sharpness is left out"
+)
+
+
+@dataclass(frozen=True)
+class PendingEvent:
+    """What was found as the batch began whose step is to be measured.
+
+    Attributes:
+        kept: What `ProbeBatches.keep` kept of the batch.
+        step: What the optimizer is about to change, if that is needed.
+        start: When the batch began, in seconds.
+    """
+
+    kept: ProbePart | None
+    step: Step | None
+    start: float
+
+
+@contextmanager
+def loggers_off(trainer: Trainer) -> Iterator[None]:
+    """Let a training step that writes to ``self.logger`` write to nowhere.
+
+    Args:
+        trainer: The Trainer.
+
+    Yields:
+        Nothing.
+    """
+    loggers = trainer.loggers
+    trainer.loggers = [DummyLogger()]
+    try:
+        yield
+    finally:
+        trainer.loggers = loggers
+
+
+def now(trainer: Trainer) -> float:
+    """Return the time when the device has done what it was told.
+
+    Args:
+        trainer: The Trainer.
+
+    Returns:
+        Seconds, from an arbitrary origin.
+    """
+    device = trainer.strategy.root_device
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
+
+
+def probe_of(
+    trainer: Trainer,
+    pl_module: LightningModule,
+    parts: Sequence[ProbePart],
+    settings: LossSettings,
+    event: int,
+    batch_idx: int,
+    *,
+    autocast: bool,
+) -> LossProbe:
+    """Return the loss as a function of the parameters, for one event.
+
+    Args:
+        trainer: The Trainer.
+        pl_module: Its module.
+        parts: What to probe with.
+        settings: Say the mode and the seed.
+        event: The event's number, which masks depend on besides the seed and the rank.
+        batch_idx: The number of the batch at hand.
+        autocast: Whether to compute in the Trainer's mixed precision.
+
+    Returns:
+        The probe, to be entered.
+    """
+    plugin = trainer.precision_plugin
+    mixed = isinstance(plugin, MixedPrecision) and not autocast
+    examples = {id(part.batch): part.examples for part in parts}
+    return LossProbe(
+        pl_module,
+        [part.batch for part in parts],
+        mode=settings.mode,
+        seed=(settings.seed * 1_000_003 + event) * 65_537 + trainer.global_rank,
+        batch_idx=batch_idx,
+        precision=None if mixed else plugin.forward_context,
+        count=lambda batch: examples[id(batch)],  # of these very objects: no part of them is taken
+    )
+
+
+def sums_over_examples(probe_of_parts: Callable[[Sequence[ProbePart]], LossProbe], part: ProbePart) -> bool:
+    """Return whether a loss doubles when every example comes twice, as a sum does and a mean does not.
+
+    Args:
+        probe_of_parts: Makes a probe of some parts.
+        part: Some examples; half of them are used.
+
+    Returns:
+        Whether it does; fewer than four are taken for no sum (batch normalisation needs two).
+    """
+    if part.examples < 4:
+        return False
+    count = part.examples // 2
+    once = take_examples(part.batch, count)
+    parts = [ProbePart(once, count), ProbePart(repeat_examples(once), 2 * count)]
+    with probe_of_parts(parts) as probe:
+        single, double = (closure().item() for closure in probe.closures)
+    return 1.5 * abs(single) < abs(double) < 3 * abs(single)
+
+
+def refuse_run(trainer: Trainer, pl_module: LightningModule, settings: LossSettings) -> None:
+    """Refuse, before it starts, a run in which the loss cannot be measured on the side.
+
+    Raises:
+        UnsupportedRunError: If the strategy splits parameters over devices.
+        LossCurvatureError: If the module's loss cannot be computed on the side, or it has nothing to train.
+    """
+    strategy = trainer.strategy
+    if shards_parameters(trainer) or strategy.restore_checkpoint_after_setup:
+        raise UnsupportedRunError(
+            f"LossCurvatureMonitor({', '.join(settings.quantities)}) does not work with {type(strategy).__name__}: no "
+            "rank has whole parameters, and a pass through a part of the model does not gather them. Use DDP or one "
+            "device, or measure a checkpoint of this run afterwards on one device."
+        )
+    check_module(pl_module)
+    ParameterLayout(dict(pl_module.named_parameters()))
+
+
+def warn_of_half_precision(pl_module: LightningModule) -> None:
+    """Warn of float16 and bfloat16 parameters, and say what is inexact."""
+    for dtype, mixed, trouble in ((torch.float16, "16-mixed", _OVERFLOWS), (torch.bfloat16, "bf16-mixed", _ROUNDS)):
+        half = [name for name, parameter in pl_module.named_parameters() if parameter.dtype == dtype]
+        if half:
+            rank_zero_warn(
+                f"LossCurvatureMonitor: {len(half)} parameters are {str(dtype)[6:]} ({half[0]}, ...), {trouble}. Keep "
+                f"the parameters in float32, e.g. with Trainer(precision={mixed!r})."
+            )

@@ -1,0 +1,137 @@
+"""``lit-gelu curvature``: measure the activations' and the loss's curvature of a checkpoint, and draw it."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jsonargparse import ArgumentParser, Namespace
+
+from lit_gelu.cli.options import add_input_shape, add_model
+from lit_gelu.cli.terminal import command_parser, console_for_output, silence_known_warnings
+from lit_gelu.errors import LitGeluError
+
+if TYPE_CHECKING:
+    from lit_gelu.cli.curvature.measure import Settings
+
+HELP = "measure the activations' and the loss's curvature of a checkpoint, and draw it"
+QUANTITIES = ("activations", "eigenvalues", "trace", "density", "sharpness")
+_FORMATS = (".png", ".pdf", ".svg")
+EXAMPLES = """\
+quantities:
+  activations   each activation's input and slope, beside what a normal input of the same mean and deviation would give
+  eigenvalues   the Hessian's largest and smallest, by Lanczos iteration
+  trace         the sum of its eigenvalues with standard error, by layer, and its Frobenius norm
+  density       where its eigenvalues lie, by stochastic Lanczos quadrature
+  sharpness     critical sharpness: 2 over the learning rate at which a step against the gradient gains nothing
+
+examples:
+  lit-gelu curvature last.ckpt --data DigitsData
+  lit-gelu curvature last.ckpt --data MNISTData --data_root data --samples 2048 --figure curvature.png
+  lit-gelu curvature last.ckpt --data DigitsData --quantities activations trace --json all.json --csv all.csv
+  lit-gelu curvature last.ckpt --data DigitsData --operator gauss_newton --split test
+  lit-gelu curvature last.ckpt --data my_package.MyData --model my_package.MyModule --mode train
+"""
+
+
+class CurvatureCommandError(LitGeluError, ValueError):
+    """Arguments that cannot be measured with."""
+
+
+def build_parser() -> ArgumentParser:
+    """Return the command's parser.
+
+    Returns:
+        The parser.
+    """
+    parser = command_parser("curvature", HELP, EXAMPLES)
+    parser.add_argument("ckpt", type=str, help="a Lightning checkpoint, or a model's class for one that is untrained")
+    parser.add_argument("--data", type=str, required=True, help="a data module, such as DigitsData or MNISTData")
+    parser.add_argument("--data_root", type=str | None, default=None, help="the data module's folder")
+    add_model(parser)
+    add_input_shape(parser)
+    parser.add_argument("--split", type=str, default="train", help="train, val or test: which of the data to use")
+    parser.add_argument("--samples", type=int, default=1024, help="how many examples, the first of that part")
+    parser.add_argument("--seed", type=int, default=0, help="of the order of the data, and of all random vectors")
+    parser.add_argument("--quantities", type=str, nargs="+", default=list(QUANTITIES), help="which of those below")
+    parser.add_argument("--operator", type=str, default="hessian", help="hessian, or gauss_newton")
+    parser.add_argument(
+        "--mode", type=str, default="eval", help="eval, or train: dropout and batch statistics in the loss's passes"
+    )
+    parser.add_argument("--lanczos_steps", type=int, default=40, help="products with the matrix for the eigenvalues")
+    parser.add_argument("--trace_probes", type=int, default=20, help="products for the trace")
+    parser.add_argument("--density_steps", type=int, default=80, help="products for the density")
+    parser.add_argument("--json", type=str | None, default=None, help="where to write all figures")
+    parser.add_argument("--csv", type=str | None, default=None, help="where to write all figures, one a line")
+    parser.add_argument("--figure", type=str | None, default=None, help="where to draw them, as PNG, PDF or SVG")
+    return parser
+
+
+def run(arguments: Namespace) -> int:
+    """Measure.
+
+    Args:
+        arguments: What `build_parser` parsed.
+
+    Returns:
+        0.
+
+    Raises:
+        CurvatureCommandError: If an argument is not accepted.
+    """
+    settings = _settings(arguments)
+    silence_known_warnings()
+    from lit_gelu.cli.curvature.files import write_csv, write_figure, write_json
+    from lit_gelu.cli.curvature.measure import measure
+    from lit_gelu.cli.curvature.tables import tables
+    from lit_gelu.cli.input_sample import made_sample
+    from lit_gelu.cli.loading import load_data, load_model
+
+    model = load_model(arguments.ckpt, arguments.model)
+    data = load_data(arguments.data, arguments.data_root)
+    sample = made_sample(arguments.input_shape) if arguments.input_shape else None
+    report = measure(model, data, settings, source=arguments.ckpt, input_sample=sample)
+    console = console_for_output()
+    for table in tables(report):
+        console.print(table)
+    for path, write in ((arguments.json, write_json), (arguments.csv, write_csv), (arguments.figure, write_figure)):
+        if path is not None:
+            write(report, path)
+    return 0
+
+
+def _settings(arguments: Namespace) -> "Settings":
+    """Check what can be checked before anything is loaded."""
+    accepted: dict[str, tuple[str, ...]] = {
+        "split": ("train", "val", "test"),
+        "operator": ("hessian", "gauss_newton"),
+        "mode": ("eval", "train"),
+    }
+    for name, words in accepted.items():
+        _check(name, getattr(arguments, name), words)
+    for word in arguments.quantities:
+        _check("quantities", word, QUANTITIES)
+    for name, least in {"samples": 2, "lanczos_steps": 2, "trace_probes": 2, "density_steps": 1}.items():
+        if getattr(arguments, name) < least:
+            raise CurvatureCommandError(
+                f"--{name} {getattr(arguments, name)} is not accepted. Give an integer from {least}."
+            )
+    if arguments.figure is not None and Path(arguments.figure).suffix.lower() not in _FORMATS:
+        raise CurvatureCommandError(f"--figure {arguments.figure} is not accepted. Give a file {', '.join(_FORMATS)}.")
+    from lit_gelu.cli.curvature.measure import Settings
+
+    return Settings(
+        split=arguments.split,
+        samples=arguments.samples,
+        seed=arguments.seed,
+        quantities=tuple(name for name in QUANTITIES if name in arguments.quantities),
+        operator=arguments.operator,
+        mode=arguments.mode,
+        lanczos_steps=arguments.lanczos_steps,
+        trace_probes=arguments.trace_probes,
+        density_steps=arguments.density_steps,
+    )
+
+
+def _check(name: str, word: Any, accepted: tuple[str, ...]) -> None:
+    """Refuse a word that is not among those accepted."""
+    if word not in accepted:
+        raise CurvatureCommandError(f"--{name} {word} is not accepted. Give one of {', '.join(accepted)}.")

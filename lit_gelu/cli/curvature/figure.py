@@ -1,0 +1,151 @@
+"""The figure that ``lit-gelu curvature`` draws."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from lit_gelu.cli.curvature.measure import CurvatureReport
+from lit_gelu.cli.curvature.tables import with_curvature
+from lit_gelu.curvature.plots import draw_density
+
+_SHARES = {
+    "share_falling": ("f' ≤ -0.01: falling", "tab:red"),
+    "share_saturated": ("|f'| < 0.01: saturated", "tab:gray"),
+    "share_transition": ("in transition", "tab:blue"),
+    "share_linear": ("|f' - 1| < 0.01: linear", "tab:green"),
+}
+_MOST_LABELS = 40  # more names do not fit beside a plot
+
+Panel = Callable[[Axes, CurvatureReport], None]
+
+
+def draw(report: CurvatureReport) -> Figure:
+    """Draw what was measured: a panel a subject, with a title that says what it shows.
+
+    Args:
+        report: What was measured.
+
+    Returns:
+        A figure of matplotlib's, without pyplot.
+    """
+    panels: list[Panel] = []
+    if report.activations:
+        panels += [_gain, _curvature, _shares]
+    if report.trace is not None:
+        panels.append(_trace)
+    if report.density is not None:
+        panels.append(_density)
+    panels.append(_summary)
+    rows = -(-len(panels) // 3)
+    lines = max(4, len(report.activations), 0 if report.trace is None else len(report.trace.by_layer))
+    figure = Figure(figsize=(15, rows * min(12.0, 2.4 + 0.24 * lines)), layout="constrained")
+    places = figure.subplots(rows, 3, squeeze=False).flat
+    for number, axes in enumerate(places):
+        if number < len(panels):
+            panels[number](axes, report)
+        else:
+            axes.set_axis_off()
+    data = f"{report.samples} examples of {report.data}, {report.settings.split}"
+    figure.suptitle(f"{report.model} ({Path(report.source).name}): {data}")
+    return figure
+
+
+def _gain(axes: Axes, report: CurvatureReport) -> None:
+    _beside_gaussian(axes, report, "mean_squared_derivative")
+    axes.set_xlabel("E f'²")
+    axes.set_title("backward gain: what squared gradients\nare multiplied by in the mean", fontsize=9)
+
+
+def _curvature(axes: Axes, report: CurvatureReport) -> None:
+    _beside_gaussian(axes, report, "curvature")
+    axes.set_xlabel("E|f''|, kinks included, per unit of input")
+    axes.set_title("curvature of the activation\nwhere its inputs are", fontsize=9)
+
+
+def _beside_gaussian(axes: Axes, report: CurvatureReport, name: str) -> None:
+    """Draw a statistic of every site, measured and of a normal input."""
+    for label, table, marker, colour in (
+        ("measured", report.activations, "o", "tab:blue"),
+        ("normal input, same mean and deviation", report.gaussian, "x", "tab:orange"),
+    ):
+        sites = list(report.activations)
+        found = [(with_curvature(table[site]).get(name), row) for row, site in enumerate(sites) if site in table]
+        points = [(value, row) for value, row in found if value is not None]
+        axes.plot(
+            [x for x, _ in points], [row for _, row in points], linestyle="", label=label, marker=marker, color=colour
+        )
+    _name_rows(axes, report.activations)
+    axes.set_xlim(0, 1.15 * axes.get_xlim()[1])
+    axes.legend(fontsize=7, frameon=False, loc="lower left")
+
+
+def _shares(axes: Axes, report: CurvatureReport) -> None:
+    """Draw, as bars that add up to 1, in which part of the activation its inputs are."""
+    table = list(report.activations.values())
+    left = [0.0] * len(table)
+    for name, (label, colour) in _SHARES.items():
+        widths = [row[name] if row[name] == row[name] else 0.0 for row in table]
+        axes.barh(range(len(table)), widths, left=left, label=label, color=colour, height=0.8)
+        left = [a + b for a, b in zip(left, widths, strict=True)]
+    _name_rows(axes, report.activations)
+    axes.set_xlim(0, 1)
+    axes.set_xlabel("share of inputs")
+    axes.set_title("in which part of the activation\nits inputs are", fontsize=9)
+    axes.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2, frameon=False)
+
+
+def _trace(axes: Axes, report: CurvatureReport) -> None:
+    """Draw the trace of each layer with its standard error."""
+    trace = report.trace
+    if trace is None:
+        return
+    errors = [trace.standard_error_by_layer[layer] for layer in trace.by_layer]
+    axes.barh(range(len(errors)), list(trace.by_layer.values()), xerr=errors, color="tab:blue", ecolor="black")
+    _name_rows(axes, trace.by_layer)
+    axes.set_xlabel("trace of the layer's block; bars: standard error")
+    axes.set_title(
+        f"{_matrix(report)}: trace by layer,\n{trace.trace:.4g} ± {trace.standard_error:.2g} in all", fontsize=9
+    )
+
+
+def _density(axes: Axes, report: CurvatureReport) -> None:
+    if report.density is not None:
+        draw_density(axes, report.density, "")
+        axes.set_title(f"{_matrix(report)}: where its {report.parameters:,} eigenvalues lie", fontsize=9)
+
+
+def _summary(axes: Axes, report: CurvatureReport) -> None:
+    """Write down the numbers that have no plot."""
+    lines = []
+    if report.loss is not None and report.gradient_norm is not None:
+        lines += [
+            f"loss {report.loss:.5g} ({report.settings.mode} mode)",
+            f"length of its gradient {report.gradient_norm:.4g}",
+        ]
+    for name, pair in report.eigenvalues.items():
+        error = "" if pair.residual < 1e-6 * abs(pair.value) else f" ± {pair.residual:.1g}"
+        lines.append(f"{name.replace('_', ' ')} {pair.value:.5g}{error}{'' if pair.converged else ', not converged'}")
+    if report.trace is not None:
+        lines.append(f"Frobenius norm {report.trace.frobenius_norm:.4g}")
+    if report.sharpness is not None:
+        lines.append(f"critical sharpness {report.sharpness.sharpness:.4g}")
+        lines.append(f"  (gradient descent gains up to learning rate {report.sharpness.learning_rate:.3g})")
+    if report.method:
+        lines.append(f"products by {report.method.replace('_', ' ')}")
+    axes.set_axis_off()
+    axes.text(0, 1, "\n".join([*lines, *report.notes]), va="top", fontsize=10, wrap=True, transform=axes.transAxes)
+
+
+def _name_rows(axes: Axes, names: Mapping[str, object]) -> None:
+    """Write the names beside the rows, first on top; of many, every so many."""
+    every = -(-len(names) // _MOST_LABELS)
+    shown = list(enumerate(names))[:: max(1, every)]
+    axes.set_yticks([row for row, _ in shown], [name or "(the model)" for _, name in shown], fontsize=7)
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.grid(axis="x", alpha=0.3)
+
+
+def _matrix(report: CurvatureReport) -> str:
+    return {"hessian": "Hessian", "gauss_newton": "Gauss-Newton matrix"}[report.settings.operator]

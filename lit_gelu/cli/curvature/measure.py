@@ -1,0 +1,305 @@
+"""What ``lit-gelu curvature`` measures on a checkpoint."""
+
+from collections.abc import Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch import LightningDataModule, LightningModule
+
+from lit_gelu import activations
+from lit_gelu.cli.input_sample import InputSampleError, inputs_of
+from lit_gelu.curvature import watchable_sites
+from lit_gelu.curvature.activation_measurement import ActivationMeasurement
+from lit_gelu.curvature.loss import (
+    CriticalSharpness,
+    Eigenpair,
+    LossProbe,
+    ParameterOperator,
+    SpectralDensity,
+    TraceEstimate,
+    critical_sharpness,
+    extreme_eigenvalues,
+    gauss_newton_operator,
+    hessian_operator,
+    hutchinson_trace,
+    module_layout,
+    spectral_density,
+)
+from lit_gelu.curvature.probe.batch import count_examples, take_examples
+from lit_gelu.curvature.probe.loss_probe import Mode
+from lit_gelu.curvature.probe.training_loss import ParsedLoss, loss_of, muted
+from lit_gelu.errors import LitGeluError
+from lit_gelu.sandbox import evaluation_sandbox, isolated_random_state
+
+Figures = dict[str, dict[str, float]]
+"""By site and statistic."""
+
+_OF_LOSS = ("eigenvalues", "trace", "density", "sharpness")
+
+
+class NoBatchesError(LitGeluError, ValueError):
+    """A data module whose batches cannot be had or counted."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What to measure, and how.
+
+    Attributes:
+        split: "train", "val" or "test".
+        samples: How many examples.
+        seed: Of the order of the data, and of all random vectors.
+        quantities: Some of "activations", "eigenvalues", "trace", "density" and "sharpness".
+        operator: "hessian" or "gauss_newton".
+        mode: "eval" or "train", of the loss's passes; the activations are measured in evaluation.
+        lanczos_steps: Products with the matrix for the eigenvalues.
+        trace_probes: Products for the trace.
+        density_steps: Products for the density.
+    """
+
+    split: str
+    samples: int
+    seed: int
+    quantities: tuple[str, ...]
+    operator: str
+    mode: Mode
+    lanczos_steps: int
+    trace_probes: int
+    density_steps: int
+
+
+@dataclass
+class CurvatureReport:
+    """What was measured; what was not asked for is empty or ``None``.
+
+    Attributes:
+        source: The checkpoint.
+        model: The model's class.
+        data: The data module's class.
+        settings: What was asked for.
+        samples: How many examples were used.
+        activations: By site and statistic.
+        gaussian: The same for a normal input of the same mean and deviation.
+        refused: Sites that cannot be watched, and why.
+        loss: The mean loss.
+        gradient_norm: The length of its gradient.
+        parameters: How many parameters are trained.
+        method: How products with the matrix were computed.
+        reason: Why that way.
+        eigenvalues: "top_eigenvalue" and "smallest_eigenvalue".
+        trace: The trace, as a whole and by layer.
+        density: Where the eigenvalues lie.
+        sharpness: Along the gradient.
+        notes: What a reader should know.
+    """
+
+    source: str
+    model: str
+    data: str
+    settings: Settings
+    samples: int
+    activations: Figures = field(default_factory=dict)
+    gaussian: Figures = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+    loss: float | None = None
+    gradient_norm: float | None = None
+    parameters: int = 0
+    method: str = ""
+    reason: str = ""
+    eigenvalues: dict[str, Eigenpair] = field(default_factory=dict)
+    trace: TraceEstimate | None = None
+    density: SpectralDensity | None = None
+    sharpness: CriticalSharpness | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+def measure(
+    model: LightningModule,
+    data: LightningDataModule,
+    settings: Settings,
+    *,
+    source: str = "",
+    input_sample: Any = None,
+) -> CurvatureReport:
+    """Measure a model on the first examples of its data; the model is left as it was.
+
+    Args:
+        model: The model.
+        data: Its data.
+        settings: What to measure.
+        source: Where the model is from, for the report.
+        input_sample: What ``forward`` takes, to find calls of functions; by default the model's
+            ``example_input_array``, else the first batch.
+
+    Returns:
+        The figures.
+
+    Raises:
+        NoBatchesError: If the data module has no such part, or its examples cannot be counted.
+        LossCurvatureError: If the model's loss cannot be computed, or is not finite.
+    """
+    torch.manual_seed(settings.seed)
+    batches = list(first_examples(_batches(data, settings.split), settings.samples))
+    examples = sum(count_examples(batch) or 0 for batch in batches)
+    report = CurvatureReport(source, type(model).__name__, type(data).__name__, settings, examples)
+    if examples < settings.samples:
+        report.notes.append(f"{settings.split} has {examples} examples; {settings.samples} were asked for.")
+    if "activations" in settings.quantities:
+        _measure_activations(model, batches, report, input_sample)
+    if any(name in settings.quantities for name in _OF_LOSS):
+        with LossProbe(model, batches, mode=settings.mode, seed=settings.seed) as probe:
+            _measure_loss(probe, report)
+    return report
+
+
+def first_examples(batches: Iterable[Any], count: int) -> Iterable[Any]:
+    """Yield batches until there are enough examples, the last one cut.
+
+    Args:
+        batches: The batches.
+        count: How many examples.
+
+    Yields:
+        Batches of the same kind.
+
+    Raises:
+        NoBatchesError: If a batch's examples cannot be counted, or there is none.
+
+    Example:
+        >>> [len(batch) for batch in first_examples(torch.zeros(3, 4), 6)]
+        [4, 2]
+    """
+    missing = count
+    for batch in batches:
+        present = count_examples(batch)
+        if not present:
+            raise NoBatchesError(
+                f"A batch of type {type(batch).__name__} has no examples that can be counted. Accepted are tensors in "
+                "tuples, lists, mappings and dataclasses."
+            )
+        yield take_examples(batch, missing)
+        missing -= present
+        if missing <= 0:
+            return
+    if missing == count:
+        raise NoBatchesError("The data module's loader is empty. Give another --split.")
+
+
+def _batches(data: LightningDataModule, split: str) -> Iterable[Any]:
+    """Return the loader of a part of the data."""
+    data.prepare_data()
+    data.setup({"train": "fit", "val": "validate", "test": "test"}[split])
+    try:
+        loader: Iterable[Any] | None = getattr(data, f"{split}_dataloader")()
+    except MisconfigurationException:  # what lightning raises where a data module has no such method
+        loader = None
+    if loader is None or isinstance(loader, dict | list | tuple):
+        raise NoBatchesError(
+            f"{type(data).__name__}.{split}_dataloader() gives no single loader. Give another --split, or a data "
+            "module with one loader."
+        )
+    return loader
+
+
+def _measure_activations(
+    model: LightningModule, batches: list[Any], report: CurvatureReport, input_sample: Any
+) -> None:
+    """Fill in the statistics of the activations, from the passes that compute the loss."""
+    sample = _sample(model, batches[0]) if input_sample is None else input_sample
+    registry = activations.registry
+    with ExitStack() as stack:
+        stack.enter_context(isolated_random_state(model))
+        stack.enter_context(evaluation_sandbox(model))
+        sites = watchable_sites(model, sample, registry=registry)
+        if not sites.calls and sites.gates:  # where there is nothing else, tanh and sigmoid are the activations
+            sites = watchable_sites(model, sample, registry=registry, accept_gate=lambda _: True)
+        report.refused = dict(sites.refused)
+        if not sites.calls:
+            sites.remove()
+            report.notes.append(
+                "The model has no activation that can be watched. Calls of functions are found with "
+                "example_input_array, or --input_shape."
+            )
+            return
+        measurement = ActivationMeasurement(sites, None, registry, 1, None)
+        stack.callback(measurement.detach)
+        stack.enter_context(muted(model.modules()))
+        measurement.recorder.start()
+        for number, batch in enumerate(batches):
+            loss_of(model, batch, number)
+        measurement.recorder.stop()
+        readout = measurement.reduce([measurement.recorder.take()], torch.device("cpu"))
+        report.activations, report.gaussian = measurement.figures(readout)[0]
+
+
+def _sample(model: LightningModule, batch: Any) -> Any:
+    """Return what the model's ``forward`` takes, as far as that is known."""
+    sample = getattr(model, "example_input_array", None)
+    if sample is not None:
+        return sample
+    try:
+        return inputs_of(batch, model)
+    except InputSampleError:
+        return None
+
+
+def _measure_loss(probe: LossProbe, report: CurvatureReport) -> None:
+    """Fill in what is asked for of the loss."""
+    settings = report.settings
+    with _operator(probe, settings.operator) as operator:
+        report.loss, report.gradient_norm = operator.loss.item(), operator.gradient.norm().item()
+        report.parameters = operator.size
+        pairs: list[Eigenpair] = []
+        if "eigenvalues" in settings.quantities:
+            pairs = list(extreme_eigenvalues(operator, which="both", steps=settings.lanczos_steps, seed=settings.seed))
+            report.eigenvalues = dict(zip(("top_eigenvalue", "smallest_eigenvalue"), pairs, strict=True))
+        if "trace" in settings.quantities:
+            report.trace = hutchinson_trace(
+                operator,
+                settings.trace_probes,
+                seed=settings.seed,
+                deflate=pairs if pairs and operator.size > 1 else None,
+                layout=module_layout(operator.layout),
+            )
+        if "density" in settings.quantities:
+            report.density = spectral_density(operator, steps=settings.density_steps, seed=settings.seed)
+        report.method, report.reason = operator.method, operator.reason
+        if "sharpness" in settings.quantities:
+            _measure_sharpness(probe, operator, pairs, report)
+
+
+def _operator(probe: LossProbe, kind: str) -> ParameterOperator:
+    """Return the matrix."""
+    if kind == "hessian":
+        return hessian_operator(probe.closures, probe.parameters, samples=probe.samples, module=probe.module)
+    losses = [ParsedLoss(closure) for closure in probe.closures]
+    outputs, of_outputs = [loss.outputs for loss in losses], [loss.loss for loss in losses]
+    return gauss_newton_operator(outputs, of_outputs, probe.parameters, samples=probe.samples, module=probe.module)
+
+
+def _measure_sharpness(
+    probe: LossProbe, operator: ParameterOperator, pairs: list[Eigenpair], report: CurvatureReport
+) -> None:
+    """Fill in the critical sharpness of gradient descent, unless the loss does not fall along the gradient."""
+    gradient = operator.gradient
+    if not report.gradient_norm:
+        report.notes.append("The gradient is 0: there is no direction to find the critical sharpness along.")
+        return
+    sharpest = max((pair.value for pair in pairs), default=0.0)
+    found = critical_sharpness(
+        probe.closures,
+        probe.parameters,
+        gradient,
+        learning_rate=1 / sharpest if sharpest > 0 else 1.0,
+        loss=operator.loss,
+        samples=probe.samples,
+    )
+    if found.converged:
+        report.sharpness = found
+    else:
+        report.notes.append(
+            "No critical sharpness: along the gradient the loss rises nowhere or at once, as at a minimum to rounding."
+        )

@@ -1,0 +1,132 @@
+"""The tables that ``lit-gelu curvature`` prints."""
+
+from collections.abc import Mapping
+
+from rich.table import Table
+
+from lit_gelu.cli.curvature.measure import CurvatureReport
+
+_COLUMNS = {
+    "mean": "mean",
+    "standard_deviation": "std",
+    "skewness": "skew",
+    "excess_kurtosis": "kurtosis",
+    "mean_squared_derivative": "E f'^2",
+    "curvature": "E|f''|",
+    "share_saturated": "|f'|<.01",
+    "share_linear": "|f'-1|<.01",
+    "share_decreasing": "f'<0",
+    "share_dead": "dead units",
+}
+
+_ROUNDING = 1e-6  # of float32 products
+
+
+def tables(report: CurvatureReport) -> list[Table]:
+    """Return what was measured as tables.
+
+    Args:
+        report: What was measured.
+
+    Returns:
+        Of the activations, of the loss and of the trace by layer, as far as they were measured.
+    """
+    made = []
+    if report.activations:
+        made.append(_of_activations(report))
+    made.append(_of_loss(report))
+    if report.trace is not None:
+        made.append(_of_layers(report))
+    return made
+
+
+def with_curvature(row: Mapping[str, float]) -> dict[str, float]:
+    """Return the statistics with |f''| and the kink mass in one figure, which is what compares activations.
+
+    Args:
+        row: The statistics of one site.
+
+    Returns:
+        The same, and "curvature".
+
+    Example:
+        >>> with_curvature({"mean_abs_second_derivative": 0.25, "kink_mass": 0.5})["curvature"]
+        0.75
+    """
+    nothing = float("nan")
+    total = row.get("mean_abs_second_derivative", nothing) + row.get("kink_mass", nothing)
+    return {**row, "curvature": total}
+
+
+def _of_activations(report: CurvatureReport) -> Table:
+    """Return a row a site: measured, and in parentheses what a normal input would give."""
+    made = Table(
+        title=f"activations of {report.model} on {report.samples} examples of {report.data}, {report.settings.split}",
+        caption="in parentheses: of a normal input with this mean and deviation; E|f''|: kinks included",
+        title_justify="left",
+    )
+    made.add_column("site")
+    for title in _COLUMNS.values():
+        made.add_column(title, justify="right")
+    for site, row in report.activations.items():
+        measured = with_curvature(row)
+        predicted = with_curvature(report.gaussian.get(site, {}))
+        made.add_row(site or "(the model)", *(_cell(name, measured, predicted) for name in _COLUMNS))
+    for site, reason in report.refused.items():
+        made.add_row(site, f"not observed: {reason}")
+    return made
+
+
+def _cell(name: str, measured: Mapping[str, float], predicted: Mapping[str, float]) -> str:
+    value, expected = measured.get(name, float("nan")), predicted.get(name, float("nan"))
+    text = _number(name, value)
+    return text if expected != expected else f"{text} ({_number(name, expected)})"
+
+
+def _number(name: str, value: float) -> str:
+    if value != value:
+        return "-"
+    return f"{value:.1%}" if name.startswith("share_") else f"{value:.3f}"
+
+
+def _of_loss(report: CurvatureReport) -> Table:
+    """Return a row a figure of the loss, and the notes."""
+    settings = report.settings
+    matrix = {"hessian": "Hessian", "gauss_newton": "Gauss-Newton matrix"}[settings.operator]
+    title = f"loss of {report.model} on {report.samples} examples, {settings.mode} mode"
+    if report.parameters:
+        title += f"; {matrix} of {report.parameters:,} parameters, products by {report.method or 'nothing'}"
+    made = Table(title=title, title_justify="left", caption=" ".join(report.notes) or None, caption_justify="left")
+    for column in ("quantity", "value", "error", "remark"):
+        made.add_column(column, justify="right" if column in {"value", "error"} else "left")
+    if report.loss is not None and report.gradient_norm is not None:
+        made.add_row("loss", f"{report.loss:.6g}", "", "mean over the examples")
+        made.add_row("length of the gradient", f"{report.gradient_norm:.4g}", "", "")
+    for name, pair in report.eigenvalues.items():
+        remark = "converged" if pair.converged else "not converged: more --lanczos_steps"
+        error = "rounding" if pair.residual < _ROUNDING * abs(pair.value) else f"{pair.residual:.1g}"
+        made.add_row(name.replace("_", " "), f"{pair.value:.6g}", error, f"{remark}; error: residual")
+    if report.trace is not None:
+        trace = report.trace
+        remark = f"error: standard error of {trace.probes} probes"
+        made.add_row("trace", f"{trace.trace:.6g}", f"{trace.standard_error:.2g}", remark)
+        made.add_row("Frobenius norm", f"{trace.frobenius_norm:.6g}", "", "root of the sum of squared eigenvalues")
+    if report.sharpness is not None:
+        low, high = report.sharpness.bracket
+        remark = f"gradient descent lowers the loss up to the learning rate {report.sharpness.learning_rate:.4g}"
+        made.add_row("critical sharpness", f"{report.sharpness.sharpness:.6g}", f"{1 / low - 1 / high:.2g}", remark)
+    return made
+
+
+def _of_layers(report: CurvatureReport) -> Table:
+    """Return the trace of each layer."""
+    made = Table(title="trace by layer; they add up to the whole", title_justify="left")
+    for column in ("layer", "trace", "standard error", "share"):
+        made.add_column(column, justify="left" if column == "layer" else "right")
+    trace = report.trace
+    if trace is None:
+        return made
+    for layer, value in trace.by_layer.items():
+        share = f"{value / trace.trace:.1%}" if trace.trace else "-"
+        made.add_row(layer or "(the model)", f"{value:.4g}", f"{trace.standard_error_by_layer[layer]:.2g}", share)
+    return made

@@ -1,0 +1,267 @@
+"""One model's activations as they are measured again and again: what is kept from event to event, and on the device."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lit_gelu.activations import ActivationRegistry
+from lit_gelu.curvature import (
+    PREDICTED,
+    STATISTICS,
+    SUMS,
+    ActivationRecorder,
+    DeadUnitWindow,
+    GaussianPrediction,
+    HistogramBins,
+    WatchableSites,
+    statistics_from_sums,
+)
+from lit_gelu.curvature.activation.recording import Recording
+from lit_gelu.curvature.ranks import maximum_over_ranks, sum_over_ranks
+from lit_gelu.curvature.readout import Readout
+from lit_gelu.errors import LitGeluError
+
+Figures = dict[str, dict[str, float]]
+"""By site and statistic."""
+
+WAITING_BYTES = 2**26
+"""So much of rows that wait to be summed is kept, at most."""
+
+MOST_WAITING = 64
+"""So many recordings wait to be summed, at most."""
+
+
+class ActivationMeasurement:
+    """Measures the sites of one model; see `ActivationCurvatureMonitor`.
+
+    Args:
+        sites: What is watched.
+        sample_rows: As `ActivationRecorder`.
+        registry: Where activations are looked up.
+        dead_unit_window: As `DeadUnitWindow`; ``None`` for no dead units.
+        histogram: The bins of histograms; ``None`` for none.
+
+    Attributes:
+        recorder: Has the hooks.
+    """
+
+    def __init__(
+        self,
+        sites: WatchableSites,
+        sample_rows: Any,
+        registry: ActivationRegistry,
+        dead_unit_window: int | None,
+        histogram: HistogramBins | None,
+    ) -> None:
+        self._sites = sites
+        self._dead_unit_window = dead_unit_window
+        self._window: DeadUnitWindow | None = None
+        self._most_waiting: int | None = None
+        self.recorder = ActivationRecorder(sites.calls, sample_rows, registry, histogram)
+        self.names = list(sites.calls)
+        self._predictions = _predictions(self.recorder, registry)
+
+    def detach(self) -> None:
+        """Take hooks and probes off."""
+        self.recorder.detach()
+        self._sites.remove()
+
+    def may_wait(self, number: int) -> bool:
+        """Return whether recordings may wait to be summed; the same on all ranks.
+
+        Args:
+            number: How many.
+
+        Returns:
+            Whether so many may; none before the first one was summed.
+        """
+        return self.recorder.rows_may_wait and number <= (self._most_waiting or 0)
+
+    def reduce(self, recordings: Sequence[Recording], device: torch.device) -> Readout:
+        """Add up what was recorded in some steps, over ranks too, and begin to bring it to the host.
+
+        Args:
+            recordings: Of the recorder, in their order; all refer to the last one that was reduced before.
+            device: Where to add up.
+
+        Returns:
+            What `figures` and `histograms` take.
+        """
+        if self._most_waiting is None:
+            self._most_waiting = _most_waiting(recordings[0].nbytes, device)
+        with self.recorder.inactive():
+            self._take_reference(recordings[0], device)
+            parts = [
+                torch.stack(part) for part in zip(*(self._summed(each, device) for each in recordings), strict=True)
+            ]
+        width = [part.shape[1] for part in parts]
+        sums, counts, alive = torch.split(sum_over_ranks(torch.cat(parts, dim=1)), width, dim=1)
+        by_site = sums.view(len(sums), len(self.names), len(SUMS))
+        reference = self.recorder.reference
+        pivot = torch.zeros_like(by_site[0, :, 0]) if reference is None else reference[:, 0].nan_to_num(nan=0.0)
+        self.recorder.reference = _next_reference(by_site[-1], pivot, reference)
+        return Readout.start(
+            torch.cat([sums, pivot.expand(len(sums), -1), self._dead(alive > 0, pivot), counts], dim=1)
+        )
+
+    def figures(self, readout: Readout, *, gaussian: bool = True) -> list[tuple[Figures, Figures]]:
+        """Turn what has arrived on the host into figures.
+
+        Args:
+            readout: As `reduce` returned.
+            gaussian: Whether the second are wanted.
+
+        Returns:
+            Of each recording, the measured ones, with ``share_dead`` where a window of events is full; and, of
+            activations without parameters, what a normal input with the same mean and deviation would give.
+        """
+        sums, pivot, dead, _ = self._parts(readout)
+        rows = statistics_from_sums(sums.view(*pivot.shape, len(SUMS)).double(), pivot.double())
+        predicted = self._predicted(rows) if gaussian else [{} for _ in rows]
+        found = []
+        for values, shares, others in zip(rows.tolist(), dead.tolist(), predicted, strict=True):
+            measured = {
+                name: dict(zip(STATISTICS, row, strict=True)) for name, row in zip(self.names, values, strict=True)
+            }
+            for name, share in zip(self.names, shares, strict=True):
+                # A site that was given nothing has no share of non-finite inputs either.
+                if not math.isnan(share) and not math.isnan(measured[name]["share_non_finite"]):
+                    measured[name]["share_dead"] = share
+            found.append((measured, others))
+        return found
+
+    def histograms(self, readout: Readout) -> list[dict[str, list[float]]]:
+        """Return the histograms.
+
+        Args:
+            readout: As `reduce` returned.
+
+        Returns:
+            Of each recording, by site, the counts of `HistogramBins.count`; empty if none were asked for.
+        """
+        counts = self._parts(readout)[3]
+        if self.recorder.histogram is None:
+            return [{} for _ in counts]
+        by_site = counts.view(len(counts), len(self.names), -1)
+        return [dict(zip(self.names, rows, strict=True)) for rows in by_site.tolist()]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that a resumed run needs to measure the same."""
+        reference = self.recorder.reference
+        return {
+            "sites": self.names,
+            "reference": None if reference is None else reference.cpu(),
+            "window": None if self._window is None else self._window.state_dict(),
+            "most_waiting": self._most_waiting,
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any], device: torch.device) -> None:
+        """Go on from what `state_dict` returned; nothing is taken over from other sites.
+
+        Args:
+            state_dict: The state.
+            device: Where masks and references are to be.
+        """
+        if state_dict["sites"] != self.names:
+            return
+        if state_dict["reference"] is not None:
+            self.recorder.reference = state_dict["reference"].to(device)
+        self._most_waiting = state_dict.get("most_waiting")
+        window = state_dict["window"]
+        if window is not None and self._dead_unit_window is not None:
+            self._window = DeadUnitWindow(self._dead_unit_window, window["channels"], device)
+            self._window.load_state_dict(window)
+
+    def _parts(self, readout: Readout) -> tuple[Tensor, ...]:
+        """Return the four parts of a readout, a row a recording: sums, pivots, shares of dead channels, histograms."""
+        values, count = readout.wait(), len(self.names)
+        sizes = [count * len(SUMS), count, count]
+        return torch.split(values, [*sizes, values.shape[1] - sum(sizes)], dim=1)
+
+    def _summed(self, recording: Recording, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+        """Return flat sums, histograms and masks of channels of this rank."""
+        sums = recording.sums(device).flatten()
+        return sums, recording.histograms(device).flatten(), self._alive(recording, device).to(sums)
+
+    def _dead(self, alive: Tensor, pivot: Tensor) -> Tensor:
+        """Return each site's share of dead channels after each of some events; NaN before the window is full."""
+        shares = torch.full((len(alive), *pivot.shape), math.nan, dtype=pivot.dtype, device=pivot.device)
+        if self._window is not None:
+            for row, mask in zip(shares, alive, strict=True):
+                self._window.update(mask)
+                if self._window.is_full:
+                    row.copy_(self._window.shares())
+        return shares
+
+    def _predicted(self, rows: Tensor) -> list[Figures]:
+        """Return what normal inputs would give, for figures ``[events, sites, statistics]``."""
+        predicted: list[Figures] = [{} for _ in rows]
+        mean, deviation = (rows[:, :, STATISTICS.index(name)] for name in ("mean", "standard_deviation"))
+        for prediction, numbers in self._predictions:
+            found = prediction(mean[:, numbers].flatten(), deviation[:, numbers].flatten())
+            for event, values in zip(predicted, found.view(len(rows), len(numbers), -1).tolist(), strict=True):
+                for number, row in zip(numbers, values, strict=True):
+                    event[self.names[number]] = dict(zip(PREDICTED, row, strict=True))
+        return predicted
+
+    def _take_reference(self, recording: Recording, device: torch.device) -> None:
+        """At the first event, get from all ranks what moments are taken about and how wide windows are."""
+        if self.recorder.reference is None:
+            count, total, squares = sum_over_ranks(recording.moments(device)).unbind(1)
+            mean = total / count
+            deviation = (squares / count - mean.square()).clamp(min=0).sqrt()
+            self.recorder.reference = torch.stack([mean, deviation], dim=1)
+
+    def _alive(self, recording: Recording, device: torch.device) -> Tensor:
+        """Return the masks of this rank's channels; at the first event, agree with the others on how many there are."""
+        masks = recording.alive_channels()
+        if self._dead_unit_window is None:
+            return torch.zeros(0, dtype=torch.bool, device=device)
+        if self._window is None:
+            sizes = torch.tensor([len(masks[n]) if n in masks else 0 for n in range(len(self.names))])
+            if _is_one_of_several():
+                sizes = maximum_over_ranks(sizes.to(device)).cpu()
+            self._window = DeadUnitWindow(self._dead_unit_window, sizes.tolist(), device)
+        return self._window.join(masks)
+
+
+def _most_waiting(nbytes: int, device: torch.device) -> int:
+    """Return how many recordings may wait, given the size of the first; the same on all ranks."""
+    if _is_one_of_several():
+        nbytes = int(maximum_over_ranks(torch.tensor([nbytes], device=device)))
+    return min(MOST_WAITING, WAITING_BYTES // max(nbytes, 1))
+
+
+def _is_one_of_several() -> bool:
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
+
+
+def _next_reference(sums: Tensor, pivot: Tensor, before: Tensor | None) -> Tensor:
+    """Return mean and deviation of this event, for the next; where nothing was measured those before."""
+    count, first, second = sums[:, 0], sums[:, SUMS.index("sum")], sums[:, SUMS.index("sum_of_squares")]
+    shift = first / count
+    deviation = (second / count - shift.square()).clamp(min=0).sqrt()
+    found = torch.stack([pivot + shift, deviation], dim=1)
+    return found if before is None else torch.where((count > 0)[:, None], found, before)
+
+
+def _predictions(
+    recorder: ActivationRecorder, registry: ActivationRegistry
+) -> list[tuple[GaussianPrediction, list[int]]]:
+    """Return what predicts, for the sites that have it: those of registered activations without parameters."""
+    by_spec: dict[str, list[int]] = {}
+    modules = list(recorder.sites.values())
+    for number, module in enumerate(modules):
+        spec = registry.spec_of(module)
+        if not spec.opaque and next(module.parameters(), None) is None and next(module.buffers(), None) is None:
+            by_spec.setdefault(str(spec), []).append(number)
+    found = []
+    for numbers in by_spec.values():
+        try:
+            found.append((GaussianPrediction(modules[numbers[0]], registry), numbers))
+        except LitGeluError:  # it is not finite everywhere, so it has no expectations
+            continue
+    return found

@@ -1,0 +1,18 @@
+"""Adding tensors over the ranks of a run."""
+
+import torch
+from torch import Tensor
+
+
+def sum_over_ranks(tensor: Tensor) -> Tensor:
+    """Return the sum of a tensor over all ranks: one all-reduce, without the barrier that ``strategy.reduce`` adds."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.all_reduce(tensor)
+    return tensor
+
+
+def maximum_over_ranks(tensor: Tensor) -> Tensor:
+    """Return the elementwise maximum of a tensor over all ranks; one all-reduce. It is overwritten."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.all_reduce(tensor, op=torch.distributed.ReduceOp.MAX)
+    return tensor

@@ -1,0 +1,138 @@
+"""What a user chose to measure, of activations and of the loss, checked when it is made."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from lit_gelu.curvature.activation.histograms import HistogramBins
+from lit_gelu.curvature.activation.rows import SampleRows
+from lit_gelu.curvature.errors import CurvatureArgumentError
+from lit_gelu.curvature.loss.gauss_newton import GAUSS_NEWTON_METHODS
+from lit_gelu.curvature.loss.hessian import METHODS as HESSIAN_METHODS
+from lit_gelu.curvature.loss.hessian import ONE_SIDED
+from lit_gelu.curvature.probe.loss_probe import Mode
+
+EIGENVALUES = ("top_eigenvalue", "smallest_eigenvalue")
+
+OF_MATRIX = (*EIGENVALUES, "trace", "spectral_density")
+"""Quantities of the matrix of second derivatives, from its products with vectors."""
+
+OF_UPDATE = ("directional", "critical_sharpness")
+"""Quantities along the update that the optimizer took, from a product with the Hessian, and from passes forward."""
+
+QUANTITIES = (*OF_MATRIX, *OF_UPDATE)
+
+METHODS: dict[str, tuple[str, ...]] = {
+    "hessian": (*HESSIAN_METHODS, ONE_SIDED),
+    "gauss_newton": GAUSS_NEWTON_METHODS,
+}
+"""By the matrix: how products with it can be computed."""
+
+INEXACT = ("finite_differences", ONE_SIDED)
+"""Methods that are not exact: names of figures that rest on them end with the first."""
+
+OPERATORS = tuple(METHODS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActivationSettings:
+    """What is measured of activations.
+
+    Attributes:
+        include: Patterns for the names of the sites; a gate is watched only if it is named in full.
+        sample_rows: How many rows of each input; "auto" for 8,192 elements, "sparse" for 4,096, ``None`` for all.
+        seed: Which rows are drawn.
+        dead_unit_window: Measurements in a row after which a channel counts as dead; ``None`` to count none.
+        gaussian: Whether to say what a normal input would give.
+        histograms: The bins of histograms; ``None`` for none.
+    """
+
+    include: tuple[str, ...] = ("*",)
+    sample_rows: SampleRows = "auto"
+    seed: int = 0
+    dead_unit_window: int | None = 100
+    gaussian: bool = True
+    histograms: HistogramBins | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.sample_rows, str) and self.sample_rows not in {"auto", "sparse"}:
+            raise CurvatureArgumentError(
+                f"sample_rows={self.sample_rows!r} is not accepted. Give a number, 'auto', 'sparse', or None for all."
+            )
+        for option in ("sample_rows", "dead_unit_window"):
+            number = getattr(self, option)
+            if isinstance(number, int) and number < 1:
+                raise CurvatureArgumentError(f"{option}={number} is not accepted. Give a positive number, or None.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossSettings:
+    """What is measured of the loss.
+
+    Attributes:
+        quantities: Some of `QUANTITIES`.
+        operator: One of `OPERATORS`: the matrix that the quantities of `OF_MATRIX` are of.
+        lanczos_steps: Products for the eigenvalues, from a random vector.
+        warm_steps: Products for the eigenvalues, from the vectors of the event before.
+        accuracy: At which estimated relative error of warm eigenvalues to take no more; ``None``: take all.
+        trace_probes: Random vectors for the trace, at least.
+        trace_accuracy: At which share of the trace its standard error asks for no more vectors; ``None``: take no more.
+        max_trace_probes: Random vectors for the trace, at most.
+        density_steps: Products a run for the spectral density.
+        density_runs: Its runs.
+        mode: "train" or "eval": how the model's parts are switched in a probe.
+        method: How products with the matrix are computed; "auto": by the first way that works.
+        seed: Of all random vectors.
+    """
+
+    quantities: tuple[str, ...] = ("top_eigenvalue",)
+    operator: str = "hessian"
+    lanczos_steps: int = 16
+    warm_steps: int = 12
+    accuracy: float | None = 0.02
+    trace_probes: int = 6
+    trace_accuracy: float | None = 0.1
+    max_trace_probes: int = 32
+    density_steps: int = 40
+    density_runs: int = 1
+    mode: Mode = "train"
+    method: str = "auto"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        unknown = [name for name in self.quantities if name not in QUANTITIES]
+        if unknown or not self.quantities:
+            raise CurvatureArgumentError(
+                f"quantities={list(self.quantities)} is not accepted. Give some of {', '.join(QUANTITIES)}."
+            )
+        self._require_word("operator", OPERATORS)
+        self._require_word("mode", ("train", "eval"))
+        self._require_word("method", ("auto", *METHODS[self.operator]), f" with operator={self.operator!r}")
+        for name in ("accuracy", "trace_accuracy"):
+            error = getattr(self, name)
+            if error is not None and not 0 < error < 1:
+                raise CurvatureArgumentError(
+                    f"{name}={error!r} is not accepted. Give a relative error between 0 and 1, or None."
+                )
+        eigenvalues = max(1, sum(name in self.quantities for name in EIGENVALUES))  # a step finds one
+        least = dict.fromkeys(("lanczos_steps", "warm_steps"), eigenvalues)
+        least |= {"trace_probes": 2, "max_trace_probes": 2, "density_steps": 1, "density_runs": 1}
+        for name, smallest in least.items():
+            number = getattr(self, name)
+            if isinstance(number, bool) or not isinstance(number, int) or number < smallest:
+                raise CurvatureArgumentError(f"{name}={number!r} is not accepted. Give an integer from {smallest}.")
+
+    def _require_word(self, name: str, accepted: tuple[str, ...], beside: str = "") -> None:
+        """Refuse a word that is not among those accepted."""
+        word: Any = getattr(self, name)
+        if word not in accepted:
+            raise CurvatureArgumentError(f"{name}={word!r} is not accepted{beside}. Give one of {accepted}.")
+
+    @property
+    def of_matrix(self) -> tuple[str, ...]:
+        """The quantities that need products with the matrix."""
+        return tuple(name for name in OF_MATRIX if name in self.quantities)
+
+    @property
+    def of_update(self) -> tuple[str, ...]:
+        """The quantities that need the update."""
+        return tuple(name for name in OF_UPDATE if name in self.quantities)

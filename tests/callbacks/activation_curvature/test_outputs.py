@@ -1,0 +1,152 @@
+"""What the monitor leaves in each kind of logger: figures of a normal input, heat maps, histograms, the cost."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+import torch
+from callback_helpers import SmallNet, collected_warnings, loader, quiet_trainer
+from lightning.pytorch.loggers import CSVLogger, MLFlowLogger, TensorBoardLogger, WandbLogger
+
+from lit_gelu.activations.gaussian import gaussian_moments
+from lit_gelu.callbacks import ActivationCurvatureMonitor
+from lit_gelu.callbacks.loggers import log_figure
+from lit_gelu.curvature.plots import MOST_COLUMNS, HeatMapHistory
+
+MAPS = ("mean_squared_derivative", "curvature", "share_saturated")
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def fit(folder, monitor, **options):
+    trainer = quiet_trainer(folder, monitor, **options)
+    trainer.fit(SmallNet(), loader())
+    return trainer
+
+
+def test_csv_has_the_figures_of_a_normal_input_and_the_cost(tmp_path):
+    monitor = ActivationCurvatureMonitor(every_n_steps=3)
+    fit(tmp_path, monitor)
+    with (tmp_path / "logs" / "0" / "metrics.csv").open() as file:
+        rows = [row for row in csv.DictReader(file) if row["curvature/net.1/mean"]]
+    assert [row["step"] for row in rows] == ["2", "5"]
+    for row in rows:
+        mean, std = (float(row[f"curvature/net.1/{name}"]) for name in ("mean", "standard_deviation"))
+        exact = gaussian_moments("relu", mean, std)
+        assert float(row["curvature/net.1/gaussian/kink_mass"]) == pytest.approx(exact.kink.item(), rel=1e-9)
+        gain = float(row["curvature/net.1/gaussian/mean_squared_derivative"])
+        assert gain == pytest.approx(exact.derivative_squared.item(), rel=1e-9)
+        assert float(row["curvature/activations/seconds"]) > 0
+        assert float(row["curvature/activations/interval"]) == 3
+    for name in MAPS:
+        assert (tmp_path / "logs" / "0" / f"curvature_heat_map_{name}.png").read_bytes().startswith(PNG)
+
+
+def test_csv_gets_histograms_as_arrays(tmp_path):
+    monitor = ActivationCurvatureMonitor(every_n_steps=8, sample_rows=None, histograms=True, heat_maps=())
+    fit(tmp_path, monitor)
+    assert not list((tmp_path / "logs" / "0").glob("*.png"))
+    (file,) = (tmp_path / "logs" / "0" / "curvature_histograms").iterdir()
+    content = np.load(file)
+    assert file.name == "step_00000007.npz"
+    assert len(content["edges"]) == 65
+    centres = np.r_[-8.125, (content["edges"][1:] + content["edges"][:-1]) / 2, 8.125]
+    assert content["net.5"] @ centres / content["net.5"].sum() == pytest.approx(
+        monitor.latest["net.5"]["mean"], abs=0.1
+    )
+
+
+def test_tensorboard_has_figures_images_and_histograms(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    logger = TensorBoardLogger(tmp_path, name="board", version="0")
+    monitor = ActivationCurvatureMonitor(every_n_steps=4, histograms=True)
+    fit(tmp_path, monitor, logger=logger)
+    board = EventAccumulator(str(tmp_path / "board" / "0")).Reload()
+    assert {f"curvature/heat_map/{name}" for name in MAPS} <= set(board.Tags()["images"])
+    assert [event.step for event in board.Scalars("curvature/net.1/gaussian/mean_gate")] == [3, 7]
+    histogram = board.Histograms("curvature/net.1/histogram")[-1].histogram_value
+    assert histogram.sum / histogram.num == pytest.approx(monitor.latest["net.1"]["mean"], rel=1e-6)
+
+
+@pytest.mark.full
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
+def test_weights_and_biases_offline(tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    logger = WandbLogger(project="test", save_dir=tmp_path, offline=True)
+    fit(tmp_path, ActivationCurvatureMonitor(every_n_steps=4, histograms=True), logger=logger)
+    run = logger.experiment
+    folder = run.dir
+    assert run.summary["curvature/net.1/mean_gate"] is not None
+    assert run.summary["curvature/net.1/histogram"]["_type"] == "histogram"
+    logger.experiment.finish()
+    images = list((tmp_path / "wandb").glob("**/media/images/curvature/heat_map/*.png"))
+    assert len(images) == len(MAPS), folder
+
+
+@pytest.mark.full
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+def test_mlflow_in_files(tmp_path, monkeypatch):
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    logger = MLFlowLogger("test", tracking_uri=(tmp_path / "mlruns").as_uri())
+    fit(tmp_path, ActivationCurvatureMonitor(every_n_steps=4, histograms=True), logger=logger)
+    run = logger.experiment.get_run(logger.run_id)
+    assert run.data.metrics["curvature/net.1/gaussian/mean_gate"] > 0
+    artifacts = {path.name: path for path in (tmp_path / "mlruns").glob("**/artifacts/**/*") if path.is_file()}
+    assert {f"curvature_heat_map_{name}.png" for name in MAPS} <= set(artifacts)
+    counts = json.loads(artifacts["step_00000007.json"].read_text())
+    assert len(counts["edges"]) == 65
+    assert set(counts["counts"]) == {"net.1", "net.5"}
+
+
+def test_a_logger_without_images_and_folder_is_told_of(tmp_path):
+    class Bare(CSVLogger):
+        log_dir = save_dir = None
+
+    monitor = ActivationCurvatureMonitor(every_n_steps=4, heat_maps=("mean",))
+    with collected_warnings("takes no images and has no folder") as messages:
+        trainer = fit(tmp_path, monitor)
+        trainer.loggers = [Bare(tmp_path)]
+        log_figure(trainer, ("curvature", "plot"), monitor.heat_maps.draw("mean"), 0)
+    assert len(messages) == 1
+
+
+def test_a_long_history_is_thinned_out_and_keeps_its_ends():
+    history = HeatMapHistory(["mean", "curvature"])
+    for step in range(3 * MOST_COLUMNS):
+        history.add(step, {"a": {"mean": float(step), "mean_abs_second_derivative": 1.0, "kink_mass": 0.5}})
+    steps, sites, values = history.table("mean")
+    assert sites == ["a"]
+    assert len(steps) <= MOST_COLUMNS
+    assert steps[0] == 0
+    assert steps[-1] >= 3 * MOST_COLUMNS - 4
+    assert values[0] == steps
+    assert history.table("curvature")[2][0][0] == 1.5
+    resumed = HeatMapHistory(["mean", "curvature"])
+    resumed.load_state_dict(history.state_dict())
+    assert resumed.table("mean") == history.table("mean")
+
+
+def test_a_drawn_map_names_sites_and_steps():
+    history = HeatMapHistory(["share_saturated", "share_dead"])
+    for step in (9, 19):
+        history.add(step, {"net.1": {"share_saturated": 0.25}, "net.5": {"share_saturated": 0.5}})
+    axes = history.draw("share_saturated").axes[0]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["net.1", "net.5"]
+    assert axes.get_xlabel() == "step"
+    assert axes.collections[0].get_array().reshape(2, 2).tolist() == [[0.25, 0.25], [0.5, 0.5]]
+    assert history.draw("share_dead") is None
+
+
+def test_dead_units_appear_once_the_window_is_full(tmp_path):
+    model = SmallNet()
+    with torch.no_grad():
+        model.net[0].weight[:4] = 0
+        model.net[0].bias[:4] = -1000  # a quarter of the 16 channels is never open
+    monitor = ActivationCurvatureMonitor(every_n_steps=1, sample_rows=None, dead_unit_window=3)
+    trainer = quiet_trainer(tmp_path, monitor)
+    trainer.fit(model, loader())
+    with (tmp_path / "logs" / "0" / "metrics.csv").open() as file:
+        rows = [row for row in csv.DictReader(file) if row["curvature/net.1/mean"]]
+    assert [row["step"] for row in rows if row["curvature/net.1/share_dead"]] == ["2", "3", "4", "5", "6", "7"]
+    assert float(rows[-1]["curvature/net.1/share_dead"]) == 0.25

@@ -1,0 +1,323 @@
+"""The monitor over whole runs: calls of functions, resuming, ranks, schedules, and defects known of other monitors."""
+
+import csv
+import json
+import math
+
+import pytest
+import torch
+from callback_helpers import FEATURES, SaveEachEpoch, SmallNet, collected_warnings, dataset, loader, quiet_trainer
+from lightning.pytorch import Callback
+from torch import nn
+from torch.nn import functional as F
+from torch.profiler import ProfilerActivity, profile
+from torch.utils.checkpoint import checkpoint
+from torch.utils.data import DataLoader
+
+from lit_gelu.callbacks import ActivationCurvatureMonitor, ActivationSwap
+from lit_gelu.curvature import ActivationRecorder
+from lit_gelu.curvature.activation.channel_layout import ChannelLayout
+from lit_gelu.curvature.activation.watching import WatchedCall
+from lit_gelu.curvature.readout import Readout
+
+SAMPLE = torch.zeros(2, FEATURES)
+
+
+class FunctionalNet(SmallNet):
+    """The same with calls of functions instead of modules, and one module called twice."""
+
+    def __init__(self):
+        super().__init__()
+        self.act = nn.ReLU()
+        self.net[1] = self.net[5] = nn.Identity()
+
+    def forward(self, x):
+        x = self.net[3](self.net[2](F.gelu(self.net[0](x))))
+        x = self.act(self.net[4](x))
+        return self.net[6](self.act(x - 0.1))
+
+
+def logged_rows(folder):
+    with (folder / "logs" / "0" / "metrics.csv").open() as file:
+        return [row for row in csv.DictReader(file) if row["curvature/activations/interval"]]
+
+
+def run(folder, monitor, *others, model=None, data=None, seed=7, ckpt_path=None, **options):
+    torch.manual_seed(seed)
+    model = model or FunctionalNet()
+    trainer = quiet_trainer(folder, monitor, *others, **options)
+    trainer.fit(model, data or loader(), ckpt_path=ckpt_path)
+    return trainer, model
+
+
+def trace(trainer, model):
+    state = [tensor for row in trainer.optimizers[0].state_dict()["state"].values() for tensor in row.values()]
+    return [*model.state_dict().values(), *state, torch.tensor(model.losses), torch.get_rng_state()]
+
+
+def test_calls_of_functions_and_single_calls_are_logged(tmp_path):
+    monitor = ActivationCurvatureMonitor(every_n_steps=4, input_sample=SAMPLE, include=[":*", "act*"])
+    run(tmp_path, monitor)
+    assert list(monitor.latest) == [":gelu", "act", "act#0", "act#1"]
+    mean = [monitor.latest[site]["mean"] for site in ("act", "act#0", "act#1")]
+    assert mean[0] == pytest.approx((mean[1] + mean[2]) / 2, rel=1e-9)
+    assert "curvature/:gelu/gaussian/mean_gate" in logged_rows(tmp_path)[0]
+
+
+@pytest.mark.parametrize("options", [{}, {"accumulate_grad_batches": 3}, {"precision": "bf16-mixed"}])
+def test_training_with_probes_and_all_outputs_is_bitwise_the_same(tmp_path, options):
+    class Nothing(Callback):
+        pass
+
+    monitor = ActivationCurvatureMonitor(1, sample_rows=3, input_sample=SAMPLE, histograms=True, dead_unit_window=2)
+    without = trace(*run(tmp_path / "without", Nothing(), max_epochs=5, **options))
+    watched = trace(*run(tmp_path / "with", monitor, max_epochs=5, **options))
+    assert set(monitor.latest) == {"act", ":gelu", "act#0", "act#1"}
+    assert len(without) == len(watched)
+    assert all(torch.equal(a, b) for a, b in zip(without, watched, strict=True))
+
+
+def test_the_model_is_as_before_after_the_run(tmp_path):
+    model = FunctionalNet()
+    names = list(vars(model))
+    run(tmp_path, ActivationCurvatureMonitor(every_n_steps=1, input_sample=SAMPLE), model=model)
+    assert type(model) is FunctionalNet
+    assert [name for name in vars(model) if "probe" in name] == []
+    assert set(names) <= set(vars(model))
+
+
+def test_a_call_that_cannot_be_observed_is_named_once(tmp_path):
+    class Parametric(FunctionalNet):
+        def __init__(self):
+            super().__init__()
+            self.slope = nn.Parameter(torch.tensor([0.1]))
+
+        def forward(self, x):
+            return F.prelu(super().forward(x), self.slope)
+
+    monitor = ActivationCurvatureMonitor(every_n_steps=1, input_sample=SAMPLE)
+    with collected_warnings("cannot observe ':prelu'") as messages:
+        run(tmp_path, monitor, model=Parametric())
+    assert len(messages) == 1
+    assert "arguments of the call" in messages[0]
+
+
+def test_a_swap_of_an_observed_call_goes_through_and_is_followed(tmp_path):
+    monitor = ActivationCurvatureMonitor(every_n_steps=1, input_sample=SAMPLE, sample_rows=None)
+    swap = ActivationSwap({":gelu": "silu"}, at_step=3, input_sample=SAMPLE)
+    _, model = run(tmp_path, monitor, swap)
+    assert isinstance(model.gelu_call, nn.SiLU)
+    assert ":gelu" in monitor.latest
+    assert not any("gelu_call" in site for site in monitor.latest)  # one name in the log, before and after
+    rows = logged_rows(tmp_path)
+    assert [row["step"] for row in rows][-1] == "7"
+    assert torch.isfinite(model(torch.randn(3, FEATURES))).all()
+
+
+def measured(row):
+    return {key: value for key, value in row.items() if key.startswith("curvature") and not key.endswith("/seconds")}
+
+
+def test_a_resumed_run_goes_on_in_the_middle_of_the_dead_unit_window(tmp_path):
+    def once(folder, **options):
+        monitor = ActivationCurvatureMonitor(every_n_steps=1, sample_rows=2, input_sample=SAMPLE, dead_unit_window=7)
+        run(folder, monitor, SaveEachEpoch(folder), max_epochs=3, **options)
+        return {int(row["step"]): measured(row) for row in logged_rows(folder)}, monitor
+
+    class NoDropout(FunctionalNet):
+        def __init__(self):
+            super().__init__()
+            self.net[3].p = 0.0
+
+    whole, first = once(tmp_path / "whole", model=NoDropout())
+    checkpoint_path = tmp_path / "whole" / "epoch0.ckpt"
+    resumed, second = once(tmp_path / "resumed", model=NoDropout(), ckpt_path=checkpoint_path)
+    assert list(resumed) == list(range(4, 12))
+    assert all(resumed[step] == whole[step] for step in resumed)
+    assert not resumed[4]["curvature/act/share_dead"]  # the window is not full yet
+    assert any(value for step in (6, 7) for key, value in resumed[step].items() if key.endswith("share_dead"))
+    assert second.heat_maps.table("curvature") == first.heat_maps.table("curvature")
+
+
+class WriteFigures(Callback):
+    """Runs in each process of a distributed run: writes the figures of every event to a file."""
+
+    def __init__(self, monitor, folder):
+        self.monitor, self.folder, self.rows = monitor, folder, []
+
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+        self.rows.append({site: dict(row) for site, row in self.monitor.latest.items()})
+        (self.folder / f"rank{trainer.global_rank}.json").write_text(json.dumps(self.rows))
+
+
+class Frozen(SmallNet):
+    """Its weights stay, and each rank takes its share of a batch: one process sees exactly what two see together."""
+
+    def __init__(self):
+        super().__init__(nn.Hardswish)
+        self.double()
+        self.net[2], self.net[3] = nn.Identity(), nn.Identity()
+
+    def training_step(self, batch, batch_idx):
+        x, y = (part[self.global_rank :: self.trainer.world_size] for part in batch)
+        return nn.functional.cross_entropy(self(x.double() * 3), y)
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.0)
+
+
+@pytest.mark.forks
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.parametrize("log_every_n_steps", [1, 3])
+def test_two_processes_equal_one_to_twelve_digits(tmp_path, log_every_n_steps):
+    """Kink mass and dead units among the figures; every rank has all of them, also of measurements that wait."""
+    for name, devices in (("one", 1), ("two", 2)):
+        (tmp_path / name).mkdir()
+        monitor = ActivationCurvatureMonitor(every_n_steps=1, sample_rows=1000, dead_unit_window=2)
+        writer = WriteFigures(monitor, tmp_path / name)
+        options = {"devices": devices, "max_epochs": 1, "log_every_n_steps": log_every_n_steps}
+        options |= {"strategy": "ddp_fork", "use_distributed_sampler": False} if devices > 1 else {}
+        trainer = quiet_trainer(tmp_path / name, monitor, writer, **options)
+        trainer.fit(Frozen(), DataLoader(dataset(42), batch_size=14))
+    one = json.loads((tmp_path / "one" / "rank0.json").read_text())
+    for rank in (0, 1):
+        two = json.loads((tmp_path / "two" / f"rank{rank}.json").read_text())
+        assert len(one) == len(two) == 3
+        for expected, found in zip(one, two, strict=True):
+            for site, row in expected.items():
+                assert found[site] == pytest.approx(row, rel=1e-12, abs=1e-13)
+    assert "share_dead" in one[-1]["net.1"]
+    assert one[-1]["net.1"]["kink_mass"] > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "steps"),
+    [({"every_n_epochs": 2}, ["7", "15"]), ({"at_steps": [0, 5]}, ["0", "5"]), ({"every_n_steps": 6}, ["5", "11"])],
+)
+def test_schedules(tmp_path, options, steps):
+    run(tmp_path, ActivationCurvatureMonitor(**options), max_epochs=4)
+    assert [row["step"] for row in logged_rows(tmp_path)] == steps
+
+
+def test_an_overhead_bound_stretches_the_interval(tmp_path):
+    run(tmp_path, ActivationCurvatureMonitor(every_n_steps=1, max_overhead=1e-9), max_epochs=6)
+    assert len(logged_rows(tmp_path)) == 1  # paid for after years
+
+
+class CountReads(Callback):
+    """Counts, by the profiler, how often a training step reads a number from the device."""
+
+    def __init__(self):
+        self.reads = []
+        self._profiler = None
+
+    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+        self._profiler = profile(activities=[ProfilerActivity.CPU])
+        self._profiler.__enter__()
+
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+        self._profiler.__exit__(None, None, None)
+        names = [event.name for event in self._profiler.events()]
+        self.reads.append(sum(name in {"aten::_local_scalar_dense", "aten::item"} for name in names))
+
+
+class Silent(SmallNet):
+    def training_step(self, batch, batch_idx):
+        return F.cross_entropy(self(batch[0]), batch[1])
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.01)
+
+
+def test_a_measured_step_reads_no_number_more_than_another(tmp_path):
+    """Composer's monitor iterates over the batch and reads four numbers an example; Lightning's norms one a tensor."""
+    counts = []
+    for others in ([], [ActivationCurvatureMonitor(every_n_steps=1, gaussian=False)]):
+        inner = CountReads()
+        trainer = quiet_trainer(tmp_path / str(len(others)), *others, max_epochs=2)
+        trainer.callbacks.insert(0, _First(inner))
+        trainer.callbacks.append(_Last(inner))
+        trainer.fit(Silent(), loader())
+        counts.append(inner.reads[1:])
+    assert counts[0] == counts[1]
+
+
+class _First(Callback):
+    def __init__(self, counter):
+        self.counter = counter
+
+    def on_train_batch_start(self, *arguments):
+        self.counter.on_train_batch_start(*arguments)
+
+
+class _Last(Callback):
+    def __init__(self, counter):
+        self.counter = counter
+
+    def on_train_batch_end(self, *arguments):
+        self.counter.on_train_batch_end(*arguments)
+
+
+def test_no_channel_is_left_out_of_a_sample():
+    """Strided elements of such a tensor fall on 8 of 1,024 channels and miss a tenth of the deviation."""
+    deviations = torch.linspace(0.5, 3.0, 1024)
+    x = torch.randn(8, 128, 1024, generator=torch.Generator().manual_seed(0)) * deviations
+    module = nn.GELU()
+    call = WatchedCall(module, module, layout=ChannelLayout(1024, -1))
+    with ActivationRecorder({"site": call}) as recorder:
+        recorder.start(3)
+        module(x)
+        figures = recorder.statistics()["site"]
+        alive = recorder.take().alive_channels()[0]
+        assert alive.shape == (1024,)
+        assert alive.all()
+    assert figures["standard_deviation"] == pytest.approx(x.std().item(), rel=0.03)
+
+
+@pytest.mark.parametrize("use_reentrant", [True, False])
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+def test_both_kinds_of_checkpointing_count_once(tmp_path, use_reentrant):
+    class Checkpointed(SmallNet):
+        def forward(self, x):
+            return checkpoint(self.net, x.requires_grad_(), use_reentrant=use_reentrant)
+
+    monitors = [ActivationCurvatureMonitor(1, sample_rows=None) for _ in range(2)]
+    for monitor, model in zip(monitors, (SmallNet(dropout=0), Checkpointed(dropout=0)), strict=True):
+        run(tmp_path / type(model).__name__, monitor, model=model, max_epochs=1, limit_train_batches=1)
+    assert monitors[0].latest == monitors[1].latest
+
+
+def test_an_empty_batch_and_frozen_parameters(tmp_path):
+    class Cut(Frozen):
+        def training_step(self, batch, batch_idx):
+            x, y = (batch[0][:0], batch[1][:0]) if batch_idx == 3 else batch
+            return F.cross_entropy(self(x.double()), y, reduction="sum")
+
+    model = Cut()
+    model.net[0].requires_grad_(False)
+    monitor = ActivationCurvatureMonitor(every_n_steps=1)
+    with collected_warnings("it was not called"):
+        run(tmp_path, monitor, model=model, max_epochs=1)
+    assert math.isnan(monitor.latest["net.1"]["mean"])
+    steps = [row["step"] for row in logged_rows(tmp_path) if row["curvature/net.1/mean"]]
+    assert steps == ["0", "1", "2"]
+
+
+def test_figures_that_arrive_late_carry_the_step_that_was_measured(tmp_path, monkeypatch):
+    """As on CUDA, where the copy is still on its way when the step is over."""
+    waited = {"polls": 0}
+
+    def late(readout):
+        waited["polls"] += 1
+        return waited["polls"] % 3 == 0
+
+    def once(folder):
+        monitor = ActivationCurvatureMonitor(every_n_steps=2)
+        run(folder, monitor, SaveEachEpoch(folder), max_epochs=2)
+        return {row["step"]: measured(row) for row in logged_rows(folder)}
+
+    at_once = once(tmp_path / "at_once")
+    monkeypatch.setattr(Readout, "ready", property(late))
+    assert once(tmp_path / "late") == at_once
+    assert list(at_once) == ["1", "3", "5", "7"]
+    assert waited["polls"] > 4

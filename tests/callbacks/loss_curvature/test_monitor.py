@@ -1,0 +1,291 @@
+"""The monitor's figures in a Trainer, against the full Hessian."""
+
+import csv
+
+import numpy as np
+import pytest
+import torch
+from callback_helpers import collected_warnings, quiet_trainer
+from lightning.pytorch import Callback
+from loss_monitor_nets import EXACT, Net, Witness, data, fit
+from probe_nets import FEATURES, batch_of, full_hessian
+from torch import nn
+from torch.nn import functional as F
+
+from lit_gelu.callbacks import LossCurvatureMonitor
+from lit_gelu.curvature.loss_measurement import WarmStart, measure_loss
+from lit_gelu.curvature.probe.loss_probe import LossProbe
+
+RUNS = 60
+
+
+def logged_rows(folder):
+    with (folder / "logs" / "0" / "metrics.csv").open() as file:
+        return [row for row in csv.DictReader(file) if row["curvature/loss/seconds"]]
+
+
+def test_figures_equal_those_of_the_full_hessian(tmp_path):
+    monitor = LossCurvatureMonitor(
+        ["top_eigenvalue", "smallest_eigenvalue", "trace", "spectral_density"],
+        trace_probes=200,
+        density_steps=43,
+        density_runs=RUNS,
+        **EXACT,
+    )
+    witness = Witness()
+    figures = fit(tmp_path, monitor, witness)
+    assert list(figures) == [1, 3]
+    for step, row in figures.items():
+        matrix = witness.hessians[step]
+        values = torch.linalg.eigvalsh(matrix)
+        assert row["top_eigenvalue"] == pytest.approx(values[-1].item(), rel=1e-9)
+        assert row["smallest_eigenvalue"] == pytest.approx(values[0].item(), rel=1e-9)
+        assert row["top_eigenvalue_converged"] == row["smallest_eigenvalue_converged"] == 1
+        assert row["top_eigenvalue_residual"] < 1e-8
+        assert abs(row["trace"] - matrix.trace().item()) < 4 * row["trace_standard_error"]
+        # The variance of |Hv|^2 is at most 2 |H^2|^2: four standard errors of its mean over 200 vectors.
+        four = 4 * (2 / 200) ** 0.5 * (matrix @ matrix).norm().item()
+        assert abs(row["frobenius_norm"] ** 2 - matrix.norm().item() ** 2) < four
+        layers = [name for name in row if name.startswith("trace_by_layer/")]
+        assert layers == ["trace_by_layer/net.0", "trace_by_layer/net.2"]
+        assert sum(row[name] for name in layers) == pytest.approx(row["trace"])
+        for name, part in zip(layers, (slice(0, 25), slice(25, 43)), strict=True):
+            error = row[name.replace("trace_by", "trace_standard_error_by")]
+            assert abs(row[name] - matrix[part, part].trace().item()) < 4 * error
+        assert row["spectrum_largest_node"] == pytest.approx(values[-1].item(), rel=1e-6)
+        assert row["spectrum_smallest_node"] == pytest.approx(values[0].item(), rel=1e-6)
+        # The share of a random direction in k of 43 dimensions: Beta(k / 2, (43 - k) / 2), and four errors of its mean.
+        share = (values < -0.01 * values.abs().max()).double().mean().item()
+        error = (share * (1 - share) / (43 / 2 + 1) / RUNS) ** 0.5
+        assert row["spectrum_share_negative"] == pytest.approx(share, abs=4 * error)
+        assert row["interval"] == 2
+        assert row["examples"] == 8
+        assert row["seconds"] > 0
+        assert row["cost_in_training_batches"] > 0
+    logged = {int(row["step"]): row for row in logged_rows(tmp_path)}
+    for step, row in figures.items():
+        assert {name: float(logged[step][f"curvature/loss/{name}"]) for name in row} == pytest.approx(row)
+
+
+def test_probe_loss_and_gradient_norm(tmp_path):
+    figures = fit(tmp_path, LossCurvatureMonitor(**EXACT), Norms())
+    assert figures
+    for step, row in figures.items():
+        loss, norm = Norms.seen[step]
+        assert row["probe_loss"] == pytest.approx(loss, rel=1e-12)
+        assert row["gradient_norm"] == pytest.approx(norm, rel=1e-12)
+
+
+class Norms(Callback):
+    """Loss and gradient after each step."""
+
+    seen: dict = {}  # noqa: RUF012 - a fresh dictionary would be as good
+
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+        loss = pl_module.training_step(batch, batch_idx)
+        gradients = torch.autograd.grad(loss, list(pl_module.parameters()))
+        norm = torch.cat([gradient.flatten() for gradient in gradients]).norm()
+        Norms.seen[trainer.global_step - 1] = (loss.item(), norm.item())
+
+
+def test_the_gauss_newton_matrix_on_request(tmp_path):
+    class Spectrum(Callback):
+        values: dict = {}  # noqa: RUF012
+
+        def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+            names = [name for name, _ in pl_module.named_parameters()]
+            shapes = [p.shape for p in pl_module.parameters()]
+
+            def of(flat):
+                pieces = flat.split([shape.numel() for shape in shapes])
+                named = {n: piece.view(shape) for n, piece, shape in zip(names, pieces, shapes, strict=True)}
+                return torch.func.functional_call(pl_module, named, (batch[0],))
+
+            flat = torch.cat([p.detach().flatten() for p in pl_module.parameters()])
+            jacobian = torch.autograd.functional.jacobian(of, flat).flatten(0, 1)
+            bend = torch.autograd.functional.hessian(lambda z: F.cross_entropy(z, batch[1]), of(flat))
+            matrix = jacobian.T @ bend.reshape(len(jacobian), -1) @ jacobian
+            Spectrum.values[trainer.global_step - 1] = torch.linalg.eigvalsh(matrix)[-1].item()
+
+    monitor = LossCurvatureMonitor(["top_eigenvalue", "smallest_eigenvalue"], operator="gauss_newton", **EXACT)
+    figures = fit(tmp_path, monitor, Spectrum())
+    for step, row in figures.items():
+        assert row["top_eigenvalue"] == pytest.approx(Spectrum.values[step], rel=1e-9)
+        assert row["smallest_eigenvalue"] == pytest.approx(0, abs=1e-9)
+
+
+def test_along_the_update_that_the_optimizer_took(tmp_path):
+    class Regression(Net):
+        """Quadratic, so that all expansions are exact."""
+
+        def __init__(self):
+            super().__init__()
+            self.net = nn.Linear(FEATURES, 2)
+
+        def training_step(self, batch, batch_idx):
+            return self(batch[0]).sub(1).square().mean()
+
+        def configure_optimizers(self):
+            return torch.optim.Adam(self.parameters(), lr=0.05)
+
+    class OfSquares(Witness):
+        def hessian(self, pl_module, batch):
+            return full_hessian(pl_module, lambda outputs: outputs.sub(1).square().mean(), batch[0])
+
+    witness = OfSquares()
+    monitor = LossCurvatureMonitor(["directional", "critical_sharpness"], fraction=None, every_n_steps=1)
+    figures = fit(tmp_path, monitor, witness, model=Regression())
+    assert len(figures) == 4
+    for step, row in figures.items():
+        u, g, matrix = witness.updates[step], witness.gradients[step], witness.befores[step]
+        bend, slope = (u @ matrix @ u).item(), (g @ u).item()
+        assert row["directional_curvature"] == pytest.approx(bend / (u @ u).item(), rel=1e-6)
+        assert row["directional_slope"] == pytest.approx(slope, rel=1e-8)
+        assert row["directional_stability"] == pytest.approx(bend / (-2 * slope), rel=1e-6)
+        sharpness = bend / -slope / 0.05
+        assert row["critical_sharpness"] == pytest.approx(sharpness, rel=1 / 16)
+        assert row["critical_learning_rate"] == pytest.approx(2 / sharpness, rel=1 / 16)
+
+
+def test_without_an_update_there_is_nothing_along_it(tmp_path):
+    class Still(Net):
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.0)
+
+    monitor = LossCurvatureMonitor(["top_eigenvalue", "directional", "critical_sharpness"], **EXACT)
+    [row, _] = fit(tmp_path, monitor, model=Still()).values()
+    assert "top_eigenvalue" in row
+    assert not any(name.startswith(("directional", "critical")) for name in row)
+
+
+def test_an_update_that_raises_the_probes_loss_has_no_critical_sharpness(tmp_path):
+    class Climbs(Net):
+        def curvature_loss(self, batch):
+            return -F.cross_entropy(self(batch[0]), batch[1])
+
+    monitor = LossCurvatureMonitor(["critical_sharpness", "directional"], fraction=None, every_n_steps=1)
+    figures = fit(tmp_path, monitor, model=Climbs())
+    for row in figures.values():
+        assert row["directional_slope"] > 0
+        assert row["critical_sharpness_converged"] == 0
+        assert "critical_sharpness" not in row
+
+
+def test_later_events_start_from_the_last_vectors(tmp_path):
+    monitor = LossCurvatureMonitor(probe="fixed", fraction=None, every_n_steps=1, lanczos_steps=20, warm_steps=3)
+    witness = Witness(batch_of(32, dtype=torch.float64)[0][:8].clone())
+    witness.batches = (tuple(t[:8] for t in batch_of(32, dtype=torch.float64)),)
+    figures = fit(tmp_path, monitor, witness, max_epochs=5)
+    first, *later = [row["products"] for row in figures.values()]
+    assert first == 20
+    assert len(later) == 19
+    assert set(later) <= {1, 2, 3}
+    for step, row in figures.items():
+        exact = torch.linalg.eigvalsh(witness.hessians[step])[-1].item()
+        assert row["top_eigenvalue"] == pytest.approx(exact, rel=0.05)
+
+
+def of_events(count, **options):
+    """Return the full Hessian and the gradient of a probe, and the figures of some events on it."""
+    x, y = batch_of(16, dtype=torch.float64)
+    model, warm = Net().double(), WarmStart()
+    settings = LossCurvatureMonitor(lanczos_steps=43, **options).settings
+    with LossProbe(model, [(x, y)]) as probe:
+        figures = [measure_loss(probe, settings, warm, event=event).figures for event in range(count)]
+    gradient = torch.autograd.grad(F.cross_entropy(model(x), y), list(model.parameters()))
+    hessian = full_hessian(model, lambda outputs: F.cross_entropy(outputs, y), x)
+    return hessian.numpy(), torch.cat([piece.flatten() for piece in gradient]).numpy(), figures
+
+
+def test_starts_learn_what_the_last_vector_is_worth():
+    hessian, _, (first, second, third) = of_events(3)
+    assert first["products",] == 43
+    assert second["products",] > 1  # half of the start is the gradient, though the last vector is exact
+    assert third["products",] == 1
+    assert third["top_eigenvalue",] == pytest.approx(np.linalg.eigvalsh(hessian)[-1], rel=1e-3)
+
+
+def test_the_figure_is_the_estimate_with_what_the_products_left_out():
+    hessian, gradient, (_, second) = of_events(2, warm_steps=1, accuracy=None)
+    values, vectors = np.linalg.eigh(hessian)
+    last, slope = vectors[:, -1], gradient / np.linalg.norm(gradient)
+    start = last + slope * np.sign(last @ slope)
+    start /= np.linalg.norm(start)
+    value = start @ hessian @ start
+    rest = np.linalg.norm(hessian @ start - value * start)
+    node = -0.1 * value
+    by_radau = np.linalg.eigvalsh([[value, rest], [rest, node + rest**2 / (value - node)]])[-1]
+    assert second["top_eigenvalue",] == pytest.approx(min(by_radau, value + rest), rel=1e-9)
+    assert second["top_eigenvalue_residual",] == pytest.approx(rest, rel=1e-9)
+    assert abs(second["top_eigenvalue",] - values[-1]) < abs(value - values[-1])
+
+
+def test_the_step_is_an_optimizer_step_and_not_a_batch(tmp_path):
+    monitor = LossCurvatureMonitor(**EXACT)
+    witness = Witness()
+    figures = fit(tmp_path, monitor, witness, loader=data(36, 4), accumulate_grad_batches=2)
+    assert list(figures) == [1, 3]  # steps 0..4 of batches 0..8
+    for step, row in figures.items():
+        exact = torch.linalg.eigvalsh(witness.hessians[2 * step + 1])[-1].item()
+        assert row["top_eigenvalue"] == pytest.approx(exact, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("batch", "options", "examples"),
+    [(320, {}, 40), (128, {}, 32), (32, {}, 32), (32, {"fraction": 1 / 8}, 4), (128, {"samples": 5}, 5)],
+)
+def test_an_eighth_of_the_batch_and_32_examples_at_least_are_the_default(tmp_path, batch, options, examples):
+    monitor = LossCurvatureMonitor(every_n_steps=1, lanczos_steps=43, **options)
+    with collected_warnings("fewer than 32") as messages:
+        figures = fit(tmp_path, monitor, loader=data(batch, batch))
+    assert not messages
+    assert figures[0]["examples"] == examples
+    x, y = (t[:examples] for t in batch_of(batch, dtype=torch.float64))
+    model = Net().double()
+    quiet_trainer(tmp_path, max_epochs=1, precision="64-true", logger=False).fit(model, data(batch, batch))
+    exact = torch.linalg.eigvalsh(full_hessian(model, lambda outputs: F.cross_entropy(outputs, y), x))[-1]
+    assert figures[0]["top_eigenvalue"] == pytest.approx(exact.item(), rel=1e-9)
+
+
+@pytest.mark.parametrize(("options", "count"), [({}, 1), ({"fraction": None}, 0), ({"samples": 4}, 0)])
+def test_a_batch_that_is_too_small_for_the_default_is_said_once(tmp_path, options, count):
+    with collected_warnings("fewer than 32 examples") as messages:
+        figures = fit(tmp_path, LossCurvatureMonitor(every_n_steps=1, lanczos_steps=2, **options), loader=data(36, 12))
+    assert len(messages) == count
+    assert {row["examples"] for row in figures.values()} == {4 if "samples" in options else 12}
+
+
+def test_the_trace_takes_as_many_vectors_as_its_accuracy_asks_for(tmp_path):
+    options = {"fraction": None, "every_n_steps": 1, "trace_probes": 2, "max_trace_probes": 2000}
+    with collected_warnings("random vectors") as messages:
+        coarse = fit(tmp_path / "a", LossCurvatureMonitor("trace", trace_accuracy=0.5, **options))
+        witness = Witness()
+        fine = fit(tmp_path / "b", LossCurvatureMonitor("trace", trace_accuracy=0.05, **options), witness)
+    assert not messages
+    assert sum(row["products"] for row in fine.values()) > 10 * sum(row["products"] for row in coarse.values())
+    for step, row in fine.items():
+        assert row["trace_standard_error"] <= 0.05 * abs(row["trace"])
+        assert row["trace"] == pytest.approx(witness.hessians[step].trace().item(), rel=0.25)  # five standard errors
+
+
+def test_a_trace_that_cannot_be_had_is_said_once(tmp_path):
+    monitor = LossCurvatureMonitor(
+        "trace", fraction=None, every_n_steps=1, trace_probes=2, trace_accuracy=1e-3, max_trace_probes=5
+    )
+    with collected_warnings(
+        "after 5 random vectors the standard error of the trace is more than 0.1% of it"
+    ) as messages:
+        figures = fit(tmp_path, monitor)
+    assert [row["products"] for row in figures.values()] == [5, 5, 5, 5]
+    assert len(messages) == 1
+
+
+def test_batches_that_are_given_are_weighted_by_their_examples(tmp_path):
+    x, y = batch_of(16, seed=9, dtype=torch.float64)
+    monitor = LossCurvatureMonitor(probe=[(x[:13], y[:13]), (x[13:], y[13:])], **EXACT)
+    witness = Witness((x, y))
+    figures = fit(tmp_path, monitor, witness)
+    for step, row in figures.items():
+        exact = torch.linalg.eigvalsh(witness.hessians[step])[-1].item()
+        assert row["top_eigenvalue"] == pytest.approx(exact, rel=1e-9)
+        assert row["examples"] == 16

@@ -1,0 +1,222 @@
+"""Training is bitwise the same with and without the monitor, whatever it meets."""
+
+import copy
+import random
+
+import numpy as np
+import pytest
+import torch
+from callback_helpers import SmallNet, collected_warnings, dataset, loader, quiet_trainer
+from lightning.pytorch.plugins.precision import MixedPrecision
+from probe_nets import Untidy, batch_of
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from lit_gelu.callbacks import ActivationCurvatureMonitor, LossCurvatureMonitor
+from lit_gelu.curvature.settings import QUANTITIES
+from lit_gelu.sandbox import in_side_pass
+
+CHEAP = {"lanczos_steps": 2, "warm_steps": 2, "trace_probes": 2, "density_steps": 3, "samples": 4, "every_n_steps": 3}
+
+
+class Messy(Untidy):
+    """Keeps what is left of each step; its validation is part of the story."""
+
+    def on_before_optimizer_step(self, optimizer):
+        self.trace.append([None if p.grad is None else p.grad.clone() for p in self.parameters()])
+
+    def on_train_start(self):
+        self.trace = []
+
+
+def state_after(folder, *callbacks, **options):
+    """Everything that a run leaves: weights, buffers, gradients, optimizer state, losses, metrics, generators."""
+    torch.manual_seed(7)
+    random.seed(7)
+    np.random.mtrand._rand.seed(7)
+    module = Messy()
+    data = DataLoader(TensorDataset(*batch_of(64)), batch_size=8, shuffle=True)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**20, growth_interval=3)
+    if "plugins" in options:
+        options = {"plugins": MixedPrecision("16-mixed", "cpu", scaler=scaler)}
+    trainer = quiet_trainer(folder, *callbacks, **({"max_epochs": 3} | options))
+    trainer.fit(module, data)
+    optimizer = [tensor for row in trainer.optimizers[0].state_dict()["state"].values() for tensor in row.values()]
+    logged = {name: value for name, value in trainer.logged_metrics.items() if "curvature" not in name}
+    tensors = [
+        *module.state_dict().values(),
+        *[p.grad for p in module.parameters()],
+        *[gradient for step in module.trace for gradient in step],
+        *optimizer,
+        *logged.values(),
+        module.accuracy.tp,
+        module.average,
+        torch.tensor(module.losses, dtype=torch.float64),
+        torch.get_rng_state(),
+        module.generator.get_state(),
+    ]
+    plain = [
+        scaler.state_dict(),
+        random.random(),
+        np.random.mtrand._rand.random(),
+        module.counts,
+        module.calls,
+        sorted(logged),
+    ]
+    return tensors, plain
+
+
+OPTIONS = {
+    "plain": {},
+    "accumulation": {"accumulate_grad_batches": 3},
+    "bf16 autocast": {"precision": "bf16-mixed"},
+    "scaled": {"precision": None, "plugins": "fp16 with a scaler"},
+    "all": {"accumulate_grad_batches": 3, "precision": "bf16-mixed", "gradient_clip_val": 0.5},
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_d1_d17_training_is_bitwise_the_same_with_the_monitor(tmp_path, name):
+    without, plain_without = state_after(tmp_path / "without", **OPTIONS[name])
+    names = QUANTITIES if name == "all" else [quantity for quantity in QUANTITIES if quantity != "spectral_density"]
+    monitor = LossCurvatureMonitor(names, **CHEAP)
+    with_it, plain_with = state_after(tmp_path / "with", monitor, **OPTIONS[name])
+    assert {"top_eigenvalue", "trace", "directional_curvature", "critical_sharpness_converged"} <= set(monitor.latest)
+    assert (monitor.spectrum is not None) == (name == "all")
+    assert plain_without == plain_with
+    assert len(without) == len(with_it)
+    torch.testing.assert_close(with_it, without, rtol=0, atol=0, equal_nan=True)  # gradients that overflowed are NaN
+    steps = 9 if "accumulate_grad_batches" in OPTIONS[name] else 24
+    assert monitor.schedule.events == steps // 3
+
+
+def test_autocast_on_request_and_evaluation_leave_no_trace_either(tmp_path):
+    options = {"precision": "bf16-mixed", "max_epochs": 1}
+    without, plain_without = state_after(tmp_path / "without", **options)
+    monitor = LossCurvatureMonitor(QUANTITIES, autocast=True, mode="eval", **CHEAP)
+    with_it, plain_with = state_after(tmp_path / "with", monitor, **options)
+    assert monitor.latest
+    assert plain_without == plain_with
+    assert all(torch.equal(a, b) for a, b in zip(without, with_it, strict=True))
+
+
+@pytest.mark.parametrize("where", ["net.4", "net.2"])
+def test_after_an_exception_in_the_probe_everything_is_as_before(tmp_path, where):
+    states = []
+
+    class Fails(LossCurvatureMonitor):
+        def on_train_batch_end(self, trainer, pl_module, *arguments):
+            handle = pl_module.get_submodule(where).register_forward_hook(self.fail)
+            states.append(snapshot(pl_module, trainer))
+            try:
+                super().on_train_batch_end(trainer, pl_module, *arguments)
+            finally:
+                handle.remove()
+                states.append(snapshot(pl_module, trainer))
+
+        def fail(self, module, *arguments):
+            if in_side_pass():
+                raise ArithmeticError("in the probe")
+
+    def snapshot(module, trainer):
+        tensors = [t.clone() for t in (*module.state_dict().values(), *[p.grad for p in module.parameters()])]
+        tensors += [torch.get_rng_state(), module.accuracy.tp.clone(), module.generator.get_state()]
+        plain = [list(module.losses), module.calls, [m.training for m in module.modules()], list(trainer.loggers)]
+        return tensors, plain, random.getstate()
+
+    with pytest.raises(ArithmeticError, match="in the probe"):
+        state_after(tmp_path, Fails(**(CHEAP | {"every_n_steps": 1})))
+    (tensors, *plain), (later, *plain_later) = states
+    assert plain == plain_later
+    assert all(torch.equal(a, b) for a, b in zip(tensors, later, strict=True))
+
+
+def test_nothing_of_the_probe_is_logged_by_the_module(tmp_path):
+    class LogsEverywhere(SmallNet):
+        def training_step(self, batch, batch_idx):
+            steps.append(self.global_step)
+            self.logger.log_metrics({"own": len(steps)}, step=self.global_step)
+            self.logger.experiment.anything(1)
+            return super().training_step(batch, batch_idx)
+
+    steps, written = [], []
+    trainer = quiet_trainer(tmp_path, LossCurvatureMonitor(**CHEAP), max_epochs=1)
+    logger = trainer.logger
+    logger.log_metrics = lambda metrics, step=None: written.append(metrics)
+    type(logger.experiment).anything = lambda self, value: None
+    trainer.fit(LogsEverywhere(), loader())
+    del type(logger.experiment).anything
+    assert len(steps) > 4  # the probe did call it
+    assert sum("own" in metrics for metrics in written) == 4
+    assert sum("train_loss" in metrics for metrics in written) == 4
+
+
+def test_a_training_step_may_take_the_batch_apart(tmp_path):
+    class Pops(SmallNet):
+        def training_step(self, batch, batch_idx):
+            target = batch.pop("target")
+            return nn.functional.cross_entropy(self(batch["x"]), target)
+
+    data = DataLoader([{"x": x, "target": y} for x, y in dataset(16)], batch_size=8)
+    monitor = LossCurvatureMonitor(**(CHEAP | {"every_n_steps": 1}))
+    quiet_trainer(tmp_path, monitor, max_epochs=1).fit(Pops(), data)
+    assert monitor.schedule.events == 2
+    assert monitor.latest["top_eigenvalue"] > 0
+
+
+@pytest.mark.parametrize("loss_first", [True, False])
+def test_both_monitors_in_either_order(tmp_path, loss_first):
+    def figures(folder, *others):
+        monitor = ActivationCurvatureMonitor(every_n_steps=1)
+        pair = [*others, monitor] if loss_first else [monitor, *others]
+        model = SmallNet(nn.GELU)
+        quiet_trainer(folder, *pair, max_epochs=1).fit(model, loader())
+        return copy.deepcopy(monitor.latest), list(model.parameters())
+
+    alone, weights_alone = figures(tmp_path / "alone")
+    both, weights = figures(tmp_path / "both", LossCurvatureMonitor(**(CHEAP | {"every_n_steps": 1})))
+    assert alone == both
+    assert all(torch.equal(a, b) for a, b in zip(weights_alone, weights, strict=True))
+
+
+class NoMemory(torch.OutOfMemoryError):
+    """What a device says; a test says it itself."""
+
+
+def test_out_of_memory_halves_the_probe_and_says_so(tmp_path):
+    class Large(SmallNet):
+        def training_step(self, batch, batch_idx):
+            if in_side_pass() and len(batch[0]) > 3:
+                raise NoMemory
+            return super().training_step(batch, batch_idx)
+
+    monitor = LossCurvatureMonitor(fraction=None, every_n_steps=1, lanczos_steps=2)
+    with collected_warnings("ran out of memory") as messages:
+        quiet_trainer(tmp_path, monitor, max_epochs=1).fit(Large(), loader(32, 8))
+    assert monitor.latest["examples"] == 2
+    assert monitor.schedule.events == 4
+    assert ["with 8" in messages[0], "with 4" in messages[1], len(messages)] == [True, True, 2]  # 8, 4, 2: once each
+
+    class Hopeless(Large):
+        def training_step(self, batch, batch_idx):
+            if in_side_pass():
+                raise NoMemory
+            return SmallNet.training_step(self, batch, batch_idx)
+
+    trainer = quiet_trainer(tmp_path / "b", LossCurvatureMonitor(fraction=None, every_n_steps=1), max_epochs=1)
+    with collected_warnings("ran out"), pytest.raises(NoMemory):
+        trainer.fit(Hopeless(), loader(32, 8))
+
+
+def test_a_loss_that_is_not_finite_is_reported_and_training_goes_on(tmp_path):
+    class Explodes(SmallNet):
+        def training_step(self, batch, batch_idx):
+            loss = super().training_step(batch, batch_idx)
+            return loss * float("nan") if in_side_pass() and self.global_step in {2, 3} else loss
+
+    monitor = LossCurvatureMonitor(every_n_steps=1, lanczos_steps=2, fraction=None)
+    with collected_warnings("logs nothing at step") as messages:
+        quiet_trainer(tmp_path, monitor, max_epochs=2).fit(Explodes(dropout=0), loader())
+    assert [message.split(":")[0][-1] for message in messages] == ["1", "2"]
+    assert "The loss is nan" in messages[0]
+    assert monitor.schedule.events == 8
