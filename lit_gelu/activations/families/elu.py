@@ -254,7 +254,7 @@ ENTRIES = (
         joint=elu_joint,
         moments=PiecewiseMoments(elu_pieces),
         facts=_elu_facts,
-        modules=(ModuleForm(nn.ELU, ReadAttributes(("alpha", "inplace"))),),
+        modules=(ModuleForm(nn.ELU, ReadAttributes(("alpha", "inplace")), keeps_input=True),),
         functions=((F.elu, ()), (F.elu_, ())),
         # ELU, SELU and CELU's primitives subtract 1 from an exponential, so their relative error grows near 0 (the
         # absolute error stays below one unit in the last place of 1); so does that of onnxruntime's own kernels.
@@ -279,7 +279,7 @@ ENTRIES = (
             asymptotes=(f"{-SELU_ALPHA * SELU_SCALE}", f"{SELU_SCALE} x"),
             kinks=((0.0, SELU_SCALE * (1.0 - SELU_ALPHA)),),
         ),
-        modules=(ModuleForm(nn.SELU, INPLACE),),
+        modules=(ModuleForm(nn.SELU, INPLACE, keeps_input=True),),
         functions=((torch.selu, ()), (torch.selu_, ()), (F.selu, ()), (F.selu_, ())),
         onnx=OnnxRecipes(
             native="Selu(x, alpha=SELU_ALPHA, gamma=SELU_SCALE)",
@@ -297,7 +297,7 @@ ENTRIES = (
         joint=celu_joint,
         moments=PiecewiseMoments(celu_pieces),
         facts=_celu_facts,
-        modules=(ModuleForm(nn.CELU, ReadAttributes(("alpha", "inplace"))),),
+        modules=(ModuleForm(nn.CELU, ReadAttributes(("alpha", "inplace")), keeps_input=True),),
         functions=((torch.celu, ()), (torch.celu_, ()), (F.celu, ()), (F.celu_, ())),
         onnx=OnnxRecipes(
             native="Celu(x, alpha=alpha)",

@@ -349,7 +349,10 @@ ENTRIES = (
         moments=gelu_moments,
         facts=_facts,
         aliases=("gelu_exact", "gelu_python"),
-        modules=(ModuleForm(nn.GELU, ReadAttributes(("approximate",))), ModuleForm(SigmoidGELU, _sigmoid_form)),
+        modules=(
+            ModuleForm(nn.GELU, ReadAttributes(("approximate",)), keeps_input=True),
+            ModuleForm(SigmoidGELU, _sigmoid_form),
+        ),
         functions=((F.gelu, ()),),
         onnx=_ONNX,
         registered_by=REGISTERED_BY,

@@ -102,7 +102,7 @@ ENTRIES = (
             kinks=((-3.0, -0.5), (3.0, -0.5)),
         ),
         aliases=("hardswish",),
-        modules=(ModuleForm(nn.Hardswish, INPLACE),),
+        modules=(ModuleForm(nn.Hardswish, INPLACE, keeps_input=True),),
         functions=((F.hardswish, ()),),
         onnx=OnnxRecipes(
             native="HardSwish(x)",

@@ -161,7 +161,7 @@ ENTRIES = (
             smoothness=float("inf"),
             asymptotes=("0", "x"),
         ),
-        modules=(ModuleForm(nn.Mish, INPLACE),),
+        modules=(ModuleForm(nn.Mish, INPLACE, keeps_input=True),),
         functions=((F.mish, ()),),
         # Mish's primitives are x n / (n + 2) with n = e (e + 2), e = exp(min(x, 20)): the same function, tanh(log(1 +
         # e^x)) written as a quotient, without a cancelling logarithm. Above 20 the quotient is 1 to float32's last

@@ -441,7 +441,7 @@ ENTRIES = (
         joint=leaky_relu_joint,
         moments=PiecewiseMoments(leaky_relu_pieces),
         facts=_leaky_facts,
-        modules=(ModuleForm(nn.LeakyReLU, ReadAttributes(("negative_slope", "inplace"))),),
+        modules=(ModuleForm(nn.LeakyReLU, ReadAttributes(("negative_slope", "inplace")), keeps_input=True),),
         functions=((F.leaky_relu, ()), (F.leaky_relu_, ())),
         onnx=OnnxRecipes(
             native="LeakyRelu(x, alpha=negative_slope)",

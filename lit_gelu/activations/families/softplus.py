@@ -173,7 +173,7 @@ ENTRIES = (
             smoothness=float("inf"),
             asymptotes=("0", "x"),
         ),
-        modules=(ModuleForm(nn.Softplus, ReadAttributes(("beta", "threshold")), live=_live),),
+        modules=(ModuleForm(nn.Softplus, ReadAttributes(("beta", "threshold")), live=_live, keeps_input=True),),
         functions=((F.softplus, ()),),
         onnx=_ONNX,
         registered_by=REGISTERED_BY,
@@ -185,7 +185,7 @@ ENTRIES = (
         derivative=log_sigmoid_derivative,
         facts=ActivationFacts("-log(1 + exp(-x))", smoothness=float("inf"), asymptotes=("x", "0")),
         aliases=("logsigmoid",),
-        modules=(ModuleForm(nn.LogSigmoid, NO_ARGUMENTS),),
+        modules=(ModuleForm(nn.LogSigmoid, NO_ARGUMENTS, keeps_input=True),),
         functions=((F.logsigmoid, ()),),
         # log_sigmoid is -Softplus(-x). torch's own export, Log(Sigmoid(x)), is -inf below x = -17 in onnxruntime,
         # whose Sigmoid reaches 0 there.

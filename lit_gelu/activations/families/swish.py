@@ -288,7 +288,7 @@ ENTRIES = (
             smoothness=float("inf"),
             asymptotes=("0", "x"),
         ),
-        modules=(ModuleForm(nn.SiLU, INPLACE),),
+        modules=(ModuleForm(nn.SiLU, INPLACE, keeps_input=True),),
         functions=((F.silu, ()),),
         onnx=SILU_ONNX,
         registered_by=REGISTERED_BY,

@@ -108,11 +108,14 @@ class ModuleForm:
         live: From an instance to the arguments of ``function`` and ``derivative``: the parameters as they are now,
             which training may have moved. ``None``: the same as ``read``. How it is computed (``inplace``,
             ``memory``) is left out in either case.
+        keeps_input: Whether its backward pass needs the input (that of ReLU, sigmoid and tanh the output): until then
+            nobody overwrites it.
     """
 
     type: type[nn.Module]
     read: ReadArguments
     live: ReadArguments | None = None
+    keeps_input: bool = False
 
     def live_arguments(self, module: nn.Module) -> dict[str, Any]:
         """Return the arguments of the pure function for this instance.
