@@ -170,8 +170,7 @@ def user_row(name: str, onnx: Any, arguments: Mapping[str, Any]) -> OnnxRecipes 
 
 def _require_readable(name: str, recipes: OnnxRecipes, arguments: Mapping[str, Any]) -> None:
     """Refuse recipes that cannot be built."""
-    given = [recipe for recipe in vars(recipes).values() if recipe is not None]
-    for recipe in given:
+    for recipe in recipes.texts:
         problem = _problem(recipe, arguments)
         if problem:
             raise ExportOptionError(

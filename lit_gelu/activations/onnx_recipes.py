@@ -93,6 +93,11 @@ class OnnxRecipes:
     operator: OnnxOperator | None = None
     scaled: OnnxScaled | None = None
 
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The recipes that there are."""
+        return tuple(text for text in (self.native, self.primitives, self.contrib, self.accurate) if text is not None)
+
     def applies(self, lowering: Lowering) -> bool:
         """Return whether a lowering has a recipe of its own here; ``native`` always has one to take.
 
