@@ -28,33 +28,14 @@ _MARGIN = 0.1
 
 
 def rise_by_radau(values: Tensor, couplings: Tensor, number: int) -> float:
-    r"""Estimate the distance of an extreme eigenvalue from its Ritz value, by a Gauss-Radau rule.
-
-    k products, and what remains after the last one, fix the moments of the start vector up to order 2k. The Ritz values
-    use all but the last. With a node a beyond the other end of the spectrum that one is used, too: the largest value
-    rises from theta_k to the largest eigenvalue of
-
-    .. math::
-        \begin{pmatrix} \mathrm{diag}(\theta) & r \\ r' & a + \sum_i r_i^2 / (\theta_i - a) \end{pmatrix}.
-
-    As long as a lies below the whole spectrum, this is at most the matrix's largest eigenvalue. Where that end is not
-    known, a is taken below the Ritz values and zero, by a tenth of their range.
-
-    Source: Golub and Meurant 2010, "Matrices, Moments and Quadrature with Applications", section 6.2.
-
-    Args:
-        values: Ritz values theta in rising order, shape ``[k]``, float64 on the host.
-        couplings: r, the coupling of each Ritz vector to what remains (its residual, with a sign), shape ``[k]``.
-        number: 0 for the smallest value, -1 for the largest.
-
-    Returns:
-        The distance, at least 0.
-
-    Example:
-        >>> # The matrix diag(1, 0) from (0.6, 0.8): the value is 0.36, its residual 0.48, and the eigenvalue 1.
-        >>> round(0.36 + rise_by_radau(torch.tensor([0.36]).double(), torch.tensor([0.48]).double(), -1), 2)
-        0.94
-    """
+    """Estimate the distance of an extreme eigenvalue from its Ritz value (number 0 or -1), by a Gauss-Radau rule."""
+    # values: Ritz values theta in rising order, float64 on the host; couplings: r, the residual of each with a sign.
+    # k products, and what remains after the last one, fix the moments of the start vector up to order 2k. The Ritz
+    # values use all but the last. With a node a beyond the other end of the spectrum that one is used, too: the largest
+    # value rises from theta_k to the largest eigenvalue of [[diag(theta), r], [r', a + sum_i r_i^2 / (theta_i - a)]].
+    # As long as a lies below the whole spectrum, this is at most the matrix's largest eigenvalue. Where that end is not
+    # known, a is taken below the Ritz values and zero, by a tenth of their range.
+    # Source: Golub and Meurant 2010, "Matrices, Moments and Quadrature with Applications", section 6.2.
     if number == 0:  # the smallest is the largest of the negative matrix
         values, couplings = -values.flip(0), couplings.flip(0)
     low, high = min(float(values[0]), 0.0), max(float(values[-1]), 0.0)
@@ -68,22 +49,8 @@ def rise_by_radau(values: Tensor, couplings: Tensor, number: int) -> float:
 
 
 def rise_by_gap(values: Tensor, couplings: Tensor, number: int) -> float:
-    """Estimate the same by ``min(r, r^2 / g)``, with the distance g to the nearest other Ritz value.
-
-    Source: Parlett 1998, "The Symmetric Eigenvalue Problem", chapter 11.
-
-    Args:
-        values: As in `rise_by_radau`.
-        couplings: Likewise.
-        number: Likewise.
-
-    Returns:
-        The distance, at least 0.
-
-    Example:
-        >>> rise_by_gap(torch.tensor([0.0, 2.0]), torch.tensor([0.7, 0.5]), -1)
-        0.125
-    """
+    """Estimate the same by ``min(r, r^2 / g)``, with the distance g to the nearest other Ritz value."""
+    # Source: Parlett 1998, "The Symmetric Eigenvalue Problem", chapter 11.
     residual = abs(float(couplings[number]))
     others = values[1:] if number == 0 else values[:-1]
     gap = float((others - values[number]).abs().min()) if len(others) else 0.0
@@ -91,22 +58,7 @@ def rise_by_gap(values: Tensor, couplings: Tensor, number: int) -> float:
 
 
 def are_accurate(alphas: Tensor, betas: Tensor, numbers: Sequence[int], accuracy: float) -> bool:
-    """Return whether some extreme eigenvalues are estimated to be near their Ritz values.
-
-    Args:
-        alphas: As in `lit_gelu.curvature.loss.lanczos.LanczosRun`.
-        betas: Likewise.
-        numbers: 0 for the smallest, -1 for the largest.
-        accuracy: How large `rise_by_radau` may be, in units of the value.
-
-    Returns:
-        Whether all are.
-
-    Example:
-        >>> alphas, betas = torch.tensor([2.0, 0.5]), torch.tensor([0.1, 0.01])
-        >>> are_accurate(alphas[:1], betas[:1], [-1], 1e-3), are_accurate(alphas, betas, [-1], 1e-3)
-        (False, True)
-    """
+    """Return whether some extreme eigenvalues are estimated to be near their Ritz values."""
     values, vectors = tridiagonal_eigen(alphas, betas)
     if len(values) < len(numbers):
         return False
@@ -291,7 +243,7 @@ def top_eigenpairs(
             "1 to the smaller of the two."
         )
     run = _run(operator, start, steps, seed, event, max_memory_mb, extra=2 * count)
-    values = _ritz(run)[0]
+    values = tridiagonal_eigen(run.alphas, run.betas)[0]
     order = {
         "largest": torch.argsort(values, descending=True),
         "smallest": torch.argsort(values),
@@ -327,15 +279,10 @@ def _run(
     return lanczos_until(operator, first, steps, enough, seed=seed, event=event)
 
 
-def _ritz(run: LanczosRun) -> tuple[Tensor, Tensor]:
-    """Return the eigenvalues of the tridiagonal matrix and its eigenvectors."""
-    return tridiagonal_eigen(run.alphas, run.betas)
-
-
 def _pairs(run: LanczosRun, numbers: Sequence[int], tolerance: float, *, are_ends: bool = False) -> list[Eigenpair]:
     """Return some Ritz pairs, with the residuals that the recurrence gives."""
     steps = len(run.alphas)
-    values, vectors = _ritz(run)
+    values, vectors = tridiagonal_eigen(run.alphas, run.betas)
     last_beta = float(run.betas[-1])
     pairs = []
     for number in numbers:

@@ -21,17 +21,7 @@ Item = TypeVar("Item")
 
 
 def evaluate_loss(closure: Closure) -> Tensor:
-    """Call a closure with gradients enabled, whatever mode the caller is in.
-
-    Args:
-        closure: Returns the scalar loss.
-
-    Returns:
-        The loss as a tensor without dimensions, with its graph.
-
-    Raises:
-        LossCurvatureError: If it returns anything but one real number with a graph.
-    """
+    """Call a closure with gradients enabled, whatever mode the caller is in."""
     with torch.inference_mode(False), torch.enable_grad():
         loss = closure()
         if isinstance(loss, Tensor) and loss.numel() == 1 and loss.is_floating_point():
@@ -44,19 +34,7 @@ def evaluate_loss(closure: Closure) -> Tensor:
 
 
 def differentiate(loss: Tensor, layout: ParameterLayout, *, create_graph: bool = False) -> list[Tensor | None]:
-    """Differentiate a loss by the parameters of a layout.
-
-    Args:
-        loss: A scalar with its graph.
-        layout: The parameters.
-        create_graph: Whether the gradient shall be differentiable, and the loss's graph kept.
-
-    Returns:
-        One tensor a parameter; ``None`` for those that the loss does not depend on.
-
-    Raises:
-        LossCurvatureError: If it depends on none of them.
-    """
+    """Differentiate a loss by the parameters of a layout; ``None`` for those that it does not depend on."""
     tensors = list(layout.tensors.values())
     gradients: tuple[Tensor | None, ...] = (None,)
     if loss.requires_grad:
@@ -132,33 +110,14 @@ def mean_loss(
 
 
 def loss_after_gradient(closure: Closure, layout: ParameterLayout) -> Tensor:
-    """Return the gradient of one batch's loss and the loss in one vector.
-
-    Args:
-        closure: The mean loss of the batch.
-        layout: Where the gradient's elements belong.
-
-    Returns:
-        Shape ``[size + 1]``, without graph; the loss is its last element.
-    """
+    """Return the gradient of one batch's loss and, last, the loss in one vector ``[size + 1]`` without graph."""
     loss = evaluate_loss(closure)
     pieces = layout.pieces(differentiate(loss, layout))
     return torch.cat([*pieces, loss.detach().reshape(1).to(layout.device, layout.dtype)])
 
 
 def batches_of(batch: Item | Sequence[Item], samples: int | Sequence[int]) -> tuple[list[Item], list[int]]:
-    """Return one item and one number of samples a batch.
-
-    Args:
-        batch: One item, or one a batch.
-        samples: One number, or one a batch.
-
-    Returns:
-        Two lists of equal length.
-
-    Raises:
-        LossCurvatureError: If their lengths differ, there is none, or a number is not positive.
-    """
+    """Return one item and one number of samples a batch."""
     items: list[Item] = list(batch) if isinstance(batch, Sequence) else [batch]
     counts = [samples] * len(items) if isinstance(samples, int) else list(samples)
     if not items or len(items) != len(counts) or min(counts) < 1:
@@ -170,22 +129,8 @@ def batches_of(batch: Item | Sequence[Item], samples: int | Sequence[int]) -> tu
 
 
 def weighted_mean(rows: Sequence[Tensor], counts: Sequence[int], reduce: Reduce | None) -> Tensor:
-    """Average vectors over batches and ranks, each weighted by its number of samples.
-
-    A rank sends ``[n_r mean_r, n_r]`` in one flat tensor, so one all-reduce is enough.
-
-    Args:
-        rows: One vector a batch.
-        counts: Its number of samples.
-        reduce: Sums a flat tensor over ranks; called once.
-
-    Returns:
-        A vector like each of ``rows``.
-
-    Example:
-        >>> weighted_mean([torch.tensor([1.0]), torch.tensor([4.0])], [2, 1], None)
-        tensor([2.])
-    """
+    """Average vectors over batches and ranks, each weighted by its number of samples."""
+    # A rank sends [n_r mean_r, n_r] in one flat tensor, so one all-reduce is enough.
     total = sum(counts)
     mean = rows[0] if len(rows) == 1 else sum_weighted(rows, [count / total for count in counts])
     if reduce is None:
@@ -195,15 +140,7 @@ def weighted_mean(rows: Sequence[Tensor], counts: Sequence[int], reduce: Reduce 
 
 
 def sum_weighted(rows: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
-    """Return ``sum_i weights[i] rows[i]``.
-
-    Args:
-        rows: Vectors of one shape.
-        weights: As many numbers.
-
-    Returns:
-        A new vector.
-    """
+    """Return ``sum_i weights[i] rows[i]``."""
     result = rows[0] * weights[0]
     for row, weight in zip(rows[1:], weights[1:], strict=True):
         result.add_(row, alpha=weight)
@@ -211,14 +148,7 @@ def sum_weighted(rows: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
 
 
 def is_finite(vector: Tensor) -> bool:
-    """Return whether all elements are finite.
-
-    Args:
-        vector: Any floating-point tensor.
-
-    Returns:
-        Whether there is neither NaN nor infinity; the host waits for it.
-    """
+    """Return whether all elements are finite; the host waits for it."""
     # A sum with NaN or infinity in it is not finite, and takes a twentieth of the time of a test of each element; only
     # finite elements whose sum overflows need that test.
     return math.isfinite(vector.sum().item()) or bool(vector.isfinite().all())
@@ -226,13 +156,6 @@ def is_finite(vector: Tensor) -> bool:
 
 @contextmanager
 def without_autocast(layout: ParameterLayout) -> Iterator[None]:
-    """Switch autocast off: passes back run in the types that the pass forward chose.
-
-    Args:
-        layout: Tells the device.
-
-    Yields:
-        Nothing.
-    """
+    """Switch autocast off: passes back run in the types that the pass forward chose."""
     with torch.autocast(layout.device.type, enabled=False):
         yield

@@ -20,20 +20,7 @@ Kinds = frozenset[type[Node]]
 
 
 def kinds_of(*tensors: Tensor | None) -> Kinds:
-    """Return of which classes the nodes are in the graph that computed some tensors.
-
-    Args:
-        *tensors: With their graphs; ``None`` has none.
-
-    Returns:
-        The classes, which autograd names after the functions.
-
-    Example:
-        >>> import torch
-        >>> x = torch.ones(2, requires_grad=True)
-        >>> sorted(kind.__name__ for kind in kinds_of(x.sin().sum()))
-        ['AccumulateGrad', 'SinBackward0', 'SumBackward0']
-    """
+    """Return of which classes the nodes are in the graph that computed some tensors."""
     seen: set[Node] = set()
     level = {tensor.grad_fn for tensor in tensors if tensor is not None and tensor.grad_fn is not None}
     while level:  # breadth first, so that sets do the work: half the time of one node after the other
@@ -44,47 +31,23 @@ def kinds_of(*tensors: Tensor | None) -> Kinds:
 
 
 def has_custom_function(kinds: Iterable[type[Node]]) -> bool:
-    """Return whether there is a function whose pass back is written in Python.
-
-    Such a pass back may compute its result out of sight of autograd; then a second derivative lacks its share, and
-    nothing says so.
-
-    Args:
-        kinds: What `kinds_of` returned.
-
-    Returns:
-        Whether there is one.
-    """
+    """Return whether there is a function whose pass back is written in Python, among what `kinds_of` returned."""
+    # Such a pass back may compute its result out of sight of autograd; then a second derivative lacks its share, and
+    # nothing says so.
     return any(issubclass(kind, BackwardCFunction) for kind in kinds)
 
 
 def check_differentiable(kinds: Iterable[type[Node]]) -> None:
-    """Refuse a graph that ends in a pass back marked as differentiable once.
-
-    ``torch.autograd.grad`` raises only if the inputs lie behind such a node; it never does, so their share would be
-    zero.
-
-    Args:
-        kinds: What `kinds_of` returned.
-
-    Raises:
-        RuntimeError: If the graph has such a node.
-    """
+    """Refuse a graph that ends in a pass back marked as differentiable once."""
+    # torch.autograd.grad raises only if the inputs lie behind such a node; it never does, so their share would be
+    # zero.
     if any(kind.__name__.endswith("Error") for kind in kinds):
         raise RuntimeError("a custom function's pass back is marked with @once_differentiable")
 
 
 def check_checkpoints(kinds: Iterable[type[Node]]) -> None:
-    """Refuse a graph with reentrant activation checkpoints.
-
-    Parameters inside of one are not in the graph. ``torch.autograd.grad`` raises if it has to go through such a
-    checkpoint to reach others; if it has not, as behind the first layer, the share of those inside would be zero.
-
-    Args:
-        kinds: What `kinds_of` returned.
-
-    Raises:
-        LossCurvatureError: If the graph has one.
-    """
+    """Refuse a graph with reentrant activation checkpoints."""
+    # Parameters inside of one are not in the graph. torch.autograd.grad raises if it has to go through such a
+    # checkpoint to reach others; if it has not, as behind the first layer, the share of those inside would be zero.
     if any(kind.__name__ == "CheckpointFunctionBackward" for kind in kinds):
         raise LossCurvatureError(REENTRANT)

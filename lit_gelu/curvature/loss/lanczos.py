@@ -26,14 +26,7 @@ class LanczosRun:
     basis: Sequence[Tensor]
 
     def combine(self, coordinates: Sequence[float]) -> Tensor:
-        """Add up the first vectors of the basis.
-
-        Args:
-            coordinates: The weight of each.
-
-        Returns:
-            A new vector, shape ``[size]``.
-        """
+        """Add up the first vectors of the basis."""
         total = self.basis[0] * coordinates[0]
         for vector, weight in zip(self.basis[1:], coordinates[1:], strict=False):
             total.add_(vector, alpha=weight)
@@ -43,32 +36,14 @@ class LanczosRun:
 def lanczos(
     operator: LinearOperator, start: Tensor, steps: int, *, seed: int = 0, event: int = 0, basis: Tensor | None = None
 ) -> LanczosRun:
-    """Run exactly ``steps`` steps of Lanczos iteration, a product each, without a look from the host.
-
-    Each new vector is orthogonalised twice against all before it. Where these span an invariant subspace, so that
-    nothing remains, the iteration goes on with a random vector orthogonal to them, uncoupled (``beta = 0``): every step
-    is spent on something new, and copies of a multiple eigenvalue are found.
-
-    Source: Golub and Van Loan 2013, "Matrix Computations", 4th edition, section 10.3.
-
-    Args:
-        operator: The symmetric matrix H.
-        start: Any vector of shape ``[size]``; its length does not matter, and zero stands for a random one.
-        steps: How many, at most ``operator.size``.
-        seed: Of the random vectors.
-        event: Counter that goes with the seed.
-        basis: Storage of shape ``[steps + 1, size]`` to use for the basis.
-
-    Returns:
-        What the tridiagonal matrix and the Ritz vectors are made from.
-
-    Example:
-        >>> from lit_gelu.curvature.loss import MatrixOperator
-        >>> matrix = torch.diag(torch.tensor([3.0, 1.0]))
-        >>> run = lanczos(MatrixOperator(matrix), torch.tensor([1.0, 1.0]), 2)
-        >>> run.alphas  # (1, 1) H (1, 1)' / 2 = 2, and the trace is kept
-        tensor([2.0000, 2.0000])
-    """
+    """Run exactly ``steps`` steps of Lanczos iteration, a product each, without a look from the host."""
+    # start: any length, zero stands for a random vector; basis: storage [steps + 1, size] to use.
+    #
+    # Each new vector is orthogonalised twice against all before it. Where these span an invariant subspace, so that
+    # nothing remains, the iteration goes on with a random vector orthogonal to them, uncoupled (``beta = 0``): every
+    # step is spent on something new, and copies of a multiple eigenvalue are found.
+    #
+    # Source: Golub and Van Loan 2013, "Matrix Computations", 4th edition, section 10.3.
     if basis is None:
         basis = torch.empty(steps + 1, operator.size, dtype=operator.dtype, device=operator.device)
     alphas, betas = torch.empty(2, steps, dtype=operator.dtype, device=operator.device)
@@ -107,36 +82,15 @@ def lanczos_until(
     seed: int = 0,
     event: int = 0,
 ) -> LanczosRun:
-    """Run Lanczos iteration, at most ``steps`` steps, until what is known of the matrix is enough.
-
-    As `lanczos`, but the host looks at three numbers after each product. Having seen them, it leaves out the second
-    orthogonalisation where the first took away less than it left, so that rounding was not amplified, and draws random
-    vectors only where they are needed. Memory for the basis is asked for one vector at a time: for a few millions of
-    parameters the C library has it at hand from the last time then, while of one large block every page is new, which
-    takes as long as half a product.
-
-    Source: Daniel, Gragg, Kaufman and Stewart 1976, "Reorthogonalization and stable algorithms for updating the
-    Gram-Schmidt QR factorization", Mathematics of Computation 30(136), for the criterion.
-
-    Args:
-        operator: The symmetric matrix H. If it has a method ``agreed``, decisions rest on the numbers that it returns,
-            so that all ranks take the same.
-        start: As in `lanczos`.
-        steps: At most how many, and at most ``operator.size``.
-        enough: Says, given alphas and betas as in `LanczosRun`, whether to stop.
-        seed: Of the random vectors.
-        event: Counter that goes with the seed.
-
-    Returns:
-        What `lanczos` returns, of as many steps as were taken; alphas and betas on the host, in float64.
-
-    Example:
-        >>> from lit_gelu.curvature.loss import MatrixOperator
-        >>> matrix = torch.diag(torch.tensor([3.0, 1.0]))
-        >>> run = lanczos_until(MatrixOperator(matrix), torch.tensor([1.0, 0.0]), 2, lambda alphas, betas: True)
-        >>> run.alphas
-        tensor([3.], dtype=torch.float64)
-    """
+    """Run Lanczos iteration, at most ``steps`` steps, until ``enough(alphas, betas)``: float64, on the host."""
+    # As `lanczos`, but the host looks at three numbers after each product. Having seen them, it leaves out the second
+    # orthogonalisation where the first took away less than it left, so that rounding was not amplified, and draws
+    # random vectors only where they are needed. Memory for the basis is asked for one vector at a time: for a few
+    # millions of parameters the C library has it at hand from the last time then, while of one large block every page
+    # is new, which takes as long as half a product.
+    #
+    # Source: Daniel, Gragg, Kaufman and Stewart 1976, "Reorthogonalization and stable algorithms for updating the
+    # Gram-Schmidt QR factorization", Mathematics of Computation 30(136), for the criterion.
     agreed = agreed_on(operator)
     unit = torch.finfo(operator.dtype).eps
     first = start.to(operator.device, operator.dtype)
@@ -177,23 +131,7 @@ def _orthogonalised(vector: Tensor, basis: Sequence[Tensor]) -> tuple[Tensor, Te
 
 
 def tridiagonal_eigen(alphas: Tensor, betas: Tensor) -> tuple[Tensor, Tensor]:
-    """Diagonalise symmetric tridiagonal matrices, in float64 on the host.
-
-    Args:
-        alphas: Diagonals, shape ``[..., steps]``.
-        betas: Off-diagonals, and last one number that has no place in the matrix, shape ``[..., steps]``.
-
-    Returns:
-        Eigenvalues in rising order, shape ``[..., steps]``, and orthonormal eigenvectors as columns.
-
-    Raises:
-        NonFiniteCurvatureError: If a number is NaN or infinite.
-
-    Example:
-        >>> values, _ = tridiagonal_eigen(torch.tensor([2.0, 2.0]), torch.tensor([1.0, 0.0]))
-        >>> values
-        tensor([1., 3.], dtype=torch.float64)
-    """
+    """Diagonalise matrices by diagonals and off-diagonals ``[..., steps]``, in float64 on the host; values rise."""
     alphas, betas = torch.stack([alphas, betas]).cpu().double()
     if not (alphas.isfinite().all() and betas.isfinite().all()):
         raise NonFiniteCurvatureError(
@@ -206,15 +144,7 @@ def tridiagonal_eigen(alphas: Tensor, betas: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def check_steps(steps: int, name: str) -> None:
-    """Refuse a count below 1.
-
-    Args:
-        steps: The count.
-        name: Of the argument.
-
-    Raises:
-        LossCurvatureError: If it is below 1.
-    """
+    """Refuse a count below 1."""
     if steps < 1:
         raise LossCurvatureError(f"{name}={steps} is not accepted. Give a positive number.")
 

@@ -159,12 +159,7 @@ class Displacement:
         self._originals = [tensor.detach().clone() for tensor in layout.tensors.values()]
 
     def move(self, offset: Tensor, scale: float = 1.0) -> None:
-        """Set the parameters to their original values plus ``scale`` times an offset.
-
-        Args:
-            offset: Shape ``[size]``.
-            scale: A factor.
-        """
+        """Set the parameters to their original values plus ``scale`` times an offset."""
         pieces = offset.detach().split_with_sizes([tensor.numel() for tensor in self._originals])
         for live, original, piece in zip(self._layout.tensors.values(), self._originals, pieces, strict=True):
             # The sum is rounded once, to the type of the parameter, and no other tensor is made for it.

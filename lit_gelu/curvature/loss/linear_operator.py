@@ -50,26 +50,12 @@ class MatrixOperator:
         self.device = matrix.device
 
     def __call__(self, vector: Tensor) -> Tensor:
-        """Return the product with a vector.
-
-        Args:
-            vector: Shape ``[size]``.
-
-        Returns:
-            A vector of the same shape.
-        """
+        """Return the product with a vector."""
         return self.matrix @ vector
 
 
 def agreed_on(operator: LinearOperator) -> Callable[[Tensor], Tensor]:
-    """Return what makes numbers the same on all ranks, so that these decide alike.
-
-    Args:
-        operator: With a method ``agreed`` where there are several ranks, as `ParameterOperator` has.
-
-    Returns:
-        That method, else what returns its argument.
-    """
+    """Return what makes numbers the same on all ranks, so that these decide alike; of one rank, the identity."""
     agreed: Callable[[Tensor], Tensor] = getattr(operator, "agreed", lambda numbers: numbers)
     return agreed
 

@@ -81,20 +81,7 @@ class ParameterOperator:
         return "; ".join([*self._failures, *notes]) or "the method tried first works"
 
     def __call__(self, vector: Tensor) -> Tensor:
-        """Return the product with a vector; until one was finite, a method that fails makes way for the next.
-
-        Args:
-            vector: Shape ``[size]``.
-
-        Returns:
-            A new vector of the same shape.
-
-        Raises:
-            LossCurvatureError: If the shape is wrong, or the operator was closed.
-            NonFiniteCurvatureError: If no method gives a finite first product.
-            NoProductError: If the method was asked for by name, and the model does not allow it.
-            RuntimeError: What finite differences failed with.
-        """
+        """Return the product with a vector; until one was finite, a method that fails makes way for the next."""
         if self._closed:
             raise LossCurvatureError("The operator was closed, and its graph is gone. Make a new one.")
         vector = self.parameters.check(vector, "The vector")

@@ -34,22 +34,7 @@ _COMPOSED = {function: other for each in COMPOSED for function, other in each.fu
 
 @contextmanager
 def dual_parameters(module: nn.Module, layout: ParameterLayout, vector: Tensor) -> Iterator[list[Tensor]]:
-    """Let a module compute with dual numbers: its parameters plus an infinitesimal step along a vector.
-
-    Args:
-        module: The owner of the parameters.
-        layout: The parameters.
-        vector: The tangent, shape ``[size]``.
-
-    Yields:
-        The dual tensors that stand in for the parameters, in the order of the layout.
-
-    Example:
-        >>> module = nn.Linear(2, 1, bias=False)
-        >>> with dual_parameters(module, ParameterLayout({"weight": module.weight}), torch.tensor([1.0, 10.0])):
-        ...     tangent_of(module(torch.tensor([2.0, 3.0]))).tolist()
-        [32.0]
-    """
+    """Let a module compute with dual numbers: its parameters plus an infinitesimal step along a vector."""
     _load_formulas()
     tensors, pieces = list(layout.tensors.values()), layout.split(vector)
     with forward_ad.dual_level():
@@ -59,34 +44,13 @@ def dual_parameters(module: nn.Module, layout: ParameterLayout, vector: Tensor) 
 
 
 def tangent_of(value: Tensor) -> Tensor | None:
-    """Return the infinitesimal part of a dual tensor, inside `dual_parameters`.
-
-    Args:
-        value: Any tensor.
-
-    Returns:
-        A tensor of its shape; ``None`` if it does not depend on the dual parameters.
-    """
+    """Return the infinitesimal part of a tensor, inside `dual_parameters`; ``None`` if it depends on none of these."""
     return cast("Tensor | None", forward_ad.unpack_dual(value).tangent)  # type: ignore[no-untyped-call]
 
 
 @contextmanager
 def replaced_parameters(module: nn.Module, replacements: Mapping[Tensor, Tensor]) -> Iterator[None]:
-    """Let a module and its parts use other tensors for some of their parameters, wherever these occur.
-
-    Args:
-        module: The owner.
-        replacements: The tensor to use in the place of each parameter.
-
-    Yields:
-        Nothing.
-
-    Example:
-        >>> module = nn.Linear(2, 1, bias=False)
-        >>> with replaced_parameters(module, {module.weight: torch.tensor([[1.0, 2.0]])}):
-        ...     module(torch.tensor([3.0, 4.0])).item()
-        11.0
-    """
+    """Let a module and its parts use other tensors for some of their parameters, wherever these occur."""
     places = [
         (part, name, parameter)
         for part in module.modules()
@@ -137,17 +101,10 @@ class FiniteDifferences:
     Where the gradient jumps (ReLU, max pooling), the differences hold the jumps within a step, which a second
     derivative has not: they are right for smooth losses only.
 
-    ``||H v||`` is not known before. It is taken to be that of the largest product so far; where a step turns out to be
-    too long, the product is computed again.
+    ``||H v||`` is not known before. It is taken to be that of the largest product so far (``largest`` at first); where
+    a step turns out to be too long, the product is computed again.
 
     Source: Nocedal and Wright 2006, "Numerical Optimization", section 8.1, for the cube and the square root.
-
-    Args:
-        closure: The loss of the batch.
-        layout: The parameters: moved during a product, and put back bit by bit.
-        step: c; by default as above, with the rounding unit of the coarsest type among the parameters.
-        one_sided: Whether to take the second formula.
-        largest: The largest eigenvalue in magnitude, as far as is known, for the first step.
     """
 
     def __init__(
@@ -207,42 +164,19 @@ class FiniteDifferences:
 
 
 def one_sided_step(layout: ParameterLayout) -> float:
-    """Return ten times the square root of the rounding unit of the coarsest type among the parameters, at most 0.2.
-
-    Args:
-        layout: The parameters.
-
-    Returns:
-        3.5e-3 in float32, 1.5e-7 in float64.
-    """
+    """Return ten times the root of the coarsest rounding unit, at most 0.2: 3.5e-3 in float32, 1.5e-7 in float64."""
     return min(0.2, 10 * math.sqrt(_unit(layout)))
 
 
 def relative_step(layout: ParameterLayout) -> float:
-    """Return the cube root of the rounding unit of the coarsest type among the parameters.
-
-    Args:
-        layout: The parameters.
-
-    Returns:
-        4.9e-3 in float32, 6.1e-6 in float64, 0.1 in float16 and 0.2 in bfloat16.
-    """
+    """Return the cube root of the coarsest rounding unit: 4.9e-3 in float32, 6.1e-6 in float64, 0.2 in bfloat16."""
     return math.cbrt(_unit(layout))
 
 
 def scaled_offset(layout: ParameterLayout, vector: Tensor, step: float) -> tuple[Tensor, Tensor]:
-    """Scale a vector to ``step`` times the length of the parameters, on the device.
-
-    Args:
-        layout: The parameters.
-        vector: The direction, shape ``[size]``.
-        step: The length of the offset in units of ``||theta||``; of 1 if all parameters are zero.
-
-    Returns:
-        ``h = step ||theta|| / ||v||`` (no dimensions) and ``h v``; of the zero vector, 1 and zeros.
-    """
+    """Return ``h = step ||theta|| / ||v||`` and ``h v``, on the device; 1 and zeros of the zero vector."""
     length, scale = vector.norm(), layout.values().norm()
-    scale = torch.where(scale > 0, scale, 1)
+    scale = torch.where(scale > 0, scale, 1)  # all parameters may be zero
     h = torch.where(length > 0, step * scale / torch.where(length > 0, length, 1), 1)
     return h, vector * h
 
@@ -276,10 +210,6 @@ class ReverseOverReverse:
     Source: Pearlmutter 1994, "Fast exact multiplication by the Hessian", in reverse mode.
 
     A product costs about two gradients, and the graph two to three times the memory of a training step's.
-
-    Args:
-        closure: The loss of the batch.
-        layout: The parameters.
     """
 
     def __init__(self, closure: Closure, layout: ParameterLayout) -> None:
@@ -326,11 +256,6 @@ class ForwardOverReverse:
 
     Torch lacks the forward derivative of some passes back: that of `mse_loss`, in whose place ``(z - y).square()`` is
     computed; in 2.15 those of `huber_loss` and `soft_margin_loss`, where this method is refused.
-
-    Args:
-        closure: The loss of the batch; it calls ``module``.
-        layout: The parameters.
-        module: Owns the parameters: they are replaced by dual tensors during a product.
     """
 
     def __init__(self, closure: Closure, layout: ParameterLayout, module: nn.Module) -> None:

@@ -19,27 +19,8 @@ _MEMORY = 0.5
 
 
 def start_vector(operator: LinearOperator, start: Tensor | None, seed: int, event: int) -> Tensor:
-    """Return the one vector that an iteration starts from.
-
-    Args:
-        operator: The matrix.
-        start: A vector ``[size]``; several, ``[k, size]``, whose directions are added up, each with the sign that
-            agrees with the sum of those before it; or ``None`` for a random one.
-        seed: Of the random vector.
-        event: Counter that goes with the seed.
-
-    Returns:
-        Shape ``[size]``, of any length.
-
-    Raises:
-        LossCurvatureError: If the shape is another one.
-
-    Example:
-        >>> from lit_gelu.curvature.loss import MatrixOperator
-        >>> rows = torch.tensor([[3.0, 0.0, 0.0], [-0.8, 0.6, 0.0]])
-        >>> start_vector(MatrixOperator(torch.eye(3)), rows, 0, 0)  # (1, 0, 0) and (0.8, -0.6, 0)
-        tensor([ 1.8000, -0.6000,  0.0000])
-    """
+    """Return the one vector ``[size]``, of any length, that an iteration starts from; of ``None`` a random one."""
+    # The directions of several, [k, size], are added up, each with the sign that agrees with the sum before it.
     if start is None:
         return random_start(operator, seed, event)
     if start.dim() not in {1, 2} or start.shape[-1] != operator.size:
@@ -79,20 +60,7 @@ class Directions:
 
 
 def directions_of(vectors: Sequence[Tensor], agreed: Callable[[Tensor], Tensor]) -> Directions:
-    """Return vectors with their lengths, signs and angles.
-
-    Args:
-        vectors: Of shape ``[size]``, of any length; each is taken with the sign that agrees with the first.
-        agreed: Makes numbers the same on all ranks, see `lit_gelu.curvature.loss.linear_operator.agreed_on`.
-
-    Returns:
-        The directions.
-
-    Example:
-        >>> found = directions_of([torch.tensor([2.0, 0.0]), torch.tensor([-3.0, 4.0])], lambda numbers: numbers)
-        >>> found.scales, found.products[0, 1]
-        (tensor([ 0.5000, -0.2000]), tensor(0.6000))
-    """
+    """Return vectors with lengths, angles and the signs that agree with the first; ``agreed`` as of `agreed_on`."""
     pairs = list(itertools.combinations_with_replacement(range(len(vectors)), 2))
     found = agreed(torch.stack([vectors[i].dot(vectors[j]) for i, j in pairs]))
     products = found.new_empty(len(vectors), len(vectors))
@@ -104,29 +72,11 @@ def directions_of(vectors: Sequence[Tensor], agreed: Callable[[Tensor], Tensor])
 
 
 def mixed_start(directions: Directions, mixture: Tensor | None) -> Tensor:
-    """Return the mixture of some directions that would have been nearest to the eigenvectors of the last events.
-
-    How much an eigenvector has in common with the last one, and how much with the gradient, differs from run to run and
-    changes little within one: next to nothing with the last one, where each probe has examples of its own, and most
-    where all have the same. The weights w of the directions d minimise the sum over events of ``|x - sum_i w_i d_i|^2``
-    with the eigenvectors x that were found, later events counting more.
-
-    Args:
-        directions: The directions.
-        mixture: What `learned_mixture` returned; ``None`` for equal weights.
-
-    Returns:
-        Shape ``[size]``, of any length.
-
-    Example:
-        >>> vectors = [torch.tensor([2.0, 0.0]), torch.tensor([0.0, 5.0])]  # the last eigenvector, the gradient
-        >>> directions = directions_of(vectors, lambda numbers: numbers)
-        >>> mixed_start(directions, None)
-        tensor([1., 1.])
-        >>> mixture = learned_mixture(None, directions, torch.tensor([0.6, 0.8]), lambda numbers: numbers)
-        >>> mixed_start(directions, mixture)
-        tensor([0.5994, 0.7992])
-    """
+    """Return the mixture of directions that would have been nearest to the last events' eigenvectors; ``[size]``."""
+    # How much an eigenvector has in common with the last one, and how much with the gradient, differs from run to run
+    # and changes little within one: next to nothing with the last one, where each probe has examples of its own, and
+    # most where all have the same. The weights w of the directions d minimise the sum over events of ``|x - sum_i w_i
+    # d_i|^2`` with the eigenvectors x that were found, later events counting more.
     weights = directions.scales * _weights(mixture, directions.scales)
     total = directions.vectors[0] * weights[0]
     for weight, vector in zip(weights[1:], directions.vectors[1:], strict=True):
@@ -137,23 +87,7 @@ def mixed_start(directions: Directions, mixture: Tensor | None) -> Tensor:
 def learned_mixture(
     mixture: Tensor | None, directions: Directions, found: Tensor, agreed: Callable[[Tensor], Tensor]
 ) -> Tensor:
-    """Return what `mixed_start` is to know after one more event: normal equations, averaged over events.
-
-    Args:
-        mixture: What it knew before.
-        directions: What the start was mixed from.
-        found: The eigenvector that was found, of length 1, with either sign.
-        agreed: As in `directions_of`.
-
-    Returns:
-        The matrix of the equations and, as the last column, their right side, shape ``[k, k + 1]`` for k directions.
-
-    Example:
-        >>> directions = directions_of([torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0])], lambda numbers: numbers)
-        >>> learned_mixture(None, directions, torch.tensor([-0.6, -0.8]), lambda numbers: numbers)
-        tensor([[1.0000, 0.0000, 0.6000],
-                [0.0000, 1.0000, 0.8000]])
-    """
+    """Return what `mixed_start` is to know after one more event: normal equations ``[k, k + 1]``, averaged."""
     shares = agreed(torch.stack([vector.dot(found) for vector in directions.vectors])) * directions.scales
     # An eigenvector has no sign of its own: that of the start is taken.
     shares = torch.where(shares.dot(_weights(mixture, directions.scales)) < 0, -shares, shares)

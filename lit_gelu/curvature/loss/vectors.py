@@ -9,23 +9,9 @@ _MASK = (1 << 64) - 1
 
 
 def mixed_seed(seed: int, event: int, number: int) -> int:
-    """Mix a seed and two counters into one seed, so that neighbours have nothing in common.
-
-    Source: Steele, Lea and Flood 2014, "Fast splittable pseudorandom number generators", the finaliser of SplitMix64,
-    chained.
-
-    Args:
-        seed: Of the run.
-        event: Which measurement.
-        number: Which vector of it.
-
-    Returns:
-        A number from 0 to 2^63 - 1.
-
-    Example:
-        >>> mixed_seed(0, 0, 0) != mixed_seed(0, 0, 1) != mixed_seed(0, 1, 0)
-        True
-    """
+    """Mix a seed and two counters into one seed below 2^63, so that neighbours have nothing in common."""
+    # The finaliser of SplitMix64, chained. Source: Steele, Lea and Flood 2014, "Fast splittable pseudorandom number
+    # generators".
     state = 0
     for part in (seed, event, number):
         state = (state + (part & _MASK) + 0x9E3779B97F4A7C15) & _MASK
@@ -89,26 +75,7 @@ def normal(size: int, seed: int, event: int, number: int, *, dtype: torch.dtype,
 
 
 def check_memory(vectors: int, size: int, dtype: torch.dtype, max_memory_mb: float | None, remedy: str) -> None:
-    """Refuse to keep more vectors than the budget allows, before any of them exists.
-
-    Args:
-        vectors: How many vectors would be kept at once.
-        size: Elements of a vector.
-        dtype: Their type.
-        max_memory_mb: The budget in units of 2^20 bytes; ``None`` means no limit.
-        remedy: What the caller can do, as a sentence.
-
-    Raises:
-        MemoryBudgetError: If the vectors do not fit.
-
-    Example:
-        >>> check_memory(10, 1000, torch.float32, 1.0, "Take fewer steps.")
-        >>> check_memory(300, 1000, torch.float32, 1.0, "Take fewer steps.")
-        Traceback (most recent call last):
-            ...
-        lit_gelu.curvature.errors.MemoryBudgetError: 300 vectors of 1000 float32 take 1.1 MiB, and \
-max_memory_mb=1.0 allows 1.0. Take fewer steps.
-    """
+    """Refuse to keep more vectors than the budget (in MiB) allows, before any exists; ``remedy`` is a sentence."""
     needed = vectors * size * dtype.itemsize / 2**20
     if max_memory_mb is not None and needed > max_memory_mb:
         name = str(dtype).removeprefix("torch.")

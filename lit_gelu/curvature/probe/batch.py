@@ -20,18 +20,7 @@ PLAIN = (str, bytes, int, float, type(None))
 
 
 def leaves(batch: Any) -> Iterator[Any]:
-    """Go through what is in a batch, in its order; a list of examples and a packed sequence are one piece.
-
-    Args:
-        batch: Tensors and anything else, in any nesting of tuples, lists, mappings and dataclasses.
-
-    Yields:
-        What holds nothing further.
-
-    Example:
-        >>> list(leaves({"a": (1, [2]), "b": "c"}))
-        [1, 2, 'c']
-    """
+    """Go through what is in a batch, in its order; a list of examples and a packed sequence are one piece."""
     children = [] if isinstance(batch, PackedSequence) or is_list_of_examples(batch) else children_of(batch)
     for child in children:
         yield from leaves(child)
@@ -40,55 +29,23 @@ def leaves(batch: Any) -> Iterator[Any]:
 
 
 def is_record(batch: Any) -> bool:
-    """Return whether a batch is a dataclass, made.
-
-    Args:
-        batch: Anything.
-
-    Returns:
-        Whether it is; a dataclass itself is not.
-    """
+    """Return whether a batch is a dataclass, made."""
     return dataclasses.is_dataclass(batch) and not isinstance(batch, type)
 
 
 def field_names(batch: Any) -> tuple[str, ...]:
-    """Return the names of a named tuple's or a dataclass's fields.
-
-    Args:
-        batch: Anything.
-
-    Returns:
-        The names; none of anything else.
-
-    Example:
-        >>> from collections import namedtuple
-        >>> field_names(namedtuple("Batch", "x y")(1, 2))
-        ('x', 'y')
-    """
+    """Return the names of a named tuple's or a dataclass's fields."""
     if is_record(batch):
         return tuple(field.name for field in dataclasses.fields(batch))
     return tuple(batch._fields) if isinstance(batch, tuple) and hasattr(batch, "_fields") else ()
 
 
 def refilled(batch: Any, values: dict[Any, Any]) -> Any:
-    """Return a container of the same type with other values.
-
-    Args:
-        batch: A mapping, named tuple or dataclass, frozen ones included.
-        values: By its keys or by the names of its fields, all of them in their order.
-
-    Returns:
-        A new container; for a mapping that cannot be changed the values themselves.
-
-    Example:
-        >>> from collections import UserDict
-        >>> refilled(UserDict(a=1), {"a": 2})
-        {'a': 2}
-    """
+    """Return a container of the same type, frozen ones included, with other values for all of its entries, in order."""
     if isinstance(batch, tuple):
         return type(batch)(*values.values())
     if isinstance(batch, Mapping) and not isinstance(batch, MutableMapping):
-        return values
+        return values  # no one can fill it
     changed = copy.copy(batch)
     if isinstance(batch, Mapping):
         changed.update(values)
@@ -99,18 +56,7 @@ def refilled(batch: Any, values: dict[Any, Any]) -> Any:
 
 
 def children_of(batch: Any) -> list[Any]:
-    """Return what a container of a batch holds; nothing of a leaf.
-
-    Args:
-        batch: As in `leaves`.
-
-    Returns:
-        Its entries, without names.
-
-    Example:
-        >>> children_of({"a": (1, 2)}), children_of("leaf")
-        ([(1, 2)], [])
-    """
+    """Return what a container of a batch holds; nothing of a leaf."""
     if isinstance(batch, Mapping):
         return list(batch.values())
     if isinstance(batch, (tuple, list)):
@@ -128,22 +74,9 @@ def _first_sizes(batch: Any) -> list[int]:
 
 
 def is_list_of_examples(batch: Any) -> bool:
-    """Return whether a list or tuple of tensors has an example in each, and not a field of a batch.
-
-    The tensors have one dtype and number of dimensions, and no two first sizes agree; or there are more than four of
-    them, and their first sizes differ (sequences) or are less than their number (the channels of images).
-
-    Args:
-        batch: Anything.
-
-    Returns:
-        Whether it is such a list.
-
-    Example:
-        >>> import torch
-        >>> is_list_of_examples([torch.zeros(3, 8, 8)] * 16), is_list_of_examples([torch.zeros(16, 3, 8, 8)] * 2)
-        (True, False)
-    """
+    """Return whether a list or tuple of tensors has an example in each, and not a field of a batch."""
+    # Its tensors cannot be fields of one batch: no two first sizes agree, or there are more than four tensors, and
+    # their first sizes differ (sequences) or are less than their number (the channels of images).
     sizes = _first_sizes(batch)
     distinct = len(set(sizes))
     if not sizes or len(sizes) <= FEW:
@@ -152,61 +85,25 @@ def is_list_of_examples(batch: Any) -> bool:
 
 
 def has_few_of_either_kind(batch: Any) -> bool:
-    """Return whether a batch holds a list of up to four tensors that may be fields as well as examples.
-
-    Args:
-        batch: As in `leaves`.
-
-    Returns:
-        Whether it does.
-
-    Example:
-        >>> import torch
-        >>> has_few_of_either_kind([torch.zeros(3, 8, 8), torch.zeros(3, 9, 9)])
-        True
-    """
+    """Return whether a batch holds a list of up to four tensors that may be fields as well as examples."""
     sizes = _first_sizes(batch)
     few = bool(sizes) and len(sizes) <= FEW and (max(sizes) <= FEW or is_list_of_examples(batch))
     return few or any(map(has_few_of_either_kind, children_of(batch)))
 
 
 def holds_an_example_each(batch: Any, whole: int) -> bool:
-    """Return whether a list or tuple has one plain value, mapping, dataclass or tensor for each example.
-
-    Args:
-        batch: Anything.
-        whole: How many examples the whole batch has.
-
-    Returns:
-        Whether it does. Mappings whose tensors are all as long as the batch are batches themselves, of several loaders.
-
-    Example:
-        >>> holds_an_example_each(("a", "b", None), 3), holds_an_example_each([{"id": 1}], 1)
-        (True, True)
-    """
+    """Return whether a list or tuple has one plain value, mapping, dataclass or tensor for each example."""
     if not isinstance(batch, (tuple, list)) or hasattr(batch, "_fields") or len(batch) != whole:
         return False
     if is_list_of_examples(batch) or all(isinstance(child, PLAIN) for child in batch):
         return True
+    # Mappings whose tensors are all as long as the batch are batches themselves, of several loaders.
     lengths = {len(leaf) for leaf in leaves(batch) if isinstance(leaf, Tensor) and leaf.ndim > 0}
     return all(isinstance(child, Mapping) or is_record(child) for child in batch) and lengths != {whole}
 
 
 def rebuilt(batch: Any, change: Callable[[Any], Any], is_piece: Callable[[Any], bool] = lambda _: False) -> Any:
-    """Return a batch of the same kind, in containers of its own, of what ``change`` makes of each piece.
-
-    Args:
-        batch: As in `leaves`.
-        change: From a piece to what takes its place.
-        is_piece: Tells containers that are changed as one piece.
-
-    Returns:
-        A batch of the same kind; a mapping that cannot be changed becomes a dict.
-
-    Example:
-        >>> rebuilt({"a": (1, [2])}, lambda piece: piece * 10)
-        {'a': (10, [20])}
-    """
+    """Return a batch of the same kind, in containers of its own, of what ``change`` makes of each piece."""
     if is_piece(batch):
         return change(batch)
     if isinstance(batch, Mapping):
@@ -220,24 +117,8 @@ def rebuilt(batch: Any, change: Callable[[Any], Any], is_piece: Callable[[Any], 
 
 
 def count_examples(batch: Any) -> int | None:
-    """Return how many examples a batch has: the length of the first dimension of its first tensor that has one.
-
-    Of a list of examples (see `take_examples`) that comes before any tensor it is the list's length, and of a
-    ``PackedSequence`` the number of its sequences.
-
-    Args:
-        batch: A tensor, or tensors in any nesting of tuples, lists, mappings and dataclasses.
-
-    Returns:
-        The number; ``None`` if there is none of these.
-
-    Example:
-        >>> import torch
-        >>> count_examples({"text": ["a", "b"], "x": torch.zeros(2, 3)})
-        2
-        >>> count_examples([torch.zeros(3, 8, 8 + width % 2) for width in range(16)])
-        16
-    """
+    """Return how many examples a batch has: the length of the first dimension of its first tensor that has one."""
+    # Of a list of examples that comes before any tensor it is the list's length.
     for leaf in leaves(batch):
         if isinstance(leaf, PackedSequence):
             return int(leaf.batch_sizes[0])
@@ -247,32 +128,10 @@ def count_examples(batch: Any) -> int | None:
 
 
 def take_examples(batch: Any, count: int) -> Any:
-    """Return the first examples of a batch.
-
-    What is cut: every tensor whose first dimension is as long as the batch, and every list or tuple of that length that
-    holds plain values (strings, numbers, ``None``), mappings or dataclasses. All else stays: scalars, and tensors of
-    another length, such as class weights.
-
-    A list or tuple of tensors of one dtype and number of dimensions is a list of examples, and cut by its own length,
-    where its tensors cannot be fields of one batch: no two first sizes agree, or there are more than four tensors, and
-    their first sizes differ (sequences) or are less than their number (the channels of images).
-
-    Args:
-        batch: As in `count_examples`.
-        count: How many, from 1; with as many as there are, or more, the batch itself is returned.
-
-    Returns:
-        A batch of the same kind; its tensors are views.
-
-    Raises:
-        LossCurvatureError: If the batch is of a kind whose examples cannot be told, or holds a ``PackedSequence``.
-
-    Example:
-        >>> import torch
-        >>> x, names = take_examples((torch.arange(3), ["a", "b", "c"]), 2)
-        >>> x, names
-        (tensor([0, 1]), ['a', 'b'])
-    """
+    """Return the first examples of a batch, from 1, as views; the batch itself where it has no more."""
+    # What is cut: every tensor whose first dimension is as long as the batch, every list or tuple of that length that
+    # holds plain values, mappings or dataclasses, and lists of examples. All else stays: scalars, and tensors of
+    # another length, such as class weights.
     whole = count_examples(batch)
     if whole is not None and count >= whole:
         return batch
@@ -281,129 +140,43 @@ def take_examples(batch: Any, count: int) -> Any:
 
 
 def repeat_examples(batch: Any) -> Any:
-    """Return a batch in which every example comes twice.
-
-    Args:
-        batch: As in `count_examples`.
-
-    Returns:
-        A batch of the same kind: what `take_examples` would cut is there twice, one after the other.
-
-    Raises:
-        LossCurvatureError: As `take_examples`.
-
-    Example:
-        >>> import torch
-        >>> repeat_examples((torch.arange(2), ["a", "b"]))
-        (tensor([0, 1, 0, 1]), ['a', 'b', 'a', 'b'])
-    """
+    """Return a batch in which all that `take_examples` would cut comes twice, one after the other."""
     whole = _countable(batch)
     return rebuilt(batch, partial(_twice, whole=whole), partial(holds_an_example_each, whole=whole))
 
 
 def part_size(batch: Any, fraction: float | None, samples: int | None, least: int = 2) -> int | None:
-    """Return how many examples of a batch a probe is to use.
-
-    Args:
-        batch: As in `count_examples`.
-        fraction: Its share of the batch, rounded up to whole examples, and to ``least``. ``None`` for the number
-            ``samples``. Up to four tensors in a list whose first sizes are up to four may be fields or images of so
-            many channels: they are used whole, which is right for both.
-        samples: A number of examples; ``None`` together with ``fraction=None`` for the whole batch.
-        least: Examples that a share has, if the batch has them: batch normalisation has nothing to normalise in one.
-
-    Returns:
-        The number; ``None`` if the batch's own number cannot be told.
-
-    Example:
-        >>> import torch
-        >>> part_size(torch.arange(20), 1 / 8, None)
-        3
-        >>> part_size(torch.arange(20), 1 / 8, None, least=32)
-        20
-    """
+    """Return how many examples of a batch a probe is to use: a share rounded up, or a number; else all of them."""
     whole = count_examples(batch)
     if whole is None or (fraction is None and samples is None):
         return whole
     if samples is not None:
         return min(whole, samples)
+    # Batch normalisation has nothing to normalise in one example. What may be fields or images of as many channels is
+    # used whole, which is right for both.
     few = FEW if has_few_of_either_kind(batch) else 2
     return min(whole, max(least, few, math.ceil(whole * (fraction or 1.0))))
 
 
 def part_of(batch: Any, fraction: float | None, samples: int | None, least: int = 2) -> Any:
-    """Return the part of a batch that a probe is to use.
-
-    Args:
-        batch: As in `count_examples`.
-        fraction: As in `part_size`.
-        samples: As in `part_size`.
-        least: As in `part_size`.
-
-    Returns:
-        The first examples.
-
-    Raises:
-        LossCurvatureError: As `take_examples`, unless the whole batch is asked for.
-
-    Example:
-        >>> import torch
-        >>> part_of(torch.arange(20), 1 / 8, None)
-        tensor([0, 1, 2])
-    """
+    """Return the part of a batch that a probe is to use."""
     if fraction is None and samples is None:
         return batch
     return take_examples(batch, part_size(batch, fraction, samples, least) or 1)
 
 
 def copy_containers(batch: Any) -> Any:
-    """Return the batch in lists, mappings and dataclasses of its own, so that one who pops an entry does it there.
-
-    Args:
-        batch: As in `count_examples`.
-
-    Returns:
-        A batch of the same kind, of the same tensors.
-
-    Example:
-        >>> batch = {"labels": [1, 2]}
-        >>> _ = copy_containers(batch).pop("labels")
-        >>> batch
-        {'labels': [1, 2]}
-    """
+    """Return the batch in lists, mappings and dataclasses of its own, so that one who pops an entry does it there."""
     return rebuilt(batch, lambda leaf: leaf)
 
 
 def clone_batch(batch: Any) -> Any:
-    """Return the batch with containers, tensors and objects of its own: what happens to the other does not show in it.
-
-    Args:
-        batch: Anything; what can be neither taken apart nor copied is shared.
-
-    Returns:
-        A batch of the same kind.
-
-    Example:
-        >>> import torch
-        >>> x = torch.ones(2)
-        >>> (clone,) = clone_batch((x,))
-        >>> _ = x.div_(255)
-        >>> clone
-        tensor([1., 1.])
-    """
+    """Return the batch with containers, tensors and objects of its own, as far as these can be copied."""
     return rebuilt(batch, _own)
 
 
 def check_part(fraction: float | None, samples: int | None) -> None:
-    """Refuse a part that is none.
-
-    Args:
-        fraction: As in `part_of`.
-        samples: As in `part_of`.
-
-    Raises:
-        LossCurvatureError: If both are given, or one is out of range.
-    """
+    """Refuse a share out of range, a number below 1, and both at once."""
     if fraction is not None and samples is not None:
         raise LossCurvatureError(f"{fraction=}, {samples=}: give one of the two, or none for whole batches.")
     if fraction is not None and not 0 < fraction <= 1:
@@ -413,11 +186,7 @@ def check_part(fraction: float | None, samples: int | None) -> None:
 
 
 def _countable(batch: Any) -> int:
-    """Return how many examples a batch has that can be taken apart.
-
-    Raises:
-        LossCurvatureError: If it cannot.
-    """
+    """Return how many examples a batch has that can be taken apart."""
     whole = count_examples(batch)
     packed = any(isinstance(leaf, PackedSequence) for leaf in leaves(batch))
     if whole is None or packed:

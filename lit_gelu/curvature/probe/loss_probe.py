@@ -44,11 +44,7 @@ class ProbeInput:
         self._marks: list[tuple[int, bool]] = []
 
     def fresh(self) -> Any:
-        """Return a batch with the values given.
-
-        Returns:
-            A batch of the same kind, of tensors and containers that the one given does not share.
-        """
+        """Return a batch with the values given."""
         if self._contents is not None:
             self._contents.restore()
         if self._contents is None or self._marks != _marks(self._contents):

@@ -76,11 +76,7 @@ class Contents:
         self._seen: set[int] = set()
 
     def keep(self, value: Any) -> None:
-        """Take note of what is in a value.
-
-        Args:
-            value: An attribute of a module.
-        """
+        """Take note of what is in a value."""
         found = [(value, False)]
         while found:
             value, in_object = found.pop()
@@ -181,18 +177,7 @@ def _changing_children(value: Any) -> Iterable[Any]:
 
 
 def is_of_library(value: Any) -> bool:
-    """Return whether a value's class is Python's, torch's, Lightning's, torchmetrics' or numpy's.
-
-    Args:
-        value: Anything.
-
-    Returns:
-        Whether it is.
-
-    Example:
-        >>> is_of_library(nn.Linear(1, 1)), is_of_library(type("Meter", (), {"__module__": "meters"})())
-        (True, False)
-    """
+    """Return whether a value's class is Python's, torch's, Lightning's, torchmetrics' or numpy's."""
     return type(value).__module__.partition(".")[0] in _NOT_LOOKED_INTO
 
 
@@ -352,12 +337,7 @@ def _is_plain_tensor(value: Any) -> bool:
 
 
 def seed_random_state(seed: int, devices: set[torch.device]) -> None:
-    """Set the generators of Python, numpy and torch (CPU and the given CUDA devices) from a number.
-
-    Args:
-        seed: Any integer.
-        devices: Devices of the model.
-    """
+    """Set the generators of Python, numpy and torch (CPU and the given CUDA devices) from a number."""
     seed %= 2**63
     random.seed(seed)
     if "numpy.random" in sys.modules:  # if nobody imported it, the model does not draw from it

@@ -19,34 +19,8 @@ LossFunction = Callable[[Any, int], Tensor]
 """From a batch and its number to the scalar loss, unscaled and with its graph."""
 
 
-def check_module(module: nn.Module) -> None:
-    """Refuse a module whose loss cannot be computed on the side of its training.
-
-    Args:
-        module: The LightningModule.
-
-    Raises:
-        LossCurvatureError: As `loss_function`.
-    """
-    loss_function(module)
-
-
 def loss_function(module: nn.Module) -> LossFunction:
-    """Return what computes the loss of a batch, looking into signatures once.
-
-    It is ``module.curvature_loss(batch)`` if there is such a method, otherwise what ``module.training_step`` returns.
-
-    Args:
-        module: The LightningModule.
-
-    Returns:
-        A function of what ``training_step`` takes and of the batch's number, for a ``training_step`` that takes one. It
-        raises `LossCurvatureError` if no loss comes back.
-
-    Raises:
-        LossCurvatureError: If it has no ``curvature_loss``, and its ``training_step`` is not a loss of a batch: it
-            optimises by hand, takes the iterator of a loader, or is missing.
-    """
+    """Return what computes the loss of a batch: ``curvature_loss``, else ``training_step``, whose signature is read once."""
     name = type(module).__name__
     hook = getattr(module, HOOK, None)
     if callable(hook):
@@ -69,44 +43,18 @@ def loss_function(module: nn.Module) -> LossFunction:
 
 
 def loss_of(module: nn.Module, batch: Any, batch_idx: int) -> Tensor:
-    """Return the loss of one batch, unscaled and with its graph.
-
-    Args:
-        module: The LightningModule; see `loss_function`.
-        batch: What ``training_step`` takes.
-        batch_idx: The batch's number, for a ``training_step`` that takes one.
-
-    Returns:
-        The loss.
-
-    Raises:
-        LossCurvatureError: As `loss_function`, and if no loss comes back.
-    """
+    """Return the loss of one batch, unscaled and with its graph."""
     return loss_function(module)(batch, batch_idx)
 
 
 def logging_modules(modules: Iterable[nn.Module]) -> list[nn.Module]:
-    """Return the LightningModules among some modules: those that have ``log``.
-
-    Args:
-        modules: Any modules.
-
-    Returns:
-        Some of them.
-    """
+    """Return the LightningModules among some modules: those that have ``log``."""
     return [part for part in modules if callable(getattr(type(part), "log_dict", None))]
 
 
 @contextmanager
 def muted(modules: Iterable[nn.Module]) -> Iterator[None]:
-    """Let ``self.log`` and ``self.log_dict`` do nothing.
-
-    Args:
-        modules: Modules, LightningModules among them.
-
-    Yields:
-        Nothing.
-    """
+    """Let ``self.log`` and ``self.log_dict`` do nothing."""
     before = [
         (part, name, part.__dict__.get(name)) for part in logging_modules(modules) for name in ("log", "log_dict")
     ]
@@ -157,120 +105,62 @@ _REMEDY = (
 )
 
 
-class LossCall(TorchFunctionMode):
-    """While active, takes note of the calls of `LOSS_FUNCTIONS`; the last one parts outputs from loss.
+class ParsedLoss:
+    """One batch's loss, a probe's closure, parted into a closure for the outputs and a loss of outputs.
 
     Example:
         >>> import torch
         >>> weight = torch.tensor([1.0, 2.0], requires_grad=True)
-        >>> with LossCall() as call:
-        ...     loss = functional.mse_loss(3 * weight, torch.zeros(2))
-        >>> call.outputs_of(loss)
+        >>> loss = ParsedLoss(lambda: functional.mse_loss(3 * weight, torch.zeros(2)))
+        >>> loss.outputs()
         tensor([3., 6.], grad_fn=<MulBackward0>)
-        >>> call.loss_of(torch.tensor([1.0, 1.0]))
+        >>> loss.loss(torch.tensor([1.0, 1.0]))
         tensor(1.)
     """
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._calls: list[tuple[Any, Tensor]] = []
+    def __init__(self, closure: Callable[[], Tensor]) -> None:
+        self._closure = closure
         self._loss_of: Callable[[Tensor], Tensor] | None = None
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        """Call a function, and note a loss function's call."""
-        kwargs = kwargs or {}
-        result = func(*args, **kwargs)
-        if func in LOSS_FUNCTIONS:
-            self._calls.append(((func, args, kwargs), result))
-        return result
-
-    def outputs_of(self, loss: Tensor) -> Tensor:
-        """Return what the loss function was given.
-
-        Args:
-            loss: What the training step returned.
-
-        Returns:
-            The outputs of the model, with their graph.
-
-        Raises:
-            LossCurvatureError: If the loss is not what one call of a loss function returned.
-        """
-        found = [call for call, result in self._calls if result is loss]
+    def outputs(self) -> Tensor:
+        """Return the model's outputs from the live parameters: what the last call of a loss function was given."""
+        self._loss_of = None
+        with _LossCalls() as calls:
+            loss = self._closure()
+        found = [call for call, result in calls.made if result is loss]
         if len(found) != 1:
-            names = ", ".join(call[0].__name__ for call, _ in self._calls) or "none"
+            names = ", ".join(call[0].__name__ for call, _ in calls.made) or "none"
             raise LossCurvatureError(
                 f"The loss does not part into outputs and a loss of outputs: {names} of its loss functions was called, "
                 f"and its value is not the loss itself. {_REMEDY}"
             )
         func, args, kwargs = found[0]
         outputs, rest = (args[0], args[1:]) if args else (kwargs["input"], ())
-        options = {name: value for name, value in kwargs.items() if name != "input"}
-
-        def loss_of(outputs: Tensor) -> Tensor:
-            loss: Tensor = func(outputs, *rest, **options)
-            return loss
-
-        self._loss_of = loss_of
         if not isinstance(outputs, Tensor):
             raise LossCurvatureError(f"{func.__name__} was given {type(outputs).__name__} as outputs. {_REMEDY}")
+        options = {name: value for name, value in kwargs.items() if name != "input"}
+        self._loss_of = lambda outputs: func(outputs, *rest, **options)
         return outputs
 
-    def loss_of(self, outputs: Tensor) -> Tensor:
-        """Return the loss of other outputs, on the same targets.
-
-        Args:
-            outputs: Of the shape that `outputs_of` returned.
-
-        Returns:
-            The scalar loss.
-
-        Raises:
-            LossCurvatureError: If `outputs_of` was not called before.
-        """
+    def loss(self, outputs: Tensor) -> Tensor:
+        """Return the scalar loss of outputs, on the same targets."""
         if self._loss_of is None:
             raise LossCurvatureError("There is no loss of outputs before outputs were computed. Compute them first.")
         return self._loss_of(outputs)
 
 
-class ParsedLoss:
-    """One batch's loss, parted into a closure for the outputs and a loss of outputs.
+class _LossCalls(TorchFunctionMode):
+    """While active, takes note of the calls of `LOSS_FUNCTIONS`: function and arguments, and what came back."""
 
-    Args:
-        closure: A probe's closure.
+    def __init__(self) -> None:
+        super().__init__()
+        self.made: list[tuple[Any, Tensor]] = []
 
-    Example:
-        >>> import torch
-        >>> layer = torch.nn.Linear(2, 2)
-        >>> loss = ParsedLoss(lambda: functional.mse_loss(layer(torch.ones(3, 2)), torch.zeros(3, 2)))
-        >>> loss.outputs().shape
-        torch.Size([3, 2])
-    """
-
-    def __init__(self, closure: Callable[[], Tensor]) -> None:
-        self._closure = closure
-        self._call: LossCall | None = None
-
-    def outputs(self) -> Tensor:
-        """Return the model's outputs from the live parameters."""
-        with LossCall() as call:
-            loss = self._closure()
-        outputs: Tensor = call.outputs_of(loss)
-        self._call = call
-        return outputs
-
-    def loss(self, outputs: Tensor) -> Tensor:
-        """Return the scalar loss of outputs.
-
-        Args:
-            outputs: As `outputs` returned.
-
-        Returns:
-            The loss.
-
-        Raises:
-            LossCurvatureError: If `outputs` was not called before.
-        """
-        return (self._call or LossCall()).loss_of(outputs)
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        if func in LOSS_FUNCTIONS:
+            self.made.append(((func, args, kwargs), result))
+        return result

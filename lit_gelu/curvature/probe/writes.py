@@ -59,17 +59,7 @@ class WriteGuard:
 
     @contextmanager
     def call(self, number: int) -> Iterator[None]:
-        """Guard one call.
-
-        Args:
-            number: Of the batch.
-
-        Yields:
-            Nothing; the loss is to be called inside.
-
-        Raises:
-            LossCurvatureError: If the call changed a parameter that is trained.
-        """
+        """Guard one call."""
         record = self._record = self._record or self._new_record()
         record.put_back(self._written.values())
         if number in self._met or not self._watches:
