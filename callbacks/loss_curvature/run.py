@@ -18,7 +18,7 @@ from lit_gelu.curvature.loss import ParameterLayout
 from lit_gelu.curvature.loss_measurement import Step
 from lit_gelu.curvature.probe.batch import repeat_examples, take_examples
 from lit_gelu.curvature.probe.loss_probe import LossProbe
-from lit_gelu.curvature.probe.training_loss import check_module
+from lit_gelu.curvature.probe.training_loss import loss_function
 from lit_gelu.curvature.settings import LossSettings
 
 _OVERFLOWS = "in which second derivatives overflow and steps of finite differences vanish"
@@ -148,7 +148,7 @@ def refuse_run(trainer: Trainer, pl_module: LightningModule, settings: LossSetti
             "rank has whole parameters, and a pass through a part of the model does not gather them. Use DDP or one "
             "device, or measure a checkpoint of this run afterwards on one device."
         )
-    check_module(pl_module)
+    loss_function(pl_module)  # refuses what has none
     ParameterLayout(dict(pl_module.named_parameters()))
 
 

@@ -25,16 +25,6 @@ class ProbeInput:
 
     Training steps change batches in place (``x /= 255``). What is handed out is a copy; a new one is made only after
     the last was changed, which the version counters of its tensors tell.
-
-    Args:
-        batch: Tensors in any nesting of tuples, lists, mappings and dataclasses.
-
-    Example:
-        >>> x = ProbeInput(torch.ones(2))
-        >>> x.fresh().div_(4)
-        tensor([0.2500, 0.2500])
-        >>> x.fresh()
-        tensor([1., 1.])
     """
 
     def __init__(self, batch: Any) -> None:
@@ -44,7 +34,7 @@ class ProbeInput:
         self._marks: list[tuple[int, bool]] = []
 
     def fresh(self) -> Any:
-        """Return a batch with the values given."""
+        """Return a batch with the values given, of tensors and containers that the one given does not share."""
         if self._contents is not None:
             self._contents.restore()
         if self._contents is None or self._marks != _marks(self._contents):

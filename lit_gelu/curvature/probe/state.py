@@ -52,11 +52,8 @@ class Contents:
     Containers are dictionaries, lists, tuples, sets and deques; a plain object is one with a ``__dict__`` of a class
     that is not Python's, torch's or Lightning's, such as a meter. Containers are followed wherever they are, plain
     objects down to the containers in their ``__dict__``, not to further plain objects. Generators of random numbers and
-    numpy arrays up to 1 MiB are kept as well.
-
-    Attributes:
-        modules: Modules that stand in containers.
-        tensors: Tensors that do, leaves only. Their values are the business of `WriteGuard`.
+    numpy arrays up to 1 MiB are kept as well. Of modules and leaf tensors in containers only note is taken: the values
+    of these are the business of `WriteGuard`.
 
     Example:
         >>> history = {"loss": [0.5]}
@@ -76,7 +73,7 @@ class Contents:
         self._seen: set[int] = set()
 
     def keep(self, value: Any) -> None:
-        """Take note of what is in a value."""
+        """Take note of what is in a value, an attribute of a module."""
         found = [(value, False)]
         while found:
             value, in_object = found.pop()
@@ -217,15 +214,6 @@ class ModuleState:
     Modules that stand in plain lists and dictionaries (metrics often do) are included. What stands in containers and
     plain objects is kept as `Contents` says, but for the values of tensors in them, and of parameters: `WriteGuard`
     keeps these.
-
-    Args:
-        model: Any module.
-
-    Attributes:
-        modules: All of its modules, itself included.
-        parameters: All of their parameters.
-        tensors: What stands in containers and plain objects.
-        devices: Where their parameters and buffers are.
 
     Example:
         >>> model = nn.BatchNorm1d(2)

@@ -20,7 +20,7 @@ LossFunction = Callable[[Any, int], Tensor]
 
 
 def loss_function(module: nn.Module) -> LossFunction:
-    """Return what computes the loss of a batch: ``curvature_loss``, else ``training_step``, whose signature is read once."""
+    """Return what computes a batch's loss: ``curvature_loss``, else ``training_step``; its signature is read once."""
     name = type(module).__name__
     hook = getattr(module, HOOK, None)
     if callable(hook):

@@ -32,19 +32,13 @@ class WriteGuard:
     it is refused, unless it changes no bit; it is put back, too. Watching takes some microseconds an operation.
     Therefore, where nothing else needs it, a module is watched at its first event only: a write to a trained parameter
     that begins later is refused without being put back, and one by ``.data`` is not seen then.
-
-    Args:
-        module: Whose loss is called.
-        names: Its parameters by name, for messages.
-        parameters: All parameters that can be reached from it.
-        others: Other tensors to guard.
     """
 
     def __init__(
         self, module: nn.Module, names: Mapping[str, Tensor], parameters: Sequence[Tensor], others: Sequence[Tensor]
     ) -> None:
         self._module = module
-        self._names = names
+        self._names = names  # for messages; parameters may hold more, that can be reached from the module
         self._trained = [parameter for parameter in parameters if parameter.requires_grad]
         self._versions = [parameter._version for parameter in self._trained]
         trained = set(map(id, self._trained))
@@ -59,7 +53,7 @@ class WriteGuard:
 
     @contextmanager
     def call(self, number: int) -> Iterator[None]:
-        """Guard one call."""
+        """Guard one call of the loss for a batch, by its number; refuse one that wrote to trained parameters."""
         record = self._record = self._record or self._new_record()
         record.put_back(self._written.values())
         if number in self._met or not self._watches:
