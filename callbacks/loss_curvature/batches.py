@@ -17,11 +17,12 @@ from lit_gelu.curvature.probe.batch import (
     clone_batch,
     copy_containers,
     count_examples,
+    from_plain,
     part_of,
     part_size,
     take_examples,
+    to_plain,
 )
-from lit_gelu.curvature.probe.plain_batch import from_plain, to_plain
 from lit_gelu.curvature.probe.state import ModuleState, seed_random_state
 from lit_gelu.sandbox import isolated_generators
 

@@ -16,7 +16,7 @@ from lit_gelu.curvature.loss.evaluation import (
 )
 from lit_gelu.curvature.loss.graph_walk import check_differentiable, has_custom_function, kinds_of
 from lit_gelu.curvature.loss.layout import ParameterLayout, displaced
-from lit_gelu.curvature.loss.parameter_operator import ParameterOperator
+from lit_gelu.curvature.loss.parameter_operator import ParameterOperator, methods_to_try
 from lit_gelu.curvature.loss.products import dual_parameters, relative_step, scaled_offset, tangent_of
 
 GaussNewtonMethod = Literal["auto", "double_vjp", "forward_mode", "finite_differences"]
@@ -81,7 +81,7 @@ def gauss_newton_operator(
         ...     matrix(torch.tensor([1.0, 1.0])).tolist()  # (2 w) * 2 * (2 w)
         [8.0, 32.0]
     """
-    methods = _methods(method, module)
+    methods = methods_to_try(method, module, GAUSS_NEWTON_METHODS, "forward_mode")
     closures, counts = batches_of(outputs, samples)
     losses = list(loss) if isinstance(loss, Sequence) else [loss] * len(closures)
     if len(losses) != len(closures):
@@ -208,15 +208,3 @@ def _evaluate_outputs(outputs: Outputs) -> Tensor:
             "The outputs depend on no parameter. The closure must call the model, without detach() or no_grad()."
         )
     return result
-
-
-def _methods(method: str, module: nn.Module | None) -> list[str]:
-    """Return the methods to try, in order."""
-    if method == "auto":
-        return [each for each in GAUSS_NEWTON_METHODS if module is not None or each != "forward_mode"]
-    if method not in GAUSS_NEWTON_METHODS or (method == "forward_mode" and module is None):
-        raise LossCurvatureError(
-            f"method={method!r} with module={'None' if module is None else 'a module'} is not accepted. Give one of "
-            f"{', '.join(GAUSS_NEWTON_METHODS)}, or auto; forward_mode needs module=, which the closure calls."
-        )
-    return [method]

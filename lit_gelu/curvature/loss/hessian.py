@@ -6,10 +6,9 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from lit_gelu.curvature.errors import LossCurvatureError
 from lit_gelu.curvature.loss.evaluation import Closure, Reduce, batches_of
 from lit_gelu.curvature.loss.layout import ParameterLayout
-from lit_gelu.curvature.loss.parameter_operator import ParameterOperator
+from lit_gelu.curvature.loss.parameter_operator import ParameterOperator, methods_to_try
 from lit_gelu.curvature.loss.products import BatchMatrix, FiniteDifferences, ForwardOverReverse, ReverseOverReverse
 
 Method = Literal["auto", "reverse_over_reverse", "forward_over_reverse", "finite_differences", "one_sided_differences"]
@@ -88,7 +87,7 @@ def hessian_operator(
         ...     hessian(torch.tensor([1.0, 1.0])).tolist(), hessian.method
         ([6.0, 12.0], 'reverse_over_reverse')
     """
-    methods = _methods(method, module)
+    methods = methods_to_try(method, module, METHODS, "forward_over_reverse", only_by_name=(ONE_SIDED,))
     closures, counts = batches_of(closure, samples)
     layout = ParameterLayout(parameters)
     makers = [partial(_make_batch, each, layout, module, step, largest) for each in closures]
@@ -109,18 +108,3 @@ def _make_batch(
     if method == "forward_over_reverse" and module is not None:
         return ForwardOverReverse(closure, layout, module)
     return FiniteDifferences(closure, layout, step, one_sided=method == ONE_SIDED, largest=largest)
-
-
-def _methods(method: str, module: nn.Module | None) -> list[str]:
-    """Return the methods to try, in order."""
-    if method == "auto":
-        return [each for each in METHODS if module is not None or each != "forward_over_reverse"]
-    if method not in {*METHODS, ONE_SIDED}:
-        accepted = ", ".join([*METHODS, ONE_SIDED])
-        raise LossCurvatureError(f"method={method!r} is not accepted. Give one of {accepted}, or auto.")
-    if method == "forward_over_reverse" and module is None:
-        raise LossCurvatureError(
-            "method='forward_over_reverse' replaces the parameters by dual tensors, and module=None does not tell "
-            "where. Give module=, the module that the closure calls."
-        )
-    return [method]

@@ -5,7 +5,7 @@ from types import TracebackType
 from typing import Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lit_gelu.curvature.errors import LossCurvatureError, NonFiniteCurvatureError, NoProductError
 from lit_gelu.curvature.loss.evaluation import Reduce, is_finite, weighted_mean
@@ -171,6 +171,23 @@ class ParameterOperator:
     def _mean(self, rows: Sequence[Tensor]) -> Tensor:
         """Average one vector a batch over batches and ranks."""
         return weighted_mean(rows, self._counts, self._reduce)
+
+
+def methods_to_try(
+    method: str, module: nn.Module | None, known: Sequence[str], by_module: str, only_by_name: Sequence[str] = ()
+) -> list[str]:
+    """Return the methods to try, in order; ``by_module`` is the one that needs the module."""
+    if method == "auto":
+        return [each for each in known if module is not None or each != by_module]
+    if method not in {*known, *only_by_name}:
+        accepted = ", ".join([*known, *only_by_name])
+        raise LossCurvatureError(f"method={method!r} is not accepted. Give one of {accepted}, or auto.")
+    if method == by_module and module is None:
+        raise LossCurvatureError(
+            f"method={method!r} replaces the parameters by dual tensors, and module=None does not tell where. Give "
+            "module=, the module that the closure calls."
+        )
+    return [method]
 
 
 def _first_line(error: Exception) -> str:
