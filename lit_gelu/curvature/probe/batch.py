@@ -247,7 +247,7 @@ def to_plain(batch: Any) -> Any:
 
 
 def from_plain(plain: Any, like: Any) -> Any:
-    """Return the batch that `to_plain` took apart, of the types of one like it where the entries have the same names."""
+    """Return the batch that `to_plain` took apart, of the types of one like it where entries have the same names."""
     # Elsewhere a mapping becomes a dict, and a dataclass a named tuple. Tensors are on the host.
     if not isinstance(plain, dict):
         return plain
