@@ -39,88 +39,43 @@ class DigitsData(InMemoryDataModule):
         super().__init__(batch_size)
 
     def load_train_and_val(self) -> tuple[InMemoryImages, InMemoryImages]:
-        """Read the training set and the validation set.
-
-        Returns:
-            The training set (1,257) and the validation set (180).
-        """
+        """Return the training set (1,257) and the validation set (180)."""
         train, val, _ = _split()
         return train, val
 
     def load_test(self) -> InMemoryImages:
-        """Read the test set.
-
-        Returns:
-            The test set (360).
-        """
+        """Return the test set (360)."""
         return _split()[2]
 
     def preprocessing(self) -> nn.Module:
-        """Return the module that turns grey levels into what the model takes.
-
-        Returns:
-            A module from grey levels 0 to 16, ``[batch, 1, 8, 8]``, ``torch.uint8``, to images
-            ``[batch, 1, 28, 28]``, float32.
-        """
+        """Return the module from grey levels, ``[batch, 1, 8, 8]``, to images, ``[batch, 1, 28, 28]``, float32."""
         return EnlargedDigits()
 
     def raw_train_inputs(self) -> Tensor:
-        """Return the training images as they are before the preprocessing.
-
-        Returns:
-            Grey levels, ``[samples, 1, 8, 8]``, ``torch.uint8``.
-        """
+        """Return the training images before the preprocessing: grey levels, ``[1257, 1, 8, 8]``, ``torch.uint8``."""
         levels, _, rows = _digits()
         return levels[rows[0]].unsqueeze(1)
 
     def raw_test_inputs(self) -> Tensor:
-        """Return the test images as they are before the preprocessing.
-
-        Returns:
-            Grey levels, ``[360, 1, 8, 8]``, ``torch.uint8``.
-        """
+        """Return the test images before the preprocessing: grey levels, ``[360, 1, 8, 8]``, ``torch.uint8``."""
         levels, _, rows = _digits()
         return levels[rows[2]].unsqueeze(1)
 
 
 class EnlargedDigits(nn.Module):
-    """`enlarge` as a module, to stand in front of a net: grey levels 0 to 16 as bytes, 8x8, to 28x28 in [0, 1].
-
-    Example:
-        >>> images = EnlargedDigits()(torch.full((2, 1, 8, 8), 12, dtype=torch.uint8))
-        >>> images.shape, images.round(decimals=4).unique()
-        (torch.Size([2, 1, 28, 28]), tensor([0.7500]))
-    """
+    """`enlarge` as a module, to stand in front of a net: grey levels 0 to 16 as bytes, 8x8, to 28x28 in [0, 1]."""
 
     def __init__(self) -> None:
         super().__init__()
         self.example_input_array = torch.arange(128, dtype=torch.uint8).reshape(2, 1, 8, 8) % 17
 
     def forward(self, levels: Tensor) -> Tensor:
-        """Return the images.
-
-        Args:
-            levels: Shape ``[batch, 1, 8, 8]``, ``torch.uint8``.
-
-        Returns:
-            Shape ``[batch, 1, 28, 28]``, ``torch.float32``.
-        """
+        """Return the images."""
         return enlarge(levels.squeeze(1).to(torch.float32))
 
 
 def enlarge(images: Tensor) -> Tensor:
-    """Turn 8x8 grey levels into 28x28 pixels in [0, 1], bilinearly (corners not aligned, as in image libraries).
-
-    Args:
-        images: Shape ``[samples, 8, 8]``, grey levels 0 to 16, a floating dtype.
-
-    Returns:
-        Shape ``[samples, 1, 28, 28]``, in [0, 1], of the same dtype.
-
-    Example:
-        >>> enlarge(torch.full((2, 8, 8), 12.0)).round(decimals=4).unique()
-        tensor([0.7500])
-    """
+    """Turn 8x8 grey levels into 28x28 pixels in [0, 1], bilinearly (corners not aligned, as in image libraries)."""
     return functional.interpolate(images.unsqueeze(1) / 16, size=(28, 28), mode="bilinear", align_corners=False)
 
 

@@ -16,47 +16,15 @@ _UNSIGNED_BYTE = 0x08
 
 
 def find_idx(path: Path) -> Path | None:
-    """Return the file that holds an idx array: ``path`` itself, or ``path`` with ``.gz`` added.
-
-    Args:
-        path: Path of the unpacked file.
-
-    Returns:
-        The unpacked file if it is there, else the packed one, else ``None``.
-
-    Example:
-        >>> find_idx(Path("no/such/train-images-idx3-ubyte")) is None
-        True
-    """
+    """Return the file that holds an idx array: ``path`` itself, or ``path`` with ``.gz`` added."""
     packed = path.with_name(f"{path.name}.gz")
     return next((file for file in (path, packed) if is_file(file)), None)
 
 
 def read_idx(path: Path, shape: tuple[int, ...], sha256: str | None = None) -> Tensor:
-    """Read an idx file of unsigned bytes; a packed file is read without writing anything.
-
-    The header is ``0, 0, 8, number of dimensions`` as bytes, then each size as a big-endian unsigned 32-bit integer
-    (http://yann.lecun.com/exdb/mnist/, "File formats").
-
-    Args:
-        path: Path of the unpacked file; ``path`` with ``.gz`` added is read where there is no unpacked one.
-        shape: The shape that the file must have.
-        sha256: The digest that the unpacked file must have, in hexadecimal digits; ``None`` checks none.
-
-    Returns:
-        The values, ``torch.uint8``, of shape ``shape``.
-
-    Raises:
-        DataNotFoundError: If neither file is there.
-        CorruptDataError: If the file is truncated, damaged, holds something else, or has another digest.
-
-    Example:
-        >>> import tempfile
-        >>> file = Path(tempfile.mkdtemp()) / "labels-idx1-ubyte"
-        >>> _ = file.write_bytes(bytes([0, 0, 8, 1, 0, 0, 0, 3]) + bytes([7, 2, 1]))
-        >>> read_idx(file, (3,))
-        tensor([7, 2, 1], dtype=torch.uint8)
-    """
+    """Read an idx file of unsigned bytes; a packed file is read without writing anything."""
+    # The header is ``0, 0, 8, number of dimensions`` as bytes, then each size as a big-endian unsigned 32-bit integer
+    # (http://yann.lecun.com/exdb/mnist/, "File formats").
     file = find_idx(path)
     if file is None:
         raise DataNotFoundError(f"No file {str(path)!r}, and none with .gz added.")
@@ -85,11 +53,7 @@ def read_idx(path: Path, shape: tuple[int, ...], sha256: str | None = None) -> T
 
 
 def _content(file: Path, most: int) -> bytes:
-    """Return the unpacked content of ``file``, or its beginning: a small packed file may hold gigabytes.
-
-    Raises:
-        CorruptDataError: If it cannot be read or unpacked.
-    """
+    """Return the unpacked content of ``file``, or its beginning: a small packed file may hold gigabytes."""
     try:
         with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as stream:
             return stream.read(most)

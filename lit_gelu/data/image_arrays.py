@@ -19,14 +19,7 @@ _Array = npt.NDArray[np.generic]
 
 
 class ImageArrays(NamedTuple):
-    """Training and test images with their labels.
-
-    Args:
-        x_train: Training images, ``[samples, 3, 32, 32]``, ``torch.uint8``.
-        y_train: Their labels, ``[samples]``, ``torch.int64``.
-        x_test: Test images, ``[samples, 3, 32, 32]``, ``torch.uint8``.
-        y_test: Their labels, ``[samples]``, ``torch.int64``.
-    """
+    """Images, ``[samples, 3, 32, 32]``, ``torch.uint8``, and labels, ``[samples]``, ``torch.int64``."""
 
     x_train: Tensor
     y_train: Tensor
@@ -72,12 +65,7 @@ def read_arrays_file(path: Path, classes: int) -> ImageArrays:
 
 
 def _load(path: Path) -> Arrays:
-    """Return the arrays of the file as they are.
-
-    Raises:
-        DataNotFoundError: If the file is not there.
-        CorruptDataError: If it cannot be read, or one is missing.
-    """
+    """Return the arrays of the file as they are."""
     if not is_file(path):
         raise DataNotFoundError(f"There is no file {str(path)!r}. Give the path of an .npz file of {_contents()}.")
     try:
@@ -93,11 +81,7 @@ def _load(path: Path) -> Arrays:
 
 
 def _images(array: _Array, name: str, path: Path) -> Tensor:
-    """Return images as ``[samples, 3, 32, 32]``.
-
-    Raises:
-        CorruptDataError: If they are no bytes, of another size, or there are none.
-    """
+    """Return images as ``[samples, 3, 32, 32]``."""
     channels_last, channels_first = (SIZE, SIZE, CHANNELS), (CHANNELS, SIZE, SIZE)
     if array.dtype != np.uint8 or array.shape[1:] not in {channels_last, channels_first} or not len(array):
         raise CorruptDataError(
@@ -111,11 +95,7 @@ def _images(array: _Array, name: str, path: Path) -> Tensor:
 
 
 def _labels(array: _Array, name: str, samples: int, classes: int, path: Path) -> Tensor:
-    """Return labels as ``[samples]``, ``torch.int64``.
-
-    Raises:
-        CorruptDataError: If they are no integers, out of range, or not as many as there are images.
-    """
+    """Return labels as ``[samples]``, ``torch.int64``."""
     if array.dtype.kind not in "iu" or array.shape not in {(samples,), (samples, 1)}:
         raise CorruptDataError(
             f"{name} in {str(path)!r} has shape {list(array.shape)} and dtype {array.dtype}; accepted: one integer for "

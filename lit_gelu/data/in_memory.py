@@ -48,14 +48,7 @@ class InMemorySamples(TensorDataset):
         return self.tensors[1]
 
     def __getitems__(self, indices: list[int]) -> Batch:
-        """Return the inputs and labels at ``indices``, stacked.
-
-        Args:
-            indices: Positions of the samples, in the order wanted.
-
-        Returns:
-            Inputs ``[len(indices), ...]`` and labels ``[len(indices)]``.
-        """
+        """Return the inputs and labels at ``indices``, stacked."""
         rows = torch.as_tensor(indices, dtype=torch.int64, device=self.inputs.device)
         return self.inputs[rows], self.labels[rows]
 
@@ -65,11 +58,7 @@ class InMemorySamples(TensorDataset):
         return sum(tensor.nbytes for tensor in self.tensors)
 
     def move_to(self, device: torch.device) -> None:
-        """Move all tensors, so that batches are taken out of them there.
-
-        Args:
-            device: Where to.
-        """
+        """Move all tensors, so that batches are taken out of them there."""
         self.tensors = tuple(tensor.to(device) for tensor in self.tensors)
 
 
@@ -95,14 +84,7 @@ class InMemoryImages(InMemorySamples):
 
 
 def whole_batch(batch: Any) -> Any:
-    """Return ``batch`` as it is: `InMemorySamples` has stacked it already.
-
-    Args:
-        batch: Inputs and labels (`DataLoader` wants a function of any list).
-
-    Returns:
-        ``batch``.
-    """
+    """Return ``batch`` as it is: `InMemorySamples` has stacked it already, and `DataLoader` wants a function."""
     return batch
 
 
@@ -145,15 +127,7 @@ class InMemoryDataModule(LightningDataModule, ABC):
         """Read the test set."""
 
     def setup(self, stage: str | None = None) -> None:
-        """Read the sets that ``stage`` needs, once.
-
-        Args:
-            stage: ``"fit"``, ``"validate"``, ``"test"``, ``"predict"``, or ``None`` for all sets.
-
-        Raises:
-            DataArgumentError: If a training batch would be larger than the training set, or there is no validation set
-                to go through.
-        """
+        """Read the sets that ``stage`` needs, once."""
         if stage in {"fit", "validate", None} and self.train_set is None:
             self.train_set, self.val_set = self.load_train_and_val()
         if stage in {"test", "predict", None} and self.test_set is None:
@@ -217,20 +191,7 @@ class InMemoryDataModule(LightningDataModule, ABC):
 
 
 def fits(nbytes: int, device: torch.device) -> bool:
-    """Tell whether a set may live on a device for a whole run.
-
-    Args:
-        nbytes: Its size, bytes.
-        device: The device.
-
-    Returns:
-        True on the CPU, where the set is already; on CUDA, whether it takes at most a quarter of the free memory; False
-        on any other device.
-
-    Example:
-        >>> fits(10**9, torch.device("cpu"))
-        True
-    """
+    """Tell whether a set may live on a device for a whole run: on CUDA if it fits a quarter of the free memory."""
     if device.type == "cuda":
         return nbytes <= RESIDENT_SHARE * torch.cuda.mem_get_info(device)[0]
     return device.type == "cpu"

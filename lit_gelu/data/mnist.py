@@ -76,11 +76,7 @@ class MNISTData(InMemoryDataModule):
         return self.root / "MNIST" / "raw"
 
     def prepare_data(self) -> None:
-        """Download missing files, if asked to; else make sure that they are there.
-
-        Raises:
-            DataNotFoundError: If files are missing and may not be, or cannot be, downloaded.
-        """
+        """Download missing files, if asked to; else make sure that they are there."""
         missing = [path.name for path in self._paths() if find_idx(path) is None]
         if not missing:
             return
@@ -100,11 +96,7 @@ class MNISTData(InMemoryDataModule):
             ) from error
 
     def load_train_and_val(self) -> tuple[InMemoryImages, InMemoryImages]:
-        """Read the 60,000 training images and take the first of them for validation.
-
-        Returns:
-            The training set (by default 55,000) and the validation set (by default 5,000).
-        """
+        """Read the 60,000 training images and take the first of them for validation."""
         images, labels = self._read("train")
         return (
             InMemoryImages(images[self.validation :], labels[self.validation :]),
@@ -112,35 +104,19 @@ class MNISTData(InMemoryDataModule):
         )
 
     def load_test(self) -> InMemoryImages:
-        """Read the test set.
-
-        Returns:
-            The test set (10,000).
-        """
+        """Read the 10,000 test images."""
         return InMemoryImages(*self._read("t10k"))
 
     def preprocessing(self) -> nn.Module:
-        """Return the module that turns pixels into what the model takes; it reads no data.
-
-        Returns:
-            A module from pixels, ``[batch, 1, 28, 28]``, ``torch.uint8``, to inputs of the same shape, float32.
-        """
+        """Return the module from pixels, ``torch.uint8``, to what the model takes; it reads no data."""
         return UnitPixels()
 
     def raw_train_inputs(self) -> Tensor:
-        """Read the training images, those held out for validation too, as they are before the preprocessing.
-
-        Returns:
-            Pixels, ``[60000, 1, 28, 28]``, ``torch.uint8``.
-        """
+        """Read all training images before the preprocessing, ``[60000, 1, 28, 28]``, ``torch.uint8``."""
         return self._pixels("train")
 
     def raw_test_inputs(self) -> Tensor:
-        """Read the test images as they are before the preprocessing.
-
-        Returns:
-            Pixels, ``[10000, 1, 28, 28]``, ``torch.uint8``.
-        """
+        """Read the test images before the preprocessing, ``[10000, 1, 28, 28]``, ``torch.uint8``."""
         return self._pixels("t10k")
 
     def _read(self, part: str) -> tuple[Tensor, Tensor]:
@@ -169,20 +145,8 @@ class MNISTData(InMemoryDataModule):
 
 
 class UnitPixels(nn.Module):
-    """``pixel / 255``: bytes to [0, 1].
-
-    Example:
-        >>> UnitPixels()(torch.tensor([0, 51, 255], dtype=torch.uint8))
-        tensor([0.0000, 0.2000, 1.0000])
-    """
+    """``pixel / 255``: bytes to [0, 1], float32."""
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """Return the scaled pixels.
-
-        Args:
-            pixels: Any shape, values 0 to 255.
-
-        Returns:
-            The same shape, ``torch.float32``.
-        """
+        """Return the scaled pixels."""
         return pixels.to(torch.float32) / 255

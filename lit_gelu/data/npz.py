@@ -41,27 +41,7 @@ _UNREADABLE = (
 
 
 def load_arrays(path: Path, names: Collection[str] | None = None) -> Arrays:
-    """Return the arrays of an ``.npz`` file; nothing in it is unpickled.
-
-    Args:
-        path: The file.
-        names: The arrays to read; those that the file lacks are left out, and others are not looked at. ``None`` reads
-            all.
-
-    Returns:
-        The arrays by name, of booleans, integers, floating or complex numbers.
-
-    Raises:
-        CorruptDataError: If the file is damaged or of another kind, or an array has other content or another size than
-            its header says.
-
-    Example:
-        >>> import tempfile
-        >>> file = Path(tempfile.mkdtemp()) / "two.npz"
-        >>> np.savez(file, numbers=np.arange(3), words=np.array(["lol"]))
-        >>> load_arrays(file, names=["numbers", "letters"])
-        {'numbers': array([0, 1, 2])}
-    """
+    """Return the arrays of numbers of an ``.npz`` file, all or those of ``names`` that it has; nothing is unpickled."""
     try:
         with path.open("rb") as stream, zipfile.ZipFile(stream) as archive:
             members = archive.infolist()
@@ -106,48 +86,17 @@ def _read(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> npt.NDArray[np.g
 
 
 def default_folder() -> Path:
-    """Return the user's folder for what can be computed again: ``XDG_CACHE_HOME``, by default ``~/.cache``.
-
-    Not the folder of the data, which is often shared and read-only.
-
-    Returns:
-        Its sub-folder ``lit_gelu``.
-    """
+    """Return the user's folder for what can be computed again: ``lit_gelu`` in ``XDG_CACHE_HOME`` or ``~/.cache``."""
+    # Not the folder of the data, which is often shared and read-only.
     return Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "lit_gelu"
 
 
 def kept_arrays(
     name: str, folder: Path | None, is_whole: Callable[[Arrays], bool], compute: Callable[[], Arrays]
 ) -> Arrays:
-    """Return the arrays of a file, or compute them and write the file.
-
-    Nothing in the file is unpickled. A damaged file is computed anew and replaced, and a message says so.
-
-    Args:
-        name: The file's name without ``.npz``; it has to change with whatever the arrays depend on.
-        folder: Where the file is, or will be. ``None`` means `default_folder`; where that cannot be written to, the
-            arrays are computed in each run, and a message says so.
-        is_whole: Tells whether arrays that were read are as `compute` makes them.
-        compute: Computes the arrays.
-
-    Returns:
-        The arrays by name.
-
-    Raises:
-        UnwritablePathError: If ``folder`` is given and cannot be written to.
-
-    Example:
-        >>> import tempfile
-        >>> folder = Path(tempfile.mkdtemp())
-        >>> def squares():
-        ...     print("computed")
-        ...     return {"squares": np.arange(3) ** 2}
-        >>> for _ in range(2):
-        ...     print(kept_arrays("squares-of-3", folder, lambda arrays: "squares" in arrays, squares)["squares"])
-        computed
-        [0 1 4]
-        [0 1 4]
-    """
+    """Return the arrays of the file NAME.npz if they are whole, or compute them and write the file."""
+    # The name has to change with whatever the arrays depend on. A folder that is given must be writable; where the
+    # default one is not, the arrays are computed in each run, and a message says so.
     path = (default_folder() if folder is None else folder) / f"{name}.npz"
     if is_file(path):
         with contextlib.suppress(CorruptDataError):

@@ -19,18 +19,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 def random_states() -> RandomStates:
-    """Return the states of the global generators of Python, NumPy and PyTorch (CPU, and the present CUDA device).
-
-    Returns:
-        Numbers, strings, lists and tensors, which ``torch.load(weights_only=True)`` reads.
-
-    Example:
-        >>> before = random_states()
-        >>> drawn = random.random()
-        >>> set_random_states(before)
-        >>> random.random() == drawn
-        True
-    """
+    """Return the states of Python's, NumPy's and PyTorch's global generators, as ``torch.load`` reads plain data."""
     version, numbers, gauss = random.getstate()
     numpy_state = np.random.get_state(legacy=False)  # noqa: NPY002 - the global generator is what is meant
     assert isinstance(numpy_state, dict)  # noqa: S101 - of legacy=False
@@ -45,14 +34,7 @@ def random_states() -> RandomStates:
 
 
 def set_random_states(states: RandomStates) -> None:
-    """Set the global generators.
-
-    Args:
-        states: What `random_states` returned, here or on another machine; a CUDA state is left out where there is none.
-
-    Raises:
-        CorruptDataError: If it is anything else; the generators stay as they are then.
-    """
+    """Set the global generators, all or none; a CUDA state is left out where there is no such device."""
     check_random_states(states)
     version, numbers, gauss = states["python"]
     random.setstate((version, tuple(numbers), gauss))
@@ -63,21 +45,7 @@ def set_random_states(states: RandomStates) -> None:
 
 
 def check_random_states(states: object) -> None:
-    """Refuse what `set_random_states` cannot set: states come out of checkpoints, which may be damaged.
-
-    Args:
-        states: What a checkpoint holds.
-
-    Raises:
-        CorruptDataError: If `random_states` did not return it.
-
-    Example:
-        >>> check_random_states(random_states())
-        >>> check_random_states(random_states() | {"torch": torch.zeros(3, dtype=torch.uint8)})  # doctest: +ELLIPSIS
-        Traceback (most recent call last):
-        ...
-        lit_gelu.data.errors.CorruptDataError: The random states of the checkpoint are damaged (RuntimeError: ...
-    """
+    """Refuse what `set_random_states` cannot set: states come out of checkpoints, which may be damaged."""
     try:
         read: Any = states
         version, numbers, gauss = read["python"]

@@ -83,11 +83,7 @@ class TweetData(InMemoryDataModule):
         })
 
     def prepare_data(self) -> None:
-        """Make sure that the files are there.
-
-        Raises:
-            DataNotFoundError: If one is not.
-        """
+        """Make sure that the files are there."""
         missing = [name for name in _FILES if not is_file(self.folder / name)]
         if missing:
             raise DataNotFoundError(
@@ -104,20 +100,12 @@ class TweetData(InMemoryDataModule):
             )
 
     def load_train_and_val(self) -> tuple[InMemorySamples, InMemorySamples]:
-        """Read the training and the validation tweets and their words' vectors.
-
-        Returns:
-            The training set (14,619 tokens) and the validation set (4,823).
-        """
+        """Read the training tweets (14,619 tokens), the validation tweets (4,823) and their words' vectors."""
         train, val = self._read("train.txt", "dev.txt")
         return train, val
 
     def load_test(self) -> InMemorySamples:
-        """Read the test tweets and their words' vectors.
-
-        Returns:
-            The test set (7,152 tokens).
-        """
+        """Read the test tweets (7,152 tokens) and their words' vectors."""
         return self._read("test.txt")[0]
 
     def _read(self, *names: str) -> list[InMemorySamples]:
@@ -130,25 +118,7 @@ class TweetData(InMemoryDataModule):
 
 
 def read_tweets(path: Path) -> list[Tweet]:
-    r"""Read tagged tweets: ``token<TAB>tag`` on each line, a blank line after each tweet but, if it is so, the last.
-
-    Args:
-        path: The file, UTF-8.
-
-    Returns:
-        The tweets in order.
-
-    Raises:
-        DataNotFoundError: If the file is not there.
-        CorruptDataError: If a line has no tab or no token, a tag is not one of the 25, or there is no tweet.
-
-    Example:
-        >>> import tempfile
-        >>> file = Path(tempfile.mkdtemp()) / "train.txt"
-        >>> _ = file.write_text("i\tO\npredict\tV\n\nlol\t!")
-        >>> read_tweets(file)
-        [Tweet(tokens=('i', 'predict'), tags=(1, 7)), Tweet(tokens=('lol',), tags=(10,))]
-    """
+    r"""Read tagged tweets: ``token<TAB>tag`` on each line, a blank line after each tweet but, if it is so, the last."""
     tweets: list[list[tuple[str, int]]] = [[]]
     for number, line in numbered_lines(path):
         if line:
@@ -162,21 +132,8 @@ def read_tweets(path: Path) -> list[Tweet]:
 
 
 def windows(tweets: list[Tweet], vectors: dict[str, Tensor]) -> Tensor:
-    """Concatenate the vectors of each token's left neighbour, of the token and of its right neighbour.
-
-    Args:
-        tweets: Tweets, which do not see each other: ``</s>`` stands on both sides of each.
-        vectors: From word to vector, ``[size]``; with ``UUUNKKK`` for the words that have none.
-
-    Returns:
-        Shape ``[tokens, 3 * size]``, the tweets' tokens in order.
-
-    Example:
-        >>> one = {"UUUNKKK": torch.tensor([9.0]), "</s>": torch.tensor([0.0]), "lol": torch.tensor([1.0])}
-        >>> windows([Tweet(("lol", "rofl"), (10, 10))], one)
-        tensor([[0., 1., 9.],
-                [1., 9., 0.]])
-    """
+    """Concatenate the vectors of a token's left neighbour, the token and its right one: ``[tokens, 3 * size]``."""
+    # Tweets do not see each other: ``</s>`` stands on both sides of each.
     rows = {word: row for row, word in enumerate(vectors)}
     table = torch.stack(list(vectors.values()))
     numbers = []
@@ -187,11 +144,7 @@ def windows(tweets: list[Tweet], vectors: dict[str, Tensor]) -> Tensor:
 
 
 def _token(line: str, path: Path, number: int) -> tuple[str, int]:
-    """Return the token of a line and the number of its tag.
-
-    Raises:
-        CorruptDataError: If the line is not of the form ``token<TAB>tag``, or the tag is not one of the 25.
-    """
+    """Return the token of a line and the number of its tag."""
     token, tab, tag = line.partition("\t")
     if not tab or not token:
         raise CorruptDataError(

@@ -17,11 +17,9 @@ _CHUNK = 4096  # images at once in float64: 100 MB for 32x32 pixels in three col
 
 
 class Whitening(NamedTuple):
-    """What ZCA whitening subtracts and multiplies by: ``whitened = (x - mean) @ matrix``.
+    """What ZCA whitening subtracts and multiplies by: ``whitened = (x - mean) @ matrix``, both ``torch.float64``.
 
-    Attributes:
-        mean: Shape ``[pixels]``, ``torch.float64``, the images' mean; pixels in the order channel, row, column.
-        matrix: Shape ``[pixels, pixels]``, ``torch.float64``, symmetric.
+    ``mean`` is ``[pixels]``, in the order channel, row, column; ``matrix`` is symmetric, ``[pixels, pixels]``.
     """
 
     mean: Tensor
@@ -82,11 +80,9 @@ def fit_whitening(
 
 
 def _matrix_of_few(centred: Tensor, epsilon: float) -> Tensor:
-    """Return the matrix for fewer images than pixels, out of the images' products with each other.
-
-    With ``X X^T / N = V diag(S) V^T`` and ``Y = V^T X`` it is ``I / sqrt(e) + Y^T diag(g) Y`` with
-    ``g = (1 / sqrt(S + e) - 1 / sqrt(e)) / (N S)``, written without the difference and without dividing by S, often 0.
-    """
+    """Return the matrix for fewer images than pixels, out of the images' products with each other."""
+    # With ``X X^T / N = V diag(S) V^T`` and ``Y = V^T X`` it is ``I / sqrt(e) + Y^T diag(g) Y`` with
+    # ``g = (1 / sqrt(S + e) - 1 / sqrt(e)) / (N S)``, written without the difference and a division by S, often 0.
     count, pixels = centred.shape
     variances, vectors = torch.linalg.eigh(centred @ centred.T / count)
     root, sums = math.sqrt(epsilon), (variances.clamp(min=0) + epsilon).sqrt()
@@ -97,26 +93,8 @@ def _matrix_of_few(centred: Tensor, epsilon: float) -> Tensor:
 
 
 def whiten(images: Tensor, whitening: Whitening) -> Tensor:
-    """Return the whitened images, ``(x - mean) @ matrix``.
-
-    Computed in float32 they differ from float64's by about 3e-6 on CIFAR-10, where their variance is 1.
-
-    Args:
-        images: Shape ``[N, ...]``, a floating dtype; scaled as those that the whitening was fitted to.
-        whitening: The mean and the matrix, in the images' dtype and on their device.
-
-    Returns:
-        The same shape, dtype and device.
-
-    Raises:
-        DataArgumentError: If the images have another number of pixels than the whitening.
-
-    Example:
-        >>> whitening = Whitening(torch.tensor([1.0, 0.0]), torch.tensor([[2.0, 0.0], [0.0, 4.0]]))
-        >>> whiten(torch.tensor([[1.0, 1.0], [2.0, 2.0]]), whitening)
-        tensor([[0., 4.],
-                [2., 8.]])
-    """
+    """Return the whitened images, ``(x - mean) @ matrix``."""
+    # Computed in float32 they differ from float64's by about 3e-6 on CIFAR-10, where their variance is 1.
     pixels = images.flatten(start_dim=1)
     if pixels.shape[1] != len(whitening.mean):
         raise DataArgumentError(
@@ -127,17 +105,7 @@ def whiten(images: Tensor, whitening: Whitening) -> Tensor:
 
 
 class ZCAWhitening(nn.Module):
-    """`whiten` as a module, to stand in front of a net.
-
-    Args:
-        whitening: The mean and the matrix, which become buffers in float32.
-
-    Example:
-        >>> step = ZCAWhitening(Whitening(torch.ones(4).double(), 2 * torch.eye(4).double()))
-        >>> step(torch.full((1, 1, 2, 2), 3.0))
-        tensor([[[[4., 4.],
-                  [4., 4.]]]])
-    """
+    """`whiten` as a module, to stand in front of a net, with mean and matrix as buffers in float32."""
 
     mean: Tensor
     matrix: Tensor
@@ -148,17 +116,7 @@ class ZCAWhitening(nn.Module):
         self.register_buffer("matrix", whitening.matrix.float())
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return the whitened images.
-
-        Args:
-            images: Shape ``[batch, ...]``, of the buffers' dtype.
-
-        Returns:
-            The same shape and dtype.
-
-        Raises:
-            DataArgumentError: If the images have another number of pixels than the whitening.
-        """
+        """Return the whitened images."""
         return whiten(images, Whitening(self.mean, self.matrix))
 
 
@@ -166,33 +124,8 @@ _METHOD = "ZCA 1"  # part of every key: another method or layout of the file get
 
 
 def cached_whitening(raw: Tensor, epsilon: float, folder: Path | None, fit: Callable[[], Whitening]) -> Whitening:
-    """Return the whitening that is kept for these pixels, or fit and keep it.
-
-    The file is ``zca-KEY.npz`` with ``mean`` and ``matrix`` in float64, 75 MB for 32x32 pixels in three colours. KEY is
-    a digest of the pixels' content, their shape and epsilon.
-
-    Args:
-        raw: The training pixels, ``torch.uint8``.
-        epsilon: The epsilon of the fit.
-        folder: Where the file lies; ``None`` as for `lit_gelu.data.npz.kept_arrays`.
-        fit: Computes the whitening.
-
-    Returns:
-        The mean and the matrix.
-
-    Raises:
-        UnwritablePathError: If ``folder`` is given and cannot be written to.
-
-    Example:
-        >>> import tempfile
-        >>> from lit_gelu.data.whitening import fit_whitening
-        >>> raw, folder = torch.tensor([[0, 4], [2, 0]], dtype=torch.uint8), Path(tempfile.mkdtemp())
-        >>> fitted = cached_whitening(raw, 1e-5, folder, lambda: fit_whitening(raw))
-        >>> def never():
-        ...     raise AssertionError
-        >>> torch.equal(cached_whitening(raw, 1e-5, folder, never).matrix, fitted.matrix)
-        True
-    """
+    """Return the whitening that is kept for these training pixels and epsilon, or fit and keep it."""
+    # A file has 75 MB for 32x32 pixels in three colours.
     pixels = raw[0].numel()
 
     def is_whole(arrays: Arrays) -> bool:

@@ -20,30 +20,9 @@ _SEPARATOR = re.compile("[ \t]+")  # not str.split(): words may hold other kinds
 
 
 def read_word_vectors(path: Path, words: Collection[str]) -> dict[str, Tensor]:
-    r"""Read the vectors of some words from a text file, one ``word v1 v2 ...`` a line.
-
-    A first line of two integers, number of words and size of a vector, is skipped: word2vec writes one, GloVe does
-    not. Where a word occurs twice, its first vector counts.
-
-    Args:
-        path: The file, UTF-8.
-        words: The words wanted. The placeholders `UNKNOWN` and `PADDING` are always read.
-
-    Returns:
-        From word to vector, ``[size]``, ``torch.float32``; without the words that the file does not hold.
-
-    Raises:
-        DataNotFoundError: If the file is not there.
-        CorruptDataError: If a line has another number of values than the first, a value is no finite number, or a
-            placeholder has no vector.
-
-    Example:
-        >>> import tempfile
-        >>> file = Path(tempfile.mkdtemp()) / "vectors.txt"
-        >>> _ = file.write_text("3 2\nUUUNKKK 0 0\n</s> 1 1\nlol -0.5 2\n")
-        >>> read_word_vectors(file, {"lol", "rofl"})
-        {'UUUNKKK': tensor([0., 0.]), '</s>': tensor([1., 1.]), 'lol': tensor([-0.5000,  2.0000])}
-    """
+    """Read the vectors of some words, `UNKNOWN` and `PADDING` from a text file, one ``word v1 v2 ...`` a line."""
+    # A first line of two integers, number of words and size of a vector, is skipped: word2vec writes one, GloVe does
+    # not. Where a word occurs twice, its first vector counts.
     vectors: dict[str, Tensor] = {}
     wanted = {*words, UNKNOWN, PADDING}
     size = None
@@ -69,28 +48,9 @@ def read_word_vectors(path: Path, words: Collection[str]) -> dict[str, Tensor]:
 
 
 def read_cluster_vectors(path: Path, words: Collection[str]) -> dict[str, Tensor]:
-    r"""Make vectors of the clusters of some words: not the paper's vectors, see `cluster_vector`.
-
-    Args:
-        path: A file with ``bit path<TAB>word<TAB>count`` on each line, UTF-8, such as the 1000 clusters of 56 million
-            tweets of Owoputi et al. 2013, "Improved part-of-speech tagging for online conversational text with word
-            clusters" (``50mpaths2``).
-        words: The words wanted. The placeholders `UNKNOWN` and `PADDING`, which are in no cluster, get vectors too.
-
-    Returns:
-        From word to vector, ``[50]``, ``torch.float32``; without the words that the file does not hold.
-
-    Raises:
-        DataNotFoundError: If the file is not there.
-        CorruptDataError: If a line is not of that form.
-
-    Example:
-        >>> import tempfile
-        >>> file = Path(tempfile.mkdtemp()) / "paths"
-        >>> _ = file.write_text("0110\tlol\t90\n0111\thaha\t40\n10\tthe\t99\n", encoding="utf-8")
-        >>> sorted(read_cluster_vectors(file, {"lol", "the", "rofl"}))
-        ['</s>', 'UUUNKKK', 'lol', 'the']
-    """
+    r"""Make vectors, ``[50]``, of the clusters of some words: not the paper's vectors, see `cluster_vector`."""
+    # Each line has ``bit path<TAB>word<TAB>count``, as the 1000 clusters of 56 million tweets (``50mpaths2``) of
+    # Owoputi et al. 2013, "Improved part-of-speech tagging for online conversational text with word clusters".
     vectors = {word: signs(word) for word in (UNKNOWN, PADDING)}
     of_path: dict[str, Tensor] = {}
     wanted = {*words}
@@ -134,35 +94,13 @@ def cluster_vector(path: str) -> Tensor:
 
 
 def signs(text: str) -> Tensor:
-    """Return 50 signs that a text decides: +1 where the bit of its SHA-256 digest is set, from the lowest bit on.
-
-    Args:
-        text: Any text; its UTF-8 bytes are hashed, the digest is read as one big-endian number.
-
-    Returns:
-        Shape ``[50]``, ``torch.float32``, each -1 or 1.
-
-    Example:
-        >>> signs("0")[:6]
-        tensor([ 1., -1., -1.,  1., -1.,  1.])
-    """
+    """Return 50 signs that a text decides: 1 where the bit of its SHA-256 digest is set, from the lowest on."""
     digest = int.from_bytes(hashlib.sha256(text.encode()).digest(), "big")
     return torch.tensor([1.0 if digest >> bit & 1 else -1.0 for bit in range(CLUSTER_VECTOR_SIZE)])
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
-    r"""Go through a text file's lines, which end with ``\n`` or ``\r\n`` only, numbered from 1.
-
-    Args:
-        path: The file, UTF-8.
-
-    Yields:
-        The line's number and its text without the end.
-
-    Raises:
-        DataNotFoundError: If the file is not there.
-        CorruptDataError: If it is not UTF-8.
-    """
+    r"""Go through a text file's lines, which end with ``\n`` or ``\r\n`` only, numbered from 1."""
     if not is_file(path):
         raise DataNotFoundError(f"There is no file {str(path)!r}. Give the path of one.")
     try:
@@ -174,11 +112,7 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def _vector(values: list[str], path: Path, number: int) -> Tensor:
-    """Return the values as a tensor.
-
-    Raises:
-        CorruptDataError: If one is no finite number.
-    """
+    """Return the values as a tensor."""
     try:
         vector = torch.tensor([float(value) for value in values])
     except ValueError:

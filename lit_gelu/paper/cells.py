@@ -20,28 +20,18 @@ class Cell:
 
     With ``seed_everything: SEED`` before them, the parts ``model``, ``data`` and ``trainer`` of the configuration are
     what ``lit-gelu fit --config`` takes: the same run by hand.
-
-    Args:
-        key: Its name, unique in a preset.
-        preset: Name of the preset.
-        experiment: Name of the experiment.
-        arm: Name of the arm.
-        activation: The activation's canonical text.
-        setting: From an argument of the task to its value.
-        learning_rate: The learning rate.
-        seed: Of weights, batches and noise.
-        config: ``"model"`` and ``"data"`` (``class_path`` and ``init_args``), ``"trainer"`` (arguments) and
-            ``"measurement"``. Where the data lie and what it is computed on is no part of it.
     """
 
-    key: str
+    key: str  # unique in a preset
     preset: str
     experiment: str
     arm: str
-    activation: str
-    setting: Mapping[str, float]
+    activation: str  # canonical text
+    setting: Mapping[str, float]  # from an argument of the task to its value
     learning_rate: float
-    seed: int
+    seed: int  # of weights, batches and noise
+    # "model" and "data" (class_path and init_args), "trainer" (arguments) and "measurement". Where the data lie and
+    # what it is computed on is no part of it.
     config: Mapping[str, Any]
 
     @property
@@ -60,14 +50,7 @@ class Cell:
         return data_name(self.config["data"])
 
     def accepts(self, record: RunRecord) -> bool:
-        """Tell whether a record of an identical run has all that is measured here.
-
-        Args:
-            record: A record with the same fingerprint.
-
-        Returns:
-            False if the test set under noise is missing in it.
-        """
+        """Tell whether the record of an identical run has all that is measured here, the test set under noise too."""
         return not self.robustness_levels or (
             record.robustness is not None and record.robustness.levels == self.robustness_levels
         )
@@ -82,29 +65,9 @@ def expand(
     learning_rates: Mapping[str, float] | None = None,
     precision: str = PRECISION,
 ) -> list[Cell]:
-    """Return the cells of an experiment: arms x settings x learning rates x seeds.
-
-    Args:
-        experiment: The experiment.
-        preset: Name of its preset.
-        arms: Only these arms; ``None`` means all. Names of other experiments' arms are passed over.
-        seeds: Only these of the experiment's seeds; ``None`` means all.
-        learning_rates: From arm to learning rate, for an experiment that takes them from another one; an arm that is
-            not in it has no cells.
-        precision: The Trainer's.
-
-    Returns:
-        The cells; seeds vary fastest, then arms, so that the arms of a seed are finished close to each other.
-
-    Raises:
-        PaperArgumentError: If a seed is negative.
-
-    Example:
-        >>> from lit_gelu.paper.presets import preset
-        >>> cells = expand(preset("full")["mnist"], "full", arms=["gelu"], seeds=[0])
-        >>> [cell.key for cell in cells][:2]
-        ['mnist/gelu/keep=1/lr=0.001/seed=0', 'mnist/gelu/keep=1/lr=0.0001/seed=0']
-    """
+    """Return the cells of an experiment: arms x settings x learning rates x seeds, those that are asked for."""
+    # Seeds vary slowest, so that the arms of a seed are finished close to each other. Names of other experiments' arms
+    # are passed over; an arm without a searched learning rate has no cells.
     if seeds is not None and any(seed < 0 for seed in seeds):
         raise PaperArgumentError(f"seeds={list(seeds)} given; accepted: 0 and above.")
     chosen = range(experiment.seeds) if seeds is None else [seed for seed in seeds if seed < experiment.seeds]
@@ -119,43 +82,19 @@ def expand(
 
 
 def fingerprint(config: Mapping[str, Any], seed: int) -> str:
-    """Return text that two runs have in common if and only if they train the same net in the same way.
-
-    Args:
-        config: The configuration of a `Cell` or a record. Noise on the trained net is no part of the training.
-        seed: The seed.
-
-    Returns:
-        The text.
-    """
+    """Return text that two runs have in common if and only if they train the same net in the same way."""
+    # Noise on the trained net is no part of the training.
     parts = {name: config[name] for name in ("model", "data", "trainer")}
     return json.dumps([parts, config["measurement"]["evaluations_per_epoch"], seed], sort_keys=True)
 
 
 def data_name(data: Mapping[str, Any]) -> str:
-    """Return text that two configurations of the same data have in common.
-
-    Args:
-        data: ``class_path`` and ``init_args``.
-
-    Returns:
-        The text.
-    """
+    """Return text that two configurations of the same data have in common."""
     return json.dumps(data, sort_keys=True)
 
 
 def group_identical(cells: Iterable[Cell]) -> list[list[Cell]]:
-    """Put cells that train the same net in the same way together: one run serves them all.
-
-    Args:
-        cells: Cells of any experiments.
-
-    Returns:
-        Groups in the order of their first members; the first of a group measures all that any of it does.
-
-    Raises:
-        PaperArgumentError: If two of a group are measured at different levels of noise.
-    """
+    """Put cells that train the same net in the same way together: the first of a group measures what any of it does."""
     groups: dict[str, list[Cell]] = {}
     for cell in cells:
         groups.setdefault(cell.fingerprint, []).append(cell)
@@ -170,15 +109,7 @@ def group_identical(cells: Iterable[Cell]) -> list[list[Cell]]:
 
 
 def check_same_configuration(cell: Cell, record: RunRecord) -> None:
-    """Refuse to take a finished run for a cell that is another run of the same name.
-
-    Args:
-        cell: What is to be run.
-        record: The record with its key.
-
-    Raises:
-        OtherConfigurationError: If the two differ; the message says in what.
-    """
+    """Refuse to take a finished run for a cell that is another run of the same name."""
     found = list(_differences(record.config, json.loads(json.dumps(cell.config)), ""))
     if record.preset != cell.preset:
         found.insert(0, f"preset: {record.preset!r} in the record, {cell.preset!r} now")

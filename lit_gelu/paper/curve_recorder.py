@@ -27,20 +27,7 @@ class EvaluationSet(NamedTuple):
 
     @classmethod
     def of(cls, batches: Iterable[tuple[Tensor, Tensor]]) -> "EvaluationSet | None":
-        """Gather a loader's batches.
-
-        Args:
-            batches: Pairs of inputs and labels.
-
-        Returns:
-            The set; ``None`` if there is no batch.
-
-        Example:
-            >>> EvaluationSet.of([(torch.zeros(2, 3), torch.tensor([0, 1]))]).inputs.shape
-            torch.Size([2, 3])
-            >>> EvaluationSet.of([]) is None
-            True
-        """
+        """Gather a loader's batches of inputs and labels; ``None`` if there is none."""
         pairs = list(batches)
         if not pairs:
             return None
@@ -48,31 +35,15 @@ class EvaluationSet(NamedTuple):
         return cls(torch.cat(inputs), torch.cat(labels))
 
     def near(self, device: torch.device) -> "EvaluationSet":
-        """Return the set on a device, if it may stay there for a whole run, else as it is.
-
-        Args:
-            device: Where the net computes.
-
-        Returns:
-            The set.
-        """
+        """Return the set on a device, if it may stay there for a whole run, else as it is."""
         if not fits(self.inputs.nbytes + self.labels.nbytes, device):
             return self
         return EvaluationSet(self.inputs.to(device), self.labels.to(device))
 
 
 def means(module: ActivationTask, samples: EvaluationSet) -> dict[str, float]:
-    """Return the means over a set of what a task measures of each sample.
-
-    The caller sees to evaluation mode, gradients and random numbers.
-
-    Args:
-        module: The task; its ``sample_values`` are taken.
-        samples: The set.
-
-    Returns:
-        From name (``"loss"``, ``"error"``) to mean, summed up in float64.
-    """
+    """Return the means over a set, summed up in float64, of a task's `sample_values`: ``"loss"``, ``"error"``."""
+    # The caller sees to evaluation mode, gradients and random numbers.
     found: dict[str, list[Tensor]] = {}
     for start in range(0, len(samples.labels), SAMPLES_AT_ONCE):
         inputs, labels = (part[start : start + SAMPLES_AT_ONCE] for part in samples)
@@ -93,15 +64,8 @@ class CurveRecorder(Callback):
     (where it does) ``train_error``. Weights, buffers, modes of modules, optimizer and random numbers are untouched: a
     run with this callback gives the same weights to the bit as one without.
 
-    A training loss that is no finite number ends the run: `diverged` is true then.
-
-    Args:
-        sets: From ``"val"`` and ``"test"`` to the set that is gone through; a set may be missing.
-        evaluations: Measurements in an epoch; as many as there are steps, where it has fewer.
-        report: Called with the epochs that have passed, at most once a second.
-
-    Raises:
-        PaperArgumentError: If ``evaluations`` is below 1.
+    A training loss that is no finite number ends the run: `diverged` is true then. ``report`` is called with the epochs
+    that have passed, at most once a second.
     """
 
     def __init__(
@@ -124,15 +88,7 @@ class CurveRecorder(Callback):
         return {name: Curve(tuple(epochs), tuple(values)) for name, (epochs, values) in self._curves.items()}
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Find the steps to measure after.
-
-        Args:
-            trainer: The Trainer.
-            pl_module: The task.
-
-        Raises:
-            PaperArgumentError: If the module is no `ActivationTask`, so that its samples cannot be measured.
-        """
+        """Find the steps to measure after."""
         if not isinstance(pl_module, ActivationTask):
             raise PaperArgumentError(f"{type(pl_module).__name__} given; accepted: a lit_gelu.tasks.ActivationTask.")
         self._steps = evaluation_steps(int(trainer.num_training_batches), self._evaluations)
@@ -148,15 +104,7 @@ class CurveRecorder(Callback):
         batch: Any,  # noqa: ARG002 - Lightning's signature
         batch_idx: int,
     ) -> None:
-        """Keep what the step logged, and measure if it is time.
-
-        Args:
-            trainer: The Trainer.
-            pl_module: The task.
-            outputs: What the step returned: the loss with noise on, which the figures do not show.
-            batch: The step's batch.
-            batch_idx: The step's number in its epoch.
-        """
+        """Keep what the step logged, not the loss that it returned, and measure if it is time."""
         logged = trainer.callback_metrics
         for name in TRAINING_CURVES:
             if name in logged:
@@ -187,19 +135,5 @@ class CurveRecorder(Callback):
 
 
 def evaluation_steps(steps: int, evaluations: int) -> frozenset[int]:
-    """Return the steps of an epoch after which there is a measurement.
-
-    Args:
-        steps: Steps in the epoch.
-        evaluations: How many measurements there should be.
-
-    Returns:
-        Numbers from 1 to ``steps``, evenly spaced, ``steps`` among them.
-
-    Example:
-        >>> sorted(evaluation_steps(429, 3))
-        [143, 286, 429]
-        >>> sorted(evaluation_steps(2, 6))
-        [1, 2]
-    """
+    """Return the steps of an epoch, from 1 on, after which there is a measurement: evenly spaced, the last too."""
     return frozenset(math.ceil(steps * number / evaluations) for number in range(1, evaluations + 1))

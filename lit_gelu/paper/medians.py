@@ -15,18 +15,10 @@ from lit_gelu.paper.run_record import Curve, RunRecord
 
 @dataclass(frozen=True)
 class Summary:
-    """Values of some runs: median and spread.
-
-    Args:
-        values: One a run, infinite for those that diverged.
+    """Values of some runs, infinite for those that diverged: median and spread.
 
     Raises:
         PaperArgumentError: If there are none.
-
-    Example:
-        >>> summary = Summary((0.126, 0.130, 0.125))
-        >>> summary.median, summary.low, summary.high
-        (0.126, 0.125, 0.13)
     """
 
     values: tuple[float, ...]
@@ -67,12 +59,7 @@ class Summary:
 
 @dataclass(frozen=True)
 class MedianCurve:
-    """The median of some runs' curves, epoch by epoch.
-
-    Args:
-        epoch: Epochs that had passed.
-        summaries: What the runs measured then; runs that had diverged count as infinite.
-    """
+    """The median of some runs' curves, epoch by epoch; runs that had diverged count as infinite."""
 
     epoch: tuple[float, ...]
     summaries: tuple[Summary, ...]
@@ -94,18 +81,7 @@ class MedianCurve:
 
 
 def median_curve(records: Sequence[RunRecord], name: str) -> MedianCurve | None:
-    """Return the median over runs of one of their curves.
-
-    Args:
-        records: The runs, which differ in nothing but their seeds.
-        name: The curve, such as ``"train_loss"``.
-
-    Returns:
-        The median curve; ``None`` if no run has it.
-
-    Raises:
-        RecordsError: If the runs were not measured at the same epochs: they do not belong together.
-    """
+    """Return the median of a curve over runs that differ in nothing but their seeds; ``None`` if no run has it."""
     curves = [record.curves.get(name, Curve((), ())) for record in records]
     longest: tuple[float, ...] = max((curve.epoch for curve in curves), key=len, default=())
     if not longest:
@@ -124,18 +100,7 @@ def median_curve(records: Sequence[RunRecord], name: str) -> MedianCurve | None:
 
 
 def median_robustness(records: Sequence[RunRecord], name: str) -> MedianCurve | None:
-    """Return the median over runs of the test error or the test loss under noise.
-
-    Args:
-        records: The runs, which differ in nothing but their seeds.
-        name: ``"error"`` or ``"loss"``.
-
-    Returns:
-        The median curve, with the noise's levels in the place of epochs; ``None`` if no run measured it.
-
-    Raises:
-        RecordsError: If the runs were measured at different levels.
-    """
+    """Return the median over runs of ``"error"`` or ``"loss"`` under noise, with its levels in the place of epochs."""
     measured = {record.key: record.robustness for record in records if record.robustness is not None}
     if not measured:
         return None
@@ -153,16 +118,5 @@ def median_robustness(records: Sequence[RunRecord], name: str) -> MedianCurve | 
 
 
 def infinite_if_not_finite(value: float) -> float:
-    """Return a value, or infinity in the place of NaN: what is no number is worse than any.
-
-    Args:
-        value: An error or a loss.
-
-    Returns:
-        The value.
-
-    Example:
-        >>> infinite_if_not_finite(math.nan)
-        inf
-    """
+    """Return a value, or infinity in the place of NaN: what is no number is worse than any."""
     return value if math.isfinite(value) else math.inf

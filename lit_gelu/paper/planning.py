@@ -16,41 +16,21 @@ from lit_gelu.paper.selection import choices
 
 @dataclass(frozen=True)
 class Request:
-    """What was asked for.
-
-    Args:
-        preset: Name of the preset.
-        only: Names of experiments; empty means all.
-        arms: Names of arms; empty means all.
-        seeds: Seeds; empty means all.
-        precision: The Trainer's.
-        table: Experiments of one's own, by name; ``None`` means those of the preset.
-    """
+    """What was asked for; empty means all."""
 
     preset: str
     only: tuple[str, ...] = ()
     arms: tuple[str, ...] = ()
     seeds: tuple[int, ...] = ()
     precision: str = PRECISION
-    table: Mapping[str, Experiment] | None = None
+    table: Mapping[str, Experiment] | None = None  # experiments of one's own, by name; None means the preset's
 
     def all_experiments(self) -> Mapping[str, Experiment]:
         """Return the experiments there are to choose from, by name."""
         return experiments_of(self.preset) if self.table is None else self.table
 
     def experiments(self) -> list[Experiment]:
-        """Return the experiments that were asked for, and those that their learning rates come from.
-
-        Returns:
-            The experiments, in the order of the preset.
-
-        Raises:
-            PaperArgumentError: If there is no such experiment or arm.
-
-        Example:
-            >>> [experiment.name for experiment in Request("full", only=("cifar10",)).experiments()]
-            ['cifar10_search', 'cifar10']
-        """
+        """Return what was asked for, and what its learning rates come from, in the preset's order."""
         table = self.all_experiments()
         _check_names("experiment", self.only, table)
         wanted = set(self.only or table)
@@ -60,15 +40,7 @@ class Request:
         return chosen
 
     def cells(self, experiment: Experiment, learning_rates: Mapping[str, float] | None = None) -> list[Cell]:
-        """Return the cells of an experiment that were asked for.
-
-        Args:
-            experiment: The experiment.
-            learning_rates: From arm to learning rate, where the experiment takes them from another one.
-
-        Returns:
-            The cells.
-        """
+        """Return the cells of an experiment that were asked for."""
         # A learning rate is searched with all seeds of the search, whatever seeds are trained with it.
         searches = {other.learning_rate_from for other in self.all_experiments().values()}
         seeds = None if experiment.name in searches else self.seeds
@@ -82,49 +54,21 @@ class Request:
         )
 
     def runs(self, experiment: Experiment) -> int:
-        """Return how many runs of an experiment were asked for, also if their learning rates are not known yet.
-
-        Args:
-            experiment: The experiment.
-
-        Returns:
-            The number.
-
-        Example:
-            >>> [Request("full").runs(experiment) for experiment in Request("full", only=("cifar10",)).experiments()]
-            [9, 9]
-        """
+        """Return how many runs of an experiment were asked for, also if their learning rates are not known yet."""
         return len(self.cells(experiment, dict.fromkeys(experiment.arms, 0.0)))
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Runs to be made.
+    """Runs to be made."""
 
-    Args:
-        finished: Keys of those that are in the results already.
-        shared: Records that are known because an identical run is in the results.
-        groups: Runs to be made: the first of each group is trained, the others are identical to it.
-    """
-
-    finished: tuple[str, ...]
-    shared: tuple[RunRecord, ...]
-    groups: tuple[tuple[Cell, ...], ...]
+    finished: tuple[str, ...]  # keys of those that are in the results already
+    shared: tuple[RunRecord, ...]  # known because an identical run is in the results
+    groups: tuple[tuple[Cell, ...], ...]  # the first of each is trained, the others are identical to it
 
 
 def plan(cells: Iterable[Cell], records: Mapping[str, RunRecord]) -> Plan:
-    """Plan the runs for some cells.
-
-    Args:
-        cells: What is wanted.
-        records: What is in the results, by key.
-
-    Returns:
-        The plan.
-
-    Raises:
-        OtherConfigurationError: If a finished run of the same name had another configuration.
-    """
+    """Plan the runs for some cells."""
     finished, todo = [], []
     for cell in cells:
         record = records.get(cell.key)
@@ -147,15 +91,7 @@ def plan(cells: Iterable[Cell], records: Mapping[str, RunRecord]) -> Plan:
 
 
 def share(record: RunRecord, cell: Cell) -> RunRecord:
-    """Return an identical run's record under a cell's name.
-
-    Args:
-        record: The record of the run that was made.
-        cell: A cell with the same fingerprint.
-
-    Returns:
-        The record; ``shared_from`` says whose numbers they are.
-    """
+    """Return an identical run's record under a cell's name; ``shared_from`` says whose numbers they are."""
     if record.key == cell.key:
         return record
     return replace(
@@ -174,16 +110,7 @@ def share(record: RunRecord, cell: Cell) -> RunRecord:
 def searched_learning_rates(
     search: Experiment, cells: Sequence[Cell], records: Mapping[str, RunRecord]
 ) -> dict[str, float]:
-    """Return the learning rates that a search chose.
-
-    Args:
-        search: The experiment that searched.
-        cells: Its cells.
-        records: What is in the results, by key.
-
-    Returns:
-        From arm to learning rate, for the arms all of whose runs are finished.
-    """
+    """Return the learning rates that a search chose for the arms all of whose runs are finished."""
     rates = {}
     for arm in search.arms:
         keys = [cell.key for cell in cells if cell.arm == arm]
@@ -194,11 +121,7 @@ def searched_learning_rates(
 
 
 def _check_names(what: str, given: Iterable[str], accepted: Mapping[str, object]) -> None:
-    """Refuse names that do not exist.
-
-    Raises:
-        PaperArgumentError: If one does not.
-    """
+    """Refuse names that do not exist."""
     for name in given:
         if name not in accepted:
             near = difflib.get_close_matches(name, accepted, n=1)
@@ -207,11 +130,7 @@ def _check_names(what: str, given: Iterable[str], accepted: Mapping[str, object]
 
 
 class Estimate:
-    """Seconds of a run of each experiment: measured where one was made, else scaled from what was expected.
-
-    Args:
-        experiments: By name; their ``seconds`` or ``training_flop`` say what was expected.
-    """
+    """Seconds of a run of each experiment: measured where one was made, else scaled from what was expected."""
 
     def __init__(self, experiments: Mapping[str, Experiment]) -> None:
         self._expected = {
@@ -220,32 +139,11 @@ class Estimate:
         self._measured: dict[str, list[float]] = defaultdict(list)
 
     def add(self, experiment: str, seconds: float) -> None:
-        """Hear of a run that was made.
-
-        Args:
-            experiment: The experiment's name.
-            seconds: How long it took.
-        """
+        """Hear of a run that was made."""
         self._measured[experiment].append(seconds)
 
     def rest(self, shares: Iterable[tuple[str, float]], workers: int) -> float | None:
-        """Return how long some runs will take.
-
-        Args:
-            shares: Pairs of an experiment's name and the share of one of its runs that is left, 0 to 1.
-            workers: How many runs are made at a time.
-
-        Returns:
-            Seconds; ``None`` if too little is known yet.
-
-        Example:
-            >>> from lit_gelu.paper.presets import preset
-            >>> quick = preset("quick")
-            >>> estimate = Estimate(quick)
-            >>> estimate.add("mnist", 2 * quick["mnist"].seconds)  # twice as long as expected
-            >>> estimate.rest([("tweets", 1.0), ("tweets", 0.5)], workers=1) == 3 * quick["tweets"].seconds
-            True
-        """
+        """Return how long runs take of which the given shares, 0 to 1, are left, or ``None`` if too little is known."""
         seconds = 0.0
         for experiment, share in shares:
             whole = self._of(experiment)

@@ -26,15 +26,9 @@ from lit_gelu.paper.training import DataCache, build_data, train
 
 
 def work(connection: Connection, options: RunOptions) -> None:
-    """Make the runs that come in, one after the other.
-
-    Ends when the other side closes the connection, also if that process was killed: between runs at once, within a run
-    at its next report, a second later.
-
-    Args:
-        connection: Jobs come in, messages go out; ``None`` ends the process.
-        options: Where and on what runs are made.
-    """
+    """Make the runs that come in, one after the other, and send messages; ``None`` ends the process."""
+    # Ends when the other side closes the connection, also if that process was killed: between runs at once, within a
+    # run at its next report, a second later.
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process; the planning one ends the others
     torch.set_num_threads(options.threads)
     _quieten()
@@ -47,21 +41,7 @@ def work(connection: Connection, options: RunOptions) -> None:
 
 
 def answer(job: Job, data: DataCache, options: RunOptions, report: Callable[[float], None]) -> Message:
-    """Do a job.
-
-    Args:
-        job: A run, or the preparation of data.
-        data: Where data are kept between runs.
-        options: Where and on what.
-        report: Called with the epochs that have passed.
-
-    Returns:
-        `Done` or `Failure`: an error of one run is no reason to lose the others.
-
-    Raises:
-        BrokenPipeError: If the other side is gone.
-        ConnectionResetError: If the other side is gone.
-    """
+    """Do a job: an error of one run is no reason to lose the others, unless nobody is there to hear of it."""
     try:
         if isinstance(job, Preparation):
             prepare(job, options.root)
@@ -78,15 +58,7 @@ def answer(job: Job, data: DataCache, options: RunOptions, report: Callable[[flo
 
 
 def prepare(job: Preparation, root: str | None) -> None:
-    """Prepare data, and make sure that they are those that an experiment needs.
-
-    Args:
-        job: The data, and what is required of them.
-        root: Their folder; ``None`` leaves it to the data module.
-
-    Raises:
-        DataNotFoundError: If they are not there, or others are.
-    """
+    """Prepare data; those that an experiment does not accept are not found."""
     module = build_data(job.data, root)
     module.prepare_data()
     for name, value in job.requires.items():
@@ -123,14 +95,8 @@ class WorkerPool:
     """Processes that take jobs; a process that dies takes its job with it and is replaced.
 
     `concurrent.futures.ProcessPoolExecutor` gives up all jobs when one of its processes is killed, and leaves its
-    processes behind when its own is; here every process has a connection of its own, which ends with either side.
-
-    Args:
-        workers: How many processes; they are started when there is work for them.
-        options: Where and on what runs are made.
-
-    Raises:
-        PaperArgumentError: If ``workers`` is below 1.
+    processes behind when its own is; here every process has a connection of its own, which ends with either side. They
+    are started when there is work for them.
     """
 
     def __init__(self, workers: int, options: RunOptions) -> None:
@@ -170,11 +136,7 @@ class WorkerPool:
         return sum(worker.job is not None for worker in self._processes)
 
     def start(self, job: Job) -> None:
-        """Give a job to a free process.
-
-        Args:
-            job: The job.
-        """
+        """Give a job to a free process."""
         free = next((worker for worker in self._processes if worker.job is None), None)
         if free is not None:
             try:
@@ -188,14 +150,7 @@ class WorkerPool:
         free.job = job
 
     def wait(self, seconds: float) -> Iterator[tuple[Job, Message]]:
-        """Wait for messages.
-
-        Args:
-            seconds: How long at most.
-
-        Yields:
-            Jobs and what is said about them: any number of `Progress`, then one `Done` or `Failure`.
-        """
+        """Yield jobs with what is said of them: any number of `Progress`, then one `Done` or `Failure`."""
         busy = {worker.connection: worker for worker in self._processes if worker.job is not None}
         for connection in wait(list(busy), seconds):
             worker = busy[connection]  # type: ignore[index]  # what was waited for are connections

@@ -71,21 +71,7 @@ _NOT_PROTOCOL = ("seconds", "training_flop", "notes")
 
 
 def preset(name: str) -> dict[str, Experiment]:
-    """Return the experiments of a preset.
-
-    Args:
-        name: ``"full"`` or ``"quick"``.
-
-    Returns:
-        From name to experiment, in the order of tables. ``quick`` has no search for CIFAR-10's learning rate.
-
-    Raises:
-        PaperArgumentError: If there is no such preset.
-
-    Example:
-        >>> preset("full")["mnist"].epochs, preset("quick")["mnist"].epochs
-        (50, 3)
-    """
+    """Return the experiments of a preset in the order of tables; ``quick`` has no ``cifar10_search``."""
     if name == "full":
         return dict(EXPERIMENTS)
     if name == "quick":
@@ -94,18 +80,7 @@ def preset(name: str) -> dict[str, Experiment]:
 
 
 def departures(experiment: Experiment) -> list[str]:
-    """Say how an experiment differs from the paper's protocol.
-
-    Args:
-        experiment: Of any preset.
-
-    Returns:
-        One text for each difference; empty for the full protocol.
-
-    Example:
-        >>> departures(preset("quick")["mnist"])
-        ['learning_rates 0.001 (full: 0.001, 0.0001, 1e-05)', 'seeds 2 (full: 5)', 'epochs 3 (full: 50)']
-    """
+    """Say how an experiment differs from the paper's protocol, one text for each difference."""
     full = EXPERIMENTS[experiment.name]
     found: list[str] = []
     for part in fields(Experiment):
@@ -143,15 +118,7 @@ _FLOAT32 = ("32-true", "32", 32)
 
 
 def labels_of(records: Iterable[RunRecord]) -> list[str]:
-    """Return what to say of some runs.
-
-    Args:
-        records: The runs.
-
-    Returns:
-        `QUICK` first if any of them is not of the full preset, then a text for each way in which data or arithmetic are
-        not the paper's; none of them twice, and none at all if everything is as in the paper.
-    """
+    """Say wherever numbers of runs are shown that protocol, data or arithmetic are not the paper's; `QUICK` first."""
     given = list(records)
     quick = [QUICK] if any(record.preset != "full" for record in given) else []
     return list(dict.fromkeys([*quick, *(text for record in given for text in _labels(record))]))

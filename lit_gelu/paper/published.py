@@ -15,33 +15,19 @@ SUBMISSION = "ICLR 2017 submission (November 2016)"
 
 @dataclass(frozen=True)
 class PublishedNumber:
-    """A test error that was printed.
-
-    Args:
-        experiment: The experiment's name.
-        arm: The arm's name.
-        printed: The error in per cent, as it was printed.
-        source: Where.
-        setting: The settings that it belongs to; a run must agree in those that are named here.
-        tuned: Whether the settings were chosen on the validation set together with the learning rate, so that the
-            number belongs to no setting in particular.
-    """
+    """A test error that was printed."""
 
     experiment: str
     arm: str
-    printed: str
+    printed: str  # per cent
     source: str
-    setting: Mapping[str, float] = field(default_factory=dict)
+    setting: Mapping[str, float] = field(default_factory=dict)  # a run must agree in those that are named here
+    # Whether the validation set chose the settings together with the learning rate: the number belongs to none then.
     tuned: bool = False
 
     @property
     def value(self) -> float:
-        """The error as a share, 0 to 1.
-
-        Example:
-            >>> PublishedNumber("tweets", "gelu", "12.57", "the paper").value
-            0.1257
-        """
+        """The error as a share, 0 to 1."""
         return float(f"{self.printed}e-2")
 
 
@@ -77,23 +63,7 @@ NUMBERS_BESIDE: tuple[PublishedNumber, ...] = (
 def published_number(
     experiment: str, arm: str, setting: Mapping[str, float], tuned: bool = False
 ) -> PublishedNumber | None:
-    """Return the test error that was printed for an arm.
-
-    Args:
-        experiment: The experiment's name.
-        arm: The arm's name.
-        setting: The run's settings.
-        tuned: Whether the run's settings were chosen on the validation set, as the learning rate is.
-
-    Returns:
-        The number; ``None`` if none was printed.
-
-    Example:
-        >>> published_number("timit", "gelu", {}).printed
-        '29.3'
-        >>> published_number("mnist", "gelu", {"keep": 0.5}) is None
-        True
-    """
+    """Return the test error that was printed for an arm, ``None`` if none was."""
     for number in NUMBERS:
         if (number.experiment, number.arm, number.tuned) == (experiment, arm, tuned) and agrees(
             number.setting, setting
@@ -103,15 +73,7 @@ def published_number(
 
 
 def agrees(published: Mapping[str, float], setting: Mapping[str, float]) -> bool:
-    """Return whether a run has the settings that a published number or curve names.
-
-    Args:
-        published: The settings that are named.
-        setting: The run's.
-
-    Returns:
-        Whether they are equal; the run may have more.
-    """
+    """Return whether a run has the settings that a published number or curve names; it may have more."""
     return all(setting.get(name) == value for name, value in published.items())
 
 
@@ -120,25 +82,15 @@ CurveName = Literal["train_loss", "train_error", "val_loss", "test_loss", "test_
 
 @dataclass(frozen=True)
 class PublishedCurve:
-    """Points of a curve that was drawn.
-
-    Args:
-        figure: Number of the paper's figure.
-        experiment: The experiment's name.
-        arm: The arm's name.
-        curve: Which curve of a run it is.
-        points: Pairs of epochs that had passed and value (a loss, or an error as a share).
-        setting: The settings that it belongs to.
-        learning_rate: The learning rate that it belongs to; ``None``: the selected one, which is not printed.
-    """
+    """Points of a curve that was drawn."""
 
     figure: int
     experiment: str
     arm: str
     curve: CurveName
-    points: tuple[tuple[float, float], ...]
+    points: tuple[tuple[float, float], ...]  # epochs that had passed, and a loss, or an error as a share
     setting: Mapping[str, float] = field(default_factory=dict)
-    learning_rate: float | None = None
+    learning_rate: float | None = None  # None: the selected one, which is not printed
 
     @property
     def source(self) -> str:
@@ -328,22 +280,7 @@ CURVES: tuple[PublishedCurve, ...] = (*_MNIST, *_AUTOENCODER, *_TIMIT, *_CIFAR10
 def published_curve(
     experiment: str, arm: str, curve: str, setting: Mapping[str, float], learning_rate: float
 ) -> PublishedCurve | None:
-    """Return the points that were drawn for an arm.
-
-    Args:
-        experiment: The experiment's name.
-        arm: The arm's name.
-        curve: Which curve, such as ``"train_loss"``.
-        setting: The run's settings.
-        learning_rate: The run's learning rate; it counts only where the drawing belongs to one.
-
-    Returns:
-        The points; ``None`` if no such curve was drawn.
-
-    Example:
-        >>> published_curve("mnist", "gelu", "train_loss", {"keep": 0.5}, 1e-3).points[1]
-        (10.0, 0.119)
-    """
+    """Return the points that were drawn for an arm; the learning rate counts only where the drawing belongs to one."""
     for published in CURVES:
         same = (published.experiment, published.arm, published.curve) == (experiment, arm, curve)
         if same and published.learning_rate in {None, learning_rate} and agrees(published.setting, setting):

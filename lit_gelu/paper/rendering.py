@@ -28,18 +28,7 @@ _LEGEND = (
 
 
 def render(rows: Sequence[Row], form: Format = "text") -> str:
-    """Return a table.
-
-    Args:
-        rows: Its rows, of one kind: results, or points of curves.
-        form: ``"text"``, ``"markdown"`` or ``"csv"``.
-
-    Returns:
-        The table, ending with a line break.
-
-    Raises:
-        PaperArgumentError: If there is no such form.
-    """
+    """Return a table."""
     renderers: Mapping[str, Callable[[Sequence[Row]], str]] = {"text": _text, "markdown": _markdown, "csv": _csv}
     if form not in renderers:
         raise PaperArgumentError(f"No form {form!r}. Accepted: {', '.join(get_args(Format))}.")
@@ -47,20 +36,7 @@ def render(rows: Sequence[Row], form: Format = "text") -> str:
 
 
 def rounded(value: float, decimals: int, signed: bool = False) -> str:
-    """Return a number as text, rounded to the nearest; what lies in the middle is rounded up.
-
-    Args:
-        value: The number; infinity stands for runs that diverged.
-        decimals: How many digits after the point.
-        signed: Whether to write ``+`` before what is greater than zero.
-
-    Returns:
-        The text.
-
-    Example:
-        >>> rounded(12.565, 2), rounded(-0.005, 2), rounded(0.005, 2, signed=True), rounded(math.inf, 2)
-        ('12.57', '0.00', '+0.01', 'diverged')
-    """
+    """Return a number as text, rounded to the nearest; what lies in the middle is rounded up."""
     if not math.isfinite(value):
         return DIVERGED
     # repr: the decimal number that was meant, not the binary one just below it.

@@ -16,41 +16,22 @@ from lit_gelu.paper.selection import LEARNING_RATE, Candidate, Choice, choices, 
 
 @dataclass(frozen=True)
 class Row:
-    """One line of a table: an arm of an experiment in one setting.
-
-    Errors are shares from 0 to 1, losses in the task's own unit.
-
-    Args:
-        experiment: The experiment.
-        preset: Name of its preset.
-        arm: Name of the arm.
-        candidate: The runs that are reported.
-        quantity: What was measured, such as ``"test error"``.
-        is_share: Whether that is a share, shown in per cent, or a loss.
-        summary: Its median and spread over the runs; ``None`` if it was not measured.
-        published: What the paper's authors published, in the same unit; ``None`` if nothing.
-        printed: The same as it was printed, in per cent if a share.
-        source: Where that stands.
-        figure: The paper's figure, for a point of a curve.
-        epoch: Epochs that had passed, for a point of a curve.
-        labels: What must be said wherever the numbers are shown.
-        remarks: What a reader has to know of the selection.
-    """
+    """One line of a table: an arm in one setting. Errors are shares from 0 to 1, losses in the task's own unit."""
 
     experiment: Experiment
     preset: str
     arm: str
-    candidate: Candidate
-    quantity: str
-    is_share: bool
-    summary: Summary | None
-    published: float | None = None
-    printed: str | None = None
+    candidate: Candidate  # the runs that are reported
+    quantity: str  # what was measured, such as "test error"
+    is_share: bool  # shown in per cent; else a loss
+    summary: Summary | None  # None if it was not measured
+    published: float | None = None  # what the paper's authors published, in the same unit
+    printed: str | None = None  # the same as it was printed, in per cent if a share
     source: str | None = None
-    figure: int | None = None
-    epoch: float | None = None
-    labels: tuple[str, ...] = ()
-    remarks: tuple[str, ...] = ()
+    figure: int | None = None  # the paper's, for a point of a curve
+    epoch: float | None = None  # epochs that had passed, for a point of a curve
+    labels: tuple[str, ...] = ()  # what must be said wherever the numbers are shown
+    remarks: tuple[str, ...] = ()  # what a reader has to know of the selection
 
     @property
     def difference(self) -> float | None:
@@ -91,19 +72,7 @@ class _Group:
 
 
 def result_rows(records: Sequence[RunRecord], only: Sequence[str] | None = None) -> list[Row]:
-    """Return the results: for each experiment, setting and arm the median test error at the chosen learning rate.
-
-    Args:
-        records: All records; their presets may differ.
-        only: Names of experiments; ``None`` means all that were run.
-
-    Returns:
-        The rows, in the order of the experiments.
-
-    Raises:
-        PaperArgumentError: If an experiment of ``only`` or of a record does not exist.
-        RecordsError: If a run lacks what its experiment reports.
-    """
+    """Return the results: for each experiment, setting and arm the median test error at the chosen learning rate."""
     rows: list[Row] = []
     for _, of_experiment in itertools.groupby(
         _groups(records, only), key=lambda group: (group.preset, group.experiment)
@@ -116,35 +85,12 @@ def result_rows(records: Sequence[RunRecord], only: Sequence[str] | None = None)
 
 
 def point_rows(records: Sequence[RunRecord], only: Sequence[str] | None = None) -> list[Row]:
-    """Return the median curves at every epoch where a point of the paper's figures was read and the runs measured.
-
-    Args:
-        records: All records; their presets may differ.
-        only: Names of experiments; ``None`` means all that were run.
-
-    Returns:
-        The rows, in the order of the experiments.
-
-    Raises:
-        PaperArgumentError: If an experiment of ``only`` or of a record does not exist.
-        RecordsError: If runs that differ in their seeds were measured at different epochs.
-    """
+    """Return the median curves at every epoch where a point of the paper's figures was read and the runs measured."""
     return [row for group in _groups(records, only) for row in _points(group)]
 
 
 def experiments_of(records: Iterable[RunRecord], only: Sequence[str] | None = None) -> list[tuple[str, Experiment]]:
-    """Return the experiments of some records with their presets.
-
-    Args:
-        records: The records.
-        only: Names of experiments; ``None`` means all.
-
-    Returns:
-        Name of the preset and experiment, in the order of `lit_gelu.paper.experiments.EXPERIMENTS`.
-
-    Raises:
-        PaperArgumentError: If an experiment of ``only`` or of a record does not exist.
-    """
+    """Return name of the preset and experiment for some records, in the order of `EXPERIMENTS`."""
     names = {(record.preset, record.experiment) for record in records}
     unknown = sorted(({name for _, name in names} | set(only or ())) - set(EXPERIMENTS))
     if unknown:

@@ -44,21 +44,13 @@ class Reporter(Protocol):
 
 @dataclass
 class Tally:
-    """What became of a request.
+    """What became of a request: how many runs, and the jobs that failed."""
 
-    Args:
-        finished: Runs that were in the results already.
-        trained: Runs that were made.
-        shared: Runs whose numbers are those of an identical run.
-        diverged: Those of ``trained`` and ``shared`` whose loss was no finite number any more.
-        failures: Jobs that failed, with the number of runs that were not made for that.
-    """
-
-    finished: int = 0
+    finished: int = 0  # were in the results already
     trained: int = 0
-    shared: int = 0
-    diverged: int = 0
-    failures: list[tuple[Job, Failure, int]] = field(default_factory=list)
+    shared: int = 0  # have the numbers of an identical run
+    diverged: int = 0  # of `trained` and `shared`
+    failures: list[tuple[Job, Failure, int]] = field(default_factory=list)  # with how many runs were not made for it
 
     @property
     def not_made(self) -> int:
@@ -67,15 +59,9 @@ class Tally:
 
 
 class Runner:
-    """Makes the runs that were asked for and are not in the results.
+    """Makes the runs that were asked for and are not in the results; ``store`` is entered already.
 
     Runs of experiments whose learning rates come from a search are planned when the search is over.
-
-    Args:
-        request: What was asked for.
-        store: The results, entered.
-        pool: The processes.
-        reporter: Who is told how it goes.
     """
 
     def __init__(self, request: Request, store: RecordStore, pool: "WorkerPool", reporter: Reporter) -> None:
@@ -89,11 +75,7 @@ class Runner:
         self._prepared: dict[str, bool] = {}  # from the name of data to whether their preparation is over
 
     def run(self) -> Tally:
-        """Make the runs.
-
-        Returns:
-            What became of them.
-        """
+        """Make the runs."""
         experiments = self.request.experiments()
         first = [experiment for experiment in experiments if experiment.learning_rate_from is None]
         later = [experiment for experiment in experiments if experiment.learning_rate_from is not None]

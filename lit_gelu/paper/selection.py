@@ -24,29 +24,15 @@ LEARNING_RATE = "learning_rate"
 
 @dataclass(frozen=True)
 class Outcome:
-    """One run in the two numbers that count.
+    """One run in the two numbers that count, infinite if it diverged."""
 
-    Args:
-        validation: Its lowest validation error, by which it is compared; infinite if the run diverged, ``None`` if the
-            task has no validation set.
-        test: The test error (or loss) that is reported for it; infinite if the run diverged, ``None`` if none was
-            measured.
-    """
-
-    validation: float | None
-    test: float | None
+    validation: float | None  # its lowest validation error, by which it is compared; None without a validation set
+    test: float | None  # the error (or loss) that is reported for it; None if none was measured
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """The runs of one arm with one learning rate and one setting, over the seeds.
-
-    Args:
-        setting: The settings.
-        learning_rate: The learning rate.
-        runs: The runs, by seed.
-        outcomes: What each came to, in the same order.
-    """
+    """The runs of one arm with one learning rate and one setting, by seed, and what each came to."""
 
     setting: Mapping[str, float]
     learning_rate: float
@@ -76,34 +62,16 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Choice:
-    """What the validation set chose for an arm, or what there was to report without a choice.
+    """What the validation set chose for an arm, or what there was to report without a choice."""
 
-    Args:
-        chosen: The candidate that is reported.
-        candidates: All that stood in competition, the largest learning rate first; only ``chosen`` if nothing is tuned.
-        remarks: What a reader has to know: ties, missing seeds, runs that diverged.
-    """
-
-    chosen: Candidate
-    candidates: tuple[Candidate, ...]
-    remarks: tuple[str, ...]
+    chosen: Candidate  # the one that is reported
+    candidates: tuple[Candidate, ...]  # all in competition, the largest learning rate first; one if nothing is tuned
+    remarks: tuple[str, ...]  # what a reader has to know: ties, missing seeds, runs that diverged
 
 
 def outcome(record: RunRecord, rule: Rule = "best_validation", metric: str = "test_error") -> Outcome:
-    """Return the numbers that a run counts by.
-
-    Args:
-        record: The run.
-        rule: ``"best_validation"``: its test error is the one at the evaluation with the lowest validation error (the
-            first of them, if several have it: the test set has no say); ``"last"``: the one at the last evaluation.
-        metric: The curve that is reported.
-
-    Returns:
-        The two numbers, infinite if the run diverged.
-
-    Raises:
-        RecordsError: If the run lacks a curve that the rule needs, or a test error beside its lowest validation error.
-    """
+    """Return the numbers that a run counts by, at the evaluation that the rule names."""
+    # Of several evaluations with the lowest validation error it is the first: the test set has no say.
     curve = record.curves.get("val_error")
     has_validation = curve is not None and bool(curve.value)
     if record.status == "diverged":
@@ -119,16 +87,7 @@ def outcome(record: RunRecord, rule: Rule = "best_validation", metric: str = "te
 def candidates_of(
     records: Iterable[RunRecord], rule: Rule = "best_validation", metric: str = "test_error"
 ) -> list[Candidate]:
-    """Group runs by learning rate and setting.
-
-    Args:
-        records: The runs of one arm.
-        rule: Where in a run its result is taken.
-        metric: The curve that is reported.
-
-    Returns:
-        The candidates, the largest learning rate first and of equal ones the largest setting, their runs by seed.
-    """
+    """Group the runs of one arm: the largest learning rate first, of equal ones the largest setting."""
     groups: dict[tuple[float, tuple[tuple[str, float], ...]], list[RunRecord]] = defaultdict(list)
     for record in records:
         groups[-record.learning_rate, tuple((name, -value) for name, value in record.setting.items())].append(record)
@@ -141,21 +100,9 @@ def candidates_of(
 
 
 def select(candidates: Sequence[Candidate], seeds: Collection[int] = ()) -> Choice:
-    """Choose among candidates by the median over the seeds of their lowest validation errors.
-
-    Args:
-        candidates: What stands in competition, in the order of `candidates_of`.
-        seeds: The seeds that every candidate should have; those of the runs are added. A candidate that lacks some
-            takes part with those it has, and a remark says so.
-
-    Returns:
-        The choice. Of candidates that tie the first is taken, which is the one with the largest learning rate, and a
-        remark says so. Of a single candidate no validation error is needed.
-
-    Raises:
-        PaperArgumentError: If there are no candidates.
-        RecordsError: If one of several has no validation error.
-    """
+    """Choose among candidates by the median over the seeds of their lowest validation errors."""
+    # A candidate that lacks seeds takes part with those it has. Of those that tie the first is taken, which has the
+    # largest learning rate. A remark says so. A single candidate needs no validation error.
     if not candidates:
         raise PaperArgumentError("No runs given; a selection needs at least one.")
     remarks = [*_missing_seeds(candidates, seeds), *_divergence(candidates)]
@@ -173,20 +120,7 @@ def select(candidates: Sequence[Candidate], seeds: Collection[int] = ()) -> Choi
 
 
 def choices(experiment: Experiment, arm: str, records: Iterable[RunRecord]) -> list[Choice]:
-    """Return what is reported for an arm: one choice for each value of what is not tuned.
-
-    Args:
-        experiment: The experiment, of the records' preset; its ``tuned`` says what the validation set chooses.
-        arm: The arm's name.
-        records: Records, of this experiment and of others.
-
-    Returns:
-        The choices: by setting in the order of the experiment, then by learning rate, the largest first. Seeds and
-        learning rates of the experiment that were not run are in their remarks.
-
-    Raises:
-        RecordsError: If a run lacks a curve that the experiment's rule needs.
-    """
+    """Return what is reported for an arm: one choice for each value of what is not tuned, in the experiment's order."""
     runs = [record for record in records if (record.experiment, record.arm) == (experiment.name, arm)]
     groups: dict[tuple[tuple[str, float], ...], list[Candidate]] = defaultdict(list)
     for candidate in candidates_of(runs, experiment.selection, experiment.metric):
@@ -198,15 +132,7 @@ def choices(experiment: Experiment, arm: str, records: Iterable[RunRecord]) -> l
 
 
 def place_of(experiment: Experiment, candidate: Candidate) -> tuple[float, ...]:
-    """Return where a candidate stands among the choices of its arm, for sorting choices of several arms.
-
-    Args:
-        experiment: The experiment.
-        candidate: A chosen candidate.
-
-    Returns:
-        A key to sort by.
-    """
+    """Return a key that sorts the choices of several arms as those of one are."""
     return _place(experiment, _fixed(experiment, candidate))
 
 

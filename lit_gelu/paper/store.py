@@ -20,15 +20,6 @@ class RecordStore:
 
     A record is on the disk (flushed and synchronised) when `append` returns. A last line that a kill cut off is taken
     away on entering. The lock goes with its process, however that ends: a folder is never left locked.
-
-    Args:
-        folder: The folder of results; made if it is not there.
-
-    Example:
-        >>> import tempfile
-        >>> with RecordStore(tempfile.mkdtemp()) as store:
-        ...     len(store.records)
-        0
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -65,15 +56,7 @@ class RecordStore:
         self._lock.release()
 
     def append(self, record: RunRecord) -> None:
-        """Add a finished run; it is on the disk when this returns.
-
-        Args:
-            record: The run.
-
-        Raises:
-            RecordsError: If there is a record of that name already.
-            OSError: If the disk does not take it; the file is as it was then.
-        """
+        """Add a finished run; it is on the disk when this returns, or the file is as it was."""
         if record.key in self.records:
             raise RecordsError(f"There is a record of {record.key!r} already; a run is recorded once.")
         is_new = not self.path.exists()

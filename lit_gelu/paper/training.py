@@ -25,12 +25,7 @@ PACKAGES = ("lit-gelu", "torch", "lightning", "numpy")
 
 
 class LoadedData:
-    """A data module that has read its files, and its validation and test set.
-
-    Args:
-        config: ``class_path`` and ``init_args``.
-        root: Folder of the data, where the data module takes one; ``None`` leaves it to the module.
-    """
+    """A data module that has read its files, and its validation and test set."""
 
     def __init__(self, config: Mapping[str, Any], root: str | None) -> None:
         self.module = build_data(config, root)
@@ -43,25 +38,14 @@ class LoadedData:
 
 
 class DataCache:
-    """Keeps the data of the run before: the next one of a grid mostly has the same.
-
-    Args:
-        root: Folder of the data; ``None`` leaves it to the data modules.
-    """
+    """Keeps the data of the run before: the next one of a grid mostly has the same."""
 
     def __init__(self, root: str | None) -> None:
         self._root = root
         self._loaded: tuple[str, LoadedData] | None = None
 
     def get(self, config: Mapping[str, Any]) -> LoadedData:
-        """Return loaded data.
-
-        Args:
-            config: ``class_path`` and ``init_args``.
-
-        Returns:
-            The data, read if the ones before were others.
-        """
+        """Return loaded data, read if the ones before were others."""
         name = data_name(config)
         if self._loaded is None or self._loaded[0] != name:
             self._loaded = None  # so that both are never in memory
@@ -70,20 +54,8 @@ class DataCache:
 
 
 def train(cell: Cell, data: DataCache, options: RunOptions, report: Callable[[float], None]) -> RunRecord:
-    """Make one run.
-
-    The data are read first, then the seed is set, the net is built and trained: whether they were in memory already has
-    no influence on the random numbers.
-
-    Args:
-        cell: The run.
-        data: Where the data are kept between runs.
-        options: Where and on what.
-        report: Called with the epochs that have passed.
-
-    Returns:
-        The record. Its status is ``"diverged"`` if the training loss was no finite number any more.
-    """
+    """Make one run; ``report`` is called with the epochs that have passed."""
+    # The data are read before the seed is set: whether they were in memory already has no influence on random numbers.
     started, clock = datetime.now(UTC), time.monotonic()
     loaded = data.get(cell.config["data"])
     seed_everything(cell.seed, verbose=False)
@@ -130,27 +102,12 @@ def _plain(value: Any) -> Any:
 
 
 def build(config: Mapping[str, Any]) -> Any:
-    """Build what a configuration describes.
-
-    Args:
-        config: ``class_path`` and ``init_args``.
-
-    Returns:
-        The instance.
-    """
+    """Build what a configuration describes."""
     return import_class(config["class_path"])(**config["init_args"])
 
 
 def build_data(config: Mapping[str, Any], root: str | None) -> LightningDataModule:
-    """Build a data module.
-
-    Args:
-        config: ``class_path`` and ``init_args``.
-        root: Its folder, if it takes one; ``None`` leaves it to the module.
-
-    Returns:
-        The data module.
-    """
+    """Build a data module, in a folder if it takes one; ``None`` leaves it to the module."""
     kind = import_class(config["class_path"])
     takes_root = root is not None and "root" in inspect.signature(kind).parameters
     module: LightningDataModule = kind(**config["init_args"], **({"root": root} if takes_root else {}))
@@ -158,21 +115,7 @@ def build_data(config: Mapping[str, Any], root: str | None) -> LightningDataModu
 
 
 def import_class(class_path: str) -> type:
-    """Return the class that a path names.
-
-    Args:
-        class_path: Module and name, with dots.
-
-    Returns:
-        The class.
-
-    Raises:
-        PaperArgumentError: If there is none.
-
-    Example:
-        >>> import_class("lit_gelu.tasks.MNISTClassifier").__name__
-        'MNISTClassifier'
-    """
+    """Return the class that a path names."""
     module, _, name = class_path.rpartition(".")
     found = getattr(importlib.import_module(module), name, None) if module else None
     if not isinstance(found, type):
@@ -181,23 +124,12 @@ def import_class(class_path: str) -> type:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of what takes part in a run.
-
-    Returns:
-        From package to version; Python among them.
-    """
+    """Return the versions of what takes part in a run."""
     return {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}}
 
 
 def machine(device: torch.device) -> dict[str, Any]:
-    """Return what a run was made on.
-
-    Args:
-        device: Where the net computed.
-
-    Returns:
-        Plain data: system, device, vector instructions, cores, threads. Nothing that names the machine.
-    """
+    """Return what a run was made on; nothing that names the machine."""
     return {
         "system": platform.platform(),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,

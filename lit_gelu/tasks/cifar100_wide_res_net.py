@@ -233,11 +233,7 @@ class CIFAR100WideResNet(ClassificationTask):
 
 
 def _check_batches(given: float | None) -> None:
-    """Refuse numbers of batches that are no positive numbers.
-
-    Raises:
-        TaskArgumentError: If it is neither one nor ``None``.
-    """
+    """Refuse numbers of batches that are no positive numbers."""
     if given is not None and not 0 < given < math.inf:
         raise TaskArgumentError(
             f"batches_per_epoch={given!r} is not accepted. Give a number above 0, or None to ask the Trainer's loader."

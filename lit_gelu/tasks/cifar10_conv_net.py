@@ -205,11 +205,7 @@ class CIFAR10ConvNet(ClassificationTask):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": self.decay}}
 
     def _periods(self) -> int:
-        """Return how many epochs, or steps, the schedule has.
-
-        Raises:
-            TaskArgumentError: If the Trainer would train for longer, or its number of steps is not known.
-        """
+        """Return how many epochs, or steps, the schedule has."""
         if self.decay == "step":
             steps = self.trainer.estimated_stepping_batches
             if steps == float("inf"):
@@ -227,11 +223,7 @@ class CIFAR10ConvNet(ClassificationTask):
 
 
 def _checked_channels(channels: tuple[int, int]) -> tuple[int, int]:
-    """Return the two numbers.
-
-    Raises:
-        TaskArgumentError: If they are not two positive integers.
-    """
+    """Return the two numbers."""
     if len(channels) != 2:
         raise TaskArgumentError(f"channels={channels!r} is not accepted. Give two integers, such as (96, 192).")
     check_numbers(**{f"channels[{index}]": number for index, number in enumerate(channels)})

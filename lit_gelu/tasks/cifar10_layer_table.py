@@ -32,21 +32,7 @@ class LayerRow(NamedTuple):
 
 
 def layer_table(net: nn.Module, preprocessing: nn.Module | None = None) -> list[LayerRow]:
-    """Pass one image of zeros through a net and return what its layers put out.
-
-    Args:
-        net: A `CIFAR10ConvNet` on the CPU.
-        preprocessing: The module in front of it, which takes raw pixels.
-
-    Returns:
-        A row for each layer that the paper's Table 1 has, in the order in which they ran.
-
-    Example:
-        >>> for row in layer_table(nn.Sequential(GaussianNoise(0.15), nn.MaxPool2d(2))):
-        ...     print(row)
-        Gaussian noise, deviation 0.15              3   32
-        2x2 max pool, stride 2                      3   16
-    """
+    """Pass one image of zeros through a net and return what its layers put out."""
     rows: list[LayerRow] = []
     if preprocessing is not None:
         rows.append(LayerRow("raw RGB input", *PIXELS[1:3]))

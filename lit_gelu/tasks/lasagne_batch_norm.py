@@ -47,14 +47,7 @@ class LasagneBatchNorm(nn.Module):
         self.register_buffer("running_inverse_std", torch.ones(channels))
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Return the normalised inputs.
-
-        Args:
-            inputs: Shape ``[batch, channels, ...]``, floating.
-
-        Returns:
-            The same shape.
-        """
+        """Return the normalised inputs."""
         if self.training:
             return self._normalise_by_batch(inputs)
         variance = self.running_inverse_std.square().reciprocal()

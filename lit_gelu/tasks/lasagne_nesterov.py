@@ -48,14 +48,7 @@ class LasagneNesterovSGD(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Update every parameter that has a gradient.
-
-        Args:
-            closure: Computes the loss and the gradients anew.
-
-        Returns:
-            What ``closure`` returned, or ``None``.
-        """
+        """Update every parameter that has a gradient."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -81,16 +74,7 @@ def nesterov_step_(
     momentum: float,
     weight_decay: float,
 ) -> None:
-    """Make one step of `LasagneNesterovSGD`, in place.
-
-    Args:
-        parameters: Any tensors.
-        gradients: Their gradients, which are left as they are.
-        velocities: Their velocities.
-        lr: Learning rate.
-        momentum: Momentum.
-        weight_decay: Weight decay.
-    """
+    """Make one step of `LasagneNesterovSGD`, in place."""
     if weight_decay:
         gradients = list(torch._foreach_add(gradients, parameters, alpha=weight_decay))
     torch._foreach_mul_(velocities, momentum)

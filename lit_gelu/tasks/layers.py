@@ -24,14 +24,7 @@ class HiddenLayer(nn.Module):
         self.dropout = nn.Dropout(1 - keep)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Return ``dropout(activation(linear(inputs)))``.
-
-        Args:
-            inputs: Shape ``[..., in_features]``.
-
-        Returns:
-            Shape ``[..., out_features]``.
-        """
+        """Return ``dropout(activation(linear(inputs)))``."""
         outputs: Tensor = self.dropout(self.activation(self.linear(inputs)))
         return outputs
 
@@ -68,13 +61,6 @@ class ConvLayer(nn.Module):
         self.activation = activation
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Return ``activation(norm(conv(inputs)))``.
-
-        Args:
-            inputs: Shape ``[batch, in_channels, height, width]``.
-
-        Returns:
-            Shape ``[batch, out_channels, ...]``.
-        """
+        """Return ``activation(norm(conv(inputs)))``."""
         outputs: Tensor = self.activation(self.norm(self.conv(inputs)))
         return outputs

@@ -12,46 +12,18 @@ from lit_gelu.tasks.errors import TaskArgumentError
 
 
 def constant_then_linear(period: float, periods: float) -> float:
-    """Return the factor of the learning rate: 1 in the first half of a run, then linear towards 0 at its end.
-
-    ``min(2 - 2 * period / periods, 1)``. Of 200 epochs, number 100 is the last at 1, number 101 has 0.99, and the last,
-    number 199, has 0.01: it never is 0 in a run. After the run's end it is 0. Hendrycks and Gimpel's code for CIFAR-10
-    (arXiv 1606.08415, section 3.5); the paper says "linearly decays to zero", to which steps as periods come much
-    nearer than epochs (D10).
-
-    Args:
-        period: Number of the epoch or step, from 0.
-        periods: How many the run has.
-
-    Returns:
-        The factor, from 0 to 1.
-
-    Example:
-        >>> [round(constant_then_linear(epoch, 200), 2) for epoch in (0, 99, 100, 101, 150, 199)]
-        [1, 1, 1.0, 0.99, 0.5, 0.01]
-    """
+    """Return the factor of the learning rate: 1 in the first half of a run, then linear towards 0 at its end."""
+    # ``min(2 - 2 * period / periods, 1)``. Of 200 epochs, number 100 is the last at 1, number 101 has 0.99, and the last,
+    # number 199, has 0.01: it never is 0 in a run. After the run's end it is 0. Hendrycks and Gimpel's code for CIFAR-10
+    # (arXiv 1606.08415, section 3.5); the paper says "linearly decays to zero", to which steps as periods come much
+    # nearer than epochs (D10).
     return max(0.0, min(2 - 2 * period / periods, 1))
 
 
 def beta1_of_halves(period: float, periods: float, first: float = 0.9, second: float = 0.5) -> float:
-    """Return Adam's beta1: one value in the first half of a run, another in the second.
-
-    Hendrycks and Gimpel's code for CIFAR-10: 0.9 for epochs 0 to 99, 0.5 from epoch 100 on. The paper does not mention
-    it (D10).
-
-    Args:
-        period: Number of the epoch or step, from 0.
-        periods: How many the run has.
-        first: The value before half of the periods.
-        second: The value from then on.
-
-    Returns:
-        ``first`` or ``second``.
-
-    Example:
-        >>> [beta1_of_halves(epoch, 200) for epoch in (0, 99, 100, 199)]
-        [0.9, 0.9, 0.5, 0.5]
-    """
+    """Return Adam's beta1: one value in the first half of a run, another in the second."""
+    # Hendrycks and Gimpel's code for CIFAR-10: 0.9 for epochs 0 to 99, 0.5 from epoch 100 on. The paper does not mention
+    # it (D10).
     return first if 2 * period < periods else second
 
 
@@ -86,11 +58,7 @@ class HalvesSchedule(LRScheduler):
         super().__init__(optimizer, last_epoch)
 
     def get_lr(self) -> list[float | Tensor]:
-        """Return the learning rate of each group for the present period, and set its beta1 (as `OneCycleLR` does).
-
-        Returns:
-            A learning rate for each group.
-        """
+        """Return the learning rate of each group for the present period, and set its beta1 (as `OneCycleLR` does)."""
         beta1 = beta1_of_halves(self.last_epoch, self.periods)
         for group in self.optimizer.param_groups:
             group["betas"] = (beta1, group["betas"][1])
@@ -99,63 +67,23 @@ class HalvesSchedule(LRScheduler):
 
 
 def cosine_factor(step: int, period: float) -> float:
-    r"""Return the share of the initial learning rate that a step uses.
-
-    .. math:: (1 + \cos(\pi k / T)) / 2
-
-    Loshchilov and Hutter 2017 (arXiv 1608.03983), equation 5, without a restart: from the end of the period on it
-    is 0.
-
-    Args:
-        step: Number of the optimizer step, :math:`k`, from 0 on.
-        period: Number of steps from 1 to 0, :math:`T`; need not be whole.
-
-    Returns:
-        A number from 0 to 1.
-
-    Example:
-        >>> [round(cosine_factor(step, 4), 6) for step in range(6)]
-        [1.0, 0.853553, 0.5, 0.146447, 0.0, 0.0]
-    """
+    r"""Return the share of the initial learning rate that a step uses."""
+    # .. math:: (1 + \cos(\pi k / T)) / 2
+    #
+    # Loshchilov and Hutter 2017 (arXiv 1608.03983), equation 5, without a restart: from the end of the period on it
+    # is 0.
     return (1 + math.cos(math.pi * min(step / period, 1.0))) / 2
 
 
 def cosine_schedule(optimizer: Optimizer, period: float) -> LambdaLR:
-    """Return the scheduler of `cosine_factor`, to be stepped after every optimizer step.
-
-    Args:
-        optimizer: Its learning rates are the initial ones.
-        period: Number of steps from the initial learning rate to 0.
-
-    Returns:
-        The scheduler.
-
-    Example:
-        >>> import torch
-        >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
-        >>> schedule = cosine_schedule(optimizer, period=2)
-        >>> optimizer.step(), schedule.step(), round(schedule.get_last_lr()[0], 6)
-        (None, None, 0.05)
-    """
+    """Return the scheduler of `cosine_factor`, to be stepped after every optimizer step."""
     return LambdaLR(optimizer, lambda step: cosine_factor(step, period))
 
 
 def steps_per_epoch(trainer: Trainer) -> float:
-    """Return the optimizer steps in an epoch of a Trainer, with the fraction that a dropped last batch stands for.
-
-    100,000 samples in batches of 128, the last one dropped, are 781 steps but 781.25 here: Loshchilov and Hutter's code
-    has the schedule end after 50 x 100,000 / 128 = 39,062.5 steps.
-
-    Args:
-        trainer: Attached to a model that it is to fit; its training loader is made, if it is not yet.
-
-    Returns:
-        The samples of a rank over the batch size, where the loader drops the last batch and all others are used; else
-        the number of batches. Either is divided by the number of batches whose gradients are added up.
-
-    Raises:
-        TaskArgumentError: If the loader does not know its length.
-    """
+    """Return the optimizer steps in an epoch of a Trainer, with the fraction that a dropped last batch stands for."""
+    # 100,000 samples in batches of 128, the last one dropped, are 781 steps but 781.25 here: Loshchilov and Hutter's code
+    # has the schedule end after 50 x 100,000 / 128 = 39,062.5 steps.
     if trainer.train_dataloader is None:
         trainer.fit_loop.setup_data()
     batches = float(trainer.num_training_batches)

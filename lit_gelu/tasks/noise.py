@@ -35,14 +35,7 @@ class GaussianNoise(nn.Module):
         self.deviation = deviation
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Return ``inputs + deviation * noise``, the noise of variance 1 and drawn anew for each element.
-
-        Args:
-            inputs: Any shape, a floating dtype.
-
-        Returns:
-            The same shape and dtype.
-        """
+        """Return ``inputs + deviation * noise``, the noise of variance 1 and drawn anew for each element."""
         if not self.training or self.deviation == 0:
             return inputs
         return inputs + self.deviation * torch.randn_like(inputs)
@@ -53,22 +46,7 @@ class GaussianNoise(nn.Module):
 
 
 def adds_noise(module: nn.Module, registry: ActivationRegistry) -> bool:
-    """Tell whether a module draws random numbers in training mode.
-
-    Args:
-        module: One module; its children are not looked at.
-        registry: Where the facts about activations are looked up.
-
-    Returns:
-        True for dropout with a positive probability, for `GaussianNoise` with a positive deviation, and for an
-        activation that is registered as stochastic.
-
-    Example:
-        >>> from lit_gelu.activations import create, registry
-        >>> modules = (nn.Dropout(0.5), nn.Dropout(0.0), GaussianNoise(0.15), nn.GELU(), create("zero_identity_map"))
-        >>> [adds_noise(module, registry) for module in modules]
-        [True, False, True, False, True]
-    """
+    """Tell whether a module draws random numbers in training mode."""
     if isinstance(module, _DROPOUT):
         return module.p > 0
     if isinstance(module, GaussianNoise):

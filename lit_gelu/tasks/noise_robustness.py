@@ -133,24 +133,7 @@ def noise_robustness(
 def add_uniform_noise(
     inputs: Tensor, level: float, generator: torch.Generator, per: Per = "pixel", clip: bool = False
 ) -> Tensor:
-    r"""Return ``inputs + u`` with ``u`` uniform in ``[-level, level)``.
-
-    Args:
-        inputs: Shape ``[batch, ...]``, a floating dtype.
-        level: At least 0.
-        generator: On the CPU; ``[batch, ...]`` float32 numbers are drawn from it in order, or ``[batch]`` of them.
-        per: Whether a number is drawn for each ``"pixel"``, or one for each ``"image"``.
-        clip: Whether the sum is clipped to [0, 1].
-
-    Returns:
-        The shape, dtype and device of ``inputs``.
-
-    Example:
-        >>> noisy = add_uniform_noise(torch.zeros(2, 1, 3), 0.5, torch.Generator().manual_seed(0), per="image")
-        >>> noisy.squeeze(1).round(decimals=3)
-        tensor([[-0.0040, -0.0040, -0.0040],
-                [ 0.2680,  0.2680,  0.2680]])
-    """
+    r"""Return ``inputs + u`` with ``u`` uniform in ``[-level, level)``."""
     shape = inputs.shape if per == "pixel" else (len(inputs), *[1] * (inputs.ndim - 1))
     uniform = torch.rand(shape, generator=generator, dtype=torch.float32)
     noisy = inputs + uniform.mul_(2).sub_(1).mul_(level).to(inputs)
@@ -215,11 +198,7 @@ def _batches(data: Any) -> Iterator[Any]:
 
 
 def _checked_batch(batch: Any) -> Batch:
-    """Return inputs and labels.
-
-    Raises:
-        TaskInputError: If the batch is anything else.
-    """
+    """Return inputs and labels."""
     if not isinstance(batch, (tuple, list)) or len(batch) != 2 or not all(isinstance(x, Tensor) for x in batch):
         raise TaskInputError(f"A batch is {type(batch).__name__}; accepted: a pair of tensors (inputs, labels).")
     inputs, labels = batch
@@ -237,11 +216,7 @@ def _checked_batch(batch: Any) -> Batch:
 
 
 def _checked_levels(levels: Sequence[float]) -> tuple[float, ...]:
-    """Return the levels as floats.
-
-    Raises:
-        TaskArgumentError: If they are no finite numbers of at least 0, or none.
-    """
+    """Return the levels as floats."""
     try:
         numbers = tuple(float(level) for level in levels)
     except (TypeError, ValueError):

@@ -18,18 +18,7 @@ _INTEGER = "an integer of at least 1"
 
 
 def check_numbers(**given: float) -> None:
-    """Refuse numbers out of their range.
-
-    Args:
-        **given: ``learning_rate``, ``keep``, ``noise``, ``momentum``, ``dropout`` and ``weight_decay`` by their names;
-            any other name is a count.
-
-    Raises:
-        TaskArgumentError: If one is out of its range.
-
-    Example:
-        >>> check_numbers(learning_rate=1e-3, keep=0.5, hidden_layers=8)
-    """
+    """Refuse numbers out of their range."""
     for name, value in given.items():
         if not isinstance(value, int | float) or isinstance(value, bool):
             raise TaskArgumentError(f"{name}={shown(value)} is not accepted. Give a number.")
@@ -50,18 +39,7 @@ def check_numbers(**given: float) -> None:
 
 
 def check_one_of(accepted: Sequence[str], **given: str) -> None:
-    """Refuse words that are not among those that are known.
-
-    Args:
-        accepted: The words.
-        **given: Arguments by their names.
-
-    Raises:
-        TaskArgumentError: If one is another word.
-
-    Example:
-        >>> check_one_of(("epoch", "step"), decay="epoch")
-    """
+    """Refuse words that are not among those that are known."""
     for name, value in given.items():
         if value not in accepted:
             raise TaskArgumentError(
@@ -70,16 +48,7 @@ def check_one_of(accepted: Sequence[str], **given: str) -> None:
 
 
 def check_shape_kept(activation: nn.Module, spec: ActivationSpec, width: int) -> None:
-    """Refuse an activation, such as a gated one, that the next layer could not follow.
-
-    Args:
-        activation: The module; its number of channels is inferred where it asks for that.
-        spec: How the message names it.
-        width: Size of the last dimension that it is tried on.
-
-    Raises:
-        TaskArgumentError: If its output has another shape than its input.
-    """
+    """Refuse an activation, such as a gated one, that the next layer could not follow."""
     infer_channels_(activation, torch.zeros(2, width))
     with torch.no_grad():
         shape = list(activation.eval()(torch.zeros(2, width)).shape)
@@ -90,14 +59,7 @@ def check_shape_kept(activation: nn.Module, spec: ActivationSpec, width: int) ->
 
 
 def check_digit_images(images: Tensor) -> None:
-    """Refuse a batch that does not hold 784 pixels a sample in a floating dtype.
-
-    Args:
-        images: Shape ``[batch, 1, 28, 28]``, or any whose further dimensions hold 784 values.
-
-    Raises:
-        TaskInputError: If the images have another size, or an integer dtype.
-    """
+    """Refuse a batch that does not hold 784 pixels a sample in a floating dtype."""
     if images.ndim < 2 or images.shape[1:].numel() != PIXELS:
         raise TaskInputError(
             f"Images of shape {list(images.shape)} given; accepted: [batch, 1, 28, 28] or [batch, 784]."
@@ -110,14 +72,7 @@ def check_digit_images(images: Tensor) -> None:
 
 
 def check_colour_images(images: Tensor) -> None:
-    """Refuse a batch that does not hold 32x32 pixels in three colours a sample in a floating dtype.
-
-    Args:
-        images: Shape ``[batch, 3, 32, 32]``.
-
-    Raises:
-        TaskInputError: If the images have another size, or an integer dtype.
-    """
+    """Refuse a batch that does not hold 32x32 pixels in three colours a sample in a floating dtype."""
     if images.ndim != 4 or images.shape[1:] != COLOUR_SHAPE:
         raise TaskInputError(f"Images of shape {list(images.shape)} given; accepted: [batch, 3, 32, 32].")
     if not images.is_floating_point():

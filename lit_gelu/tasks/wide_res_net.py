@@ -19,18 +19,7 @@ MakeNorm = Callable[[int], nn.Module]
 
 
 def norm_maker(lasagne_bn: bool) -> MakeNorm:
-    """Return what makes a batch normalisation of some channels, with epsilon 1e-4 and momentum .1.
-
-    Args:
-        lasagne_bn: Whether it keeps Lasagne's running statistics, see `LasagneBatchNorm`.
-
-    Returns:
-        From number of channels to module.
-
-    Example:
-        >>> norm_maker(True)(16)
-        LasagneBatchNorm(16, eps=0.0001, momentum=0.1)
-    """
+    """Return what makes a batch normalisation of some channels, with epsilon 1e-4 and momentum .1."""
     return partial(LasagneBatchNorm if lasagne_bn else nn.BatchNorm2d, eps=EPS, momentum=MOMENTUM)
 
 
@@ -79,14 +68,7 @@ class PaperBlock(nn.Module):
         self.norm = make_norm(channels) if closing_norm else None
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Return the block's output.
-
-        Args:
-            inputs: Shape ``[batch, fed, height, width]``.
-
-        Returns:
-            Shape ``[batch, channels, height / stride, width / stride]``, rounded up.
-        """
+        """Return the block's output."""
         branch = self.activation2(self.conv2(self.dropout(self.activation1(self.conv1(inputs)))))
         if self.norm is not None:
             branch = self.norm(branch)
@@ -137,14 +119,7 @@ class OriginalBlock(nn.Module):
         self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Return the block's output.
-
-        Args:
-            inputs: Shape ``[batch, fed, height, width]``.
-
-        Returns:
-            Shape ``[batch, channels, height / stride, width / stride]``, rounded up.
-        """
+        """Return the block's output."""
         activated = self.activation1(self.norm1(inputs))
         branch = self.conv2(self.dropout(self.activation2(self.norm2(self.conv1(activated)))))
         outputs: Tensor = branch + (inputs if self.shortcut is None else self.shortcut(activated))
@@ -152,17 +127,7 @@ class OriginalBlock(nn.Module):
 
 
 def stem(block: BlockName, make_activation: MakeActivation, make_norm: MakeNorm) -> nn.Sequential:
-    """Return what comes before the stages: a 3x3 convolution to 16 channels without bias, and what follows it.
-
-    Args:
-        block: ``"paper"``: batch normalisation, activation and a second batch normalisation follow, as in its code;
-            ``"original"``: nothing.
-        make_activation: Makes an activation.
-        make_norm: From number of channels to a batch normalisation.
-
-    Returns:
-        The layers, named.
-    """
+    """Return what comes before the stages: a 3x3 convolution to 16 channels without bias, and what follows it."""
     layers = nn.Sequential()
     layers.add_module("conv", nn.Conv2d(3, STEM_CHANNELS, 3, padding=1, bias=False))
     if block == "paper":
@@ -173,16 +138,7 @@ def stem(block: BlockName, make_activation: MakeActivation, make_norm: MakeNorm)
 
 
 def stages(width_factor: int, blocks: int, make_block: Callable[[int, int, int, bool], nn.Module]) -> nn.Sequential:
-    """Return three stages of residual blocks; the second and the third begin with stride 2.
-
-    Args:
-        width_factor: The stages have 16, 32 and 64 channels times this.
-        blocks: Number of blocks in a stage.
-        make_block: From input channels, output channels, stride, and whether it is the stage's first, to a block.
-
-    Returns:
-        The stages, each an `nn.Sequential` of blocks.
-    """
+    """Return three stages of residual blocks; the second and the third begin with stride 2."""
     result = nn.Sequential()
     fed = STEM_CHANNELS
     for index, base in enumerate(STAGE_CHANNELS):
@@ -198,17 +154,7 @@ def stages(width_factor: int, blocks: int, make_block: Callable[[int, int, int, 
 
 
 def head(channels: int, classes: int, make_activation: MakeActivation, make_norm: MakeNorm) -> nn.Sequential:
-    """Return what comes after the stages: batch normalisation, activation, mean over all places, linear.
-
-    Args:
-        channels: Channels of the last stage.
-        classes: Number of classes.
-        make_activation: Makes an activation.
-        make_norm: From number of channels to a batch normalisation.
-
-    Returns:
-        The layers, named.
-    """
+    """Return what comes after the stages: batch normalisation, activation, mean over all places, linear."""
     layers = nn.Sequential()
     layers.add_module("norm", make_norm(channels))
     layers.add_module("activation", make_activation())
@@ -219,15 +165,9 @@ def head(channels: int, classes: int, make_activation: MakeActivation, make_norm
 
 
 def init_wide_res_net_(net: nn.Module) -> None:
-    """Draw the weights as Hendrycks and Gimpel's code does, in place; whatever the activation is (D18).
-
-    3x3 convolutions: normal with variance 2 / fan-in (He et al. 2015); 1x1 convolutions: uniform with variance
-    2 / (fan-in + fan-out) (Glorot and Bengio 2010); linear: normal with variance 1 / fan-in. Biases 0.
-
-    Args:
-        net: Its convolutions and linear layers are initialised; other modules, and what an activation may hold, stay as
-            they are.
-    """
+    """Draw the weights as Hendrycks and Gimpel's code does, in place; whatever the activation is (D18)."""
+    # 3x3 convolutions: normal with variance 2 / fan-in (He et al. 2015); 1x1 convolutions: uniform with variance
+    # 2 / (fan-in + fan-out) (Glorot and Bengio 2010); linear: normal with variance 1 / fan-in. Biases 0.
     for name, layer in net.named_modules():
         if not isinstance(layer, nn.Conv2d | nn.Linear) or is_of_activation(name):
             continue
@@ -242,18 +182,7 @@ def init_wide_res_net_(net: nn.Module) -> None:
 
 
 def is_of_activation(name: str) -> bool:
-    """Tell whether a module of these nets is an activation or part of one.
-
-    Args:
-        name: Its fully qualified name.
-
-    Returns:
-        True if so.
-
-    Example:
-        >>> [is_of_activation(name) for name in ("stem.conv", "stem.activation", "stages.0.1.activation2.gate")]
-        [False, True, True]
-    """
+    """Tell whether a module of these nets is an activation or part of one."""
     return any(part.startswith("activation") for part in name.split("."))
 
 

@@ -87,43 +87,22 @@ class CIFARData(InMemoryDataModule):
         """
 
     def training_samples(self, pixels: Tensor, labels: Tensor, preprocessing: nn.Module) -> InMemorySamples:
-        """Return the set that is trained on; here the preprocessed images as they are.
-
-        Args:
-            pixels: The images that are trained on, ``[samples, 3, 32, 32]``, ``torch.uint8``.
-            labels: Their labels, ``[samples]``, ``torch.int64``.
-            preprocessing: What `fit_preprocessing` returned.
-
-        Returns:
-            The training set.
-        """
+        """Return the set that is trained on; here the preprocessed images as they are."""
         return InMemoryImages(preprocessed(pixels, preprocessing), labels)
 
     def preprocessing(self) -> nn.Module:
-        """Return the module that turns pixels into what the model takes; fitted at the first call, if not before.
-
-        Returns:
-            A module from pixels, ``[batch, 3, 32, 32]``, ``torch.uint8``, to inputs of the same shape, float32.
-        """
+        """Return the module from pixels to what the model takes; fitted at the first call, if not before."""
         if self._preprocessing is not None:
             return self._preprocessing
         pixels = self._read().x_train
         return self._fit(pixels[self._split(len(pixels))[0]])
 
     def raw_train_inputs(self) -> Tensor:
-        """Read the training images, those held out for validation too, as they are before the preprocessing.
-
-        Returns:
-            Pixels, ``[samples, 3, 32, 32]``, ``torch.uint8``.
-        """
+        """Return all training images before the preprocessing, ``[samples, 3, 32, 32]``, ``torch.uint8``."""
         return self._read().x_train
 
     def raw_test_inputs(self) -> Tensor:
-        """Read the test images as they are before the preprocessing.
-
-        Returns:
-            Pixels, ``[samples, 3, 32, 32]``, ``torch.uint8``.
-        """
+        """Return the test images before the preprocessing, ``[samples, 3, 32, 32]``, ``torch.uint8``."""
         return self._read().x_test
 
     def arrays_file(self) -> Path | None:
@@ -134,11 +113,7 @@ class CIFARData(InMemoryDataModule):
         return default if is_file(default) and not is_folder(cifar_folder(self.root, self.set_name)) else None
 
     def prepare_data(self) -> None:
-        """Download the set if it is missing and that was asked for; else make sure that it is there.
-
-        Raises:
-            DataNotFoundError: If it is missing and may not be, or cannot be, downloaded.
-        """
+        """Download the set if it is missing and that was asked for; else make sure that it is there."""
         arrays = self.arrays_file()
         if arrays is not None:
             if not is_file(arrays):
@@ -161,11 +136,7 @@ class CIFARData(InMemoryDataModule):
         download_cifar(self.root, self.set_name)
 
     def load_train_and_val(self) -> tuple[InMemorySamples, InMemorySamples]:
-        """Read the training images, hold some out, and fit the preprocessing on the others.
-
-        Returns:
-            The training set and the validation set.
-        """
+        """Read the training images, hold some out, and fit the preprocessing on the others."""
         arrays = self._read()
         train, val = self._split(len(arrays.x_train))
         pixels = arrays.x_train[train]
@@ -176,21 +147,13 @@ class CIFARData(InMemoryDataModule):
         )
 
     def load_test(self) -> InMemorySamples:
-        """Read the test images and preprocess them as the training images say.
-
-        Returns:
-            The test set.
-        """
+        """Read the test images and preprocess them as the training images say."""
         preprocessing = self.preprocessing()
         arrays = self._read()
         return InMemoryImages(preprocessed(arrays.x_test, preprocessing), arrays.y_test)
 
     def _read(self) -> ImageArrays:
-        """Return the first ``train_samples`` and ``test_samples`` images.
-
-        Raises:
-            DataArgumentError: If there are not so many.
-        """
+        """Return the first ``train_samples`` and ``test_samples`` images."""
         arrays = self._read_all()
         for argument, wanted, images in (
             ("train_samples", self.train_samples, arrays.x_train),
@@ -209,11 +172,7 @@ class CIFARData(InMemoryDataModule):
         return read_cifar(self.root, name) if file is None else read_arrays_file(file, CLASSES[name])
 
     def _split(self, samples: int) -> tuple[Tensor, Tensor]:
-        """Return the rows that are trained on and those held out, each in order.
-
-        Raises:
-            DataArgumentError: If none would be left to train on.
-        """
+        """Return the rows that are trained on and those held out, each in order."""
         if self.validation >= samples:
             raise DataArgumentError(
                 f"validation={self.validation} of {samples} training images would leave none to train on. Give fewer."
@@ -227,42 +186,14 @@ class CIFARData(InMemoryDataModule):
 
 
 def held_out(samples: int, validation: int) -> tuple[Tensor, Tensor]:
-    """Choose samples to hold out at random, always the same.
-
-    Args:
-        samples: Number of samples.
-        validation: How many of them are held out.
-
-    Returns:
-        The rows to train on, ``[samples - validation]``, and those held out, ``[validation]``, each in rising order.
-
-    Example:
-        >>> train, val = held_out(10, 3)
-        >>> train.tolist(), val.tolist()
-        ([0, 2, 3, 5, 6, 8, 9], [1, 4, 7])
-    """
+    """Choose rows to hold out at random, always the same; return those to train on and these, each in rising order."""
     order = torch.randperm(samples, generator=torch.Generator().manual_seed(_SPLIT_SEED))
     return order[validation:].sort().values, order[:validation].sort().values
 
 
 @torch.no_grad()
 def preprocessed(pixels: Tensor, preprocessing: nn.Module) -> Tensor:
-    """Apply preprocessing to many images, some at a time.
-
-    Args:
-        pixels: Shape ``[samples, channels, height, width]``, ``torch.uint8``.
-        preprocessing: A module from pixels to float32 inputs of the same shape.
-
-    Returns:
-        The inputs, of the shape of ``pixels``, ``torch.float32``.
-
-    Example:
-        >>> class Halve(nn.Module):
-        ...     def forward(self, pixels):
-        ...         return pixels / 2
-        >>> preprocessed(torch.full((2, 1, 1, 1), 5, dtype=torch.uint8), Halve()).flatten()
-        tensor([2.5000, 2.5000])
-    """
+    """Apply preprocessing to pixels of any number of images, some at a time."""
     inputs = torch.empty(pixels.shape)
     for first in range(0, len(pixels), _CHUNK):
         rows = slice(first, first + _CHUNK)
@@ -271,15 +202,6 @@ def preprocessed(pixels: Tensor, preprocessing: nn.Module) -> Tensor:
 
 
 def check_count(name: str, value: int, lowest: int) -> None:
-    """Refuse what is no count.
-
-    Args:
-        name: The argument's name.
-        value: What was given.
-        lowest: The smallest that is accepted.
-
-    Raises:
-        DataArgumentError: If it is no integer, or too small.
-    """
+    """Refuse what is no count."""
     if isinstance(value, bool) or not isinstance(value, int) or value < lowest:
         raise DataArgumentError(f"{name}={value!r} is not accepted. Give an integer of at least {lowest}.")

@@ -76,15 +76,7 @@ class CIFAR10Data(CIFARData):
         self.save_hyperparameters({**self.hparams, "whiten": whiten})
 
     def fit_preprocessing(self, pixels: Tensor) -> nn.Module:
-        """Return the scaling and, unless it is off, the whitening.
-
-        Args:
-            pixels: The images that are trained on, ``[samples, 3, 32, 32]``, ``torch.uint8``. The whitening is fitted
-                to them, or, where ``train_samples`` left some out, to all that are not held out.
-
-        Returns:
-            A module from pixels, ``[batch, 3, 32, 32]``, ``torch.uint8``, to inputs of the same shape, float32.
-        """
+        """Return the scaling and, unless it is off, the whitening."""
         scale = ScaledPixels()
         if not self.whiten:
             return scale
@@ -113,20 +105,8 @@ def _fitted(pixels: Tensor) -> Whitening:
 
 
 class ScaledPixels(nn.Module):
-    """``(pixel - 127.5) / 128``: bytes to [-0.996, 0.996].
-
-    Example:
-        >>> ScaledPixels()(torch.tensor([0, 127, 255], dtype=torch.uint8))
-        tensor([-0.9961, -0.0039,  0.9961])
-    """
+    """``(pixel - 127.5) / 128``: bytes to [-0.996, 0.996], float32."""
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """Return the scaled pixels.
-
-        Args:
-            pixels: Any shape, values 0 to 255.
-
-        Returns:
-            The same shape, ``torch.float32``.
-        """
+        """Return the scaled pixels."""
         return (pixels.to(torch.float32) - 127.5) / 128

@@ -102,29 +102,13 @@ class CIFAR100Data(CIFARData):
         })
 
     def fit_preprocessing(self, pixels: Tensor) -> nn.Module:
-        """Compute the mean image, or each channel's mean and standard deviation.
-
-        Args:
-            pixels: The images that are trained on, ``[samples, 3, 32, 32]``, ``torch.uint8``.
-
-        Returns:
-            A `PixelNormalisation`.
-        """
+        """Return the `PixelNormalisation` by the mean image, or by each channel's mean and standard deviation."""
         if self.normalisation == "channels":
             return PixelNormalisation(*channel_statistics(pixels))
         return PixelNormalisation(mean_image(pixels))
 
     def training_samples(self, pixels: Tensor, labels: Tensor, preprocessing: nn.Module) -> InMemorySamples:
-        """Return the training set, which mirrors and crops whenever a batch is taken.
-
-        Args:
-            pixels: The images that are trained on, ``[samples, 3, 32, 32]``, ``torch.uint8``.
-            labels: Their labels, ``[samples]``, ``torch.int64``.
-            preprocessing: What `fit_preprocessing` returned.
-
-        Returns:
-            The `AugmentedImages`.
-        """
+        """Return the `AugmentedImages`, which mirror and crop whenever a batch is taken."""
         return AugmentedImages(
             pixels,
             labels,
@@ -136,19 +120,7 @@ class CIFAR100Data(CIFARData):
 
 
 class PixelNormalisation(nn.Module):
-    r"""Scales pixels to [0, 1], subtracts a mean and divides by a standard deviation.
-
-    .. math:: (x / 255 - m) / s
-
-    Args:
-        mean: ``[3, 32, 32]`` or ``[3, 1, 1]``, on the scale of [0, 1].
-        std: ``[3, 1, 1]``; ``None`` divides by nothing.
-
-    Example:
-        >>> pixels = torch.full((1, 3, 1, 1), 51, dtype=torch.uint8)
-        >>> PixelNormalisation(torch.full((3, 1, 1), 0.5))(pixels).flatten()
-        tensor([-0.3000, -0.3000, -0.3000])
-    """
+    """``(x / 255 - mean) / std``; both on the scale of [0, 1], ``[3, 32, 32]`` or ``[3, 1, 1]``."""
 
     mean: Tensor
     std: Tensor | None
@@ -159,54 +131,21 @@ class PixelNormalisation(nn.Module):
         self.register_buffer("std", std)
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """Return normalised images.
-
-        Args:
-            pixels: Shape ``[batch, 3, height, width]``, ``torch.uint8``.
-
-        Returns:
-            The same shape, of the mean's dtype.
-        """
+        """Return normalised images."""
         centred = pixels.to(self.mean.dtype) / (_LEVELS - 1) - self.mean
         return centred if self.std is None else centred / self.std
 
 
 def mean_image(pixels: Tensor) -> Tensor:
-    """Return the mean of images, on the scale of [0, 1].
-
-    Args:
-        pixels: Shape ``[samples, channels, height, width]``, ``torch.uint8``.
-
-    Returns:
-        Shape ``[channels, height, width]``, ``torch.float32``; added up in integers, so without rounding errors.
-
-    Example:
-        >>> mean_image(torch.tensor([0, 51], dtype=torch.uint8).reshape(2, 1, 1, 1)).flatten()
-        tensor([0.1000])
-    """
-    total = torch.zeros(pixels.shape[1:], dtype=torch.int64)
+    """Return the mean of images on the scale of [0, 1], ``[channels, height, width]``, float32."""
+    total = torch.zeros(pixels.shape[1:], dtype=torch.int64)  # in integers, so without rounding errors
     for first in range(0, len(pixels), _CHUNK):  # a sum makes int64 of all that it adds up
         total += pixels[first : first + _CHUNK].sum(dim=0, dtype=torch.int64)
     return total.double().div(len(pixels) * (_LEVELS - 1)).float()
 
 
 def channel_statistics(pixels: Tensor) -> tuple[Tensor, Tensor]:
-    """Return mean and standard deviation of each channel, over images and places, on the scale of [0, 1].
-
-    Args:
-        pixels: Shape ``[samples, channels, height, width]``, ``torch.uint8``.
-
-    Returns:
-        Both of shape ``[channels, 1, 1]``, ``torch.float32``.
-
-    Raises:
-        DataArgumentError: If all pixels of a channel are the same.
-
-    Example:
-        >>> mean, std = channel_statistics(torch.tensor([0, 255], dtype=torch.uint8).reshape(2, 1, 1, 1))
-        >>> mean.item(), std.item()
-        (0.5, 0.5)
-    """
+    """Return mean and deviation of each channel on the scale of [0, 1], both ``[channels, 1, 1]``, float32."""
     counts = torch.stack([torch.bincount(channel.flatten(), minlength=_LEVELS) for channel in pixels.unbind(1)])
     shares = counts.double() / counts.sum(dim=1, keepdim=True)
     levels = torch.arange(_LEVELS, dtype=torch.float64) / (_LEVELS - 1)
@@ -221,10 +160,6 @@ def channel_statistics(pixels: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _check_choice(name: str, value: str, accepted: tuple[str, ...]) -> None:
-    """Refuse what is not among the choices.
-
-    Raises:
-        DataArgumentError: If it is not.
-    """
+    """Refuse what is not among the choices."""
     if value not in accepted:
         raise DataArgumentError(f"{name}={value!r} is not accepted. Give one of: {', '.join(accepted)}.")

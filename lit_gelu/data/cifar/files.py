@@ -19,57 +19,20 @@ _READERS: dict[CIFARName, Any] = {"cifar10": CIFAR10, "cifar100": CIFAR100}
 
 
 def cifar_folder(root: Path, name: CIFARName) -> Path:
-    """Return the folder of a set's files.
-
-    Args:
-        root: The folder that holds it.
-        name: ``"cifar10"`` or ``"cifar100"``.
-
-    Returns:
-        ``root/cifar-10-batches-py`` or ``root/cifar-100-python``.
-
-    Example:
-        >>> cifar_folder(Path("data"), "cifar100").as_posix()
-        'data/cifar-100-python'
-    """
+    """Return the folder of a set's files: ``root/cifar-10-batches-py`` or ``root/cifar-100-python``."""
     return root / str(_READERS[name].base_folder)
 
 
 def missing_cifar_files(root: Path, name: CIFARName) -> list[str]:
-    """Return the names of the files that a set lacks.
-
-    Args:
-        root: The folder that holds the set's folder.
-        name: ``"cifar10"`` or ``"cifar100"``.
-
-    Returns:
-        The names of missing files, none if the set is whole.
-
-    Example:
-        >>> missing_cifar_files(Path("no/such/folder"), "cifar100")
-        ['train', 'test', 'meta']
-    """
+    """Return the names of the files that a set lacks."""
     folder = cifar_folder(root, name)
     return [file for file, _ in _checksums(name) if not is_file(folder / file)]
 
 
 def read_cifar(root: Path, name: CIFARName) -> ImageArrays:
-    """Read CIFAR-10, or CIFAR-100 with its fine labels (Krizhevsky 2009), out of torchvision's files.
-
-    The files are pickles, which could run any program when they are read. So their MD5 sums, which torchvision has
-    lists of, are compared first: of files with a wrong one, nothing is unpickled.
-
-    Args:
-        root: The folder that holds ``cifar-10-batches-py`` or ``cifar-100-python``.
-        name: ``"cifar10"`` or ``"cifar100"``.
-
-    Returns:
-        50,000 training and 10,000 test images, ``[samples, 3, 32, 32]``, and their labels.
-
-    Raises:
-        DataNotFoundError: If files are missing.
-        CorruptDataError: If a file has another checksum than it should.
-    """
+    """Read CIFAR-10, or CIFAR-100 with its fine labels (Krizhevsky 2009), out of torchvision's files."""
+    # The files are pickles, which could run any program when they are read. So their MD5 sums, which torchvision has
+    # lists of, are compared first: of files with a wrong one, nothing is unpickled.
     folder = cifar_folder(root, name)
     missing = missing_cifar_files(root, name)
     if missing:
@@ -87,15 +50,7 @@ def read_cifar(root: Path, name: CIFARName) -> ImageArrays:
 
 
 def download_cifar(root: Path, name: CIFARName) -> None:
-    """Download a set with torchvision, which shows progress, and unpack it; files that are right stay as they are.
-
-    Args:
-        root: The folder to hold the set's folder.
-        name: ``"cifar10"`` (170 MB) or ``"cifar100"`` (169 MB).
-
-    Raises:
-        DataNotFoundError: If that fails.
-    """
+    """Download a set with torchvision, which shows progress, and unpack it; files that are right stay as they are."""
     try:
         _READERS[name](root, download=True)
     except (RuntimeError, URLError, OSError, EOFError, ValueError) as error:

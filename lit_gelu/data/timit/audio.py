@@ -13,18 +13,7 @@ _SPHERE_HEADER = 1024
 
 
 def read_audio(path: Path) -> Tensor:
-    """Read a recording of one channel with 16 bits a sample at 16 kHz.
-
-    Args:
-        path: A NIST SPHERE or RIFF file, whatever its name.
-
-    Returns:
-        The samples, ``[samples]``, ``torch.int16``.
-
-    Raises:
-        MissingExtraError: If the library that reads audio is not installed.
-        CorruptDataError: If the file is compressed, truncated, of another kind, rate, or number of channels.
-    """
+    """Read a recording of one channel with 16 bits a sample at 16 kHz."""
     soundfile = import_soundfile()
     _check_header(path)
     try:
@@ -44,14 +33,7 @@ def read_audio(path: Path) -> Tensor:
 
 
 def import_soundfile() -> ModuleType:
-    """Import soundfile, the library that reads audio.
-
-    Returns:
-        The module.
-
-    Raises:
-        MissingExtraError: If it, or the C library that it needs, is not there.
-    """
+    """Import soundfile, the library that reads audio."""
     try:
         import soundfile
     except (ImportError, OSError) as error:
@@ -63,11 +45,7 @@ def import_soundfile() -> ModuleType:
 
 
 def _check_header(path: Path) -> None:
-    """Refuse a compressed or a truncated file, of which libsndfile would say nothing clear, or nothing at all.
-
-    Raises:
-        CorruptDataError: If it is one.
-    """
+    """Refuse a compressed or a truncated file, of which libsndfile would say nothing clear, or nothing at all."""
     with path.open("rb") as file:
         start = file.read(_SPHERE_HEADER)
     size = Path(path).stat().st_size
@@ -85,11 +63,7 @@ def _check_header(path: Path) -> None:
 
 
 def _sphere_size(header: bytes, path: Path) -> int:
-    """Return how many bytes a SPHERE file must have.
-
-    Raises:
-        CorruptDataError: If its samples are not plain 16-bit numbers, or the header has no number of samples.
-    """
+    """Return how many bytes a SPHERE file must have."""
     lines = (line.split(maxsplit=2) for line in header.decode("latin-1").splitlines()[1:])
     fields = {line[0]: line[2].strip() for line in lines if len(line) == 3}
     coding = fields.get("sample_coding", "pcm")

@@ -39,22 +39,9 @@ class Frames(NamedTuple):
 
 
 def cached_frames(sentences: list[Sentence], corpus: Path, folder: Path | None = None) -> Frames:
-    """Return the frames of sentences: read from their cache, or computed and written there.
-
-    The file's name is made of the settings of the features and of each source's path within the corpus, its size and
-    its time of change: an edited corpus gets a file of its own. A damaged file is computed anew.
-
-    Args:
-        sentences: The sentences.
-        corpus: The folder that they are in.
-        folder: Where the file is, or will be; ``None`` as for `lit_gelu.data.npz.kept_arrays`.
-
-    Returns:
-        The frames, in the order of the sentences.
-
-    Raises:
-        UnwritablePathError: If ``folder`` is given and cannot be written to.
-    """
+    """Return the frames of sentences: read from their cache, or computed and written there."""
+    # Its name is made of the settings of the features and of each source's path, size and time of change: an edited
+    # corpus gets a file of its own.
     name = f"timit-features-{_key(sentences, corpus)}"
     arrays = kept_arrays(name, folder, lambda found: _is_whole(found, len(sentences)), lambda: _computed(sentences))
     features, phones, lengths = (torch.from_numpy(arrays[name]) for name in Frames._fields)
@@ -62,19 +49,7 @@ def cached_frames(sentences: list[Sentence], corpus: Path, folder: Path | None =
 
 
 def compute_frames(sentences: Iterable[Sentence]) -> Frames:
-    """Read sentences and compute their features; a progress bar shows where that takes long.
-
-    Args:
-        sentences: The sentences.
-
-    Returns:
-        The frames, in the order of the sentences.
-
-    Raises:
-        DataNotFoundError: If a sentence has no file of phones.
-        CorruptDataError: If a file is damaged, or of another kind.
-        MissingExtraError: If the library that reads audio is not installed.
-    """
+    """Read sentences and compute their features; a progress bar shows where that takes long."""
     sentences = list(sentences)
     description = f"TIMIT: features of {len(sentences)} sentences"
     disable, console = len(sentences) < _PROGRESS_FROM, Console(stderr=True)
@@ -85,11 +60,7 @@ def compute_frames(sentences: Iterable[Sentence]) -> Frames:
 
 
 def _frames_of(sentence: Sentence) -> tuple[Tensor, Tensor]:
-    """Return the features and the phones of a sentence's frames.
-
-    Raises:
-        CorruptDataError: If the audio is shorter than a frame, or than the phones say.
-    """
+    """Return the features and the phones of a sentence's frames."""
     audio, segments = read_audio(sentence.audio), read_phones(sentence.phones)
     if len(audio) < DEFAULT.frame:
         raise CorruptDataError(

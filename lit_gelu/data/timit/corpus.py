@@ -70,23 +70,11 @@ class Split(NamedTuple):
 
 
 def find_sentences(folder: Path) -> list[Sentence]:
-    """Find the sentences below a folder, in either of two layouts, in upper or lower case, at any depth.
-
-    The full corpus (LDC93S1) has ``TRAIN/DR1/FCJF0/SI1027.WAV``, and ``TEST`` likewise; NLTK's sample has
-    ``dr1-fvmh0/si1466.wav``. ``SI1027.WAV.wav``, a converted copy that some have beside the original, counts only
-    where that is missing. The two SA sentences, which every speaker reads, are left out: TIMIT's documentation says
-    that they "should not be used for training or test purposes" (testset.doc).
-
-    Args:
-        folder: The corpus.
-
-    Returns:
-        The sentences, by part, speaker and name.
-
-    Raises:
-        DataNotFoundError: If there is no such folder, or no sentence in it.
-        CorruptDataError: If a sentence is there twice, or both layouts are.
-    """
+    """Find the sentences below a folder, in either of two layouts, in upper or lower case, at any depth."""
+    # The full corpus (LDC93S1) has ``TRAIN/DR1/FCJF0/SI1027.WAV``, and ``TEST`` likewise; NLTK's sample has
+    # ``dr1-fvmh0/si1466.wav``. ``SI1027.WAV.wav``, a converted copy that some have beside the original, counts only
+    # where that is missing. The two SA sentences, which every speaker reads, are left out: TIMIT's documentation says
+    # that they "should not be used for training or test purposes" (testset.doc).
     if not is_folder(folder):
         raise DataNotFoundError(f"There is no folder {str(folder)!r}. {_WHAT_TO_GIVE}")
     names = (Path(parent, name) for parent, _, files in os.walk(folder) for name in files)
@@ -106,29 +94,11 @@ def find_sentences(folder: Path) -> list[Sentence]:
 
 
 def split_sentences(sentences: Iterable[Sentence], allow_incomplete: bool = False) -> Split:
-    """Split sentences by their speakers.
-
-    The full corpus as in the GELU paper (Hendrycks and Gimpel 2016, arXiv 1606.08415, section 3.4, and their code):
-    the 3,696 sentences of the 462 training speakers; the 192 of the 24 core test speakers; and as validation the
-    other 1,152 of the 168 test speakers. (The paper speaks of 680 speakers; TIMIT has 630 (D7).) The sample as in
-    `SAMPLE_VALIDATION_SPEAKERS` and `SAMPLE_TEST_SPEAKERS`: 96, 16 and 16 sentences.
-
-    Args:
-        sentences: What `find_sentences` found.
-        allow_incomplete: Whether a full corpus may have other numbers of sentences.
-
-    Returns:
-        The sets, and which split it is.
-
-    Raises:
-        DataNotFoundError: If sentences are missing that may not be, or a set is empty.
-
-    Example:
-        >>> one = Sentence("test", "felc0", "sx36", Path("felc0/sx36.wav"))
-        >>> other = one._replace(speaker="fjem0"), one._replace(part="train", speaker="fcjf0")
-        >>> [len(part) for part in split_sentences([one, *other], allow_incomplete=True)[1:]]
-        [1, 1, 1]
-    """
+    """Split sentences by their speakers."""
+    # The full corpus as in the GELU paper (Hendrycks and Gimpel 2016, arXiv 1606.08415, section 3.4, and their code):
+    # the 3,696 sentences of the 462 training speakers; the 192 of the 24 core test speakers; and as validation the
+    # other 1,152 of the 168 test speakers. (The paper speaks of 680 speakers; TIMIT has 630 (D7).) The sample as in
+    # `SAMPLE_VALIDATION_SPEAKERS` and `SAMPLE_TEST_SPEAKERS`: 96, 16 and 16 sentences.
     sets: dict[str, list[Sentence]] = {"train": [], "val": [], "test": []}
     for sentence in sentences:
         sets[_set_of(sentence)].append(sentence)
@@ -167,11 +137,7 @@ def _match(path: Path) -> tuple[str, str, str] | None:
 
 
 def _only(paths: list[Path], folder: Path) -> Path:
-    """Return the audio file of a sentence.
-
-    Raises:
-        CorruptDataError: If there are several originals.
-    """
+    """Return the audio file of a sentence."""
     originals = [path for path in paths if not path.name.lower().endswith(".wav.wav")] or paths
     if len(originals) > 1:
         first, second, *_ = sorted(str(path.relative_to(folder)) for path in originals)

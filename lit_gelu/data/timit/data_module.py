@@ -98,29 +98,15 @@ class TIMITData(InMemoryDataModule):
         return self._sentences().kind
 
     def prepare_data(self) -> None:
-        """Find the sentences, and compute their features unless that was done before.
-
-        Raises:
-            DataNotFoundError: If the corpus, or files of it, are not there.
-            CorruptDataError: If a file is damaged, or of another kind.
-            MissingExtraError: If the library that reads audio is not installed.
-        """
+        """Find the sentences, and compute their features unless that was done before."""
         self._read()
 
     def load_train_and_val(self) -> tuple[SentenceFrames, SentenceFrames]:
-        """Read the training and the validation sentences.
-
-        Returns:
-            The training set (3,696 sentences of the full corpus) and the validation set (1,152).
-        """
+        """Return the training sentences (3,696 of the full corpus) and those of validation (1,152)."""
         return self._set(0), self._set(1)
 
     def load_test(self) -> SentenceFrames:
-        """Read the test sentences.
-
-        Returns:
-            The test set (192 sentences of the full corpus).
-        """
+        """Return the test sentences (192 of the full corpus)."""
         return self._set(2)
 
     def normalisation(self) -> NormaliseFrames:

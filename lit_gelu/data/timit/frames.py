@@ -13,22 +13,10 @@ CONTEXT = 5
 class SentenceFrames(InMemorySamples):
     """Frames of sentences, taken out a sentence at a time, each frame with the five before and the five after it.
 
-    Its length, and what a sampler draws from, is the number of sentences; its inputs and labels are those of frames.
-    Before the first and after the last frame of a sentence, those stand again: no window reaches into another sentence.
-    The windows are cut when a batch is taken, 11 times the memory of the features.
-
-    Args:
-        features: All sentences' frames one after the other, ``[frames, features]``, ``torch.float32``.
-        labels: Their classes, ``[frames]``, ``torch.int64``; a frame with a negative one is part of windows only.
-        lengths: Frames of each sentence, ``[sentences]``, ``torch.int64``, each at least 1.
-
-    Example:
-        >>> data = SentenceFrames(torch.arange(3.0)[:, None], torch.tensor([7, 8, 9]), torch.tensor([2, 1]))
-        >>> windows, labels = data.__getitems__([1, 0])
-        >>> windows.int().tolist()[1:]
-        [[0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1], [0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1]]
-        >>> labels, len(data)
-        (tensor([9, 7, 8]), 2)
+    Its length, and what a sampler draws from, is the number of sentences; its inputs and labels are those of frames, of
+    which a negative label makes one a part of windows only. Before the first and after the last frame of a sentence,
+    those stand again: no window reaches into another sentence. The windows are cut when a batch is taken, 11 times the
+    memory of the features.
     """
 
     def __init__(self, features: Tensor, labels: Tensor, lengths: Tensor) -> None:
@@ -54,25 +42,11 @@ class SentenceFrames(InMemorySamples):
         return self.tensors[4]
 
     def __getitem__(self, index: int) -> Batch:
-        """Return the windows and labels of one sentence.
-
-        Args:
-            index: Its position.
-
-        Returns:
-            As `__getitems__`.
-        """
+        """Return the windows and labels of one sentence."""
         return self.__getitems__([index])
 
     def __getitems__(self, indices: list[int]) -> Batch:
-        """Return the windows and labels of some sentences' frames, one sentence after the other.
-
-        Args:
-            indices: Positions of the sentences, in the order wanted.
-
-        Returns:
-            Windows ``[frames, 11 * features]``, the earliest frame first, and labels ``[frames]``.
-        """
+        """Return windows ``[frames, 11 * features]`` and labels of some sentences, one sentence after the other."""
         starts = [0, *self._ends]
         positions = torch.cat([torch.arange(starts[index], self._ends[index]) for index in indices])
         positions = positions.to(self.features.device)
@@ -96,24 +70,9 @@ class Normalisation(NamedTuple):
 
 
 def fit_normalisation(features: Tensor, lengths: Tensor, padded: bool = False) -> Normalisation:
-    """Return the mean and the deviation (that of the population) of each feature over the training frames.
-
-    Args:
-        features: All training frames, ``[frames, features]``.
-        lengths: Frames of each sentence, ``[sentences]``.
-        padded: Whether to count the zeros that would bring every sentence to the length of the longest. The GELU
-            paper's code takes its statistics over such a padded array, by what looks like an oversight.
-
-    Returns:
-        Mean, and deviation plus 1e-11, ``torch.float32``.
-
-    Example:
-        >>> features = torch.tensor([[1.0], [3.0], [5.0]])
-        >>> fit_normalisation(features, torch.tensor([1, 2])).mean.item()
-        3.0
-        >>> fit_normalisation(features, torch.tensor([1, 2]), padded=True).mean.item()
-        2.25
-    """
+    """Return mean and deviation (of the population, plus 1e-11) of each feature over the training frames."""
+    # Padded counts the zeros that would bring every sentence to the length of the longest: the GELU paper's code takes
+    # its statistics over such an array, by what looks like an oversight.
     count = len(lengths) * int(lengths.max()) if padded else len(features)
     values = features.double()
     mean = values.sum(dim=0) / count
@@ -123,16 +82,7 @@ def fit_normalisation(features: Tensor, lengths: Tensor, padded: bool = False) -
 
 
 class NormaliseFrames(nn.Module):
-    """Normalises windows of features as they come out of the extraction: what a deployed net wants before it.
-
-    Args:
-        normalisation: Of one frame's features.
-
-    Example:
-        >>> module = NormaliseFrames(Normalisation(torch.tensor([1.0]), torch.tensor([2.0])))
-        >>> module(torch.tensor([[1.0, 3.0, 5.0]]))
-        tensor([[0., 1., 2.]])
-    """
+    """Normalises windows of features as they come out of the extraction: what a deployed net wants before it."""
 
     mean: Tensor
     deviation: Tensor
@@ -143,14 +93,7 @@ class NormaliseFrames(nn.Module):
         self.register_buffer("deviation", normalisation.deviation)
 
     def forward(self, windows: Tensor) -> Tensor:
-        """Return the windows with each feature normalised.
-
-        Args:
-            windows: Any number of frames side by side, ``[..., frames * features]``, a floating dtype.
-
-        Returns:
-            Of the same shape.
-        """
+        """Return the windows with each feature normalised."""
         frames = torch.unflatten(windows, -1, (-1, len(self.mean)))
         normalised: Tensor = (frames - self.mean) / self.deviation
         return normalised.flatten(start_dim=-2)

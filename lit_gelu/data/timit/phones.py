@@ -66,41 +66,13 @@ class Segments(NamedTuple):
 
 
 def class_numbers() -> Tensor:
-    """Return the class of each of the 61 phones (Lee and Hon 1989, "Speaker-independent phone recognition").
-
-    The glottal stop ``q``, which that folding leaves out, counts as silence here.
-
-    Returns:
-        Shape ``[61]``, ``torch.int64``: for each of `PHONES`, the position of its class in `CLASSES`.
-
-    Example:
-        >>> numbers = class_numbers()
-        >>> [CLASSES[numbers[PHONES.index(phone)]] for phone in ("ix", "zh", "tcl", "q", "h#")]
-        ['ih', 'sh', 'sil', 'sil', 'sil']
-    """
+    """Return the class of each of the 61 phones (Lee and Hon 1989, "Speaker-independent phone recognition")."""
+    # The glottal stop ``q``, which that folding leaves out, counts as silence here.
     return torch.tensor([CLASSES.index(CLASS_OF[phone]) for phone in PHONES])
 
 
 def read_phones(path: Path) -> Segments:
-    r"""Read the phones of a sentence: ``begin end phone`` on each line, in samples, in order of time.
-
-    Args:
-        path: The file, ``.phn``.
-
-    Returns:
-        The phones and where they end.
-
-    Raises:
-        DataNotFoundError: If the file is not there.
-        CorruptDataError: If a line is not of that form, goes back in time or names another phone, or there is none.
-
-    Example:
-        >>> import tempfile
-        >>> file = Path(tempfile.mkdtemp()) / "sx1.phn"
-        >>> _ = file.write_text("0 800 h#\n800 1600 ix\n")
-        >>> read_phones(file).ends, [PHONES[number] for number in read_phones(file).phones]
-        (tensor([ 800, 1600]), ['h#', 'ix'])
-    """
+    r"""Read the phones of a sentence: ``begin end phone`` on each line, in samples, in order of time."""
     if not is_file(path):
         raise DataNotFoundError(
             f"There is no {path.name} beside the audio in {str(path.parent)!r}. Copy the corpus again with the .phn "
@@ -118,32 +90,14 @@ def read_phones(path: Path) -> Segments:
 
 
 def phones_at(segments: Segments, samples: Tensor) -> Tensor:
-    """Return the phone at some moments; before the first phone and after the last, the nearest.
-
-    A phone lasts from the end of the one before, exclusive of its own end.
-
-    Args:
-        segments: The phones of a sentence.
-        samples: Moments in samples from the start, any shape.
-
-    Returns:
-        Numbers in `PHONES`, of the same shape, ``torch.int64``.
-
-    Example:
-        >>> segments = Segments(torch.tensor([800, 1600]), torch.tensor([5, 7]))
-        >>> phones_at(segments, torch.tensor([200, 799, 800, 1599, 1600]))
-        tensor([5, 5, 7, 7, 7])
-    """
+    """Return the phone at some moments; before the first phone and after the last, the nearest."""
+    # A phone lasts from the end of the one before, exclusive of its own end.
     positions = torch.searchsorted(segments.ends, samples, right=True)
     return segments.phones[positions.clamp(max=len(segments.ends) - 1)]
 
 
 def _segment(line: str, place: str, before: int) -> tuple[int, int]:
-    """Return the end of a line's phone and the phone's number.
-
-    Raises:
-        CorruptDataError: If the line is not of the form ``begin end phone``, goes back in time or names another phone.
-    """
+    """Return the end of a line's phone and the phone's number."""
     fields = line.split()
     is_segment = len(fields) == 3 and all(time.isdecimal() and len(time) <= _DIGITS for time in fields[:2])
     if not is_segment or int(fields[1]) < max(int(fields[0]), before):

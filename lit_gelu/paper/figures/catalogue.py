@@ -20,21 +20,7 @@ FIGURES = dict(
 
 
 def numbers_of(names: Sequence[str] | None) -> list[int]:
-    """Return the numbers of figures that are given by number or by name.
-
-    Args:
-        names: Such as ``"2"`` or ``"mnist"``; ``None`` means all.
-
-    Returns:
-        The numbers in ascending order, without repetition.
-
-    Raises:
-        PaperArgumentError: If there is no such figure.
-
-    Example:
-        >>> numbers_of(["timit", "2"]), numbers_of(None)
-        ([2, 5], [1, 2, 3, 4, 5, 6, 7])
-    """
+    """Return the numbers, in ascending order, of figures given by number or by name; ``None`` means all."""
     if names is None:
         return list(FIGURES)
     known = {str(number): number for number in FIGURES} | {name: number for number, name in FIGURES.items()}
@@ -46,20 +32,7 @@ def numbers_of(names: Sequence[str] | None) -> list[int]:
 
 
 def draw(number: int, records: Sequence[RunRecord], options: FigureOptions | None = None) -> Drawing:
-    """Draw one of the paper's figures.
-
-    Args:
-        number: 1 to 7.
-        records: The records, of one preset.
-        options: What to draw; ``None`` means the paper's three activations, no published points and no band.
-
-    Returns:
-        The drawing; without a figure if there are no runs of it.
-
-    Raises:
-        PaperArgumentError: If there is no such figure, or the records are of several presets.
-        RecordsError: If runs that differ in their seeds do not fit together.
-    """
+    """Draw one of the paper's figures, 1 to 7; the records are of one preset."""
     options = options or FigureOptions()
     if number == 1:
         return draw_functions()

@@ -34,44 +34,26 @@ from lit_gelu.paper.selection import Candidate, choices
 
 @dataclass(frozen=True)
 class Panel:
-    """One panel of a figure.
-
-    Args:
-        title: What stands above it.
-        setting: The settings of the runs that it shows.
-        learning_rate: Their learning rate; ``None``: the one that is reported for each arm.
-    """
+    """One panel of a figure."""
 
     title: str = ""
-    setting: Mapping[str, float] = field(default_factory=dict)
-    learning_rate: float | None = None
+    setting: Mapping[str, float] = field(default_factory=dict)  # of the runs that it shows
+    learning_rate: float | None = None  # None: the one that is reported for each arm
 
 
 @dataclass(frozen=True)
 class CurveFigure:
-    """One of the paper's figures of curves over epochs.
-
-    Args:
-        number: Its number in the paper.
-        experiment: The experiment's name.
-        title: What it shows.
-        unit: What the vertical axis shows.
-        dark: The curve in dark, such as ``"train_loss"``.
-        light: The curve in light.
-        legends: What the two are.
-        panels: The panels, from left to right.
-        note: What the caption ends with.
-    """
+    """One of the paper's figures of curves over epochs."""
 
     number: int
     experiment: str
     title: str
-    unit: str
-    dark: str
+    unit: str  # what the vertical axis shows
+    dark: str  # the curve in dark, such as "train_loss"
     light: str
-    legends: tuple[str, str]
+    legends: tuple[str, str]  # what the two are
     panels: tuple[Panel, ...] = (Panel(),)
-    note: str = ""
+    note: str = ""  # what the caption ends with
 
     @property
     def scale(self) -> float:
@@ -157,20 +139,7 @@ class _Line:
 def draw_curves(
     figure: CurveFigure, experiment: Experiment, records: Sequence[RunRecord], options: FigureOptions
 ) -> Drawing:
-    """Draw one of the figures.
-
-    Args:
-        figure: Which.
-        experiment: Its experiment, of the records' preset.
-        records: The records; those of other experiments are passed over.
-        options: What to draw.
-
-    Returns:
-        The drawing; without a figure if no run of it is there.
-
-    Raises:
-        RecordsError: If runs that differ in their seeds were measured at different epochs.
-    """
+    """Draw one of the figures from an experiment's records; without a figure if no run of it is there."""
     lines = [list(_lines(figure, panel, experiment, records, options)) for panel in figure.panels]
     missing = tuple(
         f"{panel.title + ': ' if panel.title else ''}{name_of(arm)}"

@@ -69,11 +69,7 @@ _METADATA: dict[Format, dict[str, Any]] = {
 
 @contextmanager
 def style() -> Iterator[None]:
-    """Draw with the figures' fonts, frames and grid, whatever the user's own defaults are.
-
-    Yields:
-        Nothing.
-    """
+    """Draw with the figures' fonts, frames and grid, whatever the user's own defaults are."""
     with mpl.rc_context():
         mpl.rcdefaults()
         mpl.rcParams.update(_STYLE)
@@ -81,65 +77,25 @@ def style() -> Iterator[None]:
 
 
 def colour(arm: str) -> str:
-    """Return an arm's colour, the same in all figures.
-
-    Args:
-        arm: The arm's name.
-
-    Returns:
-        The colour as ``#rrggbb``; grey for an arm that has none of its own.
-    """
+    """Return an arm's colour as ``#rrggbb``, the same in all figures; grey for an arm that has none."""
     return _COLOURS.get(arm, _OTHER_COLOUR)
 
 
 def light(dark: str) -> str:
-    """Return the light form of a colour.
-
-    Args:
-        dark: A colour as ``#rrggbb``.
-
-    Returns:
-        The light colour as ``#rrggbb``.
-
-    Example:
-        >>> light("#000000")
-        '#8c8c8c'
-    """
+    """Return the light form of a colour, both as ``#rrggbb``."""
     parts = (int(dark[place : place + 2], 16) for place in (1, 3, 5))
     return "#" + "".join(f"{round(255 - _LIGHT * (255 - part)):02x}" for part in parts)
 
 
 def name_of(arm: str) -> str:
-    """Return how an arm is written in a legend.
-
-    Args:
-        arm: The arm's name.
-
-    Returns:
-        Its name for people.
-
-    Example:
-        >>> name_of("relu")
-        'ReLU'
-    """
+    """Return how an arm is written in a legend."""
     return _NAMES.get(arm, arm)
 
 
 def panels(
     number: int, title: str, labels: Sequence[str], width: int = 1, legend_below: bool = True
 ) -> tuple[Figure, list[Axes]]:
-    """Return an empty figure with panels side by side.
-
-    Args:
-        number: The figure's number in the paper.
-        title: What it shows.
-        labels: What must be said wherever the numbers are shown; written below the title, in red.
-        width: How many panels; several have titles of their own.
-        legend_below: Whether to leave room for a legend and a caption.
-
-    Returns:
-        The figure and its panels, from left to right.
-    """
+    """Return an empty figure with panels side by side; below the title, in red, what must be said of its numbers."""
     size = _TWO_PANELS if width > 1 else _ONE_PANEL
     lines = [line for label in labels for line in textwrap.wrap(label, int(_BOLD_LETTERS * (size[0] - 2 * _EDGE)))]
     top = _TITLE + _LINE * (len(lines) + (width > 1))
@@ -158,13 +114,7 @@ def panels(
 
 
 def legend(figure: Figure, arms: Sequence[str], extra: Sequence[Line2D] = ()) -> None:
-    """Name the arms, and in a second row what else is drawn, below the panels, where no curve can be.
-
-    Args:
-        figure: The figure.
-        arms: Names of the arms, in order.
-        extra: Further handles with their labels.
-    """
+    """Name the arms, and in a second row what else is drawn, below the panels, where no curve can be."""
     first = [Line2D([], [], color=colour(arm), linewidth=DARK_WIDTH + 0.4, label=name_of(arm)) for arm in arms]
     height = figure.get_figheight()
     for row, handles in enumerate((first, extra)):
@@ -181,28 +131,14 @@ def legend(figure: Figure, arms: Sequence[str], extra: Sequence[Line2D] = ()) ->
 
 
 def caption(figure: Figure, text: str) -> None:
-    """Write a caption below the legend.
-
-    Args:
-        figure: The figure.
-        text: The caption; what is longer than the figure is wide is broken into lines.
-    """
+    """Write a caption below the legend, in lines as long as the figure is wide."""
     width, height = figure.get_size_inches()
     lines = textwrap.wrap(text, int(_LETTERS * (width - 2 * _EDGE)))
     figure.text(_EDGE / width, 0.06 / height, "\n".join(lines), va="bottom", fontsize=7.5, color="#555555")
 
 
 def write(figure: Figure, path: Path, form: Format) -> None:
-    """Write a figure, whole or not at all; the same figure gives the same bytes.
-
-    Args:
-        figure: The figure.
-        path: The file.
-        form: ``"png"``, ``"svg"`` or ``"pdf"``.
-
-    Raises:
-        UnwritablePathError: If the file cannot be written.
-    """
+    """Write a figure, whole or not at all; the same figure gives the same bytes."""
     buffer = io.BytesIO()
     with style():
         figure.savefig(buffer, format=form, dpi=200, metadata=_METADATA[form])
@@ -215,47 +151,24 @@ PAPER_ARMS = ("gelu", "relu", "elu")
 
 @dataclass(frozen=True)
 class FigureOptions:
-    """What the figures show.
-
-    Args:
-        arms: Names of the arms; the paper's three by default.
-        published: Whether to mark the points that were read from the paper's own figures.
-        band: Whether to shade the range from the lowest to the highest run.
-    """
+    """What the figures show."""
 
     arms: tuple[str, ...] = PAPER_ARMS
-    published: bool = False
-    band: bool = False
+    published: bool = False  # whether to mark the points that were read from the paper's own figures
+    band: bool = False  # whether to shade the range from the lowest to the highest run
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """One of the paper's figures, as far as it could be drawn.
-
-    Args:
-        number: Its number in the paper.
-        figure: The figure; ``None`` if there is no run of it.
-        missing: Which curves are not in it for want of runs.
-    """
+    """One of the paper's figures, as far as it could be drawn."""
 
     number: int
-    figure: Figure | None
-    missing: tuple[str, ...] = ()
+    figure: Figure | None  # None if there is no run of it
+    missing: tuple[str, ...] = ()  # which curves are not in it for want of runs
 
 
 def runs_in_words(counts: Iterable[int]) -> str:
-    """Say how many runs the medians of a figure are of.
-
-    Args:
-        counts: The number of runs of each curve.
-
-    Returns:
-        A sentence.
-
-    Example:
-        >>> runs_in_words([5, 5]), runs_in_words([3, 5]), runs_in_words([1])
-        ('Medians of 5 runs.', 'Medians of 3 to 5 runs.', 'Single runs.')
-    """
+    """Say how many runs each of a figure's medians is of."""
     numbers = sorted(set(counts))
     if numbers == [1]:
         return "Single runs."
@@ -263,21 +176,7 @@ def runs_in_words(counts: Iterable[int]) -> str:
 
 
 def rates_in_words(panels: Sequence[tuple[str, Sequence[tuple[str, float]]]], chosen: bool) -> str:
-    """Say at which learning rates a figure's runs were made.
-
-    Args:
-        panels: For each panel its title, and for each line of it arm and learning rate.
-        chosen: Whether the validation set chose them among several.
-
-    Returns:
-        A sentence.
-
-    Example:
-        >>> rates_in_words([("", [("gelu", 1e-3), ("relu", 1e-3)])], chosen=False)
-        'Learning rate 0.001.'
-        >>> rates_in_words([("", [("gelu", 1e-3), ("relu", 1e-4)])], chosen=True)
-        'Learning rate, chosen on the validation set: GELU 0.001, ReLU 0.0001.'
-    """
+    """Say for each panel's title and lines at which learning rates the runs were made, and if validation chose them."""
     values = {rate for _, lines in panels for _, rate in lines}
     how = ", chosen on the validation set" if chosen else ""
     if len(values) == 1:

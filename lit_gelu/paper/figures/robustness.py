@@ -29,21 +29,8 @@ _UNITS = ("test accuracy (%)", "test log loss (nats)")
 
 
 def draw_robustness(experiment: Experiment, records: Sequence[RunRecord], options: FigureOptions) -> Drawing:
-    """Draw figure 3: the nets trained without dropout, at the learning rate that is reported for them.
-
-    The paper printed no number of this figure, so there are no published points to mark.
-
-    Args:
-        experiment: The experiment whose nets were measured, of the records' preset.
-        records: The records; those of other experiments are passed over.
-        options: What to draw.
-
-    Returns:
-        The drawing; without a figure if no run was measured under noise.
-
-    Raises:
-        RecordsError: If runs that differ in their seeds were measured at different levels.
-    """
+    """Draw figure 3: the nets trained without dropout, at the learning rate that is reported for them."""
+    # The paper printed no number of this figure, so there are no published points to mark.
     found = {arm: _measured(experiment, arm, records) for arm in options.arms}
     curves = {arm: measured for arm, measured in found.items() if measured is not None}
     missing = tuple(name_of(arm) for arm in options.arms if arm not in curves)
