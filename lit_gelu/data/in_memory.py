@@ -1,7 +1,9 @@
 """Inputs and labels that stay in memory: the data set, its loader, and the data module that the small sets share."""
 
+import os
 import warnings
 from abc import ABC, abstractmethod
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -108,8 +110,7 @@ class InMemoryDataModule(LightningDataModule, ABC):
 
     def __init__(self, batch_size: int) -> None:
         super().__init__()
-        if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-            raise DataArgumentError(f"batch_size={batch_size!r} is not accepted. Give an integer of at least 1.")
+        check_count("batch_size", batch_size, 1)
         # Where files lie on one machine is no property of a training run: only the batch size is recorded.
         self.save_hyperparameters({"batch_size": batch_size})
         self.batch_size = batch_size
@@ -195,3 +196,14 @@ def fits(nbytes: int, device: torch.device) -> bool:
     if device.type == "cuda":
         return nbytes <= RESIDENT_SHARE * torch.cuda.mem_get_info(device)[0]
     return device.type == "cpu"
+
+
+def check_count(name: str, value: int, lowest: int) -> None:
+    """Refuse what is no count."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < lowest:
+        raise DataArgumentError(f"{name}={value!r} is not accepted. Give an integer of at least {lowest}.")
+
+
+def data_root(root: str | os.PathLike[str] | None) -> Path:
+    """Return the folder of the data: what was given, else the environment variable ``LIT_GELU_DATA``, or ``data``."""
+    return Path(os.environ.get("LIT_GELU_DATA", "data") if root is None else root)

@@ -10,7 +10,7 @@ from torchvision.datasets import MNIST
 
 from lit_gelu.data.errors import CorruptDataError, DataArgumentError, DataNotFoundError
 from lit_gelu.data.idx import find_idx, read_idx
-from lit_gelu.data.in_memory import InMemoryDataModule, InMemoryImages
+from lit_gelu.data.in_memory import InMemoryDataModule, InMemoryImages, data_root
 
 VALIDATION_SAMPLES = 5_000
 _SAMPLES = {"train": 60_000, "t10k": 10_000}
@@ -66,7 +66,7 @@ class MNISTData(InMemoryDataModule):
             )
         self.validation = validation
         self.save_hyperparameters({"batch_size": batch_size, "validation": validation})
-        self.root = Path(os.environ.get("LIT_GELU_DATA", "data") if root is None else root)
+        self.root = data_root(root)
         self.download = download
         self.checksum = checksum
 

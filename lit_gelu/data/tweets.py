@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lit_gelu.data.errors import CorruptDataError, DataArgumentError, DataNotFoundError
-from lit_gelu.data.in_memory import InMemoryDataModule, InMemorySamples
+from lit_gelu.data.in_memory import InMemoryDataModule, InMemorySamples, data_root
 from lit_gelu.data.word_vectors import PADDING, UNKNOWN, numbered_lines, read_cluster_vectors, read_word_vectors
 from lit_gelu.errors import shown
 from lit_gelu.files import is_file
@@ -73,7 +73,7 @@ class TweetData(InMemoryDataModule):
                 f"vectors={str(vectors)!r} and clusters={str(clusters)!r} given; accepted: one of them. Leave out "
                 "clusters= to use word vectors."
             )
-        self.folder = Path(os.environ.get("LIT_GELU_DATA", "data") if root is None else root) / "tweets"
+        self.folder = data_root(root) / "tweets"
         self.uses_clusters = clusters is not None
         self.vector_file = self.folder / (clusters or vectors or VECTORS)
         name = self.vector_file.name

@@ -73,7 +73,15 @@ def expand(
     chosen = range(experiment.seeds) if seeds is None else [seed for seed in seeds if seed < experiment.seeds]
     names = [name for name in experiment.arms if arms is None or name in arms]
     return [
-        _cell(experiment, preset, name, setting, learning_rate, seed, precision)
+        _cell(
+            experiment,
+            name,
+            preset=preset,
+            setting=setting,
+            learning_rate=learning_rate,
+            seed=seed,
+            precision=precision,
+        )
         for seed in chosen
         for name in names
         for setting in _settings(experiment, experiment.arms[name])
@@ -122,8 +130,9 @@ def check_same_configuration(cell: Cell, record: RunRecord) -> None:
 
 def _cell(
     experiment: Experiment,
-    preset: str,
     arm: str,
+    *,
+    preset: str,
     setting: dict[str, float],
     learning_rate: float,
     seed: int,

@@ -118,13 +118,13 @@ def _curves(
     """Return one curve for each arm; ``None`` where the drawing's axis ends below the value."""
     return [
         PublishedCurve(
-            figure,
-            experiment,
-            arm,
-            curve,
-            tuple((epoch, value) for epoch, value in zip(epochs, row, strict=True) if value is not None),
-            setting,
-            learning_rate,
+            figure=figure,
+            experiment=experiment,
+            arm=arm,
+            curve=curve,
+            points=tuple((epoch, value) for epoch, value in zip(epochs, row, strict=True) if value is not None),
+            setting=setting,
+            learning_rate=learning_rate,
         )
         for arm, row in values.items()
     ]

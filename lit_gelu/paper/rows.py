@@ -59,13 +59,13 @@ class _Group:
 
     def row(self, quantity: str, summary: Summary | None, is_share: bool = True) -> Row:
         return Row(
-            self.experiment,
-            self.preset,
-            self.arm,
-            self.choice.chosen,
-            quantity,
-            is_share,
-            summary,
+            experiment=self.experiment,
+            preset=self.preset,
+            arm=self.arm,
+            candidate=self.choice.chosen,
+            quantity=quantity,
+            is_share=is_share,
+            summary=summary,
             labels=tuple(labels_of(self.choice.chosen.runs)),
             remarks=self.choice.remarks,
         )

@@ -1,7 +1,6 @@
 """The GELU paper's tasks as `LightningModule`s, one file per task."""
 
 from lit_gelu.tasks.activation_task import ActivationTask
-from lit_gelu.tasks.adam_epsilon_inside_root import AdamEpsilonInsideRoot
 from lit_gelu.tasks.cifar10_conv_net import CIFAR10ConvNet
 from lit_gelu.tasks.cifar100_wide_res_net import CIFAR100WideResNet
 from lit_gelu.tasks.classification import ClassificationTask
@@ -9,6 +8,7 @@ from lit_gelu.tasks.errors import CheckpointMismatchError, TaskArgumentError, Ta
 from lit_gelu.tasks.mnist_autoencoder import MNISTAutoencoder
 from lit_gelu.tasks.mnist_classifier import MNISTClassifier
 from lit_gelu.tasks.noise_robustness import RobustnessCurves, noise_robustness
+from lit_gelu.tasks.optimizers import AdamEpsilonInsideRoot
 from lit_gelu.tasks.timit_frame_classifier import TIMITFrameClassifier
 from lit_gelu.tasks.tweet_tagger import TweetTagger
 

@@ -112,15 +112,7 @@ class ActivationTask(LightningModule, ABC):
         """Return each sample's value, ``[batch]``, of every name in ``metric_names``."""
 
     def training_step(self, batch: Batch, batch_index: int) -> Tensor:  # noqa: ARG002 - Lightning's signature
-        """Return the loss of the batch and log it, measured with noise off.
-
-        Args:
-            batch: Inputs and labels.
-            batch_index: Number of the batch in its epoch.
-
-        Returns:
-            The loss to descend, a scalar.
-        """
+        """Return the loss of the batch and log it, measured with noise off."""
         measures_noise_free = self.logs_noise_free_training_loss and self.is_noisy
         noise_free = self.noise_free_loss(*batch) if measures_noise_free else None
         loss = self.mean_loss(*batch)
@@ -128,33 +120,15 @@ class ActivationTask(LightningModule, ABC):
         return loss
 
     def validation_step(self, batch: Batch, batch_index: int) -> None:  # noqa: ARG002 - Lightning's signature
-        """Add the batch to ``val_loss`` and the other validation metrics.
-
-        Args:
-            batch: Inputs and labels.
-            batch_index: Number of the batch in its epoch.
-        """
+        """Add the batch to ``val_loss`` and the other validation metrics."""
         self._measure("val", batch)
 
     def test_step(self, batch: Batch, batch_index: int) -> None:  # noqa: ARG002 - Lightning's signature
-        """Add the batch to ``test_loss`` and the other test metrics.
-
-        Args:
-            batch: Inputs and labels.
-            batch_index: Number of the batch in its epoch.
-        """
+        """Add the batch to ``test_loss`` and the other test metrics."""
         self._measure("test", batch)
 
     def predict_step(self, batch: Batch | Tensor, batch_index: int) -> Tensor:  # noqa: ARG002 - Lightning's signature
-        """Return the net's outputs for a batch.
-
-        Args:
-            batch: Inputs and labels, or inputs alone.
-            batch_index: Number of the batch in its epoch.
-
-        Returns:
-            What `forward` returns.
-        """
+        """Return the net's outputs for a batch, inputs and labels or inputs alone."""
         outputs: Tensor = self(batch if isinstance(batch, Tensor) else batch[0])
         return outputs
 
@@ -168,24 +142,12 @@ class ActivationTask(LightningModule, ABC):
 
     @torch.no_grad()
     def noise_free_loss(self, inputs: Tensor, labels: Tensor) -> Tensor:
-        """Return `mean_loss` in evaluation mode; every module's own mode is as it was afterwards.
-
-        Args:
-            inputs: A batch of inputs.
-            labels: Their labels.
-
-        Returns:
-            The loss, a scalar without gradient.
-        """
+        """Return `mean_loss`, without gradient, in evaluation mode; every module's own mode is as it was afterwards."""
         with evaluation_mode(self):
             return self.mean_loss(inputs, labels)
 
     def on_fit_start(self) -> None:
-        """Refuse an activation that the run's checkpoints could not hold, before the first step is spent.
-
-        Raises:
-            OpaqueActivationError: If the activation was never registered and checkpoints are on.
-        """
+        """Refuse an activation that the run's checkpoints could not hold, before the first step is spent."""
         is_dry_run = getattr(self.trainer, "fast_dev_run", False)  # set by a connector, so unknown to mypy
         if not self.trainer.checkpoint_callbacks or is_dry_run:
             return
@@ -195,20 +157,12 @@ class ActivationTask(LightningModule, ABC):
             raise OpaqueActivationError(f"{error} To train without: Trainer(enable_checkpointing=False).") from None
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Write down every activation, and refuse one that could not be built again.
-
-        Args:
-            checkpoint: What will be written.
-        """
+        """Write down every activation, and refuse one that could not be built again."""
         self.activation_spec.for_checkpoint()
         checkpoint[CHECKPOINT_KEY] = record_activations(self, self.registry)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Put in the activations that the checkpoint was saved with, before their parameters are loaded.
-
-        Args:
-            checkpoint: What was read.
-        """
+        """Put in the activations that the checkpoint was saved with, before their parameters are loaded."""
         # Within a Trainer that callback makes its swap again, or takes it back; the two would get in each other's way.
         callbacks: list[Any] = getattr(self._trainer, "callbacks", [])  # set by a connector, so unknown to mypy
         if any(isinstance(callback, ActivationSwap) for callback in callbacks):

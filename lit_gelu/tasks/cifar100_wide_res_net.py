@@ -15,8 +15,8 @@ from lit_gelu.tasks.activation_task import Batch
 from lit_gelu.tasks.classification import ClassificationTask
 from lit_gelu.tasks.errors import TaskArgumentError
 from lit_gelu.tasks.lasagne_batch_norm import LasagneBatchNorm
-from lit_gelu.tasks.lasagne_nesterov import LasagneNesterovSGD
 from lit_gelu.tasks.learning_rates import cosine_schedule, steps_per_epoch
+from lit_gelu.tasks.optimizers import LasagneNesterovSGD
 from lit_gelu.tasks.refusals import check_colour_images, check_numbers, check_one_of, check_shape_kept
 from lit_gelu.tasks.wide_res_net import (
     BLOCKS,
@@ -171,28 +171,15 @@ class CIFAR100WideResNet(ClassificationTask):
         return logits
 
     def training_step(self, batch: Batch, batch_index: int) -> Tensor:  # noqa: ARG002 - Lightning's signature
-        """Return the loss of the batch, with dropout on, and log it with the penalty of weight decay added.
-
-        The penalty is left out of what is returned: the optimizer adds its gradient.
-
-        Args:
-            batch: Images and labels.
-            batch_index: Number of the batch in its epoch.
-
-        Returns:
-            The mean cross-entropy, a scalar.
-        """
+        """Return the mean cross-entropy, with dropout on, and log it with the penalty of weight decay added."""
         loss = self.mean_loss(*batch)
+        # The penalty is left out of what is returned: the optimizer adds its gradient.
         self.log("train_loss", loss.detach() + self.penalty(), prog_bar=True)
         return loss
 
     @torch.no_grad()
     def penalty(self) -> Tensor:
-        """Return what weight decay adds to the loss: half of it times the sum of the squares of all that decays.
-
-        Returns:
-            A scalar without gradient.
-        """
+        """Return what weight decay adds to the loss: half of it times the sum of the squares of all that decays."""
         norms: Tensor = torch.stack(torch._foreach_norm(self.decayed_parameters()))
         return norms.square().sum().mul(self.weight_decay / 2)
 
@@ -233,7 +220,7 @@ class CIFAR100WideResNet(ClassificationTask):
 
 
 def _check_batches(given: float | None) -> None:
-    """Refuse numbers of batches that are no positive numbers."""
+    """Refuse what is neither a positive number nor ``None``."""
     if given is not None and not 0 < given < math.inf:
         raise TaskArgumentError(
             f"batches_per_epoch={given!r} is not accepted. Give a number above 0, or None to ask the Trainer's loader."

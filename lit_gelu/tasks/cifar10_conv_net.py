@@ -1,7 +1,7 @@
 """`CIFAR10ConvNet`: the GELU paper's convolutional net for CIFAR-10 (section 3.5 and its Table 1)."""
 
 from collections import OrderedDict
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 import torch
 from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
@@ -9,22 +9,36 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lit_gelu.activations import ActivationRegistry
+from lit_gelu.curvature.sandbox import evaluation_mode
+from lit_gelu.data.whitening import ZCAWhitening
 from lit_gelu.surgery import infer_channels_
 from lit_gelu.tasks.activation_task import Batch
-from lit_gelu.tasks.adam_epsilon_inside_root import AdamEpsilonInsideRoot
-from lit_gelu.tasks.cifar10_layer_table import LayerRow, layer_table
 from lit_gelu.tasks.classification import ClassificationTask
 from lit_gelu.tasks.errors import TaskArgumentError
 from lit_gelu.tasks.lasagne_batch_norm import LasagneBatchNorm
 from lit_gelu.tasks.layers import ConvLayer
 from lit_gelu.tasks.learning_rates import HalvesSchedule
 from lit_gelu.tasks.noise import GaussianNoise
+from lit_gelu.tasks.optimizers import AdamEpsilonInsideRoot
 from lit_gelu.tasks.refusals import check_colour_images, check_numbers, check_one_of, check_shape_kept
 
 CLASSES = 10
 EPS, MOMENTUM = 1e-4, 0.1  # of Lasagne's batch normalisation; torch's epsilon is 1e-5
 Adam = Literal["epsilon_inside_root", "torch"]
 Decay = Literal["epoch", "step"]
+_ONE_IMAGE = (1, 3, 32, 32)
+
+
+class LayerRow(NamedTuple):
+    """One row of the table: a layer as it words it, and the channels, and height and width, that it puts out."""
+
+    layer: str
+    channels: int
+    size: int
+
+    def __str__(self) -> str:
+        """Return the row as text."""
+        return f"{self.layer:<40} {self.channels:>4} {self.size:>4}"
 
 
 class CIFAR10ConvNet(ClassificationTask):
@@ -175,15 +189,7 @@ class CIFAR10ConvNet(ClassificationTask):
         return layer_table(self, preprocessing)
 
     def training_step(self, batch: Batch, batch_index: int) -> Tensor:  # noqa: ARG002 - Lightning's signature
-        """Return the loss of the batch, and log it and the share of wrong classes, both with noise and dropout on.
-
-        Args:
-            batch: Images and labels.
-            batch_index: Number of the batch in its epoch.
-
-        Returns:
-            The loss to descend, a scalar.
-        """
+        """Return the loss of the batch, and log it and the share of wrong classes, both with noise and dropout on."""
         images, labels = batch
         logits = self(images)
         loss = functional.cross_entropy(logits, labels)
@@ -229,3 +235,46 @@ def _checked_channels(channels: tuple[int, int]) -> tuple[int, int]:
     check_numbers(**{f"channels[{index}]": number for index, number in enumerate(channels)})
     first, second = channels
     return first, second
+
+
+def layer_table(net: nn.Module, preprocessing: nn.Module | None = None) -> list[LayerRow]:
+    """Pass one image of zeros through a net and return what its layers put out."""
+    rows: list[LayerRow] = []
+    if preprocessing is not None:
+        rows.append(LayerRow("raw RGB input", *_ONE_IMAGE[1:3]))
+
+    modules = [*(() if preprocessing is None else preprocessing.modules()), *net.modules()]
+    words = {module: _words(module) for module in modules}
+    words |= {module: "softmax output" for name, module in net.named_children() if name == "output"}
+
+    def add(module: nn.Module, _: object, outputs: Tensor) -> None:
+        rows.append(LayerRow(words[module], outputs.shape[1], outputs.shape[2] if outputs.ndim > 2 else 1))
+
+    handles = [module.register_forward_hook(add) for module in modules if words[module]]
+    pixels = torch.zeros(_ONE_IMAGE, dtype=torch.float32 if preprocessing is None else torch.uint8)
+    try:
+        with torch.no_grad(), evaluation_mode(net):
+            net(pixels if preprocessing is None else preprocessing(pixels))
+    finally:
+        for handle in handles:
+            handle.remove()
+    return rows
+
+
+def _words(module: nn.Module) -> str:
+    """Return how the table words a layer, nothing if it has no row of its own."""
+    match module:
+        case ZCAWhitening():
+            return "ZCA whitening"
+        case GaussianNoise():
+            return f"Gaussian noise, deviation {module.deviation}"
+        case ConvLayer():
+            height, width = module.conv.kernel_size
+            return f"{height}x{width} conv with activation"
+        case nn.MaxPool2d():
+            return f"{module.kernel_size}x{module.kernel_size} max pool, stride {module.stride}"
+        case nn.Dropout():
+            return f"dropout with p = {module.p}"
+        case nn.AdaptiveAvgPool2d():
+            return "global average pool"
+    return ""

@@ -28,27 +28,11 @@ class ClassificationTask(ActivationTask):
         """Return the logits, shape ``[batch, classes]``."""
 
     def mean_loss(self, inputs: Tensor, labels: Tensor) -> Tensor:
-        """Return the mean cross-entropy of a batch.
-
-        Args:
-            inputs: A batch of inputs.
-            labels: Their classes, ``[batch]``, ``torch.int64``.
-
-        Returns:
-            The loss in nats, a scalar.
-        """
+        """Return the mean cross-entropy of a batch in nats, a scalar."""
         return functional.cross_entropy(self(inputs), labels)
 
     def sample_values(self, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        """Return each sample's cross-entropy and whether its most probable class is wrong.
-
-        Args:
-            inputs: A batch of inputs.
-            labels: Their classes, ``[batch]``, ``torch.int64``.
-
-        Returns:
-            ``"loss"`` in nats and ``"error"``, 0 or 1, both ``[batch]``.
-        """
+        """Return each sample's cross-entropy in nats, ``"loss"``, and 0 or 1 for a wrong class, ``"error"``."""
         logits = self(inputs)
         return {
             "loss": functional.cross_entropy(logits, labels, reduction="none"),

@@ -1,21 +1,15 @@
 """Layers that several of the paper's nets are built of."""
 
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
+
 from torch import Tensor, nn
+
+from lit_gelu.activations.analysis.initialisation import init_unit_norm_rows_
 
 
 class HiddenLayer(nn.Module):
-    """Linear, activation, dropout.
-
-    Args:
-        in_features: Size of the input's last dimension.
-        out_features: Size of the output's last dimension.
-        activation: The activation module; it belongs to this layer alone.
-        keep: Probability of keeping a unit in training; kept units are scaled by 1 / keep.
-
-    Example:
-        >>> HiddenLayer(3, 2, nn.GELU(), keep=0.5)(Tensor(4, 3)).shape
-        torch.Size([4, 2])
-    """
+    """Linear, activation, dropout that keeps a unit with probability ``keep``, for inputs ``[..., in_features]``."""
 
     def __init__(self, in_features: int, out_features: int, activation: nn.Module, keep: float = 1.0) -> None:
         super().__init__()
@@ -29,20 +23,21 @@ class HiddenLayer(nn.Module):
         return outputs
 
 
+def dense_layers(sizes: Sequence[int], make_activation: Callable[[], nn.Module], keep: float = 1.0) -> nn.Sequential:
+    """Return a `HiddenLayer` from each size to the next, each with an activation of its own."""
+    return nn.Sequential(*(HiddenLayer(fed, width, make_activation(), keep) for fed, width in pairwise(sizes)))
+
+
+def init_unit_norm_(hidden: Iterable[nn.Module], output: nn.Linear) -> None:
+    """Draw the rows of every hidden layer's weight, and the output's, with length 1, biases 0, in place."""
+    for linear in [*(layer.get_submodule("linear") for layer in hidden), output]:  # not what an activation may hold
+        init_unit_norm_rows_(linear)
+
+
 class ConvLayer(nn.Module):
-    """Convolution without bias, normalisation, activation.
+    """Convolution without bias, normalisation, activation, for images ``[batch, in_channels, height, width]``.
 
-    Args:
-        in_channels: Channels of the input.
-        out_channels: Channels of the output.
-        kernel_size: Height and width of the kernel, odd.
-        norm: The normalisation of ``out_channels``; like the activation, it belongs to this layer alone.
-        activation: The activation module.
-        padding: Zeros on each side; ``None`` for as many as keep height and width.
-
-    Example:
-        >>> ConvLayer(3, 8, 3, nn.BatchNorm2d(8), nn.GELU())(Tensor(4, 3, 6, 6)).shape
-        torch.Size([4, 8, 6, 6])
+    Norm and activation belong to this layer alone; ``padding=None`` keeps height and width (the kernel's size is odd).
     """
 
     def __init__(

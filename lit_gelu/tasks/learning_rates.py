@@ -13,44 +13,23 @@ from lit_gelu.tasks.errors import TaskArgumentError
 
 def constant_then_linear(period: float, periods: float) -> float:
     """Return the factor of the learning rate: 1 in the first half of a run, then linear towards 0 at its end."""
-    # ``min(2 - 2 * period / periods, 1)``. Of 200 epochs, number 100 is the last at 1, number 101 has 0.99, and the last,
-    # number 199, has 0.01: it never is 0 in a run. After the run's end it is 0. Hendrycks and Gimpel's code for CIFAR-10
-    # (arXiv 1606.08415, section 3.5); the paper says "linearly decays to zero", to which steps as periods come much
-    # nearer than epochs (D10).
+    # Of 200 epochs, number 100 is the last at 1, number 101 has 0.99, and the last, number 199, has 0.01: it never is 0
+    # in a run, after which it is. Hendrycks and Gimpel's code for CIFAR-10 (arXiv 1606.08415, section 3.5); the paper
+    # says "linearly decays to zero", to which steps as periods come much nearer than epochs (D10).
     return max(0.0, min(2 - 2 * period / periods, 1))
 
 
 def beta1_of_halves(period: float, periods: float, first: float = 0.9, second: float = 0.5) -> float:
     """Return Adam's beta1: one value in the first half of a run, another in the second."""
-    # Hendrycks and Gimpel's code for CIFAR-10: 0.9 for epochs 0 to 99, 0.5 from epoch 100 on. The paper does not mention
-    # it (D10).
+    # In Hendrycks and Gimpel's code for CIFAR-10; the paper does not mention it (D10).
     return first if 2 * period < periods else second
 
 
 class HalvesSchedule(LRScheduler):
-    """Sets an Adam's learning rate by `constant_then_linear` and its beta1 by `beta1_of_halves`.
+    """Sets an Adam's learning rate by `constant_then_linear` and its beta1 by `beta1_of_halves`, once a period.
 
-    A scheduler of torch like any other: call ``step()`` once a period (Lightning does, with ``interval="epoch"`` or
-    ``"step"``). Both values lie in the optimizer's ``param_groups``, so that they are in its checkpoint, and
-    `LearningRateMonitor` logs them (``log_momentum=True`` for beta1).
-
-    Args:
-        optimizer: An Adam: its groups have ``betas``.
-        periods: Epochs or steps of the whole run.
-        last_epoch: Number of the last period that is done, -1 at the start.
-
-    Example:
-        >>> import torch
-        >>> optimizer = torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
-        >>> schedule = HalvesSchedule(optimizer, periods=4)
-        >>> for _ in range(4):
-        ...     print(round(optimizer.param_groups[0]["lr"], 3), optimizer.param_groups[0]["betas"])
-        ...     optimizer.step()
-        ...     schedule.step()
-        0.1 (0.9, 0.999)
-        0.1 (0.9, 0.999)
-        0.1 (0.5, 0.999)
-        0.05 (0.5, 0.999)
+    Both values lie in the optimizer's ``param_groups``, so that they are in its checkpoint, and `LearningRateMonitor`
+    logs them (``log_momentum=True`` for beta1).
     """
 
     def __init__(self, optimizer: Optimizer, periods: int, last_epoch: int = -1) -> None:
@@ -67,11 +46,8 @@ class HalvesSchedule(LRScheduler):
 
 
 def cosine_factor(step: int, period: float) -> float:
-    r"""Return the share of the initial learning rate that a step uses."""
-    # .. math:: (1 + \cos(\pi k / T)) / 2
-    #
-    # Loshchilov and Hutter 2017 (arXiv 1608.03983), equation 5, without a restart: from the end of the period on it
-    # is 0.
+    """Return the share of the initial learning rate that a step, from 0 on, uses; ``period`` need not be whole."""
+    # Loshchilov and Hutter 2017 (arXiv 1608.03983), equation 5, without a restart: 0 from the end of the period on.
     return (1 + math.cos(math.pi * min(step / period, 1.0))) / 2
 
 
@@ -82,8 +58,8 @@ def cosine_schedule(optimizer: Optimizer, period: float) -> LambdaLR:
 
 def steps_per_epoch(trainer: Trainer) -> float:
     """Return the optimizer steps in an epoch of a Trainer, with the fraction that a dropped last batch stands for."""
-    # 100,000 samples in batches of 128, the last one dropped, are 781 steps but 781.25 here: Loshchilov and Hutter's code
-    # has the schedule end after 50 x 100,000 / 128 = 39,062.5 steps.
+    # 100,000 samples in batches of 128, the last one dropped, are 781 steps but 781.25 here: Loshchilov and Hutter's
+    # code has the schedule end after 50 x 100,000 / 128 = 39,062.5 steps.
     if trainer.train_dataloader is None:
         trainer.fit_loop.setup_data()
     batches = float(trainer.num_training_batches)

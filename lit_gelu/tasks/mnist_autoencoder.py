@@ -1,6 +1,6 @@
 """`MNISTAutoencoder`: the GELU paper's deep autoencoder for MNIST (section 3.2)."""
 
-from itertools import pairwise
+from functools import partial
 from typing import Any
 
 import torch
@@ -8,10 +8,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lit_gelu.activations import ActivationRegistry
-from lit_gelu.activations.analysis.initialisation import init_unit_norm_rows_
 from lit_gelu.surgery import infer_channels_
 from lit_gelu.tasks.activation_task import ActivationTask
-from lit_gelu.tasks.layers import HiddenLayer
+from lit_gelu.tasks.layers import dense_layers, init_unit_norm_
 from lit_gelu.tasks.refusals import PIXELS, check_digit_images, check_numbers, check_shape_kept
 
 ENCODER = (PIXELS, 1000, 500, 250, 30)
@@ -64,17 +63,13 @@ class MNISTAutoencoder(ActivationTask):
         check_numbers(learning_rate=learning_rate)
         check_shape_kept(self.registry.create(activation), self.activation_spec, ENCODER[1])
         self.learning_rate = learning_rate  # an attribute, because Lightning's learning rate finder sets it
-        self.encoder = nn.Sequential(*self._layers(activation, ENCODER))
-        self.decoder = nn.Sequential(*self._layers(activation, DECODER))
+        make_activation = partial(self.registry.create, activation)
+        self.encoder = dense_layers(ENCODER, make_activation)
+        self.decoder = dense_layers(DECODER, make_activation)
         self.output = nn.Linear(DECODER[-1], PIXELS)
         infer_channels_(self)
-        for layer in (*self.encoder, *self.decoder):  # not what an activation may hold
-            init_unit_norm_rows_(layer.get_submodule("linear"))
-        init_unit_norm_rows_(self.output)
+        init_unit_norm_((*self.encoder, *self.decoder), self.output)
         self.example_input_array = torch.rand(2, 1, 28, 28, generator=torch.Generator().manual_seed(0))
-
-    def _layers(self, activation: Any, sizes: tuple[int, ...]) -> list[HiddenLayer]:
-        return [HiddenLayer(fed, width, self.registry.create(activation)) for fed, width in pairwise(sizes)]
 
     def encode(self, images: Tensor) -> Tensor:
         """Return the activations of the bottleneck.
@@ -110,27 +105,11 @@ class MNISTAutoencoder(ActivationTask):
         return pixels.reshape_as(images)
 
     def mean_loss(self, inputs: Tensor, labels: Tensor) -> Tensor:  # noqa: ARG002 - the labels of the digits
-        """Return the squared error averaged over batch and pixels.
-
-        Args:
-            inputs: The images.
-            labels: Their digits, which a reconstruction does not use.
-
-        Returns:
-            The loss, a scalar.
-        """
+        """Return the squared error averaged over batch and pixels; the digits are not used."""
         return functional.mse_loss(self(inputs), inputs)
 
     def sample_values(self, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:  # noqa: ARG002 - as above
-        """Return the squared error of each image, averaged over its pixels.
-
-        Args:
-            inputs: The images.
-            labels: Their digits, which a reconstruction does not use.
-
-        Returns:
-            ``"loss"``, ``[batch]``.
-        """
+        """Return the squared error of each image, averaged over its pixels: ``"loss"``, ``[batch]``."""
         return {"loss": (self(inputs) - inputs).square().flatten(start_dim=1).mean(dim=1)}
 
     def configure_optimizers(self) -> torch.optim.Optimizer:

@@ -1,15 +1,15 @@
 """`MNISTClassifier`: the GELU paper's fully connected net for MNIST (section 3.1)."""
 
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from lit_gelu.activations import ActivationRegistry
-from lit_gelu.activations.analysis.initialisation import init_unit_norm_rows_
 from lit_gelu.surgery import infer_channels_
 from lit_gelu.tasks.classification import ClassificationTask
-from lit_gelu.tasks.layers import HiddenLayer
+from lit_gelu.tasks.layers import dense_layers, init_unit_norm_
 from lit_gelu.tasks.refusals import PIXELS, check_digit_images, check_numbers, check_shape_kept
 
 WIDTH = 128
@@ -62,13 +62,11 @@ class MNISTClassifier(ClassificationTask):
         check_shape_kept(self.registry.create(activation), self.activation_spec, WIDTH)
         self.learning_rate = learning_rate  # an attribute, because Lightning's learning rate finder sets it
         self.momentum = momentum
-        sizes = [PIXELS] + [WIDTH] * hidden_layers
-        layers = [HiddenLayer(size, WIDTH, self.registry.create(activation), keep) for size in sizes[:-1]]
-        self.hidden = nn.Sequential(*layers)
+        sizes = (PIXELS, *[WIDTH] * hidden_layers)
+        self.hidden = dense_layers(sizes, partial(self.registry.create, activation), keep)
         self.output = nn.Linear(sizes[-1], CLASSES)
         infer_channels_(self)
-        for linear in [*(layer.linear for layer in layers), self.output]:  # not what an activation may hold
-            init_unit_norm_rows_(linear)
+        init_unit_norm_(self.hidden, self.output)
         self.example_input_array = torch.rand(2, 1, 28, 28, generator=torch.Generator().manual_seed(0))
 
     def forward(self, images: Tensor) -> Tensor:

@@ -16,19 +16,7 @@ _DROPOUT = (
 
 
 class GaussianNoise(nn.Module):
-    """Adds normal noise in training, and is the identity in evaluation and in an exported graph.
-
-    Args:
-        deviation: Standard deviation of the noise, in the input's unit; 0 turns it off.
-
-    Example:
-        >>> noise = GaussianNoise(0.15)
-        >>> _ = torch.manual_seed(0)
-        >>> noise(torch.zeros(100_000)).std().round(decimals=2)
-        tensor(0.1500)
-        >>> noise.eval()(torch.ones(2))
-        tensor([1., 1.])
-    """
+    """Adds normal noise of a ``deviation`` in training, and is the identity in evaluation and in an exported graph."""
 
     def __init__(self, deviation: float) -> None:
         super().__init__()

@@ -49,11 +49,7 @@ class RobustnessCurves:
     seed: int
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the curves as plain data, with a list for each curve.
-
-        Returns:
-            From field to value.
-        """
+        """Return the curves as plain data, with a list for each curve."""
         return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
 
 
@@ -127,7 +123,18 @@ def noise_robustness(
     if not samples:
         raise TaskInputError("The data hold no sample. Give a test set, a DataLoader or a pair (inputs, labels).")
     (error, error_spread), (loss, loss_spread) = (_curves(sums / samples) for sums in (errors, losses))
-    return RobustnessCurves(levels, error, loss, error_spread, loss_spread, samples, per, clip, draws, seed)
+    return RobustnessCurves(
+        levels=levels,
+        error=error,
+        loss=loss,
+        error_spread=error_spread,
+        loss_spread=loss_spread,
+        samples=samples,
+        per=per,
+        clip=clip,
+        draws=draws,
+        seed=seed,
+    )
 
 
 def add_uniform_noise(
@@ -198,7 +205,7 @@ def _batches(data: Any) -> Iterator[Any]:
 
 
 def _checked_batch(batch: Any) -> Batch:
-    """Return inputs and labels."""
+    """Return inputs and labels, and refuse any other batch."""
     if not isinstance(batch, (tuple, list)) or len(batch) != 2 or not all(isinstance(x, Tensor) for x in batch):
         raise TaskInputError(f"A batch is {type(batch).__name__}; accepted: a pair of tensors (inputs, labels).")
     inputs, labels = batch
@@ -216,7 +223,7 @@ def _checked_batch(batch: Any) -> Batch:
 
 
 def _checked_levels(levels: Sequence[float]) -> tuple[float, ...]:
-    """Return the levels as floats."""
+    """Return the levels as floats, and refuse what is no finite number of at least 0."""
     try:
         numbers = tuple(float(level) for level in levels)
     except (TypeError, ValueError):

@@ -18,7 +18,7 @@ _INTEGER = "an integer of at least 1"
 
 
 def check_numbers(**given: float) -> None:
-    """Refuse numbers out of their range."""
+    """Refuse numbers out of the range that their name says; any other name is a count."""
     for name, value in given.items():
         if not isinstance(value, int | float) or isinstance(value, bool):
             raise TaskArgumentError(f"{name}={shown(value)} is not accepted. Give a number.")
@@ -48,7 +48,7 @@ def check_one_of(accepted: Sequence[str], **given: str) -> None:
 
 
 def check_shape_kept(activation: nn.Module, spec: ActivationSpec, width: int) -> None:
-    """Refuse an activation, such as a gated one, that the next layer could not follow."""
+    """Refuse an activation, such as a gated one, that changes the size of the last dimension."""
     infer_channels_(activation, torch.zeros(2, width))
     with torch.no_grad():
         shape = list(activation.eval()(torch.zeros(2, width)).shape)

@@ -1,17 +1,16 @@
 """`TIMITFrameClassifier`: the GELU paper's net for the phones of frames of speech (section 3.4)."""
 
-from itertools import pairwise
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from lit_gelu.activations import ActivationRegistry
-from lit_gelu.activations.analysis.initialisation import init_unit_norm_rows_
 from lit_gelu.surgery import infer_channels_
 from lit_gelu.tasks.classification import ClassificationTask
 from lit_gelu.tasks.errors import TaskArgumentError, TaskInputError
-from lit_gelu.tasks.layers import HiddenLayer
+from lit_gelu.tasks.layers import dense_layers, init_unit_norm_
 from lit_gelu.tasks.refusals import check_numbers, check_shape_kept
 
 FEATURES = 11 * 26
@@ -74,13 +73,10 @@ class TIMITFrameClassifier(ClassificationTask):
         check_shape_kept(self.registry.create(activation), self.activation_spec, width)
         self.batch_means = batch_means
         self.learning_rate = learning_rate  # an attribute, because Lightning's learning rate finder sets it
-        sizes = [FEATURES] + [width] * 5
-        layers = [HiddenLayer(fed, size, self.registry.create(activation), keep) for fed, size in pairwise(sizes)]
-        self.hidden = nn.Sequential(*layers)
+        self.hidden = dense_layers((FEATURES, *[width] * 5), partial(self.registry.create, activation), keep)
         self.output = nn.Linear(width, outputs)
         infer_channels_(self)
-        for linear in [*(layer.linear for layer in layers), self.output]:  # not what an activation may hold
-            init_unit_norm_rows_(linear)
+        init_unit_norm_(self.hidden, self.output)
         self.example_input_array = torch.randn(2, FEATURES, generator=torch.Generator().manual_seed(0))
 
     def forward(self, windows: Tensor) -> Tensor:
@@ -104,15 +100,7 @@ class TIMITFrameClassifier(ClassificationTask):
         return logits
 
     def sample_values(self, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        """Return each frame's cross-entropy and whether its most probable phone is wrong, or the batch's means of both.
-
-        Args:
-            inputs: A batch of windows, ``[frames, 286]``.
-            labels: Their phones, ``[frames]``, ``torch.int64``.
-
-        Returns:
-            ``"loss"`` in nats and ``"error"``, 0 or 1, both ``[frames]``; with ``batch_means`` one value each, ``[1]``.
-        """
+        """Return each frame's cross-entropy and error, or with ``batch_means`` the batch's means of both, ``[1]``."""
         values = super().sample_values(inputs, labels)
         return {name: value.mean(dim=0, keepdim=True) for name, value in values.items()} if self.batch_means else values
 

@@ -1,16 +1,16 @@
 """`TweetTagger`: the GELU paper's net for the parts of speech of tweets (section 3.3)."""
 
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from lit_gelu.activations import ActivationRegistry
-from lit_gelu.activations.analysis.initialisation import init_unit_norm_rows_
 from lit_gelu.surgery import infer_channels_
 from lit_gelu.tasks.classification import ClassificationTask
 from lit_gelu.tasks.errors import TaskInputError
-from lit_gelu.tasks.layers import HiddenLayer
+from lit_gelu.tasks.layers import dense_layers, init_unit_norm_
 from lit_gelu.tasks.refusals import check_numbers, check_shape_kept
 
 WINDOW = 3
@@ -63,14 +63,12 @@ class TweetTagger(ClassificationTask):
         check_shape_kept(self.registry.create(activation), self.activation_spec, WIDTH)
         self.vector_size = vector_size
         self.learning_rate = learning_rate  # an attribute, because Lightning's learning rate finder sets it
-        sizes = (WINDOW * vector_size, WIDTH)
-        layers = [HiddenLayer(size, WIDTH, self.registry.create(activation), keep) for size in sizes]
-        self.hidden = nn.Sequential(*layers)
+        fed = WINDOW * vector_size
+        self.hidden = dense_layers((fed, WIDTH, WIDTH), partial(self.registry.create, activation), keep)
         self.output = nn.Linear(WIDTH, CLASSES)
         infer_channels_(self)
-        for linear in [*(layer.linear for layer in layers), self.output]:  # not what an activation may hold
-            init_unit_norm_rows_(linear)
-        self.example_input_array = torch.randn(2, sizes[0], generator=torch.Generator().manual_seed(0))
+        init_unit_norm_(self.hidden, self.output)
+        self.example_input_array = torch.randn(2, fed, generator=torch.Generator().manual_seed(0))
 
     def forward(self, windows: Tensor) -> Tensor:
         """Return the logits of the 25 tags, in the order of `lit_gelu.data.tweets.TAGS`.

@@ -29,22 +29,6 @@ class PaperBlock(nn.Module):
     The block of Hendrycks and Gimpel's CIFAR-100 net ("Conv-Act-Conv-Act-BN", arXiv 1606.08415, section 3.5). The paper
     omits that the convolutions have biases and where the dropout is (D15): both are as in its code. In the first block
     of a stage the shortcut is a 1x1 convolution without bias, else the identity.
-
-    Args:
-        fed: Channels of the input.
-        channels: Channels of the output.
-        stride: Stride of the first convolution and of the shortcut's.
-        is_first: Whether the shortcut is a convolution.
-        make_activation: Makes an activation; each place has one of its own.
-        make_norm: From number of channels to a batch normalisation.
-        dropout: Probability of dropping a unit between the convolutions.
-        closing_norm: Whether a batch normalisation closes the block.
-
-    Example:
-        >>> import torch
-        >>> block = PaperBlock(16, 64, 2, True, nn.GELU, nn.BatchNorm2d, 0.3)
-        >>> block(torch.zeros(1, 16, 8, 8)).shape
-        torch.Size([1, 64, 4, 4])
     """
 
     def __init__(
@@ -53,6 +37,7 @@ class PaperBlock(nn.Module):
         channels: int,
         stride: int,
         is_first: bool,
+        *,
         make_activation: MakeActivation,
         make_norm: MakeNorm,
         dropout: float,
@@ -81,21 +66,6 @@ class OriginalBlock(nn.Module):
 
     The block of Zagoruyko and Komodakis 2016 (arXiv 1605.07146): the activations come before the convolutions. In the
     first block of a stage the shortcut, a 1x1 convolution, takes the first activation's output, as in their code.
-
-    Args:
-        fed: Channels of the input.
-        channels: Channels of the output.
-        stride: Stride of the first convolution and of the shortcut's.
-        is_first: Whether the shortcut is a convolution.
-        make_activation: Makes an activation; each place has one of its own.
-        make_norm: From number of channels to a batch normalisation.
-        dropout: Probability of dropping a unit before the second convolution.
-
-    Example:
-        >>> import torch
-        >>> block = OriginalBlock(16, 64, 2, True, nn.GELU, nn.BatchNorm2d, 0.3)
-        >>> block(torch.zeros(1, 16, 8, 8)).shape
-        torch.Size([1, 64, 4, 4])
     """
 
     def __init__(
@@ -104,6 +74,7 @@ class OriginalBlock(nn.Module):
         channels: int,
         stride: int,
         is_first: bool,
+        *,
         make_activation: MakeActivation,
         make_norm: MakeNorm,
         dropout: float,

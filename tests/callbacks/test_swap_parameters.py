@@ -10,7 +10,7 @@ from lit_gelu.callbacks import ActivationSwap, CallbackArgumentError, Unsupporte
 from lit_gelu.callbacks.swap.parameter_groups import ParameterGroups
 from lit_gelu.surgery.errors import CheckpointMismatchError
 from lit_gelu.tasks import AdamEpsilonInsideRoot
-from lit_gelu.tasks.lasagne_nesterov import LasagneNesterovSGD
+from lit_gelu.tasks.optimizers import LasagneNesterovSGD
 
 BASE = 0.1
 

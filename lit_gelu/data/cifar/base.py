@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from lit_gelu.data.cifar.files import CLASSES, CIFARName, cifar_folder, download_cifar, missing_cifar_files, read_cifar
 from lit_gelu.data.errors import DataArgumentError, DataNotFoundError
 from lit_gelu.data.image_arrays import ImageArrays, read_arrays_file
-from lit_gelu.data.in_memory import InMemoryDataModule, InMemoryImages, InMemorySamples
+from lit_gelu.data.in_memory import InMemoryDataModule, InMemoryImages, InMemorySamples, check_count, data_root
 from lit_gelu.files import is_file, is_folder
 
 _SPLIT_SEED = 0
@@ -60,7 +60,7 @@ class CIFARData(InMemoryDataModule):
         for name, samples in {"train_samples": train_samples, "test_samples": test_samples}.items():
             if samples is not None:
                 check_count(name, samples, 1)
-        self.root = Path(os.environ.get("LIT_GELU_DATA", "data") if root is None else root)
+        self.root = data_root(root)
         self.arrays = None if arrays is None else self.root / arrays
         self.download = download
         self.validation = validation
@@ -199,9 +199,3 @@ def preprocessed(pixels: Tensor, preprocessing: nn.Module) -> Tensor:
         rows = slice(first, first + _CHUNK)
         inputs[rows] = preprocessing(pixels[rows])
     return inputs
-
-
-def check_count(name: str, value: int, lowest: int) -> None:
-    """Refuse what is no count."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < lowest:
-        raise DataArgumentError(f"{name}={value!r} is not accepted. Give an integer of at least {lowest}.")

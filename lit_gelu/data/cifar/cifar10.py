@@ -70,7 +70,15 @@ class CIFAR10Data(CIFARData):
         train_samples: int | None = None,
         test_samples: int | None = None,
     ) -> None:
-        super().__init__(root, arrays, batch_size, download, validation, train_samples, test_samples)
+        super().__init__(
+            root,
+            arrays,
+            batch_size=batch_size,
+            download=download,
+            validation=validation,
+            train_samples=train_samples,
+            test_samples=test_samples,
+        )
         self.whiten = whiten
         self.cache = None if cache is None else Path(cache)
         self.save_hyperparameters({**self.hparams, "whiten": whiten})

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from lit_gelu.data.cifar.augmentation import AugmentedImages, Padding
-from lit_gelu.data.cifar.base import CIFARData, check_count
+from lit_gelu.data.cifar.base import CIFARData
 from lit_gelu.data.cifar.files import CIFARName
 from lit_gelu.data.errors import DataArgumentError
-from lit_gelu.data.in_memory import InMemorySamples
+from lit_gelu.data.in_memory import InMemorySamples, check_count
 
 Normalisation = Literal["mean_image", "channels"]
 _LEVELS = 256
@@ -80,7 +80,15 @@ class CIFAR100Data(CIFARData):
         train_samples: int | None = None,
         test_samples: int | None = None,
     ) -> None:
-        super().__init__(root, arrays, batch_size, download, validation, train_samples, test_samples)
+        super().__init__(
+            root,
+            arrays,
+            batch_size=batch_size,
+            download=download,
+            validation=validation,
+            train_samples=train_samples,
+            test_samples=test_samples,
+        )
         check_count("evaluation_batch_size", evaluation_batch_size, 1)
         _check_choice("padding", padding, ("zeros", "reflect"))
         _check_choice("normalisation", normalisation, ("mean_image", "channels"))

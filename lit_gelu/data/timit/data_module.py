@@ -9,7 +9,7 @@ from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 
 from lit_gelu.data.errors import DataArgumentError, DataError
-from lit_gelu.data.in_memory import InMemoryDataModule
+from lit_gelu.data.in_memory import InMemoryDataModule, data_root
 from lit_gelu.data.timit.cache import Frames, cached_frames
 from lit_gelu.data.timit.corpus import Split, find_sentences, split_sentences
 from lit_gelu.data.timit.frames import Normalisation, NormaliseFrames, SentenceFrames, fit_normalisation
@@ -82,7 +82,7 @@ class TIMITData(InMemoryDataModule):
             "padded_statistics": padded_statistics,
             "centre_twice": centre_twice,
         })
-        self.folder = Path(os.environ.get("LIT_GELU_DATA", "data") if root is None else root) / corpus
+        self.folder = data_root(root) / corpus
         self.cache = None if cache is None else Path(cache)
         self.glottal_stop = glottal_stop
         self.padded_statistics = padded_statistics

@@ -64,54 +64,54 @@ class CurveFigure:
 _LOG_LOSS = "log loss (nats)"
 CURVE_FIGURES = (
     CurveFigure(
-        2,
-        "mnist",
-        "MNIST classification",
-        _LOG_LOSS,
-        "train_loss",
-        "val_loss",
-        ("training, dropout off", "validation"),
-        (Panel("no dropout", {"keep": 1.0}), Panel("dropout, keep 0.5", {"keep": 0.5})),
+        number=2,
+        experiment="mnist",
+        title="MNIST classification",
+        unit=_LOG_LOSS,
+        dark="train_loss",
+        light="val_loss",
+        legends=("training, dropout off", "validation"),
+        panels=(Panel("no dropout", {"keep": 1.0}), Panel("dropout, keep 0.5", {"keep": 0.5})),
     ),
     CurveFigure(
-        4,
-        "autoencoder",
-        "MNIST autoencoder",
-        "reconstruction error (mean squared)",
-        "train_loss",
-        "test_loss",
-        ("training", "test"),
-        (
+        number=4,
+        experiment="autoencoder",
+        title="MNIST autoencoder",
+        unit="reconstruction error (mean squared)",
+        dark="train_loss",
+        light="test_loss",
+        legends=("training", "test"),
+        panels=(
             Panel("learning rate 0.001", learning_rate=1e-3),
             Panel("learning rate 0.0001", learning_rate=1e-4),
         ),
     ),
     CurveFigure(
-        5,
-        "timit",
-        "TIMIT frame classification",
-        _LOG_LOSS,
-        "train_loss",
-        "val_loss",
-        ("training, dropout off", "validation"),
+        number=5,
+        experiment="timit",
+        title="TIMIT frame classification",
+        unit=_LOG_LOSS,
+        dark="train_loss",
+        light="val_loss",
+        legends=("training, dropout off", "validation"),
     ),
     CurveFigure(
-        6,
-        "cifar10",
-        "CIFAR-10",
-        "error (%)",
-        "train_error",
-        "test_error",
-        ("training, noise and dropout on", "test"),
+        number=6,
+        experiment="cifar10",
+        title="CIFAR-10",
+        unit="error (%)",
+        dark="train_error",
+        light="test_error",
+        legends=("training, noise and dropout on", "test"),
     ),
     CurveFigure(
-        7,
-        "cifar100",
-        "CIFAR-100, wide residual net",
-        _LOG_LOSS,
-        "train_loss",
-        "test_loss",
-        ("training, dropout on", "test, dropout off"),
+        number=7,
+        experiment="cifar100",
+        title="CIFAR-100, wide residual net",
+        unit=_LOG_LOSS,
+        dark="train_loss",
+        light="test_loss",
+        legends=("training, dropout on", "test, dropout off"),
         note="Training loss with the penalty on the weights.",
     ),
 )
@@ -171,7 +171,8 @@ def _lines(
         matching = [choice for choice in choices(experiment, arm, records) if _belongs(choice.chosen, panel)]
         for choice, dashes in zip(matching, _LINE_STYLES, strict=False):
             dark, bright = (median_curve(choice.chosen.runs, name) for name in (figure.dark, figure.light))
-            yield _Line(arm, choice.chosen, len(choice.candidates) > 1, dark, bright, dashes)
+            is_chosen = len(choice.candidates) > 1
+            yield _Line(arm, choice.chosen, is_chosen=is_chosen, dark=dark, light=bright, dashes=dashes)
 
 
 def _belongs(candidate: Candidate, panel: Panel) -> bool:

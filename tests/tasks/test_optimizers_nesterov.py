@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from lit_gelu.tasks import TaskArgumentError
-from lit_gelu.tasks.lasagne_nesterov import LasagneNesterovSGD
+from lit_gelu.tasks.optimizers import LasagneNesterovSGD
 
 RATES = [0.1, 0.1, 0.07, 0.02, 0.3]
 
