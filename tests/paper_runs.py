@@ -7,11 +7,11 @@ from dataclasses import asdict, replace
 from lightning.fabric.utilities.warnings import PossibleUserWarning
 
 from lit_gelu.paper.experiments import Arm, Experiment
+from lit_gelu.paper.grid_runner import Runner, Tally
 from lit_gelu.paper.jobs import Done, Failure, Job, Message, RunOptions
-from lit_gelu.paper.planning import Request
+from lit_gelu.paper.planning import RunRequest
 from lit_gelu.paper.pool import answer
 from lit_gelu.paper.run_record import RunRecord
-from lit_gelu.paper.runner import Runner, Tally
 from lit_gelu.paper.store import RecordStore
 from lit_gelu.paper.training import DataCache
 
@@ -50,9 +50,9 @@ FINAL = replace(
 MISSING = replace(DIGITS, name="missing", data="lit_gelu.data.MNISTData", seeds=1)
 
 
-def request(*experiments: Experiment, **filters: tuple[str, ...]) -> Request:
+def request(*experiments: Experiment, **filters: tuple[str, ...]) -> RunRequest:
     """Return a request for experiments of a table of one's own."""
-    return Request("quick", table={experiment.name: experiment for experiment in experiments}, **filters)
+    return RunRequest("quick", table={experiment.name: experiment for experiment in experiments}, **filters)
 
 
 class InlinePool:
@@ -116,7 +116,7 @@ class Log:
     def tick(self) -> None: ...
 
 
-def run(folder: object, wanted: Request, pool: InlinePool | None = None) -> tuple[Tally, dict[str, RunRecord]]:
+def run(folder: object, wanted: RunRequest, pool: InlinePool | None = None) -> tuple[Tally, dict[str, RunRecord]]:
     """Make the runs, and return what became of them and what is in the results."""
     with RecordStore(folder) as store:  # type: ignore[arg-type]
         summary = Runner(wanted, store, pool or InlinePool(), Log()).run()  # type: ignore[arg-type]

@@ -15,7 +15,7 @@ from lit_gelu.paper.selection import choices
 
 
 @dataclass(frozen=True)
-class Request:
+class RunRequest:
     """What was asked for; empty means all."""
 
     preset: str

@@ -11,7 +11,7 @@ from lit_gelu.paper.medians import Summary, median_curve, median_robustness
 from lit_gelu.paper.presets import labels_of, preset
 from lit_gelu.paper.published import published_curve, published_number
 from lit_gelu.paper.run_record import RunRecord
-from lit_gelu.paper.selection import LEARNING_RATE, Candidate, Choice, choices, place_of
+from lit_gelu.paper.selection import LEARNING_RATE, ArmChoice, Candidate, choices, place_of
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class _Group:
     experiment: Experiment
     preset: str
     arm: str
-    choice: Choice
+    choice: ArmChoice
 
     def row(self, quantity: str, summary: Summary | None, is_share: bool = True) -> Row:
         return Row(

@@ -61,7 +61,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Choice:
+class ArmChoice:
     """What the validation set chose for an arm, or what there was to report without a choice."""
 
     chosen: Candidate  # the one that is reported
@@ -99,7 +99,7 @@ def candidates_of(
     return candidates
 
 
-def select(candidates: Sequence[Candidate], seeds: Collection[int] = ()) -> Choice:
+def select(candidates: Sequence[Candidate], seeds: Collection[int] = ()) -> ArmChoice:
     """Choose among candidates by the median over the seeds of their lowest validation errors."""
     # A candidate that lacks seeds takes part with those it has. Of those that tie the first is taken, which has the
     # largest learning rate. A remark says so. A single candidate needs no validation error.
@@ -107,7 +107,7 @@ def select(candidates: Sequence[Candidate], seeds: Collection[int] = ()) -> Choi
         raise PaperArgumentError("No runs given; a selection needs at least one.")
     remarks = [*_missing_seeds(candidates, seeds), *_divergence(candidates)]
     if len(candidates) == 1:
-        return Choice(candidates[0], tuple(candidates), tuple(remarks))
+        return ArmChoice(candidates[0], tuple(candidates), tuple(remarks))
     medians = []
     for candidate in candidates:
         if candidate.validation is None:
@@ -116,10 +116,10 @@ def select(candidates: Sequence[Candidate], seeds: Collection[int] = ()) -> Choi
     tied = [candidate for candidate, median in zip(candidates, medians, strict=True) if median == min(medians)]
     if len(tied) > 1:
         remarks.insert(0, f"{' and '.join(map(str, tied))} tie on the validation error: the first is taken")
-    return Choice(tied[0], tuple(candidates), tuple(remarks))
+    return ArmChoice(tied[0], tuple(candidates), tuple(remarks))
 
 
-def choices(experiment: Experiment, arm: str, records: Iterable[RunRecord]) -> list[Choice]:
+def choices(experiment: Experiment, arm: str, records: Iterable[RunRecord]) -> list[ArmChoice]:
     """Return what is reported for an arm: one choice for each value of what is not tuned, in the experiment's order."""
     runs = [record for record in records if (record.experiment, record.arm) == (experiment.name, arm)]
     groups: dict[tuple[tuple[str, float], ...], list[Candidate]] = defaultdict(list)
@@ -191,7 +191,7 @@ def _missing_seeds(candidates: Sequence[Candidate], seeds: Collection[int]) -> l
     ]
 
 
-def _with_missing_rates(experiment: Experiment, choice: Choice) -> Choice:
+def _with_missing_rates(experiment: Experiment, choice: ArmChoice) -> ArmChoice:
     """Say which learning rates of the experiment took no part in the choice."""
     tried = {candidate.learning_rate for candidate in choice.candidates}
     missing = [f"{rate:g}" for rate in experiment.learning_rates if rate not in tried]

@@ -8,9 +8,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from paper_runs import DIGITS, SHARING, Log, request
 
+from lit_gelu.paper.grid_runner import Runner
 from lit_gelu.paper.jobs import RunOptions
 from lit_gelu.paper.pool import WorkerPool
-from lit_gelu.paper.runner import Runner
 from lit_gelu.paper.store import RecordStore
 
 WANTED = request(replace(DIGITS, epochs=12), replace(SHARING, epochs=12))

@@ -9,7 +9,7 @@ import pytest
 from lit_gelu.paper.cells import Cell, check_same_configuration, data_name, expand, fingerprint, group_identical
 from lit_gelu.paper.errors import OtherConfigurationError, PaperArgumentError
 from lit_gelu.paper.experiments import EXPERIMENTS, NOISE_LEVELS
-from lit_gelu.paper.planning import Request
+from lit_gelu.paper.planning import RunRequest
 from lit_gelu.paper.presets import PRESETS, departures, preset
 from lit_gelu.paper.run_record import RunRecord, RunResult
 from lit_gelu.paper.training import build, build_data, import_class
@@ -202,17 +202,17 @@ def test_the_quick_preset_has_every_experiment_but_the_search():
 
 
 def test_requests():
-    assert [experiment.name for experiment in Request("full").experiments()] == list(EXPERIMENTS)
-    assert Request("full").runs(EXPERIMENTS["mnist"]) == 120
+    assert [experiment.name for experiment in RunRequest("full").experiments()] == list(EXPERIMENTS)
+    assert RunRequest("full").runs(EXPERIMENTS["mnist"]) == 120
     # A search is made with all its seeds, whatever seeds are trained afterwards.
-    chosen = Request("full", only=("cifar10",), seeds=(2,), arms=("gelu",))
+    chosen = RunRequest("full", only=("cifar10",), seeds=(2,), arms=("gelu",))
     assert [(experiment.name, chosen.runs(experiment)) for experiment in chosen.experiments()] == [
         ("cifar10_search", 3), ("cifar10", 1),
     ]  # fmt: skip
     with pytest.raises(PaperArgumentError, match=r"no experiment 'minst'. Did you mean 'mnist'\?"):
-        Request("full", only=("minst",)).experiments()
+        RunRequest("full", only=("minst",)).experiments()
     with pytest.raises(PaperArgumentError, match=r"no arm 'silu'.*Accepted: gelu, relu, elu"):
-        Request("full", only=("timit",), arms=("silu",)).experiments()
+        RunRequest("full", only=("timit",), arms=("silu",)).experiments()
 
 
 def test_every_combination_of_a_grid_is_there():

@@ -135,7 +135,6 @@ def samples(count):
     return TensorDataset(torch.zeros(count))
 
 
-@pytest.mark.filterwarnings("ignore:The 'train_dataloader' does not have many workers")  # with over two cores
 @pytest.mark.parametrize(
     ("loader", "options", "expected"),
     [
@@ -158,7 +157,6 @@ class Endless(IterableDataset):
             yield torch.zeros(1)
 
 
-@pytest.mark.filterwarnings("ignore:The 'train_dataloader' does not have many workers")  # with over two cores
 def test_a_loader_without_length():
     loader = DataLoader(Endless(), batch_size=2)
     with pytest.raises(TaskArgumentError, match=r"batches_per_epoch=.*limit_train_batches"):

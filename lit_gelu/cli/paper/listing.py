@@ -11,7 +11,7 @@ from lit_gelu.cli.paper.progress import duration
 from lit_gelu.cli.terminal import command_parser, console_for_output
 from lit_gelu.paper.cells import group_identical
 from lit_gelu.paper.experiments import Experiment
-from lit_gelu.paper.planning import Request
+from lit_gelu.paper.planning import RunRequest
 from lit_gelu.paper.presets import PRESETS, departures
 from lit_gelu.paper.published import NUMBERS
 
@@ -47,7 +47,7 @@ def run(arguments: jsonargparse.Namespace) -> int:
     Returns:
         The exit code.
     """
-    request = Request(arguments.preset, tuple(arguments.only))
+    request = RunRequest(arguments.preset, tuple(arguments.only))
     experiments = [
         experiment for experiment in request.experiments() if not arguments.only or experiment.name in arguments.only
     ]
@@ -65,7 +65,7 @@ def run(arguments: jsonargparse.Namespace) -> int:
     return 0
 
 
-def _table(experiments: list[Experiment], request: Request) -> Table:
+def _table(experiments: list[Experiment], request: RunRequest) -> Table:
     total, different = sum(request.runs(experiment) for experiment in experiments), _different(experiments, request)
     title = f"preset {request.preset}: {PRESETS[request.preset]}; {total} runs, {different} different"
     table = Table(title=title, title_justify="left")
@@ -90,7 +90,7 @@ def _table(experiments: list[Experiment], request: Request) -> Table:
     return table
 
 
-def _different(experiments: list[Experiment], request: Request) -> int:
+def _different(experiments: list[Experiment], request: RunRequest) -> int:
     """Count the runs of which no two are the same, whatever learning rates are still to be searched."""
     fixed = [cell for experiment in experiments for cell in request.cells(experiment)]
     searched = [experiment for experiment in experiments if experiment.learning_rate_from is not None]
@@ -115,7 +115,7 @@ def _published(experiment: Experiment) -> dict[str, str]:
     return {number.arm: number.printed for number in NUMBERS if number.experiment == experiment.name}
 
 
-def _plain(experiment: Experiment, request: Request) -> dict[str, Any]:
+def _plain(experiment: Experiment, request: RunRequest) -> dict[str, Any]:
     return {
         "name": experiment.name,
         "title": experiment.title,

@@ -15,11 +15,11 @@ from lit_gelu.files import is_file
 from lit_gelu.paper.cells import PRECISION
 from lit_gelu.paper.errors import PaperArgumentError
 from lit_gelu.paper.experiments import TWEETS, Experiment
+from lit_gelu.paper.grid_runner import Runner, Tally
 from lit_gelu.paper.jobs import Preparation, RunOptions
-from lit_gelu.paper.planning import Request, plan
+from lit_gelu.paper.planning import RunRequest, plan
 from lit_gelu.paper.presets import PRESETS, preset
 from lit_gelu.paper.run_record import RECORDS_FILE, RunRecord, read_records
-from lit_gelu.paper.runner import Runner, Tally
 from lit_gelu.paper.store import RecordStore
 
 PRECISIONS = ("32-true", "bf16-mixed", "16-mixed", "bf16-true", "16-true", "64-true")
@@ -93,7 +93,7 @@ def run(arguments: jsonargparse.Namespace) -> int:
     """
     if arguments.threads < 1 or (arguments.workers is not None and arguments.workers < 1):
         raise PaperArgumentError("--workers and --threads: give integers of at least 1.")
-    request = Request(
+    request = RunRequest(
         arguments.preset,
         tuple(arguments.only),
         tuple(arguments.arms),
@@ -112,7 +112,7 @@ def run(arguments: jsonargparse.Namespace) -> int:
     return _run(request, folder, arguments)
 
 
-def _run(request: Request, folder: Path, arguments: jsonargparse.Namespace) -> int:
+def _run(request: RunRequest, folder: Path, arguments: jsonargparse.Namespace) -> int:
     """Make the runs and say what became of them."""
     from lit_gelu.paper.pool import WorkerPool  # Lightning: a second that --help and --dry-run do without
 
@@ -159,7 +159,7 @@ def _conclude(summary: Tally, folder: Path, arguments: jsonargparse.Namespace, c
     return 0
 
 
-def _dry_run(request: Request, folder: Path) -> int:
+def _dry_run(request: RunRequest, folder: Path) -> int:
     """Say what would be run."""
     records: dict[str, RunRecord] = {}
     if is_file(folder / RECORDS_FILE):

@@ -22,7 +22,7 @@ from lit_gelu.paper.figures.drawing import (
 from lit_gelu.paper.medians import MedianCurve, median_robustness
 from lit_gelu.paper.presets import labels_of
 from lit_gelu.paper.run_record import RunRecord
-from lit_gelu.paper.selection import Choice, choices
+from lit_gelu.paper.selection import ArmChoice, choices
 
 NUMBER = 3
 _UNITS = ("test accuracy (%)", "test log loss (nats)")
@@ -55,7 +55,7 @@ def draw_robustness(experiment: Experiment, records: Sequence[RunRecord], option
 
 def _measured(
     experiment: Experiment, arm: str, records: Sequence[RunRecord]
-) -> tuple[Choice, MedianCurve, MedianCurve] | None:
+) -> tuple[ArmChoice, MedianCurve, MedianCurve] | None:
     """Return an arm's nets with their error and loss under noise."""
     for choice in choices(experiment, arm, records):
         setting = choice.chosen.setting
@@ -81,7 +81,7 @@ def _draw_line(
         axes.fill_between(curve.epoch, low, high, color=colour(arm), alpha=0.15, linewidth=0)
 
 
-def _caption(chosen: Mapping[str, Choice]) -> str:
+def _caption(chosen: Mapping[str, ArmChoice]) -> str:
     """Say of how many nets, of which, and at which learning rates."""
     runs = runs_in_words(len(choice.chosen.runs) for choice in chosen.values())
     was_tuned = all(len(choice.candidates) > 1 for choice in chosen.values())

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 from lit_gelu.paper.cells import Cell, data_name
 from lit_gelu.paper.experiments import Experiment
 from lit_gelu.paper.jobs import Done, Failure, Job, Message, Preparation, Progress
-from lit_gelu.paper.planning import Plan, Request, plan, searched_learning_rates, share
+from lit_gelu.paper.planning import Plan, RunRequest, plan, searched_learning_rates, share
 from lit_gelu.paper.run_record import RunRecord
 from lit_gelu.paper.store import RecordStore
 
@@ -64,7 +64,7 @@ class Runner:
     Runs of experiments whose learning rates come from a search are planned when the search is over.
     """
 
-    def __init__(self, request: Request, store: RecordStore, pool: "WorkerPool", reporter: Reporter) -> None:
+    def __init__(self, request: RunRequest, store: RecordStore, pool: "WorkerPool", reporter: Reporter) -> None:
         self.request = request
         self.store = store
         self.pool = pool

@@ -9,10 +9,10 @@ from paper_runs import DIGITS, FINAL, MISSING, SEARCH, SHARING, InlinePool, Log,
 from lit_gelu.paper.cells import expand
 from lit_gelu.paper.errors import OtherConfigurationError
 from lit_gelu.paper.experiments import Arm
+from lit_gelu.paper.grid_runner import Runner
 from lit_gelu.paper.jobs import Failure
 from lit_gelu.paper.planning import plan
 from lit_gelu.paper.run_record import read_records
-from lit_gelu.paper.runner import Runner
 from lit_gelu.paper.store import RecordStore
 
 
