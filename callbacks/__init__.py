@@ -2,7 +2,6 @@
 
 from lit_gelu.callbacks.activation_curvature.monitor import ActivationCurvatureMonitor
 from lit_gelu.callbacks.activation_swap import ActivationSwap
-from lit_gelu.callbacks.announcement import ActivationSwapListener
 from lit_gelu.callbacks.errors import (
     CallbackArgumentError,
     MixedPackagesError,
@@ -14,6 +13,7 @@ from lit_gelu.callbacks.exact_resume import ExactResume
 from lit_gelu.callbacks.loading import load_from_checkpoint
 from lit_gelu.callbacks.loss_curvature.monitor import LossCurvatureMonitor
 from lit_gelu.callbacks.onnx_export import OnnxExport
+from lit_gelu.callbacks.swap.member import ActivationSwapListener
 
 __all__ = [
     "ActivationCurvatureMonitor",

@@ -10,11 +10,10 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from typing_extensions import override
 
 from lit_gelu.activations import ActivationRegistry
-from lit_gelu.callbacks.announcement import announce_swap
 from lit_gelu.callbacks.loggers import Path, log_figures, log_texts, require_logger
 from lit_gelu.callbacks.swap.compilation import CompilationCounter, warn_about_limit
 from lit_gelu.callbacks.swap.measurement import PREFIX, first_of_batch, measure_swap, require_forward
-from lit_gelu.callbacks.swap.member import RestorableSwap
+from lit_gelu.callbacks.swap.member import RestorableSwap, announce_swap
 from lit_gelu.callbacks.swap.record import LiveSwap, SwapRecord, check_annealing
 from lit_gelu.callbacks.swap.refusals import (
     check_numbers,

@@ -29,17 +29,9 @@ _DEPTH, _SIZE = 32, 100_000
 
 
 def require_no_imports(found: Mapping[str, Any], module_class: type, given: Collection[object], called: str) -> None:
-    """Refuse hyper-parameters of a file that jsonargparse would import a class or function for.
-
-    Args:
-        found: The hyper-parameters, as the file holds them.
-        module_class: The class that they are arguments of: where it asks for a text, a text is nothing else.
-        given: Texts that the caller's own configuration holds too; what it names may be imported.
-        called: How to call the file in an error.
-
-    Raises:
-        StoredSpecError: If one of them names something to import. Specs of registered activations do not.
-    """
+    """Refuse hyper-parameters of a file that jsonargparse would import something for, unlike for our specs."""
+    # Where the class asks for a text, a text is nothing else. What is also given, in the caller's own configuration,
+    # may be imported.
     hints = _hints(module_class)
     for argument, value in found.items():
         if _takes_no_object(hints.get(argument, object)) or _is_registered(value):
@@ -54,18 +46,8 @@ def require_no_imports(found: Mapping[str, Any], module_class: type, given: Coll
 
 
 def names_within(value: object) -> Iterator[object]:
-    """Yield what jsonargparse might take for the name of something to import, or for a file to read.
-
-    Args:
-        value: Plain data.
-
-    Yields:
-        Class paths, dotted paths, names of files, and what is nested too deep or too large to be looked through.
-
-    Example:
-        >>> list(names_within({"loss": {"class_path": "my.Loss"}, "kind": "{class_path: Hidden}", "width": 3}))
-        ['Hidden', 'my.Loss']
-    """
+    """Yield what jsonargparse might take for the name of something to import, or for a file to read."""
+    # Class paths, dotted paths, names of files, and what is nested too deep or too large to be looked through.
     waiting, looked_at = [(value, 0)], 0
     while waiting:
         one, depth = waiting.pop()
@@ -137,17 +119,7 @@ class CheckpointFileError(LitGeluError, ValueError):
 
 
 def read_checkpoint(source: Any) -> Checkpoint:
-    """Read a checkpoint of Lightning; nothing in it can run.
-
-    Args:
-        source: The file; also an open one, which is rewound, or an address that Lightning takes.
-
-    Returns:
-        Its content: tensors on the CPU, numbers, texts, lists and mappings.
-
-    Raises:
-        CheckpointFileError: If it is missing, no checkpoint, damaged, or holds objects that are not plain data.
-    """
+    """Read a checkpoint by path or address, or an open file, which is rewound; nothing in it can run."""
     called = repr(str(source)) if isinstance(source, str | os.PathLike) else "The file"
     try:
         checkpoint = _plain_content(source)
@@ -168,15 +140,7 @@ def read_checkpoint(source: Any) -> Checkpoint:
 
 
 def not_plain(called: object, error: pickle.UnpicklingError) -> str:
-    """Return the message for a file whose reading stopped at an object; torch's own advises to trust its source.
-
-    Args:
-        called: How to call the file.
-        error: What was raised.
-
-    Returns:
-        The message.
-    """
+    """Return the message for a file whose reading stopped at an object; torch's own advises to trust its source."""
     asked = re.search(r"GLOBAL (\S+)", str(error))
     wants = f" It asks for {shown(asked[1])}." if asked else ""
     return (
@@ -187,18 +151,7 @@ def not_plain(called: object, error: pickle.UnpicklingError) -> str:
 
 
 def hyper_parameters(checkpoint: Checkpoint, called: object) -> dict[str, Any]:
-    """Return the arguments of the constructor that a checkpoint holds.
-
-    Args:
-        checkpoint: As `read_checkpoint` returned it.
-        called: How to call the file in an error.
-
-    Returns:
-        Value by name, with the names that Lightning adds; a new dictionary.
-
-    Raises:
-        CheckpointFileError: If they are no mapping from names.
-    """
+    """Return the arguments of the constructor that a checkpoint holds, with the names that Lightning adds."""
     found: dict[str, Any] = {}
     for key in (*CHECKPOINT_PAST_HPARAMS_KEYS, HYPER_PARAMETERS):  # Lightning takes all of them, the last first
         part = checkpoint.get(key, {})
@@ -213,21 +166,9 @@ def hyper_parameters(checkpoint: Checkpoint, called: object) -> dict[str, Any]:
 
 @contextmanager
 def loading(module_class: type[LightningModule], source: Any, arguments: Mapping[str, Any]) -> Iterator[None]:
-    """Let Lightning build a module from a checkpoint's arguments, which can then neither import nor call.
-
-    Args:
-        module_class: The class that ``load_from_checkpoint`` is called of.
-        source: The file.
-        arguments: The keyword arguments of that call. Those of the constructor, and a ``hparams_file``, are the
-            caller's own and may be anything; with ``weights_only=False`` the file may run programs anyway.
-
-    Yields:
-        Nothing.
-
-    Raises:
-        CheckpointFileError: If the file is no checkpoint of plain data.
-        StoredSpecError: If it names something that would have to be imported.
-    """
+    """Let Lightning build a module from a checkpoint's arguments, which can then neither import nor call."""
+    # The arguments of ``load_from_checkpoint`` for the constructor, and a hparams_file, are the caller's own and may be
+    # anything; with weights_only=False the file may run programs anyway.
     if arguments.get("hparams_file") is not None:
         yield
         return
@@ -245,11 +186,7 @@ def loading(module_class: type[LightningModule], source: Any, arguments: Mapping
 
 
 def _require_known(found: Mapping[str, Any], module_class: type[LightningModule], called: str) -> None:
-    """Refuse an instantiator that is not LightningCLI's, and a class that is not imported: Lightning 2.6.0 does not.
-
-    Raises:
-        StoredSpecError: If one of them is something else.
-    """
+    """Refuse an instantiator that is not LightningCLI's, and a class that is not imported: Lightning 2.6.0 does not."""
     if found["_instantiator"] not in _INSTANTIATORS:
         raise StoredSpecError(
             f"{called} asks for {shown(found['_instantiator'])} to build its module. What a file names is not "
@@ -267,18 +204,7 @@ def _require_known(found: Mapping[str, Any], module_class: type[LightningModule]
 
 
 def texts_and_mappings(value: object) -> list[object]:
-    """Return every text and every mapping within a value of code or of a configuration, itself included.
-
-    Args:
-        value: Mappings and sequences, at any depth.
-
-    Returns:
-        Those that may be a spec.
-
-    Example:
-        >>> texts_and_mappings({"activation": "gelu", "keep": [0.5]})
-        [{'activation': 'gelu', 'keep': [0.5]}, 'gelu']
-    """
+    """Return every text and every mapping within a value of code or of a configuration, itself included."""
     match value:
         case str():
             return [value]

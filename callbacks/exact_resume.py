@@ -18,14 +18,7 @@ from lit_gelu.errors import shown
 
 
 def is_between_batches_of_a_step(trainer: Trainer) -> bool:
-    """Return whether a batch is over whose gradients no optimizer step has used.
-
-    Args:
-        trainer: The Trainer, while it fits with automatic optimization, or when it goes on from a checkpoint.
-
-    Returns:
-        Whether there is one.
-    """
+    """Return whether a batch is over whose gradients no optimizer step has used."""
     loop = trainer.fit_loop.epoch_loop
     batches = loop.batch_progress.current
     processed: int = batches.processed  # type: ignore[attr-defined]  # Lightning's type is that of a lesser tracker
@@ -35,16 +28,8 @@ def is_between_batches_of_a_step(trainer: Trainer) -> bool:
 
 
 def pending_gradients(trainer: Trainer) -> dict[str, Tensor]:
-    """Return the gradients that the next optimizer step will use, of this rank.
-
-    Nothing says what becomes of gradients under manual optimization: there all of them are returned.
-
-    Args:
-        trainer: The Trainer, while it fits.
-
-    Returns:
-        Gradients by parameter name, not copied; none between two steps.
-    """
+    """Return the gradients by name that the next optimizer step will use, of this rank; none between two steps."""
+    # Nothing says what becomes of gradients under manual optimization: there all of them are returned.
     module = trainer.lightning_module
     if module.automatic_optimization and not is_between_batches_of_a_step(trainer):
         return {}
@@ -52,15 +37,7 @@ def pending_gradients(trainer: Trainer) -> dict[str, Tensor]:
 
 
 def set_gradients(module: LightningModule, gradients: dict[str, Tensor]) -> None:
-    """Give parameters the gradients that `pending_gradients` returned.
-
-    Args:
-        module: The module.
-        gradients: Gradients by parameter name, on any device.
-
-    Raises:
-        UnsupportedRunError: If the module has other parameters.
-    """
+    """Give parameters the gradients that `pending_gradients` returned."""
     parameters = dict(module.named_parameters())
     for name, gradient in gradients.items():
         parameter = parameters.get(name)
@@ -78,17 +55,8 @@ def set_gradients(module: LightningModule, gradients: dict[str, Tensor]) -> None
 
 
 def check_accumulation_schedule(trainer: Trainer, callback: Callback) -> None:
-    """Refuse a `GradientAccumulationScheduler` that starts after a callback which calls `resume_accumulation`.
-
-    It refuses a Trainer that accumulates already when it starts.
-
-    Args:
-        trainer: The Trainer.
-        callback: The callback.
-
-    Raises:
-        UnsupportedRunError: If there is one.
-    """
+    """Refuse a `GradientAccumulationScheduler` that starts after a callback which calls `resume_accumulation`."""
+    # That scheduler refuses a Trainer that accumulates already when it starts.
     callbacks = callbacks_of(trainer)
     if any(isinstance(other, GradientAccumulationScheduler) for other in callbacks[callbacks.index(callback) :]):
         raise UnsupportedRunError(
@@ -98,13 +66,8 @@ def check_accumulation_schedule(trainer: Trainer, callback: Callback) -> None:
 
 
 def resume_accumulation(trainer: Trainer) -> None:
-    """Accumulate as a `GradientAccumulationScheduler` says for the epoch at hand.
-
-    It says so as an epoch starts, and Lightning starts none where it resumes within one.
-
-    Args:
-        trainer: The Trainer, as its training starts.
-    """
+    """Accumulate as a `GradientAccumulationScheduler` says for the epoch at hand."""
+    # The scheduler says so as an epoch starts, and Lightning starts none where it resumes within one.
     for callback in callbacks_of(trainer):
         if isinstance(callback, GradientAccumulationScheduler):
             trainer.accumulate_grad_batches = callback.get_accumulate_grad_batches(trainer.current_epoch)
@@ -279,14 +242,9 @@ def _checked_states(state_dict: object) -> list[dict[str, Any]]:
 
 
 def leave_epoch_unfinished(fit_loop: dict[str, Any]) -> None:
-    """Change a loop's saved state, if it is from the hooks after an epoch's last batch: only that batch is over then.
-
-    Lightning would take the epoch as over. Now it takes the batch as over, and the validation as begun, with no batch
-    done.
-
-    Args:
-        fit_loop: The state of Lightning's fit loop in a checkpoint; changed in place.
-    """
+    """Change a loop's saved state, if it is from the hooks after an epoch's last batch: only that batch is over."""
+    # Lightning would take the epoch as over. Now it takes the batch as over, and the validation as begun, with no batch
+    # done.
     epoch, batch = fit_loop["epoch_progress"]["current"], fit_loop["epoch_loop.batch_progress"]
     after_batch = batch["current"]["ready"] == batch["current"]["processed"] == batch["current"]["completed"] + 1
     if not (batch["is_last_batch"] and after_batch and epoch["started"] == epoch["processed"] + 1):
@@ -298,13 +256,8 @@ def leave_epoch_unfinished(fit_loop: dict[str, Any]) -> None:
 
 
 def leave_epoch_finished(fit_loop: dict[str, Any]) -> None:
-    """Change a loop's saved state, if it is from the hooks at an epoch's end: the epoch is over then.
-
-    With ``max_steps`` and no validation, Lightning would take another batch in that epoch.
-
-    Args:
-        fit_loop: The state of Lightning's fit loop in a checkpoint; changed in place.
-    """
+    """Change a loop's saved state, if it is from the hooks at an epoch's end: the epoch is over then."""
+    # With max_steps and no validation, Lightning would take another batch in that epoch.
     epoch, batch = fit_loop["epoch_progress"], fit_loop["epoch_loop.batch_progress"]
     current = batch["current"]
     if epoch["current"]["started"] == epoch["current"]["processed"] == epoch["current"]["completed"] + 1:

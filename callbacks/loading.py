@@ -89,10 +89,8 @@ def _unnamed(checkpoint: Checkpoint, path: str | Path, module_class: type[Lightn
 
 @contextmanager
 def _before_loading(module_class: type[LightningModule], rebuild: Any) -> Iterator[None]:
-    """Call a function before ``on_load_checkpoint`` of a class and its subclasses: LightningCLI may build one of them.
-
-    Not a subclass with another hook instead: a class path in the checkpoint must name a subclass of the class given.
-    """
+    """Call a function before ``on_load_checkpoint`` of a class or a subclass, which LightningCLI may build."""
+    # Not a subclass with another hook instead: a class path in the checkpoint must name a subclass of the class given.
     done: set[int] = set()
     wrapped = [module_class, *(cls for cls in _subclasses(module_class) if "on_load_checkpoint" in vars(cls))]
     originals = [(cls, vars(cls).get("on_load_checkpoint"), cls.on_load_checkpoint) for cls in wrapped]
@@ -125,14 +123,7 @@ def _subclasses(cls: type[LightningModule]) -> Iterator[type[LightningModule]]:
 
 
 def best_checkpoint(trainer: Trainer) -> str:
-    """Return the best checkpoint of a run.
-
-    Args:
-        trainer: The Trainer.
-
-    Returns:
-        The ``best_model_path`` of the first callback that has one; empty if there is none.
-    """
+    """Return the ``best_model_path`` of the first callback that has one; empty if there is none."""
     paths = (str(getattr(callback, "best_model_path", "") or "") for callback in callbacks_of(trainer))
     return next((path for path in paths if path), "")
 
@@ -140,26 +131,11 @@ def best_checkpoint(trainer: Trainer) -> str:
 def module_of_checkpoint(
     trainer: Trainer, pl_module: LightningModule, path: str, registry: ActivationRegistry | None = None
 ) -> LightningModule:
-    """Return a copy of a run's module with the activations and weights of one of its checkpoints.
-
-    A copy of the module at hand, and not a new one of its class, which needs the constructor's arguments: of a class
-    that does not save them as hyperparameters, a new module may have other activations and the same weights, and
-    nothing would show it. Only where the copy cannot take the checkpoint, such as one whose structure changed since, a
-    new module is built with `lit_gelu.callbacks.load_from_checkpoint`.
-
-    Args:
-        trainer: The Trainer, after its fit.
-        pl_module: Its module; it is read only.
-        path: The checkpoint.
-        registry: Which registry names the activations; ``None`` is the module's own or the default one.
-
-    Returns:
-        The copy, on the CPU, in evaluation mode, in float32.
-
-    Raises:
-        CheckpointFileError: If the checkpoint holds more than plain data.
-        CheckpointMismatchError: If neither can take the checkpoint.
-    """
+    """Return a copy of a run's module, on the CPU for evaluation, with the activations and weights of a checkpoint."""
+    # A copy of the module at hand, and not a new one of its class, which needs the constructor's arguments: of a class
+    # that does not save them as hyperparameters, a new module may have other activations and the same weights, and
+    # nothing would show it. Only where the copy cannot take the checkpoint, such as one whose structure changed since,
+    # a new module is built with `lit_gelu.callbacks.load_from_checkpoint`.
     checkpoint = _read(trainer, path)
     try:
         return _copy_with(pl_module, checkpoint, registry)

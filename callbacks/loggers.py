@@ -22,16 +22,7 @@ Path = tuple[str, ...]
 
 
 def require_logger(trainer: Trainer, callback: str, remedy: str = "") -> None:
-    """Refuse a Trainer without logger.
-
-    Args:
-        trainer: The Trainer.
-        callback: The callback that needs a logger.
-        remedy: What else than a logger would help.
-
-    Raises:
-        NoLoggerError: If the Trainer has none.
-    """
+    """Refuse a Trainer without logger; ``remedy`` ends the sentence that says what else would help."""
     if not trainer.loggers:
         raise NoLoggerError(
             f"{callback} has nowhere to log to: Trainer(logger=False). Give the Trainer a logger, such as logger=True "
@@ -40,13 +31,7 @@ def require_logger(trainer: Trainer, callback: str, remedy: str = "") -> None:
 
 
 def log_figures(trainer: Trainer, figures: Mapping[Path, float], step: int | None = None) -> None:
-    """Write numbers to every logger, under Lightning's step number. Undefined numbers (NaN) are left out.
-
-    Args:
-        trainer: The Trainer, while it fits.
-        figures: Numbers by the parts of their names.
-        step: The step that they belong to; by default that of the batch at hand.
-    """
+    """Write numbers to every logger, under Lightning's step number. Undefined numbers (NaN) are left out."""
     step = logged_step(trainer) if step is None else step
     for logger in trainer.loggers:
         join = logger.group_separator.join
@@ -56,26 +41,16 @@ def log_figures(trainer: Trainer, figures: Mapping[Path, float], step: int | Non
 
 
 def publish_figures(trainer: Trainer, figures: Mapping[Path, float]) -> None:
-    """Let other callbacks know numbers, as ``EarlyStopping(monitor="curvature/loss/top_eigenvalue")`` needs them.
-
-    Args:
-        trainer: The Trainer, while it fits.
-        figures: Numbers by the parts of their names, which ``/`` joins; to be called on all ranks with the same.
-    """
+    """Let other callbacks know numbers, on all ranks the same: ``EarlyStopping(monitor="curvature/loss/...")``."""
     trainer.callback_metrics.update({
         "/".join(path): torch.tensor(value, device=trainer.strategy.root_device) for path, value in figures.items()
     })
 
 
 def log_texts(trainer: Trainer, texts: Mapping[Path, str]) -> None:
-    """Write texts to every logger: as text to TensorBoard, as hyperparameters, which every logger has, to others.
-
-    TensorBoard's hyperparameters can be written once only: a second time resets the metric that belongs to them.
-
-    Args:
-        trainer: The Trainer, while it fits.
-        texts: Texts by the parts of their names; a name is used once in a run, as some loggers refuse a second value.
-    """
+    """Write texts to every logger: as text to TensorBoard, as hyperparameters, which every logger has, to others."""
+    # TensorBoard's hyperparameters can be written once only: a second time resets the metric that belongs to them. A
+    # name is used once in a run, as some loggers refuse a second value.
     for logger in trainer.loggers:
         named = {logger.group_separator.join(path): text for path, text in texts.items()}
         if isinstance(logger, TensorBoardLogger):
@@ -86,17 +61,9 @@ def log_texts(trainer: Trainer, texts: Mapping[Path, str]) -> None:
 
 
 def log_figure(trainer: Trainer, path: Path, figure: "Figure", step: int | None = None) -> None:
-    """Write a plot to every logger: as image to TensorBoard, Weights & Biases and MLflow, else as a PNG file.
-
-    The file lies in the logger's own folder, beside the ``metrics.csv`` of a CSVLogger, and is named after the parts
-    of ``path``: ``curvature_heat_map.png``; a later one of the same name takes its place. To be called on rank 0.
-
-    Args:
-        trainer: The Trainer.
-        path: The parts of its name.
-        figure: The plot.
-        step: The step that it belongs to; by default that of the batch at hand.
-    """
+    """Write a plot to every logger: as image to TensorBoard, Weights & Biases and MLflow, else as a PNG file."""
+    # The file lies beside the metrics.csv of a CSVLogger, named after the parts of the path: curvature_heat_map.png; a
+    # later one of the same name takes its place. To be called on rank 0.
     step = logged_step(trainer) if step is None else step
     for logger in trainer.loggers:
         name = logger.group_separator.join(path)
@@ -116,14 +83,7 @@ def log_figure(trainer: Trainer, path: Path, figure: "Figure", step: int | None 
 
 
 def folder_of(logger: Logger) -> FilePath | None:
-    """Return where a logger keeps its files.
-
-    Args:
-        logger: A logger.
-
-    Returns:
-        Its folder, ``None`` if it has none.
-    """
+    """Return where a logger keeps its files; ``None`` if it has no folder."""
     folder = getattr(logger, "log_dir", None) or logger.save_dir
     return None if folder is None else FilePath(folder)
 

@@ -231,14 +231,7 @@ class OnnxExport(ExplainedOnce):
 
 
 def figures_of(report: "ParityReport") -> dict[tuple[str, ...], float]:
-    """Return what is logged of a parity report.
-
-    Args:
-        report: The report.
-
-    Returns:
-        Numbers by the parts of their names.
-    """
+    """Return what is logged of a parity report."""
     from lit_gelu.export.parity.rows import VS_FLOAT64
     from lit_gelu.export.proof import largest_error
 

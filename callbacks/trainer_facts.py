@@ -14,64 +14,28 @@ from lit_gelu.callbacks.errors import MixedPackagesError
 
 
 def callbacks_of(trainer: Trainer) -> list[Callback]:
-    """Return a Trainer's callbacks, in the order in which it calls them.
-
-    Args:
-        trainer: The Trainer.
-
-    Returns:
-        The callbacks.
-    """
+    """Return a Trainer's callbacks, in the order in which it calls them."""
     callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]  # a connector sets it
     return callbacks
 
 
 def shards_parameters(trainer: Trainer) -> bool:
-    """Return whether the strategy splits parameters over devices.
-
-    Args:
-        trainer: The Trainer.
-
-    Returns:
-        Whether it does.
-    """
+    """Return whether the strategy splits parameters over devices."""
     return isinstance(trainer.strategy, (FSDPStrategy, DeepSpeedStrategy, ModelParallelStrategy))
 
 
 def on_device(sample: Any, device: torch.device) -> Any:
-    """Return an input sample with its tensors on a device.
-
-    Args:
-        sample: Tensors, in any nesting of tuples, lists and dictionaries.
-        device: The device.
-
-    Returns:
-        The same nesting.
-    """
+    """Return an input sample with its tensors on a device."""
     return pytree.tree_map(lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf, sample)
 
 
 def is_trial_run(trainer: Trainer) -> bool:
-    """Return whether the Trainer only tries the code on a few batches (``fast_dev_run``).
-
-    Args:
-        trainer: The Trainer.
-
-    Returns:
-        Whether it does.
-    """
+    """Return whether the Trainer only tries the code on a few batches (``fast_dev_run``)."""
     return bool(trainer.fast_dev_run)  # type: ignore[attr-defined]  # a connector sets it
 
 
 def steps_of_run(trainer: Trainer) -> float:
-    """Return how many optimizer steps the whole run has.
-
-    Args:
-        trainer: The Trainer, from ``on_train_start`` on.
-
-    Returns:
-        Steps; infinite where the run has no end, or Lightning cannot tell (accumulation that changes with the epoch).
-    """
+    """Return how many optimizer steps the whole run has; infinite where Lightning cannot tell."""
     try:
         return trainer.estimated_stepping_batches
     except MisconfigurationException:
@@ -79,43 +43,20 @@ def steps_of_run(trainer: Trainer) -> float:
 
 
 def logged_step(trainer: Trainer) -> int:
-    """Return the step number under which Lightning logs the batch at hand: optimizer steps taken before it.
-
-    Args:
-        trainer: The Trainer, while it fits.
-
-    Returns:
-        Steps, from 0; with several optimizers each batch counts once.
-    """
+    """Return the step under which Lightning logs the batch at hand: those before it, one a batch."""
     return trainer.fit_loop.epoch_loop._batches_that_stepped
 
 
 def logs_at_this_step(trainer: Trainer) -> bool:
-    """Return whether the Trainer itself logs the metrics of the step at hand (``log_every_n_steps``).
-
-    Args:
-        trainer: The Trainer, while it fits.
-
-    Returns:
-        Whether it does.
-    """
+    """Return whether the Trainer itself logs the metrics of the step at hand (``log_every_n_steps``)."""
     every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]  # a connector sets it
     return every > 0 and (logged_step(trainer) + 1) % every == 0
 
 
 def refuse_mixed_packages(trainer: Any, pl_module: Any) -> None:
-    """Refuse a Trainer, module or callback of ``pytorch_lightning``.
-
-    A Trainer takes callbacks of the other package without a word, but no ``isinstance`` sees them for what they are:
-    an averaging callback, or a strategy that shards, would not be noticed.
-
-    Args:
-        trainer: The Trainer.
-        pl_module: Its module.
-
-    Raises:
-        MixedPackagesError: If one of them is not of ``lightning.pytorch``.
-    """
+    """Refuse a Trainer, module or callback of ``pytorch_lightning``."""
+    # A Trainer takes callbacks of the other package without a word, but no isinstance sees them for what they are:
+    # an averaging callback, or a strategy that shards, would not be noticed.
     foreign = [
         thing for thing, kind in ((trainer, Trainer), (pl_module, LightningModule)) if not isinstance(thing, kind)
     ]

@@ -19,64 +19,22 @@ class UnwritablePathError(LitGeluError, OSError):
 
 
 def is_file(path: str | os.PathLike[str]) -> bool:
-    """Tell whether there is a file, without an error for what can be no file: a name that is too long or holds NUL.
-
-    Args:
-        path: Any path.
-
-    Returns:
-        True for a file that can be seen, False for all else.
-
-    Example:
-        >>> is_file("no-such-file"), is_file("a" * 300), is_file("nul" + chr(0))
-        (False, False, False)
-    """
+    """Tell whether there is a file, without an error for what can be no file: a name that is too long or holds NUL."""
     return os.path.isfile(path)  # noqa: PTH113 - Path.is_file raises for names that are too long
 
 
 def is_folder(path: str | os.PathLike[str]) -> bool:
-    """Tell whether there is a folder; see `is_file`.
-
-    Args:
-        path: Any path.
-
-    Returns:
-        True for a folder that can be seen, False for all else.
-
-    Example:
-        >>> is_folder("."), is_folder("a" * 300)
-        (True, False)
-    """
+    """Tell whether there is a folder; see `is_file`."""
     return os.path.isdir(path)  # noqa: PTH112 - Path.is_dir raises for names that are too long
 
 
 @contextmanager
 def write_atomically(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield a temporary path in the folder of ``path``; on success it takes the place of ``path`` in one rename.
-
-    Missing folders are made. If the body raises, the temporary file is removed and what was at ``path`` stays as it
-    was. What was written is on the disk before it takes that place, so that a power cut leaves one of the two. If the
-    process is killed, the temporary file stays until the next write to ``path``. Its name keeps the suffix of
-    ``path``, because writers such as matplotlib choose a format by it.
-
-    Args:
-        path: The file to write.
-
-    Yields:
-        The temporary path to write to.
-
-    Raises:
-        UnwritablePathError: If ``path`` is a folder, its folder cannot be made or written to, or there is no space.
-        OSError: What else the body raises.
-
-    Example:
-        >>> import tempfile, pathlib
-        >>> folder = pathlib.Path(tempfile.mkdtemp())
-        >>> with write_atomically(folder / "notes.txt") as temporary:
-        ...     _ = temporary.write_text("GELU(1) = 0.8413")
-        >>> (folder / "notes.txt").read_text()
-        'GELU(1) = 0.8413'
-    """
+    """Yield a temporary path in the folder of ``path``; on success it takes the place of ``path`` in one rename."""
+    # Missing folders are made. If the body raises, the temporary file is removed and what was at the path stays as it
+    # was. What was written is on the disk before it takes that place, so that a power cut leaves one of the two. If the
+    # process is killed, the temporary file stays until the next write to the path. Its name keeps the path's suffix,
+    # because writers such as matplotlib choose a format by it.
     target = Path(path)
     temporary = _reserve(target)
     try:
@@ -96,26 +54,12 @@ def write_atomically(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def require_writable(path: str | os.PathLike[str]) -> None:
-    """Find out early whether `write_atomically` could begin: before the work whose result is to be written.
-
-    Args:
-        path: The file; what is there stays. Missing folders are made.
-
-    Raises:
-        UnwritablePathError: If ``path`` is a folder, or its folder cannot be made or written to.
-    """
+    """Find out early whether `write_atomically` could begin: before the work whose result is to be written."""
     forget(_reserve(Path(path)))
 
 
 def synchronise(path: Path) -> None:
-    """Have a file's content, or a folder's entries, written to the disk.
-
-    Args:
-        path: The file or folder; folders are left out on Windows, which has no way to open one.
-
-    Raises:
-        OSError: If the disk has no room for it.
-    """
+    """Have a file's content, or a folder's entries, written to the disk."""
     if path.is_dir() and not hasattr(os, "O_DIRECTORY"):
         return
     descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
@@ -126,21 +70,7 @@ def synchronise(path: Path) -> None:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Read JSON of any origin: whatever is wrong with it is a ``ValueError``.
-
-    Args:
-        text: The text.
-
-    Returns:
-        Its content.
-
-    Raises:
-        ValueError: If it is no JSON, no UTF-8, or nested too deep.
-
-    Example:
-        >>> parse_json('{"site": [1, 2]}')
-        {'site': [1, 2]}
-    """
+    """Read JSON of any origin: whatever is wrong with it is a ``ValueError``."""
     try:
         return json.loads(text)
     except RecursionError as error:

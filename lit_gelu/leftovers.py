@@ -14,21 +14,9 @@ _writing: set[str] = set()  # the names of this process's own
 
 
 def make_temporary(target: Path) -> Path:
-    """Make an empty temporary file beside a target, after removing those that killed processes left there for it.
-
-    Its name, ``.STEM-HOST-PROCESS-RANDOM.SUFFIX``, says whose it is: one whose process on this machine has ended is
-    nobody's.
-
-    Args:
-        target: What will be written.
-
-    Returns:
-        The file, with the permissions that ``open`` would give; `forget` it when it is gone.
-
-    Raises:
-        OSError: If it cannot be made.
-        ValueError: If the path holds NUL.
-    """
+    """Make an empty temporary file beside a target, after removing those that killed processes left there for it."""
+    # Its name, ``.STEM-HOST-PROCESS-RANDOM.SUFFIX``, says whose it is: one whose process on this machine has ended is
+    # nobody's.
     _remove(target)
     descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=_own_beginning(target), suffix=target.suffix)
     _writing.add(name)
@@ -39,18 +27,7 @@ def make_temporary(target: Path) -> Path:
 
 
 def make_temporary_folder(target: Path) -> Path:
-    """Make an empty temporary folder; all else is as for `make_temporary`.
-
-    Args:
-        target: What will be written, beside which the folder is made.
-
-    Returns:
-        The folder; `forget` it when what is left in it may go.
-
-    Raises:
-        OSError: If it cannot be made.
-        ValueError: If the path holds NUL.
-    """
+    """Make an empty temporary folder; all else is as for `make_temporary`."""
     _remove(target)
     name = tempfile.mkdtemp(dir=target.parent, prefix=_own_beginning(target), suffix=target.suffix)
     _writing.add(name)
@@ -59,11 +36,7 @@ def make_temporary_folder(target: Path) -> Path:
 
 
 def forget(temporary: Path) -> None:
-    """Remove a temporary file or folder, if it is still there.
-
-    Args:
-        temporary: What `make_temporary` or `make_temporary_folder` gave.
-    """
+    """Remove a temporary file or folder, if it is still there."""
     _delete(temporary)
     _writing.discard(str(temporary))
 

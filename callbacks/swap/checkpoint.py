@@ -31,12 +31,7 @@ Finder = Callable[[LightningModule], Participant | None]
 
 
 def install_hooks(module: LightningModule, find: Finder) -> None:
-    """Wrap a module's two checkpoint hooks, once.
-
-    Args:
-        module: The module.
-        find: Returns who takes part, or ``None``; a function of a Python module, so that it can be pickled.
-    """
+    """Wrap a module's two checkpoint hooks, once."""
     for name, wrapper in (("on_save_checkpoint", _save), ("on_load_checkpoint", _load)):
         present = module.__dict__.get(name)
         if not (isinstance(present, partial) and present.func is wrapper):

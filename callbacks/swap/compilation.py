@@ -9,14 +9,7 @@ from torch import nn
 
 
 def is_compiled(pl_module: LightningModule) -> bool:
-    """Return whether a module, or one inside it, was compiled.
-
-    Args:
-        pl_module: The module.
-
-    Returns:
-        Whether ``torch.compile`` or ``Module.compile`` was called on it.
-    """
+    """Return whether a module, or one inside it, was compiled."""
     if "torch._dynamo" not in sys.modules:  # otherwise nothing is compiled, and asking would import it
         return False
     return getattr(pl_module, "_compiler_ctx", None) is not None or any(
@@ -26,11 +19,7 @@ def is_compiled(pl_module: LightningModule) -> bool:
 
 
 def compiled_graphs() -> int:
-    """Return how many graphs ``torch.compile`` has built in this process.
-
-    Returns:
-        The number; 0 where nothing was compiled.
-    """
+    """Return how many graphs ``torch.compile`` has built in this process."""
     if "torch._dynamo" not in sys.modules:
         return 0
     return int(torch._dynamo.utils.counters["stats"]["unique_graphs"])
@@ -54,11 +43,7 @@ class CompilationCounter:
         self._before: int | None = None
 
     def start(self, pl_module: LightningModule) -> None:
-        """Count from now on, if the module is compiled.
-
-        Args:
-            pl_module: The module.
-        """
+        """Count from now on, if the module is compiled."""
         self._before = compiled_graphs() if is_compiled(pl_module) else None
 
     def report(self) -> None:
@@ -69,12 +54,7 @@ class CompilationCounter:
 
 
 def warn_about_limit(pl_module: LightningModule, variants: int) -> None:
-    """Warn if a run has more distinct activations than ``torch.compile`` keeps graphs of one function.
-
-    Args:
-        pl_module: The module.
-        variants: How many versions of the model the run goes through.
-    """
+    """Warn if a run has more distinct activations than ``torch.compile`` keeps graphs of one function."""
     if is_compiled(pl_module) and variants > recompile_limit():
         rank_zero_warn(
             f"This run goes through {variants} versions of a compiled model, and after {recompile_limit()} graphs of "

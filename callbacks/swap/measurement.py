@@ -23,21 +23,7 @@ PREFIX = "activation_swap"
 
 
 def first_of_batch(batch: Any) -> Any:
-    """Return the model's input: the batch itself if it is a tensor, the first element of a tuple or list.
-
-    Args:
-        batch: A training batch.
-
-    Returns:
-        What to call the model with.
-
-    Raises:
-        CallbackArgumentError: If the batch is of another kind.
-
-    Example:
-        >>> first_of_batch([torch.ones(2), torch.tensor([0, 1])])
-        tensor([1., 1.])
-    """
+    """Return the model's input: the batch itself if it is a tensor, the first element of a tuple or list."""
     if isinstance(batch, Tensor):
         return batch
     if isinstance(batch, (tuple, list)) and batch:
@@ -50,14 +36,7 @@ def first_of_batch(batch: Any) -> Any:
 
 
 def require_forward(pl_module: LightningModule) -> None:
-    """Refuse a module that cannot be called, at the start of training and not at the swap.
-
-    Args:
-        pl_module: The module.
-
-    Raises:
-        CallbackArgumentError: If it defines no ``forward``.
-    """
+    """Refuse a module that cannot be called, at the start of training and not at the swap."""
     if type(pl_module).forward is LightningModule.forward:
         raise CallbackArgumentError(
             f"ActivationSwap(curvature=True) calls the model, and {type(pl_module).__name__} has no forward. Define "
@@ -68,23 +47,11 @@ def require_forward(pl_module: LightningModule) -> None:
 def measure_swap(
     trainer: Trainer, pl_module: LightningModule, plan: SwapPlan, inputs: Any, registry: ActivationRegistry | None
 ) -> tuple[SwapReport, dict[Path, float]]:
-    """Apply a swap between two forward passes on the same input.
-
-    The passes are made in evaluation mode without gradients, in the Trainer's precision; train/eval flags, buffers
-    and random number generators are then as before. Figures cover the batches of all ranks.
-
-    Args:
-        trainer: The Trainer.
-        pl_module: Its module.
-        plan: The swap.
-        inputs: What ``forward`` takes: a tensor, a tuple of arguments, or a dict of keyword arguments.
-        registry: Where activations are looked up; ``None`` means the default registry.
-
-    Returns:
-        The report of the swap, and the figures: ``activation_swap/<site>/before/<statistic>`` and ``.../after/...``
-        (see `lit_gelu.curvature.statistics_from_sums`); ``activation_swap/jump/relative`` = ||new - old|| / ||old|| and
-        ``activation_swap/jump/max_absolute`` over all floating-point tensors of the output.
-    """
+    """Apply a swap between two forward passes on the same input; return its report and the figures to log."""
+    # The passes are made in evaluation mode without gradients, in the Trainer's precision; train/eval flags, buffers
+    # and random number generators are then as before. Figures cover the batches of all ranks: of each site
+    # before/<statistic> and after/<statistic>, of the output jump/relative = ||new - old|| / ||old|| and
+    # jump/max_absolute.
     places = modules_of(plan)  # a call, or a function that a module holds, has no module before
     sums_before, old = _observe(trainer, pl_module, places, inputs, registry)
     report = plan.apply()

@@ -1,7 +1,7 @@
 """`RestorableSwap`: what of a swap is in a checkpoint, and how it comes out of one."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
@@ -9,7 +9,6 @@ from typing_extensions import override
 
 from lit_gelu import activations, surgery
 from lit_gelu.activations import ActivationRegistry
-from lit_gelu.callbacks.announcement import announce_swap
 from lit_gelu.callbacks.errors import CallbackArgumentError, ExplainedOnce
 from lit_gelu.callbacks.swap.checkpoint import SWAPS_KEY, install_hooks
 from lit_gelu.callbacks.swap.record import LiveSwap, SwapRecord, describe_target
@@ -22,25 +21,13 @@ from lit_gelu.surgery.errors import CheckpointMismatchError
 
 
 class RestorableSwap(ExplainedOnce):
-    """A swap that can be written down, made again and taken back; a subclass makes it.
-
-    Args:
-        swaps: From target to activation.
-        schedule: When it is made.
-        registry: Where activations are looked up; ``None`` means the default registry.
-        strict_activations: Whether a checkpoint with other activations is refused.
-        input_sample: What finds calls of functions.
-        anneal_steps: Over how many steps it is annealed; 0 for none.
-        on_obstacle: Whether a site that cannot be swapped is an error, or stays as it is.
+    """A swap that can be written down, made again and taken back; its subclass `ActivationSwap` makes it.
 
     Attributes:
         report: What was replaced, once it was.
         record: That it was made, and when.
         live: The swap as it stands in the model now.
         run: What it has in common with the Trainer's other swaps.
-
-    Raises:
-        CallbackArgumentError: If ``swaps`` is no mapping, or empty.
     """
 
     def __init__(
@@ -94,11 +81,7 @@ class RestorableSwap(ExplainedOnce):
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take the state that was saved; the swap itself was made again before the weights were loaded.
-
-        Raises:
-            CheckpointMismatchError: If it is no state of a swap.
-        """
+        """Take the state that was saved; the swap itself was made again before the weights were loaded."""
         if not isinstance(state_dict, Mapping) or not isinstance(state_dict.get("applied"), bool):
             raise CheckpointMismatchError(
                 f"The checkpoint is damaged: it has {shown(state_dict)} as the state of {self.state_key}."
@@ -118,12 +101,7 @@ class RestorableSwap(ExplainedOnce):
             rank_zero_warn(f"The checkpoint says nothing of {self.state_key}, which was made in this model and stays.")
 
     def connect(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Learn which model is meant; a swap made in another one does not count.
-
-        Args:
-            trainer: The Trainer.
-            pl_module: Its module.
-        """
+        """Learn which model is meant; a swap made in another one does not count."""
         if self.run is not None and self.run.pl_module is not pl_module:
             self.record = self.live = self.report = None
         self.run = run_of(trainer, pl_module)
@@ -131,14 +109,7 @@ class RestorableSwap(ExplainedOnce):
         install_hooks(pl_module, find_run)
 
     def plan(self, pl_module: LightningModule) -> SwapPlan:
-        """Return the swap, checked.
-
-        Args:
-            pl_module: The module.
-
-        Returns:
-            The plan.
-        """
+        """Return the swap, checked."""
         return surgery.plan_swap(
             pl_module, self.swaps, self._sample(pl_module), registry=self.registry, on_obstacle=self.on_obstacle
         )
@@ -150,23 +121,14 @@ class RestorableSwap(ExplainedOnce):
         self.live = self.report = None
 
     def make_again(self, pl_module: LightningModule) -> None:
-        """Make the recorded swap in a model, if it is not there.
-
-        Args:
-            pl_module: The model.
-        """
+        """Make the recorded swap in a model, if it is not there."""
         sample = self._sample(pl_module)
         self.live = self.record.replay(pl_module, self.registry, sample) if self.record is not None else None
         self.report = self.live.report if self.live is not None else None
         self._loaded_by_hand = False
 
     def tell_restored(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Say what a checkpoint has led to, in a line and to the other callbacks.
-
-        Args:
-            trainer: The Trainer.
-            pl_module: Its module.
-        """
+        """Say what a checkpoint has led to, in a line and to the other callbacks."""
         if self.record is None:
             rank_zero_info("ActivationSwap: taken back, since the checkpoint is from before it.")
         else:
@@ -180,15 +142,7 @@ class RestorableSwap(ExplainedOnce):
 
 
 def run_of(trainer: Trainer, pl_module: LightningModule) -> SwapRun:
-    """Return what the swaps of a Trainer have in common, made by the first that asks.
-
-    Args:
-        trainer: The Trainer.
-        pl_module: Its module.
-
-    Returns:
-        The run.
-    """
+    """Return what the swaps of a Trainer have in common, made by the first that asks."""
     swaps = swaps_of(trainer)
     for swap in swaps:
         if swap.run is not None and swap.run.trainer is trainer and swap.run.pl_module is pl_module:
@@ -197,25 +151,36 @@ def run_of(trainer: Trainer, pl_module: LightningModule) -> SwapRun:
 
 
 def find_run(pl_module: LightningModule) -> SwapRun | None:
-    """Return the swaps of the Trainer that a module is in now.
-
-    Args:
-        pl_module: The module.
-
-    Returns:
-        The run; ``None`` if there is no Trainer, or none with swaps.
-    """
+    """Return the swaps of the Trainer that a module is in now."""
     swaps = swaps_of(pl_module._trainer) if pl_module._trainer is not None else []
     return swaps[0].run if swaps else None
 
 
 def swaps_of(trainer: Trainer) -> list[RestorableSwap]:
-    """Return the swaps of a Trainer, in its order.
-
-    Args:
-        trainer: The Trainer.
-
-    Returns:
-        The swaps.
-    """
+    """Return the swaps of a Trainer, in its order."""
     return [callback for callback in callbacks_of(trainer) if isinstance(callback, RestorableSwap)]
+
+
+@runtime_checkable
+class ActivationSwapListener(Protocol):
+    """What a callback has that wants to know when activations are replaced; any callback of the Trainer may have it.
+
+    A hook on a module that is replaced dies silently with it. Whoever holds hooks on, or references to, activations
+    finds them anew when this is called.
+    """
+
+    def on_activations_swapped(self, trainer: Trainer, pl_module: LightningModule, report: SwapReport | None) -> None:
+        """Called on every rank after activations were replaced, in the order of the Trainer's callbacks.
+
+        Args:
+            trainer: The Trainer.
+            pl_module: Its module, with the new activations.
+            report: What was replaced; ``None`` if a swap was taken back, since a checkpoint from before it was loaded.
+        """
+
+
+def announce_swap(trainer: Trainer, pl_module: LightningModule, report: SwapReport | None) -> None:
+    """Call `ActivationSwapListener.on_activations_swapped` of every callback that has it."""
+    for callback in callbacks_of(trainer):
+        if isinstance(callback, ActivationSwapListener):
+            callback.on_activations_swapped(trainer, pl_module, report)

@@ -19,17 +19,9 @@ _OTHERS = {"lr_lambdas", "min_lrs", "base_momentums", "max_momentums"}  # one en
 
 
 def check_scheduler(scheduler: Scheduler) -> None:
-    """Refuse a scheduler of which is not known what it holds for each group.
-
-    Those of ``torch.optim.lr_scheduler`` are known. A subclass of `LRScheduler` may hold in lists of its own anything
-    but one entry a group.
-
-    Args:
-        scheduler: A learning rate scheduler.
-
-    Raises:
-        UnsupportedRunError: If it is no `LRScheduler`, or has lists with as many entries as the optimizer has groups.
-    """
+    """Refuse a scheduler of which is not known what it holds for each group."""
+    # Those of torch.optim.lr_scheduler are known. A subclass of `LRScheduler` may hold in lists of its own anything
+    # but one entry a group.
     if not isinstance(scheduler, LRScheduler):
         raise UnsupportedRunError(
             f"ActivationSwap brings new parameters, and cannot tell how {type(scheduler).__name__} schedules a new "
@@ -55,21 +47,7 @@ def check_scheduler(scheduler: Scheduler) -> None:
 
 
 def resize_scheduler(scheduler: Scheduler, sources: Sequence[int], factor: float = 1.0) -> None:
-    """Fit a scheduler to an optimizer whose groups changed in number.
-
-    Args:
-        scheduler: A scheduler that `check_scheduler` accepts; changed in place.
-        sources: For every group of the optimizer which of the scheduler's groups it is scheduled like.
-        factor: By what the last group's learning rates are multiplied.
-
-    Example:
-        >>> import torch
-        >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
-        >>> scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
-        >>> resize_scheduler(scheduler, [0, 0], factor=0.5)
-        >>> scheduler.base_lrs
-        [0.1, 0.05]
-    """
+    """Fit a scheduler to an optimizer's new groups: each is scheduled like the one of number ``sources[i]``."""
     for inner in getattr(scheduler, "_schedulers", ()):
         resize_scheduler(inner, sources, factor)
     for name in _OF_SCHEDULER | _OTHERS:
@@ -108,11 +86,7 @@ class ParameterGroups:
         self.likes = [list(range(len(optimizer.param_groups))) for optimizer in self.optimizers]
 
     def check(self) -> None:
-        """Refuse optimizers and schedulers that cannot take new groups.
-
-        Raises:
-            UnsupportedRunError: If there is none, or one of them cannot be given a group.
-        """
+        """Refuse optimizers and schedulers that cannot take new groups."""
         if not self._places():
             raise UnsupportedRunError(
                 "ActivationSwap brings new parameters, and the module has no optimizer that could train them. Return "
@@ -134,21 +108,11 @@ class ParameterGroups:
             check_scheduler(scheduler)
 
     def add(self, parameters: Iterable[nn.Parameter], learning_rate: float | None, weight_decay: float) -> list[str]:
-        """Put new parameters in groups of their own, beside those of the neighbouring weights.
-
-        A group has the options of the group with the nearest weight (of two dimensions or more) before the parameter,
-        in the order of the module's parameters, else after it; a parameter that an optimizer has already stays there.
-
-        Args:
-            parameters: The new parameters.
-            learning_rate: The base learning rate, as one gives it to the optimizer (to ``OneCycleLR`` as ``max_lr``);
-                where a scheduler has changed the neighbouring group's, this one is changed by the same factor. ``None``
-                means the neighbouring group's.
-            weight_decay: Weight decay.
-
-        Returns:
-            The names of the parameters that were added.
-        """
+        """Put new parameters in groups of their own, beside those of the neighbouring weights; return their names."""
+        # A group has the options of the group with the nearest weight (of two dimensions or more) before the parameter,
+        # in the order of the module's parameters, else after it; a parameter that an optimizer has already stays there.
+        # The learning rate is the base one, as one gives it to the optimizer (to OneCycleLR as max_lr): where a
+        # scheduler has changed the neighbouring group's, this one is changed by the same factor.
         names = {id(parameter): name for name, parameter in self.model.named_parameters()}
         held = self._places()
         wanted: dict[tuple[int, int], list[nn.Parameter]] = {}
@@ -160,11 +124,7 @@ class ParameterGroups:
         return [names[id(parameter)] for added in wanted.values() for parameter in added]
 
     def drop(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Take parameters out of the optimizers, with their state. A group stays, also if it becomes empty.
-
-        Args:
-            parameters: Parameters that the model no longer has.
-        """
+        """Take parameters out of the optimizers, with their state. A group stays, also if it becomes empty."""
         gone = {id(parameter) for parameter in parameters}
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
@@ -173,11 +133,7 @@ class ParameterGroups:
                 del optimizer.state[parameter]
 
     def record(self) -> list[list[GroupRecord]]:
-        """Return which parameters are in which group, as plain data.
-
-        Returns:
-            For every optimizer and group ``{"names": [...], "like": number of the group whose options it has}``.
-        """
+        """Return what is in each optimizer's groups: ``{"names": [...], "like": the group whose options it has}``."""
         names = {id(parameter): name for name, parameter in self.model.named_parameters()}
         return [
             [
@@ -188,14 +144,7 @@ class ParameterGroups:
         ]
 
     def rebuild(self, recorded: list[list[GroupRecord]]) -> None:
-        """Give the optimizers the groups that a checkpoint was saved with; their options come with the optimizer state.
-
-        Args:
-            recorded: What `record` returned.
-
-        Raises:
-            CheckpointMismatchError: If the optimizers do not hold the parameters of the checkpoint's.
-        """
+        """Give the optimizers the groups that a checkpoint was saved with; options come with the optimizer's state."""
         if len(recorded) != len(self.optimizers):
             raise CheckpointMismatchError(
                 f"The checkpoint has {len(recorded)} optimizers, and the module {len(self.optimizers)}."
@@ -229,11 +178,7 @@ class ParameterGroups:
         return places
 
     def _neighbour(self, parameter: nn.Parameter, held: dict[int, list[tuple[int, int]]]) -> tuple[int, int]:
-        """Return the place of the nearest weight.
-
-        Raises:
-            UnsupportedRunError: If no optimizer has one, or several have it.
-        """
+        """Return the place of the nearest weight."""
         every = list(self.model.parameters())
         here = next(index for index, other in enumerate(every) if other is parameter)
         near = [*reversed(every[:here]), *every[here:]]
@@ -281,11 +226,7 @@ class ParameterGroups:
 
 
 def _factor(group: dict[str, Any], learning_rate: float | None) -> float:
-    """Return what the neighbouring group's learning rates are to be multiplied by.
-
-    Raises:
-        CallbackArgumentError: If that has none to compare with.
-    """
+    """Return what the neighbouring group's learning rates are to be multiplied by."""
     if learning_rate is None:
         return 1.0
     base = float(group.get("max_lr", group.get("initial_lr", group["lr"])))

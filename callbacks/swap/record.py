@@ -37,29 +37,12 @@ class SwapRecord:
 
     @classmethod
     def of(cls, live: "LiveSwap", epoch: int, step: int) -> Self:
-        """Make the record of a swap.
-
-        Args:
-            live: The swap.
-            epoch: As above.
-            step: As above.
-
-        Returns:
-            The record.
-        """
+        """Make the record of a swap."""
         sites = {row.name: (str(row.old), str(row.new)) for row in live.report.rows}
         return cls(epoch, step, live.order, sites, live.annealing is not None)
 
     def line(self) -> str:
-        """Return one line that says what was replaced.
-
-        Returns:
-            The line.
-
-        Example:
-            >>> SwapRecord(2, 40, 0, {"a": ("relu", "gelu"), "b": ("relu", "gelu")}).line()
-            'ActivationSwap at epoch 2, step 40: relu -> gelu at a, b'
-        """
+        """Return one line that says what was replaced."""
         changes: dict[tuple[str, str], list[str]] = {}
         for name, change in self.sites.items():
             changes.setdefault(change, []).append(name)
@@ -67,37 +50,14 @@ class SwapRecord:
         return f"ActivationSwap at epoch {self.epoch}, step {self.step}: {'; '.join(parts) or 'nothing to replace'}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the record as plain data, which ``torch.load(weights_only=True)`` reads.
-
-        Returns:
-            Numbers, strings and dictionaries.
-
-        Example:
-            >>> SwapRecord(2, 40, 0, {"act": ("relu", "gelu")}).to_dict()
-            {'epoch': 2, 'step': 40, 'order': 0, 'sites': {'act': {'old': 'relu', 'new': 'gelu'}}}
-        """
+        """Return the record as plain data, which ``torch.load(weights_only=True)`` reads."""
         sites = {name: {"old": old, "new": new} for name, (old, new) in self.sites.items()}
         annealing = {"annealing": True} if self.annealing else {}
         return {"epoch": self.epoch, "step": self.step, "order": self.order, "sites": sites, **annealing}
 
     @classmethod
     def from_dict(cls, state: object) -> Self:
-        """Read what `to_dict` wrote.
-
-        Args:
-            state: The plain data.
-
-        Returns:
-            The record.
-
-        Raises:
-            CheckpointMismatchError: If it wrote something else.
-
-        Example:
-            >>> record = SwapRecord(2, 40, 0, {"act": ("relu", "gelu")})
-            >>> SwapRecord.from_dict(record.to_dict()) == record
-            True
-        """
+        """Read what `to_dict` wrote."""
         match state:
             case {"epoch": int() as epoch, "step": int() as step, "order": int() as order, "sites": dict() as rows}:
                 sites = {name: (old, new) for name, row in rows.items() for old, new in [_specs(row)]}
@@ -109,19 +69,7 @@ class SwapRecord:
     def replay(
         self, model: nn.Module, registry: ActivationRegistry | None, input_sample: Any = None
     ) -> "LiveSwap | None":
-        """Give the recorded sites their recorded activations.
-
-        Args:
-            model: The model.
-            registry: Where the specs are looked up; ``None`` means the default registry.
-            input_sample: What finds calls of functions; ``None`` if there are none.
-
-        Returns:
-            What was replaced; ``None`` if the sites have these activations already.
-
-        Raises:
-            NoMatchError: If the model lacks a recorded site.
-        """
+        """Give the recorded sites their recorded activations; ``None`` if they have these already."""
         sites = surgery.find_sites(model, registry=registry)
         present = {site.call or site.name: str(site.spec) for site in sites}
         to_find = input_sample is not None
@@ -143,11 +91,7 @@ class SwapRecord:
 
 
 def _specs(row: object) -> tuple[str, str]:
-    """Return the specs of one site before and after.
-
-    Raises:
-        CheckpointMismatchError: If the row holds something else.
-    """
+    """Return the specs of one site before and after."""
     match row:
         case {"old": str() as old, "new": str() as new}:
             return old, new
@@ -170,20 +114,7 @@ class LiveSwap:
 
     @classmethod
     def make(cls, plan: SwapPlan, apply: Callable[[], SwapReport], order: int, *, annealing: bool) -> Self:
-        """Apply a swap, and make its sites blends if it is to be annealed.
-
-        Args:
-            plan: The swap.
-            apply: Applies it: ``plan.apply``, or something around it.
-            order: As above.
-            annealing: Whether it is to be annealed.
-
-        Returns:
-            The swap.
-
-        Raises:
-            SwapError: If a call, or a function that a module holds, is to be annealed.
-        """
+        """Apply a swap, and make its sites blends if it is to be annealed."""
         model = plan.model
         if annealing:
             check_annealing(plan)
@@ -205,27 +136,13 @@ class LiveSwap:
 
 
 def modules_of(plan: SwapPlan) -> dict[str, str]:
-    """Return the sites of a swap where a module stands already: not calls, and not functions that a module holds.
-
-    Args:
-        plan: The swap, before it is applied.
-
-    Returns:
-        From their names to those of their modules: they differ where a call was swapped before.
-    """
+    """Return the place of each site where a module stands already: not calls, nor functions that a module holds."""
     modules = dict(plan.model.named_modules(remove_duplicate=False))
     return {row.name: row.place for row in plan.rows if row.place in modules}
 
 
 def check_annealing(plan: SwapPlan) -> None:
-    """Refuse to anneal what is no module.
-
-    Args:
-        plan: The swap, before it is applied.
-
-    Raises:
-        SwapError: If a call, or a function that a module holds, is to be annealed.
-    """
+    """Refuse to anneal what is no module."""
     others = [row.name for row in plan.rows if row.name not in modules_of(plan)]
     if others:
         raise SwapError(
@@ -235,19 +152,7 @@ def check_annealing(plan: SwapPlan) -> None:
 
 
 def describe_target(target: Any, registry: ActivationRegistry | None) -> str:
-    """Return a target of a swap as text that is the same in every process.
-
-    Args:
-        target: What `lit_gelu.surgery.swap` takes as a target.
-        registry: Where activations are looked up; ``None`` means the default registry.
-
-    Returns:
-        The form that YAML has for it.
-
-    Example:
-        >>> describe_target(nn.ReLU, None), describe_target(surgery.by_activation(nn.ReLU), None)
-        ('class:torch.nn.modules.activation.ReLU', 'activation:relu')
-    """
+    """Return a target of a swap as text that is the same in every process: the form that YAML has for it."""
     match selector_of(target):
         case NameSelector(pattern):
             return pattern

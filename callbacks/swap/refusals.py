@@ -19,27 +19,12 @@ from lit_gelu.surgery.blend import blends
 
 
 def parameters_of_swap(plan: SwapPlan) -> list[str]:
-    """Return the parameters that would come or go.
-
-    Args:
-        plan: The swap.
-
-    Returns:
-        Their fully qualified names.
-    """
+    """Return the names of the parameters that would come or go."""
     return list(dict.fromkeys([*plan.removed_parameters, *plan.new_parameters]))
 
 
 def parameters_of_specs(specs: Mapping[str, str], registry: ActivationRegistry | None) -> list[str]:
-    """Return the parameters that activations bring, whatever the sites.
-
-    Args:
-        specs: From target to spec.
-        registry: Where the specs are looked up; ``None`` means the default registry.
-
-    Returns:
-        A description of each activation that has parameters.
-    """
+    """Describe each activation of some specs that brings parameters, whatever the sites."""
     registry = activations.registry if registry is None else registry
     return [f"those of {spec}" for spec in dict.fromkeys(specs.values()) if _has_parameters(registry.create(spec))]
 
@@ -52,14 +37,7 @@ _BEFOREHAND = "call lit_gelu.surgery.swap on the model before Trainer.fit"
 
 
 def refuse_sharding(trainer: Trainer) -> None:
-    """Refuse strategies that split parameters over devices.
-
-    Args:
-        trainer: The Trainer.
-
-    Raises:
-        UnsupportedRunError: If its strategy is one of them.
-    """
+    """Refuse strategies that split parameters over devices."""
     strategy = trainer.strategy
     if shards_parameters(trainer) or strategy.restore_checkpoint_after_setup:
         raise UnsupportedRunError(
@@ -70,14 +48,7 @@ def refuse_sharding(trainer: Trainer) -> None:
 
 
 def refuse_averaging(trainer: Trainer) -> None:
-    """Refuse callbacks that average weights.
-
-    Args:
-        trainer: The Trainer.
-
-    Raises:
-        UnsupportedRunError: If it has one.
-    """
+    """Refuse callbacks that average weights."""
     for callback in callbacks_of(trainer):
         if isinstance(callback, (StochasticWeightAveraging, WeightAveraging)):
             raise UnsupportedRunError(
@@ -88,20 +59,10 @@ def refuse_averaging(trainer: Trainer) -> None:
 
 
 def refuse_parameters_after_wrapping(trainer: Trainer, pl_module: LightningModule, parameters: list[str]) -> None:
-    """Refuse new or removed parameters in a model that `DistributedDataParallel` has wrapped.
-
-    It learns at wrapping which gradients to reduce. One that comes later would have each rank's own gradient, without
-    a word, and the ranks would part; for one that goes it would wait. Making room for new parameters before wrapping
-    would not do: until the swap they would be unused, which needs ``find_unused_parameters=True`` for the whole run.
-
-    Args:
-        trainer: The Trainer, from ``on_fit_start`` on.
-        pl_module: Its module.
-        parameters: Names of parameters that would come or go; what cannot be named yet as a description.
-
-    Raises:
-        UnsupportedRunError: If there are any, and the model is wrapped.
-    """
+    """Refuse new or removed parameters in a model that `DistributedDataParallel` has wrapped."""
+    # It learns at wrapping which gradients to reduce. One that comes later would have each rank's own gradient, without
+    # a word, and the ranks would part; for one that goes it would wait. Making room for new parameters before wrapping
+    # would not do: until the swap they would be unused, which needs find_unused_parameters=True for the whole run.
     wrapped = isinstance(trainer.strategy, DDPStrategy) or (
         trainer.model is not pl_module and isinstance(trainer.model, DistributedDataParallel)
     )
@@ -114,15 +75,7 @@ def refuse_parameters_after_wrapping(trainer: Trainer, pl_module: LightningModul
 
 
 def refuse_blended(pl_module: LightningModule, plan: SwapPlan) -> None:
-    """Refuse to replace what another swap is annealing.
-
-    Args:
-        pl_module: The module.
-        plan: The swap.
-
-    Raises:
-        SwapConflictError: If one of its sites is half of a blend.
-    """
+    """Refuse to replace what another swap is annealing."""
     blended = blends(pl_module)
     for row in plan.rows:
         site = row.place.rpartition(".")[0]
@@ -133,16 +86,7 @@ def refuse_blended(pl_module: LightningModule, plan: SwapPlan) -> None:
 
 
 def check_numbers(anneal_steps: int, learning_rate: float | None, weight_decay: float) -> None:
-    """Refuse numbers out of range.
-
-    Args:
-        anneal_steps: An integer from 0.
-        learning_rate: A positive finite number, or ``None``.
-        weight_decay: A finite number from 0.
-
-    Raises:
-        CallbackArgumentError: If one is not.
-    """
+    """Refuse numbers out of range."""
     if isinstance(anneal_steps, bool) or not isinstance(anneal_steps, int) or anneal_steps < 0:
         raise CallbackArgumentError(f"{anneal_steps=} is not accepted. Give a number of optimizer steps, from 0.")
     if learning_rate is not None and not 0 < learning_rate < math.inf:

@@ -24,15 +24,7 @@ if TYPE_CHECKING:
 def registry_for(
     pl_module: LightningModule, registries: Sequence[ActivationRegistry | None]
 ) -> ActivationRegistry | None:
-    """Return the registry in which a module's activations are looked up.
-
-    Args:
-        pl_module: The module; one of `lit_gelu.tasks` has a registry of its own.
-        registries: What the caller was given.
-
-    Returns:
-        The first given one, else the module's, else ``None`` for the default.
-    """
+    """Return the first registry that was given, else the module's own, as tasks have one; ``None`` for the default."""
     candidates = (*registries, getattr(pl_module, "registry", None))
     return next((registry for registry in candidates if isinstance(registry, ActivationRegistry)), None)
 
@@ -76,15 +68,7 @@ class SwapRun:
 
     @contextmanager
     def parameters_tracked(self, learning_rate: float | None, weight_decay: float) -> Iterator[None]:
-        """Bring the optimizers up to date with what happens to the module's parameters within.
-
-        Args:
-            learning_rate: As `ParameterGroups.add`.
-            weight_decay: As `ParameterGroups.add`.
-
-        Yields:
-            Nothing.
-        """
+        """Bring the optimizers up to date with what happens to the module's parameters within."""
         before = {id(parameter): parameter for parameter in self.pl_module.parameters()}
         yield
         after = {id(parameter): parameter for parameter in self.pl_module.parameters()}
@@ -96,11 +80,7 @@ class SwapRun:
             self._changed = True
 
     def restore(self, changed: "Sequence[RestorableSwap]") -> None:
-        """Bring the model to where the records of all swaps say it is: take all back, then make the recorded ones.
-
-        Args:
-            changed: The swaps whose records are new; they say so.
-        """
+        """Bring the model to where the records of all swaps say it is: take all back, then make the recorded ones."""
         live = [(swap.live.order, swap) for swap in self.swaps if swap.live is not None]
         for _, swap in sorted(live, key=lambda item: item[0], reverse=True):
             swap.take_back()
@@ -111,11 +91,7 @@ class SwapRun:
             swap.tell_restored(self.trainer, self.pl_module)
 
     def write_checkpoint(self, checkpoint: Checkpoint) -> None:
-        """Add which swaps were made, which activations there are, and which parameters are in which group.
-
-        Args:
-            checkpoint: What will be written.
-        """
+        """Add which swaps were made, which activations there are, and which parameters are in which group."""
         made = [(swap.record, swap.state_key) for swap in self.swaps if swap.record is not None]
         checkpoint[SWAPS_KEY] = [
             {"state_key": key, "record": record.to_dict()}
@@ -126,14 +102,7 @@ class SwapRun:
             checkpoint[GROUPS_KEY] = self.groups.record()
 
     def read_checkpoint(self, checkpoint: Checkpoint) -> None:
-        """Give the module the activations that the checkpoint was saved with.
-
-        Args:
-            checkpoint: What was read; its weights are not loaded yet.
-
-        Raises:
-            CheckpointMismatchError: If its activations cannot be had with these swaps.
-        """
+        """Give the module the activations that the checkpoint was saved with; its weights are not loaded yet."""
         if SWAPS_KEY in checkpoint:
             records = _read_records(checkpoint[SWAPS_KEY])
             changed = [swap for swap in self.swaps if swap.record != records.get(swap.state_key)]
@@ -149,11 +118,7 @@ class SwapRun:
             self._groups_to_rebuild = checkpoint.get(GROUPS_KEY)
 
     def _require_own_marks(self, checkpoint: Checkpoint) -> None:
-        """Refuse weights of swapped activations that this module has not, where no record says which swaps to make.
-
-        Raises:
-            CheckpointMismatchError: If there are any.
-        """
+        """Refuse weights of swapped activations that this module has not, where no record says which swaps to make."""
         marks = {key for key in checkpoint.get("state_dict", {}) if isinstance(key, str) and is_mark(key)}
         foreign = marks - set(self.pl_module.state_dict()) if marks else set()
         if foreign:
@@ -186,11 +151,7 @@ class SwapRun:
 
 
 def _read_records(plain: object) -> dict[str, SwapRecord]:
-    """Return the swaps that a checkpoint names, by the state key of the callback that made them.
-
-    Raises:
-        CheckpointMismatchError: If it has something else.
-    """
+    """Return the swaps that a checkpoint names, by the state key of the callback that made them."""
     records: dict[str, SwapRecord] = {}
     for entry in plain if isinstance(plain, list) else [plain]:
         match entry:

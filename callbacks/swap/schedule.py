@@ -51,14 +51,7 @@ class MetricTrigger:
             raise CallbackArgumentError(f"threshold={self.threshold!r} is not accepted. Give a finite number from 0.")
 
     def check(self, value: float) -> bool:
-        """Take another value of the metric.
-
-        Args:
-            value: The value.
-
-        Returns:
-            Whether the trigger has fired, now or before.
-        """
+        """Take another value of the metric."""
         sign = 1 if self.mode == "min" else -1
         if self.reaches is not None:
             self.fired = self.fired or sign * value <= sign * self.reaches
@@ -75,11 +68,7 @@ class MetricTrigger:
         return {"best": self.best, "waited": self.waited, "fired": self.fired}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a saved state.
-
-        Args:
-            state: What `state_dict` returned.
-        """
+        """Go on from a saved state."""
         self.best, self.waited, self.fired = state["best"], state["waited"], state["fired"]
 
 
@@ -129,14 +118,7 @@ class SwapSchedule:
         return described
 
     def is_due(self, trainer: Trainer) -> bool:
-        """Return whether the trigger is reached; a resumed run may be past it.
-
-        Args:
-            trainer: The Trainer.
-
-        Returns:
-            Whether it is.
-        """
+        """Return whether the trigger is reached; a resumed run may be past it."""
         if self.when is not None:
             return self.metric.fired
         if self.at_epoch is not None:
@@ -144,16 +126,7 @@ class SwapSchedule:
         return self.at_step is not None and trainer.global_step >= self.at_step
 
     def look_at_metric(self, trainer: Trainer, pl_module: LightningModule, *, train_epoch_end: bool) -> None:
-        """Take the metric's present value, the mean over all ranks: they decide alike.
-
-        Args:
-            trainer: The Trainer, at the end of a validation or of a training epoch.
-            pl_module: Its module.
-            train_epoch_end: Which of the two.
-
-        Raises:
-            CallbackArgumentError: If the metric was not logged.
-        """
+        """Take the metric's present value, the mean over all ranks: they decide alike."""
         at_epoch_end = self.check_on_train_epoch_end
         if at_epoch_end is None:
             at_epoch_end = not trainer.enable_validation
@@ -175,14 +148,7 @@ class SwapSchedule:
     def warn_if_beyond_end(
         self, trainer: Trainer, pl_module: LightningModule, name: str, anneal_steps: int = 0
     ) -> None:
-        """Warn if the run ends before the swap, or before its end.
-
-        Args:
-            trainer: The Trainer.
-            pl_module: Its module.
-            name: What to call the swap.
-            anneal_steps: Over how many steps it is annealed.
-        """
+        """Warn if the run ends before the swap, or before its end."""
         if is_trial_run(trainer):
             return
         epochs = trainer.max_epochs
