@@ -25,5 +25,5 @@ def test_examples_in_docstrings(name):
 
 def test_all_three_roots_are_walked():
     names = _modules()
-    assert {"lit_gelu.activations.naming.spec", "lit_gelu.callbacks.activation_swap"} <= set(names)
+    assert {"lit_gelu.activations.naming.spec", "lit_gelu.callbacks.swap.activation_swap"} <= set(names)
     assert any(name.startswith("lit_gelu.export.") for name in names)

@@ -12,7 +12,7 @@ from quick import ROOT, changed_since, what_to_run
         ("lit_gelu/curvature/loss/trace.py", "tests/curvature/loss/test_trace.py", "tests/curvature/activation"),
         ("export/parity/ulp.py", "tests/export/parity/test_ulp.py", "tests/export/test_mnist.py"),
         ("export/runtime/tuning.py", "tests/export/test_runtime_tuning.py", "tests/export/test_trial.py"),
-        ("callbacks/swap/run.py", "tests/callbacks/test_swap_resume.py", "tests/callbacks/test_onnx_export.py"),
+        ("callbacks/swap/run.py", "tests/callbacks/swap/test_resume.py", "tests/callbacks/test_onnx_export.py"),
         ("lit_gelu/activations/naming/names.py", "tests/activations/test_registry.py", "tests/activations/families"),
         (
             "lit_gelu/activations/families/mish.py",

@@ -81,7 +81,7 @@ TARGETS = (
     Target("lit_gelu/paper/selection.py", ("paper/test_selection.py", "paper/test_rendering.py"), LIBRARIES + TRAINING),
     Target(
         "callbacks/swap/schedule.py",
-        ("callbacks/test_swap_schedule.py", "callbacks/test_swap_triggers.py"),
+        ("callbacks/swap/test_schedule.py", "callbacks/swap/test_triggers.py"),
         LIBRARIES + TRAINING,
     ),
     Target(
