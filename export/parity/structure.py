@@ -97,7 +97,7 @@ def _unknown_recipe(record: SiteRecord, activation: BoundActivation | None, meta
         return ""
     if row is None:
         return f"{record.row} is no row of the lowering table"
-    known = {*vars(row).values(), *policy_of(record.row).values()}
+    known = [*vars(row).values(), *policy_of(record.row).values()]  # a row has more than text
     plain = record.recipe.removeprefix(REGION)
     return "" if plain in known else f"{plain} is no recipe of {record.row}"
 
