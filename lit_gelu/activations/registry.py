@@ -20,7 +20,7 @@ from lit_gelu.activations.errors import (
 )
 from lit_gelu.activations.families import ENTRIES
 from lit_gelu.activations.naming import importing
-from lit_gelu.activations.naming.entry import ActivationEntry, NameTable, Resolved, Seen, entry_for
+from lit_gelu.activations.naming.entry import ActivationEntry, NameTable, Resolved, entry_for
 from lit_gelu.activations.naming.facts import ActivationFacts, ActivationGains, ActivationInfo
 from lit_gelu.activations.naming.forms import (
     ConstructionArguments,
@@ -69,9 +69,9 @@ class ActivationRegistry:
     """
 
     def __init__(self, entries: tuple[ActivationEntry, ...] | None = None, *, entry_points: bool = False) -> None:
-        self._table = NameTable()
-        self._plugins = PluginLoader(enabled=entry_points)
-        for entry in ENTRIES if entries is None else entries:
+        own = {name: entry for entry in ENTRIES for name in (entry.name, *entry.aliases)} if entries is None else {}
+        self._table = NameTable(own, PluginLoader(enabled=entry_points))
+        for entry in entries or ():
             self.add(entry)
 
     def register(
@@ -221,7 +221,9 @@ class ActivationRegistry:
         """
         if spec.opaque:
             spec.for_checkpoint()  # raises, with the remedy
-        entry, arguments = self.entry(spec.name), merged(spec.name, dict(spec.kwargs), kwargs)
+        entry, arguments = self.entry(spec.name), dict(spec.kwargs)
+        if kwargs:
+            arguments = merged(spec.name, arguments, kwargs)
         if entry.preset is not None:
             preset = entry.preset
             arguments = merged(spec.name, preset.arguments, entry.canonical_arguments(arguments))
@@ -241,7 +243,7 @@ class ActivationRegistry:
         Raises:
             ActivationArgumentError: As `create`.
         """
-        entry, bound = self._seen().by_function.get(id(function), (None, {}))
+        entry, bound = self._table.seen(self).by_function.get(id(function), (None, {}))
         return None if entry is None else self.named(ActivationSpec(entry.name), merged(entry.name, bound, kwargs))
 
     @property
@@ -281,8 +283,8 @@ class ActivationRegistry:
         form = entry.form_of(module)
         try:
             arguments = module.kwargs if isinstance(module, FunctionActivation) else form.read(module) if form else {}
-            if not entry.holds_object(arguments):
-                return ActivationSpec(entry.name, tuple(entry.canonical_arguments(arguments).items()))
+            if not (entry.objects and entry.holds_object(arguments)):
+                return entry.canonical(arguments)
         except (UnknownArgumentsError, ActivationArgumentError, ActivationSpecError):
             pass  # built in a way that no spec says: a tensor for a number, arguments that nobody noted
         return opaque_spec(module)
@@ -300,7 +302,7 @@ class ActivationRegistry:
             >>> ActivationRegistry().list_activations("*sigmoid")
             ['gelu_sigmoid', 'hard_sigmoid', 'log_sigmoid', 'sigmoid']
         """
-        return sorted({e.name for e in self._seen().entries if fnmatch.fnmatchcase(e.name, filter.lower())})
+        return sorted({e.name for e in self._table.seen(self).entries if fnmatch.fnmatchcase(e.name, filter.lower())})
 
     def info(self, spec: Any) -> ActivationInfo:
         """Return what is known of an activation; see `ActivationInfo`.
@@ -363,9 +365,9 @@ class ActivationRegistry:
             >>> ActivationRegistry().entry("hardswish").name
             'hard_swish'
         """
-        found = self._seen().rows.get(name.lower())
+        found = self._table.seen(self).rows.get(name.lower())
         if found is None:
-            near = difflib.get_close_matches(name.lower()[:100], self._seen().rows, n=3, cutoff=0.6)
+            near = difflib.get_close_matches(name.lower()[:100], self._table.seen(self).rows, n=3, cutoff=0.6)
             hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
             raise UnknownActivationError(
                 f"Unknown activation {shown(name)}.{hint} Registered: {', '.join(self.list_activations())}."
@@ -382,7 +384,7 @@ class ActivationRegistry:
             >>> len(ActivationRegistry(()).entries())
             0
         """
-        return list(self._seen().entries)
+        return list(self._table.seen(self).entries)
 
     def entry_of(self, module: nn.Module) -> ActivationEntry | None:
         """Return the row that a module belongs to.
@@ -398,9 +400,9 @@ class ActivationRegistry:
             'silu'
         """
         if isinstance(module, FunctionActivation):
-            found = self._seen().rows.get(module.name)
+            found = self._table.seen(self).rows.get(module.name)
             return found if found is not None and found.name == module.name else None
-        return self.entry_of_class(type(module))
+        return self._table.seen(self).by_type.get(type(module))
 
     def entry_of_class(self, cls: type) -> ActivationEntry | None:
         """Return the row whose modules are of a class; of several, the one registered last.
@@ -411,7 +413,7 @@ class ActivationRegistry:
         Returns:
             The row, ``None`` if the class was never registered.
         """
-        return self._seen().by_type.get(cls)
+        return self._table.seen(self).by_type.get(cls)
 
     def install(self, library: str, *, override: bool = False) -> "Installation":
         """Make the names usable in another library's configurations, specs with arguments included.
@@ -462,21 +464,15 @@ class ActivationRegistry:
             >>> registry.create("relu")
             ReLU()
         """
-        self._seen()  # plugins stay when the scope ends
+        self._table.seen(self)  # plugins stay when the scope ends
         layer = self._table.push()
         try:
             yield self
         finally:
             self._table.drop(layer)
 
-    def _seen(self) -> Seen:
-        """Return all rows, those of installed plugins included."""
-        if self._plugins.pending:
-            self._plugins.load_into(self)
-        return self._table.seen()
-
     def __contains__(self, name: str) -> bool:
-        return name.lower() in self._seen().rows
+        return name.lower() in self._table.seen(self).rows
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({len(self.list_activations())} activations)"

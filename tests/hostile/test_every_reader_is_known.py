@@ -56,6 +56,7 @@ IMPORTERS = {
     "lit_gelu/__init__.py": "its own parts, when they are asked for",
     "lit_gelu/activations/naming/importing.py": "specs of code, of the command line and of YAML",
     "lit_gelu/activations/integrations/installation.py": "the library that install() names",
+    "lit_gelu/deprecation.py": "what an old name of this package is called now",
     "lit_gelu/cli/loading.py": "classes that the command line names",
     "lit_gelu/cli/main.py": "its own sub-commands",
     "lit_gelu/cli/own_modules.py": "modules that --import names",

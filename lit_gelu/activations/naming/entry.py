@@ -2,7 +2,7 @@
 
 import inspect
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
@@ -26,6 +26,7 @@ from lit_gelu.activations.naming.forms import (
     PresentArguments,
     noted,
 )
+from lit_gelu.activations.naming.plugins import PluginLoader
 from lit_gelu.activations.naming.spec import ActivationSpec, dotted_path, opaque
 from lit_gelu.activations.numerics.moments import GaussianMoments
 from lit_gelu.errors import LitGeluError, shown
@@ -118,6 +119,14 @@ class ActivationEntry:
     def _forms(self) -> dict[type[nn.Module], ModuleForm]:
         return {form.type: form for form in reversed(self.modules)}
 
+    @cached_property
+    def _usual_facts(self) -> ActivationFacts:
+        return self.facts() if callable(self.facts) else self.facts
+
+    @cached_property
+    def _usual_spec(self) -> ActivationSpec:
+        return ActivationSpec(self.name)
+
     def __getstate__(self) -> dict[str, Any]:
         return {each.name: getattr(self, each.name) for each in fields(self)}  # without what was worked out of them
 
@@ -134,15 +143,35 @@ class ActivationEntry:
             ActivationSpecError: If a keyword or value cannot stand in a spec.
             ActivationArgumentError: If the activation does not take a keyword or a value.
         """
-        if self.holds_object(arguments):
+        if self.objects and self.holds_object(arguments):
             return Resolved(opaque(dotted_path(self.build), arguments), lambda: self.build(**arguments))
-        spec = ActivationSpec(self.name, tuple(arguments.items()))
-        canonical = self.canonical_arguments(spec.arguments)
-        if len(canonical) < len(spec.kwargs):
-            spec = ActivationSpec(self.name, tuple(canonical.items()))
+        spec = self.canonical(arguments)
+        canonical = dict(spec.kwargs)
         if self.tried and canonical:
             without_memory(self.name, self.build, canonical)
         return Resolved(spec, lambda: self.remember(self.build(**canonical), canonical))
+
+    def canonical(self, arguments: dict[str, Any]) -> ActivationSpec:
+        """Return the canonical spec for given keyword arguments.
+
+        Args:
+            arguments: As `canonical_arguments` takes them.
+
+        Returns:
+            The spec.
+
+        Raises:
+            ActivationSpecError: If a keyword or value cannot stand in a spec.
+            ActivationArgumentError: If the activation does not take a keyword or a value.
+        """
+        if arguments:
+            spec = ActivationSpec(self.name, tuple(arguments.items()))
+            kept = self.canonical_arguments(dict(spec.kwargs))
+            if kept:
+                return spec if len(kept) == len(spec.kwargs) else ActivationSpec(self.name, tuple(kept.items()))
+        elif self._required:
+            self.canonical_arguments(arguments)
+        return self._usual_spec
 
     def remember(self, module: nn.Module, arguments: dict[str, Any]) -> nn.Module:
         """Note what a module of this activation was built from, if its constructor does not; return the module."""
@@ -158,8 +187,6 @@ class ActivationEntry:
         Returns:
             Whether one of `objects` is.
         """
-        if not self.objects or not arguments:
-            return False
         return any(key in arguments and not isinstance(arguments[key], _PLAIN) for key in self.objects)
 
     def facts_for(self, arguments: dict[str, Any]) -> ActivationFacts:
@@ -171,7 +198,9 @@ class ActivationEntry:
         Returns:
             The facts.
         """
-        return self.facts(**arguments) if callable(self.facts) else self.facts
+        if not callable(self.facts):
+            return self.facts
+        return self.facts(**arguments) if arguments else self._usual_facts
 
     def form_of(self, module: nn.Module) -> ModuleForm | None:
         """Return the form that a module has, ``None`` if it is not this activation.
@@ -214,17 +243,21 @@ class ActivationEntry:
         Raises:
             ActivationArgumentError: If a keyword does not exist, is missing, or its value has the wrong type.
         """
-        accepted = self.parameters
-        given = {key: value for key, value in arguments.items() if key != "inplace" or key in accepted}
-        for key, value in given.items():
-            if key not in accepted:
+        accepted, kept = self.parameters, {}
+        for key, value in arguments.items():
+            parameter = accepted.get(key)
+            if parameter is None:
+                if key == "inplace":
+                    continue
                 known = ", ".join(accepted) or "none"
                 raise ActivationArgumentError(f"{self.name!r} has no argument {shown(key)}. It accepts: {known}.")
-            _check_type(self.name, accepted[key], value)
-        if not given.keys() >= set(self._required):
-            missing = ", ".join(key for key in self._required if key not in given)
+            _check_type(self.name, parameter, value)
+            if value != parameter.default:
+                kept[key] = value
+        if self._required and not arguments.keys() >= set(self._required):
+            missing = ", ".join(key for key in self._required if key not in arguments)
             raise ActivationArgumentError(f"{self.name!r} needs a value for: {missing}.")
-        return {key: value for key, value in given.items() if value != accepted[key].default}
+        return kept
 
 
 def entry_for(name: str, target: Any, aliases: tuple[str, ...], registered_by: str) -> ActivationEntry:
@@ -320,32 +353,38 @@ class NameTable:
         'softsign'
     """
 
-    def __init__(self) -> None:
+    def __init__(self, rows: Mapping[str, ActivationEntry] | None = None, plugins: PluginLoader | None = None) -> None:
         self._lock = threading.RLock()
-        self._base: Rows = {}
+        self._base: Rows = dict(rows or {})
+        self._plugins = plugins or PluginLoader(enabled=False)
         self._seen: dict[tuple[int, ...], Seen] = {}  # by the layers, until something changes
 
     def add(self, entry: ActivationEntry, names: list[str], *, override: bool = False) -> None:
         """Add one row to the uppermost layer under ``names``, its name and its aliases in lower case."""
         with self._lock:
+            layers = self._layers()
             for name in names:
-                taken = self._find(name)
-                if taken is not None and not override:
+                taken = None if override else _uppermost(layers, name)
+                if taken is not None:
                     raise DuplicateActivationError(
                         f"{name!r} is registered already, by {taken.registered_by or 'an unknown caller'}. "
                         "Choose another name, or pass override=True to take its place."
                     )
-            self._layers()[-1].update(dict.fromkeys(names, entry))
+            layers[-1].update(dict.fromkeys(names, entry))
             self._seen = {}
 
-    def seen(self) -> Seen:
-        """Return what this context sees, which the caller must not change."""
-        key = tuple(map(id, _scopes.get()))
+    def seen(self, registry: Any = None) -> Seen:
+        """Return what this context sees, which the caller must not change; first load the plugins of a registry."""
+        if self._plugins.pending:
+            self._plugins.load_into(registry)
+        scopes = _scopes.get()
+        key = tuple(map(id, scopes)) if scopes else ()
         seen = self._seen.get(key)
         if seen is None:
             with self._lock:
-                found = {name: self._find(name) for rows in self._layers() for name in rows}
-                seen = self._seen[key] = Seen({name: entry for name, entry in found.items() if entry is not None})
+                layers = self._layers()
+                rows = {name: _uppermost(layers, name) for rows in layers for name in rows}
+                seen = self._seen[key] = Seen(rows)
         return seen
 
     def push(self) -> Layer:
@@ -363,21 +402,16 @@ class NameTable:
         with self._lock:
             self._seen = {}
 
-    def _find(self, name: str) -> ActivationEntry | None:
-        """Return the row of a name; an alias stands for whatever has the canonical name now."""
-        found = next((rows[name] for rows in reversed(self._layers()) if name in rows), None)
-        return found if found is None or found.name == name else self._find(found.name)
-
     def _layers(self) -> list[Rows]:
         """Return the layers that this context sees, the lowest first."""
         return [self._base, *(layer.rows for layer in _scopes.get() if layer.table is self and not layer.ended)]
 
     def __getstate__(self) -> dict[str, Any]:
         with self._lock:
-            return {"layers": [dict(rows) for rows in self._layers()]}
+            return {"layers": [dict(rows) for rows in self._layers()], "plugins": self._plugins}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__()  # type: ignore[misc]  # a lock cannot be pickled, so start anew
+        self.__init__(plugins=state["plugins"])  # type: ignore[misc]  # a lock cannot be pickled, so start anew
         for rows in state["layers"]:  # a copy has no scope to end
             self._base.update(rows)
 
@@ -385,3 +419,12 @@ class NameTable:
 def _open_scopes() -> tuple[Layer, ...]:
     """Return the layers of this context, without those that ended in another."""
     return tuple(layer for layer in _scopes.get() if not layer.ended)
+
+
+def _uppermost(layers: list[Rows], name: str) -> ActivationEntry | None:
+    """Return the row of a name; an alias stands for whatever has the canonical name now."""
+    for rows in reversed(layers):
+        if name in rows:
+            found = rows[name]
+            return found if found.name == name else _uppermost(layers, found.name)
+    return None

@@ -1,6 +1,6 @@
 """What a registry answers, and which one is asked by default: all that the mathematics knows of registries."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from torch import nn
@@ -51,9 +51,6 @@ class Names(Protocol):
 
     def add(self, entry: ActivationEntry, *, override: bool = False) -> None:
         """Add one row."""
-
-    def register(self, name: str) -> Callable[[Any], Any]:
-        """Return a decorator that registers a module class or a plain function."""
 
     @property
     def stored(self) -> StoredNames:

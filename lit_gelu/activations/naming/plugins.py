@@ -8,16 +8,22 @@ import inspect
 import os
 import threading
 import warnings
+from collections.abc import Callable
 from contextvars import ContextVar
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
-
-from lit_gelu.activations.naming.names import Names
+from typing import Any, Protocol
 
 GROUP = "lit_gelu.activations"
 SWITCH = "LIT_GELU_PLUGINS"
 
 _loading: ContextVar[str | None] = ContextVar("plugin that is being loaded", default=None)
+
+
+class Registers(Protocol):
+    """Where plugins are registered, an `ActivationRegistry`."""
+
+    def register(self, name: str) -> Callable[[Any], Any]:
+        """Return a decorator that registers a module class or a plain function."""
 
 
 def current_plugin() -> str | None:
@@ -42,7 +48,7 @@ class PluginLoader:
         self._lock = threading.RLock()
         self.pending = enabled
 
-    def load_into(self, registry: Names) -> None:
+    def load_into(self, registry: Registers) -> None:
         """Load the plugins that are installed into a registry, if that was not done yet."""
         with self._lock:
             if not self.pending:  # another thread was first
@@ -60,7 +66,7 @@ class PluginLoader:
         self.__init__(enabled=state["_pending"])  # type: ignore[misc]  # a lock cannot be pickled, so start anew
 
 
-def _load(entry_point: EntryPoint, registry: Names) -> None:
+def _load(entry_point: EntryPoint, registry: Registers) -> None:
     """Load one plugin, or warn that it cannot be loaded."""
     distribution = f" {entry_point.dist.name} {entry_point.dist.version}" if entry_point.dist else ""
     description = f"plugin{distribution} ({entry_point.value})"

@@ -56,9 +56,17 @@ class ActivationSpec:
     opaque: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "name", self._checked_name())
+        if self.opaque or not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
+            object.__setattr__(self, "name", self._checked_name())
         if self.kwargs != ():
-            plain = {_checked_keyword(key, self.name): plain_value(value, key, self.name) for key, value in self.kwargs}
+            plain = {}
+            for key, value in self.kwargs:
+                if not isinstance(key, str) or not _is_keyword(key):
+                    raise ActivationSpecError(
+                        f"{shown(key)} cannot be an argument of {shown(self.name)}: a keyword is a Python identifier "
+                        f"in ASCII, and not one of {sorted(_RESERVED)}."
+                    )
+                plain[key] = plain_value(value, key, self.name)
             object.__setattr__(self, "kwargs", tuple(sorted(plain.items())))
 
     def _checked_name(self) -> str:
@@ -117,8 +125,8 @@ class ActivationSpec:
         return cls(*_parts(text))
 
     def __str__(self) -> str:
-        arguments = ", ".join(f"{key}={_literal(value)}" for key, value in self.kwargs)
-        return f"{'opaque:' if self.opaque else ''}{self.name}{f'({arguments})' if arguments else ''}"
+        name = f"opaque:{self.name}" if self.opaque else self.name
+        return f"{name}({', '.join([f'{key}={_literal(v)}' for key, v in self.kwargs])})" if self.kwargs else name
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -267,14 +275,9 @@ def _evaluate(node: ast.expr, text: str, depth: int = 0) -> PlainValue:
     )
 
 
-def _checked_keyword(key: object, name: str) -> str:
-    """Return a keyword that the text form can hold."""
-    if not isinstance(key, str) or not _KEYWORD.fullmatch(key) or keyword.iskeyword(key) or key in _RESERVED:
-        raise ActivationSpecError(
-            f"{shown(key)} cannot be an argument of {shown(name)}: a keyword is a Python identifier in ASCII, and not "
-            f"one of {sorted(_RESERVED)}."
-        )
-    return key
+@functools.lru_cache(maxsize=1024)
+def _is_keyword(key: str) -> bool:
+    return bool(_KEYWORD.fullmatch(key)) and not keyword.iskeyword(key) and key not in _RESERVED
 
 
 def plain_value(value: object, key: object, name: str, depth: int = 0) -> PlainValue:
