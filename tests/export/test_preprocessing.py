@@ -10,6 +10,8 @@ from lightning.pytorch import LightningDataModule
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from lit_gelu.data.cifar.cifar10 import ScaledPixels
+from lit_gelu.data.cifar.cifar100 import PixelNormalisation
 from lit_gelu.export import (
     ExportError,
     ExportOptionError,
@@ -20,6 +22,7 @@ from lit_gelu.export import (
     export_onnx,
 )
 from lit_gelu.export.metadata import read_metadata
+from lit_gelu.export.preprocessing import other_preprocessing
 
 
 class Whiten(nn.Module):
@@ -161,6 +164,18 @@ def test_a_data_module_without_raw_pixels_is_named(exported):
     assert report.passed
     assert any("RawData has no raw_test_inputs()" in note for note in report.notes)
     assert not any(row.inputs == "data" for row in report.rows)
+
+
+@pytest.mark.parametrize(
+    ("recorded", "preprocessing"),
+    [
+        ("lit_gelu.data.cifar10.ScaledPixels", ScaledPixels()),
+        ("lit_gelu.data.cifar100.PixelNormalisation", PixelNormalisation(torch.zeros(3, 1, 1))),
+    ],
+)
+def test_a_file_may_name_a_class_by_where_it_stood(recorded, preprocessing):
+    assert other_preprocessing(recorded, preprocessing) == []
+    assert other_preprocessing(recorded, nn.Identity())
 
 
 def test_other_preprocessing_is_caught(exported):
