@@ -118,7 +118,7 @@ class TweetData(InMemoryDataModule):
 
 
 def read_tweets(path: Path) -> list[Tweet]:
-    r"""Read tagged tweets: ``token<TAB>tag`` on each line, a blank line after each tweet but, if it is so, the last."""
+    """Read tagged tweets: ``token<TAB>tag`` on each line, a blank line after each tweet but, if it is so, the last."""
     tweets: list[list[tuple[str, int]]] = [[]]
     for number, line in numbered_lines(path):
         if line:

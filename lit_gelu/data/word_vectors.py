@@ -48,7 +48,7 @@ def read_word_vectors(path: Path, words: Collection[str]) -> dict[str, Tensor]:
 
 
 def read_cluster_vectors(path: Path, words: Collection[str]) -> dict[str, Tensor]:
-    r"""Make vectors, ``[50]``, of the clusters of some words: not the paper's vectors, see `cluster_vector`."""
+    """Make vectors, ``[50]``, of the clusters of some words: not the paper's vectors, see `cluster_vector`."""
     # Each line has ``bit path<TAB>word<TAB>count``, as the 1000 clusters of 56 million tweets (``50mpaths2``) of
     # Owoputi et al. 2013, "Improved part-of-speech tagging for online conversational text with word clusters".
     vectors = {word: signs(word) for word in (UNKNOWN, PADDING)}

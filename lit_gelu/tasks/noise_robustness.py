@@ -140,7 +140,7 @@ def noise_robustness(
 def add_uniform_noise(
     inputs: Tensor, level: float, generator: torch.Generator, per: Per = "pixel", clip: bool = False
 ) -> Tensor:
-    r"""Return ``inputs + u`` with ``u`` uniform in ``[-level, level)``."""
+    """Return ``inputs + u`` with ``u`` uniform in ``[-level, level)``."""
     shape = inputs.shape if per == "pixel" else (len(inputs), *[1] * (inputs.ndim - 1))
     uniform = torch.rand(shape, generator=generator, dtype=torch.float32)
     noisy = inputs + uniform.mul_(2).sub_(1).mul_(level).to(inputs)

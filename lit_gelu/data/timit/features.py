@@ -56,7 +56,7 @@ def frame_centres(frames: int, settings: FeatureSettings = DEFAULT) -> Tensor:
 
 
 def mel_cepstra(frames: Tensor, settings: FeatureSettings = DEFAULT) -> Tensor:
-    r"""Return the liftered mel-frequency cepstral coefficients of frames (HTK Book, sections 5.2, 5.4, 5.6)."""
+    """Return the liftered mel-frequency cepstral coefficients of frames (HTK Book, sections 5.2, 5.4, 5.6)."""
     # Pre-emphasis within the frame, s'_n = s_n - .97 s_(n-1), s'_1 = .03 s_1; the Hamming window
     # .54 - .46 cos(2 pi (n - 1) / (N - 1)); the magnitude of the Fourier transform; the sums m_j over the filters, at
     # least 1; and c_i = (1 + L/2 sin(pi i / L)) sqrt(2 / 26) sum_j log m_j cos(pi i (j - .5) / 26), i from 1, L = 22.

@@ -72,7 +72,7 @@ def class_numbers() -> Tensor:
 
 
 def read_phones(path: Path) -> Segments:
-    r"""Read the phones of a sentence: ``begin end phone`` on each line, in samples, in order of time."""
+    """Read the phones of a sentence: ``begin end phone`` on each line, in samples, in order of time."""
     if not is_file(path):
         raise DataNotFoundError(
             f"There is no {path.name} beside the audio in {str(path.parent)!r}. Copy the corpus again with the .phn "
