@@ -21,20 +21,14 @@ ActivationRecord = dict[str, str | dict[str, str]]
 def record_activations(
     model: nn.Module, registry: ActivationRegistry | None = None, *, name_opaque: bool = False
 ) -> ActivationRecord:
-    """Return the activation at every site of a model, as plain data.
+    """Return the activation at every site of a model; one that was never registered only if ``name_opaque``.
 
-    Softmax, which is a gate and no registered activation, is recorded by its opaque name and its arguments: it cannot
-    be built from that, but another in its place is noticed.
-
-    Args:
-        model: Any module.
-        registry: Says what an activation is; ``None`` means the default registry.
-        name_opaque: Whether activations that were never registered are recorded by their opaque names too, instead of
-            refused.
+    Calls of functions are in it once they were swapped, by the names that they had. Softmax, which is a gate and no
+    registered activation, is recorded by its opaque name and its arguments: it cannot be built from that, but another
+    in its place is noticed.
 
     Returns:
-        From the site's name to the text of the spec; for a site that is being annealed, to "old" and "new". Calls of
-        functions are in it once they were swapped, by the names that they had.
+        The record.
 
     Raises:
         OpaqueActivationError: If a site has an activation that was never registered, gates excepted.
@@ -61,21 +55,7 @@ def record_activations(
 
 
 def read_activations(plain: object) -> ActivationRecord:
-    """Check that what a file holds is a record; `restore_activations` looks its specs up.
-
-    Args:
-        plain: What the file holds.
-
-    Returns:
-        The record.
-
-    Raises:
-        CheckpointMismatchError: If it is none.
-
-    Example:
-        >>> read_activations({"act": "gelu", "blend": {"old": "relu", "new": "silu"}})
-        {'act': 'gelu', 'blend': {'old': 'relu', 'new': 'silu'}}
-    """
+    """Check that what a file holds is a record; `restore_activations` looks its specs up."""
     record: ActivationRecord = {}
     for name, entry in plain.items() if isinstance(plain, Mapping) else [("", plain)]:
         match entry:
@@ -141,35 +121,12 @@ def restore_activations(
 
 
 def is_call(name: str) -> bool:
-    """Return whether a site's name is that of a call, which only an ``input_sample`` finds.
-
-    Args:
-        name: The site's name.
-
-    Returns:
-        Whether it is.
-
-    Example:
-        >>> is_call("mlp:gelu#0"), is_call("layer1.0.relu#1"), is_call("mlp.act")
-        (True, True, False)
-    """
+    """Return whether a site's name is that of a call, which only an ``input_sample`` finds."""
     return ":" in name or "#" in name
 
 
 def describe_differences(recorded: ActivationRecord, present: ActivationRecord) -> list[str]:
-    """Return in words where a model's activations are not those of a record.
-
-    Args:
-        recorded: What the checkpoint says.
-        present: What the model has.
-
-    Returns:
-        One entry a site.
-
-    Example:
-        >>> describe_differences({"act": "relu"}, {"act": "gelu"})
-        ["'act': relu in the checkpoint, gelu in the model"]
-    """
+    """Return in words, one entry a site, where a model's activations are not those of a record."""
     return [
         f"{name!r}: {_words(recorded.get(name))} in the checkpoint, {_words(present.get(name))} in the model"
         for name in sorted(recorded.keys() | present.keys())
@@ -183,11 +140,7 @@ def _is_opaque(entry: str | dict[str, str]) -> bool:
 
 
 def _require_same_sites(recorded: ActivationRecord, present: ActivationRecord) -> None:
-    """Refuse a record that a model cannot be brought to.
-
-    Raises:
-        CheckpointMismatchError: If it is of other sites, or what it has cannot be built.
-    """
+    """Refuse a record that a model cannot be brought to: of other sites, or of what cannot be built."""
     expected = {name for name, entry in present.items() if name in recorded or not _is_opaque(entry)}
     different = sorted(expected ^ recorded.keys())
     if different:
@@ -218,11 +171,7 @@ def _words(entry: str | dict[str, str] | None) -> str:
 def _swap_calls(
     model: nn.Module, calls: dict[str, str], registry: ActivationRegistry | None, input_sample: Any
 ) -> None:
-    """Swap calls by name.
-
-    Raises:
-        CheckpointMismatchError: If there is no sample to find them with.
-    """
+    """Swap calls by name; without a sample they cannot be found."""
     if input_sample is None:
         raise CheckpointMismatchError(
             f"In the checkpoint's model these calls had been swapped: {', '.join(sorted(calls))}. Give input_sample, "

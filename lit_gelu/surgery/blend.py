@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from lit_gelu.surgery.changes import forget_hooks, make_all, revert_all, share_hooks
 from lit_gelu.surgery.errors import SwapError
-from lit_gelu.surgery.mechanisms import encoder_layers, follow_fused_paths
+from lit_gelu.surgery.mechanisms import fused_paths
 
 
 class Blend(nn.Module):
@@ -15,10 +15,6 @@ class Blend(nn.Module):
 
     ``t`` is the buffer ``progress``: a compiled graph stays valid while it changes, and a checkpoint holds it. With
     ``t = 0`` the output is that of ``old``, unless ``new`` is infinite or NaN there.
-
-    Args:
-        old: What gives way.
-        new: What takes its place.
 
     Example:
         >>> blend = Blend(nn.ReLU(), nn.Identity())
@@ -36,14 +32,7 @@ class Blend(nn.Module):
         self.register_buffer("progress", torch.zeros(()))
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Return the mixture.
-
-        Args:
-            inputs: What both activations take.
-
-        Returns:
-            The same shape and dtype.
-        """
+        """Return the mixture, in the shape and dtype of the input."""
         share = self.progress.to(inputs.dtype)
         old: Tensor = self.old(_own(inputs, self.old))
         new: Tensor = self.new(_own(inputs, self.new))
@@ -78,7 +67,7 @@ class Annealing:
         self._places = [(names, self._blend(old, new)) for names, old, new in places]
         for names, blend in self._places:
             self._put(names, blend)
-        self._fused_paths = follow_fused_paths(model, encoder_layers(model, self._places))
+        self._fused_paths = fused_paths(model, self._places)
         make_all(self._fused_paths)
 
     @property
@@ -91,20 +80,12 @@ class Annealing:
         return [f"{names[0]}.old.{name}" for names, blend in self._places for name, _ in blend.old.named_parameters()]
 
     def set_progress(self, progress: float) -> None:
-        """Set the share of the new activations.
-
-        Args:
-            progress: From 0 to 1.
-        """
+        """Set the share of the new activations, from 0 to 1."""
         for _, blend in self._places:
             blend.progress.fill_(progress)
 
     def finish(self) -> None:
-        """Put the new activations, as plain modules, where the blends are.
-
-        Raises:
-            SwapError: If a site has been given another module since.
-        """
+        """Put the new activations, as plain modules, where the blends are, if no site has been given another module."""
         for names, blend in self._places:
             if self.model.get_submodule(names[0]) is not blend:
                 raise SwapError(f"{names[0]!r} was given another module while it was annealed.")
@@ -134,14 +115,7 @@ class Annealing:
 
 
 def blends(model: nn.Module) -> dict[str, Blend]:
-    """Return the blends of a model.
-
-    Args:
-        model: Any module.
-
-    Returns:
-        By fully qualified name.
-    """
+    """Return the blends of a model by fully qualified name."""
     return {name: module for name, module in model.named_modules() if isinstance(module, Blend)}
 
 

@@ -1,8 +1,8 @@
-"""Changes to a model that can be taken back exactly, in reverse order."""
+"""Changes to a model that can be taken back exactly, in reverse order; edits of a module's class are plain data."""
 
 import types
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,8 +10,6 @@ from torch import nn
 
 from lit_gelu.surgery.errors import SwapError
 from lit_gelu.surgery.places import CallPlace
-
-EDITS = "_lit_gelu_edits"  # the attribute of a class that was made with edits
 
 
 class Change(ABC):
@@ -21,13 +19,9 @@ class Change(ABC):
     def make(self) -> None:
         """Make it, after which `stands` is true."""
 
-    @abstractmethod
     def stands(self) -> bool:
-        """Say whether the model is still as the change left it.
-
-        Returns:
-            Whether it is.
-        """
+        """Say whether the model is still as the change left it; of what follows from another change, that does."""
+        return True
 
     @abstractmethod
     def revert(self) -> None:
@@ -36,13 +30,7 @@ class Change(ABC):
 
 @dataclass
 class SetChild(Change):
-    """Sets a child module: in the place of another, of an attribute that is no module, or a new one at the end.
-
-    Args:
-        parent: The parent.
-        name: The child's name in it.
-        module: The new child.
-    """
+    """Sets a child module: in the place of another, of an attribute that is no module, or a new one at the end."""
 
     parent: nn.Module
     name: str
@@ -74,13 +62,7 @@ class SetChild(Change):
 
 @dataclass
 class SetAttribute(Change):
-    """Sets an attribute that is no module.
-
-    Args:
-        target: The module.
-        name: The attribute.
-        value: Its new value.
-    """
+    """Sets an attribute that is no module: a flag that follows from what the model's modules are."""
 
     target: nn.Module
     name: str
@@ -91,21 +73,13 @@ class SetAttribute(Change):
         self._before = getattr(self.target, self.name)
         setattr(self.target, self.name, self.value)
 
-    def stands(self) -> bool:  # noqa: D102
-        return True  # a flag that follows from what the model's modules are, which are looked at themselves
-
     def revert(self) -> None:  # noqa: D102
         setattr(self.target, self.name, self._before)
 
 
 @dataclass
 class SetClass(Change):
-    """Gives a module another class.
-
-    Args:
-        target: The module.
-        cls: The class.
-    """
+    """Gives a module another class."""
 
     target: nn.Module
     cls: type[nn.Module]
@@ -124,13 +98,7 @@ class SetClass(Change):
 
 @dataclass
 class RebindMethod(Change):
-    """Binds a method of its class anew that a module keeps in an attribute, after its class was exchanged.
-
-    Args:
-        target: The module.
-        attribute: Where it keeps the bound method.
-        method: The method's name.
-    """
+    """Binds a method that a module keeps in an attribute anew, after the module's class was exchanged."""
 
     target: nn.Module
     attribute: str
@@ -141,21 +109,13 @@ class RebindMethod(Change):
         self._before = vars(self.target)[self.attribute]
         vars(self.target)[self.attribute] = types.MethodType(getattr(type(self.target), self.method), self.target)
 
-    def stands(self) -> bool:  # noqa: D102
-        return True  # it follows from the class, which is looked at itself
-
     def revert(self) -> None:  # noqa: D102
         vars(self.target)[self.attribute] = self._before
 
 
 @dataclass
 class Become(Change):
-    """Turns a module itself into another: its class and everything that it holds.
-
-    Args:
-        target: The module.
-        other: What it becomes; not to be used by itself any more.
-    """
+    """Turns a module itself into another, which is not to be used any more: its class and everything that it holds."""
 
     target: nn.Module
     other: nn.Module
@@ -178,12 +138,8 @@ class Become(Change):
         vars(self.target).update(content)
 
 
-def make_all(changes: list[Change]) -> None:
-    """Make changes; if one fails, those before it are taken back.
-
-    Args:
-        changes: The changes, in order.
-    """
+def make_all(changes: Sequence[Change]) -> None:
+    """Make changes in order; if one fails, those before it are taken back."""
     made: list[Change] = []
     try:
         for change in changes:
@@ -195,15 +151,8 @@ def make_all(changes: list[Change]) -> None:
         raise
 
 
-def revert_all(changes: list[Change]) -> None:
-    """Take changes back, the last first, if all of them still stand.
-
-    Args:
-        changes: The changes, in the order in which they were made.
-
-    Raises:
-        SwapError: If the model has been changed there since; then nothing is done.
-    """
+def revert_all(changes: Sequence[Change]) -> None:
+    """Take changes back, the last first; `SwapError`, and nothing is done, if one of them stands no more."""
     for change in changes:
         if not change.stands():
             what = f"{change.name!r}" if isinstance(change, SetChild) else "a module"
@@ -225,37 +174,13 @@ _HOOKS = (
 
 
 def share_hooks(source: nn.Module, target: nn.Module) -> None:
-    """Give a module the very dictionaries of another's hooks, so that a handle's ``remove`` works for both.
-
-    Args:
-        source: Has the hooks.
-        target: Gets them; its own are forgotten.
-
-    Example:
-        >>> source, target = nn.ReLU(), nn.GELU()
-        >>> handle = source.register_forward_hook(print)
-        >>> share_hooks(source, target)
-        >>> len(target._forward_hooks), handle.remove(), len(target._forward_hooks)
-        (1, None, 0)
-    """
+    """Give a module the very dictionaries of another's hooks, so that a handle's ``remove`` works for both."""
     for attribute in _HOOKS:
         setattr(target, attribute, getattr(source, attribute))
 
 
 def forget_hooks(module: nn.Module) -> None:
-    """Take a module's hooks off it, and leave them to those that share them.
-
-    Args:
-        module: The module.
-
-    Example:
-        >>> source, target = nn.ReLU(), nn.GELU()
-        >>> _ = source.register_forward_hook(print)
-        >>> share_hooks(source, target)
-        >>> forget_hooks(source)
-        >>> len(source._forward_hooks), len(target._forward_hooks)
-        (0, 1)
-    """
+    """Take a module's hooks off it, and leave them to those that share them."""
     share_hooks(nn.Identity(), module)
 
 
@@ -293,12 +218,7 @@ class InterceptedCall:
 
 @dataclass(frozen=True)
 class ProbedCall:
-    """A call expression whose input goes through a child first; what is called, and with what else, stays.
-
-    Args:
-        place: The expression.
-        child: The child's name; what it returns is the input.
-    """
+    """A call expression whose input goes through a child first; what is called, and with what else, stays."""
 
     place: CallPlace
     child: str
@@ -311,11 +231,7 @@ class ProbedCall:
 
 @dataclass(frozen=True)
 class KeptChild:
-    """A child that stays where the class's ``__setstate__`` would hide it; see `lit_gelu.surgery.recognition`.
-
-    Args:
-        child: The child's name.
-    """
+    """A child that stays where the class's ``__setstate__`` would hide it; see `recognition.hidden_modules`."""
 
     child: str
 
@@ -326,28 +242,11 @@ class KeptChild:
 
 
 Edit = RewrittenCall | InterceptedCall | ProbedCall | KeptChild
-
-
-def names_of_calls(module: nn.Module) -> dict[str, str]:
-    """Return the children of a module that stand in the place of calls.
-
-    Args:
-        module: Any module.
-
-    Returns:
-        From the child's name to that of the site that the call was, relative to the module. A function that the
-        module held as an attribute keeps its name, and is not among them.
-    """
-    return {edit.child: edit.name for edit in edits_of(module) if edit.name != edit.child}
+EDITS = "_lit_gelu_edits"  # the attribute of a class that `rewriting.edited_class` made
 
 
 def edits_of(module: nn.Module) -> list[Edit]:
-    """Return what was changed in the class of a module.
-
-    Args:
-        module: Any module.
-
-    Returns:
-        The edits, those made last first.
-    """
+    """Return what was changed in the class of a module, what was changed last first."""
+    if not hasattr(type(module), EDITS):
+        return []
     return [edit for cls in type(module).__mro__ for edit in cls.__dict__.get(EDITS, ())]

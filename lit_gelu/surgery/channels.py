@@ -1,5 +1,6 @@
 """How many channels an activation's input has: from the layer before it, or from a pass of a sample."""
 
+import contextlib
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -9,7 +10,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 
 from lit_gelu.activations import ActivationRegistry, ActivationSpec
-from lit_gelu.activations.numerics.channels import INFER, ChannelModule
+from lit_gelu.activations.numerics.channels import ChannelModule
 from lit_gelu.surgery.errors import SwapError
 from lit_gelu.surgery.observation import on_the_side, run
 from lit_gelu.surgery.sites import ActivationSite, without_wrappers
@@ -69,22 +70,7 @@ def infer_channels_(model: nn.Module, input_sample: Any = None) -> dict[str, int
 
 
 def channels_before(model: nn.Module, names: list[str]) -> int:
-    """Return the number of channels of the nearest layer before an activation.
-
-    Args:
-        model: The model.
-        names: The activation's fully qualified names.
-
-    Returns:
-        The number.
-
-    Raises:
-        SwapError: If there is no layer before it, or its places do not agree.
-
-    Example:
-        >>> channels_before(nn.Sequential(nn.Linear(4, 8), nn.Dropout(), nn.ReLU()), ["2"])
-        8
-    """
+    """Return the number of channels of the nearest layer before an activation, which all its names agree on."""
     counts = {name: _nearest(model, name) for name in names}
     if len(set(counts.values())) > 1:
         given = ", ".join(f"{count} at {name!r}" for name, count in counts.items())
@@ -95,25 +81,11 @@ def channels_before(model: nn.Module, names: list[str]) -> int:
     return counts[names[0]]
 
 
-def with_channels(
+def with_inferred_channels(
     spec: ActivationSpec, model: nn.Module, site: ActivationSite, registry: ActivationRegistry
 ) -> ActivationSpec:
-    """Return a spec with ``channels="infer"`` replaced by the number, and any other spec as it is.
-
-    Args:
-        spec: A canonical spec.
-        model: The model in which it is to stand.
-        site: Where; if a sample was run, the inputs that it showed count, else the layer before.
-        registry: Where the spec's default arguments are looked up.
-
-    Returns:
-        The spec.
-
-    Raises:
-        SwapError: As `channels_before`, or if the inputs seen do not agree.
-    """
-    if spec.opaque or spec.arguments.get("channels") != INFER:
-        return spec
+    """Return a canonical spec that says ``channels="infer"`` with the number for a site."""
+    # If a sample was run, the inputs that it showed count, else the layer before.
     shapes = [shape for call in site.calls or () for shape in call.inputs]
     parameters = registry.entry(spec.name).parameters
     dim = spec.arguments.get("channel_dim", parameters["channel_dim"].default)
@@ -129,21 +101,8 @@ def with_channels(
 
 
 def nearest_before(model: nn.Module, name: str, wanted: Callable[[nn.Module], Found | None]) -> Found | None:
-    """Return what the nearest module before a place has, in the order in which modules were registered.
-
-    Args:
-        model: The model.
-        name: A fully qualified name.
-        wanted: What is wanted of a module; ``None`` if it has none.
-
-    Returns:
-        Of the place's siblings, else of its parent's, and so on, the last one's; ``None`` if no module has any.
-
-    Example:
-        >>> model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(), nn.ReLU())
-        >>> nearest_before(model, "2", lambda module: getattr(module, "out_features", None))
-        8
-    """
+    """Return what is wanted of the nearest module before a place that has it, in the order of registration."""
+    # Of the place's siblings, else of its parent's, and so on, the last one's.
     place = name
     while place:
         parent_name, _, child = place.rpartition(".")
@@ -160,11 +119,7 @@ def nearest_before(model: nn.Module, name: str, wanted: Callable[[nn.Module], Fo
 
 
 def _nearest(model: nn.Module, name: str) -> int:
-    """Return the number of channels of the nearest layer before one place.
-
-    Raises:
-        SwapError: If there is none.
-    """
+    """Return the number of channels of the nearest layer before one place; `SwapError` if there is none."""
     count = nearest_before(model, name, _count)
     if count is not None:
         return count
@@ -186,11 +141,7 @@ def _device_and_dtype(model: nn.Module) -> tuple[torch.device | None, torch.dtyp
 
 
 def _infer_by_pass(model: nn.Module, places: dict[ChannelModule, list[str]], input_sample: Any) -> None:
-    """Run a sample through the model; each activation takes the size that it meets.
-
-    Raises:
-        SwapError: If an activation was not called.
-    """
+    """Run a sample through the model; each activation takes the size that it meets, and has to be called."""
     device, dtype = _device_and_dtype(model)
 
     def take(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -200,13 +151,11 @@ def _infer_by_pass(model: nn.Module, places: dict[ChannelModule, list[str]], inp
                 raise SwapError(f"channel_dim={module.channel_dim} is no dimension of the input {tuple(x.shape)}.")
             module.set_channels(x.shape[module.channel_dim], device or x.device, dtype or x.dtype)
 
-    handles = [module.register_forward_pre_hook(take, with_kwargs=True) for module in places]
-    try:
+    with contextlib.ExitStack() as stack:
+        for module in places:
+            stack.callback(module.register_forward_pre_hook(take, with_kwargs=True).remove)
         with on_the_side(model):
             run(model, input_sample)
-    finally:
-        for handle in handles:
-            handle.remove()
     missed = [names[0] for module, names in places.items() if module.needs_channels]
     if missed:
         raise SwapError(

@@ -1,6 +1,5 @@
 """Which activations of a model really run: seen at torch's operators, so that fused paths cannot hide them."""
 
-import contextlib
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -8,15 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
-from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lit_gelu import activations
 from lit_gelu.activations import ActivationRegistry, ActivationSpec
 from lit_gelu.surgery.errors import SwapError
-from lit_gelu.surgery.observation import Key, key_of, locate, on_the_side, run, training_branches
+from lit_gelu.surgery.observation import Key, before_every_module, key_of, locate, on_the_side, run
 from lit_gelu.surgery.places import Caller
-from lit_gelu.surgery.recognition import RECURRENT, kernel_name, kernel_spec
+from lit_gelu.surgery.recognition import RECURRENT, is_gate, kernel_name, kernel_spec
 from lit_gelu.surgery.selectors import ActivationSelector
 from lit_gelu.surgery.sites import ActivationSite, Role, Survey, without_wrappers
 
@@ -191,13 +189,8 @@ def coverage(
     registry = registry or activations.registry
     survey = Survey(without_wrappers(model), input_sample, registry)
     counter = _KernelCounter(survey, training=training)
-    hook = register_module_forward_pre_hook(counter.note_module)
-    try:
-        mode = training_branches(survey.model) if training else contextlib.nullcontext()
-        with on_the_side(survey.model), mode, counter:
-            run(survey.model, input_sample)
-    finally:
-        hook.remove()
+    with before_every_module(counter.note_module), on_the_side(survey.model, training=training), counter:
+        run(survey.model, input_sample)
     sites = tuple(counter.covered(site) for site in survey.sites)
     return CoverageReport(sites, tuple(counter.outside.values()), registry, survey.notes)
 
@@ -220,18 +213,22 @@ class _KernelCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # tor
     def note_module(self, module: nn.Module, args: tuple[Any, ...]) -> None:  # noqa: ARG002 - a hook's signature
         """Count a call of an activation module; a hook that, unlike a module's own, leaves fused paths on."""
         if id(module) not in self._own_modules:
-            self._find_foreign(module, locate(sys._getframe(1), self._own_modules))
+            self._find_foreign(module)
         site = self._sites_of_modules.get(id(module))
         if site is not None:
             self._calls[site.name] += 1
 
-    def _find_foreign(self, module: nn.Module, found: Caller | None) -> None:
+    def _find_foreign(self, module: nn.Module) -> None:
         """Learn which site the call of a module is that is no part of the model; at another time it may be another."""
-        called = () if found is None else (s for key, s in self._sites_of_keys if key[:3] == key_of(found, "")[:3])
-        site = next(iter(called), None)
+        found = locate(sys._getframe(2), self._own_modules)
+        site = next(iter(self._called_at(found)), None) if found is not None else None
         if site is not None:
             self._modules[id(module)] = module
             self._sites_of_modules[id(module)] = site
+
+    def _called_at(self, found: Caller) -> list[ActivationSite]:
+        """Return the sites of calls in one place of the code."""
+        return [site for key, site in self._sites_of_keys if key[:3] == key_of(found, "")[:3]]
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -249,10 +246,9 @@ class _KernelCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # tor
             return
         inside = next((s for m in found.chain if (s := self._sites_of_modules.get(id(m))) is not None), None)
         if inside is None:
-            candidates = [s for key, s in self._sites_of_keys if key[:3] == key_of(found, "")[:3]]
-            inside = next((s for s in candidates if spec is not None and s.spec.name == spec.name), None) or (
-                candidates[0] if candidates else None
-            )
+            called = self._called_at(found)
+            same = [site for site in called if spec is not None and site.spec.name == spec.name]
+            inside = next(iter([*same, *called]), None)
             if inside is not None:
                 self._calls[inside.name] += 1
         if inside is not None:
@@ -261,7 +257,7 @@ class _KernelCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # tor
         key = key_of(found, kernel), str(spec)
         before = self.outside[key].calls if key in self.outside else 0
         owner = self._survey.names_of(found.owner)[0]
-        role: Role = "gate" if spec is None or self._survey.is_gate(spec) else "activation"
+        role: Role = "gate" if spec is None or is_gate(spec, self._survey.registry) else "activation"
         self.outside[key] = OutsideActivation(owner, spec, kernel, role, before + 1, found.where)
 
     def covered(self, site: ActivationSite) -> CoveredSite:
@@ -277,4 +273,4 @@ def _by_key(survey: Survey) -> list[tuple[Key, ActivationSite]]:
     """Return the places of the code at which functions are called, with their sites."""
     seen = {} if survey.seen is None else {id(call): key for key, call in survey.seen.functions.items()}
     sites: Iterable[ActivationSite] = (site for site in survey.sites if site.kind != "module")
-    return [(seen[id(call._seen)], site) for site in sites for call in site.calls or ()]
+    return [(seen[id(call.seen)], site) for site in sites for call in site.calls or ()]

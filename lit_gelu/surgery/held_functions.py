@@ -18,33 +18,16 @@ from lit_gelu.surgery.sites import ActivationSite
 
 @dataclass(frozen=True)
 class HeldCalls:
-    """What becomes of the calls when a module takes the function's place.
+    """What becomes of the calls when a module takes the function's place."""
 
-    Args:
-        edits: The calls that give more than the input, which the module would not take: they are to give it alone.
-        doubt: What the source does not tell, a sentence; empty if it tells all.
-    """
-
-    edits: tuple[RewrittenCall, ...]
-    doubt: str
+    edits: tuple[RewrittenCall, ...]  # calls that give more than the input, which the module would not take
+    doubt: str  # what the source does not tell, a sentence
 
 
 def calls_of_attribute(site: ActivationSite, declared: ActivationSpec) -> HeldCalls:
-    """Find the calls of a function that a module holds.
-
-    ``self.act(x, inplace=True)`` would fail with a module, which takes its input alone. Such calls are written out in
-    the methods of the module's class mostly; what the class hands on to others cannot be known.
-
-    Args:
-        site: The attribute.
-        declared: The spec of the function without further arguments.
-
-    Returns:
-        The calls that must change, and what is not known.
-
-    Raises:
-        SwapError: If a call that must change cannot be written anew.
-    """
+    """Find the calls of a function that a module holds; ``declared`` is its spec without further arguments."""
+    # self.act(x, inplace=True) would fail with a module, which takes its input alone. Such calls are written out in the
+    # methods of the module's class mostly; what the class hands on to others cannot be known.
     _require_input_alone(site, declared)
     attribute, cls = site.name.rpartition(".")[2], type(site.module)
     edits: list[RewrittenCall] = []
@@ -66,13 +49,9 @@ def calls_of_attribute(site: ActivationSite, declared: ActivationSpec) -> HeldCa
 
 
 def _require_input_alone(site: ActivationSite, declared: ActivationSpec) -> None:
-    """Refuse an attribute that was seen to be called with more than its input from elsewhere than its module's methods.
-
-    Raises:
-        SwapError: If it was.
-    """
+    """Refuse an attribute that was called with more than its input from elsewhere than its module's methods."""
     for call in site.calls or ():
-        seen = call._seen
+        seen = call.seen
         elsewhere = isinstance(seen.place, str) or seen.owner is not site.module
         if elsewhere and any(spec != declared for spec in seen.specs):
             reason = seen.place if isinstance(seen.place, str) else f"that is in {type(seen.owner).__name__}"
@@ -97,10 +76,7 @@ def _methods_naming(cls: type, attribute: str) -> Iterator[types.CodeType]:
 
 
 def _uses(function: ast.AST, code: types.CodeType, attribute: str) -> Iterator[tuple[ast.Attribute, ast.Call | None]]:
-    """Yield where a method reads an attribute of its module, with the call if it calls it there.
-
-    Comparisons and tests of it are left out: they do not call it.
-    """
+    """Yield where a method reads an attribute of its module, with the call if it calls it there; no comparisons."""
     parents = {child: parent for parent in ast.walk(function) for child in ast.iter_child_nodes(parent)}
     for node in ast.walk(function):
         if not (isinstance(node, ast.Attribute) and node.attr == attribute and isinstance(node.ctx, ast.Load)):
@@ -117,11 +93,7 @@ def _uses(function: ast.AST, code: types.CodeType, attribute: str) -> Iterator[t
 
 
 def _place(site: ActivationSite, call: ast.Call, code: types.CodeType) -> CallPlace:
-    """Return the place of a call that is to be written anew.
-
-    Raises:
-        SwapError: If it cannot be.
-    """
+    """Return the place of a call that is to be written anew; `SwapError` if it cannot be."""
     try:
         return place_of(call, first_argument(call), method_name(type(site.module), code), code)
     except SwapError as reason:

@@ -26,18 +26,7 @@ _LONGEST = 100  # characters of the activation in a key
 
 
 def mark(module: nn.Module, spec: ActivationSpec) -> None:
-    """Have a module that a swap puts in say so in its ``state_dict``.
-
-    Args:
-        module: The new module.
-        spec: Its canonical spec.
-
-    Example:
-        >>> module = nn.GELU()
-        >>> mark(module, ActivationSpec("gelu"))
-        >>> list(module.state_dict())
-        ['swapped_to_gelu__load_with_lit_gelu_callbacks_load_from_checkpoint']
-    """
+    """Have a module that a swap puts in say so, by its canonical spec, in its ``state_dict``."""
     before = vars(module).pop(_KEY, None)
     vars(module).pop(str(before), None)
     key = f"swapped_to_{_words(spec)}{_LOADER}"
@@ -66,18 +55,7 @@ def without_marks(state_dict: MutableMapping[str, Any]) -> None:
 
 
 def is_mark(key: str) -> bool:
-    """Say whether a key of a ``state_dict`` is that of a swap.
-
-    Args:
-        key: The key.
-
-    Returns:
-        Whether it is.
-
-    Example:
-        >>> is_mark("net.0.weight")
-        False
-    """
+    """Say whether a key of a ``state_dict`` is that of a swap."""
     return key.endswith(_LOADER) and key.rpartition(".")[2].startswith("swapped_to_")
 
 

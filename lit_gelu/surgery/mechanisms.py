@@ -4,7 +4,7 @@ import inspect
 import itertools
 import re
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,7 +18,6 @@ from lit_gelu.surgery.changes import (
     Edit,
     InterceptedCall,
     KeptChild,
-    ProbedCall,
     RebindMethod,
     RewrittenCall,
     SetAttribute,
@@ -35,7 +34,7 @@ from lit_gelu.surgery.sites import ActivationSite, Survey, relative_name
 
 
 @dataclass(frozen=True)
-class Placement:
+class Substitution:
     """Where a new module will stand, and how it comes to be called.
 
     Args:
@@ -55,39 +54,24 @@ class Placement:
     note: str = ""
 
 
-def placement(survey: Survey, site: ActivationSite, module: nn.Module) -> Placement:
-    """Decide how a site gets its new module.
-
-    Args:
-        survey: What is known of the model.
-        site: The site.
-        module: The new module.
-
-    Returns:
-        The placement.
-
-    Raises:
-        SwapError: If it cannot be done; the message says why.
-    """
+def substitution(survey: Survey, site: ActivationSite, module: nn.Module) -> Substitution:
+    """Decide how a site gets its new module; `SwapError` says why it cannot."""
     if site.kind == "module":
-        return Placement(site, module, site.name, "module")
+        return Substitution(site, module, site.name, "module")
     if site.kind == "attribute":
         held = calls_of_attribute(site, survey.spec_of_held(site))
-        return Placement(site, module, site.name, "attribute made a module", held.edits, held.doubt)
+        return Substitution(site, module, site.name, "attribute made a module", held.edits, held.doubt)
     (call,) = site.calls or ()
-    owner = survey.names_of(call._seen.owner)[0]
-    if call._seen.child:
-        return Placement(site, module, f"{owner}.{call._seen.child}".removeprefix("."), "module, at one of its places")
-    edit, mechanism = _edit(survey, site, call._seen, owner)
-    return Placement(site, module, f"{owner}.{edit.child}".removeprefix("."), mechanism, (edit,))
+    owner = survey.names_of(call.seen.owner)[0]
+    if call.seen.child:
+        place = f"{owner}.{call.seen.child}".removeprefix(".")
+        return Substitution(site, module, place, "module, at one of its places")
+    edit, mechanism = _edit(survey, site, call.seen, owner)
+    return Substitution(site, module, f"{owner}.{edit.child}".removeprefix("."), mechanism, (edit,))
 
 
 def _edit(survey: Survey, site: ActivationSite, seen: Call, owner: str) -> tuple[Edit, str]:
-    """Return how a call is sent to a child of the calling module.
-
-    Raises:
-        SwapError: If it cannot be.
-    """
+    """Return how a call is sent to a child of the calling module, and that in words."""
     relative = relative_name(site.name, owner)
     child = _child_name(seen.owner, relative)
     if isinstance(seen.owner, GraphModule):
@@ -130,22 +114,11 @@ def _child_name(owner: nn.Module, relative: str) -> str:
     return next(name for name in candidates if not hasattr(owner, name))
 
 
-def changes_for(model: nn.Module, placements: list[Placement]) -> list[Change]:
-    """Return the changes that put new modules where they are to stand.
-
-    Args:
-        model: The model.
-        placements: Where.
-
-    Returns:
-        The changes, in order.
-
-    Raises:
-        SwapError: If a module's class cannot be changed.
-    """
+def changes_for(model: nn.Module, planned: Sequence[Substitution]) -> list[Change]:
+    """Return the changes, in order, that put new modules where they are to stand."""
     changes: list[Change] = []
     edits: dict[nn.Module, list[Edit]] = {}
-    for row in placements:
+    for row in planned:
         if row.place == "":
             _require_same_layout(model, row.module)
             changes.append(Become(model, row.module))
@@ -154,34 +127,26 @@ def changes_for(model: nn.Module, placements: list[Placement]) -> list[Change]:
             parent_name, _, child = name.rpartition(".")
             parent = model.get_submodule(parent_name)
             changes.append(SetChild(parent, child, row.module))
+            wanted = list(row.edits)
+            if isinstance(parent, nn.TransformerDecoderLayer) and child == "activation":
+                wanted += {KeptChild(child)}.difference(edits_of(parent))  # its copies would hide it
             known = edits.setdefault(parent, [])  # under another name of the same module it has them already
-            wanted: list[Edit] = [*row.edits, *_kept_child(parent, child)]
             known += [edit for edit in wanted if edit not in known]
-    for owner, rows in ((owner, rows) for owner, rows in edits.items() if rows):
-        changes.append(SetClass(owner, edited_class(type(owner), tuple(sorted(rows, key=lambda edit: edit.child)))))
-        changes += _kept_methods(owner, {_method_of(edit) for edit in rows if not isinstance(edit, KeptChild)})
-    modules = [(row.site.names, row.module) for row in placements if row.site.kind != "call" and row.place]
-    return [*changes, *follow_fused_paths(model, encoder_layers(model, modules))]
+    for owner, rows in edits.items():
+        if rows:
+            in_order = tuple(sorted(rows, key=lambda edit: edit.child))
+            changes.append(SetClass(owner, edited_class(type(owner), in_order)))
+            changes += _kept_methods(owner, {_method_of(edit) for edit in rows if not isinstance(edit, KeptChild)})
+    modules = [(row.site.names, row.module) for row in planned if row.site.kind != "call" and row.place]
+    return [*changes, *fused_paths(model, modules)]
 
 
-def _kept_child(parent: nn.Module, child: str) -> list[KeptChild]:
-    """Return what keeps the activation of a decoder layer in its copies, if nothing does so yet."""
-    kept = KeptChild(child)
-    needed = isinstance(parent, nn.TransformerDecoderLayer) and child == "activation" and kept not in edits_of(parent)
-    return [kept] if needed else []
-
-
-def _method_of(edit: RewrittenCall | InterceptedCall | ProbedCall) -> str:
-    return "forward" if isinstance(edit, InterceptedCall) else edit.place.method
+def _method_of(edit: Edit) -> str:
+    return "forward" if isinstance(edit, InterceptedCall | KeptChild) else edit.place.method
 
 
 def _kept_methods(owner: nn.Module, methods: set[str]) -> list[RebindMethod]:
-    """Return how bound methods that a module keeps in attributes follow its class; Lightning's DDP leaves one behind.
-
-    Raises:
-        SwapError: If an attribute hides a method, and is not that method of the class: a changed class would change
-            nothing.
-    """
+    """Return how bound methods that a module keeps in attributes follow its class; Lightning's DDP leaves one."""
     kept = [
         RebindMethod(owner, attribute, method)
         for attribute, value in vars(owner).items()
@@ -191,7 +156,7 @@ def _kept_methods(owner: nn.Module, methods: set[str]) -> list[RebindMethod]:
         and value.__func__ is inspect.getattr_static(type(owner), method)
     ]
     hidden = sorted(methods & vars(owner).keys() - {change.attribute for change in kept})
-    if hidden:
+    if hidden:  # by something that is not that method of the class: a changed class would change nothing
         name = hidden[0]
         raise SwapError(
             f"{type(owner).__name__}.{name} lies on the instance (a {type(vars(owner)[name]).__name__}), as "
@@ -202,11 +167,7 @@ def _kept_methods(owner: nn.Module, methods: set[str]) -> list[RebindMethod]:
 
 
 def _require_same_layout(model: nn.Module, new: nn.Module) -> None:
-    """Refuse to turn a module into one of a class with another layout in memory.
-
-    Raises:
-        SwapError: If the classes do not allow it.
-    """
+    """Refuse to turn a module into one of a class with another layout in memory."""
     blank = nn.Module.__new__(type(model))
     try:
         blank.__class__ = type(new)
@@ -217,20 +178,13 @@ def _require_same_layout(model: nn.Module, new: nn.Module) -> None:
         ) from error
 
 
-def require_no_capture(model: nn.Module, placements: list[tuple[Placement, ActivationSpec]]) -> None:
-    """Refuse a new activation whose own function is intercepted somewhere in the model.
-
-    Args:
-        model: The model.
-        placements: The new modules, with their specs.
-
-    Raises:
-        SwapError: If one would be intercepted.
-    """
-    edits = [edit for row, _ in placements for edit in row.edits]
+def require_no_capture(model: nn.Module, planned: Iterable[tuple[Substitution, ActivationSpec]]) -> None:
+    """Refuse a new activation whose own function is intercepted somewhere in the model."""
+    planned = list(planned)
+    edits = [edit for row, _ in planned for edit in row.edits]
     edits += [edit for module in model.modules() for edit in edits_of(module)]
     functions = {edit.function: edit.child for edit in edits if isinstance(edit, InterceptedCall)}
-    for row, spec in placements:
+    for row, spec in planned:
         child = functions.get(spec.name)
         if child is not None and not any(edit.child == child for edit in row.edits):
             raise SwapError(
@@ -239,73 +193,36 @@ def require_no_capture(model: nn.Module, placements: list[tuple[Placement, Activ
             )
 
 
+# In evaluation without gradients, nn.TransformerEncoderLayer computes everything in one kernel, in which the
+# activation is what its flag says; and nn.TransformerEncoder passes nested tensors, which only that kernel takes. The
+# kernel's GELU is the exact one, whatever nn.GELU.approximate says.
 _FLAG = "activation_relu_or_gelu"
 _OFF, _RELU, _EXACT_GELU = 0, 1, 2
 
 
-def follow_fused_paths(model: nn.Module, activations: Mapping[nn.Module, nn.Module]) -> list[Change]:
-    """Return what must change in a model so that its fused paths follow new activations.
-
-    In evaluation without gradients, ``nn.TransformerEncoderLayer`` computes everything in one kernel, in which the
-    activation is what its flag says; and ``nn.TransformerEncoder`` passes nested tensors, which only that kernel takes.
-    The kernel's GELU is the exact one, whatever ``nn.GELU.approximate`` says.
-
-    Args:
-        model: The model.
-        activations: From encoder layers to their new activations.
-
-    Returns:
-        The changes.
-    """
-    flags = {layer: fused_flag(module) for layer, module in activations.items()}
+def fused_paths(model: nn.Module, places: Iterable[tuple[Iterable[str], nn.Module]]) -> list[Change]:
+    """Return what must change so that a model's fused paths follow new activations, given by all of their names."""
+    flags: dict[nn.Module, int] = {}
+    for names, activation in places:
+        for name in names:
+            parent_name, _, child = name.rpartition(".")
+            parent = model.get_submodule(parent_name)
+            if isinstance(parent, nn.TransformerEncoderLayer) and child == "activation":
+                flags[parent] = _fused_flag(activation)
     changes: list[Change] = [
         SetAttribute(layer, _FLAG, flag) for layer, flag in flags.items() if getattr(layer, _FLAG, flag) != flag
     ]
-    for encoder in model.modules():
+    off = {layer for layer, flag in flags.items() if flag == _OFF}
+    for encoder in model.modules() if off else ():
         if isinstance(encoder, nn.TransformerEncoder) and getattr(encoder, "use_nested_tensor", False):
             layers: Iterable[nn.Module] = encoder.layers
-            if any(flags.get(layer) == _OFF for layer in layers):
+            if not off.isdisjoint(layers):
                 changes.append(SetAttribute(encoder, "use_nested_tensor", False))
     return changes
 
 
-def encoder_layers(model: nn.Module, places: Iterable[tuple[Iterable[str], nn.Module]]) -> dict[nn.Module, nn.Module]:
-    """Return the encoder layers among the parents of activations.
-
-    Args:
-        model: The model.
-        places: The names under which activations stand, and the activations.
-
-    Returns:
-        From encoder layers to their activations.
-
-    Example:
-        >>> layer, relu = nn.TransformerEncoderLayer(4, 2, 8), nn.ReLU()
-        >>> encoder_layers(nn.Sequential(layer), [(["0.activation"], relu)]) == {layer: relu}
-        True
-    """
-    parents = [(name.rpartition("."), module) for names, module in places for name in names]
-    found = [(model.get_submodule(parent), child, module) for (parent, _, child), module in parents]
-    return {
-        parent: module
-        for parent, child, module in found
-        if isinstance(parent, nn.TransformerEncoderLayer) and child == "activation"
-    }
-
-
-def fused_flag(activation: nn.Module) -> int:
-    """Return what the flag of an encoder layer is to be for an activation.
-
-    Args:
-        activation: The module.
-
-    Returns:
-        1 for ReLU, 2 for exact GELU, 0 to switch the fused path off.
-
-    Example:
-        >>> fused_flag(nn.ReLU()), fused_flag(nn.GELU()), fused_flag(nn.GELU(approximate="tanh"))
-        (1, 2, 0)
-    """
+def _fused_flag(activation: nn.Module) -> int:
+    """Return what the flag of an encoder layer is to be: the kernel's activation, or its fused path switched off."""
     if type(activation) is nn.GELU:
         return _EXACT_GELU if activation.approximate == "none" else _OFF
     return _RELU if type(activation) is nn.ReLU else _OFF

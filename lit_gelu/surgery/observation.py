@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import itertools
 import sys
 import types
 from collections.abc import Callable, Iterator, Mapping
@@ -21,26 +22,24 @@ from lit_gelu.sandbox import evaluation_sandbox, isolated_random_state
 from lit_gelu.surgery.errors import SwapError
 from lit_gelu.surgery.places import Caller, CallPlace, call_place, holder_of
 from lit_gelu.surgery.recognition import FunctionTable, KnownFunction
-from lit_gelu.surgery.source import Position, end_of
+from lit_gelu.surgery.source import Position
+
+_PASSED_OVER = frozenset({
+    "torch._compile",
+    "torch._dynamo.eval_frame",
+    "torch._jit_internal",
+    "torch._ops",
+    "torch.nn.functional",
+    "torch.nn.modules.module",
+    "torch.overrides",
+})  # torch's own wrappers
+
+Key = tuple[int, types.CodeType, Position | int, str]
+"""Calling module, code, end of the expression (or the instruction), and what is called there."""
 
 
 def run(model: nn.Module, input_sample: Any) -> Any:
-    """Call a model with a copy of a sample, which it may overwrite.
-
-    Args:
-        model: The model.
-        input_sample: A tensor, a tuple of ``forward``'s arguments, or a dict of them by name.
-
-    Returns:
-        What ``forward`` returns.
-
-    Raises:
-        SwapError: If it fails.
-
-    Example:
-        >>> run(nn.Identity(), {"input": torch.ones(1)})
-        tensor([1.])
-    """
+    """Call a model with a copy of a sample, which it may overwrite; `SwapError` if it fails."""
     sample = pytree.tree_map_only(Tensor, torch.clone, input_sample)
     try:
         match sample:
@@ -58,117 +57,78 @@ def run(model: nn.Module, input_sample: Any) -> Any:
 
 
 @contextlib.contextmanager
-def on_the_side(model: nn.Module) -> Iterator[None]:
-    """Let a pass leave no trace: evaluation mode, no gradients, random state and buffers put back, nothing compiled.
-
-    Args:
-        model: The model.
-
-    Yields:
-        Nothing.
-    """
+def on_the_side(model: nn.Module, *, training: bool = False) -> Iterator[None]:
+    """Let a pass leave no trace: evaluation mode, no gradients, random state and buffers put back, nothing compiled."""
     eager: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
     if "torch._dynamo" in sys.modules:  # otherwise nothing is compiled, and asking would import it
         eager = torch.compiler.set_stance("force_eager")
     with isolated_random_state(model), evaluation_sandbox(model), eager:
+        if training:  # the flags are put back by the sandbox
+            for module in model.modules():
+                # Dropout and batch normalisation have no branches, and a sample of one example would not do for them.
+                module.training = not isinstance(module, (_NormBase, _DropoutNd))
         yield
 
 
 @contextlib.contextmanager
-def training_branches(model: nn.Module) -> Iterator[None]:
-    """Within `on_the_side`, let a model go the ways that it goes in training.
-
-    Dropout and batch normalisation stay as they are: they have no such ways, and a sample of one example would not do.
-
-    Args:
-        model: The model.
-
-    Yields:
-        Nothing.
-
-    Example:
-        >>> model = nn.Sequential(nn.Linear(2, 2), nn.Dropout()).eval()
-        >>> with training_branches(model):
-        ...     [module.training for module in model.modules()]
-        [True, True, False]
-        >>> [module.training for module in model.modules()]
-        [False, False, False]
-    """
-    flags = [(module, module.training) for module in model.modules() if not isinstance(module, (_NormBase, _DropoutNd))]
+def before_every_module(note: Callable[[nn.Module, tuple[Any, ...]], None]) -> Iterator[None]:
+    """Call a function before every module's forward; unlike a module's own hooks, it leaves fused paths on."""
+    handle = register_module_forward_pre_hook(note)
     try:
-        for module, _ in flags:
-            module.training = True
         yield
     finally:
-        for module, training in flags:
-            module.training = training
-
-
-_PASSED_OVER = frozenset({
-    "torch._compile",
-    "torch._dynamo.eval_frame",
-    "torch._jit_internal",
-    "torch._ops",
-    "torch.nn.functional",
-    "torch.nn.modules.module",
-    "torch.overrides",
-})
+        handle.remove()
 
 
 def locate(frame: types.FrameType, modules: Mapping[int, Any]) -> Caller | None:
-    """Find out which module of a model makes a call.
-
-    Args:
-        frame: Where to begin; frames of torch's own wrappers are passed over.
-        modules: The model's modules, by ``id``.
-
-    Returns:
-        The location, ``None`` if no method of one of the modules is running.
-    """
-    caller: types.FrameType | None = frame
-    while caller is not None and caller.f_globals.get("__name__") in _PASSED_OVER:
-        caller = caller.f_back
-    if caller is None:
+    """Find out which of a model's modules, given by ``id``, makes a call; ``None`` if no method of one is running."""
+    inner: types.FrameType | None = frame
+    while inner is not None and inner.f_globals.get("__name__") in _PASSED_OVER:
+        inner = inner.f_back
+    running: list[nn.Module] = []
+    chain: dict[int, nn.Module] = {}
+    method, checkpointed, outer = None, False, inner
+    while outer is not None:
+        code = outer.f_code
+        if method is None and outer.f_globals.get("__name__") == "torch.utils.checkpoint":
+            checkpointed = True  # the call may be made again in the backward pass, when the method runs no more
+        first = outer.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
+        if isinstance(first, nn.Module):  # a method: a function whose first argument is a module
+            running.append(first)
+            if id(first) in modules:
+                chain[id(first)] = first
+                method = method or code
+        outer = outer.f_back
+    if inner is None or method is None:
         return None
-    owners = [(module, code) for module, code in running_modules(caller) if id(module) in modules]
-    if not owners:
-        return None
-    chain = {id(module): module for module, _ in owners}
-    owner, method = owners[0]
-    filename = caller.f_code.co_filename.replace("\\", "/").rpartition("/")[2]
-    where = f"{filename}:{caller.f_lineno}"
-    return Caller(caller, owner, method, tuple(chain.values()), where, _is_checkpointed(caller, method))
+    code, owner = inner.f_code, next(iter(chain.values()))
+    names = {method.co_varnames[0], *code.co_freevars, *code.co_cellvars}
+    filename = code.co_filename.replace("\\", "/").rpartition("/")[2]
+    return Caller(
+        owner=owner,
+        method=method,
+        code=code,
+        instruction=inner.f_lasti,
+        end=_end_of(code, inner.f_lasti),
+        variables={name: value for name, value in inner.f_locals.items() if name in names},
+        variables_of_file=inner.f_globals,
+        running=tuple(running),
+        chain=tuple(chain.values()),
+        where=f"{filename}:{inner.f_lineno}",
+        checkpointed=checkpointed,
+    )
 
 
-def _is_checkpointed(frame: types.FrameType | None, method: types.CodeType) -> bool:
-    """Say whether a method has a call recomputed in the backward pass, when the method itself runs no more."""
-    while frame is not None and frame.f_code is not method:
-        if frame.f_globals.get("__name__") == "torch.utils.checkpoint":
-            return True
-        frame = frame.f_back
-    return False
+def _end_of(code: types.CodeType, instruction: int) -> Position | None:
+    """Return where the expression ends to which an instruction belongs; ``None`` if positions were stripped."""
+    position = next(itertools.islice(code.co_positions(), instruction // 2, None), (None,) * 4)
+    _, end_line, _, end_column = position
+    return None if end_line is None or end_column is None else (end_line, end_column)
 
 
-def running_modules(frame: types.FrameType | None) -> Iterator[tuple[nn.Module, types.CodeType]]:
-    """Yield the modules whose methods are running: the first arguments of functions that are modules.
-
-    Args:
-        frame: Where to begin.
-
-    Yields:
-        Modules with the code of the method, the innermost first; of the model or not.
-    """
-    while frame is not None:
-        code = frame.f_code
-        if code.co_argcount:
-            first = frame.f_locals.get(code.co_varnames[0])
-            if isinstance(first, nn.Module):
-                yield first, code
-        frame = frame.f_back
-
-
-Key = tuple[int, types.CodeType, Position | int, str]
-"""Calling module, code, end of the expression (or the instruction), and what is called there."""
+def key_of(found: Caller, called: str) -> Key:
+    """Return what tells the expression of a call from all others."""
+    return id(found.owner), found.code, found.end or found.instruction, called
 
 
 @dataclass
@@ -178,7 +138,7 @@ class Call:
     Args:
         owner: The module whose method makes the call.
         where: File and line.
-        place: The expression; what stands in the way of writing it anew, if something does.
+        find_place: Finds the expression; reading the source takes long, and few calls are written anew.
         specs: What it computed; more than one only if it calls different activations.
         name: What the site is called after, such as ``"gelu"``; empty for a module of the model, which has a name.
         known: The function that is called; of a module that is no part of the model, the one that it calls.
@@ -193,7 +153,7 @@ class Call:
 
     owner: nn.Module
     where: str
-    place: CallPlace | str
+    find_place: Callable[[], CallPlace]
     specs: list[ActivationSpec] = field(default_factory=list)
     name: str = ""
     known: KnownFunction | None = None
@@ -205,14 +165,20 @@ class Call:
     checkpointed: bool = False
     training_only: bool = False
 
-    def note(self, spec: ActivationSpec | None, x: Any, *, training: bool) -> None:
-        """Note one call; what evaluation reaches too is counted there alone.
+    @functools.cached_property
+    def place(self) -> CallPlace | str:
+        """The expression; what stands in the way of writing it anew, if something does."""
+        try:
+            return self.find_place()
+        except SwapError as reason:
+            return str(reason)
 
-        Args:
-            spec: What it computes.
-            x: Its input.
-            training: Whether the pass is in training mode.
-        """
+    def __getstate__(self) -> dict[str, Any]:
+        """Copy and pickle what is found, not how: that holds the globals of the calling code."""
+        return {**vars(self), "place": self.place, "find_place": None}
+
+    def note(self, spec: ActivationSpec | None, x: Any, *, training: bool) -> None:
+        """Note one call of what a spec says on an input; what evaluation reaches too is counted there alone."""
         self.count += training == self.training_only
         if spec is not None and spec not in self.specs:
             self.specs.append(spec)
@@ -239,33 +205,6 @@ class Observation:
     training_error: str = ""
 
 
-def input_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """Return the input of a call of an activation.
-
-    Args:
-        args: As called.
-        kwargs: As called.
-
-    Returns:
-        The first argument, or the one called ``input`` or ``x``.
-    """
-    return args[0] if args else next((kwargs[key] for key in ("input", "x", "self") if key in kwargs), None)
-
-
-def key_of(found: Caller, called: str) -> Key:
-    """Return what tells the expression of a call from all others.
-
-    Args:
-        found: Where the call comes from.
-        called: What is called there.
-
-    Returns:
-        The key.
-    """
-    code, instruction = found.frame.f_code, found.frame.f_lasti
-    return id(found.owner), code, end_of(code, instruction) or instruction, called
-
-
 def observe(
     model: nn.Module,
     input_sample: Any,
@@ -274,44 +213,31 @@ def observe(
     held: Mapping[int, Mapping[str, KnownFunction]],
     spec_of: Callable[[nn.Module], ActivationSpec | None],
 ) -> Observation:
-    """Run a sample through a model in evaluation mode, then in training mode, and note every call of an activation.
-
-    Modes, buffers and random number generators are as before afterwards. The second pass may fail: a model may want
-    more for training, such as targets.
-
-    Args:
-        model: The model.
-        input_sample: A tensor, a tuple of ``forward``'s arguments, or a dict of them by name.
-        table: Which functions count.
-        activations: The model's activation modules, by ``id``; what they call counts as theirs.
-        held: By ``id`` of a module, its attributes that hold such a function.
-        spec_of: Returns what a module computes, if it is an activation.
-
-    Returns:
-        What was seen.
-
-    Raises:
-        SwapError: If ``forward`` fails on the sample in evaluation mode.
-    """
+    """Run a sample through a model in evaluation mode, then in training mode, and note every call of an activation."""
+    # The second pass may fail: a model may want more for training, such as targets.
     watcher = _Watcher(model, table, activations, held, spec_of)
-    hook = register_module_forward_pre_hook(watcher.note_module)
-    try:
+    with before_every_module(watcher.note_module):
         with on_the_side(model), watcher:
             run(model, input_sample)
         watcher.start_training_pass()
-        with on_the_side(model), training_branches(model), watcher:
-            run(model, input_sample)
-    except SwapError as error:
-        if not watcher.training:
-            raise
-        watcher.seen.training_error = str(error.__cause__ or error)
-    finally:
-        hook.remove()
+        try:
+            with on_the_side(model, training=True), watcher:
+                run(model, input_sample)
+        except SwapError as error:
+            watcher.seen.training_error = str(error.__cause__ or error)
     return watcher.seen
 
 
 class _Watcher(TorchFunctionMode):
-    """Sees every call of a torch function, with the frame that makes it."""
+    """Sees every call of a torch function, with the frame that makes it.
+
+    Args:
+        model: The model.
+        table: Which functions count.
+        activations: The model's activation modules, by ``id``; what they call counts as theirs.
+        held: By ``id`` of a module, its attributes that hold such a function.
+        spec_of: Returns what a module computes, if it is an activation.
+    """
 
     def __init__(
         self,
@@ -323,7 +249,7 @@ class _Watcher(TorchFunctionMode):
     ) -> None:
         super().__init__()
         self.seen = Observation()
-        self.training = False
+        self._training = False
         self._modules = {id(module): module for module in model.modules()}
         self._table = table
         self._activations = activations
@@ -334,7 +260,7 @@ class _Watcher(TorchFunctionMode):
 
     def start_training_pass(self) -> None:
         """Take what follows as seen in training mode."""
-        self.training = True
+        self._training = True
         self._turns.clear()
         self._foreign.clear()
 
@@ -343,43 +269,44 @@ class _Watcher(TorchFunctionMode):
     ) -> Any:
         kwargs = dict(kwargs or {})
         known = self._table.find_call(func, args, kwargs)
-        if known is not None:
-            self._note_function(known, args, kwargs, sys._getframe(1))
+        found = None if known is None else locate(sys._getframe(1), self._modules)
+        if known is not None and found is not None:
+            self._note_function(known, args, kwargs, found)
         return func(*args, **kwargs)
 
     def _note_function(
-        self, known: KnownFunction, args: tuple[Any, ...], kwargs: dict[str, Any], frame: types.FrameType
+        self, known: KnownFunction, args: tuple[Any, ...], kwargs: dict[str, Any], found: Caller
     ) -> None:
-        found = locate(frame, self._modules)
-        if found is None:
-            return
-        running = (id(module) for module, _ in running_modules(found.frame))
-        foreign = next((self._foreign[key] for key in running if key in self._foreign), None)
-        key = key_of(found, known.name) if foreign is None else foreign[1]
+        key, foreign = key_of(found, known.name), None
+        for module in found.running if self._foreign else ():
+            if id(module) in self._foreign:
+                _, key, foreign = self._foreign[id(module)]
+                break
         for module in found.chain:
             self.seen.extents.setdefault((id(module), known.name), set()).add(key)
-        if any(id(module) in self._activations for module in found.chain):
+        if not self._activations.keys().isdisjoint(map(id, found.chain)):
             return  # it is that module's
         if foreign is not None:
-            foreign[2].known = foreign[2].known or known
+            foreign.known = foreign.known or known
             return
         call = self.seen.functions.get(key)
         if call is None:
-            call = Call(found.owner, found.where, self._place(found, known), name=known.name, known=known)
-            call.checkpointed, call.training_only = found.checkpointed, self.training
-            call.holder, call.held = self._held_as(found, call.place, known)
+            call = Call(found.owner, found.where, self._place_finder(found, known), name=known.name, known=known)
+            call.checkpointed, call.training_only = found.checkpointed, self._training
+            if self._held:
+                call.holder, call.held = self._held_as(found, call.place, known)
             self.seen.functions[key] = call
-        call.note(self._table.spec(known, args, kwargs), input_of(args, kwargs), training=self.training)
+        call.note(self._table.spec(known, args, kwargs), input_of(args, kwargs), training=self._training)
 
-    def _place(self, found: Caller, known: KnownFunction) -> CallPlace | str:
-        """Return the expression of a call of a function, or why it cannot be written anew."""
+    def _place_finder(self, found: Caller, known: KnownFunction) -> Callable[[], CallPlace]:
+        """Return what finds the expression of a call of a function."""
 
         def is_callee(target: Any) -> bool:
             held = self._table.find_held(target)
             return target is known.function or (held is not None and held[0].name == known.name)
 
         name = known.function.__name__ if known.path.startswith("torch.Tensor.") else ""
-        return _place_or_reason(functools.partial(call_place, found, is_callee, name))
+        return functools.partial(call_place, found, is_callee, name)
 
     def _held_as(self, found: Caller, place: CallPlace | str, known: KnownFunction) -> tuple[nn.Module | None, str]:
         """Return the attribute through which a function is called; by its text, or if only one can be meant."""
@@ -398,17 +325,17 @@ class _Watcher(TorchFunctionMode):
         if not known and spec is None:
             return
         found = locate(sys._getframe(1), self._modules)
-        if found is None or any(id(outer) in self._activations for outer in found.chain):
+        if found is None or not self._activations.keys().isdisjoint(map(id, found.chain)):
             return  # the model itself, or a part of another activation
         child = "" if spec is not None else self._turn(found.owner, module)
         name = "" if spec is None else spec.name.rpartition(".")[2].lower()
         key = key_of(found, child or name)
         calls = self.seen.functions if spec is not None else self.seen.modules.setdefault(id(module), {})
         if key not in calls:
-            place = _place_or_reason(functools.partial(call_place, found, lambda target: target is module))
-            calls[key] = Call(found.owner, found.where, place, name=name, child=child, training_only=self.training)
-            calls[key].checkpointed = found.checkpointed
-        calls[key].note(spec, input_of(args, {}), training=self.training)
+            find_place = functools.partial(call_place, found, lambda target: target is module)
+            calls[key] = Call(found.owner, found.where, find_place, name=name, child=child)
+            calls[key].checkpointed, calls[key].training_only = found.checkpointed, self._training
+        calls[key].note(spec, input_of(args, {}), training=self._training)
         if spec is not None:
             self._foreign[id(module)] = (module, key, calls[key])
 
@@ -416,18 +343,12 @@ class _Watcher(TorchFunctionMode):
         """Return the name by which an ``nn.Sequential`` calls a module that it has under several."""
         if type(owner).forward is not nn.Sequential.forward:
             return ""
-        names = _names_in(owner, module)
+        names = [name for name, child in owner._modules.items() if child is module]
         turn = self._turns.get((id(owner), id(module)), 0)
         self._turns[id(owner), id(module)] = turn + 1
         return names[turn % len(names)]
 
 
-def _names_in(owner: nn.Module, module: nn.Module) -> list[str]:
-    return [name for name, child in owner._modules.items() if child is module]
-
-
-def _place_or_reason(find: Callable[[], CallPlace]) -> CallPlace | str:
-    try:
-        return find()
-    except SwapError as reason:
-        return str(reason)
+def input_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Return the input of a call of an activation: the first argument, or the one called input, x or self."""
+    return args[0] if args else next((kwargs[key] for key in ("input", "x", "self") if key in kwargs), None)

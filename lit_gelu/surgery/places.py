@@ -4,7 +4,7 @@ import ast
 import builtins
 import inspect
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,20 +23,30 @@ class ObstacleError(SwapError):
 
 @dataclass(frozen=True)
 class Caller:
-    """Where a call comes from.
+    """Where a call comes from; it holds no frame, and so none of the tensors that live in one.
 
     Args:
-        frame: The frame that makes it.
         owner: The innermost module whose method is running.
         method: The code of that method.
-        chain: All modules of the model whose methods are running, the innermost first.
+        code: The code that makes the call: the method's, or that of a function within it.
+        instruction: Byte offset of the call in the code.
+        end: Where the expression ends; ``None`` if the code was stripped of positions.
+        variables: What the code sees under names that are no variables of its own, and under the module's.
+        variables_of_file: The globals.
+        running: All modules whose methods are running, the innermost first; of the model or not.
+        chain: Those of the model.
         where: File and line.
         checkpointed: Whether ``torch.utils.checkpoint`` stands between the method and the call.
     """
 
-    frame: types.FrameType
     owner: nn.Module
     method: types.CodeType
+    code: types.CodeType
+    instruction: int
+    end: Position | None
+    variables: Mapping[str, Any]
+    variables_of_file: Mapping[str, Any]
+    running: tuple[nn.Module, ...]
     chain: tuple[nn.Module, ...]
     where: str
     checkpointed: bool
@@ -64,28 +74,14 @@ class CallPlace:
 
 
 def call_place(caller: Caller, is_callee: Callable[[Any], bool], tensor_method: str = "") -> CallPlace:
-    """Find the expression of a call that is running now.
-
-    Args:
-        caller: Where it comes from.
-        is_callee: Says whether an object is what is called.
-        tensor_method: The name of the tensor's method that is called, if it is one.
-
-    Returns:
-        The place.
-
-    Raises:
-        ObstacleError: If the call is not written out there, as one expression that names what it calls.
-        SourceError: If the source is not to be had.
-    """
-    frame, code = caller.frame, caller.frame.f_code
+    """Find the expression of a call that names what ``is_callee`` accepts, or a tensor's method; refuse any other."""
+    code = caller.code
     method = method_name(type(caller.owner), caller.method)
-    if not source.contains(caller.method, code):
+    if all(inner is not code for inner in source.codes_in(caller.method)):  # equal code may stand elsewhere too
         raise ObstacleError(f"{code.co_qualname} makes the call, which is not part of {caller.method.co_qualname}")
-    end = source.end_of(code, frame.f_lasti)
-    if end is None:
+    if caller.end is None:
         raise ObstacleError("Python was told to leave out positions")
-    node = source.call_at(code, end)
+    node = source.call_at(code, caller.end)
     argument = _argument(node, caller, is_callee, tensor_method)
     if isinstance(source.parent_of(code, node), ast.Expr):
         raise ObstacleError(
@@ -95,21 +91,7 @@ def call_place(caller: Caller, is_callee: Callable[[Any], bool], tensor_method: 
 
 
 def place_of(node: ast.Call, argument: ast.expr, method: str, code: types.CodeType) -> CallPlace:
-    """Return the place of a call expression in a method.
-
-    Args:
-        node: The call.
-        argument: Its input.
-        method: The method's name.
-        code: The method's code.
-
-    Returns:
-        The place.
-
-    Raises:
-        ObstacleError: If the method gives the name of its module to something else.
-        SourceError: If the source is not to be had.
-    """
+    """Return the place of a call expression in the method of a name, with its input."""
     receiver, first = code.co_varnames[0], code.co_firstlineno
     _require_same_receiver(code, receiver)
 
@@ -120,18 +102,7 @@ def place_of(node: ast.Call, argument: ast.expr, method: str, code: types.CodeTy
 
 
 def method_name(cls: type, code: types.CodeType) -> str:
-    """Return the name under which a class has a function with a given code.
-
-    Args:
-        cls: The class.
-        code: The code; decorated functions are looked into.
-
-    Returns:
-        The name.
-
-    Raises:
-        ObstacleError: If there is none, or a subclass has another function of that name, which calls this one.
-    """
+    """Return the name under which a class has a function with a given code; what decorators wrap is looked into."""
     for owner in cls.__mro__:
         for name, value in vars(owner).items():
             if inspect.isfunction(value) and any(f.__code__ is code for f in wrapped_functions(value)):
@@ -142,14 +113,7 @@ def method_name(cls: type, code: types.CodeType) -> str:
 
 
 def wrapped_functions(function: Callable[..., Any]) -> Iterator[types.FunctionType]:
-    """Yield a function and those that its decorators wrap.
-
-    Args:
-        function: A function.
-
-    Yields:
-        Functions, the outermost first.
-    """
+    """Yield a function and those that its decorators wrap, the outermost first."""
     current: Any = function
     while inspect.isfunction(current):
         yield current
@@ -157,11 +121,7 @@ def wrapped_functions(function: Callable[..., Any]) -> Iterator[types.FunctionTy
 
 
 def _argument(node: ast.Call, caller: Caller, is_callee: Callable[[Any], bool], tensor_method: str) -> ast.expr:
-    """Return the expression of the tensor that goes in.
-
-    Raises:
-        ObstacleError: If the expression calls something else, which in turn calls this.
-    """
+    """Return the expression of the tensor that goes in; refuse a call of something else, which in turn calls this."""
     callee = node.func
     if is_callee(_resolve(callee, caller)):
         return first_argument(node)
@@ -173,15 +133,7 @@ def _argument(node: ast.Call, caller: Caller, is_callee: Callable[[Any], bool], 
 
 
 def holder_of(place: CallPlace, caller: Caller) -> tuple[nn.Module, str] | None:
-    """Return through which attribute of which module a place calls.
-
-    Args:
-        place: A call expression.
-        caller: Where it was called from.
-
-    Returns:
-        Module and attribute; ``None`` if it calls something else.
-    """
+    """Return the module and the attribute through which a place calls; ``None`` if it calls something else."""
     callee = ast.parse(place.text, mode="eval").body
     if not (isinstance(callee, ast.Call) and isinstance(callee.func, ast.Attribute)):
         return None
@@ -190,17 +142,7 @@ def holder_of(place: CallPlace, caller: Caller) -> tuple[nn.Module, str] | None:
 
 
 def first_argument(node: ast.Call) -> ast.expr:
-    """Return the expression of what a call of an activation takes as its input.
-
-    Args:
-        node: The call.
-
-    Returns:
-        The first argument, or the one called ``input``, ``x`` or ``self``.
-
-    Raises:
-        ObstacleError: If it is not written out.
-    """
+    """Return the expression of an activation's input: the first argument, or the one called input, x or self."""
     if node.args and not isinstance(node.args[0], ast.Starred):
         return node.args[0]
     by_name = [keyword.value for keyword in node.keywords if keyword.arg in {"input", "x", "self"}]
@@ -210,18 +152,14 @@ def first_argument(node: ast.Call) -> ast.expr:
 
 
 def _resolve(node: ast.expr, caller: Caller) -> Any:
-    """Return the object that an expression made of names, attributes and constant indices stands for.
-
-    Variables of the method do not count, except the module itself: they may stand for something else the next time.
-    """
-    frame, receiver = caller.frame, caller.method.co_varnames[0]
+    """Return the object that an expression made of names, attributes and constant indices stands for."""
+    # Variables of the method do not count, except the module itself: they may stand for something else the next time.
     match node:
         case ast.Name(name):
-            own = {*caller.method.co_varnames, *caller.method.co_cellvars, *frame.f_code.co_varnames}
-            if name in own and name != receiver:
-                found = frame.f_locals.get(name, _UNKNOWN)
-                return found if isinstance(found, Tensor) else _UNKNOWN
-            for scope in (frame.f_locals, frame.f_globals, vars(builtins)):
+            own = {*caller.method.co_varnames, *caller.method.co_cellvars, *caller.code.co_varnames}
+            if name in own and name != caller.method.co_varnames[0]:
+                return _UNKNOWN
+            for scope in (caller.variables, caller.variables_of_file, vars(builtins)):
                 if name in scope:
                     return scope[name]
         case ast.Attribute(value, attribute):
@@ -240,19 +178,11 @@ def _resolve(node: ast.expr, caller: Caller) -> Any:
 
 
 def _require_same_receiver(method: types.CodeType, receiver: str) -> None:
-    """Refuse a method that gives the name of its module to something else.
-
-    Raises:
-        ObstacleError: If it does.
-        SourceError: If the source is not to be had.
-    """
+    """Refuse a method that gives the name of its module to something else."""
     function = source.function_at(method)
+    parameters = [*function.args.posonlyargs, *function.args.args]
     for node in ast.walk(function):
         stored = isinstance(node, ast.Name) and node.id == receiver and not isinstance(node.ctx, ast.Load)
-        hidden = isinstance(node, ast.arg) and node.arg == receiver and node not in _parameters(function)
+        hidden = isinstance(node, ast.arg) and node.arg == receiver and node not in parameters
         if stored or hidden:
             raise ObstacleError(f"{method.co_qualname} gives the name {receiver!r} to something else")
-
-
-def _parameters(function: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> list[ast.arg]:
-    return [*function.args.posonlyargs, *function.args.args]

@@ -1,9 +1,11 @@
-"""What counts as an activation: modules, functions of torch and operators, and from each to its spec."""
+"""What counts as an activation: torch's operators and functions, and modules; and from each of them to its spec."""
 
 import copy
 import functools
 import inspect
 import math
+import operator
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -14,6 +16,8 @@ from torch._ops import OpOverload, OpOverloadPacket
 from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
 
 from lit_gelu.activations import ActivationRegistry, ActivationSpec
+from lit_gelu.activations.modules import FunctionActivation
+from lit_gelu.activations.naming.entry import ActivationEntry
 from lit_gelu.activations.naming.forms import opaque_spec
 from lit_gelu.errors import LitGeluError
 
@@ -91,48 +95,20 @@ RECURRENT = frozenset({
 })
 
 
-def kernel_name(operator: Any) -> str:
-    """Return the name of an operator of torch, without its overload and the underscore of those in place.
-
-    Args:
-        operator: An ``torch._ops.OpOverload``.
-
-    Returns:
-        The name, such as ``"relu"``; empty if it is not one of ``aten``'s.
-
-    Example:
-        >>> import torch
-        >>> kernel_name(torch.ops.aten.relu_.default)
-        'relu'
-    """
-    namespace, _, name = str(operator.name()).partition("::")
+def kernel_name(overload: Any) -> str:
+    """Return the name of an ``OpOverload`` of ``aten``, without overload and underscore; empty for other libraries'."""
+    namespace, _, name = str(overload.name()).partition("::")
     return name.partition(".")[0].rstrip("_") if namespace == "aten" else ""
 
 
 def kernel_spec(
-    operator: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], registry: ActivationRegistry
+    overload: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], registry: ActivationRegistry
 ) -> ActivationSpec | None:
-    """Return what an operator computes, if it is an activation.
-
-    Args:
-        operator: A ``torch._ops.OpOverload``.
-        args: Its arguments.
-        kwargs: Its keyword arguments.
-        registry: Where the names are looked up.
-
-    Returns:
-        The canonical spec, ``None`` if it is none.
-
-    Example:
-        >>> import torch
-        >>> from lit_gelu.activations import registry
-        >>> str(kernel_spec(torch.ops.aten.gelu.default, (torch.ones(1),), {"approximate": "tanh"}, registry))
-        "gelu(approximate='tanh')"
-    """
-    read = _SPECS.get(kernel_name(operator))
+    """Return the canonical spec of what an ``OpOverload`` computes, ``None`` if it is no registered activation."""
+    read = _SPECS.get(kernel_name(overload))
     if read is None:
         return None
-    schema = operator._schema.arguments
+    schema = overload._schema.arguments
     given = {row.name: row.default_value for row in schema if row.has_default_value()}
     spec = read(given | {row.name: value for row, value in zip(schema, args, strict=False)} | dict(kwargs))
     if spec is None or spec.opaque:
@@ -143,39 +119,33 @@ def kernel_spec(
         return None  # a registry without it
 
 
-def operator_spec(
-    operator: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], registry: ActivationRegistry
+def _operator_spec(
+    called: OpOverload | OpOverloadPacket,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    registry: ActivationRegistry,
 ) -> ActivationSpec | None:
-    """Return what a call such as ``torch.ops.aten.gelu(x)`` computes, if it is an activation of its first argument.
-
-    Args:
-        operator: Anything that is called.
-        args: Its arguments.
-        kwargs: Its keyword arguments.
-        registry: Where the names are looked up.
-
-    Returns:
-        The canonical spec, with ``inplace=True`` if it overwrites its input; ``None`` if it is none.
-
-    Example:
-        >>> import torch
-        >>> from lit_gelu.activations import registry
-        >>> str(operator_spec(torch.ops.aten.hardtanh, (torch.ones(1), 0, 6), {}, registry))
-        'relu6'
-    """
-    untyped: Any = operator  # torch declares no types of these methods
-    if isinstance(operator, OpOverloadPacket):
-        untyped = getattr(operator, untyped.overloads()[0])
-    if not isinstance(untyped, OpOverload) or kernel_name(untyped) in _NO_SITES or "out" in kwargs:
+    """Return what a call such as ``torch.ops.aten.gelu(x)`` computes, if it is an activation of its first argument."""
+    untyped: Any = called  # torch declares no types of these methods
+    if isinstance(called, OpOverloadPacket):
+        untyped = getattr(called, untyped.overloads()[0])
+    if kernel_name(untyped) in _NO_SITES or "out" in kwargs:
         return None
     spec = kernel_spec(untyped, args, kwargs, registry)
     overwrites = str(untyped._schema.name).partition(".")[0].endswith("_")
     return spec if spec is None or spec.opaque or not overwrites else registry.resolve(spec, inplace=True)
 
 
+def is_gate(spec: ActivationSpec, registry: ActivationRegistry) -> bool:
+    """Say whether an activation, softmax among them, which is not registered, usually gates another value."""
+    if spec.opaque:
+        return spec.name.lower().endswith("softmax")
+    return registry.entry(spec.name).facts_for(spec.arguments).gate
+
+
 _PLACES = (F, torch, Tensor, torch._C._nn)
 _SAME = {"sigmoid": (torch.special.expit,)}  # under another name
-_PARAMETRIC = (F.prelu, torch.prelu)  # the registry has no function of it: its parameter is a tensor
+_PRELU = (F.prelu, torch.prelu)  # the registry has no function of it: its parameter is a tensor
 _SOFTMAX = (F.softmax, torch.softmax, torch.special.softmax)
 _INPUTS = ("input", "x", "self")
 
@@ -188,7 +158,6 @@ class KnownFunction:
         name: The canonical name of the activation; ``"softmax"``, which is none, is known as a gate.
         function: The function, or the tensor's method.
         preset: Arguments that the function stands for.
-        inplace: Whether it overwrites its input whatever its arguments.
         gate: Whether it usually gates another value.
         spec: What it computes with the arguments of one call, where nothing but these tells.
     """
@@ -196,7 +165,6 @@ class KnownFunction:
     name: str
     function: Callable[..., Any]
     preset: tuple[tuple[str, Any], ...] = ()
-    inplace: bool = False
     gate: bool = False
     spec: ActivationSpec | None = None
 
@@ -210,20 +178,12 @@ class KnownFunction:
         return f"{getattr(self.function, '__module__', 'torch')}.{name}"
 
     def arguments_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
-        """Return the arguments of one call by name, without the input.
-
-        Args:
-            args: As called; the first is the input, unless it is given by name.
-            kwargs: As called.
-            names: Names of what may follow the input by position.
-
-        Returns:
-            The arguments, defaults of the function not filled in.
-        """
+        """Return the arguments of a call by name, without the input; ``names`` are those of what may follow it."""
         given = {key: value for key, value in kwargs.items() if key not in {*_INPUTS, "_stacklevel"}}
         positional = args if any(key in kwargs for key in _INPUTS) else args[1:]
         found = dict(self.preset) | dict(zip(names, positional, strict=False)) | given
-        return found | ({"inplace": True} if self.inplace else {})
+        overwrites = str(getattr(self.function, "__name__", "")).endswith("_")
+        return found | ({"inplace": True} if overwrites else {})
 
 
 class FunctionTable:
@@ -231,9 +191,6 @@ class FunctionTable:
 
     The rows of the registry name functions (``F.relu``, ``torch.relu``, ...); torch has the same as tensors' methods
     and with an underscore for the one that overwrites its input, which are found by their name.
-
-    Args:
-        registry: Says what an activation is.
 
     Example:
         >>> from lit_gelu.activations import registry
@@ -244,116 +201,52 @@ class FunctionTable:
 
     def __init__(self, registry: ActivationRegistry) -> None:
         self._registry = registry
-        self._known: dict[Any, KnownFunction] = {}
-        for entry in registry.entries():
-            facts = entry.facts_for(entry.preset.arguments if entry.preset else {})
-            if facts.halves:
-                continue  # no elementwise activation could stand there
-            for function, preset in entry.functions:
-                for form in _forms(function):
-                    self._add(KnownFunction(entry.name, form, preset, _is_inplace(form), facts.gate))
-        for function in _PARAMETRIC:
-            if "prelu" in registry:
-                for form in _forms(function):
-                    self._add(KnownFunction("prelu", form))
-        for function in _SOFTMAX:
-            for form in _forms(function):
-                self._add(KnownFunction("softmax", form, gate=True))
-
-    def _add(self, known: KnownFunction) -> None:
-        self._known.setdefault(known.function, known)
+        self._known = _known_functions(registry)
 
     def find(self, function: Any) -> KnownFunction | None:
-        """Return what is known of a function.
-
-        Args:
-            function: Any object.
-
-        Returns:
-            Its row, ``None`` if it is no activation.
-        """
+        """Return what is known of a function, ``None`` if an object is no activation."""
         try:
             return self._known.get(function)
         except TypeError:  # it has no hash
             return None
 
     def find_call(self, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> KnownFunction | None:
-        """Return what is known of a function as it is called.
-
-        Beside what `find` knows: ``F.hardtanh(x, 0, 6)`` is ``relu6``, and operators such as ``torch.ops.aten.gelu``.
-
-        Args:
-            function: Any object.
-            args: Its arguments.
-            kwargs: Its keyword arguments.
-
-        Returns:
-            Its row, ``None`` if it is no activation.
-        """
+        """Return what is known of a function as it is called: also ``F.hardtanh(x, 0, 6)``, and torch's operators."""
         known = self.find(function)
         if known is not None:
             return known
-        spec = self._clipped(function, args, kwargs) or operator_spec(function, args, kwargs, self._registry)
+        if isinstance(function, OpOverload | OpOverloadPacket):
+            spec = _operator_spec(function, args, kwargs, self._registry)
+        elif function is F.hardtanh or function is F.hardtanh_:
+            spec = self._clipped(function, args, kwargs)
+        else:
+            return None
         if spec is None:
             return None
-        gate = spec.opaque or self._registry.entry(spec.name).facts_for(spec.arguments).gate
+        gate = is_gate(spec, self._registry)
         return KnownFunction("softmax" if spec.opaque else spec.name, function, gate=gate, spec=spec)
 
     def _clipped(self, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> ActivationSpec | None:
         """Return ``relu6`` if a call of ``F.hardtanh`` is that."""
-        if (function is not F.hardtanh and function is not F.hardtanh_) or "relu6" not in self._registry:
-            return None
         given = inspect.signature(F.hardtanh).bind(*args, **kwargs)
         given.apply_defaults()
-        if (given.arguments["min_val"], given.arguments["max_val"]) != (0, 6):
+        if (given.arguments["min_val"], given.arguments["max_val"]) != (0, 6) or "relu6" not in self._registry:
             return None
         overwrites = function is F.hardtanh_ or given.arguments["inplace"]
         return self._registry.resolve("relu6", **({"inplace": True} if overwrites else {}))
 
     def find_held(self, value: Any) -> tuple[KnownFunction, dict[str, Any]] | None:
-        """Return what is known of a function that a module holds as an attribute.
-
-        Args:
-            value: The attribute: a function, or a ``functools.partial`` of one with keyword arguments.
-
-        Returns:
-            The row and the arguments that are bound to it, ``None`` if it is no activation.
-        """
-        if isinstance(value, functools.partial):
-            known = None if value.args else self.find(value.func)
-            return None if known is None else (known, dict(value.keywords))
-        known = self.find(value)
-        return None if known is None else (known, {})
+        """Return what is known of an attribute's value, a function or a partial, and the arguments bound to it."""
+        partial = isinstance(value, functools.partial) and not value.args
+        known = self.find(value.func if partial else value)
+        return None if known is None else (known, dict(value.keywords) if partial else {})
 
     def named(self, name: str) -> tuple[Callable[..., Any], ...]:
-        """Return all functions that are one activation.
-
-        Args:
-            name: Its canonical name.
-
-        Returns:
-            The functions.
-        """
+        """Return all functions that are the activation of a canonical name."""
         return tuple(known.function for known in self._known.values() if known.name == name)
 
     def spec(self, known: KnownFunction, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> ActivationSpec:
-        """Return the spec of one call.
-
-        Args:
-            known: What is called.
-            args: Its arguments, the input first.
-            kwargs: Its keyword arguments.
-
-        Returns:
-            The canonical spec; an opaque one, which names the function, for softmax and for arguments that are no plain
-            data.
-
-        Example:
-            >>> from lit_gelu.activations import registry
-            >>> table = FunctionTable(registry)
-            >>> str(table.spec(table.find(F.leaky_relu), (torch.zeros(1), 0.2), {}))
-            'leaky_relu(negative_slope=0.2)'
-        """
+        """Return the canonical spec of one call; for softmax and arguments that are no plain data an opaque one."""
         if known.spec is not None:
             return known.spec
         arguments = known.arguments_of(args, kwargs, self._names(known))
@@ -379,6 +272,36 @@ class FunctionTable:
         return tuple(name for name in self._registry.entry(known.name).parameters if name != "inplace")
 
 
+_Functions = dict[Any, KnownFunction]
+_TABLES: weakref.WeakKeyDictionary[ActivationRegistry, tuple[list[ActivationEntry], _Functions]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def _known_functions(registry: ActivationRegistry) -> _Functions:
+    """Return what a registry's rows say of functions; made anew only when the rows are others."""
+    entries = registry.entries()  # of this context: a scope has more
+    before, known = _TABLES.get(registry, ((), {}))
+    if len(before) == len(entries) > 0 and all(map(operator.is_, before, entries)):
+        return known
+    known = {}
+    for entry in entries:
+        if not entry.functions:
+            continue
+        facts = entry.facts_for(entry.preset.arguments if entry.preset else {})
+        for function, preset in () if facts.halves else entry.functions:  # no other activation could stand for GLU
+            for form in _forms(function):
+                known.setdefault(form, KnownFunction(entry.name, form, preset, facts.gate))
+    for function in _PRELU if "prelu" in registry else ():
+        for form in _forms(function):
+            known.setdefault(form, KnownFunction("prelu", form))
+    for function in _SOFTMAX:
+        for form in _forms(function):
+            known.setdefault(form, KnownFunction("softmax", form, gate=True))
+    _TABLES[registry] = entries, known
+    return known
+
+
 @functools.lru_cache(maxsize=256)
 def _forms(function: Callable[..., Any]) -> tuple[Callable[..., Any], ...]:
     """Return a function with the others that torch has under its name, with and without a trailing underscore."""
@@ -387,12 +310,22 @@ def _forms(function: Callable[..., Any]) -> tuple[Callable[..., Any], ...]:
     name = function.__name__.rstrip("_")
     forms = [function, *_SAME.get(name, ())]
     for place in _PLACES:
-        forms += [form for key in (name, f"{name}_") if callable(form := getattr(place, key, None))]
-    return tuple({id(form): form for form in forms}.values())
+        forms += filter(callable, (getattr(place, name, None), getattr(place, f"{name}_", None)))
+    return tuple(forms)
 
 
-def _is_inplace(function: Callable[..., Any]) -> bool:
-    return str(getattr(function, "__name__", "")).endswith("_")
+def activation_spec(module: nn.Module, registry: ActivationRegistry) -> ActivationSpec | None:
+    """Return the spec of a module that is an activation site, softmax among them; ``None`` if it is none."""
+    if type(module) is nn.Identity:
+        return None
+    if type(module) is nn.Softmax:
+        dim = () if module.dim is None else (("dim", module.dim),)
+        return ActivationSpec("torch.nn.modules.activation.Softmax", dim, opaque=True)
+    entry = registry.entry_of(module)
+    if entry is None:
+        return registry.spec_of(module) if isinstance(module, FunctionActivation) else foreign_spec(module, registry)
+    spec = registry.spec_of(module)
+    return None if entry.facts_for(spec.arguments).halves else spec
 
 
 _ARGUMENTS: Mapping[str, Callable[[Any], dict[str, Any]]] = {
@@ -453,18 +386,8 @@ _NAMES: Mapping[str, str] = {
 
 
 def foreign_spec(module: nn.Module, registry: ActivationRegistry) -> ActivationSpec | None:
-    """Return the spec of an activation module of transformers, timm or CLIP.
-
-    What it computes is the spec's function, to the rounding of another order of operations; that of ``transformers``'
-    XIELU is opaque.
-
-    Args:
-        module: Any module.
-        registry: Where the names are looked up.
-
-    Returns:
-        The canonical spec, ``None`` if it is no such module, or the registry lacks the activation.
-    """
+    """Return the spec of an activation module of transformers, timm or CLIP, if a registry has the activation."""
+    # It is the same function to the rounding of another order of operations.
     path = f"{type(module).__module__}.{type(module).__qualname__}"
     if path in _OPAQUE:
         return opaque_spec(module)
@@ -475,23 +398,15 @@ def foreign_spec(module: nn.Module, registry: ActivationRegistry) -> ActivationS
     return registry.resolve(ActivationSpec.of(name, **(read(module) if read else {})))
 
 
+# Python looks an attribute up in the instance before nn.Module is asked for its children. From torch 2.11 (or before)
+# to 2.15 nn.TransformerDecoderLayer.__setstate__ takes a layer whose activation is a module for one of an old version
+# that has none, and puts F.relu beside it: every copy computes ReLU, among them the layers that nn.TransformerDecoder
+# and nn.Transformer make of the one they are given, and copy.copy spoils the original.
 Module = TypeVar("Module", bound=nn.Module)
 
 
 def hidden_modules(model: nn.Module) -> set[int]:
-    """Return the modules that nobody gets who asks for them by name.
-
-    Args:
-        model: Any module.
-
-    Returns:
-        The ``id`` of every module that is hidden by an attribute wherever it stands.
-
-    Example:
-        >>> decoder = nn.TransformerDecoder(nn.TransformerDecoderLayer(4, 2, 8, activation=nn.GELU()), 1)
-        >>> hidden_modules(decoder) == {id(decoder.layers[0]._modules["activation"])}
-        True
-    """
+    """Return the ``id`` of every module that an attribute of its name hides wherever it stands: nobody calls it."""
     hidden: set[int] = set()
     seen = {id(model)}
     for parent in model.modules():
@@ -502,20 +417,7 @@ def hidden_modules(model: nn.Module) -> set[int]:
 
 
 def faithful_copy(model: Module, memo: dict[int, Any] | None = None) -> Module:
-    """Return a deep copy in which the same children are hidden as in the original, and no others.
-
-    Args:
-        model: Any module.
-        memo: As ``copy.deepcopy`` takes it.
-
-    Returns:
-        The copy.
-
-    Example:
-        >>> layer = nn.TransformerDecoderLayer(4, 2, 8, activation=nn.GELU())
-        >>> copy.deepcopy(layer).activation.__name__, faithful_copy(layer).activation
-        ('relu', GELU(approximate='none'))
-    """
+    """Return a deep copy in which the same children are hidden as in the original, and no others."""
     memo = {} if memo is None else memo
     twin = copy.deepcopy(model, memo)
     for module in model.modules():

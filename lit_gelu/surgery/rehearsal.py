@@ -2,63 +2,46 @@
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from lit_gelu.surgery.changes import Change, make_all
 from lit_gelu.surgery.errors import SwapError
-from lit_gelu.surgery.mechanisms import Placement
-from lit_gelu.surgery.observation import Key, key_of, locate, on_the_side, run, training_branches
+from lit_gelu.surgery.mechanisms import Substitution
+from lit_gelu.surgery.observation import Key, before_every_module, key_of, locate, on_the_side, run
 from lit_gelu.surgery.recognition import FunctionTable
 from lit_gelu.surgery.sites import ActivationSite, Survey
 
 
 def ineffective(
-    model: nn.Module, input_sample: Any, placements: Sequence[Placement], changes: list[Change]
+    model: nn.Module, input_sample: Any, planned: Sequence[Substitution], changes: Sequence[Change]
 ) -> dict[int, str]:
-    """Find the new modules that would never run, though the sample calls what they stand for.
-
-    A class that was exchanged changes nothing where something else is called: a ``forward`` that lies on the instance,
-    a hook or a bound method that was kept before. The changes are made for one pass in evaluation mode and one in
-    training mode, and taken back.
-
-    Args:
-        model: The model.
-        input_sample: The sample.
-        placements: Which new module is to stand where.
-        changes: The changes that put them there.
-
-    Returns:
-        By the number of a placement why it has no effect.
-
-    Raises:
-        SwapError: If ``forward`` fails with the new activations.
-    """
-    awaited = {
-        id(row.module): number
-        for number, row in enumerate(placements)
-        if row.place and any(call.count for call in row.site.calls or ())
-    }
-    ran: set[int] = set()
+    """Find by number, and say why, which new modules would never run, though the sample calls what they stand for."""
+    # A class that was exchanged changes nothing where something else is called: a forward that lies on the instance, a
+    # hook or a bound method that was kept before.
+    awaited: dict[int, int] = {}
+    for number, row in enumerate(planned):
+        if row.place and any(call.count for call in row.site.calls or ()):
+            awaited[id(row.module)] = number
 
     def note(module: nn.Module, args: tuple[Any, ...]) -> None:  # noqa: ARG001 - a hook's signature
-        ran.add(id(module))
+        missing.pop(id(module), None)
 
+    missing = dict(awaited)
     if awaited:
-        with _made(changes), _watched_by(note):
-            _run_both_ways(model, input_sample, lambda: awaited.keys() <= ran)
-    return {number: _reason(placements[number]) for key, number in awaited.items() if key not in ran}
+        with _made(changes), before_every_module(note):
+            _run_in_evaluation(model, input_sample)
+            if missing:
+                _run_in_training(model, input_sample)
+    return {number: _reason(planned[number]) for number in missing.values()}
 
 
-def _run_both_ways(model: nn.Module, input_sample: Any, seen_all: Callable[[], bool]) -> None:
-    """Run the sample in evaluation mode; in training mode too, if that is where the rest may run."""
+def _run_in_evaluation(model: nn.Module, input_sample: Any) -> None:
     try:
         with on_the_side(model):
             run(model, input_sample)
@@ -68,17 +51,16 @@ def _run_both_ways(model: nn.Module, input_sample: Any, seen_all: Callable[[], b
             f"With the new activations {type(model).__name__}.forward fails on input_sample ({type(cause).__name__}: "
             f"{cause}). With the old ones it does not. Choose activations that take what comes there."
         ) from error
-    if seen_all():
-        return
-    try:
-        with on_the_side(model), training_branches(model):
-            run(model, input_sample)
-    except SwapError:
-        pass  # as with the old ones: a model may want more for training, and what did not run is told
 
 
-@contextmanager
-def _made(changes: list[Change]) -> Iterator[None]:
+def _run_in_training(model: nn.Module, input_sample: Any) -> None:
+    # As with the old ones: a model may want more for training, and what did not run is told.
+    with contextlib.suppress(SwapError), on_the_side(model, training=True):
+        run(model, input_sample)
+
+
+@contextlib.contextmanager
+def _made(changes: Sequence[Change]) -> Iterator[None]:
     make_all(changes)
     try:
         yield
@@ -87,41 +69,17 @@ def _made(changes: list[Change]) -> Iterator[None]:
             change.revert()
 
 
-@contextmanager
-def _watched_by(note: Callable[[nn.Module, tuple[Any, ...]], None]) -> Iterator[None]:
-    """Call a function before every module's forward, fused paths on."""
-    handle = register_module_forward_pre_hook(note)
-    try:
-        yield
-    finally:
-        handle.remove()
-
-
-def _reason(row: Placement) -> str:
-    owners = {id(call._seen.owner): call._seen.owner for call in row.site.calls or ()}
-    kept = any("forward" in vars(owner) for owner in owners.values())
-    return (
-        "forward lies on the instance of its module, where that of the class is not looked at"
-        if kept
-        else "it is called by something that was kept before, such as a hook or a bound method"
-    )
+def _reason(row: Substitution) -> str:
+    if any("forward" in vars(call.seen.owner) for call in row.site.calls or ()):
+        return "forward lies on the instance of its module, where that of the class is not looked at"
+    return "it is called by something that was kept before, such as a hook or a bound method"
 
 
 def require_no_aliasing(survey: Survey, input_sample: Any, sites: Iterable[ActivationSite]) -> None:
-    """Refuse to replace an activation in place whose overwritten input the model uses again.
-
-    ``y = F.relu(x, inplace=True)`` followed by a use of ``x`` means something else with any activation that leaves its
-    input alone. The sample is run with the same activations on copies of their inputs: if the output is another, the
-    model relies on it.
-
-    Args:
-        survey: What is known of the model.
-        input_sample: The sample.
-        sites: The sites that are to be replaced.
-
-    Raises:
-        SwapError: If the output is another one; the message names the sites.
-    """
+    """Refuse to replace an activation in place whose overwritten input the model uses again."""
+    # y = F.relu(x, inplace=True) followed by a use of x means something else with any activation that leaves its input
+    # alone. The sample is run with the same activations on copies of their inputs: if the output is another, the model
+    # relies on it.
     inplace = [site for site in sites if site.spec.arguments.get("inplace")]
     if not inplace:
         return
@@ -139,13 +97,9 @@ def require_no_aliasing(survey: Survey, input_sample: Any, sites: Iterable[Activ
 def _outputs(survey: Survey, input_sample: Any, out_of_place: list[ActivationSite]) -> list[Tensor]:
     """Return the tensors that the model puts out while some activations get copies of their inputs."""
     modules = [site.module for site in out_of_place if site.kind == "module"]
-    keys = {
-        key
-        for site in out_of_place
-        for call in site.calls or ()
-        for key, seen in (survey.seen.functions.items() if survey.seen else ())
-        if seen is call._seen
-    }
+    calls = [call.seen for site in out_of_place for call in site.calls or ()]
+    functions = survey.seen.functions.items() if survey.seen else ()
+    keys = {key for key, seen in functions if any(seen is call for call in calls)}
     with on_the_side(survey.model), _copied_inputs(modules), _OutOfPlace(survey.model, survey.table, keys):
         output = run(survey.model, input_sample)
     return [leaf.clone() for leaf in pytree.tree_leaves(output) if isinstance(leaf, Tensor)]
@@ -158,12 +112,10 @@ def _copied_inputs(modules: list[nn.Module]) -> Iterator[None]:
     def copy(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
         return tuple(arg.clone() if isinstance(arg, Tensor) else arg for arg in args)
 
-    handles = [module.register_forward_pre_hook(copy) for module in modules]
-    try:
+    with contextlib.ExitStack() as stack:
+        for module in modules:
+            stack.callback(module.register_forward_pre_hook(copy).remove)
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 class _OutOfPlace(TorchFunctionMode):

@@ -29,19 +29,7 @@ _FRESH: weakref.WeakValueDictionary[Any, type[nn.Module]] = weakref.WeakValueDic
 
 
 def edited_class(cls: type[nn.Module], edits: tuple[Edit, ...]) -> type[nn.Module]:
-    """Return the subclass in which calls go to children; the same one for the same edits.
-
-    Args:
-        cls: A module's class.
-        edits: What to change; either calls whose expression is written anew or intercepted ones.
-
-    Returns:
-        The subclass, of the same name.
-
-    Raises:
-        ObstacleError: If the class cannot be derived from, or a method not compiled again.
-        SourceError: If the source is not that of the running code.
-    """
+    """Return the subclass, of the same name, in which calls go to children; the same one for the same edits."""
     found = _FRESH.get((cls, edits))
     if found is not None:
         return found
@@ -85,7 +73,7 @@ def _rewritten(cls: type, name: str, edits: Sequence[RewrittenCall | ProbedCall]
             raise ObstacleError(f"{cls.__qualname__}.{name} has been changed: {place.text!r} is not where it was")
         begin, stop = ((line + first, column) for line, column in place.argument)
         outer = (begin, stop) if isinstance(edit, ProbedCall) else ((place.begin[0] + first, place.begin[1]), end)
-        replacements.append(Replacement(outer[1], (begin, stop), outer[0], f"{place.receiver}.{edit.child}"))
+        replacements.append(Replacement(*outer, (begin, stop), f"{place.receiver}.{edit.child}"))
     new: Callable[..., Any] = _with_code(chain[-1], source.with_calls_replaced(code, replacements))
     for wrapper, inner in reversed(list(itertools.pairwise(chain))):
         new = _with_inner(wrapper, inner, new)

@@ -9,7 +9,6 @@ from typing import Any
 
 from torch import nn
 
-from lit_gelu import activations
 from lit_gelu.activations import ActivationRegistry, ActivationSpec
 from lit_gelu.activations.naming.importing import import_object
 from lit_gelu.surgery.errors import NoMatchError, SwapConflictError, SwapError
@@ -34,13 +33,9 @@ class Selector:
 
 @dataclass(frozen=True)
 class NameSelector(Selector):
-    """Selects by a shell-style pattern over fully qualified names; a gate only if the pattern is its name in full.
+    """Selects by a shell-style pattern over fully qualified names; a gate only if the pattern is its name in full."""
 
-    Args:
-        pattern: Such as ``"encoder.*"``; ``*`` also matches dots and what follows a colon.
-    """
-
-    pattern: str
+    pattern: str  # such as "encoder.*"; * also matches dots and what follows a colon
 
     def matches(self, site: ActivationSite, registry: ActivationRegistry) -> bool:  # noqa: ARG002, D102
         names = (*site.names, site.call) if site.call else site.names
@@ -53,28 +48,13 @@ class NameSelector(Selector):
 
 
 def exactly(name: str) -> NameSelector:
-    """Select the site of a name, whatever characters are in it: names out of files are no patterns, and no classes.
-
-    Args:
-        name: Its fully qualified name.
-
-    Returns:
-        The selector.
-
-    Example:
-        >>> str(exactly("class:torch.nn.ReLU")), str(exactly("blocks[0]"))
-        ("'class:torch.nn.ReLU'", "'blocks[[]0]'")
-    """
+    """Select the site of a name, whatever characters are in it: names out of files are no patterns, and no classes."""
     return NameSelector(glob.escape(name))
 
 
 @dataclass(frozen=True)
 class ClassSelector(Selector):
-    """Selects by class, subclasses included.
-
-    Args:
-        type: The module class.
-    """
+    """Selects by class, subclasses included."""
 
     type: type[nn.Module]
 
@@ -87,12 +67,7 @@ class ClassSelector(Selector):
 
 @dataclass(frozen=True, eq=False)  # a spec may be a mapping, which has no hash
 class ActivationSelector(Selector):
-    """Selects by the activation that stands there now.
-
-    Args:
-        activation: Any spec. Its name must be the site's, and every argument that it gives the site's value;
-            arguments that it does not give may have any.
-    """
+    """Selects by the activation that stands there now: its name, and the arguments that the spec gives."""
 
     activation: Any
 
@@ -100,15 +75,7 @@ class ActivationSelector(Selector):
         return self.matches_spec(site.spec, registry)
 
     def matches_spec(self, spec: ActivationSpec, registry: ActivationRegistry) -> bool:
-        """Say whether an activation is selected.
-
-        Args:
-            spec: Its canonical spec.
-            registry: Where names are looked up.
-
-        Returns:
-            Whether it is.
-        """
+        """Say whether an activation is selected, by its canonical spec."""
         wanted = registry.resolve(self.activation)
         if wanted.name != spec.name or wanted.opaque != spec.opaque:
             return False
@@ -156,21 +123,7 @@ def by_activation(activation: Any) -> Selector:
 
 
 def selector_of(target: Any) -> Selector:
-    """Turn a target into a selector.
-
-    Args:
-        target: A pattern over names, ``"class:dotted.path"``, ``"activation:spec"``, a module class, or a selector.
-
-    Returns:
-        The selector.
-
-    Raises:
-        SwapError: If it is none of these.
-
-    Example:
-        >>> str(selector_of("class:torch.nn.ReLU")), str(selector_of("encoder.*"))
-        ('class ReLU', "'encoder.*'")
-    """
+    """Turn a target into a selector: a pattern over names, class:path, activation:spec, a class, or a selector."""
     match target:
         case Selector():
             return target
@@ -180,7 +133,8 @@ def selector_of(target: Any) -> Selector:
             return selector_of(import_object(target.removeprefix("class:").strip()))
         case str() if target.startswith("activation:"):
             text = target.removeprefix("activation:").strip()
-            activations.ActivationSpec.parse(text) if "." not in text.partition("(")[0] else None
+            if "." not in text.partition("(")[0]:
+                ActivationSpec.parse(text)  # refuses what is no spec before anything is looked for
             return ActivationSelector(text)
         case str():
             return NameSelector(target)
@@ -194,26 +148,14 @@ _LISTED = 40  # sites in an error message
 
 
 def collect_claims(survey: Survey, targets: Mapping[Any, Any]) -> list[tuple[ActivationSite, Any]]:
-    """Collect which site is to become what; every target must match, and no two the same site.
-
-    Args:
-        survey: What is known of the model.
-        targets: As `lit_gelu.surgery.swap`.
-
-    Returns:
-        Sites with what they are to become; a single call of a module is a site of its own.
-
-    Raises:
-        NoMatchError: If a target matches no site.
-        SwapConflictError: If two targets claim one site, or a module and one of its calls.
-    """
+    """Collect which site is to become what; every target must match, and no two the same site or call of it."""
     sites, registry = survey.sites, survey.registry
     claimed: dict[str, tuple[Selector, ActivationSite, Any]] = {}
     for target, wanted in targets.items():
         selector = selector_of(target)
         matching = [site for site in [*sites, *_single_calls(sites, selector)] if selector.matches(site, registry)]
         if not matching:
-            listed = " ".join([describe_sites(sites, sampled=survey.seen is not None), *survey.notes])
+            listed = " ".join([_listed(sites, sampled=survey.seen is not None), *survey.notes])
             raise NoMatchError(f"No activation site matches {selector}. {listed}")
         for site in matching:
             if site.name in claimed:
@@ -235,7 +177,7 @@ def _single_calls(sites: list[ActivationSite], selector: Selector) -> list[Activ
     if not isinstance(selector, NameSelector) or "#" not in selector.pattern:
         return []
     return [
-        replace(site, name=call.name, aliases=(), kind="call", calls=(call,), module=call._seen.owner, call="")
+        replace(site, name=call.name, aliases=(), kind="call", calls=(call,), module=call.seen.owner, call="")
         for site in sites
         if site.kind != "call"
         for call in site.calls or ()
@@ -243,22 +185,8 @@ def _single_calls(sites: list[ActivationSite], selector: Selector) -> list[Activ
     ]
 
 
-def describe_sites(sites: list[ActivationSite], *, sampled: bool) -> str:
-    """List sites for an error message.
-
-    Args:
-        sites: The sites.
-        sampled: Whether a sample was run to find them.
-
-    Returns:
-        One or two sentences.
-
-    Example:
-        >>> from torch import nn
-        >>> from lit_gelu.surgery import find_sites
-        >>> describe_sites(find_sites(nn.Sequential(nn.ReLU())), sampled=False)
-        "The model's sites: '0' (relu). Calls of functions, such as F.gelu(x), are found if input_sample is given."
-    """
+def _listed(sites: list[ActivationSite], *, sampled: bool) -> str:
+    """List sites for an error message, in one or two sentences."""
     hint = "" if sampled else " Calls of functions, such as F.gelu(x), are found if input_sample is given."
     if not sites:
         return f"The model has no activation{'' if sampled else ' modules'}.{hint}"

@@ -3,7 +3,7 @@
 import functools
 import itertools
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
@@ -11,11 +11,10 @@ from torch import nn
 
 from lit_gelu import activations
 from lit_gelu.activations import ActivationRegistry, ActivationSpec
-from lit_gelu.activations.modules import FunctionActivation
-from lit_gelu.surgery.changes import names_of_calls
+from lit_gelu.surgery.changes import edits_of
 from lit_gelu.surgery.errors import SwapError
 from lit_gelu.surgery.observation import Call, Observation, observe
-from lit_gelu.surgery.recognition import FunctionTable, KnownFunction, foreign_spec, hidden_modules
+from lit_gelu.surgery.recognition import FunctionTable, KnownFunction, activation_spec, hidden_modules, is_gate
 
 Role = Literal["activation", "gate"]
 Kind = Literal["module", "attribute", "call"]
@@ -30,23 +29,24 @@ class ActivationCall:
         caller: The fully qualified name of the module whose method makes the call.
         where: File and line.
         count: How often the sample reached it, in one pass.
+        seen: All that the passes of the sample showed of it.
     """
 
     name: str
     caller: str
     where: str
     count: int
-    _seen: Call = field(repr=False, compare=False)
+    seen: Call = field(repr=False, compare=False)
 
     @property
     def inputs(self) -> tuple[torch.Size, ...]:
         """The inputs' shapes, without repetition."""
-        return tuple(self._seen.inputs)
+        return tuple(self.seen.inputs)
 
     @property
     def training_only(self) -> bool:
         """Whether only the pass in training mode reached it."""
-        return self._seen.training_only
+        return self.seen.training_only
 
     def __str__(self) -> str:
         only = ", in training alone" if self.training_only else ""
@@ -90,19 +90,9 @@ class ActivationSite:
 
 
 def relative_name(name: str, base: str) -> str:
-    """Return the name of a site relative to a module.
-
-    Args:
-        name: The site's name in the model.
-        base: The module's name in the model; empty for the model itself.
-
-    Returns:
-        The rest of the name, after one ``^`` for every level that it is outside the module.
-
-    Example:
-        >>> relative_name("blocks.0:gelu", "blocks.0"), relative_name("a.act#1", "b.mlp")
-        (':gelu', '^^a.act#1')
-    """
+    """Return the name of a site relative to a module: the rest after one ``^`` for every level outside of it."""
+    # It stays right when the model becomes a part of another: ("blocks.0:gelu", "blocks.0") gives ":gelu", and
+    # ("a.act#1", "b.mlp") gives "^^a.act#1".
     path, tail = _split(name)
     own = _parts(base)
     common = next((i for i, (a, b) in enumerate(zip(path, own, strict=False)) if a != b), min(len(path), len(own)))
@@ -110,19 +100,7 @@ def relative_name(name: str, base: str) -> str:
 
 
 def absolute_name(relative: str, base: str) -> str:
-    """Return the name in the model of what `relative_name` names.
-
-    Args:
-        relative: What `relative_name` returned.
-        base: The name that the module has now.
-
-    Returns:
-        The name.
-
-    Example:
-        >>> absolute_name(":gelu", "encoder.blocks.0"), absolute_name("^^a.act#1", "model.b.mlp")
-        ('encoder.blocks.0:gelu', 'model.a.act#1')
-    """
+    """Return the name in the model of what `relative_name` named, where the module is called ``base`` now."""
     rest = relative.lstrip("^")
     own = _parts(base)
     path, tail = _split(rest)
@@ -189,44 +167,10 @@ def find_sites(
 
 
 def without_wrappers(model: nn.Module) -> nn.Module:
-    """Return the module inside the wrappers of ``torch.compile`` and of Lightning's ``Fabric.setup``, or itself.
-
-    Both would put a prefix before every name.
-
-    Args:
-        model: Any module.
-
-    Returns:
-        The original module.
-    """
+    """Return the module inside the wrappers of ``torch.compile`` and of Lightning's ``Fabric.setup``, or itself."""
+    # Both would put a prefix before every name.
     held = getattr(model, "_original_module" if type(model).__name__ == "_FabricModule" else "_orig_mod", None)
     return model if held is None else without_wrappers(held)
-
-
-def activation_spec(module: nn.Module, registry: ActivationRegistry) -> ActivationSpec | None:
-    """Return the spec of a module that is an activation site.
-
-    Args:
-        module: Any module.
-        registry: Says what an activation is.
-
-    Returns:
-        The spec, ``None`` if it is no site.
-
-    Example:
-        >>> str(activation_spec(nn.Softmax(dim=-1), activations.registry))
-        'opaque:torch.nn.modules.activation.Softmax(dim=-1)'
-    """
-    if type(module) is nn.Identity:
-        return None
-    if type(module) is nn.Softmax:
-        dim = () if module.dim is None else (("dim", module.dim),)
-        return ActivationSpec("torch.nn.modules.activation.Softmax", dim, opaque=True)
-    entry = registry.entry_of(module)
-    if entry is None:
-        return registry.spec_of(module) if isinstance(module, FunctionActivation) else foreign_spec(module, registry)
-    spec = registry.spec_of(module)
-    return None if entry.facts_for(spec.arguments).halves else spec
 
 
 class Survey:
@@ -248,27 +192,47 @@ class Survey:
         self.registry = registry
         self.table = FunctionTable(registry)
         self._names: dict[int, list[str]] = {}
+        self._specs: dict[int, ActivationSpec] = {}
+        self._held_functions: dict[int, dict[str, tuple[KnownFunction, ActivationSpec]]] = {}
+        self._swapped_calls: dict[int, str] = {}
         modules: dict[int, nn.Module] = {}
         for name, module in model.named_modules(remove_duplicate=False):
             self._names.setdefault(id(module), []).append(name)
             modules[id(module)] = module
-        hidden = hidden_modules(model)
-        specs = {key: activation_spec(module, registry) for key, module in modules.items() if key not in hidden}
-        self._specs = {key: spec for key, spec in specs.items() if spec is not None}
-        held = {key: self._held(module) for key, module in modules.items() if key not in self._specs}
-        self._held_functions = {key: found for key, found in held.items() if found}
-        self._swapped_calls = {
-            id(getattr(module, child)): absolute_name(name, self._names[key][0])
-            for key, module in modules.items()
-            for child, name in names_of_calls(module).items()
-        }
+        self._recognize(modules)
         self.seen: Observation | None = None
         if input_sample is not None:
-            known = {key: {name: f for name, (f, _) in found.items()} for key, found in self._held_functions.items()}
+            held = {key: {name: f for name, (f, _) in found.items()} for key, found in self._held_functions.items()}
             named = {key: modules[key] for key in self._specs}
             spec_of = functools.partial(activation_spec, registry=registry)
-            self.seen = observe(model, input_sample, self.table, named, known, spec_of)
-        self.sites = [site for module in modules.values() for site in self._sites_of(module)]
+            self.seen = observe(model, input_sample, self.table, named, held, spec_of)
+        callers = {id(call.owner) for call in self.seen.functions.values()} if self.seen else set()
+        self.sites: list[ActivationSite] = []
+        for key, module in modules.items():
+            if key in self._specs:
+                self.sites.append(self._module_site(module))
+                continue
+            if key in self._held_functions:
+                self.sites += self._attribute_sites(module)
+            if key in callers:
+                self.sites += self._call_sites(module)
+
+    def _recognize(self, modules: dict[int, nn.Module]) -> None:
+        """Find the modules that are activations, the functions that the others hold, and what was swapped before."""
+        hidden = hidden_modules(self.model)
+        for key, module in modules.items():
+            spec = None if key in hidden else activation_spec(module, self.registry)
+            if spec is not None:
+                self._specs[key] = spec
+            for name, value in vars(module).items() if spec is None else ():
+                held = self.table.find_held(value) if callable(value) else None
+                if held is not None:
+                    found = held[0], self.table.spec(held[0], (None,), held[1])
+                    self._held_functions.setdefault(key, {})[name] = found
+            for edit in edits_of(module):
+                if edit.name != edit.child:  # else the child is a site of its own, such as a function that was held
+                    name = absolute_name(edit.name, self._names[key][0])
+                    self._swapped_calls[id(getattr(module, edit.child))] = name
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -290,59 +254,23 @@ class Survey:
         return tuple(notes)
 
     def names_of(self, module: nn.Module) -> list[str]:
-        """Return all fully qualified names of a module.
-
-        Args:
-            module: A module of the model.
-
-        Returns:
-            The names.
-        """
+        """Return all fully qualified names of a module of the model."""
         return self._names[id(module)]
 
     def spec_of_held(self, site: ActivationSite) -> ActivationSpec:
-        """Return the spec of a function that a module holds, without what its calls add.
-
-        Args:
-            site: The attribute.
-
-        Returns:
-            The spec.
-        """
+        """Return the spec of a function that a module holds, without what its calls add."""
         return self._held_functions[id(site.module)][site.name.rpartition(".")[2]][1]
-
-    def _held(self, module: nn.Module) -> dict[str, tuple[KnownFunction, ActivationSpec]]:
-        """Return the attributes of a module that hold a function which is an activation."""
-        found = {name: self.table.find_held(value) for name, value in vars(module).items()}
-        return {
-            name: (row[0], self.table.spec(row[0], (None,), row[1])) for name, row in found.items() if row is not None
-        }
-
-    def _sites_of(self, module: nn.Module) -> list[ActivationSite]:
-        """Return the site that a module is, or those that it holds or calls."""
-        if id(module) in self._specs:
-            return [self._module_site(module)]
-        return [*self._attribute_sites(module), *self._call_sites(module)]
 
     def _module_site(self, module: nn.Module) -> ActivationSite:
         spec, names = self._specs[id(module)], self.names_of(module)
         seen = None if self.seen is None else list(self.seen.modules.get(id(module), {}).values())
         calls = None if seen is None else self._numbered(names[0], seen)
-        gate = self.is_gate(spec)
-        return ActivationSite(
-            names[0],
-            module,
-            spec,
-            "gate" if gate else "activation",
-            tuple(names[1:]),
-            "module",
-            calls,
-            self._swapped_calls.get(id(module), ""),
-        )
+        site = _site(names, module, spec, is_gate(spec, self.registry), "module", calls)
+        return replace(site, call=self._swapped_calls[id(module)]) if id(module) in self._swapped_calls else site
 
     def _attribute_sites(self, module: nn.Module) -> list[ActivationSite]:
         sites = []
-        for attribute, (known, spec) in self._held_functions.get(id(module), {}).items():
+        for attribute, (known, spec) in self._held_functions[id(module)].items():
             names = [f"{name}.{attribute}".removeprefix(".") for name in self.names_of(module)]
             calls = None
             if self.seen is not None:
@@ -354,10 +282,8 @@ class Survey:
         return sites
 
     def _call_sites(self, module: nn.Module) -> list[ActivationSite]:
-        if self.seen is None:
-            return []
         by_name: dict[str, list[Call]] = {}
-        for seen in self.seen.functions.values():
+        for seen in self.seen.functions.values() if self.seen else ():
             if seen.owner is module and not seen.held:
                 by_name.setdefault(seen.name, []).append(seen)
         sites = []
@@ -365,36 +291,19 @@ class Survey:
             first = self.names_of(module)[0]
             for seen, call in zip(rows, self._numbered(f"{first}:{called}", rows), strict=True):
                 names = [f"{name}{call.name.removeprefix(first)}" for name in self.names_of(module)]
-                sites.append(_site(names, module, seen.specs[0], self.is_gate(seen.specs[0]), "call", (call,)))
+                gate = is_gate(seen.specs[0], self.registry)
+                sites.append(_site(names, module, seen.specs[0], gate, "call", (call,)))
         return sites
 
     def _numbered(self, name: str, calls: list[Call]) -> tuple[ActivationCall, ...]:
         """Name calls; those that were swapped already keep their numbers."""
         taken = {other for other in self._swapped_calls.values() if other.startswith(f"{name}#")}
         free = (other for i in itertools.count() if (other := f"{name}#{i}") not in taken)
+        numbered = taken or len(calls) > 1
         return tuple(
-            ActivationCall(
-                next(free) if taken or len(calls) > 1 else name,
-                self.names_of(call.owner)[0],
-                call.where,
-                call.count,
-                call,
-            )
-            for call in calls
+            ActivationCall(next(free) if numbered else name, self.names_of(c.owner)[0], c.where, c.count, c)
+            for c in calls
         )
-
-    def is_gate(self, spec: ActivationSpec) -> bool:
-        """Say whether an activation usually gates another value.
-
-        Args:
-            spec: Its canonical spec.
-
-        Returns:
-            Whether it does; softmax, which is not registered, among them.
-        """
-        if spec.opaque:
-            return spec.name.lower().endswith("softmax")
-        return self.registry.entry(spec.name).facts_for(spec.arguments).gate
 
 
 def _site(
@@ -405,4 +314,5 @@ def _site(
     kind: Kind,
     calls: tuple[ActivationCall, ...] | None,
 ) -> ActivationSite:
-    return ActivationSite(names[0], module, spec, "gate" if gate else "activation", tuple(names[1:]), kind, calls)
+    role: Role = "gate" if gate else "activation"
+    return ActivationSite(names[0], module, spec, role, tuple(names[1:]), kind, calls)

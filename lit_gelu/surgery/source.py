@@ -5,7 +5,7 @@ import functools
 import hashlib
 import linecache
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lit_gelu.surgery.errors import SwapError
@@ -22,58 +22,16 @@ class SourceError(SwapError):
 
 @dataclass(frozen=True)
 class Replacement:
-    """One call expression that is to call something else.
+    """One call expression that is to call something else, with one of its arguments alone."""
 
-    Args:
-        end: Where it ends.
-        argument: Where its only argument that is kept begins and ends.
-        begin: Where it begins.
-        callee: What to call instead.
-    """
-
-    end: Position
-    argument: tuple[Position, Position]
     begin: Position
+    end: Position
+    argument: tuple[Position, Position]  # where it begins and ends
     callee: str
 
 
-def end_of(code: types.CodeType, instruction: int) -> Position | None:
-    """Return where the expression ends to which an instruction belongs.
-
-    Args:
-        code: The code.
-        instruction: Byte offset of the instruction, as ``frame.f_lasti``.
-
-    Returns:
-        The position, ``None`` if the code was stripped of positions.
-    """
-    for index, (_, end_line, _, end_column) in enumerate(code.co_positions()):
-        if index == instruction // 2:
-            return None if end_line is None or end_column is None else (end_line, end_column)
-    return None
-
-
 def call_at(code: types.CodeType, end: Position) -> ast.Call:
-    """Return the call expression that ends at a position.
-
-    Args:
-        code: Code that contains it.
-        end: As `end_of`.
-
-    Returns:
-        The node of the file's syntax tree.
-
-    Raises:
-        SourceError: If there is none, or the source is not that of the code.
-
-    Example:
-        >>> def double(x):
-        ...     return abs(
-        ...         x
-        ...     ) * 2
-        >>> ast.unparse(call_at(double.__code__, (double.__code__.co_firstlineno + 3, 5)))
-        'abs(x)'
-    """
+    """Return the call expression, in the file of some code, that ends at a position."""
     found = _calls(_tree(code)).get(end)
     if found is None:
         raise SourceError(f"no call expression ends at line {end[0]} of {code.co_filename}")
@@ -81,17 +39,7 @@ def call_at(code: types.CodeType, end: Position) -> ast.Call:
 
 
 def function_at(code: types.CodeType) -> ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda:
-    """Return the function whose code it is.
-
-    Args:
-        code: The code of a function.
-
-    Returns:
-        Its node.
-
-    Raises:
-        SourceError: If there is none, or the source is not that of the code.
-    """
+    """Return the node of the function whose code it is."""
     for node in ast.walk(_tree(code)):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name == code.co_name:
             first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
@@ -101,22 +49,10 @@ def function_at(code: types.CodeType) -> ast.FunctionDef | ast.AsyncFunctionDef 
 
 
 def with_calls_replaced(code: types.CodeType, replacements: Sequence[Replacement]) -> types.CodeType:
-    """Compile a function's source again with some of its calls replaced.
-
-    The whole file is compiled, so that scopes, name mangling, ``super()`` and line numbers stay as they are; only the
-    code of the one function is taken, and no module is executed. The new text is what tracebacks, ``inspect`` and
-    debuggers show.
-
-    Args:
-        code: The code of the function.
-        replacements: What to replace.
-
-    Returns:
-        The new code.
-
-    Raises:
-        SourceError: If the source is not that of the code.
-    """
+    """Compile a function's source again with some of its calls replaced, and return its code."""
+    # The whole file is compiled, so that scopes, name mangling, super() and line numbers stay as they are; only the
+    # code of the one function is taken, and no module is executed. The new text is what tracebacks, inspect and
+    # debuggers show.
     text = _source(code)
     new = _edited(text, replacements)
     digest = hashlib.sha256(new.encode()).hexdigest()[:12]
@@ -124,54 +60,23 @@ def with_calls_replaced(code: types.CodeType, replacements: Sequence[Replacement
     filename = f"<lit_gelu {original} rewritten {digest}>"
     _REWRITTEN[filename] = new
     linecache.cache[filename] = (len(new), None, new.splitlines(keepends=True), filename)
-    found = [other for other in codes_in(_compiled(filename, new)) if _place(other) == _place(code)]
+    found = _codes_by_place(filename, new).get(_place(code), [])
     if len(found) != 1 or not set(found[0].co_freevars) <= set(code.co_freevars):
         raise SourceError(f"{code.co_qualname} cannot be told from other functions of {code.co_filename}")
     return found[0]
 
 
 def parent_of(code: types.CodeType, node: ast.AST) -> ast.AST | None:
-    """Return the node that holds another one.
-
-    Args:
-        code: Any code of the file.
-        node: A node of its syntax tree.
-
-    Returns:
-        The node, ``None`` for the file itself.
-
-    Raises:
-        SourceError: If the source is not that of the code.
-    """
+    """Return the node that holds another one of the file of some code; ``None`` for the file itself."""
     return next((parent for parent in ast.walk(_tree(code)) if node in ast.iter_child_nodes(parent)), None)
 
 
-def contains(code: types.CodeType, inner: types.CodeType) -> bool:
-    """Say whether code is another code itself, or has it as a nested function, lambda or comprehension.
-
-    Args:
-        code: The outer one.
-        inner: The inner one.
-
-    Returns:
-        Whether it is.
-    """
-    return any(found is inner for found in codes_in(code))
-
-
-def codes_in(code: types.CodeType) -> Iterator[types.CodeType]:
-    """Yield code and all that is nested in it.
-
-    Args:
-        code: The outer one.
-
-    Yields:
-        The codes, the outer one first.
-    """
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from codes_in(constant)
+def codes_in(code: types.CodeType) -> list[types.CodeType]:
+    """Return code and all that is nested in it, the outer one first."""
+    found = [code]
+    for outer in found:  # which grows meanwhile
+        found += [constant for constant in outer.co_consts if isinstance(constant, types.CodeType)]
+    return found
 
 
 def _place(code: types.CodeType) -> tuple[str, int]:
@@ -185,8 +90,7 @@ def _source(code: types.CodeType) -> str:
     text = _REWRITTEN.get(filename) or "".join(linecache.getlines(filename))
     if not text:
         raise SourceError(f"the source of {code.co_qualname} is not to be had")
-    same = any(other == code for other in codes_in(_compiled(filename, text)) if _place(other) == _place(code))
-    if not same:
+    if code not in _codes_by_place(filename, text).get(_place(code), []):
         raise SourceError(
             f"the source of {code.co_qualname} in {filename} is not what runs: the file was changed after it was "
             "imported, or something rewrote the code"
@@ -200,12 +104,16 @@ def _tree(code: types.CodeType) -> ast.Module:
 
 
 @functools.lru_cache(maxsize=128)
-def _compiled(filename: str, text: str) -> types.CodeType:
-    """Compile a file, or raise `SourceError`."""
+def _codes_by_place(filename: str, text: str) -> dict[tuple[str, int], list[types.CodeType]]:
+    """Compile a file, and return all code in it by name and first line; `SourceError` if it is no Python."""
     try:
-        return compile(text, filename, "exec", dont_inherit=True)
+        compiled = compile(text, filename, "exec", dont_inherit=True)
     except (SyntaxError, ValueError) as error:
         raise SourceError(f"the source in {filename} is no Python: {error}") from error
+    found: dict[tuple[str, int], list[types.CodeType]] = {}
+    for code in codes_in(compiled):
+        found.setdefault(_place(code), []).append(code)
+    return found
 
 
 @functools.lru_cache(maxsize=128)

@@ -10,11 +10,12 @@ from torch import nn
 
 from lit_gelu import activations
 from lit_gelu.activations import ActivationRegistry, ActivationSpec
+from lit_gelu.activations.numerics.channels import INFER
 from lit_gelu.surgery.changes import make_all, revert_all, share_hooks
-from lit_gelu.surgery.channels import with_channels
+from lit_gelu.surgery.channels import with_inferred_channels
 from lit_gelu.surgery.errors import SwapError
 from lit_gelu.surgery.marks import mark
-from lit_gelu.surgery.mechanisms import Placement, changes_for, placement, require_no_capture
+from lit_gelu.surgery.mechanisms import Substitution, changes_for, require_no_capture, substitution
 from lit_gelu.surgery.rehearsal import ineffective, require_no_aliasing
 from lit_gelu.surgery.selectors import collect_claims
 from lit_gelu.surgery.sites import ActivationSite, Survey, without_wrappers
@@ -137,19 +138,12 @@ class SwapReport:
 
 OnObstacle = Literal["refuse", "skip"]
 """What becomes of a selected site that cannot be swapped."""
-Placed = tuple[Placement, ActivationSpec]
-"""Where a new module is to stand, and its spec."""
+Planned = list[tuple[Substitution, ActivationSpec]]
+"""Where new modules are to stand, with their specs."""
 
 
-class Obstacles:
-    """Collects the sites that cannot be swapped, or lets the first of them be an error.
-
-    Args:
-        skip: Whether they are to stay as they are.
-
-    Attributes:
-        skipped: Those that stay, and why.
-    """
+class _Obstacles:
+    """Collects the sites that cannot be swapped, with the reason, or lets the first of them be an error."""
 
     def __init__(self, *, skip: bool) -> None:
         self._skip = skip
@@ -157,17 +151,7 @@ class Obstacles:
 
     @contextlib.contextmanager
     def of(self, site: ActivationSite) -> Iterator[None]:
-        """Take what is raised within as the reason why a site cannot be swapped.
-
-        Args:
-            site: The site.
-
-        Yields:
-            Nothing.
-
-        Raises:
-            SwapError: If sites that cannot be swapped are not to stay.
-        """
+        """Take what is raised within as the reason why a site cannot be swapped."""
         try:
             yield
         except SwapError as reason:
@@ -175,28 +159,17 @@ class Obstacles:
                 raise
             self.skipped.append(SkippedSite(site.name, site.spec, f"because of an obstacle: {reason}", obstacle=True))
 
-    def passing(self, placed: list[Placed], check: Callable[[list[Placed]], Any]) -> list[Placed]:
-        """Return the new modules that pass a check together.
-
-        Args:
-            placed: The new modules.
-            check: Raises `SwapError` if some of them cannot be placed.
-
-        Returns:
-            All of them, or, if that is wanted, those that pass it by themselves.
-
-        Raises:
-            SwapError: If they do not pass it.
-        """
+    def passing(self, planned: Planned, check: Callable[[Planned], Any]) -> Planned:
+        """Return the new modules that pass a check together: all, or, if sites may be skipped, those that can."""
         try:
-            check(placed)
+            check(planned)
         except SwapError:
             if not self._skip:
                 raise
         else:
-            return placed
+            return planned
         passing = []
-        for row in placed:
+        for row in planned:
             with self.of(row[0].site):
                 check([row])
                 passing.append(row)
@@ -217,7 +190,7 @@ class SwapPlan:
     """
 
     model: nn.Module
-    placements: tuple[Placement, ...]
+    placements: tuple[Substitution, ...]
     rows: tuple[SwappedSite, ...]
     skipped: tuple[SkippedSite, ...]
     notes: tuple[str, ...] = ()
@@ -339,51 +312,54 @@ def plan_swap(
         raise SwapError(f"{on_obstacle=} is not accepted. Give 'refuse' or 'skip'.")
     registry = registry or activations.registry
     survey = Survey(without_wrappers(model), input_sample, registry)
-    obstacles = Obstacles(skip=on_obstacle == "skip")
-    placed: list[Placed] = []
+    obstacles = _Obstacles(skip=on_obstacle == "skip")
+    planned: Planned = []
     skipped: list[SkippedSite] = []
     for site, wanted in collect_claims(survey, targets):
         resolved = registry.resolve(wanted)
         _check(site, resolved, registry)
-        spec = with_channels(resolved, survey.model, site, registry)
+        spec = resolved
+        if not spec.opaque and spec.arguments.get("channels") == INFER:
+            spec = with_inferred_channels(spec, survey.model, site, registry)
         if spec == site.spec and not spec.opaque:
             skipped.append(SkippedSite(site.name, site.spec, "because it is that already"))
             continue
         new = _new_module(survey.model, site, wanted if spec == resolved else spec, registry)
         with obstacles.of(site):
-            placed.append((placement(survey, site, new), spec))
-            if placed[-1][0].place:  # a model that is itself the activation has nobody else's weights
+            planned.append((substitution(survey, site, new), spec))
+            if planned[-1][0].place:  # a model that is itself the activation has nobody else's weights
                 mark(new, spec)
-    placed = _checked(survey, input_sample, placed, obstacles)
-    rows = tuple(_row(survey.model, row.site, spec, row) for row, spec in placed)
-    placements = tuple(row for row, _ in placed)
+    planned = _passing(survey, input_sample, planned, obstacles)
+    placements = tuple(row for row, _ in planned)
+    rows = tuple(_swapped_site(survey.model, row, spec) for row, spec in planned)
     notes = [row.note for row in placements if row.note]
     return SwapPlan(survey.model, placements, rows, (*skipped, *obstacles.skipped), (*survey.notes, *notes))
 
 
-def _checked(survey: Survey, input_sample: Any, placed: list[Placed], obstacles: Obstacles) -> list[Placed]:
-    """Return what can be placed all together, so that nothing comes up later."""
+def _passing(survey: Survey, input_sample: Any, planned: Planned, obstacles: _Obstacles) -> Planned:
+    """Return what can be put in all together, so that nothing comes up later."""
     model = survey.model
-    placed = obstacles.passing(placed, lambda rows: require_no_capture(model, rows))
-    placed = obstacles.passing(placed, lambda rows: changes_for(model, [row for row, _ in rows]))
+    planned = obstacles.passing(planned, lambda rows: require_no_capture(model, rows))
+    planned = obstacles.passing(planned, lambda rows: changes_for(model, [row for row, _ in rows]))
     if input_sample is None:
-        return placed
-    placed = obstacles.passing(
-        placed, lambda rows: require_no_aliasing(survey, input_sample, [row.site for row, _ in rows])
+        return planned
+    planned = obstacles.passing(
+        planned, lambda rows: require_no_aliasing(survey, input_sample, [row.site for row, _ in rows])
     )
-    placements = [row for row, _ in placed]
-    idle = ineffective(model, input_sample, placements, changes_for(model, placements))
+    substitutions = [row for row, _ in planned]
+    idle = ineffective(model, input_sample, substitutions, changes_for(model, substitutions))
     for number, reason in idle.items():
-        site = placements[number].site
+        site = substitutions[number].site
         with obstacles.of(site):
             raise SwapError(
                 f"{site.name!r} cannot be swapped: the new activation would never run, because {reason}. Have the "
                 "module hold an activation module and call that."
             )
-    return [row for number, row in enumerate(placed) if number not in idle]
+    return [row for number, row in enumerate(planned) if number not in idle]
 
 
-def _row(model: nn.Module, site: ActivationSite, spec: ActivationSpec, row: Placement) -> SwappedSite:
+def _swapped_site(model: nn.Module, row: Substitution, spec: ActivationSpec) -> SwappedSite:
+    site = row.site
     own = site.kind == "module" and site.module is model  # what calls the model itself is no part of it
     count = None if site.calls is None or own else sum(call.count for call in site.calls)
     return SwappedSite(site.call or site.name, site.spec, spec, site.aliases, row.mechanism, row.place, count)

@@ -113,7 +113,7 @@ def watchable_sites(
             found.calls[own] = WatchedCall(site.module, _computed(site, registry), mode_of=site.module)
         for name, call in _calls_to_probe(site, found, registry):
             if name in wanted:
-                owner = call._seen.owner
+                owner = call.seen.owner
                 module = site.module if site.kind == "module" else None
                 edits.setdefault(id(owner), (owner, []))[1].append((name, call, module, site))
     for owner, rows in edits.values():
@@ -166,7 +166,7 @@ def _calls_to_probe(
         return [(_name_of(call, site), call) for call in calls]
     if len(calls) < 2:
         return []
-    if all(call._seen.child and call._seen.owner is calls[0]._seen.owner for call in calls):
+    if all(call.seen.child and call.seen.owner is calls[0].seen.owner for call in calls):
         for turn, call in enumerate(calls):
             computed = _computed(site, registry)
             found.calls[_name_of(call, site)] = WatchedCall(
@@ -198,7 +198,7 @@ def _probe(
     edits: list[ProbedCall] = []
     probes: dict[str, tuple[str, WatchedCall]] = {}
     for name, call, module, site in rows:
-        place = call._seen.place
+        place = call.seen.place
         reason = _obstacle(owner, call, module, site, registry)
         if reason or not isinstance(place, CallPlace):
             found.refused[name] = reason
@@ -231,7 +231,7 @@ def _obstacle(
     owner: nn.Module, call: ActivationCall, module: nn.Module | None, site: ActivationSite, registry: ActivationRegistry
 ) -> str:
     """Say why a call cannot be watched; empty if it can."""
-    seen = call._seen
+    seen = call.seen
     if isinstance(owner, torch.jit.ScriptModule):
         return "its module is compiled by TorchScript"
     if not isinstance(seen.place, CallPlace):
