@@ -6,7 +6,7 @@ values: accuracy comes first, tails, infinities and 16-bit floats included (boun
 ``docs/numerics.md``). Autograd in both modes, ``torch.func`` and ``torch.compile`` go through them.
 """
 
-from lit_gelu.activations.analysis.differentiation import derivative
+from lit_gelu.activations.analysis.scalar import derivative
 from lit_gelu.activations.families.cdf_linear import cdf_linear, cdf_linear_derivative
 from lit_gelu.activations.families.clipped_gelu import clipped_gelu, clipped_gelu_derivative
 from lit_gelu.activations.families.elu import celu, celu_derivative, elu, elu_derivative, selu, selu_derivative

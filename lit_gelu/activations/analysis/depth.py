@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lit_gelu.activations.analysis.differentiation import derivative
+from lit_gelu.activations.analysis.scalar import derivatives_of
 from lit_gelu.activations.errors import ActivationArgumentError, NoGaussianMomentsError
 from lit_gelu.activations.gaussian import gaussian_moments, normal_rule, scalar_function
 from lit_gelu.activations.naming.names import Names
@@ -140,9 +140,10 @@ def variance_slope(activation: Any, q: float, weight_variance: float, *, registr
     std = _checked_std(q, weight_variance, 0.0)
     module, kinks = scalar_function(activation, registry=registry)
 
+    derivatives = derivatives_of(module, registry)
+
     def integrand(x: Tensor) -> Tensor:
-        f, slope = (derivative(module, x, order, registry=registry).detach() for order in (0, 1))
-        return (x * f * slope)[None]
+        return (x * derivatives(x, 0).detach() * derivatives(x, 1).detach())[None]
 
     x, weights = normal_rule(integrand, 0.0, std, [place for place, _ in kinks])
     return weight_variance * torch.dot(weights, integrand(x)[0]).item() / q

@@ -1,5 +1,6 @@
-"""Where an activation loses information: the inputs that it maps to the same output."""
+"""Where an activation loses information: inputs with the same output, and the entropy of rounded outputs."""
 
+import math
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -7,8 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lit_gelu.activations.analysis.entropy import QuantisedEntropy, quantised_entropy
-from lit_gelu.activations.analysis.pieces import FlatStretch, MonotonePieces
+from lit_gelu.activations.analysis.sampling import Function, bisect, sampling_grid, sign_changes
 from lit_gelu.activations.analysis.scalar import ScalarActivation, checked_interval
 from lit_gelu.activations.errors import ActivationArgumentError
 from lit_gelu.activations.naming.names import Names
@@ -25,6 +25,28 @@ __all__ = [
     "preimages",
     "quantised_entropy",
 ]
+
+_NOTHING = 1e-14  # share of the largest |f'| below which its sign is rounding
+_MOST_INPUTS = 20_000_000
+_NORMAL_REACH = 8.0  # standard deviations; 1e-15 of the mass of a normal distribution lies beyond
+
+
+@dataclass(frozen=True)
+class FlatStretch:
+    """Inputs that all give the same output.
+
+    Args:
+        low: The first of them.
+        high: The last.
+        value: The output.
+    """
+
+    low: float
+    high: float
+    value: float
+
+    def __str__(self) -> str:
+        return f"[{self.low:.7g}, {self.high:.7g}] -> {self.value:.7g}"
 
 
 class FlatStretchError(ActivationArgumentError):
@@ -209,3 +231,203 @@ def colliding_pair(
         other for piece in pieces.monotone if not piece[0] <= x <= piece[1] for other in pieces.solutions(piece, y)
     ]
     return min(others, key=lambda other: abs(other - x), default=None)
+
+
+@dataclass(frozen=True)
+class QuantisedEntropy:
+    """Entropy of an activation's input and output, both rounded.
+
+    Args:
+        input_bits: Entropy of the rounded input.
+        output_bits: Entropy of the rounded output; no larger.
+        distinct_inputs: How many different inputs there are.
+        distinct_outputs: How many different outputs.
+    """
+
+    input_bits: float
+    output_bits: float
+    distinct_inputs: int
+    distinct_outputs: int
+
+    @property
+    def lost_bits(self) -> float:
+        """What cannot be told of the input from the output: the conditional entropy."""
+        return self.input_bits - self.output_bits
+
+
+def quantised_entropy(
+    spec: Any,
+    step: float,
+    interval: tuple[float, float] | None = None,
+    *,
+    mean: float = 0.0,
+    std: float = 1.0,
+    input_step: float | None = None,
+    registry: Names | None = None,
+) -> QuantisedEntropy:
+    """Compute how many bits of a rounded input are left in the rounded output of an activation.
+
+    The input takes the values ``k * input_step`` with the probabilities of a normal variable rounded to them, or, given
+    an interval, the values ``low + k * input_step`` in it with equal probabilities; the output is rounded to multiples
+    of ``step``. As the output is a function of the input, the difference of the two entropies is what is lost, by
+    collisions of distant inputs and by slopes below one alike.
+
+    Args:
+        spec: Any spec, or a module.
+        step: The grid of the output.
+        interval: Where the input is uniform; by default it is normal.
+        mean: Of the normal input.
+        std: Of the normal input.
+        input_step: The grid of the input; by default ``step``.
+        registry: Where names are looked up; by default `lit_gelu.activations.registry`.
+
+    Returns:
+        Both entropies in bits, and how many values each takes.
+
+    Raises:
+        ActivationArgumentError: If a step or ``std`` is not positive, the interval empty or infinite, there would be
+            more than 20 million inputs, or the activation is not elementwise.
+
+    Example:
+        >>> relu, gelu = (quantised_entropy(name, 2**-8) for name in ("relu", "gelu"))
+        >>> round(relu.input_bits, 3), round(relu.lost_bits, 3), round(gelu.lost_bits, 3)
+        (10.047, 4.531, 2.113)
+    """
+    input_step = step if input_step is None else input_step
+    if not (0 < step < math.inf and 0 < input_step < math.inf and 0 < std < math.inf and math.isfinite(mean)):
+        raise ActivationArgumentError(
+            f"step={step!r}, input_step={input_step!r}, mean={mean!r}, std={std!r}: steps and std must be positive "
+            "numbers, and mean a finite one."
+        )
+    x, probabilities = _normal(mean, std, input_step) if interval is None else _uniform(interval, input_step)
+    y = ScalarActivation.of(spec, registry).functions[0](x)
+    if not bool(y.isfinite().all()):
+        raise ActivationArgumentError(
+            f"The output is not finite at {x[~y.isfinite()][0].item():g}. Choose other inputs."
+        )
+    _, output = torch.unique(torch.round(y / step) + 0.0, return_inverse=True)
+    merged = torch.zeros(int(output.max()) + 1, dtype=torch.float64).index_add_(0, output, probabilities)
+    return QuantisedEntropy(_entropy(probabilities), _entropy(merged), len(x), len(merged))
+
+
+def _entropy(probabilities: Tensor) -> float:
+    return float(torch.special.entr(probabilities).sum() / math.log(2)) + 0.0
+
+
+def _uniform(interval: tuple[float, float], step: float) -> tuple[Tensor, Tensor]:
+    """Return equally probable inputs."""
+    low, high = checked_interval(interval)
+    count = _checked_count((high - low) / step)
+    x = low + step * torch.arange(count, dtype=torch.float64)
+    return x, torch.full_like(x, 1 / count)
+
+
+def _normal(mean: float, std: float, step: float) -> tuple[Tensor, Tensor]:
+    """Return the multiples of ``step`` and the probabilities that a normal variable is rounded to them."""
+    first = math.floor((mean - _NORMAL_REACH * std) / step)
+    x = step * (first + torch.arange(_checked_count(2 * _NORMAL_REACH * std / step) + 1, dtype=torch.float64))
+    u, half = (x - mean) / std, step / (2 * std)
+    # Tails are differences of the smaller of the two probabilities, which keeps their digits.
+    lower, upper = torch.where(u > 0, -u - half, u - half), torch.where(u > 0, -u + half, u + half)
+    probabilities = torch.special.ndtr(upper) - torch.special.ndtr(lower)
+    kept = probabilities > 0
+    return x[kept], probabilities[kept] / probabilities.sum()
+
+
+def _checked_count(steps: float) -> int:
+    if steps >= _MOST_INPUTS:
+        raise ActivationArgumentError(
+            f"That is {steps:.3g} inputs; at most {_MOST_INPUTS:,} are accepted. Choose a larger input_step."
+        )
+    return math.floor(steps * (1 + 1e-12)) + 1
+
+
+@dataclass(frozen=True)
+class MonotonePieces:
+    """An activation on an interval, cut into monotone and flat pieces.
+
+    Args:
+        f: The activation, a function of float64 tensors.
+        monotone: The ends of the pieces on which it rises or falls, from left to right.
+        flat: The pieces on which it is constant, from left to right.
+    """
+
+    f: Function
+    monotone: tuple[tuple[float, float], ...]
+    flat: tuple[FlatStretch, ...]
+
+    @classmethod
+    def of(cls, spec: Any, interval: tuple[float, float], registry: Names | None) -> "MonotonePieces":
+        """Cut an activation where ``f'`` changes its sign, and where it begins and ends to be zero.
+
+        Args:
+            spec: Any spec, or a module.
+            interval: From where to where.
+            registry: Where names are looked up; by default `lit_gelu.activations.registry`.
+
+        Returns:
+            The pieces.
+
+        Raises:
+            ActivationArgumentError: If the interval is empty or infinite, or the activation not elementwise.
+
+        Example:
+            >>> MonotonePieces.of("relu", (-1, 1), None).monotone
+            ((0.0, 1.0),)
+        """
+        low, high = checked_interval(interval)
+        activation = ScalarActivation.of(spec, registry)
+        (f, slope, _), kinks = activation.functions, activation.kinks
+        grid = sampling_grid([slope], low, high, kinks)
+        slopes = slope(grid)
+        flat = _flat(f(grid), slopes, grid, kinks)
+        turns = sign_changes(slope, grid, slopes, slopes.abs() > _NOTHING * slopes.abs().max())
+        turns = [x for x in turns if not any(stretch.low <= x <= stretch.high for stretch in flat)]
+        cuts = sorted({low, high, *turns, *(end for stretch in flat for end in (stretch.low, stretch.high))})
+        levels = {(stretch.low, stretch.high) for stretch in flat}
+        return cls(f, tuple(pair for pair in pairwise(cuts) if pair not in levels), flat)
+
+    def ends(self, piece: tuple[float, float]) -> tuple[float, float]:
+        """Return the values of the activation at both ends of a piece.
+
+        Args:
+            piece: Its ends.
+
+        Returns:
+            ``f`` there.
+        """
+        left, right = self.f(torch.tensor(piece, dtype=torch.float64)).tolist()
+        return left, right
+
+    def solutions(self, piece: tuple[float, float], y: float) -> list[float]:
+        """Return the input in a monotone piece that gives ``y``.
+
+        Args:
+            piece: Its ends.
+            y: The output.
+
+        Returns:
+            One input, or none.
+        """
+        bottom, top = sorted(self.ends(piece))
+        if not bottom <= y <= top:
+            return []
+        ends = torch.tensor(piece, dtype=torch.float64)
+        x = bisect(lambda x: self.f(x) - y, ends[:1], ends[1:])
+        # A jump passes over y without taking it.
+        taken = (self.f(x) - y).abs().item() <= 1e-9 * max(abs(bottom), abs(top))
+        return [x.item() + 0.0] if taken else []
+
+
+def _flat(values: Tensor, slopes: Tensor, grid: Tensor, kinks: tuple[float, ...]) -> tuple[FlatStretch, ...]:
+    """Return the runs of grid points with one value and no slope."""
+    same = (values.diff() == 0) & (slopes[1:] == 0) & (slopes[:-1] == 0)
+    edges = torch.cat([same.new_zeros(1), same, same.new_zeros(1)]).int().diff()
+    begins, ends = torch.nonzero(edges == 1).flatten(), torch.nonzero(edges == -1).flatten()
+
+    def end(index: Tensor) -> float:
+        x = float(grid[index])
+        return next((k for k in kinks if math.isclose(x, k, rel_tol=1e-15, abs_tol=1e-300)), x)
+
+    stretches = (FlatStretch(end(b), end(e), float(values[b]) + 0.0) for b, e in zip(begins, ends, strict=True))
+    return tuple(stretch for stretch in stretches if stretch.low < stretch.high)

@@ -11,14 +11,27 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from lit_gelu.activations.analysis.depth import CriticalVariances, edge_of_chaos
-from lit_gelu.activations.analysis.fed_layers import FedLayer, fan_in, fed_layers
 from lit_gelu.activations.analysis.gains import KINDS, gain
 from lit_gelu.activations.errors import ActivationArgumentError
 from lit_gelu.activations.naming.names import Names, default_names
+from lit_gelu.activations.naming.spec import ActivationSpec
 
 SCHEMES = ("gain", "edge_of_chaos")
+
+TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+WEIGHT_LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, *TRANSPOSED)
+# Their outputs have a second moment of their own, whatever came before.
+NORMALISATIONS = (
+    *(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm),
+    *(nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm),
+)
+
+WeightLayer = (
+    nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d | nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d
+)
 
 
 @dataclass(frozen=True)
@@ -38,6 +51,17 @@ class InitialisedLayer:
     gain: float
     weight_std: float
     bias_std: float
+
+
+@dataclass(frozen=True)
+class FedLayer:
+    """A weight layer and what feeds it."""
+
+    name: str  # fully qualified
+    layer: WeightLayer
+    # The activation's spec, or its module if no text names it; None if the data, another weight layer or a
+    # normalisation layer feeds it.
+    activation: ActivationSpec | nn.Module | None
 
 
 def unit_norm_rows_(weight: Tensor, generator: torch.Generator | None = None) -> Tensor:
@@ -219,3 +243,73 @@ def _normal_(parameter: Tensor, std: float, generator: torch.Generator | None) -
         dtype = torch.promote_types(parameter.dtype, torch.float32)
         drawn = torch.randn(parameter.shape, dtype=dtype, device=parameter.device, generator=generator)
         parameter.copy_(drawn * std)
+
+
+def fed_layers(model: nn.Module, registry: Names) -> list[FedLayer]:
+    """Return every weight layer of a model with the activation that feeds it, by the order of registration.
+
+    The activation is the last module of a registered class between this layer and the weight layer before it. Dropout,
+    pooling, identities and reshaping pass it on; a normalisation layer does not. What a ``forward`` does otherwise
+    (functions such as ``F.relu``, one activation called in several places, branches) is not seen.
+
+    Args:
+        model: Any module.
+        registry: What counts as an activation.
+
+    Returns:
+        In the order of ``model.named_modules()``; a layer that stands in two places once.
+
+    Raises:
+        ActivationArgumentError: If a weight is parametrised or not initialised yet.
+
+    Example:
+        >>> from lit_gelu.activations import registry
+        >>> net = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Dropout(), nn.Linear(8, 8), nn.Linear(8, 2))
+        >>> [(row.name, str(row.activation)) for row in fed_layers(net, registry)]
+        [('0', 'None'), ('3', 'gelu'), ('4', 'None')]
+    """
+    feed: ActivationSpec | nn.Module | None = None
+    rows: dict[nn.Module, FedLayer] = {}
+    for name, module in model.named_modules(remove_duplicate=False):
+        if isinstance(module, WEIGHT_LAYERS):
+            _check_settable(name, module)
+            rows.setdefault(module, FedLayer(name, module, feed))
+            feed = None
+        elif isinstance(module, NORMALISATIONS):
+            feed = None
+        elif not isinstance(module, nn.Identity) and registry.entry_of(module) is not None:
+            spec = registry.spec_of(module)
+            feed = module if spec.opaque else spec
+    return list(rows.values())
+
+
+def fan_in(layer: WeightLayer) -> float:
+    """Return how many products are summed to one output of a weight layer.
+
+    For a transposed convolution it is the mean over outputs away from the border,
+    ``in_channels / groups * kernel / stride``, as its inputs are spread out by the stride.
+
+    Args:
+        layer: The layer.
+
+    Returns:
+        The number, whole but for transposed convolutions.
+
+    Example:
+        >>> fan_in(nn.Conv2d(16, 32, 3, groups=2)), fan_in(nn.ConvTranspose2d(16, 32, 4, stride=2))
+        (72.0, 64.0)
+    """
+    if isinstance(layer, TRANSPOSED):
+        spread = math.prod(kernel / stride for kernel, stride in zip(layer.kernel_size, layer.stride, strict=True))
+        return layer.in_channels / layer.groups * spread
+    return float(layer.weight[0].numel())
+
+
+def _check_settable(name: str, layer: WeightLayer) -> None:
+    if isinstance(layer.weight, nn.parameter.UninitializedParameter):
+        raise ActivationArgumentError(f"{name!r} has no shape yet: run the model once, then initialise it.")
+    if parametrize.is_parametrized(layer, "weight") or not isinstance(layer.weight, nn.Parameter):
+        raise ActivationArgumentError(
+            f"The weight of {name!r} is computed from other parameters, so it cannot be set: initialise the model "
+            "before weight norm, spectral norm or another parametrisation is applied."
+        )

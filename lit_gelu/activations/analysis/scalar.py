@@ -1,52 +1,115 @@
-"""An activation as functions of one float64 number, whatever it was given as."""
+"""Any activation, named or built, as ``f``, ``f'`` and ``f''``; and as functions of one float64 number."""
 
 import copy
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from lit_gelu.activations.analysis.differentiation import derivative
 from lit_gelu.activations.analysis.sampling import Function
 from lit_gelu.activations.errors import ActivationArgumentError
 from lit_gelu.activations.naming.names import Names, default_names
 from lit_gelu.activations.numerics.channels import ChannelModule
 
 
-@dataclass(frozen=True)
-class ScalarActivation:
-    """An elementwise activation as functions from float64 tensors of shape ``(N,)`` to the same.
+def derivative(activation: Any, x: Tensor, order: int = 1, *, registry: Names | None = None) -> Tensor:
+    """Compute a derivative of an activation with respect to its input, elementwise.
+
+    The registered closed form is used; without one, or where a module of your own class has parameters or buffers of
+    which it is not known which argument they are the present value of, ``torch.func`` differentiates what the
+    activation computes in evaluation mode.
 
     Args:
-        spec: Its canonical spec, as text.
-        functions: ``f``, ``f'`` and ``f''``.
-        kinks: Where ``f'`` jumps, as far as it is stated.
-    """
+        activation: Any spec, or a module, whose parameters are then used as they are now.
+        x: Pre-activations: any shape, any floating dtype.
+        order: 0 for ``f(x)``, 1 for ``f'(x)``, 2 for ``f''(x)``.
+        registry: Where names are looked up; by default `lit_gelu.activations.registry`.
 
-    spec: str
-    functions: tuple[Function, Function, Function]
-    kinks: tuple[float, ...]
+    Returns:
+        A tensor of the shape and dtype of ``x``. A jump takes its value from one side; a kink has no term of its own.
+
+    Raises:
+        ActivationArgumentError: If ``order`` is none of these, or not 0 and the activation is not elementwise.
+
+    Example:
+        >>> import torch
+        >>> x = torch.tensor([-1.0, 0.0, 1.0], dtype=torch.float64)
+        >>> derivative("gelu", x, order=1)
+        tensor([-0.0833,  0.5000,  1.0833], dtype=torch.float64)
+        >>> derivative(torch.nn.Softsign(), x, order=1)
+        tensor([0.2500, 1.0000, 0.2500], dtype=torch.float64)
+    """
+    if isinstance(order, bool) or order not in (0, 1, 2):
+        raise ActivationArgumentError(f"order={order!r} is not accepted: 0 is f itself, 1 and 2 are its derivatives.")
+    registry = registry or default_names()
+    module = activation if isinstance(activation, nn.Module) else registry.create(activation).to(x)
+    return derivatives_of(module, registry)(x, order)
+
+
+def derivatives_of(module: nn.Module, registry: Names | None = None) -> Callable[[Tensor, int], Tensor]:
+    """Return `derivative` of a module with its present parameters, which are looked up once for all calls."""
+    registry = registry or default_names()
+    entry = registry.entry_of(module)
+    if entry is None:
+        return lambda x, order: _by_autograd(module, x, order)
+    facts, arguments = entry.facts_for(registry.spec_of(module).arguments), entry.live_arguments(module)
+
+    def evaluate(x: Tensor, order: int) -> Tensor:
+        if order > 0 and not facts.elementwise:
+            raise ActivationArgumentError(
+                f"{entry.name!r} has no derivative here: it is no function of one number, element by element. "
+                "Differentiate it by torch.func, such as torch.func.vjp."
+            )
+        if arguments is not None and order == 0 and entry.function is not None:
+            return entry.function(x, **arguments)
+        if arguments is not None and order > 0 and entry.derivative is not None:
+            return entry.derivative(x, order, **arguments)
+        return _by_autograd(module, x, order)
+
+    return evaluate
+
+
+def _by_autograd(module: nn.Module, x: Tensor, order: int) -> Tensor:
+    """Differentiate the sum of the outputs, which for an elementwise function is its derivative at each element."""
+    was_training = module.training
+    module.eval()
+    try:
+        # Not the call: somebody's hooks would see an input that is no forward pass.
+        return _nth_derivative(module.forward, order)(x)
+    finally:
+        module.train(was_training)
+
+
+def _nth_derivative(function: Callable[[Tensor], Tensor], order: int) -> Callable[[Tensor], Tensor]:
+    if order == 0:
+        return function
+
+    def total(x: Tensor) -> Tensor:
+        y = _nth_derivative(function, order - 1)(x)
+        if y.shape != x.shape:
+            raise ActivationArgumentError(
+                f"The activation turns shape {tuple(x.shape)} into {tuple(y.shape)}; only elementwise activations "
+                "have a derivative here."
+            )
+        return y.sum()
+
+    return torch.func.grad(total)
+
+
+@dataclass(frozen=True)
+class ScalarActivation:
+    """An elementwise activation as functions from float64 tensors of shape ``(N,)`` to the same."""
+
+    spec: str  # canonical, as text
+    functions: tuple[Function, Function, Function]  # f, f' and f''
+    kinks: tuple[float, ...]  # where f' jumps, as far as it is stated
 
     @classmethod
     def of(cls, spec: Any, registry: Names | None) -> "ScalarActivation":
-        """Build it.
-
-        Args:
-            spec: Any spec, or a module, whose parameters are then used as they are now.
-            registry: Where names are looked up; by default `lit_gelu.activations.registry`.
-
-        Returns:
-            The activation.
-
-        Raises:
-            ActivationArgumentError: If it is not elementwise, or its channels differ.
-
-        Example:
-            >>> ScalarActivation.of("hard_swish", None).kinks
-            (-3.0, 3.0)
-        """
+        """Build it of any spec, or of a module, whose parameters are then used as they are now."""
         registry = registry or default_names()
         canonical = registry.resolve(spec)
         kinks: tuple[float, ...] = ()
@@ -59,29 +122,14 @@ class ScalarActivation:
 
 
 def scalar_functions(module: nn.Module, *, registry: Names | None = None) -> tuple[Function, Function, Function]:
-    """Return ``f``, ``f'`` and ``f''`` of an elementwise module as functions of float64 numbers.
-
-    Args:
-        module: The activation; it is copied. A parameter with the same value for every channel stands for that value.
-        registry: Where the closed forms are looked up.
-
-    Returns:
-        Three functions from float64 tensors of shape ``(N,)`` to the same.
-
-    Raises:
-        ActivationArgumentError: If the channels have different values, or the module is not elementwise.
-
-    Example:
-        >>> f, slope, bend = scalar_functions(nn.ReLU())
-        >>> f(torch.tensor([-1.0, 2.0], dtype=torch.float64))
-        tensor([0., 2.], dtype=torch.float64)
-    """
+    """Return ``f``, ``f'`` and ``f''`` of a copy of an elementwise module as functions of float64 ``(N,)`` tensors."""
     module = copy.deepcopy(module).to("cpu", torch.float64).eval()
     keep_one_channel_(module, registry=registry)
+    derivatives = derivatives_of(module, registry)
 
     def of_order(order: int) -> Function:
         def evaluate(x: Tensor) -> Tensor:
-            y = derivative(module, x, order, registry=registry).detach()
+            y = derivatives(x, order).detach()
             if y.shape != x.shape:
                 raise ActivationArgumentError(
                     f"{type(module).__name__} turns shape {tuple(x.shape)} into {tuple(y.shape)}; this needs an "
@@ -95,24 +143,8 @@ def scalar_functions(module: nn.Module, *, registry: Names | None = None) -> tup
 
 
 def keep_one_channel_(module: nn.Module, *, registry: Names | None = None) -> None:
-    """Turn an activation with the same values for every channel into one that takes any shape, in place.
-
-    Parameters and buffers are replaced by the value of one channel, unless the module takes any shape as it is: then
-    they are something else, such as the coefficients of a polynomial.
-
-    Args:
-        module: An activation in float64, on the CPU.
-        registry: Where the closed forms are looked up.
-
-    Raises:
-        ActivationArgumentError: If the channels have different values.
-
-    Example:
-        >>> module = nn.PReLU(3).double()
-        >>> keep_one_channel_(module)
-        >>> module.weight.shape
-        torch.Size([1])
-    """
+    """Turn an activation in float64 with the same values for every channel into one that takes any shape, in place."""
+    # Unless it takes any shape as it is: then its parameters are something else, such as a polynomial's coefficients.
     if isinstance(module, ChannelModule) and module.needs_channels:
         module.set_channels(1, dtype=torch.float64)
     if all(_takes(module, length, registry) for length in (5, 7)):
@@ -131,27 +163,13 @@ def keep_one_channel_(module: nn.Module, *, registry: Names | None = None) -> No
 def _takes(module: nn.Module, length: int, registry: Names | None) -> bool:
     """Return whether an activation computes a vector of this length from one."""
     try:
-        return derivative(module, torch.zeros(length, dtype=torch.float64), 0, registry=registry).shape == (length,)
+        return derivatives_of(module, registry)(torch.zeros(length, dtype=torch.float64), 0).shape == (length,)
     except (RuntimeError, ValueError, IndexError):
         return False  # what is wrong shows again where its values are needed
 
 
 def checked_interval(interval: tuple[float, float]) -> tuple[float, float]:
-    """Return an interval as two finite numbers in order.
-
-    Args:
-        interval: From where to where.
-
-    Returns:
-        The two numbers.
-
-    Raises:
-        ActivationArgumentError: If they are not.
-
-    Example:
-        >>> checked_interval((-12, 12))
-        (-12.0, 12.0)
-    """
+    """Return an interval as two finite numbers from left to right."""
     low, high = (float(end) for end in interval)
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
         raise ActivationArgumentError(

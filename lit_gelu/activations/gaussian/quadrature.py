@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lit_gelu.activations.analysis.differentiation import derivative
 from lit_gelu.activations.analysis.sampling import sign_changes
+from lit_gelu.activations.analysis.scalar import derivatives_of
 from lit_gelu.activations.errors import NoGaussianMomentsError
 from lit_gelu.activations.naming.names import Names
 from lit_gelu.activations.numerics.moments import GaussianMoments, kink_mass
@@ -161,11 +161,13 @@ def quadrature_moments(
     """
     mean, std = mean + torch.zeros_like(std), std + torch.zeros_like(mean)
 
+    derivatives = derivatives_of(module, registry)
+
     def bend(x: Tensor) -> Tensor:
-        return derivative(module, x, 2, registry=registry).detach()
+        return derivatives(x, 2).detach()
 
     def values(x: Tensor) -> Tensor:
-        f, slope = (derivative(module, x, order, registry=registry).detach() for order in (0, 1))
+        f, slope = derivatives(x, 0).detach(), derivatives(x, 1).detach()
         return torch.stack([f, f * f, slope, slope * slope, bend(x)])
 
     places = [place for place, _ in kinks]

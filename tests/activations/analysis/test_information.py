@@ -1,21 +1,26 @@
 """Where activations lose information, against published collisions and closed forms."""
 
+import itertools
 import math
 
 import mpmath
+import numpy as np
 import pytest
 import torch
+from scipy import stats
 
 from lit_gelu import activations
 from lit_gelu.activations import ActivationArgumentError, ActivationRegistry
 from lit_gelu.activations.analysis.information import (
     FlatStretchError,
+    MonotonePieces,
     PreimageCount,
     colliding_pair,
     flat_stretches,
     mean_derivative,
     preimage_counts,
     preimages,
+    quantised_entropy,
 )
 
 MONOTONE = ("leaky_relu", "elu", "selu", "softplus", "tanh", "sigmoid", "identity", "cauchy_linear")
@@ -169,3 +174,95 @@ def test_mean_derivative_is_the_mean_of_the_derivative():
 def test_what_cannot_be_answered_is_refused(ask):
     with pytest.raises(ActivationArgumentError):
         ask()
+
+
+@pytest.mark.parametrize("name", ["gelu", "silu", "hard_swish", "relu6", "tanh", "hard_mish", "leaky_relu"])
+def test_pieces_cover_the_interval_without_overlap(name):
+    pieces = MonotonePieces.of(name, (-12, 12), None)
+    spans = sorted([*pieces.monotone, *((stretch.low, stretch.high) for stretch in pieces.flat)])
+    assert (spans[0][0], spans[-1][1]) == (-12.0, 12.0)
+    assert all(left[1] == right[0] for left, right in itertools.pairwise(spans))
+
+
+@pytest.mark.parametrize("name", ["gelu", "mish", "hard_mish", "xielu"])
+def test_every_piece_is_monotone_and_ends_at_the_minimum(name):
+    pieces = MonotonePieces.of(name, (-12, 12), None)
+    for low, high in pieces.monotone:
+        steps = pieces.f(torch.linspace(low, high, 2001, dtype=torch.float64)).diff()
+        assert bool((steps >= 0).all()) or bool((steps <= 0).all())
+    assert activations.info(name).minimum[0] in {end for piece in pieces.monotone for end in piece}
+
+
+def test_a_flat_bottom_is_one_piece():
+    registry = ActivationRegistry()
+    registry.register("trough")(lambda x: torch.relu(x.abs() - math.pi))
+    pieces = MonotonePieces.of("trough", (-12, 12), registry)
+    (stretch,) = pieces.flat
+    assert (stretch.low, stretch.high) == pytest.approx((-math.pi, math.pi), abs=1e-12)
+    assert len(pieces.monotone) == 2
+    assert pieces.solutions(pieces.monotone[0], 1.0) == pytest.approx([-1 - math.pi])
+    assert pieces.solutions(pieces.monotone[0], 100.0) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "step", "distinct"),
+    [("silu", 1e-6, 992), ("gelu", 1e-6, 991), ("silu", 1e-3, 279), ("gelu", 1e-3, 171), ("leaky_relu", 1e-3, 21)],
+)
+def test_a_thousand_points_between_minus_two_and_zero(name, step, distinct):
+    """A published experiment counts the distinct rounded outputs of 1000 points."""
+    found = quantised_entropy(name, step, (-2, 0), input_step=2 / 999)
+    assert (found.distinct_inputs, found.distinct_outputs) == (1000, distinct)
+    assert found.input_bits == pytest.approx(math.log2(1000), rel=1e-14)
+
+
+def test_the_identity_loses_nothing():
+    found = quantised_entropy("identity", 2**-6)
+    assert found.lost_bits == pytest.approx(0.0, abs=1e-12)
+    assert found.distinct_inputs == found.distinct_outputs
+
+
+@pytest.mark.parametrize(("mean", "std"), [(0.0, 1.0), (0.7, 2.5), (-3.0, 0.2)])
+def test_a_fine_grid_gives_the_differential_entropy(mean, std):
+    step = 2**-8
+    found = quantised_entropy("identity", step, mean=mean, std=std)
+    differential = math.log2(std * math.sqrt(2 * math.pi * math.e))
+    # Rounding adds step^2 / 12 to the variance.
+    assert found.input_bits == pytest.approx(differential + 8 + (step / std) ** 2 / 24 / math.log(2), abs=1e-8)
+
+
+@pytest.mark.parametrize(("mean", "std"), [(0.0, 1.0), (0.5, 0.8)])
+def test_relu_loses_what_was_known_of_its_negative_inputs(mean, std):
+    step = 2**-6
+    k = np.arange(-64 * 20, 64 * 20 + 1)
+    normal = stats.norm(mean, std)
+    probabilities = np.diff(normal.cdf((np.append(k, k[-1] + 1) - 0.5) * step))
+    negative = probabilities[k <= 0]
+    lost = negative.sum() * stats.entropy(negative, base=2)
+    found = quantised_entropy("relu", step, mean=mean, std=std)
+    assert found.lost_bits == pytest.approx(lost, abs=1e-10)
+    assert found.input_bits == pytest.approx(stats.entropy(probabilities, base=2), abs=1e-10)
+
+
+def test_a_saturating_activation_loses_more_when_the_grid_is_coarse():
+    fine, coarse = (quantised_entropy("tanh", step, (-6, 6), input_step=2**-10).lost_bits for step in (2**-16, 2**-4))
+    assert 0 < fine < coarse
+
+
+def test_nothing_is_gained():
+    for name in ("gelu", "mish", "elu", "sigmoid", "hard_swish"):
+        assert quantised_entropy(name, 2**-8).lost_bits >= 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"step": 0.0}, "must be positive"),
+        ({"step": 0.1, "std": -1.0}, "must be positive"),
+        ({"step": 0.1, "mean": math.nan}, "finite"),
+        ({"step": 1e-9}, "Choose a larger input_step"),
+        ({"step": 0.1, "interval": (1, 0)}, "from left to right"),
+    ],
+)
+def test_mistakes_are_explained(arguments, message):
+    with pytest.raises(ActivationArgumentError, match=message):
+        quantised_entropy("gelu", **arguments)

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from activation_oracles import ELEMENTWISE
 from torch import nn
 
 from lit_gelu import activations
@@ -56,3 +57,79 @@ def test_coefficients_are_no_channels(coefficients):
     x = torch.tensor([2.0], dtype=torch.float64)
     a, b, c = coefficients
     assert [g(x).item() for g in (f, slope, bend)] == pytest.approx([a + 2 * b + 4 * c, b + 4 * c, 2 * c])
+
+
+derivative = activations.functional.derivative
+
+
+def _hard_sigmoid(x):
+    return torch.clamp(x + 3, 0, 6) / 6
+
+
+@pytest.mark.parametrize("name", ELEMENTWISE)
+@pytest.mark.parametrize("order", [1, 2])
+def test_against_autograd_of_the_module(name, order):
+    """Away from kinks and jumps, differentiating torch's own kernel gives the same."""
+    module = activations.create(name).eval().double()
+    if name == "hard_sigmoid":  # torch has no second derivative of it, and its first is rounded to float32
+        module = _hard_sigmoid
+    x = torch.linspace(-8, 8, 641, dtype=torch.float64) + 1e-3
+    y = x.clone().requires_grad_()
+    value = module(y)
+    for _ in range(order):
+        differentiable = value.requires_grad  # the slope of a piecewise linear function is a constant
+        value = torch.autograd.grad(value.sum(), y, create_graph=True)[0] if differentiable else torch.zeros_like(x)
+    torch.testing.assert_close(derivative(name, x, order), value.detach(), rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("make", [lambda: nn.PReLU(3), lambda: activations.create("swish(learnable=True)")])
+def test_live_parameters_are_used(make):
+    module = make().double()
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.add_(torch.linspace(0.1, 0.5, parameter.numel()).reshape(parameter.shape).double())
+    x = torch.linspace(-3, 3, 30, dtype=torch.float64).reshape(10, 3)
+    y = x.clone().requires_grad_()
+    (expected,) = torch.autograd.grad(module(y).sum(), y)
+    torch.testing.assert_close(derivative(module, x, 1).detach(), expected)
+
+
+@pytest.mark.parametrize("order", [3, -1, True, 1.5, "1"])
+def test_other_orders_are_refused(order):
+    with pytest.raises(ActivationArgumentError, match="0 is f itself"):
+        derivative("gelu", torch.zeros(1), order)
+
+
+def test_a_function_that_changes_the_shape_is_refused():
+    with pytest.raises(ActivationArgumentError, match="only elementwise"):
+        derivative(nn.Flatten(0), torch.zeros(2, 4), 1)
+
+
+def test_what_is_registered_as_not_elementwise_is_refused():
+    registry = activations.ActivationRegistry()
+    facts = activations.ActivationFacts(elementwise=False)
+    registry.register("softmax", facts=facts)(lambda x: torch.softmax(x, -1))
+    with pytest.raises(ActivationArgumentError, match=r"'softmax' has no derivative here.*torch\.func"):
+        derivative("softmax", torch.zeros(2, 4), 1, registry=registry)  # the sum of its outputs has derivative 0
+    torch.testing.assert_close(derivative("softmax", torch.zeros(4), 0, registry=registry), torch.full((4,), 0.25))
+
+
+def test_hooks_on_the_module_are_not_called():
+    module = nn.Softsign()
+    module.register_forward_hook(lambda *_: pytest.fail("a hook was called"))
+    for order in (0, 1, 2):
+        derivative(module, torch.zeros(2), order)
+
+
+def test_the_module_s_mode_is_left_as_it_was():
+    module = nn.RReLU().train()
+    first, second = (derivative(module, torch.tensor([-1.0]), 1) for _ in range(2))
+    assert torch.equal(first, second)  # evaluation mode: no random slope
+    assert module.training
+
+
+def test_the_stochastic_map_has_the_derivatives_of_its_expectation():
+    x = torch.linspace(-3, 3, 13)
+    module = activations.create("zero_identity_map").train()
+    for order in (0, 1, 2):
+        assert torch.equal(derivative(module, x, order), derivative("gelu", x, order))
