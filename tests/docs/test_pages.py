@@ -1,0 +1,73 @@
+"""Every page is true: its Python runs as it stands, its commands exist, its links lead somewhere."""
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+from child_processes import run_python
+
+from lit_gelu.cli.commands import COMMANDS
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = [".", "docs", "examples/web"]
+PAGES = {str(path.relative_to(ROOT)): path.read_text() for folder in FOLDERS for path in (ROOT / folder).glob("*.md")}
+LINKS = [
+    (page, link) for page, text in PAGES.items() for link in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in link
+]
+FILES_OF_THE_README = {"docs/serving.md": "digits.onnx"}  # what a page's Python reads, made as the README makes it
+
+
+def blocks(page, language):
+    return re.findall(rf"^```{language}\n(.*?)^```", PAGES[page], re.MULTILINE | re.DOTALL)
+
+
+def anchors(text):
+    """Return the anchors of a page's headings, as GitHub names them."""
+    headings = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
+
+
+def test_there_are_pages():
+    assert {"README.md", "CONTRIBUTING.md", "docs/export.md", "examples/web/README.md"} <= PAGES.keys()
+    assert len(LINKS) > 40
+
+
+@pytest.mark.parametrize(("page", "link"), LINKS)
+def test_every_link_leads_somewhere(page, link):
+    name, _, anchor = link.partition("#")
+    target = (ROOT / page).parent / name if name else ROOT / page
+    assert target.exists()
+    assert not anchor or anchor in anchors(target.read_text())
+
+
+@pytest.mark.parametrize("page", sorted(page for page in PAGES if page.startswith("docs/")))
+def test_every_page_of_docs_is_linked_from_another(page):
+    linked = {((ROOT / other).parent / link.partition("#")[0]).resolve() for other, link in LINKS if other != page}
+    assert ROOT / page in linked
+
+
+@pytest.mark.parametrize("page", sorted(page for page in PAGES if page != "README.md" and blocks(page, "python")))
+def test_the_python_of_a_page_runs_from_top_to_bottom(page, tmp_path):
+    code = "\n".join(blocks(page, "python"))
+    if page in FILES_OF_THE_README:
+        made = (
+            "from lit_gelu.export import export_onnx; from lit_gelu.tasks import MNISTClassifier\n"
+            f"export_onnx(MNISTClassifier(), {FILES_OF_THE_README[page]!r})\n"
+        )
+        code = made + code
+    run_python(code, cwd=tmp_path, env={**os.environ, "LIT_GELU_PLUGINS": "0"})
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_command_of_a_page_exists(page):
+    commands = re.findall(r"^(?:.*; )?lit-gelu (\w+)", "\n".join(blocks(page, "sh")), re.MULTILINE)
+    commands += re.findall(r"`lit-gelu (\w+)", PAGES[page])
+    assert set(commands) <= COMMANDS.keys()
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_make_target_of_a_page_exists(page):
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert set(re.findall(r"`make ([a-z-]+)", PAGES[page])) <= set(targets)
+    assert set(re.findall(r"^make ([a-z-]+)", "\n".join(blocks(page, "sh")), re.MULTILINE)) <= set(targets)
