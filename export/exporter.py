@@ -11,8 +11,9 @@ import onnx_ir as ir
 import torch
 from torch import nn
 
-from lit_gelu import activations, surgery
+from lit_gelu import surgery
 from lit_gelu.activations import ActivationRegistry
+from lit_gelu.activations.registry import registry_or_default
 from lit_gelu.export.copying import evaluation_copy
 from lit_gelu.export.forms import NoGeluError, approximate_, require_forms
 from lit_gelu.export.inputs import FlatModule, sample_of, take_apart
@@ -156,7 +157,7 @@ def export_onnx(
     )
     made_folder = "" if is_folder(Path(path).parent) else str(Path(path).parent)
     require_writable(path)
-    registry = activations.registry if registry is None else registry
+    registry = registry_or_default(registry)
     flat = _flat(model, input_sample, preprocessing, softmax=softmax)
     trial = trial_run(flat)
     unasked = require_faithful(flat, model, trial.tensors)

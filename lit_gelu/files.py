@@ -2,8 +2,9 @@
 
 import errno
 import json
+import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,17 @@ def parse_json(text: str | bytes) -> Any:
         return json.loads(text)
     except RecursionError as error:
         raise ValueError("it is nested too deep") from error
+
+
+def without_nonfinite(value: Any, *, as_text: bool) -> Any:
+    """Return plain data for JSON, which has no word for NaN and infinities: text takes their place, or ``None``."""
+    if isinstance(value, Mapping):
+        return {key: without_nonfinite(entry, as_text=as_text) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_nonfinite(entry, as_text=as_text) for entry in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return repr(value) if as_text else None
+    return value
 
 
 def _reserve(target: Path) -> Path:

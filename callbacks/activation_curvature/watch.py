@@ -9,8 +9,8 @@ import torch
 from lightning.pytorch import LightningModule
 from lightning.pytorch.utilities import rank_zero_warn
 
-from lit_gelu import activations
 from lit_gelu.activations import ActivationRegistry
+from lit_gelu.activations.registry import registry_or_default
 from lit_gelu.callbacks.errors import NoActivationError
 from lit_gelu.callbacks.trainer_facts import on_device
 from lit_gelu.curvature import HistogramBins, watchable_sites
@@ -142,7 +142,7 @@ class ActivationWatch:
         """Put hooks on all sites that are to be watched."""
         self._detach()
         self._tree = ModuleTree(model)
-        registry = activations.registry if self._registry is None else self._registry
+        registry = registry_or_default(self._registry)
         sample = None if self._input_sample is None else on_device(self._input_sample, model.device)
         seen: list[str] = []
 

@@ -7,8 +7,9 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from typing_extensions import override
 
-from lit_gelu import activations, surgery
+from lit_gelu import surgery
 from lit_gelu.activations import ActivationRegistry
+from lit_gelu.activations.registry import registry_or_default
 from lit_gelu.callbacks.errors import CallbackArgumentError, ExplainedOnce
 from lit_gelu.callbacks.swap.checkpoint import SWAPS_KEY, install_hooks
 from lit_gelu.callbacks.swap.record import LiveSwap, SwapRecord, describe_target
@@ -50,7 +51,7 @@ class RestorableSwap(ExplainedOnce):
         self.strict_activations = strict_activations
         self.input_sample = input_sample
         self.on_obstacle = on_obstacle
-        known = activations.registry if registry is None else registry
+        known = registry_or_default(registry)
         self.swaps = {target: known.resolve(wanted).for_checkpoint() for target, wanted in swaps.items()}
         self.anneal_steps = anneal_steps
         described = {describe_target(target, registry): spec for target, spec in self.swaps.items()}

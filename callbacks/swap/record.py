@@ -6,9 +6,10 @@ from typing import Any, Self
 
 from torch import nn
 
-from lit_gelu import activations, surgery
+from lit_gelu import surgery
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.activations.naming.spec import dotted_path
+from lit_gelu.activations.registry import registry_or_default
 from lit_gelu.errors import shown
 from lit_gelu.surgery import NoMatchError, SwapError, SwapPlan, SwapReport
 from lit_gelu.surgery.activation_record import is_call
@@ -81,7 +82,7 @@ class SwapRecord:
                 "model like the one that it was saved from."
             )
         changed = {name: new for name, (_, new) in self.sites.items() if present.get(name) != new}
-        stored = (activations.registry if registry is None else registry).stored
+        stored = registry_or_default(registry).stored
         targets = {exactly(name): stored.resolve(new) for name, new in changed.items()}
         if not targets:
             return None
@@ -161,6 +162,6 @@ def describe_target(target: Any, registry: ActivationRegistry | None) -> str:
         case ActivationSelector(str(text)):
             return f"activation:{text}"
         case ActivationSelector(activation):
-            return f"activation:{(activations.registry if registry is None else registry).resolve(activation)}"
+            return f"activation:{registry_or_default(registry).resolve(activation)}"
         case selector:
             return repr(selector)

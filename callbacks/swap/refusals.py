@@ -9,9 +9,9 @@ from lightning.pytorch.strategies import DDPStrategy
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from lit_gelu import activations
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.activations.numerics.channels import ChannelModule
+from lit_gelu.activations.registry import registry_or_default
 from lit_gelu.callbacks.errors import CallbackArgumentError, UnsupportedRunError
 from lit_gelu.callbacks.trainer_facts import callbacks_of, shards_parameters
 from lit_gelu.surgery import SwapConflictError, SwapPlan
@@ -25,7 +25,7 @@ def parameters_of_swap(plan: SwapPlan) -> list[str]:
 
 def parameters_of_specs(specs: Mapping[str, str], registry: ActivationRegistry | None) -> list[str]:
     """Describe each activation of some specs that brings parameters, whatever the sites."""
-    registry = activations.registry if registry is None else registry
+    registry = registry_or_default(registry)
     return [f"those of {spec}" for spec in dict.fromkeys(specs.values()) if _has_parameters(registry.create(spec))]
 
 

@@ -13,8 +13,8 @@ import onnxruntime
 import torch
 from torch import nn
 
-from lit_gelu import activations
 from lit_gelu.activations import ActivationRegistry
+from lit_gelu.activations.registry import registry_or_default
 from lit_gelu.export.errors import ModelFileError, ModelInputError
 from lit_gelu.export.inputs import Call
 from lit_gelu.export.metadata import FileMetadata, read_metadata
@@ -135,7 +135,7 @@ def check_parity(
         True
     """
     require_tolerance(tolerance)
-    registry = activations.registry if registry is None else registry
+    registry = registry_or_default(registry)
     name, dtype = repr(os.fspath(path)), _recorded_dtype(path)
     predictor, setup, notes = open_wanted(Path(path), providers, dict(session_config or {}), dtype)
     metadata = read_metadata(predictor.metadata, name)

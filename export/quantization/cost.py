@@ -11,8 +11,8 @@ import onnxruntime
 import torch
 from torch import nn
 
-from lit_gelu import activations
 from lit_gelu.activations import ActivationRegistry
+from lit_gelu.activations.registry import registry_or_default
 from lit_gelu.export.errors import ModelInputError
 from lit_gelu.export.inputs import sample_of, take_apart
 from lit_gelu.export.metadata import FileMetadata, read_metadata
@@ -192,7 +192,7 @@ def check_quantized(
     predictor, setup, notes = open_wanted(Path(path), providers, {}, torch.float32)
     record, metadata = read_record(predictor.metadata, name), read_metadata(predictor.metadata, name)
     model = getattr(model, "_orig_mod", model)
-    registry = activations.registry if registry is None else registry
+    registry = registry_or_default(registry)
     preprocessing = preprocessing_of_file(metadata.preprocessing, name, preprocessing, data)
     batches = data
     if preprocessing is None:

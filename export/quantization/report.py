@@ -2,7 +2,6 @@
 
 import io
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
@@ -15,6 +14,7 @@ from lit_gelu.export.parity.activation_census import ActivationFate, fate_counts
 from lit_gelu.export.parity.report.tables import TextTable, cell_text, figure, table_lines
 from lit_gelu.export.parity.task_metrics import TaskMetric
 from lit_gelu.export.quantization.record import QuantizationRecord
+from lit_gelu.files import without_nonfinite
 
 SCHEMA = "lit-gelu-int8"
 SCHEMA_VERSION = 1
@@ -172,7 +172,9 @@ class QuantizationReport:
             "worst_layer": None if self.worst_layer is None else asdict(self.worst_layer),
             "passed": self.passed,
         }
-        finite: dict[str, Any] = _finite({"schema": SCHEMA, "schema_version": SCHEMA_VERSION, **plain})
+        finite: dict[str, Any] = without_nonfinite(
+            {"schema": SCHEMA, "schema_version": SCHEMA_VERSION, **plain}, as_text=True
+        )
         return finite
 
     def to_json(self, indent: int | None = 2) -> str:
@@ -214,15 +216,6 @@ class QuantizationReport:
         console.print(self, markup=False)
         text: str = console.file.getvalue()  # type: ignore[attr-defined]
         return text.rstrip()
-
-
-def _finite(value: Any) -> Any:
-    """Return plain data in which NaN and infinities are text, and tuples lists."""
-    if isinstance(value, Mapping):
-        return {key: _finite(entry) for key, entry in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(entry) for entry in value]
-    return repr(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def tables(report: QuantizationReport) -> list[TextTable]:

@@ -502,3 +502,8 @@ def _default_with(added: tuple[ActivationEntry, ...]) -> ActivationRegistry:
 
 registry: ActivationRegistry = _DefaultRegistry(entry_points=True)
 set_default_names(registry)
+
+
+def registry_or_default(given: ActivationRegistry | None) -> ActivationRegistry:
+    """Return a registry that was given, else the default one."""
+    return registry if given is None else given

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
 from lit_gelu.errors import shown
-from lit_gelu.files import is_folder, parse_json
+from lit_gelu.files import is_folder, parse_json, without_nonfinite
 from lit_gelu.paper.errors import RecordsError
 
 SCHEMA = 1
@@ -97,7 +97,7 @@ class RunRecord:
 
     def to_json(self) -> str:
         """Return the record as one line of JSON, numbers that are not finite as ``null``."""
-        return json.dumps(_with_null(asdict(self)), allow_nan=False, ensure_ascii=False)
+        return json.dumps(without_nonfinite(asdict(self), as_text=False), allow_nan=False, ensure_ascii=False)
 
     @classmethod
     def from_json(cls, line: str) -> "RunRecord":
@@ -189,17 +189,6 @@ def _check_kinds(given: Mapping[str, Any]) -> None:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _with_null(value: Any) -> Any:
-    """Put ``None`` in the place of every number that is not finite: JSON has none of them."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {name: _with_null(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_with_null(item) for item in value]
-    return value
 
 
 def _part(kind: type[_Part], given: Mapping[str, list[float | None]]) -> _Part:

@@ -6,7 +6,7 @@ from typing import Any
 from torch import nn
 
 from lit_gelu.activations import ActivationRegistry, ActivationSpec
-from lit_gelu.activations import registry as default_registry
+from lit_gelu.activations.registry import registry_or_default
 from lit_gelu.errors import shown
 from lit_gelu.surgery.blend import Annealing, blends
 from lit_gelu.surgery.errors import CheckpointMismatchError
@@ -159,7 +159,7 @@ def _require_same_sites(recorded: ActivationRecord, present: ActivationRecord) -
 
 def _stored(text: str, registry: ActivationRegistry | None) -> ActivationSpec:
     """Return the spec that a record's text stands for; names in it are looked up, never imported."""
-    return (default_registry if registry is None else registry).stored.resolve(text)
+    return registry_or_default(registry).stored.resolve(text)
 
 
 def _words(entry: str | dict[str, str] | None) -> str:

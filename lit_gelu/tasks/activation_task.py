@@ -11,6 +11,7 @@ from torchmetrics import MeanMetric
 
 from lit_gelu import activations
 from lit_gelu.activations.errors import OpaqueActivationError
+from lit_gelu.activations.registry import registry_or_default
 from lit_gelu.callbacks import ActivationSwap
 from lit_gelu.callbacks.checkpoint_file import loading
 from lit_gelu.curvature.sandbox import evaluation_mode
@@ -51,7 +52,7 @@ class ActivationTask(LightningModule, ABC):
         super().__init__()
         if not isinstance(registry, activations.ActivationRegistry | None):
             raise TaskArgumentError(f"registry={shown(registry)} is not accepted. Give an ActivationRegistry, or None.")
-        self.registry = activations.registry if registry is None else registry
+        self.registry = registry_or_default(registry)
         self.activation_spec = self.registry.resolve(activation)
         self.save_hyperparameters(ignore=["activation", "registry"])
         # The canonical text instead of what was given: plain data, whatever form was used, here and in LightningCLI.

@@ -17,6 +17,7 @@ from lit_gelu.export.parity.causes.divergence import Divergence, LayerError
 from lit_gelu.export.parity.repeatability import Repeatability
 from lit_gelu.export.parity.rows import VS_FLOAT64, ParityRow
 from lit_gelu.export.parity.task_metrics import TaskMetric
+from lit_gelu.files import without_nonfinite
 
 SCHEMA = "lit-gelu-parity"
 SCHEMA_VERSION = 1
@@ -147,7 +148,7 @@ class ParityReport:
         Returns:
             The text.
         """
-        return json.dumps(_without_nonfinite(self.to_dict()), indent=indent, allow_nan=False)
+        return json.dumps(without_nonfinite(self.to_dict(), as_text=True), indent=indent, allow_nan=False)
 
     def to_markdown(self) -> str:
         """Return the report as Markdown tables.
@@ -191,15 +192,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_plain(entry) for entry in value]
     return dict(value) if isinstance(value, Mapping) else value
-
-
-def _without_nonfinite(value: Any) -> Any:
-    """Return plain data in which NaN and infinities are text."""
-    if isinstance(value, Mapping):
-        return {key: _without_nonfinite(entry) for key, entry in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_without_nonfinite(entry) for entry in value]
-    return repr(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 class ParityError(LitGeluError, AssertionError):

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from lit_gelu.cli.curvature.measure import CurvatureReport
-from lit_gelu.files import write_atomically
+from lit_gelu.files import without_nonfinite, write_atomically
 
 SCHEMA = "lit-gelu-curvature"
 SCHEMA_VERSION = 1
@@ -54,7 +54,7 @@ def to_dict(report: CurvatureReport) -> dict[str, Any]:
         else {"nodes": density.nodes.tolist(), "weights": density.weights.tolist()},
         "critical_sharpness": None if report.sharpness is None else asdict(report.sharpness),
     }
-    finite: dict[str, Any] = _finite(plain)
+    finite: dict[str, Any] = without_nonfinite(plain, as_text=False)
     return finite
 
 
@@ -142,12 +142,3 @@ def write_figure(report: CurvatureReport, path: str) -> None:
     figure = draw(report)
     with write_atomically(path) as temporary:
         figure.savefig(temporary, dpi=130)
-
-
-def _finite(value: Any) -> Any:
-    """Replace NaN and infinite numbers by ``None``: JSON has none."""
-    if isinstance(value, dict):
-        return {str(key): _finite(child) for key, child in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(child) for child in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 from torchmetrics import Metric
 
-from lit_gelu import activations
 from lit_gelu.activations import ActivationRegistry
+from lit_gelu.activations.registry import registry_or_default
 from lit_gelu.curvature.activation.evaluator import Evaluator
 from lit_gelu.curvature.activation.recorder import statistics_by_site
 from lit_gelu.curvature.activation.sums import SUMS, measure
@@ -42,7 +42,7 @@ class ActivationStatistics(Metric):
 
     def __init__(self, sites: Mapping[str, Any], registry: ActivationRegistry | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.registry = activations.registry if registry is None else registry
+        self.registry = registry_or_default(registry)
         self._sites = {
             name: site if isinstance(site, nn.Module) else self.registry.create(site) for name, site in sites.items()
         }

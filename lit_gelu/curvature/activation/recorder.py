@@ -9,8 +9,8 @@ from typing import Self, TypeVar
 import torch
 from torch import Tensor, nn
 
-from lit_gelu import activations
 from lit_gelu.activations import ActivationRegistry
+from lit_gelu.activations.registry import registry_or_default
 from lit_gelu.curvature.activation.histograms import HistogramBins
 from lit_gelu.curvature.activation.recording import Recording
 from lit_gelu.curvature.activation.rows import SampleRows
@@ -84,7 +84,7 @@ class ActivationRecorder:
         self.active = False
         self.seconds = 0.0
         self.held_bytes = 0
-        registry = activations.registry if registry is None else registry
+        registry = registry_or_default(registry)
         self._evaluators = SiteEvaluators(list(self.sites.values()), registry, histogram)
         self._recording = Recording(self._evaluators)
         self._hooks = [

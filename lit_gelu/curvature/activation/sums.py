@@ -10,9 +10,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from lit_gelu import activations
 from lit_gelu.activations import ActivationRegistry, ActivationSpec
 from lit_gelu.activations.numerics.joint import Derivatives
+from lit_gelu.activations.registry import registry_or_default
 from lit_gelu.curvature.activation.evaluator import Evaluator
 from lit_gelu.curvature.activation.kinks import WINDOW, jump_sizes, weighted_window_counts
 from lit_gelu.curvature.activation.slopes import Intervals
@@ -111,7 +111,7 @@ def activation_sums(
         {'count': 3.0, 'count_non_finite': 1.0, 'sum': 1.5, 'sum_of_squares': 5.25}
     """
     rows = x if stacked else x.unsqueeze(0)
-    registry = activations.registry if registry is None else registry
+    registry = registry_or_default(registry)
     module = activation if isinstance(activation, nn.Module) else registry.create(activation).to(x.device)
     sums = measure(Evaluator(module, registry), rows, pivot=pivot, scale=scale).sums
     return sums if stacked else sums[0]
