@@ -11,7 +11,7 @@ from lit_gelu.paper.medians import Summary, median_curve, median_robustness
 from lit_gelu.paper.presets import labels_of, preset
 from lit_gelu.paper.published import published_curve, published_number
 from lit_gelu.paper.run_record import RunRecord
-from lit_gelu.paper.selection import LEARNING_RATE, ArmChoice, Candidate, choices, place_of
+from lit_gelu.paper.selection import LEARNING_RATE, ArmChoice, ArmRuns, choices, place_of
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Row:
     experiment: Experiment
     preset: str
     arm: str
-    candidate: Candidate  # the runs that are reported
+    candidate: ArmRuns  # the runs that are reported
     quantity: str  # what was measured, such as "test error"
     is_share: bool  # shown in per cent; else a loss
     summary: Summary | None  # None if it was not measured

@@ -31,7 +31,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Candidate:
+class ArmRuns:
     """The runs of one arm with one learning rate and one setting, by seed, and what each came to."""
 
     setting: Mapping[str, float]
@@ -64,8 +64,8 @@ class Candidate:
 class ArmChoice:
     """What the validation set chose for an arm, or what there was to report without a choice."""
 
-    chosen: Candidate  # the one that is reported
-    candidates: tuple[Candidate, ...]  # all in competition, the largest learning rate first; one if nothing is tuned
+    chosen: ArmRuns  # the one that is reported
+    candidates: tuple[ArmRuns, ...]  # all in competition, the largest learning rate first; one if nothing is tuned
     remarks: tuple[str, ...]  # what a reader has to know: ties, missing seeds, runs that diverged
 
 
@@ -86,7 +86,7 @@ def outcome(record: RunRecord, rule: Rule = "best_validation", metric: str = "te
 
 def candidates_of(
     records: Iterable[RunRecord], rule: Rule = "best_validation", metric: str = "test_error"
-) -> list[Candidate]:
+) -> list[ArmRuns]:
     """Group the runs of one arm: the largest learning rate first, of equal ones the largest setting."""
     groups: dict[tuple[float, tuple[tuple[str, float], ...]], list[RunRecord]] = defaultdict(list)
     for record in records:
@@ -95,11 +95,11 @@ def candidates_of(
     for _, group in sorted(groups.items(), key=lambda item: item[0]):
         runs = tuple(sorted(group, key=lambda run: run.seed))
         outcomes = tuple(outcome(run, rule, metric) for run in runs)
-        candidates.append(Candidate(runs[0].setting, runs[0].learning_rate, runs, outcomes))
+        candidates.append(ArmRuns(runs[0].setting, runs[0].learning_rate, runs, outcomes))
     return candidates
 
 
-def select(candidates: Sequence[Candidate], seeds: Collection[int] = ()) -> ArmChoice:
+def select(candidates: Sequence[ArmRuns], seeds: Collection[int] = ()) -> ArmChoice:
     """Choose among candidates by the median over the seeds of their lowest validation errors."""
     # A candidate that lacks seeds takes part with those it has. Of those that tie the first is taken, which has the
     # largest learning rate. A remark says so. A single candidate needs no validation error.
@@ -122,7 +122,7 @@ def select(candidates: Sequence[Candidate], seeds: Collection[int] = ()) -> ArmC
 def choices(experiment: Experiment, arm: str, records: Iterable[RunRecord]) -> list[ArmChoice]:
     """Return what is reported for an arm: one choice for each value of what is not tuned, in the experiment's order."""
     runs = [record for record in records if (record.experiment, record.arm) == (experiment.name, arm)]
-    groups: dict[tuple[tuple[str, float], ...], list[Candidate]] = defaultdict(list)
+    groups: dict[tuple[tuple[str, float], ...], list[ArmRuns]] = defaultdict(list)
     for candidate in candidates_of(runs, experiment.selection, experiment.metric):
         groups[_fixed(experiment, candidate)].append(candidate)
     return [
@@ -131,12 +131,12 @@ def choices(experiment: Experiment, arm: str, records: Iterable[RunRecord]) -> l
     ]
 
 
-def place_of(experiment: Experiment, candidate: Candidate) -> tuple[float, ...]:
+def place_of(experiment: Experiment, candidate: ArmRuns) -> tuple[float, ...]:
     """Return a key that sorts the choices of several arms as those of one are."""
     return _place(experiment, _fixed(experiment, candidate))
 
 
-def _fixed(experiment: Experiment, candidate: Candidate) -> tuple[tuple[str, float], ...]:
+def _fixed(experiment: Experiment, candidate: ArmRuns) -> tuple[tuple[str, float], ...]:
     """Return what is not chosen by the validation set, and so is reported separately."""
     values = dict(candidate.setting) | {LEARNING_RATE: candidate.learning_rate}
     return tuple((name, value) for name, value in values.items() if name not in experiment.tuned)
@@ -182,7 +182,7 @@ def _summary(values: Iterable[float | None]) -> Summary | None:
     return Summary(measured) if len(measured) == len(given) else None
 
 
-def _missing_seeds(candidates: Sequence[Candidate], seeds: Collection[int]) -> list[str]:
+def _missing_seeds(candidates: Sequence[ArmRuns], seeds: Collection[int]) -> list[str]:
     expected = {run.seed for candidate in candidates for run in candidate.runs} | set(seeds)
     return [
         f"{candidate}: {len(candidate.runs)} of {len(expected)} seeds"
@@ -201,7 +201,7 @@ def _with_missing_rates(experiment: Experiment, choice: ArmChoice) -> ArmChoice:
     return replace(choice, remarks=(*choice.remarks, f"{fixed}not run at learning rate {', '.join(missing)}"))
 
 
-def _divergence(candidates: Sequence[Candidate]) -> list[str]:
+def _divergence(candidates: Sequence[ArmRuns]) -> list[str]:
     return [
         f"{candidate}: {candidate.diverged} of {len(candidate.runs)} runs diverged"
         for candidate in candidates

@@ -29,7 +29,7 @@ from lit_gelu.paper.medians import MedianCurve, median_curve
 from lit_gelu.paper.presets import labels_of
 from lit_gelu.paper.published import published_curve
 from lit_gelu.paper.run_record import RunRecord
-from lit_gelu.paper.selection import Candidate, choices
+from lit_gelu.paper.selection import ArmRuns, choices
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class _Line:
     """An arm's two curves in a panel."""
 
     arm: str
-    candidate: Candidate
+    candidate: ArmRuns
     is_chosen: bool  # among several
     dark: MedianCurve | None
     light: MedianCurve | None
@@ -175,7 +175,7 @@ def _lines(
             yield _Line(arm, choice.chosen, is_chosen=is_chosen, dark=dark, light=bright, dashes=dashes)
 
 
-def _belongs(candidate: Candidate, panel: Panel) -> bool:
+def _belongs(candidate: ArmRuns, panel: Panel) -> bool:
     same_rate = panel.learning_rate in {None, candidate.learning_rate}
     return same_rate and all(candidate.setting.get(name) == value for name, value in panel.setting.items())
 
