@@ -7,10 +7,13 @@ import numpy as np
 import pytest
 import torch
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
+from lightning.pytorch.loggers import CSVLogger
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from lit_gelu.callbacks import LossCurvatureMonitor
 from lit_gelu.cli.main import main
+from lit_gelu.deprecation import LitGeluDeprecationWarning
 from lit_gelu.tasks import MNISTClassifier
 
 SMALL = ["--lanczos_steps", "6", "--trace_probes", "3", "--density_steps", "5", "--samples", "48"]
@@ -118,7 +121,15 @@ def test_figures_are_those_of_the_whole_hessian(tmp_path, capsys):
     assert sum(trace["by_layer"].values()) == pytest.approx(trace["trace"])
     weights = np.array(report["spectral_density"]["weights"])
     assert weights.sum() == pytest.approx(1)
-    assert report["loss"] == pytest.approx(nn.functional.cross_entropy(model(x), y).item())
+    assert report["probe_loss"] == pytest.approx(nn.functional.cross_entropy(model(x), y).item())
+    assert report["loss"] == report["probe_loss"]
+    sharpness = report["critical_sharpness"]
+    gradient = torch.autograd.grad(nn.functional.cross_entropy(model(x), y), list(model.parameters()))
+    step = sharpness["learning_rate"] * 0.8
+    with torch.no_grad():
+        for parameter, slope in zip(model.parameters(), gradient, strict=True):
+            parameter -= step * slope
+    assert nn.functional.cross_entropy(model(x), y).item() < report["probe_loss"]
     assert report["parameters"] == sum(sizes) == len(values)
     assert report["samples"] == 40
     assert report["method"] == "reverse_over_reverse"
@@ -160,9 +171,43 @@ def test_the_same_seed_gives_the_same_figures_and_dropout_shows_in_train_mode(tm
 
 def test_gauss_newton_has_no_negative_eigenvalue(tmp_path):
     arguments = ["curvature_models.Net", "--data", "curvature_models.Data", "--samples", "40"]
-    report = measured(tmp_path, *arguments, "--operator", "gauss_newton", "--quantities", "eigenvalues")
+    report = measured(tmp_path, *arguments, "--operator", "gauss_newton", "--quantities", "smallest_eigenvalue")
     assert report["eigenvalues"]["smallest_eigenvalue"]["value"] > -1e-12
     assert report["trace"] is None
+
+
+def test_old_names_of_quantities_work_for_one_release(tmp_path):
+    arguments = ["curvature_models.Net", "--data", "curvature_models.Data", *SMALL, "--samples", "40", "--quantities"]
+    new = measured(tmp_path, *arguments, "top_eigenvalue", "smallest_eigenvalue", "spectral_density")
+    with pytest.warns(LitGeluDeprecationWarning, match="--quantities (eigenvalues|density) is deprecated"):
+        old = measured(tmp_path, *arguments, "eigenvalues", "density")
+    assert old == new
+
+
+def test_names_are_those_that_the_monitor_logs(tmp_path):
+    """The same measurement: names, and of a whole batch in evaluation the figures."""
+    path = tmp_path / "out.csv"
+    quantities = ["top_eigenvalue", "smallest_eigenvalue", "trace", "spectral_density"]
+    options = ["--lanczos_steps", "30", "--trace_probes", "5", "--density_steps", "30", "--samples", "16"]
+    words = ["curvature", "curvature_models.Net", "--data", "curvature_models.Data", *options, "--csv", str(path)]
+    assert main([*words, "--quantities", *quantities]) == 0
+    with path.open(newline="") as file:
+        rows = {row["figure"]: float(row["value"]) for row in csv.DictReader(file) if row["kind"] == "loss"}
+    monitor = LossCurvatureMonitor(
+        quantities, fraction=None, mode="eval", at_steps=[0], lanczos_steps=30, trace_probes=5, trace_accuracy=None,
+        density_steps=30,
+    )  # fmt: skip
+    model = Net()
+    model.configure_optimizers = lambda: torch.optim.SGD(model.parameters(), lr=0.0)
+    Trainer(
+        max_steps=1, callbacks=[monitor], logger=CSVLogger(tmp_path), accelerator="cpu", precision="64-true",
+        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, log_every_n_steps=1,
+    ).fit(model, Data())  # fmt: skip
+    logged = {name: value for name, value in monitor.latest.items() if "/" not in name}
+    only_logged = {"examples", "seconds", "interval", "cost_in_training_batches"}
+    assert rows.keys() - {"loss"} == logged.keys() - only_logged
+    for name in ("top_eigenvalue", "smallest_eigenvalue", "probe_loss", "gradient_norm"):
+        assert rows[name] == pytest.approx(logged[name], rel=1e-6)
 
 
 def test_a_checkpoint_on_the_bundled_digits_with_every_file(checkpoint, tmp_path, capsys):
@@ -197,7 +242,10 @@ def test_a_checkpoint_on_the_bundled_digits_with_every_file(checkpoint, tmp_path
         (["missing.ckpt", "--data", "DigitsData"], "There is no checkpoint 'missing.ckpt'"),
         (["CKPT", "--data", "NoData"], "There is no class 'NoData'"),
         (["CKPT", "--data", "DigitsData", "--samples", "1"], "--samples 1 is not accepted. Give an integer from 2"),
-        (["CKPT", "--data", "DigitsData", "--quantities", "trase"], "Give one of activations, eigenvalues, trace"),
+        (
+            ["CKPT", "--data", "DigitsData", "--quantities", "trase"],
+            "Give one of activations, top_eigenvalue, smallest_eigenvalue, trace",
+        ),
         (["CKPT", "--data", "DigitsData", "--split", "all"], "Give one of train, val, test"),
         (["CKPT", "--data", "DigitsData", "--operator", "fisher"], "Give one of hessian, gauss_newton"),
         (["CKPT", "--data", "DigitsData", "--figure", "DIR/out.docx"], "Give a file .png, .pdf, .svg"),

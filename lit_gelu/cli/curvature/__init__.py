@@ -1,5 +1,6 @@
 """``lit-gelu curvature``: measure the activations' and the loss's curvature of a checkpoint, and draw it."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -7,21 +8,36 @@ from jsonargparse import ArgumentParser, Namespace
 
 from lit_gelu.cli.options import add_input_shape, add_model
 from lit_gelu.cli.terminal import command_parser, console_for_output, silence_known_warnings
+from lit_gelu.deprecation import warn_renamed
 from lit_gelu.errors import LitGeluError
 
 if TYPE_CHECKING:
     from lit_gelu.cli.curvature.measure import Settings
 
 HELP = "measure the activations' and the loss's curvature of a checkpoint, and draw it"
-QUANTITIES = ("activations", "eigenvalues", "trace", "density", "sharpness")
+QUANTITIES = (
+    "activations",
+    "top_eigenvalue",
+    "smallest_eigenvalue",
+    "trace",
+    "spectral_density",
+    "critical_sharpness",
+)
+_OLD_QUANTITIES = {
+    "eigenvalues": ("top_eigenvalue", "smallest_eigenvalue"),
+    "density": ("spectral_density",),
+    "sharpness": ("critical_sharpness",),
+}
 _FORMATS = (".png", ".pdf", ".svg")
 EXAMPLES = """\
 quantities:
-  activations   each activation's input and slope, beside what a normal input of the same mean and deviation would give
-  eigenvalues   the Hessian's largest and smallest, by Lanczos iteration
-  trace         the sum of its eigenvalues with standard error, by layer, and its Frobenius norm
-  density       where its eigenvalues lie, by stochastic Lanczos quadrature
-  sharpness     critical sharpness: 2 over the learning rate at which a step against the gradient gains nothing
+  activations           each activation's input and slope, beside what a normal input of the same mean and deviation
+                        would give
+  top_eigenvalue        the Hessian's largest, by Lanczos iteration
+  smallest_eigenvalue   the smallest, from the same products
+  trace                 the sum of its eigenvalues with standard error, by layer, and its Frobenius norm
+  spectral_density      where its eigenvalues lie, by stochastic Lanczos quadrature
+  critical_sharpness    2 over the learning rate at which a step against the gradient gains nothing
 
 examples:
   lit-gelu curvature last.ckpt --data DigitsData
@@ -107,8 +123,7 @@ def _settings(arguments: Namespace) -> "Settings":
     }
     for name, words in accepted.items():
         _check(name, getattr(arguments, name), words)
-    for word in arguments.quantities:
-        _check("quantities", word, QUANTITIES)
+    quantities = _quantities(arguments.quantities)
     for name, least in {"samples": 2, "lanczos_steps": 2, "trace_probes": 2, "density_steps": 1}.items():
         if getattr(arguments, name) < least:
             raise CurvatureCommandError(
@@ -122,13 +137,26 @@ def _settings(arguments: Namespace) -> "Settings":
         split=arguments.split,
         samples=arguments.samples,
         seed=arguments.seed,
-        quantities=tuple(name for name in QUANTITIES if name in arguments.quantities),
+        quantities=quantities,
         operator=arguments.operator,
         mode=arguments.mode,
         lanczos_steps=arguments.lanczos_steps,
         trace_probes=arguments.trace_probes,
         density_steps=arguments.density_steps,
     )
+
+
+def _quantities(words: Sequence[str]) -> tuple[str, ...]:
+    """Return what is asked for, in the order of the tables; old names still count."""
+    asked: set[str] = set()
+    for word in words:
+        names = _OLD_QUANTITIES.get(word)
+        if names is None:
+            _check("quantities", word, QUANTITIES)
+        else:
+            warn_renamed(f"--quantities {word}", f"--quantities {' '.join(names)}")
+        asked |= {word} if names is None else set(names)
+    return tuple(name for name in QUANTITIES if name in asked)
 
 
 def _check(name: str, word: Any, accepted: tuple[str, ...]) -> None:

@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 
 from lit_gelu.cli.curvature.measure import CurvatureReport
 from lit_gelu.cli.curvature.tables import with_curvature
+from lit_gelu.curvature.loss_measurement import LossMeasurement
 from lit_gelu.curvature.plots import draw_density
 
 _SHARES = {
@@ -33,13 +34,14 @@ def draw(report: CurvatureReport) -> Figure:
     panels: list[Panel] = []
     if report.activations:
         panels += [_gain, _curvature, _shares]
-    if report.trace is not None:
+    loss = report.loss or LossMeasurement()
+    if loss.trace is not None:
         panels.append(_trace)
-    if report.density is not None:
+    if loss.spectrum is not None:
         panels.append(_density)
     panels.append(_summary)
     rows = -(-len(panels) // 3)
-    lines = max(4, len(report.activations), 0 if report.trace is None else len(report.trace.by_layer))
+    lines = max(4, len(report.activations), 0 if loss.trace is None else len(loss.trace.by_layer))
     figure = Figure(figsize=(15, rows * min(12.0, 2.4 + 0.24 * lines)), layout="constrained")
     places = figure.subplots(rows, 3, squeeze=False).flat
     for number, axes in enumerate(places):
@@ -98,9 +100,9 @@ def _shares(axes: Axes, report: CurvatureReport) -> None:
 
 def _trace(axes: Axes, report: CurvatureReport) -> None:
     """Draw the trace of each layer with its standard error."""
-    trace = report.trace
-    if trace is None:
+    if report.loss is None or report.loss.trace is None:
         return
+    trace = report.loss.trace
     errors = [trace.standard_error_by_layer[layer] for layer in trace.by_layer]
     axes.barh(range(len(errors)), list(trace.by_layer.values()), xerr=errors, color="tab:blue", ecolor="black")
     _name_rows(axes, trace.by_layer)
@@ -111,29 +113,29 @@ def _trace(axes: Axes, report: CurvatureReport) -> None:
 
 
 def _density(axes: Axes, report: CurvatureReport) -> None:
-    if report.density is not None:
-        draw_density(axes, report.density, "")
-        axes.set_title(f"{_matrix(report)}: where its {report.parameters:,} eigenvalues lie", fontsize=9)
+    if report.loss is not None and report.loss.spectrum is not None:
+        draw_density(axes, report.loss.spectrum, "")
+        axes.set_title(f"{_matrix(report)}: where its {report.loss.parameters:,} eigenvalues lie", fontsize=9)
 
 
 def _summary(axes: Axes, report: CurvatureReport) -> None:
     """Write down the numbers that have no plot."""
-    lines = []
-    if report.loss is not None and report.gradient_norm is not None:
+    lines, loss = [], report.loss
+    if loss is not None:
         lines += [
-            f"loss {report.loss:.5g} ({report.settings.mode} mode)",
-            f"length of its gradient {report.gradient_norm:.4g}",
+            f"probe loss {loss.figures['probe_loss',]:.5g} ({report.settings.mode} mode)",
+            f"gradient norm {loss.figures['gradient_norm',]:.4g}",
         ]
-    for name, pair in report.eigenvalues.items():
-        error = "" if pair.residual < 1e-6 * abs(pair.value) else f" ± {pair.residual:.1g}"
-        lines.append(f"{name.replace('_', ' ')} {pair.value:.5g}{error}{'' if pair.converged else ', not converged'}")
-    if report.trace is not None:
-        lines.append(f"Frobenius norm {report.trace.frobenius_norm:.4g}")
-    if report.sharpness is not None:
-        lines.append(f"critical sharpness {report.sharpness.sharpness:.4g}")
-        lines.append(f"  (gradient descent gains up to learning rate {report.sharpness.learning_rate:.3g})")
-    if report.method:
-        lines.append(f"products by {report.method.replace('_', ' ')}")
+        for name, pair in loss.eigenpairs.items():
+            error = "" if pair.residual < 1e-6 * abs(pair.value) else f" ± {pair.residual:.1g}"
+            converged = "" if pair.converged else ", not converged"
+            lines.append(f"{name.replace('_', ' ')} {pair.estimate:.5g}{error}{converged}")
+        if loss.trace is not None:
+            lines.append(f"Frobenius norm {loss.trace.frobenius_norm:.4g}")
+        if loss.critical is not None:
+            lines.append(f"critical sharpness {loss.critical.sharpness:.4g}")
+            lines.append(f"  (gradient descent gains up to learning rate {loss.critical.learning_rate:.3g})")
+        lines.append(f"products by {loss.method.replace('_', ' ')}")
     axes.set_axis_off()
     axes.text(0, 1, "\n".join([*lines, *report.notes]), va="top", fontsize=10, wrap=True, transform=axes.transAxes)
 

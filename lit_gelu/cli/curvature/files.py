@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from lit_gelu.cli.curvature.measure import CurvatureReport
+from lit_gelu.curvature.loss_measurement import LossMeasurement
 from lit_gelu.files import without_nonfinite, write_atomically
 
 SCHEMA = "lit-gelu-curvature"
@@ -26,7 +27,6 @@ def to_dict(report: CurvatureReport) -> dict[str, Any]:
     Returns:
         Numbers, texts, lists and mappings; figures that are not defined are ``None``.
     """
-    density, trace = report.density, report.trace
     plain = {
         "schema": SCHEMA,
         "schema_version": SCHEMA_VERSION,
@@ -39,23 +39,32 @@ def to_dict(report: CurvatureReport) -> dict[str, Any]:
         "activations": report.activations,
         "gaussian": report.gaussian,
         "not_observed": report.refused,
-        "loss": report.loss,
-        "gradient_norm": report.gradient_norm,
-        "parameters": report.parameters,
-        "method": report.method,
-        "method_reason": report.reason,
-        "eigenvalues": {
-            name: {"value": pair.value, "residual": pair.residual, "converged": pair.converged}
-            for name, pair in report.eigenvalues.items()
-        },
-        "trace": None if trace is None else asdict(trace),
-        "spectral_density": None
-        if density is None
-        else {"nodes": density.nodes.tolist(), "weights": density.weights.tolist()},
-        "critical_sharpness": None if report.sharpness is None else asdict(report.sharpness),
+        **_loss_as_dict(report.loss or LossMeasurement()),
     }
     finite: dict[str, Any] = without_nonfinite(plain, as_text=False)
     return finite
+
+
+def _loss_as_dict(loss: LossMeasurement) -> dict[str, Any]:
+    trace, spectrum = loss.trace, loss.spectrum
+    value = loss.figures.get(("probe_loss",))
+    return {
+        "probe_loss": value,
+        "loss": value,  # its name of 0.1
+        "gradient_norm": loss.figures.get(("gradient_norm",)),
+        "parameters": loss.parameters,
+        "method": loss.method,
+        "method_reason": loss.reason,
+        "eigenvalues": {
+            name: {"value": pair.estimate, "residual": pair.residual, "converged": pair.converged}
+            for name, pair in loss.eigenpairs.items()
+        },
+        "trace": None if trace is None else asdict(trace),
+        "spectral_density": None
+        if spectrum is None
+        else {"nodes": spectrum.nodes.tolist(), "weights": spectrum.weights.tolist()},
+        "critical_sharpness": None if loss.critical is None else asdict(loss.critical),
+    }
 
 
 def write_json(report: CurvatureReport, path: str) -> None:
@@ -100,34 +109,19 @@ def _all_rows(report: CurvatureReport) -> Iterator[Row]:
     for kind, table in (("activation", report.activations), ("gaussian", report.gaussian)):
         for site, figures in table.items():
             yield from ((kind, site, name, value) for name, value in figures.items())
-    yield from (("loss", "", name, value) for name, value in _of_loss(report))
-    if report.trace is not None:
-        for layer, value in report.trace.by_layer.items():
+    loss = report.loss or LossMeasurement()
+    yield from (("loss", "", path[0], value) for path, value in loss.figures.items() if len(path) == 1)
+    if ("probe_loss",) in loss.figures:
+        yield "loss", "", "loss", loss.figures["probe_loss",]  # its name of 0.1
+    if loss.trace is not None:
+        for layer, value in loss.trace.by_layer.items():
             yield "layer", layer, "trace", value
-            yield "layer", layer, "trace_standard_error", report.trace.standard_error_by_layer[layer]
-    if report.density is not None:
-        pairs = zip(report.density.nodes.flatten().tolist(), report.density.weights.flatten().tolist(), strict=True)
+            yield "layer", layer, "trace_standard_error", loss.trace.standard_error_by_layer[layer]
+    if loss.spectrum is not None:
+        pairs = zip(loss.spectrum.nodes.flatten().tolist(), loss.spectrum.weights.flatten().tolist(), strict=True)
         for node, weight in pairs:
             yield "density", "", "node", node
             yield "density", "", "weight", weight
-
-
-def _of_loss(report: CurvatureReport) -> Iterator[tuple[str, float]]:
-    """Yield name and value of what is one number."""
-    for name, number in (("loss", report.loss), ("gradient_norm", report.gradient_norm)):
-        if number is not None:
-            yield name, number
-    for name, pair in report.eigenvalues.items():
-        yield name, pair.value
-        yield f"{name}_residual", pair.residual
-        yield f"{name}_converged", float(pair.converged)
-    if report.trace is not None:
-        yield "trace", report.trace.trace
-        yield "trace_standard_error", report.trace.standard_error
-        yield "frobenius_norm", report.trace.frobenius_norm
-    if report.sharpness is not None:
-        yield "critical_sharpness", report.sharpness.sharpness
-        yield "critical_learning_rate", report.sharpness.learning_rate
 
 
 def write_figure(report: CurvatureReport, path: str) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
@@ -12,52 +12,31 @@ from lightning.pytorch import LightningDataModule, LightningModule
 from lit_gelu import activations
 from lit_gelu.cli.input_sample import InputSampleError, inputs_of
 from lit_gelu.curvature import watchable_sites
-from lit_gelu.curvature.activation_measurement import ActivationMeasurement
-from lit_gelu.curvature.loss import (
-    CriticalSharpness,
-    Eigenpair,
-    LossProbe,
-    ParameterOperator,
-    SpectralDensity,
-    TraceEstimate,
-    critical_sharpness,
-    extreme_eigenvalues,
-    gauss_newton_operator,
-    hessian_operator,
-    hutchinson_trace,
-    module_layout,
-    spectral_density,
-)
+from lit_gelu.curvature.activation_measurement import ActivationMeasurement, Figures
+from lit_gelu.curvature.loss import LossProbe
+from lit_gelu.curvature.loss_measurement import LossMeasurement, measure_loss
 from lit_gelu.curvature.probe.batch import count_examples, take_examples
 from lit_gelu.curvature.probe.loss_probe import Mode
-from lit_gelu.curvature.probe.training_loss import ParsedLoss, loss_of, muted
+from lit_gelu.curvature.probe.training_loss import loss_of, muted
+from lit_gelu.curvature.settings import LossSettings
 from lit_gelu.errors import LitGeluError
 from lit_gelu.sandbox import evaluation_sandbox, isolated_random_state
-
-Figures = dict[str, dict[str, float]]
-"""By site and statistic."""
-
-_OF_LOSS = ("eigenvalues", "trace", "density", "sharpness")
 
 
 class NoBatchesError(LitGeluError, ValueError):
     """A data module whose batches cannot be had or counted."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What to measure, and how.
+    """What to measure, and on which data.
 
     Attributes:
         split: "train", "val" or "test".
         samples: How many examples.
         seed: Of the order of the data, and of all random vectors.
-        quantities: Some of "activations", "eigenvalues", "trace", "density" and "sharpness".
-        operator: "hessian" or "gauss_newton".
-        mode: "eval" or "train", of the loss's passes; the activations are measured in evaluation.
-        lanczos_steps: Products with the matrix for the eigenvalues.
-        trace_probes: Products for the trace.
-        density_steps: Products for the density.
+        quantities: "activations", and quantities of `LossSettings`, whose fields the others are too.
+        mode: Of the loss's passes; the activations are measured in evaluation.
     """
 
     split: str
@@ -69,6 +48,15 @@ class Settings:
     lanczos_steps: int
     trace_probes: int
     density_steps: int
+
+    @property
+    def of_loss(self) -> LossSettings | None:
+        """What is measured of the loss: with exactly as many products as were asked for."""
+        quantities = tuple(name for name in self.quantities if name != "activations")
+        if not quantities:
+            return None
+        fields = asdict(self) | {"quantities": quantities, "accuracy": None, "trace_accuracy": None}
+        return LossSettings(**{name: value for name, value in fields.items() if name not in {"split", "samples"}})
 
 
 @dataclass
@@ -84,15 +72,7 @@ class CurvatureReport:
         activations: By site and statistic.
         gaussian: The same for a normal input of the same mean and deviation.
         refused: Sites that cannot be watched, and why.
-        loss: The mean loss.
-        gradient_norm: The length of its gradient.
-        parameters: How many parameters are trained.
-        method: How products with the matrix were computed.
-        reason: Why that way.
-        eigenvalues: "top_eigenvalue" and "smallest_eigenvalue".
-        trace: The trace, as a whole and by layer.
-        density: Where the eigenvalues lie.
-        sharpness: Along the gradient.
+        loss: Of the loss.
         notes: What a reader should know.
     """
 
@@ -104,15 +84,7 @@ class CurvatureReport:
     activations: Figures = field(default_factory=dict)
     gaussian: Figures = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
-    loss: float | None = None
-    gradient_norm: float | None = None
-    parameters: int = 0
-    method: str = ""
-    reason: str = ""
-    eigenvalues: dict[str, Eigenpair] = field(default_factory=dict)
-    trace: TraceEstimate | None = None
-    density: SpectralDensity | None = None
-    sharpness: CriticalSharpness | None = None
+    loss: LossMeasurement | None = None
     notes: list[str] = field(default_factory=list)
 
 
@@ -149,9 +121,11 @@ def measure(
         report.notes.append(f"{settings.split} has {examples} examples; {settings.samples} were asked for.")
     if "activations" in settings.quantities:
         _measure_activations(model, batches, report, input_sample)
-    if any(name in settings.quantities for name in _OF_LOSS):
+    of_loss = settings.of_loss
+    if of_loss is not None:
         with LossProbe(model, batches, mode=settings.mode, seed=settings.seed) as probe:
-            _measure_loss(probe, report)
+            report.loss = measure_loss(probe, of_loss)
+        report.notes += report.loss.left_out
     return report
 
 
@@ -244,62 +218,3 @@ def _sample(model: LightningModule, batch: Any) -> Any:
         return inputs_of(batch, model)
     except InputSampleError:
         return None
-
-
-def _measure_loss(probe: LossProbe, report: CurvatureReport) -> None:
-    """Fill in what is asked for of the loss."""
-    settings = report.settings
-    with _operator(probe, settings.operator) as operator:
-        report.loss, report.gradient_norm = operator.loss.item(), operator.gradient.norm().item()
-        report.parameters = operator.size
-        pairs: list[Eigenpair] = []
-        if "eigenvalues" in settings.quantities:
-            pairs = list(extreme_eigenvalues(operator, which="both", steps=settings.lanczos_steps, seed=settings.seed))
-            report.eigenvalues = dict(zip(("top_eigenvalue", "smallest_eigenvalue"), pairs, strict=True))
-        if "trace" in settings.quantities:
-            report.trace = hutchinson_trace(
-                operator,
-                settings.trace_probes,
-                seed=settings.seed,
-                deflate=pairs if pairs and operator.size > 1 else None,
-                layout=module_layout(operator.layout),
-            )
-        if "density" in settings.quantities:
-            report.density = spectral_density(operator, steps=settings.density_steps, seed=settings.seed)
-        report.method, report.reason = operator.method, operator.reason
-        if "sharpness" in settings.quantities:
-            _measure_sharpness(probe, operator, pairs, report)
-
-
-def _operator(probe: LossProbe, kind: str) -> ParameterOperator:
-    """Return the matrix."""
-    if kind == "hessian":
-        return hessian_operator(probe.closures, probe.parameters, samples=probe.samples, module=probe.module)
-    losses = [ParsedLoss(closure) for closure in probe.closures]
-    outputs, of_outputs = [loss.outputs for loss in losses], [loss.loss for loss in losses]
-    return gauss_newton_operator(outputs, of_outputs, probe.parameters, samples=probe.samples, module=probe.module)
-
-
-def _measure_sharpness(
-    probe: LossProbe, operator: ParameterOperator, pairs: list[Eigenpair], report: CurvatureReport
-) -> None:
-    """Fill in the critical sharpness of gradient descent, unless the loss does not fall along the gradient."""
-    gradient = operator.gradient
-    if not report.gradient_norm:
-        report.notes.append("The gradient is 0: there is no direction to find the critical sharpness along.")
-        return
-    sharpest = max((pair.value for pair in pairs), default=0.0)
-    found = critical_sharpness(
-        probe.closures,
-        probe.parameters,
-        gradient,
-        learning_rate=1 / sharpest if sharpest > 0 else 1.0,
-        loss=operator.loss,
-        samples=probe.samples,
-    )
-    if found.converged:
-        report.sharpness = found
-    else:
-        report.notes.append(
-            "No critical sharpness: along the gradient the loss rises nowhere or at once, as at a minimum to rounding."
-        )

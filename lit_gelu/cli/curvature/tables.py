@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from rich.table import Table
 
 from lit_gelu.cli.curvature.measure import CurvatureReport
+from lit_gelu.curvature.loss import TraceEstimate
+from lit_gelu.curvature.loss_measurement import LossMeasurement
 
 _COLUMNS = {
     "mean": "mean",
@@ -35,8 +37,8 @@ def tables(report: CurvatureReport) -> list[Table]:
     if report.activations:
         made.append(_of_activations(report))
     made.append(_of_loss(report))
-    if report.trace is not None:
-        made.append(_of_layers(report))
+    if report.loss is not None and report.loss.trace is not None:
+        made.append(_of_layers(report.loss.trace))
     return made
 
 
@@ -94,38 +96,40 @@ def _of_loss(report: CurvatureReport) -> Table:
     settings = report.settings
     matrix = {"hessian": "Hessian", "gauss_newton": "Gauss-Newton matrix"}[settings.operator]
     title = f"loss of {report.model} on {report.samples} examples, {settings.mode} mode"
-    if report.parameters:
-        title += f"; {matrix} of {report.parameters:,} parameters, products by {report.method or 'nothing'}"
+    loss = report.loss
+    if loss is not None:
+        title += f"; {matrix} of {loss.parameters:,} parameters, products by {loss.method or 'nothing'}"
     made = Table(title=title, title_justify="left", caption=" ".join(report.notes) or None, caption_justify="left")
     for column in ("quantity", "value", "error", "remark"):
         made.add_column(column, justify="right" if column in {"value", "error"} else "left")
-    if report.loss is not None and report.gradient_norm is not None:
-        made.add_row("loss", f"{report.loss:.6g}", "", "mean over the examples")
-        made.add_row("length of the gradient", f"{report.gradient_norm:.4g}", "", "")
-    for name, pair in report.eigenvalues.items():
-        remark = "converged" if pair.converged else "not converged: more --lanczos_steps"
-        error = "rounding" if pair.residual < _ROUNDING * abs(pair.value) else f"{pair.residual:.1g}"
-        made.add_row(name.replace("_", " "), f"{pair.value:.6g}", error, f"{remark}; error: residual")
-    if report.trace is not None:
-        trace = report.trace
-        remark = f"error: standard error of {trace.probes} probes"
-        made.add_row("trace", f"{trace.trace:.6g}", f"{trace.standard_error:.2g}", remark)
-        made.add_row("Frobenius norm", f"{trace.frobenius_norm:.6g}", "", "root of the sum of squared eigenvalues")
-    if report.sharpness is not None:
-        low, high = report.sharpness.bracket
-        remark = f"gradient descent lowers the loss up to the learning rate {report.sharpness.learning_rate:.4g}"
-        made.add_row("critical sharpness", f"{report.sharpness.sharpness:.6g}", f"{1 / low - 1 / high:.2g}", remark)
+    if loss is not None:
+        _add_rows(made, loss)
     return made
 
 
-def _of_layers(report: CurvatureReport) -> Table:
+def _add_rows(made: Table, loss: LossMeasurement) -> None:
+    made.add_row("probe loss", f"{loss.figures['probe_loss',]:.6g}", "", "mean over the examples")
+    made.add_row("gradient norm", f"{loss.figures['gradient_norm',]:.4g}", "", "")
+    for name, pair in loss.eigenpairs.items():
+        remark = "converged" if pair.converged else "not converged: more --lanczos_steps"
+        error = "rounding" if pair.residual < _ROUNDING * abs(pair.value) else f"{pair.residual:.1g}"
+        made.add_row(name.replace("_", " "), f"{pair.estimate:.6g}", error, f"{remark}; error: residual")
+    if loss.trace is not None:
+        trace = loss.trace
+        remark = f"error: standard error of {trace.probes} probes"
+        made.add_row("trace", f"{trace.trace:.6g}", f"{trace.standard_error:.2g}", remark)
+        made.add_row("Frobenius norm", f"{trace.frobenius_norm:.6g}", "", "root of the sum of squared eigenvalues")
+    if loss.critical is not None:
+        low, high = loss.critical.bracket
+        remark = f"gradient descent lowers the loss up to the learning rate {loss.critical.learning_rate:.4g}"
+        made.add_row("critical sharpness", f"{loss.critical.sharpness:.6g}", f"{1 / low - 1 / high:.2g}", remark)
+
+
+def _of_layers(trace: TraceEstimate) -> Table:
     """Return the trace of each layer."""
     made = Table(title="trace by layer; they add up to the whole", title_justify="left")
     for column in ("layer", "trace", "standard error", "share"):
         made.add_column(column, justify="left" if column == "layer" else "right")
-    trace = report.trace
-    if trace is None:
-        return made
     for layer, value in trace.by_layer.items():
         share = f"{value / trace.trace:.1%}" if trace.trace else "-"
         made.add_row(layer or "(the model)", f"{value:.4g}", f"{trace.standard_error_by_layer[layer]:.2g}", share)

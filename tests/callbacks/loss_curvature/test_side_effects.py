@@ -16,7 +16,23 @@ from lit_gelu.callbacks import ActivationCurvatureMonitor, LossCurvatureMonitor
 from lit_gelu.curvature.settings import QUANTITIES
 from lit_gelu.sandbox import in_side_pass
 
-CHEAP = {"lanczos_steps": 2, "warm_steps": 2, "trace_probes": 2, "density_steps": 3, "samples": 4, "every_n_steps": 3, "trace_accuracy": None}
+CHEAP = {
+    "lanczos_steps": 2,
+    "warm_steps": 2,
+    "trace_probes": 2,
+    "trace_accuracy": None,
+    "density_steps": 3,
+    "samples": 4,
+    "every_n_steps": 3,
+}
+    "lanczos_steps": 2,
+    "warm_steps": 2,
+    "trace_probes": 2,
+    "density_steps": 3,
+    "samples": 4,
+    "every_n_steps": 3,
+    "trace_accuracy": None,
+}
 
 
 class Messy(Untidy):
