@@ -1,33 +1,30 @@
-"""What is logged of measurements of activations, once they have arrived on the host, and what is remembered of them."""
+"""`ActivationLog`: what is logged of measurements of activations, once they have arrived, and what is remembered."""
 
 import copy
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.loggers import MLFlowLogger, TensorBoardLogger, WandbLogger
+from lightning.pytorch.utilities import rank_zero_only
 
-from lit_gelu.callbacks.activation_curvature.events import EventGroup, EventQueue
-from lit_gelu.callbacks.activation_curvature.histogram_log import log_histograms
 from lit_gelu.callbacks.errors import CallbackArgumentError
-from lit_gelu.callbacks.loggers import Path, log_figure, log_figures
+from lit_gelu.callbacks.loggers import Path, folder_of, log_figure, log_figures
 from lit_gelu.callbacks.trainer_facts import callbacks_of
-from lit_gelu.curvature.activation_measurement import Figures
+from lit_gelu.curvature import HistogramBins
+from lit_gelu.curvature.activation.evaluator import ActivationEvent
+from lit_gelu.curvature.activation_measurement import ActivationMeasurement, Figures, Readout, has_arrived
 from lit_gelu.curvature.plots import HeatMapHistory
+from lit_gelu.files import write_atomically
 
 PREFIX = "curvature"
 
 
 def refuse_namesake(trainer: Trainer, monitor: Callback, name: str) -> None:
-    """Refuse another monitor of a Trainer that writes under the same names.
-
-    Args:
-        trainer: The Trainer.
-        monitor: The monitor.
-        name: Its name.
-
-    Raises:
-        CallbackArgumentError: If there is one.
-    """
+    """Refuse another monitor of a Trainer that writes under the same names."""
     others = [callback for callback in callbacks_of(trainer) if isinstance(callback, type(monitor))]
     if any(getattr(other, "name", None) == name for other in others if other is not monitor):
         raise CallbackArgumentError(
@@ -37,32 +34,56 @@ def refuse_namesake(trainer: Trainer, monitor: Callback, name: str) -> None:
         )
 
 
+@dataclass
+class _Group:
+    """Events that are summed together.
+
+    Attributes:
+        source: What measured, and can read the figures.
+        device: Where to sum.
+        events: In the order of their steps.
+        readout: The figures on their way to the host; ``None`` before they are summed.
+    """
+
+    source: ActivationMeasurement
+    device: torch.device
+    events: list[ActivationEvent] = field(default_factory=list)
+    readout: Readout | None = None
+
+
 class ActivationLog:
     """Writes measurements to the loggers of a Trainer, and keeps the last one and what heat maps are drawn from.
 
-    Args:
-        heat_maps: As `ActivationCurvatureMonitor`, like the rest.
-        gaussian: Whether to log what a normal input would give.
-        name: Second part of all names; "" for none.
+    What follows the sums is some hundred operations on a few numbers, and takes as long for many measurements as for
+    one: so rows of several wait here, the oldest first.
 
     Attributes:
-        events: Measurements that are not logged yet.
-        latest: The figures of the last one that was, by site and statistic.
+        latest: The figures of the last measurement that was logged, by site and statistic.
         latest_gaussian: The same for a normal input.
         heat_maps: The history of all.
     """
 
     def __init__(self, heat_maps: Sequence[str], *, gaussian: bool, name: str = "") -> None:
-        self.events = EventQueue()
         self.latest: Figures = {}
         self.latest_gaussian: Figures = {}
         self.heat_maps = HeatMapHistory(heat_maps)
+        self._groups: list[_Group] = []
         self._gaussian = gaussian
         self._prefix = (PREFIX, name) if name else (PREFIX,)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether all that was measured is logged."""
+        return not self._groups
+
+    @property
+    def waiting(self) -> int:
+        """How many measurements are not summed."""
+        return sum(len(group.events) for group in self._groups if group.readout is None)
+
     def clear(self) -> None:
         """Forget what is not logged, and the last measurement."""
-        self.events.clear()
+        self._groups.clear()
         self.latest, self.latest_gaussian = {}, {}
 
     def start_anew(self) -> None:
@@ -70,30 +91,32 @@ class ActivationLog:
         self.clear()
         self.heat_maps = HeatMapHistory(self.heat_maps.statistics)
 
+    def add(self, event: ActivationEvent, source: ActivationMeasurement, device: torch.device) -> None:
+        """Take in the youngest measurement, to be summed on a device."""
+        last = self._groups[-1] if self._groups else None
+        if last is None or last.readout is not None or last.source is not source:
+            last = _Group(source, device)
+            self._groups.append(last)
+        last.events.append(event)
+
+    def reduce(self) -> None:
+        """Sum all that is not; to be called on all ranks."""
+        for group in self._groups:
+            _reduced(group)
+
     def write(self, trainer: Trainer, *, wait: bool = True) -> list[Figures]:
-        """Log what has arrived on the host.
-
-        Args:
-            trainer: The Trainer.
-            wait: Whether to log all that was measured, when it has arrived; to be called on all ranks then.
-
-        Returns:
-            The measured figures, the oldest first.
-        """
+        """Log what has arrived on the host, and return the measured figures, the oldest first."""
+        # With `wait`, all that was measured, when it has arrived: on all ranks then.
         written = []
-        for group in self.events.arrived(wait=wait):
-            for step, measured, predicted in self._write_group(trainer, group):
+        while self._groups and (wait or _is_there(self._groups[0])):
+            for step, measured, predicted in self._write_group(trainer, self._groups.pop(0)):
                 self.latest, self.latest_gaussian = measured, predicted
                 self.heat_maps.add(step, measured)
                 written.append(measured)
         return written
 
     def draw(self, trainer: Trainer) -> None:
-        """Draw the heat maps and write them to every logger, on rank 0.
-
-        Args:
-            trainer: The Trainer.
-        """
+        """Draw the heat maps and write them to every logger, on rank 0."""
         if trainer.is_global_zero:
             for statistic in self.heat_maps.statistics:
                 figure = self.heat_maps.draw(statistic)
@@ -101,33 +124,27 @@ class ActivationLog:
                     log_figure(trainer, (*self._prefix, "heat_map", statistic), figure)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the history that a resumed run goes on with; to be called on all ranks.
-
-        What is not logged yet is logged in this run, and seen in the next one's heat maps.
-        """
+        """Return the history that a resumed run goes on with; to be called on all ranks."""
+        # What is not logged yet is logged in this run, and seen in the next one's heat maps.
         heat_maps = copy.deepcopy(self.heat_maps)
-        for group in self.events.reduce():
-            figures = group.source.figures(group.reduce(), gaussian=False)
+        for group in self._groups:
+            figures = group.source.figures(_reduced(group), gaussian=False)
             for event, (measured, _) in zip(group.events, figures, strict=True):
                 heat_maps.add(event.step, measured)
         return heat_maps.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on with a history.
-
-        Args:
-            state_dict: As `state_dict` returned.
-        """
+        """Go on with a history."""
         self.heat_maps.load_state_dict(state_dict)
 
-    def _write_group(self, trainer: Trainer, group: EventGroup) -> list[tuple[int, Figures, Figures]]:
+    def _write_group(self, trainer: Trainer, group: _Group) -> list[tuple[int, Figures, Figures]]:
         """Write figures and histograms to every logger; wait for them if they have not arrived.
 
         Returns:
             Of each measurement its step, the measured figures and those of a normal input, by site and statistic.
         """
-        readout, source, prefix = group.reduce(), group.source, self._prefix
-        bins, histograms = source.recorder.histogram, source.histograms(readout)
+        readout, source, prefix = _reduced(group), group.source, self._prefix
+        bins, histograms = source.settings.histograms, source.histograms(readout)
         written = []
         for event, (measured, predicted), counts in zip(
             group.events, source.figures(readout, gaussian=self._gaussian), histograms, strict=True
@@ -144,3 +161,92 @@ class ActivationLog:
                 log_histograms(trainer, bins, counts, measured, event.step, prefix=prefix)
             written.append((event.step, measured, predicted))
         return written
+
+
+def _reduced(group: _Group) -> Readout:
+    """Sum what was recorded, unless that was done."""
+    if group.readout is None:
+        start = time.perf_counter()
+        group.readout = group.source.reduce(group.events, group.device)
+        seconds = (time.perf_counter() - start) / len(group.events)
+        for event in group.events:
+            event.seconds += seconds
+    return group.readout
+
+
+def _is_there(group: _Group) -> bool:
+    return group.readout is not None and has_arrived(group.readout)
+
+
+@rank_zero_only
+def log_histograms(
+    trainer: Trainer,
+    bins: HistogramBins,
+    counts: Mapping[str, list[float]],
+    statistics: Mapping[str, Any],
+    step: int,
+    *,
+    prefix: Sequence[str] = ("curvature",),
+) -> None:
+    """Write the histogram of every site, as ``curvature/<site>/histogram``.
+
+    TensorBoard and Weights & Biases show them; MLflow gets a JSON file a step; for other loggers an ``.npz`` file a
+    step is written beside their own, ``curvature_histograms/step_00000049.npz``: one array of counts a site (what lies
+    below the first bin and above the last at its ends), and ``edges``.
+
+    Args:
+        trainer: The Trainer.
+        bins: The bins.
+        counts: By site, as `HistogramBins.count`.
+        statistics: The figures of the same event by site, for the sums that TensorBoard wants.
+        step: The step that was measured.
+        prefix: What takes the place of ``curvature`` in the names.
+    """
+    folder_name = "_".join([*prefix, "histograms"])
+    path = "/".join(prefix)
+    for logger in trainer.loggers:
+        if isinstance(logger, TensorBoardLogger):
+            for site, row in counts.items():
+                _to_tensorboard(logger, bins, row, statistics[site], f"{path}/{site}/histogram", step)
+        elif isinstance(logger, WandbLogger):
+            import numpy as np
+            import wandb
+
+            ends = np.asarray(bins.edges)
+            histograms = {
+                f"{path}/{site}/histogram": wandb.Histogram(np_histogram=(np.asarray(row[1:-1]), ends))
+                for site, row in counts.items()
+            }
+            logger.experiment.log({**histograms, "trainer/global_step": step})
+        elif isinstance(logger, MLFlowLogger):
+            content = {"edges": bins.edges, "counts": dict(counts)}
+            logger.experiment.log_dict(logger.run_id, content, f"{folder_name}/step_{step:08d}.json")
+        elif (folder := folder_of(logger)) is not None:
+            import numpy as np
+
+            with write_atomically(folder / folder_name / f"step_{step:08d}.npz") as temporary:
+                arrays: dict[str, Any] = {"edges": bins.edges, **counts}
+                np.savez(temporary, **arrays)
+
+
+def _to_tensorboard(
+    logger: TensorBoardLogger, bins: HistogramBins, row: list[float], figures: Mapping[str, float], tag: str, step: int
+) -> None:
+    """Write one histogram; the bins beyond the ends are as wide as the one beside them."""
+    total = sum(row)
+    if not total:
+        return
+    width = (bins.high - bins.low) / bins.bins
+    limits = [*bins.edges, bins.high + width]
+    mean, deviation = figures["mean"], figures["standard_deviation"]
+    logger.experiment.add_histogram_raw(
+        tag,
+        min=bins.low - width,
+        max=bins.high + width,
+        num=total,
+        sum=total * mean,
+        sum_squares=total * (deviation**2 + mean**2),
+        bucket_limits=limits,
+        bucket_counts=row,
+        global_step=step,
+    )

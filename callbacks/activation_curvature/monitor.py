@@ -1,25 +1,28 @@
 """`ActivationCurvatureMonitor`: logs, during training, what every activation is given and how curved it is there."""
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 from typing_extensions import override
 
 from lit_gelu.activations import ActivationRegistry
-from lit_gelu.callbacks.activation_curvature.events import ActivationEvent
+from lit_gelu.activations.registry import registry_or_default
 from lit_gelu.callbacks.activation_curvature.log import ActivationLog, refuse_namesake
-from lit_gelu.callbacks.activation_curvature.watch import ActivationWatch
-from lit_gelu.callbacks.errors import CallbackArgumentError, ExplainedOnce
+from lit_gelu.callbacks.errors import CallbackArgumentError, ExplainedOnce, NoActivationError
 from lit_gelu.callbacks.loggers import require_logger
 from lit_gelu.callbacks.measurement_schedule import MeasurementSchedule
-from lit_gelu.callbacks.trainer_facts import logged_step, logs_at_this_step, refuse_mixed_packages
+from lit_gelu.callbacks.trainer_facts import logged_step, logs_at_this_step, on_device, refuse_mixed_packages
 from lit_gelu.curvature import HistogramBins
-from lit_gelu.curvature.activation.recording import Recording
+from lit_gelu.curvature.activation.evaluator import ActivationEvent
 from lit_gelu.curvature.activation_measurement import ActivationMeasurement, Figures
+from lit_gelu.curvature.errors import CurvatureArgumentError
 from lit_gelu.curvature.plots import HeatMapHistory
+from lit_gelu.curvature.settings import ActivationSettings
 from lit_gelu.surgery import SwapReport
 
 
@@ -126,30 +129,28 @@ class ActivationCurvatureMonitor(ExplainedOnce):
         heat_maps: Sequence[str] = ("mean_squared_derivative", "curvature", "share_saturated"),
         name: str = "",
     ) -> None:
-        if isinstance(sample_rows, str) and sample_rows not in {"auto", "sparse"}:
-            raise CallbackArgumentError(
-                f"{sample_rows=} is not accepted. Give a number, 'auto', 'sparse', or None for all."
+        try:
+            self.settings = ActivationSettings(
+                include=(include,) if isinstance(include, str) else tuple(include),
+                sample_rows=sample_rows,
+                seed=seed,
+                dead_unit_window=dead_unit_window,
+                gaussian=gaussian,
+                histograms=HistogramBins() if histograms is True else histograms or None,
             )
-        for option, number in (("sample_rows", sample_rows), ("dead_unit_window", dead_unit_window)):
-            if isinstance(number, int) and number < 1:
-                raise CallbackArgumentError(f"{option}={number} is not accepted. Give a positive number, or None.")
+        except CurvatureArgumentError as error:
+            raise CallbackArgumentError(str(error)) from None
         self.schedule = MeasurementSchedule(every_n_steps, every_n_epochs, at_steps, max_overhead)
-        self.sample_rows = sample_rows
-        self.include = (include,) if isinstance(include, str) else tuple(include)
-        self.seed = seed
         self.registry = registry
         self.input_sample = input_sample
-        self.dead_unit_window = dead_unit_window
-        self.histograms = HistogramBins() if histograms is True else histograms or None
-        self.gaussian = gaussian
         self.name = name
         self._log = ActivationLog(heat_maps, gaussian=gaussian, name=name)
-        often = sample_rows == "auto" and self.schedule.every_n_steps == 1
-        self._watch = ActivationWatch(
-            self.include, input_sample, registry, "sparse" if often else sample_rows, dead_unit_window, self.histograms
-        )
+        self._measurement: ActivationMeasurement | None = None  # while hooks are on
+        self._recording = False
         self._overdue = False
         self._seconds = 0.0  # of this event so far, and of logging the one before
+        self._state: dict[str, Any] | None = None  # of the last measurement, for the next fit
+        self._warned: set[str] = set()
 
     @property
     def latest(self) -> Figures:
@@ -175,9 +176,9 @@ class ActivationCurvatureMonitor(ExplainedOnce):
             every_n_steps=schedule.every_n_steps,
             every_n_epochs=schedule.every_n_epochs,
             at_steps=None if schedule.at_steps is None else sorted(schedule.at_steps),
-            sample_rows=self.sample_rows,
-            include=self.include,
-            seed=self.seed,
+            sample_rows=self.settings.sample_rows,
+            include=self.settings.include,
+            seed=self.settings.seed,
             name=self.name,
         )
 
@@ -191,14 +192,21 @@ class ActivationCurvatureMonitor(ExplainedOnce):
             if trainer.global_step == 0:  # a checkpoint is loaded later
                 self.schedule.reset()
                 self._log.start_anew()
-                self._watch.load_state_dict(None)
+                self._state = None
 
     @override
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Put the hooks on before the first forward pass: a compiled one keeps the hooks it was compiled with."""
         self._log.clear()
         self._overdue = False
-        self._watch.begin(pl_module)
+        self._warned.clear()
+        state, self._state = self._state, None
+        measurement = self._attach(pl_module)
+        if not measurement.names:
+            self._detach()
+            raise NoActivationError(self._nothing_to_watch(pl_module, measurement))
+        if state is not None:
+            measurement.load_state_dict(state, pl_module.device)
 
     @override
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -210,43 +218,46 @@ class ActivationCurvatureMonitor(ExplainedOnce):
         """Begin to record if a measurement is due."""
         if self.schedule.is_due(trainer) or self._overdue:
             start = time.perf_counter()
-            if not self._log.events:  # else the step before was measured, and saw all sites
-                self._watch.follow(pl_module)
+            if self._log.is_empty:  # else the step before was measured, and saw all sites
+                self._follow(pl_module)
             self._start(trainer, pl_module)
             self._seconds += time.perf_counter() - start
 
     @override
     def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
         """Pause: activation checkpointing calls the activations again in the backward pass."""
-        self._watch.pause()
+        if self._recording and self._measurement is not None:
+            self._measurement.recorder.pause()
 
     @override
     def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Go on: a training step with several backward passes may call the activations again."""
-        self._watch.resume()
+        if self._recording and self._measurement is not None:
+            self._measurement.recorder.resume()
 
     @override
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Any) -> None:
         """Sum what belongs to activations whose parameters are about to be trained."""
-        self._watch.reduce_those_with_parameters()
+        if self._recording and self._measurement is not None:
+            self._measurement.recorder.reduce_those_with_parameters()
 
     @override
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Reduce what was recorded, and log what has arrived."""
-        measurement = self._watch.measurement
-        if self._watch.recording and measurement is not None:
+        measurement = self._measurement
+        if self._recording and measurement is not None:
             start = time.perf_counter()
-            self._watch.stop()
-            recording = measurement.recorder.take()
+            self._stop()
+            event = measurement.recorder.take()
             # One that was not called may have been replaced since the batch began: the next is measured instead.
-            self._overdue = not recording.saw_all() and self._watch.follow(pl_module)
+            self._overdue = not measurement.saw_all(event) and self._follow(pl_module)
             if not self._overdue:
-                self._take(trainer, pl_module, measurement, recording, start)
-        if self._log.events:
+                self._take(trainer, pl_module, measurement, event, start)
+        if not self._log.is_empty:
             if not self._may_wait(trainer):
-                self._log.events.reduce()
+                self._log.reduce()
             start = time.perf_counter()
             self._write(trainer, wait=False)
             self._seconds += time.perf_counter() - start
@@ -259,7 +270,7 @@ class ActivationCurvatureMonitor(ExplainedOnce):
     @override
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Stop recording, since a batch that the module skipped has no end of its own, and log what is on its way."""
-        self._watch.stop()
+        self._stop()
         self._write(trainer)
 
     @override
@@ -280,8 +291,8 @@ class ActivationCurvatureMonitor(ExplainedOnce):
         report: SwapReport | None,  # noqa: ARG002 - the listener's signature
     ) -> None:
         """Put the hooks on the new activations; see `ActivationSwapListener`."""
-        recording = self._watch.recording
-        if self._watch.follow(pl_module) and recording:
+        recording = self._recording
+        if self._follow(pl_module) and recording:
             self._start(trainer, pl_module)
 
     @override
@@ -290,15 +301,15 @@ class ActivationCurvatureMonitor(ExplainedOnce):
         super().on_exception(trainer, pl_module, exception)
         try:
             if trainer.world_size == 1:  # of several ranks this one may be alone here, and would wait for the others
-                self._watch.stop()
+                self._stop()
                 self._write(trainer)
         finally:
-            self._watch.end()
+            self._end()
 
     @override
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Take the hooks off; a checkpoint that is saved later has the state of before."""
-        self._watch.end()
+        self._end()
 
     @override
     def state_dict(self) -> dict[str, Any]:
@@ -306,7 +317,7 @@ class ActivationCurvatureMonitor(ExplainedOnce):
         return {
             "schedule": self.schedule.state_dict(),
             "heat_maps": self._log.state_dict(),
-            "measurement": self._watch.state_dict(),
+            "measurement": self._state if self._measurement is None else self._measurement.state_dict(),
         }
 
     @override
@@ -314,37 +325,107 @@ class ActivationCurvatureMonitor(ExplainedOnce):
         """Go on from a checkpoint."""
         self.schedule.load_state_dict(state_dict["schedule"])
         self._log.load_state_dict(state_dict["heat_maps"])
-        self._watch.load_state_dict(state_dict["measurement"])
+        self._state = state_dict["measurement"]
+
+    def _attach(self, model: LightningModule) -> ActivationMeasurement:
+        """Put hooks on all sites that are to be watched."""
+        self._detach()
+        registry = registry_or_default(self.registry)
+        sample = None if self.input_sample is None else on_device(self.input_sample, model.device)
+        settings = self.settings
+        if settings.sample_rows == "auto" and self.schedule.every_n_steps == 1:
+            settings = replace(settings, sample_rows="sparse")
+        found = self._measurement = ActivationMeasurement(model, settings, registry, sample)
+        for site, reason in found.refused.items():
+            self._warn_once(site, f"ActivationCurvatureMonitor cannot observe {site!r}: {reason}.")
+        return found
+
+    def _follow(self, model: LightningModule) -> bool:
+        """Attach anew if a module of the model was replaced, added or removed; what was recorded is lost then."""
+        # Where nothing is left to watch, a warning says so, and nothing is watched until the model changes again.
+        if self._measurement is None or self._measurement.is_current():
+            return False
+        found = self._attach(model)
+        if not found.names:
+            self._warn_once("", self._nothing_to_watch(model, found))
+        return True
+
+    def _detach(self) -> None:
+        if self._measurement is not None:
+            self._measurement.detach()
+        self._measurement = None
+        self._recording = False
+
+    def _end(self) -> None:
+        """Take the hooks off; the state stays."""
+        if self._measurement is not None:
+            self._state = self._measurement.state_dict()
+        self._detach()
 
     def _start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Record from now on, with rows that depend on seed, step and rank alone."""
-        seed = (self.seed * 1_000_003 + logged_step(trainer)) * 65_537 + trainer.global_rank
-        self._watch.start(seed % 2**63, pl_module.device)
+        """Record from now on, with rows that depend on seed, step and rank alone; if there is anything to watch."""
+        if self._measurement is not None and self._measurement.names:
+            seed = (self.settings.seed * 1_000_003 + logged_step(trainer)) * 65_537 + trainer.global_rank
+            self._recording = True
+            self._measurement.recorder.start(seed % 2**63, pl_module.device)
+
+    def _stop(self) -> None:
+        """Stop recording."""
+        self._recording = False
+        if self._measurement is not None:
+            self._measurement.recorder.stop()
 
     def _take(
         self,
         trainer: Trainer,
         pl_module: LightningModule,
         measurement: ActivationMeasurement,
-        recording: Recording,
+        event: ActivationEvent,
         start: float,
     ) -> None:
         """Take note of a measurement, and of what it cost."""
-        seconds = self._seconds + measurement.recorder.seconds + time.perf_counter() - start
-        event = ActivationEvent(logged_step(trainer), recording, seconds)
+        event.step = logged_step(trainer)
+        event.seconds = self._seconds + measurement.recorder.seconds + time.perf_counter() - start
         self._seconds = 0.0
-        self._log.events.add(event, measurement, pl_module.device)
+        self._log.add(event, measurement, pl_module.device)
         if self.schedule.max_overhead is not None:  # which asks what summing costs
-            self._log.events.reduce()
+            self._log.reduce()
         cost = self.schedule.record_cost(trainer, event.seconds)
         event.seconds, event.interval = cost.seconds, cost.interval
 
     def _may_wait(self, trainer: Trainer) -> bool:
         """Return whether rows may go on waiting to be summed: until the Trainer logs, or too many wait."""
-        measurement, number = self._watch.measurement, self._log.events.waiting
-        return measurement is not None and not logs_at_this_step(trainer) and measurement.may_wait(number)
+        measurement = self._measurement
+        return (
+            measurement is not None and not logs_at_this_step(trainer) and measurement.may_wait(self._log.waiting)
+        )  # fmt: skip
 
     def _write(self, trainer: Trainer, *, wait: bool = True) -> None:
         """Log what has arrived on the host; or all that was measured, when it has."""
         for measured in self._log.write(trainer, wait=wait):
-            self._watch.warn_of_sites_not_called(measured)
+            self._warn_of_sites_not_called(measured)
+
+    def _warn_of_sites_not_called(self, figures: Mapping[str, Mapping[str, float]]) -> None:
+        """Say once of each site that it was not called; its share of non-finite inputs is NaN then."""
+        for site in sorted(site for site, row in figures.items() if row["share_non_finite"] != row["share_non_finite"]):
+            self._warn_once(
+                site,
+                f"ActivationCurvatureMonitor logs nothing for {site!r}: it was not called in the training step, "
+                "or its input was overwritten before the backward pass, or torch.compile goes on with code from before "
+                "the hooks were on (torch._dynamo.reset() lets it compile anew).",
+            )
+
+    def _nothing_to_watch(self, model: LightningModule, found: ActivationMeasurement) -> str:
+        gates = found.gates
+        gate_hint = f"; its gates, which are watched if include= names them in full: {', '.join(gates)}"
+        return (
+            f"ActivationCurvatureMonitor(include={list(self.settings.include)}) finds nothing to watch in "
+            f"{type(model).__name__}. Its activations: {', '.join(found.passed_over) or 'none'}"
+            f"{gate_hint if gates else ''}. Calls of functions such as F.gelu are found with input_sample=, a batch "
+            "for forward; otherwise use activation modules."
+        )
+
+    def _warn_once(self, site: str, message: str) -> None:
+        if site not in self._warned:
+            self._warned.add(site)
+            rank_zero_warn(message)

@@ -6,12 +6,18 @@ from lit_gelu.curvature.activation.call_sites import WatchableSites, watchable_s
 from lit_gelu.curvature.activation.dead_units import DeadUnitWindow
 from lit_gelu.curvature.activation.gaussian_prediction import PREDICTED, GaussianPrediction
 from lit_gelu.curvature.activation.histograms import HistogramBins
-from lit_gelu.curvature.activation.recorder import ActivationRecorder, statistics_by_site
+from lit_gelu.curvature.activation.recorder import ActivationRecorder, WatchedCall
 from lit_gelu.curvature.activation.rows import count_rows, draw_rows, take_rows
-from lit_gelu.curvature.activation.statistics import STATISTICS, activation_statistics, statistics_from_sums
-from lit_gelu.curvature.activation.sums import EPSILON, SUMS, activation_sums
-from lit_gelu.curvature.activation.totals import accumulation_dtype
-from lit_gelu.curvature.activation.watching import WatchedCall
+from lit_gelu.curvature.activation.statistics import (
+    EPSILON,
+    STATISTICS,
+    SUMS,
+    accumulation_dtype,
+    activation_statistics,
+    activation_sums,
+    statistics_by_site,
+    statistics_from_sums,
+)
 from lit_gelu.curvature.errors import CurvatureArgumentError
 from lit_gelu.curvature.jump import jump_sums, relative_jump
 from lit_gelu.curvature.loss import (
@@ -47,7 +53,7 @@ from lit_gelu.curvature.loss import (
     symmetry_error,
     top_eigenpairs,
 )
-from lit_gelu.curvature.sandbox import evaluation_sandbox
+from lit_gelu.sandbox import evaluation_sandbox
 
 if TYPE_CHECKING:
     from lit_gelu.curvature.activation.metric import ActivationStatistics

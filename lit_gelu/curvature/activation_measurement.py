@@ -1,27 +1,23 @@
-"""One model's activations as they are measured again and again: what is kept from event to event, and on the device."""
+"""`ActivationMeasurement`: a model's activations, measured again and again: in training, and of a checkpoint."""
 
+import fnmatch
+import glob
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lit_gelu.activations import ActivationRegistry
-from lit_gelu.curvature import (
-    PREDICTED,
-    STATISTICS,
-    SUMS,
-    ActivationRecorder,
-    DeadUnitWindow,
-    GaussianPrediction,
-    HistogramBins,
-    WatchableSites,
-    statistics_from_sums,
-)
-from lit_gelu.curvature.activation.recording import Recording
-from lit_gelu.curvature.ranks import maximum_over_ranks, sum_over_ranks
-from lit_gelu.curvature.readout import Readout
+from lit_gelu.curvature.activation.call_sites import ModuleTree, watchable_sites
+from lit_gelu.curvature.activation.dead_units import DeadUnitWindow
+from lit_gelu.curvature.activation.evaluator import ActivationEvent
+from lit_gelu.curvature.activation.gaussian_prediction import PREDICTED, GaussianPrediction
+from lit_gelu.curvature.activation.recorder import ActivationRecorder
+from lit_gelu.curvature.activation.statistics import STATISTICS, SUMS, statistics_from_sums
+from lit_gelu.curvature.ranks import is_one_of_several, maximum_over_ranks, sum_over_ranks
+from lit_gelu.curvature.settings import ActivationSettings
 from lit_gelu.errors import LitGeluError
 
 Figures = dict[str, dict[str, float]]
@@ -34,90 +30,92 @@ MOST_WAITING = 64
 """So many recordings wait to be summed, at most."""
 
 
-class ActivationMeasurement:
-    """Measures the sites of one model; see `ActivationCurvatureMonitor`.
+class Readout(NamedTuple):
+    """Numbers on their way to the host: there once ``arrival`` has come, at once if it is ``None``."""
 
-    Args:
-        sites: What is watched.
-        sample_rows: As `ActivationRecorder`.
-        registry: Where activations are looked up.
-        dead_unit_window: As `DeadUnitWindow`; ``None`` for no dead units.
-        histogram: The bins of histograms; ``None`` for none.
+    values: Tensor
+    arrival: torch.cuda.Event | None
+
+
+class ActivationMeasurement:
+    """Watches the sites of a model as it is now, and turns what they are given into figures.
 
     Attributes:
+        names: Of the sites that are watched; none if there is nothing to watch.
+        passed_over: The names of all activations that there are.
+        gates: Elementwise gates that were not asked for.
+        refused: Sites that cannot be watched, and why.
         recorder: Has the hooks.
     """
 
     def __init__(
         self,
-        sites: WatchableSites,
-        sample_rows: Any,
+        model: nn.Module,
+        settings: ActivationSettings,
         registry: ActivationRegistry,
-        dead_unit_window: int | None,
-        histogram: HistogramBins | None,
+        input_sample: Any = None,
+        *,
+        gates_if_alone: bool = False,
     ) -> None:
-        self._sites = sites
-        self._dead_unit_window = dead_unit_window
+        # With `gates_if_alone`, gates (tanh, sigmoid) are watched where there is nothing else.
+        self.settings = settings
+        self.passed_over: dict[str, None] = {}
+        self._tree = ModuleTree(model)
+
+        def wanted(name: str) -> bool:
+            self.passed_over[name] = None
+            return any(fnmatch.fnmatchcase(name, pattern) for pattern in settings.include)
+
+        def named(name: str) -> bool:  # as in `lit_gelu.surgery.swap`: a pattern does not catch a gate
+            return not {name, glob.escape(name)}.isdisjoint(settings.include)
+
+        self._sites = watchable_sites(model, input_sample, registry=registry, accept=wanted, accept_gate=named)
+        if gates_if_alone and not self._sites.calls and self._sites.gates:
+            self._sites = watchable_sites(model, input_sample, registry=registry, accept_gate=lambda _: True)
+        self.names = list(self._sites.calls)
+        self.gates, self.refused = self._sites.gates, self._sites.refused
+        self.recorder = ActivationRecorder(self._sites.calls, settings.sample_rows, registry, settings.histograms)
         self._window: DeadUnitWindow | None = None
         self._most_waiting: int | None = None
-        self.recorder = ActivationRecorder(sites.calls, sample_rows, registry, histogram)
-        self.names = list(sites.calls)
         self._predictions = _predictions(self.recorder, registry)
+
+    def is_current(self) -> bool:
+        """Return whether the model still consists of the modules that it did."""
+        return self._tree.is_unchanged()
 
     def detach(self) -> None:
         """Take hooks and probes off."""
         self.recorder.detach()
         self._sites.remove()
 
+    def saw_all(self, event: ActivationEvent) -> bool:
+        """Return whether every site was called."""
+        return self.recorder.evaluator.saw_all(event)
+
     def may_wait(self, number: int) -> bool:
-        """Return whether recordings may wait to be summed; the same on all ranks.
-
-        Args:
-            number: How many.
-
-        Returns:
-            Whether so many may; none before the first one was summed.
-        """
+        """Return whether so many recordings may wait to be summed, none before the first; the same on all ranks."""
         return self.recorder.rows_may_wait and number <= (self._most_waiting or 0)
 
-    def reduce(self, recordings: Sequence[Recording], device: torch.device) -> Readout:
-        """Add up what was recorded in some steps, over ranks too, and begin to bring it to the host.
-
-        Args:
-            recordings: Of the recorder, in their order; all refer to the last one that was reduced before.
-            device: Where to add up.
-
-        Returns:
-            What `figures` and `histograms` take.
-        """
+    def reduce(self, events: Sequence[ActivationEvent], device: torch.device) -> Readout:
+        """Add up what was recorded in some steps, over ranks too, and begin to bring it to the host."""
+        # In their order; all refer to the last one that was reduced before.
         if self._most_waiting is None:
-            self._most_waiting = _most_waiting(recordings[0].nbytes, device)
+            self._most_waiting = _most_waiting(sum(taken.rows.nbytes for taken in events[0].waiting), device)
         with self.recorder.inactive():
-            self._take_reference(recordings[0], device)
-            parts = [
-                torch.stack(part) for part in zip(*(self._summed(each, device) for each in recordings), strict=True)
-            ]
+            self._take_reference(events[0], device)
+            parts = [torch.stack(part) for part in zip(*(self._summed(each, device) for each in events), strict=True)]
         width = [part.shape[1] for part in parts]
         sums, counts, alive = torch.split(sum_over_ranks(torch.cat(parts, dim=1)), width, dim=1)
         by_site = sums.view(len(sums), len(self.names), len(SUMS))
         reference = self.recorder.reference
         pivot = torch.zeros_like(by_site[0, :, 0]) if reference is None else reference[:, 0].nan_to_num(nan=0.0)
         self.recorder.reference = _next_reference(by_site[-1], pivot, reference)
-        return Readout.start(
-            torch.cat([sums, pivot.expand(len(sums), -1), self._dead(alive > 0, pivot), counts], dim=1)
-        )
+        return _to_host(torch.cat([sums, pivot.expand(len(sums), -1), self._dead(alive > 0, pivot), counts], dim=1))
 
     def figures(self, readout: Readout, *, gaussian: bool = True) -> list[tuple[Figures, Figures]]:
-        """Turn what has arrived on the host into figures.
-
-        Args:
-            readout: As `reduce` returned.
-            gaussian: Whether the second are wanted.
-
-        Returns:
-            Of each recording, the measured ones, with ``share_dead`` where a window of events is full; and, of
-            activations without parameters, what a normal input with the same mean and deviation would give.
-        """
+        """Turn what has arrived on the host into figures: of each event the measured ones, and of a normal input."""
+        # The measured ones have share_dead where a window of events is full; a normal input is supposed where an
+        # activation has no parameters.
         sums, pivot, dead, _ = self._parts(readout)
         rows = statistics_from_sums(sums.view(*pivot.shape, len(SUMS)).double(), pivot.double())
         predicted = self._predicted(rows) if gaussian else [{} for _ in rows]
@@ -134,16 +132,9 @@ class ActivationMeasurement:
         return found
 
     def histograms(self, readout: Readout) -> list[dict[str, list[float]]]:
-        """Return the histograms.
-
-        Args:
-            readout: As `reduce` returned.
-
-        Returns:
-            Of each recording, by site, the counts of `HistogramBins.count`; empty if none were asked for.
-        """
+        """Return, of each event, the counts of `HistogramBins.count` by site; empty if none were asked for."""
         counts = self._parts(readout)[3]
-        if self.recorder.histogram is None:
+        if self.settings.histograms is None:
             return [{} for _ in counts]
         by_site = counts.view(len(counts), len(self.names), -1)
         return [dict(zip(self.names, rows, strict=True)) for rows in by_site.tolist()]
@@ -159,32 +150,28 @@ class ActivationMeasurement:
         }
 
     def load_state_dict(self, state_dict: dict[str, Any], device: torch.device) -> None:
-        """Go on from what `state_dict` returned; nothing is taken over from other sites.
-
-        Args:
-            state_dict: The state.
-            device: Where masks and references are to be.
-        """
+        """Go on from what `state_dict` returned, on a device; nothing is taken over from other sites."""
         if state_dict["sites"] != self.names:
             return
         if state_dict["reference"] is not None:
             self.recorder.reference = state_dict["reference"].to(device)
         self._most_waiting = state_dict.get("most_waiting")
         window = state_dict["window"]
-        if window is not None and self._dead_unit_window is not None:
-            self._window = DeadUnitWindow(self._dead_unit_window, window["channels"], device)
+        if window is not None and self.settings.dead_unit_window is not None:
+            self._window = DeadUnitWindow(self.settings.dead_unit_window, window["channels"], device)
             self._window.load_state_dict(window)
 
     def _parts(self, readout: Readout) -> tuple[Tensor, ...]:
         """Return the four parts of a readout, a row a recording: sums, pivots, shares of dead channels, histograms."""
-        values, count = readout.wait(), len(self.names)
+        values, count = arrived(readout), len(self.names)
         sizes = [count * len(SUMS), count, count]
         return torch.split(values, [*sizes, values.shape[1] - sum(sizes)], dim=1)
 
-    def _summed(self, recording: Recording, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    def _summed(self, event: ActivationEvent, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
         """Return flat sums, histograms and masks of channels of this rank."""
-        sums = recording.sums(device).flatten()
-        return sums, recording.histograms(device).flatten(), self._alive(recording, device).to(sums)
+        evaluator = self.recorder.evaluator
+        sums = evaluator.sums(event, device).flatten()
+        return sums, evaluator.histograms(event, device).flatten(), self._alive(event, device).to(sums)
 
     def _dead(self, alive: Tensor, pivot: Tensor) -> Tensor:
         """Return each site's share of dead channels after each of some events; NaN before the window is full."""
@@ -207,36 +194,55 @@ class ActivationMeasurement:
                     event[self.names[number]] = dict(zip(PREDICTED, row, strict=True))
         return predicted
 
-    def _take_reference(self, recording: Recording, device: torch.device) -> None:
+    def _take_reference(self, event: ActivationEvent, device: torch.device) -> None:
         """At the first event, get from all ranks what moments are taken about and how wide windows are."""
         if self.recorder.reference is None:
-            count, total, squares = sum_over_ranks(recording.moments(device)).unbind(1)
+            count, total, squares = sum_over_ranks(self.recorder.evaluator.moments(event, device)).unbind(1)
             mean = total / count
             deviation = (squares / count - mean.square()).clamp(min=0).sqrt()
             self.recorder.reference = torch.stack([mean, deviation], dim=1)
 
-    def _alive(self, recording: Recording, device: torch.device) -> Tensor:
+    def _alive(self, event: ActivationEvent, device: torch.device) -> Tensor:
         """Return the masks of this rank's channels; at the first event, agree with the others on how many there are."""
-        masks = recording.alive_channels()
-        if self._dead_unit_window is None:
+        masks, window = self.recorder.evaluator.alive_channels(event), self.settings.dead_unit_window
+        if window is None:
             return torch.zeros(0, dtype=torch.bool, device=device)
         if self._window is None:
             sizes = torch.tensor([len(masks[n]) if n in masks else 0 for n in range(len(self.names))])
-            if _is_one_of_several():
+            if is_one_of_several():
                 sizes = maximum_over_ranks(sizes.to(device)).cpu()
-            self._window = DeadUnitWindow(self._dead_unit_window, sizes.tolist(), device)
+            self._window = DeadUnitWindow(window, sizes.tolist(), device)
         return self._window.join(masks)
+
+
+def _to_host(values: Tensor) -> Readout:
+    """Begin to bring numbers to the host; on CUDA into pinned memory, while the device goes on."""
+    if values.device.type != "cuda":
+        return Readout(values.cpu(), None)
+    host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+    host.copy_(values, non_blocking=True)
+    arrival = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    arrival.record(torch.cuda.current_stream(values.device))
+    return Readout(host, arrival)
+
+
+def has_arrived(readout: Readout) -> bool:
+    """Return, without waiting, whether the numbers are there."""
+    return readout.arrival is None or bool(readout.arrival.query())  # type: ignore[no-untyped-call]
+
+
+def arrived(readout: Readout) -> Tensor:
+    """Return the numbers, as soon as they are there."""
+    if readout.arrival is not None:
+        readout.arrival.synchronize()
+    return readout.values
 
 
 def _most_waiting(nbytes: int, device: torch.device) -> int:
     """Return how many recordings may wait, given the size of the first; the same on all ranks."""
-    if _is_one_of_several():
+    if is_one_of_several():
         nbytes = int(maximum_over_ranks(torch.tensor([nbytes], device=device)))
     return min(MOST_WAITING, WAITING_BYTES // max(nbytes, 1))
-
-
-def _is_one_of_several() -> bool:
-    return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
 def _next_reference(sums: Tensor, pivot: Tensor, before: Tensor | None) -> Tensor:

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from lit_gelu.curvature.activation.totals import accumulation_dtype
+from lit_gelu.curvature.activation.statistics import accumulation_dtype
 from lit_gelu.curvature.errors import CurvatureArgumentError
 
 

@@ -6,13 +6,18 @@ from torch import Tensor
 
 def sum_over_ranks(tensor: Tensor) -> Tensor:
     """Return the sum of a tensor over all ranks: one all-reduce, without the barrier that ``strategy.reduce`` adds."""
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
+    if is_one_of_several():
         torch.distributed.all_reduce(tensor)
     return tensor
 
 
 def maximum_over_ranks(tensor: Tensor) -> Tensor:
     """Return the elementwise maximum of a tensor over all ranks; one all-reduce. It is overwritten."""
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
+    if is_one_of_several():
         torch.distributed.all_reduce(tensor, op=torch.distributed.ReduceOp.MAX)
     return tensor
+
+
+def is_one_of_several() -> bool:
+    """Return whether this process is one of a group."""
+    return torch.distributed.is_available() and torch.distributed.is_initialized()

@@ -14,8 +14,8 @@ from lit_gelu.activations.errors import OpaqueActivationError
 from lit_gelu.activations.registry import registry_or_default
 from lit_gelu.callbacks import ActivationSwap
 from lit_gelu.callbacks.checkpoint_file import loading
-from lit_gelu.curvature.sandbox import evaluation_mode
 from lit_gelu.errors import shown
+from lit_gelu.sandbox import evaluation_mode
 from lit_gelu.surgery.activation_record import record_activations, restore_activations
 from lit_gelu.surgery.marks import without_marks
 from lit_gelu.tasks.errors import TaskArgumentError

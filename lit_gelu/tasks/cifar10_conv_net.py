@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lit_gelu.activations import ActivationRegistry
-from lit_gelu.curvature.sandbox import evaluation_mode
 from lit_gelu.data.whitening import ZCAWhitening
+from lit_gelu.sandbox import evaluation_mode
 from lit_gelu.surgery import infer_channels_
 from lit_gelu.tasks.activation_task import Batch
 from lit_gelu.tasks.classification import ClassificationTask

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional
 
 from lit_gelu import activations
-from lit_gelu.curvature.sandbox import evaluation_mode
+from lit_gelu.sandbox import evaluation_mode
 from lit_gelu.tasks import MNISTClassifier
 
 

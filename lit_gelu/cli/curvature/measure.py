@@ -11,14 +11,13 @@ from lightning.pytorch import LightningDataModule, LightningModule
 
 from lit_gelu import activations
 from lit_gelu.cli.input_sample import InputSampleError, inputs_of
-from lit_gelu.curvature import watchable_sites
 from lit_gelu.curvature.activation_measurement import ActivationMeasurement, Figures
 from lit_gelu.curvature.loss import LossProbe
 from lit_gelu.curvature.loss_measurement import LossMeasurement, measure_loss
 from lit_gelu.curvature.probe.batch import count_examples, take_examples
 from lit_gelu.curvature.probe.loss_probe import Mode
 from lit_gelu.curvature.probe.training_loss import loss_of, muted
-from lit_gelu.curvature.settings import LossSettings
+from lit_gelu.curvature.settings import ActivationSettings, LossSettings
 from lit_gelu.errors import LitGeluError
 from lit_gelu.sandbox import evaluation_sandbox, isolated_random_state
 
@@ -183,23 +182,19 @@ def _measure_activations(
 ) -> None:
     """Fill in the statistics of the activations, from the passes that compute the loss."""
     sample = _sample(model, batches[0]) if input_sample is None else input_sample
-    registry = activations.registry
+    settings = ActivationSettings(sample_rows=None, dead_unit_window=1)
     with ExitStack() as stack:
         stack.enter_context(isolated_random_state(model))
         stack.enter_context(evaluation_sandbox(model))
-        sites = watchable_sites(model, sample, registry=registry)
-        if not sites.calls and sites.gates:  # where there is nothing else, tanh and sigmoid are the activations
-            sites = watchable_sites(model, sample, registry=registry, accept_gate=lambda _: True)
-        report.refused = dict(sites.refused)
-        if not sites.calls:
-            sites.remove()
+        measurement = ActivationMeasurement(model, settings, activations.registry, sample, gates_if_alone=True)
+        stack.callback(measurement.detach)
+        report.refused = dict(measurement.refused)
+        if not measurement.names:
             report.notes.append(
                 "The model has no activation that can be watched. Calls of functions are found with "
                 "example_input_array, or --input_shape."
             )
             return
-        measurement = ActivationMeasurement(sites, None, registry, 1, None)
-        stack.callback(measurement.detach)
         stack.enter_context(muted(model.modules()))
         measurement.recorder.start()
         for number, batch in enumerate(batches):

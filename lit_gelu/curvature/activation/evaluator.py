@@ -1,92 +1,188 @@
-"""An activation's derivatives at its inputs, with all that its registry says of it looked up once."""
+"""`ActivationEvaluator`: turns what was recorded of a model's activations into sums, those of many sites at once."""
 
-import math
-from collections.abc import Callable
-from functools import cached_property
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from lit_gelu.activations import ActivationRegistry
-from lit_gelu.activations.numerics.joint import Derivatives
-from lit_gelu.curvature.activation.derivatives import joint_derivatives
-from lit_gelu.curvature.activation.kinks import Jumps, kinks_of
-from lit_gelu.curvature.activation.slopes import Intervals, where_decreasing
+from lit_gelu.curvature.activation.formulas import formulas_of, has_own_state
+from lit_gelu.curvature.activation.histograms import HistogramBins
+from lit_gelu.curvature.activation.statistics import SUMS, accumulation_dtype, measure
+
+Parts = list[tuple[list[int], Tensor]]
+"""Tensors with a row for each of some sites, and the numbers of these sites."""
 
 
-class Evaluator:
-    """Evaluates an activation where its input is finite.
+class Taken(NamedTuple):
+    """Rows of an input.
 
-    Looking up who an activation is takes as long as a sum over all of its inputs, so one is kept for each site; what
-    has no parameters is taken to stay what it is.
-
-    Args:
-        activation: The activation; its parameters are used as they are at the call.
-        registry: Where closed forms and kinks are looked up.
-
-    Example:
-        >>> from lit_gelu.activations import registry
-        >>> at, others = Evaluator(nn.ReLU(), registry)(torch.tensor([[-1.0, 2.0]]), torch.ones(1, 2))
-        >>> at.first.tolist(), others.first.tolist()
-        ([[0.0, 1.0]], [0.0])
+    Attributes:
+        number: The site's number.
+        rows: The rows.
+        channels: Which dimension of them counts the channels; ``None`` if none does, or it is not known.
     """
 
-    def __init__(self, activation: nn.Module, registry: ActivationRegistry) -> None:
-        self.activation = activation
-        self.registry = registry
-        self._at_zero: dict[torch.dtype, Derivatives | None] = {}
+    number: int
+    rows: Tensor
+    channels: int | None = None
 
-    def __call__(self, x: Tensor, finite: Tensor) -> tuple[Derivatives, Derivatives]:
-        """Return f, f', f'' and gate at all elements.
 
-        Args:
-            x: Pre-activations, ``[sites, ...]``, 0 where they are not finite; of an activation with parameters of its
-                own there is one site.
-            finite: 1 where they are, 0 elsewhere.
+@dataclass
+class ActivationEvent:
+    """What was seen of a model's activations in one stretch of training: rows that wait, and sums.
 
-        Returns:
-            What they are at each element; and what they are where ``finite`` is 0, one number each, on the CPU.
+    Attributes:
+        waiting: Rows that are not summed yet.
+        sums: By site, the columns of `SUMS`.
+        alive: By site, which channels are alive.
+        counts: By site, the counts of histograms.
+        step: The step that was measured.
+        seconds: What it cost so far.
+        interval: Optimizer steps since the measurement before.
+    """
+
+    waiting: list[Taken] = field(default_factory=list)
+    sums: Parts = field(default_factory=list)
+    alive: list[tuple[list[int], Tensor | None]] = field(default_factory=list)
+    counts: Parts = field(default_factory=list)
+    step: int = 0
+    seconds: float = 0.0
+    interval: int = 0
+
+
+class ActivationEvaluator:
+    """The activations of a model's sites; those that compute the same function are evaluated together.
+
+    Attributes:
+        reference: As `ActivationRecorder.reference`.
+        histogram: The bins of histograms; ``None`` for none.
+        have_state: Of each site, whether its activation has parameters or buffers, or is not registered.
+        whole_examples: Of each site, whether its parameters may depend on the channel, so that it takes whole examples.
+    """
+
+    def __init__(
+        self, activations: Sequence[nn.Module], registry: ActivationRegistry, histogram: HistogramBins | None
+    ) -> None:
+        self.reference: Tensor | None = None
+        self.histogram = histogram
+        self.whole_examples = [_has_tensor_parameters(module) for module in activations]
+        self._formulas = [formulas_of(module, registry) for module in activations]
+        self._shared = [_shared_name(module, registry) for module in activations]
+        self.have_state = [name is None for name in self._shared]
+        self._index: dict[tuple[torch.device, tuple[int, ...]], Tensor] = {}
+
+    def saw_all(self, event: ActivationEvent) -> bool:
+        """Return whether every site was called."""
+        seen = {taken.number for taken in event.waiting}
+        return len(seen.union(*(numbers for numbers, _ in event.sums))) == len(self._formulas)
+
+    def see(self, event: ActivationEvent, taken: Iterable[Taken]) -> None:
+        """Sum inputs at once."""
+        for numbers, rows, channels in self._groups(taken):
+            pivot, scale = self.pivot(rows.device), None
+            if self.reference is not None and isinstance(pivot, Tensor):
+                index = self._numbers(numbers, rows.device)
+                pivot, scale = pivot[index], self.reference[:, 1].to(rows.device)[index]
+            channel_dim = None if channels is None else channels + 1
+            with torch.no_grad(), torch.autocast(rows.device.type, enabled=False):
+                found = measure(self._formulas[numbers[0]], rows, pivot=pivot, scale=scale, channel_dim=channel_dim)
+                if self.histogram is not None:
+                    event.counts.append((numbers, self.histogram.count(rows)))
+            event.sums.append((numbers, found.sums))
+            if rows.numel() > 0:  # nothing says which channels pass nothing on where there is nothing
+                event.alive.append((numbers, found.alive))
+
+    def moments(self, event: ActivationEvent, device: torch.device | None = None) -> Tensor:
+        """Return count, sum and sum of squares of what waits, which goes on waiting: a row a site; finite elements."""
+        device = device or _device_of(event)
+        parts = []
+        for numbers, rows, _ in self._groups(event.waiting):
+            x = rows.flatten(1).to(accumulation_dtype(device))
+            finite = x.abs().lt_(torch.inf)
+            x = x.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
+            parts.append((numbers, torch.stack([finite.sum(1), x.sum(1), x.square().sum(1)], dim=1)))
+        return self._table(parts, 3, device)
+
+    def sums(self, event: ActivationEvent, device: torch.device | None = None) -> Tensor:
+        """Return all sums, a row a site, the columns of `SUMS`; they can be added to those of other ranks."""
+        device = device or _device_of(event)
+        self._see_waiting(event)
+        return self._table(event.sums, len(SUMS), device)
+
+    def histograms(self, event: ActivationEvent, device: torch.device | None = None) -> Tensor:
+        """Return the counts of `HistogramBins.count`, a row a site; no columns if none were asked for."""
+        device = device or _device_of(event)
+        self._see_waiting(event)
+        return self._table(event.counts, 0 if self.histogram is None else self.histogram.bins + 2, device)
+
+    def alive_channels(self, event: ActivationEvent) -> dict[int, Tensor]:
+        """Return, by site, which channels have |f'| >= 0.01 at any element; of sites that always had equally many."""
+        self._see_waiting(event)
+        masks: dict[int, Tensor | None] = {}
+        for numbers, rows in event.alive:
+            for number, mask in zip(numbers, [None] * len(numbers) if rows is None else rows.unbind(), strict=True):
+                known = masks.get(number, mask)
+                if mask is None or known is None or known.shape != mask.shape:
+                    masks[number] = None
+                else:
+                    masks[number] = mask if known is mask else known | mask
+        return {number: mask for number, mask in masks.items() if mask is not None}
+
+    def pivot(self, device: torch.device) -> Tensor | float:
+        """Return what is subtracted from each site's inputs before powers are taken: one number a site, or 0."""
+        return 0.0 if self.reference is None else self.reference[:, 0].nan_to_num(nan=0.0).to(device)
+
+    def _see_waiting(self, event: ActivationEvent) -> None:
+        waiting, event.waiting = event.waiting, []
+        self.see(event, waiting)
+
+    def _groups(self, taken: Iterable[Taken]) -> Iterator[tuple[list[int], Tensor, int | None]]:
+        """Yield inputs of all sites with the same activation, shape, channels, type and device, stacked.
+
+        With the sites' numbers before, and after them the dimension of each input that counts channels.
         """
-        inner = x[0] if x.shape[0] == 1 else x  # a module with channels takes its input as it was
-        parts = [None if part is None else part.reshape(x.shape) for part in self._joint(inner)]
-        if x.dtype not in self._at_zero:
-            self._at_zero[x.dtype] = self._evaluated_at_zero(x.dtype)
-        at_zero = self._at_zero[x.dtype]
-        if at_zero is not None:
-            return _derivatives(parts), at_zero
-        mask = finite > 0
-        return _derivatives([None if part is None else torch.where(mask, part, 0.0) for part in parts]), _NOTHING
+        groups: dict[Any, tuple[list[int], list[Tensor], int | None]] = {}
+        for number, rows, channels in taken:
+            shared = self._shared[number]
+            own = object() if shared is None else shared
+            key = (own, rows.shape, channels, rows.dtype, rows.device)
+            numbers, inputs, _ = groups.setdefault(key, ([], [], channels))
+            numbers.append(number)
+            inputs.append(rows)
+        for numbers, inputs, channels in groups.values():
+            yield numbers, torch.stack(inputs) if len(inputs) > 1 else inputs[0].unsqueeze(0), channels
 
-    @cached_property
-    def kinks(self) -> Jumps | None:
-        """The kinks, as `kinks_of`."""
-        return kinks_of(self.activation, self.registry)
+    def _table(self, parts: Parts, columns: int, device: torch.device) -> Tensor:
+        """Add up what belongs to the same site: ``[sites, columns]``."""
+        table = torch.zeros(len(self._formulas), columns, dtype=accumulation_dtype(device), device=device)
+        for numbers, rows in parts:
+            table.index_add_(0, self._numbers(numbers, device), rows.to(table))
+        return table
 
-    @cached_property
-    def decreasing(self) -> Intervals | None:
-        """Where f' < 0, as `where_decreasing`."""
-        return where_decreasing(self.activation, self.registry)
-
-    @cached_property
-    def _joint(self) -> Callable[[Tensor], Derivatives]:
-        return joint_derivatives(self.activation, self.registry)
-
-    def _evaluated_at_zero(self, dtype: torch.dtype) -> Derivatives | None:
-        """Evaluate at x = 0: taking away what zeros contribute is cheaper than to mask all elements.
-
-        Returns:
-            What they are there; ``None`` where what is not finite has to be masked instead: in activations with state
-            of their own, in those that nobody registered, and where f(0) is not finite.
-        """
-        own_state = any(True for _ in self.activation.parameters()) or any(True for _ in self.activation.buffers())
-        if own_state or self.registry.spec_of(self.activation).opaque:
-            return None
-        at = self._joint(torch.zeros(1, dtype=dtype))
-        return at if all(map(math.isfinite, torch.cat(at[:3]).tolist())) else None
+    def _numbers(self, numbers: list[int], device: torch.device) -> Tensor:
+        """Return site numbers as a tensor on a device, where it is kept: making one there would wait for the device."""
+        key = (device, tuple(numbers))
+        if key not in self._index:
+            self._index[key] = torch.tensor(numbers, device=device)
+        return self._index[key]
 
 
-def _derivatives(parts: list[Tensor | None]) -> Derivatives:
-    return Derivatives(*parts)  # type: ignore[arg-type]  # only the gate may be None
+def _device_of(event: ActivationEvent) -> torch.device:
+    """Return where the inputs were."""
+    if event.waiting:
+        return event.waiting[0].rows.device
+    return event.sums[0][1].device if event.sums else torch.device("cpu")
 
 
-_NOTHING = Derivatives(*[torch.zeros(1)] * 4)
+def _shared_name(module: nn.Module, registry: ActivationRegistry) -> str | None:
+    """Return a name that modules computing the same function share; ``None`` if this one has state of its own."""
+    spec = registry.spec_of(module)
+    return None if spec.opaque or has_own_state(module) else str(spec)
+
+
+def _has_tensor_parameters(module: nn.Module) -> bool:
+    """Return whether a module's parameters may depend on the channel, so that it takes whole examples only."""
+    return any(tensor.numel() > 1 for tensor in (*module.parameters(), *module.buffers()))

@@ -9,9 +9,8 @@ from torchmetrics import Metric
 
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.activations.registry import registry_or_default
-from lit_gelu.curvature.activation.evaluator import Evaluator
-from lit_gelu.curvature.activation.recorder import statistics_by_site
-from lit_gelu.curvature.activation.sums import SUMS, measure
+from lit_gelu.curvature.activation.formulas import formulas_of
+from lit_gelu.curvature.activation.statistics import SUMS, measure, statistics_by_site
 from lit_gelu.curvature.errors import CurvatureArgumentError
 
 
@@ -62,7 +61,7 @@ class ActivationStatistics(Metric):
             raise CurvatureArgumentError(f"No such site: {', '.join(unknown)}. Sites: {', '.join(self._sites)}.")
         for number, (name, module) in enumerate(self._sites.items()):
             if name in pre_activations:
-                found = measure(Evaluator(module, self.registry), pre_activations[name].unsqueeze(0))
+                found = measure(formulas_of(module, self.registry), pre_activations[name].unsqueeze(0))
                 self.sums[number] += found.sums[0].to(self.sums)
 
     def compute(self) -> dict[str, dict[str, float]]:

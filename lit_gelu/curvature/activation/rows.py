@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from lit_gelu.curvature.activation.totals import accumulation_dtype
+from lit_gelu.curvature.activation.statistics import accumulation_dtype
 
 SampleRows = int | Literal["auto", "sparse"] | None
 

@@ -4,12 +4,59 @@ Everything is a mean over the finite elements x of the pre-activation, so it is 
 batches and ranks: `activation_sums` makes one row of sums, `statistics_from_sums` turns rows of sums into figures.
 """
 
+from collections.abc import Callable, Hashable, Iterable
+from functools import lru_cache
+from typing import NamedTuple, TypeVar
+
 import torch
 from torch import Tensor, nn
 
 from lit_gelu.activations import ActivationRegistry, ActivationSpec
-from lit_gelu.curvature.activation.sums import INTEGRANDS, SUMS, activation_sums
-from lit_gelu.curvature.activation.totals import accumulation_dtype
+from lit_gelu.activations.numerics.joint import Derivatives
+from lit_gelu.activations.registry import registry_or_default
+from lit_gelu.curvature.activation.formulas import Formulas, Intervals, Jumps, evaluated, formulas_of, jump_sizes
+
+Site = TypeVar("Site", bound=Hashable)
+
+EPSILON = 0.01
+"""How near f' must be to 0 (saturated) or to 1 (linear). It must stay below |min f'|, or f' < 0 counts as saturated."""
+
+WINDOW = 0.25
+"""Half the width of the window about a kink, in standard deviations of the pre-activation."""
+
+_EXACT = 2**24  # up to here float32 counts without rounding
+
+Integrand = Callable[[Derivatives], Tensor]
+
+_MEANS: dict[str, Integrand] = {
+    "mean_output": lambda at: at.value,
+    "mean_squared_output": lambda at: at.value * at.value,
+    "mean_derivative": lambda at: at.first,
+    "mean_squared_derivative": lambda at: at.first * at.first,
+    "mean_abs_second_derivative": lambda at: at.second.abs(),
+    "mean_gate": lambda at: torch.full_like(at.first, torch.nan) if at.gate is None else at.gate,
+}
+_SHARES: dict[str, Integrand] = {  # ones and zeros, see `count`
+    "share_decreasing": lambda at: torch.lt(at.first, 0.0, out=torch.empty_like(at.first)),
+    "share_falling": lambda at: torch.le(at.first, -EPSILON, out=torch.empty_like(at.first)),
+    "share_saturated": lambda at: at.first.abs().lt_(EPSILON),
+    "share_linear": lambda at: (at.first - 1.0).abs_().lt_(EPSILON),
+}
+
+INTEGRANDS: tuple[str, ...] = (*_MEANS, *_SHARES)
+"""What is averaged over the finite x, from f, f', f'' and the gate there."""
+
+SUMS: tuple[str, ...] = (
+    "count",
+    "count_non_finite",
+    "sum",
+    "sum_of_squares",
+    "sum_of_cubes",
+    "sum_of_fourth_powers",
+    *INTEGRANDS,
+    "kink_mass",
+)
+"""The columns of `activation_sums`: finite elements, other elements, powers of x - pivot, each integrand's sum."""
 
 STATISTICS: tuple[str, ...] = (
     "mean",
@@ -22,6 +69,230 @@ STATISTICS: tuple[str, ...] = (
     "share_non_finite",
 )
 """The names of the figures, in the order of `statistics_from_sums`; monitors log them under these names."""
+
+
+def accumulation_dtype(device: torch.device) -> torch.dtype:
+    """Return the widest floating-point type that a device computes in.
+
+    Args:
+        device: The device of the sums.
+
+    Returns:
+        ``torch.float64``, or ``torch.float32`` on Apple's ``mps``.
+
+    Example:
+        >>> accumulation_dtype(torch.device("cpu"))
+        torch.float64
+    """
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+# Of each site's elements, all but the first dimension. What is counted is given as ones and zeros of the type of x, not
+# as bools: on a CPU comparing and adding numbers is vectorised, and four to ten times as fast.
+
+
+def total(values: Tensor) -> Tensor:
+    """Sum numbers ``[sites, ...]`` by site, in the accumulation type."""
+    return values.reshape(len(values), -1).sum(1, dtype=accumulation_dtype(values.device))
+
+
+def narrow_total(values: Tensor) -> Tensor:
+    """Sum numbers in their own type, which adds pairwise: a third of the time, for a mean without cancellation."""
+    # In the accumulation type where there are so many that counts would be rounded.
+    flat = values.reshape(len(values), -1)
+    return flat.sum(1, dtype=values.dtype if flat.shape[1] <= _EXACT else accumulation_dtype(values.device))
+
+
+def count(ones: Tensor) -> Tensor:
+    """Count, by site, in the accumulation type: exact wherever that is."""
+    return narrow_total(ones).to(accumulation_dtype(ones.device))
+
+
+class Activity(NamedTuple):
+    """The sums of a pre-activation, and which of its channels the activation passes on.
+
+    Args:
+        sums: The columns of `SUMS`, ``[sites, columns]``.
+        alive: ``[sites, channels]``: whether |f'| >= 0.01 at any finite element of the channel; ``None`` without
+            channels.
+    """
+
+    sums: Tensor
+    alive: Tensor | None
+
+
+def activation_sums(
+    activation: nn.Module | ActivationSpec | str,
+    x: Tensor,
+    *,
+    stacked: bool = False,
+    pivot: Tensor | float = 0.0,
+    scale: Tensor | None = None,
+    registry: ActivationRegistry | None = None,
+) -> Tensor:
+    """Sum, over the elements of a pre-activation, what the statistics are means of.
+
+    With f the activation and x running over the finite elements: the count, the count of NaN and infinite elements, the
+    sums of ``(x - pivot)^k``, k = 1 to 4, and those of f(x), f(x)^2, f'(x), f'(x)^2, |f''(x)|, the gate g(x) = f(x) / x
+    (f'(0) at x = 0), [f' < 0], [f' <= -0.01], [|f'| < 0.01] and [|f' - 1| < 0.01]; and the kink mass, estimated from
+    the counts in windows about the kinks. Sums of two inputs with the same pivot add up to the sums of both together.
+
+    The gate has no mean where f(0) != 0 (softplus): its sum is NaN there. f'' is the ordinary second derivative; what
+    its jumps contribute is the kink mass, NaN where the kinks of the activation are not known.
+
+    Source: f'^2 as the backward gain is that of Poole et al. 2016, "Exponential expressivity in deep neural networks
+    through transient chaos" (arXiv 1606.05340), chi_1 over the variance of the weights.
+
+    Args:
+        activation: The activation; of a module, the parameters as they are now.
+        x: Pre-activations of any shape that the activation takes. 16-bit inputs are computed in float32. Powers are
+            accumulated in float64 (in float32 on devices that have no float64), all else in the type of the input,
+            pairwise: within 5e-7 in float32.
+        stacked: Whether the first dimension counts sites that share this activation, each to get sums of its own.
+        pivot: A number near the mean, one or one for each site: the powers lose
+            ``2 k log10(|mean - pivot| / deviation)`` of float64's 16 digits.
+        scale: The standard deviation that sets the width of the windows about kinks, one for each site; where it is
+            NaN, and by default, that of this input.
+        registry: Where the activation's closed forms are looked up; the default registry if not given.
+
+    Returns:
+        The columns of `SUMS` on the device of ``x``: shape ``[columns]``, or ``[sites, columns]`` if ``stacked``.
+
+    Example:
+        >>> sums = activation_sums("relu", torch.tensor([-1.0, 0.5, 2.0, float("nan")]))
+        >>> dict(zip(SUMS[:4], sums.tolist()))
+        {'count': 3.0, 'count_non_finite': 1.0, 'sum': 1.5, 'sum_of_squares': 5.25}
+    """
+    rows = x if stacked else x.unsqueeze(0)
+    registry = registry_or_default(registry)
+    module = activation if isinstance(activation, nn.Module) else registry.create(activation).to(x.device)
+    sums = measure(formulas_of(module, registry), rows, pivot=pivot, scale=scale).sums
+    return sums if stacked else sums[0]
+
+
+def measure(
+    formulas: Formulas,
+    x: Tensor,
+    *,
+    pivot: Tensor | float = 0.0,
+    scale: Tensor | None = None,
+    channel_dim: int | None = None,
+) -> Activity:
+    """Compute the sums of `activation_sums` and which channels are alive, from one evaluation of the activation.
+
+    Args:
+        formulas: The activation.
+        x: Pre-activations, ``[sites, ...]``; of an activation with parameters of its own there is one site.
+        pivot: As `activation_sums`.
+        scale: As `activation_sums`.
+        channel_dim: The dimension of ``x`` that counts channels, if there is one.
+
+    Returns:
+        Sums and channels.
+    """
+    x = x.detach()
+    x = (x if x.dtype in {torch.float32, torch.float64} else x.float()).contiguous()
+    with torch.no_grad():
+        finite = x.abs().lt_(torch.inf)  # ones and zeros
+        counted = count(finite)
+        others = x[0].numel() - counted
+        powers = _powers(x, pivot)
+        x = x.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
+        at, at_others = evaluated(formulas, x, finite)
+        sums = torch.stack([narrow_total(f(at)) for f in (*_MEANS.values(), *_SHARES.values())]).to(counted.dtype)
+        of_one = _of_one(at_others).to(sums, non_blocking=True)
+        sums = sums - others * of_one[:, None]
+        if formulas.decreasing is not None:
+            sums[INTEGRANDS.index("share_decreasing")] = _count_within(x, finite, formulas.decreasing)
+        kinks = _kink_mass(formulas, x, finite, (counted, *powers[:2]), scale)
+        alive = None if channel_dim is None else _alive(at.first, finite, channel_dim)
+        return Activity(torch.cat([torch.stack([counted, others, *powers]), sums, kinks[None]]).T, alive)
+
+
+def _count_within(x: Tensor, finite: Tensor, intervals: Intervals) -> Tensor:
+    """Count the finite elements in some intervals: GELU's f' is 0 in float32 from -14 on, and yet it decreases."""
+    found = count(torch.zeros_like(finite))
+    for low, high in intervals:
+        inside = torch.gt(x, low, out=torch.empty_like(x)).mul_(x < high).mul_(finite)
+        found = found + count(inside)
+    return found
+
+
+def _powers(x: Tensor, pivot: Tensor | float) -> tuple[Tensor, ...]:
+    """Return the sums of ``(x - pivot)^k``, k = 1 to 4."""
+    # From here on in place: each new tensor pushes another one out of the caches.
+    wide = x.to(accumulation_dtype(x.device), copy=True)
+    if isinstance(pivot, Tensor):
+        wide.sub_(pivot.to(wide).reshape(-1, *[1] * (x.dim() - 1)))
+    elif pivot != 0.0:
+        wide.sub_(pivot)
+    wide.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
+    square = wide * wide
+    first, second = total(wide), total(square)
+    third = total(wide.mul_(square))
+    return first, second, third, total(square.mul_(square))
+
+
+@lru_cache(maxsize=256)  # `evaluated` returns the same object again and again
+def _of_one(at: Derivatives) -> Tensor:
+    """Return the integrands of one element."""
+    return torch.cat([f(at) for f in (*_MEANS.values(), *_SHARES.values())])
+
+
+def _kink_mass(
+    formulas: Formulas, x: Tensor, finite: Tensor, moments: tuple[Tensor, ...], scale: Tensor | None
+) -> Tensor:
+    """Return the sums of `weighted_window_counts`; 0 without kinks, NaN where they are not known."""
+    counted, first, second = moments
+    kinks = formulas.kinks
+    if not kinks:
+        return torch.full_like(counted, torch.nan) if kinks is None else torch.zeros_like(counted)
+    own = (second / counted - (first / counted).square()).clamp(min=0).sqrt()
+    deviation = own if scale is None else torch.where(scale.isnan(), own, scale.to(own))
+    sizes = jump_sizes(formulas.activation, kinks, x[0], formulas.registry)
+    return weighted_window_counts(x, finite, kinks, sizes, WINDOW * deviation)
+
+
+def _alive(first: Tensor, finite: Tensor, channel_dim: int) -> Tensor:
+    """Return ``[sites, channels]``: whether any finite element of a channel is not saturated."""
+    open_ = first.abs().ge_(EPSILON).mul_(finite)
+    rest = [dim for dim in range(1, open_.dim()) if dim != channel_dim]
+    if not open_.numel():  # amax of nothing is an error
+        return torch.zeros(open_.shape[0], open_.shape[channel_dim], dtype=torch.bool, device=open_.device)
+    return (open_.amax(rest) if rest else open_) > 0
+
+
+def weighted_window_counts(
+    x: Tensor,
+    finite: Tensor,
+    kinks: Jumps,
+    sizes: list[Tensor | float],
+    half_width: Tensor,
+) -> Tensor:
+    """Sum ``|jump| [|x - place| <= h] / 2h`` over the finite elements and the kinks.
+
+    Divided by the count this estimates the kink mass ``sum_k |jump_k| p(x_k)``, ``p`` the density of the
+    pre-activations: a uniform kernel. Its bias is ``h^2 p''(x_k) / 6`` for each kink to leading order, for a normal
+    density at its mean ``-h^2 / 6 s^2`` of it, which is -1.0 % with `WINDOW`; its variance is ``p / 2hn``.
+
+    Args:
+        x: Pre-activations, finite, ``[sites, ...]``.
+        finite: 1 for elements that count, 0 for others.
+        kinks: As `kinks_of`.
+        sizes: As `jump_sizes`.
+        half_width: ``h`` of each site, ``[sites]``.
+
+    Returns:
+        One number a site; NaN where ``h`` is 0, since the density of a constant is no number.
+
+    Source: Silverman 1986, Density Estimation for Statistics and Data Analysis, sections 2.3 and 3.3.
+    """
+    h = half_width.reshape(-1, *[1] * (x.dim() - 1)).to(x.dtype)
+    sums = torch.zeros_like(half_width)
+    for (place, _), size in zip(kinks, sizes, strict=True):
+        inside = (x - place).abs_().le_(h).mul_(finite)
+        sums = sums + (total(inside * size) if isinstance(size, Tensor) else size * count(inside))
+    return sums / torch.where(half_width > 0, 2 * half_width, torch.nan)
 
 
 def statistics_from_sums(sums: Tensor, pivot: Tensor | float = 0.0) -> Tensor:
@@ -124,5 +395,22 @@ def mean_of_finite(x: Tensor) -> Tensor:
     """
     x = x.detach()
     finite = x.isfinite()
-    total = torch.where(finite, x, 0).sum(dtype=accumulation_dtype(x.device))
-    return total / finite.sum().clamp(min=1)
+    summed = torch.where(finite, x, 0).sum(dtype=accumulation_dtype(x.device))
+    return summed / finite.sum().clamp(min=1)
+
+
+def statistics_by_site(
+    sites: Iterable[Site], sums: Tensor, pivot: Tensor | float = 0.0
+) -> dict[Site, dict[str, float]]:
+    """Turn sums into named figures; one transfer to the host.
+
+    Args:
+        sites: Names of the sites, in the order of the rows.
+        sums: One row a site, the columns of `lit_gelu.curvature.SUMS`.
+        pivot: What was subtracted before powers were taken, one number or one for each site.
+
+    Returns:
+        Figures by site and name.
+    """
+    figures = statistics_from_sums(sums, pivot).tolist()
+    return {site: dict(zip(STATISTICS, row, strict=True)) for site, row in zip(sites, figures, strict=True)}

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from lit_gelu.curvature.activation.totals import accumulation_dtype
+from lit_gelu.curvature.activation.statistics import accumulation_dtype
 from lit_gelu.curvature.errors import LossCurvatureError, NonFiniteCurvatureError
 from lit_gelu.curvature.loss.evaluation import Closure, Reduce, loss_and_gradient, mean_loss
 from lit_gelu.curvature.loss.layout import ParameterLayout

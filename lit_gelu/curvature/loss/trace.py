@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lit_gelu.curvature.activation.totals import accumulation_dtype
+from lit_gelu.curvature.activation.statistics import accumulation_dtype
 from lit_gelu.curvature.errors import LossCurvatureError, NonFiniteCurvatureError
 from lit_gelu.curvature.loss.eigenpairs import Eigenpair
 from lit_gelu.curvature.loss.linear_operator import LinearOperator, agreed_on

@@ -211,7 +211,7 @@ def test_a_step_that_the_module_skips_leaves_nothing_open(tmp_path):
     monitor = ActivationCurvatureMonitor(every_n_steps=1, sample_rows=None)
     fit(tmp_path, monitor, model=Skipping(), max_epochs=2)
     assert monitor.latest
-    assert not monitor._watch.recording
+    assert not monitor._recording
 
 
 class WriteDown(Callback):

@@ -15,10 +15,10 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader
 
 from lit_gelu.callbacks import ActivationCurvatureMonitor, ActivationSwap
+from lit_gelu.callbacks.activation_curvature import log
 from lit_gelu.curvature import ActivationRecorder
 from lit_gelu.curvature.activation.channel_layout import ChannelLayout
-from lit_gelu.curvature.activation.watching import WatchedCall
-from lit_gelu.curvature.readout import Readout
+from lit_gelu.curvature.activation.recorder import WatchedCall
 
 SAMPLE = torch.zeros(2, FEATURES)
 
@@ -268,7 +268,7 @@ def test_no_channel_is_left_out_of_a_sample():
         recorder.start(3)
         module(x)
         figures = recorder.statistics()["site"]
-        alive = recorder.take().alive_channels()[0]
+        alive = recorder.evaluator.alive_channels(recorder.take())[0]
         assert alive.shape == (1024,)
         assert alive.all()
     assert figures["standard_deviation"] == pytest.approx(x.std().item(), rel=0.03)
@@ -317,7 +317,7 @@ def test_figures_that_arrive_late_carry_the_step_that_was_measured(tmp_path, mon
         return {row["step"]: measured(row) for row in logged_rows(folder)}
 
     at_once = once(tmp_path / "at_once")
-    monkeypatch.setattr(Readout, "ready", property(late))
+    monkeypatch.setattr(log, "has_arrived", late)
     assert once(tmp_path / "late") == at_once
     assert list(at_once) == ["1", "3", "5", "7"]
     assert waited["polls"] > 4

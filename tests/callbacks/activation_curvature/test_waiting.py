@@ -171,7 +171,7 @@ def test_where_every_step_is_measured_half_as_many_elements_are_taken(tmp_path, 
 
     class Counting(ActivationCurvatureMonitor):
         def on_train_batch_end(self, *arguments):
-            counts.append(sum(taken.rows.numel() for taken in self._watch.measurement.recorder._gathered().waiting))
+            counts.append(sum(taken.rows.numel() for taken in self._measurement.recorder._gathered().waiting))
             super().on_train_batch_end(*arguments)
 
     trainer = quiet_trainer(tmp_path, Counting(every_n_steps=every_n_steps, include="net.1"), max_epochs=1)

@@ -25,14 +25,6 @@ CHEAP = {
     "samples": 4,
     "every_n_steps": 3,
 }
-    "lanczos_steps": 2,
-    "warm_steps": 2,
-    "trace_probes": 2,
-    "density_steps": 3,
-    "samples": 4,
-    "every_n_steps": 3,
-    "trace_accuracy": None,
-}
 
 
 class Messy(Untidy):

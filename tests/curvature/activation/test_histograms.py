@@ -27,7 +27,7 @@ def test_the_recorder_adds_up_calls_of_sites():
         modules["a"](torch.tensor([-0.5, 0.5]))
         modules["a"](torch.tensor([0.7, 3.0]))
         modules["b"](torch.tensor([-9.0]))
-        assert recorder.take().histograms().tolist() == [[0, 1, 2, 1], [1, 0, 0, 0]]
+        assert recorder.evaluator.histograms(recorder.take()).tolist() == [[0, 1, 2, 1], [1, 0, 0, 0]]
 
 
 def test_no_bins_are_refused():

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from lit_gelu.curvature.activation.module_tree import ModuleTree
+from lit_gelu.curvature.activation.call_sites import ModuleTree
 
 
 class AllAlike(nn.Module):

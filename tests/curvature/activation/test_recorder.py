@@ -308,11 +308,13 @@ def test_moments_for_a_reference_are_those_of_the_rows():
     with ActivationRecorder({"site": module, "other": nn.ReLU()}, 1000) as recorder:
         recorder.start()
         module(x)
-        recording = recorder.take()
-        count, total, squares = recording.moments()[0].tolist()
-        assert recording.moments()[1].tolist() == [0, 0, 0]
+        event = recorder.take()
+        count, total, squares = recorder.evaluator.moments(event)[0].tolist()
+        assert recorder.evaluator.moments(event)[1].tolist() == [0, 0, 0]
         assert [count, total, squares] == pytest.approx([200, x.sum().item(), x.square().sum().item()], rel=1e-12)
         recorder.reference = torch.tensor([[3.0, 1.0], [math.nan, math.nan]], dtype=torch.float64)
-        figures = statistics_by_site(recorder.sites, recording.sums(), torch.tensor([3.0, 0.0]).double())["site"]
+        figures = statistics_by_site(recorder.sites, recorder.evaluator.sums(event), torch.tensor([3.0, 0.0]).double())[
+            "site"
+        ]
     assert figures["mean"] == pytest.approx(x.mean().item(), rel=1e-12)
     assert figures["kink_mass"] == pytest.approx((x.abs() <= 0.25).double().mean().item() / 0.5, rel=1e-12)

@@ -9,7 +9,7 @@ from dispatched import Operations
 from torch import nn
 
 from lit_gelu.curvature import ActivationRecorder
-from lit_gelu.curvature.activation import watching
+from lit_gelu.curvature.activation import recorder as recorder_module
 
 
 class Overwriting(nn.Module):
@@ -77,7 +77,7 @@ def test_an_overwritten_input_is_left_out_and_copied_at_once_from_then_on():
 def test_what_would_be_too_much_to_hold_is_copied_at_once(monkeypatch):
     net = Overwriting()
     x, held = pre_activation()
-    monkeypatch.setattr(watching, "HELD_BYTES", held.nbytes - 1)
+    monkeypatch.setattr(recorder_module, "HELD_BYTES", held.nbytes - 1)
     with ActivationRecorder({"act": net.act}, sample_rows=1000) as recorder:
         recorder.start()
         net(held)

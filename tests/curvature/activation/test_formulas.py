@@ -6,7 +6,7 @@ from torch import nn
 
 from lit_gelu.activations import registry
 from lit_gelu.activations.functional import derivative
-from lit_gelu.curvature.activation.derivatives import joint_derivatives
+from lit_gelu.curvature.activation.formulas import joint_derivatives
 
 SPECS = [
     *(entry.name for entry in registry.entries() if entry.joint is not None),

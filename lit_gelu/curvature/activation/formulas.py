@@ -1,0 +1,278 @@
+"""What is known of an activation by its formula: f, f', f'' and gate together, where f' jumps and where it is below 0.
+
+Looking it up takes as long as a sum over all inputs of an activation, so `formulas_of` does it once for each site; what
+has no parameters is taken to stay what it is.
+"""
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+from lit_gelu.activations import ActivationRegistry
+from lit_gelu.activations.analysis.sampling import sampling_grid, sign_changes
+from lit_gelu.activations.functional import derivative
+from lit_gelu.activations.numerics.joint import Derivatives, quotient
+from lit_gelu.errors import LitGeluError
+
+Jumps = tuple[tuple[float, float], ...]
+"""``(place, jump)`` of every kink."""
+
+Intervals = list[tuple[float, float]]
+
+_NEXT_TO_A_KINK = 2.0**-20  # relative to max(1, |place|): far from a place's rounding, near enough for any f'
+_CLEAR = 1e-12  # f' - c or f'' below this is rounding
+_NOTHING = Derivatives(*[torch.zeros(1)] * 4)
+
+_decreasing: WeakKeyDictionary[ActivationRegistry, dict[str, tuple[object, Intervals | None]]] = WeakKeyDictionary()
+
+
+@dataclass
+class Formulas:
+    """An activation, and what was looked up of it.
+
+    Attributes:
+        activation: Its parameters are used as they are when it is evaluated.
+        registry: Where it was looked up.
+        joint: As `joint_derivatives`.
+        kinks: As `kinks_of`.
+        decreasing: As `where_decreasing`.
+        at_zero: What it is at x = 0, by type, once that was asked for.
+    """
+
+    activation: nn.Module
+    registry: ActivationRegistry
+    joint: Callable[[Tensor], Derivatives]
+    kinks: Jumps | None
+    decreasing: Intervals | None
+    at_zero: dict[torch.dtype, Derivatives | None] = field(default_factory=dict)
+
+
+def formulas_of(activation: nn.Module, registry: ActivationRegistry) -> Formulas:
+    """Look an activation up."""
+    joint, kinks = joint_derivatives(activation, registry), kinks_of(activation, registry)
+    return Formulas(activation, registry, joint, kinks, where_decreasing(activation, registry))
+
+
+def has_own_state(activation: nn.Module) -> bool:
+    """Return whether a module has parameters or buffers."""
+    return next(activation.parameters(), None) is not None or next(activation.buffers(), None) is not None
+
+
+def evaluated(formulas: Formulas, x: Tensor, finite: Tensor) -> tuple[Derivatives, Derivatives]:
+    """Return f, f', f'' and gate at all elements; and, one number each on the CPU, where ``finite`` is 0."""
+    # `x` is [sites, ...], 0 where it is not finite; of an activation with state of its own there is one site.
+    inner = x[0] if x.shape[0] == 1 else x  # a module with channels takes its input as it was
+    parts = [None if part is None else part.reshape(x.shape) for part in formulas.joint(inner)]
+    if x.dtype not in formulas.at_zero:
+        formulas.at_zero[x.dtype] = _evaluated_at_zero(formulas, x.dtype)
+    at_zero = formulas.at_zero[x.dtype]
+    if at_zero is not None:
+        return _derivatives(parts), at_zero
+    mask = finite > 0
+    return _derivatives([None if part is None else torch.where(mask, part, 0.0) for part in parts]), _NOTHING
+
+
+def _evaluated_at_zero(formulas: Formulas, dtype: torch.dtype) -> Derivatives | None:
+    """Evaluate at x = 0: taking away what zeros contribute is cheaper than to mask all elements."""
+    # None where what is not finite has to be masked instead: in activations with state of their own, in those that
+    # nobody registered, and where f(0) is not finite.
+    if has_own_state(formulas.activation) or formulas.registry.spec_of(formulas.activation).opaque:
+        return None
+    at = formulas.joint(torch.zeros(1, dtype=dtype))
+    return at if all(map(math.isfinite, torch.cat(at[:3]).tolist())) else None
+
+
+def _derivatives(parts: list[Tensor | None]) -> Derivatives:
+    return Derivatives(*parts)  # type: ignore[arg-type]  # only the gate may be None
+
+
+def joint_derivatives(activation: nn.Module, registry: ActivationRegistry) -> Callable[[Tensor], Derivatives]:
+    """Return the function that evaluates an activation and its derivatives together.
+
+    Args:
+        activation: The activation; its parameters are used as they are when the result is called.
+        registry: Where it is looked up.
+
+    Returns:
+        A function of a float32 or float64 tensor. For activations without a joint form it evaluates the registered
+        closed forms one by one, or differentiates; then the gate is NaN throughout where f(0) is not 0.
+
+    Example:
+        >>> from lit_gelu.activations import registry
+        >>> found = joint_derivatives(nn.GELU(), registry)(torch.tensor([0.0, 1.0], dtype=torch.float64))
+        >>> [round(value, 8) for value in found.first.tolist()], [round(value, 8) for value in found.second.tolist()]
+        ([0.5, 1.08331547], [0.79788456, 0.24197072])
+    """
+    entry = registry.entry_of(activation)
+    if entry is not None and entry.joint is not None and not has_own_state(activation):
+        joint, arguments = entry.joint, entry.live_arguments(activation)
+        if arguments is not None:
+            return lambda x: Derivatives(*joint(x, **arguments))
+    return lambda x: _one_by_one(activation, x, registry)
+
+
+def _one_by_one(activation: nn.Module, x: Tensor, registry: ActivationRegistry) -> Derivatives:
+    value, first, second = (derivative(activation, x, order, registry=registry).detach() for order in (0, 1, 2))
+    at_zero = derivative(activation, torch.zeros_like(x[:1] if x.dim() else x), 0, registry=registry).detach()
+    gate = quotient(value, x, first) + torch.where((at_zero == 0).all(), 0.0, torch.nan)
+    return Derivatives(value, first, second, gate)
+
+
+def kinks_of(activation: nn.Module, registry: ActivationRegistry) -> Jumps | None:
+    """Return where f' of an activation jumps, and by how much at construction.
+
+    Args:
+        activation: The activation.
+        registry: Where its facts are.
+
+    Returns:
+        ``(place, jump)`` for every kink; ``None`` if it is not known: what was never registered, or was without saying
+        how smooth it is.
+
+    Example:
+        >>> from lit_gelu.activations import registry
+        >>> kinks_of(nn.Hardswish(), registry), kinks_of(nn.GELU(), registry)
+        (((-3.0, -0.5), (3.0, -0.5)), ())
+    """
+    spec = registry.spec_of(activation)
+    if spec.opaque:
+        return None
+    facts = registry.entry(spec.name).facts_for(spec.arguments)
+    if not facts.kinks and (facts.smoothness is None or facts.smoothness < 1):
+        return None
+    return facts.kinks
+
+
+def jump_sizes(activation: nn.Module, kinks: Jumps, x: Tensor, registry: ActivationRegistry) -> list[Tensor | float]:
+    """Return ``|jump of f'|`` at every kink, as the activation is now.
+
+    Args:
+        activation: The activation.
+        kinks: As `kinks_of`.
+        x: An input, whose shape the activation's parameters fit.
+        registry: Where closed forms are looked up.
+
+    Returns:
+        Numbers for what has no parameters; else tensors that broadcast against ``x``, from f' on both sides.
+    """
+    if next(activation.parameters(), None) is None:
+        return [abs(jump) for _, jump in kinks]
+    sizes: list[Tensor | float] = []
+    for place, _ in kinks:
+        step = _NEXT_TO_A_KINK * max(1.0, abs(place))
+        right, left = (
+            derivative(activation, torch.full_like(x[:1], side), 1, registry=registry).detach()
+            for side in (place + step, place - step)
+        )
+        sizes.append((right - left).abs())
+    return sizes
+
+
+class Slopes:
+    """Where f' of an activation without parameters passes thresholds, and where f'' passes 0.
+
+    Args:
+        activation: The activation.
+        registry: Where it is looked up.
+
+    Attributes:
+        joint: f, f', f'' and gate in float64.
+        kinks: Where f' jumps, sorted.
+        turns: Where f'' changes its sign.
+        grid: Points at which f' can be judged, sorted.
+        first: f' there.
+
+    Raises:
+        LitGeluError: If f' is finite nowhere.
+
+    Example:
+        >>> from lit_gelu.activations import registry
+        >>> ((low, high),) = Slopes(nn.GELU(), registry).intervals([0.0], lambda first: first < 0)
+        >>> low, round(high, 12)
+        (-inf, -0.751791524694)
+    """
+
+    def __init__(self, activation: nn.Module, registry: ActivationRegistry) -> None:
+        module = registry.create(str(registry.spec_of(activation))).double().eval()
+        self.joint = joint_derivatives(module, registry)
+        self.kinks = [place for place, _ in kinks_of(module, registry) or ()]
+        self.grid = sampling_grid([self.slope], corners=self.kinks)
+        self.first, second = self.slope(self.grid), self._bend(self.grid)
+        self.turns = sign_changes(self._bend, self.grid, second, second.abs() > _CLEAR)
+
+    def slope(self, x: Tensor) -> Tensor:
+        """Return f'.
+
+        Args:
+            x: Places, float64.
+
+        Returns:
+            The slope at each.
+        """
+        return self.joint(x).first
+
+    def intervals(self, thresholds: Sequence[float], holds: Callable[[Tensor], Tensor]) -> Intervals:
+        """Return where a condition on f' holds.
+
+        What fades to nothing, so that float64 has no sign for it, is taken to be as it was where it still had one.
+
+        Args:
+            thresholds: At which values of f' the condition may begin or end.
+            holds: The condition.
+
+        Returns:
+            The intervals, sorted.
+        """
+        crossings = [x for threshold in thresholds for x in self._crossings(threshold)]
+        places = sorted({*self.kinks, *crossings})
+        if not places:
+            ends, inner = [-math.inf, math.inf], [0.0]
+        else:
+            ends = [-math.inf, *places, math.inf]
+            inner = [places[0] - 1, *((a + b) / 2 for a, b in itertools.pairwise(places)), places[-1] + 1]
+        chosen = holds(self.slope(torch.tensor(inner, dtype=torch.float64))).tolist()
+        return [pair for pair, good in zip(itertools.pairwise(ends), chosen, strict=True) if good]
+
+    def _crossings(self, threshold: float) -> list[float]:
+        above = self.first - threshold
+        return sign_changes(lambda x: self.slope(x) - threshold, self.grid, above, above.abs() > _CLEAR)
+
+    def _bend(self, x: Tensor) -> Tensor:
+        return self.joint(x).second
+
+
+def where_decreasing(activation: nn.Module, registry: ActivationRegistry) -> Intervals | None:
+    """Return where f' < 0 by the formula, however small it is; found once for each activation of a registry.
+
+    Args:
+        activation: The activation.
+        registry: Where it is looked up.
+
+    Returns:
+        Open intervals; ``None`` of what was never registered, or has parameters or buffers of its own.
+
+    Example:
+        >>> from lit_gelu.activations import registry
+        >>> where_decreasing(nn.ReLU(), registry)
+        []
+        >>> ((low, high),) = where_decreasing(nn.SiLU(), registry)
+        >>> low, round(high, 12)
+        (-inf, -1.278464542761)
+    """
+    spec = registry.spec_of(activation)
+    if spec.opaque or has_own_state(activation):
+        return None
+    entry, known = registry.entry(spec.name), _decreasing.setdefault(registry, {})
+    found = known.get(str(spec))
+    if found is None or found[0] is not entry:  # a name may come to mean another activation
+        try:
+            intervals = Slopes(activation, registry).intervals([0.0], lambda first: first < 0)
+        except LitGeluError:  # it is finite nowhere: its sums are not either
+            intervals = None
+        found = known[str(spec)] = entry, intervals
+    return found[1]
