@@ -3,7 +3,7 @@
 import random
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch import nn
@@ -140,6 +140,14 @@ def isolated_generators(devices: Iterable[torch.device]) -> Iterator[None]:
         random.setstate(python_state)
         if numpy_random is not None:
             numpy_random.set_state(numpy_state)
+
+
+def as_written() -> AbstractContextManager[object]:
+    """Return a context in which compiled modules run as they were written."""
+    if "torch._dynamo" not in sys.modules:  # nothing is compiled, and asking would import it
+        return nullcontext()
+    stance: AbstractContextManager[object] = torch.compiler.set_stance("force_eager")
+    return stance
 
 
 class _SidePass:

@@ -1,7 +1,5 @@
 """What a swap does to the activations' statistics and to the model's output, measured on one batch."""
 
-import contextlib
-import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +15,7 @@ from lit_gelu.callbacks.loggers import Path
 from lit_gelu.callbacks.swap.record import modules_of
 from lit_gelu.curvature import ActivationRecorder, evaluation_sandbox, jump_sums, relative_jump, statistics_by_site
 from lit_gelu.curvature.ranks import maximum_over_ranks, sum_over_ranks
+from lit_gelu.sandbox import as_written
 from lit_gelu.surgery import SwapPlan, SwapReport
 
 PREFIX = "activation_swap"
@@ -82,7 +81,7 @@ def _observe(
         isolate_rng(),
         evaluation_sandbox(pl_module),
         trainer.precision_plugin.forward_context(),
-        _eager(),
+        as_written(),  # what is compiled already sees no new hook
         ActivationRecorder(sites, sample_rows=None, registry=registry) as recorder,
     ):
         recorder.start()
@@ -97,11 +96,3 @@ def _call(pl_module: LightningModule, inputs: Any) -> Any:
     if isinstance(inputs, tuple):
         return pl_module(*inputs)
     return pl_module(**inputs) if isinstance(inputs, Mapping) else pl_module(inputs)
-
-
-def _eager() -> contextlib.AbstractContextManager[Any]:
-    """Return a context in which compiled modules run as written: what is compiled already sees no new hook."""
-    if "torch._dynamo" in sys.modules:  # otherwise nothing is compiled, and asking would import it
-        stance: contextlib.AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
-        return stance
-    return contextlib.nullcontext()

@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from lit_gelu.activations import ActivationSpec
-from lit_gelu.sandbox import evaluation_sandbox, isolated_random_state
+from lit_gelu.sandbox import as_written, evaluation_sandbox, isolated_random_state
 from lit_gelu.surgery.errors import SwapError
 from lit_gelu.surgery.places import Caller, CallPlace, call_place, holder_of
 from lit_gelu.surgery.recognition import FunctionTable, KnownFunction
@@ -59,10 +59,7 @@ def run(model: nn.Module, input_sample: Any) -> Any:
 @contextlib.contextmanager
 def on_the_side(model: nn.Module, *, training: bool = False) -> Iterator[None]:
     """Let a pass leave no trace: evaluation mode, no gradients, random state and buffers put back, nothing compiled."""
-    eager: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
-    if "torch._dynamo" in sys.modules:  # otherwise nothing is compiled, and asking would import it
-        eager = torch.compiler.set_stance("force_eager")
-    with isolated_random_state(model), evaluation_sandbox(model), eager:
+    with isolated_random_state(model), evaluation_sandbox(model), as_written():
         if training:  # the flags are put back by the sandbox
             for module in model.modules():
                 # Dropout and batch normalisation have no branches, and a sample of one example would not do for them.

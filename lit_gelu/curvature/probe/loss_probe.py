@@ -1,8 +1,7 @@
 """`LossProbe`: the loss of a live LightningModule as a function of its parameters, without a trace in its training."""
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -17,7 +16,7 @@ from lit_gelu.curvature.probe.batch import check_part, clone_batch, copy_contain
 from lit_gelu.curvature.probe.state import Contents, ModuleState, seed_random_state
 from lit_gelu.curvature.probe.training_loss import logging_modules, loss_function, muted
 from lit_gelu.curvature.probe.writes import WriteGuard
-from lit_gelu.sandbox import evaluation_mode, isolated_generators, side_pass
+from lit_gelu.sandbox import as_written, evaluation_mode, isolated_generators, side_pass
 
 
 class ProbeInput:
@@ -170,7 +169,7 @@ class LossProbe:
             stack.enter_context(isolated_generators(state.devices))
             # Not for a pass forward only: checkpointed activations are computed a second time in the pass back.
             stack.enter_context(sdpa_kernel(SDPBackend.MATH))
-            stack.enter_context(_as_written())
+            stack.enter_context(as_written())  # what is compiled has no double backward
             if self.mode == "eval":
                 stack.enter_context(evaluation_mode(self.module))
             self._state, self._guard, self._logging = state, guard, logging_modules(state.modules)
@@ -209,14 +208,6 @@ def _without_autocast(devices: set[torch.device]) -> AbstractContextManager[Any]
     for kind in {device.type for device in devices if device.type != "meta"}:
         stack.enter_context(torch.autocast(kind, enabled=False))
     return stack
-
-
-def _as_written() -> AbstractContextManager[Any]:
-    """Return a context in which compiled modules run as they were written: compiled ones have no double backward."""
-    if "torch._dynamo" in sys.modules:  # otherwise nothing is compiled, and asking would import it
-        stance: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
-        return stance
-    return nullcontext()
 
 
 @contextmanager

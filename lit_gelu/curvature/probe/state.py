@@ -6,7 +6,8 @@ import itertools
 import operator
 import random
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from types import FunctionType, MethodType, SimpleNamespace
 from typing import Any
 
@@ -69,7 +70,7 @@ class Contents:
     def __init__(self) -> None:
         self.modules: list[nn.Module] = []
         self.tensors: list[Tensor] = []
-        self._kept: list[_Content] = []
+        self._restorers: list[Callable[[], object]] = []
         self._seen: set[int] = set()
 
     def keep(self, value: Any) -> None:
@@ -87,46 +88,16 @@ class Contents:
                     self.tensors.append(value)
             else:
                 self._seen.add(id(value))
-                if (content := _content_of(value)) is not None:
-                    self._kept.append(content)
+                if (restorer := _restorer(value)) is not None:
+                    self._restorers.append(restorer)
                 found += [(child, in_object) for child in _changing_children(value)]
                 if not in_object and _is_plain_object(value):
                     found.append((value.__dict__, True))
 
     def restore(self) -> None:
         """Let everything hold what it held, in the very same containers."""
-        for content in self._kept:
-            content.restore()
-
-
-class _Content:
-    """What is in a list, dictionary, set, array or generator; of a long list or dictionary, its length."""
-
-    def __init__(self, owner: Any, kept: Any) -> None:
-        self._owner, self._kept = owner, kept
-
-    def restore(self) -> None:
-        owner, kept = self._owner, self._kept
-        if isinstance(owner, dict):
-            _restore_dict(owner, kept)
-        elif isinstance(owner, (list, collections.deque)):
-            if isinstance(kept, int):
-                del owner[kept:]  # type: ignore[arg-type]  # a list: only of these the length alone is kept
-            elif not _identical(owner, kept):
-                owner.clear()
-                owner.extend(kept)
-        elif isinstance(owner, set):
-            if owner != kept:
-                owner.clear()
-                owner.update(kept)
-        elif isinstance(owner, torch.Generator):
-            owner.set_state(kept)
-        elif isinstance(owner, random.Random):  # noqa: S311 - the model's own, not ours
-            owner.setstate(kept)
-        elif _is_numpy(owner, "random", "Generator"):
-            owner.bit_generator.state = kept
-        else:
-            owner[...] = kept
+        for restore in self._restorers:
+            restore()
 
 
 def _restore_dict(owner: dict[Any, Any], kept: dict[Any, Any] | int) -> None:
@@ -143,23 +114,39 @@ def _restore_dict(owner: dict[Any, Any], kept: dict[Any, Any] | int) -> None:
                 owner[key] = value
 
 
-def _content_of(value: Any) -> _Content | None:
-    """Return what is to be kept of a value that can be changed in place; ``None`` of one that cannot."""
-    if isinstance(value, (dict, list)):
-        kept: Any = len(value) if len(value) > COPIED else dict(value) if isinstance(value, dict) else list(value)
-        return _Content(value, kept)
-    if isinstance(value, collections.deque):
-        return _Content(value, list(value))
+def _restore_list(owner: Any, kept: list[Any] | int) -> None:
+    """Let a list or deque hold what it held."""
+    if isinstance(kept, int):
+        del owner[kept:]
+    elif not _identical(owner, kept):
+        owner.clear()
+        owner.extend(kept)
+
+
+def _restore_set(owner: set[Any], kept: set[Any]) -> None:
+    """Let a set hold what it held."""
+    if owner != kept:
+        owner.clear()
+        owner.update(kept)
+
+
+def _restorer(value: Any) -> Callable[[], object] | None:
+    """Return what puts back the content of a value that can be changed in place; ``None`` for one that cannot."""
+    if isinstance(value, dict):
+        return partial(_restore_dict, value, len(value) if len(value) > COPIED else dict(value))
+    if isinstance(value, (list, collections.deque)):
+        long = isinstance(value, list) and len(value) > COPIED
+        return partial(_restore_list, value, len(value) if long else list(value))
     if isinstance(value, set):
-        return _Content(value, set(value))
+        return partial(_restore_set, value, set(value))
     if isinstance(value, torch.Generator):
-        return _Content(value, value.get_state())
+        return partial(value.set_state, value.get_state())
     if isinstance(value, random.Random):  # noqa: S311 - the model's own, not ours
-        return _Content(value, value.getstate())
+        return partial(value.setstate, value.getstate())
     if _is_numpy(value, "random", "Generator"):
-        return _Content(value, value.bit_generator.state)
+        return partial(setattr, value.bit_generator, "state", value.bit_generator.state)
     if _is_numpy(value, "", "ndarray") and value.flags.writeable and value.nbytes <= _ARRAY_BYTES:
-        return _Content(value, value.copy())
+        return partial(value.__setitem__, ..., value.copy())
     return None
 
 
