@@ -29,12 +29,7 @@ Call = Callable[[Mapping[str, Tensor]], Any]
 
 @dataclass(frozen=True)
 class Variant:
-    """One way to compute the outputs.
-
-    Args:
-        name: How to call it.
-        call: From inputs by name to the outputs.
-    """
+    """One way to compute the outputs."""
 
     name: str
     call: Call
@@ -43,18 +38,7 @@ class Variant:
 def torch_variants(
     model: nn.Module, predictor: OnnxPredictor, *, compiled: bool, channels_last: bool, backend: str
 ) -> list[Variant]:
-    """Return the ways in which PyTorch runs a module, in evaluation mode, on the predictor's device.
-
-    Args:
-        model: The module; it is copied.
-        predictor: Of the file: its device, and the dtype of its inputs.
-        compiled: Whether torch.compile is one.
-        channels_last: Whether that memory format is one.
-        backend: Of torch.compile.
-
-    Returns:
-        Eager PyTorch first.
-    """
+    """Return the ways in which PyTorch runs a module, in evaluation mode, on the predictor's device."""
     dtypes = [
         port.dtype for port in predictor.ports.values() if port.dtype is not None and port.dtype.is_floating_point
     ]
@@ -70,36 +54,14 @@ def torch_variants(
 
 
 def float64_outputs(model: nn.Module, values: Mapping[str, Tensor]) -> list[np.ndarray]:
-    """Return a module's outputs in float64, where its inputs lie.
-
-    Args:
-        model: The module; it is copied.
-        values: Its inputs, in order.
-
-    Returns:
-        The outputs.
-    """
+    """Return a copied module's outputs in float64, where its inputs, given in order, lie."""
     device = next(iter(values.values())).device
     twin = faithful_copy(getattr(model, "_orig_mod", model)).eval().to(device).double()
     return arrays_of(twin(*(value.double() if value.is_floating_point() else value for value in values.values())))
 
 
 def resized(inputs: Mapping[str, Tensor], ports: Mapping[str, Port], size: int) -> dict[str, Tensor]:
-    """Return inputs of a batch size, their rows cut or repeated.
-
-    Args:
-        inputs: Tensors by name.
-        ports: The file's inputs; those without a batch stay.
-        size: The batch size.
-
-    Returns:
-        Tensors by name.
-
-    Example:
-        >>> ports = {"x": Port("x", "tensor(float)", ("batch",))}
-        >>> resized({"x": torch.tensor([1.0, 2.0])}, ports, 3)["x"]
-        tensor([1., 2., 1.])
-    """
+    """Return inputs of a batch size, their rows cut or repeated; those without a batch stay."""
     given = cast("dict[str, Tensor]", bind_names(list(ports), (), inputs))
     batched = {name: bool(port.shape) and not isinstance(port.shape[0], int) for name, port in ports.items()}
     return {
@@ -113,14 +75,7 @@ def _channels_last(value: Tensor) -> Tensor:
 
 
 def arrays_of(outputs: Any) -> list[np.ndarray]:
-    """Return outputs in float64.
-
-    Args:
-        outputs: A tensor, a tuple or list of them, or a mapping of them.
-
-    Returns:
-        Arrays.
-    """
+    """Return a tensor, or several in a sequence or mapping, as arrays in float64."""
     several = outputs.values() if isinstance(outputs, Mapping) else outputs
     listed = list(several) if isinstance(outputs, (Mapping, tuple, list)) else [outputs]
     return [output.double().cpu().numpy() for output in listed]
@@ -131,24 +86,14 @@ ONNX = "onnxruntime"
 
 @dataclass(frozen=True)
 class BenchRow:
-    """One way to compute the outputs, at one batch size.
-
-    Args:
-        batch_size: Rows of a call.
-        variant: ``onnxruntime``, ``torch eager`` and so on.
-        latency: Seconds of a call.
-        throughput: Rows a second, from the mean.
-        ratio: Time beside the first PyTorch variant's, or the first variant's if there is none.
-        error: Largest error of an output, as a share of the largest, against the module in float64; without a module,
-            against the first variant.
-    """
+    """One way to compute the outputs, at one batch size."""
 
     batch_size: int
-    variant: str
+    variant: str  # "onnxruntime", "torch eager" and so on
     latency: Latency
-    throughput: float
-    ratio: float
-    error: float
+    throughput: float  # rows a second, from the mean
+    ratio: float  # time beside the first PyTorch variant's, or the first variant's if there is none
+    error: float  # see `relative_error`; against the module in float64, without a module against the first variant
 
 
 @dataclass(frozen=True)
@@ -273,19 +218,7 @@ def measured(
     seconds: float,
     exact: Sequence[np.ndarray] | None = None,
 ) -> list[BenchRow]:
-    """Time variants on the same inputs.
-
-    Args:
-        variants: The first is what ratios are to.
-        values: Inputs by name.
-        size: Their batch size.
-        device: Where they lie.
-        seconds: How long to measure.
-        exact: What errors are against; by default the first variant's outputs.
-
-    Returns:
-        One row a variant.
-    """
+    """Time variants on the same inputs: ratios are to the first, and so are errors if there are no exact outputs."""
     outputs = {variant.name: arrays_of(variant.call(values)) for variant in variants}
     calls = {variant.name: _bound(variant.call, values) for variant in variants}
     samples = interleaved(calls, device, seconds=seconds)

@@ -14,18 +14,9 @@ GRAPH_ID = "gpu_graph_id"  # of a run: which CUDA graph is captured or replayed;
 
 
 def run_options(device: torch.device, graph_id: int = -1) -> onnxruntime.RunOptions | None:
-    """Return the options of a run.
-
-    onnxruntime looks the CUDA graph's number up in every bound run with options, and throws and catches an exception
-    where it is missing (30 microseconds, more than a small net takes), so it is always there.
-
-    Args:
-        device: Where it runs.
-        graph_id: Which CUDA graph; -1 for none.
-
-    Returns:
-        Options; on CUDA the run is queued, and returns before it is done. ``None`` elsewhere.
-    """
+    """Return the options of a run, -1 for no CUDA graph; on CUDA it is queued, and returns before it is done."""
+    # onnxruntime looks the CUDA graph's number up in every bound run with options, and throws and catches an exception
+    # where it is missing (30 microseconds, more than a small net takes), so it is always there.
     if device.type != "cuda":
         return None
     options = onnxruntime.RunOptions()
@@ -58,14 +49,7 @@ class TensorRunner:
         self._shapes_hold = True
 
     def __call__(self, tensors: Mapping[str, Tensor]) -> list[Tensor]:
-        """Run the session.
-
-        Args:
-            tensors: Inputs by name, contiguous, on the session's device, of the file's dtypes.
-
-        Returns:
-            The outputs, on the same device.
-        """
+        """Run the session on contiguous tensors of the file's dtypes, by name, on its device."""
         sizes = named_sizes(self.inputs, {name: tensor.shape for name, tensor in tensors.items()})
         shapes = {name: port.sized(sizes) if self._shapes_hold else None for name, port in self.outputs.items()}
         try:
@@ -97,14 +81,7 @@ class TensorRunner:
         return [made[name] if name in made else self._taken(port, values[name]) for name, port in self.outputs.items()]
 
     def bind(self, binding: onnxruntime.IOBinding, port: Port, tensor: Tensor, *, is_output: bool) -> None:
-        """Bind a tensor's memory.
-
-        Args:
-            binding: Of the session.
-            port: The input or output.
-            tensor: A contiguous tensor; the caller keeps it alive until the run is over.
-            is_output: Whether the session writes it.
-        """
+        """Bind the memory of a contiguous tensor, which the caller keeps alive until the run is over."""
         method = binding.bind_output if is_output else binding.bind_input
         address = tensor.data_ptr() or self._nothing.data_ptr()
         place = self.device.type, self.device.index or 0

@@ -15,35 +15,15 @@ from lit_gelu.export.runtime.ports import Port
 
 @dataclass(frozen=True)
 class Piece:
-    """Rows of a call that run together.
-
-    Args:
-        start: The first row.
-        stop: The row after the last.
-        bucket: The batch size that they run in.
-    """
+    """Rows of a call that run together."""
 
     start: int
     stop: int
-    bucket: int
+    bucket: int  # the batch size that they run in
 
 
 def pieces(rows: int, buckets: Sequence[int]) -> list[Piece]:
-    """Divide a call into as few runs as the buckets allow, the last one padded.
-
-    Args:
-        rows: The call's batch size.
-        buckets: Batch sizes, ascending.
-
-    Returns:
-        Pieces, in order; one of the smallest bucket for a call without rows.
-
-    Example:
-        >>> [(piece.start, piece.stop, piece.bucket) for piece in pieces(300, (1, 8, 128))]
-        [(0, 128, 128), (128, 256, 128), (256, 300, 128)]
-        >>> pieces(7, (1, 8, 128))
-        [Piece(start=0, stop=7, bucket=8)]
-    """
+    """Divide a call into as few runs as the ascending buckets allow, the last one padded."""
     found, start, largest = [], 0, buckets[-1]
     while rows - start > largest:
         found.append(Piece(start, start + largest, largest))
@@ -53,21 +33,7 @@ def pieces(rows: int, buckets: Sequence[int]) -> list[Piece]:
 
 
 def checked_buckets(buckets: Sequence[int]) -> tuple[int, ...]:
-    """Return batch sizes in order.
-
-    Args:
-        buckets: Batch sizes.
-
-    Returns:
-        They, ascending, each once.
-
-    Raises:
-        ProviderError: If one is no positive number.
-
-    Example:
-        >>> checked_buckets([128, 1, 8, 8])
-        (1, 8, 128)
-    """
+    """Return batch sizes in ascending order, each once; `ProviderError` if one is no positive number."""
     wrong = [size for size in buckets if not isinstance(size, int) or isinstance(size, bool) or size < 1]
     if wrong:
         raise ProviderError(
@@ -77,23 +43,7 @@ def checked_buckets(buckets: Sequence[int]) -> tuple[int, ...]:
 
 
 def batch_name(inputs: Mapping[str, Port], outputs: Mapping[str, Port]) -> str:
-    """Return the name of the batch in a file whose other sizes are fixed.
-
-    Args:
-        inputs: The file's inputs.
-        outputs: The file's outputs.
-
-    Returns:
-        The name of the one size that is not fixed, the first of every output.
-
-    Raises:
-        ModelInputError: If there is none, or there are others.
-
-    Example:
-        >>> port = Port("x", "tensor(float)", ("batch", 6))
-        >>> batch_name({"x": port}, {"y": Port("y", "tensor(float)", ("batch",))})
-        'batch'
-    """
+    """Return the name of the batch, the first size of every output, in a file whose other sizes are fixed."""
     first = next(iter(inputs.values()))
     name = first.shape[0] if first.shape else None
     shapes = {port.name: port.shape for port in [*inputs.values(), *outputs.values()]}
@@ -131,27 +81,13 @@ class BucketRunner:
         self._lock = threading.Lock()  # two threads must not use the same buffers at once
 
     def __call__(self, tensors: Mapping[str, Tensor]) -> list[Tensor]:
-        """Run the session.
-
-        Args:
-            tensors: Inputs by name, as `TensorRunner` takes them.
-
-        Returns:
-            The outputs, of as many rows as the inputs.
-        """
+        """Run the session, and return as many rows as the inputs have."""
         rows = next(iter(tensors.values())).shape[0]
         parts = [self._run(tensors, piece) for piece in pieces(rows, self.buckets)]
         return parts[0] if len(parts) == 1 else [torch.cat(outputs) for outputs in zip(*parts, strict=True)]
 
     def holds(self, tensors: Mapping[str, Tensor]) -> bool:
-        """Return whether a call has exactly a bucket's batch size.
-
-        Args:
-            tensors: Inputs by name.
-
-        Returns:
-            Whether it needs no padding.
-        """
+        """Return whether a call has exactly a bucket's batch size, and needs no padding."""
         return next(iter(tensors.values())).shape[0] in self.buckets
 
     def _run(self, tensors: Mapping[str, Tensor], piece: Piece) -> list[Tensor]:

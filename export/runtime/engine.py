@@ -31,16 +31,7 @@ class TuningFileWarning(UserWarning):
 
 @dataclass(frozen=True)
 class Request:
-    """What `OnnxPredictor` was asked for; see there.
-
-    Args:
-        path: The file.
-        providers: Execution providers.
-        sess_options: Session options.
-        provider_options: Options, one mapping a provider.
-        tuning: Whether to use what was tuned; or such a choice.
-        batch_buckets: Batch sizes, each a CUDA graph.
-    """
+    """What `OnnxPredictor` was asked for; see there."""
 
     path: Path
     providers: Sequence[Provider] | None
@@ -50,30 +41,14 @@ class Request:
     batch_buckets: tuple[int, ...]
 
     def checked_providers(self, model: ModelFile) -> dict[str, dict[str, str]]:
-        """Return the providers' options by name.
-
-        Args:
-            model: What the file says of itself.
-
-        Returns:
-            Those that were given, or the default one.
-        """
+        """Return the options, by name, of the providers that were given, or of the default one."""
         if self.providers is not None:
             return checked_providers(self.providers, self.provider_options)
         # Behind CUDA no CPU: nobody asked for a part of the file to run there.
         return checked_providers(default_providers(tf32=model.sixteen_bit)[:1], self.provider_options)
 
     def choice(self, first: str, options: Mapping[str, str], device: torch.device) -> TuningChoice | None:
-        """Return the tuning that is used: none where the caller gave options, which come first.
-
-        Args:
-            first: The first provider.
-            options: Its options.
-            device: Its device.
-
-        Returns:
-            The choice, if there is one for this file and machine.
-        """
+        """Return the tuning that is used: none where the caller gave options, which come first."""
         if isinstance(self.tuning, TuningChoice):
             return self.tuning
         explicit = self.providers is not None or self.provider_options is not None
@@ -89,51 +64,26 @@ class Request:
 
 @dataclass(frozen=True)
 class Engine:
-    """An opened file.
-
-    Args:
-        session: onnxruntime's session.
-        device: Where its tensors lie.
-        runner: Runs it on tensors.
-        bucketed: Runs it as CUDA graphs.
-        padding: Whether calls of other sizes than the buckets' are padded; else they run without a graph.
-        stream: The CUDA stream that it works on.
-        tuning: The tuning that it was opened with.
-        process: In which it was opened.
-    """
+    """An opened file."""
 
     session: onnxruntime.InferenceSession
     device: torch.device
     runner: TensorRunner
-    bucketed: BucketRunner | None
-    padding: bool
+    bucketed: BucketRunner | None  # as CUDA graphs
+    padding: bool  # whether calls of other sizes than the buckets' are padded; else they run without a graph
     stream: ComputeStream | None
     tuning: TuningChoice | None
     process: int = field(default_factory=os.getpid)
 
     def run_arrays(self, given: Mapping[str, np.ndarray]) -> list[Any]:
-        """Run on arrays.
-
-        Args:
-            given: Inputs by name.
-
-        Returns:
-            The outputs, as arrays.
-        """
+        """Run on arrays."""
         if self.bucketed is not None:  # a session for CUDA graphs takes bound memory alone
             return [output.cpu().numpy() for output in self.run_tensors(given)]
         found: list[Any] = self.session.run(self.runner.output_names, given)
         return found
 
     def run_tensors(self, given: Mapping[str, Array]) -> list[Tensor]:
-        """Run on tensors, which are moved to the session's device if they are not there.
-
-        Args:
-            given: Inputs by name.
-
-        Returns:
-            The outputs on that device, in the order of the current stream.
-        """
+        """Run on tensors, moved to the device if need be; outputs lie there, in the order of the current stream."""
         if self.runner.takes_arrays and self.bucketed is None:  # in the same memory, in a third of a binding's time
             feed = {name: value if isinstance(value, np.ndarray) else _as_array(value) for name, value in given.items()}
             return list(map(torch.from_numpy, self.session.run(self.runner.output_names, feed)))
@@ -153,19 +103,7 @@ class Engine:
 
 
 def open_engine(request: Request) -> Engine:
-    """Open a file.
-
-    Args:
-        request: What was asked for.
-
-    Returns:
-        The engine.
-
-    Raises:
-        ModelFileError: See `OnnxPredictor`.
-        ModelInputError: See `OnnxPredictor`.
-        ProviderError: See `OnnxPredictor`.
-    """
+    """Open a file; errors are those of `OnnxPredictor`."""
     model = read_model_file(request.path)
     checked = request.checked_providers(model)
     first = next(iter(checked))
@@ -257,12 +195,5 @@ def _as_tensor(value: Array, device: torch.device) -> Tensor:
 
 
 def one_or_all(outputs: Sequence[Any]) -> Any:
-    """Return a single output itself, several as a tuple.
-
-    Args:
-        outputs: The outputs.
-
-    Returns:
-        The output or the tuple.
-    """
+    """Return a single output itself, several as a tuple."""
     return outputs[0] if len(outputs) == 1 else tuple(outputs)

@@ -24,56 +24,22 @@ _FUSIONS: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Knob:
-    """One setting.
-
-    Args:
-        name: As `lit_gelu.export.runtime.settings` has it.
-        values: What to try.
-        needs: A setting and the value that it must have before this one is tried.
-
-    Example:
-        >>> Knob("fuse_conv_bias", (1,), needs=("prefer_nhwc", 1)).values
-        (1,)
-    """
+    """One setting, as `lit_gelu.export.runtime.settings` has it, and the values to try."""
 
     name: str
     values: tuple[Any, ...]
-    needs: tuple[str, Any] | None = None
+    needs: tuple[str, Any] | None = None  # a setting and the value that it must have before this one is tried
 
 
 def knobs_for(provider: str, model: ModelFile, batch_size: int, *, allow_tf32: bool = False) -> list[Knob]:
-    """Return the settings that may matter to a file.
-
-    Args:
-        provider: The execution provider.
-        model: What the file says of itself.
-        batch_size: Of a CUDA graph.
-        allow_tf32: Whether CUDA may compute float32 products in TF32.
-
-    Returns:
-        Settings, those that change most first; none for providers other than the CPU and CUDA.
-    """
+    """Return the settings that may matter to a file, those that change most first; for the CPU and CUDA alone."""
     if provider == CPU:
         return cpu_knobs(model, cores())
     return cuda_knobs(model, batch_size, allow_tf32=allow_tf32) if provider == CUDA else []
 
 
 def cpu_knobs(model: ModelFile, threads: int) -> list[Knob]:
-    """Return the settings of the CPU.
-
-    Args:
-        model: What the file says of itself.
-        threads: How many cores there are.
-
-    Returns:
-        Settings.
-
-    Example:
-        >>> from pathlib import Path
-        >>> model = ModelFile(Path("net.onnx"), {"": 20}, {"Gemm": 2, "Gelu": 1}, False, ())
-        >>> [(knob.name, knob.values) for knob in cpu_knobs(model, 6)][0]
-        ('intra_op_num_threads', (1, 2, 4, 6))
-    """
+    """Return the settings of the CPU."""
     powers = {2**i for i in range(threads.bit_length()) if 2**i < threads}
     fusions = {name: None for operator in model.operators for name in _FUSIONS.get(operator, ())}
     knobs = [
@@ -89,22 +55,8 @@ def cpu_knobs(model: ModelFile, threads: int) -> list[Knob]:
 
 
 def cuda_knobs(model: ModelFile, batch_size: int, *, allow_tf32: bool = False) -> list[Knob]:
-    """Return the settings of CUDA.
-
-    Args:
-        model: What the file says of itself.
-        batch_size: Of a CUDA graph.
-        allow_tf32: Whether float32 products may be computed in TF32.
-
-    Returns:
-        Settings. TF32 of files in 16 bit is never varied: there the option decides about the tensor cores, and is on.
-
-    Example:
-        >>> from pathlib import Path
-        >>> model = ModelFile(Path("net.onnx"), {"": 20}, {"Conv": 9, "Gelu": 9}, True, ())
-        >>> [knob.name for knob in cuda_knobs(model, 256)]
-        ['prefer_nhwc', 'fuse_conv_bias', 'cudnn_conv_algo_search', 'batch_buckets']
-    """
+    """Return the settings of CUDA, the batch size that of a CUDA graph."""
+    # TF32 of files in 16 bit is never varied: there the option decides about the tensor cores, and is on.
     knobs = []
     if "Conv" in model.operators or "ConvTranspose" in model.operators:
         knobs += [

@@ -24,47 +24,20 @@ _LARGEST = 2 * 1024**3  # bytes: protobuf's limit; larger models keep their weig
 
 @dataclass(frozen=True)
 class ModelFile:
-    """What a model's file says.
-
-    Args:
-        path: Where it is.
-        opsets: Version by operator domain; the standard one is the empty text.
-        operators: How often each operator occurs, by name; those of other domains as ``domain::name``.
-        sixteen_bit: Whether weights or inputs are float16 or bfloat16.
-        external: Files with its weights, relative to its folder.
-        saturates: Whether it has int8 weights whose sums may be wrong on x86 processors without VNNI: all int8 files
-            but those of `lit_gelu.export.quantization.quantize_onnx` that say otherwise.
-    """
+    """What a model's file says."""
 
     path: Path
-    opsets: Mapping[str, int]
-    operators: Mapping[str, int]
-    sixteen_bit: bool
-    external: tuple[str, ...]
+    opsets: Mapping[str, int]  # version by operator domain; the standard one is the empty text
+    operators: Mapping[str, int]  # how often each occurs, by name; those of other domains as "domain::name"
+    sixteen_bit: bool  # whether weights or inputs are float16 or bfloat16
+    external: tuple[str, ...]  # files with its weights, relative to its folder
+    # Whether it has int8 weights whose sums may be wrong on x86 processors without VNNI: all int8 files but those of
+    # `lit_gelu.export.quantization.quantize_onnx` that say otherwise.
     saturates: bool = False
 
 
 def read_model_file(path: str | os.PathLike[str]) -> ModelFile:
-    """Read what a model's file says, without its external data.
-
-    Args:
-        path: The file.
-
-    Returns:
-        What it says.
-
-    Raises:
-        ModelFileError: If the file is missing, is no ONNX model, is truncated, or has external data that are missing,
-            too short or outside its folder.
-
-    Example:
-        >>> import tempfile, pathlib, torch
-        >>> from lit_gelu.export import export_onnx
-        >>> path = pathlib.Path(tempfile.mkdtemp()) / "gelu.onnx"
-        >>> _ = export_onnx(torch.nn.GELU(), path, torch.zeros(2))
-        >>> read_model_file(path).operators, read_model_file(path).opsets
-        ({'Gelu': 1}, {'': 20})
-    """
+    """Read what a model's file says; refuse one that is no whole model, or whose data are not in its folder."""
     path = Path(path)
     if not is_file(path):
         kind = "is a folder" if is_folder(path) else "is not there"
@@ -135,14 +108,7 @@ def _beginning(path: Path) -> str:
 
 
 def graphs_of(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """Yield a graph and those inside its nodes.
-
-    Args:
-        graph: The graph.
-
-    Yields:
-        It first.
-    """
+    """Yield a graph, and then those inside its nodes."""
     yield graph
     for node in graph.node:
         for attribute in node.attribute:
@@ -151,14 +117,7 @@ def graphs_of(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
 
 
 def nodes_of(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    """Yield every node, those of inner graphs too.
-
-    Args:
-        graph: The graph.
-
-    Yields:
-        The nodes, graph by graph.
-    """
+    """Yield every node, those of inner graphs too."""
     for one in graphs_of(graph):
         yield from one.node
 

@@ -83,17 +83,7 @@ class Placement:
 
 
 def placement_of(session: onnxruntime.InferenceSession) -> Placement:
-    """Read who runs what.
-
-    Args:
-        session: A session that was opened with ``session.record_ep_graph_assignment_info=1``, as `open_session` does.
-
-    Returns:
-        The placement.
-
-    Raises:
-        ProviderError: If the session did not record it, or this onnxruntime cannot.
-    """
+    """Read who runs what in a session of `open_session`, which has it recorded."""
     if not hasattr(session, "get_provider_graph_assignment_info"):
         raise ProviderError(
             f"onnxruntime {onnxruntime.__version__} does not tell which provider runs which node. Install a newer one."
@@ -115,19 +105,7 @@ def placement_of(session: onnxruntime.InferenceSession) -> Placement:
 
 
 def named(nodes: tuple[PlacedNode, ...], most: int = 8) -> str:
-    """Return nodes for a message.
-
-    Args:
-        nodes: The nodes.
-        most: How many to name.
-
-    Returns:
-        Operators and names.
-
-    Example:
-        >>> named((PlacedNode("CPUExecutionProvider", "Elu", "b"),))
-        "Elu 'b'"
-    """
+    """Return nodes for a message."""
     shown = ", ".join(f"{node.operator} {node.name!r}" for node in nodes[:most])
     return shown if len(nodes) <= most else f"{shown} and {len(nodes) - most} more"
 
@@ -161,19 +139,10 @@ _IN_HOST_MEMORY: Mapping[str, Sequence[int]] = {
 
 
 def without_shape_arithmetic(path: str | os.PathLike[str], nodes: Iterable[PlacedNode]) -> tuple[PlacedNode, ...]:
-    """Leave out the nodes that compute nothing but sizes.
-
-    Such a node has only sizes (of ``Shape`` or ``Size``), constants and results of its like as inputs, and its results
-    go to its like or to where a kernel of the GPU reads host memory anyway, such as the second input of ``Reshape``. No
-    tensor travels to the device or back for it. A value that becomes data, as the factor in ``x * x.shape[0]``, does.
-
-    Args:
-        path: The file.
-        nodes: Nodes that run on the CPU, by their names in the file.
-
-    Returns:
-        The others. A node that is not in the file (onnxruntime made it) is one of them.
-    """
+    """Leave out the nodes on the CPU that compute nothing but sizes; what onnxruntime made itself stays."""
+    # Such a node has only sizes (of Shape or Size), constants and results of its like as inputs, and its results go to
+    # its like or to where a kernel of the GPU reads host memory anyway, such as the second input of Reshape. No tensor
+    # travels to the device or back for it. A value that becomes data, as the factor in x * x.shape[0], does.
     placed = tuple(nodes)
     if not placed:
         return ()

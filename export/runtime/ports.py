@@ -29,51 +29,8 @@ _TYPES: dict[str, tuple[int, torch.dtype, type[np.generic] | None]] = {
 }
 
 
-def torch_dtype(type_name: str) -> torch.dtype | None:
-    """Return torch's dtype.
-
-    Args:
-        type_name: onnxruntime's word.
-
-    Returns:
-        The dtype; ``None`` if torch has none.
-
-    Example:
-        >>> torch_dtype("tensor(bfloat16)")
-        torch.bfloat16
-    """
-    return _TYPES[type_name][1] if type_name in _TYPES else None
-
-
-def numpy_dtype(type_name: str) -> type[np.generic] | None:
-    """Return numpy's dtype.
-
-    Args:
-        type_name: onnxruntime's word.
-
-    Returns:
-        The dtype; ``None`` if numpy has none.
-
-    Example:
-        >>> numpy_dtype("tensor(float)")
-        <class 'numpy.float32'>
-    """
-    return _TYPES[type_name][2] if type_name in _TYPES else None
-
-
 def onnx_number(type_name: str) -> int:
-    """Return ONNX's number of an element type.
-
-    Args:
-        type_name: onnxruntime's word, one that `torch_dtype` knows.
-
-    Returns:
-        The number.
-
-    Example:
-        >>> onnx_number("tensor(bfloat16)")
-        16
-    """
+    """Return ONNX's number of an element type that torch has."""
     return int(_TYPES[type_name][0])
 
 
@@ -82,27 +39,21 @@ Array = np.ndarray | Tensor
 
 @dataclass(frozen=True)
 class Port:
-    """One input or output of a file.
-
-    Args:
-        name: Its name.
-        type_name: onnxruntime's word for its element type, such as ``tensor(float)``.
-        shape: Sizes; a name or ``None`` where any size fits.
-    """
+    """One input or output of a file."""
 
     name: str
-    type_name: str
-    shape: tuple[int | str | None, ...]
+    type_name: str  # onnxruntime's word for its element type, such as "tensor(float)"
+    shape: tuple[int | str | None, ...]  # sizes; a name or None where any size fits
 
     @cached_property
     def dtype(self) -> torch.dtype | None:
         """The dtype in torch, if it has one."""
-        return torch_dtype(self.type_name)
+        return _TYPES[self.type_name][1] if self.type_name in _TYPES else None
 
     @cached_property
     def array_dtype(self) -> np.dtype[Any] | None:
         """The dtype in numpy, if it has one."""
-        kind = numpy_dtype(self.type_name)
+        kind = _TYPES[self.type_name][2] if self.type_name in _TYPES else None
         return None if kind is None else np.dtype(kind)
 
     @cached_property
@@ -118,19 +69,7 @@ class Port:
         return len(self.shape)
 
     def fits(self, value: object) -> bool:
-        """Return whether an array or tensor has the element type and shape; quickly, since every call asks.
-
-        Args:
-            value: What was given.
-
-        Returns:
-            Whether `require_fit` has nothing to say.
-
-        Example:
-            >>> port = Port("x", "tensor(float)", ("batch", 2))
-            >>> port.fits(torch.zeros(3, 2)), port.fits(torch.zeros(3, 4)), port.fits([[1.0, 2.0]])
-            (True, False, False)
-        """
+        """Return whether an array or tensor has the element type and shape; quickly, since every call asks."""
         if isinstance(value, np.ndarray):
             expected = self.array_dtype
             same = value.dtype == expected if expected is not None else self.dtype is None
@@ -143,60 +82,23 @@ class Port:
         return same and len(shape) == self._rank and bool(take(shape) == sizes)
 
     def sized(self, sizes: Mapping[str, int]) -> tuple[int, ...] | None:
-        """Return the shape with numbers for names.
-
-        Args:
-            sizes: Number by name.
-
-        Returns:
-            The shape; ``None`` if a size is not known.
-
-        Example:
-            >>> Port("y", "tensor(float)", ("batch", 10)).sized({"batch": 3})
-            (3, 10)
-        """
+        """Return the shape with numbers for names; ``None`` if a size is not known."""
         shape = [size if isinstance(size, int) else sizes.get(size or "", -1) for size in self.shape]
         return None if -1 in shape else tuple(shape)
 
 
 def ports_of(values: Sequence[Any]) -> dict[str, Port]:
-    """Return the inputs or outputs of a session by name.
-
-    Args:
-        values: What ``get_inputs()`` or ``get_outputs()`` gave.
-
-    Returns:
-        The ports, in order.
-    """
+    """Return what a session's ``get_inputs()`` or ``get_outputs()`` gave by name, in order."""
     return {value.name: Port(value.name, value.type, tuple(value.shape or ())) for value in values}
 
 
 def session_ports(session: onnxruntime.InferenceSession) -> tuple[dict[str, Port], dict[str, Port]]:
-    """Return the inputs and outputs of a session.
-
-    Args:
-        session: The session.
-
-    Returns:
-        Inputs by name, outputs by name.
-    """
+    """Return the inputs and outputs of a session."""
     return ports_of(session.get_inputs()), ports_of(session.get_outputs())
 
 
 def named_sizes(ports: Mapping[str, Port], shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
-    """Return the sizes that names in the inputs' shapes stand for in one call.
-
-    Args:
-        ports: The inputs.
-        shapes: Their shapes in this call.
-
-    Returns:
-        Number by name; names that stand for two sizes are left out.
-
-    Example:
-        >>> named_sizes({"x": Port("x", "tensor(float)", ("batch", 6))}, {"x": (3, 6)})
-        {'batch': 3}
-    """
+    """Return the sizes that names in the inputs' shapes stand for in one call; a name for two sizes is left out."""
     sizes: dict[str, set[int]] = {}
     for name, port in ports.items():
         for size, number in zip(port.shape, shapes[name], strict=True):
@@ -206,23 +108,7 @@ def named_sizes(ports: Mapping[str, Port], shapes: Mapping[str, Sequence[int]]) 
 
 
 def bind_names(names: Sequence[str], inputs: Sequence[Array], named: Mapping[str, Array]) -> dict[str, Array]:
-    """Give every input its name.
-
-    Args:
-        names: The file's inputs, in order.
-        inputs: Values in that order.
-        named: Values by name.
-
-    Returns:
-        Values by name, in the file's order.
-
-    Raises:
-        ModelInputError: If an input is missing, unknown or given twice.
-
-    Example:
-        >>> bind_names(["x", "mask"], [1], {"mask": 2})
-        {'x': 1, 'mask': 2}
-    """
+    """Give every input its name, in the file's order; refuse one that is missing, unknown or given twice."""
     if len(inputs) == len(names) and not named:
         return dict(zip(names, inputs, strict=True))
     if len(inputs) > len(names):
@@ -239,23 +125,7 @@ def bind_names(names: Sequence[str], inputs: Sequence[Array], named: Mapping[str
 def bind_inputs(
     names: Sequence[str], inputs: Sequence[Array | Mapping[str, Array]], named: Mapping[str, Array]
 ) -> dict[str, Array]:
-    """Give every input its name, as `bind_names`; a single mapping holds them by name.
-
-    Args:
-        names: The file's inputs, in order.
-        inputs: Values in that order, or one mapping.
-        named: Values by name.
-
-    Returns:
-        Values by name, in the file's order.
-
-    Raises:
-        ModelInputError: If an input is missing, unknown or given twice.
-
-    Example:
-        >>> bind_inputs(["x", "mask"], [{"mask": 2}], {"x": 1})
-        {'x': 1, 'mask': 2}
-    """
+    """Give every input its name, as `bind_names`; a single mapping holds them by name."""
     if len(inputs) == 1 and not isinstance(inputs[0], (np.ndarray, Tensor)):  # quicker than to ask for a mapping
         if isinstance(inputs[0], Mapping):
             return bind_names(names, (), {**inputs[0], **named})
@@ -265,16 +135,7 @@ def bind_inputs(
 
 
 def require_fit(port: Port, value: object, *, raw: bool = False) -> None:
-    """Refuse a value that is no array or tensor of the input's element type and shape.
-
-    Args:
-        port: The input.
-        value: What was given for it.
-        raw: Whether the file takes raw pixels, which the message then says.
-
-    Raises:
-        ModelInputError: If it does not fit.
-    """
+    """Refuse a value that is no array or tensor of the input's element type and shape."""
     if port.fits(value):
         return
     if not isinstance(value, (Tensor, np.ndarray)):
@@ -303,23 +164,7 @@ def _word(dtype: Any) -> str:
 
 
 def made_inputs(ports: Mapping[str, Port], batch_size: int, seed: int = 0) -> dict[str, Tensor]:
-    """Return inputs in a file's shapes: normal numbers, and pixels for ``uint8``.
-
-    Args:
-        ports: The file's inputs.
-        batch_size: For every size that is not fixed.
-        seed: Of the numbers.
-
-    Returns:
-        Tensors by name, on the CPU.
-
-    Raises:
-        ModelInputError: If an input is of another type: indices, for example, have bounds that the file does not tell.
-
-    Example:
-        >>> made_inputs({"x": Port("x", "tensor(float)", ("batch", 2))}, 3)["x"].shape
-        torch.Size([3, 2])
-    """
+    """Return inputs in a file's shapes: normal numbers, and pixels for ``uint8``; others have bounds not told."""
     generator = torch.Generator().manual_seed(seed)
     made = {}
     for name, port in ports.items():

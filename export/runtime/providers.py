@@ -86,22 +86,7 @@ def provider_name(provider: Provider) -> str:
 def checked_providers(
     providers: Sequence[Provider], provider_options: Sequence[Mapping[str, Any]] | None = None
 ) -> dict[str, dict[str, str]]:
-    """Check a list of providers, given in either of onnxruntime's two ways.
-
-    Args:
-        providers: Names, or pairs of a name and options.
-        provider_options: One mapping for each provider; then ``providers`` must be names alone.
-
-    Returns:
-        Options as text, by the provider's name, in order.
-
-    Raises:
-        ProviderError: If a provider does not exist in this installation, is named twice, or has no such option.
-
-    Example:
-        >>> checked_providers(["CPUExecutionProvider"])
-        {'CPUExecutionProvider': {}}
-    """
+    """Check a list of providers, given in either of onnxruntime's two ways, and return options as text by name."""
     if isinstance(providers, str):
         raise ProviderError(f"providers={providers!r} is text. Give a list: providers=[{providers!r}].")
     if not providers:

@@ -105,15 +105,7 @@ def _open(
 
 
 def config_entry(options: onnxruntime.SessionOptions, key: str) -> str | None:
-    """Return one configuration entry of session options.
-
-    Args:
-        options: The options.
-        key: Its name.
-
-    Returns:
-        The value; ``None`` if it is not set.
-    """
+    """Return one configuration entry of session options; ``None`` if it is not set."""
     try:
         return str(options.get_session_config_entry(key))
     except RuntimeError:

@@ -63,18 +63,7 @@ ACCEPTED = {**OF_PROVIDER, **_OF_SESSION, **_OTHERS}
 
 
 def require_settings(settings: Settings, source: str) -> None:
-    """Refuse settings that `tune` does not write: a file from elsewhere must not set paths or streams.
-
-    Args:
-        settings: Value by name.
-        source: Where they are from, for the message.
-
-    Raises:
-        ModelFileError: If a name or a value is none of those.
-
-    Example:
-        >>> require_settings({"intra_op_num_threads": 2}, "tuning.json")
-    """
+    """Refuse settings that `tune` does not write: a file from elsewhere must not set paths or streams."""
     for name, value in settings.items():
         if name not in ACCEPTED or not ACCEPTED[name](value):
             raise ModelFileError(
@@ -84,18 +73,7 @@ def require_settings(settings: Settings, source: str) -> None:
 
 
 def session_options(settings: Settings) -> onnxruntime.SessionOptions:
-    """Return session options.
-
-    Args:
-        settings: Value by name.
-
-    Returns:
-        Options with those of the settings that a session has.
-
-    Example:
-        >>> session_options({"intra_op_num_threads": 2, "prefer_nhwc": 1}).intra_op_num_threads
-        2
-    """
+    """Return session options with those of the settings that a session has."""
     options = onnxruntime.SessionOptions()
     if "intra_op_num_threads" in settings:
         options.intra_op_num_threads = settings["intra_op_num_threads"]
@@ -109,18 +87,7 @@ def session_options(settings: Settings) -> onnxruntime.SessionOptions:
 
 
 def provider_options(settings: Settings) -> dict[str, str]:
-    """Return provider options.
-
-    Args:
-        settings: Value by name.
-
-    Returns:
-        Those of the settings that a provider has, as text.
-
-    Example:
-        >>> provider_options({"intra_op_num_threads": 2, "prefer_nhwc": 1})
-        {'prefer_nhwc': '1'}
-    """
+    """Return those of the settings that a provider has, as text."""
     return {name: str(value) for name, value in settings.items() if name in OF_PROVIDER}
 
 
@@ -155,14 +122,8 @@ _ENTRIES = (
 
 
 def options_state(options: onnxruntime.SessionOptions | None) -> dict[str, Any] | None:
-    """Return session options as plain data, for pickle, which onnxruntime's own objects refuse.
-
-    Args:
-        options: The options.
-
-    Returns:
-        Their values; libraries of custom operators and initializers are not among them. ``None`` for ``None``.
-    """
+    """Return session options as plain data, for pickle, which onnxruntime's own objects refuse."""
+    # Libraries of custom operators and initializers are not among them.
     if options is None:
         return None
     attributes = {name: getattr(options, name) for name in _ATTRIBUTES}
@@ -172,20 +133,7 @@ def options_state(options: onnxruntime.SessionOptions | None) -> dict[str, Any] 
 
 
 def options_from(state: Mapping[str, Any] | None) -> onnxruntime.SessionOptions | None:
-    """Return session options from plain data.
-
-    Args:
-        state: What `options_state` gave.
-
-    Returns:
-        New options.
-
-    Example:
-        >>> options = onnxruntime.SessionOptions()
-        >>> options.intra_op_num_threads = 3
-        >>> options_from(options_state(options)).intra_op_num_threads
-        3
-    """
+    """Return session options from what `options_state` gave."""
     if state is None:
         return None
     options = onnxruntime.SessionOptions()

@@ -29,20 +29,12 @@ class ComputeStream:
             self.stream = current if current.cuda_stream else torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def provider_options(self) -> Mapping[str, str]:
-        """Return what hands the stream to onnxruntime.
-
-        Returns:
-            Options of the CUDA and of the TensorRT provider.
-        """
+        """Return what hands the stream to onnxruntime."""
         return {"user_compute_stream": str(self.stream.cuda_stream)}
 
     @contextmanager
     def in_order(self) -> Iterator[torch.cuda.Stream]:
-        """Let the session's work begin after what is queued on the current stream, and what follows there wait for it.
-
-        Yields:
-            The caller's current stream.
-        """
+        """Put the session's work in order with the current stream: after what is queued, before what follows."""
         current = torch.cuda.current_stream(self.device)
         if current == self.stream:
             yield current

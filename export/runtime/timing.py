@@ -34,39 +34,14 @@ class Latency:
 
 
 def latency(samples: Sequence[float]) -> Latency:
-    """Return percentiles, linear between neighbours.
-
-    Args:
-        samples: Times in seconds.
-
-    Returns:
-        The percentiles.
-
-    Example:
-        >>> latency([0.001, 0.002, 0.003]).p50
-        0.002
-    """
+    """Return percentiles of seconds, linear between neighbours."""
     p50, p90, p99 = (float(value) for value in np.percentile(samples, [50, 90, 99]))
     return Latency(len(samples), statistics.fmean(samples), p50, p90, p99)
 
 
 def ratio(samples: Samples, of: str, to: str) -> float:
-    """Return how long one way takes beside another: the median of the rounds' ratios.
-
-    A slow spell of the machine, which meets both in the same rounds, shifts it less than a ratio of medians.
-
-    Args:
-        samples: Times by name, one a round.
-        of: A name.
-        to: The name to compare with.
-
-    Returns:
-        The ratio; below 1 if the first is faster.
-
-    Example:
-        >>> ratio({"a": [1.0, 2.0], "b": [2.0, 4.0]}, "a", "b")
-        0.5
-    """
+    """Return how long one way takes beside another: the median of the rounds' ratios."""
+    # A slow spell of the machine, which meets both in the same rounds, shifts it less than a ratio of medians.
     return statistics.median(a / b for a, b in zip(samples[of], samples[to], strict=True))
 
 
@@ -79,24 +54,9 @@ def interleaved(
     warm_up: int = 3,
     seed: int = 0,
 ) -> dict[str, list[float]]:
-    """Time calls in rounds, each of which runs all of them once, in shuffled order.
-
-    Args:
-        calls: By name.
-        device: On CUDA, times are between two events on the current stream; else of the wall clock.
-        seconds: After which no round begins.
-        rounds: The least and the most.
-        warm_up: Calls of each that are not timed.
-        seed: Of the order.
-
-    Returns:
-        Seconds by name, one a round.
-
-    Example:
-        >>> times = interleaved({"nothing": lambda: None}, torch.device("cpu"), seconds=0.0, rounds=(3, 3))
-        >>> len(times["nothing"])
-        3
-    """
+    """Time calls in rounds, each of which runs all of them once, in shuffled order; return seconds, one a round."""
+    # On CUDA, times are between two events on the current stream; else of the wall clock. After `seconds` no round
+    # begins; there are at least and at most as many as `rounds` says.
     for call in calls.values():
         for _ in range(warm_up):
             call()

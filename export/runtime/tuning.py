@@ -65,19 +65,7 @@ class TuningReport:
 
 
 def relative_error(outputs: Sequence[np.ndarray], reference: Sequence[np.ndarray]) -> float:
-    """Return the largest error, each output's as a share of its largest reference value.
-
-    Args:
-        outputs: Outputs.
-        reference: What they should be, float64.
-
-    Returns:
-        The error; infinite if a value is not finite, or NaN, where its reference is not so too.
-
-    Example:
-        >>> relative_error([np.array([1.0, 2.5])], [np.array([1.0, 2.0])])
-        0.25
-    """
+    """Return the largest error, each output's as a share of its largest reference value; infinite for a lost value."""
     largest = 0.0
     for y, exact in zip(outputs, reference, strict=True):
         if y.shape != exact.shape:
@@ -92,42 +80,20 @@ def relative_error(outputs: Sequence[np.ndarray], reference: Sequence[np.ndarray
 
 
 def arguments_of(inputs: Any) -> tuple[Sequence[Array], Mapping[str, Array]]:
-    """Return inputs in order and by name.
-
-    Args:
-        inputs: An array or tensor, several in order, or a mapping by name.
-
-    Returns:
-        Inputs in order, and by name.
-    """
+    """Return inputs in order and by name."""
     if isinstance(inputs, Mapping):
         return (), inputs
     return (inputs if isinstance(inputs, (list, tuple)) else [inputs]), {}
 
 
 def as_tensor(value: Array) -> Tensor:
-    """Return an array or tensor as a tensor.
-
-    Args:
-        value: Either.
-
-    Returns:
-        A tensor without history.
-    """
+    """Return an array or tensor as a tensor without history."""
     return value.detach() if isinstance(value, Tensor) else torch.from_numpy(np.array(value))
 
 
 @torch.no_grad()
 def reference_outputs(reference: Any, inputs: Mapping[str, Tensor]) -> list[np.ndarray]:
-    """Return the reference's outputs in float64.
-
-    Args:
-        reference: A module, run on the inputs on the CPU; or its outputs.
-        inputs: Tensors by name, in the module's order.
-
-    Returns:
-        The outputs.
-    """
+    """Return the outputs of a module, run on the CPU, or those that are given, in float64."""
     if isinstance(reference, nn.Module):
         twin = faithful_copy(reference).cpu().double().eval()
         values = [value.cpu().double() if value.is_floating_point() else value.cpu() for value in inputs.values()]

@@ -63,32 +63,13 @@ class TuningChoice:
 
 
 def tuning_path(path: str | os.PathLike[str]) -> Path:
-    """Return where the choices for a model are kept.
-
-    Args:
-        path: The model's file.
-
-    Returns:
-        The path beside it.
-
-    Example:
-        >>> tuning_path("net.onnx").name
-        'net.onnx.tuning.json'
-    """
+    """Return where the choices for a model are kept."""
     path = Path(path)
     return path.with_name(path.name + ".tuning.json")
 
 
 def this_key(provider: str, device: torch.device) -> TuningKey | None:
-    """Return the key of this machine.
-
-    Args:
-        provider: The execution provider.
-        device: The CUDA device of a provider that has one.
-
-    Returns:
-        The key; ``None`` for a CUDA device that torch cannot name.
-    """
+    """Return the key of this machine; ``None`` for a CUDA device that torch cannot name."""
     if provider in ON_CUDA_DEVICES:
         if device.type != "cuda":
             return None
@@ -99,11 +80,7 @@ def this_key(provider: str, device: torch.device) -> TuningKey | None:
 
 
 def processor() -> str:
-    """Return the processor's name.
-
-    Returns:
-        As the system tells it.
-    """
+    """Return the processor's name."""
     try:
         with Path("/proc/cpuinfo").open(encoding="utf-8") as file:
             names = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
@@ -113,41 +90,19 @@ def processor() -> str:
 
 
 def cores() -> int:
-    """Return how many cores this process may use.
-
-    Returns:
-        The number, at least 1.
-    """
+    """Return how many cores this process may use."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return allowed or 1
 
 
 def digest(path: str | os.PathLike[str]) -> str:
-    """Return the digest of a model's file: choices for another export of it are not used.
-
-    Args:
-        path: The file.
-
-    Returns:
-        SHA-256, hexadecimal.
-    """
+    """Return the SHA-256 of a model's file: choices for another export of it are not used."""
     with Path(path).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def read_choice(path: str | os.PathLike[str], key: TuningKey) -> TuningChoice | None:
-    """Return what was chosen for a model on a machine.
-
-    Args:
-        path: The model's file.
-        key: The machine.
-
-    Returns:
-        The choice; ``None`` if there is none for this very file and machine.
-
-    Raises:
-        ModelFileError: If the file of choices is damaged or holds what `tune` does not write.
-    """
+    """Return what was chosen for this very file on a machine, if anything; refuse a file that is damaged or foreign."""
     file = tuning_path(path)
     if not os.path.lexists(file):
         return None
@@ -163,31 +118,13 @@ def read_choice(path: str | os.PathLike[str], key: TuningKey) -> TuningChoice | 
 
 
 def require_readable(path: str | os.PathLike[str]) -> None:
-    """Refuse a file of choices that `write_choice` cannot add to, before anything is measured.
-
-    Args:
-        path: The model's file.
-
-    Raises:
-        ModelFileError: If there is one that is damaged, or of another format.
-    """
+    """Refuse a file of choices that `write_choice` cannot add to, before anything is measured."""
     if os.path.lexists(tuning_path(path)):
         _read(tuning_path(path))
 
 
 def write_choice(path: str | os.PathLike[str], choice: TuningChoice) -> Path:
-    """Keep a choice beside a model, with those of other machines for the same file.
-
-    Args:
-        path: The model's file.
-        choice: The choice; it replaces an older one of the same machine.
-
-    Returns:
-        Where it is kept.
-
-    Raises:
-        UnwritablePathError: If the file cannot be written there.
-    """
+    """Keep a choice beside a model, with those of other machines for the same file, and return where."""
     file, model = tuning_path(path), digest(path)
     entries = []
     if os.path.lexists(file):
