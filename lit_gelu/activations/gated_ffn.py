@@ -73,11 +73,7 @@ class GatedFFN(nn.Module):
 
 
 def _hidden_size(dim: int, hidden_dim: int | None, multiple_of: int) -> int:
-    """Return the size between the projections.
-
-    Raises:
-        ActivationArgumentError: If a size is no positive integer, or ``hidden_dim`` no multiple of ``multiple_of``.
-    """
+    """Return the size between the projections."""
     sizes = {"dim": dim, "hidden_dim": 1 if hidden_dim is None else hidden_dim, "multiple_of": multiple_of}
     for name, size in sizes.items():
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
@@ -93,11 +89,7 @@ def _hidden_size(dim: int, hidden_dim: int | None, multiple_of: int) -> int:
 
 
 def _gate(spec: Any, registry: Names | None) -> nn.Module:
-    """Return the gate's activation.
-
-    Raises:
-        ActivationArgumentError: If it is not elementwise.
-    """
+    """Return the gate's activation."""
     registry = registry or default_names()
     resolved = registry.resolve(spec)
     if not resolved.opaque and not registry.entry(resolved.name).facts_for(resolved.arguments).elementwise:

@@ -99,32 +99,11 @@ class OnnxRecipes:
         return tuple(text for text in (self.native, self.primitives, self.contrib, self.accurate) if text is not None)
 
     def applies(self, lowering: Lowering) -> bool:
-        """Return whether a lowering has a recipe of its own here; ``native`` always has one to take.
-
-        Args:
-            lowering: Which lowering.
-
-        Returns:
-            Whether choosing it means something for this activation.
-        """
+        """Return whether a lowering has a recipe of its own here; ``native`` always has one to take."""
         return lowering == "native" or getattr(self, lowering) is not None
 
     def recipe(self, lowering: Lowering) -> tuple[Lowering, str]:
-        """Return the recipe that a lowering takes, and whose it is.
-
-        Args:
-            lowering: Which lowering is wanted.
-
-        Returns:
-            The lowering that provides the recipe, and the recipe.
-
-        Raises:
-            LookupError: If there is none at all.
-
-        Example:
-            >>> OnnxRecipes(primitives="Mul(x, Sigmoid(x))").recipe("native")
-            ('primitives', 'Mul(x, Sigmoid(x))')
-        """
+        """Return the recipe that a lowering takes, and whose it is."""
         order: tuple[Lowering, ...] = (lowering, "native", "primitives")
         for name in order:
             recipe: str | None = getattr(self, name)
@@ -150,17 +129,6 @@ class OnnxCases:
 
 
 def numbers(argument: object) -> list[float]:
-    """Return the numbers that an argument holds.
-
-    Args:
-        argument: A number, or an array of one number a channel.
-
-    Returns:
-        One number or more.
-
-    Example:
-        >>> numbers(2.0)
-        [2.0]
-    """
+    """Return the numbers that an argument holds."""
     values: list[Any] = argument.ravel().tolist() if hasattr(argument, "ravel") else [argument]
     return [float(value) for value in values]

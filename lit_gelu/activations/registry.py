@@ -33,7 +33,7 @@ from lit_gelu.activations.naming.plugins import PluginLoader, current_plugin
 from lit_gelu.activations.naming.spec import ActivationSpec, merged, read_spec
 from lit_gelu.activations.naming.stored import StoredActivations
 from lit_gelu.activations.numerics.channels import INFER
-from lit_gelu.activations.numerics.moments import GaussianMoments
+from lit_gelu.activations.numerics.normal import GaussianMoments
 from lit_gelu.errors import shown
 
 if TYPE_CHECKING:

@@ -133,11 +133,7 @@ def _difference(pair: tuple[Function, Function]) -> Function:
 
 
 def _check_finite(f: Function, x: Tensor) -> None:
-    """Refuse a function that is not finite: where it is not, there is no difference.
-
-    Raises:
-        ActivationArgumentError: If it is not.
-    """
+    """Refuse a function that is not finite: where it is not, there is no difference."""
     finite = f(x).isfinite()
     if not bool(finite.all()):
         raise ActivationArgumentError(

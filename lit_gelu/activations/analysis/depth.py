@@ -25,6 +25,16 @@ from lit_gelu.activations.errors import ActivationArgumentError, NoGaussianMomen
 from lit_gelu.activations.gaussian import gaussian_moments, normal_rule, scalar_function
 from lit_gelu.activations.naming.names import Names
 
+__all__ = [
+    "CriticalVariances",
+    "DepthProfile",
+    "chi",
+    "edge_of_chaos",
+    "propagate",
+    "variance_map",
+    "variance_slope",
+]
+
 _ROUNDING = 1e-12  # a bias variance this small beside q is 0 (ReLU's, the identity's)
 
 

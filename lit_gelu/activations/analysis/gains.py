@@ -79,23 +79,7 @@ def gain(
 
 
 def gains(activation: Any, *, registry: Names | None = None) -> ActivationGains:
-    """Return all three gains for standard normal pre-activations.
-
-    Args:
-        activation: Any spec of an elementwise activation.
-        registry: Where names are looked up; by default `lit_gelu.activations.registry`.
-
-    Returns:
-        The gains.
-
-    Raises:
-        ActivationArgumentError: If it is not elementwise.
-        NoGaussianMomentsError: If an expectation is 0 or does not exist.
-
-    Example:
-        >>> round(gains("relu").forward, 6), round(gains("relu").variance, 6)
-        (1.414214, 1.712859)
-    """
+    """Return all three gains for standard normal pre-activations."""
     moments = gaussian_moments(activation, registry=registry)
     return ActivationGains(
         forward=_one_over_root(moments.value_squared.item(), activation, "forward"),

@@ -358,23 +358,7 @@ class MonotonePieces:
 
     @classmethod
     def of(cls, spec: Any, interval: tuple[float, float], registry: Names | None) -> "MonotonePieces":
-        """Cut an activation where ``f'`` changes its sign, and where it begins and ends to be zero.
-
-        Args:
-            spec: Any spec, or a module.
-            interval: From where to where.
-            registry: Where names are looked up; by default `lit_gelu.activations.registry`.
-
-        Returns:
-            The pieces.
-
-        Raises:
-            ActivationArgumentError: If the interval is empty or infinite, or the activation not elementwise.
-
-        Example:
-            >>> MonotonePieces.of("relu", (-1, 1), None).monotone
-            ((0.0, 1.0),)
-        """
+        """Cut an activation where ``f'`` changes its sign, and where it begins and ends to be zero."""
         low, high = checked_interval(interval)
         activation = ScalarActivation.of(spec, registry)
         (f, slope, _), kinks = activation.functions, activation.kinks
@@ -388,27 +372,12 @@ class MonotonePieces:
         return cls(f, tuple(pair for pair in pairwise(cuts) if pair not in levels), flat)
 
     def ends(self, piece: tuple[float, float]) -> tuple[float, float]:
-        """Return the values of the activation at both ends of a piece.
-
-        Args:
-            piece: Its ends.
-
-        Returns:
-            ``f`` there.
-        """
+        """Return the values of the activation at both ends of a piece."""
         left, right = self.f(torch.tensor(piece, dtype=torch.float64)).tolist()
         return left, right
 
     def solutions(self, piece: tuple[float, float], y: float) -> list[float]:
-        """Return the input in a monotone piece that gives ``y``.
-
-        Args:
-            piece: Its ends.
-            y: The output.
-
-        Returns:
-            One input, or none.
-        """
+        """Return the input in a monotone piece that gives ``y``: one, or none."""
         bottom, top = sorted(self.ends(piece))
         if not bottom <= y <= top:
             return []

@@ -65,26 +65,9 @@ class FedLayer:
 
 
 def unit_norm_rows_(weight: Tensor, generator: torch.Generator | None = None) -> Tensor:
-    """Fill a weight with standard normal values and divide each row by its Euclidean norm, in place.
-
-    The rows are those of ``weight.flatten(1)``: all that one neuron, or one filter, multiplies. They are then uniform
-    on the unit sphere, and each entry has variance ``1 / fan_in``.
-
-    Args:
-        weight: Shape ``(out, in, ...)``, at least two dimensions; floating. 16-bit weights are drawn in float32.
-        generator: Where the random numbers come from, on the weight's device; ``None`` is torch's default.
-
-    Returns:
-        The weight itself.
-
-    Raises:
-        ActivationArgumentError: If the weight has fewer than two dimensions or is not floating.
-
-    Example:
-        >>> weight = unit_norm_rows_(torch.empty(128, 784), generator=torch.Generator().manual_seed(0))
-        >>> torch.allclose(weight.norm(dim=1), torch.ones(128))
-        True
-    """
+    """Fill a weight with standard normal values and divide each row by its Euclidean norm, in place."""
+    # The rows are those of ``weight.flatten(1)``: all that one neuron, or one filter, multiplies. They are then uniform
+    # on the unit sphere, and each entry has variance ``1 / fan_in``.
     if weight.dim() < 2 or not weight.is_floating_point():
         raise ActivationArgumentError(
             f"unit_norm_rows_: the weight has shape {tuple(weight.shape)} and dtype {weight.dtype}. It must be "
@@ -97,25 +80,8 @@ def unit_norm_rows_(weight: Tensor, generator: torch.Generator | None = None) ->
 
 
 def init_unit_norm_rows_(module: nn.Module, generator: torch.Generator | None = None) -> nn.Module:
-    """Initialise every ``nn.Linear`` of a module as the paper's fully connected nets: unit-norm rows, bias 0.
-
-    The output layer is initialised like the others, as in the authors' code. Other layers are left as they are.
-
-    Args:
-        module: Any module; itself counts if it is a linear layer.
-        generator: As for `unit_norm_rows_`.
-
-    Returns:
-        The module itself.
-
-    Raises:
-        ActivationArgumentError: If there is no linear layer in it.
-
-    Example:
-        >>> net = init_unit_norm_rows_(nn.Sequential(nn.Linear(784, 128), nn.GELU(), nn.Linear(128, 10)))
-        >>> bool((net[2].bias == 0).all())
-        True
-    """
+    """Initialise every ``nn.Linear`` of a module as the paper's fully connected nets: unit-norm rows, bias 0."""
+    # The output layer is initialised like the others, as in the authors' code. Other layers are left as they are.
     layers = [layer for layer in module.modules() if isinstance(layer, nn.Linear)]
     if not layers:
         raise ActivationArgumentError(
@@ -246,28 +212,10 @@ def _normal_(parameter: Tensor, std: float, generator: torch.Generator | None) -
 
 
 def fed_layers(model: nn.Module, registry: Names) -> list[FedLayer]:
-    """Return every weight layer of a model with the activation that feeds it, by the order of registration.
-
-    The activation is the last module of a registered class between this layer and the weight layer before it. Dropout,
-    pooling, identities and reshaping pass it on; a normalisation layer does not. What a ``forward`` does otherwise
-    (functions such as ``F.relu``, one activation called in several places, branches) is not seen.
-
-    Args:
-        model: Any module.
-        registry: What counts as an activation.
-
-    Returns:
-        In the order of ``model.named_modules()``; a layer that stands in two places once.
-
-    Raises:
-        ActivationArgumentError: If a weight is parametrised or not initialised yet.
-
-    Example:
-        >>> from lit_gelu.activations import registry
-        >>> net = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Dropout(), nn.Linear(8, 8), nn.Linear(8, 2))
-        >>> [(row.name, str(row.activation)) for row in fed_layers(net, registry)]
-        [('0', 'None'), ('3', 'gelu'), ('4', 'None')]
-    """
+    """Return every weight layer of a model once, and the activation that feeds it, by order of registration."""
+    # The activation is the last module of a registered class between this layer and the weight layer before it.
+    # Dropout, pooling, identities and reshaping pass it on; a normalisation layer does not. What a ``forward`` does
+    # otherwise (functions such as ``F.relu``, one activation called in several places, branches) is not seen.
     feed: ActivationSpec | nn.Module | None = None
     rows: dict[nn.Module, FedLayer] = {}
     for name, module in model.named_modules(remove_duplicate=False):
@@ -284,21 +232,9 @@ def fed_layers(model: nn.Module, registry: Names) -> list[FedLayer]:
 
 
 def fan_in(layer: WeightLayer) -> float:
-    """Return how many products are summed to one output of a weight layer.
-
-    For a transposed convolution it is the mean over outputs away from the border,
-    ``in_channels / groups * kernel / stride``, as its inputs are spread out by the stride.
-
-    Args:
-        layer: The layer.
-
-    Returns:
-        The number, whole but for transposed convolutions.
-
-    Example:
-        >>> fan_in(nn.Conv2d(16, 32, 3, groups=2)), fan_in(nn.ConvTranspose2d(16, 32, 4, stride=2))
-        (72.0, 64.0)
-    """
+    """Return how many products are summed to one output of a weight layer; for a transposed convolution the mean."""
+    # For a transposed convolution it is the mean over outputs away from the border,
+    # ``in_channels / groups * kernel / stride``, as its inputs are spread out by the stride.
     if isinstance(layer, TRANSPOSED):
         spread = math.prod(kernel / stride for kernel, stride in zip(layer.kernel_size, layer.stride, strict=True))
         return layer.in_channels / layer.groups * spread

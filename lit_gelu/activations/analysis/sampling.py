@@ -25,48 +25,18 @@ _ROUNDS = 50  # 32**11 > 2**53; more are needed only for places that are tiny be
 
 
 def both_sides(places: Iterable[float]) -> list[float]:
-    """Return every place with its two neighbours in float64, where one-sided limits are read.
-
-    Args:
-        places: Numbers.
-
-    Returns:
-        Three numbers for each.
-
-    Example:
-        >>> both_sides([1.0])
-        [0.9999999999999999, 1.0, 1.0000000000000002]
-    """
+    """Return every place with its two neighbours in float64, where one-sided limits are read."""
     return [side for x in places for side in (math.nextafter(x, -math.inf), x, math.nextafter(x, math.inf))]
 
 
 def sampling_grid(
     slopes: Iterable[Function], low: float = -FARTHEST, high: float = FARTHEST, corners: Iterable[float] = ()
 ) -> Tensor:
-    """Return points at which functions with these derivatives can be judged.
-
-    The grid is even within [-40, 40], with a step of 0.002 or less, and geometric towards zero and outwards, with 64
-    points for each doubling. Where an ``f'`` changes by more than a twentieth between neighbours (narrow transitions,
-    unknown kinks), points are added until it does not or they are neighbouring numbers. Between given ends there are
-    20,001 even points at least; without ends, what oscillates beyond 40 is not resolved, and the grid ends there.
-
-    Args:
-        slopes: The first derivatives.
-        low: Where the grid begins.
-        high: Where it ends.
-        corners: Where a derivative is known to jump: looked at from both sides.
-
-    Returns:
-        Sorted points, float64, all within ``low`` and ``high``; where a derivative is not finite there are none.
-
-    Raises:
-        ActivationArgumentError: If a derivative is finite nowhere.
-
-    Example:
-        >>> grid = sampling_grid([torch.cos], -1.0, 1.0)
-        >>> grid[0].item(), grid[-1].item(), bool((grid == 0).any())
-        (-1.0, 1.0, True)
-    """
+    """Return points at which functions with these derivatives can be judged."""
+    # The grid is even within [-40, 40], with a step of 0.002 or less, and geometric towards zero and outwards, with 64
+    # points for each doubling. Where an ``f'`` changes by more than a twentieth between neighbours (narrow transitions,
+    # unknown kinks), points are added until it does not or they are neighbouring numbers. Between given ends there are
+    # 20,001 even points at least; without ends, what oscillates beyond 40 is not resolved, and the grid ends there.
     slopes = tuple(slopes)
     grid = _regular_grid(low, high, corners)
     values = torch.stack([slope(grid) for slope in slopes])
@@ -125,24 +95,8 @@ def _rough(grid: Tensor, values: Tensor) -> Tensor:
 
 
 def sign_changes(g: Function, grid: Tensor, values: Tensor, clear: Tensor) -> list[float]:
-    """Return where ``g`` passes from clearly positive to clearly negative or back.
-
-    Args:
-        g: The function.
-        grid: Sorted points.
-        values: ``g`` there.
-        clear: At which of them the sign counts; the others are passed over, so that a function that fades to zero does
-            not count as turning.
-
-    Returns:
-        The places, to float64 precision.
-
-    Example:
-        >>> grid = torch.linspace(1.0, 2.0, 11, dtype=torch.float64)
-        >>> values = torch.cos(grid)
-        >>> sign_changes(torch.cos, grid, values, values.abs() > 1e-9)
-        [1.5707963267948966]
-    """
+    """Return where ``g`` passes from clearly positive to clearly negative or back, to float64 precision."""
+    # ``clear`` says at which points of the grid the sign counts: a function that fades to zero does not turn.
     points = grid[clear]
     signs = values[clear].sign()
     changed = torch.nonzero(signs[1:] != signs[:-1]).flatten()
@@ -156,21 +110,7 @@ def sign_changes(g: Function, grid: Tensor, values: Tensor, clear: Tensor) -> li
 
 
 def bisect(g: Function, left: Tensor, right: Tensor, resolution: Tensor | float = 0.0) -> Tensor:
-    """Return where ``g`` changes its sign between ``left`` and ``right``, elementwise.
-
-    Args:
-        g: The function, of tensors of any length; its signs at ``left`` and ``right`` differ.
-        left: Lower ends, shape ``(N,)``.
-        right: Upper ends, shape ``(N,)``.
-        resolution: Where the ends are as near as this, it stops; by default they become neighbouring numbers.
-
-    Returns:
-        The places, shape ``(N,)``: of the last two neighbouring numbers, that with the smaller ``|g|``.
-
-    Example:
-        >>> bisect(torch.cos, torch.tensor([0.0]).double(), torch.tensor([3.0]).double())
-        tensor([1.5708], dtype=torch.float64)
-    """
+    """Return where ``g`` changes its sign between ``left`` and ``right``, ``(N,)``: the number with less ``|g|``."""
     sign = g(left).sign()
     shares = torch.arange(1, _SECTIONS, dtype=torch.float64)[:, None] / _SECTIONS
     for _ in range(_ROUNDS):

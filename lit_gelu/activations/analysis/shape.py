@@ -20,33 +20,11 @@ _NOTHING = 1e-9  # |f'| and |x f''| below this are an asymptote approached, not 
 def shape_of(
     module: nn.Module, kinks: tuple[tuple[float, float], ...] = (), *, registry: Names | None = None
 ) -> ActivationShape:
-    """Compute the facts of an elementwise activation from ``f``, ``f'`` and ``f''`` in float64.
-
-    The three are evaluated at every scale from 2^-60 to 2^60 (`analysis.sampling.sampling_grid`), and sign changes
-    are refined by bisection to float64 precision. Not seen is what lies between two points of that grid and
-    leaves ``f'`` the same on both, such as a bump of width 1 at 10,000. What oscillates for ever is judged within
-    [-40, 40].
-
-    Args:
-        module: The activation; it is not changed.
-        kinks: ``(x, f'(x+) - f'(x-))`` wherever ``f'`` jumps.
-        registry: Where the closed forms are looked up.
-
-    Returns:
-        The facts.
-
-    Raises:
-        ActivationArgumentError: If the module is not elementwise, or its channels differ.
-
-    Example:
-        >>> shape = shape_of(nn.SiLU())
-        >>> round(shape.minimum[0], 9), round(shape.minimum[1], 9)
-        (-1.278464543, -0.278464543)
-        >>> [round(x, 6) for x in shape.inflections]
-        [-2.399357, 2.399357]
-        >>> shape.left_asymptote, shape.right_asymptote
-        ((0.0, 0.0), (1.0, 0.0))
-    """
+    """Compute the facts of an elementwise activation from ``f``, ``f'`` and ``f''`` in float64."""
+    # The three are evaluated at every scale from 2^-60 to 2^60 (`analysis.sampling.sampling_grid`), and sign changes
+    # are refined by bisection to float64 precision. Not seen is what lies between two points of that grid and
+    # leaves ``f'`` the same on both, such as a bump of width 1 at 10,000. What oscillates for ever is judged within
+    # [-40, 40].
     f, slope, bend = scalar_functions(module, registry=registry)
     corners = [x for x, _ in kinks]
     grid = sampling_grid([slope], corners=corners)
@@ -103,27 +81,10 @@ def _lipschitz(f: Function, slope: Function, grid: Tensor, slopes: Tensor) -> fl
 
 
 def asymptote_of(f: Function, slope: Function, side: int) -> Asymptote | None:
-    """Compute the straight line that a function approaches on one side.
-
-    With ``x = side * 2**k`` for ``k`` up to 60, the slope is the limit of ``f'(x)`` and the offset that of
-    ``f(x) - slope * x``. The offset is good to about 1e-10 where it is approached as ``1 / x**2``, to 1e-8 where it is
-    approached as ``1 / x``, and to rounding where it is approached faster.
-
-    Args:
-        f: The function.
-        slope: Its derivative.
-        side: -1 for the left, 1 for the right.
-
-    Returns:
-        ``(slope, offset)`` of ``y = slope x + offset``; ``None`` if there is no such line (powers, logarithms,
-        oscillations).
-
-    Example:
-        >>> asymptote_of(torch.tanh, lambda x: 1 - torch.tanh(x) ** 2, -1)
-        (0.0, -1.0)
-        >>> asymptote_of(torch.square, lambda x: 2 * x, 1) is None
-        True
-    """
+    """Compute ``(slope, offset)`` of the line that a function approaches on one side, -1 or 1, if there is one."""
+    # With ``x = side * 2**k`` for ``k`` up to 60, the slope is the limit of ``f'(x)`` and the offset that of
+    # ``f(x) - slope * x``. The offset is good to about 1e-10 where it is approached as ``1 / x**2``, to 1e-8 where
+    # it is approached as ``1 / x``, and to rounding where it is approached faster.
     x, values, slopes = tail(f, slope, side)
     if len(x) < 4 or not _settles(slopes):
         return None
@@ -141,20 +102,7 @@ def asymptote_of(f: Function, slope: Function, side: int) -> Asymptote | None:
 
 
 def tail(f: Function, slope: Function, side: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return ``x = side * 2**k``, ``f(x)`` and ``f'(x)`` for ``k`` from 0 to 60, up to where one is not finite.
-
-    Args:
-        f: The function.
-        slope: Its derivative.
-        side: -1 for the left, 1 for the right.
-
-    Returns:
-        Three tensors of the same length.
-
-    Example:
-        >>> len(tail(torch.exp, torch.exp, 1)[0])  # exp(1024) overflows
-        10
-    """
+    """Return ``x = side * 2**k``, ``f(x)`` and ``f'(x)`` for ``k`` from 0 to 60, up to where one is not finite."""
     x = side * torch.logspace(0, torch.tensor(FARTHEST).log2().item(), 61, base=2.0, dtype=torch.float64)
     values, slopes = f(x), slope(x)
     length = int((values.isfinite() & slopes.isfinite()).cumprod(0).sum())
@@ -162,21 +110,7 @@ def tail(f: Function, slope: Function, side: int) -> tuple[Tensor, Tensor, Tenso
 
 
 def grows(values: Tensor, largest: float) -> bool:
-    """Return whether values far out grow without bound.
-
-    Args:
-        values: At ``2**k``, in order.
-        largest: The largest absolute value elsewhere.
-
-    Returns:
-        Whether the last eight grow in size, do not settle, and have passed ``largest``: logarithms and powers do, what
-        oscillates does not.
-
-    Example:
-        >>> x = torch.logspace(0, 60, 61, base=2.0, dtype=torch.float64)
-        >>> grows(x.log(), 4.0), grows(x.atan(), 1.5), grows(x.sin(), 1.0)
-        (True, False, False)
-    """
+    """Return whether values at ``2**k`` grow without bound: logarithms and powers do, what oscillates does not."""
     sizes = values[-8:].abs()
     return len(sizes) > 1 and bool((sizes.diff() > 0).all()) and not _settles(values) and sizes[-1].item() > largest
 

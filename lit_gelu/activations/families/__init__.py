@@ -1,6 +1,7 @@
 """The activations of this package: one file a family, each holds all that is known of it."""
 
 from dataclasses import replace
+from importlib.metadata import version
 
 from lit_gelu.activations.families import (
     cdf_linear,
@@ -43,7 +44,8 @@ _ROWS = (
     *xielu.ENTRIES,
     *gated.ENTRIES,
 )
-ENTRIES = tuple(replace(row, tried=True) for row in _ROWS)  # torch's own modules check few of their arguments
+# `tried` because torch's own modules check few of their arguments.
+ENTRIES = tuple(replace(row, tried=True, registered_by=f"lit-gelu {version('lit-gelu')}") for row in _ROWS)
 COMPOSED = (mish.COMPOSED,)
 """What to compute instead of functions of torch that cannot be differentiated twice."""
 

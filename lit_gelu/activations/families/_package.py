@@ -1,14 +1,12 @@
 """What the rows of this package share."""
 
 from collections.abc import Callable, Mapping
-from importlib.metadata import version
 from typing import Any, NamedTuple
 
 from torch import nn
 
 from lit_gelu.activations.naming.forms import ReadAttributes
 
-REGISTERED_BY = f"lit-gelu {version('lit-gelu')}"
 HENDRYCKS_2016 = "Hendrycks and Gimpel 2016, Gaussian Error Linear Units (arXiv 1606.08415)"
 
 NO_ARGUMENTS = ReadAttributes(())
@@ -30,25 +28,11 @@ class Composed(NamedTuple):
 
 
 def channel_arguments(module: nn.Module) -> dict[str, Any]:
-    """Return the arguments that every activation with scalar or per-channel parameters has.
-
-    Args:
-        module: A `lit_gelu.activations.numerics.channels.ChannelModule`.
-
-    Returns:
-        The arguments as given; the number of channels once it has been inferred.
-    """
+    """Return the arguments that every activation with scalar or per-channel parameters has."""
     names = ("learnable", "channel_dim", "memory")
     return {"channels": module.spec_channels, **{name: getattr(module, name) for name in names}}
 
 
 def live_channels(module: nn.Module) -> dict[str, Any]:
-    """Return the functions' argument that says where the channels are, if there are any.
-
-    Args:
-        module: The same.
-
-    Returns:
-        ``{"channel_dim": ...}`` or nothing.
-    """
+    """Return the functions' argument that says where the channels are, if there are any."""
     return {} if module.channels is None else {"channel_dim": module.channel_dim}

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
 
 from lit_gelu.activations.errors import ActivationArgumentError
-from lit_gelu.activations.families._package import HENDRYCKS_2016, REGISTERED_BY
+from lit_gelu.activations.families._package import HENDRYCKS_2016
 from lit_gelu.activations.families.gelu import EXACT_ONNX, gelu, gelu_derivative
 from lit_gelu.activations.families.swish import SILU_ONNX, silu, silu_derivative
 from lit_gelu.activations.naming.entry import ActivationEntry
@@ -142,15 +142,7 @@ def cdf_linear_derivative(x: Tensor, order: int = 1, distribution: str | Distrib
 
 
 def check_distribution(name: str, distribution: Any) -> None:
-    """Refuse what is neither one of the four names nor an object with a ``cdf``.
-
-    Args:
-        name: The function that was called.
-        distribution: What was given.
-
-    Raises:
-        ActivationArgumentError: If it is neither.
-    """
+    """Refuse what is neither one of the four names nor an object with a ``cdf``."""
     if isinstance(distribution, str) and distribution in DISTRIBUTIONS:
         return
     base = torch.distributions.Distribution
@@ -170,11 +162,9 @@ def _cauchy_cdf(x: Tensor) -> Tensor:
 
 
 def _cauchy_derivative(x: Tensor, order: int) -> Tensor:
-    """Return ``f'`` or ``f''`` of the Cauchy case for bounded ``x``.
-
-    In the left tail ``F + x p = (|x| q / pi) (2/3 q + 8/15 q**2 + 16/35 q**3 ...)`` with ``q = 1 / (1 + x**2)``, from
-    Euler's series of the arctangent (Abramowitz and Stegun 1964, equation 4.4.42), whose first term ``x p`` cancels.
-    """
+    """Return ``f'`` or ``f''`` of the Cauchy case for bounded ``x``."""
+    # In the left tail ``F + x p = (|x| q / pi) (2/3 q + 8/15 q**2 + 16/35 q**3 ...)`` with ``q = 1 / (1 + x**2)``, from
+    # Euler's series of the arctangent (Abramowitz and Stegun 1964, equation 4.4.42), whose first term ``x p`` cancels.
     if order == 2:
         q = 1.0 / (1.0 + x * x)
         return (2.0 * INVERSE_PI * q) * q
@@ -298,7 +288,7 @@ def _case(name: str, distribution: str) -> ActivationEntry:
     """Make the row of a case's own name."""
     preset = ActivationSpec.of("cdf_linear", distribution=distribution)
     build = functools.partial(CDFLinear, distribution)  # bound by position, so that it is no argument any more
-    return ActivationEntry(name, build, preset=preset, registered_by=REGISTERED_BY)
+    return ActivationEntry(name, build, preset=preset)
 
 
 # The Cauchy case of cdf_linear is atan(-1 / x) left of -1: pi / 2 + atan(x) has no digits left there, and x times it
@@ -337,9 +327,8 @@ ENTRIES = (
         modules=(ModuleForm(CDFLinear, ReadAttributes(("distribution", "memory"))),),
         objects=("distribution",),
         onnx=_ONNX,
-        registered_by=REGISTERED_BY,
     ),
     _case("cauchy_linear", "cauchy"),
     _case("laplace_linear", "laplace"),
-    ActivationEntry("logistic", nn.SiLU, preset=ActivationSpec("silu"), registered_by=REGISTERED_BY),
+    ActivationEntry("logistic", nn.SiLU, preset=ActivationSpec("silu")),
 )

@@ -8,7 +8,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
 
 from lit_gelu.activations.errors import ActivationArgumentError
-from lit_gelu.activations.families._package import REGISTERED_BY
 from lit_gelu.activations.families.gelu import gelu, gelu_derivative
 from lit_gelu.activations.naming.entry import ActivationEntry
 from lit_gelu.activations.naming.facts import ActivationFacts
@@ -112,22 +111,11 @@ class ClippedGELU(nn.Module):
         self.max = float(max)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply the function elementwise.
-
-        Args:
-            x: Any shape, any floating dtype.
-
-        Returns:
-            A tensor like ``x``.
-        """
+        """Apply the function elementwise."""
         return F.gelu(x).clamp(self.min, self.max)
 
     def extra_repr(self) -> str:
-        """Return the arguments for ``repr``.
-
-        Returns:
-            ``min=..., max=...``.
-        """
+        """Return the arguments for ``repr``."""
         return f"min={self.min}, max={self.max}"
 
 
@@ -191,12 +179,10 @@ ENTRIES = (
             primitives="Clip(Mul(Mul(x, 0.5), Add(Erf(Div(x, SQRT_2)), 1.0)), min, max)",
             contrib="Clip(microsoft.Gelu(x), min, max)",
         ),
-        registered_by=REGISTERED_BY,
     ),
     ActivationEntry(
         "gelu_10",
         functools.partial(ClippedGELU, -10.0, 10.0),  # by position, so that no argument is left to give
         preset=ActivationSpec.of("clipped_gelu", min=-10.0, max=10.0),
-        registered_by=REGISTERED_BY,
     ),
 )

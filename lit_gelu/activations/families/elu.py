@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
 
-from lit_gelu.activations.families._package import INPLACE, REGISTERED_BY
+from lit_gelu.activations.families._package import INPLACE
 from lit_gelu.activations.naming.entry import ActivationEntry
 from lit_gelu.activations.naming.facts import ActivationFacts
 from lit_gelu.activations.naming.forms import ModuleForm, ReadAttributes
@@ -263,7 +263,6 @@ ENTRIES = (
             primitives="Add(Relu(x), Mul(Sub(Exp(Min(x, 0.0)), 1.0), alpha))",
             accurate="t = Tanh(Mul(Min(x, 0.0), 0.5)); Add(Relu(x), Mul(Div(t, Sub(1.0, t)), alpha * 2.0))",
         ),
-        registered_by=REGISTERED_BY,
     ),
     ActivationEntry(
         "selu",
@@ -287,7 +286,6 @@ ENTRIES = (
             accurate="t = Tanh(Mul(Min(x, 0.0), 0.5)); "
             "Mul(Add(Relu(x), Mul(Div(t, Sub(1.0, t)), SELU_ALPHA * 2.0)), SELU_SCALE)",
         ),
-        registered_by=REGISTERED_BY,
     ),
     ActivationEntry(
         "celu",
@@ -304,6 +302,5 @@ ENTRIES = (
             primitives="Add(Relu(x), Mul(Sub(Exp(Div(Min(x, 0.0), alpha)), 1.0), alpha))",
             accurate="t = Tanh(Div(Min(x, 0.0), alpha * 2.0)); Add(Relu(x), Mul(Div(t, Sub(1.0, t)), alpha * 2.0))",
         ),
-        registered_by=REGISTERED_BY,
     ),
 )

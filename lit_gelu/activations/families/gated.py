@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
 
 from lit_gelu.activations.errors import ActivationArgumentError
-from lit_gelu.activations.families._package import REGISTERED_BY
 from lit_gelu.activations.families.gelu import gelu, sigmoid_gelu_by_kernels
 from lit_gelu.activations.families.piecewise_linear import relu
 from lit_gelu.activations.families.sigmoid import sigmoid
@@ -131,19 +130,7 @@ def swiglu(x: Tensor, dim: int = -1, beta: float = 1.0) -> Tensor:
 
 
 def halves(name: str, x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
-    """Return the two halves of a dimension.
-
-    Args:
-        name: The function that was called.
-        x: The tensor.
-        dim: The dimension.
-
-    Returns:
-        The first half and the second, as views.
-
-    Raises:
-        ActivationArgumentError: If there is no such dimension or its size is odd.
-    """
+    """Return the two halves of a dimension."""
     if not -x.dim() <= dim < x.dim() or x.shape[dim] % 2:
         raise ActivationArgumentError(
             f"{name}: dim={dim} of x with shape {tuple(x.shape)} cannot be halved. Give a dimension of even size: the "
@@ -341,7 +328,6 @@ ENTRIES = (
         ),
         modules=(ModuleForm(nn.GLU, ReadAttributes(("dim",))),),
         functions=((F.glu, ()),),
-        registered_by=REGISTERED_BY,
     ),
     ActivationEntry(
         "reglu",
@@ -349,7 +335,6 @@ ENTRIES = (
         function=reglu,
         facts=_facts("max(a, 0) b, with a the first half and b the second", smoothness=0),
         modules=(ModuleForm(ReGLU, ReadAttributes(("dim", "memory"))),),
-        registered_by=REGISTERED_BY,
     ),
     ActivationEntry(
         "geglu",
@@ -357,7 +342,6 @@ ENTRIES = (
         function=geglu,
         facts=functools.partial(_facts, "gelu(a) b, with a the first half and b the second"),
         modules=(ModuleForm(GEGLU, ReadAttributes(("dim", "approximate", "memory"))),),
-        registered_by=REGISTERED_BY,
     ),
     ActivationEntry(
         "swiglu",
@@ -365,6 +349,5 @@ ENTRIES = (
         function=swiglu,
         facts=functools.partial(_facts, "a sigmoid(beta a) b, with a the first half and b the second"),
         modules=(ModuleForm(SwiGLU, ReadAttributes(("dim", "beta", "memory"))),),
-        registered_by=REGISTERED_BY,
     ),
 )

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
 
-from lit_gelu.activations.families._package import HENDRYCKS_2016, REGISTERED_BY, channel_arguments, live_channels
+from lit_gelu.activations.families._package import HENDRYCKS_2016, channel_arguments, live_channels
 from lit_gelu.activations.naming.entry import ActivationEntry
 from lit_gelu.activations.naming.facts import ActivationFacts
 from lit_gelu.activations.naming.forms import ModuleForm
@@ -20,10 +20,12 @@ from lit_gelu.activations.numerics.gates import (
     opened_normal_gate,
     times_normal_density,
 )
-from lit_gelu.activations.numerics.gelu_moments import gelu_moments
 from lit_gelu.activations.numerics.joint import INVERSE_SQRT_TWO_PI, NORMAL_END, SQRT_HALF, Derivatives
 from lit_gelu.activations.numerics.memory import checked_memory, compute_with
+from lit_gelu.activations.numerics.normal import GaussianMoments, density, distribution, interval_moments, owens_t
 from lit_gelu.activations.onnx_recipes import Arguments, OnnxCases, OnnxRecipes, numbers
+
+_STEEP = 1e4
 
 
 @elementwise
@@ -116,34 +118,15 @@ def _quotient(numerator: Tensor, sigma: float | Tensor) -> Tensor:
 
 
 def scaled_gelu(x: Tensor, sigma: float) -> Tensor:
-    """Return ``sigma GELU(x / sigma)`` by torch's kernel: the case of mean 0.
-
-    Args:
-        x: Any shape, any floating dtype.
-        sigma: Positive.
-
-    Returns:
-        A tensor like ``x``.
-    """
+    """Return ``sigma GELU(x / sigma)`` by torch's kernel: the case of mean 0."""
     return sigma * F.gelu(x / sigma)
 
 
 @elementwise
 def normal_gated(x: Tensor, mu: float | Tensor, sigma: float | Tensor, channel_dim: int = 1) -> Tensor:
-    """Return ``x erfc((mu - x) / (sigma sqrt 2)) / 2``: what `functional.gaussian_gelu` does, in fewer kernels.
-
-    The tail is as accurate, since ``erfc`` has it; at ``x = -inf`` it is NaN, as torch's own GELU is.
-
-    Args:
-        x: Any shape, any floating dtype; 16-bit ones are computed in float32.
-        mu: A number, or a tensor with one element or one for each channel.
-        sigma: The same, positive. A tensor counts as at least the square root of the smallest normal number, so that
-            the gradient's ``1 / sigma^2`` stays finite.
-        channel_dim: Which dimension of ``x`` the channels are.
-
-    Returns:
-        A tensor like ``x``.
-    """
+    """Return ``x erfc((mu - x) / (sigma sqrt 2)) / 2``: what `functional.gaussian_gelu` does, in fewer kernels."""
+    # A tensor sigma counts as at least the square root of the smallest normal number: the gradient has 1 / sigma^2.
+    # The tail is as accurate, since ``erfc`` has it; at ``x = -inf`` it is NaN, as torch's own GELU is.
     mu = per_channel("gaussian_gelu", "mu", mu, x, channel_dim)
     sigma = per_channel("gaussian_gelu", "sigma", sigma, x, channel_dim)
     smallest = math.sqrt(torch.finfo(x.dtype).tiny)
@@ -260,6 +243,55 @@ class GaussianGELU(ChannelModule):
         return f"{values}{self.channel_text()}{memory}"
 
 
+def gelu_moments(mean: Tensor, std: Tensor, mu: float = 0.0, sigma: float = 1.0) -> GaussianMoments:
+    """Return the moments of ``x Phi((x - mu) / sigma)``, in closed form; GELU is ``mu = 0, sigma = 1``."""
+    # The variance is NaN where std is 10,000 sigma and more: too many digits are lost there.
+    #
+    # With ``u = (x - mu) / sigma ~ N(m, s^2)``, ``c = mu / sigma``, ``q^2 = 1 + s^2``, ``r^2 = 1 + 2 s^2``,
+    # ``h = m / q`` and ``k = m / (q r)``: ``f = sigma (c + u) Phi(u)``, ``f' = Phi(u) + (c + u) phi(u)``,
+    # ``f'' = phi(u) (2 - c u - u^2) / sigma``, and with Owen's T
+    #
+    # * ``E Phi = Phi(h)``, ``E phi = phi(h) / q``, ``E Phi^2 = Phi(h) - 2 T(h, 1 / r)``;
+    # * ``E Phi phi = phi(h) Phi(k) / q``, ``E u Phi phi = phi(h) / q (m Phi(k) / q^2 + s^2 phi(k) / (q r))``;
+    # * ``E phi^2 = exp(-m^2 / r^2) / (2 pi r)``; under ``phi^2`` u has mean ``m / r^2`` and variance ``s^2 / r^2``;
+    # * ``E u g = m E g + s^2 E g'`` (Stein) gives the rest.
+    m, s, c = (mean - mu) / sigma, std / sigma, mu / sigma
+    q, r = torch.sqrt(1 + s * s), torch.sqrt(1 + 2 * s * s)
+    h, k = m / q, m / (q * r)
+    gate, gate_density = distribution(h), density(h) / q
+    gate_squared = gate - 2 * owens_t(h, 1 / r)
+    mixed = gate_density * distribution(k)
+    mixed_u = gate_density * (m / q**2 * distribution(k) + s * s / (q * r) * density(k))
+    density_squared = torch.exp(-((m / r) ** 2)) / (2 * math.pi * r)
+    centre, spread = m / r**2, (s / r) ** 2
+    u_gate_squared = m * gate_squared + 2 * s * s * mixed
+    u_squared_gate_squared = (m * m + s * s) * gate_squared + 4 * m * s * s * mixed
+    u_squared_gate_squared = u_squared_gate_squared + 2 * s**4 * (density_squared - mixed_u)
+    value = sigma * ((c + m) * gate + s * s * gate_density)
+    value_squared = sigma**2 * (c * c * gate_squared + 2 * c * u_gate_squared + u_squared_gate_squared)
+    return GaussianMoments(
+        value=value,
+        value_squared=value_squared,
+        variance=torch.where(s < _STEEP, value_squared - value * value, torch.nan),
+        derivative=gate + (c + m / q**2) * gate_density,
+        derivative_squared=gate_squared + 2 * (c * mixed + mixed_u) + density_squared * ((c + centre) ** 2 + spread),
+        abs_second_derivative=_abs_second(m / q**2, s / q, c) * gate_density / sigma,
+        kink=torch.zeros_like(m + s),
+    )
+
+
+def _abs_second(mean: Tensor, std: Tensor, c: float) -> Tensor:
+    """Return ``E |2 - c u - u^2|`` for ``u ~ N(mean, std^2)``: positive between the roots, negative outside."""
+    reach = math.sqrt(c * c + 8)
+    roots = (-c - reach) / 2, (-c + reach) / 2
+
+    def integral(low: float, high: float) -> Tensor:
+        zeroth, first, second = interval_moments(mean, std, low, high, 2)
+        return 2 * zeroth - c * first - second
+
+    return integral(*roots) - integral(-math.inf, roots[0]) - integral(roots[1], math.inf)
+
+
 def _read(module: nn.Module) -> dict[str, Any]:
     return {"mu": module.initial_mu, "sigma": module.initial_sigma, **channel_arguments(module)}
 
@@ -323,6 +355,5 @@ ENTRIES = (
         facts=_facts,
         modules=(ModuleForm(GaussianGELU, _read, live=_live),),
         onnx=_ONNX,
-        registered_by=REGISTERED_BY,
     ),
 )

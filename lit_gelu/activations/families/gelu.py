@@ -9,15 +9,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
 
 from lit_gelu.activations.errors import ActivationArgumentError
-from lit_gelu.activations.families._package import HENDRYCKS_2016, REGISTERED_BY
-from lit_gelu.activations.families.gaussian_gelu import gaussian_gelu_joint
+from lit_gelu.activations.families._package import HENDRYCKS_2016
+from lit_gelu.activations.families.gaussian_gelu import gaussian_gelu_joint, gelu_moments
 from lit_gelu.activations.families.swish import swish, swish_derivative, swish_joint
 from lit_gelu.activations.naming.entry import ActivationEntry
 from lit_gelu.activations.naming.facts import ActivationFacts
 from lit_gelu.activations.naming.forms import ModuleForm, ReadAttributes
 from lit_gelu.activations.naming.spec import ActivationSpec
 from lit_gelu.activations.numerics.arguments import check_order, elementwise
-from lit_gelu.activations.numerics.compensated import product_error, sum_error
 from lit_gelu.activations.numerics.gates import (
     LOGISTIC_LIMIT,
     NORMAL_LIMIT,
@@ -26,9 +25,10 @@ from lit_gelu.activations.numerics.gates import (
     normal_cdf_plus_density,
     opened_logistic_gate,
     opened_normal_gate,
+    product_error,
+    sum_error,
     times_normal_density,
 )
-from lit_gelu.activations.numerics.gelu_moments import gelu_moments
 from lit_gelu.activations.numerics.joint import NORMAL_END, Derivatives
 from lit_gelu.activations.numerics.memory import checked_memory, compute
 from lit_gelu.activations.onnx_recipes import Arguments, OnnxCases, OnnxRecipes
@@ -157,11 +157,7 @@ def _tanh_form_derivative(x: Tensor, order: int) -> Tensor:
 
 
 def _check_form(name: str, approximate: str) -> None:
-    """Refuse a form of GELU that does not exist.
-
-    Raises:
-        ActivationArgumentError: If it does not.
-    """
+    """Refuse a form of GELU that does not exist."""
     if approximate not in FORMS:
         accepted = ", ".join(repr(form) for form in FORMS)
         raise ActivationArgumentError(
@@ -170,14 +166,7 @@ def _check_form(name: str, approximate: str) -> None:
 
 
 def sigmoid_gelu_by_kernels(x: Tensor) -> Tensor:
-    """Return ``x sigmoid(1.702 x)`` by torch's kernels.
-
-    Args:
-        x: Any shape, any floating dtype.
-
-    Returns:
-        A tensor like ``x``.
-    """
+    """Return ``x sigmoid(1.702 x)`` by torch's kernels."""
     return x * torch.sigmoid(SIGMOID_SLOPE * x)
 
 
@@ -258,22 +247,7 @@ FORMULAS = {
 
 
 def build_gelu(approximate: str = "none", memory: str = "autograd") -> nn.Module:
-    """Build the module of one of GELU's three forms.
-
-    Args:
-        approximate: ``"none"`` for ``x Phi(x)``, ``"tanh"`` or ``"sigmoid"`` for the paper's approximations.
-        memory: ``"recompute"`` has the sigmoid form keep its input alone for the backward pass.
-
-    Returns:
-        ``torch.nn.GELU`` for the first two, `SigmoidGELU` for the third.
-
-    Raises:
-        ActivationArgumentError: If there is no such form, or ``memory`` is not ``"autograd"`` for another form.
-
-    Example:
-        >>> build_gelu("tanh")
-        GELU(approximate='tanh')
-    """
+    """Build the module of one of GELU's three forms."""
     if approximate not in FORMULAS:
         raise ActivationArgumentError(
             f"'gelu': approximate={approximate!r} is not accepted. Accepted: {', '.join(map(repr, FORMULAS))}."
@@ -300,7 +274,7 @@ def _preset(name: str, approximate: str, aliases: tuple[str, ...]) -> Activation
     # Bound by position, so that it is no argument any more; the sigmoid form alone is left its memory mode.
     bound = (approximate,) if approximate == "sigmoid" else (approximate, "autograd")
     build = functools.partial(build_gelu, *bound)
-    return ActivationEntry(name, build, aliases=aliases, preset=preset, registered_by=REGISTERED_BY)
+    return ActivationEntry(name, build, aliases=aliases, preset=preset)
 
 
 # GELU's primitives stand in the order Mul(x, 0.5) Div Erf Add Mul, which onnxruntime fuses again to one Gelu. torch's
@@ -355,7 +329,6 @@ ENTRIES = (
         ),
         functions=((F.gelu, ()),),
         onnx=_ONNX,
-        registered_by=REGISTERED_BY,
     ),
     _preset("gelu_tanh", "tanh", ("gelu_new", "gelu_fast", "gelu_accurate", "gelu_pytorch_tanh", "gelu_python_tanh")),
     _preset("gelu_sigmoid", "sigmoid", ("quick_gelu",)),

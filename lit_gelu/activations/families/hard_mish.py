@@ -6,7 +6,7 @@ At both joints the derivatives are those of the outer piece, as in `hard_swish`.
 import torch
 from torch import Tensor, nn
 
-from lit_gelu.activations.families._package import NO_ARGUMENTS, REGISTERED_BY
+from lit_gelu.activations.families._package import NO_ARGUMENTS
 from lit_gelu.activations.naming.entry import ActivationEntry
 from lit_gelu.activations.naming.facts import ActivationFacts
 from lit_gelu.activations.naming.forms import ModuleForm
@@ -77,14 +77,7 @@ class HardMish(nn.Module):
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply the function elementwise.
-
-        Args:
-            x: Any shape, any floating dtype.
-
-        Returns:
-            A tensor like ``x``.
-        """
+        """Apply the function elementwise."""
         return 0.5 * x * (x + 2.0).clamp(0.0, 2.0)
 
 
@@ -103,6 +96,5 @@ ENTRIES = (
         ),
         modules=(ModuleForm(HardMish, NO_ARGUMENTS),),
         onnx=OnnxRecipes(native="Mul(Mul(x, 0.5), Clip(Add(x, 2.0), 0.0, 2.0))"),
-        registered_by=REGISTERED_BY,
     ),
 )

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
 
-from lit_gelu.activations.families._package import INPLACE, REGISTERED_BY
+from lit_gelu.activations.families._package import INPLACE
 from lit_gelu.activations.naming.entry import ActivationEntry
 from lit_gelu.activations.naming.facts import ActivationFacts
 from lit_gelu.activations.naming.forms import ModuleForm
@@ -108,6 +108,5 @@ ENTRIES = (
             native="HardSwish(x)",
             primitives="Mul(x, Clip(Add(Mul(x, ONE_SIXTH), 0.5), 0.0, 1.0))",
         ),
-        registered_by=REGISTERED_BY,
     ),
 )

@@ -5,7 +5,6 @@ import math
 import torch
 from torch import Tensor, nn
 
-from lit_gelu.activations.families._package import REGISTERED_BY
 from lit_gelu.activations.naming.entry import ActivationEntry
 from lit_gelu.activations.naming.facts import ActivationFacts
 from lit_gelu.activations.naming.forms import ModuleForm, ReadAttributes
@@ -105,22 +104,11 @@ class MegaLaplace(nn.Module):
         self.sigma = positive_number("sigma", sigma)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply the function elementwise.
-
-        Args:
-            x: Any shape, any floating dtype.
-
-        Returns:
-            A tensor like ``x``.
-        """
+        """Apply the function elementwise."""
         return 0.5 * torch.erfc((self.mu - x) / (self.sigma * math.sqrt(2.0)))
 
     def extra_repr(self) -> str:
-        """Return the arguments for ``repr``.
-
-        Returns:
-            ``mu=..., sigma=...``.
-        """
+        """Return the arguments for ``repr``."""
         return f"mu={self.mu}, sigma={self.sigma}"
 
 
@@ -140,6 +128,5 @@ ENTRIES = (
         aliases=("laplace",),
         modules=(ModuleForm(MegaLaplace, ReadAttributes(("mu", "sigma"))),),
         onnx=OnnxRecipes(native="Mul(Add(Erf(Div(Sub(x, mu), sigma * SQRT_2)), 1.0), 0.5)"),
-        registered_by=REGISTERED_BY,
     ),
 )

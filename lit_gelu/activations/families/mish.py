@@ -6,13 +6,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
 
-from lit_gelu.activations.families._package import INPLACE, REGISTERED_BY, Composed
+from lit_gelu.activations.families._package import INPLACE, Composed
 from lit_gelu.activations.naming.entry import ActivationEntry
 from lit_gelu.activations.naming.facts import ActivationFacts
 from lit_gelu.activations.naming.forms import ModuleForm
 from lit_gelu.activations.numerics.arguments import check_order, elementwise, largest
-from lit_gelu.activations.numerics.compensated import sum_error
-from lit_gelu.activations.numerics.gates import LOGISTIC_LIMIT, decay
+from lit_gelu.activations.numerics.gates import LOGISTIC_LIMIT, decay, sum_error
 from lit_gelu.activations.numerics.joint import LOGISTIC_END, Derivatives
 from lit_gelu.activations.onnx_recipes import OnnxRecipes
 
@@ -170,6 +169,5 @@ ENTRIES = (
             native="Mish(x)",
             primitives="e = Exp(Min(x, 20.0)); n = Mul(e, Add(e, 2.0)); Mul(x, Div(n, Add(n, 2.0)))",
         ),
-        registered_by=REGISTERED_BY,
     ),
 )

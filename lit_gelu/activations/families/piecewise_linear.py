@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
 
-from lit_gelu.activations.families._package import INPLACE, NO_ARGUMENTS, REGISTERED_BY
+from lit_gelu.activations.families._package import INPLACE, NO_ARGUMENTS
 from lit_gelu.activations.naming.entry import ActivationEntry
 from lit_gelu.activations.naming.facts import ActivationFacts
 from lit_gelu.activations.naming.forms import ModuleForm, ReadAttributes
@@ -342,22 +342,7 @@ def _prelu_parameters(module: nn.Module) -> dict[str, Any]:
 
 
 def build_prelu(num_parameters: int = 1, init: float = 0.25) -> nn.Module:
-    """Build a PReLU.
-
-    Args:
-        num_parameters: How many slopes it learns: one, or one a channel.
-        init: Their initial value.
-
-    Returns:
-        ``torch.nn.PReLU``.
-
-    Raises:
-        ActivationArgumentError: If the number is no positive integer, or more than memory should be asked for.
-
-    Example:
-        >>> build_prelu(3)
-        PReLU(num_parameters=3)
-    """
+    """Build a PReLU."""
     return nn.PReLU(channel_number("'prelu'", num_parameters, "num_parameters"), init)
 
 
@@ -393,7 +378,6 @@ ENTRIES = (
         facts=ActivationFacts("x", "", smoothness=float("inf"), asymptotes=("x", "x")),
         aliases=("linear",),
         modules=(ModuleForm(Identity, NO_ARGUMENTS), ModuleForm(nn.Identity, NO_ARGUMENTS)),
-        registered_by=REGISTERED_BY,
     ),
     ActivationEntry(
         "relu",
@@ -412,7 +396,6 @@ ENTRIES = (
         modules=(ModuleForm(nn.ReLU, INPLACE),),
         functions=((torch.relu, ()), (torch.relu_, ()), (F.relu, ()), (F.relu_, ())),
         onnx=OnnxRecipes(native="Relu(x)"),
-        registered_by=REGISTERED_BY,
     ),
     ActivationEntry(
         "relu6",
@@ -431,7 +414,6 @@ ENTRIES = (
         modules=(ModuleForm(nn.ReLU6, INPLACE),),
         functions=((F.relu6, ()),),
         onnx=OnnxRecipes(native="Clip(x, 0.0, 6.0)"),
-        registered_by=REGISTERED_BY,
     ),
     ActivationEntry(
         "leaky_relu",
@@ -447,7 +429,6 @@ ENTRIES = (
             native="LeakyRelu(x, alpha=negative_slope)",
             primitives="Add(Relu(x), Mul(Min(x, 0.0), negative_slope))",
         ),
-        registered_by=REGISTERED_BY,
     ),
     ActivationEntry(
         "prelu",
@@ -461,6 +442,5 @@ ENTRIES = (
             native="PRelu(x, weight)",
             primitives="Add(Relu(x), Mul(Min(x, 0.0), weight))",
         ),
-        registered_by=REGISTERED_BY,
     ),
 )

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
 
-from lit_gelu.activations.families._package import INPLACE, NO_ARGUMENTS, REGISTERED_BY
+from lit_gelu.activations.families._package import INPLACE, NO_ARGUMENTS
 from lit_gelu.activations.naming.entry import ActivationEntry
 from lit_gelu.activations.naming.facts import ActivationFacts
 from lit_gelu.activations.naming.forms import ModuleForm
@@ -194,7 +194,6 @@ ENTRIES = (
         modules=(ModuleForm(nn.Sigmoid, NO_ARGUMENTS),),
         functions=((torch.sigmoid, ()), (torch.sigmoid_, ()), (F.sigmoid, ())),
         onnx=OnnxRecipes(native="Sigmoid(x)", accurate="Div(1.0, Add(Exp(Neg(x)), 1.0))"),
-        registered_by=REGISTERED_BY,
     ),
     ActivationEntry(
         "tanh",
@@ -206,7 +205,6 @@ ENTRIES = (
         modules=(ModuleForm(nn.Tanh, NO_ARGUMENTS),),
         functions=((torch.tanh, ()), (torch.tanh_, ()), (F.tanh, ())),
         onnx=OnnxRecipes(native="Tanh(x)"),
-        registered_by=REGISTERED_BY,
     ),
     ActivationEntry(
         "hard_sigmoid",
@@ -230,6 +228,5 @@ ENTRIES = (
             native="HardSigmoid(x, alpha=ONE_SIXTH, beta=0.5)",
             primitives="Clip(Add(Mul(x, ONE_SIXTH), 0.5), 0.0, 1.0)",
         ),
-        registered_by=REGISTERED_BY,
     ),
 )

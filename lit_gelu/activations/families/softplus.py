@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
 
-from lit_gelu.activations.families._package import NO_ARGUMENTS, REGISTERED_BY
+from lit_gelu.activations.families._package import NO_ARGUMENTS
 from lit_gelu.activations.naming.entry import ActivationEntry
 from lit_gelu.activations.naming.facts import ActivationFacts
 from lit_gelu.activations.naming.forms import ModuleForm, ReadAttributes
@@ -176,7 +176,6 @@ ENTRIES = (
         modules=(ModuleForm(nn.Softplus, ReadAttributes(("beta", "threshold")), live=_live, keeps_input=True),),
         functions=((F.softplus, ()),),
         onnx=_ONNX,
-        registered_by=REGISTERED_BY,
     ),
     ActivationEntry(
         "log_sigmoid",
@@ -193,6 +192,5 @@ ENTRIES = (
             native="Neg(Softplus(Neg(x)))",
             primitives="Sub(Min(x, 0.0), Log(Add(Exp(Neg(Abs(x))), 1.0)))",
         ),
-        registered_by=REGISTERED_BY,
     ),
 )

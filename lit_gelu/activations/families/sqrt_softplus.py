@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from lit_gelu.activations.families._package import NO_ARGUMENTS, REGISTERED_BY
+from lit_gelu.activations.families._package import NO_ARGUMENTS
 from lit_gelu.activations.families.softplus import LINEAR_TAIL, softplus
 from lit_gelu.activations.naming.entry import ActivationEntry
 from lit_gelu.activations.naming.facts import ActivationFacts
@@ -76,12 +76,10 @@ def sqrt_softplus_derivative(x: Tensor, order: int = 1) -> Tensor:
 
 
 def _bend(u: Tensor) -> Tensor:
-    """Return ``2 f**2 s(u) s(-u) - s(u)**2``, whose terms cancel: the second derivative times ``4 f**3``.
-
-    It is ``e (2 f**2 - e) / (1 + e)**2`` with ``e = exp(u)``, or ``(2 f**2 / e - 1) / (1 + 1 / e)**2`` on the right.
-    About 0, where ``|g|`` is small beside its terms and ``u g'`` too, ``log(1 + e)`` is written as ``log 2`` plus
-    ``log1p((e - 1) / 2)``, so that ``log 2 - e / 2`` is exact.
-    """
+    """Return ``2 f**2 s(u) s(-u) - s(u)**2``, whose terms cancel: the second derivative times ``4 f**3``."""
+    # It is ``e (2 f**2 - e) / (1 + e)**2`` with ``e = exp(u)``, or ``(2 f**2 / e - 1) / (1 + 1 / e)**2`` on the right.
+    # About 0, where ``|g|`` is small beside its terms and ``u g'`` too, ``log(1 + e)`` is written as ``log 2`` plus
+    # ``log1p((e - 1) / 2)``, so that ``log 2 - e / 2`` is exact.
     e, square = decay(u)[0], softplus(u)
     outer = torch.where(u < 0, e * (2.0 * square - e), 2.0 * square * e - 1.0) / ((1.0 + e) * (1.0 + e))
     near = u.abs() < _NEAR
@@ -112,14 +110,7 @@ class SqrtSoftplus(nn.Module):
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply the function elementwise.
-
-        Args:
-            x: Any shape, any floating dtype.
-
-        Returns:
-            A tensor like ``x``.
-        """
+        """Apply the function elementwise."""
         return sqrt_softplus(x)
 
 
@@ -140,6 +131,5 @@ ENTRIES = (
         modules=(ModuleForm(SqrtSoftplus, NO_ARGUMENTS),),
         # sqrt_softplus has no primitives: where Log(1 + e) has lost e, its root is still 2e-4.
         onnx=OnnxRecipes(native="Sqrt(Softplus(x))"),
-        registered_by=REGISTERED_BY,
     ),
 )

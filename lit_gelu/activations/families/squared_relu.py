@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
 
-from lit_gelu.activations.families._package import NO_ARGUMENTS, REGISTERED_BY
+from lit_gelu.activations.families._package import NO_ARGUMENTS
 from lit_gelu.activations.naming.entry import ActivationEntry
 from lit_gelu.activations.naming.facts import ActivationFacts
 from lit_gelu.activations.naming.forms import ModuleForm
@@ -113,6 +113,5 @@ ENTRIES = (
         aliases=("squared_relu", "relu_squared"),
         modules=(ModuleForm(SquaredReLU, NO_ARGUMENTS),),
         onnx=OnnxRecipes(native="r = Relu(x); Mul(r, r)"),
-        registered_by=REGISTERED_BY,
     ),
 )

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
 
-from lit_gelu.activations.families._package import INPLACE, REGISTERED_BY, channel_arguments, live_channels
+from lit_gelu.activations.families._package import INPLACE, channel_arguments, live_channels
 from lit_gelu.activations.naming.entry import ActivationEntry
 from lit_gelu.activations.naming.facts import ActivationFacts
 from lit_gelu.activations.naming.forms import ModuleForm
@@ -135,15 +135,7 @@ def _derivative(x: Tensor, order: int, beta: float | Tensor) -> Tensor:
 
 
 def swish_by_kernels(x: Tensor, beta: float | Tensor) -> Tensor:
-    """Return ``x sigmoid(beta x)`` by torch's kernels.
-
-    Args:
-        x: Any shape, any floating dtype.
-        beta: A number, or a tensor that is broadcast with ``x``.
-
-    Returns:
-        A tensor like ``x``.
-    """
+    """Return ``x sigmoid(beta x)`` by torch's kernels."""
     return x * torch.sigmoid((beta * x).to(x.dtype))
 
 
@@ -291,7 +283,6 @@ ENTRIES = (
         modules=(ModuleForm(nn.SiLU, INPLACE, keeps_input=True),),
         functions=((F.silu, ()),),
         onnx=SILU_ONNX,
-        registered_by=REGISTERED_BY,
     ),
     ActivationEntry(
         "swish",
@@ -302,6 +293,5 @@ ENTRIES = (
         facts=_swish_facts,
         modules=(ModuleForm(Swish, _read, live=_live),),
         onnx=_ONNX,
-        registered_by=REGISTERED_BY,
     ),
 )

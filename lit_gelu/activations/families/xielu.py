@@ -6,7 +6,6 @@ import torch
 from torch import Tensor, nn
 
 from lit_gelu.activations.errors import ActivationArgumentError
-from lit_gelu.activations.families._package import REGISTERED_BY
 from lit_gelu.activations.naming.entry import ActivationEntry
 from lit_gelu.activations.naming.facts import ActivationFacts
 from lit_gelu.activations.naming.forms import ModuleForm
@@ -131,22 +130,11 @@ class XIELU(nn.Module):
         return self.beta + (self.initial_alpha_n - self.beta) * torch.exp(self.log_n)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply the function elementwise.
-
-        Args:
-            x: Any shape, any floating dtype.
-
-        Returns:
-            A tensor like ``x``.
-        """
+        """Apply the function elementwise."""
         return xielu(x, self.alpha_p, self.alpha_n, self.beta)
 
     def extra_repr(self) -> str:
-        """Return the arguments for ``repr``.
-
-        Returns:
-            ``alpha_p=..., alpha_n=..., beta=..., learnable=...``.
-        """
+        """Return the arguments for ``repr``."""
         return (
             f"alpha_p={self.initial_alpha_p}, alpha_n={self.initial_alpha_n}, beta={self.beta}, "
             f"learnable={self.learnable}"
@@ -188,6 +176,5 @@ ENTRIES = (
             native="r = Relu(x); l = Min(x, 0.0); Add(Mul(Add(Mul(r, alpha_p), beta), r), "
             "Add(Mul(Sub(Sub(Exp(l), 1.0), l), alpha_n), Mul(l, beta)))",
         ),
-        registered_by=REGISTERED_BY,
     ),
 )

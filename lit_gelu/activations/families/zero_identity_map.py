@@ -7,7 +7,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
 
 from lit_gelu.activations.errors import ActivationArgumentError
-from lit_gelu.activations.families._package import HENDRYCKS_2016, REGISTERED_BY
+from lit_gelu.activations.families._package import HENDRYCKS_2016
+from lit_gelu.activations.families.gaussian_gelu import gelu_moments
 from lit_gelu.activations.families.gelu import EXACT_ONNX, gelu, gelu_derivative
 from lit_gelu.activations.families.swish import SILU_ONNX, silu, silu_derivative
 from lit_gelu.activations.naming.entry import ActivationEntry
@@ -15,7 +16,6 @@ from lit_gelu.activations.naming.facts import ActivationFacts
 from lit_gelu.activations.naming.forms import ModuleForm, ReadAttributes
 from lit_gelu.activations.numerics.arguments import check_order, elementwise
 from lit_gelu.activations.numerics.gates import LOGISTIC_LIMIT, normal_cdf, times_logistic
-from lit_gelu.activations.numerics.gelu_moments import gelu_moments
 from lit_gelu.activations.onnx_recipes import Arguments, OnnxCases
 
 GATES = ("normal", "logistic")
@@ -101,42 +101,18 @@ def zero_identity_map_derivative(x: Tensor, order: int = 1, gate: str = "normal"
 
 
 def expectation(x: Tensor, gate: str = "normal") -> Tensor:
-    """Return the map's expectation: exact GELU, or SiLU.
-
-    Args:
-        x: Any shape; a floating dtype.
-        gate: ``"normal"`` or ``"logistic"``.
-
-    Returns:
-        A tensor like ``x``.
-    """
+    """Return the map's expectation: exact GELU, or SiLU."""
     return gelu(x) if gate == "normal" else silu(x)
 
 
 def check_gate(name: str, gate: str) -> None:
-    """Refuse what is no gate.
-
-    Args:
-        name: The function that was called.
-        gate: What was given.
-
-    Raises:
-        ActivationArgumentError: If it is none.
-    """
+    """Refuse what is no gate."""
     if gate not in GATES:
         raise ActivationArgumentError(f"{name}: gate={gate!r} is not accepted. Use 'normal' or 'logistic'.")
 
 
 def check_passes(name: str, passes: int) -> None:
-    """Refuse what is no number of passes.
-
-    Args:
-        name: The function that was called.
-        passes: What was given.
-
-    Raises:
-        ActivationArgumentError: If it is none.
-    """
+    """Refuse what is no number of passes."""
     if isinstance(passes, bool) or not isinstance(passes, int) or passes < 1:
         raise ActivationArgumentError(f"{name}: passes={passes!r} is not accepted. Give a positive integer.")
 
@@ -275,6 +251,5 @@ ENTRIES = (
         aliases=("soi",),
         modules=(ModuleForm(ZeroIdentityMap, ReadAttributes(("gate", "evaluation", "passes")), live=_live),),
         onnx=_ONNX,
-        registered_by=REGISTERED_BY,
     ),
 )

@@ -50,19 +50,7 @@ class Installation:
 
 
 def present(library: str, registry: Names, override: bool) -> Installation | None:
-    """Return the installation that is there already, so that installing twice is installing once.
-
-    Args:
-        library: The library.
-        registry: Whose names are wanted.
-        override: What is wanted for the library's own names.
-
-    Returns:
-        The installation, ``None`` if there is none.
-
-    Raises:
-        AlreadyInstalledError: If another registry, or the other ``override``, is there.
-    """
+    """Return the installation that is there already, so that installing twice is installing once."""
     found = _installed.get(library)
     if found is not None and (found.registry is not registry or found.override != override):
         raise AlreadyInstalledError(
@@ -73,57 +61,17 @@ def present(library: str, registry: Names, override: bool) -> Installation | Non
 
 
 def names_of(registry: Names) -> list[str]:
-    """Return every name and alias of a registry.
-
-    Args:
-        registry: Any registry.
-
-    Returns:
-        The names, sorted.
-
-    Example:
-        >>> from lit_gelu.activations.registry import registry
-        >>> {"relu2", "squared_relu"} <= set(names_of(registry))
-        True
-    """
+    """Return every name and alias of a registry."""
     return sorted({name for entry in registry.entries() for name in (entry.name, *entry.aliases)})
 
 
 def is_path(text: str) -> bool:
-    """Return whether a text is a dotted path: what a configuration file names is looked up, never imported.
-
-    Args:
-        text: A spec's text.
-
-    Returns:
-        Whether its name has a dot.
-
-    Example:
-        >>> is_path("torch.nn.ELU(alpha=0.5)"), is_path("elu(alpha=0.5)")
-        (True, False)
-    """
+    """Return whether a text is a dotted path: what a configuration file names is looked up, never imported."""
     return "." in text.partition("(")[0]
 
 
 def import_library(name: str, library: str) -> ModuleType:
-    """Import a module of another library.
-
-    Args:
-        name: The module.
-        library: The distribution to install for it.
-
-    Returns:
-        The module.
-
-    Raises:
-        MissingLibraryError: If it cannot be imported.
-
-    Example:
-        >>> import_library("no_such_library.layers", "no_such_library")
-        Traceback (most recent call last):
-        lit_gelu.activations.errors.MissingLibraryError: Cannot import no_such_library.layers: No module named \
-'no_such_library'. Install it: pip install no_such_library.
-    """
+    """Import a module of another library."""
     try:
         return importlib.import_module(name)
     except ImportError as error:

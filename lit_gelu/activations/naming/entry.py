@@ -28,7 +28,7 @@ from lit_gelu.activations.naming.forms import (
 )
 from lit_gelu.activations.naming.plugins import PluginLoader
 from lit_gelu.activations.naming.spec import ActivationSpec, dotted_path, opaque
-from lit_gelu.activations.numerics.moments import GaussianMoments
+from lit_gelu.activations.numerics.normal import GaussianMoments
 from lit_gelu.errors import LitGeluError, shown
 
 _PLAIN = (str, int, float, tuple, list, type(None))

@@ -87,14 +87,7 @@ class ReadAttributes:
     names: tuple[str, ...]
 
     def __call__(self, module: nn.Module) -> dict[str, Any]:
-        """Read them.
-
-        Args:
-            module: An instance of the class.
-
-        Returns:
-            The arguments by name.
-        """
+        """Read them."""
         return {name: getattr(module, name) for name in self.names}
 
 
@@ -118,42 +111,22 @@ class ModuleForm:
     keeps_input: bool = False
 
     def live_arguments(self, module: nn.Module) -> dict[str, Any]:
-        """Return the arguments of the pure function for this instance.
-
-        Args:
-            module: An instance of ``type``.
-
-        Returns:
-            Keyword arguments; numbers, strings or tensors.
-
-        Raises:
-            UnknownArgumentsError: If they cannot be told: then only the module itself says what it computes.
-        """
+        """Return the arguments of the pure function for this instance."""
         arguments = (self.live or self.read)(module)
         return {key: value for key, value in arguments.items() if key not in NOT_OF_THE_FUNCTION}
 
 
 def opaque_spec(module: nn.Module) -> ActivationSpec:
-    """Return the spec of a module that was never registered: it names the class, or a `FunctionActivation`'s function.
-
-    Example:
-        >>> str(opaque_spec(nn.Softsign()))
-        'opaque:torch.nn.modules.activation.Softsign'
-    """
+    """Return the spec of a module that was never registered: it names the class, or the function of one."""
     if isinstance(module, FunctionActivation):
         return opaque(module.name, module.kwargs)
     return ActivationSpec(dotted_path(type(module)), opaque=True)
 
 
 def note_constructions(cls: type[nn.Module]) -> None:
-    """Have the constructor of a class note its arguments on every instance that is built from now on.
-
-    The constructor is wrapped in place, once; its signature, documentation and behaviour stay. A subclass's instances
-    are not noted: what they are built from is their own constructor's matter. Classes of torch are left alone.
-
-    Args:
-        cls: A module class.
-    """
+    """Have the constructor of a class note its arguments on every instance that is built from now on."""
+    # The constructor is wrapped in place, once; its signature, documentation and behaviour stay. A subclass's instances
+    # are not noted: what they are built from is their own constructor's matter. Classes of torch are left alone.
     init = cls.__init__
     notes_already = getattr(vars(cls).get("__init__"), _NOTING, None) is cls
     if notes_already or init is nn.Module.__init__ or cls.__module__.partition(".")[0] == "torch":
@@ -170,15 +143,7 @@ def note_constructions(cls: type[nn.Module]) -> None:
 
 
 def noted(module: nn.Module, kwargs: dict[str, Any]) -> nn.Module:
-    """Note what a module was built from, if its constructor did not.
-
-    Args:
-        module: The module.
-        kwargs: The keyword arguments that its class was called with.
-
-    Returns:
-        The same module.
-    """
+    """Note what a module was built from, if its constructor did not."""
     if NOTE not in vars(module) and type(module).__init__ is not nn.Module.__init__:
         vars(module)[NOTE] = _note(module, type(module).__init__, (), kwargs)
     return module
@@ -203,17 +168,7 @@ class ConstructionArguments:
     names: tuple[str, ...]
 
     def __call__(self, module: nn.Module) -> dict[str, Any]:
-        """Read them.
-
-        Args:
-            module: An instance of the class.
-
-        Returns:
-            The arguments by name, plain data.
-
-        Raises:
-            UnknownArgumentsError: If they are not known, or no plain data.
-        """
+        """Read them."""
         note = vars(module).get(NOTE)
         if note is None:
             return {name: _plain_attribute(module, name, getattr(module, name, _MISSING)) for name in self.names}
@@ -243,19 +198,7 @@ class PresentArguments:
     names: tuple[str, ...]
 
     def __call__(self, module: nn.Module) -> dict[str, Any]:
-        """Read them.
-
-        Args:
-            module: An instance of the class.
-
-        Returns:
-            The arguments by name: plain data, and tensors of one element where the constructor put an argument into a
-            parameter or buffer of its name.
-
-        Raises:
-            UnknownArgumentsError: If they are not known: the module has parameters or buffers, and which argument
-                they are the present value of cannot be told. The module itself still computes what it computes.
-        """
+        """Read them."""
         note = vars(module).get(NOTE)
         initial = ConstructionArguments(self.names)(module)
         if note is None:
@@ -284,11 +227,7 @@ def _note(
 def _plain_arguments(
     signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> dict[str, PlainValue]:
-    """Return the arguments by keyword, those left out with their defaults.
-
-    Raises:
-        ActivationSpecError: If one is no plain data, or cannot be given by a keyword.
-    """
+    """Return the arguments by keyword, those left out with their defaults."""
     bound = signature.bind(*args, **kwargs)
     bound.apply_defaults()
     found: dict[str, PlainValue] = {}

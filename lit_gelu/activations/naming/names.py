@@ -61,11 +61,7 @@ _default: Names | None = None
 
 
 def set_default_names(names: Names) -> None:
-    """Say which registry is asked where none is given.
-
-    Args:
-        names: The registry of this process, `lit_gelu.activations.registry`.
-    """
+    """Say which registry is asked where none is given."""
     global _default
     _default = names
 

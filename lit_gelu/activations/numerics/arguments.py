@@ -22,15 +22,8 @@ OPERATION_DTYPES = {
 
 
 def elementwise(function: Function) -> Function:
-    """Make a function of a float32 or float64 tensor one of any floating tensor, computed in the operation dtype.
-
-    Args:
-        function: Takes a tensor ``x`` in its operation dtype, and parameters that are numbers or tensors.
-
-    Returns:
-        The same function for ``x`` in float16, bfloat16, float32 or float64; the result has the dtype of ``x``. Tensor
-        parameters are converted to the operation dtype. It raises ``ActivationArgumentError`` for any other ``x``.
-    """
+    """Make a function of a float32 or float64 tensor one of any floating tensor, computed in the operation dtype."""
+    # The result has the dtype of ``x``; tensor parameters are converted to the operation dtype.
 
     @functools.wraps(function)
     def computed(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
@@ -61,15 +54,7 @@ def _not_floating(name: str, x: object) -> str:
 
 
 def check_order(name: str, order: int) -> None:
-    """Refuse an order of differentiation that has no closed form here.
-
-    Args:
-        name: The function that was called.
-        order: The order.
-
-    Raises:
-        ActivationArgumentError: If it is neither 1 nor 2.
-    """
+    """Refuse an order of differentiation that has no closed form here."""
     if order not in {1, 2}:
         raise ActivationArgumentError(
             f"{name}: order={order!r} is not available. Use 1 or 2; for more, differentiate order 2 by torch.func."
@@ -77,36 +62,13 @@ def check_order(name: str, order: int) -> None:
 
 
 def check_positive(name: str, parameter: str, value: float | Tensor) -> None:
-    """Refuse a number that is not positive; a tensor is not looked at, which would wait for the device.
-
-    Args:
-        name: The function that was called.
-        parameter: The name of the parameter.
-        value: Its value.
-
-    Raises:
-        ActivationArgumentError: If it is a number and not above zero.
-    """
+    """Refuse a number that is not positive; a tensor is not looked at, which would wait for the device."""
     if not isinstance(value, Tensor) and not value > 0:
         raise ActivationArgumentError(f"{name}: {parameter}={value!r} is not accepted. Give a positive number.")
 
 
 def per_channel(name: str, parameter: str, value: float | Tensor, x: Tensor, channel_dim: int = 1) -> float | Tensor:
-    """Shape a parameter so that it is broadcast over every dimension of ``x`` but the channels, as ``F.prelu`` does.
-
-    Args:
-        name: The function that was called.
-        parameter: The name of the parameter.
-        value: A number, a tensor with one element, or a tensor of shape ``(channels,)``.
-        x: Input.
-        channel_dim: Which dimension of ``x`` the channels are.
-
-    Returns:
-        The number, or a tensor that can be broadcast with ``x``.
-
-    Raises:
-        ActivationArgumentError: If the tensor has neither one element nor one for each channel.
-    """
+    """Shape a number, or a tensor ``()`` or ``(channels,)``, so that it is broadcast as ``F.prelu`` does its weight."""
     if not isinstance(value, Tensor):
         return value
     if value.numel() == 1:
@@ -124,25 +86,10 @@ def per_channel(name: str, parameter: str, value: float | Tensor, x: Tensor, cha
 
 
 def largest(x: Tensor) -> float:
-    """Return the largest finite value of the dtype of ``x``.
-
-    Args:
-        x: A floating tensor.
-
-    Returns:
-        For float64 1.797...e308.
-    """
+    """Return the largest finite value of the dtype of ``x``."""
     return torch.finfo(x.dtype).max
 
 
 def keep_nan(x: Tensor, value: Tensor) -> Tensor:
-    """Return ``value``, but NaN where ``x`` is: a comparison with NaN is false, so ``torch.where`` alone would lose it.
-
-    Args:
-        x: Input of the function.
-        value: Result, shaped like ``x``.
-
-    Returns:
-        A tensor like ``x``.
-    """
+    """Return ``value``, but NaN where ``x`` is; ``torch.where`` alone loses it, as a comparison with NaN is false."""
     return torch.where(torch.isnan(x), math.nan, value)

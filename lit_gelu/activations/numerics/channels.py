@@ -19,23 +19,7 @@ Numbers = float | tuple[float, ...]
 
 
 def finite_numbers(name: str, value: Any, *, positive: bool = False) -> Numbers:
-    """Return ``value`` as a ``float``, or as a tuple of them if it has one for each channel.
-
-    Args:
-        name: The argument's name, for the message.
-        value: What was given.
-        positive: Whether the numbers must be above 0.
-
-    Returns:
-        The value.
-
-    Raises:
-        ActivationArgumentError: If it is neither a finite number nor a sequence of at least one.
-
-    Example:
-        >>> finite_numbers("beta", 2, positive=True), finite_numbers("mu", [0, 1.5])
-        (2.0, (0.0, 1.5))
-    """
+    """Return ``value`` as a ``float``, or as a tuple of them if it has one for each channel."""
     several = isinstance(value, Sequence) and not isinstance(value, str)
     for number in value if several else (value,):
         real = isinstance(number, (int, float)) and not isinstance(number, bool) and math.isfinite(number)
@@ -48,22 +32,7 @@ def finite_numbers(name: str, value: Any, *, positive: bool = False) -> Numbers:
 
 
 def positive_number(name: str, value: float) -> float:
-    """Return ``value`` as a ``float`` if it is one positive finite number.
-
-    Args:
-        name: The argument's name, for the message.
-        value: What was given.
-
-    Returns:
-        The value.
-
-    Raises:
-        ActivationArgumentError: If it is not.
-
-    Example:
-        >>> positive_number("beta", 2)
-        2.0
-    """
+    """Return ``value`` as a ``float`` if it is one positive finite number."""
     number = finite_numbers(name, value, positive=True)
     if isinstance(number, tuple):
         raise ActivationArgumentError(f"{name}={shown(value)} is not accepted: give one number, such as {name}=1.0.")
@@ -179,35 +148,12 @@ class ChannelModule(nn.Module):
 
 
 def positive_scale(log_scale: Tensor) -> Tensor:
-    """Return ``exp(log_scale)``, kept finite: a scale that overflows would make ``inf * 0`` of values and gradients.
-
-    Args:
-        log_scale: Any values.
-
-    Returns:
-        A tensor like ``log_scale``; 0 where it underflows.
-    """
+    """Return ``exp(log_scale)``, kept finite: a scale that overflows would make ``inf * 0`` of values and gradients."""
     return torch.exp(log_scale.clamp(max=math.log(torch.finfo(log_scale.dtype).max) - 1.0))
 
 
 def channel_number(name: str, channels: Any, argument: str = "channels") -> int:
-    """Return a number of channels if it is a positive integer that memory can be asked for.
-
-    Args:
-        name: Whose it is, for the message.
-        channels: What was given.
-        argument: The argument's name.
-
-    Returns:
-        The number.
-
-    Raises:
-        ActivationArgumentError: If it is not.
-
-    Example:
-        >>> channel_number("PReLU", 64)
-        64
-    """
+    """Return a number of channels if it is a positive integer that memory can be asked for."""
     if isinstance(channels, bool) or not isinstance(channels, int) or not 1 <= channels <= MOST_CHANNELS:
         others = ", 'infer', or None for one value" if argument == "channels" else ""
         raise ActivationArgumentError(
@@ -220,11 +166,7 @@ def channel_number(name: str, channels: Any, argument: str = "channels") -> int:
 def _channel_count(
     name: str, initial: dict[str, Numbers], learned: tuple[str, ...], channels: int | str | None
 ) -> int | str | None:
-    """Return the number of channels that the arguments agree on.
-
-    Raises:
-        ActivationArgumentError: If they do not agree, or nothing differs from channel to channel.
-    """
+    """Return the number of channels that the arguments agree on."""
     counts = {key: len(value) for key, value in initial.items() if isinstance(value, tuple)}
     if channels is not None and channels != INFER:
         counts["channels"] = channel_number(name, channels)

@@ -16,53 +16,20 @@ from lit_gelu.activations.numerics.arguments import keep_nan
 
 
 def cumulative(distribution: Any, x: Tensor) -> Tensor:
-    """Return ``F(x)``.
-
-    Args:
-        distribution: Has ``cdf``.
-        x: In its operation dtype.
-
-    Returns:
-        A tensor like ``x``.
-
-    Raises:
-        ActivationArgumentError: If ``cdf`` does not give a tensor shaped like ``x``.
-    """
+    """Return ``F(x)``."""
     inside, safe = _within_support(distribution, x)
     value = _called(distribution, "cdf", safe)
     return keep_nan(x, torch.where(inside, value, (x > safe).to(x.dtype)))
 
 
 def density(distribution: Any, x: Tensor) -> Tensor:
-    """Return ``p(x)``: ``pdf``, else ``exp(log_prob)``, else the derivative of ``cdf`` by autograd.
-
-    Args:
-        distribution: Has ``cdf``.
-        x: In its operation dtype.
-
-    Returns:
-        A tensor like ``x``.
-
-    Raises:
-        ActivationArgumentError: If a method does not give a tensor shaped like ``x``.
-    """
+    """Return ``p(x)``: ``pdf``, else ``exp(log_prob)``, else the derivative of ``cdf`` by autograd."""
     inside, safe = _within_support(distribution, x)
     return keep_nan(x, torch.where(inside, _density_within(distribution, safe), 0.0))
 
 
 def density_slope(distribution: Any, x: Tensor) -> Tensor:
-    """Return ``p'(x)`` by autograd of the density.
-
-    Args:
-        distribution: Has ``cdf``.
-        x: In its operation dtype.
-
-    Returns:
-        A tensor like ``x``; 0 outside the support.
-
-    Raises:
-        ActivationArgumentError: If a method does not give a tensor shaped like ``x``.
-    """
+    """Return ``p'(x)`` by autograd of the density."""
     inside, safe = _within_support(distribution, x)
     slope = _gradient(lambda value: _density_within(distribution, value), safe)
     return keep_nan(x, torch.where(inside, slope, 0.0))
@@ -97,11 +64,9 @@ def _called(distribution: Any, method: str, x: Tensor) -> Tensor:
 
 
 def _within_support(distribution: Any, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return which elements are inside the support, and ``x`` with a point of the support in place of the others.
-
-    ``x > point`` then tells whether such an element is right or left of the support. Infinities count as outside: a
-    distribution's own formula may make NaN of them.
-    """
+    """Return which elements are inside the support, and ``x`` with a point of the support in place of the others."""
+    # ``x > point`` then tells whether such an element is right or left of the support. Infinities count as outside: a
+    # distribution's own formula may make NaN of them.
     support = getattr(distribution, "support", None)
     low, high = getattr(support, "lower_bound", -math.inf), getattr(support, "upper_bound", math.inf)
     point = _between(low, high)

@@ -1,5 +1,8 @@
 """The normal and the logistic distribution, and their products with ``x``, without underflow, overflow or ``inf * 0``.
 
+Arguments ``u`` are within ``NORMAL_LIMIT`` or ``LOGISTIC_LIMIT`` and the others finite, unless a line says otherwise. A
+product underflows only if it is itself too small.
+
 Three rules hold for every function of this folder that is built on an exponential:
 
 * No difference from one: ``Phi(u) = erfc(-u / sqrt 2) / 2``, and ``s(-u)`` is computed by itself. ``1 + erf`` and
@@ -16,7 +19,6 @@ import torch
 from torch import Tensor
 
 from lit_gelu.activations.numerics.arguments import largest
-from lit_gelu.activations.numerics.compensated import product_error
 
 SQRT_TWO = math.sqrt(2.0)
 SQRT_HALF = math.sqrt(0.5)
@@ -34,56 +36,29 @@ LOGISTIC_TAIL = -64.0
 # below half a unit in the last place.
 NORMAL_TAIL = {torch.float32: -12.0, torch.float64: -30.0}
 
+# Veltkamp's splitting constant, 2**ceil(digits / 2) + 1: it cuts a number into two of half as many digits.
+SPLITTER = {torch.float32: 4097.0, torch.float64: 134217729.0}
+
 
 def normal_density_root(u: Tensor) -> Tensor:
-    """Return ``h = exp(-u**2 / 4)``, so that ``phi(u) = h * h / sqrt(2 pi)``.
-
-    Args:
-        u: Within ``NORMAL_LIMIT``.
-
-    Returns:
-        A tensor like ``u``.
-    """
+    """Return ``h = exp(-u**2 / 4)``, so that ``phi(u) = h * h / sqrt(2 pi)``."""
     return torch.exp(-0.25 * u * u)
 
 
 def times_normal_density(factor: Tensor, u: Tensor) -> Tensor:
-    """Return ``factor * phi(u)``.
-
-    Args:
-        factor: Finite.
-        u: Within ``NORMAL_LIMIT``.
-
-    Returns:
-        The product, which underflows only if it is itself too small.
-    """
+    """Return ``factor * phi(u)``."""
     root = normal_density_root(u)
     return (INVERSE_SQRT_TWO_PI * factor * root) * root
 
 
 def normal_cdf(u: Tensor) -> Tensor:
-    """Return ``Phi(u)``.
-
-    Args:
-        u: Any real number.
-
-    Returns:
-        A tensor like ``u``.
-    """
+    """Return ``Phi(u)``."""
     return 0.5 * torch.erfc(-SQRT_HALF * u)
 
 
 def normal_tail_ratio(u: Tensor) -> Tensor:
-    """Return ``Phi(u) / phi(u)`` below ``NORMAL_TAIL``: ``-1/u (1 - 1/u**2 + 3/u**4 - 15/u**6 ...)``.
-
-    Source: Abramowitz and Stegun 1964, equation 26.2.12.
-
-    Args:
-        u: At most ``NORMAL_TAIL``.
-
-    Returns:
-        A tensor like ``u``.
-    """
+    """Return ``Phi(u) / phi(u)`` below ``NORMAL_TAIL``: ``-1/u (1 - 1/u**2 + 3/u**4 - 15/u**6 ...)``."""
+    # Source: Abramowitz and Stegun 1964, equation 26.2.12.
     inverse_square = 1.0 / (u * u)
     series = torch.ones_like(u)
     for odd in (15, 13, 11, 9, 7, 5, 3, 1):
@@ -92,33 +67,16 @@ def normal_tail_ratio(u: Tensor) -> Tensor:
 
 
 def times_normal_cdf(x: Tensor, u: Tensor) -> Tensor:
-    """Return ``x * Phi(u)``.
-
-    Args:
-        x: Finite.
-        u: Within ``NORMAL_LIMIT``.
-
-    Returns:
-        The product, which underflows only if it is itself too small.
-    """
+    """Return ``x * Phi(u)``."""
     start = NORMAL_TAIL[u.dtype]
     tail = u.clamp(max=start)
     return torch.where(u < start, times_normal_density(x * normal_tail_ratio(tail), tail), x * normal_cdf(u))
 
 
 def normal_cdf_plus_density(factor: Tensor, u: Tensor) -> Tensor:
-    """Return ``Phi(u) + factor * phi(u)``.
-
-    In the left tail it is one product, because the sum of two subnormal numbers carries the rounding of both. Elsewhere
-    the rounding of the arguments of ``erfc`` and ``exp`` is put back to first order.
-
-    Args:
-        factor: Finite.
-        u: Within ``NORMAL_LIMIT``.
-
-    Returns:
-        The sum, which underflows only if it is itself too small.
-    """
+    """Return ``Phi(u) + factor * phi(u)``."""
+    # In the left tail it is one product, as the sum of two subnormal numbers carries the rounding of both. Elsewhere
+    # the rounding of the arguments of erfc and exp is put back to first order.
     start = NORMAL_TAIL[u.dtype]
     tail = u.clamp(max=start)
     density = INVERSE_SQRT_TWO_PI * torch.exp(-0.5 * (u * u))
@@ -129,75 +87,35 @@ def normal_cdf_plus_density(factor: Tensor, u: Tensor) -> Tensor:
 
 
 def opened_normal_gate(x: Tensor, u: Tensor) -> Tensor:
-    """Return ``x * Phi(u)`` for any ``x`` and ``u``: exactly ``x`` where the gate is open, 0 where it is shut.
-
-    Args:
-        x: Any value, infinities included.
-        u: Any value, infinities included.
-
-    Returns:
-        A tensor like ``x``.
-    """
+    """Return ``x * Phi(u)`` for any ``x`` and ``u``: exactly ``x`` where the gate is open, 0 where it is shut."""
     finite = x.clamp(-largest(x), largest(x))
     return torch.where(u > NORMAL_LIMIT, x, times_normal_cdf(finite, u.clamp(-NORMAL_LIMIT, NORMAL_LIMIT)))
 
 
 def decay(u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return ``e = exp(-|u|)`` and two factors of it, to be multiplied from both sides of a product.
-
-    Args:
-        u: Within ``LOGISTIC_LIMIT``.
-
-    Returns:
-        ``e``, ``inner`` and ``outer`` with ``inner * outer = e``: in the tail both are ``exp(-|u| / 2)``, else ``e``
-        and 1, rounded once less. The derivatives at 0 are those of ``exp(-u)``, where ``torch.abs`` would give 0.
-    """
+    """Return ``e = exp(-|u|)`` and two factors of it, to be multiplied from both sides of a product."""
+    # In the tail both are exp(-|u| / 2), else e and 1, rounded once less. The derivatives at 0 are those of exp(-u);
+    # torch.abs would give 0.
     negative = torch.where(u < 0, u, -u)
     e, root, far = torch.exp(negative), torch.exp(0.5 * negative), negative < LOGISTIC_TAIL
     return e, torch.where(far, root, e), torch.where(far, root, 1.0)
 
 
 def times_logistic(x: Tensor | float, u: Tensor) -> Tensor:
-    """Return ``x * s(u)`` with ``s(u) = 1 / (1 + exp(-u))``.
-
-    Args:
-        x: Finite, or infinite where ``s(u)`` is not 0.
-        u: Within ``LOGISTIC_LIMIT``.
-
-    Returns:
-        The product, which underflows only if it is itself too small.
-    """
+    """Return ``x * s(u)`` with ``s(u) = 1 / (1 + exp(-u))``; ``x`` may be infinite where ``s(u)`` is not 0."""
     e, inner, outer = decay(u)
     return (x * torch.where(u < 0, inner, 1.0) / (1.0 + e)) * torch.where(u < 0, outer, 1.0)
 
 
 def times_logistic_density(factor: Tensor | float, u: Tensor) -> Tensor:
-    """Return ``factor * s(u) * s(-u)``.
-
-    Args:
-        factor: Finite.
-        u: Within ``LOGISTIC_LIMIT``.
-
-    Returns:
-        The product, which underflows only if it is itself too small.
-    """
+    """Return ``factor * s(u) * s(-u)``."""
     e, inner, outer = decay(u)
     return (factor * inner / ((1.0 + e) * (1.0 + e))) * outer
 
 
 def logistic_plus_density(factor: Tensor, u: Tensor, correction: Tensor | float = 0.0) -> Tensor:
-    """Return ``s(u) + factor * s(u) * s(-u)``.
-
-    Left of 0 that is ``e (1 + factor + e) / (1 + e)**2`` with ``e = exp(u)``: the terms cancel before they are rounded.
-
-    Args:
-        factor: Finite.
-        u: Within ``LOGISTIC_LIMIT``.
-        correction: Added to ``factor`` left of 0, where it may be too small to change it.
-
-    Returns:
-        The sum, which underflows only if it is itself too small.
-    """
+    """Return ``s(u) + factor * s(u) * s(-u)``; ``correction`` is what left of 0 is too small to change the factor."""
+    # Left of 0 that is e (1 + factor + e) / (1 + e)**2 with e = exp(u): the terms cancel before they are rounded.
     e, inner, outer = decay(u)
     squared = (1.0 + e) * (1.0 + e)
     left = (inner * (1.0 + factor + (e + correction)) / squared) * outer
@@ -207,37 +125,46 @@ def logistic_plus_density(factor: Tensor, u: Tensor, correction: Tensor | float 
 def logistic_curvature(
     start: Tensor | float, slope: Tensor, u: Tensor, *, factor: Tensor | float = 1.0, correction: Tensor | float = 0.0
 ) -> Tensor:
-    """Return ``factor * s(u) s(-u) (start - slope tanh(|u| / 2))``, the form of the second derivative of ``x s(u)``.
-
-    That is ``factor * e (start - slope + e (start + slope)) / (1 + e)**3`` with ``e = exp(-|u|)``, where the terms
-    cancel before they are rounded.
-
-    Args:
-        start: Finite.
-        slope: Finite.
-        u: Within ``LOGISTIC_LIMIT``.
-        factor: Finite.
-        correction: Added to ``start - slope``, where it may be too small to change it.
-
-    Returns:
-        The product, which underflows only if it is itself too small.
-    """
+    """Return ``factor * s(u) s(-u) (start - slope tanh(|u| / 2))``, the form of the second derivative of ``x s(u)``."""
+    # That is factor * e (start - slope + e (start + slope)) / (1 + e)**3 with e = exp(-|u|), where the terms
+    # cancel before they are rounded; correction belongs to start - slope, which it may be too small to change.
     e, inner, outer = decay(u)
     bracket = (start - slope) + (e * (start + slope) + correction)
     return (inner * (factor * bracket) / ((1.0 + e) * (1.0 + e) * (1.0 + e))) * outer
 
 
 def opened_logistic_gate(x: Tensor, u: Tensor) -> Tensor:
-    """Return ``x * s(u)`` for any ``x`` and ``u``: exactly ``x`` where the gate is open, 0 where it is shut.
-
-    Args:
-        x: Any value, infinities included.
-        u: Any value, infinities included.
-
-    Returns:
-        A tensor like ``x``.
-    """
+    """Return ``x * s(u)`` for any ``x`` and ``u``: exactly ``x`` where the gate is open, 0 where it is shut."""
     shut_or_open = u.abs() > LOGISTIC_LIMIT
     finite = torch.where(shut_or_open, x.clamp(-largest(x), largest(x)), x)
     gated = times_logistic(finite, u.clamp(-LOGISTIC_LIMIT, LOGISTIC_LIMIT))
     return torch.where(u > LOGISTIC_LIMIT, x, gated)
+
+
+# Where a derivative passes its own extremum, |g| + |x g'| is small beside the two terms whose difference it is, and the
+# rounding of their arguments would show. There the error is computed, exactly, and put back to first order.
+
+
+def product_error(a: Tensor, b: Tensor | float) -> Tensor:
+    """Return ``a b - fl(a b)``, exactly."""
+    # Source: Dekker 1971, "A floating-point technique for extending the available precision", equation 5.7.
+    a_high, a_low = _split(a)
+    # Not torch.as_tensor, whose copy from the host would wait for the device.
+    b = b if isinstance(b, Tensor) else torch.full((), b, dtype=a.dtype, device=a.device)
+    b_high, b_low = _split(b)
+    return ((a_high * b_high - a * b) + a_high * b_low + a_low * b_high) + a_low * b_low
+
+
+def sum_error(a: Tensor | float, b: Tensor) -> Tensor:
+    """Return ``a + b - fl(a + b)``, exactly."""
+    # Source: Knuth 1969, "The Art of Computer Programming", volume 2, section 4.2.2, theorem B.
+    total = a + b
+    rest = total - a
+    return (a - (total - rest)) + (b - rest)
+
+
+def _split(a: Tensor) -> tuple[Tensor, Tensor]:
+    """Return two numbers of half as many digits whose sum is ``a``."""
+    scaled = SPLITTER[a.dtype] * a
+    high = scaled - (scaled - a)
+    return high, a - high

@@ -38,14 +38,5 @@ class Derivatives(NamedTuple):
 
 
 def quotient(value: Tensor, x: Tensor, at_zero: Tensor | float) -> Tensor:
-    """Return ``value / x``, with its limit at ``x = 0``.
-
-    Args:
-        value: ``f(x)``.
-        x: Any shape.
-        at_zero: ``f'(0)``.
-
-    Returns:
-        A tensor like ``x``.
-    """
+    """Return ``value / x``, with its limit at ``x = 0``."""
     return torch.where(x == 0, at_zero, value / x)

@@ -19,21 +19,7 @@ MEMORY_MODES = ("autograd", "recompute")
 
 
 def checked_memory(memory: str) -> str:
-    """Return ``memory`` if it is one of the modes.
-
-    Args:
-        memory: What was given.
-
-    Returns:
-        The same.
-
-    Raises:
-        ActivationArgumentError: If it is none.
-
-    Example:
-        >>> checked_memory("recompute")
-        'recompute'
-    """
+    """Return ``memory`` if it is one of the modes."""
     if memory not in MEMORY_MODES:
         raise ActivationArgumentError(
             f"memory={memory!r} is not accepted. Use 'autograd', which keeps what torch's kernels need, or "
@@ -43,21 +29,8 @@ def checked_memory(memory: str) -> str:
 
 
 def compute(memory: str, function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
-    """Call ``function(*tensors)`` in a memory mode.
-
-    Args:
-        memory: ``"autograd"`` or ``"recompute"``.
-        function: Differentiable, without side effects and random numbers, and with no other tensors in it.
-        *tensors: Its arguments; with ``"recompute"`` they alone are kept for the backward pass.
-
-    Returns:
-        What the function returns.
-
-    Example:
-        >>> x = torch.tensor([0.0, 1.0], requires_grad=True)
-        >>> torch.autograd.grad(compute("recompute", lambda t: t.sin() * t, x).sum(), x)
-        (tensor([0.0000, 1.3818]),)
-    """
+    """Call ``function(*tensors)`` in a memory mode; ``"recompute"`` keeps the tensors alone for the backward pass."""
+    # The function is differentiable, without side effects and random numbers, and with no other tensors in it.
     # The compiler decides itself what it computes again. Through an autograd.Function whose backward pass calls
     # torch.func.vjp, torch 2.11 compiles gradients of 0 where the function ends in a conversion that changes nothing.
     if memory == "autograd" or torch.compiler.is_compiling():
@@ -66,21 +39,7 @@ def compute(memory: str, function: Callable[..., Tensor], *tensors: Tensor) -> T
 
 
 def compute_with(memory: str, function: Callable[..., Tensor], x: Tensor, **parameters: float | Tensor) -> Tensor:
-    """Call ``function(x, **parameters)`` in a memory mode.
-
-    Args:
-        memory: ``"autograd"`` or ``"recompute"``.
-        function: As for `compute`.
-        x: Its first argument.
-        **parameters: Its other arguments; tensors among them are kept for the backward pass, and get gradients.
-
-    Returns:
-        What the function returns.
-
-    Example:
-        >>> compute_with("recompute", torch.mul, torch.tensor([2.0]), other=torch.tensor(3.0))
-        tensor([6.])
-    """
+    """Call ``function(x, **parameters)`` in a memory mode; tensors among the parameters get gradients too."""
     if memory == "autograd":
         return function(x, **parameters)
     tensors = {name: value for name, value in parameters.items() if isinstance(value, Tensor)}

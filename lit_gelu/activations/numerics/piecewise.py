@@ -8,8 +8,7 @@ from itertools import pairwise, product
 import torch
 from torch import Tensor
 
-from lit_gelu.activations.numerics.moments import GaussianMoments, kink_mass
-from lit_gelu.activations.numerics.normal import interval_moments
+from lit_gelu.activations.numerics.normal import GaussianMoments, interval_moments, kink_mass
 
 
 @dataclass(frozen=True)
@@ -30,11 +29,7 @@ class Term:
         return Term(self.coefficient * other.coefficient, self.power + other.power, self.rate + other.rate)
 
     def derivative(self) -> tuple["Term", ...]:
-        """Return the terms of the derivative.
-
-        Returns:
-            Those that are not 0.
-        """
+        """Return the terms of the derivative."""
         terms = (
             Term(self.coefficient * self.power, self.power - 1, self.rate),
             Term(self.coefficient * self.rate, self.power, self.rate),
@@ -57,42 +52,19 @@ class Piece:
     terms: tuple[Term, ...] = ()
 
     def derivative(self) -> "Piece":
-        """Return the piece of the derivative.
-
-        Returns:
-            With the same bounds.
-        """
+        """Return the piece of the derivative."""
         return Piece(self.low, self.high, tuple(t for term in self.terms for t in term.derivative()))
 
     def squared(self) -> "Piece":
-        """Return the square.
-
-        Returns:
-            With the same bounds.
-        """
+        """Return the square."""
         return Piece(self.low, self.high, tuple(a * b for a, b in product(self.terms, self.terms)))
 
     def at(self, x: float) -> float:
-        """Return the value at one place.
-
-        Args:
-            x: The place.
-
-        Returns:
-            The sum of the terms.
-        """
+        """Return the value at one place."""
         return math.fsum(t.coefficient * x**t.power * math.exp(t.rate * x) for t in self.terms)
 
     def expectation(self, mean: Tensor, std: Tensor) -> Tensor:
-        """Return ``E[piece(x) 1(low < x < high)]``.
-
-        Args:
-            mean: Of x, float64.
-            std: Of x.
-
-        Returns:
-            A tensor of the broadcast shape.
-        """
+        """Return ``E[piece(x) 1(low < x < high)]``."""
         total = torch.zeros_like(mean + std)
         for term in self.terms:
             moments = interval_moments(mean, std, self.low, self.high, term.power, term.rate)
@@ -105,28 +77,12 @@ LINE = (Term(1.0, 1),)
 
 
 def two_sided(slope: float) -> tuple[Piece, ...]:
-    """Return the pieces of a line through 0 on each side.
-
-    Args:
-        slope: On the left; on the right it is 1.
-
-    Returns:
-        Two pieces.
-    """
+    """Return the pieces of a line through 0 on each side."""
     return Piece(-INF, 0.0, (Term(slope, 1),)), Piece(0.0, INF, LINE)
 
 
 def exponential(alpha: float, rate: float = 1.0, scale: float = 1.0) -> tuple[Piece, ...]:
-    """Return the pieces of ``scale x`` on the right and ``scale alpha (exp(rate x) - 1)`` on the left.
-
-    Args:
-        alpha: Its limit on the left, but for the scale and the sign.
-        rate: The rate of the exponential.
-        scale: The factor of both.
-
-    Returns:
-        Two pieces.
-    """
+    """Return the pieces of ``scale x`` on the right and ``scale alpha (exp(rate x) - 1)`` on the left."""
     left = (Term(scale * alpha, 0, rate), Term(-scale * alpha))
     return Piece(-INF, 0.0, left), Piece(0.0, INF, (Term(scale, 1),))
 
@@ -147,36 +103,12 @@ class PiecewiseMoments:
     pieces: Callable[..., tuple[Piece, ...]]
 
     def __call__(self, mean: Tensor, std: Tensor, **arguments: float) -> GaussianMoments:
-        """Return the moments.
-
-        Args:
-            mean: Of the pre-activations, float64.
-            std: Their standard deviation.
-            **arguments: Of the activation.
-
-        Returns:
-            The moments.
-        """
+        """Return the moments."""
         return piecewise_moments(self.pieces(**arguments), mean, std)
 
 
 def piecewise_moments(pieces: Sequence[Piece], mean: Tensor, std: Tensor) -> GaussianMoments:
-    """Return the moments of a function made of pieces, in closed form: each is a sum of truncated moments.
-
-    Args:
-        pieces: From left to right; ``f''`` has one sign within each.
-        mean: Of the pre-activations, float64.
-        std: Their standard deviation.
-
-    Returns:
-        The moments.
-
-    Example:
-        >>> mean, std = torch.zeros((), dtype=torch.float64), torch.ones((), dtype=torch.float64)
-        >>> moments = piecewise_moments(two_sided(0.0), mean, std)
-        >>> round(moments.value.item(), 8), moments.value_squared.item(), round(moments.kink.item(), 6)
-        (0.39894228, 0.5, 0.398942)
-    """
+    """Return the moments of a function made of pieces, in closed form: each is a sum of truncated moments."""
     slopes = [piece.derivative() for piece in pieces]
     bends = [slope.derivative() for slope in slopes]
 
