@@ -42,15 +42,7 @@ class ActivationFate:
 
 
 def optimized_graph(path: Path, setup: SessionSetup) -> onnx.ModelProto:
-    """Return the graph that onnxruntime really runs, without weights.
-
-    Args:
-        path: The file.
-        setup: How sessions are opened.
-
-    Returns:
-        The model that onnxruntime writes after its own optimisation.
-    """
+    """Return the graph that onnxruntime really runs, without weights."""
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "optimized.onnx"
         options = setup.options()
@@ -60,15 +52,7 @@ def optimized_graph(path: Path, setup: SessionSetup) -> onnx.ModelProto:
 
 
 def placement(path: Path, setup: SessionSetup) -> dict[str, str]:
-    """Return the provider of every node, before the fusions that follow placement.
-
-    Args:
-        path: The file.
-        setup: How sessions are opened.
-
-    Returns:
-        Provider by node name; empty where the installed onnxruntime does not say.
-    """
+    """Return each node's provider by its name, before the fusions that follow; empty where onnxruntime does not say."""
     config = {**setup.config, _RECORD: "1"}
     session = replace(setup, config=config).open(path).session
     if not hasattr(session, "get_provider_graph_assignment_info"):
@@ -78,19 +62,9 @@ def placement(path: Path, setup: SessionSetup) -> dict[str, str]:
 
 
 def fates(found: list[SiteNodes], optimized: onnx.ModelProto, providers: Mapping[str, str]) -> list[ActivationFate]:
-    """Say what became of every call of every site.
-
-    A fused operator keeps the name of the value that it computes, so what computes the site's output now is what the
-    site became, with whatever is left of the site's own intermediate values.
-
-    Args:
-        found: The calls in the file.
-        optimized: What onnxruntime made of the file.
-        providers: Provider by node name, of the file's nodes.
-
-    Returns:
-        One entry a call.
-    """
+    """Say what became of every call of every site."""
+    # A fused operator keeps the name of the value that it computes, so what computes the site's output now is what the
+    # site became, with whatever is left of the site's own intermediate values.
     producer = {name: node for node in optimized.graph.node for name in node.output if name}
     return [_fate(entry, producer, providers) for entry in found]
 
@@ -118,16 +92,5 @@ def _computing(name: str, producer: Mapping[str, onnx.NodeProto]) -> onnx.NodePr
 
 
 def fate_counts(entries: list[ActivationFate]) -> dict[str, int]:
-    """Count the calls by what became of them.
-
-    Args:
-        entries: The calls.
-
-    Returns:
-        Count by text.
-
-    Example:
-        >>> fate_counts([ActivationFate("act", 0, ("Sigmoid", "Mul"), ("QuickGelu(alpha=1)",))])
-        {'Sigmoid, Mul -> QuickGelu(alpha=1)': 1}
-    """
+    """Count the calls by what became of them."""
     return dict(Counter(str(entry) for entry in entries))

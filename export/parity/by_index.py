@@ -62,13 +62,7 @@ class ByIndex:
     _along: dict[int, _Along] = field(default_factory=dict)
 
     def add(self, reference: np.ndarray, output: np.ndarray | None = None, own: np.ndarray | None = None) -> None:
-        """Add one batch.
-
-        Args:
-            reference: Float64, with what the file's dtype cannot hold infinite.
-            output: What is judged; ``None`` for nothing.
-            own: PyTorch's output in the file's dtype, if it is known.
-        """
+        """Add one batch; what the file's dtype cannot hold is infinite in the reference, which is in float64."""
         magnitude = np.where(np.isfinite(reference), np.abs(reference), 0.0)
         errors = [_errors(y, reference) for y in (output, own)]
         for dim in range(1, reference.ndim):
@@ -83,11 +77,7 @@ class ByIndex:
                 found.count = _joined(np.add, found.count, np.full(reference.shape[dim], _size(reference, others)))
 
     def pool(self, other: "ByIndex") -> None:
-        """Take over the scales and PyTorch's errors of another family of inputs.
-
-        Args:
-            other: Its figures.
-        """
+        """Take over the scales and PyTorch's errors of another family of inputs."""
         for dim, theirs in other._along.items():
             ours = self._along.setdefault(dim, _Along())
             ours.scale = _joined(np.maximum, ours.scale, theirs.scale)
@@ -96,17 +86,7 @@ class ByIndex:
             ours.count = _joined(np.add, ours.count, theirs.count)
 
     def worst(self, usual: "ByIndex", dtype: torch.dtype, tolerance: float, ignored: float) -> WorstIndex | None:
-        """Return the index that is nearest to its limit, or beyond it.
-
-        Args:
-            usual: Scales and PyTorch's errors on all inputs that are no extremes, these among them.
-            dtype: The file's dtype.
-            tolerance: What float32 arithmetic may cost.
-            ignored: An absolute error that any index may have.
-
-        Returns:
-            ``None`` if the output has one dimension, or none.
-        """
+        """Return the index that is nearest to its limit or beyond it; ``None`` for an output of one dimension."""
         found = []
         for dim, along in self._along.items():
             known = usual._along[dim]

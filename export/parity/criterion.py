@@ -58,99 +58,33 @@ _NAMES: Mapping[str, torch.dtype] = {
 
 
 def dtype_of(name: str) -> torch.dtype:
-    """Return the dtype that a file's metadata names; float32 for what has none of its own, such as int8.
-
-    Args:
-        name: ``fp32``, ``fp16``, ``bf16`` or torch's names.
-
-    Returns:
-        The dtype.
-
-    Example:
-        >>> dtype_of("fp16"), dtype_of("bfloat16")
-        (torch.float16, torch.bfloat16)
-    """
+    """Return the dtype that a file's metadata names; float32 for what has none of its own, such as int8."""
     return _NAMES.get(name.removeprefix("torch."), torch.float32)
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """Return a dtype's name without ``torch.``.
-
-    Args:
-        dtype: Any dtype.
-
-    Returns:
-        Its name.
-
-    Example:
-        >>> dtype_name(torch.float16)
-        'float16'
-    """
+    """Return a dtype's name without ``torch.``."""
     return str(dtype).removeprefix("torch.")
 
 
 def floor(dtype: torch.dtype, tolerance: float = FLOOR) -> float:
-    """Return what a file may be off by even where PyTorch is exact, in units of the largest output.
-
-    Args:
-        dtype: The file's dtype.
-        tolerance: What float32 arithmetic may cost.
-
-    Returns:
-        ``tolerance`` for float32; for 16-bit types, one rounding on top of it.
-
-    Example:
-        >>> floor(torch.float32), round(floor(torch.float16), 7), round(floor(torch.bfloat16), 7)
-        (1e-05, 0.0004983, 0.0039162)
-    """
+    """Return what a file may be off by even where PyTorch is exact: in 16 bit one rounding more than float32."""
     return tolerance if dtype == torch.float32 else tolerance + UNIT_ROUNDOFF[dtype]
 
 
 def limit(own: float | None, dtype: torch.dtype, tolerance: float = FLOOR) -> float:
-    """Return what a file may be off by, in units of the largest output.
-
-    Args:
-        own: PyTorch's own error in that dtype; ``None`` if it is not known. One that is not finite allows nothing.
-        dtype: The file's dtype.
-        tolerance: What float32 arithmetic may cost.
-
-    Returns:
-        ``max(floor, 2 own)``.
-
-    Example:
-        >>> limit(2e-5, torch.float32), limit(1e-7, torch.float32)
-        (4e-05, 1e-05)
-    """
+    """Return ``max(floor, 2 own)``, in units of the largest output; an own error that is not finite allows nothing."""
     known = own if own is not None and math.isfinite(own) else 0.0
     return max(floor(dtype, tolerance), FACTOR * known)
 
 
 def in_limits(error: float, limit: float) -> float:
-    """Return an error in units of its limit.
-
-    Args:
-        error: An absolute value.
-        limit: What it may be; 0 where PyTorch is exact and nothing is tolerated beside it.
-
-    Returns:
-        ``error / limit``; 0 where there is no error, infinite for any error where the limit is 0.
-
-    Example:
-        >>> in_limits(3e-5, 1e-5), in_limits(0.0, 0.0), in_limits(1e-9, 0.0)
-        (3.0, 0.0, inf)
-    """
+    """Return ``error / limit``; 0 where there is no error, infinite for any error where the limit is 0."""
     return 0.0 if error == 0 else error / limit if limit > 0 else float("inf")
 
 
 def require_tolerance(tolerance: object) -> None:
-    """Refuse a tolerance that no error can be compared with.
-
-    Args:
-        tolerance: What float32 arithmetic may cost.
-
-    Raises:
-        ExportOptionError: If it is no number, not finite or below 0.
-    """
+    """Refuse a tolerance that no error can be compared with."""
     number = float(tolerance) if not isinstance(tolerance, bool) and isinstance(tolerance, Real) else math.nan
     if not 0 <= number < math.inf:
         raise ExportOptionError(
@@ -160,36 +94,12 @@ def require_tolerance(tolerance: object) -> None:
 
 
 def smallest_error_of_an_index(largest: float, dtype: torch.dtype) -> float:
-    """Return an absolute error that any index of an output may have.
-
-    Args:
-        largest: The largest magnitude of the whole output.
-        dtype: The file's dtype.
-
-    Returns:
-        The error.
-
-    Example:
-        >>> smallest_error_of_an_index(1e4, torch.float32) == 2.0**-22
-        True
-    """
+    """Return an absolute error that any index of an output may have."""
     return max(2.0**-22 * min(1.0, largest), smallest_error(dtype))
 
 
 def smallest_error(dtype: torch.dtype) -> float:
-    """Return an absolute error that is never counted: what flushing one subnormal number to zero costs.
-
-    Processors and onnxruntime's kernels may flush subnormal numbers in float32 and bfloat16. Those of float16 begin at
-    6e-5, where the loss would show, so there it is one step of the subnormal range only.
-
-    Args:
-        dtype: The file's dtype.
-
-    Returns:
-        The error.
-
-    Example:
-        >>> smallest_error(torch.float32) == 2.0**-126, smallest_error(torch.float16) == 2.0**-24
-        (True, True)
-    """
+    """Return an absolute error that is never counted: what flushing one subnormal number to zero costs."""
+    # Processors and onnxruntime's kernels may flush subnormal numbers in float32 and bfloat16. Those of float16 begin
+    # at 6e-5, where the loss would show, so there it is one step of the subnormal range only.
     return 2.0**-24 if dtype == torch.float16 else 2.0**-126

@@ -31,13 +31,7 @@ class Differences:
     changed_margins: list[float] = field(default_factory=list)
 
     def add(self, output: np.ndarray, reference: np.ndarray, excused: np.ndarray | None = None) -> None:
-        """Add one batch; an output of another shape than the reference's is infinitely wrong.
-
-        Args:
-            output: What is judged.
-            reference: What it is judged by.
-            excused: PyTorch's output in the file's dtype; ``None``: nothing is excused.
-        """
+        """Add one batch; an output of another shape than the reference's is infinitely wrong."""
         self.count += len(reference) if reference.ndim else 1
         r = overflowed(reference.astype(np.float64), self.dtype)
         self.scale = max(self.scale, float(np.abs(r[np.isfinite(r)]).max(initial=0.0)))
@@ -71,15 +65,7 @@ class Differences:
         return self.sum_abs / self.values if self.values else 0.0
 
     def relative(self, scale: float, ignored: float) -> float:
-        """Return the largest difference in units of a scale.
-
-        Args:
-            scale: The largest magnitude of the reference.
-            ignored: An absolute difference that counts as none.
-
-        Returns:
-            0 for differences up to ``ignored``; infinity for larger ones if the reference is zero.
-        """
+        """Return the largest difference in units of a scale; 0 up to ``ignored``, infinite beyond it at scale 0."""
         if self.max_abs <= ignored:
             return 0.0
         return self.max_abs / scale if scale > 0 else float("inf")
@@ -90,28 +76,10 @@ class Differences:
         return 1 - len(self.changed_margins) / self.compared_rows if self.compared_rows else None
 
     def top1_flips(self, allowed: float) -> int | None:
-        """Count the rows that changed although their margin exceeds twice an allowed error.
-
-        Args:
-            allowed: The absolute error that two right implementations may have.
-
-        Returns:
-            The count; ``None`` if the output is no logits.
-        """
+        """Count the rows that changed although their margin exceeds twice an allowed error."""
         return sum(margin > 2 * allowed for margin in self.changed_margins) if self.compared_rows else None
 
 
 def is_logits(output: np.ndarray) -> bool:
-    """Return whether an output looks like logits: [batch, classes], floating-point, at least two classes.
-
-    Args:
-        output: An output.
-
-    Returns:
-        Whether a largest logit means something.
-
-    Example:
-        >>> is_logits(np.zeros((3, 10), np.float32)), is_logits(np.zeros((3, 1), np.float32))
-        (True, False)
-    """
+    """Return whether an output looks like logits: [batch, classes], floating-point, at least two classes."""
     return output.ndim == 2 and output.shape[1] >= 2 and np.issubdtype(output.dtype, np.floating)

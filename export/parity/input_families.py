@@ -70,25 +70,10 @@ def families(
     kinds: Mapping[int, Kind] = MappingProxyType({}),
     lengths: Sequence[Call] = (),
 ) -> Iterator[Family]:
-    """Yield the inputs to compare on.
-
-    Integer inputs (token indices, masks) are drawn where it is known what they may hold, and else keep the sample's
-    values; without a floating-point input there are no gaussian and no extreme families. Raw pixels are random ones in
-    the place of gaussian values, and all black and all white.
-
-    Args:
-        call: The sample.
-        data: The caller's data: see `data_batches`; ``None`` for none.
-        model: Says which of a data batch's parts are inputs.
-        seed: Of the random inputs; the global random state is left alone.
-        raw: Whether the first tensor is raw pixels, from 0 to 255.
-        dtype: The file's dtype.
-        kinds: What integer inputs may hold, by their place.
-        lengths: The sample in other sizes of the dimensions that the file leaves open.
-
-    Yields:
-        The families.
-    """
+    """Yield the inputs to compare on."""
+    # Integer inputs (token indices, masks) are drawn where it is known what they may hold, and else keep the sample's
+    # values; without a floating-point input there are no gaussian and no extreme families. Raw pixels are random ones
+    # in the place of gaussian values, and all black and all white.
     floating = any(tensor.is_floating_point() for tensor in call.tensors)
     kind = "random pixels" if raw else "gaussian" if floating else "random" if kinds else "sample"
     whole = f"{kind}, batch {GAUSSIAN_ROWS}"
@@ -124,35 +109,14 @@ def _random(call: Call, rows: int, generator: torch.Generator, kinds: Mapping[in
 
 
 def first_rows(batch: Batch, call: Call, size: int) -> Batch:
-    """Return the first rows of a batch.
-
-    Args:
-        batch: Tensors in the order of the call's names.
-        call: Says which of them have a batch dimension; the others are unchanged.
-        size: How many rows.
-
-    Returns:
-        The rows.
-    """
+    """Return the first rows of a batch."""
     return tuple(t[:size] if batched else t for t, batched in zip(batch, call.batched, strict=True))
 
 
 def data_batches(data: Any, model: nn.Module, call: Call) -> Iterator[Batch]:
-    """Yield the inputs of a tensor, a DataLoader or a LightningDataModule, without the targets.
-
-    Args:
-        data: A tensor; a tuple or dict of tensors (one batch); any iterable of batches, such as a DataLoader; or a
-            LightningDataModule, whose test data are taken, or its validation data if it has none.
-        model: Says which parts of a batch are inputs: the first ones of a tuple, those with ``forward``'s names of a
-            dict.
-        call: The sample; a batch must have its shapes but for the first dimension.
-
-    Yields:
-        Tensors in the order of the call's names.
-
-    Raises:
-        ModelInputError: If a batch does not fit, or there is none.
-    """
+    """Yield the inputs of a tensor, a DataLoader or a LightningDataModule, without the targets."""
+    # Of a data module the test data, or its validation data if it has none; of a tuple the first parts, of a dict those
+    # with forward's names.
     empty = True
     with torch.random.fork_rng(devices=[]):  # a shuffling loader draws from the global state
         batches = list_or_loader(data)
@@ -166,17 +130,7 @@ def data_batches(data: Any, model: nn.Module, call: Call) -> Iterator[Batch]:
 
 
 def list_or_loader(data: Any) -> Iterable[Any]:
-    """Return an iterable of batches.
-
-    Args:
-        data: As `data_batches` takes it.
-
-    Returns:
-        The batches.
-
-    Raises:
-        ModelInputError: If it is none of that.
-    """
+    """Return batches of what `data_batches` takes; ModelInputError if it holds none."""
     if isinstance(data, (Tensor, Mapping, tuple)):
         return [data]
     if is_data_module(data):
@@ -228,16 +182,7 @@ def _inputs_of(batch: Any, model: nn.Module, call: Call) -> Batch:
 def other_lengths(
     call: Call, shapes: Sequence[Sequence[int | str]], accepts: Callable[[Sequence[Tensor]], str]
 ) -> tuple[list[Call], list[str]]:
-    """Return the sample in other sizes: half of each open dimension, one more, and twice as many.
-
-    Args:
-        call: The sample.
-        shapes: Of the file's inputs; a size that is open is a name, and one name has one size.
-        accepts: Runs the module on tensors; returns what is wrong, or nothing.
-
-    Returns:
-        The samples that the module takes, and why others are none.
-    """
+    """Return the sample in other sizes: half of each open dimension, one more, and twice as many."""
     if not _resized(call, shapes, lambda size: size):
         return [], []
     found, notes = [], []
@@ -267,20 +212,7 @@ def _resized(call: Call, shapes: Sequence[Sequence[int | str]], change: Callable
 
 
 def sample_call(model: nn.Module, preprocessing: nn.Module | None, input_sample: Any, predictor: OnnxPredictor) -> Call:
-    """Return the sample call: of the given sample, of the module's own, or of one made from the file's inputs.
-
-    Args:
-        model: The module that was exported.
-        preprocessing: The module that the file has before it, if it has one.
-        input_sample: As `lit_gelu.export.export_onnx` takes it; ``None`` means the module's own, or a made one.
-        predictor: The file.
-
-    Returns:
-        The call, ready to be computed.
-
-    Raises:
-        ModelInputError: If the sample does not fit, or none can be made for the file's inputs.
-    """
+    """Return the sample call: of the given sample, of the module's own, or of one made from the file's inputs."""
     owners = [model] if preprocessing is None else [model, preprocessing]
     if input_sample is None and all(getattr(owner, "example_input_array", None) is None for owner in owners):
         input_sample = _made_sample(predictor, raw=preprocessing is not None)

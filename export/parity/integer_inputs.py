@@ -47,11 +47,9 @@ class Mask:
     kept: int
 
     def draw(self, shape: torch.Size, generator: torch.Generator) -> Tensor:
-        """Return masks: some keep the first places, some any; each keeps the first one, and the first one not the last.
-
-        So there are both values wherever there are two places, and no row of which nothing is kept, whose attention
-        has no meaning.
-        """
+        """Return masks: some keep the first places, some any."""
+        # Each keeps its first place, and the first mask not its last: there are both values wherever there are two
+        # places, and no row of which nothing is kept, whose attention has no meaning.
         length = shape[-1]
         lengths = torch.randint(1, length + 1, (*shape[:-1], 1), generator=generator)
         beginning = torch.arange(length) < lengths
@@ -86,19 +84,9 @@ Kind = Indices | Mask | Between
 def integer_kinds(
     call: Call, run: Callable[[Sequence[Tensor]], object], others: frozenset[int] = frozenset()
 ) -> tuple[dict[int, Kind], list[str]]:
-    """Say what each integer input may hold.
-
-    An input that is read as an index of a table (an embedding, ``table[i]``, ``gather``, one-hot) holds indices of that
-    table. One that is Boolean, or 0 and 1 on the sample, is a mask. Any other holds numbers of the sample's range.
-
-    Args:
-        call: The sample.
-        run: Runs the module on tensors.
-        others: Places of inputs that are something else, such as raw pixels.
-
-    Returns:
-        Kinds by the input's place, of those that can be varied, and what is to be said of the others.
-    """
+    """Say what each integer input may hold."""
+    # An input that is read as an index of a table (an embedding, table[i], gather, one-hot) holds indices of that
+    # table. One that is Boolean, or 0 and 1 on the sample, is a mask. Any other holds numbers of the sample's range.
     whole = [not (t.is_floating_point() or t.is_complex()) and t.numel() > 0 for t in call.tensors]
     places = [i for i, is_whole in enumerate(whole) if is_whole and i not in others]
     if not places:
@@ -124,16 +112,7 @@ def integer_kinds(
 def usable(
     call: Call, kinds: Mapping[int, Kind], accepts: Callable[[Sequence[Tensor]], str]
 ) -> tuple[dict[int, Kind], list[str]]:
-    """Return the inputs that the module can be run on with drawn values.
-
-    Args:
-        call: The sample.
-        kinds: What they may hold.
-        accepts: Runs the module on tensors; returns what is wrong, or nothing.
-
-    Returns:
-        The kinds that are left, and why others are not.
-    """
+    """Return the inputs that the module can be run on with drawn values, and why the others cannot be varied."""
     kept: dict[int, Kind] = {}
     notes = []
     for place, kind in kinds.items():
@@ -146,30 +125,12 @@ def usable(
 
 
 def drawn(tensors: Sequence[Tensor], kinds: Mapping[int, Kind], generator: torch.Generator) -> tuple[Tensor, ...]:
-    """Return tensors with drawn values in the places of which it is known what they may hold.
-
-    Args:
-        tensors: One for each input; their shapes and dtypes are kept.
-        kinds: What they may hold.
-        generator: Where values are drawn from.
-
-    Returns:
-        As many tensors.
-    """
+    """Return tensors with drawn values in the places of which it is known what they may hold."""
     return tuple(kinds[i].draw(t.shape, generator).to(t.dtype) if i in kinds else t for i, t in enumerate(tensors))
 
 
 def untried(call: Call, kinds: Mapping[int, Kind], rows: int) -> list[str]:
-    """Say of which tables a batch tries only a part.
-
-    Args:
-        call: The sample.
-        kinds: What the inputs may hold.
-        rows: How many rows the batch has.
-
-    Returns:
-        One sentence each.
-    """
+    """Say of which tables a batch tries only a part."""
     shapes = call.resized(rows)
     return [
         f"input {call.names[i]!r}: {shapes[i].numel():,} of {kind.size:,} indices were tried."

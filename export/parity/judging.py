@@ -94,37 +94,16 @@ class Judge:
     worst: tuple[float, Batch] | None = None
 
     def compare(self, families: Iterable[Family]) -> list[ParityRow]:
-        """Compare on families of inputs, and judge each by what all of them have shown.
-
-        Args:
-            families: The inputs.
-
-        Returns:
-            The rows of each.
-        """
+        """Compare on families of inputs, and judge each by what all of them have shown."""
         gathered = [self.gather(family) for family in families]
         return [row for each in gathered for row in self.judge(each)]
 
     def rows(self, family: Family) -> list[ParityRow]:
-        """Compare on one family of inputs, and judge it by what has been shown so far.
-
-        Args:
-            family: The inputs.
-
-        Returns:
-            As `judge`.
-        """
+        """Compare on one family of inputs, and judge it by what has been shown so far."""
         return self.judge(self.gather(family))
 
     def gather(self, family: Family) -> Gathered:
-        """Run file and module on one family of inputs.
-
-        Args:
-            family: The inputs.
-
-        Returns:
-            The differences; what is usual now holds them too, unless they are extremes.
-        """
+        """Run file and module on a family of inputs; what is usual then holds it too, unless it is an extreme."""
         found = {name: _Found.nothing(self.dtype) for name in self.outputs}
         hardest: Batch | None = None
         peak = -1.0
@@ -144,18 +123,9 @@ class Judge:
         return Gathered(family, found, hardest)
 
     def judge(self, gathered: Gathered) -> list[ParityRow]:
-        """Judge one family of inputs.
-
-        Before an error counts as a breach, PyTorch's own error is measured again, with weights and inputs moved by a
-        unit in the last place: a net that amplifies rounding shows that on some rows only, and not in every run.
-
-        Args:
-            gathered: What was found on it.
-
-        Returns:
-            For each output: against PyTorch in the file's dtype, against float64, and the approximation gap where it is
-            asked for.
-        """
+        """Judge each output on a family: against PyTorch in the file's dtype, against float64, and the gap."""
+        # Before an error counts as a breach, PyTorch's own error is measured again, with weights and inputs moved by a
+        # unit in the last place: a net that amplifies rounding shows that on some rows only, and not in every run.
         rows = self._rows(gathered)
         decides = self.vs_float64 == VS_FLOAT64  # rows with TF32 are reported only
         if decides and gathered.hardest is not None and any(1 < row.excess < float("inf") for row in rows):
@@ -276,16 +246,7 @@ class Judge:
         return rows
 
     def index_excess(self, number: int, y: np.ndarray, exact: np.ndarray) -> float:
-        """Return the error of the worst index of one output on one batch, in units of its limit.
-
-        Args:
-            number: Of the output.
-            y: What the file gives.
-            exact: What the module gives in float64.
-
-        Returns:
-            0 where indices are not judged.
-        """
+        """Return one output's worst index on a batch in units of its limit; 0 where none is judged."""
         name = self.outputs[number]
         if exact.dtype.kind != "f" or name not in self.usual:
             return 0.0

@@ -110,27 +110,13 @@ class References:
         return twin
 
     def outputs(self, batch: Sequence[Tensor]) -> Outputs:
-        """Run all references.
-
-        Args:
-            batch: Inputs in the order of the call's names.
-
-        Returns:
-            Their outputs.
-        """
+        """Run all references."""
         modules = ((self.own, self.dtype), (self.float64, torch.float64), (self._trained, torch.float32))
         return Outputs(*(None if module is None else self.run(module, batch, dtype) for module, dtype in modules))
 
     @torch.no_grad()
     def candidates(self, batch: Sequence[Tensor]) -> list[tuple[Candidates | None, Candidates | None]]:
-        """Return what each output is an index into, if it is one: in float64, and in the file's dtype.
-
-        Args:
-            batch: Inputs in the order of the call's names.
-
-        Returns:
-            One pair an output; none without a float64 reference.
-        """
+        """Return what each output is an index into, if it is one: in float64, and in the file's dtype."""
         if self.float64 is None:
             return []
         found = []
@@ -143,14 +129,7 @@ class References:
         return list(zip(exact, own or [None] * len(exact), strict=True))
 
     def trouble(self, batch: Sequence[Tensor]) -> str:
-        """Say what is wrong with an input: the module fails on it, or its outputs are not all finite.
-
-        Args:
-            batch: Inputs in the order of the call's names.
-
-        Returns:
-            The sentence's end; empty if there is nothing.
-        """
+        """Say what is wrong with an input: the module fails on it, or its outputs are not all finite."""
         try:
             outputs = self.run(self.float32, batch, torch.float32)
         except Exception as error:  # noqa: BLE001 - forward is the user's: whatever it raises is reported
@@ -159,18 +138,10 @@ class References:
 
     @torch.no_grad()
     def varied(self, batch: Sequence[Tensor]) -> Iterator[tuple[list[np.ndarray], list[np.ndarray]]]:
-        """Yield PyTorch's outputs with weights and inputs moved by at most a unit in the last place, again and again.
-
-        That is what another order of additions does to a net: by backward analysis, each layer then computes what it
-        would compute exactly of numbers that are off in their last places. In 16 bit nothing is yielded: there the
-        rounding of what is stored decides, and all implementations share it.
-
-        Args:
-            batch: Inputs in the order of the call's names.
-
-        Yields:
-            The outputs in the file's dtype, and in float64 without any such move.
-        """
+        """Yield outputs with weights and inputs moved by at most a unit in the last place, and the exact ones."""
+        # That is what another order of additions does to a net: by backward analysis, each layer then computes what it
+        # would compute exactly of numbers that are off in their last places. In 16 bit nothing is yielded: there the
+        # rounding of what is stored decides, and all implementations share it.
         if self.dtype != torch.float32 or self.own is None or self.float64 is None:
             return
         exact = self.run(self.float64, batch, torch.float64)
@@ -189,16 +160,7 @@ class References:
 
     @torch.no_grad()
     def run(self, module: nn.Module, batch: Sequence[Tensor], dtype: torch.dtype) -> list[np.ndarray]:
-        """Run one module on one batch, in one dtype from the preprocessing on (which is never in 16 bit).
-
-        Args:
-            module: One of the copies.
-            batch: Inputs in the order of the call's names.
-            dtype: Of the copy.
-
-        Returns:
-            Its outputs.
-        """
+        """Run one module on one batch, in one dtype from the preprocessing on (which is never in 16 bit)."""
         args, kwargs = self.arguments(batch, dtype)
         output = module(*args, **kwargs)
         return [
@@ -206,15 +168,7 @@ class References:
         ]
 
     def arguments(self, batch: Sequence[Tensor], dtype: torch.dtype) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return the arguments of a copy's ``forward`` for a batch.
-
-        Args:
-            batch: Inputs in the order of the call's names.
-            dtype: Of the copy.
-
-        Returns:
-            Positional and named arguments.
-        """
+        """Return the arguments of a copy's ``forward`` for a batch."""
         tensors = list(batch)
         if self._preprocessing:
             tensors[0] = self._preprocessing.get(dtype, self._preprocessing[torch.float32])(tensors[0])

@@ -57,18 +57,7 @@ class Repeatability:
 def repeatability(
     run: Run, plain: Run, batches: Sequence[Sequence[Tensor]], outputs: Sequence[str], model: onnx.ModelProto
 ) -> Repeatability:
-    """Run the file twice on the same input, and on parts of it.
-
-    Args:
-        run: Runs the file.
-        plain: Runs it without onnxruntime's graph optimisations.
-        batches: The large batch first, then its first rows.
-        outputs: Names of the file's outputs.
-        model: The file.
-
-    Returns:
-        What was found.
-    """
+    """Run the file twice on the first batch, optimised and plain, and on its first rows, the other batches."""
     whole = run(batches[0])
     identical = _same(whole, run(batches[0])) and _same(plain(batches[0]), plain(batches[0]))
     parts = [
@@ -96,15 +85,7 @@ def _difference(y: np.ndarray, of: np.ndarray) -> float:
 
 
 def random_nodes(model: onnx.ModelProto) -> list[str]:
-    """Return the nodes that draw random numbers.
-
-    Args:
-        model: The file, with its weights.
-
-    Returns:
-        ``operator name`` of each: random generators, and Dropout unless its ``training_mode`` is absent or a constant
-        false.
-    """
+    """Name the nodes that draw random numbers: generators, and Dropout unless its training_mode is a constant false."""
     scalars = [tensor for tensor in model.graph.initializer if not tensor.dims]
     constants = {tensor.name: bool(onnx.numpy_helper.to_array(tensor)) for tensor in scalars}
     for node in model.graph.node:

@@ -40,11 +40,7 @@ class SessionSetup:
     disabled: tuple[str, ...] = ()
 
     def options(self) -> onnxruntime.SessionOptions:
-        """Return onnxruntime's session options.
-
-        Returns:
-            New options; a session may change them.
-        """
+        """Return onnxruntime's session options."""
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 3  # warnings about what is done here on purpose, such as writing optimised graphs
         entries = dict(self.config)
@@ -57,25 +53,11 @@ class SessionSetup:
         return options
 
     def open(self, path: Path | str) -> OnnxPredictor:
-        """Open a file.
-
-        Args:
-            path: The file.
-
-        Returns:
-            What runs it.
-        """
+        """Open a file."""
         return OnnxPredictor(path, list(self.providers), self.options())
 
     def with_tf32(self, *, on: bool) -> "SessionSetup":
-        """Return the same setup with TF32 on or off wherever CUDA is named.
-
-        Args:
-            on: Whether matrix products and convolutions in float32 may round their inputs to 10 bits.
-
-        Returns:
-            Another setup.
-        """
+        """Return the same setup with TF32 (products of inputs rounded to 10 bits) on or off wherever CUDA is named."""
         changed = tuple(
             (CUDA, {**_options_of(provider), "use_tf32": int(on)}) if provider_name(provider) == CUDA else provider
             for provider in self.providers
@@ -91,20 +73,9 @@ def _options_of(provider: Provider) -> Mapping[str, Any]:
 def open_wanted(
     path: Path, providers: Sequence[Provider] | None, config: Mapping[str, str], dtype: torch.dtype
 ) -> tuple[OnnxPredictor, SessionSetup, list[str]]:
-    """Open a file where all of it runs on the wanted provider; say so if only a part does.
-
-    For a float32 file TF32 is off, whatever the options say: it is compared apart. 16-bit files keep the options, since
-    in onnxruntime ``use_tf32=0`` takes the tensor cores away from their convolutions too.
-
-    Args:
-        path: The file.
-        providers: As ``onnxruntime.InferenceSession`` takes them; ``None`` for CUDA where it works, else the CPU.
-        config: Session configuration entries.
-        dtype: The file's dtype.
-
-    Returns:
-        What runs the file, how it was opened, and notes.
-    """
+    """Open a file where all of it runs on the wanted provider; say so if only a part does."""
+    # For a float32 file TF32 is off, whatever the options say: it is compared apart. 16-bit files keep the options,
+    # since in onnxruntime use_tf32=0 takes the tensor cores away from their convolutions too.
     chosen = tuple(default_providers() if providers is None else providers)
     setup, notes = SessionSetup(chosen, config), []
     if dtype == torch.float32:
@@ -125,43 +96,20 @@ def open_wanted(
 
 
 def file_inputs(predictor: OnnxPredictor, batch: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Round a batch to the dtypes that the file takes, so that all references see the same numbers.
-
-    Args:
-        predictor: Runs the file.
-        batch: Inputs in the file's order.
-
-    Returns:
-        The tensors, integer ones unchanged.
-    """
+    """Round a batch to the dtypes that the file takes, so that all references see the same numbers."""
     wanted = (_FLOATING.get(value.type) for value in predictor.session.get_inputs())
     pairs = zip(batch, wanted, strict=True)
     return tuple(t.to(dtype) if dtype is not None and t.is_floating_point() else t for t, dtype in pairs)
 
 
 def run_file(predictor: OnnxPredictor, batch: Sequence[Tensor]) -> list[np.ndarray]:
-    """Run a file.
-
-    Args:
-        predictor: Runs it.
-        batch: Inputs in the file's order and dtypes.
-
-    Returns:
-        Its outputs.
-    """
+    """Run a file."""
     result = predictor(*batch)
     return [as_array(y) for y in (result if isinstance(result, tuple) else (result,))]
 
 
 def as_array(tensor: Tensor) -> np.ndarray:
-    """Return a tensor as an array; numpy has no bfloat16, so that becomes float64.
-
-    Args:
-        tensor: Any tensor.
-
-    Returns:
-        The array.
-    """
+    """Return a tensor as an array; numpy has no bfloat16, so that becomes float64."""
     tensor = tensor.detach().cpu()
     array: np.ndarray = (tensor.double() if tensor.dtype == torch.bfloat16 else tensor).numpy()
     return array

@@ -26,23 +26,11 @@ from lit_gelu.export.parity.subgraph import node_label, site_of
 def activation_faults(
     model: onnx.ModelProto, module: nn.Module, metadata: FileMetadata, registry: ActivationRegistry, *, rewritable: bool
 ) -> list[str]:
-    """Say where module, record and graph do not agree on the activations.
-
-    Every activation module must be recorded, as what it is; every node that is marked as an activation's must be one of
-    a recorded site; and these must be the recorded recipe with the activation's own arguments, which must be a recipe
-    of the lowering table. Arguments are compared to the last place, all else exactly.
-
-    Args:
-        model: The file's graph, with the constants of its activations.
-        module: The module with the file's form of GELU.
-        metadata: What the file says of itself.
-        registry: Which registry names the activations.
-        rewritable: Whether all nodes of a site may be gone, because a program that knows nothing of the record fused
-            them: the outputs then decide.
-
-    Returns:
-        One sentence each.
-    """
+    """Say where module, record and graph do not agree on the activations."""
+    # Every activation module must be recorded, as what it is; every node that is marked as an activation's must be one
+    # of a recorded site; and these must be the recorded recipe with the activation's own arguments, which must be a
+    # recipe of the lowering table. Arguments are compared to the last place, all else exactly. Where the file may have
+    # been rewritten by a program that knows nothing of the record, all nodes of a site may be gone: the outputs decide.
     bound = {name: b for name, part in module.named_modules() if (b := bind(part, registry)) is not None}
     records = {record.site: record for record in metadata.sites}
     faults = [
@@ -107,14 +95,7 @@ _16_BIT = frozenset({onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16})
 
 
 def nodes_by_site(model: onnx.ModelProto) -> dict[str, list[onnx.NodeProto]]:
-    """Return the nodes of every activation, in the graph's order, those of subgraphs after them.
-
-    Args:
-        model: The file.
-
-    Returns:
-        Nodes by site.
-    """
+    """Return the nodes of every activation, in the graph's order, those of subgraphs after them."""
     found: dict[str, list[onnx.NodeProto]] = defaultdict(list)
     for node in _all_nodes(model.graph):
         site = site_of(node)
@@ -129,17 +110,7 @@ def recipe_fault(
     constants: Mapping[str, onnx.TensorProto],
     arguments: Mapping[str, Argument | str] | None,
 ) -> str:
-    """Say in what a site's nodes are not the recorded recipe: operators, their order, attributes or constants.
-
-    Args:
-        record: What the file says of the site.
-        nodes: Its nodes, one call after the other.
-        constants: The graph's constants by name.
-        arguments: The activation's arguments; of those that are missing, any value is right. ``None``: all are.
-
-    Returns:
-        What is different; empty for nothing.
-    """
+    """Say in what a site's nodes are not the recorded recipe: operators, their order, attributes or constants."""
     size = len(record.operators)
     if len(nodes) != size * record.calls:
         return f"{len(nodes)} nodes are there, {record.calls} calls of {size} are recorded"
@@ -280,16 +251,7 @@ TYPES: Mapping[str, str] = {
 def output_faults(
     wanted: Sequence[OutputSignature], there: Sequence[tuple[str, str]], metadata: FileMetadata
 ) -> list[str]:
-    """Say which outputs have another name or type than the module gives them, and whether the labels fit.
-
-    Args:
-        wanted: What the module returns in float32.
-        there: Name and type of the file's outputs, as onnxruntime gives them.
-        metadata: What the file says of itself.
-
-    Returns:
-        One sentence each. Another number of outputs is no fault here: the comparison refuses it.
-    """
+    """Say which outputs have another name or type than the module gives them, and whether the labels fit."""
     if len(wanted) != len(there):
         return []
     floating = {"fp16": "float16", "bf16": "bfloat16"}.get("" if metadata.io_dtype == "fp32" else metadata.dtype)
@@ -307,16 +269,7 @@ def output_faults(
 
 
 def mismatches(model: nn.Module, metadata: FileMetadata, registry: ActivationRegistry) -> list[str]:
-    """Say which sites of the module have another activation than the file records: the likeliest cause of a failure.
-
-    Args:
-        model: The module with the file's form of GELU.
-        metadata: What the file says of itself.
-        registry: Which registry names the activations.
-
-    Returns:
-        One sentence for each pair of activations.
-    """
+    """Say which sites of the module have another activation than the file records: the likeliest cause of a failure."""
     sites = {site.name: str(site.spec) for site in surgery.find_sites(model, registry=registry)}
     found: dict[tuple[str, str], list[str]] = {}
     for record in metadata.sites:
@@ -330,17 +283,8 @@ def mismatches(model: nn.Module, metadata: FileMetadata, registry: ActivationReg
 
 
 def rewritten(model: onnx.ModelProto, metadata: FileMetadata) -> list[str]:
-    """Say which activations were taken out of the file after the export.
-
-    ``onnxruntime.transformers.optimizer`` does so, and makes the exact GELU of one in its tanh form.
-
-    Args:
-        model: The file's graph.
-        metadata: What the file says of itself.
-
-    Returns:
-        One sentence, or none.
-    """
+    """Say which activations were taken out of the file after the export."""
+    # ``onnxruntime.transformers.optimizer`` does so, and makes the exact GELU of one in its tanh form.
     present = {site_of(node) for node in model.graph.node}
     gone = [record for record in metadata.sites if record.row and record.calls and record.site not in present]
     if not gone:

@@ -33,32 +33,12 @@ class SiteNodes:
 
 
 def site_of(node: onnx.NodeProto) -> str | None:
-    """Return the site that a node belongs to.
-
-    Args:
-        node: A node.
-
-    Returns:
-        Its name; ``None`` for a node of no activation.
-    """
+    """Return the site that a node belongs to."""
     return next((entry.value for entry in node.metadata_props if entry.key == SITE_PROPERTY), None)
 
 
 def node_label(node: onnx.NodeProto) -> str:
-    """Return an operator with what tells its variants apart.
-
-    Args:
-        node: A node.
-
-    Returns:
-        Such as ``Gelu(tanh)`` or ``QuickGelu(alpha=1.702)``.
-
-    Example:
-        >>> node_label(onnx.helper.make_node("Gelu", ["x"], ["y"], approximate="tanh"))
-        'Gelu(tanh)'
-        >>> node_label(onnx.helper.make_node("QuickGelu", ["x"], ["y"], domain="com.microsoft", alpha=1.702))
-        'QuickGelu(alpha=1.702)'
-    """
+    """Return an operator with what tells its variants apart, such as ``Gelu(tanh)`` or ``QuickGelu(alpha=1.702)``."""
     attributes = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
     if node.op_type == "Gelu" and node.domain == "":
         return f"Gelu({attributes.get('approximate', b'none').decode()})"
@@ -68,16 +48,8 @@ def node_label(node: onnx.NodeProto) -> str:
 
 
 def site_nodes(model: onnx.ModelProto, calls: Mapping[str, int]) -> list[SiteNodes]:
-    """Find every call of every site in a graph, in the graph's order.
-
-    Args:
-        model: The file.
-        calls: How often the graph calls each site, as the file records it.
-
-    Returns:
-        One entry a call. A call whose nodes have several inputs or outputs is left out, and so is a site whose nodes
-        cannot be divided evenly among its calls.
-    """
+    """Find every call of every site in a graph, in the graph's order."""
+    # Left out: a call whose nodes have several inputs or outputs, a site whose nodes its calls do not divide evenly.
     members: dict[str, list[int]] = {}
     for i, node in enumerate(model.graph.node):
         site = site_of(node)
@@ -110,14 +82,7 @@ def _one_call(model: onnx.ModelProto, site: str, call: int, places: Sequence[int
 
 
 def load_structure(path: str | os.PathLike[str]) -> onnx.ModelProto:
-    """Return a file's graph; of weights that are kept beside it, only those of activations.
-
-    Args:
-        path: The file.
-
-    Returns:
-        The model.
-    """
+    """Return a file's graph; of weights that are kept beside it, only those of activations."""
     model = onnx.load(path, load_external_data=False)
     read = {name for node in model.graph.node if site_of(node) is not None for name in node.input}
     for tensor in model.graph.initializer:
@@ -127,29 +92,13 @@ def load_structure(path: str | os.PathLike[str]) -> onnx.ModelProto:
 
 
 def has_weights_beside(model: onnx.ModelProto) -> bool:
-    """Return whether some of a file's weights are in another file.
-
-    Args:
-        model: The file's graph, as `load_structure` gives it.
-
-    Returns:
-        Whether the graph cannot be run without that file.
-    """
+    """Return whether some of a file's weights are in another file."""
     return any(uses_external_data(tensor) for tensor in model.graph.initializer)
 
 
 def cut_out(model: onnx.ModelProto, found: SiteNodes) -> onnx.ModelProto:
-    """Return one call of an activation as a model of its own, from a vector ``x`` to a vector ``y``.
-
-    Of constants with one value a channel the first is taken.
-
-    Args:
-        model: The file, with its weights.
-        found: The call.
-
-    Returns:
-        A model with the file's own nodes, operator versions and dtypes.
-    """
+    """Return one call of an activation as a model of its own, from a vector ``x`` to a vector ``y``."""
+    # Of constants with one value a channel the first is taken.
     names = {name for node in found.nodes for name in node.input}
     constants = [_first_channel(tensor) for tensor in model.graph.initializer if tensor.name in names]
     x, y = onnx.ValueInfoProto(name=found.x), onnx.ValueInfoProto(name=found.y)
@@ -167,15 +116,7 @@ def _first_channel(tensor: onnx.TensorProto) -> onnx.TensorProto:
 
 
 def element_type(model: onnx.ModelProto, found: SiteNodes) -> int:
-    """Return the element type of an activation's input, as onnx numbers them.
-
-    Args:
-        model: The file.
-        found: The call.
-
-    Returns:
-        The type; that of the file's first input if the file does not say.
-    """
+    """Return the element type of an activation's input, as onnx numbers them; float where the file does not say."""
     values: Mapping[str, Sequence[onnx.ValueInfoProto]] = {
         "inputs": model.graph.input,
         "values": model.graph.value_info,

@@ -38,17 +38,7 @@ class TaskMetric:
 
 
 def task_metrics(model: nn.Module, data: Any, predictor: OnnxPredictor) -> tuple[list[TaskMetric], list[str]]:
-    """Run Lightning's test loop twice: with the module, and with the file in the place of its ``forward``.
-
-    Args:
-        model: The module; it is copied.
-        data: What `check_parity` was given.
-        predictor: Runs the file; for a file that takes raw pixels there is nothing to compare, since ``test_step`` gets
-            preprocessed ones.
-
-    Returns:
-        The metrics, and notes on why there are none.
-    """
+    """Run Lightning's test loop twice: with copies of the module, one of them with the file as ``forward``."""
     if data is None or not is_data_module(data):
         return [], []
     from lightning.pytorch import LightningDataModule, LightningModule

@@ -48,14 +48,7 @@ class IndexTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
         return result
 
     def of(self, output: Tensor) -> Candidates | None:
-        """Return what an output was chosen from.
-
-        Args:
-            output: A tensor that the module returned.
-
-        Returns:
-            ``None`` if it is no such choice, or something was done to the indices.
-        """
+        """Return what an output was chosen from; ``None`` if it is no choice or the indices were changed."""
         found = self._found.get(id(output))
         if found is None:
             return None
@@ -71,22 +64,9 @@ def without_ties(
     dtype: torch.dtype,
     tolerance: float,
 ) -> np.ndarray:
-    """Return indices with those that differ by a tie replaced by the reference's.
-
-    Two values are a tie if they differ by at most twice what either may be off by: the floor of the dtype, or twice
-    what PyTorch is off by in that dtype.
-
-    Args:
-        y: The file's indices.
-        reference: PyTorch's, in float64.
-        exact: What they were chosen from in float64; ``None`` excuses nothing.
-        own: The same in the file's dtype.
-        dtype: The file's dtype.
-        tolerance: What float32 arithmetic may cost.
-
-    Returns:
-        Indices.
-    """
+    """Return indices with those that differ by a tie replaced by the reference's."""
+    # Two values are a tie if they differ by at most twice what either may be off by: the floor of the dtype, or twice
+    # what PyTorch is off by in that dtype.
     if exact is None or y.shape != reference.shape or np.array_equal(y, reference):
         return y
     values, dim = exact.values, exact.dim

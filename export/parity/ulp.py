@@ -34,19 +34,7 @@ class UlpHistogram:
 
 
 def spacing(values: np.ndarray, dtype: torch.dtype) -> np.ndarray:
-    """Return the unit in the last place at each value: the distance of a dtype's numbers in the value's binade.
-
-    Args:
-        values: Float64, any shape, finite.
-        dtype: float32, float16 or bfloat16.
-
-    Returns:
-        Float64, same shape: ``2^(max(e, e_min) - p + 1)`` for ``2^e <= |value| < 2^(e+1)`` and ``p`` bits.
-
-    Example:
-        >>> spacing(np.array([1.0, 3.0, 0.0]), torch.float16) * 2**10
-        array([1.00000000e+00, 2.00000000e+00, 6.10351562e-05])
-    """
+    """Return the unit in the last place at each value: ``2^(max(e, e_min) - p + 1)``, ``2^e <= |v| < 2^(e+1)``."""
     bits, smallest, largest = _FORMATS[dtype]
     with np.errstate(divide="ignore"):
         _, exponents = np.frexp(np.abs(values))  # value = m 2^e with 1/2 <= m < 1
@@ -56,41 +44,14 @@ def spacing(values: np.ndarray, dtype: torch.dtype) -> np.ndarray:
 
 
 def overflowed(exact: np.ndarray, dtype: torch.dtype) -> np.ndarray:
-    """Return exact values with those that a dtype rounds to infinity made infinite.
-
-    Args:
-        exact: Float64, any shape.
-        dtype: A floating-point dtype.
-
-    Returns:
-        Float64, same shape.
-
-    Example:
-        >>> overflowed(np.array([65519.0, 65520.0]), torch.float16)
-        array([65519.,    inf])
-    """
+    """Return exact values with those that a dtype rounds to infinity made infinite."""
     bits, _, largest = _FORMATS[dtype]
     threshold = (2.0 - 2.0**-bits) * 2.0**largest  # half a step above the largest finite number
     return np.where(np.abs(exact) >= threshold, np.copysign(np.inf, exact), exact)
 
 
 def ulp_errors(values: np.ndarray, exact: np.ndarray, dtype: torch.dtype) -> np.ndarray:
-    """Return errors in units of the last place.
-
-    Args:
-        values: What was computed, any floating dtype.
-        exact: Float64, same shape.
-        dtype: Whose last place.
-
-    Returns:
-        Float64, ``|value - exact| / spacing(exact)``; at most 0.5 where the value is correctly rounded. Zero where both
-        are the same infinity (``exact`` above the dtype's range counts as one), NaN where either is NaN, infinite where
-        only one of the two is infinite.
-
-    Example:
-        >>> ulp_errors(np.array([1.0, np.inf]), np.array([1.0 + 2.0**-11, 1e39]), torch.float16)
-        array([0.5, 0. ])
-    """
+    """Return ``|value - exact| / spacing(exact)``: 0 at the same infinity, infinite where one is, NaN at NaN."""
     y, reference = values.astype(np.float64), overflowed(exact.astype(np.float64), dtype)
     finite = np.isfinite(y) & np.isfinite(reference)
     with np.errstate(invalid="ignore"):
@@ -100,18 +61,7 @@ def ulp_errors(values: np.ndarray, exact: np.ndarray, dtype: torch.dtype) -> np.
 
 
 def histogram(errors: np.ndarray) -> UlpHistogram:
-    """Count errors by size.
-
-    Args:
-        errors: As `ulp_errors` gives them.
-
-    Returns:
-        The counts.
-
-    Example:
-        >>> histogram(np.array([0.1, 0.5, 0.7, 3.0, 1e9, np.nan])).counts
-        (2, 1, 0, 1, 0, 0, 0, 1)
-    """
+    """Count errors by size."""
     finite = errors[np.isfinite(errors)]
     places = np.searchsorted(np.array(EDGES), finite, side="left")
     counts = np.bincount(places, minlength=len(EDGES) + 1)

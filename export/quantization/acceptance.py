@@ -27,28 +27,7 @@ def criteria(
     min_top1: float | None,
     min_sqnr: float | None,
 ) -> list[Criterion]:
-    """Return what decides.
-
-    Args:
-        metrics: The module's own test metrics; empty if they could not be measured.
-        outputs: The file's outputs.
-        metric: Which metric decides; ``None``: the error rate, else the loss, else what the outputs say.
-        max_difference: How much worse it may be; see `lit_gelu.export.quantization.check_quantized`.
-        min_top1: The least share of rows with the same largest logit, if that decides too.
-        min_sqnr: The least SQNR of every output, if that decides too.
-
-    Returns:
-        At least one criterion.
-
-    Raises:
-        ExportOptionError: If there is no such metric, or ``min_top1`` is given and no output is logits.
-
-    Example:
-        >>> print(criteria([TaskMetric("test_error", 0.0200, 0.0215)], [], None, 0.01, None, None)[0])
-        test_error, increase: 0.0015, at most 0.01 is accepted: ok
-        >>> print(criteria([TaskMetric("test_loss", 0.50, 0.52)], [], None, 0.01, None, None)[0])
-        test_loss, increase in units of PyTorch's: 0.04, at most 0.01 is accepted: FAILED
-    """
+    """Return what decides: a metric (the error rate, else the loss), else changed rows, else SQNR."""
     found = [_of_metric(one, max_difference) for one in _deciding(metrics, metric)]
     agreements = [output.top1_agreement for output in outputs if output.top1_agreement is not None]
     if min_top1 is not None and not agreements:

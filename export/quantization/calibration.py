@@ -28,22 +28,7 @@ _RAW_ROWS = 64  # at once, of raw training inputs
 
 
 def calibration_feeds(data: Any, predictor: OnnxPredictor, samples: int, seed: int) -> list[Feed]:
-    """Return the rows to calibrate on, as the file takes them.
-
-    Args:
-        data: A LightningDataModule, whose training data are taken as its own loader gives them, shuffled with ``seed``
-            (for a file that takes raw pixels, its ``raw_train_inputs()``); or a tensor, a tuple or dict of tensors, or
-            an iterable of batches that begin with the file's inputs, of which the first rows are taken.
-        predictor: Runs the file.
-        samples: How many rows; all there are, if there are fewer.
-        seed: Of the order of a data module's rows. Global generators are left alone.
-
-    Returns:
-        Batches.
-
-    Raises:
-        ModelInputError: If there is no row, a batch does not fit the file, or a value is not finite.
-    """
+    """Return the rows to calibrate on: a data module's training rows shuffled by ``seed``, else the first ones."""
     raw = bool(predictor.metadata.get("lit_gelu.preprocessing"))
     feeds: list[Feed] = []
     left = samples
@@ -116,18 +101,8 @@ class FeedReader(CalibrationDataReader):  # type: ignore[misc]
 
 
 def find_ranges(model: onnx.ModelProto, feeds: Sequence[Feed], settings: QuantizationSettings) -> TensorsData:
-    """Find the ranges of all values that could be quantised.
-
-    Batches are given one by one, so that memory holds the intermediate values of one of them.
-
-    Args:
-        model: A model with shapes inferred.
-        feeds: The batches.
-        settings: Says by which method.
-
-    Returns:
-        Ranges by value.
-    """
+    """Find the ranges of all values that could be quantised."""
+    # Batches are given one by one, so that memory holds the intermediate values of one of them.
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
         onnx.save(model, path)

@@ -66,14 +66,7 @@ class Comparison:
         self._layers = {(site.site, site.call): Noise() for site in self.sites}
 
     def run(self, batches: Iterable[Batch]) -> None:
-        """Compare on batches.
-
-        Args:
-            batches: Inputs in the file's order.
-
-        Raises:
-            ModelInputError: If the module returns another number of tensors than the file.
-        """
+        """Compare on batches."""
         for number, batch in enumerate(batches):
             fed = file_inputs(self.predictor, batch)
             y = run_file(self.predictor, fed)

@@ -27,21 +27,10 @@ from lit_gelu.export.quantization.settings import QuantizationSettings
 
 
 def with_shapes(path: Path) -> onnx.ModelProto:
-    """Return a file with the shape of every value, which a range cannot be found without.
-
-    onnxruntime's ``quant_pre_process`` without its graph optimisation: that would turn an activation that is spelt out
-    into another operator, and drop which node belongs to which activation. The shapes are those of the exporter and of
-    onnx: onnxruntime's own inference, up to 1.28 at least, reads ``Shape`` with a start and an end as the whole shape.
-
-    Args:
-        path: The file.
-
-    Returns:
-        The model.
-
-    Raises:
-        ExportError: If shapes cannot be inferred.
-    """
+    """Return a file with the shape of every value, which a range cannot be found without."""
+    # onnxruntime's quant_pre_process without its graph optimisation: that would turn an activation that is spelt out
+    # into another operator, and drop which node belongs to which activation. The shapes are those of the exporter and
+    # of onnx: onnxruntime's own inference, up to 1.28 at least, reads Shape with a start and an end as the whole shape.
     with tempfile.TemporaryDirectory() as folder, _quiet():
         target = Path(folder) / "shaped.onnx"
         try:
@@ -72,20 +61,7 @@ def _require_shapes(model: onnx.ModelProto, path: Path) -> None:
 def quantized(
     model: onnx.ModelProto, ranges: TensorsData, layers: Sequence[Layer], settings: QuantizationSettings
 ) -> onnx.ModelProto:
-    """Return a model with some of its layers in int8.
-
-    Args:
-        model: What `with_shapes` gave; it stays as it is.
-        ranges: What calibration found.
-        layers: The layers.
-        settings: How.
-
-    Returns:
-        The model.
-
-    Raises:
-        ExportError: If an activation is another one afterwards.
-    """
+    """Return a model of `with_shapes` with some of its layers in int8; it stays as it is."""
     twin = onnx.ModelProto()
     twin.CopyFrom(model)
     quantizer = QDQQuantizer(

@@ -41,35 +41,13 @@ class Layer:
     site: str | None = None
 
     def fits(self, patterns: Collection[str]) -> bool:
-        """Return whether a pattern fits the layer's, the node's or the activation's name, or the operator.
-
-        Args:
-            patterns: As `fnmatch` takes them, upper and lower case distinguished.
-
-        Returns:
-            Whether one of them fits.
-        """
+        """Return whether a pattern fits the layer's, the node's or the activation's name, or the operator."""
         names = [self.name, self.node, self.operator, *([] if self.site is None else [self.site])]
         return any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
 
 
 def find_layers(model: onnx.ModelProto) -> list[Layer]:
-    """Find the nodes whose weights are constants of the file, those of its preprocessing aside.
-
-    Args:
-        model: A file that is not quantised.
-
-    Returns:
-        The layers, in the graph's order. Products of two computed values (attention) are none.
-
-    Example:
-        >>> from onnx import helper, numpy_helper
-        >>> import numpy as np
-        >>> node = helper.make_node("Gemm", ["x", "head.weight"], ["y"], name="node_0")
-        >>> weight = numpy_helper.from_array(np.zeros((4, 2), np.float32), "head.weight")
-        >>> [layer.name for layer in find_layers(helper.make_model(helper.make_graph([node], "g", [], [], [weight])))]
-        ['head']
-    """
+    """Find the nodes whose weights are constants of the file, but for its preprocessing, in the graph's order."""
     constants = {tensor.name for tensor in model.graph.initializer}
     users: dict[str, list[onnx.NodeProto]] = {}
     for node in model.graph.node:
@@ -97,18 +75,7 @@ def _layer(node: onnx.NodeProto, constants: Collection[str], users: Mapping[str,
 
 
 def chosen(layers: Sequence[Layer], float_layers: Sequence[str]) -> list[Layer]:
-    """Return the layers that are quantised.
-
-    Args:
-        layers: All of them.
-        float_layers: Patterns of those that stay in float32.
-
-    Returns:
-        The others.
-
-    Raises:
-        ExportOptionError: If there is no layer, none is left, or a pattern fits none.
-    """
+    """Return the layers that are quantised."""
     names = ", ".join(layer.name for layer in layers)
     if not layers:
         raise ExportOptionError(
@@ -124,14 +91,7 @@ def chosen(layers: Sequence[Layer], float_layers: Sequence[str]) -> list[Layer]:
 
 
 def passing_nodes(model: onnx.ModelProto) -> list[str]:
-    """Return the nodes that may work on int8 values, where they get such.
-
-    Args:
-        model: A file.
-
-    Returns:
-        Names of nodes. Of activations, only those that are one Relu or Clip.
-    """
+    """Return the nodes that may work on int8 values; of activations only those that are one Relu or Clip."""
     several = {site_of(node) for node in model.graph.node if node.op_type not in REPLACED}
     return [
         node.name
@@ -146,13 +106,6 @@ def _is_whole(node: onnx.NodeProto, several: Collection[str | None]) -> bool:
 
 
 def activation_labels(model: onnx.ModelProto) -> dict[str, int]:
-    """Count the nodes of activations, and every other node that computes one, with what tells its variants apart.
-
-    Args:
-        model: A file.
-
-    Returns:
-        Count by label, such as ``Gelu(tanh)``.
-    """
+    """Count the nodes that compute activations by label, such as ``Gelu(tanh)``."""
     nodes = (node for node in model.graph.node if site_of(node) is not None or "Gelu" in node.op_type)
     return dict(Counter(node_label(node) for node in nodes))

@@ -9,19 +9,7 @@ from lit_gelu.export.parity.differences import Differences
 
 
 def decibels(signal: float, noise: float) -> float:
-    """Return a ratio of two energies in decibels.
-
-    Args:
-        signal: A sum of squares.
-        noise: Another one.
-
-    Returns:
-        ``10 log10(signal / noise)``; infinity without noise, minus infinity where there is noise alone.
-
-    Example:
-        >>> round(decibels(100.0, 1.0), 6), decibels(1.0, 0.0)
-        (20.0, inf)
-    """
+    """Return ``10 log10(signal / noise)``; infinity without noise, minus infinity where there is noise alone."""
     if noise == 0:
         return math.inf
     if signal == 0 or not math.isfinite(noise):
@@ -49,12 +37,7 @@ class Noise:
     differences: Differences = field(default_factory=Differences)
 
     def add(self, y: np.ndarray, reference: np.ndarray) -> None:
-        """Add one batch; a value of another shape than the reference's is infinitely wrong.
-
-        Args:
-            y: What is judged.
-            reference: What it should be.
-        """
+        """Add one batch; a value of another shape than the reference's is infinitely wrong."""
         self.differences.add(y, reference)
         if y.shape != reference.shape:
             self.noise = math.inf
@@ -81,11 +64,9 @@ class Noise:
 
     @property
     def difference(self) -> float:
-        """One figure from 0 on: the share of rows whose largest logit is another one, or else ``relative_rms``.
-
-        It bounds what becomes of an accuracy: where no more than this share of rows changes its class, no more than
-        this share can turn from right to wrong.
-        """
+        """One figure from 0 on: the share of rows whose largest logit is another one, or else ``relative_rms``."""
+        # It bounds what becomes of an accuracy: where no more than this share of rows changes its class, no more than
+        # this share can turn from right to wrong.
         if self.differences.nonfinite:
             return math.inf
         return self.relative_rms if self.top1_agreement is None else 1 - self.top1_agreement

@@ -74,18 +74,7 @@ class QuantizationRecord:
 
 
 def read_record(properties: Mapping[str, str], file: str) -> QuantizationRecord:
-    """Return what a file says of its quantisation.
-
-    Args:
-        properties: The file's metadata properties.
-        file: How to call the file in an error.
-
-    Returns:
-        The record.
-
-    Raises:
-        ModelFileError: If lit-gelu did not quantise the file.
-    """
+    """Return what a file says of its quantisation."""
     try:
         plain = parse_json(properties[KEY])
         return QuantizationRecord(**{

@@ -219,27 +219,13 @@ class QuantizationReport:
 
 
 def tables(report: QuantizationReport) -> list[TextTable]:
-    """Return all tables of a report that have rows.
-
-    Args:
-        report: The report.
-
-    Returns:
-        The tables.
-    """
+    """Return all tables of a report that have rows."""
     made = (_criteria, _metrics, _outputs, _layers, _fates, _operators)
     return [table for make in made if (table := make(report)).body]
 
 
 def findings(report: QuantizationReport) -> list[str]:
-    """Return what a person should read first.
-
-    Args:
-        report: The report.
-
-    Returns:
-        Sentences.
-    """
+    """Return what a person should read first."""
     size = f"{report.nbytes:,} bytes, the float file has {report.record.float_bytes:,}"
     found = [f"Size: {size} ({report.record.float_bytes / max(report.nbytes, 1):.2f} times as many)."]
     worst = report.worst_layer
@@ -249,14 +235,7 @@ def findings(report: QuantizationReport) -> list[str]:
 
 
 def markdown(report: QuantizationReport) -> str:
-    """Return a report as Markdown.
-
-    Args:
-        report: The report.
-
-    Returns:
-        The text.
-    """
+    """Return a report as Markdown."""
     versions = ", ".join(f"{name} {version}" for name, version in sorted(report.versions.items()))
     head = [
         f"# int8 parity of {cell_text(report.path)}: {'passed' if report.passed else 'FAILED'}",

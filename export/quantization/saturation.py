@@ -16,35 +16,15 @@ _INTEGER = ("Conv", "Gemm", "MatMul")  # what onnxruntime's CPU provider has int
 
 
 def pair_sums(rows: np.ndarray) -> np.ndarray:
-    """Return the largest sum of two neighbours in each row, as a magnitude.
-
-    Neighbours of different sign sum to less than one of them, so those of one sign decide where it matters.
-
-    Args:
-        rows: Weights ``[channels, summands]``.
-
-    Returns:
-        One number a row; 0 for rows of one summand.
-
-    Example:
-        >>> pair_sums(np.array([[100, 60, -90], [1, -120, -7]]))
-        array([160, 127])
-    """
+    """Return each row's largest sum of two neighbours as a magnitude; 0 for rows of one summand."""
+    # Neighbours of different sign sum to less than one of them, so those of one sign decide where it matters.
     wide = rows.astype(np.int64) if rows.dtype.kind == "i" else rows
     sums: np.ndarray = np.abs(wide[:, 1:] + wide[:, :-1]).max(axis=1, initial=0)
     return sums
 
 
 def weight_rows(weight: np.ndarray, node: onnx.NodeProto) -> np.ndarray:
-    """Return a layer's weights, one row for each channel of the result, in the order in which a kernel adds them up.
-
-    Args:
-        weight: The weights.
-        node: Conv, Gemm or MatMul.
-
-    Returns:
-        ``[channels, summands]``: a convolution's place by place, and at each place input channel by input channel.
-    """
+    """Return a layer's weights ``[channels, summands]`` in the order in which a kernel adds them up."""
     if node.op_type == "Conv":
         return np.moveaxis(weight, 1, -1).reshape(len(weight), -1)
     if _channel_axis(node) == 0 or weight.ndim == 1:
@@ -61,28 +41,12 @@ def _channel_axis(node: onnx.NodeProto) -> int:
 def range_overrides(
     model: onnx.ModelProto, layers: Sequence[Layer], *, per_channel: bool
 ) -> dict[str, list[dict[str, Any]]]:
-    r"""Return wider ranges for weights whose products could leave 16 bits.
-
-    x86 processors without VNNI multiply uint8 by int8 with ``vpmaddubsw``, which adds the products of two neighbours
-    and stops at 32,767. With any :math:`x \in 0..255` the sum is right for sure if
-
-    .. math:: |q_k + q_{k+1}| \le 128
-
-    for all neighbours. A channel that is rounded at :math:`s = \max_k |w_k| / 127` and breaks it gets the range
-
-    .. math:: 127 s = \max_k |w_k + w_{k+1}|
-
-    instead, at most twice as wide: one bit less at worst, while ``reduce_range`` always takes one. Rounding adds at
-    most 1 to a sum of 127. All neighbours count, whichever of them a kernel pairs.
-
-    Args:
-        model: The float model.
-        layers: Its layers.
-        per_channel: Whether each channel has a range of its own.
-
-    Returns:
-        ``TensorQuantOverrides`` of onnxruntime's quantizer for the weights that need them.
-    """
+    """Return wider ranges for weights whose products could leave 16 bits."""
+    # x86 processors without VNNI multiply uint8 by int8 with vpmaddubsw, which adds the products of two neighbours and
+    # stops at 32,767. With any x in 0..255 the sum is right for sure if |q_k + q_(k+1)| <= 128 for all neighbours. A
+    # channel that is rounded at s = max_k |w_k| / 127 and breaks it gets the range 127 s = max_k |w_k + w_(k+1)|
+    # instead, at most twice as wide: one bit less at worst, while reduce_range always takes one. Rounding adds at most
+    # 1 to a sum of 127. All neighbours count, whichever of them a kernel pairs.
     weights = {tensor.name: tensor for tensor in model.graph.initializer}
     wanted = {layer.node for layer in layers}
     readers: dict[str, list[onnx.NodeProto]] = {}
@@ -115,15 +79,7 @@ def _override(weight: np.ndarray, nodes: Sequence[onnx.NodeProto], per_channel: 
 
 
 def saturating_layers(model: onnx.ModelProto) -> list[str]:
-    """Return the layers of a file in int8 whose sums can be wrong on processors without VNNI.
-
-    Args:
-        model: A file in the QDQ format.
-
-    Returns:
-        Names of weights for which some input in 0..255 makes the products of two neighbours leave 16 bits. Some of them
-        onnxruntime computes in float32 for other reasons.
-    """
+    """Return the layers of a file whose sums can be wrong without VNNI; some of them run in float32 anyway."""
     stored = {tensor.name: tensor for tensor in model.graph.initializer if tensor.data_type == onnx.TensorProto.INT8}
     read = {node.output[0]: node for node in model.graph.node if node.op_type == "DequantizeLinear"}
     found: dict[str, None] = {}

@@ -32,15 +32,7 @@ class LayerCost:
 
 
 def first_outputs(model: onnx.ModelProto, feeds: Sequence[Feed]) -> list[np.ndarray]:
-    """Run a model on the CPU.
-
-    Args:
-        model: The model.
-        feeds: Batches.
-
-    Returns:
-        The first output of each.
-    """
+    """Return the first output of each batch, on the CPU."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
         onnx.save(model, path)
@@ -49,15 +41,7 @@ def first_outputs(model: onnx.ModelProto, feeds: Sequence[Feed]) -> list[np.ndar
 
 
 def noise_of(outputs: Sequence[np.ndarray], references: Sequence[np.ndarray]) -> Noise:
-    """Compare outputs batch by batch.
-
-    Args:
-        outputs: What is judged.
-        references: What they should be.
-
-    Returns:
-        The noise.
-    """
+    """Compare outputs batch by batch."""
     noise = Noise()
     for y, reference in zip(outputs, references, strict=True):
         noise.add(y, reference)
@@ -71,24 +55,8 @@ def layers_within(
     references: Sequence[np.ndarray],
     max_difference: float,
 ) -> tuple[list[Layer], list[LayerCost]]:
-    """Leave layers in float32, the costliest first, until the file differs little enough from the float file.
-
-    A layer's cost is the noise in the first output when it alone is quantised: one run over the data a layer.
-
-    Args:
-        layers: The layers.
-        quantize: Returns the model with some layers in int8.
-        feeds: What to compare on.
-        references: The float file's first outputs.
-        max_difference: What `lit_gelu.export.quantization.noise.Noise.difference` may be.
-
-    Returns:
-        The layers that are quantised, and the cost of each layer, the costliest first; no costs where all layers
-        together are good enough.
-
-    Raises:
-        ExportOptionError: If the last layer alone differs more.
-    """
+    """Leave layers in float32, the costliest first, until the difference is small enough; return others and costs."""
+    # A layer's cost is the noise in the first output when it alone is quantised: one run over the data a layer.
 
     def noise(some: Sequence[Layer]) -> Noise:
         return noise_of(first_outputs(quantize(some), feeds), references)

@@ -66,14 +66,10 @@ class QuantizationSettings:
         return QuantType.QInt8 if self.symmetric else QuantType.QUInt8
 
     def quantizer_options(self) -> dict[str, Any]:
-        """Return the ``extra_options`` of onnxruntime's quantizer.
-
-        Returns:
-            Options by name. The results of matrix products stay in float32: onnxruntime's int8 kernels give that at no
-            cost, and neither an activation's input nor logits, whose ties would change classes, lose bits. Results of
-            convolutions on the CPU do not: its int8 convolution gives int8 only. TensorRT wants no int8 results and no
-            int32 biases.
-        """
+        """Return the ``extra_options`` of onnxruntime's quantizer."""
+        # Results of matrix products stay in float32: onnxruntime's int8 kernels give that at no cost, and neither an
+        # activation's input nor logits, whose ties would change classes, lose bits. Results of convolutions on the CPU
+        # do not: its int8 convolution gives int8 only. TensorRT wants no int8 results and no int32 biases.
         outputs = ["Gemm", "MatMul"]
         if self.symmetric:
             outputs += ["Conv", "ConvTranspose"]
@@ -96,30 +92,7 @@ def checked_settings(
     float_layers: Sequence[str] = (),
     max_difference: float | None = None,
 ) -> QuantizationSettings:
-    """Check the options of `lit_gelu.export.quantization.quantize_onnx`.
-
-    Args:
-        target: See there.
-        method: See there.
-        samples: See there.
-        seed: See there.
-        per_channel: See there.
-        reduce_range: See there.
-        float_layers: See there.
-        max_difference: See there.
-
-    Returns:
-        The options in canonical form.
-
-    Raises:
-        ExportOptionError: If a value is not accepted; near values and the whole list are in the message.
-
-    Example:
-        >>> checked_settings("ort-cpu", "minmax", 512, 0).symmetric
-        False
-        >>> checked_settings("tensorrt", "minmax", 512, 0).symmetric
-        True
-    """
+    """Check the options of `lit_gelu.export.quantization.quantize_onnx`."""
     for option, value, known in (("target", target, TARGETS), ("method", method, METHODS)):
         if value not in known:
             near = difflib.get_close_matches(str(value).lower(), list(known), n=1)

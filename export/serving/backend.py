@@ -40,26 +40,10 @@ class BackendSettings:
 
 
 def backend_settings(device: str, settings: Settings, *, sixteen_bit: bool) -> BackendSettings:
-    """Return settings as the backend takes them.
-
-    On a GPU ``use_tf32`` is always written: onnxruntime's own default is to compute float32 products in TF32, with
-    three decimal digits less, and neither `OnnxPredictor` nor the proof of a file does that. Files in 16 bit need it
-    for the tensor cores.
-
-    Args:
-        device: ``cpu`` or ``gpu``.
-        settings: What `lit_gelu.export.tune` chose, by name.
-        sixteen_bit: Whether the file holds float16 or bfloat16.
-
-    Returns:
-        The settings.
-
-    Example:
-        >>> backend_settings("cpu", {"intra_op_num_threads": 2, "graph_optimization_level": "basic"}, sixteen_bit=False)
-        BackendSettings(graph_level=-1, parameters={'intra_op_thread_count': '2'}, cuda={}, left_out=())
-        >>> backend_settings("gpu", {"prefer_nhwc": 1}, sixteen_bit=False).cuda
-        {'use_tf32': '0', 'prefer_nhwc': '1'}
-    """
+    """Return settings as the backend takes them."""
+    # On a GPU ``use_tf32`` is always written: onnxruntime's own default is to compute float32 products in TF32, with
+    # three decimal digits less, and neither `OnnxPredictor` nor the proof of a file does that. Files in 16 bit need it
+    # for the tensor cores.
     taken = provider_options(settings) if device == "gpu" else {}
     parameters = {word: str(int(settings[name])) for name, word in _PARAMETERS.items() if name in settings}
     if _SEARCH in taken:
@@ -74,20 +58,7 @@ def backend_settings(device: str, settings: Settings, *, sixteen_bit: bool) -> B
 
 
 def choice_for(path: Path, device: str, tuning: bool | TuningChoice) -> TuningChoice | None:
-    """Return the choice that is used.
-
-    Args:
-        path: The model's file.
-        device: ``cpu`` or ``gpu``.
-        tuning: Whether to use what `lit_gelu.export.tune` kept beside the file for this machine; or such a choice.
-
-    Returns:
-        The choice, if there is one.
-
-    Raises:
-        ExportOptionError: If a choice is given that is of the other device.
-        ModelFileError: If the file of choices is damaged.
-    """
+    """Return the given choice, or the one that is kept beside the file for this machine, if there is one."""
     provider = PROVIDERS[device]
     if isinstance(tuning, TuningChoice):
         if tuning.key.provider != provider:
@@ -102,16 +73,7 @@ def choice_for(path: Path, device: str, tuning: bool | TuningChoice) -> TuningCh
 
 
 def tuning_notes(choice: TuningChoice | None, left_out: tuple[str, ...], model: ModelFile) -> list[str]:
-    """Say what was taken over, and what could not be.
-
-    Args:
-        choice: What is used.
-        left_out: Settings that the backend has no name for.
-        model: What the file says of itself.
-
-    Returns:
-        Sentences.
-    """
+    """Say what was taken over, and what could not be."""
     notes = [] if choice is None else [f"{model.path.name} is configured as tuned: {choice}."]
     if left_out:
         notes.append(f"Triton's onnxruntime backend has no name for {', '.join(left_out)}: it runs without.")

@@ -43,11 +43,7 @@ class ServingOptions:
     warmup: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse what Triton would refuse when it loads the model.
-
-        Raises:
-            ExportOptionError: If a value is out of its range.
-        """
+        """Refuse what Triton would refuse when it loads the model."""
         if self.device not in PROVIDERS:
             raise ExportOptionError(f"device={self.device!r} is not accepted. Give 'cpu' or 'gpu'.")
         for name in ("preferred_batch_sizes", "warmup", "instances"):
@@ -60,23 +56,7 @@ class ServingOptions:
 
 
 def largest_batch(tensors: Sequence[TritonTensor], wanted: int | None) -> int:
-    """Return ``max_batch_size``: more than 0 only if every tensor begins with the same dynamic size.
-
-    Args:
-        tensors: All inputs and outputs.
-        wanted: What was asked for, if anything.
-
-    Returns:
-        The number; 0 means that Triton passes requests on as they are.
-
-    Raises:
-        ExportOptionError: If batches were asked for, and the file has none.
-
-    Example:
-        >>> x, y = TritonTensor("x", "TYPE_FP32", (-1, 3), "batch"), TritonTensor("y", "TYPE_FP32", (-1,), "batch")
-        >>> largest_batch([x, y], None), largest_batch([x, y], 8), largest_batch([x, y], 0)
-        (128, 8, 0)
-    """
+    """Return ``max_batch_size``, 0 for none: more only if every tensor begins with the same dynamic size."""
     if batch_name(tensors):
         return MAX_BATCH_SIZE if wanted is None else wanted
     if wanted:
@@ -88,14 +68,7 @@ def largest_batch(tensors: Sequence[TritonTensor], wanted: int | None) -> int:
 
 
 def no_batch_note(tensors: Sequence[TritonTensor]) -> str:
-    """Say why Triton does not batch requests.
-
-    Args:
-        tensors: All inputs and outputs.
-
-    Returns:
-        A sentence; empty if the file has a batch.
-    """
+    """Say why Triton does not batch requests."""
     if batch_name(tensors):
         return ""
     return f"Triton passes requests on one by one: not all tensors begin with the batch ({_first_sizes(tensors)})."
@@ -116,28 +89,7 @@ def model_config(
     *,
     labels: bool = False,
 ) -> dict[str, Any]:
-    """Return a model's configuration.
-
-    Args:
-        name: The model's name.
-        inputs: Its inputs.
-        outputs: Its outputs.
-        options: How it is served.
-        backend: Settings of the onnxruntime backend.
-        labels: Whether the first output's values have names in `LABELS_FILE`.
-
-    Returns:
-        Values by the field names of ``ModelConfig``.
-
-    Raises:
-        ExportOptionError: If an option does not fit the tensors.
-
-    Example:
-        >>> x, y = TritonTensor("x", "TYPE_FP32", (-1, 3), "batch"), TritonTensor("y", "TYPE_FP32", (-1,), "batch")
-        >>> config = model_config("net", [x], [y], ServingOptions("cpu"), BackendSettings())
-        >>> config["max_batch_size"], config["input"][0]["dims"], config["output"][0]["reshape"]
-        (128, [3], {'shape': []})
-    """
+    """Return a model's configuration."""
     largest = largest_batch([*inputs, *outputs], options.max_batch_size)
     config: dict[str, Any] = {"name": name, "backend": "onnxruntime", "max_batch_size": largest}
     config["input"] = [_tensor(tensor, largest) for tensor in inputs]
@@ -212,24 +164,7 @@ def _warmup(inputs: Sequence[TritonTensor], rows: int, largest: int) -> dict[str
 
 
 def to_text(message: Mapping[str, Any]) -> str:
-    r"""Write a message in protobuf's text format.
-
-    Args:
-        message: Values by field name: texts, numbers, `Word`, mappings for messages, and lists of them for repeated
-            fields.
-
-    Returns:
-        One line a value, messages indented by two spaces.
-
-    Example:
-        >>> print(to_text({"name": "net", "input": [{"data_type": Word("TYPE_FP32"), "dims": [1, -1]}]}))
-        name: "net"
-        input {
-          data_type: TYPE_FP32
-          dims: [ 1, -1 ]
-        }
-        <BLANKLINE>
-    """
+    """Write a message, values by field name, in protobuf's text format."""
     return "".join(f"{line}\n" for line in _lines(message))
 
 

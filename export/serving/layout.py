@@ -19,16 +19,7 @@ class TritonRepositoryError(LitGeluError, FileExistsError):
 
 
 def require_free(folder: Path, version: int, files: Mapping[str, str]) -> None:
-    """Refuse to replace anything that is not the same.
-
-    Args:
-        folder: The model's folder.
-        version: The version.
-        files: The texts that would stand beside the versions, by file name.
-
-    Raises:
-        TritonRepositoryError: If the version is there already, or one of the files with another text.
-    """
+    """Refuse to replace anything that is not the same."""
     if (folder / str(version)).exists():
         raise TritonRepositoryError(
             f"Version {version} is there already: {str(folder / str(version))!r}. Give another version=, or "
@@ -44,15 +35,7 @@ def require_free(folder: Path, version: int, files: Mapping[str, str]) -> None:
 
 
 def require_no_link(folder: Path, version: int) -> None:
-    """Refuse to write through a link, which may lead out of the repository.
-
-    Args:
-        folder: The model's folder.
-        version: The version.
-
-    Raises:
-        TritonRepositoryError: If the model's folder or the version is a link.
-    """
+    """Refuse to write through a link, which may lead out of the repository."""
     for place in (folder, folder / str(version)):
         if place.is_symlink():
             raise TritonRepositoryError(
@@ -62,17 +45,7 @@ def require_no_link(folder: Path, version: int) -> None:
 
 
 def kept_text(file: Path) -> str:
-    """Return the text of a file that stands in a repository.
-
-    Args:
-        file: The file.
-
-    Returns:
-        Its text.
-
-    Raises:
-        TritonRepositoryError: If it is no text in UTF-8.
-    """
+    """Return the text of a file that stands in a repository."""
     try:
         return file.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
@@ -83,17 +56,7 @@ def kept_text(file: Path) -> str:
 
 
 def write_version(folder: Path, version: int, model: ModelFile, files: Mapping[str, str]) -> None:
-    """Write a version, and what stands beside all versions.
-
-    Args:
-        folder: The model's folder.
-        version: The version; one that is there is replaced.
-        model: The model.
-        files: Texts by file name.
-
-    Raises:
-        UnwritablePathError: If the folder cannot be written to; what was there stays.
-    """
+    """Write a version, and what stands beside all versions."""
     try:
         with _stage(folder) as stage:
             _copy(model, stage / str(version))
@@ -129,13 +92,11 @@ def _stage(folder: Path) -> Iterator[Path]:
 
 
 def _aside(repository: Path) -> Path:
-    """Return the folder in which a new model is made.
-
-    A server that polls the repository takes every folder in it for a model, also a half made one. Above the repository
-    it sees nothing, and a rename is one step if both are of one disk. Where they are not (a volume that is mounted
-    there), or nothing may be written above, the folder is made inside, with a dot before its name. Inside a model's
-    own folder, where new versions are made, Triton passes over what is no number.
-    """
+    """Return the folder in which a new model is made."""
+    # A server that polls the repository takes every folder in it for a model, also a half made one. Above the
+    # repository it sees nothing, and a rename is one step if both are of one disk. Where they are not (a volume that is
+    # mounted there), or nothing may be written above, the folder is made inside, with a dot before its name. Inside a
+    # model's own folder, where new versions are made, Triton passes over what is no number.
     above = repository.resolve().parent
     same = above.stat().st_dev == repository.stat().st_dev
     return above if same and os.access(above, os.W_OK) else repository

@@ -47,25 +47,7 @@ class TritonTensor:
 
 
 def inputs_and_outputs(model: onnx.ModelProto, file: str) -> tuple[tuple[TritonTensor, ...], tuple[TritonTensor, ...]]:
-    """Return what a model takes and gives.
-
-    Args:
-        model: The model; its weights are not needed.
-        file: How to call it in an error.
-
-    Returns:
-        Inputs that are no weights, and outputs, in order.
-
-    Raises:
-        ModelFileError: If one is no tensor, its sizes are not said, or the backend has no such element type.
-
-    Example:
-        >>> x = onnx.helper.make_tensor_value_info("x", TensorProto.UINT8, ["batch", 1, "height"])
-        >>> y = onnx.helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 10])
-        >>> model = onnx.helper.make_model(onnx.helper.make_graph([], "net", [x], [y]))
-        >>> inputs_and_outputs(model, "net.onnx")[0]
-        (TritonTensor(name='x', data_type='TYPE_UINT8', sizes=(-1, 1, -1), rows='batch'),)
-    """
+    """Return what a model takes and gives."""
     weights = {tensor.name for tensor in model.graph.initializer}
     inputs = [value for value in model.graph.input if value.name not in weights]
     given = tuple(_tensor(value, file) for value in inputs)
@@ -73,19 +55,7 @@ def inputs_and_outputs(model: onnx.ModelProto, file: str) -> tuple[tuple[TritonT
 
 
 def batch_name(tensors: Iterable[TritonTensor]) -> str:
-    """Return the name of the batch: the dynamic first size that all tensors share.
-
-    Args:
-        tensors: All inputs and outputs.
-
-    Returns:
-        The name; empty if their first sizes are fixed, without a name, or not the same.
-
-    Example:
-        >>> x, y = TritonTensor("x", "TYPE_FP32", (-1, 3), "batch"), TritonTensor("y", "TYPE_FP32", (-1,), "batch")
-        >>> batch_name([x, y]), batch_name([x, TritonTensor("scale", "TYPE_FP32", (), "")])
-        ('batch', '')
-    """
+    """Return the name of the batch: the dynamic first size that all tensors share."""
     names = {tensor.rows for tensor in tensors}
     return names.pop() if len(names) == 1 else ""
 

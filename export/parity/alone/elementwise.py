@@ -108,11 +108,7 @@ class ElementwiseCheck:
     worst: WorstInput | None = None
 
     def row(self) -> ParityRow:
-        """Return the check as a row of the report.
-
-        Returns:
-            A row that decides; NaN inputs that do not stay NaN count as not finite.
-        """
+        """Return the check as a row that decides; NaN inputs that do not stay NaN count as not finite."""
         special = ", ".join(f"f({value.name}) = {value.file:.3g}" for value in self.special if value.verdict != OK)
         return ParityRow(
             comparison=ELEMENTWISE,
@@ -148,30 +144,13 @@ def check_activation(
     tolerance: float = FLOOR,
     rounding: Rounding | None = None,
 ) -> ElementwiseCheck:
-    """Compare one activation's own nodes with PyTorch, over all values of a 16-bit dtype or over float32's range.
-
-    The limit is ``max(floor(dtype), 2 own)`` in units of ``max(1, |y64|)``. NaN must stay NaN, and a finite input must
-    not give a NaN or an infinity that PyTorch does not give. What comes of infinite inputs is reported and does not
-    decide: PyTorch's kernels do not agree among themselves there (``F.gelu(-inf)`` is NaN), and a net whose
-    pre-activations are infinite is lost already. So is whether subnormal numbers are kept or flushed to zero.
-
-    Args:
-        model: The file, with its weights.
-        found: The activation's nodes.
-        module: The activation; it is copied.
-        dtype: In which the file computes.
-        setup: How sessions are opened.
-        label: How to call it.
-        tolerance: What float32 arithmetic may cost.
-        rounding: What the recipe is known to be off by in 16 bit; each value may be off by twice that, or by twice what
-            PyTorch is off by there. In units of ``max(1, |y64|)`` a tail could be any other function's.
-
-    Returns:
-        Every figure.
-
-    Raises:
-        ModelFileError: If onnxruntime cannot run the nodes on that provider.
-    """
+    """Compare one activation's own nodes with PyTorch, over all values of a 16-bit dtype or over float32's range."""
+    # The limit is max(floor(dtype), 2 own) in units of max(1, |y64|). NaN must stay NaN, and a finite input must not
+    # give a NaN or an infinity that PyTorch does not give. What comes of infinite inputs is reported and does not
+    # decide: PyTorch's kernels do not agree among themselves there (F.gelu(-inf) is NaN), and a net whose
+    # pre-activations are infinite is lost already. So is whether subnormal numbers are kept or flushed to zero. In 16
+    # bit each value may also be off by twice its recipe's rounding or twice what PyTorch is off by there: in units of
+    # max(1, |y64|) a tail could be any other function's.
     twin = _one_channel(copy.deepcopy(module)).cpu().eval()
     x, (names, special) = sweep_values(dtype), special_values(dtype)
     with tempfile.TemporaryDirectory() as folder:
@@ -220,10 +199,8 @@ def _call(module: nn.Module, x: Tensor) -> np.ndarray:
 
 @torch.no_grad()
 def _definition(module: nn.Module, x: Tensor) -> np.ndarray:
-    """Return the activation in float64, by the closed form of the registry where it has one.
-
-    torch's own float64 kernels are no reference for tails: ``x (1 + erf(x / sqrt(2))) / 2`` is 0 below -8.3.
-    """
+    """Return the activation in float64, by the closed form of the registry where it has one."""
+    # torch's own float64 kernels are no reference for tails: ``x (1 + erf(x / sqrt(2))) / 2`` is 0 below -8.3.
     return _float64(as_array(derivative(module.double(), x.clone(), order=0)))
 
 
@@ -282,43 +259,20 @@ SPECIAL: tuple[tuple[str, float], ...] = (
 
 @cache
 def all_values(dtype: torch.dtype) -> Tensor:
-    """Return every value of a 16-bit dtype, infinities and NaNs included, in the order of its bit patterns.
-
-    Args:
-        dtype: ``torch.float16`` or ``torch.bfloat16``.
-
-    Returns:
-        65,536 values.
-
-    Example:
-        >>> values = all_values(torch.float16)
-        >>> int(values.isfinite().sum()), int(values.isnan().sum())
-        (63488, 2046)
-    """
+    """Return every value of a 16-bit dtype, infinities and NaNs included, in the order of its bit patterns."""
     return torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)
 
 
 @cache
 def strided_values() -> Tensor:
-    """Return every 16411th float32 bit pattern (NaNs left out) and 2^16 points over [-20, 20].
-
-    Returns:
-        About 326,000 float32 values.
-    """
+    """Return every 16411th float32 bit pattern (NaNs left out) and 2^16 points over [-20, 20]."""
     patterns = np.arange(0, 2**32, STRIDE, dtype=np.uint64).astype(np.uint32).view(np.float32)
     values = [patterns[np.isfinite(patterns)], np.linspace(-20, 20, 2**16, dtype=np.float32)]
     return torch.from_numpy(np.concatenate(values))
 
 
 def sweep_values(dtype: torch.dtype) -> Tensor:
-    """Return the finite values that an activation is swept over.
-
-    Args:
-        dtype: float32, float16 or bfloat16.
-
-    Returns:
-        All finite ones in 16 bit, a strided selection in float32.
-    """
+    """Return the finite values that an activation is swept over: all in 16 bit, a strided selection in float32."""
     if dtype == torch.float32:
         return strided_values()
     values = all_values(dtype)
@@ -326,15 +280,7 @@ def sweep_values(dtype: torch.dtype) -> Tensor:
 
 
 def special_values(dtype: torch.dtype) -> tuple[list[str], Tensor]:
-    """Return the values beside the finite normal ones, and the ends of the range.
-
-    Args:
-        dtype: float32, float16 or bfloat16.
-
-    Returns:
-        Their names and the values: infinities, NaN, zeros, the largest finite numbers, the smallest normal and
-        subnormal ones; in 16 bit every NaN.
-    """
+    """Return names and values of infinities, NaN (in 16 bit every one), zeros and the ends of both ranges."""
     info = torch.finfo(dtype)
     ends = {
         "-max": info.min,

@@ -53,17 +53,7 @@ class ComputedFunction:
 
 
 def computed_function(x: np.ndarray, y: np.ndarray, exact: np.ndarray, dtype: torch.dtype) -> ComputedFunction:
-    """Say how well a function is computed.
-
-    Args:
-        x: Finite inputs, float64, a vector.
-        y: What was computed, float64.
-        exact: The definition in float64, with values above the dtype's range infinite.
-        dtype: In which it was computed.
-
-    Returns:
-        The figures; errors that are not finite are left out, they are counted apart.
-    """
+    """Say how well a function is computed at finite float64 inputs; errors that are not finite are left out."""
     scaled = scaled_errors(y, exact)
     finite = np.where(np.isfinite(scaled), scaled, -1.0)
     ulps = ulp_errors(y, exact, dtype)
@@ -85,19 +75,7 @@ def computed_function(x: np.ndarray, y: np.ndarray, exact: np.ndarray, dtype: to
 
 
 def scaled_errors(y: np.ndarray, exact: np.ndarray) -> np.ndarray:
-    """Return errors in units of ``max(1, |exact|)``: far out, an absolute error is below the dtype's resolution.
-
-    Args:
-        y: What was computed, float64.
-        exact: The definition in float64.
-
-    Returns:
-        Float64; 0 where both are the same infinity, infinite where only one is finite.
-
-    Example:
-        >>> scaled_errors(np.array([1.5, 101.0, np.inf, np.nan]), np.array([1.0, 100.0, np.inf, 0.0]))
-        array([0.5 , 0.01, 0.  ,  inf])
-    """
+    """Return errors in units of ``max(1, |exact|)``: 0 at the same infinity, infinite where one only is finite."""
     with np.errstate(invalid="ignore"):
         error = np.abs(y - exact) / np.maximum(1.0, np.abs(exact))
     return np.where(y == exact, 0.0, np.where(np.isnan(error), np.inf, error))

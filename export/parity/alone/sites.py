@@ -33,20 +33,7 @@ def check_sites(
     tolerance: float,
     registry: ActivationRegistry,
 ) -> tuple[list[ElementwiseCheck], list[str]]:
-    """Run each distinct activation of the file alone.
-
-    Args:
-        model: The file's graph.
-        found: The calls of its sites.
-        module: The module with the file's form of GELU.
-        metadata: What the file says of itself.
-        setup: How sessions are opened.
-        tolerance: What float32 arithmetic may cost.
-        registry: Which registry names the activations.
-
-    Returns:
-        One check for each activation with its arguments and nodes, and what could not be run.
-    """
+    """Run each distinct activation of the file alone."""
     modules = dict(module.named_modules())
     first = {entry.site: entry for entry in reversed(found)}
     checks: dict[tuple[str, str, tuple[str, ...], torch.dtype], ElementwiseCheck] = {}

@@ -131,21 +131,10 @@ class Culprit:
 
 
 def find_culprit(path: Path, setup: SessionSetup, excess: Excess) -> Culprit | None:
-    """Find what causes a difference.
-
-    The optimisation level is lowered first, then the optimisations of the lowest level that shows the difference are
-    left out, by bisection, until one is left (or a few that do it only together). Where one optimisation prepares what
-    another spoils, the one that spoils is named: the other still acts, and does no harm, while that one is left out.
-
-    Args:
-        path: The file.
-        setup: How it was run.
-        excess: Runs the file on the inputs that show the difference; returns the error in units of the limit, infinity
-            for values that are not finite.
-
-    Returns:
-        The culprit; ``None`` if there is no difference on these inputs.
-    """
+    """Find what causes an excess above 1; ``None`` if there is no difference on the inputs that it is measured on."""
+    # The optimisation level is lowered first, then the optimisations of the lowest level that shows the difference are
+    # left out, by bisection, until one is left (or a few that do it only together). Where one prepares what another
+    # spoils, the one that spoils is named: the other still acts, and does no harm, while that one is left out.
     shown = _tried(excess, setup)
     if shown <= 1:
         return None

@@ -58,16 +58,7 @@ class Checkpoint:
     own: np.ndarray | None
 
     def judge(self, y: np.ndarray, dtype: torch.dtype, tolerance: float) -> LayerError:
-        """Compare what the file computes.
-
-        Args:
-            y: The file's value.
-            dtype: The file's dtype.
-            tolerance: What float32 arithmetic may cost.
-
-        Returns:
-            The error; infinite where a value is not finite that PyTorch's is.
-        """
+        """Judge what the file computes; infinite where a value is not finite that PyTorch's is."""
         ignored = smallest_error(dtype)
         found, spread = Differences(dtype), Differences(dtype)
         found.add(y, self.float64, self.own)
@@ -82,17 +73,7 @@ class Checkpoint:
 def captured(
     references: References, module: nn.Module, batch: Sequence[Tensor], dtype: torch.dtype
 ) -> dict[Place, Any]:
-    """Run a copy of the module and keep every submodule's output that is one tensor.
-
-    Args:
-        references: Whose copy it is.
-        module: The copy.
-        batch: Inputs in the file's order.
-        dtype: Of the copy.
-
-    Returns:
-        Arrays by site and call, in the order of the calls.
-    """
+    """Run a copy of the module and keep each submodule's output that is one tensor, in the order of the calls."""
     kept: dict[Place, Any] = {}
     calls: dict[str, int] = {}
 
@@ -121,22 +102,10 @@ def checkpoints(
     references: References,
     batch: Sequence[Tensor],
 ) -> list[Checkpoint]:
-    """Pair the outputs of the file's activations with those of the module's.
-
-    Activations that are calls of functions in the module have no output of their own there, and are left out. A site
-    whose nodes are gone from the file, because something fused them after the export, is looked for among the fused
-    operators that no site claims.
-
-    Args:
-        model: The file.
-        found: The calls of sites in the file.
-        expected: How often the graph calls each site, as the file records it.
-        references: Run the module.
-        batch: Inputs in the file's order.
-
-    Returns:
-        One entry for each activation that both have, in the file's order.
-    """
+    """Pair the outputs of the file's activations with those of the module's, in the file's order."""
+    # Activations that are calls of functions in the module have no output of their own there, and are left out. A site
+    # whose nodes are gone from the file, because something fused them after the export, is looked for among the fused
+    # operators that no site claims.
     if references.float64 is None:
         return []
     wide = captured(references, references.float64, batch, torch.float64)
@@ -159,17 +128,7 @@ def _relocated(model: onnx.ModelProto, missing: Sequence[Place]) -> dict[Place, 
 def run_with_outputs(
     model: onnx.ModelProto, names: Sequence[str], batch: Sequence[Tensor], setup: SessionSetup
 ) -> dict[str, np.ndarray]:
-    """Run a file with some of its inner values as outputs.
-
-    Args:
-        model: The file, with its weights.
-        names: The values; outputs of the file are among them if they are wanted.
-        batch: Inputs in the file's order.
-        setup: How sessions are opened.
-
-    Returns:
-        The values.
-    """
+    """Run a file with some of its inner values as outputs."""
     extended = onnx.ModelProto()
     extended.CopyFrom(model)
     del extended.graph.output[:]
@@ -189,19 +148,7 @@ def layer_errors(
     dtype: torch.dtype,
     tolerance: float,
 ) -> list[LayerError]:
-    """Compare all checkpoints in one run.
-
-    Args:
-        model: The file, with its weights.
-        points: The checkpoints.
-        batch: Inputs in the file's order.
-        setup: How sessions are opened.
-        dtype: The file's dtype.
-        tolerance: What float32 arithmetic may cost.
-
-    Returns:
-        One entry a checkpoint.
-    """
+    """Compare all checkpoints in one run."""
     names = list(dict.fromkeys(point.value for point in points))
     values = run_with_outputs(model, names, batch, setup) if names else {}
     return [point.judge(values[point.value], dtype, tolerance) for point in points]
@@ -244,22 +191,9 @@ def first_divergence(
     dtype: torch.dtype,
     tolerance: float,
 ) -> Divergence:
-    """Find the first activation whose output is outside its limit.
-
-    Each step adds one value to the file's outputs, so that onnxruntime fuses all else as it does without it. Bisection
-    assumes that a difference stays once it is there; what is returned was measured: the layer before agrees.
-
-    Args:
-        model: The file, with its weights.
-        points: The activations that file and module both have, in order.
-        batch: Inputs that show the difference.
-        setup: How sessions are opened.
-        dtype: The file's dtype.
-        tolerance: What float32 arithmetic may cost.
-
-    Returns:
-        Where it is.
-    """
+    """Find the first activation whose output is outside its limit."""
+    # Each step adds one value to the file's outputs, so that onnxruntime fuses all else as it does without it.
+    # Bisection assumes that a difference stays once it is there; that the layer before agrees was measured.
     judged: dict[int, LayerError] = {}
 
     def differs(i: int) -> bool:

@@ -29,14 +29,7 @@ figcaption, p.legend { color: #555; font-size: 13px; }
 
 
 def page(report: ParityReport) -> str:
-    """Return a report as HTML.
-
-    Args:
-        report: The report.
-
-    Returns:
-        The text: styles and plots are inline, no address is named.
-    """
+    """Return a report as HTML."""
     verdict, kind = ("passed", "ok") if report.passed else ("FAILED", "failed")
     title = f"Parity of {escape(report.path)}: {verdict}"
     versions = ", ".join(f"{name} {version}" for name, version in sorted(report.versions.items()))
@@ -76,14 +69,7 @@ _LOWEST = 1e-12  # a logarithmic axis has no zero: errors below are drawn here
 
 
 def plots(report: ParityReport) -> list[tuple[str, str]]:
-    """Draw what a report has figures for.
-
-    Args:
-        report: The report.
-
-    Returns:
-        A caption and an SVG element for each plot.
-    """
+    """Draw what a report has figures for."""
     drawn = [("Error by family of inputs, in units of the largest output", _families(report))]
     if report.layers:
         drawn.append(("Error of each activation's output, layer by layer", _layers(report)))

@@ -26,42 +26,17 @@ class TextTable:
 
 
 def figure(value: float | None) -> str:
-    """Return a number for a cell.
-
-    Args:
-        value: A number; ``None`` for none.
-
-    Returns:
-        Three digits; empty for none.
-
-    Example:
-        >>> figure(1.23456e-7), figure(None), figure(12)
-        ('1.23e-07', '', '12')
-    """
+    """Return a number for a cell."""
     return "" if value is None else str(value) if isinstance(value, int) else f"{value:.3g}"
 
 
 def verdict(row: ParityRow) -> str:
-    """Return a row's verdict.
-
-    Args:
-        row: The row.
-
-    Returns:
-        ``ok``, ``FAILED`` or ``reported``.
-    """
+    """Return a row's verdict."""
     return {True: "ok", False: "FAILED", None: "reported"}[row.passed]
 
 
 def tables(report: ParityReport) -> list[TextTable]:
-    """Return all tables of a report that have rows.
-
-    Args:
-        report: The report.
-
-    Returns:
-        The tables.
-    """
+    """Return all tables of a report that have rows."""
     made = (_comparisons, _metrics, _elementwise, _histograms, _tails, _special, _layers, _batches, _fates, _operators)
     return [table for make in made if (table := make(report)).body]
 
@@ -206,14 +181,7 @@ def _operators(report: ParityReport) -> TextTable:
 
 
 def findings(report: ParityReport) -> list[str]:
-    """Return what a person should read first.
-
-    Args:
-        report: The report.
-
-    Returns:
-        Sentences; none for a file that passed without anything to say.
-    """
+    """Return what a person should read first."""
     found = [f"Fault: {fault}" for fault in report.faults]
     if report.culprit is not None:
         found.append(f"Cause: {report.culprit}.")
@@ -228,14 +196,7 @@ def findings(report: ParityReport) -> list[str]:
 
 
 def markdown(report: ParityReport) -> str:
-    """Return a report as Markdown.
-
-    Args:
-        report: The report.
-
-    Returns:
-        The text.
-    """
+    """Return a report as Markdown."""
     head = [
         f"# Parity of {cell_text(report.path)}: {'passed' if report.passed else 'FAILED'}",
         "",
@@ -249,34 +210,12 @@ def markdown(report: ParityReport) -> str:
 
 
 def table_lines(table: TextTable) -> list[str]:
-    """Return one table as Markdown.
-
-    Args:
-        table: The table.
-
-    Returns:
-        Lines, its title among them.
-
-    Example:
-        >>> table_lines(TextTable("Sizes", ("file", "kB"), (("net.onnx", "3"),)))[-3:]
-        ['| file | kB |', '| --- | --- |', '| net.onnx | 3 |']
-    """
+    """Return one table as Markdown."""
     rows = [table.head, ("---",) * len(table.head), *table.body]
     lines = ["| " + " | ".join(map(cell_text, row)) + " |" for row in rows]
     return ["", f"## {table.title}", "", *([table.legend, ""] if table.legend else []), *lines]
 
 
 def cell_text(text: str) -> str:
-    r"""Return text that cannot end a cell.
-
-    Args:
-        text: Any text.
-
-    Returns:
-        One line, with bars escaped.
-
-    Example:
-        >>> print(cell_text("a|b"))
-        a\|b
-    """
+    r"""Return text that cannot end a cell."""
     return text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ")

@@ -12,16 +12,8 @@ from lit_gelu.export.parity.rows import ELEMENTWISE, VS_PYTORCH, VS_TRAINED, Par
 
 
 def table(report: ParityReport) -> Table:
-    """Return a table with one line for each family of inputs, one for each gap and one for each operator alone.
-
-    Of several outputs, the one that is nearest to its limit is shown.
-
-    Args:
-        report: The report.
-
-    Returns:
-        The table.
-    """
+    """Return a table with one line for each family of inputs, one for each gap and one for each operator alone."""
+    # Of several outputs, the one that is nearest to its limit is shown.
     made = Table(
         title=f"{report.path}: {report.provider}, {report.dtype}, approximate={report.approximate}",
         box=box.SIMPLE_HEAD,
@@ -53,14 +45,7 @@ def _shown(report: ParityReport) -> dict[str, ParityRow]:
 
 
 def lines(report: ParityReport) -> list[str]:
-    """Return what stands below the table.
-
-    Args:
-        report: The report.
-
-    Returns:
-        Lines.
-    """
+    """Return what stands below the table."""
     said = [
         "max abs: largest difference between the file and PyTorch's float64; error: the same in units of the largest "
         "output (for an operator alone, of max(1, |y|))",
