@@ -12,7 +12,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 
 from lit_gelu.callbacks.errors import CallbackArgumentError
 from lit_gelu.curvature.loss import LossCurvatureError
-from lit_gelu.curvature.probe.batch import (
+from lit_gelu.curvature.probe.examples import (
     check_part,
     clone_batch,
     copy_containers,

@@ -16,7 +16,7 @@ from lit_gelu.callbacks.loss_curvature.batches import ProbePart
 from lit_gelu.callbacks.trainer_facts import shards_parameters
 from lit_gelu.curvature.loss import ParameterLayout
 from lit_gelu.curvature.loss_measurement import Step
-from lit_gelu.curvature.probe.batch import repeat_examples, take_examples
+from lit_gelu.curvature.probe.examples import repeat_examples, take_examples
 from lit_gelu.curvature.probe.loss_probe import LossProbe
 from lit_gelu.curvature.probe.training_loss import loss_function
 from lit_gelu.curvature.settings import LossSettings

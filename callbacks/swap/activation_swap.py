@@ -12,9 +12,9 @@ from typing_extensions import override
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.callbacks.loggers import Path, log_figures, log_texts, require_logger
 from lit_gelu.callbacks.swap.compilation import CompilationCounter, warn_about_limit
+from lit_gelu.callbacks.swap.history import LiveSwap, SwapRecord, check_annealing
 from lit_gelu.callbacks.swap.measurement import PREFIX, first_of_batch, measure_swap, require_forward
 from lit_gelu.callbacks.swap.member import RestorableSwap, announce_swap
-from lit_gelu.callbacks.swap.record import LiveSwap, SwapRecord, check_annealing
 from lit_gelu.callbacks.swap.refusals import (
     check_numbers,
     parameters_of_specs,

@@ -12,7 +12,7 @@ from lit_gelu.activations import ActivationRegistry
 from lit_gelu.activations.registry import registry_or_default
 from lit_gelu.callbacks.errors import CallbackArgumentError, ExplainedOnce
 from lit_gelu.callbacks.swap.checkpoint import SWAPS_KEY, install_hooks
-from lit_gelu.callbacks.swap.record import LiveSwap, SwapRecord, describe_target
+from lit_gelu.callbacks.swap.history import LiveSwap, SwapRecord, describe_target
 from lit_gelu.callbacks.swap.run import SwapRun
 from lit_gelu.callbacks.swap.schedule import SwapSchedule
 from lit_gelu.callbacks.trainer_facts import callbacks_of, on_device

@@ -10,8 +10,8 @@ from lightning.pytorch.utilities import rank_zero_warn
 
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.callbacks.swap.checkpoint import ACTIVATIONS_KEY, GROUPS_KEY, SWAPS_KEY, Checkpoint
+from lit_gelu.callbacks.swap.history import SwapRecord
 from lit_gelu.callbacks.swap.parameter_groups import ParameterGroups
-from lit_gelu.callbacks.swap.record import SwapRecord
 from lit_gelu.errors import shown
 from lit_gelu.surgery.activation_record import describe_differences, read_activations, record_activations
 from lit_gelu.surgery.errors import CheckpointMismatchError

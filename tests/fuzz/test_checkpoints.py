@@ -10,7 +10,7 @@ from torch import nn
 
 from lit_gelu.callbacks import ActivationSwap
 from lit_gelu.callbacks.checkpoint_file import read_checkpoint, require_no_imports
-from lit_gelu.callbacks.swap.record import SwapRecord
+from lit_gelu.callbacks.swap.history import SwapRecord
 from lit_gelu.callbacks.swap.run import _read_records
 from lit_gelu.cli.fit_checkpoint import checked_arguments
 from lit_gelu.cli.loading import load_model

@@ -14,7 +14,7 @@ from lit_gelu.cli.input_sample import InputSampleError, inputs_of
 from lit_gelu.curvature.activation_measurement import ActivationMeasurement, Figures
 from lit_gelu.curvature.loss import LossProbe
 from lit_gelu.curvature.loss_measurement import LossMeasurement, measure_loss
-from lit_gelu.curvature.probe.batch import count_examples, take_examples
+from lit_gelu.curvature.probe.examples import count_examples, take_examples
 from lit_gelu.curvature.probe.loss_probe import Mode
 from lit_gelu.curvature.probe.training_loss import loss_of, muted
 from lit_gelu.curvature.settings import ActivationSettings, LossSettings

@@ -12,7 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lit_gelu.curvature.errors import LossCurvatureError
 from lit_gelu.curvature.loss.graph_walk import REENTRANT, check_checkpoints, kinds_of
-from lit_gelu.curvature.probe.batch import check_part, clone_batch, copy_containers, count_examples, part_of
+from lit_gelu.curvature.probe.examples import check_part, clone_batch, copy_containers, count_examples, part_of
 from lit_gelu.curvature.probe.state import Contents, ModuleState, seed_random_state
 from lit_gelu.curvature.probe.training_loss import logging_modules, loss_function, muted
 from lit_gelu.curvature.probe.writes import WriteGuard

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
 from lit_gelu.callbacks import LossCurvatureMonitor
-from lit_gelu.curvature.probe.batch import from_plain, to_plain
+from lit_gelu.curvature.probe.examples import from_plain, to_plain
 
 
 @dataclasses.dataclass

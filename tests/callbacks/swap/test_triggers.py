@@ -247,7 +247,7 @@ def test_an_activation_that_overwrites_its_input_is_given_its_own(tmp_path):
 
 def test_the_fused_path_of_a_transformer_is_off_meanwhile(tmp_path):
     from lit_gelu import surgery
-    from lit_gelu.callbacks.swap.record import LiveSwap
+    from lit_gelu.callbacks.swap.history import LiveSwap
 
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, activation=nn.ReLU()).eval()

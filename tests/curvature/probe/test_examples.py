@@ -10,7 +10,7 @@ import torch
 from torch.nn.utils.rnn import pack_sequence
 
 from lit_gelu.curvature.errors import LossCurvatureError
-from lit_gelu.curvature.probe.batch import (
+from lit_gelu.curvature.probe.examples import (
     check_part,
     clone_batch,
     count_examples,
