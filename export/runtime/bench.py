@@ -24,7 +24,7 @@ from lit_gelu.surgery.recognition import faithful_copy
 
 EAGER = "torch eager"
 
-Call = Callable[[Mapping[str, Tensor]], Any]
+Compute = Callable[[Mapping[str, Tensor]], Any]
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Variant:
     """One way to compute the outputs."""
 
     name: str
-    call: Call
+    call: Compute
 
 
 def torch_variants(
@@ -246,11 +246,11 @@ def _predictors(
     return {ONNX: plain}
 
 
-def _of_predictor(predictor: OnnxPredictor) -> Call:
+def _of_predictor(predictor: OnnxPredictor) -> Compute:
     return lambda values: predictor(*values.values())
 
 
-def _bound(call: Call, values: Mapping[str, Tensor]) -> Callable[[], Any]:
+def _bound(call: Compute, values: Mapping[str, Tensor]) -> Callable[[], Any]:
     return lambda: call(values)
 
 

@@ -14,7 +14,7 @@ from lit_gelu.export.runtime.ports import Port
 
 
 @dataclass(frozen=True)
-class Piece:
+class Portion:
     """Rows of a call that run together."""
 
     start: int
@@ -22,14 +22,14 @@ class Piece:
     bucket: int  # the batch size that they run in
 
 
-def pieces(rows: int, buckets: Sequence[int]) -> list[Piece]:
+def portions(rows: int, buckets: Sequence[int]) -> list[Portion]:
     """Divide a call into as few runs as the ascending buckets allow, the last one padded."""
     found, start, largest = [], 0, buckets[-1]
     while rows - start > largest:
-        found.append(Piece(start, start + largest, largest))
+        found.append(Portion(start, start + largest, largest))
         start += largest
     bucket = next(bucket for bucket in buckets if bucket >= rows - start)
-    return [*found, Piece(start, rows, bucket)]
+    return [*found, Portion(start, rows, bucket)]
 
 
 def checked_buckets(buckets: Sequence[int]) -> tuple[int, ...]:
@@ -83,24 +83,24 @@ class BucketRunner:
     def __call__(self, tensors: Mapping[str, Tensor]) -> list[Tensor]:
         """Run the session, and return as many rows as the inputs have."""
         rows = next(iter(tensors.values())).shape[0]
-        parts = [self._run(tensors, piece) for piece in pieces(rows, self.buckets)]
+        parts = [self._run(tensors, portion) for portion in portions(rows, self.buckets)]
         return parts[0] if len(parts) == 1 else [torch.cat(outputs) for outputs in zip(*parts, strict=True)]
 
     def holds(self, tensors: Mapping[str, Tensor]) -> bool:
         """Return whether a call has exactly a bucket's batch size, and needs no padding."""
         return next(iter(tensors.values())).shape[0] in self.buckets
 
-    def _run(self, tensors: Mapping[str, Tensor], piece: Piece) -> list[Tensor]:
+    def _run(self, tensors: Mapping[str, Tensor], portion: Portion) -> list[Tensor]:
         """Run some rows."""
-        count = piece.stop - piece.start
+        count = portion.stop - portion.start
         with self._lock:
-            if piece.bucket not in self._buffers:
-                graph_id = self.buckets.index(piece.bucket) + 1
-                self._buffers[piece.bucket] = _Buffers(self.runner, {self._batch: piece.bucket}, graph_id)
-            buffers = self._buffers[piece.bucket]
+            if portion.bucket not in self._buffers:
+                graph_id = self.buckets.index(portion.bucket) + 1
+                self._buffers[portion.bucket] = _Buffers(self.runner, {self._batch: portion.bucket}, graph_id)
+            buffers = self._buffers[portion.bucket]
             for name, tensor in tensors.items():
                 if self.runner.inputs[name].shape[:1] == (self._batch,):
-                    buffers.inputs[name][:count].copy_(tensor[piece.start : piece.stop])
+                    buffers.inputs[name][:count].copy_(tensor[portion.start : portion.stop])
                 else:
                     buffers.inputs[name].copy_(tensor)
             buffers.run(self.runner.session)

@@ -171,7 +171,7 @@ def tune(
     """
     if save:
         require_readable(path)
-    search = _Search(path, inputs, providers, reference, allow_tf32=allow_tf32, batch_size=batch_size)
+    search = _SettingsSearch(path, inputs, providers, reference, allow_tf32=allow_tf32, batch_size=batch_size)
     wanted = search.knobs() if knobs is None else list(knobs)
     budget = seconds / (len(wanted) + 1)
     for knob in wanted:
@@ -180,7 +180,7 @@ def tune(
     return TuningReport(choice, tuple(search.trials), write_choice(path, choice) if save else None)
 
 
-class _Search:
+class _SettingsSearch:
     """The state of one search: the best settings so far, and what was tried."""
 
     def __init__(

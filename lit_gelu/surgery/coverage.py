@@ -13,7 +13,7 @@ from lit_gelu import activations
 from lit_gelu.activations import ActivationRegistry, ActivationSpec
 from lit_gelu.surgery.errors import SwapError
 from lit_gelu.surgery.observation import Key, before_every_module, key_of, locate, on_the_side, run
-from lit_gelu.surgery.places import Caller
+from lit_gelu.surgery.places import Origin
 from lit_gelu.surgery.recognition import RECURRENT, is_gate, kernel_name, kernel_spec
 from lit_gelu.surgery.selectors import ActivationSelector
 from lit_gelu.surgery.sites import ActivationSite, Role, Survey, without_wrappers
@@ -226,7 +226,7 @@ class _KernelCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # tor
             self._modules[id(module)] = module
             self._sites_of_modules[id(module)] = site
 
-    def _called_at(self, found: Caller) -> list[ActivationSite]:
+    def _called_at(self, found: Origin) -> list[ActivationSite]:
         """Return the sites of calls in one place of the code."""
         return [site for key, site in self._sites_of_keys if key[:3] == key_of(found, "")[:3]]
 

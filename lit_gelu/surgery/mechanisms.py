@@ -27,7 +27,7 @@ from lit_gelu.surgery.changes import (
 )
 from lit_gelu.surgery.errors import SwapError
 from lit_gelu.surgery.held_functions import calls_of_attribute
-from lit_gelu.surgery.observation import Call
+from lit_gelu.surgery.observation import SeenCall
 from lit_gelu.surgery.places import CallPlace
 from lit_gelu.surgery.rewriting import edited_class
 from lit_gelu.surgery.sites import ActivationSite, Survey, relative_name
@@ -70,7 +70,7 @@ def substitution(survey: Survey, site: ActivationSite, module: nn.Module) -> Sub
     return Substitution(site, module, f"{owner}.{edit.child}".removeprefix("."), mechanism, (edit,))
 
 
-def _edit(survey: Survey, site: ActivationSite, seen: Call, owner: str) -> tuple[Edit, str]:
+def _edit(survey: Survey, site: ActivationSite, seen: SeenCall, owner: str) -> tuple[Edit, str]:
     """Return how a call is sent to a child of the calling module, and that in words."""
     relative = relative_name(site.name, owner)
     child = _child_name(seen.owner, relative)
@@ -93,7 +93,7 @@ def _edit(survey: Survey, site: ActivationSite, seen: Call, owner: str) -> tuple
     return InterceptedCall(seen.known.name, functions, child, relative), f"call intercepted, because {seen.place}"
 
 
-def _obstacle_to_interception(survey: Survey, seen: Call) -> str:
+def _obstacle_to_interception(survey: Survey, seen: SeenCall) -> str:
     """Say why a function cannot be intercepted while the calling module's ``forward`` runs; empty if it can."""
     if seen.known is None or survey.seen is None:
         return ""

@@ -20,7 +20,7 @@ from torch.utils import _pytree as pytree
 from lit_gelu.activations import ActivationSpec
 from lit_gelu.sandbox import as_written, evaluation_sandbox, isolated_random_state
 from lit_gelu.surgery.errors import SwapError
-from lit_gelu.surgery.places import Caller, CallPlace, call_place, holder_of
+from lit_gelu.surgery.places import CallPlace, Origin, call_place, holder_of
 from lit_gelu.surgery.recognition import FunctionTable, KnownFunction
 from lit_gelu.surgery.source import Position
 
@@ -77,7 +77,7 @@ def before_every_module(note: Callable[[nn.Module, tuple[Any, ...]], None]) -> I
         handle.remove()
 
 
-def locate(frame: types.FrameType, modules: Mapping[int, Any]) -> Caller | None:
+def locate(frame: types.FrameType, modules: Mapping[int, Any]) -> Origin | None:
     """Find out which of a model's modules, given by ``id``, makes a call; ``None`` if no method of one is running."""
     inner: types.FrameType | None = frame
     while inner is not None and inner.f_globals.get("__name__") in _PASSED_OVER:
@@ -101,7 +101,7 @@ def locate(frame: types.FrameType, modules: Mapping[int, Any]) -> Caller | None:
     code, owner = inner.f_code, next(iter(chain.values()))
     names = {method.co_varnames[0], *code.co_freevars, *code.co_cellvars}
     filename = code.co_filename.replace("\\", "/").rpartition("/")[2]
-    return Caller(
+    return Origin(
         owner=owner,
         method=method,
         code=code,
@@ -123,13 +123,13 @@ def _end_of(code: types.CodeType, instruction: int) -> Position | None:
     return None if end_line is None or end_column is None else (end_line, end_column)
 
 
-def key_of(found: Caller, called: str) -> Key:
+def key_of(found: Origin, called: str) -> Key:
     """Return what tells the expression of a call from all others."""
     return id(found.owner), found.code, found.end or found.instruction, called
 
 
 @dataclass
-class Call:
+class SeenCall:
     """One expression that calls an activation, with all that was seen of it.
 
     Args:
@@ -196,8 +196,8 @@ class Observation:
         training_error: Why the pass in training mode failed; empty if it did not.
     """
 
-    functions: dict[Key, Call] = field(default_factory=dict)
-    modules: dict[int, dict[Key, Call]] = field(default_factory=dict)
+    functions: dict[Key, SeenCall] = field(default_factory=dict)
+    modules: dict[int, dict[Key, SeenCall]] = field(default_factory=dict)
     extents: dict[tuple[int, str], set[Key]] = field(default_factory=dict)
     training_error: str = ""
 
@@ -212,7 +212,7 @@ def observe(
 ) -> Observation:
     """Run a sample through a model in evaluation mode, then in training mode, and note every call of an activation."""
     # The second pass may fail: a model may want more for training, such as targets.
-    watcher = _Watcher(model, table, activations, held, spec_of)
+    watcher = _CallWatcher(model, table, activations, held, spec_of)
     with before_every_module(watcher.note_module):
         with on_the_side(model), watcher:
             run(model, input_sample)
@@ -225,7 +225,7 @@ def observe(
     return watcher.seen
 
 
-class _Watcher(TorchFunctionMode):
+class _CallWatcher(TorchFunctionMode):
     """Sees every call of a torch function, with the frame that makes it.
 
     Args:
@@ -253,7 +253,7 @@ class _Watcher(TorchFunctionMode):
         self._held = held
         self._spec_of = spec_of
         self._turns: dict[tuple[int, int], int] = {}
-        self._foreign: dict[int, tuple[nn.Module, Key, Call]] = {}  # modules outside the model, as called last
+        self._foreign: dict[int, tuple[nn.Module, Key, SeenCall]] = {}  # modules outside the model, as called last
 
     def start_training_pass(self) -> None:
         """Take what follows as seen in training mode."""
@@ -272,7 +272,7 @@ class _Watcher(TorchFunctionMode):
         return func(*args, **kwargs)
 
     def _note_function(
-        self, known: KnownFunction, args: tuple[Any, ...], kwargs: dict[str, Any], found: Caller
+        self, known: KnownFunction, args: tuple[Any, ...], kwargs: dict[str, Any], found: Origin
     ) -> None:
         key, foreign = key_of(found, known.name), None
         for module in found.running if self._foreign else ():
@@ -288,14 +288,14 @@ class _Watcher(TorchFunctionMode):
             return
         call = self.seen.functions.get(key)
         if call is None:
-            call = Call(found.owner, found.where, self._place_finder(found, known), name=known.name, known=known)
+            call = SeenCall(found.owner, found.where, self._place_finder(found, known), name=known.name, known=known)
             call.checkpointed, call.training_only = found.checkpointed, self._training
             if self._held:
                 call.holder, call.held = self._held_as(found, call.place, known)
             self.seen.functions[key] = call
         call.note(self._table.spec(known, args, kwargs), input_of(args, kwargs), training=self._training)
 
-    def _place_finder(self, found: Caller, known: KnownFunction) -> Callable[[], CallPlace]:
+    def _place_finder(self, found: Origin, known: KnownFunction) -> Callable[[], CallPlace]:
         """Return what finds the expression of a call of a function."""
 
         def is_callee(target: Any) -> bool:
@@ -305,7 +305,7 @@ class _Watcher(TorchFunctionMode):
         name = known.function.__name__ if known.path.startswith("torch.Tensor.") else ""
         return functools.partial(call_place, found, is_callee, name)
 
-    def _held_as(self, found: Caller, place: CallPlace | str, known: KnownFunction) -> tuple[nn.Module | None, str]:
+    def _held_as(self, found: Origin, place: CallPlace | str, known: KnownFunction) -> tuple[nn.Module | None, str]:
         """Return the attribute through which a function is called; by its text, or if only one can be meant."""
         if isinstance(place, CallPlace):
             holder = holder_of(place, found)
@@ -330,7 +330,7 @@ class _Watcher(TorchFunctionMode):
         calls = self.seen.functions if spec is not None else self.seen.modules.setdefault(id(module), {})
         if key not in calls:
             find_place = functools.partial(call_place, found, lambda target: target is module)
-            calls[key] = Call(found.owner, found.where, find_place, name=name, child=child)
+            calls[key] = SeenCall(found.owner, found.where, find_place, name=name, child=child)
             calls[key].checkpointed, calls[key].training_only = found.checkpointed, self._training
         calls[key].note(spec, input_of(args, {}), training=self._training)
         if spec is not None:

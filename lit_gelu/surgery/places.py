@@ -22,7 +22,7 @@ class ObstacleError(SwapError):
 
 
 @dataclass(frozen=True)
-class Caller:
+class Origin:
     """Where a call comes from; it holds no frame, and so none of the tensors that live in one.
 
     Args:
@@ -73,21 +73,21 @@ class CallPlace:
     text: str
 
 
-def call_place(caller: Caller, is_callee: Callable[[Any], bool], tensor_method: str = "") -> CallPlace:
+def call_place(origin: Origin, is_callee: Callable[[Any], bool], tensor_method: str = "") -> CallPlace:
     """Find the expression of a call that names what ``is_callee`` accepts, or a tensor's method; refuse any other."""
-    code = caller.code
-    method = method_name(type(caller.owner), caller.method)
-    if all(inner is not code for inner in source.codes_in(caller.method)):  # equal code may stand elsewhere too
-        raise ObstacleError(f"{code.co_qualname} makes the call, which is not part of {caller.method.co_qualname}")
-    if caller.end is None:
+    code = origin.code
+    method = method_name(type(origin.owner), origin.method)
+    if all(inner is not code for inner in source.codes_in(origin.method)):  # equal code may stand elsewhere too
+        raise ObstacleError(f"{code.co_qualname} makes the call, which is not part of {origin.method.co_qualname}")
+    if origin.end is None:
         raise ObstacleError("Python was told to leave out positions")
-    node = source.call_at(code, caller.end)
-    argument = _argument(node, caller, is_callee, tensor_method)
+    node = source.call_at(code, origin.end)
+    argument = _argument(node, origin, is_callee, tensor_method)
     if isinstance(source.parent_of(code, node), ast.Expr):
         raise ObstacleError(
             "its result is not used: it is called to overwrite its input. Write x = f(x) there, and it can be swapped"
         )
-    return place_of(node, argument, method, caller.method)
+    return place_of(node, argument, method, origin.method)
 
 
 def place_of(node: ast.Call, argument: ast.expr, method: str, code: types.CodeType) -> CallPlace:
@@ -120,24 +120,24 @@ def wrapped_functions(function: Callable[..., Any]) -> Iterator[types.FunctionTy
         current = getattr(current, "__wrapped__", None)
 
 
-def _argument(node: ast.Call, caller: Caller, is_callee: Callable[[Any], bool], tensor_method: str) -> ast.expr:
+def _argument(node: ast.Call, origin: Origin, is_callee: Callable[[Any], bool], tensor_method: str) -> ast.expr:
     """Return the expression of the tensor that goes in; refuse a call of something else, which in turn calls this."""
     callee = node.func
-    if is_callee(_resolve(callee, caller)):
+    if is_callee(_resolve(callee, origin)):
         return first_argument(node)
     if tensor_method and isinstance(callee, ast.Attribute) and callee.attr == tensor_method:
-        base = _resolve(callee.value, caller)
+        base = _resolve(callee.value, origin)
         if base is _UNKNOWN or isinstance(base, Tensor):
             return callee.value
     raise ObstacleError(f"{ast.unparse(node)!r} does not name it: what it calls may differ from call to call")
 
 
-def holder_of(place: CallPlace, caller: Caller) -> tuple[nn.Module, str] | None:
+def holder_of(place: CallPlace, origin: Origin) -> tuple[nn.Module, str] | None:
     """Return the module and the attribute through which a place calls; ``None`` if it calls something else."""
     callee = ast.parse(place.text, mode="eval").body
     if not (isinstance(callee, ast.Call) and isinstance(callee.func, ast.Attribute)):
         return None
-    base = _resolve(callee.func.value, caller)
+    base = _resolve(callee.func.value, origin)
     return (base, callee.func.attr) if isinstance(base, nn.Module) else None
 
 
@@ -151,23 +151,23 @@ def first_argument(node: ast.Call) -> ast.expr:
     raise ObstacleError(f"its input is not written out in {ast.unparse(node)!r}")
 
 
-def _resolve(node: ast.expr, caller: Caller) -> Any:
+def _resolve(node: ast.expr, origin: Origin) -> Any:
     """Return the object that an expression made of names, attributes and constant indices stands for."""
     # Variables of the method do not count, except the module itself: they may stand for something else the next time.
     match node:
         case ast.Name(name):
-            own = {*caller.method.co_varnames, *caller.method.co_cellvars, *caller.code.co_varnames}
-            if name in own and name != caller.method.co_varnames[0]:
+            own = {*origin.method.co_varnames, *origin.method.co_cellvars, *origin.code.co_varnames}
+            if name in own and name != origin.method.co_varnames[0]:
                 return _UNKNOWN
-            for scope in (caller.variables, caller.variables_of_file, vars(builtins)):
+            for scope in (origin.variables, origin.variables_of_file, vars(builtins)):
                 if name in scope:
                     return scope[name]
         case ast.Attribute(value, attribute):
-            base = _resolve(value, caller)
+            base = _resolve(value, origin)
             if base is not _UNKNOWN and not isinstance(base, Tensor):
                 return getattr(base, attribute, _UNKNOWN)
         case ast.Subscript(value, ast.Constant(key)):
-            base = _resolve(value, caller)
+            base = _resolve(value, origin)
             if isinstance(base, (dict, list, tuple, nn.ModuleList, nn.ModuleDict, nn.Sequential)):
                 held: Any = base
                 try:

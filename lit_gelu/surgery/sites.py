@@ -13,7 +13,7 @@ from lit_gelu import activations
 from lit_gelu.activations import ActivationRegistry, ActivationSpec
 from lit_gelu.surgery.changes import edits_of
 from lit_gelu.surgery.errors import SwapError
-from lit_gelu.surgery.observation import Call, Observation, observe
+from lit_gelu.surgery.observation import Observation, SeenCall, observe
 from lit_gelu.surgery.recognition import FunctionTable, KnownFunction, activation_spec, hidden_modules, is_gate
 
 Role = Literal["activation", "gate"]
@@ -36,7 +36,7 @@ class ActivationCall:
     caller: str
     where: str
     count: int
-    seen: Call = field(repr=False, compare=False)
+    seen: SeenCall = field(repr=False, compare=False)
 
     @property
     def inputs(self) -> tuple[torch.Size, ...]:
@@ -282,7 +282,7 @@ class Survey:
         return sites
 
     def _call_sites(self, module: nn.Module) -> list[ActivationSite]:
-        by_name: dict[str, list[Call]] = {}
+        by_name: dict[str, list[SeenCall]] = {}
         for seen in self.seen.functions.values() if self.seen else ():
             if seen.owner is module and not seen.held:
                 by_name.setdefault(seen.name, []).append(seen)
@@ -295,7 +295,7 @@ class Survey:
                 sites.append(_site(names, module, seen.specs[0], gate, "call", (call,)))
         return sites
 
-    def _numbered(self, name: str, calls: list[Call]) -> tuple[ActivationCall, ...]:
+    def _numbered(self, name: str, calls: list[SeenCall]) -> tuple[ActivationCall, ...]:
         """Name calls; those that were swapped already keep their numbers."""
         taken = {other for other in self._swapped_calls.values() if other.startswith(f"{name}#")}
         free = (other for i in itertools.count() if (other := f"{name}#{i}") not in taken)
