@@ -1,0 +1,101 @@
+"""What is particular to one activation stands in its family: no other file asks which activation it has by name."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from lit_gelu.activations.families import ENTRIES
+
+ROOT = Path(__file__).parents[1]
+FAMILIES = ROOT / "lit_gelu" / "activations" / "families"
+NAMES = {name for entry in ENTRIES for name in (entry.name, *entry.aliases)}
+# Files that hold such names and decide nothing about how an activation is computed, described or lowered.
+OF_OTHERS = {
+    "export/forms.py": "the export option approximate= is about GELU alone",
+    "export/options.py": "the forms of GELU that approximate= takes",
+    "lit_gelu/cli/demo.py": "the same forms",
+    "lit_gelu/paper/experiments.py": "which activations the paper compares",
+    "lit_gelu/paper/figures/drawing.py": "their colours and labels in its figures",
+    "lit_gelu/paper/figures/functions.py": "those that its figure 1 shows",
+    "lit_gelu/paper/published.py": "its published numbers",
+    "lit_gelu/surgery/recognition.py": "torch's own functions and operators and other libraries' classes, by their names",
+}
+
+
+def files():
+    found = [path for folder in ("lit_gelu", "callbacks", "export") for path in (ROOT / folder).rglob("*.py")]
+    return {path.relative_to(ROOT).as_posix(): path for path in sorted(found) if FAMILIES not in path.parents}
+
+
+def named(node):
+    """Return the activation that a literal names, its arguments left out: ``"swish(beta=2)"`` is ``swish``."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        name = node.value.partition("(")[0]
+        return {name} & NAMES
+    if isinstance(node, (ast.Tuple, ast.List, ast.Set)):
+        return {name for element in node.elts for name in named(element)}
+    return set()
+
+
+def asked(tree):
+    """Return the names by which code decides: compared, matched, or a key that is looked up."""
+    found = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Compare():
+                parts = [node.left, *node.comparators]
+            case ast.MatchValue():
+                parts = [node.value]
+            case ast.Dict():
+                parts = [key for key in node.keys if key is not None]
+            case ast.Subscript():
+                parts = [node.slice]
+            case ast.Call(func=ast.Name(id="frozenset" | "set")):
+                parts = node.args
+            case ast.Call(func=ast.Attribute(attr="startswith" | "endswith" | "get" | "pop")):
+                parts = node.args[:1]
+            case _:
+                continue
+        found |= {(name, node.lineno) for part in parts for name in named(part)}
+    return found
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "spec.name == 'mish'",
+        "name != 'gelu_new'",
+        "name in {'elu', 'celu'}",
+        "TABLE = {'swish(channels)': 1}",
+        "table['relu']",
+        "table.get('relu')",
+        "row.startswith('gelu(')",
+        "match name:\n    case 'selu':\n        pass",
+        "EXPONENTIAL = frozenset({'elu'})",
+    ],
+)
+def test_a_comparison_with_a_name_is_seen(code):
+    assert asked(ast.parse(code))
+
+
+@pytest.mark.parametrize("code", ["gate = 'silu'", "create('gelu')", "operator == 'Gelu'", "def f(x='relu'): pass"])
+def test_a_default_or_an_argument_decides_nothing(code):
+    assert not asked(ast.parse(code))
+
+
+@pytest.mark.parametrize("file", files())
+def test_no_file_outside_the_families_asks_for_an_activation_by_name(file):
+    names = {name: line for name, line in asked(ast.parse(files()[file].read_text()))}
+    if file in OF_OTHERS:
+        assert names, f"{file} compares no names: take it off the list"
+        return
+    assert not names, f"{file} decides by the name of an activation: let its row in families/ say what is particular"
+
+
+def test_an_activation_is_named_in_few_files():
+    """Mish stands for all: its family, the list of families, the face ``functional``, and names of other libraries."""
+    paths = [path for folder in ("lit_gelu", "callbacks", "export") for path in (ROOT / folder).rglob("*.py")]
+    holding = {p.relative_to(ROOT).as_posix() for p in paths if re.search(r"(?<!hard_)mish", p.read_text())}
+    assert len(holding) <= 6, sorted(holding)
