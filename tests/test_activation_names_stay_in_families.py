@@ -20,7 +20,7 @@ OF_OTHERS = {
     "lit_gelu/paper/figures/drawing.py": "their colours and labels in its figures",
     "lit_gelu/paper/figures/functions.py": "those that its figure 1 shows",
     "lit_gelu/paper/published.py": "its published numbers",
-    "lit_gelu/surgery/recognition.py": "torch's own functions and operators and other libraries' classes, by their names",
+    "lit_gelu/surgery/recognition.py": "torch's functions and operators and other libraries' classes",
 }
 
 
@@ -87,7 +87,7 @@ def test_a_default_or_an_argument_decides_nothing(code):
 
 @pytest.mark.parametrize("file", files())
 def test_no_file_outside_the_families_asks_for_an_activation_by_name(file):
-    names = {name: line for name, line in asked(ast.parse(files()[file].read_text()))}
+    names = dict(asked(ast.parse(files()[file].read_text())))
     if file in OF_OTHERS:
         assert names, f"{file} compares no names: take it off the list"
         return

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 Registered = TypeVar("Registered", bound=Callable[..., Any])
 
+_MOST_TEXTS = 1024  # whose meaning is remembered
+
 
 class ActivationRegistry:
     """Names of activations, and what stands behind them.
@@ -200,8 +202,16 @@ class ActivationRegistry:
         return self._resolved(spec, kwargs).spec
 
     def _resolved(self, spec: Any, kwargs: dict[str, Any]) -> Resolved:
+        known = self._table.seen(self).resolved if isinstance(spec, str) and not kwargs else {}
+        if known and spec in known:
+            return known[spec]
         read = read_spec(spec) if isinstance(spec, str) else spec
-        return self.named(read, kwargs) if isinstance(read, ActivationSpec) else importing.resolved(self, spec, kwargs)
+        if not isinstance(read, ActivationSpec):
+            return importing.resolved(self, spec, kwargs)  # again each time: who asks decides what may be imported
+        found = self.named(read, kwargs)
+        if read is not spec and not kwargs and len(known) < _MOST_TEXTS:
+            known[spec] = found
+        return found
 
     def named(self, spec: ActivationSpec, kwargs: Mapping[str, Any]) -> Resolved:
         """Resolve the spec of a registered name: what `create` builds and `resolve` returns.

@@ -327,10 +327,12 @@ class Seen:
         entries: Every row once, in the order of registration.
         by_type: By the class of its modules; a subclass may compute something else and is not there.
         by_function: By the identity of a function, with the arguments that it stands for; the row registered first.
+        resolved: What texts without further arguments stand for, as far as they were asked for.
     """
 
     def __init__(self, rows: Rows) -> None:
         self.rows = rows
+        self.resolved: dict[str, Resolved] = {}
         self.entries = list({id(entry): entry for entry in rows.values()}.values())
         self.by_type = {form.type: entry for entry in rows.values() for form in entry.modules}
         self.by_function = {
@@ -363,11 +365,11 @@ class NameTable:
         """Add one row to the uppermost layer under ``names``, its name and its aliases in lower case."""
         with self._lock:
             layers = self._layers()
+            rows = {} if override else _merged(layers)
             for name in names:
-                taken = None if override else _uppermost(layers, name)
-                if taken is not None:
+                if name in rows:
                     raise DuplicateActivationError(
-                        f"{name!r} is registered already, by {taken.registered_by or 'an unknown caller'}. "
+                        f"{name!r} is registered already, by {rows[name].registered_by or 'an unknown caller'}. "
                         "Choose another name, or pass override=True to take its place."
                     )
             layers[-1].update(dict.fromkeys(names, entry))
@@ -382,9 +384,7 @@ class NameTable:
         seen = self._seen.get(key)
         if seen is None:
             with self._lock:
-                layers = self._layers()
-                rows = {name: _uppermost(layers, name) for rows in layers for name in rows}
-                seen = self._seen[key] = Seen(rows)
+                seen = self._seen[key] = Seen(_merged(self._layers()))
         return seen
 
     def push(self) -> Layer:
@@ -421,10 +421,14 @@ def _open_scopes() -> tuple[Layer, ...]:
     return tuple(layer for layer in _scopes.get() if not layer.ended)
 
 
-def _uppermost(layers: list[Rows], name: str) -> ActivationEntry | None:
-    """Return the row of a name; an alias stands for whatever has the canonical name now."""
-    for rows in reversed(layers):
-        if name in rows:
-            found = rows[name]
-            return found if found.name == name else _uppermost(layers, found.name)
-    return None
+def _merged(layers: list[Rows]) -> Rows:
+    """Return what is seen through layers: the uppermost has its way, and an alias stands for what has its name now."""
+    merged: Rows = {}
+    for layer in layers:
+        merged |= layer
+    rows = {}
+    for name, entry in merged.items():
+        while merged[entry.name] is not entry:
+            entry = merged[entry.name]
+        rows[name] = entry
+    return rows
