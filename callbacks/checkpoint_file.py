@@ -28,87 +28,6 @@ _CONTAINERS = (Union, types.UnionType, list, tuple, set, dict, Sequence, Mapping
 _DEPTH, _SIZE = 32, 100_000
 
 
-def require_no_imports(found: Mapping[str, Any], module_class: type, given: Collection[object], called: str) -> None:
-    """Refuse hyper-parameters of a file that jsonargparse would import something for, unlike for our specs."""
-    # Where the class asks for a text, a text is nothing else. What is also given, in the caller's own configuration,
-    # may be imported.
-    hints = _hints(module_class)
-    for argument, value in found.items():
-        if _takes_no_object(hints.get(argument, object)) or _is_registered(value):
-            continue
-        for name in names_within({argument: value}):
-            if name not in given:
-                raise StoredSpecError(
-                    f"{called} has {shown(name)} in its hyper-parameter {shown(argument)}. What a file names is not "
-                    f"imported: give {argument} yourself, in code, on the command line (--model.{argument}) or in "
-                    "YAML, if you trust it."
-                )
-
-
-def names_within(value: object) -> Iterator[object]:
-    """Yield what jsonargparse might take for the name of something to import, or for a file to read."""
-    # Class paths, dotted paths, names of files, and what is nested too deep or too large to be looked through.
-    waiting, looked_at = [(value, 0)], 0
-    while waiting:
-        one, depth = waiting.pop()
-        looked_at += 1
-        if depth > _DEPTH or looked_at > _SIZE:  # also what holds itself, and what YAML's aliases make of a few lines
-            yield one
-            return
-        match one:
-            case str():
-                names, inside = _read_text(one)
-                yield from names
-                waiting.append((inside, depth + 1))
-            case Mapping():
-                named = {
-                    key: inner for key, inner in one.items() if str(key).rpartition(".")[2].strip("_") == "class_path"
-                }
-                yield from named.values()
-                waiting += [(inner, depth + 1) for key, inner in one.items() if key not in named]
-            case list() | tuple() | set() | frozenset():
-                waiting += [(inner, depth + 1) for inner in one]
-
-
-def _read_text(text: str) -> tuple[list[object], object]:
-    """Return the names that a text is, and what it holds where it is YAML."""
-    if "." in text and all(part.isidentifier() for part in text.split(".")):
-        return [text], None
-    try:
-        if Path(text).exists():
-            return [text], None
-        parsed = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, OSError, RecursionError):
-        return [], None
-    return [], parsed if isinstance(parsed, list | dict) else None
-
-
-def _is_registered(value: object) -> bool:
-    """Say whether a value is the spec of a registered activation."""
-    try:
-        return bool(registry.stored.resolve(value))
-    except LitGeluError:
-        return False
-
-
-def _hints(module_class: type) -> dict[str, Any]:
-    """Return the types of a constructor's arguments, as far as they are known."""
-    try:
-        return typing.get_type_hints(module_class.__init__)  # type: ignore[misc]  # of a class, to read only
-    except (NameError, TypeError, AttributeError):
-        return {}
-
-
-def _takes_no_object(hint: Any) -> bool:
-    """Say whether a type holds only numbers and texts, so that a text is never a name."""
-    origin = typing.get_origin(hint)
-    if origin is Literal:
-        return True
-    if origin in _CONTAINERS:
-        return all(inner is Ellipsis or _takes_no_object(inner) for inner in typing.get_args(hint))
-    return hint in _SCALARS or (isinstance(hint, type) and issubclass(hint, PurePath | enum.Enum))
-
-
 _INSTANTIATORS = ("lightning.pytorch.cli.instantiate_module", "pytorch_lightning.cli.instantiate_module")
 _OF_LIGHTNING = frozenset({"map_location", "hparams_file", "strict", "weights_only"})
 HYPER_PARAMETERS = LightningModule.CHECKPOINT_HYPER_PARAMS_KEY
@@ -228,3 +147,84 @@ def _plain_content(source: Any) -> Any:
         return load_from_anywhere(source, map_location="cpu", weights_only=True)
     # Mapped, the weights of a file are read when they are used; only files of torch >= 1.6 can be.
     return torch.load(source, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(source))
+
+
+def require_no_imports(found: Mapping[str, Any], module_class: type, given: Collection[object], called: str) -> None:
+    """Refuse hyper-parameters of a file that jsonargparse would import something for, unlike for our specs."""
+    # Where the class asks for a text, a text is nothing else. What is also given, in the caller's own configuration,
+    # may be imported.
+    hints = _hints(module_class)
+    for argument, value in found.items():
+        if _takes_no_object(hints.get(argument, object)) or _is_registered(value):
+            continue
+        for name in names_within({argument: value}):
+            if name not in given:
+                raise StoredSpecError(
+                    f"{called} has {shown(name)} in its hyper-parameter {shown(argument)}. What a file names is not "
+                    f"imported: give {argument} yourself, in code, on the command line (--model.{argument}) or in "
+                    "YAML, if you trust it."
+                )
+
+
+def names_within(value: object) -> Iterator[object]:
+    """Yield what jsonargparse might take for the name of something to import, or for a file to read."""
+    # Class paths, dotted paths, names of files, and what is nested too deep or too large to be looked through.
+    waiting, looked_at = [(value, 0)], 0
+    while waiting:
+        one, depth = waiting.pop()
+        looked_at += 1
+        if depth > _DEPTH or looked_at > _SIZE:  # also what holds itself, and what YAML's aliases make of a few lines
+            yield one
+            return
+        match one:
+            case str():
+                names, inside = _read_text(one)
+                yield from names
+                waiting.append((inside, depth + 1))
+            case Mapping():
+                named = {
+                    key: inner for key, inner in one.items() if str(key).rpartition(".")[2].strip("_") == "class_path"
+                }
+                yield from named.values()
+                waiting += [(inner, depth + 1) for key, inner in one.items() if key not in named]
+            case list() | tuple() | set() | frozenset():
+                waiting += [(inner, depth + 1) for inner in one]
+
+
+def _read_text(text: str) -> tuple[list[object], object]:
+    """Return the names that a text is, and what it holds where it is YAML."""
+    if "." in text and all(part.isidentifier() for part in text.split(".")):
+        return [text], None
+    try:
+        if Path(text).exists():
+            return [text], None
+        parsed = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, OSError, RecursionError):
+        return [], None
+    return [], parsed if isinstance(parsed, list | dict) else None
+
+
+def _is_registered(value: object) -> bool:
+    """Say whether a value is the spec of a registered activation."""
+    try:
+        return bool(registry.stored.resolve(value))
+    except LitGeluError:
+        return False
+
+
+def _hints(module_class: type) -> dict[str, Any]:
+    """Return the types of a constructor's arguments, as far as they are known."""
+    try:
+        return typing.get_type_hints(module_class.__init__)  # type: ignore[misc]  # of a class, to read only
+    except (NameError, TypeError, AttributeError):
+        return {}
+
+
+def _takes_no_object(hint: Any) -> bool:
+    """Say whether a type holds only numbers and texts, so that a text is never a name."""
+    origin = typing.get_origin(hint)
+    if origin is Literal:
+        return True
+    if origin in _CONTAINERS:
+        return all(inner is Ellipsis or _takes_no_object(inner) for inner in typing.get_args(hint))
+    return hint in _SCALARS or (isinstance(hint, type) and issubclass(hint, PurePath | enum.Enum))

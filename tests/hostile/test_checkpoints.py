@@ -140,7 +140,9 @@ READERS = {
     ),
     "export": command("export", "CKPT", "--check", "false"),
     "parity": command("parity", "ONNX", "--ckpt", "CKPT"),
-    "curvature": command("curvature", "CKPT", "--data", "DigitsData", "--quantities", "sharpness", "--samples", "32"),
+    "curvature": command(
+        "curvature", "CKPT", "--data", "DigitsData", "--quantities", "critical_sharpness", "--samples", "32"
+    ),
     "bench": command("bench", "ONNX", "--ckpt", "CKPT", "--seconds", "0.1", "--compile", "false", "--batch_sizes", "1"),
     "test": trainer_command("test"),
     "validate": trainer_command("validate"),
