@@ -112,9 +112,11 @@ class OnnxExport(ExplainedOnce):
         on_breach: OnBreach = "raise",
         registry: ActivationRegistry | None = None,
     ) -> None:
-        from lit_gelu.export.options import checked_options
+        given = locals()
+        from lit_gelu.export.options import ExportOptions
 
-        checked_options(approximate, target, dtype, policy, lowering, opset, keep_fp32=keep_fp32, io_dtype=io_dtype)
+        self.options: dict[str, Any] = {option.name: given[option.name] for option in ExportOptions.all()}
+        ExportOptions.checked(**self.options)
         if path is not None and Path(path).suffix != ".onnx":
             raise CallbackArgumentError(f"OnnxExport(path={str(path)!r}) must end in .onnx.")
         if on_breach not in get_args(OnBreach):
@@ -124,18 +126,6 @@ class OnnxExport(ExplainedOnce):
                 f"OnnxExport(reports={reports!r}): accepted is a list of {', '.join(map(repr, get_args(Report)))}."
             )
         self.path = path
-        self.options: dict[str, Any] = {
-            "approximate": approximate,
-            "target": target,
-            "dtype": dtype,
-            "policy": policy,
-            "lowering": lowering,
-            "opset": opset,
-            "keep_fp32": keep_fp32,
-            "io_dtype": io_dtype,
-            "labels": labels,
-            "softmax": softmax,
-        }
         self.preprocessing = preprocessing
         self.input_sample = input_sample
         self.check = check

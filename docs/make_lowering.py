@@ -28,14 +28,14 @@ def _missing() -> str:
     return table(["target", "operators", "dtypes", "opset", "what happens"], rows)
 
 
-def _cells(row: str, of_row: Iterable[tuple[str, str, str, policy.Choice]]) -> list[list[str]]:
+def _cells(row: str, of_row: Iterable[tuple[kernels.Target, policy.Choice]]) -> list[list[str]]:
     """Return a line for each distinct recipe of an activation: where it is taken, its error in strict 16-bit files."""
     places: dict[str, list[tuple[str, str, str]]] = {}
     errors: dict[str, str] = {}
-    for target, dtype, wanted, choice in of_row:
-        places.setdefault(str(choice), []).append((target, dtype, wanted))
-        if dtype != "fp32" and wanted == "strict":
-            errors[str(choice)] = number(policy.absolute_error(row, choice), 2)
+    for target, choice in of_row:
+        places.setdefault(str(choice), []).append((target.runtime, target.dtype, target.policy))
+        if target.dtype != "fp32" and target.policy == "strict":
+            errors[str(choice)] = number(policy.absolute_error(TABLE[row], choice), 2)
     return [[f"`{recipe}`", _where(where), errors.get(recipe, "")] for recipe, where in places.items()]
 
 
@@ -46,9 +46,10 @@ def _where(places: list[tuple[str, str, str]]) -> str:
         by_target.setdefault(target, {}).setdefault(dtype, []).append(wanted)
     texts: dict[str, list[str]] = {}
     for target, dtypes in by_target.items():
-        full = all(len(dtypes.get(dtype, [])) == len(policy.POLICIES) for dtype in kernels.DTYPES)
+        full = all(len(dtypes.get(dtype, [])) == len(kernels.POLICIES) for dtype in kernels.DTYPES)
         parts = [
-            dtype if len(wanted) == len(policy.POLICIES) else f"{dtype} {wanted[0]}" for dtype, wanted in dtypes.items()
+            dtype if len(wanted) == len(kernels.POLICIES) else f"{dtype} {wanted[0]}"
+            for dtype, wanted in dtypes.items()
         ]
         texts.setdefault("all" if full else ", ".join(parts), []).append(target)
     if list(texts) == ["all"] and len(texts["all"]) == len(kernels.TARGETS):
@@ -60,7 +61,7 @@ def _policy_table() -> str:
     rows = []
     for row, group in itertools.groupby(policy.cells(), key=lambda cell: cell[0]):
         lines = _cells(row, [cell[1:] for cell in group])
-        notes = "; ".join(f"{where}: {text}" for (name, where), text in policy.NOTES.items() if name == row)
+        notes = "; ".join(f"{where}: {text}" for where, text in TABLE[row].notes.items())
         for i, line in enumerate(lines):
             rows.append([f"`{row}`" if i == 0 else "", *line, notes if i == 0 else ""])
     head = ["activation", "recipe", "where", "strict 16 bit: absolute error beside the last place", "notes"]
@@ -81,7 +82,7 @@ def values() -> dict[str, str]:
         "default_opset": str(kernels.DEFAULT_OPSET),
         "oldest_opset": str(kernels.OLDEST_OPSET),
         "newest_opset": str(kernels.NEWEST_OPSET),
-        "tensorrt_opset": str(kernels.ceiling("tensorrt")),
+        "tensorrt_opset": str(kernels.accepted_range("tensorrt")[-1]),
         "missing_table": _missing(),
         "kept_operators": ", ".join(f"`{name}`" for name in precision.STRICT_KEEP),
         "policy_table": f"{len(TABLE)} rows.\n\n{_policy_table()}",

@@ -3,7 +3,7 @@
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,13 @@ from lit_gelu.export.copying import evaluation_copy
 from lit_gelu.export.forms import NoGeluError, approximate_, require_forms
 from lit_gelu.export.inputs import FlatModule, sample_of, take_apart
 from lit_gelu.export.lowering.markers import mark
-from lit_gelu.export.lowering.replace import Lowered, LoweredSite, lower
-from lit_gelu.export.metadata import FileMetadata, SiteRecord, strip_origin, versions
-from lit_gelu.export.options import ExportOptions, checked_options
-from lit_gelu.export.preprocessing import class_path, describe, preprocessing_copy, raw_call
+from lit_gelu.export.lowering.replace import lower
+from lit_gelu.export.metadata import FileMetadata, SiteRecord, class_path, strip_origin
+from lit_gelu.export.options import ExportOptions
+from lit_gelu.export.preprocessing import describe, preprocessing_copy, raw_call
 from lit_gelu.export.saving import census, save_model
 from lit_gelu.export.tracing import trace
-from lit_gelu.export.trial import checked_labels, require_faithful, trial_run
+from lit_gelu.export.trial import require_faithful, require_labels_fit, trial_run
 from lit_gelu.files import is_folder, require_writable
 
 
@@ -152,8 +152,17 @@ def export_onnx(
         >>> dict(report.census)
         {'Gemm': 2, 'Gelu': 1}
     """
-    options = checked_options(
-        approximate, target, dtype, policy, lowering, opset, keep_fp32=keep_fp32, io_dtype=io_dtype
+    options = ExportOptions.checked(
+        approximate=approximate,
+        target=target,
+        dtype=dtype,
+        policy=policy,
+        lowering=lowering,
+        opset=opset,
+        keep_fp32=keep_fp32,
+        io_dtype=io_dtype,
+        labels=labels,
+        softmax=softmax,
     )
     made_folder = "" if is_folder(Path(path).parent) else str(Path(path).parent)
     require_writable(path)
@@ -161,18 +170,23 @@ def export_onnx(
     flat = _flat(model, input_sample, preprocessing, softmax=softmax)
     trial = trial_run(flat)
     unasked = require_faithful(flat, model, trial.tensors)
-    names = checked_labels(labels, trial, softmax=softmax)
+    require_labels_fit(options, trial)
     no_gelu = _approximated(flat, options, registry)
-    twin = flat.model
-    specs = {site.name: str(site.spec) for site in surgery.find_sites(twin, registry=registry)}
-    marked = mark(twin, registry)
+    specs = {site.name: str(site.spec) for site in surgery.find_sites(flat.model, registry=registry)}
+    marked = mark(flat.model, registry)
     graph = trace(flat, trial, options.traced_opset)
-    lowered = lower(graph, marked, options)
+    lowered = lower(graph, marked, options, registry, specs)
     require_forms(lowered.sites, options.approximate)
     if no_gelu is not None:  # nor one that is written by hand, which the line above would have named
         raise no_gelu
-    metadata = _describe(model, options, _records(specs, lowered.sites, registry), preprocessing, lowered)
-    metadata = replace(metadata, labels=names, softmax=softmax)
+    about = {
+        "model_class": class_path(model),
+        "opset": lowered.opset,
+        "sites": _all_sites(specs, lowered.sites),
+        "preprocessing": "" if preprocessing is None else describe(preprocessing),
+        "notes": lowered.notes,
+    }
+    metadata = FileMetadata(**{**options.recorded, **about})
     strip_origin(graph)
     graph.metadata_props.update(metadata.to_properties())
     save_model(graph, path)
@@ -190,10 +204,24 @@ def _approximated(flat: FlatModule, options: ExportOptions, registry: Activation
     return None
 
 
-def _never_called(sites: Sequence[LoweredSite]) -> list[str]:
+def _never_called(sites: Sequence[SiteRecord]) -> list[str]:
     """Say which activations are listed and no part of the graph: nothing that the module returns depends on them."""
-    idle = [f"{row.site or 'the module itself'} ({row.activation.name})" for row in sites if not row.calls]
+    idle = [f"{row.site or 'the module itself'} ({row.spec.partition('(')[0]})" for row in sites if not row.calls]
     return [f"The graph never calls {', '.join(idle)}: no output depends on it."] if idle else []
+
+
+def _all_sites(specs: Mapping[str, str], lowered: Sequence[SiteRecord]) -> tuple[SiteRecord, ...]:
+    """Return the lowered sites, and those of surgery's that torch decomposed, in surgery's order."""
+    known = {row.site for row in lowered}
+    called = {(row.site.partition(":")[0], row.spec) for row in lowered if ":" in row.site}
+    records = [
+        SiteRecord(site, spec, "", "torch", (), 0)
+        for site, spec in specs.items()
+        # A module that only calls a function, or an attribute that is one: the call is listed.
+        if site not in known and not called & {(site, spec), (site.rpartition(".")[0], spec)}
+    ]
+    order = {site: i for i, site in enumerate(specs)}
+    return tuple(sorted([*records, *lowered], key=lambda record: order.get(record.site, len(order))))
 
 
 def _flat(model: nn.Module, input_sample: Any, preprocessing: nn.Module | None, *, softmax: bool) -> FlatModule:
@@ -204,58 +232,3 @@ def _flat(model: nn.Module, input_sample: Any, preprocessing: nn.Module | None, 
         return FlatModule(twin, take_apart(twin, sample), softmax=softmax)
     call = raw_call(twin, preprocessing, sample)
     return FlatModule(twin, call, preprocessing_copy(preprocessing, call), softmax=softmax)
-
-
-def _records(
-    specs: Mapping[str, str], lowered: Sequence[LoweredSite], registry: ActivationRegistry
-) -> tuple[SiteRecord, ...]:
-    """Join the sites that surgery finds with what became of them; those that the table does not know are torch's."""
-    known = {row.site: row for row in lowered}
-    texts = {row.site: _spec_text(row.activation.name, row.activation.arguments, registry) for row in lowered}
-    called = {(site.partition(":")[0], texts[site]) for site in known if ":" in site}
-    records = [
-        SiteRecord(site, spec, "", "torch", (), 0)
-        for site, spec in specs.items()
-        # A module that only calls a function, or an attribute that is one: the call is listed.
-        if site not in known and not called & {(site, spec), (site.rpartition(".")[0], spec)}
-    ]
-    for row in known.values():
-        a = row.activation
-        spec = specs.get(row.site) or texts[row.site]
-        records.append(
-            SiteRecord(row.site, spec, a.row, row.lowering, row.operators, row.calls, row.recipe, row.folded)
-        )
-    order = {site: i for i, site in enumerate(specs)}
-    return tuple(sorted(records, key=lambda record: order.get(record.site, len(order))))
-
-
-def _spec_text(name: str, arguments: Mapping[str, Any], registry: ActivationRegistry) -> str:
-    """Return the spec of an activation that is no site: a call of a function, or a gate."""
-    plain = {key: value for key, value in arguments.items() if isinstance(value, (int, float, str))}
-    plain.pop("channel_dim", None)
-    return str(registry.resolve(name, **plain)) if name in registry else name  # such as erfc, which is no activation
-
-
-def _describe(
-    model: nn.Module,
-    options: ExportOptions,
-    sites: tuple[SiteRecord, ...],
-    preprocessing: nn.Module | None,
-    lowered: Lowered,
-) -> FileMetadata:
-    """Say what is in the file."""
-    return FileMetadata(
-        model_class=class_path(model),
-        approximate=options.approximate_text,
-        lowering=options.lowering,
-        target=options.target,
-        dtype=options.dtype,
-        policy=options.policy,
-        opset=lowered.opset,
-        sites=sites,
-        versions=versions(),
-        preprocessing="" if preprocessing is None else describe(preprocessing),
-        io_dtype=options.io_dtype,
-        keep_fp32=options.keep_fp32,
-        notes=lowered.notes,
-    )

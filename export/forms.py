@@ -2,6 +2,7 @@
 
 import fnmatch
 import glob
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,7 +12,10 @@ from lit_gelu import surgery
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.export.errors import ExportOptionError
 from lit_gelu.export.inputs import SCOPE, FlatModule
-from lit_gelu.export.lowering.replace import LoweredSite
+from lit_gelu.export.metadata import SiteRecord
+
+_GELU = surgery.by_activation("gelu")
+_ROW = re.compile(r"gelu\(approximate='(\w+)'\)")  # of a GELU in the lowering table
 
 
 class NoGeluError(ExportOptionError):
@@ -88,12 +92,8 @@ def _targets(
     """Return what each GELU is swapped for."""
     forms = forms_of(approximate)
     if isinstance(forms, str):
-        return {surgery.by_activation("gelu"): f"gelu(approximate={forms!r})"}
-    gelus = [
-        site.name
-        for site in surgery.find_sites(flat, sample, registry=registry)
-        if not site.spec.opaque and site.spec.name == "gelu"
-    ]
+        return {_GELU: f"gelu(approximate={forms!r})"}
+    gelus = [site.name for site in surgery.find_sites(flat, sample, registry=registry) if _GELU.matches(site, registry)]
     prefix = f"{SCOPE}."
     targets: dict[Any, str] = {}
     unused = dict(forms)
@@ -113,23 +113,14 @@ def _targets(
     return targets
 
 
-def require_forms(lowered: Sequence[LoweredSite], approximate: str | Mapping[str, str]) -> None:
-    """Refuse a file in which a GELU has another form than the one that was asked for.
-
-    Args:
-        lowered: What became of the activations.
-        approximate: What was asked for.
-
-    Raises:
-        ExportOptionError: If a GELU has another form.
-    """
+def require_forms(sites: Sequence[SiteRecord], approximate: str | Mapping[str, str]) -> None:
+    """Refuse a file in which a GELU has another form than the one that was asked for."""
+    calls = [(site, form[1]) for site in sites if site.calls and (form := _ROW.fullmatch(site.row))]
     others = [
-        f"{row.site} ({row.activation.arguments['approximate']})"
-        for row in lowered
-        if row.activation.name == "gelu"
-        and row.calls
-        and ":" in row.site  # a call; the sites of modules are `approximate_`'s
-        and _wanted(row.site, approximate) not in {"as_trained", row.activation.arguments["approximate"]}
+        f"{site.site} ({form})"
+        for site, form in calls
+        if ":" in site.site  # a call; the sites of modules are `approximate_`'s
+        and _wanted(site.site, approximate) not in {"as_trained", form}
     ]
     if others:
         raise ExportOptionError(

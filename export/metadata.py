@@ -7,14 +7,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import onnx_ir as ir
+from torch import nn
 
 from lit_gelu.activations import ActivationSpec, ActivationSpecError
 from lit_gelu.errors import shown
 from lit_gelu.export.errors import ModelFileError
+from lit_gelu.export.options import ExportOptions
 from lit_gelu.files import parse_json
 
 FORMAT_VERSION = 1
 PREFIX = "lit_gelu."
+_ALWAYS = ("approximate", "lowering", "target", "dtype", "policy")  # options that the first release recorded already
 _VERSIONS = ("lit-gelu", "torch", "onnx", "onnxscript")
 
 
@@ -55,53 +58,31 @@ class SiteRecord:
         return f"{name}: {self.spec} -> {' '.join(self.operators)} ({self.lowering}, {calls}{folded})"
 
 
-@dataclass(frozen=True)
-class FileMetadata:
-    """What was exported, and how.
+@dataclass(frozen=True, kw_only=True)
+class FileMetadata(ExportOptions):
+    """What was exported, and how: the options, here with the opset that was taken, and what became of them.
 
     Args:
         model_class: The module's class.
-        approximate: The form of every GELU; ``as_trained`` if it was left alone; ``pattern=form, ...`` by site.
-        lowering: The lowering that was asked for.
-        target: The runtime it is for.
-        dtype: Of parameters and activations.
-        policy: Accuracy before speed, or the reverse.
-        opset: Version of the standard operators.
         sites: The activations.
         versions: Distribution names and versions that wrote the file.
         preprocessing: The class of the preprocessing that is a part of the file, which then takes raw pixels, or of
             each of its steps; empty if there is none.
-        io_dtype: Of inputs and outputs: ``same`` as ``dtype``, or ``fp32``.
-        keep_fp32: What stays in float32 beside the policy's own list.
         notes: What a user of the file should know.
-        labels: What the values along the last dimension of the first output stand for; empty if that was not said.
-        softmax: Whether the first output holds probabilities, by a softmax at the end of the file.
         parity: What `lit_gelu.export.proof.record_parity` added after a comparison; empty before.
     """
 
-    model_class: str
     approximate: str
-    lowering: str
-    target: str
-    dtype: str
-    policy: str
     opset: int
+    model_class: str
     sites: tuple[SiteRecord, ...]
-    versions: Mapping[str, str]
+    versions: Mapping[str, str] = field(default_factory=lambda: versions())
     preprocessing: str = ""
-    io_dtype: str = "same"
-    keep_fp32: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    labels: tuple[str, ...] = ()
-    softmax: bool = False
     parity: Mapping[str, Any] = field(default_factory=dict)
 
     def to_properties(self) -> dict[str, str]:
-        """Return the metadata as ONNX stores it: text by key.
-
-        Returns:
-            Keys that begin with ``lit_gelu.``.
-        """
+        """Return the metadata as ONNX stores it: text by key, which begins with ``lit_gelu.``."""
         plain = {**vars(self), "sites": [vars(site) for site in self.sites], "format": FORMAT_VERSION}
         return {
             PREFIX + key: value if isinstance(value, str) else json.dumps(value, sort_keys=True)
@@ -110,24 +91,14 @@ class FileMetadata:
 
 
 def read_metadata(properties: Mapping[str, str], file: str) -> FileMetadata:
-    """Return what a file says of itself.
-
-    Args:
-        properties: The file's metadata properties.
-        file: How to call the file in an error.
-
-    Returns:
-        The metadata.
-
-    Raises:
-        ModelFileError: If lit-gelu did not write the file, or a newer release of it did, or an entry is damaged.
-    """
+    """Return what a file says of itself; `ModelFileError` if lit-gelu did not write it, or an entry is damaged."""
     found = {key.removeprefix(PREFIX): value for key, value in properties.items() if key.startswith(PREFIX)}
     if found.pop("format", str(FORMAT_VERSION)) != str(FORMAT_VERSION):
         raise ModelFileError(f"{file} was written by another release of lit-gelu. Export it again with this one.")
     try:
         values: dict[str, Any] = {
             **found,
+            **{key: found[key] for key in _ALWAYS},
             "opset": _read(found["opset"], "opset", _is_count, "a number"),
             "versions": _read(found["versions"], "versions", _are_texts_by_name, "texts by name"),
             "keep_fp32": tuple(_read(found.get("keep_fp32", "[]"), "keep_fp32", _are_texts, "a list of texts")),
@@ -147,11 +118,7 @@ def read_metadata(properties: Mapping[str, str], file: str) -> FileMetadata:
 
 
 def _read(text: str, key: str, accepts: Callable[[Any], bool], kind: str) -> Any:
-    """Return what an entry holds.
-
-    Raises:
-        ModelFileError: If it is no JSON, or of another kind.
-    """
+    """Return what an entry holds, JSON of one kind."""
     try:
         value = parse_json(text)
     except ValueError as error:
@@ -162,11 +129,7 @@ def _read(text: str, key: str, accepts: Callable[[Any], bool], kind: str) -> Any
 
 
 def _site(row: dict[str, Any]) -> SiteRecord:
-    """Return one site; its spec names a registered activation, or one that cannot be built again.
-
-    Raises:
-        ModelFileError: If the row is of another kind.
-    """
+    """Return one site; its spec names a registered activation, or one that cannot be built again."""
     texts = [value for key, value in row.items() if key not in {"operators", "calls"}]
     if not (_are_texts(texts) and _are_texts(row["operators"]) and _is_count(row["calls"])):
         raise ModelFileError(f"{PREFIX}sites holds {shown(row)}")
@@ -202,24 +165,12 @@ def _are_texts_by_name(value: Any) -> bool:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of the distributions that write a file.
-
-    Returns:
-        Version by distribution name.
-
-    Example:
-        >>> sorted(versions())
-        ['lit-gelu', 'onnx', 'onnxscript', 'torch']
-    """
+    """Return the versions of the distributions that write a file, by their names."""
     return {name: importlib.metadata.version(name) for name in _VERSIONS}
 
 
 def strip_origin(model: ir.Model) -> None:
-    """Take out what the exporter noted of the source: stack traces with local paths and code, and class names of nodes.
-
-    Args:
-        model: The model; changed in place. Entries of lit-gelu stay.
-    """
+    """Take out what the exporter noted of the source: stack traces with local paths and code, and class names."""
     graphs: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
     model.metadata_props.clear()
     model.doc_string = None
@@ -239,3 +190,9 @@ def _strip(part: ir.Graph | ir.Function | ir.Node | ir.Value) -> None:
     part.metadata_props.clear()
     part.metadata_props.update(kept)
     part.doc_string = None
+
+
+def class_path(module: nn.Module) -> str:
+    """Return the dotted path of a module's class; of a compiled one, of the module within."""
+    cls = type(getattr(module, "_orig_mod", module))
+    return f"{cls.__module__}.{cls.__qualname__}"

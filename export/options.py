@@ -1,46 +1,76 @@
-"""The options of an export, checked before any work is done."""
+"""What an export is asked for: one record, which `export_onnx` builds, a file keeps, and the command line offers."""
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal, get_args
+from collections.abc import Iterable, Mapping
+from dataclasses import Field, dataclass, field, fields
+from typing import Any, Literal, Self, get_args
 
 import torch
 
 from lit_gelu.export.errors import ExportOptionError
-from lit_gelu.export.lowering.kernels import DEFAULT_OPSET, DTYPES, TARGETS
-from lit_gelu.export.lowering.opsets import checked_opset
-from lit_gelu.export.lowering.policy import POLICIES
+from lit_gelu.export.lowering.kernels import DEFAULT_OPSET, DTYPES, POLICIES, TARGETS, Target, checked_opset
 
 Approximate = Literal["as_trained", "none", "exact", "tanh", "sigmoid"]
 LoweringOption = Literal["auto", "native", "primitives", "contrib"]
 IoDtype = Literal["same", "fp32"]
 
 
-@dataclass(frozen=True)
+def _option(default: Any, about: str, choices: Iterable[str] = ()) -> Any:
+    """Return a field that says what `lit_gelu.cli.export` shows of an option."""
+    return field(default=default, metadata={"about": about, "choices": tuple(choices)})
+
+
+@dataclass(frozen=True, kw_only=True)
 class ExportOptions:
-    """What an export was asked for, in canonical form.
+    """What an export was asked for; `checked` gives it in canonical form. `export_onnx` says what each option means."""
 
-    Args:
-        approximate: Which form every GELU takes: ``as_trained``, ``none`` (exact), ``tanh`` or ``sigmoid``; or a form
-            by name pattern.
-        target: For which runtime.
-        dtype: ``fp32``, ``fp16`` or ``bf16``.
-        policy: Accuracy before speed, or the reverse.
-        lowering: Which recipes of the lowering table were asked for.
-        opset: Version of the standard operators; ``None`` for the solver's.
-        keep_fp32: What stays in float32 beside the policy's own list.
-        io_dtype: Of inputs and outputs: ``same`` as the file's, or ``fp32``.
-    """
+    approximate: str | Mapping[str, str] = _option("as_trained", "form of every GELU", get_args(Approximate))
+    lowering: str = _option("auto", "operators of the activations", get_args(LoweringOption))
+    target: str = _option("portable", "the runtime it is for", TARGETS)
+    dtype: str = _option("fp32", "of weights and activations", DTYPES)
+    policy: str = _option("strict", "as accurate as PyTorch, or the fastest known", POLICIES)
+    opset: int | None = _option(None, "version of the standard operators")
+    keep_fp32: tuple[str, ...] = _option((), "operators, or patterns over names of modules, that stay in float32")
+    io_dtype: str = _option("same", "of inputs and outputs of an fp16 or bf16 file", get_args(IoDtype))
+    softmax: bool = _option(False, "whether the file ends with a softmax")
+    labels: tuple[str, ...] = _option((), "names of the classes, in their order")
 
-    approximate: str | Mapping[str, str]
-    target: str
-    dtype: str
-    policy: str
-    lowering: str
-    opset: int | None
-    keep_fp32: tuple[str, ...] = ()
-    io_dtype: str = "same"
+    @classmethod
+    def all(cls) -> tuple[Field[Any], ...]:
+        """Return the options, with a name, a default, what it is ``about`` and its ``choices`` each."""
+        return fields(ExportOptions)
+
+    @classmethod
+    def checked(cls, **given: Any) -> Self:
+        """Return options in canonical form; `ExportOptionError` if one does not exist, or two do not fit each other."""
+        for option in cls.all():
+            if option.metadata["choices"] and option.name in given and option.name not in {"approximate", "dtype"}:
+                _require_known(option.name, given[option.name], option.metadata["choices"])
+        asked = {**{option.name: option.default for option in cls.all()}, **given}
+        asked["approximate"] = _forms(asked["approximate"])
+        asked["dtype"] = _dtype(asked["dtype"])
+        asked["opset"] = checked_opset(asked["opset"], asked["target"])
+        if asked["lowering"] == "contrib" and asked["target"] == "tensorrt":
+            raise ExportOptionError(
+                "lowering='contrib' does not go with target='tensorrt', whose parser knows standard operators only. "
+                "Use lowering='auto', or target='ort-cuda'."
+            )
+        keep, labels = asked["keep_fp32"], asked["labels"]
+        if isinstance(keep, str):
+            raise ExportOptionError(f"keep_fp32={keep!r} is one text. Accepted: a list, such as [{keep!r}].")
+        if asked["dtype"] == "fp32" and (keep or asked["io_dtype"] != "same"):
+            raise ExportOptionError(
+                "keep_fp32= and io_dtype= are for dtype='fp16' and 'bf16'; in an fp32 file everything is float32. "
+                "Leave them out."
+            )
+        if isinstance(labels, str) or not all(isinstance(label, str) for label in labels):
+            raise ExportOptionError(f"labels={labels!r} is not accepted. Give a list of texts, one for each class.")
+        return cls(**{**asked, "keep_fp32": tuple(keep), "labels": tuple(labels)})
+
+    @property
+    def destination(self) -> Target:
+        """What decides which operators activations become."""
+        return Target(self.target, self.dtype, self.policy)
 
     @property
     def traced_opset(self) -> int:
@@ -48,67 +78,12 @@ class ExportOptions:
         return DEFAULT_OPSET if self.opset is None else self.opset
 
     @property
-    def approximate_text(self) -> str:
-        """The form of every GELU as a file records it: ``pattern=form`` by commas where it depends on the name."""
-        if isinstance(self.approximate, str):
-            return self.approximate
-        return ", ".join(f"{pattern}={form}" for pattern, form in self.approximate.items())
-
-
-def checked_options(
-    approximate: str | Mapping[str, str],
-    target: str,
-    dtype: torch.dtype | str | None,
-    policy: str,
-    lowering: str,
-    opset: int | None,
-    *,
-    keep_fp32: Sequence[str] = (),
-    io_dtype: str = "same",
-) -> ExportOptions:
-    """Check the options of `export_onnx`.
-
-    Args:
-        approximate: See `export_onnx`.
-        target: See `export_onnx`.
-        dtype: See `export_onnx`.
-        policy: See `export_onnx`.
-        lowering: See `export_onnx`.
-        opset: See `export_onnx`.
-        keep_fp32: See `export_onnx`.
-        io_dtype: See `export_onnx`.
-
-    Returns:
-        The options in canonical form.
-
-    Raises:
-        ExportOptionError: If a value does not exist, or two do not fit each other; near values and the whole list are
-            in the message.
-
-    Example:
-        >>> checked_options("exact", "portable", None, "strict", "auto", None).approximate
-        'none'
-    """
-    _require_known("target", target, TARGETS)
-    _require_known("policy", policy, POLICIES)
-    _require_known("lowering", lowering, get_args(LoweringOption))
-    _require_known("io_dtype", io_dtype, get_args(IoDtype))
-    if lowering == "contrib" and target == "tensorrt":
-        raise ExportOptionError(
-            "lowering='contrib' does not go with target='tensorrt', whose parser knows standard operators only. Use "
-            "lowering='auto', or target='ort-cuda'."
-        )
-    if isinstance(keep_fp32, str):
-        raise ExportOptionError(f"keep_fp32={keep_fp32!r} is one text. Accepted: a list, such as [{keep_fp32!r}].")
-    name = _dtype(dtype)
-    if name == "fp32" and (keep_fp32 or io_dtype != "same"):
-        raise ExportOptionError(
-            "keep_fp32= and io_dtype= are for dtype='fp16' and 'bf16'; in an fp32 file everything is float32. Leave "
-            "them out."
-        )
-    return ExportOptions(
-        _forms(approximate), target, name, policy, lowering, checked_opset(opset, target), tuple(keep_fp32), io_dtype
-    )
+    def recorded(self) -> dict[str, Any]:
+        """The options as a file records them: forms of GELU by name as ``pattern=form``, joined by commas."""
+        values = dict(vars(self))
+        if not isinstance(self.approximate, str):
+            values["approximate"] = ", ".join(f"{pattern}={form}" for pattern, form in self.approximate.items())
+        return values
 
 
 def _forms(approximate: str | Mapping[str, str]) -> str | Mapping[str, str]:
@@ -124,7 +99,7 @@ def _forms(approximate: str | Mapping[str, str]) -> str | Mapping[str, str]:
 
 
 def _require_known(option: str, value: object, known: Iterable[str]) -> None:
-    """Refuse a value that does not exist."""
+    """Refuse a value that does not exist; near values and the whole list are in the message."""
     known = list(known)
     if value in known:
         return

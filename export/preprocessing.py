@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from lit_gelu.export.copying import evaluation_copy
 from lit_gelu.export.errors import ExportOptionError, ModelInputError
 from lit_gelu.export.inputs import Call, plain_tensor, sample_of, take_apart
+from lit_gelu.export.metadata import class_path
 
 RAW_DTYPE = torch.uint8
 _ROWS = 256  # raw test inputs at once
@@ -21,28 +22,9 @@ _MOVED = {
 
 
 def raw_call(model: nn.Module, preprocessing: nn.Module, input_sample: Any = None) -> Call:
-    """Return a sample call of ``model(preprocessing(raw), ...)``: as the module's, but its first tensor is raw pixels.
-
-    Args:
-        model: The module.
-        preprocessing: What turns raw pixels into the module's first input.
-        input_sample: A sample as the file takes it. By default the module's own ``example_input_array`` with raw pixels
-            in the place of its first tensor: the preprocessing's ``example_input_array``, or random pixels of that
-            tensor's shape.
-
-    Returns:
-        The call.
-
-    Raises:
-        ExportOptionError: If the preprocessing is no module.
-        ModelInputError: If there is no sample, or its first tensor does not hold unsigned bytes.
-
-    Example:
-        >>> model = nn.Linear(3, 2)
-        >>> call = raw_call(model, nn.Identity(), torch.zeros(4, 3, dtype=torch.uint8))
-        >>> call.names, call.tensors[0].dtype
-        (('input',), torch.uint8)
-    """
+    """Return a sample call of ``model(preprocessing(raw), ...)``, whose first tensor is raw pixels."""
+    # By default the module's own sample with the preprocessing's example_input_array as its first tensor, or random
+    # pixels of that tensor's shape.
     if not isinstance(preprocessing, nn.Module):
         raise ExportOptionError(
             f"preprocessing={type(preprocessing).__name__} is not accepted. Give a torch.nn.Module that turns raw "
@@ -73,32 +55,13 @@ def _default_call(model: nn.Module, raw: Tensor | None) -> Call:
 
 
 def random_pixels(shape: torch.Size, generator: torch.Generator) -> Tensor:
-    """Return pixels that are all equally probable.
-
-    Args:
-        shape: Their shape.
-        generator: Where they are drawn from.
-
-    Returns:
-        ``torch.uint8``, from 0 to 255.
-    """
+    """Return pixels that are all equally probable."""
     return torch.randint(0, 256, shape, generator=generator, dtype=RAW_DTYPE)
 
 
 @torch.no_grad()
 def preprocessing_copy(preprocessing: nn.Module, call: Call) -> nn.Module:
-    """Return an evaluation-mode copy in float32 that was tried on the sample.
-
-    Args:
-        preprocessing: The module; it is read only.
-        call: The sample call with raw pixels.
-
-    Returns:
-        The copy.
-
-    Raises:
-        ModelInputError: If it fails on the sample, or does not give a floating-point tensor with the same batch.
-    """
+    """Return an evaluation-mode copy in float32 that was tried on the sample."""
     twin, raw = evaluation_copy(preprocessing), call.tensors[0]
     name = type(preprocessing).__name__
     try:
@@ -119,24 +82,7 @@ def preprocessing_copy(preprocessing: nn.Module, call: Call) -> nn.Module:
 
 
 def preprocessing_of_file(recorded: str, file: str, given: nn.Module | None, data: Any) -> nn.Module | None:
-    """Return the preprocessing that a file is compared with.
-
-    Args:
-        recorded: The class of the file's preprocessing; empty if it has none.
-        file: How to call the file in an error.
-        given: What the caller gave.
-        data: The caller's data; a data module's ``preprocessing()`` is taken where the caller gave none.
-
-    Returns:
-        The module; ``None`` for a file without preprocessing.
-
-    Raises:
-        ModelInputError: If the file has preprocessing and there is none to compare with, or the other way round.
-
-    Example:
-        >>> preprocessing_of_file("", "'net.onnx'", None, None) is None
-        True
-    """
+    """Return the preprocessing that a file is compared with."""
     if not recorded:
         if given is None:
             return None
@@ -155,15 +101,7 @@ def preprocessing_of_file(recorded: str, file: str, given: nn.Module | None, dat
 
 
 def raw_data_of(data: Any) -> tuple[Any, list[str]]:
-    """Return data for a file that takes raw pixels, and what cannot be compared on them.
-
-    Args:
-        data: The caller's data. Of a data module, its ``raw_test_inputs()`` are taken, since its loaders give what is
-            preprocessed already; anything else is expected to hold raw pixels.
-
-    Returns:
-        The data, and notes for the report.
-    """
+    """Return data for a file that takes raw pixels, and what cannot be compared on them."""
     if not is_data_module(data):
         return data, []
     if callable(getattr(data, "raw_test_inputs", None)):
@@ -174,15 +112,7 @@ def raw_data_of(data: Any) -> tuple[Any, list[str]]:
 
 
 def other_preprocessing(recorded: str, preprocessing: nn.Module) -> list[str]:
-    """Say so if the file has preprocessing of another class than the one that it is compared with.
-
-    Args:
-        recorded: The class of the file's preprocessing.
-        preprocessing: The module.
-
-    Returns:
-        One sentence, or none.
-    """
+    """Say so if the file has preprocessing of another class than the one that it is compared with."""
     given = describe(preprocessing)
     for old, new in _MOVED.items():
         recorded = recorded.replace(old, new)
@@ -190,47 +120,12 @@ def other_preprocessing(recorded: str, preprocessing: nn.Module) -> list[str]:
 
 
 def is_data_module(data: Any) -> bool:
-    """Return whether data are a LightningDataModule, or made like one.
-
-    Args:
-        data: Anything.
-
-    Returns:
-        Whether it has loaders.
-    """
+    """Return whether data are a LightningDataModule, or made like one."""
     return hasattr(data, "test_dataloader")
 
 
 def describe(preprocessing: nn.Module) -> str:
-    """Return the class of a preprocessing, of a sequence the classes of its parts, as dotted paths.
-
-    Args:
-        preprocessing: The module.
-
-    Returns:
-        The text that a file records.
-
-    Example:
-        >>> describe(nn.Sequential(nn.Identity(), nn.Flatten()))
-        'torch.nn.modules.linear.Identity, torch.nn.modules.flatten.Flatten'
-    """
+    """Return the class of a preprocessing, of a sequence the classes of its parts, as dotted paths."""
     if type(preprocessing) is nn.Sequential:
         return ", ".join(describe(part) for part in preprocessing)
     return class_path(preprocessing)
-
-
-def class_path(module: nn.Module) -> str:
-    """Return the dotted path of a module's class.
-
-    Args:
-        module: Any module; of a compiled one, the module within.
-
-    Returns:
-        The path.
-
-    Example:
-        >>> class_path(nn.Identity())
-        'torch.nn.modules.linear.Identity'
-    """
-    cls = type(getattr(module, "_orig_mod", module))
-    return f"{cls.__module__}.{cls.__qualname__}"

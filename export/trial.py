@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from lit_gelu.export.copying import without_hooks_of_training
 from lit_gelu.export.errors import ExportError, ExportOptionError, ModelInputError
 from lit_gelu.export.inputs import Call, FlatModule, named_outputs, unique_names
+from lit_gelu.export.options import ExportOptions
 from lit_gelu.sandbox import evaluation_sandbox, isolated_random_state, side_pass
 
 # Of the largest output. A copy goes wrong by a lost hook or attribute and not by rounding, so they leave room for a GPU
@@ -68,24 +69,21 @@ def random_message(model: str, where: str) -> str:
     )
 
 
-def checked_labels(labels: Sequence[str], trial: Trial, *, softmax: bool) -> tuple[str, ...]:
-    """Check that labels are texts, and that the first output has a dimension for them and for a softmax."""
-    if isinstance(labels, str) or not all(isinstance(label, str) for label in labels):
-        raise ExportOptionError(f"labels={labels!r} is not accepted. Give a list of texts, one for each class.")
-    if not labels and not softmax:
-        return ()
+def require_labels_fit(options: ExportOptions, trial: Trial) -> None:
+    """Check that the first output has a dimension for labels and for a softmax."""
+    if not options.labels and not options.softmax:
+        return
     name, output = trial.names[0], trial.outputs[0]
     if output.ndim < 2 or not output.is_floating_point():
         raise ExportOptionError(
             f"labels= and softmax= need a first output [batch, ..., classes] of real numbers; {name!r} is "
             f"{output.dtype} of shape {list(output.shape)}. Leave them out, or let forward return the logits first."
         )
-    if labels and len(labels) != output.shape[-1]:
+    if options.labels and len(options.labels) != output.shape[-1]:
         raise ExportOptionError(
-            f"labels= has {len(labels)} names, and the last dimension of {name!r} has {output.shape[-1]} values. Give "
-            "one name for each."
+            f"labels= has {len(options.labels)} names, and the last dimension of {name!r} has {output.shape[-1]} "
+            "values. Give one name for each."
         )
-    return tuple(labels)
 
 
 def require_faithful(flat: FlatModule, model: nn.Module, tensors: Sequence[Tensor]) -> list[str]:

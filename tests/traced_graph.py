@@ -6,7 +6,7 @@ from lit_gelu.export.copying import evaluation_copy
 from lit_gelu.export.inputs import FlatModule, take_apart
 from lit_gelu.export.lowering.markers import mark
 from lit_gelu.export.lowering.replace import lower
-from lit_gelu.export.options import checked_options
+from lit_gelu.export.options import ExportOptions
 from lit_gelu.export.tracing import trace
 from lit_gelu.export.trial import trial_run
 
@@ -24,5 +24,7 @@ class TracedGraph:
 
     def lowered(self, target="portable", dtype="fp32", policy="strict", lowering="auto", opset=None, **others):
         graph = ir.from_proto(self._proto)
-        options = checked_options("as_trained", target, dtype, policy, lowering, opset, **others)
+        options = ExportOptions.checked(
+            target=target, dtype=dtype, policy=policy, lowering=lowering, opset=opset, **others
+        )
         return graph, lower(graph, self.marked, options)

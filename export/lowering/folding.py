@@ -11,57 +11,24 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from lit_gelu.export.lowering.markers import MARKER_DOMAIN, BoundActivation
+from lit_gelu.export.lowering.markers import MARKER_DOMAIN
+from lit_gelu.export.lowering.table import BoundActivation, bound
 
-_GELU = BoundActivation("gelu", "gelu(approximate='none')", {"approximate": "none"})
-_PLAIN = {
-    "gaussian_gelu(mu=0)": _GELU,
-    "gaussian_gelu(mu=0, sigma<1)": _GELU,
-    "swish": BoundActivation("silu", "silu"),
-    "swish(channels)": BoundActivation("silu", "silu"),
-}
 _MATRIX = 2
 
 
-@dataclass(frozen=True)
-class Folded:
-    """A scale that became part of two layers' weights.
-
-    Args:
-        activation: What is left between them.
-        note: Which factors went where.
-    """
-
-    activation: BoundActivation
-    note: str
-
-
-def fold(model: ir.Model, marked: dict[str, BoundActivation], *, exact: bool) -> dict[str, Folded]:
-    """Fold what can be folded, in place.
-
-    Only where the marker's input has no other reader, both neighbours are a Gemm, a MatMul (with the Add of its bias)
-    or a Conv, and their weights are initializers that nothing else reads.
-
-    Args:
-        model: The model with markers.
-        marked: The activations by site; those of folded sites are replaced.
-        exact: Whether only powers of two are folded.
-
-    Returns:
-        What was folded, by site.
-    """
-    folded: dict[str, Folded] = {}
+def fold(model: ir.Model, marked: dict[str, BoundActivation], *, exact: bool) -> dict[str, str]:
+    """Fold what can be folded, in ``model`` and ``marked``; say by site which factors went where."""
+    # Only where the marker's input has no other reader, both neighbours are a Gemm, a MatMul (with the Add of its bias)
+    # or a Conv, and their weights are initializers that nothing else reads. If exact, only powers of two.
+    folded: dict[str, str] = {}
     calls: dict[str, list[ir.Node]] = {}
     for node in model.graph:
         if node.domain == MARKER_DOMAIN:
             calls.setdefault(node.attributes["site"].as_string(), []).append(node)
     for site, nodes in calls.items():
-        activation = marked[site]
-        plain = _PLAIN.get(activation.row)
-        if plain is None or len(nodes) != 1:
-            continue
-        scale = _scale(activation)
-        if scale is None or (exact and not np.all(np.frexp(scale)[0] == 0.5)):
+        plain, scale = _plain(marked[site])
+        if plain is None or scale is None or len(nodes) != 1 or (exact and not np.all(np.frexp(scale)[0] == 0.5)):
             continue
         before, after = _layer_before(nodes[0]), _layer_after(nodes[0])
         if before is None or after is None or not _fits(before, after, scale):
@@ -69,17 +36,13 @@ def fold(model: ir.Model, marked: dict[str, BoundActivation], *, exact: bool) ->
         before.divide(scale)
         after.multiply(scale)
         marked[site] = plain
-        folded[site] = Folded(plain, f"1/{_text(scale)} in {before.names}, {_text(scale)} in {after.names}")
+        folded[site] = f"1/{_text(scale)} in {before.names}, {_text(scale)} in {after.names}"
     return folded
 
 
 @dataclass(frozen=True)
 class _Layer:
-    """The parameters of a layer that carry one entry, or one slice, a channel.
-
-    Args:
-        parameters: Each with the axis of its channels.
-    """
+    """The parameters of a layer that carry one entry, or one slice, a channel, each with the axis of its channels."""
 
     parameters: tuple[tuple[ir.Value, int], ...]
 
@@ -109,18 +72,22 @@ class _Layer:
             value.const_value = ir.tensor(product, name=value.name)
 
 
-def _scale(activation: BoundActivation) -> np.ndarray | None:
-    """Return s of ``s f(x / s)``: one positive number, or one a channel."""
-    if activation.name == "gaussian_gelu":
-        scale = np.asarray(activation.arguments["sigma"], dtype=np.float64)
-    else:
-        beta = np.asarray(activation.arguments["beta"], dtype=np.float64)
-        if not np.all(np.abs(beta) > 1e-3):
-            return None
-        scale = 1.0 / beta
+def _plain(activation: BoundActivation) -> tuple[BoundActivation | None, np.ndarray | None]:
+    """Return f and s of an activation ``s f(x / s)``; s is one positive number, or one a channel."""
+    scaled = getattr(activation.recipes, "scaled", None)
+    if scaled is None:
+        return None, None
+    exact = {  # learned ones are float32 arrays
+        name: value.astype(np.float64) if isinstance(value, np.ndarray) else value
+        for name, value in activation.arguments.items()
+    }
+    scale = scaled.scale(exact)
+    if scale is None:
+        return None, None
+    scale = np.asarray(scale, dtype=np.float64)
     if scale.ndim > 1 and max(scale.shape) != scale.size:
-        return None
-    return scale.reshape(-1) if scale.size > 1 else scale.reshape(())
+        return None, None
+    return bound(scaled.name, scaled.arguments), scale.reshape(-1) if scale.size > 1 else scale.reshape(())
 
 
 def _fits(before: _Layer, after: _Layer, scale: np.ndarray) -> bool:

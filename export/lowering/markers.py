@@ -14,10 +14,8 @@ Activations that the lowering table does not know are marked if they were regist
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import onnx_ir as ir
 import torch
 from torch import Tensor, nn
 
@@ -25,9 +23,8 @@ from lit_gelu.activations import ActivationRegistry
 from lit_gelu.activations.errors import UnknownArgumentsError
 from lit_gelu.activations.modules import FunctionActivation
 from lit_gelu.activations.naming.entry import ActivationEntry
-from lit_gelu.activations.onnx_recipes import OnnxRecipes
 from lit_gelu.export.lowering.recipe import Argument, user_row
-from lit_gelu.export.lowering.table import row_key
+from lit_gelu.export.lowering.table import BoundActivation, bound
 from lit_gelu.surgery.recognition import hidden_modules
 
 if TYPE_CHECKING:
@@ -37,23 +34,6 @@ MARKER_DOMAIN = "lit_gelu"
 MARKER_OPERATOR = "Activation"
 
 
-@dataclass(frozen=True)
-class BoundActivation:
-    """An activation of the lowering table with its arguments as they are now.
-
-    Args:
-        name: Canonical name.
-        row: Key of its row in the lowering table.
-        arguments: Numbers and arrays by name; learned ones with their present values.
-        own: What an activation that is not in the table was registered with.
-    """
-
-    name: str
-    row: str
-    arguments: Mapping[str, Argument | str] = field(default_factory=dict)
-    own: OnnxRecipes | ir.Function | None = None
-
-
 @functools.cache
 def _built_in() -> ActivationRegistry:
     """Return a registry of this package's own activations, whatever a user has registered under their names."""
@@ -61,27 +41,12 @@ def _built_in() -> ActivationRegistry:
 
 
 def bind(module: nn.Module, registry: ActivationRegistry | None = None) -> BoundActivation | None:
-    """Return the activation that a module is, with its present arguments.
-
-    Args:
-        module: Any module.
-        registry: Where to look for activations that were registered with operators of their own.
-
-    Returns:
-        ``None`` if neither the lowering table nor its registration says what it becomes.
-
-    Example:
-        >>> bind(nn.LeakyReLU(0.2)).arguments
-        {'negative_slope': 0.2}
-        >>> bind(nn.Linear(1, 1)) is None
-        True
-    """
+    """Return the activation that a module is, with its present arguments; ``None`` if nothing says what it becomes."""
     entry = _built_in().entry_of(module)
     if entry is not None and not (isinstance(module, FunctionActivation) and module.function is not entry.function):
-        arguments = _arguments(entry, module)
-        key = row_key(entry.name, arguments)
-        if key is not None:
-            return BoundActivation(entry.name, key, arguments)
+        activation = bound(entry.name, _arguments(entry, module))
+        if activation is not None:
+            return activation
     entry = None if registry is None else registry.entry_of(module)
     if entry is None or entry.onnx is None:
         return None
@@ -89,16 +54,36 @@ def bind(module: nn.Module, registry: ActivationRegistry | None = None) -> Bound
         arguments = _arguments(entry, module)
     except UnknownArgumentsError:
         return None  # a recipe needs the arguments as they are now; torch decomposes the module as it is
-    own = user_row(entry.name, entry.onnx, arguments)
-    return None if own is None else BoundActivation(entry.name, entry.name, arguments, own)
+    return _registered(entry, arguments)
+
+
+def bind_named(
+    name: str, arguments: Mapping[str, Argument | str], registry: ActivationRegistry | None
+) -> BoundActivation | None:
+    """Return the activation of a name and arguments, this package's own first."""
+    own = bound(name, arguments)
+    if own is not None or registry is None or name not in registry:
+        return own
+    entry = registry.entry(name)
+    return _registered(entry, {**_defaults(entry), **arguments})
+
+
+def _registered(entry: ActivationEntry, arguments: Mapping[str, Argument | str]) -> BoundActivation | None:
+    """Return what a user registered, if these arguments are a case of it."""
+    recipes = user_row(entry.name, entry.onnx, arguments)
+    return None if recipes is None else BoundActivation(entry.name, entry.name, recipes, arguments)
+
+
+def _defaults(entry: ActivationEntry) -> dict[str, Any]:
+    """Return the defaults of an activation's arguments."""
+    return {key: p.default for key, p in entry.parameters.items() if isinstance(p.default, (int, float, str))}
 
 
 def _arguments(entry: ActivationEntry, module: nn.Module) -> dict[str, Argument | str]:
     """Return an activation's arguments as they are now."""
     form = entry.form_of(module)
     live = {**form.read(module), **form.live_arguments(module)} if form else getattr(module, "kwargs", {})
-    defaults = {key: p.default for key, p in entry.parameters.items() if isinstance(p.default, (int, float, str))}
-    return {key: _plain(value) for key, value in {**defaults, **live}.items() if key != "inplace"}
+    return {key: _plain(value) for key, value in {**_defaults(entry), **live}.items() if key != "inplace"}
 
 
 def _plain(value: object) -> Argument | str:
@@ -110,15 +95,7 @@ def _plain(value: object) -> Argument | str:
 
 
 def mark(model: nn.Module, registry: ActivationRegistry | None = None) -> dict[str, BoundActivation]:
-    """Mark every activation module of a copy of which it is known what it becomes.
-
-    Args:
-        model: The evaluation-mode copy; changed in place.
-        registry: Where to look for activations that were registered with operators of their own.
-
-    Returns:
-        The marked activations by site: the first fully qualified name of each.
-    """
+    """Mark every activation module of a copy of which it is known what it becomes; return them by first name."""
     marked: dict[str, BoundActivation] = {}
     hidden = hidden_modules(model)
     for site, module in model.named_modules():

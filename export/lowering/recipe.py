@@ -170,7 +170,7 @@ def user_row(name: str, onnx: Any, arguments: Mapping[str, Any]) -> OnnxRecipes 
 
 def _require_readable(name: str, recipes: OnnxRecipes, arguments: Mapping[str, Any]) -> None:
     """Refuse recipes that cannot be built."""
-    for recipe in recipes.texts:
+    for recipe in (*recipes.texts, *(spelling.formula for spelling in recipes.spellings)):
         problem = _problem(recipe, arguments)
         if problem:
             raise ExportOptionError(

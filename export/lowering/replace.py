@@ -9,17 +9,19 @@ import onnx_ir as ir
 from onnx_ir import convenience
 from onnx_ir.passes import common as common_passes
 
+from lit_gelu import activations
+from lit_gelu.activations import ActivationRegistry
 from lit_gelu.activations.onnx_recipes import LOWERINGS, OnnxRecipes
 from lit_gelu.export.errors import ExportOptionError
-from lit_gelu.export.lowering.folding import Folded, fold
-from lit_gelu.export.lowering.kernels import DTYPES
-from lit_gelu.export.lowering.markers import MARKER_DOMAIN, BoundActivation
-from lit_gelu.export.lowering.opsets import off_target, raise_opset, solve
+from lit_gelu.export.lowering.folding import fold
+from lit_gelu.export.lowering.kernels import DTYPES, Target, off_target, raise_opset, solve
+from lit_gelu.export.lowering.markers import MARKER_DOMAIN
 from lit_gelu.export.lowering.policy import Choice, choose, is_available, preferred
 from lit_gelu.export.lowering.precision import convert
 from lit_gelu.export.lowering.recipe import CONTRIB_DOMAIN, Argument, RecipeBuilder, inlined
 from lit_gelu.export.lowering.spellings import mark_spellings
-from lit_gelu.export.lowering.table import TABLE
+from lit_gelu.export.lowering.table import BoundActivation
+from lit_gelu.export.metadata import SiteRecord
 from lit_gelu.export.options import ExportOptions
 
 CONTRIB_VERSION = 1
@@ -28,46 +30,21 @@ _COMPARISONS = frozenset({"Greater", "Less"})  # whose output is Boolean
 
 
 @dataclass(frozen=True)
-class LoweredSite:
-    """What became of one activation site.
-
-    Args:
-        site: Fully qualified name of the module; for a call of a function, the module that calls it and the activation,
-            joined by a colon.
-        activation: The activation, with the row of the lowering table.
-        lowering: Whose recipe was taken: ``native``, ``primitives``, ``contrib``, ``accurate``, or ``registered`` for
-            what the activation was registered with.
-        operators: The operators of one call.
-        calls: How often the graph calls it; 0 if ``forward`` never reaches it.
-        recipe: The recipe as text, behind ``fp32:`` where it is computed in float32 between two Casts.
-        folded: Which scale factors went into which weights.
-    """
-
-    site: str
-    activation: BoundActivation
-    lowering: str
-    operators: tuple[str, ...]
-    calls: int
-    recipe: str = ""
-    folded: str = ""
-
-
-@dataclass(frozen=True)
 class Lowered:
-    """A lowered graph.
+    """A lowered graph: a record of each site (marked ones first), the opset, and notes for users."""
 
-    Args:
-        sites: One row a site, marked ones first, unreached ones included.
-        opset: Version of the standard operators.
-        notes: What a user of the file should know.
-    """
-
-    sites: tuple[LoweredSite, ...]
+    sites: tuple[SiteRecord, ...]
     opset: int
     notes: tuple[str, ...] = ()
 
 
-def lower(model: ir.Model, marked: Mapping[str, BoundActivation], options: ExportOptions) -> Lowered:
+def lower(
+    model: ir.Model,
+    marked: Mapping[str, BoundActivation],
+    options: ExportOptions,
+    registry: ActivationRegistry | None = None,
+    specs: Mapping[str, str] | None = None,
+) -> Lowered:
     """Replace every marker, and every activation that was called as a function or written by hand, by its recipe.
 
     In this order: spellings are recognised and marked, scale factors folded, the graph converted to the file's dtype,
@@ -77,6 +54,8 @@ def lower(model: ir.Model, marked: Mapping[str, BoundActivation], options: Expor
         model: The exported float32 model; changed in place.
         marked: The marked sites.
         options: What was asked for.
+        registry: Which registry names the activations; ``None`` is the default one.
+        specs: Specs of sites as text, where they are known.
 
     Returns:
         What became of each site, and the opset.
@@ -85,26 +64,55 @@ def lower(model: ir.Model, marked: Mapping[str, BoundActivation], options: Expor
         ExportOptionError: If a lowering was asked for that has a recipe for none of the model's activations, the opset
             does not hold the model, or ``keep_fp32`` names what is not there.
     """
-    activations = {**marked, **mark_spellings(model)}
+    registry = activations.registry if registry is None else registry
+    found = {**marked, **mark_spellings(model, registry)}
     if options.lowering != "auto":
-        _require_applicable(activations, options.lowering)
-    before = dict(activations)
-    folded = fold(model, activations, exact=options.policy == "strict") if options.lowering == "auto" else {}
-    strict = options.policy == "strict"
-    convert(model, options.dtype, options.keep_fp32, strict=strict, io_fp32=options.io_dtype == "fp32")
+        _require_applicable(found, options.lowering)
+    target, before, strict = options.destination, dict(found), options.policy == "strict"
+    foldable = options.lowering == "auto" and any(getattr(a.recipes, "scaled", None) for a in found.values())
+    folded = fold(model, found, exact=strict) if foldable else {}
+    if target.dtype != "fp32":
+        convert(model, target.dtype, options.keep_fp32, strict=strict, io_fp32=options.io_dtype == "fp32")
     traced = model.graph.opset_imports[""]
-    choices = [_wanted(activation, options) for activation in activations.values()]
-    opset = solve(model.graph, choices, options.dtype, options.target, opset=options.opset, traced=traced)
+    choices = {site: _wanted(activation, options) for site, activation in found.items()}
+    opset = solve(
+        model.graph,
+        target,
+        lambda version: all(is_available(choice, target, version) for choice in choices.values()),
+        opset=options.opset,
+        traced=traced,
+    )
     if opset != traced:
         raise_opset(model, opset)
-    taken = {site: _choice(activation, options, opset) for site, activation in activations.items()}
-    calls = _replace_all(model, activations, taken)
-    rows = [_row(site, before[site], taken[site], calls[site], folded.get(site), options.dtype) for site in activations]
+    taken = {site: _choice(activation, options, opset) for site, activation in found.items()}
+    calls = _replace_all(model, found, taken)
+    rows = tuple(
+        SiteRecord(
+            site,
+            (specs or {}).get(site) or _spec_text(activation, registry),
+            activation.row,
+            taken[site].lowering,
+            _operators(found[site], taken[site], target.dtype),
+            calls[site],
+            str(taken[site]) if taken[site].recipe else "",
+            folded.get(site, ""),
+        )
+        for site, activation in before.items()
+    )
     imports = model.graph.opset_imports
     imports.pop(MARKER_DOMAIN, None)
     if any(operator.startswith(CONTRIB_DOMAIN) for row in rows for operator in row.operators):
         imports[CONTRIB_DOMAIN] = CONTRIB_VERSION
-    return Lowered(tuple(rows), opset, tuple(_notes(model, options, opset, rows)))
+    return Lowered(rows, opset, tuple(_notes(model, target, opset, rows)))
+
+
+def _spec_text(activation: BoundActivation, registry: ActivationRegistry) -> str:
+    """Return the spec of an activation that surgery does not list: a call of a function, or a gate."""
+    plain = {key: value for key, value in activation.arguments.items() if isinstance(value, (int, float, str))}
+    plain.pop("channel_dim", None)
+    if activation.name not in registry:  # such as erfc, which is no activation
+        return activation.name
+    return str(registry.resolve(activation.name, **plain))
 
 
 def _replace_all(
@@ -122,45 +130,36 @@ def _replace_all(
     return calls
 
 
-def _row(
-    site: str, activation: BoundActivation, choice: Choice, calls: int, folded: Folded | None, dtype: str
-) -> LoweredSite:
-    """Say what became of a site."""
-    operators = _operators(activation, choice, dtype)
-    note = "" if folded is None else folded.note
-    return LoweredSite(site, activation, choice.lowering, operators, calls, str(choice) if choice.recipe else "", note)
-
-
 def _operators(activation: BoundActivation, choice: Choice, dtype: str) -> tuple[str, ...]:
     """Return the operators of one call."""
-    if not isinstance(activation.own, ir.Function):
+    if not isinstance(activation.recipes, ir.Function):
         return choice.operators
-    inner = tuple(f"{n.domain}::{n.op_type}" if n.domain else n.op_type for n in activation.own)
+    inner = tuple(f"{n.domain}::{n.op_type}" if n.domain else n.op_type for n in activation.recipes)
     return ("Cast", *inner, "Cast") if choice.in_fp32 and dtype != "fp32" else inner
 
 
 def _wanted(activation: BoundActivation, options: ExportOptions) -> Choice:
     """Return what an activation should become, whatever the opset."""
-    if isinstance(activation.own, ir.Function):
+    if isinstance(activation.recipes, ir.Function):
         return _FUNCTION
     if options.lowering != "auto":
-        return _named(activation, options)
+        return _named(activation.recipes, options)
     try:
-        return preferred(activation.row, options.target, options.dtype, options.policy, activation.own)
+        return preferred(activation.recipes, options.destination)
     except LookupError as error:
         raise _nothing(activation, options) from error
 
 
 def _choice(activation: BoundActivation, options: ExportOptions, opset: int) -> Choice:
     """Return what an activation becomes at an opset."""
-    if isinstance(activation.own, ir.Function):
+    if isinstance(activation.recipes, ir.Function):
         return _FUNCTION
     if options.lowering != "auto":
-        named = _named(activation, options)
-        if is_available(named, "ort-cpu", options.dtype, opset):  # which lacks nothing: only validity is asked for
+        named = _named(activation.recipes, options)
+        if is_available(named, Target("ort-cpu", options.dtype), opset):  # it lacks nothing: only validity is asked for
             return named
     try:
-        return choose(activation.row, options.target, options.dtype, options.policy, opset, activation.own)
+        return choose(activation.recipes, options.destination, opset)
     except LookupError as error:
         raise _nothing(activation, options) from error
 
@@ -178,17 +177,15 @@ def _nothing(activation: BoundActivation, options: ExportOptions) -> ExportOptio
     )
 
 
-def _named(activation: BoundActivation, options: ExportOptions) -> Choice:
+def _named(recipes: OnnxRecipes, options: ExportOptions) -> Choice:
     """Return the recipe of the lowering that was asked for by name."""
-    row = TABLE[activation.row] if activation.own is None else activation.own
-    name, recipe = row.recipe(options.lowering)  # type: ignore[union-attr, arg-type]
+    name, recipe = recipes.recipe(options.lowering)  # type: ignore[arg-type]
     return Choice(recipe, name)
 
 
-def _require_applicable(activations: Mapping[str, BoundActivation], lowering: str) -> None:
+def _require_applicable(found: Mapping[str, BoundActivation], lowering: str) -> None:
     """Refuse a lowering that has a recipe for none of the activations."""
-    recipes = {a.row: TABLE[a.row] if a.own is None else a.own for a in activations.values()}
-    rows = {row: own for row, own in recipes.items() if isinstance(own, OnnxRecipes)}
+    rows = {a.row: a.recipes for a in found.values() if isinstance(a.recipes, OnnxRecipes)}
     if lowering == "native" or any(row.applies(lowering) for row in rows.values()):  # type: ignore[arg-type]
         return
     applying = [name for name in LOWERINGS if any(row.applies(name) for row in rows.values())]
@@ -199,13 +196,12 @@ def _require_applicable(activations: Mapping[str, BoundActivation], lowering: st
     )
 
 
-def _notes(model: ir.Model, options: ExportOptions, opset: int, rows: list[LoweredSite]) -> list[str]:
+def _notes(model: ir.Model, target: Target, opset: int, rows: tuple[SiteRecord, ...]) -> list[str]:
     """Say what a user of the file should know."""
-    notes = off_target(list(ir.traversal.RecursiveGraphIterator(model.graph)), options.target, opset)
-    if options.dtype == "bf16" and options.target in {"portable", "ort-cpu"}:
+    notes = off_target(list(ir.traversal.RecursiveGraphIterator(model.graph)), target.runtime, opset)
+    if target.dtype == "bf16" and target.runtime in {"portable", "ort-cpu"}:
         notes.append("onnxruntime's CPU provider has no bfloat16 kernels: this file runs on a GPU only.")
-    notes += [f"{row.site}: {row.folded}" for row in rows if row.folded]
-    return notes
+    return [*notes, *(f"{row.site}: {row.folded}" for row in rows if row.folded)]
 
 
 @dataclass
@@ -254,25 +250,14 @@ def recipe_nodes(
     dtype: ir.DataType,
     constants: Callable[[ir.DataType], Callable[[np.ndarray, str], ir.Value]],
 ) -> tuple[list[ir.Node], ir.Value]:
-    """Build what an activation becomes.
-
-    Args:
-        x: Its input.
-        activation: The activation.
-        choice: What it becomes.
-        arguments: Its arguments, shaped to broadcast against the input.
-        dtype: Of the input.
-        constants: For a dtype, what makes an initializer from an array and a hint for its name.
-
-    Returns:
-        The nodes in order, and the value of the last.
-    """
+    """Build what an activation becomes: nodes in order, and the value of the last."""
+    # arguments broadcast against the input; constants makes, for a dtype, an initializer from an array and a hint.
     region = choice.in_fp32 and dtype in {DTYPES["fp16"], DTYPES["bf16"]}
     inner = ir.DataType.FLOAT if region else dtype
     nodes = [ir.node("Cast", [x], attributes={"to": int(inner)})] if region else []
     start = nodes[0].outputs[0] if region else x
-    if isinstance(activation.own, ir.Function):
-        built, result = inlined(activation.own, start, arguments)
+    if isinstance(activation.recipes, ir.Function):
+        built, result = inlined(activation.recipes, start, arguments)
     else:
         builder = RecipeBuilder(start, arguments, constants(inner))
         result = builder.build(choice.recipe)

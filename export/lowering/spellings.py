@@ -4,55 +4,32 @@ A spelling is recognised as a formula (`lit_gelu.export.lowering.algebra`), so t
 where a constant is multiplied in, do not matter. Constants must be those of the formula up to float32's rounding: what
 somebody wrote with 0.7071 for the root of one half is another function and is left alone.
 
-What is recognised: GELU (with erf, erfc or ndtr), its tanh and sigmoid forms, SiLU and Swish with any beta (one value a
-channel too), Mish, HardSwish, Softplus (torch's, with its threshold), log-sigmoid, ``erfc``, ``ndtr``, ``log_ndtr``,
-and the operators that stand for a call of ``torch.nn.functional``.
+What is recognised stands in the rows of the activations, `OnnxRecipes.spellings` and ``operator``, those that a user
+registered included, and in `lit_gelu.export.lowering.table.CALLS`.
 """
 
 import ast
-import math
+import itertools
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache, cached_property
 
 import numpy as np
 import onnx_ir as ir
 from onnx_ir import convenience
 
+from lit_gelu.activations import ActivationRegistry
+from lit_gelu.activations.families import ENTRIES
+from lit_gelu.activations.naming.entry import ActivationEntry
+from lit_gelu.activations.onnx_recipes import OnnxOperator, OnnxSpelling
 from lit_gelu.export.inputs import SCOPE
-from lit_gelu.export.lowering.algebra import (
-    NotAFormulaError,
-    Sum,
-    add,
-    apply,
-    close,
-    constant_of,
-    expand,
-    multiply,
-    number,
-    same,
-    scaled,
-    variable,
-)
-from lit_gelu.export.lowering.markers import MARKER_DOMAIN, MARKER_OPERATOR, BoundActivation
-from lit_gelu.export.lowering.recipe import Argument
-from lit_gelu.export.lowering.table import row_key
+from lit_gelu.export.lowering.algebra import NotAFormulaError, Sum, constant_of, expand, same
+from lit_gelu.export.lowering.markers import MARKER_DOMAIN, MARKER_OPERATOR, bind_named
+from lit_gelu.export.lowering.recipe import Argument, RecipeBuilder, names_in
+from lit_gelu.export.lowering.table import CALLS, BoundActivation, cases
 
 Recognised = tuple[BoundActivation, ir.Value]
 
-# Standard operators that are one activation: what a call of torch.nn.functional becomes. By operator: the activation,
-# and each attribute's argument and default.
-_OPERATORS: Mapping[str, tuple[str, Mapping[str, tuple[str, Argument | str]]]] = {
-    "Gelu": ("gelu", {"approximate": ("approximate", "none")}),
-    "Elu": ("elu", {"alpha": ("alpha", 1.0)}),
-    "Celu": ("celu", {"alpha": ("alpha", 1.0)}),
-    "LeakyRelu": ("leaky_relu", {"alpha": ("negative_slope", 0.01)}),
-    "Selu": ("selu", {}),
-    "Mish": ("mish", {}),
-    "HardSwish": ("hard_swish", {}),
-    "Softplus": ("softplus", {}),
-    "Sigmoid": ("sigmoid", {}),
-    "Tanh": ("tanh", {}),
-    "Relu": ("relu", {}),
-}
 _ROOTS = frozenset({"Mul", "Div", "Add", "Sub", "Neg", "Log", "Where"})
 _WITHIN = frozenset({
     *_ROOTS, "Erf", "Tanh", "Sigmoid", "Exp", "Softplus", "Clip", "Relu", "Min", "HardSigmoid", "Pow", "Greater",
@@ -61,66 +38,160 @@ _WITHIN = frozenset({
 _TELLING = frozenset({"Erf", "Tanh", "Sigmoid", "Exp", "Softplus", "Clip", "Min", "HardSigmoid"})
 _DEPTH = 12
 _LARGEST_CONE = 40
+_PROBES = (1.25, 1.75)  # stand for unknown arguments where only a formula's shape is compared
 
 
-def _with_gate(gate: Sum) -> Sum:
-    """Return ``x gate``."""
-    return multiply(variable(), gate)
+@dataclass(frozen=True)
+class _Spelling:
+    """A formula of one activation; ``unknown`` are the arguments that are whatever the graph has there."""
+
+    name: str
+    spelling: OnnxSpelling
+    unknown: tuple[str, ...]
+
+    def of(self, arguments: Mapping[str, Argument]) -> Sum:
+        """Return the formula with values of its unknown arguments; `NotAFormulaError` if it is none with these."""
+        x = ir.Value(name="x")
+        builder = RecipeBuilder(x, arguments, lambda array, name: ir.Value(name=name, const_value=ir.tensor(array)))
+        return expand(builder.build(self.spelling.formula), x, _DEPTH)
+
+    @cached_property
+    def probe(self) -> Sum:
+        """The formula with some values of its unknown arguments."""
+        return self.of(dict(zip(self.unknown, itertools.cycle(_PROBES), strict=False)))
+
+    def found_in(self, formula: Sum) -> dict[str, Argument | str] | None:
+        """Return the arguments with which a formula is this one; ``None`` if it is another."""
+        if not self.unknown:
+            return dict(self.spelling.arguments) if same(self.probe, formula) else None  # type: ignore[arg-type]
+        if _outline(self.probe) != _outline(formula):
+            return None
+        for values in itertools.product(list(_constants(formula)), repeat=len(self.unknown)):
+            found = {name: _written(value) for name, value in zip(self.unknown, values, strict=True)}
+            if self._is(formula, found):
+                along = {"channel_dim": -1} if any(value.ndim for value in values) else {}
+                return {**self.spelling.arguments, **found, **along}  # type: ignore[dict-item]
+        return None
+
+    def _is(self, formula: Sum, arguments: Mapping[str, Argument]) -> bool:
+        """Return whether a formula is this one with these arguments."""
+        try:
+            return same(self.of(arguments), formula)
+        except NotAFormulaError:
+            return False
 
 
-def _formulas() -> dict[str, Sum]:
-    """Return the formulas without arguments, by row of the lowering table."""
-    half_erf = add(number(0.5), scaled(apply("Erf", variable(math.sqrt(0.5))), 0.5))
-    inner = add(variable(math.sqrt(2 / math.pi)), variable(0.044715 * math.sqrt(2 / math.pi), 3))
-    complement = add(number(1.0), scaled(apply("Erf", variable()), -1.0))
-    # torch writes log_ndtr(x) as Where(x < 1, Log(erfcx(-z) / 2) - z^2, Log(1 - erfc(z) / 2)), with z = x / sqrt(2)
-    squared = variable(0.5, 2)
-    scaled_erfc = multiply(apply("Exp", squared), half_erf)
-    log_ndtr = apply(
-        "Where",
-        apply("Less", variable(), number(1.0)),
-        add(apply("Log", scaled_erfc), scaled(squared, -1.0)),
-        apply("Log", half_erf),
+def _outline(formula: Sum) -> tuple[object, ...]:
+    """Return a formula without its constants."""
+    return tuple(
+        (term.power, tuple((part.name, tuple(map(_outline, part.arguments))) for part in term.functions))
+        for term in formula
     )
-    return {
-        "gelu(approximate='none')": _with_gate(half_erf),
-        "gelu(approximate='tanh')": _with_gate(add(number(0.5), scaled(apply("Tanh", inner), 0.5))),
-        "mish": _with_gate(apply("Tanh", apply("Softplus", variable()))),
-        "hard_swish": _with_gate(apply("Cut", add(variable(1 / 6), number(0.5)))),
-        "log_sigmoid": scaled(apply("Softplus", variable(-1.0)), -1.0),
-        "log_sigmoid(Log)": apply("Log", apply("Sigmoid", variable())),
-        "softplus(beta=1)": apply("Softplus", variable()),
-        "erfc": complement,
-        "ndtr": half_erf,
-        "log_ndtr": log_ndtr,
-    }
 
 
-_FORMULAS = _formulas()
-_ARGUMENTS: Mapping[str, tuple[str, Mapping[str, Argument | str]]] = {
-    "gelu(approximate='none')": ("gelu", {"approximate": "none"}),
-    "gelu(approximate='tanh')": ("gelu", {"approximate": "tanh"}),
-    "log_sigmoid(Log)": ("log_sigmoid", {}),
-    "softplus(beta=1)": ("softplus", {"beta": 1.0, "threshold": 20.0}),
-}
+def _constants(formula: Sum) -> Iterator[np.ndarray]:
+    """Give the constants of a formula and of the formulas within."""
+    for term in formula:
+        yield term.constant
+        for part in term.functions:
+            for inner in part.arguments:
+                yield from _constants(inner)
 
 
-def mark_spellings(model: ir.Model) -> dict[str, BoundActivation]:
-    """Put a marker in the place of every activation that is not a module.
+def _written(value: np.ndarray) -> Argument:
+    """Return a constant as an argument; of numbers the shortest that float32 rounds to it: 1.3, not 1.2999999523."""
+    return value.astype(np.float32) if value.ndim else float(str(np.float32(value)))
 
-    Args:
-        model: The exported model; changed in place.
 
-    Returns:
-        The activations by site: ``module:row``, the module that calls it and the activation's row.
-    """
+def _spellings(entries: list[ActivationEntry], calls: Mapping[str, object]) -> list[_Spelling]:
+    """Return the formulas of activations and calls, those with the fewest unknown arguments first."""
+    named = [(entry.name, recipes) for entry in entries for _, recipes in cases(entry)]
+    found = [
+        _Spelling(name, spelling, tuple(sorted(names_in(spelling.formula) - spelling.arguments.keys())))
+        for name, recipes in [*named, *((name, CALLS[name]) for name in calls)]
+        for spelling in recipes.spellings
+    ]
+    return sorted(found, key=lambda spelling: len(spelling.unknown))
+
+
+@cache
+def _own_spellings() -> list[_Spelling]:
+    return _spellings(list(ENTRIES), CALLS)
+
+
+def _operators(entries: list[ActivationEntry]) -> dict[str, tuple[str, OnnxOperator]]:
+    """Return the operators that are an activation by themselves: what a call of torch.nn.functional becomes."""
+    found: dict[str, tuple[str, OnnxOperator]] = {}
+    for entry in entries:
+        for holder in (entry.onnx, *(recipes for _, recipes in cases(entry))):
+            operator = getattr(holder, "operator", None)
+            if operator is not None:
+                found.setdefault(operator.name, (entry.name, operator))
+    return found
+
+
+_OWN_OPERATORS = _operators(list(ENTRIES))
+
+
+class _Recogniser:
+    """Knows the spellings of this package's activations, and of those that a registry holds beside them."""
+
+    def __init__(self, registry: ActivationRegistry | None) -> None:
+        self._registry = registry
+        entries = [] if registry is None else registry.entries()
+        self._users = [entry for entry in entries if entry.onnx is not None and entry not in ENTRIES]
+        self._operators = {**_operators(self._users), **_OWN_OPERATORS}
+
+    def recognise(self, node: ir.Node) -> Recognised | None:
+        """Return the activation that a node is the last of, and its input; ``None`` if it is none."""
+        if node.domain not in {"", "ai.onnx"} or len(node.outputs) != 1:
+            return None
+        if node.op_type in _ROOTS:
+            cone = _cone(node)
+            if any(inner.op_type in _TELLING for inner in cone):
+                for x in _variables(node, cone):
+                    activation = self._formula_of(node, x)
+                    if activation is not None:
+                        return activation, x
+        return self._operator(node)
+
+    def _operator(self, node: ir.Node) -> Recognised | None:
+        """Return the activation that a single operator is."""
+        x = node.inputs[0] if node.inputs else None
+        if x is None or node.op_type not in self._operators:
+            return None
+        name, operator = self._operators[node.op_type]
+        arguments: dict[str, Argument | str] = {}
+        for attribute, (argument, default) in operator.attributes.items():
+            given = node.attributes.get(attribute)
+            arguments[argument] = default if given is None else _attribute(given)
+        activation = bind_named(name, arguments, self._registry)
+        return None if activation is None else (activation, x)
+
+    def _formula_of(self, node: ir.Node, x: ir.Value) -> BoundActivation | None:
+        """Return the activation of ``x`` that a node computes."""
+        try:
+            formula = expand(node.outputs[0], x, _DEPTH)
+        except NotAFormulaError:
+            return None
+        rank = 0 if x.shape is None else len(x.shape)
+        for known in [*_own_spellings(), *_spellings(self._users, {})]:
+            arguments = known.found_in(formula)
+            if arguments is not None and all(np.ndim(value) <= rank for value in arguments.values()):
+                return bind_named(known.name, arguments, self._registry)
+        return None
+
+
+def mark_spellings(model: ir.Model, registry: ActivationRegistry | None = None) -> dict[str, BoundActivation]:
+    """Put a marker in the place of every activation that is not a module; return them by site, ``module:row``."""
+    recogniser = _Recogniser(registry)
     found: dict[str, BoundActivation] = {}
     dead: set[int] = set()
     for node in reversed(list(ir.traversal.RecursiveGraphIterator(model.graph))):
         if _is_unused(node, dead):
             dead.add(id(node))
             continue
-        recognised = recognise(node)
+        recognised = recogniser.recognise(node)
         if recognised is None:
             continue
         activation, x = recognised
@@ -135,114 +206,16 @@ def mark_spellings(model: ir.Model) -> dict[str, BoundActivation]:
     return dict(reversed(list(found.items())))
 
 
-def recognise(node: ir.Node) -> Recognised | None:
-    """Return the activation that a node is the last of, and its input.
-
-    Args:
-        node: A node with one output.
-
-    Returns:
-        ``None`` if it is none.
-    """
-    if node.domain not in {"", "ai.onnx"} or len(node.outputs) != 1:
-        return None
-    if node.op_type in _ROOTS:
-        cone = _cone(node)
-        if any(inner.op_type in _TELLING for inner in cone):
-            for x in _variables(node, cone):
-                activation = _formula_of(node, x)
-                if activation is not None:
-                    return activation, x
-    return _operator(node)
-
-
 def calling_module(node: ir.Node) -> str:
-    """Return the name of the module whose ``forward`` made a node, from the scopes that torch's exporter notes.
-
-    Args:
-        node: A node of an exported graph.
-
-    Returns:
-        Its fully qualified name; empty for the model itself, or where nothing was noted.
-    """
+    """Return the name of the module whose ``forward`` made a node; empty for the model itself."""
     scopes = ast.literal_eval(node.metadata_props.get("pkg.torch.onnx.name_scopes", "[]"))
     module: str = scopes[-2] if len(scopes) > 1 else ""
     return module.removeprefix(SCOPE).removeprefix(".")
 
 
-def _operator(node: ir.Node) -> Recognised | None:
-    """Return the activation that a single operator is."""
-    x = node.inputs[0] if node.inputs else None
-    if x is None or node.op_type not in _OPERATORS:
-        return None
-    name, attributes = _OPERATORS[node.op_type]
-    arguments: dict[str, Argument | str] = {}
-    for attribute, (argument, default) in attributes.items():
-        given = node.attributes.get(attribute)
-        arguments[argument] = default if given is None else _attribute(given)
-    return BoundActivation(name, row_key(name, arguments) or name, arguments), x
-
-
 def _attribute(attribute: ir.Attr) -> Argument | str:
     """Return the value of a string or float attribute."""
     return attribute.as_string() if attribute.type == ir.AttributeType.STRING else attribute.as_float()
-
-
-def _formula_of(node: ir.Node, x: ir.Value) -> BoundActivation | None:
-    """Return the activation of ``x`` that a node computes."""
-    try:
-        formula = expand(node.outputs[0], x, _DEPTH)
-    except NotAFormulaError:
-        return None
-    for row, known in _FORMULAS.items():
-        if same(formula, known):
-            name, arguments = _ARGUMENTS.get(row, (row, {}))
-            return BoundActivation(name, row_key(name, arguments) or name, dict(arguments))
-    return _swish(formula, x) or _softplus(formula)
-
-
-def _swish(formula: Sum, x: ir.Value) -> BoundActivation | None:
-    """Return Swish for ``x Sigmoid(beta x)``: SiLU for beta 1, GELU's sigmoid form for 1.702."""
-    if len(formula) != 1 or formula[0].power != 1 or len(formula[0].functions) != 1:
-        return None
-    (function,) = formula[0].functions
-    if function.name != "Sigmoid" or not close(formula[0].constant, 1.0) or len(function.arguments[0]) != 1:
-        return None
-    (inner,) = function.arguments[0]
-    beta = inner.constant
-    if inner.power != 1 or inner.functions or beta.ndim > (0 if x.shape is None else len(x.shape)):
-        return None
-    if close(beta, 1.0):
-        return BoundActivation("silu", "silu")
-    if close(beta, 1.702):
-        return BoundActivation("gelu", "gelu(approximate='sigmoid')", {"approximate": "sigmoid"})
-    arguments = {"beta": _shortest(beta) if beta.ndim == 0 else beta.astype(np.float32), "channel_dim": -1}
-    return BoundActivation("swish", row_key("swish", arguments) or "swish", arguments)
-
-
-def _softplus(formula: Sum) -> BoundActivation | None:
-    """Return Softplus with its beta and threshold, as torch writes it."""
-    if len(formula) != 1 or formula[0].power or len(formula[0].functions) != 1 or not close(formula[0].constant, 1.0):
-        return None
-    (function,) = formula[0].functions
-    if function.name != "Where":
-        return None
-    condition, above, below = function.arguments
-    if not (len(condition) == 1 and len(condition[0].functions) == 1 and condition[0].functions[0].name == "Greater"):
-        return None
-    z, limit = condition[0].functions[0].arguments
-    if len(z) != 1 or z[0].power != 1 or z[0].functions or z[0].constant.ndim or len(limit) != 1 or limit[0].power:
-        return None
-    beta = _shortest(z[0].constant)
-    if not same(above, variable()) or not same(below, scaled(apply("Softplus", z), 1.0 / float(z[0].constant))):
-        return None
-    arguments: dict[str, Argument | str] = {"beta": beta, "threshold": _shortest(limit[0].constant)}
-    return BoundActivation("softplus", row_key("softplus", arguments) or "softplus", arguments)
-
-
-def _shortest(value: np.ndarray) -> float:
-    """Return the shortest number that float32 rounds to a constant of the graph: 1.3, not 1.2999999523."""
-    return float(str(np.float32(value)))
 
 
 def _cone(node: ir.Node) -> list[ir.Node]:

@@ -14,10 +14,9 @@ from torch import nn
 from lit_gelu import surgery
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.errors import LitGeluError
-from lit_gelu.export.lowering.markers import BoundActivation, bind
-from lit_gelu.export.lowering.policy import policy_of
+from lit_gelu.export.lowering.markers import bind
 from lit_gelu.export.lowering.recipe import Argument, RecipeBuilder, names_in
-from lit_gelu.export.lowering.table import TABLE
+from lit_gelu.export.lowering.table import TABLE, BoundActivation
 from lit_gelu.export.metadata import FileMetadata, SiteRecord, versions
 from lit_gelu.export.parity.references import OutputSignature
 from lit_gelu.export.parity.subgraph import node_label, site_of
@@ -79,13 +78,13 @@ def _arguments(record: SiteRecord, activation: BoundActivation | None) -> Mappin
 def _unknown_recipe(record: SiteRecord, activation: BoundActivation | None, metadata: FileMetadata) -> str:
     """Say that a recorded recipe is none of the activation's; another release may have had others."""
     release = versions()["lit-gelu"]
-    own = None if activation is None else activation.own
+    foreign = activation is not None and not activation.in_table
     row = TABLE.get(record.row)
-    if not record.recipe or record.folded or own is not None or metadata.versions.get("lit-gelu") != release:
+    if not record.recipe or record.folded or foreign or metadata.versions.get("lit-gelu") != release:
         return ""
     if row is None:
         return f"{record.row} is no row of the lowering table"
-    known = [*vars(row).values(), *policy_of(record.row).values()]  # a row has more than text
+    known = {text.removeprefix("fp32 ") for text in (*row.texts, *row.policy.values())}
     plain = record.recipe.removeprefix(REGION)
     return "" if plain in known else f"{plain} is no recipe of {record.row}"
 

@@ -1,6 +1,7 @@
 """``lit-gelu export``: write a checkpoint's model to an ONNX file."""
 
 from pathlib import Path
+from typing import Any
 
 from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
@@ -58,22 +59,7 @@ def build_parser() -> ArgumentParser:
         help="a data module: the check runs on its test data too, its first batch is the input of a model without "
         "example_input_array, and --int8 is calibrated on it",
     )
-    parser.add_argument(
-        "--approximate",
-        type=str,
-        nargs="+",
-        default=["as_trained"],
-        help="form of every GELU: as_trained, none (exact), tanh, sigmoid; several write one file each",
-    )
-    parser.add_argument(
-        "--lowering", type=str, default="auto", help="operators of the activations: auto, native, primitives, contrib"
-    )
-    parser.add_argument("--target", type=str, default="portable", help="the runtime it is for")
-    parser.add_argument("--dtype", type=str, default="fp32", help="of weights and activations: fp32, fp16, bf16")
-    parser.add_argument("--policy", type=str, default="strict", help="strict (as accurate as PyTorch) or fast")
-    parser.add_argument("--softmax", type=bool, default=False, help="whether the file ends with a softmax")
-    parser.add_argument("--labels", type=str, nargs="+", default=[], help="names of the classes, in their order")
-    parser.add_argument("--opset", type=int | None, default=None, help="version of the standard operators")
+    _add_export_options(parser)
     parser.add_argument(
         "--preprocessing",
         type=str | None,
@@ -86,6 +72,22 @@ def build_parser() -> ArgumentParser:
     parser.add_argument("--check", type=bool, default=True, help="whether to compare each file with PyTorch")
     add_int8_arguments(parser)
     return parser
+
+
+def _add_export_options(parser: ArgumentParser) -> None:
+    """Add the options that `lit_gelu.export.export_onnx` has, from their record."""
+    from lit_gelu.export.options import ExportOptions
+
+    for option in ExportOptions.all():
+        about, choices = option.metadata["about"], ", ".join(option.metadata["choices"])
+        text = f"{about}: {choices}" if choices else about
+        many: dict[str, Any] = {}
+        if option.name == "approximate":
+            text, many = f"{text}; several write one file each", {"nargs": "+", "default": [option.default]}
+        elif isinstance(option.default, tuple):
+            many = {"nargs": "+", "default": []}
+        kind = int | None if option.default is None else bool if isinstance(option.default, bool) else str
+        parser.add_argument(f"--{option.name}", **{"type": kind, "default": option.default, "help": text, **many})
 
 
 def run(arguments: Namespace) -> int:
@@ -119,15 +121,8 @@ def run(arguments: Namespace) -> int:
             model,
             path,
             sample,
-            approximate=approximate,
-            lowering=arguments.lowering,
-            target=arguments.target,
-            dtype=arguments.dtype,
-            policy=arguments.policy,
-            opset=arguments.opset,
+            **{**_export_options(arguments), "approximate": approximate},
             preprocessing=preprocessing,
-            labels=arguments.labels,
-            softmax=arguments.softmax,
         )
         console.print(str(report))
         if arguments.check:
@@ -138,6 +133,13 @@ def run(arguments: Namespace) -> int:
         if arguments.int8:
             passed &= write_int8(arguments, model, path, data, preprocessing, console)
     return 0 if passed else 1
+
+
+def _export_options(arguments: Namespace) -> dict[str, Any]:
+    """Return what was given of the options of `lit_gelu.export.export_onnx`."""
+    from lit_gelu.export.options import ExportOptions
+
+    return {option.name: arguments[option.name] for option in ExportOptions.all()}
 
 
 def output_paths(source: str, output: str | None, forms: list[str]) -> dict[str, Path]:

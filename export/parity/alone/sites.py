@@ -9,8 +9,9 @@ from torch import nn
 
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.export.errors import ModelFileError
-from lit_gelu.export.lowering.markers import BoundActivation, bind
+from lit_gelu.export.lowering.markers import bind
 from lit_gelu.export.lowering.policy import Choice, absolute_error, ulp_bound
+from lit_gelu.export.lowering.table import TABLE, BoundActivation
 from lit_gelu.export.metadata import FileMetadata, SiteRecord
 from lit_gelu.export.parity.alone.elementwise import ElementwiseCheck, Rounding, check_activation
 from lit_gelu.export.parity.running import SessionSetup
@@ -86,8 +87,8 @@ def _rounding(
 ) -> Rounding | None:
     """Return what a strict 16-bit recipe of the table is off by at most; ``None`` for any other."""
     strict = metadata.lowering == "auto" and metadata.policy == "strict"
-    if dtype == torch.float32 or not strict or bound.own is not None or not record.recipe:
+    if dtype == torch.float32 or not strict or not bound.in_table or not record.recipe:
         return None
     choice = Choice(record.recipe.removeprefix(REGION), record.lowering, record.recipe.startswith(REGION))
     sigma = np.abs(np.asarray(bound.arguments.get("sigma", 1.0), dtype=np.float64)).max()  # the table's is of sigma 1
-    return Rounding(ulp_bound(choice), absolute_error(record.row, choice) * max(1.0, float(sigma)))
+    return Rounding(ulp_bound(choice), absolute_error(TABLE[record.row], choice) * max(1.0, float(sigma)))

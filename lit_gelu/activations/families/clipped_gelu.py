@@ -178,6 +178,8 @@ ENTRIES = (
             native="Clip(Gelu(x, approximate='none'), min, max)",
             primitives="Clip(Mul(Mul(x, 0.5), Add(Erf(Div(x, SQRT_2)), 1.0)), min, max)",
             contrib="Clip(microsoft.Gelu(x), min, max)",
+            policy={"* * *": "native"},  # rounds once
+            absolute=1e-7,
         ),
     ),
     ActivationEntry(

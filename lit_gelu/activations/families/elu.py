@@ -16,7 +16,7 @@ from lit_gelu.activations.naming.forms import ModuleForm, ReadAttributes
 from lit_gelu.activations.numerics.arguments import check_order, check_positive, elementwise
 from lit_gelu.activations.numerics.joint import Derivatives, quotient
 from lit_gelu.activations.numerics.piecewise import Piece, PiecewiseMoments, exponential
-from lit_gelu.activations.onnx_recipes import OnnxRecipes
+from lit_gelu.activations.onnx_recipes import OnnxOperator, OnnxRecipes
 
 # Klambauer et al. 2017: the fixed point of mean 0 and variance 1 is kept by these two, given there to more digits than
 # float64 holds.
@@ -262,6 +262,7 @@ ENTRIES = (
             native="Elu(x, alpha=alpha)",
             primitives="Add(Relu(x), Mul(Sub(Exp(Min(x, 0.0)), 1.0), alpha))",
             accurate="t = Tanh(Mul(Min(x, 0.0), 0.5)); Add(Relu(x), Mul(Div(t, Sub(1.0, t)), alpha * 2.0))",
+            operator=OnnxOperator("Elu", {"alpha": ("alpha", 1.0)}),
         ),
     ),
     ActivationEntry(
@@ -285,6 +286,8 @@ ENTRIES = (
             primitives="Mul(Add(Relu(x), Mul(Sub(Exp(Min(x, 0.0)), 1.0), SELU_ALPHA)), SELU_SCALE)",
             accurate="t = Tanh(Mul(Min(x, 0.0), 0.5)); "
             "Mul(Add(Relu(x), Mul(Div(t, Sub(1.0, t)), SELU_ALPHA * 2.0)), SELU_SCALE)",
+            policy={"ort-cpu fp32 *": "native"},  # its primitives, one product more than ELU's, are no faster
+            operator=OnnxOperator("Selu"),
         ),
     ),
     ActivationEntry(
@@ -301,6 +304,7 @@ ENTRIES = (
             native="Celu(x, alpha=alpha)",
             primitives="Add(Relu(x), Mul(Sub(Exp(Div(Min(x, 0.0), alpha)), 1.0), alpha))",
             accurate="t = Tanh(Div(Min(x, 0.0), alpha * 2.0)); Add(Relu(x), Mul(Div(t, Sub(1.0, t)), alpha * 2.0))",
+            operator=OnnxOperator("Celu", {"alpha": ("alpha", 1.0)}),
         ),
     ),
 )

@@ -23,7 +23,7 @@ from lit_gelu.activations.numerics.gates import (
 from lit_gelu.activations.numerics.joint import INVERSE_SQRT_TWO_PI, NORMAL_END, SQRT_HALF, Derivatives
 from lit_gelu.activations.numerics.memory import checked_memory, compute_with
 from lit_gelu.activations.numerics.normal import GaussianMoments, density, distribution, interval_moments, owens_t
-from lit_gelu.activations.onnx_recipes import Arguments, OnnxCases, OnnxRecipes, numbers
+from lit_gelu.activations.onnx_recipes import Arguments, OnnxCases, OnnxRecipes, OnnxScaled, numbers
 
 _STEEP = 1e4
 
@@ -328,17 +328,29 @@ def _case(arguments: Arguments) -> str:
     return "gaussian_gelu(mu=0)" if fixed or min(numbers(sigma)) >= 1 else "gaussian_gelu(mu=0, sigma<1)"
 
 
+_FUSED = "Mul(Gelu(Div(x, sigma), approximate='none'), sigma)"
+_SCALED_GELU = OnnxScaled("gelu", lambda arguments: arguments["sigma"], {"approximate": "none"})
 _ONNX = OnnxCases(
     {
         "gaussian_gelu(mu=0)": OnnxRecipes(
-            native="Mul(Gelu(Div(x, sigma), approximate='none'), sigma)",
+            native=_FUSED,
             primitives="Mul(Mul(x, 0.5), Add(Erf(Div(x, sigma * SQRT_2)), 1.0))",
             contrib="Mul(microsoft.Gelu(Div(x, sigma)), sigma)",
+            absolute=1e-7,  # times sigma
+            scaled=_SCALED_GELU,
         ),
         "gaussian_gelu(mu=0, sigma<1)": OnnxRecipes(
-            primitives="Mul(Mul(x, 0.5), Add(Erf(Div(x, sigma * SQRT_2)), 1.0))"
+            primitives="Mul(Mul(x, 0.5), Add(Erf(Div(x, sigma * SQRT_2)), 1.0))",
+            # In float32, x / sigma overflows for no fp16 number. It does for those of bf16 and of float32 above 3.4e38
+            # sigma.
+            policy={"* * fast": _FUSED, "* fp16 strict": f"fp32 {_FUSED}"},
+            absolute=1e-7,  # times sigma
+            notes={"fast": "infinite above sigma times the dtype's largest number"},
+            scaled=_SCALED_GELU,
         ),
-        "gaussian_gelu": OnnxRecipes(primitives="Mul(Mul(x, 0.5), Add(Erf(Div(Sub(x, mu), sigma * SQRT_2)), 1.0))"),
+        "gaussian_gelu": OnnxRecipes(
+            primitives="Mul(Mul(x, 0.5), Add(Erf(Div(Sub(x, mu), sigma * SQRT_2)), 1.0))", absolute=1e-7
+        ),
     },
     _case,
 )

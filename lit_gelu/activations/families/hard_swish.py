@@ -14,7 +14,7 @@ from lit_gelu.activations.naming.forms import ModuleForm
 from lit_gelu.activations.numerics.arguments import check_order, elementwise, keep_nan
 from lit_gelu.activations.numerics.joint import Derivatives
 from lit_gelu.activations.numerics.piecewise import INF, LINE, Piece, PiecewiseMoments, Term
-from lit_gelu.activations.onnx_recipes import OnnxRecipes
+from lit_gelu.activations.onnx_recipes import OnnxOperator, OnnxRecipes, OnnxSpelling
 
 BOUND = 3.0  # the gate (x + 3) / 6 is 0 at -3 and 1 at 3
 
@@ -86,6 +86,8 @@ def hard_swish_pieces() -> tuple[Piece, ...]:
     return Piece(-INF, -3.0), Piece(-3.0, 3.0, (Term(1 / 6, 2), Term(0.5, 1))), Piece(3.0, INF, LINE)
 
 
+_FORMULA = "Mul(x, Clip(Add(Mul(x, ONE_SIXTH), 0.5), 0.0, 1.0))"
+
 ENTRIES = (
     ActivationEntry(
         "hard_swish",
@@ -106,7 +108,9 @@ ENTRIES = (
         functions=((F.hardswish, ()),),
         onnx=OnnxRecipes(
             native="HardSwish(x)",
-            primitives="Mul(x, Clip(Add(Mul(x, ONE_SIXTH), 0.5), 0.0, 1.0))",
+            primitives=_FORMULA,
+            spellings=(OnnxSpelling(_FORMULA),),
+            operator=OnnxOperator("HardSwish"),
         ),
     ),
 )

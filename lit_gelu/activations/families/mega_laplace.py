@@ -127,6 +127,6 @@ ENTRIES = (
         ),
         aliases=("laplace",),
         modules=(ModuleForm(MegaLaplace, ReadAttributes(("mu", "sigma"))),),
-        onnx=OnnxRecipes(native="Mul(Add(Erf(Div(Sub(x, mu), sigma * SQRT_2)), 1.0), 0.5)"),
+        onnx=OnnxRecipes(native="Mul(Add(Erf(Div(Sub(x, mu), sigma * SQRT_2)), 1.0), 0.5)", absolute=2e-8),
     ),
 )

@@ -18,7 +18,7 @@ from lit_gelu.activations.numerics.arguments import check_order, elementwise, ke
 from lit_gelu.activations.numerics.channels import channel_number
 from lit_gelu.activations.numerics.joint import Derivatives, quotient
 from lit_gelu.activations.numerics.piecewise import INF, LINE, Piece, PiecewiseMoments, Term, two_sided
-from lit_gelu.activations.onnx_recipes import OnnxRecipes
+from lit_gelu.activations.onnx_recipes import OnnxOperator, OnnxRecipes
 
 RELU6_BOUND = 6.0
 
@@ -395,7 +395,7 @@ ENTRIES = (
         ),
         modules=(ModuleForm(nn.ReLU, INPLACE),),
         functions=((torch.relu, ()), (torch.relu_, ()), (F.relu, ()), (F.relu_, ())),
-        onnx=OnnxRecipes(native="Relu(x)"),
+        onnx=OnnxRecipes(native="Relu(x)", operator=OnnxOperator("Relu")),
     ),
     ActivationEntry(
         "relu6",
@@ -428,6 +428,7 @@ ENTRIES = (
         onnx=OnnxRecipes(
             native="LeakyRelu(x, alpha=negative_slope)",
             primitives="Add(Relu(x), Mul(Min(x, 0.0), negative_slope))",
+            operator=OnnxOperator("LeakyRelu", {"alpha": ("negative_slope", 0.01)}),
         ),
     ),
     ActivationEntry(

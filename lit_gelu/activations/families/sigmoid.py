@@ -12,7 +12,7 @@ from lit_gelu.activations.numerics.arguments import check_order, elementwise, ke
 from lit_gelu.activations.numerics.gates import LOGISTIC_LIMIT, times_logistic, times_logistic_density
 from lit_gelu.activations.numerics.joint import Derivatives, quotient
 from lit_gelu.activations.numerics.piecewise import INF, Piece, PiecewiseMoments, Term
-from lit_gelu.activations.onnx_recipes import OnnxRecipes
+from lit_gelu.activations.onnx_recipes import OnnxOperator, OnnxRecipes
 
 HARD_BOUND = 3.0
 
@@ -193,7 +193,9 @@ ENTRIES = (
         facts=ActivationFacts("1 / (1 + exp(-x))", smoothness=float("inf"), asymptotes=("0", "1"), gate=True),
         modules=(ModuleForm(nn.Sigmoid, NO_ARGUMENTS),),
         functions=((torch.sigmoid, ()), (torch.sigmoid_, ()), (F.sigmoid, ())),
-        onnx=OnnxRecipes(native="Sigmoid(x)", accurate="Div(1.0, Add(Exp(Neg(x)), 1.0))"),
+        onnx=OnnxRecipes(
+            native="Sigmoid(x)", accurate="Div(1.0, Add(Exp(Neg(x)), 1.0))", operator=OnnxOperator("Sigmoid")
+        ),
     ),
     ActivationEntry(
         "tanh",
@@ -204,7 +206,7 @@ ENTRIES = (
         facts=ActivationFacts("tanh(x)", smoothness=float("inf"), asymptotes=("-1", "1"), gate=True),
         modules=(ModuleForm(nn.Tanh, NO_ARGUMENTS),),
         functions=((torch.tanh, ()), (torch.tanh_, ()), (F.tanh, ())),
-        onnx=OnnxRecipes(native="Tanh(x)"),
+        onnx=OnnxRecipes(native="Tanh(x)", operator=OnnxOperator("Tanh")),
     ),
     ActivationEntry(
         "hard_sigmoid",

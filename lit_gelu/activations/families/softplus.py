@@ -13,7 +13,7 @@ from lit_gelu.activations.naming.forms import ModuleForm, ReadAttributes
 from lit_gelu.activations.numerics.arguments import check_order, check_positive, elementwise
 from lit_gelu.activations.numerics.gates import LOGISTIC_LIMIT, decay, times_logistic, times_logistic_density
 from lit_gelu.activations.numerics.joint import Derivatives
-from lit_gelu.activations.onnx_recipes import Arguments, OnnxCases, OnnxRecipes
+from lit_gelu.activations.onnx_recipes import Arguments, OnnxCases, OnnxOperator, OnnxRecipes, OnnxSpelling
 
 # Below it log(1 + e) is e in float64: the next term is e / 2 times as large.
 LINEAR_TAIL = -40.0
@@ -144,16 +144,20 @@ def _case(arguments: Arguments) -> str:
     return "softplus(beta=1)" if standard else "softplus"
 
 
+_TORCH_FORMULA = "s = Mul(x, beta); Where(Greater(s, threshold), x, Div(Softplus(s), beta))"
 _ONNX = OnnxCases(
     {
         "softplus(beta=1)": OnnxRecipes(
             native="Softplus(x)",
             primitives="Add(Relu(x), Log(Add(Exp(Neg(Abs(x))), 1.0)))",
+            spellings=(OnnxSpelling("Softplus(x)", {"beta": 1.0, "threshold": 20.0}),),
+            operator=OnnxOperator("Softplus"),
         ),
         "softplus": OnnxRecipes(
-            native="s = Mul(x, beta); Where(Greater(s, threshold), x, Div(Softplus(s), beta))",
+            native=_TORCH_FORMULA,
             primitives="s = Mul(x, beta); "
             "Where(Greater(s, threshold), x, Div(Add(Relu(s), Log(Add(Exp(Neg(Abs(s))), 1.0))), beta))",
+            spellings=(OnnxSpelling(_TORCH_FORMULA),),
         ),
     },
     _case,
@@ -190,6 +194,7 @@ ENTRIES = (
         # whose Sigmoid reaches 0 there.
         onnx=OnnxRecipes(
             native="Neg(Softplus(Neg(x)))",
+            spellings=(OnnxSpelling("Neg(Softplus(Neg(x)))"), OnnxSpelling("Log(Sigmoid(x))")),
             primitives="Sub(Min(x, 0.0), Log(Add(Exp(Neg(Abs(x))), 1.0)))",
         ),
     ),

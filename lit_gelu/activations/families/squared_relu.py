@@ -112,6 +112,6 @@ ENTRIES = (
         ),
         aliases=("squared_relu", "relu_squared"),
         modules=(ModuleForm(SquaredReLU, NO_ARGUMENTS),),
-        onnx=OnnxRecipes(native="r = Relu(x); Mul(r, r)"),
+        onnx=OnnxRecipes(native="r = Relu(x); Mul(r, r)", policy={"* * *": "native"}),  # rounds once
     ),
 )

@@ -175,6 +175,7 @@ ENTRIES = (
         onnx=OnnxRecipes(
             native="r = Relu(x); l = Min(x, 0.0); Add(Mul(Add(Mul(r, alpha_p), beta), r), "
             "Add(Mul(Sub(Sub(Exp(l), 1.0), l), alpha_n), Mul(l, beta)))",
+            absolute=3e-8,
         ),
     ),
 )

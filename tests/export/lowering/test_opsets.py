@@ -9,9 +9,10 @@ from traced_graph import TracedGraph
 
 from lit_gelu import activations
 from lit_gelu.export import ExportOptionError, OnnxPredictor, export_onnx
-from lit_gelu.export.lowering import policy
-from lit_gelu.export.lowering.kernels import has_kernel
-from lit_gelu.export.options import checked_options
+from lit_gelu.export.lowering import kernels, policy
+from lit_gelu.export.lowering.kernels import Target, has_kernel
+from lit_gelu.export.lowering.table import TABLE
+from lit_gelu.export.options import ExportOptions
 
 
 class ConvNet(nn.Module):
@@ -78,12 +79,12 @@ def test_an_opset_that_does_not_hold_the_dtype_is_refused(conv_net):
 @pytest.mark.parametrize("opset", [17, 24, 99, 0, "20", True, 20.0])
 def test_unknown_opsets_are_refused_with_the_accepted_range(opset):
     with pytest.raises(ExportOptionError, match="18 to 23"):
-        checked_options("as_trained", "portable", None, "strict", "auto", opset)
+        ExportOptions.checked(opset=opset)
 
 
 def test_tensorrt_reads_up_to_20():
     with pytest.raises(ExportOptionError, match="18 to 20"):
-        checked_options("as_trained", "tensorrt", None, "strict", "auto", 22)
+        ExportOptions.checked(target="tensorrt", opset=22)
 
 
 @pytest.mark.parametrize("opset", [18, 19])
@@ -109,11 +110,13 @@ def test_gelu_and_silu_at_opsets_18_and_19_are_fused_by_onnxruntime(tmp_path, op
 
 def test_an_operator_that_the_installed_onnxruntime_lacks_gives_way_to_the_next_line(monkeypatch):
     """ScaledSiLU came with onnxruntime 1.31; the stable formula in float32 is in files for older ones."""
-    monkeypatch.setattr(policy, "has_contrib_operator", lambda name: name != "com.microsoft::ScaledSiLU")
+    silu = TABLE["silu"]
+    monkeypatch.setattr(policy, "runs", kernels.runs.__wrapped__)  # which remembers what there was
+    monkeypatch.setattr(kernels, "has_contrib_operator", lambda name: name != "com.microsoft::ScaledSiLU")
     for dtype in ("fp16", "bf16"):
-        choice = policy.choose("silu", "ort-cuda", dtype, "strict", 22)
+        choice = policy.choose(silu, Target("ort-cuda", dtype), 22)
         assert choice.in_fp32
         assert "Sigmoid" not in choice.operators
-        assert str(choice) == str(policy.choose("silu", "ort-cpu", dtype, "strict", 22))
-    monkeypatch.setattr(policy, "has_contrib_operator", lambda name: True)
-    assert policy.choose("silu", "ort-cuda", "fp16", "strict", 22).operators == ("com.microsoft::ScaledSiLU",)
+        assert str(choice) == str(policy.choose(silu, Target("ort-cpu", dtype), 22))
+    monkeypatch.setattr(kernels, "has_contrib_operator", lambda name: True)
+    assert policy.choose(silu, Target("ort-cuda", "fp16"), 22).operators == ("com.microsoft::ScaledSiLU",)

@@ -11,17 +11,17 @@ import pytest
 import torch
 from export_cases import CASES
 
-from lit_gelu.export.lowering.kernels import DTYPES, TARGETS, ceiling
+from lit_gelu.export.lowering.kernels import DTYPES, POLICIES, TARGETS, Target, accepted_range
 from lit_gelu.export.lowering.policy import (
     FAST_ULP,
     FP32_ERROR,
-    POLICIES,
     absolute_error,
     choose,
     preferred,
     ulp_bound,
 )
 from lit_gelu.export.lowering.precision import fp32_twin
+from lit_gelu.export.lowering.table import TABLE
 from lit_gelu.export.parity.ulp import overflowed, spacing, ulp_errors
 
 TORCH = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
@@ -73,13 +73,13 @@ def operators_by_site(graph):
 @pytest.mark.parametrize(("target", "dtype", "policy"), CELLS)
 def test_operators_are_the_tables_and_the_checker_passes(every_activation, target, dtype, policy):
     graph, lowered = every_activation.lowered(target, dtype, policy)
-    assert 20 <= lowered.opset <= ceiling(target)
+    assert 20 <= lowered.opset <= accepted_range(target)[-1]
     found = operators_by_site(graph)
     assert len(found) == len(CASES)
     for row in lowered.sites:
-        key = row.activation.row
-        assert found[row.site] == list(choose(key, target, dtype, policy, lowered.opset).operators), key
-        assert str(preferred(key, target, dtype, policy)) == row.recipe, key  # no other choice had to give way
+        key, wanted = row.row, Target(target, dtype, policy)
+        assert found[row.site] == list(choose(TABLE[key], wanted, lowered.opset).operators), key
+        assert str(preferred(TABLE[key], wanted)) == row.recipe, key  # no other choice had to give way
     proto = ir.to_proto(graph)
     onnx.checker.check_model(proto, full_check=True)
     assert {entry.domain for entry in proto.opset_import} == {""} | {
@@ -114,15 +114,15 @@ def test_strict_is_right_to_the_last_place_for_every_16_bit_value(every_activati
     graph, lowered = every_activation.lowered(target, dtype, "strict")
     kind = TORCH[dtype]
     for row, y, y64 in zip(lowered.sites, run(graph, dtype), exact(dtype), strict=True):
-        choice = choose(row.activation.row, target, dtype, "strict", lowered.opset)
-        allowed = absolute_error(row.activation.row, choice)
-        if row.activation.row.startswith("gaussian_gelu"):
-            allowed *= row.activation.arguments["sigma"]
+        choice = choose(TABLE[row.row], Target(target, dtype), lowered.opset)
+        allowed = absolute_error(TABLE[row.row], choice)
+        if row.row.startswith("gaussian_gelu"):
+            allowed *= every_activation.marked[row.site].arguments["sigma"]
         reference = overflowed(y64, kind)
         bounded = np.isfinite(reference)
         errors = ulp_errors(y, y64, kind)
         errors[bounded] -= np.minimum(allowed / spacing(reference[bounded], kind), errors[bounded])
-        assert errors.max() <= ulp_bound(choice), (row.activation.row, row.recipe)
+        assert errors.max() <= ulp_bound(choice), (row.row, row.recipe)
 
 
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
@@ -133,6 +133,6 @@ def test_fast_is_within_its_bound_for_every_16_bit_value(every_activation, exact
     for row, y, y64 in zip(lowered.sites, run(graph, dtype), exact(dtype), strict=True):
         inside = np.abs(y64) < 0.25 * float(torch.finfo(kind).max)
         y, y64 = y.astype(np.float64)[inside], y64[inside]
-        if row.activation.row == "xielu":  # squares its input: beyond 40 the intermediate overflows first
+        if row.row == "xielu":  # squares its input: beyond 40 the intermediate overflows first
             continue
         assert (np.abs(y - y64) / spacing(np.maximum(1.0, np.abs(y64)), kind)).max() <= FAST_ULP, row.recipe

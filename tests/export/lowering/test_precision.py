@@ -13,7 +13,7 @@ from traced_graph import TracedGraph
 
 from lit_gelu.export import ExportOptionError, export_onnx
 from lit_gelu.export.lowering.precision import convert, fp32_twin
-from lit_gelu.export.options import checked_options
+from lit_gelu.export.options import ExportOptions
 
 
 class Net(nn.Module):
@@ -97,9 +97,9 @@ def test_what_fits_nothing_is_refused(net):
     with pytest.raises(ExportOptionError, match=r"'decoder\.\*' fits no operator, node or module"):
         net.lowered("portable", "fp16", "fast", keep_fp32=["decoder.*"])
     with pytest.raises(ExportOptionError, match="is one text"):
-        checked_options("as_trained", "portable", "fp16", "strict", "auto", None, keep_fp32="head")
+        ExportOptions.checked(dtype="fp16", keep_fp32="head")
     with pytest.raises(ExportOptionError, match="everything is float32"):
-        checked_options("as_trained", "portable", "fp32", "strict", "auto", None, io_dtype="fp32")
+        ExportOptions.checked(io_dtype="fp32")
 
 
 @pytest.mark.parametrize("policy", ["strict", "fast"])

@@ -8,8 +8,8 @@ from onnxscript import FLOAT, opset20, script
 from torch import nn
 
 from lit_gelu import activations
-from lit_gelu.activations.onnx_recipes import OnnxCases, OnnxRecipes
-from lit_gelu.export import ExportOptionError, OnnxPredictor, export_onnx
+from lit_gelu.activations.onnx_recipes import OnnxCases, OnnxRecipes, OnnxSpelling
+from lit_gelu.export import ExportOptionError, OnnxPredictor, check_parity, export_onnx
 
 
 @script(default_opset=opset20)
@@ -128,3 +128,23 @@ def test_an_unknown_attribute_is_refused(tmp_path, registry):
     model = nn.Sequential(registry.create("plain"))
     with pytest.raises(ExportOptionError, match="has no argument 'scale'"):
         export_onnx(model, tmp_path / "cube.onnx", torch.zeros(1, 4), registry=registry)
+
+
+def test_a_users_own_formula_is_recognised_where_it_is_no_module(tmp_path):
+    registry = activations.ActivationRegistry()
+    spelling = OnnxSpelling("Mul(x, Tanh(Exp(Mul(x, rate))))")
+    recipes = OnnxRecipes(primitives="Mul(x, Tanh(Exp(Mul(x, rate))))", spellings=(spelling,), absolute=1e-7)
+
+    @registry.register("tanh_exp", onnx=recipes)
+    def tanh_exp(x, rate=1.0):
+        return x * torch.tanh(torch.exp(rate * x))
+
+    class ByHand(nn.Module):
+        def forward(self, x):
+            return x * torch.tanh((x * 1.3).exp())
+
+    report = export_onnx(ByHand(), tmp_path / "net.onnx", torch.zeros(2, 3), registry=registry)
+    assert [(site.site, site.spec, site.operators) for site in report.sites] == [
+        (":tanh_exp", "tanh_exp(rate=1.3)", ("Mul", "Exp", "Tanh", "Mul"))
+    ]
+    assert check_parity(ByHand(), tmp_path / "net.onnx", registry=registry, input_sample=torch.zeros(2, 3)).passed

@@ -1,0 +1,53 @@
+"""One record of an export's options: function, file, callback and command line have all of it."""
+
+import inspect
+
+import pytest
+import torch
+from torch import nn
+
+from lit_gelu.callbacks import OnnxExport
+from lit_gelu.cli.export import build_parser
+from lit_gelu.export import ExportOptionError, export_onnx
+from lit_gelu.export.metadata import PREFIX, FileMetadata
+from lit_gelu.export.options import ExportOptions
+
+OPTIONS = {option.name: option for option in ExportOptions.all()}
+# What says how the file comes about, and is no text that a file could keep.
+OBJECTS = {"model", "path", "input_sample", "registry", "preprocessing"}
+
+
+def test_export_onnx_has_the_options_of_the_record_and_their_defaults():
+    parameters = {n: p for n, p in inspect.signature(export_onnx).parameters.items() if n not in OBJECTS}
+    assert parameters.keys() == OPTIONS.keys()
+    assert ExportOptions.checked(**{n: p.default for n, p in parameters.items()}) == ExportOptions()
+
+
+def test_the_callback_has_all_of_them_with_the_same_defaults():
+    function, callback = inspect.signature(export_onnx).parameters, inspect.signature(OnnxExport).parameters
+    assert {name: callback[name].default for name in OPTIONS} == {name: function[name].default for name in OPTIONS}
+    assert OnnxExport(softmax=True).options.keys() == OPTIONS.keys()
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_the_command_line_has_it_and_names_its_choices(name):
+    parser = build_parser()
+    action = next(action for action in parser._actions if action.dest == name)  # argparse has no other way to ask
+    assert all(choice in action.help for choice in OPTIONS[name].metadata["choices"])
+    given = parser.parse_args(["net.ckpt"])[name]
+    assert (given[0] if name == "approximate" else given) in (OPTIONS[name].default, list(OPTIONS[name].default or ()))
+
+
+def test_the_file_keeps_all_of_them(tmp_path):
+    net = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 2))
+    given = {"dtype": "fp16", "keep_fp32": ["Gemm"], "io_dtype": "fp32", "softmax": True, "labels": ["a", "b"]}
+    metadata = export_onnx(net, tmp_path / "net.onnx", torch.zeros(1, 4), approximate={"1": "tanh"}, **given).metadata
+    assert {key.removeprefix(PREFIX) for key in metadata.to_properties()} >= OPTIONS.keys()
+    recorded = ExportOptions.checked(**given, approximate={"1": "tanh"}).recorded
+    assert {name: getattr(metadata, name) for name in OPTIONS} == {**recorded, "opset": 20}
+    assert issubclass(FileMetadata, ExportOptions)
+
+
+def test_labels_are_refused_before_any_work():
+    with pytest.raises(ExportOptionError, match="one for each class"):
+        OnnxExport(labels="cat")
