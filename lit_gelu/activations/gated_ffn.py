@@ -59,14 +59,7 @@ class GatedFFN(nn.Module):
         self.output_projection = nn.Linear(self.hidden_dim, dim, bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply the block to the last dimension.
-
-        Args:
-            x: Shape ``(..., dim)``.
-
-        Returns:
-            A tensor of the shape of ``x``.
-        """
+        """Apply the block to the last dimension of ``(..., dim)``; the result has the same shape."""
         gate: Tensor = self.activation(self.gate_projection(x))
         result: Tensor = self.output_projection(gate * self.value_projection(x))
         return result

@@ -214,21 +214,7 @@ class ActivationRegistry:
         return found
 
     def named(self, spec: ActivationSpec, kwargs: Mapping[str, Any]) -> Resolved:
-        """Resolve the spec of a registered name: what `create` builds and `resolve` returns.
-
-        Args:
-            spec: The spec.
-            kwargs: Further arguments.
-
-        Returns:
-            The canonical spec and what builds the module.
-
-        Raises:
-            UnknownActivationError: As `create`.
-            ActivationArgumentError: As `create`.
-            ActivationSpecError: As `create`.
-            OpaqueActivationError: If it is the spec of something never registered.
-        """
+        """Resolve the spec of a registered name, with further arguments: what `create` builds and `resolve` returns."""
         if spec.opaque:
             spec.for_checkpoint()  # raises, with the remedy
         entry, arguments = self.entry(spec.name), dict(spec.kwargs)
@@ -241,18 +227,7 @@ class ActivationRegistry:
         return entry.resolved(arguments)
 
     def named_function(self, function: object, kwargs: Mapping[str, Any]) -> Resolved | None:
-        """Resolve a function that computes something registered.
-
-        Args:
-            function: The function itself.
-            kwargs: Its arguments.
-
-        Returns:
-            The canonical spec and what builds the module; ``None`` if no row has this function.
-
-        Raises:
-            ActivationArgumentError: As `create`.
-        """
+        """Resolve a function that computes something registered, with arguments; ``None`` if no row has it."""
         entry, bound = self._table.seen(self).by_function.get(id(function), (None, {}))
         return None if entry is None else self.named(ActivationSpec(entry.name), merged(entry.name, bound, kwargs))
 
@@ -415,14 +390,7 @@ class ActivationRegistry:
         return self._table.seen(self).by_type.get(type(module))
 
     def entry_of_class(self, cls: type) -> ActivationEntry | None:
-        """Return the row whose modules are of a class; of several, the one registered last.
-
-        Args:
-            cls: The class itself; a subclass may compute something else.
-
-        Returns:
-            The row, ``None`` if the class was never registered.
-        """
+        """Return the row whose modules are exactly of a class; of several, the one registered last."""
         return self._table.seen(self).by_type.get(cls)
 
     def install(self, library: str, *, override: bool = False) -> "Installation":

@@ -344,13 +344,7 @@ def _checked_count(steps: float) -> int:
 
 @dataclass(frozen=True)
 class MonotonePieces:
-    """An activation on an interval, cut into monotone and flat pieces.
-
-    Args:
-        f: The activation, a function of float64 tensors.
-        monotone: The ends of the pieces on which it rises or falls, from left to right.
-        flat: The pieces on which it is constant, from left to right.
-    """
+    """An activation on an interval, cut into monotone and flat pieces, from left to right."""
 
     f: Function
     monotone: tuple[tuple[float, float], ...]

@@ -243,14 +243,7 @@ class CDFLinear(nn.Module):
             )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply the function elementwise.
-
-        Args:
-            x: Any shape, any floating dtype.
-
-        Returns:
-            A tensor like ``x``.
-        """
+        """Apply the function to a floating tensor of any shape, elementwise."""
         if isinstance(self.distribution, str):
             kernel = KERNELS.get(self.distribution)
             if kernel is not None:
@@ -258,11 +251,7 @@ class CDFLinear(nn.Module):
         return compute(self.memory, functools.partial(cdf_linear, distribution=self.distribution), x)
 
     def extra_repr(self) -> str:
-        """Return the arguments for ``repr``.
-
-        Returns:
-            ``distribution=...``.
-        """
+        """Return ``distribution=...`` for ``repr``."""
         memory = "" if self.memory == "autograd" else f", memory={self.memory!r}"
         return f"distribution={self.distribution!r}{memory}"
 

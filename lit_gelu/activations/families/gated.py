@@ -186,22 +186,11 @@ class ReGLU(nn.Module):
         self.memory = checked_memory(memory)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Gate one half by the other.
-
-        Args:
-            x: Any shape with an even size in ``dim``, any floating dtype.
-
-        Returns:
-            A tensor like ``x``, half as long in ``dim``.
-        """
+        """Gate one half of ``dim``, of even size, by the other; the result is half as long there."""
         return compute(self.memory, functools.partial(_reglu, dim=self.dim), x)
 
     def extra_repr(self) -> str:
-        """Return the arguments for ``repr``.
-
-        Returns:
-            ``dim=...``.
-        """
+        """Return ``dim=...`` for ``repr``."""
         return f"dim={self.dim}{_memory_text(self.memory)}"
 
 
@@ -238,22 +227,11 @@ class GEGLU(nn.Module):
         self.memory = checked_memory(memory)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Gate one half by the other.
-
-        Args:
-            x: Any shape with an even size in ``dim``, any floating dtype.
-
-        Returns:
-            A tensor like ``x``, half as long in ``dim``.
-        """
+        """Gate one half of ``dim``, of even size, by the other; the result is half as long there."""
         return compute(self.memory, functools.partial(_geglu, dim=self.dim, approximate=self.approximate), x)
 
     def extra_repr(self) -> str:
-        """Return the arguments for ``repr``.
-
-        Returns:
-            ``dim=..., approximate=...``.
-        """
+        """Return ``dim=..., approximate=...`` for ``repr``."""
         return f"dim={self.dim}, approximate={self.approximate!r}{_memory_text(self.memory)}"
 
 
@@ -286,22 +264,11 @@ class SwiGLU(nn.Module):
         self.memory = checked_memory(memory)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Gate one half by the other.
-
-        Args:
-            x: Any shape with an even size in ``dim``, any floating dtype.
-
-        Returns:
-            A tensor like ``x``, half as long in ``dim``.
-        """
+        """Gate one half of ``dim``, of even size, by the other; the result is half as long there."""
         return compute(self.memory, functools.partial(_swiglu, dim=self.dim, beta=self.beta), x)
 
     def extra_repr(self) -> str:
-        """Return the arguments for ``repr``.
-
-        Returns:
-            ``dim=..., beta=...``.
-        """
+        """Return ``dim=..., beta=...`` for ``repr``."""
         return f"dim={self.dim}, beta={self.beta}{_memory_text(self.memory)}"
 
 

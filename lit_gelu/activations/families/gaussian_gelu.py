@@ -216,14 +216,7 @@ class GaussianGELU(ChannelModule):
         return initial if self.log_scale is None else initial * positive_scale(self.log_scale)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply the function elementwise.
-
-        Args:
-            x: Any shape, any floating dtype.
-
-        Returns:
-            A tensor like ``x``.
-        """
+        """Apply the function to a floating tensor of any shape, elementwise."""
         mu, sigma = self.mu, self.sigma
         if isinstance(mu, Tensor) or isinstance(sigma, Tensor) or mu != 0.0:
             function = functools.partial(normal_gated, channel_dim=self.channel_dim)
@@ -233,11 +226,7 @@ class GaussianGELU(ChannelModule):
         return compute_with(self.memory, scaled_gelu, x, sigma=sigma)
 
     def extra_repr(self) -> str:
-        """Return the arguments for ``repr``.
-
-        Returns:
-            ``mu=..., sigma=..., learnable=...``.
-        """
+        """Return ``mu=..., sigma=..., learnable=...`` for ``repr``."""
         memory = "" if self.memory == "autograd" else f", memory={self.memory!r}"
         values = f"mu={self.initial_mu}, sigma={self.initial_sigma}, learnable={self.learnable}"
         return f"{values}{self.channel_text()}{memory}"

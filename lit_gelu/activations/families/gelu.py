@@ -221,22 +221,11 @@ class SigmoidGELU(nn.Module):
         self.memory = checked_memory(memory)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply the function elementwise.
-
-        Args:
-            x: Any shape, any floating dtype.
-
-        Returns:
-            A tensor like ``x``.
-        """
+        """Apply the function to a floating tensor of any shape, elementwise."""
         return compute(self.memory, sigmoid_gelu_by_kernels, x)
 
     def extra_repr(self) -> str:
-        """Return the arguments for ``repr``.
-
-        Returns:
-            The memory mode, unless it is the usual one.
-        """
+        """Return the memory mode for ``repr``, unless it is the usual one."""
         return "" if self.memory == "autograd" else f"memory={self.memory!r}"
 
 

@@ -204,25 +204,14 @@ class Swish(ChannelModule):
         return initial if self.log_scale is None else initial * positive_scale(self.log_scale)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply the function elementwise.
-
-        Args:
-            x: Any shape, any floating dtype.
-
-        Returns:
-            A tensor like ``x``.
-        """
+        """Apply the function to a floating tensor of any shape, elementwise."""
         beta = per_channel("swish", "beta", self.beta, x, self.channel_dim)
         if not isinstance(beta, Tensor) and beta == 1.0:
             return F.silu(x)
         return compute_with(self.memory, swish_by_kernels, x, beta=beta)
 
     def extra_repr(self) -> str:
-        """Return the arguments for ``repr``.
-
-        Returns:
-            ``beta=..., learnable=...``.
-        """
+        """Return ``beta=..., learnable=...`` for ``repr``."""
         memory = "" if self.memory == "autograd" else f", memory={self.memory!r}"
         return f"beta={self.initial_beta}, learnable={self.learnable}{self.channel_text()}{memory}"
 

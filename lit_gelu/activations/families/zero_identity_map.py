@@ -183,14 +183,7 @@ class ZeroIdentityMap(nn.Module):
         self.passes = passes
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply the map elementwise.
-
-        Args:
-            x: Any shape, any floating dtype.
-
-        Returns:
-            A tensor like ``x``.
-        """
+        """Apply the map to a floating tensor of any shape, elementwise."""
         if self.training or self.evaluation == "stochastic":
             return zero_identity_map(x, training=True, gate=self.gate)
         if self.evaluation == "mean":
@@ -198,11 +191,7 @@ class ZeroIdentityMap(nn.Module):
         return F.gelu(x) if self.gate == "normal" else F.silu(x)
 
     def extra_repr(self) -> str:
-        """Return the arguments for ``repr``.
-
-        Returns:
-            Those that differ from their defaults.
-        """
+        """Return the arguments for ``repr`` that differ from their defaults."""
         defaults = {"gate": "normal", "evaluation": "expectation", "passes": 1}
         given = {name: getattr(self, name) for name in defaults}
         return ", ".join(f"{name}={value!r}" for name, value in given.items() if value != defaults[name])

@@ -131,18 +131,7 @@ class ActivationEntry:
         return {each.name: getattr(self, each.name) for each in fields(self)}  # without what was worked out of them
 
     def resolved(self, arguments: dict[str, Any]) -> Resolved:
-        """Return the canonical spec for given keyword arguments, and what builds the module.
-
-        Args:
-            arguments: What a spec gives.
-
-        Returns:
-            Both; the spec is opaque if an argument is an object that no text can stand for.
-
-        Raises:
-            ActivationSpecError: If a keyword or value cannot stand in a spec.
-            ActivationArgumentError: If the activation does not take a keyword or a value.
-        """
+        """Return the canonical spec for given keyword arguments, and what builds it; opaque if no text can hold one."""
         if self.objects and self.holds_object(arguments):
             return Resolved(opaque(dotted_path(self.build), arguments), lambda: self.build(**arguments))
         spec = self.canonical(arguments)
@@ -152,18 +141,7 @@ class ActivationEntry:
         return Resolved(spec, lambda: self.remember(self.build(**canonical), canonical))
 
     def canonical(self, arguments: dict[str, Any]) -> ActivationSpec:
-        """Return the canonical spec for given keyword arguments.
-
-        Args:
-            arguments: As `canonical_arguments` takes them.
-
-        Returns:
-            The spec.
-
-        Raises:
-            ActivationSpecError: If a keyword or value cannot stand in a spec.
-            ActivationArgumentError: If the activation does not take a keyword or a value.
-        """
+        """Return the canonical spec for given keyword arguments; see `canonical_arguments`."""
         if arguments:
             spec = ActivationSpec(self.name, tuple(arguments.items()))
             kept = self.canonical_arguments(dict(spec.kwargs))
@@ -179,49 +157,21 @@ class ActivationEntry:
         return noted(module, arguments) if form and isinstance(form.read, ConstructionArguments) else module
 
     def holds_object(self, arguments: dict[str, Any]) -> bool:
-        """Say whether an argument is an object that no text can stand for.
-
-        Args:
-            arguments: Keyword arguments.
-
-        Returns:
-            Whether one of `objects` is.
-        """
+        """Say whether an argument is an object that no text can stand for."""
         return any(key in arguments and not isinstance(arguments[key], _PLAIN) for key in self.objects)
 
     def facts_for(self, arguments: dict[str, Any]) -> ActivationFacts:
-        """Return the stated facts for given arguments.
-
-        Args:
-            arguments: The arguments of the spec.
-
-        Returns:
-            The facts.
-        """
+        """Return the stated facts for given arguments of the spec."""
         if not callable(self.facts):
             return self.facts
         return self.facts(**arguments) if arguments else self._usual_facts
 
     def form_of(self, module: nn.Module) -> ModuleForm | None:
-        """Return the form that a module has, ``None`` if it is not this activation.
-
-        Args:
-            module: Any module.
-
-        Returns:
-            The form whose class is exactly the module's.
-        """
+        """Return the form whose class is exactly the module's, ``None`` if it is not this activation."""
         return self._forms.get(type(module))
 
     def live_arguments(self, module: nn.Module) -> dict[str, Any] | None:
-        """Return the arguments of the pure function for a module of this activation.
-
-        Args:
-            module: The module.
-
-        Returns:
-            Keyword arguments; ``None`` if the module alone says what it computes.
-        """
+        """Return the present arguments of the pure function; ``None`` if the module alone says what it computes."""
         if isinstance(module, FunctionActivation):
             return dict(module.kwargs)
         form = self._forms.get(type(module))
@@ -343,17 +293,10 @@ class Seen:
 
 
 class NameTable:
-    """Rows by name and alias, in layers; the uppermost layer that has a name wins. Threads may use it together.
+    """Rows by name and alias, in layers; the uppermost layer that has a name wins. Threads may use it together."""
 
-    The lowest layer is everybody's. Those above belong to the context (a thread, a task of asyncio) in which they were
-    laid: other threads neither see them nor add to them.
-
-    Example:
-        >>> table = NameTable()
-        >>> table.add(ActivationEntry("softsign", nn.Softsign, aliases=("sign",)), ["softsign", "sign"])
-        >>> table.seen().rows["sign"].name
-        'softsign'
-    """
+    # The lowest layer is everybody's. Those above belong to the context (a thread, a task of asyncio) in which they
+    # were laid: other threads neither see them nor add to them.
 
     def __init__(self, rows: Mapping[str, ActivationEntry] | None = None, plugins: PluginLoader | None = None) -> None:
         self._lock = threading.RLock()

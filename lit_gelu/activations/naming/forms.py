@@ -53,36 +53,17 @@ class FunctionActivation(nn.Module):
         self.kwargs = dict(kwargs or {})
 
     def forward(self, x: Tensor) -> Tensor:
-        """Call the function.
-
-        Args:
-            x: What the function takes.
-
-        Returns:
-            What the function returns.
-        """
+        """Call the function."""
         return self.function(x, **self.kwargs)
 
     def extra_repr(self) -> str:
-        """Return the name and the arguments for ``repr``.
-
-        Returns:
-            ``name, keyword=value, ...``.
-        """
+        """Return ``name, keyword=value, ...`` for ``repr``."""
         return ", ".join([self.name, *(f"{key}={value!r}" for key, value in self.kwargs.items())])
 
 
 @dataclass(frozen=True)
 class ReadAttributes:
-    """Reads a module's construction arguments from its attributes of the same names.
-
-    Args:
-        names: The attributes to read.
-
-    Example:
-        >>> ReadAttributes(("negative_slope",))(nn.LeakyReLU(0.2))
-        {'negative_slope': 0.2}
-    """
+    """Reads a module's construction arguments from its attributes of the same names."""
 
     names: tuple[str, ...]
 
@@ -185,15 +166,7 @@ class ConstructionArguments:
 
 @dataclass(frozen=True)
 class PresentArguments:
-    """Reads the arguments of a module's function as they are now, after what training may have moved.
-
-    Args:
-        names: The arguments that a spec may give.
-
-    Example:
-        >>> PresentArguments(("lambd",))(nn.Hardshrink(0.25))
-        {'lambd': 0.25}
-    """
+    """Reads the arguments of a module's function as they are now, after what training may have moved."""
 
     names: tuple[str, ...]
 
@@ -204,12 +177,12 @@ class PresentArguments:
         if note is None:
             return initial
         present = {name: _held(module, name) for name in note["mirrored"] if name in self.names}
-        if initial.keys() - present.keys() and _has_state(module):
+        if initial.keys() - present.keys() and _has_state(module):  # the module itself still computes what it computes
             raise UnknownArgumentsError(
                 f"Which of the parameters and buffers of {type(module).__qualname__} are its arguments "
                 f"{', '.join(sorted(initial.keys() - present.keys()))} is not known."
             )
-        return {**initial, **present}
+        return {**initial, **present}  # tensors of one element where an argument was put into a parameter of its name
 
 
 def _note(

@@ -13,13 +13,7 @@ from lit_gelu.activations.numerics.normal import GaussianMoments, interval_momen
 
 @dataclass(frozen=True)
 class Term:
-    """``coefficient x^power exp(rate x)``.
-
-    Args:
-        coefficient: The factor.
-        power: The power of x.
-        rate: The rate of the exponential.
-    """
+    """``coefficient x^power exp(rate x)``."""
 
     coefficient: float
     power: int = 0
@@ -39,13 +33,7 @@ class Term:
 
 @dataclass(frozen=True)
 class Piece:
-    """What the function is between two bounds.
-
-    Args:
-        low: Where it begins.
-        high: Where it ends.
-        terms: Its terms; none for 0.
-    """
+    """What the function is between two bounds: a sum of terms, none for 0."""
 
     low: float
     high: float
