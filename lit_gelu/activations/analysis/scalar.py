@@ -35,7 +35,6 @@ def derivative(activation: Any, x: Tensor, order: int = 1, *, registry: Names | 
         ActivationArgumentError: If ``order`` is none of these, or not 0 and the activation is not elementwise.
 
     Example:
-        >>> import torch
         >>> x = torch.tensor([-1.0, 0.0, 1.0], dtype=torch.float64)
         >>> derivative("gelu", x, order=1)
         tensor([-0.0833,  0.5000,  1.0833], dtype=torch.float64)

@@ -68,7 +68,6 @@ def cdf_linear(x: Tensor, distribution: str | Distribution = "normal") -> Tensor
             whose ``cdf`` gives a tensor.
 
     Example:
-        >>> import torch
         >>> x = torch.tensor([-1e6, -1.0, 0.0, 1.0])
         >>> cdf_linear(x, "cauchy")
         tensor([-0.3183, -0.2500,  0.0000,  0.7500])
@@ -116,7 +115,6 @@ def cdf_linear_derivative(x: Tensor, order: int = 1, distribution: str | Distrib
         ActivationArgumentError: If ``x``, ``order`` or ``distribution`` is none of those.
 
     Example:
-        >>> import torch
         >>> x = torch.tensor([-1.0, 0.0, 1.0])
         >>> cdf_linear_derivative(x, 1, "cauchy"), cdf_linear_derivative(x, 2, "cauchy")
         (tensor([0.0908, 0.5000, 0.9092]), tensor([0.1592, 0.6366, 0.1592]))
@@ -224,7 +222,6 @@ class CDFLinear(nn.Module):
         ActivationArgumentError: If ``distribution`` is neither, ``memory`` no mode, or ``"recompute"`` with an object.
 
     Example:
-        >>> import torch
         >>> CDFLinear("cauchy")(torch.tensor([-1.0, 0.0, 1.0]))
         tensor([-0.2500,  0.0000,  0.7500])
         >>> CDFLinear(torch.distributions.Normal(0.0, 2.0))(torch.tensor([-1.0, 0.0, 1.0]))

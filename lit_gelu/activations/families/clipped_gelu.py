@@ -37,7 +37,6 @@ def clipped_gelu(x: Tensor, min: float = -10.0, max: float = 10.0) -> Tensor:  #
         ActivationArgumentError: If ``x`` is not a floating tensor or ``min`` not below ``max``.
 
     Example:
-        >>> import torch
         >>> clipped_gelu(torch.tensor([-1.0, 1.0, 20.0]))
         tensor([-0.1587,  0.8413, 10.0000])
     """
@@ -69,7 +68,6 @@ def clipped_gelu_derivative(
             ``max``.
 
     Example:
-        >>> import torch
         >>> clipped_gelu_derivative(torch.tensor([-1.0, 1.0, 20.0]))
         tensor([-0.0833,  1.0833,  0.0000])
     """
@@ -98,7 +96,6 @@ class ClippedGELU(nn.Module):
         ActivationArgumentError: If ``min`` is not below ``max``.
 
     Example:
-        >>> import torch
         >>> ClippedGELU(max=6.0)(torch.tensor([-1.0, 1.0, 20.0]))
         tensor([-0.1587,  0.8413,  6.0000])
     """

@@ -41,7 +41,6 @@ def elu(x: Tensor, alpha: float = 1.0) -> Tensor:
         ActivationArgumentError: If ``x`` is not a floating tensor.
 
     Example:
-        >>> import torch
         >>> elu(torch.tensor([-1.0, 0.0, 2.0]))
         tensor([-0.6321,  0.0000,  2.0000])
     """
@@ -66,7 +65,6 @@ def elu_derivative(x: Tensor, order: int = 1, alpha: float = 1.0) -> Tensor:
         ActivationArgumentError: If ``x`` is not a floating tensor or ``order`` neither 1 nor 2.
 
     Example:
-        >>> import torch
         >>> elu_derivative(torch.tensor([-1.0, 0.0, 2.0]))
         tensor([0.3679, 1.0000, 1.0000])
     """
@@ -90,7 +88,6 @@ def selu(x: Tensor) -> Tensor:
         ActivationArgumentError: If ``x`` is not a floating tensor.
 
     Example:
-        >>> import torch
         >>> selu(torch.tensor([-1.0, 0.0, 2.0]))
         tensor([-1.1113,  0.0000,  2.1014])
     """
@@ -114,7 +111,6 @@ def selu_derivative(x: Tensor, order: int = 1) -> Tensor:
         ActivationArgumentError: If ``x`` is not a floating tensor or ``order`` neither 1 nor 2.
 
     Example:
-        >>> import torch
         >>> selu_derivative(torch.tensor([-1.0, 0.0, 2.0]))
         tensor([0.6468, 1.7581, 1.0507])
     """
@@ -139,7 +135,6 @@ def celu(x: Tensor, alpha: float = 1.0) -> Tensor:
         ActivationArgumentError: If ``x`` is not a floating tensor or ``alpha`` not positive.
 
     Example:
-        >>> import torch
         >>> celu(torch.tensor([-1.0, 0.0, 2.0]), alpha=2.0)
         tensor([-0.7869,  0.0000,  2.0000])
     """
@@ -163,7 +158,6 @@ def celu_derivative(x: Tensor, order: int = 1, alpha: float = 1.0) -> Tensor:
         ActivationArgumentError: If ``x`` is no floating tensor, ``order`` neither 1 nor 2, or ``alpha`` not positive.
 
     Example:
-        >>> import torch
         >>> celu_derivative(torch.tensor([-1.0, 0.0, 2.0]), alpha=2.0)
         tensor([0.6065, 1.0000, 1.0000])
     """

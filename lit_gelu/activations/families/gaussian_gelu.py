@@ -50,7 +50,6 @@ def gaussian_gelu(x: Tensor, mu: float | Tensor = 0.0, sigma: float | Tensor = 1
         ActivationArgumentError: If ``x`` is not a floating tensor, ``sigma`` not positive, or a shape does not fit.
 
     Example:
-        >>> import torch
         >>> gaussian_gelu(torch.tensor([-1.0, 0.0, 1.0]), mu=0.5, sigma=2.0)
         tensor([-0.2266,  0.0000,  0.5987])
         >>> gaussian_gelu(torch.tensor([-1.0, 0.0, 1.0]), sigma=1e-30)
@@ -83,7 +82,6 @@ def gaussian_gelu_derivative(
             positive, or a shape does not fit.
 
     Example:
-        >>> import torch
         >>> gaussian_gelu_derivative(torch.tensor([-1.0, 0.0, 1.0]), mu=0.5, sigma=2.0)
         tensor([0.0761, 0.4013, 0.7920])
     """
@@ -173,7 +171,6 @@ class GaussianGELU(ChannelModule):
             the channels are no number or contradict the values.
 
     Example:
-        >>> import torch
         >>> GaussianGELU(mu=0.5, sigma=2.0)(torch.tensor([-1.0, 0.0, 1.0]))
         tensor([-0.2266,  0.0000,  0.5987])
         >>> GaussianGELU(learnable=True, channels=16).log_scale.shape

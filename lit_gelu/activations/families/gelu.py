@@ -62,7 +62,6 @@ def gelu(x: Tensor, approximate: str = "none") -> Tensor:
         ActivationArgumentError: If ``x`` is not a floating tensor or ``approximate`` not one of the three.
 
     Example:
-        >>> import torch
         >>> x = torch.tensor([-10.0, -1.0, 0.0, 1.0], dtype=torch.float64)
         >>> [f"{value:.5e}" for value in gelu(x).tolist()]
         ['-7.61985e-23', '-1.58655e-01', '0.00000e+00', '8.41345e-01']
@@ -99,7 +98,6 @@ def gelu_derivative(x: Tensor, order: int = 1, approximate: str = "none") -> Ten
         ActivationArgumentError: If ``x``, ``order`` or ``approximate`` is none of those.
 
     Example:
-        >>> import torch
         >>> x = torch.tensor([-1.0, 0.0, 1.0])
         >>> gelu_derivative(x), gelu_derivative(x, order=2)
         (tensor([-0.0833,  0.5000,  1.0833]), tensor([0.2420, 0.7979, 0.2420]))
@@ -211,7 +209,6 @@ class SigmoidGELU(nn.Module):
         ActivationArgumentError: If ``memory`` is no mode.
 
     Example:
-        >>> import torch
         >>> SigmoidGELU()(torch.tensor([-1.0, 0.0, 1.0]))
         tensor([-0.1542,  0.0000,  0.8458])
     """

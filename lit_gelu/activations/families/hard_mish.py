@@ -30,7 +30,6 @@ def hard_mish(x: Tensor) -> Tensor:
         ActivationArgumentError: If ``x`` is not a floating tensor.
 
     Example:
-        >>> import torch
         >>> hard_mish(torch.tensor([-3.0, -1.0, 0.0, 1.0]))
         tensor([ 0.0000, -0.5000,  0.0000,  1.0000])
     """
@@ -55,7 +54,6 @@ def hard_mish_derivative(x: Tensor, order: int = 1) -> Tensor:
         ActivationArgumentError: If ``x`` is not a floating tensor or ``order`` neither 1 nor 2.
 
     Example:
-        >>> import torch
         >>> hard_mish_derivative(torch.tensor([-3.0, -1.5, 0.0, 1.0]))
         tensor([ 0.0000, -0.5000,  1.0000,  1.0000])
     """
@@ -71,7 +69,6 @@ class HardMish(nn.Module):
     Source: Misra 2020, notes on "H-Mish" (github.com/digantamisra98/H-Mish).
 
     Example:
-        >>> import torch
         >>> HardMish()(torch.tensor([-3.0, -1.0, 1.0]))
         tensor([-0.0000, -0.5000,  1.0000])
     """

@@ -35,7 +35,6 @@ def hard_swish(x: Tensor) -> Tensor:
         ActivationArgumentError: If ``x`` is not a floating tensor.
 
     Example:
-        >>> import torch
         >>> hard_swish(torch.tensor([-4.0, -1.5, 0.0, 3.0]))
         tensor([ 0.0000, -0.3750,  0.0000,  3.0000])
     """
@@ -61,7 +60,6 @@ def hard_swish_derivative(x: Tensor, order: int = 1) -> Tensor:
         ActivationArgumentError: If ``x`` is not a floating tensor or ``order`` neither 1 nor 2.
 
     Example:
-        >>> import torch
         >>> hard_swish_derivative(torch.tensor([-4.0, -1.5, 0.0, 3.0]))
         tensor([0.0000, 0.0000, 0.5000, 1.0000])
     """

@@ -37,7 +37,6 @@ def mega_laplace(x: Tensor, mu: float = 0.707107, sigma: float = 0.282095) -> Te
         ActivationArgumentError: If ``x`` is not a floating tensor or ``sigma`` not positive.
 
     Example:
-        >>> import torch
         >>> mega_laplace(torch.tensor([0.0, 0.707107, 1.0]))
         tensor([0.0061, 0.5000, 0.8504])
     """
@@ -63,7 +62,6 @@ def mega_laplace_derivative(x: Tensor, order: int = 1, mu: float = 0.707107, sig
             positive.
 
     Example:
-        >>> import torch
         >>> mega_laplace_derivative(torch.tensor([0.0, 0.707107, 1.0]))
         tensor([0.0611, 1.4142, 0.8249])
     """
@@ -93,7 +91,6 @@ class MegaLaplace(nn.Module):
         ActivationArgumentError: If ``sigma`` is not a positive finite number.
 
     Example:
-        >>> import torch
         >>> MegaLaplace()(torch.tensor([0.0, 1.0]))
         tensor([0.0061, 0.8504])
     """

@@ -35,7 +35,6 @@ def mish(x: Tensor) -> Tensor:
         ActivationArgumentError: If ``x`` is not a floating tensor.
 
     Example:
-        >>> import torch
         >>> mish(torch.tensor([-1.0, 0.0, 1.0]))
         tensor([-0.3034,  0.0000,  0.8651])
     """
@@ -63,7 +62,6 @@ def mish_derivative(x: Tensor, order: int = 1) -> Tensor:
         ActivationArgumentError: If ``x`` is not a floating tensor or ``order`` neither 1 nor 2.
 
     Example:
-        >>> import torch
         >>> x = torch.tensor([-1.0, 0.0, 1.0])
         >>> mish_derivative(x), mish_derivative(x, order=2)
         (tensor([0.0592, 0.6000, 1.0490]), tensor([0.3497, 0.6400, 0.1847]))

@@ -37,7 +37,6 @@ def identity(x: Tensor) -> Tensor:
         ActivationArgumentError: If ``x`` is not a floating tensor.
 
     Example:
-        >>> import torch
         >>> identity(torch.tensor([-1.0, 2.0]))
         tensor([-1.,  2.])
     """
@@ -59,7 +58,6 @@ def identity_derivative(x: Tensor, order: int = 1) -> Tensor:
         ActivationArgumentError: If ``x`` is not a floating tensor or ``order`` neither 1 nor 2.
 
     Example:
-        >>> import torch
         >>> identity_derivative(torch.tensor([-1.0, 2.0]))
         tensor([1., 1.])
     """
@@ -83,7 +81,6 @@ def relu(x: Tensor) -> Tensor:
         ActivationArgumentError: If ``x`` is not a floating tensor.
 
     Example:
-        >>> import torch
         >>> relu(torch.tensor([-1.0, 0.0, 2.0]))
         tensor([0., 0., 2.])
     """
@@ -107,7 +104,6 @@ def relu_derivative(x: Tensor, order: int = 1) -> Tensor:
         ActivationArgumentError: If ``x`` is not a floating tensor or ``order`` neither 1 nor 2.
 
     Example:
-        >>> import torch
         >>> relu_derivative(torch.tensor([-1.0, 0.0, 2.0]))
         tensor([0., 0., 1.])
     """
@@ -131,7 +127,6 @@ def relu6(x: Tensor) -> Tensor:
         ActivationArgumentError: If ``x`` is not a floating tensor.
 
     Example:
-        >>> import torch
         >>> relu6(torch.tensor([-1.0, 2.0, 8.0]))
         tensor([0., 2., 6.])
     """
@@ -155,7 +150,6 @@ def relu6_derivative(x: Tensor, order: int = 1) -> Tensor:
         ActivationArgumentError: If ``x`` is not a floating tensor or ``order`` neither 1 nor 2.
 
     Example:
-        >>> import torch
         >>> relu6_derivative(torch.tensor([-1.0, 2.0, 8.0]))
         tensor([0., 1., 0.])
     """
@@ -181,7 +175,6 @@ def leaky_relu(x: Tensor, negative_slope: float = 0.01) -> Tensor:
         ActivationArgumentError: If ``x`` is not a floating tensor.
 
     Example:
-        >>> import torch
         >>> leaky_relu(torch.tensor([-1.0, 0.0, 2.0]), negative_slope=0.25)
         tensor([-0.2500,  0.0000,  2.0000])
     """
@@ -206,7 +199,6 @@ def leaky_relu_derivative(x: Tensor, order: int = 1, negative_slope: float = 0.0
         ActivationArgumentError: If ``x`` is not a floating tensor or ``order`` neither 1 nor 2.
 
     Example:
-        >>> import torch
         >>> leaky_relu_derivative(torch.tensor([-1.0, 0.0, 2.0]), negative_slope=0.25)
         tensor([0.2500, 0.2500, 1.0000])
     """
@@ -231,7 +223,6 @@ def prelu(x: Tensor, weight: float | Tensor) -> Tensor:
         ActivationArgumentError: If ``x`` is not a floating tensor or ``weight`` does not fit its channels.
 
     Example:
-        >>> import torch
         >>> prelu(torch.tensor([[-1.0, -1.0], [3.0, 3.0]]), torch.tensor([0.25, 0.5]))
         tensor([[-0.2500, -0.5000],
                 [ 3.0000,  3.0000]])
@@ -255,7 +246,6 @@ def prelu_derivative(x: Tensor, order: int = 1, *, weight: float | Tensor) -> Te
         ActivationArgumentError: If ``x`` is no floating tensor, ``order`` neither 1 nor 2, or ``weight`` does not fit.
 
     Example:
-        >>> import torch
         >>> prelu_derivative(torch.tensor([-1.0, 2.0]), weight=0.25)
         tensor([0.2500, 1.0000])
     """
@@ -281,7 +271,6 @@ class Identity(nn.Identity):
     lists only this class as an activation site.
 
     Example:
-        >>> import torch
         >>> Identity()(torch.tensor([-1.0, 2.0]))
         tensor([-1.,  2.])
     """

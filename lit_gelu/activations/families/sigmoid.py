@@ -31,7 +31,6 @@ def sigmoid(x: Tensor) -> Tensor:
         ActivationArgumentError: If ``x`` is not a floating tensor.
 
     Example:
-        >>> import torch
         >>> sigmoid(torch.tensor([-1.0, 0.0, 1.0]))
         tensor([0.2689, 0.5000, 0.7311])
     """
@@ -53,7 +52,6 @@ def sigmoid_derivative(x: Tensor, order: int = 1) -> Tensor:
         ActivationArgumentError: If ``x`` is not a floating tensor or ``order`` neither 1 nor 2.
 
     Example:
-        >>> import torch
         >>> sigmoid_derivative(torch.tensor([-1.0, 0.0, 1.0]))
         tensor([0.1966, 0.2500, 0.1966])
     """
@@ -76,7 +74,6 @@ def tanh(x: Tensor) -> Tensor:
         ActivationArgumentError: If ``x`` is not a floating tensor.
 
     Example:
-        >>> import torch
         >>> tanh(torch.tensor([-1.0, 0.0, 1.0]))
         tensor([-0.7616,  0.0000,  0.7616])
     """
@@ -98,7 +95,6 @@ def tanh_derivative(x: Tensor, order: int = 1) -> Tensor:
         ActivationArgumentError: If ``x`` is not a floating tensor or ``order`` neither 1 nor 2.
 
     Example:
-        >>> import torch
         >>> tanh_derivative(torch.tensor([-1.0, 0.0, 1.0]))
         tensor([0.4200, 1.0000, 0.4200])
     """
@@ -123,7 +119,6 @@ def hard_sigmoid(x: Tensor) -> Tensor:
         ActivationArgumentError: If ``x`` is not a floating tensor.
 
     Example:
-        >>> import torch
         >>> hard_sigmoid(torch.tensor([-4.0, 0.0, 1.5]))
         tensor([0.0000, 0.5000, 0.7500])
     """
@@ -149,7 +144,6 @@ def hard_sigmoid_derivative(x: Tensor, order: int = 1) -> Tensor:
         ActivationArgumentError: If ``x`` is not a floating tensor or ``order`` neither 1 nor 2.
 
     Example:
-        >>> import torch
         >>> hard_sigmoid_derivative(torch.tensor([-4.0, 0.0, 1.5]))
         tensor([0.0000, 0.1667, 0.1667])
     """

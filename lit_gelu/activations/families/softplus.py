@@ -39,7 +39,6 @@ def softplus(x: Tensor, beta: float = 1.0) -> Tensor:
         ActivationArgumentError: If ``x`` is not a floating tensor or ``beta`` not positive.
 
     Example:
-        >>> import torch
         >>> softplus(torch.tensor([-1.0, 0.0, 1.0]))
         tensor([0.3133, 0.6931, 1.3133])
     """
@@ -63,7 +62,6 @@ def softplus_derivative(x: Tensor, order: int = 1, beta: float = 1.0) -> Tensor:
         ActivationArgumentError: If ``x`` is not a floating tensor, ``order`` neither 1 nor 2, or ``beta`` not positive.
 
     Example:
-        >>> import torch
         >>> softplus_derivative(torch.tensor([-1.0, 0.0, 1.0]))
         tensor([0.2689, 0.5000, 0.7311])
     """
@@ -87,7 +85,6 @@ def log_sigmoid(x: Tensor) -> Tensor:
         ActivationArgumentError: If ``x`` is not a floating tensor.
 
     Example:
-        >>> import torch
         >>> log_sigmoid(torch.tensor([-1.0, 0.0, 1.0]))
         tensor([-1.3133, -0.6931, -0.3133])
     """
@@ -109,7 +106,6 @@ def log_sigmoid_derivative(x: Tensor, order: int = 1) -> Tensor:
         ActivationArgumentError: If ``x`` is not a floating tensor or ``order`` neither 1 nor 2.
 
     Example:
-        >>> import torch
         >>> log_sigmoid_derivative(torch.tensor([-1.0, 0.0, 1.0]))
         tensor([0.7311, 0.5000, 0.2689])
     """

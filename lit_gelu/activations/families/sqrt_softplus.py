@@ -36,7 +36,6 @@ def sqrt_softplus(x: Tensor) -> Tensor:
         ActivationArgumentError: If ``x`` is not a floating tensor.
 
     Example:
-        >>> import torch
         >>> sqrt_softplus(torch.tensor([-1.0, 0.0, 1.0]))
         tensor([0.5597, 0.8326, 1.1460])
     """
@@ -60,7 +59,6 @@ def sqrt_softplus_derivative(x: Tensor, order: int = 1) -> Tensor:
         ActivationArgumentError: If ``x`` is not a floating tensor or ``order`` neither 1 nor 2.
 
     Example:
-        >>> import torch
         >>> sqrt_softplus_derivative(torch.tensor([-1.0, 0.0, 1.0]))
         tensor([0.2403, 0.3003, 0.3190])
     """
@@ -104,7 +102,6 @@ class SqrtSoftplus(nn.Module):
     Source: transformers 5.23, ``SqrtSoftplusActivation``.
 
     Example:
-        >>> import torch
         >>> SqrtSoftplus()(torch.tensor([-1.0, 1.0]))
         tensor([0.5597, 1.1460])
     """

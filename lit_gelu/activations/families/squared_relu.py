@@ -30,7 +30,6 @@ def relu2(x: Tensor) -> Tensor:
         ActivationArgumentError: If ``x`` is not a floating tensor.
 
     Example:
-        >>> import torch
         >>> relu2(torch.tensor([-1.0, 0.5, 3.0]))
         tensor([0.0000, 0.2500, 9.0000])
     """
@@ -53,7 +52,6 @@ def relu2_derivative(x: Tensor, order: int = 1) -> Tensor:
         ActivationArgumentError: If ``x`` is not a floating tensor or ``order`` neither 1 nor 2.
 
     Example:
-        >>> import torch
         >>> relu2_derivative(torch.tensor([-1.0, 0.5, 3.0]))
         tensor([0., 1., 6.])
     """
@@ -79,7 +77,6 @@ class SquaredReLU(nn.Module):
     section 4.
 
     Example:
-        >>> import torch
         >>> SquaredReLU()(torch.tensor([-1.0, 0.5, 3.0]))
         tensor([0.0000, 0.2500, 9.0000])
     """

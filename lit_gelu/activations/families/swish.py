@@ -40,7 +40,6 @@ def silu(x: Tensor) -> Tensor:
         ActivationArgumentError: If ``x`` is not a floating tensor.
 
     Example:
-        >>> import torch
         >>> silu(torch.tensor([-1.0, 0.0, 1.0]))
         tensor([-0.2689,  0.0000,  0.7311])
     """
@@ -62,7 +61,6 @@ def silu_derivative(x: Tensor, order: int = 1) -> Tensor:
         ActivationArgumentError: If ``x`` is not a floating tensor or ``order`` neither 1 nor 2.
 
     Example:
-        >>> import torch
         >>> x = torch.tensor([-1.0, 0.0, 1.0])
         >>> silu_derivative(x), silu_derivative(x, order=2)
         (tensor([0.0723, 0.5000, 0.9277]), tensor([0.3024, 0.5000, 0.3024]))
@@ -92,7 +90,6 @@ def swish(x: Tensor, beta: float | Tensor = 1.0, channel_dim: int = 1) -> Tensor
         ActivationArgumentError: If ``x`` is not a floating tensor or ``beta`` does not fit its channels.
 
     Example:
-        >>> import torch
         >>> swish(torch.tensor([-1.0, 0.0, 1.0]), beta=2.0)
         tensor([-0.1192,  0.0000,  0.8808])
     """
@@ -119,7 +116,6 @@ def swish_derivative(x: Tensor, order: int = 1, beta: float | Tensor = 1.0, chan
         ActivationArgumentError: If ``x`` is not a floating tensor, ``order`` neither 1 nor 2, or ``beta`` does not fit.
 
     Example:
-        >>> import torch
         >>> swish_derivative(torch.tensor([-1.0, 0.0, 1.0]), beta=2.0)
         tensor([-0.0908,  0.5000,  1.0908])
     """
@@ -171,7 +167,6 @@ class Swish(ChannelModule):
             number or contradict ``beta``.
 
     Example:
-        >>> import torch
         >>> Swish(beta=2.0)(torch.tensor([-1.0, 0.0, 1.0]))
         tensor([-0.1192,  0.0000,  0.8808])
         >>> Swish(beta=(1.0, 2.0), channel_dim=-1)(torch.ones(2))

@@ -38,7 +38,6 @@ def xielu(x: Tensor, alpha_p: Parameter = 0.8, alpha_n: Parameter = 0.8, beta: P
         ActivationArgumentError: If ``x`` is not a floating tensor.
 
     Example:
-        >>> import torch
         >>> xielu(torch.tensor([-1.0, 0.0, 1.0]))
         tensor([-0.2057,  0.0000,  1.3000])
     """
@@ -69,7 +68,6 @@ def xielu_derivative(
         ActivationArgumentError: If ``x`` is not a floating tensor or ``order`` neither 1 nor 2.
 
     Example:
-        >>> import torch
         >>> xielu_derivative(torch.tensor([-1.0, 0.0, 1.0]))
         tensor([-0.0057,  0.5000,  2.1000])
     """

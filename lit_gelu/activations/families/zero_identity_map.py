@@ -53,7 +53,6 @@ def zero_identity_map(
         ActivationArgumentError: If ``x`` is not a floating tensor, ``gate`` no gate or ``passes`` no positive integer.
 
     Example:
-        >>> import torch
         >>> generator = torch.Generator().manual_seed(0)
         >>> zero_identity_map(torch.full((6,), 0.5), generator=generator)
         tensor([0.5000, 0.0000, 0.5000, 0.5000, 0.5000, 0.5000])
@@ -91,7 +90,6 @@ def zero_identity_map_derivative(x: Tensor, order: int = 1, gate: str = "normal"
         ActivationArgumentError: If ``x`` is not a floating tensor, ``order`` neither 1 nor 2, or ``gate`` no gate.
 
     Example:
-        >>> import torch
         >>> zero_identity_map_derivative(torch.tensor([-1.0, 0.0, 1.0]))
         tensor([-0.0833,  0.5000,  1.0833])
     """
@@ -157,7 +155,6 @@ class ZeroIdentityMap(nn.Module):
         ActivationArgumentError: If an argument is none of these, or ``passes`` is given without ``"mean"``.
 
     Example:
-        >>> import torch
         >>> torch.allclose(ZeroIdentityMap().eval()(torch.tensor([1.0])), torch.tensor([0.8413447]))
         True
         >>> _ = torch.manual_seed(0)

@@ -41,7 +41,6 @@ class FunctionActivation(nn.Module):
         kwargs: Keyword arguments for every call.
 
     Example:
-        >>> import torch
         >>> FunctionActivation(torch.cos, "cosine")(torch.zeros(1))
         tensor([1.])
     """
