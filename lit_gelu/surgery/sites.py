@@ -220,10 +220,13 @@ class Survey:
     def _recognize(self, modules: dict[int, nn.Module]) -> None:
         """Find the modules that are activations, the functions that the others hold, and what was swapped before."""
         hidden = hidden_modules(self.model)
+        others: set[type[nn.Module]] = set()  # classes of no activation, which are looked up once: most modules' are
         for key, module in modules.items():
-            spec = None if key in hidden else activation_spec(module, self.registry)
+            spec = None if key in hidden or type(module) in others else activation_spec(module, self.registry)
             if spec is not None:
                 self._specs[key] = spec
+            elif key not in hidden and type(module) not in others and self.registry.entry_of(module) is None:
+                others.add(type(module))
             for name, value in vars(module).items() if spec is None else ():
                 held = self.table.find_held(value) if callable(value) else None
                 if held is not None:
