@@ -13,7 +13,6 @@ FAMILIES = ROOT / "lit_gelu" / "activations" / "families"
 NAMES = {name for entry in ENTRIES for name in (entry.name, *entry.aliases)}
 # Files that hold such names and decide nothing about how an activation is computed, described or lowered.
 OF_OTHERS = {
-    "export/forms.py": "the export option approximate= is about GELU alone",
     "export/options.py": "the forms of GELU that approximate= takes",
     "lit_gelu/cli/demo.py": "the same forms",
     "lit_gelu/paper/experiments.py": "which activations the paper compares",
