@@ -19,20 +19,14 @@ _RENAMED = ("{}", "InsertedPrecisionFreeCast_{}", "InsertedCast_{}")
 
 @dataclass(frozen=True)
 class ActivationFate:
-    """What became of one call of an activation.
-
-    Args:
-        site: The site's name.
-        call: Number of the call, from 0.
-        before: Its operators in the file.
-        after: Those in the optimised graph that compute the same output; empty if it is no value of that graph.
-        provider: The execution providers that its nodes were given to, before fusion; empty if that is not known.
-    """
+    """What became of one call of an activation."""
 
     site: str
-    call: int
-    before: tuple[str, ...]
+    call: int  # number of the call, from 0
+    before: tuple[str, ...]  # its operators in the file
+    # Those in the optimised graph that compute the same output; empty if it is no value of that graph.
     after: tuple[str, ...]
+    # The execution providers that its nodes were given to, before fusion; empty if that is not known.
     provider: str = ""
 
     def __str__(self) -> str:

@@ -10,19 +10,12 @@ from lit_gelu.export.parity.criterion import FACTOR, ROOT_MEAN_SQUARES, floor
 
 
 class WorstIndex(NamedTuple):
-    """The index whose error is largest in units of its limit.
+    """The index whose error is largest in units of its limit."""
 
-    Args:
-        place: The index, such as ``[:, 2]``.
-        error: Its largest absolute error.
-        limit: What that may be.
-        scale: Its largest magnitude on all inputs that are no extremes.
-    """
-
-    place: str
-    error: float
-    limit: float
-    scale: float
+    place: str  # the index, such as [:, 2]
+    error: float  # its largest absolute error
+    limit: float  # what that may be
+    scale: float  # its largest magnitude on all inputs that are no extremes
 
     def fields(self) -> dict[str, Any]:
         """Return it as a `lit_gelu.export.parity.rows.ParityRow` has it."""

@@ -15,9 +15,6 @@ class Differences:
     Equal infinities differ by 0, and so do an infinity and a number too large for the file's dtype. Any other
     difference that is not finite counts in ``nonfinite``, except where ``excused`` (what PyTorch gives in that dtype)
     is not finite either: what the dtype cannot hold is no fault of the file.
-
-    Args:
-        dtype: The file's dtype.
     """
 
     dtype: torch.dtype = torch.float32

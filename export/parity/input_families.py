@@ -24,22 +24,16 @@ Batch = tuple[Tensor, ...]
 
 @dataclass(frozen=True)
 class Family:
-    """Inputs of one kind.
+    """Inputs of one kind."""
 
-    Args:
-        name: What they are.
-        batches: The inputs; read once.
-        extreme: Whether they are far outside the range of data: outputs are then judged by at least the size that they
-            have on gaussian inputs (those of zeros may be zero), and what PyTorch cannot hold either is excused.
-        gap: Whether the gap to the module as trained is reported on them.
-        rows_of: A larger family, whose first rows these are or might be: PyTorch's own error is the larger one of both,
-            since the largest error of a few numbers says little.
-    """
-
-    name: str
-    batches: Iterable[Batch]
+    name: str  # what they are
+    batches: Iterable[Batch]  # the inputs; read once
+    # Whether they are far outside the range of data: outputs are then judged by at least the size that they have on
+    # gaussian inputs (those of zeros may be zero), and what PyTorch cannot hold either is excused.
     extreme: bool = False
-    gap: bool = False
+    gap: bool = False  # whether the gap to the module as trained is reported on them
+    # A larger family, whose first rows these are or might be: PyTorch's own error is the larger one of both, since
+    # the largest error of a few numbers says little.
     rows_of: str = ""
 
 

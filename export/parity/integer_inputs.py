@@ -21,13 +21,9 @@ _PROBABILITY_OF_KEEPING = 0.7
 
 @dataclass(frozen=True)
 class Indices:
-    """Indices into a table.
+    """Indices into a table."""
 
-    Args:
-        size: How many rows the table has.
-    """
-
-    size: int
+    size: int  # how many rows the table has
 
     def draw(self, shape: torch.Size, generator: torch.Generator) -> Tensor:
         """Return indices: all of the table's before one comes again, so that as many as possible are tried."""
@@ -38,13 +34,9 @@ class Indices:
 
 @dataclass(frozen=True)
 class Mask:
-    """What is to be kept and what is not.
+    """What is to be kept and what is not."""
 
-    Args:
-        kept: The value that stands for the former: the sample's commoner one.
-    """
-
-    kept: int
+    kept: int  # the value that stands for the former: the sample's commoner one
 
     def draw(self, shape: torch.Size, generator: torch.Generator) -> Tensor:
         """Return masks: some keep the first places, some any."""
@@ -63,15 +55,10 @@ class Mask:
 
 @dataclass(frozen=True)
 class Between:
-    """Numbers of which only the sample says anything.
+    """Numbers of which only the sample says anything."""
 
-    Args:
-        low: The sample's smallest.
-        high: The sample's largest.
-    """
-
-    low: int
-    high: int
+    low: int  # the sample's smallest
+    high: int  # the sample's largest
 
     def draw(self, shape: torch.Size, generator: torch.Generator) -> Tensor:
         """Return numbers between the sample's smallest and largest."""

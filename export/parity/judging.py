@@ -53,44 +53,28 @@ class _Found:
 
 @dataclass(frozen=True)
 class Gathered:
-    """What was found on one family of inputs, before it is judged.
-
-    Args:
-        family: The inputs.
-        found: The differences by output.
-        hardest: The batch with the largest difference; ``None`` without batches.
-    """
+    """What was found on one family of inputs, before it is judged."""
 
     family: Family
-    found: Mapping[str, _Found]
-    hardest: Batch | None
+    found: Mapping[str, _Found]  # the differences by output
+    hardest: Batch | None  # the batch with the largest difference; None without batches
 
 
 @dataclass
 class Judge:
-    """Compares family by family; what is usual for an output is learned on the families that are no extremes.
+    """Compares family by family; what is usual for an output is learned on the families that are no extremes."""
 
-    Args:
-        run: Runs the file: inputs in its order and dtypes, outputs as arrays.
-        references: Run the module.
-        outputs: Names of the file's outputs.
-        inputs: Rounds a batch to the file's dtypes.
-        dtype: The file's dtype.
-        tolerance: What float32 arithmetic may cost, in units of the largest output.
-        vs_float64: Name of the comparison with float64.
-        worst: The largest error found so far in units of its limit, and the batch that shows it.
-    """
-
-    run: Run
+    run: Run  # runs the file: inputs in its order and dtypes, outputs as arrays
     references: References
-    outputs: Sequence[str]
-    inputs: Callable[[Batch], Batch]
+    outputs: Sequence[str]  # names of the file's outputs
+    inputs: Callable[[Batch], Batch]  # rounds a batch to the file's dtypes
     dtype: torch.dtype
-    tolerance: float
-    vs_float64: str = VS_FLOAT64
+    tolerance: float  # what float32 arithmetic may cost, in units of the largest output
+    vs_float64: str = VS_FLOAT64  # name of the comparison with float64
     _scales: dict[str, float] = field(default_factory=dict)
     _own: dict[tuple[str, str], float] = field(default_factory=dict)
     usual: dict[str, ByIndex] = field(default_factory=dict)
+    # The largest error found so far in units of its limit, and the batch that shows it.
     worst: tuple[float, Batch] | None = None
 
     def compare(self, families: Iterable[Family]) -> list[ParityRow]:

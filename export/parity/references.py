@@ -22,46 +22,24 @@ VARIATIONS = 8
 
 @dataclass(frozen=True)
 class Outputs:
-    """PyTorch's outputs for one batch, one array an output.
+    """PyTorch's outputs for one batch, one array an output."""
 
-    Args:
-        own: In the file's dtype.
-        float64: In float64.
-        trained: In float32 with the module's own form of GELU.
-    """
-
-    own: list[np.ndarray] | None
-    float64: list[np.ndarray] | None
-    trained: list[np.ndarray] | None
+    own: list[np.ndarray] | None  # in the file's dtype
+    float64: list[np.ndarray] | None  # in float64
+    trained: list[np.ndarray] | None  # in float32 with the module's own form of GELU
 
 
 @dataclass(frozen=True)
 class OutputSignature:
-    """What the module says of one of its outputs.
+    """What the module says of one of its outputs."""
 
-    Args:
-        name: Its name in the file.
-        dtype: In torch's name.
-        shape: On the sample.
-    """
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
+    name: str  # its name in the file
+    dtype: str  # in torch's name
+    shape: tuple[int, ...]  # on the sample
 
 
 class References:
-    """The module in the file's dtype and in float64 with the file's form of GELU, and as trained.
-
-    Args:
-        model: The module; it is copied.
-        call: The sample call.
-        approximate: The file's form of GELU.
-        registry: Which registry names the activations.
-        preprocessing: What the file does to its first input before it is the module's; ``None`` for nothing.
-        dtype: The file's dtype.
-        softmax: Whether the file ends with a softmax over its first output.
-    """
+    """Copies of the module in the file's dtype and in float64 with the file's form of GELU, and as trained."""
 
     def __init__(
         self,

@@ -22,35 +22,25 @@ _RANDOM = frozenset({
 
 @dataclass(frozen=True)
 class BatchDifference:
-    """The first rows of a large batch, run by themselves.
-
-    Args:
-        rows: How many rows.
-        of: How many rows the large batch has.
-        output: The file's output.
-        difference: The largest absolute difference from the same rows of the large batch, in units of the output's
-            largest magnitude.
-    """
+    """The first rows of a large batch, run by themselves."""
 
     rows: int
-    of: int
+    of: int  # how many rows the large batch has
     output: str
+    # The largest absolute difference from the same rows of the large batch, in units of the output's largest
+    # magnitude.
     difference: float
 
 
 @dataclass(frozen=True)
 class Repeatability:
-    """Whether the file repeats itself.
+    """Whether the file repeats itself."""
 
-    Args:
-        identical: Whether two runs on the same input gave the same bits, as the file is run and without onnxruntime's
-            graph optimisations, which take out a Dropout that other runtimes would run.
-        random_nodes: Nodes of the file that draw random numbers; a Dropout in training mode is one.
-        batches: How much a row depends on its batch: reported, since kernels may add in another order.
-    """
-
+    # Whether two runs on the same input gave the same bits, as the file is run and without onnxruntime's graph
+    # optimisations, which take out a Dropout that other runtimes would run.
     identical: bool
-    random_nodes: tuple[str, ...]
+    random_nodes: tuple[str, ...]  # nodes of the file that draw random numbers; a Dropout in training mode is one
+    # How much a row depends on its batch: reported, since kernels may add in another order.
     batches: tuple[BatchDifference, ...]
 
 

@@ -25,19 +25,13 @@ LEVELS: Mapping[str, onnxruntime.GraphOptimizationLevel] = {
 
 @dataclass(frozen=True)
 class SessionSetup:
-    """How a session is opened.
+    """How a session is opened."""
 
-    Args:
-        providers: As ``onnxruntime.InferenceSession`` takes them.
-        config: Session configuration entries, such as ``optimization.enable_gelu_approximation``.
-        level: The optimisation level, a key of `LEVELS`; ``None`` for onnxruntime's default, which is all.
-        disabled: Names of graph optimisations that are left out.
-    """
-
-    providers: tuple[Provider, ...]
+    providers: tuple[Provider, ...]  # as onnxruntime.InferenceSession takes them
+    # Session configuration entries, such as optimization.enable_gelu_approximation.
     config: Mapping[str, str] = field(default_factory=dict)
-    level: str | None = None
-    disabled: tuple[str, ...] = ()
+    level: str | None = None  # the optimisation level, a key of `LEVELS`; None for onnxruntime's default, which is all
+    disabled: tuple[str, ...] = ()  # names of graph optimisations that are left out
 
     def options(self) -> onnxruntime.SessionOptions:
         """Return onnxruntime's session options."""

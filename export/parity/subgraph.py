@@ -15,21 +15,13 @@ SITE_PROPERTY = "lit_gelu.site"
 
 @dataclass(frozen=True)
 class SiteNodes:
-    """The nodes of one call of an activation site.
-
-    Args:
-        site: The site's name.
-        call: Number of the call, from 0.
-        nodes: Its nodes, in order.
-        x: Name of its input.
-        y: Name of its output.
-    """
+    """The nodes of one call of an activation site."""
 
     site: str
-    call: int
+    call: int  # number of the call, from 0
     nodes: tuple[onnx.NodeProto, ...]
-    x: str
-    y: str
+    x: str  # name of its input
+    y: str  # name of its output
 
 
 def site_of(node: onnx.NodeProto) -> str | None:

@@ -19,17 +19,11 @@ from lit_gelu.export.runtime import OnnxPredictor
 
 @dataclass(frozen=True)
 class TaskMetric:
-    """One of the module's test metrics on the data.
+    """One of the module's test metrics on the data."""
 
-    Args:
-        name: As the module logs it.
-        pytorch: With the module as trained.
-        file: With the file in the place of ``forward``.
-    """
-
-    name: str
-    pytorch: float
-    file: float
+    name: str  # as the module logs it
+    pytorch: float  # with the module as trained
+    file: float  # with the file in the place of forward
 
     @property
     def difference(self) -> float:

@@ -15,15 +15,10 @@ _CHOOSING = frozenset({"argmax", "argmin", "argsort", "max", "min", "sort", "top
 
 @dataclass(frozen=True)
 class Candidates:
-    """What indices were chosen from.
-
-    Args:
-        values: The numbers.
-        dim: The dimension that the indices are of.
-    """
+    """What indices were chosen from."""
 
     values: np.ndarray
-    dim: int
+    dim: int  # the dimension that the indices are of
 
 
 class IndexTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's __init_subclass__

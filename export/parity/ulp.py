@@ -19,18 +19,13 @@ EDGES: tuple[float, ...] = (0.5, 1.0, 2.0, 4.0, 16.0, 256.0, 65536.0)
 
 @dataclass(frozen=True)
 class UlpHistogram:
-    """How many values are off by how much.
+    """How many values are off by how much."""
 
-    Args:
-        counts: One for each of `EDGES` (``error <= edge``, and above the edge before), and one for errors above the
-            last. Infinite and NaN errors are in ``nonfinite``.
-        nonfinite: Errors that are no number.
-        largest: The largest finite error, in units of the last place.
-    """
-
+    # One for each of `EDGES` (error <= edge, and above the edge before), and one for errors above the last. Infinite
+    # and NaN errors are in nonfinite.
     counts: tuple[int, ...]
-    nonfinite: int
-    largest: float
+    nonfinite: int  # errors that are no number
+    largest: float  # the largest finite error, in units of the last place
 
 
 def spacing(values: np.ndarray, dtype: torch.dtype) -> np.ndarray:

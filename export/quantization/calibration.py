@@ -85,11 +85,7 @@ def _feed(batch: Any, predictor: OnnxPredictor, *, raw: bool) -> Feed:
 
 
 class FeedReader(CalibrationDataReader):  # type: ignore[misc]
-    """Hands batches to onnxruntime's calibration.
-
-    Args:
-        feeds: The batches.
-    """
+    """Hands batches to onnxruntime's calibration."""
 
     def __init__(self, feeds: Sequence[Feed]) -> None:
         self._left: Iterator[Feed] = iter(feeds)

@@ -39,20 +39,12 @@ _INNER_BATCHES = 4  # that inner values are compared on: they are many, and thei
 
 @dataclass
 class Comparison:
-    """Compares one file with one module.
-
-    Args:
-        path: The file.
-        predictor: Runs it.
-        setup: How it was opened.
-        metadata: What it says of itself.
-        references: Run the module.
-    """
+    """Compares one file with one module."""
 
     path: Path
     predictor: OnnxPredictor
-    setup: SessionSetup
-    metadata: FileMetadata
+    setup: SessionSetup  # how it was opened
+    metadata: FileMetadata  # what it says of itself
     references: References
     model: onnx.ModelProto = field(init=False)
     optimized: onnx.ModelProto = field(init=False)

@@ -26,19 +26,13 @@ _PREPROCESSING = (
 
 @dataclass(frozen=True)
 class Layer:
-    """A node with weights.
+    """A node with weights."""
 
-    Args:
-        name: The module's fully qualified name; the node's where the file does not say of which module the weights are.
-        node: The node's name.
-        operator: The operator.
-        site: The activation that takes its result, if one does.
-    """
-
+    # The module's fully qualified name; the node's where the file does not say of which module the weights are.
     name: str
     node: str
     operator: str
-    site: str | None = None
+    site: str | None = None  # the activation that takes its result, if one does
 
     def fits(self, patterns: Collection[str]) -> bool:
         """Return whether a pattern fits the layer's, the node's or the activation's name, or the operator."""

@@ -22,59 +22,35 @@ SCHEMA_VERSION = 1
 
 @dataclass(frozen=True)
 class OutputNoise:
-    """What one output of the file is off by on the data.
-
-    Args:
-        output: The file's output.
-        rows: Rows of data.
-        sqnr: Signal-to-quantisation-noise ratio, decibels; infinite for an output that is the same.
-        max_abs_error: Largest absolute difference.
-        scale: Largest magnitude of PyTorch's output.
-        nonfinite: Outputs that are NaN or infinite where PyTorch's are not.
-        top1_agreement: Share of rows with the same largest logit, for outputs of shape [batch, classes].
-        top1_changes: Rows whose largest logit is another one.
-    """
+    """What one output of the file is off by on the data."""
 
     output: str
-    rows: int
-    sqnr: float
-    max_abs_error: float
-    scale: float
-    nonfinite: int
-    top1_agreement: float | None
-    top1_changes: int | None
+    rows: int  # rows of data
+    sqnr: float  # Signal-to-quantisation-noise ratio, decibels; infinite for an output that is the same
+    max_abs_error: float  # largest absolute difference
+    scale: float  # largest magnitude of PyTorch's output
+    nonfinite: int  # outputs that are NaN or infinite where PyTorch's are not
+    top1_agreement: float | None  # share of rows with the same largest logit, for outputs of shape [batch, classes]
+    top1_changes: int | None  # rows whose largest logit is another one
 
 
 @dataclass(frozen=True)
 class LayerNoise:
-    """What the output of one activation within the net is off by: the noise of all layers up to there.
+    """What the output of one activation within the net is off by: the noise of all layers up to there."""
 
-    Args:
-        site: The activation's name.
-        call: Number of the call, from 0.
-        sqnr: Signal-to-quantisation-noise ratio, decibels.
-    """
-
-    site: str
-    call: int
-    sqnr: float
+    site: str  # the activation's name
+    call: int  # number of the call, from 0
+    sqnr: float  # Signal-to-quantisation-noise ratio, decibels
 
 
 @dataclass(frozen=True)
 class Criterion:
-    """A figure that decides.
-
-    Args:
-        name: What it is.
-        value: The figure.
-        limit: What it may be.
-        kind: Whether the limit is the largest or the smallest value that passes.
-    """
+    """A figure that decides."""
 
     name: str
     value: float
-    limit: float
-    kind: Literal["at most", "at least"]
+    limit: float  # what it may be
+    kind: Literal["at most", "at least"]  # whether the limit is the largest or the smallest value that passes
 
     @property
     def passed(self) -> bool:

@@ -20,15 +20,10 @@ Quantize = Callable[[Sequence[Layer]], onnx.ModelProto]
 
 @dataclass(frozen=True)
 class LayerCost:
-    """What one layer costs.
-
-    Args:
-        layer: Its name.
-        sqnr: Signal-to-quantisation-noise ratio of the first output with this layer alone in int8, decibels.
-    """
+    """What one layer costs."""
 
     layer: str
-    sqnr: float
+    sqnr: float  # Signal-to-quantisation-noise ratio of the first output with this layer alone in int8, decibels
 
 
 def first_outputs(model: onnx.ModelProto, feeds: Sequence[Feed]) -> list[np.ndarray]:

@@ -28,26 +28,17 @@ class QuantizationSettings:
     A value ``x`` is stored as ``q = clip(round(x / s) + z)`` and read as ``s (q - z)``. Weights are int8 with ``z = 0``
     and one ``s`` a channel; activations have one ``s`` and ``z`` each: uint8, or int8 with ``z = 0``. Biases are int32
     with the product of both scales.
-
-    Args:
-        target: For which runtime, as `lit_gelu.export.export_onnx` takes it.
-        method: How ranges of activations are found: a key of `METHODS`.
-        samples: Rows of data to calibrate on.
-        seed: Of the order in which the data are drawn.
-        per_channel: Whether weights have a scale for each output channel, or one for all.
-        reduce_range: Whether weights take 7 bits.
-        float_layers: Patterns over names of layers and activation sites that stay in float32.
-        max_difference: What the file may differ by from the float file on the calibration data before layers are left
-            in float; ``None``: whatever comes out.
     """
 
-    target: str
-    method: str
-    samples: int
-    seed: int
-    per_channel: bool = True
-    reduce_range: bool = False
-    float_layers: tuple[str, ...] = ()
+    target: str  # for which runtime, as `lit_gelu.export.export_onnx` takes it
+    method: str  # how ranges of activations are found: a key of `METHODS`
+    samples: int  # rows of data to calibrate on
+    seed: int  # of the order in which the data are drawn
+    per_channel: bool = True  # whether weights have a scale for each output channel, or one for all
+    reduce_range: bool = False  # whether weights take 7 bits
+    float_layers: tuple[str, ...] = ()  # patterns over names of layers and activation sites that stay in float32
+    # What the file may differ by from the float file on the calibration data before layers are left in float; None:
+    # whatever comes out.
     max_difference: float | None = None
 
     @property

@@ -24,19 +24,14 @@ _PARAMETERS = {"intra_op_num_threads": "intra_op_thread_count", "enable_mem_patt
 
 @dataclass(frozen=True)
 class BackendSettings:
-    """Settings of Triton's onnxruntime backend.
+    """Settings of Triton's onnxruntime backend."""
 
-    Args:
-        graph_level: ``optimization.graph.level``; ``None`` for the backend's default, which is all optimisations.
-        parameters: ``parameters`` of the model, as text.
-        cuda: Options of the ``cuda`` accelerator, which become those of onnxruntime's CUDA provider.
-        left_out: Settings that the backend has no name for.
-    """
-
+    # ``optimization.graph.level``; None for the backend's default, which is all optimisations.
     graph_level: int | None = None
-    parameters: dict[str, str] = field(default_factory=dict)
+    parameters: dict[str, str] = field(default_factory=dict)  # parameters of the model, as text
+    # Options of the cuda accelerator, which become those of onnxruntime's CUDA provider.
     cuda: dict[str, str] = field(default_factory=dict)
-    left_out: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()  # settings that the backend has no name for
 
 
 def backend_settings(device: str, settings: Settings, *, sixteen_bit: bool) -> BackendSettings:

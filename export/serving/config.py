@@ -24,23 +24,15 @@ _KINDS = {"cpu": Word("KIND_CPU"), "gpu": Word("KIND_GPU")}
 
 @dataclass(frozen=True)
 class ServingOptions:
-    """How Triton serves a model; see `lit_gelu.export.serving.write_triton_repository`.
+    """How Triton serves a model; see `lit_gelu.export.serving.write_triton_repository`."""
 
-    Args:
-        device: ``cpu`` or ``gpu``.
-        max_batch_size: Rows of the largest batch, 0 for no batches; ``None``: `MAX_BATCH_SIZE` where the file has one.
-        preferred_batch_sizes: Sizes that the dynamic batcher tries to reach.
-        max_queue_delay_us: How long it waits for more requests, in microseconds.
-        instances: Copies of the model, on each GPU.
-        warmup: Batch sizes that run once before the model takes requests.
-    """
-
-    device: str
+    device: str  # cpu or gpu
+    # Rows of the largest batch, 0 for no batches; None: `MAX_BATCH_SIZE` where the file has one.
     max_batch_size: int | None = None
-    preferred_batch_sizes: tuple[int, ...] = ()
-    max_queue_delay_us: int = 0
-    instances: int = 1
-    warmup: tuple[int, ...] = ()
+    preferred_batch_sizes: tuple[int, ...] = ()  # sizes that the dynamic batcher tries to reach
+    max_queue_delay_us: int = 0  # how long it waits for more requests, in microseconds
+    instances: int = 1  # copies of the model, on each GPU
+    warmup: tuple[int, ...] = ()  # batch sizes that run once before the model takes requests
 
     def __post_init__(self) -> None:
         """Refuse what Triton would refuse when it loads the model."""

@@ -31,19 +31,12 @@ _DATA_TYPES: dict[int, str] = {
 
 @dataclass(frozen=True)
 class TritonTensor:
-    """One input or output.
-
-    Args:
-        name: Its name.
-        data_type: Triton's name of its element type.
-        sizes: All sizes, `DYNAMIC` where any fits.
-        rows: The name of its first size, if that is dynamic and has one; else empty.
-    """
+    """One input or output."""
 
     name: str
-    data_type: str
-    sizes: tuple[int, ...]
-    rows: str
+    data_type: str  # Triton's name of its element type
+    sizes: tuple[int, ...]  # all sizes, `DYNAMIC` where any fits
+    rows: str  # the name of its first size, if that is dynamic and has one; else empty
 
 
 def inputs_and_outputs(model: onnx.ModelProto, file: str) -> tuple[tuple[TritonTensor, ...], tuple[TritonTensor, ...]]:

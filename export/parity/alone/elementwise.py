@@ -27,84 +27,50 @@ OK, FINDING, FAULT = "ok", "finding", "fault"
 
 @dataclass(frozen=True)
 class SpecialValue:
-    """One input beside the ordinary ones.
-
-    Args:
-        name: Of the input.
-        x: The input.
-        file: What the file computes.
-        pytorch: What PyTorch computes in the file's dtype.
-        expected: What the definition gives; at infinities its limit.
-        verdict: ``ok``; ``finding`` where the file gives something else and that does not decide; ``fault`` where it
-            does: a NaN that does not stay one.
-    """
+    """One input beside the ordinary ones."""
 
     name: str
     x: float
-    file: float
-    pytorch: float
-    expected: float
+    file: float  # what the file computes
+    pytorch: float  # what PyTorch computes in the file's dtype
+    expected: float  # what the definition gives; at infinities its limit
+    # OK, FINDING where the file gives something else and that does not decide, or FAULT: a NaN that does not stay one.
     verdict: str
 
 
 @dataclass(frozen=True)
 class Rounding:
-    """What an activation's 16-bit recipe is known to be off by, at any input.
+    """What an activation's 16-bit recipe is known to be off by, at any input."""
 
-    Args:
-        units: In the last place.
-        absolute: Beside that.
-    """
-
-    units: float
-    absolute: float
+    units: float  # in the last place
+    absolute: float  # beside that
 
 
 @dataclass(frozen=True)
 class WorstInput:
-    """The input whose error is largest in units of what its recipe's rounding allows.
-
-    Args:
-        x: The input.
-        error: The absolute error there.
-        limit: What that may be.
-        exact: The definition's value.
-    """
+    """The input whose error is largest in units of what its recipe's rounding allows."""
 
     x: float
-    error: float
-    limit: float
-    exact: float
+    error: float  # the absolute error there
+    limit: float  # what that may be
+    exact: float  # the definition's value
 
 
 @dataclass(frozen=True)
 class ElementwiseCheck:
-    """One distinct activation of a file, run alone.
+    """One distinct activation of a file, run alone."""
 
-    Args:
-        label: Its spec, with the site where several share it.
-        operators: Its nodes.
-        dtype: In which the file computes.
-        count: How many finite values it was run on.
-        exhaustive: Whether those are all that the dtype has.
-        file: How the file computes it.
-        pytorch: How PyTorch does in that dtype.
-        limit: What ``file.error`` may be.
-        nonfinite: Finite inputs where the file's output is not finite and PyTorch's is.
-        special: Infinities, NaN, zeros, ends of the range.
-        worst: The input with the largest error by its recipe's rounding; ``None`` where that is not known.
-    """
-
-    label: str
-    operators: tuple[str, ...]
+    label: str  # its spec, with the site where several share it
+    operators: tuple[str, ...]  # its nodes
     dtype: str
-    count: int
-    exhaustive: bool
-    file: ComputedFunction
-    pytorch: ComputedFunction
-    limit: float
-    nonfinite: int
-    special: tuple[SpecialValue, ...]
+    count: int  # how many finite values it was run on
+    exhaustive: bool  # whether those are all that the dtype has
+    file: ComputedFunction  # how the file computes it
+    pytorch: ComputedFunction  # how PyTorch does in that dtype
+    limit: float  # what file.error may be
+    nonfinite: int  # finite inputs where the file's output is not finite and PyTorch's is
+    special: tuple[SpecialValue, ...]  # infinities, NaN, zeros, ends of the range
+    # The input with the largest error by its recipe's rounding; None where that is not known.
     worst: WorstInput | None = None
 
     def row(self) -> ParityRow:

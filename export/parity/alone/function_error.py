@@ -13,42 +13,27 @@ EDGES = np.linspace(-12.0, 12.0, 97)  # of the profile's bins
 
 @dataclass(frozen=True)
 class Tail:
-    """Where a computed function leaves its definition, going out from zero.
+    """Where a computed function leaves its definition, going out from zero."""
 
-    Args:
-        flush: The first distance from zero beyond 1 where the output is exactly 0 and the definition's is a normal
-            number; ``None`` if that does not happen.
-        inaccurate: The first distance beyond 1/8 where the relative error exceeds `TAIL_ERROR`.
-    """
-
+    # The first distance from zero beyond 1 where the output is exactly 0 and the definition's is a normal number;
+    # None if that does not happen.
     flush: float | None
-    inaccurate: float | None
+    inaccurate: float | None  # the first distance beyond 1/8 where the relative error exceeds `TAIL_ERROR`
 
 
 @dataclass(frozen=True)
 class ComputedFunction:
-    """How well a function is computed.
+    """How well a function is computed."""
 
-    Args:
-        error: The largest ``|y - y64| / max(1, |y64|)``.
-        at: The input where that is.
-        mean_error: The mean of the same over the inputs.
-        max_abs_near: The largest absolute error for ``|x| <= 6``.
-        ulp_near_one: The largest error in units of the last place for ``|x| <= 1``.
-        ulp: All errors in units of the last place.
-        negative: Towards minus infinity.
-        positive: Towards infinity.
-        profile: The largest absolute error in each of the bins between `EDGES`; NaN in a bin that no input falls into.
-    """
-
-    error: float
-    at: float
-    mean_error: float
-    max_abs_near: float
-    ulp_near_one: float
-    ulp: UlpHistogram
-    negative: Tail
-    positive: Tail
+    error: float  # the largest |y - y64| / max(1, |y64|)
+    at: float  # the input where that is
+    mean_error: float  # the mean of the same over the inputs
+    max_abs_near: float  # the largest absolute error for |x| <= 6
+    ulp_near_one: float  # the largest error in units of the last place for |x| <= 1
+    ulp: UlpHistogram  # all errors in units of the last place
+    negative: Tail  # towards minus infinity
+    positive: Tail  # towards infinity
+    # The largest absolute error in each of the bins between `EDGES`; NaN in a bin that no input falls into.
     profile: tuple[float, ...]
 
 

@@ -98,23 +98,14 @@ Excess = Callable[[SessionSetup], float]
 
 @dataclass(frozen=True)
 class Culprit:
-    """What causes a difference.
+    """What causes a difference."""
 
-    Args:
-        kind: ``graph optimisation``, ``provider``, or ``file``: its operators or weights, with no optimisation at all.
-        names: The optimisations without which the file is within its limit, or the provider.
-        level: The lowest optimisation level that shows the difference; empty for other kinds.
-        excess_with: The error as the file is run, in units of the limit.
-        excess_without: The same without the culprit.
-        change: What it does to the graph: the operators that it takes out and puts in.
-    """
-
-    kind: str
-    names: tuple[str, ...]
-    level: str
-    excess_with: float
-    excess_without: float
-    change: str = ""
+    kind: str  # graph optimisation, provider, or file: its operators or weights, with no optimisation at all
+    names: tuple[str, ...]  # the optimisations without which the file is within its limit, or the provider
+    level: str  # the lowest optimisation level that shows the difference; empty for other kinds
+    excess_with: float  # the error as the file is run, in units of the limit
+    excess_without: float  # the same without the culprit
+    change: str = ""  # what it does to the graph: the operators that it takes out and puts in
 
     def __str__(self) -> str:
         """Return one sentence."""

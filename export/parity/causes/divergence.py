@@ -22,40 +22,24 @@ Place = tuple[str, int]  # a site, and the number of the call
 
 @dataclass(frozen=True)
 class LayerError:
-    """The error of one activation's output.
-
-    Args:
-        site: The site's name.
-        call: Number of the call, from 0.
-        value: The value's name in the file.
-        error: ``max|y - y64| / max|y64|``.
-        own: The same of PyTorch in the file's dtype.
-        limit: What the error may be.
-    """
+    """The error of one activation's output."""
 
     site: str
-    call: int
-    value: str
-    error: float
-    own: float | None
-    limit: float
+    call: int  # number of the call, from 0
+    value: str  # the value's name in the file
+    error: float  # max|y - y64| / max|y64|
+    own: float | None  # the same of PyTorch in the file's dtype
+    limit: float  # what the error may be
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A value of the file whose PyTorch counterparts are known.
+    """A value of the file whose PyTorch counterparts are known."""
 
-    Args:
-        place: The site and its call.
-        value: The value's name in the file.
-        float64: What it should be.
-        own: What PyTorch gives in the file's dtype.
-    """
-
-    place: Place
-    value: str
-    float64: np.ndarray
-    own: np.ndarray | None
+    place: Place  # the site and its call
+    value: str  # the value's name in the file
+    float64: np.ndarray  # what it should be
+    own: np.ndarray | None  # what PyTorch gives in the file's dtype
 
     def judge(self, y: np.ndarray, dtype: torch.dtype, tolerance: float) -> LayerError:
         """Judge what the file computes; infinite where a value is not finite that PyTorch's is."""
@@ -156,18 +140,13 @@ def layer_errors(
 
 @dataclass(frozen=True)
 class Divergence:
-    """Where the file leaves the module.
+    """Where the file leaves the module."""
 
-    Args:
-        layer: The first activation whose output is outside its limit; ``None`` if all are within theirs, and the
-            difference comes after the last one.
-        after: The last activation before it whose output is within its limit; ``None`` if there is none.
-        nodes: The file's nodes between the two, with the parameters that they read.
-    """
-
+    # The first activation whose output is outside its limit; None if all are within theirs, and the difference comes
+    # after the last one.
     layer: LayerError | None
-    after: LayerError | None
-    nodes: tuple[str, ...]
+    after: LayerError | None  # the last activation before it whose output is within its limit; None if there is none
+    nodes: tuple[str, ...]  # the file's nodes between the two, with the parameters that they read
 
     def __str__(self) -> str:
         """Return one sentence."""

@@ -27,28 +27,18 @@ from lit_gelu.export.parity.subgraph import SiteNodes
 
 @dataclass(frozen=True)
 class Subject:
-    """What is looked into.
-
-    Args:
-        path: The file.
-        model: Its graph, with all weights.
-        found: The calls of its sites.
-        calls: How often the graph calls each site, as the file records it.
-        references: Run the module.
-        setup: How sessions are opened.
-        tolerance: What float32 arithmetic may cost.
-        index_excess: The error of the worst index of an output, by its number, on one batch, in units of its limit.
-        folded: Sites whose scale factors are in neighbouring weights: their values are not the module's.
-    """
+    """What is looked into."""
 
     path: Path
     model: onnx.ModelProto
     found: Sequence[SiteNodes]
-    calls: dict[str, int]
+    calls: dict[str, int]  # how often the graph calls each site, as the file records it
     references: References
     setup: SessionSetup
-    tolerance: float
+    tolerance: float  # what float32 arithmetic may cost
+    # The error of the worst index of an output, by its number, on one batch, in units of its limit.
     index_excess: Callable[[int, np.ndarray, np.ndarray], float]
+    # Sites whose scale factors are in neighbouring weights: their values are not the module's.
     folded: frozenset[str] = frozenset()
 
     @property

@@ -10,19 +10,12 @@ from lit_gelu.export.parity.ulp import EDGES
 
 @dataclass(frozen=True)
 class TextTable:
-    """A table of text.
+    """A table of text."""
 
-    Args:
-        title: What it shows.
-        head: Names of the columns.
-        body: The rows.
-        legend: What the columns mean.
-    """
-
-    title: str
-    head: tuple[str, ...]
+    title: str  # what it shows
+    head: tuple[str, ...]  # names of the columns
     body: tuple[tuple[str, ...], ...]
-    legend: str = ""
+    legend: str = ""  # what the columns mean
 
 
 def figure(value: float | None) -> str:
