@@ -6,7 +6,6 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import onnx
 import onnx_ir as ir
@@ -64,6 +63,9 @@ def quantized(
     """Return a model of `with_shapes` with some of its layers in int8; it stays as it is."""
     twin = onnx.ModelProto()
     twin.CopyFrom(model)
+    # Ranges of weights that are wider than the weights; with 7 bits any sum of two holds.
+    wider = settings.bounded and not settings.reduce_range
+    overrides = range_overrides(model, layers, per_channel=settings.per_channel) if wider else {}
     quantizer = QDQQuantizer(
         twin,
         settings.per_channel,
@@ -74,7 +76,7 @@ def quantized(
         [*(layer.node for layer in layers), *passing_nodes(model)],
         [],
         [*WEIGHTED, *PASSING],
-        {**settings.quantizer_options(), "TensorQuantOverrides": _overrides(model, layers, settings)},
+        {**settings.quantizer_options(), "TensorQuantOverrides": overrides},
     )
     with _quiet():
         quantizer.quantize_model()
@@ -84,15 +86,6 @@ def quantized(
     _require_same_activations(model, result)
     _require_bounded(result, settings)
     return result
-
-
-def _overrides(
-    model: onnx.ModelProto, layers: Sequence[Layer], settings: QuantizationSettings
-) -> dict[str, list[dict[str, Any]]]:
-    """Return the ranges of weights that are wider than the weights; with 7 bits any sum of two holds."""
-    if settings.reduce_range or not settings.bounded:
-        return {}
-    return range_overrides(model, layers, per_channel=settings.per_channel)
 
 
 def _require_bounded(model: onnx.ModelProto, settings: QuantizationSettings) -> None:

@@ -90,13 +90,10 @@ def passing_nodes(model: onnx.ModelProto) -> list[str]:
     return [
         node.name
         for node in model.graph.node
-        if node.op_type in PASSING and not node.domain and (site_of(node) is None or _is_whole(node, several))
+        if node.op_type in PASSING
+        and not node.domain
+        and (site_of(node) is None or (node.op_type in REPLACED and site_of(node) not in several))
     ]
-
-
-def _is_whole(node: onnx.NodeProto, several: Collection[str | None]) -> bool:
-    """Return whether a node is the whole of its activation: each call of that site is one Relu or Clip."""
-    return node.op_type in REPLACED and site_of(node) not in several
 
 
 def activation_labels(model: onnx.ModelProto) -> dict[str, int]:

@@ -19,7 +19,7 @@ from lit_gelu.export.quantization.layers import Layer, chosen, find_layers
 from lit_gelu.export.quantization.record import DTYPE, KEY, QuantizationRecord
 from lit_gelu.export.quantization.saturation import saturating_layers
 from lit_gelu.export.quantization.sensitivity import LayerCost, first_outputs, layers_within, noise_of
-from lit_gelu.export.quantization.settings import QuantizationSettings, checked_settings
+from lit_gelu.export.quantization.settings import QuantizationSettings
 from lit_gelu.export.runtime import CPU, OnnxPredictor
 from lit_gelu.export.runtime.model_file import ModelFile, read_model_file
 from lit_gelu.export.saving import census, save_model
@@ -132,7 +132,7 @@ def quantize_onnx(
     """
     path = Path(path)
     recorded = _require_float(read_model_file(path))
-    settings = checked_settings(
+    settings = QuantizationSettings(
         recorded if target is None else target,
         method,
         samples,

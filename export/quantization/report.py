@@ -1,6 +1,5 @@
 """`QuantizationReport`: everything that `check_quantized` found, as data."""
 
-import io
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -11,7 +10,16 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 
 from lit_gelu.export.parity.activation_census import ActivationFate, fate_counts
-from lit_gelu.export.parity.report.tables import TextTable, cell_text, figure, table_lines
+from lit_gelu.export.parity.report.tables import (
+    TextTable,
+    cell_text,
+    figure,
+    markdown_text,
+    metrics_table,
+    operators_table,
+    plain_text,
+    version_text,
+)
 from lit_gelu.export.parity.task_metrics import TaskMetric
 from lit_gelu.export.quantization.record import QuantizationRecord
 from lit_gelu.files import without_nonfinite
@@ -188,16 +196,20 @@ class QuantizationReport:
 
     def __str__(self) -> str:
         """Return the tables as plain text."""
-        console = Console(file=io.StringIO(), width=120, color_system=None, legacy_windows=False)
-        console.print(self, markup=False)
-        text: str = console.file.getvalue()  # type: ignore[attr-defined]
-        return text.rstrip()
+        return plain_text(self)
 
 
 def tables(report: QuantizationReport) -> list[TextTable]:
     """Return all tables of a report that have rows."""
-    made = (_criteria, _metrics, _outputs, _layers, _fates, _operators)
-    return [table for make in made if (table := make(report)).body]
+    made = (
+        _criteria(report),
+        metrics_table(report.metrics, "float32"),
+        _outputs(report),
+        _layers(report),
+        _fates(report),
+        operators_table(report.census, report.optimized_census),
+    )
+    return [table for table in made if table.body]
 
 
 def findings(report: QuantizationReport) -> list[str]:
@@ -207,20 +219,14 @@ def findings(report: QuantizationReport) -> list[str]:
     worst = report.worst_layer
     if worst is not None:
         found.append(f"Most noise: in the output of {worst.site or '(the module itself)'}, {worst.sqnr:.1f} dB.")
-    return [*found, *report.notes]
+    return [*(f"Fault: {fault}" for fault in report.faults), *found, *report.notes]
 
 
 def markdown(report: QuantizationReport) -> str:
     """Return a report as Markdown."""
-    versions = ", ".join(f"{name} {version}" for name, version in sorted(report.versions.items()))
-    head = [
-        f"# int8 parity of {cell_text(report.path)}: {'passed' if report.passed else 'FAILED'}",
-        "",
-        f"{report.provider}; {report.record}; {versions}",
-        "",
-        *(f"- {cell_text(line)}" for line in findings(report)),
-    ]
-    return "\n".join([*head, *(line for table in tables(report) for line in table_lines(table)), ""])
+    about = f"{report.provider}; {report.record}; {version_text(report.versions)}"
+    title = f"int8 parity of {cell_text(report.path)}: {'passed' if report.passed else 'FAILED'}"
+    return markdown_text(title, about, findings(report), tables(report))
 
 
 def _criteria(report: QuantizationReport) -> TextTable:
@@ -230,12 +236,6 @@ def _criteria(report: QuantizationReport) -> TextTable:
         for c in report.criteria
     )
     return TextTable("What decides", ("figure", "value", "limit", "verdict"), body)
-
-
-def _metrics(report: QuantizationReport) -> TextTable:
-    """The module's own test metrics."""
-    body = tuple((m.name, *map(figure, (m.pytorch, m.file, m.difference))) for m in report.metrics)
-    return TextTable("Test metrics", ("metric", "PyTorch float32", "file", "difference"), body)
 
 
 def _outputs(report: QuantizationReport) -> TextTable:
@@ -271,10 +271,3 @@ def _fates(report: QuantizationReport) -> TextTable:
     """What became of the activations."""
     body = tuple((text, str(count)) for text, count in fate_counts(list(report.activations)).items())
     return TextTable("Activations as onnxruntime runs them", ("in the file -> as it runs", "calls"), body)
-
-
-def _operators(report: QuantizationReport) -> TextTable:
-    """All operators before and after."""
-    names = sorted({*report.census, *report.optimized_census})
-    body = tuple((n, str(report.census.get(n, 0)), str(report.optimized_census.get(n, 0))) for n in names)
-    return TextTable("Operators", ("operator", "in the file", "as onnxruntime runs it"), body)

@@ -36,10 +36,33 @@ class QuantizationSettings:
     seed: int  # of the order in which the data are drawn
     per_channel: bool = True  # whether weights have a scale for each output channel, or one for all
     reduce_range: bool = False  # whether weights take 7 bits
-    float_layers: tuple[str, ...] = ()  # patterns over names of layers and activation sites that stay in float32
+    float_layers: Sequence[str] = ()  # patterns over names of layers and activation sites that stay in float32
     # What the file may differ by from the float file on the calibration data before layers are left in float; None:
     # whatever comes out.
     max_difference: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what is not accepted."""
+        for option, value, known in (("target", self.target, TARGETS), ("method", self.method, METHODS)):
+            if value not in known:
+                near = difflib.get_close_matches(str(value).lower(), list(known), n=1)
+                hint = f" Did you mean {near[0]!r}?" if near else ""
+                raise ExportOptionError(f"Unknown {option}={value!r}.{hint} Accepted: {', '.join(map(repr, known))}.")
+        if self.samples < 1:
+            raise ExportOptionError(
+                f"samples={self.samples} is not accepted: give the number of rows to calibrate on, such as 512."
+            )
+        if isinstance(self.float_layers, str):
+            raise ExportOptionError(
+                f"float_layers={self.float_layers!r} is one text. Accepted: a list of patterns, such as "
+                f"[{self.float_layers!r}]."
+            )
+        if self.max_difference is not None and not 0 <= self.max_difference <= 1:
+            raise ExportOptionError(
+                f"max_difference={self.max_difference} is not accepted: give a share from 0 to 1, such as 0.01, or "
+                "None."
+            )
+        object.__setattr__(self, "float_layers", tuple(self.float_layers))
 
     @property
     def symmetric(self) -> bool:
@@ -70,37 +93,3 @@ class QuantizationSettings:
             "QuantizeBias": self.target != "tensorrt",
             "OpTypesToExcludeOutputQuantization": outputs,
         }
-
-
-def checked_settings(
-    target: str,
-    method: str,
-    samples: int,
-    seed: int,
-    *,
-    per_channel: bool = True,
-    reduce_range: bool = False,
-    float_layers: Sequence[str] = (),
-    max_difference: float | None = None,
-) -> QuantizationSettings:
-    """Check the options of `lit_gelu.export.quantization.quantize_onnx`."""
-    for option, value, known in (("target", target, TARGETS), ("method", method, METHODS)):
-        if value not in known:
-            near = difflib.get_close_matches(str(value).lower(), list(known), n=1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
-            raise ExportOptionError(f"Unknown {option}={value!r}.{hint} Accepted: {', '.join(map(repr, known))}.")
-    if samples < 1:
-        raise ExportOptionError(
-            f"samples={samples} is not accepted: give the number of rows to calibrate on, such as 512."
-        )
-    if isinstance(float_layers, str):
-        raise ExportOptionError(
-            f"float_layers={float_layers!r} is one text. Accepted: a list of patterns, such as [{float_layers!r}]."
-        )
-    if max_difference is not None and not 0 <= max_difference <= 1:
-        raise ExportOptionError(
-            f"max_difference={max_difference} is not accepted: give a share from 0 to 1, such as 0.01, or None."
-        )
-    return QuantizationSettings(
-        target, method, samples, seed, per_channel, reduce_range, tuple(float_layers), max_difference
-    )

@@ -11,7 +11,7 @@ import numpy as np
 from lit_gelu.export.parity.alone.elementwise import ElementwiseCheck
 from lit_gelu.export.parity.alone.function_error import EDGES as POSITIONS
 from lit_gelu.export.parity.report.parity_report import ParityReport
-from lit_gelu.export.parity.report.tables import TextTable, findings, tables
+from lit_gelu.export.parity.report.tables import TextTable, findings, tables, version_text
 from lit_gelu.export.parity.rows import ELEMENTWISE, ParityRow
 from lit_gelu.export.parity.ulp import EDGES
 
@@ -32,8 +32,7 @@ def page(report: ParityReport) -> str:
     """Return a report as HTML."""
     verdict, kind = ("passed", "ok") if report.passed else ("FAILED", "failed")
     title = f"Parity of {escape(report.path)}: {verdict}"
-    versions = ", ".join(f"{name} {version}" for name, version in sorted(report.versions.items()))
-    about = f"{report.provider}, {report.dtype}, approximate={report.approximate}; {versions}"
+    about = f"{report.provider}, {report.dtype}, approximate={report.approximate}; {version_text(report.versions)}"
     found = "".join(f"<li>{escape(line)}</li>" for line in findings(report))
     parts = [
         f'<h1>Parity of {escape(report.path)}: <span class="{kind}">{verdict}</span></h1>',

@@ -1,6 +1,5 @@
 """`ParityReport`: everything that `check_parity` found, as data."""
 
-import io
 import json
 import math
 from collections.abc import Mapping
@@ -179,10 +178,9 @@ class ParityReport:
 
     def __str__(self) -> str:
         """Return the table as plain text."""
-        console = Console(file=io.StringIO(), width=120, color_system=None, legacy_windows=False)
-        console.print(self)
-        text: str = console.file.getvalue()  # type: ignore[attr-defined]
-        return text.rstrip()
+        from lit_gelu.export.parity.report.tables import plain_text
+
+        return plain_text(self)
 
 
 def _plain(value: Any) -> Any:

@@ -1,10 +1,15 @@
 """The report as tables of text: what Markdown, the page and the terminal show."""
 
+import io
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+
+from rich.console import Console
 
 from lit_gelu.export.parity.alone.elementwise import OK
 from lit_gelu.export.parity.report.parity_report import ParityReport
 from lit_gelu.export.parity.rows import ParityRow
+from lit_gelu.export.parity.task_metrics import TaskMetric
 from lit_gelu.export.parity.ulp import EDGES
 
 
@@ -30,8 +35,14 @@ def verdict(row: ParityRow) -> str:
 
 def tables(report: ParityReport) -> list[TextTable]:
     """Return all tables of a report that have rows."""
-    made = (_comparisons, _metrics, _elementwise, _histograms, _tails, _special, _layers, _batches, _fates, _operators)
-    return [table for make in made if (table := make(report)).body]
+    made = [
+        _comparisons(report),
+        metrics_table(report.metrics, "as trained"),
+        *(make(report) for make in (_elementwise, _histograms, _tails, _special, _layers, _batches, _fates)),
+    ]
+    if report.optimized_census:
+        made.append(operators_table(report.census, report.optimized_census))
+    return [table for table in made if table.body]
 
 
 def _comparisons(report: ParityReport) -> TextTable:
@@ -66,10 +77,10 @@ def _top1(row: ParityRow) -> str:
     return f"{100 * row.top1_agreement:.4g} %{changes}"
 
 
-def _metrics(report: ParityReport) -> TextTable:
-    """The module's own test metrics."""
-    body = tuple((m.name, *map(figure, (m.pytorch, m.file, m.difference))) for m in report.metrics)
-    return TextTable("Test metrics", ("metric", "PyTorch as trained", "file", "difference"), body)
+def metrics_table(metrics: Iterable[TaskMetric], pytorch: str) -> TextTable:
+    """Return the module's own test metrics; ``pytorch`` says as what the module was measured."""
+    body = tuple((m.name, *map(figure, (m.pytorch, m.file, m.difference))) for m in metrics)
+    return TextTable("Test metrics", ("metric", f"PyTorch {pytorch}", "file", "difference"), body)
 
 
 def _elementwise(report: ParityReport) -> TextTable:
@@ -166,10 +177,11 @@ def _fates(report: ParityReport) -> TextTable:
     return TextTable("Activations", ("site", "call", "in the file", "as onnxruntime runs it", "provider"), body, legend)
 
 
-def _operators(report: ParityReport) -> TextTable:
-    """All operators before and after."""
-    names = sorted({*report.census, *report.optimized_census}) if report.optimized_census else []
-    body = tuple((n, str(report.census.get(n, 0)), str(report.optimized_census.get(n, 0))) for n in names)
+def operators_table(census: Mapping[str, int], optimized: Mapping[str, int]) -> TextTable:
+    """Return how often each operator is there, before and after onnxruntime's optimisation."""
+    body = tuple(
+        (name, str(census.get(name, 0)), str(optimized.get(name, 0))) for name in sorted({*census, *optimized})
+    )
     return TextTable("Operators", ("operator", "in the file", "as onnxruntime runs it"), body)
 
 
@@ -190,16 +202,28 @@ def findings(report: ParityReport) -> list[str]:
 
 def markdown(report: ParityReport) -> str:
     """Return a report as Markdown."""
-    head = [
-        f"# Parity of {cell_text(report.path)}: {'passed' if report.passed else 'FAILED'}",
-        "",
-        f"{report.provider}, {report.dtype}, approximate={report.approximate}; "
-        + ", ".join(f"{name} {version}" for name, version in sorted(report.versions.items())),
-    ]
-    found = findings(report)
-    if found:
-        head += ["", *(f"- {cell_text(line)}" for line in found)]
-    return "\n".join([*head, *(line for table in tables(report) for line in table_lines(table)), ""])
+    about = f"{report.provider}, {report.dtype}, approximate={report.approximate}; {version_text(report.versions)}"
+    title = f"Parity of {cell_text(report.path)}: {'passed' if report.passed else 'FAILED'}"
+    return markdown_text(title, about, findings(report), tables(report))
+
+
+def markdown_text(title: str, about: str, found: Iterable[str], made: Iterable[TextTable]) -> str:
+    """Return title, first line, findings and tables as Markdown."""
+    listed = [f"- {cell_text(line)}" for line in found]
+    head = [f"# {title}", "", about, *(["", *listed] if listed else [])]
+    return "\n".join([*head, *(line for table in made for line in table_lines(table)), ""])
+
+
+def version_text(versions: Mapping[str, str]) -> str:
+    """Return names and versions as one line."""
+    return ", ".join(f"{name} {version}" for name, version in sorted(versions.items()))
+
+
+def plain_text(report: object) -> str:
+    """Return what rich prints of a report as plain text of 120 columns; square brackets are no markup."""
+    text = io.StringIO()
+    Console(file=text, width=120, color_system=None, legacy_windows=False).print(report, markup=False)
+    return text.getvalue().rstrip()
 
 
 def table_lines(table: TextTable) -> list[str]:

@@ -5,7 +5,8 @@ import pytest
 from lit_gelu.export import ExportOptionError
 from lit_gelu.export.parity.task_metrics import TaskMetric
 from lit_gelu.export.quantization.acceptance import criteria
-from lit_gelu.export.quantization.report import OutputNoise
+from lit_gelu.export.quantization.record import QuantizationRecord
+from lit_gelu.export.quantization.report import OutputNoise, QuantizationReport
 
 LOGITS = OutputNoise("output", 100, 35.0, 0.1, 10.0, 0, 0.97, 3)
 IMAGE = OutputNoise("image", 100, 18.0, 0.1, 10.0, 0, None, None)
@@ -68,3 +69,11 @@ def test_nan_never_passes():
     assert not criteria([], [nan], None, 0.01, None, None)[0].passed
     assert not criteria([TaskMetric("test_loss", 0.0, 1.0)], [], None, 0.01, None, None)[0].passed
     assert not criteria([TaskMetric("test_loss", 0.0, 0.0)], [], None, 0.01, None, None)[0].value > 0
+
+
+def test_the_report_names_each_fault_among_its_findings():
+    record = QuantizationRecord("portable", "minmax", 8, 0, "uint8", True, False, ("head",), (), 0.0, 100, "1.0")
+    report = QuantizationReport("net.onnx", "CPU", record, (LOGITS,), (), faults=("labels differ.",))
+    assert not report.passed
+    assert "- Fault: labels differ." in report.to_markdown()
+    assert "Fault: labels differ." in str(report)

@@ -4,11 +4,11 @@ import pytest
 
 from lit_gelu.export import ExportOptionError
 from lit_gelu.export.lowering.kernels import TARGETS
-from lit_gelu.export.quantization.settings import checked_settings
+from lit_gelu.export.quantization.settings import QuantizationSettings
 
 
 def test_symmetric_activations_are_those_of_gpu_targets():
-    symmetric = {target for target in TARGETS if checked_settings(target, "minmax", 1, 0).symmetric}
+    symmetric = {target for target in TARGETS if QuantizationSettings(target, "minmax", 1, 0).symmetric}
     assert symmetric == {"ort-cuda", "tensorrt"}
 
 
@@ -26,4 +26,4 @@ def test_symmetric_activations_are_those_of_gpu_targets():
 def test_mistakes(options, message):
     plain = {"target": "portable", "method": "minmax", "samples": 8, "seed": 0}
     with pytest.raises(ExportOptionError, match=message):
-        checked_settings(**{**plain, **options})
+        QuantizationSettings(**{**plain, **options})
