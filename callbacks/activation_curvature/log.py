@@ -138,11 +138,7 @@ class ActivationLog:
         self.heat_maps.load_state_dict(state_dict)
 
     def _write_group(self, trainer: Trainer, group: _Group) -> list[tuple[int, Figures, Figures]]:
-        """Write figures and histograms to every logger; wait for them if they have not arrived.
-
-        Returns:
-            Of each measurement its step, the measured figures and those of a normal input, by site and statistic.
-        """
+        """Write figures and histograms to every logger; wait for them if they have not arrived."""
         readout, source, prefix = _reduced(group), group.source, self._prefix
         bins, histograms = source.settings.histograms, source.histograms(readout)
         written = []
@@ -188,20 +184,10 @@ def log_histograms(
     *,
     prefix: Sequence[str] = ("curvature",),
 ) -> None:
-    """Write the histogram of every site, as ``curvature/<site>/histogram``.
-
-    TensorBoard and Weights & Biases show them; MLflow gets a JSON file a step; for other loggers an ``.npz`` file a
-    step is written beside their own, ``curvature_histograms/step_00000049.npz``: one array of counts a site (what lies
-    below the first bin and above the last at its ends), and ``edges``.
-
-    Args:
-        trainer: The Trainer.
-        bins: The bins.
-        counts: By site, as `HistogramBins.count`.
-        statistics: The figures of the same event by site, for the sums that TensorBoard wants.
-        step: The step that was measured.
-        prefix: What takes the place of ``curvature`` in the names.
-    """
+    """Write the histogram of every site, as ``curvature/<site>/histogram``."""
+    # TensorBoard and Weights & Biases show them; MLflow gets a JSON file a step; for other loggers an ``.npz`` file a
+    # step is written beside their own, ``curvature_histograms/step_00000049.npz``: one array of counts a site (what lies
+    # below the first bin and above the last at its ends), and ``edges``.
     folder_name = "_".join([*prefix, "histograms"])
     path = "/".join(prefix)
     for logger in trainer.loggers:

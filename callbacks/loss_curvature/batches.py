@@ -94,17 +94,7 @@ class ProbeBatches:
         self._restored: list[Any] | None = None  # of all ranks, as they are saved
 
     def keep(self, batch: Any) -> ProbePart | None:
-        """Return what of a batch will be needed as its step ends, whatever the training step does to it until then.
-
-        Args:
-            batch: The one at hand, on its device.
-
-        Returns:
-            The part to be probed, in tensors of its own; ``None`` if another batch will be probed.
-
-        Raises:
-            LossCurvatureError: If no part can be taken of it.
-        """
+        """Return what is needed of a batch as its step ends, in tensors of its own; ``None`` if another is probed."""
         if self._restored is not None:
             return ProbePart(copy_containers(batch), 0)  # only its types are asked for
         if self.source == "fresh" or (self.source == "fixed" and self._fixed is None):
@@ -112,15 +102,7 @@ class ProbeBatches:
         return None
 
     def take(self, trainer: Trainer, kept: ProbePart | None) -> list[ProbePart]:
-        """Return the batches for one event.
-
-        Args:
-            trainer: The Trainer.
-            kept: What `keep` returned.
-
-        Returns:
-            Batches on the device.
-        """
+        """Return the batches for one event, on the device, given what `keep` returned."""
         if self._restored is not None:
             self._fixed = self._restore(trainer, self._restored, kept)
             self._restored = None
@@ -136,28 +118,12 @@ class ProbeBatches:
         return [ProbePart(take_examples(part.batch, limit), min(part.examples, limit)) for part in parts]
 
     def is_part(self, parts: Sequence[ProbePart], batch: Any) -> bool:
-        """Return whether less than the batch at hand is probed, as far as that can be told.
-
-        Args:
-            parts: What is probed.
-            batch: The batch at hand.
-
-        Returns:
-            Whether a single part is, of fewer examples.
-        """
+        """Return whether less than the batch at hand is probed, as far as that can be told."""
         whole = count_examples(batch)
         return len(parts) == 1 and whole is not None and parts[0].examples < whole
 
     def halve(self, parts: Sequence[ProbePart], error: BaseException) -> None:
-        """Use half as many examples from now on, and say so.
-
-        Args:
-            parts: What did not fit in memory.
-            error: The error that said so.
-
-        Raises:
-            BaseException: The error, if there is nothing to halve, or no part can be taken.
-        """
+        """Use half as many examples from now on, and say so; raise the error if nothing can be halved."""
         largest = max(part.examples for part in parts)
         limit = (largest + 1) // 2
         if largest == 1:
@@ -176,14 +142,7 @@ class ProbeBatches:
         )
 
     def few(self, examples: int) -> str | None:
-        """Return what to say of a default probe that is smaller than it should be; ``None`` if it is not.
-
-        Args:
-            examples: How many it has, on all ranks together.
-
-        Returns:
-            A sentence.
-        """
+        """Return what to say of a default probe that is smaller than it should be; ``None`` if it is not."""
         if not self.is_default or self.limit is not None or examples >= LEAST_EXAMPLES:
             return None
         return (
@@ -204,11 +163,7 @@ class ProbeBatches:
         return {"limit": self.limit, "fixed": fixed}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on with the same batches.
-
-        Args:
-            state_dict: What `state_dict` returned.
-        """
+        """Go on with the same batches."""
         self.limit = state_dict["limit"]
         saved = self.source == "fixed" and None not in state_dict["fixed"]
         self._restored = state_dict["fixed"] if saved else None

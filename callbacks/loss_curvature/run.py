@@ -45,14 +45,7 @@ class PendingEvent:
 
 @contextmanager
 def loggers_off(trainer: Trainer) -> Iterator[None]:
-    """Let a training step that writes to ``self.logger`` write to nowhere.
-
-    Args:
-        trainer: The Trainer.
-
-    Yields:
-        Nothing.
-    """
+    """Let a training step that writes to ``self.logger`` write to nowhere."""
     loggers = trainer.loggers
     trainer.loggers = [DummyLogger()]
     try:
@@ -62,14 +55,7 @@ def loggers_off(trainer: Trainer) -> Iterator[None]:
 
 
 def now(trainer: Trainer) -> float:
-    """Return the time when the device has done what it was told.
-
-    Args:
-        trainer: The Trainer.
-
-    Returns:
-        Seconds, from an arbitrary origin.
-    """
+    """Return the time, in seconds, when the device has done what it was told."""
     device = trainer.strategy.root_device
     if device.type == "cuda":
         torch.cuda.synchronize(device)
@@ -86,20 +72,7 @@ def probe_of(
     *,
     autocast: bool,
 ) -> LossProbe:
-    """Return the loss as a function of the parameters, for one event.
-
-    Args:
-        trainer: The Trainer.
-        pl_module: Its module.
-        parts: What to probe with.
-        settings: Say the mode and the seed.
-        event: The event's number, which masks depend on besides the seed and the rank.
-        batch_idx: The number of the batch at hand.
-        autocast: Whether to compute in the Trainer's mixed precision.
-
-    Returns:
-        The probe, to be entered.
-    """
+    """Return the loss as a function of the parameters, for one event."""
     plugin = trainer.precision_plugin
     mixed = isinstance(plugin, MixedPrecision) and not autocast
     examples = {id(part.batch): part.examples for part in parts}
@@ -115,16 +88,8 @@ def probe_of(
 
 
 def sums_over_examples(probe_of_parts: Callable[[Sequence[ProbePart]], LossProbe], part: ProbePart) -> bool:
-    """Return whether a loss doubles when every example comes twice, as a sum does and a mean does not.
-
-    Args:
-        probe_of_parts: Makes a probe of some parts.
-        part: Some examples; half of them are used.
-
-    Returns:
-        Whether it does; fewer than four are taken for no sum (batch normalisation needs two).
-    """
-    if part.examples < 4:
+    """Return whether a loss doubles when every example comes twice, as a sum does and a mean does not."""
+    if part.examples < 4:  # batch normalisation needs two
         return False
     count = part.examples // 2
     once = take_examples(part.batch, count)
@@ -135,12 +100,7 @@ def sums_over_examples(probe_of_parts: Callable[[Sequence[ProbePart]], LossProbe
 
 
 def refuse_run(trainer: Trainer, pl_module: LightningModule, settings: LossSettings) -> None:
-    """Refuse, before it starts, a run in which the loss cannot be measured on the side.
-
-    Raises:
-        UnsupportedRunError: If the strategy splits parameters over devices.
-        LossCurvatureError: If the module's loss cannot be computed on the side, or it has nothing to train.
-    """
+    """Refuse, before it starts, a run that shards parameters, or whose loss cannot be computed on the side."""
     strategy = trainer.strategy
     if shards_parameters(trainer) or strategy.restore_checkpoint_after_setup:
         raise UnsupportedRunError(

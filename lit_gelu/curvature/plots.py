@@ -49,12 +49,7 @@ class HeatMapHistory:
         self._seen = 0
 
     def add(self, step: int, figures: Mapping[str, Mapping[str, float]]) -> None:
-        """Take in one measurement.
-
-        Args:
-            step: When.
-            figures: By site and statistic.
-        """
+        """Take in one measurement."""
         if self.statistics and self._seen % self._keep_every == 0:
             row = {site: [_value(values, name) for name in self.statistics] for site, values in figures.items()}
             self._columns.append((step, row))
@@ -64,14 +59,7 @@ class HeatMapHistory:
         self._seen += 1
 
     def table(self, statistic: str) -> tuple[list[int], list[str], list[list[float]]]:
-        """Return the history of one statistic.
-
-        Args:
-            statistic: One of ``statistics``.
-
-        Returns:
-            Steps, sites, and one row of values a site; NaN where a site had none.
-        """
+        """Return steps, sites, and one row of values a site, NaN where it had none."""
         which = self.statistics.index(statistic)
         sites = list(dict.fromkeys(site for _, row in self._columns for site in row))
         nothing = [float("nan")] * len(self.statistics)
@@ -79,14 +67,7 @@ class HeatMapHistory:
         return [step for step, _ in self._columns], sites, values
 
     def draw(self, statistic: str) -> "Figure | None":
-        """Draw one statistic: a row a site, in the order of the model, from left to right the steps.
-
-        Args:
-            statistic: One of ``statistics``.
-
-        Returns:
-            The plot; ``None`` if there is nothing to draw.
-        """
+        """Draw one statistic: a row a site, in the order of the model, from left to right the steps."""
         steps, sites, values = self.table(statistic)
         if not any(value == value for row in values for value in row):
             return None
@@ -115,11 +96,7 @@ class HeatMapHistory:
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from what `state_dict` returned; that of other statistics is left out.
-
-        Args:
-            state_dict: The state.
-        """
+        """Go on from what `state_dict` returned; that of other statistics is left out."""
         if tuple(state_dict["statistics"]) == self.statistics:
             self._columns = list(state_dict["columns"])
             self._keep_every, self._seen = state_dict["keep_every"], state_dict["seen"]
@@ -133,21 +110,8 @@ def _value(values: Mapping[str, float], name: str) -> float:
 
 
 def density_figure(spectrum: SpectralDensity, title: str) -> "Figure":
-    """Draw how many eigenvalues lie where, on a logarithmic scale: most are near 0, and the few large ones count.
-
-    Args:
-        spectrum: The density.
-        title: What it is of.
-
-    Returns:
-        A figure of matplotlib's, without pyplot: nothing global is changed.
-
-    Example:
-        >>> points = torch.tensor([[0.0, 2.0]], dtype=torch.float64)
-        >>> figure = density_figure(SpectralDensity(points, torch.full_like(points, 0.5), 2, 2), "step 0")
-        >>> figure.axes[0].get_xlabel()
-        'eigenvalue'
-    """
+    """Draw how many eigenvalues lie where, on a logarithmic scale: most are near 0, and the few large ones count."""
+    # A figure without pyplot: nothing global is changed.
     from matplotlib.figure import Figure  # takes a second to import, and is not needed without a picture
 
     figure = Figure(figsize=(6.4, 3.6), layout="constrained")
@@ -156,13 +120,7 @@ def density_figure(spectrum: SpectralDensity, title: str) -> "Figure":
 
 
 def draw_density(axes: "Axes", spectrum: SpectralDensity, title: str) -> None:
-    """Draw the same into a plot that is there.
-
-    Args:
-        axes: Where to draw.
-        spectrum: The density.
-        title: What it is of.
-    """
+    """Draw the same into a plot that is there."""
     low, high = spectrum.nodes.min().item(), spectrum.nodes.max().item()
     width = _SMOOTHING * max(high - low, abs(high), 1e-12)
     grid = torch.linspace(low - 4 * width, high + 4 * width, _POINTS, dtype=torch.float64)

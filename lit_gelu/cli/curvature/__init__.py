@@ -53,11 +53,7 @@ class CurvatureCommandError(LitGeluError, ValueError):
 
 
 def build_parser() -> ArgumentParser:
-    """Return the command's parser.
-
-    Returns:
-        The parser.
-    """
+    """Return the command's parser."""
     parser = command_parser("curvature", HELP, EXAMPLES)
     parser.add_argument("ckpt", type=str, help="a Lightning checkpoint, or a model's class for one that is untrained")
     parser.add_argument("--data", type=str, required=True, help="a data module, such as DigitsData or MNISTData")
@@ -82,17 +78,7 @@ def build_parser() -> ArgumentParser:
 
 
 def run(arguments: Namespace) -> int:
-    """Measure.
-
-    Args:
-        arguments: What `build_parser` parsed.
-
-    Returns:
-        0.
-
-    Raises:
-        CurvatureCommandError: If an argument is not accepted.
-    """
+    """Measure."""
     settings = _settings(arguments)
     silence_known_warnings()
     from lit_gelu.cli.curvature.files import write_csv, write_figure, write_json

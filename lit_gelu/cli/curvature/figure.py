@@ -23,14 +23,7 @@ Panel = Callable[[Axes, CurvatureReport], None]
 
 
 def draw(report: CurvatureReport) -> Figure:
-    """Draw what was measured: a panel a subject, with a title that says what it shows.
-
-    Args:
-        report: What was measured.
-
-    Returns:
-        A figure of matplotlib's, without pyplot.
-    """
+    """Draw what was measured: a panel a subject, with a title that says what it shows."""
     panels: list[Panel] = []
     if report.activations:
         panels += [_gain, _curvature, _shares]

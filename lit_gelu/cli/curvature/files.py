@@ -19,14 +19,7 @@ Row = tuple[str, str, str, float]
 
 
 def to_dict(report: CurvatureReport) -> dict[str, Any]:
-    """Return all figures as plain data.
-
-    Args:
-        report: What was measured.
-
-    Returns:
-        Numbers, texts, lists and mappings; figures that are not defined are ``None``.
-    """
+    """Return all figures as plain data."""
     plain = {
         "schema": SCHEMA,
         "schema_version": SCHEMA_VERSION,
@@ -68,23 +61,13 @@ def _loss_as_dict(loss: LossMeasurement) -> dict[str, Any]:
 
 
 def write_json(report: CurvatureReport, path: str) -> None:
-    """Write all figures as JSON.
-
-    Args:
-        report: What was measured.
-        path: The file.
-    """
+    """Write all figures as JSON."""
     with write_atomically(path) as temporary:
         temporary.write_text(json.dumps(to_dict(report), indent=2, allow_nan=False) + "\n", encoding="utf-8")
 
 
 def write_csv(report: CurvatureReport, path: str) -> None:
-    """Write all figures as a table of four columns: kind, name, figure, value.
-
-    Args:
-        report: What was measured.
-        path: The file.
-    """
+    """Write all figures as a table of four columns: kind, name, figure, value."""
     with write_atomically(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(("kind", "name", "figure", "value"))
@@ -92,14 +75,7 @@ def write_csv(report: CurvatureReport, path: str) -> None:
 
 
 def rows(report: CurvatureReport) -> Iterator[Row]:
-    """Yield all figures that are defined.
-
-    Args:
-        report: What was measured.
-
-    Yields:
-        Kind ("activation", "gaussian", "loss", "layer" or "density"), name, figure, value.
-    """
+    """Yield all figures that are defined; kinds are "activation", "gaussian", "loss", "layer" and "density"."""
     for row in _all_rows(report):
         if math.isfinite(row[3]):
             yield row
@@ -125,12 +101,7 @@ def _all_rows(report: CurvatureReport) -> Iterator[Row]:
 
 
 def write_figure(report: CurvatureReport, path: str) -> None:
-    """Draw all figures.
-
-    Args:
-        report: What was measured.
-        path: The file; its suffix says the format.
-    """
+    """Draw all figures."""
     from lit_gelu.cli.curvature.figure import draw
 
     figure = draw(report)

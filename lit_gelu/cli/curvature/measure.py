@@ -95,23 +95,7 @@ def measure(
     source: str = "",
     input_sample: Any = None,
 ) -> CurvatureReport:
-    """Measure a model on the first examples of its data; the model is left as it was.
-
-    Args:
-        model: The model.
-        data: Its data.
-        settings: What to measure.
-        source: Where the model is from, for the report.
-        input_sample: What ``forward`` takes, to find calls of functions; by default the model's
-            ``example_input_array``, else the first batch.
-
-    Returns:
-        The figures.
-
-    Raises:
-        NoBatchesError: If the data module has no such part, or its examples cannot be counted.
-        LossCurvatureError: If the model's loss cannot be computed, or is not finite.
-    """
+    """Measure a model on the first examples of its data; the model is left as it was."""
     torch.manual_seed(settings.seed)
     batches = list(first_examples(_batches(data, settings.split), settings.samples))
     examples = sum(count_examples(batch) or 0 for batch in batches)
@@ -129,22 +113,7 @@ def measure(
 
 
 def first_examples(batches: Iterable[Any], count: int) -> Iterable[Any]:
-    """Yield batches until there are enough examples, the last one cut.
-
-    Args:
-        batches: The batches.
-        count: How many examples.
-
-    Yields:
-        Batches of the same kind.
-
-    Raises:
-        NoBatchesError: If a batch's examples cannot be counted, or there is none.
-
-    Example:
-        >>> [len(batch) for batch in first_examples(torch.zeros(3, 4), 6)]
-        [4, 2]
-    """
+    """Yield batches until there are enough examples, the last one cut."""
     missing = count
     for batch in batches:
         present = count_examples(batch)

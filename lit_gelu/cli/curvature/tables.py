@@ -25,14 +25,7 @@ _ROUNDING = 1e-6  # of float32 products
 
 
 def tables(report: CurvatureReport) -> list[Table]:
-    """Return what was measured as tables.
-
-    Args:
-        report: What was measured.
-
-    Returns:
-        Of the activations, of the loss and of the trace by layer, as far as they were measured.
-    """
+    """Return what was measured as tables."""
     made = []
     if report.activations:
         made.append(_of_activations(report))
@@ -43,18 +36,7 @@ def tables(report: CurvatureReport) -> list[Table]:
 
 
 def with_curvature(row: Mapping[str, float]) -> dict[str, float]:
-    """Return the statistics with |f''| and the kink mass in one figure, which is what compares activations.
-
-    Args:
-        row: The statistics of one site.
-
-    Returns:
-        The same, and "curvature".
-
-    Example:
-        >>> with_curvature({"mean_abs_second_derivative": 0.25, "kink_mass": 0.5})["curvature"]
-        0.75
-    """
+    """Return the statistics with |f''| and the kink mass in one figure, which is what compares activations."""
     nothing = float("nan")
     total = row.get("mean_abs_second_derivative", nothing) + row.get("kink_mass", nothing)
     return {**row, "curvature": total}

@@ -22,14 +22,7 @@ class InputProbe(nn.Module):
     """Returns its input; stands in front of a call, so that a hook sees what goes in."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the input itself.
-
-        Args:
-            x: Any tensor.
-
-        Returns:
-            The same tensor.
-        """
+        """Return the input itself."""
         return x
 
 
@@ -142,15 +135,7 @@ def _add_layouts(survey: Survey, input_sample: object, found: WatchableSites) ->
 
 
 def is_elementwise(site: ActivationSite, registry: ActivationRegistry) -> bool:
-    """Return whether f' is a number for each element; of what was never registered, it is taken to be.
-
-    Args:
-        site: The site.
-        registry: Where the facts are.
-
-    Returns:
-        Whether it is.
-    """
+    """Return whether f' is a number for each element; of what was never registered, it is taken to be."""
     if site.spec.opaque:
         return True
     return registry.entry(site.spec.name).facts_for(site.spec.arguments).elementwise

@@ -34,14 +34,7 @@ class ChannelLayout:
     dim: int | None = None
 
     def dim_of(self, shape: Sequence[int]) -> int | None:
-        """Return the dimension of an input that has so many channels.
-
-        Args:
-            shape: Its sizes; the first one counts examples.
-
-        Returns:
-            The only one of this size; of several the layer's own; ``None`` if there is none or it cannot be told.
-        """
+        """Return the only dimension of this size; of several the layer's own; ``None`` if it cannot be told."""
         found = [dim for dim in range(1, len(shape)) if shape[dim] == self.count]
         if len(found) == 1:
             return found[0]
@@ -50,38 +43,15 @@ class ChannelLayout:
 
 
 def dim_of_channels(layout: ChannelLayout | None, shape: Sequence[int]) -> int | None:
-    """Return the dimension of an input that counts the channels.
-
-    Args:
-        layout: What the layer in front says; ``None`` if nothing does.
-        shape: The input's sizes.
-
-    Returns:
-        The dimension; in two dimensions it is the last, in others that of the layout, if there is one.
-
-    Example:
-        >>> dim_of_channels(None, (8, 16)), dim_of_channels(None, (8, 16, 100))
-        (1, None)
-    """
+    """Return the dimension of an input that counts the channels: of two the last, else that of the layout."""
     if len(shape) == 2:
         return 1
     return None if layout is None else layout.dim_of(shape)
 
 
 def layout_of_layer(layer: nn.Module) -> ChannelLayout | None:
-    """Return what a layer says of the channels of its output.
-
-    Args:
-        layer: A module without children.
-
-    Returns:
-        The layout; of a layer of an unknown class the number that its bias or weight has, if it has one dimension;
-        ``None`` of modules without parameters of that kind.
-
-    Example:
-        >>> layout_of_layer(nn.Conv1d(3, 16, 5)), layout_of_layer(nn.Linear(3, 8))
-        (ChannelLayout(count=16, dim=1), ChannelLayout(count=8, dim=-1))
-    """
+    """Return what a layer without children says of the channels of its output; ``None`` if it has no parameters."""
+    # Of an unknown class: the number that its bias or weight has, if it has one dimension.
     match layer:
         case nn.Linear() | nn.Bilinear():
             return ChannelLayout(int(layer.out_features), -1)
@@ -100,14 +70,7 @@ def layout_of_layer(layer: nn.Module) -> ChannelLayout | None:
 
 
 def own_layout(activation: nn.Module) -> ChannelLayout | None:
-    """Return the layout of an activation with parameters of its own for each channel.
-
-    Args:
-        activation: The activation.
-
-    Returns:
-        The layout; ``None`` of one without such parameters, or of an unknown class.
-    """
+    """Return the layout of an activation with parameters of its own for each channel."""
     if isinstance(activation, ChannelModule):
         known = isinstance(activation.channels, int)  # neither None nor still to be inferred
         return ChannelLayout(int(activation.channels or 0), activation.channel_dim) if known else None
@@ -117,20 +80,7 @@ def own_layout(activation: nn.Module) -> ChannelLayout | None:
 
 
 def layout_before(model: nn.Module, name: str, is_layer: Callable[[nn.Module], bool]) -> ChannelLayout | None:
-    """Return what the nearest layer before a module says, in the order in which modules were registered.
-
-    Args:
-        model: The model.
-        name: The module's fully qualified name.
-        is_layer: Which modules count.
-
-    Returns:
-        The layout; ``None`` if there is no layer, or it says nothing.
-
-    Example:
-        >>> layout_before(nn.Sequential(nn.Linear(4, 8), nn.Dropout(), nn.ReLU()), "2", lambda module: True)
-        ChannelLayout(count=8, dim=-1)
-    """
+    """Return what the nearest layer before a module says, in the order in which modules were registered."""
     return nearest_before(model, name, lambda layer: layout_of_layer(layer) if is_layer(layer) else None)
 
 
@@ -140,17 +90,8 @@ def layouts_in_a_pass(
     watched: Mapping[str, tuple[nn.Module, tuple[int, int] | None]],
     activations: Collection[int] = (),
 ) -> dict[str, ChannelLayout]:
-    """Run a sample, and return what the layer that ran last before each input says.
-
-    Args:
-        model: The model; nothing of it changes.
-        input_sample: As `lit_gelu.surgery.find_sites`.
-        watched: By name: the module whose input it is, and which of its calls count (see `WatchedCall.turn`).
-        activations: The ids of modules that are no layers, though they may have parameters.
-
-    Returns:
-        Layouts by name; none of what was not called, or follows layers that do not agree.
-    """
+    """Run a sample, and return what the layer that ran last before each input says; none where layers disagree."""
+    # `watched`: the module whose input it is, and which of its calls count; `activations`: ids of what is no layer.
     found: dict[str, set[ChannelLayout | None]] = {name: set() for name in watched}
     with _noting(model, watched, activations, found), on_the_side(model):
         try:

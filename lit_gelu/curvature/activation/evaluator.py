@@ -140,10 +140,8 @@ class ActivationEvaluator:
         self.see(event, waiting)
 
     def _groups(self, taken: Iterable[Taken]) -> Iterator[tuple[list[int], Tensor, int | None]]:
-        """Yield inputs of all sites with the same activation, shape, channels, type and device, stacked.
-
-        With the sites' numbers before, and after them the dimension of each input that counts channels.
-        """
+        """Yield inputs of all sites with the same activation, shape, channels, type and device, stacked."""
+        # With the sites' numbers before, and after them the dimension of each input that counts channels.
         groups: dict[Any, tuple[list[int], list[Tensor], int | None]] = {}
         for number, rows, channels in taken:
             shared = self._shared[number]

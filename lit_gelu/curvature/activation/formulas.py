@@ -92,22 +92,8 @@ def _derivatives(parts: list[Tensor | None]) -> Derivatives:
 
 
 def joint_derivatives(activation: nn.Module, registry: ActivationRegistry) -> Callable[[Tensor], Derivatives]:
-    """Return the function that evaluates an activation and its derivatives together.
-
-    Args:
-        activation: The activation; its parameters are used as they are when the result is called.
-        registry: Where it is looked up.
-
-    Returns:
-        A function of a float32 or float64 tensor. For activations without a joint form it evaluates the registered
-        closed forms one by one, or differentiates; then the gate is NaN throughout where f(0) is not 0.
-
-    Example:
-        >>> from lit_gelu.activations import registry
-        >>> found = joint_derivatives(nn.GELU(), registry)(torch.tensor([0.0, 1.0], dtype=torch.float64))
-        >>> [round(value, 8) for value in found.first.tolist()], [round(value, 8) for value in found.second.tolist()]
-        ([0.5, 1.08331547], [0.79788456, 0.24197072])
-    """
+    """Return the function that evaluates an activation and its derivatives together, of a float32 or float64 tensor."""
+    # Without a joint form: closed forms one by one, or autograd; the gate is NaN throughout where f(0) is not 0.
     entry = registry.entry_of(activation)
     if entry is not None and entry.joint is not None and not has_own_state(activation):
         joint, arguments = entry.joint, entry.live_arguments(activation)
@@ -124,21 +110,7 @@ def _one_by_one(activation: nn.Module, x: Tensor, registry: ActivationRegistry) 
 
 
 def kinks_of(activation: nn.Module, registry: ActivationRegistry) -> Jumps | None:
-    """Return where f' of an activation jumps, and by how much at construction.
-
-    Args:
-        activation: The activation.
-        registry: Where its facts are.
-
-    Returns:
-        ``(place, jump)`` for every kink; ``None`` if it is not known: what was never registered, or was without saying
-        how smooth it is.
-
-    Example:
-        >>> from lit_gelu.activations import registry
-        >>> kinks_of(nn.Hardswish(), registry), kinks_of(nn.GELU(), registry)
-        (((-3.0, -0.5), (3.0, -0.5)), ())
-    """
+    """Return where f' jumps, and by how much at construction; ``None`` if that is not known."""
     spec = registry.spec_of(activation)
     if spec.opaque:
         return None
@@ -149,17 +121,7 @@ def kinks_of(activation: nn.Module, registry: ActivationRegistry) -> Jumps | Non
 
 
 def jump_sizes(activation: nn.Module, kinks: Jumps, x: Tensor, registry: ActivationRegistry) -> list[Tensor | float]:
-    """Return ``|jump of f'|`` at every kink, as the activation is now.
-
-    Args:
-        activation: The activation.
-        kinks: As `kinks_of`.
-        x: An input, whose shape the activation's parameters fit.
-        registry: Where closed forms are looked up.
-
-    Returns:
-        Numbers for what has no parameters; else tensors that broadcast against ``x``, from f' on both sides.
-    """
+    """Return ``|jump of f'|`` at every kink, as it is now: numbers, or tensors that broadcast against ``x``."""
     if next(activation.parameters(), None) is None:
         return [abs(jump) for _, jump in kinks]
     sizes: list[Tensor | float] = []
@@ -206,28 +168,12 @@ class Slopes:
         self.turns = sign_changes(self._bend, self.grid, second, second.abs() > _CLEAR)
 
     def slope(self, x: Tensor) -> Tensor:
-        """Return f'.
-
-        Args:
-            x: Places, float64.
-
-        Returns:
-            The slope at each.
-        """
+        """Return f' at places in float64."""
         return self.joint(x).first
 
     def intervals(self, thresholds: Sequence[float], holds: Callable[[Tensor], Tensor]) -> Intervals:
-        """Return where a condition on f' holds.
-
-        What fades to nothing, so that float64 has no sign for it, is taken to be as it was where it still had one.
-
-        Args:
-            thresholds: At which values of f' the condition may begin or end.
-            holds: The condition.
-
-        Returns:
-            The intervals, sorted.
-        """
+        """Return the intervals where a condition on f' holds, which may change at the thresholds, kinks apart."""
+        # What fades to nothing, so that float64 has no sign for it, is taken to be as it was where it still had one.
         crossings = [x for threshold in thresholds for x in self._crossings(threshold)]
         places = sorted({*self.kinks, *crossings})
         if not places:
@@ -247,23 +193,8 @@ class Slopes:
 
 
 def where_decreasing(activation: nn.Module, registry: ActivationRegistry) -> Intervals | None:
-    """Return where f' < 0 by the formula, however small it is; found once for each activation of a registry.
-
-    Args:
-        activation: The activation.
-        registry: Where it is looked up.
-
-    Returns:
-        Open intervals; ``None`` of what was never registered, or has parameters or buffers of its own.
-
-    Example:
-        >>> from lit_gelu.activations import registry
-        >>> where_decreasing(nn.ReLU(), registry)
-        []
-        >>> ((low, high),) = where_decreasing(nn.SiLU(), registry)
-        >>> low, round(high, 12)
-        (-inf, -1.278464542761)
-    """
+    """Return the open intervals where f' < 0 by the formula, however small it is; found once for a spec."""
+    # None of what was never registered, or has parameters or buffers of its own.
     spec = registry.spec_of(activation)
     if spec.opaque or has_own_state(activation):
         return None

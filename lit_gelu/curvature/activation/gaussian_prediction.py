@@ -93,14 +93,14 @@ class GaussianPrediction:
         )  # those of the last call
 
     def __call__(self, mean: Tensor, std: Tensor) -> Tensor:
-        """Compute the figures.
+        """Return the figures, ``[sites, len(PREDICTED)]``, for means and deviations ``[sites]`` in float64.
 
         Args:
-            mean: Of the pre-activations, ``[sites]``, float64.
+            mean: Of the pre-activations.
             std: Their standard deviation.
 
         Returns:
-            ``[sites, len(PREDICTED)]``; NaN where mean or deviation is not finite, or the deviation not positive.
+            NaN where mean or deviation is not finite, or the deviation not positive.
         """
         good = mean.isfinite() & std.isfinite() & (std > 0)
         m, s = torch.where(good, mean, 0.0), torch.where(good, std, 1.0)
@@ -162,23 +162,9 @@ class GaussianPrediction:
 
 
 def own_ends(slopes: Slopes) -> list[float]:
-    """Return where panels must end so that rules with 16 nodes integrate an activation times a smooth density.
-
-    Panels begin in the proportions that suit GELU, about the middle of where f' changes and as wide as that is, and are
-    halved until the integrals of f, f^2, f', f'^2 and |f''| over a panel and over its halves agree to 1e-11.
-
-    Args:
-        slopes: The activation.
-
-    Returns:
-        The ends, sorted; kinks and inflections are among them.
-
-    Example:
-        >>> from torch import nn
-        >>> from lit_gelu.activations import registry
-        >>> [end for end in own_ends(Slopes(nn.ReLU(), registry)) if abs(end) < 1]
-        [-0.5, -0.25, 0.0, 0.25, 0.5]
-    """
+    """Return where panels must end so that rules with 16 nodes integrate an activation times a smooth density."""
+    # Panels begin in the proportions that suit GELU, about the middle of where f' changes and as wide as that is, and are
+    # halved until the integrals of f, f^2, f', f'^2 and |f''| over a panel and over its halves agree to 1e-11.
     centre, width = _where_it_changes(slopes)
     about = [centre + sign * width * x for x in (*_ABOUT, _FAR) for sign in (-1, 1)]
     ends = torch.tensor(sorted({*slopes.kinks, *slopes.turns, *about}), dtype=torch.float64)

@@ -353,10 +353,8 @@ class ActivationRecorder:
         return self._uniform[device].uniform_(generator=generator)
 
     def _sample_held(self) -> None:
-        """Sample the inputs that wait for it; to be called before the backward pass.
-
-        One that was overwritten after all is left out, and its site's are copied at once from then on.
-        """
+        """Sample the inputs that wait for it; to be called before the backward pass."""
+        # One that was overwritten after all is left out, and its site's are copied at once from then on.
         if not self.held_bytes:
             return
         start = time.perf_counter()

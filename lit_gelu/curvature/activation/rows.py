@@ -63,38 +63,12 @@ def draw_rows(count: int, rows: int, generator: torch.Generator) -> Tensor:
 
 
 def spread_rows(count: int, position: Tensor) -> Tensor:
-    """Turn random positions into row numbers: one row of each of ``len(position)`` equal stretches of ``range(count)``.
-
-    Args:
-        count: How many rows there are.
-        position: ``position[i]`` lies in ``[i, i + 1)``, uniformly drawn.
-
-    Returns:
-        Row numbers in rising order, int64.
-
-    Example:
-        >>> spread_rows(1000, torch.tensor([0.5, 1.0, 2.25, 3.99]))
-        tensor([125, 250, 562, 997])
-    """
+    """Turn positions, uniform in ``[i, i + 1)``, into rising row numbers: one of each equal stretch of rows."""
     return (position * (count / len(position))).long().clamp_(max=count - 1)
 
 
 def rows_for(x: Tensor, elements: int, *, whole_examples: bool = False, channels: int | None = None) -> int:
-    """Return how many rows of an input hold about so many elements.
-
-    Args:
-        x: The input.
-        elements: How many elements are wanted.
-        whole_examples: As in `count_rows`.
-        channels: As in `count_rows`.
-
-    Returns:
-        Rows; at least 8, so that no channel is judged by a single element.
-
-    Example:
-        >>> rows_for(torch.zeros(64, 128, 1024), 8192), rows_for(torch.zeros(64, 16, 32, 32), 8192)
-        (8, 512)
-    """
+    """Return how many rows hold about so many elements; at least 8: no channel is judged by a single element."""
     width = x.numel() // max(1, count_rows(x, whole_examples=whole_examples, channels=channels))
     return max(8, elements // max(1, width))
 

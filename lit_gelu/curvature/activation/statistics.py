@@ -178,18 +178,8 @@ def measure(
     scale: Tensor | None = None,
     channel_dim: int | None = None,
 ) -> Activity:
-    """Compute the sums of `activation_sums` and which channels are alive, from one evaluation of the activation.
-
-    Args:
-        formulas: The activation.
-        x: Pre-activations, ``[sites, ...]``; of an activation with parameters of its own there is one site.
-        pivot: As `activation_sums`.
-        scale: As `activation_sums`.
-        channel_dim: The dimension of ``x`` that counts channels, if there is one.
-
-    Returns:
-        Sums and channels.
-    """
+    """Compute the sums of `activation_sums` of ``[sites, ...]``, and which channels are alive, from one evaluation."""
+    # Of an activation with parameters of its own there is one site.
     x = x.detach()
     x = (x if x.dtype in {torch.float32, torch.float64} else x.float()).contiguous()
     with torch.no_grad():
@@ -269,30 +259,18 @@ def weighted_window_counts(
     sizes: list[Tensor | float],
     half_width: Tensor,
 ) -> Tensor:
-    """Sum ``|jump| [|x - place| <= h] / 2h`` over the finite elements and the kinks.
-
-    Divided by the count this estimates the kink mass ``sum_k |jump_k| p(x_k)``, ``p`` the density of the
-    pre-activations: a uniform kernel. Its bias is ``h^2 p''(x_k) / 6`` for each kink to leading order, for a normal
-    density at its mean ``-h^2 / 6 s^2`` of it, which is -1.0 % with `WINDOW`; its variance is ``p / 2hn``.
-
-    Args:
-        x: Pre-activations, finite, ``[sites, ...]``.
-        finite: 1 for elements that count, 0 for others.
-        kinks: As `kinks_of`.
-        sizes: As `jump_sizes`.
-        half_width: ``h`` of each site, ``[sites]``.
-
-    Returns:
-        One number a site; NaN where ``h`` is 0, since the density of a constant is no number.
-
-    Source: Silverman 1986, Density Estimation for Statistics and Data Analysis, sections 2.3 and 3.3.
-    """
+    """Sum ``|jump| [|x - place| <= h] / 2h`` over the finite elements and the kinks."""
+    # Divided by the count this estimates the kink mass ``sum_k |jump_k| p(x_k)``, ``p`` the density of the
+    # pre-activations: a uniform kernel. Its bias is ``h^2 p''(x_k) / 6`` for each kink to leading order, for a normal
+    # density at its mean ``-h^2 / 6 s^2`` of it, which is -1.0 % with `WINDOW`; its variance is ``p / 2hn``.
+    #
+    # Source: Silverman 1986, Density Estimation for Statistics and Data Analysis, sections 2.3 and 3.3.
     h = half_width.reshape(-1, *[1] * (x.dim() - 1)).to(x.dtype)
     sums = torch.zeros_like(half_width)
     for (place, _), size in zip(kinks, sizes, strict=True):
         inside = (x - place).abs_().le_(h).mul_(finite)
         sums = sums + (total(inside * size) if isinstance(size, Tensor) else size * count(inside))
-    return sums / torch.where(half_width > 0, 2 * half_width, torch.nan)
+    return sums / torch.where(half_width > 0, 2 * half_width, torch.nan)  # the density of a constant is no number
 
 
 def statistics_from_sums(sums: Tensor, pivot: Tensor | float = 0.0) -> Tensor:
@@ -381,18 +359,7 @@ def activation_statistics(
 
 
 def mean_of_finite(x: Tensor) -> Tensor:
-    """Return the mean of the finite elements, 0 if there are none: a pivot for their moments.
-
-    Args:
-        x: Any tensor.
-
-    Returns:
-        A scalar of the accumulation type.
-
-    Example:
-        >>> mean_of_finite(torch.tensor([1.0, 3.0, float("nan")]))
-        tensor(2., dtype=torch.float64)
-    """
+    """Return the mean of the finite elements, 0 if there are none: a pivot for their moments."""
     x = x.detach()
     finite = x.isfinite()
     summed = torch.where(finite, x, 0).sum(dtype=accumulation_dtype(x.device))
