@@ -4,6 +4,10 @@
     python benchmarks/walks.py --files    and the files of each walk, in the order in which they are entered
 
 Counted are calls of functions that are defined in the package's files; what runs while something is imported is not.
+Of the monitored steps the objects on the way are counted too: the classes of lit_gelu.callbacks and lit_gelu.curvature
+of which a method (a function whose first argument is called self; properties too) is entered between the forward hook
+that sees an activation's input and `log_figures`, which hands the statistics to the loggers. Left out are those in
+`BESIDE`, which the value does not pass through. Functions, and records without methods of their own, are no objects.
 The walks: a name to a module; a name to the nodes of an ONNX file; a batch to logged statistics of activations.
 """
 
@@ -30,12 +34,21 @@ ROOTS = {
 }
 
 
-class Walk:
-    """The calls of one walk."""
+BESIDE = {
+    "MeasurementSchedule": "says when to measure",
+    "DeadUnitWindow": "remembers channels, for one statistic more",
+    "GaussianPrediction": "says what a normal input would give, from mean and deviation alone",
+}
 
-    def __init__(self) -> None:
+
+class Walk:
+    """The calls of one walk; between two functions, if these are named, the objects on the way as well."""
+
+    def __init__(self, first: str = "", last: str = "") -> None:
         self.calls = 0
         self.changes = 0
+        self.objects: dict[str, int] = {}
+        self._first, self._last_on_the_way, self._on_the_way = first, last, False
         self.files: dict[str, int] = {}
         self._last = ""
         self._known: dict[str, str | None] = {}
@@ -48,10 +61,21 @@ class Walk:
         file = self._known[name]
         if event != "call" or file is None or frame.f_code.co_name == "<module>":
             return
+        self._note_object(frame)
         self.calls += 1
         self.changes += file != self._last
         self.files[file] = self.files.get(file, 0) + 1
         self._last = file
+
+    def _note_object(self, frame: types.FrameType) -> None:
+        """Take down whose method a call is, if it is on the way."""
+        code = frame.f_code
+        self._on_the_way = self._on_the_way or code.co_name == self._first
+        kind = type(frame.f_locals.get("self"))
+        room = kind.__module__.startswith(("lit_gelu.callbacks", "lit_gelu.curvature"))
+        if self._on_the_way and code.co_varnames[:1] == ("self",) and room and kind.__name__ not in BESIDE:
+            self.objects[kind.__name__] = self.objects.get(kind.__name__, 0) + 1
+        self._on_the_way = self._on_the_way and code.co_name != self._last_on_the_way
 
 
 def _in_package(path: Path) -> str | None:
@@ -63,9 +87,9 @@ def _in_package(path: Path) -> str | None:
 
 
 @contextmanager
-def counted() -> Iterator[Walk]:
-    """Count the calls of the body."""
-    walk = Walk()
+def counted(first: str = "", last: str = "") -> Iterator[Walk]:
+    """Count the calls of the body, and the objects between two functions."""
+    walk = Walk(first, last)
     sys.setprofile(walk.note)
     try:
         yield walk
@@ -102,7 +126,7 @@ def monitor() -> Walk:
             max_steps=2, logger=CSVLogger(folder), callbacks=[watch], accelerator="cpu", enable_progress_bar=False,
             enable_checkpointing=False, enable_model_summary=False, log_every_n_steps=1,
         )  # fmt: skip
-        with counted() as walk:
+        with counted("_see", "log_figures") as walk:
             trainer.fit(tasks.MNISTClassifier("gelu"), torch.utils.data.DataLoader(batches, batch_size=None))
     return walk
 
@@ -123,6 +147,8 @@ def main() -> None:
     for name, walk_of in WALKS.items():
         walk = walk_of()
         print(f"{name:62} {len(walk.files):5} {walk.calls:7} {walk.changes:8}")
+        if walk.objects:
+            print(f"    {len(walk.objects)} objects on the way: {' > '.join(walk.objects)}")
         for file, calls in walk.files.items() if options.files else ():
             print(f"    {calls:6} {file}")
 

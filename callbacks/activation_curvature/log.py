@@ -185,9 +185,9 @@ def log_histograms(
     prefix: Sequence[str] = ("curvature",),
 ) -> None:
     """Write the histogram of every site, as ``curvature/<site>/histogram``."""
-    # TensorBoard and Weights & Biases show them; MLflow gets a JSON file a step; for other loggers an ``.npz`` file a
-    # step is written beside their own, ``curvature_histograms/step_00000049.npz``: one array of counts a site (what lies
-    # below the first bin and above the last at its ends), and ``edges``.
+    # TensorBoard and Weights & Biases show them; MLflow gets a JSON file a step; for other loggers an .npz file a step
+    # is written beside their own, curvature_histograms/step_00000049.npz: an array of counts a site (what lies below
+    # the first bin and above the last at its ends), and the edges.
     folder_name = "_".join([*prefix, "histograms"])
     path = "/".join(prefix)
     for logger in trainer.loggers:

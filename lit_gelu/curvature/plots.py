@@ -51,7 +51,7 @@ class HeatMapHistory:
     def add(self, step: int, figures: Mapping[str, Mapping[str, float]]) -> None:
         """Take in one measurement."""
         if self.statistics and self._seen % self._keep_every == 0:
-            row = {site: [_value(values, name) for name in self.statistics] for site, values in figures.items()}
+            row = {site: [statistic_of(values, name) for name in self.statistics] for site, values in figures.items()}
             self._columns.append((step, row))
             if len(self._columns) > MOST_COLUMNS:
                 self._columns = self._columns[::2]
@@ -102,7 +102,8 @@ class HeatMapHistory:
             self._keep_every, self._seen = state_dict["keep_every"], state_dict["seen"]
 
 
-def _value(values: Mapping[str, float], name: str) -> float:
+def statistic_of(values: Mapping[str, float], name: str) -> float:
+    """Return a site's statistic, NaN if it has none; "curvature" is |f''| and the kink mass, to compare activations."""
     nothing = float("nan")
     if name == "curvature":
         return values.get("mean_abs_second_derivative", nothing) + values.get("kink_mass", nothing)

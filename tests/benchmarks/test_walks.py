@@ -5,8 +5,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from lit_gelu.activations.naming.spec import ActivationSpec
+from lit_gelu.curvature import DeadUnitWindow, HistogramBins
+from lit_gelu.curvature.plots import HeatMapHistory
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +24,7 @@ def test_calls_of_the_package_are_counted_and_no_others(script):
         ActivationSpec("gelu")
     assert sys.getprofile() is None
     assert set(walk.files) == {"lit_gelu/activations/naming/spec.py"}
-    assert walk.calls == walk.files["lit_gelu/activations/naming/spec.py"] >= 4
+    assert walk.calls == walk.files["lit_gelu/activations/naming/spec.py"] >= 2
     assert walk.calls % 2 == 0
     assert walk.changes == 1
 
@@ -29,3 +32,26 @@ def test_calls_of_the_package_are_counted_and_no_others(script):
 def test_from_a_name_to_a_module(script):
     files = script["create"]().files
     assert {"lit_gelu/activations/registry.py", "lit_gelu/activations/families/gelu.py"} <= set(files)
+
+
+def test_a_batch_becomes_a_logged_statistic_through_five_objects(script):
+    walk = script["monitor"]()
+    assert set(walk.objects) == {
+        "ActivationCurvatureMonitor",
+        "ActivationRecorder",
+        "ActivationMeasurement",
+        "ActivationEvaluator",
+        "ActivationLog",
+    }
+    assert len(walk.files) <= 45
+
+
+def test_objects_are_counted_on_the_way_alone(script):
+    with script["counted"]("counts", "state_dict") as walk:
+        window = DeadUnitWindow(1, [1])
+        history = HeatMapHistory(["mean"])
+        window.counts()
+        history.add(0, {})
+        history.state_dict()
+        HistogramBins().count(torch.zeros(1, 1))
+    assert set(walk.objects) == {"HeatMapHistory"}  # a window is beside the way

@@ -7,9 +7,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from lit_gelu.cli.curvature.measure import CurvatureReport
-from lit_gelu.cli.curvature.tables import with_curvature
 from lit_gelu.curvature.loss_measurement import LossMeasurement
-from lit_gelu.curvature.plots import draw_density
+from lit_gelu.curvature.plots import draw_density, statistic_of
 
 _SHARES = {
     "share_falling": ("f' ≤ -0.01: falling", "tab:red"),
@@ -66,8 +65,7 @@ def _beside_gaussian(axes: Axes, report: CurvatureReport, name: str) -> None:
         ("normal input, same mean and deviation", report.gaussian, "x", "tab:orange"),
     ):
         sites = list(report.activations)
-        found = [(with_curvature(table[site]).get(name), row) for row, site in enumerate(sites) if site in table]
-        points = [(value, row) for value, row in found if value is not None]
+        points = [(statistic_of(table[site], name), row) for row, site in enumerate(sites) if site in table]
         axes.plot(
             [x for x, _ in points], [row for _, row in points], linestyle="", label=label, marker=marker, color=colour
         )

@@ -7,6 +7,7 @@ from rich.table import Table
 from lit_gelu.cli.curvature.measure import CurvatureReport
 from lit_gelu.curvature.loss import TraceEstimate
 from lit_gelu.curvature.loss_measurement import LossMeasurement
+from lit_gelu.curvature.plots import statistic_of
 
 _COLUMNS = {
     "mean": "mean",
@@ -35,13 +36,6 @@ def tables(report: CurvatureReport) -> list[Table]:
     return made
 
 
-def with_curvature(row: Mapping[str, float]) -> dict[str, float]:
-    """Return the statistics with |f''| and the kink mass in one figure, which is what compares activations."""
-    nothing = float("nan")
-    total = row.get("mean_abs_second_derivative", nothing) + row.get("kink_mass", nothing)
-    return {**row, "curvature": total}
-
-
 def _of_activations(report: CurvatureReport) -> Table:
     """Return a row a site: measured, and in parentheses what a normal input would give."""
     made = Table(
@@ -53,16 +47,15 @@ def _of_activations(report: CurvatureReport) -> Table:
     for title in _COLUMNS.values():
         made.add_column(title, justify="right")
     for site, row in report.activations.items():
-        measured = with_curvature(row)
-        predicted = with_curvature(report.gaussian.get(site, {}))
-        made.add_row(site or "(the model)", *(_cell(name, measured, predicted) for name in _COLUMNS))
+        predicted = report.gaussian.get(site, {})
+        made.add_row(site or "(the model)", *(_cell(name, row, predicted) for name in _COLUMNS))
     for site, reason in report.refused.items():
         made.add_row(site, f"not observed: {reason}")
     return made
 
 
 def _cell(name: str, measured: Mapping[str, float], predicted: Mapping[str, float]) -> str:
-    value, expected = measured.get(name, float("nan")), predicted.get(name, float("nan"))
+    value, expected = statistic_of(measured, name), statistic_of(predicted, name)
     text = _number(name, value)
     return text if expected != expected else f"{text} ({_number(name, expected)})"
 

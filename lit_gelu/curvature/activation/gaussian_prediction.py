@@ -163,8 +163,8 @@ class GaussianPrediction:
 
 def own_ends(slopes: Slopes) -> list[float]:
     """Return where panels must end so that rules with 16 nodes integrate an activation times a smooth density."""
-    # Panels begin in the proportions that suit GELU, about the middle of where f' changes and as wide as that is, and are
-    # halved until the integrals of f, f^2, f', f'^2 and |f''| over a panel and over its halves agree to 1e-11.
+    # Panels begin in the proportions that suit GELU, about the middle of where f' changes and as wide as that is, and
+    # are halved until the integrals of f, f^2, f', f'^2 and |f''| over a panel and over its halves agree to 1e-11.
     centre, width = _where_it_changes(slopes)
     about = [centre + sign * width * x for x in (*_ABOUT, _FAR) for sign in (-1, 1)]
     ends = torch.tensor(sorted({*slopes.kinks, *slopes.turns, *about}), dtype=torch.float64)
