@@ -48,20 +48,10 @@ class ProbePart:
 
 
 class ProbeBatches:
-    """The batch at hand, the first one of the run, or given ones; whole, or a part.
-
-    Args:
-        source: "fresh", "fixed" or a sequence of batches.
-        fraction: Which share of each batch; ``None`` for all; "auto" for `DEFAULT_FRACTION`, and `LEAST_EXAMPLES`.
-        samples: How many examples of each batch instead.
-        seed: Of what the module's hooks draw for given batches.
+    """The batch at hand ("fresh"), the first one of the run ("fixed"), or given ones; whole, or a part.
 
     Attributes:
         limit: The most examples that fit in memory, once that was found out.
-
-    Raises:
-        CallbackArgumentError: If ``source`` is another word, or no batch.
-        LossCurvatureError: If ``fraction`` or ``samples`` is out of range.
     """
 
     def __init__(self, source: str | Sequence[Any], fraction: Fraction, samples: int | None, seed: int = 0) -> None:

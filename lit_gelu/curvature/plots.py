@@ -28,19 +28,7 @@ TITLES: Mapping[str, str] = {
 
 
 class HeatMapHistory:
-    """Keeps the history of some statistics, thinned out when it gets long.
-
-    Args:
-        statistics: Their names: those of `lit_gelu.curvature.STATISTICS`, ``"share_dead"``, and ``"curvature"``, the
-            sum of ``mean_abs_second_derivative`` and ``kink_mass``.
-
-    Example:
-        >>> history = HeatMapHistory(["mean"])
-        >>> history.add(0, {"net.1": {"mean": 0.5}})
-        >>> history.add(9, {"net.1": {"mean": 0.25}, "net.3": {"mean": 1.0}})
-        >>> history.table("mean")
-        ([0, 9], ['net.1', 'net.3'], [[0.5, 0.25], [nan, 1.0]])
-    """
+    """Keeps the history of some statistics, named as for `statistic_of`, thinned out when it gets long."""
 
     def __init__(self, statistics: Sequence[str]) -> None:
         self.statistics = tuple(statistics)

@@ -233,22 +233,10 @@ def _obstacle(
 
 
 class ModuleTree:
-    """Remembers which modules a model consists of.
+    """Remembers which modules a model consists of, and says whether it still does.
 
     Asking again compares the children of every module by their identity, in loops that do not run in Python: it is done
     at every measurement, when nothing of the model is in the caches.
-
-    Args:
-        model: The model.
-
-    Example:
-        >>> model = nn.Sequential(nn.Linear(1, 1), nn.ReLU())
-        >>> tree = ModuleTree(model)
-        >>> tree.is_unchanged()
-        True
-        >>> model[1] = nn.GELU()
-        >>> tree.is_unchanged()
-        False
     """
 
     def __init__(self, model: nn.Module) -> None:

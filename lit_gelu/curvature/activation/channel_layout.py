@@ -21,13 +21,9 @@ from lit_gelu.surgery.observation import on_the_side, run
 class ChannelLayout:
     """What a layer says of the channels of its output.
 
-    Args:
+    Attributes:
         count: How many there are.
-        dim: The dimension that the layer puts them in, from the front or from the back; ``None`` if that is not known.
-
-    Example:
-        >>> ChannelLayout(16, 1).dim_of((8, 16, 100)), ChannelLayout(16, -1).dim_of((8, 7, 7, 16))
-        (1, 3)
+        dim: Where the layer puts them, from the front or from the back; ``None`` if that is not known.
     """
 
     count: int

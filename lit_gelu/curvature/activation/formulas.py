@@ -136,27 +136,13 @@ def jump_sizes(activation: nn.Module, kinks: Jumps, x: Tensor, registry: Activat
 
 
 class Slopes:
-    """Where f' of an activation without parameters passes thresholds, and where f'' passes 0.
-
-    Args:
-        activation: The activation.
-        registry: Where it is looked up.
+    """Where f' of an activation without parameters passes thresholds, and where f'' passes 0, in float64.
 
     Attributes:
-        joint: f, f', f'' and gate in float64.
         kinks: Where f' jumps, sorted.
         turns: Where f'' changes its sign.
         grid: Points at which f' can be judged, sorted.
         first: f' there.
-
-    Raises:
-        LitGeluError: If f' is finite nowhere.
-
-    Example:
-        >>> from lit_gelu.activations import registry
-        >>> ((low, high),) = Slopes(nn.GELU(), registry).intervals([0.0], lambda first: first < 0)
-        >>> low, round(high, 12)
-        (-inf, -0.751791524694)
     """
 
     def __init__(self, activation: nn.Module, registry: ActivationRegistry) -> None:
