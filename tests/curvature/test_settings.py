@@ -1,0 +1,51 @@
+"""What a user chose is checked when it is chosen, is named, and stays."""
+
+from dataclasses import FrozenInstanceError
+
+import pytest
+
+from lit_gelu.callbacks import ActivationCurvatureMonitor, CallbackArgumentError, LossCurvatureMonitor
+from lit_gelu.curvature import CurvatureArgumentError, HistogramBins
+from lit_gelu.curvature.settings import ActivationSettings, LossSettings
+
+
+@pytest.mark.parametrize("settings", [ActivationSettings, LossSettings])
+def test_they_are_given_by_name_and_do_not_change(settings):
+    with pytest.raises(TypeError):
+        settings(("trace",))
+    with pytest.raises(FrozenInstanceError):
+        settings().seed = 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "options", "message"),
+    [
+        (ActivationSettings, {"sample_rows": 0}, "sample_rows=0 is not accepted"),
+        (ActivationSettings, {"sample_rows": "all"}, "'auto', 'sparse', or None"),
+        (ActivationSettings, {"dead_unit_window": 0}, "dead_unit_window=0 is not accepted"),
+        (LossSettings, {"quantities": ()}, "Give some of top_eigenvalue"),
+        (LossSettings, {"operator": "fisher"}, "operator='fisher' is not accepted"),
+        (LossSettings, {"operator": "gauss_newton", "method": "exact"}, "with operator='gauss_newton'"),
+        (LossSettings, {"trace_accuracy": 1.0}, "relative error between 0 and 1"),
+        (LossSettings, {"trace_probes": 1}, "Give an integer from 2"),
+    ],
+)
+def test_what_is_not_accepted(settings, options, message):
+    """By the monitors neither, which say it with their own error."""
+    with pytest.raises(CurvatureArgumentError, match=message):
+        settings(**options)
+    monitor = ActivationCurvatureMonitor if settings is ActivationSettings else LossCurvatureMonitor
+    with pytest.raises(CallbackArgumentError, match=message):
+        monitor(**options)
+
+
+def test_a_monitor_keeps_what_it_was_given():
+    monitor = ActivationCurvatureMonitor(include="net.*", sample_rows=5, seed=3, histograms=True, gaussian=False)
+    bins = HistogramBins()
+    assert monitor.settings == ActivationSettings(
+        include=("net.*",), sample_rows=5, seed=3, histograms=bins, gaussian=False
+    )
+    loss = LossCurvatureMonitor("trace", method="reverse_over_reverse", warm_steps=3)
+    assert loss.settings == LossSettings(quantities=("trace",), method="reverse_over_reverse", warm_steps=3)
+    assert LossCurvatureMonitor().settings == LossSettings()
+    assert ActivationCurvatureMonitor().settings == ActivationSettings()
