@@ -13,7 +13,7 @@ from quick import ROOT, changed_since, what_to_run
         ("export/parity/ulp.py", "tests/export/parity/test_ulp.py", "tests/export/test_mnist.py"),
         ("export/runtime/tuning.py", "tests/export/test_runtime_tuning.py", "tests/export/test_trial.py"),
         ("callbacks/swap/run.py", "tests/callbacks/swap/test_resume.py", "tests/callbacks/test_onnx_export.py"),
-        ("lit_gelu/activations/naming/names.py", "tests/activations/test_registry.py", "tests/activations/families"),
+        ("lit_gelu/activations/registry.py", "tests/activations/test_registry.py", "tests/activations/families"),
         (
             "lit_gelu/activations/families/mish.py",
             "tests/activations/families/test_mish.py",
