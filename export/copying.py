@@ -17,36 +17,19 @@ _OF_TRAINING = frozenset({"lightning", "lightning_fabric", "lit_gelu", "pytorch_
 
 
 def evaluation_copy(model: nn.Module, dtype: torch.dtype = torch.float32) -> nn.Module:
-    """Return a deep copy on the CPU, in evaluation mode, without what belongs to training.
-
-    In the copy, modules wrapped by ``torch.compile`` are unwrapped, a LightningModule has no Trainer, and there are no
-    backward hooks and none of this package's or Lightning's: a monitor's hook holds its callback, the callback the
-    Trainer, and neither belongs in a file. Every other forward hook and pre-hook stays, because it may be a part of
-    what the module computes: ``torch.nn.utils`` computes weights in them, and transformers gathers outputs.
-
-    Args:
-        model: Any module; it is read only.
-        dtype: To which the copy's floating-point parameters and buffers are cast.
-
-    Returns:
-        The copy. Its parameters do not require gradients.
-
-    Raises:
-        ExportError: If the module cannot be copied.
-
-    Example:
-        >>> net = nn.Sequential(nn.Linear(2, 2), nn.Dropout())
-        >>> twin = evaluation_copy(net)
-        >>> net.training, twin.training, twin[0].weight is net[0].weight
-        (True, False, False)
-    """
+    """Return a deep copy on the CPU, in evaluation mode, without what belongs to training."""
+    # In the copy, modules wrapped by ``torch.compile`` are unwrapped, a LightningModule has no Trainer, and there are
+    # no backward hooks and none of this package's or Lightning's: a monitor's hook holds its callback, the callback the
+    # Trainer, and neither belongs in a file. Every other forward hook and pre-hook stays, because it may be a part of
+    # what the module computes: ``torch.nn.utils`` computes weights in them, and transformers gathers outputs.
     if not isinstance(model, nn.Module):
         raise ExportError(f"Only a torch.nn.Module can be exported, not {type(model).__name__}.")
     model = getattr(model, "_orig_mod", model)
     memo: dict[int, Any] = {}
     for module in list(model.modules()):
         _leave_out(module, memo)
-    watching = {key: hook for hooks in _forward_hooks(model) for key, hook in hooks.items() if _is_of_training(hook)}
+    hung = _forward_hooks(model)
+    watching = {key: hook for hooks in hung for key, hook in hooks.items() if _is_of_training(hook)}
     memo.update((id(hook), None) for hook in watching.values())  # what they hold is not copied
     try:
         for module in list(model.modules()):
@@ -67,14 +50,7 @@ def evaluation_copy(model: nn.Module, dtype: torch.dtype = torch.float32) -> nn.
 
 @contextlib.contextmanager
 def without_hooks_of_training(model: nn.Module) -> Iterator[None]:
-    """Take out of a module the forward hooks that its copy does not have; on leaving they are back in their order.
-
-    Args:
-        model: The module.
-
-    Yields:
-        Nothing.
-    """
+    """Take out of a module the forward hooks that its copy does not have; put them back in their order on leaving."""
     before = [(hooks, dict(hooks)) for hooks in _forward_hooks(model)]
     try:
         for hooks, all_of_them in before:
@@ -101,11 +77,10 @@ def _leave_out(module: nn.Module, memo: dict[int, Any]) -> None:
         memo[id(module.__dict__[name])] = OrderedDict()
 
 
-def _forward_hooks(model: nn.Module) -> Iterator[dict[int, Callable[..., Any]]]:
-    """Yield the forward hooks and pre-hooks of every module, by their keys, which no two hooks share."""
-    for module in model.modules():
-        yield module.__dict__["_forward_hooks"]
-        yield module.__dict__["_forward_pre_hooks"]
+def _forward_hooks(model: nn.Module) -> list[dict[int, Callable[..., Any]]]:
+    """Return the forward hooks and pre-hooks of every module that has any, by their keys, which no two hooks share."""
+    kinds = ("_forward_hooks", "_forward_pre_hooks")
+    return [module.__dict__[kind] for module in model.modules() for kind in kinds if module.__dict__[kind]]
 
 
 def _is_of_training(hook: object) -> bool:

@@ -17,12 +17,11 @@ from lit_gelu.activations.registry import registry_or_default
 from lit_gelu.export.copying import evaluation_copy
 from lit_gelu.export.forms import NoGeluError, approximate_, require_forms
 from lit_gelu.export.inputs import FlatModule, sample_of, take_apart
-from lit_gelu.export.lowering.markers import mark
 from lit_gelu.export.lowering.replace import lower
-from lit_gelu.export.metadata import FileMetadata, SiteRecord, class_path, strip_origin
+from lit_gelu.export.lowering.table import mark
+from lit_gelu.export.metadata import FileMetadata, SiteRecord, census, class_path, save_model, strip_origin
 from lit_gelu.export.options import ExportOptions
 from lit_gelu.export.preprocessing import describe, preprocessing_copy, raw_call
-from lit_gelu.export.saving import census, save_model
 from lit_gelu.export.tracing import trace
 from lit_gelu.export.trial import require_faithful, require_labels_fit, trial_run
 from lit_gelu.files import is_folder, require_writable

@@ -28,19 +28,7 @@ def approximate_(
     registry: ActivationRegistry,
     dtype: torch.dtype = torch.float32,
 ) -> None:
-    """Give every GELU of a module one form in place: modules, and calls of functions that its sample reaches.
-
-    Args:
-        flat: A copy that may be changed.
-        approximate: ``as_trained`` changes nothing; a mapping gives forms by name pattern, also as a file records it
-            (``pattern=form, pattern=form``).
-        registry: Which registry names the activations.
-        dtype: Of the copy.
-
-    Raises:
-        NoGeluError: If there is no GELU, or a pattern fits none.
-        ExportOptionError: If there is one that cannot be given another form.
-    """
+    """Give every GELU of a module one form in place: modules, and calls of functions that its sample reaches."""
     if approximate == "as_trained":
         return
     model = type(flat.model).__name__
@@ -65,18 +53,7 @@ def approximate_(
 
 
 def forms_of(approximate: str | Mapping[str, str]) -> str | Mapping[str, str]:
-    """Return forms by name pattern, where a file's record of them is given.
-
-    Args:
-        approximate: A form, forms by pattern, or their record.
-
-    Returns:
-        A form, or forms by pattern.
-
-    Example:
-        >>> forms_of("encoder.*=tanh, head.*=none")
-        {'encoder.*': 'tanh', 'head.*': 'none'}
-    """
+    """Return forms by name pattern, where a file's record of them is given."""
     if isinstance(approximate, str) and "=" in approximate:
         pairs = (entry.rpartition("=") for entry in approximate.split(", "))
         return {pattern: form for pattern, _, form in pairs}

@@ -31,14 +31,7 @@ class Call:
     positions: tuple[int, ...]
 
     def arguments(self, tensors: Sequence[Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return ``(args, kwargs)`` with other tensors in the places of these.
-
-        Args:
-            tensors: One for each of ``names``.
-
-        Returns:
-            Arguments for ``forward``.
-        """
+        """Return ``(args, kwargs)`` with other tensors in the places of these."""
         leaves = list(self.leaves)
         for position, tensor in zip(self.positions, tensors, strict=True):
             leaves[position] = tensor
@@ -56,32 +49,14 @@ class Call:
         return tuple(tensor.ndim > 0 and tensor.shape[0] == self.batch_size for tensor in self.tensors)
 
     def resized(self, batch_size: int) -> tuple[Tensor, ...]:
-        """Return the tensors with another batch size; rows are repeated or left out.
-
-        Args:
-            batch_size: The wanted size.
-
-        Returns:
-            The tensors, those without a batch dimension unchanged.
-        """
+        """Return the tensors with another batch size; rows are repeated or left out."""
         rows = torch.arange(batch_size) % self.batch_size
         pairs = zip(self.tensors, self.batched, strict=True)
         return tuple(tensor[rows] if batched else tensor for tensor, batched in pairs)
 
 
 def sample_of(model: nn.Module, input_sample: Any) -> Any:
-    """Return the sample to trace with: the given one, or the module's ``example_input_array``.
-
-    Args:
-        model: The module.
-        input_sample: Tensor, tuple, dict, or ``None``.
-
-    Returns:
-        The sample.
-
-    Raises:
-        ModelInputError: If there is neither.
-    """
+    """Return the sample to trace with: the given one, or the module's ``example_input_array``."""
     sample = getattr(model, "example_input_array", None) if input_sample is None else input_sample
     if sample is None:
         raise ModelInputError(
@@ -92,24 +67,7 @@ def sample_of(model: nn.Module, input_sample: Any) -> Any:
 
 
 def take_apart(model: nn.Module, sample: Any) -> Call:
-    """Bind a sample to ``forward``'s arguments and take it apart into named tensors.
-
-    Args:
-        model: The module.
-        sample: A tensor, a tuple or list of positional arguments, or a mapping of arguments by name.
-
-    Returns:
-        The call.
-
-    Raises:
-        ModelInputError: If the sample does not fit the signature of ``forward`` or holds no tensor with a batch
-            dimension.
-
-    Example:
-        >>> call = take_apart(nn.Linear(2, 1), torch.zeros(3, 2))
-        >>> call.names, call.batch_size
-        (('input',), 3)
-    """
+    """Bind a sample to ``forward``'s arguments and take it apart into named tensors."""
     args, kwargs = _arguments(sample)
     signature = inspect.signature(model.forward)
     try:
@@ -132,14 +90,7 @@ def take_apart(model: nn.Module, sample: Any) -> Call:
 
 
 def plain_tensor(tensor: Tensor) -> Tensor:
-    """Return an input as the file takes it: detached, on the CPU, floating-point values in float32.
-
-    Args:
-        tensor: Any tensor.
-
-    Returns:
-        The tensor itself if it is all that.
-    """
+    """Return an input as the file takes it: detached, on the CPU, floating-point values in float32."""
     tensor = tensor.detach().cpu()
     return tensor.float() if tensor.is_floating_point() else tensor
 
@@ -162,10 +113,8 @@ def _name(path: tuple[Any, ...], parameters: list[str]) -> str:
 
 
 def _leaves_with_paths(tree: Any) -> list[tuple[pytree.KeyPath, Any]]:
-    """Return what ``tree_flatten_with_path`` does, also where a class is registered without a function for its keys.
-
-    Such are the outputs of transformers 5.0: mappings, whose own keys are taken.
-    """
+    """Return what ``tree_flatten_with_path`` does, also where a class has no function for its keys."""
+    # Such are the outputs of transformers 5.0: mappings, whose own keys are taken.
     if pytree.tree_is_leaf(tree):
         return [((), tree)]
     try:
@@ -183,18 +132,7 @@ def _key(entry: Any) -> Any:
 
 
 def unique_names(names: list[str]) -> list[str]:
-    """Number names that occur twice.
-
-    Args:
-        names: Names.
-
-    Returns:
-        As many names, all different.
-
-    Example:
-        >>> unique_names(["x", "y", "x"])
-        ['x', 'y', 'x_2']
-    """
+    """Number names that occur twice: x, y, x_2."""
     seen: dict[str, int] = {}
     result = []
     for name in names:
@@ -228,67 +166,27 @@ class FlatModule(nn.Module):
         self.softmax = softmax
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """Call the module.
-
-        Args:
-            *tensors: One for each of the call's names.
-
-        Returns:
-            All tensors of the output.
-        """
+        """Call the module."""
         return tuple(tensor for _, tensor in named_outputs(self.run(tensors)))
 
     def run(self, tensors: Sequence[Tensor]) -> Any:
-        """Call the module.
-
-        Args:
-            tensors: One for each of the call's names.
-
-        Returns:
-            What it returns, with probabilities in the place of the first tensor if there is a softmax.
-        """
+        """Call the module."""
         return self.called(self.model, self.fed(tensors))
 
     def fed(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Return what the module gets: the tensors, the first one behind the preprocessing.
-
-        Args:
-            tensors: One for each of the call's names.
-
-        Returns:
-            As many tensors.
-        """
+        """Return what the module gets: the tensors, the first one behind the preprocessing."""
         first, *others = tensors
         return [first if self.preprocessing is None else self.preprocessing(first), *others]
 
     def called(self, model: nn.Module, fed: Sequence[Tensor]) -> Any:
-        """Call a module as this one is called.
-
-        Args:
-            model: The module, or another in its place.
-            fed: What `fed` returns.
-
-        Returns:
-            What it returns, with probabilities in the place of the first tensor if there is a softmax.
-        """
+        """Call a module as this one is called."""
         args, kwargs = self.call.arguments(fed)
         output = model(*args, **kwargs)
         return probabilities_first(output) if self.softmax else output
 
 
 def probabilities_first(output: Any) -> Any:
-    """Return an output whose first tensor went through a softmax over its last dimension.
-
-    Args:
-        output: What ``forward`` returned: a tensor, or any nesting of tuples, lists and dicts with tensors.
-
-    Returns:
-        The same nesting.
-
-    Example:
-        >>> probabilities_first((torch.zeros(1, 4), "untouched"))
-        (tensor([[0.2500, 0.2500, 0.2500, 0.2500]]), 'untouched')
-    """
+    """Return an output whose first tensor went through a softmax over its last dimension."""
     leaves, structure = pytree.tree_flatten(output)
     place = next((i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)), None)
     if place is not None:
@@ -297,18 +195,7 @@ def probabilities_first(output: Any) -> Any:
 
 
 def named_outputs(output: Any) -> list[tuple[str, Tensor]]:
-    """Return the tensors of an output with names.
-
-    Args:
-        output: What ``forward`` returned: a tensor, or any nesting of tuples, lists and dicts with tensors.
-
-    Returns:
-        ``output`` for a single tensor, ``output_0``, ``output_1`` ... for sequences, the keys for dicts.
-
-    Example:
-        >>> [name for name, _ in named_outputs({"logits": torch.zeros(1), "features": torch.zeros(1)})]
-        ['logits', 'features']
-    """
+    """Return an output's tensors as ``output``; ``output_0``, ``output_1`` ... of sequences; by the keys of dicts."""
     if isinstance(output, Tensor):
         return [("output", output)]
     pairs = []

@@ -65,16 +65,7 @@ def write_proof(
 
 
 def parity_record(report: ParityReport, text: str | None = None) -> dict[str, Any]:
-    """Return what a file says of its comparison.
-
-    Args:
-        report: What `lit_gelu.export.check_parity` found.
-        text: The report as JSON, if it is written beside the file.
-
-    Returns:
-        Whether it passed, the largest ``max|y - y64| / max|y64|`` of the gating comparisons (extremes aside), the
-        tolerance, the provider, onnxruntime's version, and, if that is written, the SHA-256 of the report as JSON.
-    """
+    """Return what a file says of its comparison."""
     record: dict[str, Any] = {
         "passed": report.passed,
         "max_relative_error": largest_error(report),
@@ -86,14 +77,7 @@ def parity_record(report: ParityReport, text: str | None = None) -> dict[str, An
 
 
 def largest_error(report: ParityReport) -> float | None:
-    """Return the largest error of the gating comparisons, extremes aside.
-
-    Args:
-        report: What `lit_gelu.export.check_parity` found.
-
-    Returns:
-        In units of the largest output; ``None`` if there is none, or one is not finite, for which JSON has no word.
-    """
+    """Return the largest error of the gating comparisons, extremes aside, in units of the largest output, if finite."""
     rows = [row for row in report.rows if row.gating and not row.extreme]
     finite = bool(rows) and all(
         row.error < float("inf") and not row.nonfinite for row in rows
@@ -102,16 +86,7 @@ def largest_error(report: ParityReport) -> float | None:
 
 
 def record_parity(path: str | os.PathLike[str], record: Mapping[str, Any]) -> None:
-    """Write the record of a comparison into a file's metadata, as ``lit_gelu.parity``; an older one is replaced.
-
-    Args:
-        path: The file.
-        record: Plain data.
-
-    Raises:
-        ModelFileError: If `lit_gelu.export.export_onnx` did not write the file.
-        UnwritablePathError: If the file cannot be written.
-    """
+    """Write the record of a comparison into a file's metadata, as ``lit_gelu.parity``, in the place of an older one."""
     model = onnx.load(path, load_external_data=False)
     properties = {entry.key: entry.value for entry in model.metadata_props}
     read_metadata(properties, repr(os.fspath(path)))  # a file of others is not changed

@@ -27,19 +27,7 @@ _INPUTS_OF_LIVE_DROPOUT = 3  # data, ratio, training_mode; in evaluation the exp
 
 
 def trace(flat: FlatModule, trial: Trial, opset: int) -> ir.Model:
-    """Export a module to a graph whose every batch dimension is called ``batch``.
-
-    Args:
-        flat: The evaluation-mode copy and its sample call.
-        trial: A run of it, from before its activations were marked.
-        opset: Version of the standard operators.
-
-    Returns:
-        The graph.
-
-    Raises:
-        ExportError: If torch's exporter cannot translate the module, its batch is frozen, or it draws random numbers.
-    """
+    """Export a module to a graph whose every batch dimension is called ``batch``."""
     model = _export(flat, trial, opset)
     _require_deterministic(model, flat)
     _name_values(model)

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from lit_gelu.export.lowering.markers import MARKER_DOMAIN
-from lit_gelu.export.lowering.table import BoundActivation, bound
+from lit_gelu.export.lowering.table import MARKER_DOMAIN, BoundActivation, bound
 
 _MATRIX = 2
 

@@ -43,22 +43,10 @@ class _Conversion:
 
 
 def convert(model: ir.Model, dtype: str, keep_fp32: Sequence[str] = (), *, strict: bool, io_fp32: bool = False) -> None:
-    """Convert a float32 model in place.
-
-    Weights are rounded once; finite constants beyond the dtype's range (attention masks of -3.4e38) become its largest
-    number. What a preprocessing computes stays in float32, and so does any operator that does not exist in the dtype.
-
-    Args:
-        model: The model.
-        dtype: ``fp16`` or ``bf16``; ``fp32`` changes nothing.
-        keep_fp32: What else stays in float32: operators (``"Softmax"``), or patterns over the names of nodes and of the
-            modules that they belong to (``"head.*"``).
-        strict: Whether `STRICT_KEEP` stays in float32.
-        io_fp32: Whether inputs and outputs stay float32; else they have the dtype.
-
-    Raises:
-        ExportOptionError: If an entry of ``keep_fp32`` fits nothing in the model.
-    """
+    """Convert a float32 model in place."""
+    # Weights are rounded once; finite constants beyond the dtype's range (attention masks of -3.4e38) become its
+    # largest number. What a preprocessing computes stays in float32, and so does any operator that does not exist in
+    # the dtype.
     if dtype == "fp32":
         return
     state = _Conversion(DTYPES[dtype], (*keep_fp32, *(STRICT_KEEP if strict else ())))
@@ -78,17 +66,9 @@ def convert(model: ir.Model, dtype: str, keep_fp32: Sequence[str] = (), *, stric
 
 
 def fp32_twin(model: ir.Model) -> ir.Model:
-    """Return a float32 model that computes what a bfloat16 one computes where every kernel rounds its result once.
-
-    onnxruntime's CPU has no bfloat16 arithmetic. In the twin every node computes in float32 and its result is rounded
-    to bfloat16 by two Casts; weights have the same values. Inputs and outputs are float32, inputs rounded likewise.
-
-    Args:
-        model: A bfloat16 model; it is only read.
-
-    Returns:
-        The twin.
-    """
+    """Return a float32 model that computes what a bfloat16 one does where every kernel rounds its result once."""
+    # onnxruntime's CPU has no bfloat16 arithmetic. In the twin every node computes in float32 and its result is rounded
+    # to bfloat16 by two Casts; weights have the same values. Inputs and outputs are float32, inputs rounded likewise.
     twin = ir.from_proto(ir.to_proto(model))
     for value in twin.graph.initializers.values():
         if value.dtype == _BFLOAT16 and value.const_value is not None:

@@ -15,12 +15,11 @@ from lit_gelu.activations.onnx_recipes import LOWERINGS, OnnxRecipes
 from lit_gelu.export.errors import ExportOptionError
 from lit_gelu.export.lowering.folding import fold
 from lit_gelu.export.lowering.kernels import DTYPES, Target, off_target, raise_opset, solve
-from lit_gelu.export.lowering.markers import MARKER_DOMAIN
 from lit_gelu.export.lowering.policy import Choice, choose, is_available, preferred
 from lit_gelu.export.lowering.precision import convert
 from lit_gelu.export.lowering.recipe import CONTRIB_DOMAIN, Argument, RecipeBuilder, inlined
 from lit_gelu.export.lowering.spellings import mark_spellings
-from lit_gelu.export.lowering.table import BoundActivation
+from lit_gelu.export.lowering.table import MARKER_DOMAIN, BoundActivation
 from lit_gelu.export.metadata import SiteRecord
 from lit_gelu.export.options import ExportOptions
 
@@ -45,25 +44,9 @@ def lower(
     registry: ActivationRegistry | None = None,
     specs: Mapping[str, str] | None = None,
 ) -> Lowered:
-    """Replace every marker, and every activation that was called as a function or written by hand, by its recipe.
-
-    In this order: spellings are recognised and marked, scale factors folded, the graph converted to the file's dtype,
-    the opset solved, and each marker replaced by what the policy, or the lowering that was asked for, gives there.
-
-    Args:
-        model: The exported float32 model; changed in place.
-        marked: The marked sites.
-        options: What was asked for.
-        registry: Which registry names the activations; ``None`` is the default one.
-        specs: Specs of sites as text, where they are known.
-
-    Returns:
-        What became of each site, and the opset.
-
-    Raises:
-        ExportOptionError: If a lowering was asked for that has a recipe for none of the model's activations, the opset
-            does not hold the model, or ``keep_fp32`` names what is not there.
-    """
+    """Replace every marker, and every activation that was called as a function or written by hand, by its recipe."""
+    # In this order: spellings are recognised and marked, scale factors folded, the graph converted to the file's dtype,
+    # the opset solved, and each marker replaced by what the policy, or the lowering that was asked for, gives there.
     registry = activations.registry if registry is None else registry
     found = {**marked, **mark_spellings(model, registry)}
     if options.lowering != "auto":
@@ -74,17 +57,19 @@ def lower(
     if target.dtype != "fp32":
         convert(model, target.dtype, options.keep_fp32, strict=strict, io_fp32=options.io_dtype == "fp32")
     traced = model.graph.opset_imports[""]
-    choices = {site: _wanted(activation, options) for site, activation in found.items()}
+    distinct = {id(activation.recipes): activation for activation in found.values()}
+    choices = [_wanted(activation, options) for activation in distinct.values()]
     opset = solve(
         model.graph,
         target,
-        lambda version: all(is_available(choice, target, version) for choice in choices.values()),
+        lambda version: all(is_available(choice, target, version) for choice in choices),
         opset=options.opset,
         traced=traced,
     )
     if opset != traced:
         raise_opset(model, opset)
-    taken = {site: _choice(activation, options, opset) for site, activation in found.items()}
+    by_recipes = {key: _choice(activation, options, opset) for key, activation in distinct.items()}
+    taken = {site: by_recipes[id(activation.recipes)] for site, activation in found.items()}
     calls = _replace_all(model, found, taken)
     rows = tuple(
         SiteRecord(

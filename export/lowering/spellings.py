@@ -24,9 +24,8 @@ from lit_gelu.activations.naming.entry import ActivationEntry
 from lit_gelu.activations.onnx_recipes import OnnxOperator, OnnxSpelling
 from lit_gelu.export.inputs import SCOPE
 from lit_gelu.export.lowering.algebra import NotAFormulaError, Sum, constant_of, expand, same
-from lit_gelu.export.lowering.markers import MARKER_DOMAIN, MARKER_OPERATOR, bind_named
 from lit_gelu.export.lowering.recipe import Argument, RecipeBuilder, names_in
-from lit_gelu.export.lowering.table import CALLS, BoundActivation, cases
+from lit_gelu.export.lowering.table import CALLS, MARKER_DOMAIN, MARKER_OPERATOR, BoundActivation, bind_named, cases
 
 Recognised = tuple[BoundActivation, ir.Value]
 

@@ -17,7 +17,7 @@ from lit_gelu.activations import ActivationRegistry
 from lit_gelu.activations.registry import registry_or_default
 from lit_gelu.export.errors import ModelFileError, ModelInputError
 from lit_gelu.export.inputs import Call
-from lit_gelu.export.metadata import FileMetadata, read_metadata
+from lit_gelu.export.metadata import FileMetadata, census, read_metadata
 from lit_gelu.export.parity.activation_census import fates, optimized_graph, placement
 from lit_gelu.export.parity.alone.sites import check_sites
 from lit_gelu.export.parity.causes.investigation import Subject
@@ -48,7 +48,6 @@ from lit_gelu.export.preprocessing import (
     raw_data_of,
 )
 from lit_gelu.export.runtime import CUDA, OnnxPredictor, Provider
-from lit_gelu.export.saving import census
 
 _LOOKED_INTO_BELOW = 256 * 1024**2  # bytes of file: above, layers and optimised graph cost copies of it in memory
 _LAYER_ROWS = 2

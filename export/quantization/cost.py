@@ -15,7 +15,7 @@ from lit_gelu.activations import ActivationRegistry
 from lit_gelu.activations.registry import registry_or_default
 from lit_gelu.export.errors import ModelInputError
 from lit_gelu.export.inputs import sample_of, take_apart
-from lit_gelu.export.metadata import FileMetadata, read_metadata
+from lit_gelu.export.metadata import FileMetadata, census, read_metadata
 from lit_gelu.export.parity.activation_census import fates, optimized_graph
 from lit_gelu.export.parity.causes.divergence import captured, run_with_outputs
 from lit_gelu.export.parity.input_families import Batch, data_batches
@@ -32,7 +32,6 @@ from lit_gelu.export.quantization.record import read_record
 from lit_gelu.export.quantization.report import LayerNoise, OutputNoise, QuantizationReport
 from lit_gelu.export.quantization.saturation import saturating_layers
 from lit_gelu.export.runtime import OnnxPredictor, Provider
-from lit_gelu.export.saving import census
 
 _INNER_BATCHES = 4  # that inner values are compared on: they are many, and their noise settles quickly
 

@@ -12,7 +12,7 @@ import onnx_ir as ir
 import onnxruntime
 
 from lit_gelu.export.errors import ExportOptionError, ModelFileError
-from lit_gelu.export.metadata import PREFIX, read_metadata
+from lit_gelu.export.metadata import PREFIX, census, read_metadata, save_model
 from lit_gelu.export.quantization.calibration import calibration_feeds, find_ranges
 from lit_gelu.export.quantization.graph import quantized, with_shapes
 from lit_gelu.export.quantization.layers import Layer, chosen, find_layers
@@ -22,7 +22,6 @@ from lit_gelu.export.quantization.sensitivity import LayerCost, first_outputs, l
 from lit_gelu.export.quantization.settings import QuantizationSettings
 from lit_gelu.export.runtime import CPU, OnnxPredictor
 from lit_gelu.export.runtime.model_file import ModelFile, read_model_file
-from lit_gelu.export.saving import census, save_model
 from lit_gelu.files import require_writable
 
 _INTEGER = (

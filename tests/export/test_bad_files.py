@@ -15,7 +15,8 @@ from onnx import TensorProto, helper
 from torch import nn
 
 from lit_gelu.errors import LitGeluError
-from lit_gelu.export import ModelFileError, OnnxPredictor, ProviderError, check_parity, export_onnx, saving, write_proof
+from lit_gelu.export import ModelFileError, OnnxPredictor, ProviderError, check_parity, export_onnx, write_proof
+from lit_gelu.export import metadata as saving
 from lit_gelu.files import UnwritablePathError
 
 SAMPLE = torch.zeros(1, 6)

@@ -27,7 +27,7 @@ READERS = {
         "export/quantization/quantize.py": "export/quantization/test_quantize.py",
         "export/quantization/record.py": "hostile/test_other_files.py",
         "export/runtime/placement.py": "export/test_bad_files.py",
-        "export/saving.py": "export/test_bad_files.py",
+        "export/metadata.py": "export/test_bad_files.py",
         "export/serving/repository.py": "hostile/test_other_files.py",
     },
     "np.load": {},

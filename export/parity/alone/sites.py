@@ -9,9 +9,8 @@ from torch import nn
 
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.export.errors import ModelFileError
-from lit_gelu.export.lowering.markers import bind
 from lit_gelu.export.lowering.policy import Choice, absolute_error, ulp_bound
-from lit_gelu.export.lowering.table import TABLE, BoundActivation
+from lit_gelu.export.lowering.table import TABLE, BoundActivation, bind
 from lit_gelu.export.metadata import FileMetadata, SiteRecord
 from lit_gelu.export.parity.alone.elementwise import ElementwiseCheck, Rounding, check_activation
 from lit_gelu.export.parity.running import SessionSetup

@@ -125,7 +125,7 @@ def test_a_failure_leaves_what_was_there(digits, tmp_path):
 
 
 def test_weights_beside_the_file(digits, tmp_path, monkeypatch):
-    from lit_gelu.export import saving
+    from lit_gelu.export import metadata as saving
 
     monkeypatch.setattr(saving, "EXTERNAL_DATA_ABOVE", 1000)
     export_onnx(digits.model, tmp_path / "net.onnx")
