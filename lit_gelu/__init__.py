@@ -1,24 +1,26 @@
 """Activation functions for PyTorch Lightning: choose, swap, measure and export them to ONNX.
 
-``lit_gelu.activations``, ``lit_gelu.surgery`` and ``lit_gelu.curvature`` need torch alone and are imported with this
-package;
-``lit_gelu.data``, ``lit_gelu.tasks``, ``lit_gelu.callbacks`` and ``lit_gelu.export`` are imported when first used.
+Its parts are imported when they are first used. ``lit_gelu.activations``, ``lit_gelu.surgery`` and
+``lit_gelu.curvature`` need torch alone, ``lit_gelu.data``, ``lit_gelu.tasks``, ``lit_gelu.callbacks`` and
+``lit_gelu.export`` what they are for.
 """
 
 import importlib
 from importlib.metadata import version
 from types import ModuleType
+from typing import TYPE_CHECKING
 
-from lit_gelu import activations, curvature, surgery
+if TYPE_CHECKING:
+    from lit_gelu import activations, curvature, surgery
 
 __version__ = version("lit-gelu")
 __all__ = ["__version__", "activations", "curvature", "surgery"]
 
-_ON_FIRST_USE = frozenset({"callbacks", "data", "export", "tasks"})
+_ON_FIRST_USE = frozenset({"activations", "callbacks", "curvature", "data", "export", "surgery", "tasks"})
 
 
 def __getattr__(name: str) -> ModuleType:
-    """Import a part of the package when it is first used: Lightning and onnx take seconds to load."""
+    """Import a part of the package when it is first used: torch, Lightning and onnx take seconds to load."""
     if name in _ON_FIRST_USE:
         return importlib.import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -3,10 +3,19 @@
 from typing import TYPE_CHECKING, Any
 
 from jsonargparse import ArgumentParser, Namespace
+from rich.console import Console
 from rich.table import Table
 
-from lit_gelu.cli.options import add_input_shape, add_model, add_providers
-from lit_gelu.cli.terminal import command_parser, console_for_output
+from lit_gelu.cli.options import (
+    add_data,
+    add_flag,
+    add_input_shape,
+    add_json,
+    add_model,
+    add_providers,
+    command_parser,
+)
+from lit_gelu.cli.terminal import console_for_output, write_text
 from lit_gelu.errors import LitGeluError
 
 if TYPE_CHECKING:
@@ -14,17 +23,17 @@ if TYPE_CHECKING:
 
     from lit_gelu.export.runtime.bench import BenchReport
 
-HELP = "time an ONNX file beside PyTorch eager and torch.compile, in one run"
 EXAMPLES = """\
 examples:
   lit-gelu bench model.onnx                                   onnxruntime alone
   lit-gelu bench model.onnx --ckpt last.ckpt                  beside the model that it came from
-  lit-gelu bench model.onnx --ckpt last.ckpt --batch_sizes 1 32 256 --threads 4
-  lit-gelu bench model.onnx --ckpt last.ckpt --tune true      measure onnxruntime's options first, keep the best
-  lit-gelu bench tokens.onnx --input_shape input_ids=16:int64                 a file that takes whole numbers
+  lit-gelu bench model.onnx --ckpt last.ckpt --batch-sizes 1 32 256 --threads 4
+  lit-gelu bench model.onnx --ckpt last.ckpt --tune           measure onnxruntime's options first, keep the best
+  lit-gelu bench tokens.onnx --input-shape input_ids=16:int64                 a file that takes whole numbers
   lit-gelu bench raw.onnx --ckpt last.ckpt --preprocessing MNISTData          a file that takes raw pixels
-  lit-gelu bench model.onnx --ckpt last.ckpt --compile false --json bench.json
+  lit-gelu bench model.onnx --ckpt last.ckpt --no-compile --json bench.json
 """
+ARGUMENTS = {"path": "FILE", "inputs": "--input-shape"}
 _ANOTHER_MODEL = 0.05  # more than 16 bit can explain
 
 
@@ -33,73 +42,57 @@ class BenchArgumentError(LitGeluError, ValueError):
 
 
 def build_parser() -> ArgumentParser:
-    """Return the command's parser.
-
-    Returns:
-        The parser.
-    """
-    parser = command_parser("bench", HELP, EXAMPLES)
+    """Return the command's parser."""
+    parser = command_parser("bench", EXAMPLES)
     parser.add_argument("file", type=str, help="an ONNX file")
     parser.add_argument(
         "--ckpt", type=str | None, default=None, help="the Lightning checkpoint that it came from, or a class"
     )
     add_model(parser)
     add_input_shape(parser)
-    parser.add_argument(
-        "--data",
-        type=str | None,
-        default=None,
-        help="a data module: measure on its first batch, not on made-up numbers",
-    )
-    parser.add_argument("--batch_sizes", "--batch-sizes", type=int, nargs="+", default=[1, 128], help="rows of a call")
+    add_data(parser, "to measure on its first batch, not on made-up numbers", root_of="--preprocessing and --data")
+    parser.add_argument("--batch-sizes", type=int, nargs="+", default=[1, 128], metavar="ROWS", help="rows of a call")
     add_providers(parser)
     parser.add_argument(
         "--threads", type=int | None, default=None, help="of PyTorch and onnxruntime; default: all cores"
     )
     parser.add_argument("--seconds", type=float, default=5.0, help="how long to measure each batch size")
-    parser.add_argument("--compile", type=bool, default=True, help="whether to measure torch.compile too")
-    parser.add_argument("--channels_last", type=bool, default=False, help="whether to measure that memory format too")
+    add_flag(parser, "--compile", "measure torch.compile too", default=True)
+    add_flag(parser, "--channels-last", "measure that memory format too")
+    add_flag(parser, "--tune", "measure onnxruntime's options first, and keep the best")
     parser.add_argument(
-        "--tune", type=bool, default=False, help="whether to measure onnxruntime's options first, and keep the best"
+        "--preprocessing",
+        type=str | None,
+        default=None,
+        metavar="CLASS",
+        help="a data module, for a file that takes raw pixels",
     )
-    parser.add_argument(
-        "--preprocessing", type=str | None, default=None, help="a data module, for a file that takes raw pixels"
-    )
-    parser.add_argument("--data_root", type=str | None, default=None, help="the folder of --preprocessing's data")
-    parser.add_argument("--json", type=str | None, default=None, help="where to write the report")
+    add_json(parser)
     return parser
 
 
 def run(arguments: Namespace) -> int:
-    """Measure.
-
-    Args:
-        arguments: What `build_parser` parsed.
-
-    Returns:
-        0.
-
-    Raises:
-        BenchArgumentError: If a number is not positive, or what is needed for the model is missing.
-    """
+    """Measure; return 0."""
     if min(arguments.batch_sizes) < 1 or arguments.seconds < 0 or (arguments.threads or 1) < 1:
-        raise BenchArgumentError("--batch_sizes and --threads are whole numbers from 1 on, --seconds is not negative.")
+        raise BenchArgumentError("--batch-sizes and --threads are whole numbers from 1 on, --seconds is not negative.")
     from lit_gelu.cli.input_sample import named_inputs
     from lit_gelu.export import OnnxPredictor
     from lit_gelu.export.quantization import is_quantized
     from lit_gelu.export.runtime.bench import bench, resized
     from lit_gelu.export.runtime.tuning_file import cores
-    from lit_gelu.files import write_atomically
 
     predictor = OnnxPredictor(arguments.file, arguments.providers, tuning=not arguments.tune)
     raw = bool(predictor.metadata.get("lit_gelu.preprocessing"))
     model = _model(arguments, raw=raw)
     inputs = named_inputs(_sample(arguments, model, raw=raw), list(predictor.ports))
     console = console_for_output()
+    quiet = arguments.json == "-"
     if arguments.tune:
         rows = max(arguments.batch_sizes)
         values = () if inputs is None else resized(inputs, predictor.ports, rows).values()
-        console.print(str(predictor.tune(*values, batch_size=rows, reference=model)), markup=False)
+        tuning = predictor.tune(*values, batch_size=rows, reference=model)
+        if not quiet:
+            console.print(str(tuning), markup=False)
     report = bench(
         arguments.file,
         model,
@@ -111,15 +104,10 @@ def run(arguments: Namespace) -> int:
         compiled=arguments.compile,
         channels_last=arguments.channels_last,
     )
-    console.print(table(report))
-    # Files in int8 cut off the normal random numbers that are run here, and so differ on them.
-    if (worst := max(row.error for row in report.rows)) > _ANOTHER_MODEL and not is_quantized(arguments.file):
-        console.print(
-            f"outputs differ by {worst:.1e} of the largest: the file is not of this model's weights, or wrong"
-        )
+    if not quiet:
+        _print(report, console, int8=is_quantized(arguments.file))
     if arguments.json is not None:
-        with write_atomically(arguments.json) as temporary:
-            temporary.write_text(report.to_json() + "\n", encoding="utf-8")
+        write_text(report.to_json(), arguments.json)
     return 0
 
 
@@ -154,31 +142,29 @@ def _sample(arguments: Namespace, model: "nn.Module | None", *, raw: bool) -> An
         return None
     if model is None or raw:
         raise BenchArgumentError(
-            "--data gives what a model takes, so give --ckpt too, and a file without preprocessing; or --input_shape."
+            "--data gives what a model takes, so give --ckpt too, and a file without preprocessing; or --input-shape."
         )
     return inputs_of_data(load_data(arguments.data, arguments.data_root), model)
 
 
-def table(report: "BenchReport") -> Table:
-    """Return a report as a table.
-
-    Args:
-        report: What was measured.
-
-    Returns:
-        One row a variant and batch size.
-    """
+def _print(report: "BenchReport", console: Console, *, int8: bool) -> None:
+    """Print a row for each variant and batch size, and a warning where the outputs are of another model."""
     versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
     tuned = f"; tuned: {report.tuning}" if report.tuning else ""
-    made = Table(
+    table = Table(
         title=f"{report.path} on {report.device}, {report.provider}, {report.threads} threads; {versions}{tuned}",
         title_justify="left",
     )
     for column in ("batch", "variant", "p50 ms", "p90 ms", "p99 ms", "rows/s", f"time / {report.baseline}", "error"):
-        made.add_column(column, justify="left" if column == "variant" else "right")
+        table.add_column(column, justify="left" if column == "variant" else "right")
     for row in report.rows:
         times = (f"{1000 * value:.4g}" for value in (row.latency.p50, row.latency.p90, row.latency.p99))
-        made.add_row(
+        table.add_row(
             str(row.batch_size), row.variant, *times, f"{row.throughput:.4g}", f"{row.ratio:.3f}", f"{row.error:.1e}"
         )
-    return made
+    console.print(table)
+    # Files in int8 cut off the normal random numbers that are run here, and so differ on them.
+    if (worst := max(row.error for row in report.rows)) > _ANOTHER_MODEL and not int8:
+        console.print(
+            f"outputs differ by {worst:.1e} of the largest: the file is not of this model's weights, or wrong"
+        )

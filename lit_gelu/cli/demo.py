@@ -15,19 +15,23 @@ from rich.table import Table
 
 from lit_gelu.callbacks import ActivationCurvatureMonitor, ActivationSwap
 from lit_gelu.cli.demo_plots import plot_curvature, plot_training
-from lit_gelu.cli.terminal import ExamplesHelpFormatter, console_for_output, silence_known_warnings
+from lit_gelu.cli.options import command_parser
+from lit_gelu.cli.terminal import console_for_output, silence_known_warnings
 from lit_gelu.data import DigitsData
 from lit_gelu.errors import LitGeluError
 from lit_gelu.export import OnnxPredictor, ParityReport, check_parity, export_onnx, write_proof
 from lit_gelu.files import write_atomically
 from lit_gelu.tasks import MNISTClassifier
 
-HELP = "train, swap, measure curvature, export and check parity in one go"
 EXAMPLES = """\
 examples:
   lit-gelu demo                                 everything into runs/demo, about 20 seconds on two cores
   lit-gelu demo --output /tmp/demo --epochs 6   shorter, elsewhere
 """
+DESCRIPTION = (
+    "Train MNISTClassifier on the bundled digits with ReLU, swap to GELU midway while the curvature is logged, export "
+    "the exact, the tanh and the sigmoid form, and check that each file computes what PyTorch does."
+)
 FORMS = {"exact": "none", "tanh": "tanh", "sigmoid": "sigmoid"}
 MONITOR_EVERY = 20
 
@@ -68,18 +72,8 @@ class ExportedForm:
 
 
 def build_parser() -> jsonargparse.ArgumentParser:
-    """Return the parser of ``lit-gelu demo``.
-
-    Returns:
-        The parser.
-    """
-    parser = jsonargparse.ArgumentParser(
-        prog="lit-gelu demo",
-        description="Train MNISTClassifier on the bundled digits with ReLU, swap to GELU midway while the curvature is "
-        "logged, export the exact, the tanh and the sigmoid form, and check that each file computes what PyTorch does.",
-        epilog=EXAMPLES,
-        formatter_class=ExamplesHelpFormatter,
-    )
+    """Return the parser of ``lit-gelu demo``."""
+    parser = command_parser("demo", EXAMPLES, DESCRIPTION)
     parser.add_argument("--output", metavar="FOLDER", default="runs/demo", help="where everything is written")
     parser.add_argument("--epochs", type=int, default=24, help="of training; the swap comes after half of them")
     parser.add_argument("--seed", type=int, default=0, help="of weights, batches and random inputs")
@@ -87,17 +81,7 @@ def build_parser() -> jsonargparse.ArgumentParser:
 
 
 def run(arguments: jsonargparse.Namespace) -> int:
-    """Run ``lit-gelu demo``.
-
-    Args:
-        arguments: What was parsed.
-
-    Returns:
-        0 if every file passed its parity check, else 1.
-
-    Raises:
-        DemoArgumentError: If there are fewer than two epochs.
-    """
+    """Run ``lit-gelu demo``."""
     if arguments.epochs < 2:
         raise DemoArgumentError(
             f"--epochs {arguments.epochs} is not accepted: the swap comes midway, so give at least 2."
@@ -122,18 +106,7 @@ def run(arguments: jsonargparse.Namespace) -> int:
 def train(
     data: DigitsData, folder: Path, epochs: int, seed: int, console: Console
 ) -> tuple[LightningModule, Path, int]:
-    """Train with ReLU, and with GELU from half-way on.
-
-    Args:
-        data: The data.
-        folder: Where the log goes.
-        epochs: How many epochs.
-        seed: Of weights and batches.
-        console: Where the result is said.
-
-    Returns:
-        The trained module, the CSV file of all that was logged, and the step of the swap.
-    """
+    """Train with ReLU, and with GELU from half-way on."""
     seed_everything(seed, verbose=False)
     silence_known_warnings()
     torch.set_num_threads(1)  # a net this small is ten times slower with threads that contend for two cores
@@ -164,19 +137,7 @@ def train(
 def export_form(
     model: LightningModule, data: DigitsData, folder: Path, name: str, seed: int, console: Console
 ) -> ExportedForm:
-    """Export one form of GELU and check it on the test images.
-
-    Args:
-        model: The trained module.
-        data: Its data.
-        folder: Where the file goes.
-        name: ``"exact"``, ``"tanh"`` or ``"sigmoid"``.
-        seed: Of the random inputs of the parity check.
-        console: Where progress is said.
-
-    Returns:
-        What was found.
-    """
+    """Export one form of GELU and check it on the test images."""
     path = folder / f"gelu_{name}.onnx"
     with console.status(f"{name}: export, then parity on the test images and on extreme inputs"):
         export_onnx(model, path, approximate=FORMS[name])

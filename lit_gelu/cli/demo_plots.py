@@ -22,21 +22,7 @@ PANELS = {
 
 
 def read_log(path: Path) -> dict[str, Series]:
-    r"""Read Lightning's CSV log.
-
-    Args:
-        path: ``metrics.csv``.
-
-    Returns:
-        Steps and values by logged name.
-
-    Example:
-        >>> import tempfile
-        >>> path = Path(tempfile.mkdtemp()) / "metrics.csv"
-        >>> _ = path.write_text("step,train_loss\n4,0.5\n9,\n")
-        >>> read_log(path)
-        {'train_loss': ([4], [0.5])}
-    """
+    r"""Read Lightning's CSV log."""
     series: dict[str, Series] = defaultdict(lambda: ([], []))
     with path.open(newline="") as file:
         for row in csv.DictReader(file):
@@ -48,13 +34,7 @@ def read_log(path: Path) -> dict[str, Series]:
 
 
 def plot_training(log: Path, path: Path, swap_step: int) -> None:
-    """Draw losses and validation error over the steps, with the swap marked.
-
-    Args:
-        log: The CSV log.
-        path: The file to write.
-        swap_step: The step of the swap.
-    """
+    """Draw losses and validation error over the steps, with the swap marked."""
     series = read_log(log)
     figure = Figure(figsize=(11, 4), layout="constrained")
     losses, errors = figure.subplots(1, 2)
@@ -73,13 +53,7 @@ def plot_training(log: Path, path: Path, swap_step: int) -> None:
 
 
 def plot_curvature(log: Path, path: Path, swap_step: int) -> None:
-    """Draw what the monitor logged: one panel a statistic, one line a site, light for the first and dark for the last.
-
-    Args:
-        log: The CSV log.
-        path: The file to write.
-        swap_step: The step of the swap.
-    """
+    """Draw what the monitor logged: one panel a statistic, one line a site, from light for the first to dark."""
     series = read_log(log)
     figure = Figure(figsize=(11, 7.5), layout="constrained")
     sites = sorted({name.split("/")[1] for name in series if name.startswith("curvature/hidden.")})

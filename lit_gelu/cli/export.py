@@ -1,45 +1,60 @@
-"""``lit-gelu export``: write a checkpoint's model to an ONNX file."""
+"""``lit-gelu export``: write a checkpoint's model to an ONNX file, checked against PyTorch."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jsonargparse import ArgumentParser, Namespace
-from rich.console import Console
 
-from lit_gelu.cli.export_int8 import add_int8_arguments, require_int8_arguments, write_int8
-from lit_gelu.cli.options import add_input_shape, add_model
-from lit_gelu.cli.terminal import command_parser
+from lit_gelu.cli.options import add_data, add_flag, add_input_shape, add_model, command_parser
+from lit_gelu.cli.terminal import console_for_output
 from lit_gelu.errors import LitGeluError
 from lit_gelu.files import is_file
 
-HELP = "write a checkpoint's model to an ONNX file"
+if TYPE_CHECKING:
+    from rich.console import Console
+    from torch import nn
+
 EXAMPLES = """\
 examples:
   lit-gelu export runs/digits_gelu/version_0/checkpoints/last.ckpt
   lit-gelu export last.ckpt -o model.onnx --approximate tanh --lowering contrib
   lit-gelu export last.ckpt -o model.onnx --approximate none tanh sigmoid     model-none.onnx, model-tanh.onnx, ...
-  lit-gelu export last.ckpt --dtype fp16 --target ort-cuda --softmax true --labels cat dog
-  lit-gelu export last.ckpt --model my_module.MyNet --input_shape 3,32,32     your own, from the current folder
+  lit-gelu export last.ckpt --dtype fp16 --target ort-cuda --softmax --labels cat dog
+  lit-gelu export last.ckpt --model my_module.MyNet --input-shape 3,32,32     your own, from the current folder
   lit-gelu export last.ckpt --import my_module --model MyNet --data MyData    its input from the first batch of its data
   lit-gelu export lit_gelu.tasks.MNISTClassifier -o untrained.onnx
   lit-gelu export last.ckpt --preprocessing MNISTData                         a file that takes raw pixels, uint8
-  lit-gelu export last.ckpt --preprocessing CIFAR10Data --data_root data      whitening fitted to its training images
-  lit-gelu export last.ckpt -o net.onnx --int8 true --data MNISTData          net-int8.onnx too, its accuracy measured
-  lit-gelu export last.ckpt --int8 true --data MNISTData --calibration percentile --float_layers output
+  lit-gelu export last.ckpt --preprocessing CIFAR10Data --data-root data      whitening fitted to its training images
+  lit-gelu export last.ckpt -o net.onnx --int8 --data MNISTData               net-int8.onnx too, its accuracy measured
+  lit-gelu export last.ckpt --int8 --data MNISTData --calibration percentile --float-layers output
 """
+ARGUMENTS = {  # options that export_onnx and quantize_onnx call otherwise
+    "input_sample": "--input-shape",
+    "path": "--output",
+    "method": "--calibration",
+    "samples": "--calibration-samples",
+}
+CALIBRATIONS = ("minmax", "entropy", "percentile")
+_INT8_DEFAULTS: dict[str, Any] = {
+    "calibration": "minmax",
+    "calibration_samples": 512,
+    "reduce_range": False,
+    "float_layers": [],
+    "max_difference": None,
+}
 
 
 class OutputNameError(LitGeluError, ValueError):
     """An output path that does not fit what was asked for."""
 
 
-def build_parser() -> ArgumentParser:
-    """Return the command's parser.
+class Int8OptionError(LitGeluError, ValueError):
+    """Options of a file in int8 that do not go together."""
 
-    Returns:
-        The parser.
-    """
-    parser = command_parser("export", f"{HELP}, checked against PyTorch", EXAMPLES)
+
+def build_parser() -> ArgumentParser:
+    """Return the command's parser."""
+    parser = command_parser("export", EXAMPLES)
     parser.add_argument(
         "source", type=str, help="a Lightning checkpoint, or the dotted path of a LightningModule class"
     )
@@ -48,29 +63,27 @@ def build_parser() -> ArgumentParser:
         "--output",
         type=str | None,
         default=None,
+        metavar="FILE",
         help="the file to write; default: the checkpoint's name with .onnx",
     )
     add_model(parser)
     add_input_shape(parser)
-    parser.add_argument(
-        "--data",
-        type=str | None,
-        default=None,
-        help="a data module: the check runs on its test data too, its first batch is the input of a model without "
+    add_data(
+        parser,
+        "such as MNISTData: the check runs on its test data too, its first batch is the input of a model without "
         "example_input_array, and --int8 is calibrated on it",
+        root_of="--preprocessing and --data",
     )
     _add_export_options(parser)
     parser.add_argument(
         "--preprocessing",
         type=str | None,
         default=None,
+        metavar="CLASS",
         help="a data module, such as MNISTData, whose preprocessing becomes a part of the file: it takes raw pixels",
     )
-    parser.add_argument(
-        "--data_root", type=str | None, default=None, help="the folder of --preprocessing's data and of --data's"
-    )
-    parser.add_argument("--check", type=bool, default=True, help="whether to compare each file with PyTorch")
-    add_int8_arguments(parser)
+    add_flag(parser, "--check", "compare each file with PyTorch", default=True)
+    _add_int8(parser)
     return parser
 
 
@@ -79,32 +92,55 @@ def _add_export_options(parser: ArgumentParser) -> None:
     from lit_gelu.export.options import ExportOptions
 
     for option in ExportOptions.all():
-        about, choices = option.metadata["about"], ", ".join(option.metadata["choices"])
-        text = f"{about}: {choices}" if choices else about
+        name, text, choices = f"--{option.name.replace('_', '-')}", option.metadata["about"], option.metadata["choices"]
+        if isinstance(option.default, bool):
+            add_flag(parser, name, text, default=option.default)
+            continue
         many: dict[str, Any] = {}
         if option.name == "approximate":
             text, many = f"{text}; several write one file each", {"nargs": "+", "default": [option.default]}
         elif isinstance(option.default, tuple):
             many = {"nargs": "+", "default": []}
-        kind = int | None if option.default is None else bool if isinstance(option.default, bool) else str
-        parser.add_argument(f"--{option.name}", **{"type": kind, "default": option.default, "help": text, **many})
+        shown = {"metavar": f"{{{','.join(choices)}}}"} if choices else {}  # the library checks, and knows near names
+        kind = int | None if option.default is None else str
+        parser.add_argument(name, **{"type": kind, "default": option.default, "help": text, **many, **shown})
+
+
+def _add_int8(parser: ArgumentParser) -> None:
+    """Add the options of files in int8."""
+    add_flag(parser, "--int8", "write each file in int8 too: NAME-int8.onnx")
+    parser.add_argument(
+        "--calibration", choices=CALIBRATIONS, default="minmax", help="int8: how the ranges of values are found"
+    )
+    parser.add_argument(
+        "--calibration-samples", type=int, default=512, metavar="ROWS", help="int8: training data to calibrate on"
+    )
+    add_flag(parser, "--reduce-range", "int8: 7-bit weights, for runtimes that add in another order")
+    parser.add_argument(
+        "--float-layers",
+        type=str,
+        nargs="+",
+        default=[],
+        metavar="NAME",
+        help="int8: layers that stay in float32, such as output 'head.*'",
+    )
+    parser.add_argument(
+        "--max-difference",
+        type=float | None,
+        default=None,
+        help="int8: how much worse the error rate may be; given, costly layers stay in float32 for it; default: 0.01",
+    )
 
 
 def run(arguments: Namespace) -> int:
-    """Export.
-
-    Args:
-        arguments: What `build_parser` parsed.
-
-    Returns:
-        0, or 1 if a file does not compute what the model computes.
-    """
+    """Export; return 0, or 1 if a file does not compute what the model computes."""
     from lit_gelu.cli.input_sample import evaluation_data, input_sample, require_input
     from lit_gelu.cli.loading import load_data, load_model, load_preprocessing
     from lit_gelu.export import check_parity, export_onnx, write_proof
+    from lit_gelu.export.options import ExportOptions
 
     outputs = output_paths(arguments.source, arguments.output, arguments.approximate)
-    require_int8_arguments(arguments)
+    _require_int8_options(arguments)
     model = load_model(arguments.source, arguments.model)
     root = None if arguments.data is not None and arguments.preprocessing is None else arguments.data_root
     preprocessing = load_preprocessing(arguments.preprocessing, root)
@@ -114,15 +150,18 @@ def run(arguments: Namespace) -> int:
     if preprocessing is None:
         require_input(sample, model)
     rows = evaluation_data(data)
-    console = Console(soft_wrap=True, highlight=False, markup=False)
+    console = console_for_output(soft_wrap=True, highlight=False, markup=False)
+    options = {option.name: arguments[option.name] for option in ExportOptions.all()}
     passed = True
     for approximate, path in outputs.items():
         report = export_onnx(
             model,
             path,
             sample,
-            **{**_export_options(arguments), "approximate": approximate},
             preprocessing=preprocessing,
+            labels=arguments.labels,
+            softmax=arguments.softmax,
+            **options | {"approximate": approximate},
         )
         console.print(str(report))
         if arguments.check:
@@ -131,30 +170,18 @@ def run(arguments: Namespace) -> int:
             write_proof(parity, path, [])
             console.print(f"  {parity.summary()}")
         if arguments.int8:
-            passed &= write_int8(arguments, model, path, data, preprocessing, console)
+            passed &= _write_int8(arguments, model, path, data, preprocessing, console)
     return 0 if passed else 1
 
 
-def _export_options(arguments: Namespace) -> dict[str, Any]:
-    """Return what was given of the options of `lit_gelu.export.export_onnx`."""
-    from lit_gelu.export.options import ExportOptions
-
-    return {option.name: arguments[option.name] for option in ExportOptions.all()}
-
-
 def output_paths(source: str, output: str | None, forms: list[str]) -> dict[str, Path]:
-    """Say which file each form of GELU goes to.
-
-    Args:
-        source: The checkpoint or class.
-        output: The path that was asked for, if any.
-        forms: The forms; several get a suffix each.
-
-    Returns:
-        Path by form.
+    """Return which file each form of GELU goes to; several forms get a suffix each.
 
     Raises:
         OutputNameError: If the path does not end in ``.onnx``, or a form is given twice.
+
+    Returns:
+        Path by form.
 
     Example:
         >>> {form: path.as_posix() for form, path in output_paths("last.ckpt", "net.onnx", ["none", "tanh"]).items()}
@@ -170,3 +197,49 @@ def output_paths(source: str, output: str | None, forms: list[str]) -> dict[str,
     if len(forms) == 1:
         return {forms[0]: path}
     return {form: path.with_name(f"{path.stem}-{form}.onnx") for form in forms}
+
+
+def _require_int8_options(arguments: Namespace) -> None:
+    """Refuse options that do not go together, before any work is done."""
+    if arguments.int8 and arguments.data is None:
+        raise Int8OptionError("--int8 is calibrated on data: name a data module, such as --data MNISTData.")
+    if arguments.int8 and arguments.dtype not in {"fp32", "float32"}:
+        raise Int8OptionError(f"--int8 files are made of float32 ones: leave out --dtype {arguments.dtype}.")
+    given = [name for name, default in _INT8_DEFAULTS.items() if arguments[name] != default]
+    if given and not arguments.int8:
+        raise Int8OptionError(f"--{given[0].replace('_', '-')} is of --int8. Give --int8 too, or leave it out.")
+
+
+def _write_int8(
+    arguments: Namespace,
+    model: "nn.Module",
+    path: Path,
+    data: Any,
+    preprocessing: "nn.Module | None",
+    console: "Console",
+) -> bool:
+    """Write a float32 file in int8 too, and compare it with PyTorch if asked; whether it costs no more than it may."""
+    from lit_gelu.export.proof import record_parity
+    from lit_gelu.export.quantization import check_quantized, quantize_onnx
+    from lit_gelu.export.quantization.acceptance import MAX_DIFFERENCE
+
+    output = path.with_name(f"{path.stem}-int8.onnx")
+    limit = arguments.max_difference
+    result = quantize_onnx(
+        path,
+        output,
+        data,
+        method=arguments.calibration,
+        samples=arguments.calibration_samples,
+        reduce_range=arguments.reduce_range,
+        float_layers=arguments.float_layers,
+        max_difference=limit,
+    )
+    console.print(str(result))
+    if not arguments.check:
+        return True
+    limit = MAX_DIFFERENCE if limit is None else limit
+    report = check_quantized(model, output, data, max_difference=limit, strict=False, preprocessing=preprocessing)
+    record_parity(output, report.proof())
+    console.print(f"  {report.summary()}")
+    return report.passed

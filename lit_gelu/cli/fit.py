@@ -23,8 +23,9 @@ import lit_gelu.callbacks  # noqa: F401
 from lit_gelu.activations import building_from_file
 from lit_gelu.callbacks.checkpoint_file import not_plain, texts_and_mappings
 from lit_gelu.cli import own_modules
-from lit_gelu.cli.fit_checkpoint import checked_arguments
-from lit_gelu.cli.terminal import ExamplesHelpFormatter, silence_known_warnings
+from lit_gelu.cli.loading import checked_arguments
+from lit_gelu.cli.options import ExamplesHelpFormatter
+from lit_gelu.cli.terminal import silence_known_warnings
 from lit_gelu.data import DigitsData
 from lit_gelu.errors import LitGeluError
 from lit_gelu.files import is_file

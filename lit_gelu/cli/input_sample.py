@@ -1,4 +1,4 @@
-"""``--input_shape`` and ``--data``: what a model that says nothing of its inputs is called with."""
+"""``--input-shape`` and ``--data``: what a model that says nothing of its inputs is called with."""
 
 import inspect
 import re
@@ -25,19 +25,7 @@ class InputSampleError(LitGeluError, ValueError):
 
 
 def input_sample(shapes: list[str], model: nn.Module, data: LightningDataModule | None) -> Any:
-    """Return what to call a model with.
-
-    Args:
-        shapes: What ``--input_shape`` says.
-        model: The model.
-        data: A data module whose first batch is taken, if the model has no ``example_input_array``.
-
-    Returns:
-        A sample as `lit_gelu.export.export_onnx` takes it; ``None`` if nothing was given, or the model has its own.
-
-    Raises:
-        InputSampleError: If a shape is not accepted, or the batch does not begin with the model's inputs.
-    """
+    """Return what to call a model with."""
     if shapes:
         return made_sample(shapes)
     if data is None or getattr(model, "example_input_array", None) is not None:
@@ -51,22 +39,7 @@ def inputs_of_data(data: LightningDataModule, model: nn.Module) -> Any:
 
 
 def named_inputs(sample: Any, names: Sequence[str]) -> dict[str, Tensor] | None:
-    """Return a sample's tensors by a file's names.
-
-    Args:
-        sample: A tensor, a tuple, tensors by name, or ``None``.
-        names: The file's inputs, in their order.
-
-    Returns:
-        Tensors by name; ``None`` for ``None``.
-
-    Raises:
-        InputSampleError: If there are more tensors than inputs.
-
-    Example:
-        >>> list(named_inputs((torch.zeros(1), torch.ones(1)), ["x", "mask"]))
-        ['x', 'mask']
-    """
+    """Return a sample's tensors by a file's names."""
     if sample is None or isinstance(sample, dict):
         return sample
     tensors = (sample,) if isinstance(sample, Tensor) else tuple(sample)
@@ -76,40 +49,16 @@ def named_inputs(sample: Any, names: Sequence[str]) -> dict[str, Tensor] | None:
 
 
 def require_input(sample: Any, model: nn.Module) -> None:
-    """Refuse a model of which it is not known what it takes.
-
-    Args:
-        sample: What `input_sample` returned.
-        model: The model.
-
-    Raises:
-        InputSampleError: If there is no sample and the model has none of its own.
-    """
+    """Refuse a model of which it is not known what it takes."""
     if sample is None and getattr(model, "example_input_array", None) is None:
         raise InputSampleError(
             f"{type(model).__name__} has no example_input_array, which would say what it takes. Give the shape of one "
-            "row, such as --input_shape 1,28,28, or a data module: --data my_package.MyData."
+            "row, such as --input-shape 1,28,28, or a data module: --data my_package.MyData."
         )
 
 
 def made_sample(shapes: list[str]) -> Any:
-    """Make a sample of two rows: normal numbers, levels from 0 to 255 for ``uint8``, ones for other whole numbers.
-
-    Args:
-        shapes: ``[NAME=]SIZES[:DTYPE]``, all of them with a name or none.
-
-    Returns:
-        A tensor, a tuple of tensors, or tensors by name.
-
-    Raises:
-        InputSampleError: If one is not accepted.
-
-    Example:
-        >>> made_sample(["1,28,28"]).shape
-        torch.Size([2, 1, 28, 28])
-        >>> {name: (tensor.shape, tensor.dtype) for name, tensor in made_sample(["ids=16:int64"]).items()}
-        {'ids': (torch.Size([2, 16]), torch.int64)}
-    """
+    """Make a sample of two rows: normal numbers, levels from 0 to 255 for ``uint8``, ones for other whole numbers."""
     generator = torch.Generator().manual_seed(0)
     named = [_made(word, generator) for word in shapes]
     names = [name for name, _ in named]
@@ -118,7 +67,7 @@ def made_sample(shapes: list[str]) -> Any:
     if not any(names):
         return tuple(tensor for _, tensor in named)
     if None in names or len(set(names)) < len(names):
-        raise InputSampleError(f"--input_shape {' '.join(shapes)}: give each input a name of its own, or none any.")
+        raise InputSampleError(f"--input-shape {' '.join(shapes)}: give each input a name of its own, or none any.")
     return dict(named)
 
 
@@ -128,12 +77,12 @@ def _made(word: str, generator: torch.Generator) -> tuple[str | None, Tensor]:
     dtype = DTYPES.get(found["dtype"] or "float32") if found else None
     if found is None or dtype is None:
         raise InputSampleError(
-            f"--input_shape {word[:100]!r} is not accepted. Give the sizes of one row, without the batch, such as "
+            f"--input-shape {word[:100]!r} is not accepted. Give the sizes of one row, without the batch, such as "
             f"1,28,28; a name before it, NAME=16; a type after it, 16:int64. Types: {', '.join(DTYPES)}."
         )
     shape = torch.Size([ROWS, *(int(size) for size in found["shape"].split(","))])
     if shape.numel() > ROWS * _LARGEST:
-        raise InputSampleError(f"--input_shape {word}: a row of {shape.numel() // ROWS:,} values is too large.")
+        raise InputSampleError(f"--input-shape {word}: a row of {shape.numel() // ROWS:,} values is too large.")
     if dtype == torch.uint8:
         return found["name"], torch.randint(0, 256, shape, generator=generator, dtype=dtype)
     if dtype.is_floating_point:
@@ -142,22 +91,7 @@ def _made(word: str, generator: torch.Generator) -> tuple[str | None, Tensor]:
 
 
 def inputs_of(batch: Any, model: nn.Module) -> Any:
-    """Return the first rows of a batch's inputs, without the targets.
-
-    Args:
-        batch: A tensor, a tuple that begins with the inputs, or a dict of them.
-        model: Its ``forward`` says how many there are, and their names.
-
-    Returns:
-        A tensor, a tuple of tensors, or tensors by name.
-
-    Raises:
-        InputSampleError: If they cannot be told.
-
-    Example:
-        >>> inputs_of((torch.zeros(9, 4), torch.zeros(9)), nn.Linear(4, 1)).shape
-        torch.Size([2, 4])
-    """
+    """Return the first rows of a batch's inputs, without the targets."""
     parameters = inspect.signature(model.forward).parameters
     if isinstance(batch, Tensor):
         return batch[:ROWS]
@@ -174,19 +108,12 @@ def inputs_of(batch: Any, model: nn.Module) -> Any:
             return inputs if count > 1 else inputs[0]
     raise InputSampleError(
         f"A batch of type {type(batch).__name__} does not begin with the inputs of {type(model).__name__}.forward"
-        f"({', '.join(parameters)}), and has no entries of these names. Give --input_shape."
+        f"({', '.join(parameters)}), and has no entries of these names. Give --input-shape."
     )
 
 
 def evaluation_data(data: LightningDataModule | None) -> LightningDataModule | None:
-    """Return a data module that has data to measure on.
-
-    Args:
-        data: A data module, or ``None``.
-
-    Returns:
-        The same; ``None`` if it has training data alone.
-    """
+    """Return a data module that has data to measure on."""
     return data if data is not None and {"test_dataloader", "val_dataloader"} & _loaders(data).keys() else None
 
 
@@ -205,4 +132,4 @@ def _first_batch(data: LightningDataModule) -> Any:
         with torch.random.fork_rng(devices=[]):  # a shuffling loader draws from the global state
             for batch in getattr(data, name)():
                 return batch
-    raise InputSampleError(f"{type(data).__name__} has no batch. Give another --data, or --input_shape.")
+    raise InputSampleError(f"{type(data).__name__} has no batch. Give another --data, or --input-shape.")

@@ -1,9 +1,10 @@
-"""Models and data that ``lit-gelu export`` and ``lit-gelu parity`` are given by name or by checkpoint."""
+"""Models and data that a command is given by name or by checkpoint; nothing that a file names is imported."""
 
 import functools
 import importlib
 import inspect
 import warnings
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,13 @@ from lightning.pytorch import LightningDataModule, LightningModule
 from torch import nn
 
 from lit_gelu import tasks
-from lit_gelu.activations import StoredSpecError
+from lit_gelu.activations import StoredSpecError, registry
 from lit_gelu.callbacks import load_from_checkpoint
-from lit_gelu.callbacks.checkpoint_file import hyper_parameters, loading, read_checkpoint
+from lit_gelu.callbacks.checkpoint_file import hyper_parameters, loading, read_checkpoint, require_no_imports
 from lit_gelu.callbacks.swap.checkpoint import ACTIVATIONS_KEY
 from lit_gelu.errors import LitGeluError, shown
 from lit_gelu.files import is_file
+from lit_gelu.tasks.activation_task import ActivationTask
 
 
 class LoadingError(LitGeluError, ValueError):
@@ -24,24 +26,10 @@ class LoadingError(LitGeluError, ValueError):
 
 
 def load_model(source: str, model: str | None = None) -> LightningModule:
-    """Load a model from a checkpoint, or build it untrained from its class.
-
-    The class of a checkpoint is ``model`` if that is given; else the one of `lit_gelu.tasks` that ``lit-gelu fit``
-    recorded in it; else `lit_gelu.tasks.MNISTClassifier`. A class that only the checkpoint names is not imported, and
-    nothing else in it is either.
-
-    Args:
-        source: Path of a Lightning checkpoint, or the dotted path of a LightningModule class.
-        model: Dotted path of the class; a bare name is looked up in `lit_gelu.tasks`.
-
-    Returns:
-        The model, on the CPU.
-
-    Raises:
-        LoadingError: If there is no such file or class, or the checkpoint does not fit the class.
-        CheckpointFileError: If the checkpoint is damaged, or holds more than plain data.
-        StoredSpecError: If it names what would have to be imported.
-    """
+    """Load a model from a checkpoint, or build it untrained from its class."""
+    # The class of a checkpoint is ``model`` if that is given; else the one of `lit_gelu.tasks` that ``lit-gelu fit``
+    # recorded in it; else `lit_gelu.tasks.MNISTClassifier`. A class that only the checkpoint names is not imported, and
+    # nothing else in it is either.
     path = Path(source)
     if not is_file(path):
         if all(part.isidentifier() for part in source.split(".")) and not source.endswith(".ckpt"):
@@ -68,22 +56,7 @@ def load_model(source: str, model: str | None = None) -> LightningModule:
 
 
 def own_class(recorded: object, called: str) -> type[LightningModule]:
-    """Return the class of `lit_gelu.tasks` that a checkpoint records as its own.
-
-    Args:
-        recorded: The dotted path in the checkpoint; ``None`` means `lit_gelu.tasks.MNISTClassifier`.
-        called: How to call the file in an error.
-
-    Returns:
-        The class; it is looked up among those of this package, and nothing is imported for it.
-
-    Raises:
-        LoadingError: If it is none of them.
-
-    Example:
-        >>> own_class("lit_gelu.tasks.TweetTagger", "last.ckpt").__name__
-        'TweetTagger'
-    """
+    """Return the class of `lit_gelu.tasks` that a checkpoint records as its own."""
     own = {name: value for name, value in vars(tasks).items() if _is_class(value, LightningModule)}
     paths = {f"{tasks.__name__}.{name}": cls for name, cls in own.items()}
     paths |= {f"{cls.__module__}.{cls.__qualname__}": cls for cls in own.values()}
@@ -94,6 +67,38 @@ def own_class(recorded: object, called: str) -> type[LightningModule]:
             "names is not imported: if you trust that class, name it, --model package.module.Class."
         )
     return found
+
+
+def checked_arguments(path: str, configured: str, given: Collection[object]) -> dict[str, Any]:
+    """Return a checkpoint's arguments of the model in the form that LightningCLI gives to its parser."""
+    # The parser imports class paths. So a class path is handed to it if it is one of `lit_gelu.tasks`, or if the
+    # caller's own configuration holds it too (``--model my_package.MyModule``); and activations by registered names.
+    called = repr(str(path))
+    found = hyper_parameters(read_checkpoint(path), called)
+    found.pop("_instantiator", None)
+    if not found:
+        return {}
+    if "_class_path" not in found:
+        _require_arguments_of(configured, found, called)
+    recorded = found.pop("_class_path", configured)
+    named = recorded == configured or recorded in given
+    cls = import_class(recorded, LightningModule, "lit_gelu.tasks") if named else own_class(recorded, called)
+    if issubclass(cls, ActivationTask) and "activation" in found:
+        found["activation"] = str(registry.stored.resolve(found["activation"]))
+    require_no_imports(found, cls, given, called)
+    return {"class_path": recorded, "dict_kwargs": found}
+
+
+def _require_arguments_of(configured: str, found: Mapping[str, Any], called: str) -> None:
+    """Refuse arguments that the configured class does not take: a plain Trainer's checkpoint names no class."""
+    parameters = inspect.signature(import_class(configured, LightningModule, "lit_gelu.tasks")).parameters
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    unknown = [] if takes_any else sorted(found.keys() - parameters.keys())
+    if unknown:
+        raise LoadingError(
+            f"{called} was trained with {', '.join(unknown)}, which {configured} does not take. Name the class of that "
+            "checkpoint, which does not say it: --model package.module.Class."
+        )
 
 
 def _module_class(path: str) -> type[LightningModule]:
@@ -112,18 +117,7 @@ def _untrained(path: str) -> LightningModule:
 
 
 def load_data(name: str, root: str | None = None) -> LightningDataModule:
-    """Build a data module with its class's defaults.
-
-    Args:
-        name: Dotted path of a LightningDataModule class; a bare name is looked up in `lit_gelu.data`.
-        root: Folder of the data, for classes that take one.
-
-    Returns:
-        The data module.
-
-    Raises:
-        LoadingError: If there is no such class, or it does not take these arguments.
-    """
+    """Build a data module with its class's defaults."""
     cls = import_class(name, LightningDataModule, "lit_gelu.data")
     try:
         data: LightningDataModule = cls() if root is None else cls(root=root)
@@ -133,21 +127,10 @@ def load_data(name: str, root: str | None = None) -> LightningDataModule:
 
 
 def load_preprocessing(name: str | None, root: str | None = None) -> nn.Module | None:
-    """Return the preprocessing of a data module, with what it learns of its training data.
-
-    Args:
-        name: As `load_data` takes it; ``None`` for none.
-        root: As `load_data` takes it.
-
-    Returns:
-        A module from raw pixels to what a model takes; ``None`` for none.
-
-    Raises:
-        LoadingError: If the data module has no preprocessing.
-    """
+    """Return the preprocessing of a data module, with what it learns of its training data."""
     if name is None:
         if root is not None:
-            raise LoadingError(f"--data_root {root!r} is the folder of --preprocessing's data; give that too.")
+            raise LoadingError(f"--data-root {root!r} is the folder of --preprocessing's data; give that too.")
         return None
     data: Any = load_data(name, root)
     if not callable(getattr(data, "preprocessing", None)):
@@ -162,23 +145,7 @@ def load_preprocessing(name: str | None, root: str | None = None) -> nn.Module |
 
 
 def import_class(path: str, base: type, package: str) -> Any:
-    """Import a class by its dotted path.
-
-    Args:
-        path: ``package.module.Class``, or the name of a class in ``package``, or of one that is imported already.
-        base: Which class it must be derived from.
-        package: Where a bare name is looked up.
-
-    Returns:
-        The class.
-
-    Raises:
-        LoadingError: If there is no such class, or it is not derived from ``base``.
-
-    Example:
-        >>> import_class("DigitsData", LightningDataModule, "lit_gelu.data").__name__
-        'DigitsData'
-    """
+    """Import a class by its dotted path."""
     module_name, _, name = path.rpartition(".")
     try:
         owner = importlib.import_module(module_name or package)

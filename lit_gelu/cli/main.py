@@ -81,10 +81,18 @@ def run(name: str, arguments: list[str]) -> int:
     if COMMANDS[name] == FIT:
         arguments = import_early([name, *arguments])
         return int(importlib.import_module(FIT).run(arguments))
+    from lit_gelu.cli.options import current_spelling, in_own_words
+
     module = importlib.import_module(COMMANDS[name])
-    parsed = module.build_parser().parse_args(arguments)
+    parser = module.build_parser()
+    parsed = parser.parse_args(current_spelling(parser, arguments, getattr(module, "RENAMED", {})))
     import_modules(parsed.get("import") or [])
-    return int(module.run(parsed))
+    try:
+        return int(module.run(parsed))
+    except LitGeluError as error:
+        message = in_own_words(str(error), parser, getattr(module, "ARGUMENTS", {}))
+        error.args = (message, *error.args[1:])
+        raise
 
 
 def help_text() -> str:

@@ -1,44 +1,109 @@
-"""Options that several commands take, so that they are called and explained the same everywhere."""
+"""The commands' parsers: options that several take, old spellings, and errors in the words of the command line."""
 
-from jsonargparse import ArgumentParser
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import jsonargparse
 
 from lit_gelu.cli import own_modules
+from lit_gelu.cli.commands import COMMANDS, summary, table
+from lit_gelu.deprecation import REMOVED_IN
+
+_BOOLEANS = {"true": True, "yes": True, "false": False, "no": False}
+_CALL = re.compile(r"(\w\([^()]*\))")  # gelu(approximate='tanh') is a spec, and no option
+_VALUE = r"""('[^']*'|"[^"]*"|\w[\w*-]*(?:\.\w+)*)?"""
 
 
-def add_import(parser: ArgumentParser) -> None:
-    """Add ``--import``.
+class ExamplesHelpFormatter(jsonargparse.DefaultHelpFormatter):
+    r"""Keeps the line breaks of texts that have them, so that examples stay one a line.
 
-    Args:
-        parser: The command's.
+    Example:
+        >>> parser = jsonargparse.ArgumentParser(epilog="one\ntwo", formatter_class=ExamplesHelpFormatter)
+        >>> parser.format_help().splitlines()[-2:]
+        ['one', 'two']
     """
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        if "\n" in text.strip():
+            return "".join(indent + line for line in text.splitlines(keepends=True))
+        return super()._fill_text(text, width, indent)
+
+
+def command_parser(name: str, examples: str, description: str = "") -> jsonargparse.ArgumentParser:
+    r"""Return the parser of a command, without arguments so far.
+
+    Example:
+        >>> command_parser("doctor", "example:\n  lit-gelu doctor").prog
+        'lit-gelu doctor'
+    """
+    description = description or summary(name)
+    if any(command.startswith(f"{name} ") for command in COMMANDS):
+        description += f"\n\nsub-commands (lit-gelu {name} SUB-COMMAND --help):\n{table(name)}\n"
+    return jsonargparse.ArgumentParser(
+        prog=f"lit-gelu {name}", description=description, epilog=examples, formatter_class=ExamplesHelpFormatter
+    )
+
+
+def add_flag(parser: jsonargparse.ArgumentParser, option: str, help: str, *, default: bool = False) -> None:  # noqa: A002
+    """Add an option without a value; one that is on by default is turned off by ``--no-OPTION``."""
+    if default:
+        parser.add_argument(option, action=jsonargparse.ActionYesNo(no_prefix="no-"), default=True, help=help)
+    else:
+        parser.add_argument(option, action="store_true", help=help)
+
+
+def add_json(parser: jsonargparse.ArgumentParser, *, beside_names: bool = False) -> None:
+    """Add ``--json [FILE]``; beside a list of names, a file is what ends in .json."""
+    parser.add_argument(
+        "--json",
+        nargs="?",
+        const="-",
+        default=None,
+        type=_json_file if beside_names else str,
+        metavar="FILE",
+        help="print JSON, and nothing else on standard output; or write it into a file",
+    )
+
+
+def _json_file(word: str) -> str:
+    """Refuse what can hardly be meant as a file: in ``show --json gelu`` the name belongs before the option."""
+    if word != "-" and not word.endswith(".json"):
+        raise ValueError(f"{word!r} does not end in .json; what is no file stands before --json")
+    return word
+
+
+def add_import(parser: jsonargparse.ArgumentParser) -> None:
+    """Add ``--import``."""
     parser.add_argument(
         own_modules.OPTION, action="append", default=[], metavar="MODULE", help=f"{own_modules.HELP}; may be repeated"
     )
 
 
-def add_model(parser: ArgumentParser) -> None:
-    """Add ``--model`` and ``--import``.
-
-    Args:
-        parser: The command's.
-    """
+def add_model(parser: jsonargparse.ArgumentParser) -> None:
+    """Add ``--model`` and ``--import``."""
     parser.add_argument(
         "--model",
         type=str | None,
         default=None,
+        metavar="CLASS",
         help="the model's class, if the checkpoint does not record it: my_module.MyNet, also from the current folder",
     )
     add_import(parser)
 
 
-def add_input_shape(parser: ArgumentParser) -> None:
-    """Add ``--input_shape``.
-
-    Args:
-        parser: The command's.
-    """
+def add_data(parser: jsonargparse.ArgumentParser, use: str, *, root_of: str = "the data module") -> None:
+    """Add ``--data``, a data module, and ``--data-root``, its folder."""
+    parser.add_argument("--data", type=str | None, default=None, metavar="CLASS", help=f"a data module, {use}")
     parser.add_argument(
-        "--input_shape",
+        "--data-root", type=str | None, default=None, metavar="FOLDER", help=f"the folder with the files of {root_of}"
+    )
+
+
+def add_input_shape(parser: jsonargparse.ArgumentParser) -> None:
+    """Add ``--input-shape``."""
+    parser.add_argument(
         "--input-shape",
         type=str,
         nargs="+",
@@ -49,12 +114,8 @@ def add_input_shape(parser: ArgumentParser) -> None:
     )
 
 
-def add_providers(parser: ArgumentParser) -> None:
-    """Add ``--providers``.
-
-    Args:
-        parser: The command's.
-    """
+def add_providers(parser: jsonargparse.ArgumentParser) -> None:
+    """Add ``--providers``."""
     parser.add_argument(
         "--providers",
         type=str,
@@ -62,3 +123,89 @@ def add_providers(parser: ArgumentParser) -> None:
         default=None,
         help="onnxruntime's execution providers; default: CUDA, or the CPU",
     )
+
+
+def current_spelling(
+    parser: jsonargparse.ArgumentParser, arguments: Sequence[str], renamed: Mapping[str, str]
+) -> list[str]:
+    """Return arguments as the parser takes them: dashes or underscores, and what an option was called before.
+
+    Example:
+        >>> parser = jsonargparse.ArgumentParser()
+        >>> add_flag(parser, "--keep-config", "keep it")
+        >>> current_spelling(parser, ["model.onnx", "--keep-config"], {})
+        ['model.onnx', '--keep-config']
+    """
+    return list(_respelled(parser, list(arguments), renamed))
+
+
+def _respelled(parser: jsonargparse.ArgumentParser, arguments: list[str], renamed: Mapping[str, str]) -> Iterator[str]:
+    known = parser._option_string_actions  # of argparse, which offers no other way to ask
+    while arguments:
+        word = arguments.pop(0)
+        if word == "--":
+            yield from [word, *arguments]
+            return
+        option, equals, value = word.partition("=")
+        if option in renamed:
+            _say_old(parser, option, renamed[option])
+            option = renamed[option]
+        if option.startswith("--") and option not in known:
+            option = next((name for name in (option.replace("_", "-"), _underscored(option)) if name in known), option)
+        action = known.get(option)
+        boolean = action is not None and (action.nargs == 0 or isinstance(action, jsonargparse.ActionYesNo))
+        if boolean or option == "--json":
+            old = value if equals else arguments[0] if arguments else ""
+            if old.lower() in _BOOLEANS:
+                del arguments[: not equals]
+                wanted = _flag(known, option, on=_BOOLEANS[old.lower()])
+                _say_old(parser, f"{option} {old}", wanted or f"nothing, as without {option}")
+                yield from [wanted] if wanted else []
+                continue
+        yield f"{option}={value}" if equals else option
+
+
+def _underscored(option: str) -> str:
+    return "--" + option[2:].replace("-", "_")
+
+
+def _flag(known: Mapping[str, Any], option: str, *, on: bool) -> str:
+    """Return the flag that sets an option; empty where there is none to turn it off, because it is off by default."""
+    negated = f"--no-{option[2:]}"
+    return option if on else negated if negated in known else ""
+
+
+def _say_old(parser: jsonargparse.ArgumentParser, old: str, new: str) -> None:
+    sys.stderr.write(f"{parser.prog}: {old} is deprecated and goes with lit-gelu {REMOVED_IN}: write {new}\n")
+
+
+def in_own_words(message: str, parser: jsonargparse.ArgumentParser, arguments: Mapping[str, str]) -> str:
+    """Return an error with the options of the command line where it names arguments of Python.
+
+    Args:
+        message: The error's text.
+        parser: The command's.
+        arguments: Options by the names of arguments that are called otherwise in Python.
+
+    Returns:
+        The text.
+
+    Example:
+        >>> parser = jsonargparse.ArgumentParser()
+        >>> _ = parser.add_argument("--model-version", type=int)
+        >>> add_flag(parser, "--overwrite", "replace it")
+        >>> in_own_words("Give another version=, or overwrite=True.", parser, {"version": "--model-version"})
+        'Give another --model-version, or --overwrite.'
+    """
+    known = parser._option_string_actions
+    options = {action.dest: name for name, action in reversed(known.items()) if name.startswith("--")} | dict(arguments)
+    pattern = re.compile(rf"(?<![\w.'\"-])({'|'.join(map(re.escape, options))})={_VALUE}")
+
+    def option(found: re.Match[str]) -> str:
+        name, value = options[found[1]], found[2]
+        if value in {"True", "False"}:
+            return _flag(known, name, on=value == "True") or f"no {name}"
+        return name if value is None else f"{name} {value.strip(chr(39) + chr(34))}"
+
+    parts = _CALL.split(message)
+    return "".join(part if _CALL.fullmatch(part) else pattern.sub(option, part) for part in parts)

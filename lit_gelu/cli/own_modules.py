@@ -18,10 +18,8 @@ class OwnModuleError(LitGeluError, ValueError):
 
 @contextmanager
 def current_folder_on_path() -> Iterator[None]:
-    """Let modules in the current folder be imported, as ``python -m`` does; installed ones come first.
-
-    ``python -P`` and ``PYTHONSAFEPATH`` turn it off, as they do everywhere.
-    """
+    """Let modules in the current folder be imported, as ``python -m`` does; installed ones come first."""
+    # ``python -P`` and ``PYTHONSAFEPATH`` turn it off, as they do everywhere.
     folder = str(Path.cwd())
     if sys.flags.safe_path or folder in sys.path:
         yield
@@ -35,15 +33,7 @@ def current_folder_on_path() -> Iterator[None]:
 
 
 def import_modules(names: Sequence[str]) -> None:
-    """Import modules for what they register and define.
-
-    Args:
-        names: Dotted names.
-
-    Raises:
-        OwnModuleError: If there is no such module.
-        ModuleNotFoundError: If it imports what is not there. What a module itself raises is its author's to see.
-    """
+    """Import modules for what they register and define."""
     for name in names:
         if name.endswith(".py") or not all(part.isidentifier() for part in name.split(".")):
             hint = f" Did you mean {Path(name).stem}?" if name.endswith(".py") else ""
@@ -59,18 +49,8 @@ def import_modules(names: Sequence[str]) -> None:
 
 
 def import_early(arguments: Sequence[str]) -> list[str]:
-    """Import what a command line of LightningCLI asks for, before it is parsed: short names of classes are then known.
-
-    Args:
-        arguments: The sub-command and its arguments.
-
-    Returns:
-        The arguments, with ``--import`` in the form that adds to a list: every one counts.
-
-    Example:
-        >>> import_early(["fit", "--import", "math", "--import=json", "--model.keep=0.5"])
-        ['fit', '--import+=math', '--import+=json', '--model.keep=0.5']
-    """
+    """Import what ``--import`` names before LightningCLI parses: short names of classes are then known."""
+    # In the form that adds to a list, every one counts.
     words = iter(arguments)
     rewritten: list[str] = []
     for word in words:

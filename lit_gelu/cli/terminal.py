@@ -1,56 +1,78 @@
-"""How the commands look in a terminal: help texts, and no warnings that a user could not mend."""
+"""What the commands print: tables in a terminal, plain columns in a pipe, JSON where it is asked for."""
 
 import sys
 import warnings
+from collections.abc import Iterable
+from typing import Any
 
-import jsonargparse
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.rule import Rule
+from rich.segment import Segment
+from rich.table import Table
+from rich.text import Text
 
-_PIPE_WIDTH = 160
+from lit_gelu.files import write_atomically
+
+_PIPE_WIDTH = 10_000  # nothing is wrapped or cut off that another program reads
 
 
-class ExamplesHelpFormatter(jsonargparse.DefaultHelpFormatter):
-    r"""Keeps the line breaks of texts that have them, so that examples stay one a line.
+class PlainConsole(Console):
+    """Prints for programs: no colours, no lines drawn around tables, one line a row."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(width=_PIPE_WIDTH, color_system=None, force_terminal=False, **options)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Render, with tables as columns of text."""
+        if isinstance(renderable, Table):
+            renderable = Text(plain_table(renderable, self), no_wrap=True, overflow="ignore")
+        elif isinstance(renderable, Rule):
+            renderable = Text(str(renderable.title))
+        return super().render(renderable, options)
+
+
+def plain_table(table: Table, console: Console) -> str:
+    r"""Return a table as columns of text: its title, a line for the heads, one for each row, its caption.
 
     Example:
-        >>> parser = jsonargparse.ArgumentParser(epilog="one\ntwo", formatter_class=ExamplesHelpFormatter)
-        >>> parser.format_help().splitlines()[-2:]
-        ['one', 'two']
+        >>> table = Table("name", "value", title="two rows")
+        >>> table.add_row("gelu\n= exact", "1")
+        >>> table.add_row("silu", "2")
+        >>> print(plain_table(table, Console()))
+        two rows
+        name          value
+        gelu = exact  1
+        silu          2
     """
 
-    def _fill_text(self, text: str, width: int, indent: str) -> str:
-        if "\n" in text.strip():
-            return "".join(indent + line for line in text.splitlines(keepends=True))
-        return super()._fill_text(text, width, indent)
+    def text(cell: RenderableType) -> str:
+        whole = console.render_str(cell).plain if isinstance(cell, str) else str(cell)
+        return " ".join(whole.split())
+
+    columns = [[text(cell) for cell in column.cells] for column in table.columns]
+    if table.show_header:
+        columns = [[text(column.header), *cells] for column, cells in zip(table.columns, columns, strict=True)]
+    aligned = []
+    for column, cells in zip(table.columns, columns, strict=True):
+        width = max(map(len, cells), default=0)
+        aligned.append([cell.rjust(width) if column.justify == "right" else cell.ljust(width) for cell in cells])
+    lines = ["  ".join(cells).rstrip() for cells in zip(*aligned, strict=True)]
+    ends = [[text(end)] if end else [] for end in (table.title, table.caption)]
+    return "\n".join([*ends[0], *lines, *ends[1]])
 
 
-def command_parser(command: str, description: str, examples: str) -> jsonargparse.ArgumentParser:
-    r"""Return the parser of a command, without arguments so far.
-
-    Args:
-        command: The words after ``lit-gelu``.
-        description: What it does.
-        examples: What stands below its options in the help.
-
-    Returns:
-        The parser.
-
-    Example:
-        >>> command_parser("doctor", "say what is wrong", "example:\n  lit-gelu doctor").prog
-        'lit-gelu doctor'
-    """
-    return jsonargparse.ArgumentParser(
-        prog=f"lit-gelu {command}", description=description, epilog=examples, formatter_class=ExamplesHelpFormatter
-    )
+def console_for_output(**options: Any) -> Console:
+    """Return a console on standard output, plain into a pipe or a file; options are those of rich."""
+    return Console(**options) if sys.stdout.isatty() else PlainConsole(**options)
 
 
-def console_for_output() -> Console:
-    """Return a console on standard output; into a pipe or a file, tables are as wide as they need to be.
-
-    Returns:
-        The console.
-    """
-    return Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH)
+def write_text(text: str, target: str) -> None:
+    """Write a report into a file, or on standard output where the file is ``-``."""
+    if target == "-":
+        sys.stdout.write(text.rstrip() + "\n")
+        return
+    with write_atomically(target) as temporary:
+        temporary.write_text(text.rstrip() + "\n", encoding="utf-8")
 
 
 def silence_known_warnings() -> None:

@@ -10,7 +10,7 @@ from lightning.pytorch import LightningModule
 from lit_gelu.cli.main import main
 from lit_gelu.export import export_onnx
 
-QUICK = ["--seconds", "0", "--compile", "false", "--threads", "1"]
+QUICK = ["--seconds", "0", "--no-compile", "--threads", "1"]
 
 
 class Net(LightningModule):
@@ -50,7 +50,7 @@ def importable(monkeypatch):
     monkeypatch.setitem(sys.modules, "bench_models", module)
 
 
-@pytest.mark.parametrize("option", ["--batch-sizes", "--batch_sizes"])
+@pytest.mark.parametrize("option", ["--batch_sizes", "--batch-sizes"])
 def test_beside_a_model(path, tmp_path, capsys, option):
     file = tmp_path / "bench.json"
     arguments = [str(path), "--ckpt", "bench_models.Net", option, "1", "3", *QUICK, "--json", str(file)]
@@ -68,13 +68,13 @@ def test_beside_a_model(path, tmp_path, capsys, option):
 
 
 def test_tuned_first(path, capsys):
-    assert main(["bench", str(path), "--batch_sizes", "2", *QUICK, "--tune", "true"]) == 0
+    assert main(["bench", str(path), "--batch-sizes", "2", *QUICK, "--tune"]) == 0
     assert "of the untuned time at batch 2" in capsys.readouterr().out
     assert path.with_name("net.onnx.tuning.json").is_file()
 
 
 def test_weights_that_are_not_the_files(path, capsys):
-    arguments = [str(path), "--ckpt", "bench_models.OtherNet", "--batch_sizes", "1", *QUICK]
+    arguments = [str(path), "--ckpt", "bench_models.OtherNet", "--batch-sizes", "1", *QUICK]
     assert main(["bench", *arguments]) == 0
     assert "the file is not of this model's weights, or wrong" in " ".join(capsys.readouterr().out.split())
 
@@ -83,7 +83,7 @@ def test_weights_that_are_not_the_files(path, capsys):
     ("arguments", "message"),
     [
         (["missing.onnx"], "There is no file 'missing.onnx'"),
-        (["FILE", "--batch_sizes", "0"], "whole numbers from 1 on"),
+        (["FILE", "--batch-sizes", "0"], "whole numbers from 1 on"),
         (["FILE", "--threads", "-1"], "whole numbers from 1 on"),
         (["FILE", "--preprocessing", "MNISTData"], "give --ckpt too"),
         (["FILE", "--providers", "CUDA"], "Did you mean 'CUDAExecutionProvider'"),

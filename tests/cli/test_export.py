@@ -43,7 +43,7 @@ def test_several_forms_write_a_file_each(checkpoint, tmp_path, capsys):
 
 def test_labels_softmax_and_the_result_of_the_check_are_in_the_file(checkpoint, tmp_path):
     path, labels = tmp_path / "net.onnx", [f"digit {i}" for i in range(10)]
-    assert main(["export", str(checkpoint), "-o", str(path), "--softmax", "true", "--labels", *labels]) == 0
+    assert main(["export", str(checkpoint), "-o", str(path), "--softmax", "--labels", *labels]) == 0
     predictor = OnnxPredictor(path)
     assert json.loads(predictor.metadata["lit_gelu.labels"]) == labels
     assert json.loads(predictor.metadata["lit_gelu.parity"])["passed"] is True
@@ -114,7 +114,7 @@ def test_the_class_is_read_from_the_checkpoint(tmp_path, capsys, monkeypatch):
 
 def test_a_class_is_exported_untrained(tmp_path):
     path = tmp_path / "untrained.onnx"
-    assert main(["export", "MNISTClassifier", "-o", str(path), "--check", "false"]) == 0
+    assert main(["export", "MNISTClassifier", "-o", str(path), "--no-check"]) == 0
     assert OnnxPredictor(path)(torch.zeros(2, 1, 28, 28)).shape == (2, 10)
 
 
@@ -133,7 +133,7 @@ def test_a_class_is_exported_untrained(tmp_path):
         (["CHECKPOINT", "-o", "net.pt"], "must end in .onnx"),
         (["CHECKPOINT", "--preprocessing", "TweetData"], "TweetData has no method preprocessing()"),
         (["CHECKPOINT", "--preprocessing", "NoData"], "no class 'NoData'"),
-        (["CHECKPOINT", "--data_root", "data"], "is the folder of --preprocessing's data"),
+        (["CHECKPOINT", "--data-root", "data"], "is the folder of --preprocessing's data"),
     ],
 )
 def test_mistakes_are_one_line_and_exit_code_2(checkpoint, arguments, message, capsys):

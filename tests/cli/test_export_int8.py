@@ -1,4 +1,4 @@
-"""``lit-gelu export --int8 true``, and ``lit-gelu parity`` on what it writes."""
+"""``lit-gelu export --int8``, and ``lit-gelu parity`` on what it writes."""
 
 import json
 
@@ -30,7 +30,7 @@ def folder(tmp_path_factory):
         "true",
         "--data",
         "DigitsData",
-        "--calibration_samples",
+        "--calibration-samples",
         "300",
     ]
     assert main(["export", str(folder / "last.ckpt"), *arguments]) == 0
@@ -56,7 +56,7 @@ def test_both_files_carry_their_own_proof(folder):
 
 def test_parity_judges_an_int8_file_by_its_task(folder, tmp_path, capsys):
     report = tmp_path / "int8.json"
-    options = ["--data", "DigitsData", "--min_top1", "0.95", "--json", str(report)]
+    options = ["--data", "DigitsData", "--min-top1", "0.95", "--json", str(report)]
     assert parity(folder, "net-int8.onnx", *options, "--markdown", str(tmp_path / "int8.md")) == 0
     assert capsys.readouterr().out.rstrip().endswith("passed")
     plain = json.loads(report.read_text())
@@ -65,7 +65,7 @@ def test_parity_judges_an_int8_file_by_its_task(folder, tmp_path, capsys):
 
 
 def test_a_breach_is_exit_code_1(folder, capsys):
-    assert parity(folder, "net-int8.onnx", "--data", "DigitsData", "--min_top1", "1.01") == 1
+    assert parity(folder, "net-int8.onnx", "--data", "DigitsData", "--min-top1", "1.01") == 1
     assert capsys.readouterr().out.rstrip().endswith("FAILED")
     model = onnx.load(folder / "net-int8.onnx")
     (tensor,) = [t for t in model.graph.initializer if t.name == "output.weight_quantized"]
@@ -75,8 +75,8 @@ def test_a_breach_is_exit_code_1(folder, capsys):
 
 
 def test_layers_in_float_and_forms_of_gelu(folder, tmp_path, capsys):
-    arguments = ["-o", str(tmp_path / "net.onnx"), "--approximate", "none", "tanh", "--float_layers", "output"]
-    data = ["--int8", "true", "--data", "DigitsData", "--check", "false"]
+    arguments = ["-o", str(tmp_path / "net.onnx"), "--approximate", "none", "tanh", "--float-layers", "output"]
+    data = ["--int8", "--data", "DigitsData", "--no-check"]
     assert main(["export", str(folder / "last.ckpt"), *arguments, *data]) == 0
     names = {f"net-{form}{kind}.onnx" for form in ("none", "tanh") for kind in ("", "-int8")}
     assert {path.name for path in tmp_path.iterdir()} == names
@@ -84,13 +84,13 @@ def test_layers_in_float_and_forms_of_gelu(folder, tmp_path, capsys):
 
 
 def test_raw_pixels_of_the_training_data(folder, tmp_path):
-    arguments = ["-o", str(tmp_path / "net.onnx"), "--preprocessing", "DigitsData", "--check", "false"]
-    assert main(["export", str(folder / "last.ckpt"), *arguments, "--int8", "true", "--data", "DigitsData"]) == 0
+    arguments = ["-o", str(tmp_path / "net.onnx"), "--preprocessing", "DigitsData", "--no-check"]
+    assert main(["export", str(folder / "last.ckpt"), *arguments, "--int8", "--data", "DigitsData"]) == 0
     assert OnnxPredictor(tmp_path / "net-int8.onnx")(DigitsData().raw_test_inputs()).shape == (360, 10)
 
 
 def test_bench_does_not_call_an_int8_file_wrong(folder, capsys):
-    arguments = ["--ckpt", str(folder / "last.ckpt"), "--compile", "false", "--seconds", "0", "--batch_sizes", "8"]
+    arguments = ["--ckpt", str(folder / "last.ckpt"), "--no-compile", "--seconds", "0", "--batch-sizes", "8"]
     assert main(["bench", str(folder / "net-int8.onnx"), *arguments]) == 0
     assert "not of this model's weights" not in capsys.readouterr().out
 
@@ -98,11 +98,11 @@ def test_bench_does_not_call_an_int8_file_wrong(folder, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--int8", "true"], "name a data module, such as --data MNISTData"),
-        (["--int8", "true", "--data", "DigitsData", "--dtype", "fp16"], "leave out --dtype fp16"),
-        (["--float_layers", "output"], "--float_layers is of --int8"),
-        (["--int8", "true", "--data", "DigitsData", "--calibration", "minmix"], "Did you mean 'minmax'"),
-        (["--int8", "true", "--data", "DigitsData", "--float_layers", "head"], "'head' fits no layer"),
+        (["--int8"], "name a data module, such as --data MNISTData"),
+        (["--int8", "--data", "DigitsData", "--dtype", "fp16"], "leave out --dtype fp16"),
+        (["--float-layers", "output"], "--float-layers is of --int8"),
+        (["--int8", "--data", "DigitsData", "--calibration", "minmix"], "invalid choice: 'minmix'"),
+        (["--int8", "--data", "DigitsData", "--float-layers", "head"], "'head' fits no layer"),
     ],
 )
 def test_mistakes_in_export(folder, tmp_path, arguments, message, capsys):
@@ -115,7 +115,7 @@ def test_mistakes_in_export(folder, tmp_path, arguments, message, capsys):
     [
         ("net-int8.onnx", ["--data", "DigitsData", "--html", "page.html"], "--html was given"),
         ("net-int8.onnx", [], "int8 is compared on data only"),
-        ("net.onnx", ["--min_top1", "0.9"], "--min_top1 was given"),
+        ("net.onnx", ["--min-top1", "0.9"], "--min-top1 was given"),
     ],
 )
 def test_mistakes_in_parity(folder, name, options, message, capsys):

@@ -107,7 +107,7 @@ def test_the_whole_way_with_a_model_that_says_nothing_of_its_input(checkpoint, t
     assert main(["test", *FAST, "--import", "own_cli_module", *evaluated]) == 0
 
     own = ["--import", "own_cli_module", "--model", "OwnNet"]
-    for given in (["--input_shape", "3"], ["--data", "own_cli_module.OwnData"]):
+    for given in (["--input-shape", "3"], ["--data", "own_cli_module.OwnData"]):
         assert main(["export", checkpoint, "-o", "own.onnx", *own, *given]) == 0
         assert "parity passed" in capsys.readouterr().out
     model = sys.modules["own_cli_module"].OwnNet.load_from_checkpoint(checkpoint, weights_only=True).eval()
@@ -117,7 +117,7 @@ def test_the_whole_way_with_a_model_that_says_nothing_of_its_input(checkpoint, t
 
     assert main(["parity", "own.onnx", "--ckpt", checkpoint, *own, "--data", "own_cli_module.OwnData"]) == 0
     assert main(["parity", "own.onnx", "--ckpt", checkpoint, *own, "--input-shape", "3"]) == 0
-    quick = ["--seconds", "0", "--compile", "false", "--threads", "1", "--batch_sizes", "1"]
+    quick = ["--seconds", "0", "--no-compile", "--threads", "1", "--batch-sizes", "1"]
     assert main(["bench", "own.onnx", "--ckpt", checkpoint, *own, *quick, "--data", "own_cli_module.OwnData"]) == 0
     figures = ["--quantities", "activations", "--json", "curvature.json"]
     assert main(["curvature", checkpoint, *own, "--data", "own_cli_module.OwnData", *figures]) == 0
@@ -126,12 +126,12 @@ def test_the_whole_way_with_a_model_that_says_nothing_of_its_input(checkpoint, t
 
 def test_named_inputs_of_whole_numbers(tmp_path, capsys):
     arguments = ["own_cli_module.OwnTokens", "-o", "tokens.onnx"]
-    assert main(["export", *arguments, "--input_shape", "ids=5:int64", "scale=5"]) == 0
+    assert main(["export", *arguments, "--input-shape", "ids=5:int64", "scale=5"]) == 0
     inputs = onnx.load("tokens.onnx").graph.input
     assert [entry.name for entry in inputs] == ["ids", "scale"]
     assert [entry.type.tensor_type.elem_type for entry in inputs] == [onnx.TensorProto.INT64, onnx.TensorProto.FLOAT]
-    quick = ["--seconds", "0", "--batch_sizes", "3", "--json", "bench.json"]
-    assert main(["bench", "tokens.onnx", *quick, "--input_shape", "ids=5:int64", "scale=5"]) == 0
+    quick = ["--seconds", "0", "--batch-sizes", "3", "--json", "bench.json"]
+    assert main(["bench", "tokens.onnx", *quick, "--input-shape", "ids=5:int64", "scale=5"]) == 0
     assert {row["batch_size"] for row in json.loads((tmp_path / "bench.json").read_text())["rows"]} == {3}
 
 
@@ -150,10 +150,10 @@ def test_a_configuration_imports_what_it_needs(tmp_path, capsys):
     ("arguments", "message"),
     [
         (["export", "own_cli_module.OwnNet"], "OwnNet has no example_input_array, which would say what it takes. Give"),
-        (["export", "own_cli_module.OwnNet", "--input_shape", "3", "x=3"], "a name of its own, or none any"),
-        (["export", "own_cli_module.OwnNet", "--input_shape", "3x3"], "'3x3' is not accepted. Give the sizes"),
-        (["export", "own_cli_module.OwnNet", "--input_shape", "3:int3"], "'3:int3' is not accepted"),
-        (["export", "own_cli_module.OwnNet", "--input_shape", "999999999,9"], "is too large"),
+        (["export", "own_cli_module.OwnNet", "--input-shape", "3", "x=3"], "a name of its own, or none any"),
+        (["export", "own_cli_module.OwnNet", "--input-shape", "3x3"], "'3x3' is not accepted. Give the sizes"),
+        (["export", "own_cli_module.OwnNet", "--input-shape", "3:int3"], "'3:int3' is not accepted"),
+        (["export", "own_cli_module.OwnNet", "--input-shape", "999999999,9"], "is too large"),
         (["export", "own_cli_module.OwnTokens", "--data", "own_cli_module.OwnData"], "ids"),
         (["export", "own_cli_module.OwnNet", "--import", "nowhere"], "--import nowhere: there is no module 'nowhere'"),
         (["export", "own_cli_module.OwnNet", "--import", "a.py"], "no module's name. Did you mean a?"),

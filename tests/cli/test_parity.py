@@ -61,7 +61,7 @@ def test_a_file_that_takes_raw_pixels_is_compared_on_the_data_modules_own(files,
     plain = json.loads(report.read_text())
     assert plain["passed"]
     assert {row["count"] for row in plain["rows"] if row["inputs"] == "data"} == {360}
-    assert main(["parity", *arguments, "--data", "MNISTData", "--data_root", str(tmp_path)]) == 2
+    assert main(["parity", *arguments, "--data", "MNISTData", "--data-root", str(tmp_path)]) == 2
     assert main(["parity", *arguments]) == 2
     assert "takes raw pixels, lit_gelu.data.digits.EnlargedDigits is a part of it" in capsys.readouterr().err
 
@@ -77,7 +77,7 @@ def test_the_report_in_all_three_forms(files, tmp_path, capsys):
 
 
 def test_a_session_that_onnxruntime_changes_is_checked_as_it_will_run(files, capsys):
-    arguments = [str(files / "net.onnx"), "--ckpt", str(files / "last.ckpt"), "--session_config"]
+    arguments = [str(files / "net.onnx"), "--ckpt", str(files / "last.ckpt"), "--session-config"]
     assert main(["parity", *arguments, "optimization.disable_specified_optimizers=ConstantFolding"]) == 0
     assert main(["parity", *arguments, "approximate"]) == 2
     assert "'approximate' is no entry. Give key=value" in capsys.readouterr().err

@@ -17,8 +17,8 @@ def path(tmp_path_factory):
 
 
 def test_a_repository(path, tmp_path, capsys):
-    options = "--device gpu --name digits --version 3 --max_batch_size 64 --preferred_batch_sizes 8 32"
-    options += " --max_queue_delay_us 500 --instances 2 --warmup 1 64 --tuning false"
+    options = "--device gpu --name digits --version 3 --max-batch-size 64 --preferred-batch-sizes 8 32"
+    options += " --max-queue-delay-us 500 --instances 2 --warmup 1 64 --no-tuning"
     assert main(["triton", str(path), str(tmp_path), *options.split()]) == 0
     assert str(tmp_path / "digits" / "3" / "model.onnx") in capsys.readouterr().out
     assert (tmp_path / "digits" / "3" / "model.onnx").read_bytes() == path.read_bytes()
@@ -37,9 +37,9 @@ def test_what_is_there_is_replaced_only_if_asked_for(path, tmp_path, capsys):
     config.write_text("by hand")
     assert main(arguments) == 2
     assert "Version 1 is there already" in capsys.readouterr().err
-    assert main([*arguments, "--version", "2", "--keep_config", "true"]) == 0
+    assert main([*arguments, "--version", "2", "--keep-config"]) == 0
     assert config.read_text() == "by hand"
-    assert main([*arguments, "--overwrite", "true"]) == 0
+    assert main([*arguments, "--overwrite"]) == 0
     assert parsed(config.read_text()).name == "net"
 
 

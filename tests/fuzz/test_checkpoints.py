@@ -12,8 +12,7 @@ from lit_gelu.callbacks import ActivationSwap
 from lit_gelu.callbacks.checkpoint_file import read_checkpoint, require_no_imports
 from lit_gelu.callbacks.swap.history import SwapRecord
 from lit_gelu.callbacks.swap.run import _read_records
-from lit_gelu.cli.fit_checkpoint import checked_arguments
-from lit_gelu.cli.loading import load_model
+from lit_gelu.cli.loading import checked_arguments, load_model
 from lit_gelu.surgery.activation_record import restore_activations
 from lit_gelu.tasks import MNISTClassifier
 

@@ -138,12 +138,12 @@ READERS = {
     "load_from_checkpoint of an own module": function(
         lambda path: callbacks.load_from_checkpoint(Own, path, strict=False)
     ),
-    "export": command("export", "CKPT", "--check", "false"),
+    "export": command("export", "CKPT", "--no-check"),
     "parity": command("parity", "ONNX", "--ckpt", "CKPT"),
     "curvature": command(
         "curvature", "CKPT", "--data", "DigitsData", "--quantities", "critical_sharpness", "--samples", "32"
     ),
-    "bench": command("bench", "ONNX", "--ckpt", "CKPT", "--seconds", "0.1", "--compile", "false", "--batch_sizes", "1"),
+    "bench": command("bench", "ONNX", "--ckpt", "CKPT", "--seconds", "0.1", "--no-compile", "--batch-sizes", "1"),
     "test": trainer_command("test"),
     "validate": trainer_command("validate"),
     "predict": trainer_command("predict"),

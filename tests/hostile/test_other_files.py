@@ -60,7 +60,7 @@ READERS = {
 }
 COMMANDS = {
     "parity": ["parity", "bad.onnx", "--ckpt", "bad.ckpt"],
-    "bench": ["bench", "bad.onnx", "--seconds", "0.1", "--compile", "false", "--batch_sizes", "1"],
+    "bench": ["bench", "bad.onnx", "--seconds", "0.1", "--no-compile", "--batch-sizes", "1"],
     "triton": ["triton", "bad.onnx", "repository", "--device", "cpu"],
 }
 

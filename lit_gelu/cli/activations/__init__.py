@@ -1,26 +1,20 @@
-"""``lit-gelu activations``: list the registered activations, describe, compare or plot them."""
+"""``lit-gelu activations``: list the registered activations, describe, compare or plot them.
 
-import json
+Without a sub-command, one name is shown and several are listed.
+"""
+
 import sys
 
 import jsonargparse
 
 from lit_gelu import activations
-from lit_gelu.cli.activation_plots import plot
-from lit_gelu.cli.activations.tables import as_plain_data, details, overview, selected
-from lit_gelu.cli.options import add_import
-from lit_gelu.cli.terminal import command_parser, console_for_output
+from lit_gelu.cli.activations import listing, show
+from lit_gelu.cli.activations.plot import draw
+from lit_gelu.cli.activations.tables import selected
+from lit_gelu.cli.options import add_import, add_json, command_parser
 
-HELP = "list the registered activations, describe, compare or plot them"
 DESCRIPTION = """\
-List, describe, compare or plot activations.
-
-sub-commands (lit-gelu activations SUB-COMMAND --help):
-  list [PATTERN ...]       a table of those whose names match
-  show NAME ...            everything that is known of each
-  compare A B              how far two lie apart in f, f' and f'', and where
-  plot NAME ... -o FILE    draw f, f' and f''
-Without a sub-command, one NAME is shown and several are listed.
+List, describe, compare or plot activations. Without a sub-command, one NAME is shown and several are listed.
 """
 EXAMPLES = """\
 examples:
@@ -34,38 +28,23 @@ examples:
 
 
 def build_parser() -> jsonargparse.ArgumentParser:
-    """Return the parser of ``lit-gelu activations`` without a sub-command.
-
-    Returns:
-        The parser.
-    """
-    parser = command_parser("activations", DESCRIPTION, EXAMPLES)
+    """Return the parser of ``lit-gelu activations`` without a sub-command."""
+    parser = command_parser("activations", EXAMPLES, DESCRIPTION)
     add_import(parser)
     parser.add_argument("names", nargs="*", help="patterns over names, or specs; all by default")
     parser.add_argument("--plot", metavar="FILE", default=None, help="draw f, f' and f'' (.png, .svg or .pdf)")
     parser.add_argument(
         "--interval", nargs=2, type=float, metavar=("FROM", "TO"), default=[-4.0, 4.0], help="of the plot"
     )
-    parser.add_argument("--json", action="store_true", help="print plain data instead of a table")
+    add_json(parser, beside_names=True)
     return parser
 
 
 def run(arguments: jsonargparse.Namespace) -> int:
-    """Run ``lit-gelu activations``.
-
-    Args:
-        arguments: What was parsed.
-
-    Returns:
-        The exit code.
-    """
+    """Show, list or plot; return 0."""
     names = selected(arguments.names or ["*"])
-    infos = [activations.info(name) for name in names]
-    if arguments.plot is not None:
-        plot(infos, arguments.plot, tuple(arguments.interval))
-        sys.stderr.write(f"wrote {arguments.plot}\n")
-    elif arguments.json:
-        sys.stdout.write(json.dumps([as_plain_data(info) for info in infos], indent=2) + "\n")
-    else:
-        console_for_output().print(details(infos[0]) if len(infos) == 1 else overview(names, infos))
+    if arguments.plot is None:
+        return (show if len(names) == 1 else listing).run(arguments)
+    draw([activations.info(name) for name in names], arguments.plot, tuple(arguments.interval))
+    sys.stderr.write(f"wrote {arguments.plot}\n")
     return 0

@@ -7,25 +7,11 @@ from typing import Any
 from rich.table import Table
 
 from lit_gelu import activations
-from lit_gelu.activations import ActivationComparison, ActivationGains, ActivationInfo, UnknownActivationError
+from lit_gelu.activations import ActivationGains, ActivationInfo, UnknownActivationError
 
 
 def selected(names: Sequence[str]) -> list[str]:
-    """Return the specs that names and patterns stand for.
-
-    Args:
-        names: Specs, and patterns over registered names.
-
-    Returns:
-        The specs, without repetition, in the order given.
-
-    Raises:
-        UnknownActivationError: If a name is not registered, or a pattern matches none.
-
-    Example:
-        >>> selected(["silu", "hard_s*"])
-        ['silu', 'hard_sigmoid', 'hard_swish']
-    """
+    """Return the specs that names and patterns stand for."""
     specs: dict[str, None] = {}
     for name in names:
         if "(" in name or not set(name) & set("*?["):
@@ -42,18 +28,7 @@ def selected(names: Sequence[str]) -> list[str]:
 
 
 def as_plain_data(info: ActivationInfo) -> dict[str, Any]:
-    """Return what is known of an activation as plain data for JSON.
-
-    Args:
-        info: What is known.
-
-    Returns:
-        The fields by name; infinities are texts, because JSON has none.
-
-    Example:
-        >>> as_plain_data(activations.info("relu"))["range"]
-        [0.0, 'inf']
-    """
+    """Return what is known of an activation as plain data for JSON."""
     return {"spec": str(info.spec), **{key: _plain(value) for key, value in vars(info).items() if key != "spec"}}
 
 
@@ -76,15 +51,7 @@ def _yes(value: bool | None) -> str:
 
 
 def overview(names: Sequence[str], infos: Sequence[ActivationInfo]) -> Table:
-    """Return a table with one row for each activation.
-
-    Args:
-        names: Names or specs; those that stand for another spec are shown with it.
-        infos: What is known of them.
-
-    Returns:
-        The table.
-    """
+    """Return a table with one row for each activation."""
     table = Table(title=f"{len(infos)} activations", title_justify="left")
     for column in ("activation", "f(x)", "derivatives", "monotone", "convex", "minimum at", "minimum", "max |f'|"):
         table.add_column(column, overflow="fold")
@@ -98,14 +65,7 @@ def overview(names: Sequence[str], infos: Sequence[ActivationInfo]) -> Table:
 
 
 def details(info: ActivationInfo) -> Table:
-    """Return a table of everything that is known of an activation.
-
-    Args:
-        info: What is known.
-
-    Returns:
-        The table.
-    """
+    """Return a table of everything that is known of an activation."""
     table = Table(title=str(info.spec), title_justify="left", show_header=False)
     rows = {
         "f(x)": info.formula or "-",
@@ -141,22 +101,3 @@ def _gains(gains: ActivationGains | None) -> str:
     if gains is None:
         return "-"
     return f"forward {gains.forward:.10g}, variance {gains.variance:.10g}, backward {gains.backward:.10g}"
-
-
-def differences(comparison: ActivationComparison) -> Table:
-    """Return a table of the largest differences of two activations.
-
-    Args:
-        comparison: What was found.
-
-    Returns:
-        The table.
-    """
-    low, high = comparison.interval
-    table = Table(title=f"{comparison.a} and {comparison.b} on [{low:g}, {high:g}]", title_justify="left")
-    for column in ("of", "largest difference", "at"):
-        table.add_column(column, overflow="fold")
-    for name, row in {"f": comparison.value, "f'": comparison.slope, "f''": comparison.curvature}.items():
-        places = [f"{x:.10g}" for x in row.places] + [f"all of [{a:.10g}, {b:.10g}]" for a, b in row.stretches]
-        table.add_row(name, f"{row.largest:.15g}", ", ".join(places))
-    return table

@@ -6,15 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 from jsonargparse import ArgumentParser, Namespace
 
-from lit_gelu.cli.options import add_input_shape, add_model
-from lit_gelu.cli.terminal import command_parser, console_for_output, silence_known_warnings
+from lit_gelu.cli.options import add_input_shape, add_model, command_parser
+from lit_gelu.cli.terminal import console_for_output, silence_known_warnings
 from lit_gelu.deprecation import warn_renamed
 from lit_gelu.errors import LitGeluError
 
 if TYPE_CHECKING:
     from lit_gelu.cli.curvature.measure import Settings
 
-HELP = "measure the activations' and the loss's curvature of a checkpoint, and draw it"
 QUANTITIES = (
     "activations",
     "top_eigenvalue",
@@ -41,7 +40,7 @@ quantities:
 
 examples:
   lit-gelu curvature last.ckpt --data DigitsData
-  lit-gelu curvature last.ckpt --data MNISTData --data_root data --samples 2048 --figure curvature.png
+  lit-gelu curvature last.ckpt --data MNISTData --data-root data --samples 2048 --figure curvature.png
   lit-gelu curvature last.ckpt --data DigitsData --quantities activations trace --json all.json --csv all.csv
   lit-gelu curvature last.ckpt --data DigitsData --operator gauss_newton --split test
   lit-gelu curvature last.ckpt --data my_package.MyData --model my_package.MyModule --mode train
@@ -53,11 +52,15 @@ class CurvatureCommandError(LitGeluError, ValueError):
 
 
 def build_parser() -> ArgumentParser:
-    """Return the command's parser."""
-    parser = command_parser("curvature", HELP, EXAMPLES)
+    """Return the command's parser.
+
+    Returns:
+        The parser.
+    """
+    parser = command_parser("curvature", EXAMPLES)
     parser.add_argument("ckpt", type=str, help="a Lightning checkpoint, or a model's class for one that is untrained")
     parser.add_argument("--data", type=str, required=True, help="a data module, such as DigitsData or MNISTData")
-    parser.add_argument("--data_root", type=str | None, default=None, help="the data module's folder")
+    parser.add_argument("--data-root", type=str | None, default=None, help="the data module's folder")
     add_model(parser)
     add_input_shape(parser)
     parser.add_argument("--split", type=str, default="train", help="train, val or test: which of the data to use")

@@ -161,7 +161,7 @@ def _measure_activations(
         if not measurement.names:
             report.notes.append(
                 "The model has no activation that can be watched. Calls of functions are found with "
-                "example_input_array, or --input_shape."
+                "example_input_array, or --input-shape."
             )
             return
         stack.enter_context(muted(model.modules()))

@@ -40,18 +40,7 @@ class Finding:
 
 
 def check_requirements(facts: Facts) -> Finding:
-    """Are lit-gelu's own requirements met?
-
-    Args:
-        facts: What was gathered.
-
-    Returns:
-        The finding.
-
-    Example:
-        >>> check_requirements(Facts(unmet=("onnx>=1.20 (1.16.0 is installed)",))).level
-        'broken'
-    """
+    """Are lit-gelu's own requirements met?"""
     if not facts.unmet:
         return Finding("ok", "requirements", "every distribution that lit-gelu needs is there, in a version that fits")
     names = " ".join(f"'{re.split(r'[ (]', text)[0]}'" for text in facts.unmet)
@@ -59,14 +48,7 @@ def check_requirements(facts: Facts) -> Finding:
 
 
 def check_torch(facts: Facts) -> Finding:
-    """Can torch be imported?
-
-    Args:
-        facts: What was gathered.
-
-    Returns:
-        The finding.
-    """
+    """Can torch be imported?"""
     if facts.torch_error:
         remedy = "pip uninstall -y torch && pip install torch"
         return Finding("broken", "torch", f"cannot be imported: {facts.torch_error}", remedy)
@@ -75,22 +57,8 @@ def check_torch(facts: Facts) -> Finding:
 
 
 def check_onnxruntime_wheels(facts: Facts) -> Finding:
-    """Is exactly one distribution behind the import name ``onnxruntime``?
-
-    Two overwrite each other's files, the last one wins, and removing one leaves an empty package.
-
-    Args:
-        facts: What was gathered.
-
-    Returns:
-        The finding.
-
-    Example:
-        >>> both = ("onnxruntime", "onnxruntime-gpu")
-        >>> facts = Facts(platform="Linux x86_64", onnxruntime_distributions=both)
-        >>> print(check_onnxruntime_wheels(facts).remedy)
-        pip uninstall -y onnxruntime onnxruntime-gpu && pip install onnxruntime-gpu
-    """
+    """Is exactly one distribution behind the import name ``onnxruntime``?"""
+    # Two overwrite each other's files, the last one wins, and removing one leaves an empty package.
     names = facts.onnxruntime_distributions
     if len(names) == 1:
         version = facts.versions.get(names[0], "?")
@@ -103,14 +71,7 @@ def check_onnxruntime_wheels(facts: Facts) -> Finding:
 
 
 def check_onnxruntime(facts: Facts) -> Finding:
-    """Can onnxruntime be imported, and does it run a model on the CPU?
-
-    Args:
-        facts: What was gathered.
-
-    Returns:
-        The finding.
-    """
+    """Can onnxruntime be imported, and does it run a model on the CPU?"""
     if not facts.onnxruntime_error:
         built = f"for CUDA {facts.onnxruntime_cuda}" if facts.onnxruntime_cuda else "without CUDA"
         return Finding("ok", "onnxruntime", f"runs a model on the CPU; built {built}")
@@ -128,14 +89,7 @@ def _has_gpu_wheels(facts: Facts) -> bool:
 
 
 def check_gpu(facts: Facts) -> Finding:
-    """Is there a GPU, and does torch see it?
-
-    Args:
-        facts: What was gathered.
-
-    Returns:
-        The finding: no GPU is no fault, a GPU that cannot be used is one.
-    """
+    """Is there a GPU, and does torch see it?"""
     if facts.torch_sees_gpu:
         names = ", ".join(f"{gpu.name} (sm_{gpu.capability[0]}{gpu.capability[1]})" for gpu in facts.gpus)
         return Finding("ok", "GPU", names)
@@ -151,20 +105,8 @@ def check_gpu(facts: Facts) -> Finding:
 
 
 def check_cuda_versions(facts: Facts) -> Finding:
-    """Are torch and onnxruntime built for the same major version of CUDA?
-
-    Both load cuBLAS and cuDNN into one process; onnxruntime finds them in the distributions that torch brings.
-
-    Args:
-        facts: What was gathered.
-
-    Returns:
-        The finding.
-
-    Example:
-        >>> check_cuda_versions(Facts(torch_cuda="12.8", onnxruntime_cuda="13.0", gpu_devices=True)).level
-        'broken'
-    """
+    """Are torch and onnxruntime built for the same major version of CUDA?"""
+    # Both load cuBLAS and cuDNN into one process; onnxruntime finds them in the distributions that torch brings.
     torch_major, ours = _major(facts.torch_cuda), _major(facts.onnxruntime_cuda)
     level: Level = "broken" if facts.gpu_devices else "note"
     if not ours:
@@ -182,20 +124,8 @@ def check_cuda_versions(facts: Facts) -> Finding:
 
 
 def check_driver(facts: Facts) -> Finding:
-    """Is the driver new enough for onnxruntime's CUDA?
-
-    A driver runs every minor version of the major version that it was made for, and older ones.
-
-    Args:
-        facts: What was gathered.
-
-    Returns:
-        The finding.
-
-    Example:
-        >>> print(check_driver(Facts(driver_cuda=(12, 4), onnxruntime_cuda="13.0", gpu_devices=True)).text)
-        the driver runs CUDA up to 12.4, onnxruntime is built for 13.0
-    """
+    """Is the driver new enough for onnxruntime's CUDA?"""
+    # A driver runs every minor version of the major version that it was made for, and older ones.
     if facts.driver_cuda is None or not facts.onnxruntime_cuda:
         return Finding("note", "driver", "no NVIDIA driver" if facts.driver_cuda is None else "onnxruntime needs none")
     newest = ".".join(map(str, facts.driver_cuda))
@@ -207,18 +137,7 @@ def check_driver(facts: Facts) -> Finding:
 
 
 def check_libraries(facts: Facts) -> Finding:
-    """Are the libraries there that onnxruntime's CUDA provider loads?
-
-    Args:
-        facts: What was gathered.
-
-    Returns:
-        The finding.
-
-    Example:
-        >>> print(check_libraries(Facts(onnxruntime_cuda="13.0", libraries={"libcudnn.so.9": False})).remedy)
-        pip install nvidia-cudnn-cu13
-    """
+    """Are the libraries there that onnxruntime's CUDA provider loads?"""
     if not facts.onnxruntime_cuda:
         return Finding("note", "CUDA libraries", "onnxruntime needs none")
     missing = [name for name, found in facts.libraries.items() if not found]
@@ -235,21 +154,7 @@ def check_libraries(facts: Facts) -> Finding:
 
 
 def check_kernels(facts: Facts) -> Finding:
-    """Has onnxruntime kernels for these GPUs?
-
-    Args:
-        facts: What was gathered.
-
-    Returns:
-        The finding.
-
-    Example:
-        >>> from lit_gelu.cli.doctor.facts import Gpu
-        >>> gpus = (Gpu("B200", (10, 0)),)
-        >>> facts = Facts(gpus=gpus, onnxruntime_cuda="13.0", versions={"onnxruntime-gpu": "1.31.1"})
-        >>> check_kernels(facts).level
-        'broken'
-    """
+    """Has onnxruntime kernels for these GPUs?"""
     version = facts.versions.get("onnxruntime-gpu", "")
     kernels = KERNELS.get(".".join(version.split(".")[:2]))
     if not facts.gpus or not facts.onnxruntime_cuda:
@@ -266,14 +171,7 @@ def check_kernels(facts: Facts) -> Finding:
 
 
 def check_cuda_run(facts: Facts) -> Finding:
-    """Does onnxruntime run a model on CUDA?
-
-    Args:
-        facts: What was gathered.
-
-    Returns:
-        The finding.
-    """
+    """Does onnxruntime run a model on CUDA?"""
     if facts.cuda_error is None:
         return Finding("note", "a model on CUDA", "not tried: torch sees no GPU or onnxruntime is built without CUDA")
     if not facts.cuda_error:
@@ -309,12 +207,5 @@ CHECKS: tuple[Callable[[Facts], Finding], ...] = (
 
 
 def examine(facts: Facts) -> list[Finding]:
-    """Run every check.
-
-    Args:
-        facts: What was gathered.
-
-    Returns:
-        One finding a check.
-    """
+    """Run every check."""
     return [check(facts) for check in CHECKS]

@@ -7,12 +7,11 @@ from typing import get_args
 import jsonargparse
 
 from lit_gelu.cli.main import EXIT_FAILURE
+from lit_gelu.cli.options import command_parser
 from lit_gelu.cli.paper.results import add_results_arguments, read_results, results_folder
-from lit_gelu.cli.terminal import command_parser
 from lit_gelu.paper.figures.catalogue import FIGURES, draw, numbers_of
 from lit_gelu.paper.figures.drawing import PAPER_ARMS, Drawing, FigureOptions, Format, write
 
-HELP = "the paper's figures 1 to 7, from the runs"
 DESCRIPTION = f"""\
 The paper's figures, one file each, medians over the seeds: training curves dark, validation or test curves light.
 
@@ -30,12 +29,8 @@ examples:
 
 
 def build_parser() -> jsonargparse.ArgumentParser:
-    """Return the parser.
-
-    Returns:
-        The parser.
-    """
-    parser = command_parser("paper figures", DESCRIPTION, EXAMPLES)
+    """Return the parser."""
+    parser = command_parser("paper figures", EXAMPLES, DESCRIPTION)
     add_results_arguments(parser)
     parser.add_argument("--only", nargs="+", metavar="FIGURE", default=None, help="numbers or names of figures")
     parser.add_argument("--format", choices=list(get_args(Format)), default="png", help="of the files")
@@ -49,17 +44,7 @@ def build_parser() -> jsonargparse.ArgumentParser:
 
 
 def run(arguments: jsonargparse.Namespace) -> int:
-    """Run ``lit-gelu paper figures``.
-
-    Args:
-        arguments: What was parsed.
-
-    Returns:
-        The exit code: 0 if nothing was missing in the figures, 1 otherwise.
-
-    Raises:
-        NoRunsError: If there are no runs, and figures were asked for that need some.
-    """
+    """Run ``lit-gelu paper figures``."""
     numbers = numbers_of(arguments.only)
     needs_runs = set(numbers) != {1}
     records = read_results(arguments) if needs_runs else []

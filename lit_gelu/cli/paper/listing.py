@@ -1,21 +1,20 @@
 """``lit-gelu paper list``: the experiments, how many runs they are, and what the paper found."""
 
 import json
-import sys
 from typing import Any
 
 import jsonargparse
 from rich.table import Table
 
+from lit_gelu.cli.options import add_json, command_parser
 from lit_gelu.cli.paper.progress import duration
-from lit_gelu.cli.terminal import command_parser, console_for_output
+from lit_gelu.cli.terminal import console_for_output, write_text
 from lit_gelu.paper.cells import group_identical
 from lit_gelu.paper.experiments import Experiment
 from lit_gelu.paper.planning import RunRequest
 from lit_gelu.paper.presets import PRESETS, departures
 from lit_gelu.paper.published import NUMBERS
 
-HELP = "the experiments, how many runs they are, and what the paper found"
 EXAMPLES = """\
 examples:
   lit-gelu paper list
@@ -26,34 +25,22 @@ examples:
 
 
 def build_parser() -> jsonargparse.ArgumentParser:
-    """Return the parser.
-
-    Returns:
-        The parser.
-    """
-    parser = command_parser("paper list", HELP, EXAMPLES)
+    """Return the parser."""
+    parser = command_parser("paper list", EXAMPLES)
     parser.add_argument("--preset", choices=list(PRESETS), default="full", help="full: the paper's protocol")
     parser.add_argument("--only", nargs="*", metavar="EXPERIMENT", default=[], help="only these, with their notes")
-    parser.add_argument("--json", action="store_true", help="print plain data instead of a table")
+    add_json(parser)
     return parser
 
 
 def run(arguments: jsonargparse.Namespace) -> int:
-    """Run ``lit-gelu paper list``.
-
-    Args:
-        arguments: What was parsed.
-
-    Returns:
-        The exit code.
-    """
+    """Run ``lit-gelu paper list``."""
     request = RunRequest(arguments.preset, tuple(arguments.only))
     experiments = [
         experiment for experiment in request.experiments() if not arguments.only or experiment.name in arguments.only
     ]
-    if arguments.json:
-        rows = [_plain(experiment, request) for experiment in experiments]
-        sys.stdout.write(json.dumps(rows, indent=2) + "\n")
+    if arguments.json is not None:
+        write_text(json.dumps([_plain(experiment, request) for experiment in experiments], indent=2), arguments.json)
         return 0
     console = console_for_output()
     console.print(_table(experiments, request))

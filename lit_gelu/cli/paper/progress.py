@@ -56,12 +56,7 @@ class GridProgress:
         self._bars.stop()
 
     def planned(self, plan: Plan, later: int) -> None:
-        """Show how many runs there are.
-
-        Args:
-            plan: What will be run.
-            later: How many runs will be planned later.
-        """
+        """Show how many runs there are."""
         cells = sum(len(group) for group in plan.groups)
         self._known += len(plan.finished) + len(plan.shared) + cells
         self._later = later
@@ -75,31 +70,18 @@ class GridProgress:
         self.tick()
 
     def started(self, job: Job) -> None:
-        """Show that a job was begun.
-
-        Args:
-            job: The job.
-        """
+        """Show that a job was begun."""
         total = None if isinstance(job, Preparation) else job.config["trainer"]["max_epochs"]
         self._tasks[_name(job)] = self._bars.add_task(_name(job), total=total, note="epochs" if total else "")
 
     def progressed(self, job: Job, epoch: float) -> None:
-        """Show how many epochs of a run have passed.
-
-        Args:
-            job: The run.
-            epoch: Epochs, with fractions.
-        """
+        """Show how many epochs of a run have passed."""
         if isinstance(job, Cell):
             self._bars.update(self._tasks[job.key], completed=int(epoch))
             self._left[job.key] = (job.experiment, max(0.0, 1 - epoch / job.config["trainer"]["max_epochs"]))
 
     def recorded(self, record: RunRecord) -> None:
-        """Show that a run is in the results.
-
-        Args:
-            record: The run.
-        """
+        """Show that a run is in the results."""
         self._recorded += 1
         self._forget(record.key)
         if record.shared_from is None:
@@ -112,13 +94,7 @@ class GridProgress:
         self.tick()
 
     def failed(self, job: Job, failure: Failure, runs: int) -> None:
-        """Show that a job failed.
-
-        Args:
-            job: The job.
-            failure: Why.
-            runs: How many runs will not be made for that.
-        """
+        """Show that a job failed."""
         self._forget(_name(job))
         if failure.kind == "missing":
             self._print(f"{_name(job)}: missing, {runs} runs left out; what is missing is said at the end")
@@ -126,11 +102,7 @@ class GridProgress:
             self._print(f"{_name(job)}: FAILED: {failure.message}")
 
     def prepared(self, job: Preparation) -> None:
-        """Take a preparation's bar away.
-
-        Args:
-            job: The preparation.
-        """
+        """Take a preparation's bar away."""
         self._forget(job.name)
 
     def tick(self) -> None:
@@ -159,18 +131,7 @@ class GridProgress:
 
 
 def duration(seconds: float) -> str:
-    """Return a time as people say it.
-
-    Args:
-        seconds: The time.
-
-    Returns:
-        Text with two units at most.
-
-    Example:
-        >>> duration(8.2), duration(200), duration(3725)
-        ('8 s', '3 min 20 s', '1 h 2 min')
-    """
+    """Return a time as people say it."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"

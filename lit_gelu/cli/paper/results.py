@@ -14,11 +14,7 @@ class NoRunsError(RecordsError, FileNotFoundError):
 
 
 def add_results_arguments(parser: jsonargparse.ArgumentParser) -> None:
-    """Add the arguments that say which runs are read.
-
-    Args:
-        parser: The parser of a sub-command.
-    """
+    """Add the arguments that say which runs are read."""
     parser.add_argument("--preset", choices=["quick", "full"], default="quick", help="whose runs; sets --results")
     parser.add_argument(
         "--results", metavar="FOLDER", default=None, help="where the runs are; by default runs/paper/PRESET"
@@ -26,30 +22,12 @@ def add_results_arguments(parser: jsonargparse.ArgumentParser) -> None:
 
 
 def results_folder(arguments: jsonargparse.Namespace) -> Path:
-    """Return the folder of the runs.
-
-    Args:
-        arguments: What was parsed.
-
-    Returns:
-        ``--results``, or the preset's folder.
-    """
+    """Return the folder of the runs."""
     return Path(arguments.results or f"runs/paper/{arguments.preset}")
 
 
 def read_results(arguments: jsonargparse.Namespace) -> list[RunRecord]:
-    """Read the runs.
-
-    Args:
-        arguments: What was parsed.
-
-    Returns:
-        The records, at least one.
-
-    Raises:
-        NoRunsError: If there are none.
-        RecordsError: If the file is damaged.
-    """
+    """Read the runs."""
     folder = results_folder(arguments)
     remedy = f"Make runs with lit-gelu paper run --preset {arguments.preset}, or say where they are with --results."
     path = folder / RECORDS_FILE if folder.suffix != ".jsonl" else folder

@@ -9,8 +9,9 @@ from pathlib import Path
 import jsonargparse
 from rich.console import Console
 
+from lit_gelu.cli.options import command_parser
 from lit_gelu.cli.paper.progress import GridProgress
-from lit_gelu.cli.terminal import command_parser, console_for_output
+from lit_gelu.cli.terminal import console_for_output
 from lit_gelu.files import is_file
 from lit_gelu.paper.cells import PRECISION
 from lit_gelu.paper.errors import PaperArgumentError
@@ -22,8 +23,8 @@ from lit_gelu.paper.presets import PRESETS, preset
 from lit_gelu.paper.run_record import RECORDS_FILE, RunRecord, read_records
 from lit_gelu.paper.store import RecordStore
 
+RENAMED = {"--data": "--data-root"}
 PRECISIONS = ("32-true", "bf16-mixed", "16-mixed", "bf16-true", "16-true", "64-true")
-HELP = "make the runs of the paper's protocol; what is finished is not made again"
 DESCRIPTION = """\
 Make the runs of the GELU paper's protocol with the ordinary Trainer and keep one record of each.
 
@@ -46,19 +47,15 @@ examples:
 
 
 def build_parser() -> jsonargparse.ArgumentParser:
-    """Return the parser.
-
-    Returns:
-        The parser.
-    """
-    parser = command_parser("paper run", DESCRIPTION, EXAMPLES)
+    """Return the parser."""
+    parser = command_parser("paper run", EXAMPLES, DESCRIPTION)
     meanings = "; ".join(f"{name}: {meaning}" for name, meaning in PRESETS.items())
     parser.add_argument("--preset", choices=list(PRESETS), default="quick", help=meanings)
     parser.add_argument("--only", nargs="*", metavar="EXPERIMENT", default=[], help="only these experiments")
     parser.add_argument("--arms", nargs="*", metavar="ARM", default=[], help="only these arms, such as gelu")
     parser.add_argument("--seeds", nargs="*", type=int, metavar="SEED", default=[], help="only these seeds")
     parser.add_argument("--results", metavar="FOLDER", default=None, help="default: runs/paper/PRESET")
-    parser.add_argument("--data", metavar="FOLDER", default=None, help="default: LIT_GELU_DATA, or data")
+    parser.add_argument("--data-root", metavar="FOLDER", default=None, help="default: LIT_GELU_DATA, or data")
     parser.add_argument(
         "--tweet-clusters",
         metavar="FILE",
@@ -80,17 +77,7 @@ def build_parser() -> jsonargparse.ArgumentParser:
 
 
 def run(arguments: jsonargparse.Namespace) -> int:
-    """Run ``lit-gelu paper run``.
-
-    Args:
-        arguments: What was parsed.
-
-    Returns:
-        0 if all runs are in the results, else 1.
-
-    Raises:
-        PaperArgumentError: If a number is out of its range, or there is nothing to run.
-    """
+    """Run ``lit-gelu paper run``."""
     if arguments.threads < 1 or (arguments.workers is not None and arguments.workers < 1):
         raise PaperArgumentError("--workers and --threads: give integers of at least 1.")
     request = RunRequest(
@@ -119,7 +106,7 @@ def _run(request: RunRequest, folder: Path, arguments: jsonargparse.Namespace) -
     accelerator = _accelerator(arguments.accelerator)
     workers = arguments.workers or (1 if accelerator == "cuda" else cores())
     checkpoints = str(folder / "checkpoints") if arguments.checkpoints else None
-    options = RunOptions(arguments.data, accelerator, arguments.threads, checkpoints)
+    options = RunOptions(arguments.data_root, accelerator, arguments.threads, checkpoints)
     console = console_for_output()
     console.print(
         f"preset {request.preset}: {PRESETS[request.preset]}\n"
@@ -201,10 +188,6 @@ def _accelerator(given: str) -> str:
 
 
 def cores() -> int:
-    """Return how many cores this process may use.
-
-    Returns:
-        The number, at least 1.
-    """
+    """Return how many cores this process may use."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return allowed or 1

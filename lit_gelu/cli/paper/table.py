@@ -5,13 +5,12 @@ from typing import get_args
 
 import jsonargparse
 
+from lit_gelu.cli.options import command_parser
 from lit_gelu.cli.paper.results import NoRunsError, add_results_arguments, read_results, results_folder
-from lit_gelu.cli.terminal import command_parser
 from lit_gelu.files import write_atomically
 from lit_gelu.paper.rendering import Format, render
 from lit_gelu.paper.rows import point_rows, result_rows
 
-HELP = "medians and spread of the runs, beside the paper's numbers"
 DESCRIPTION = """\
 Medians and spread of the runs, beside the paper's numbers.
 
@@ -29,12 +28,8 @@ examples:
 
 
 def build_parser() -> jsonargparse.ArgumentParser:
-    """Return the parser.
-
-    Returns:
-        The parser.
-    """
-    parser = command_parser("paper table", DESCRIPTION, EXAMPLES)
+    """Return the parser."""
+    parser = command_parser("paper table", EXAMPLES, DESCRIPTION)
     add_results_arguments(parser)
     parser.add_argument("--only", nargs="+", metavar="EXPERIMENT", default=None, help="names of experiments")
     parser.add_argument("--of", choices=["results", "points"], default="results", help="what the rows are")
@@ -46,17 +41,7 @@ def build_parser() -> jsonargparse.ArgumentParser:
 
 
 def run(arguments: jsonargparse.Namespace) -> int:
-    """Run ``lit-gelu paper table``.
-
-    Args:
-        arguments: What was parsed.
-
-    Returns:
-        The exit code.
-
-    Raises:
-        NoRunsError: If there are no runs of what was asked for.
-    """
+    """Run ``lit-gelu paper table``."""
     records = read_results(arguments)
     rows = (result_rows if arguments.of == "results" else point_rows)(records, arguments.only)
     if not rows:

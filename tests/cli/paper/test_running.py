@@ -113,7 +113,7 @@ def test_clusters_stand_in_for_word_vectors_where_asked(tmp_path, capsys):
 
 def test_missing_data(tmp_path, table, capsys):
     table(MISSING, replace(SHARING, seeds=1))
-    arguments = ["--data", str(tmp_path / "no data")]
+    arguments = ["--data-root", str(tmp_path / "no data")]
     assert paper_run_in(tmp_path, *arguments) == 1
     captured = capsys.readouterr()
     assert "data of missing: 4 not made (missing): MNIST is not in" in captured.err
