@@ -159,8 +159,6 @@ def run(arguments: Namespace) -> int:
             path,
             sample,
             preprocessing=preprocessing,
-            labels=arguments.labels,
-            softmax=arguments.softmax,
             **options | {"approximate": approximate},
         )
         console.print(str(report))
