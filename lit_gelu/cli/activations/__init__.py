@@ -44,7 +44,7 @@ def run(arguments: jsonargparse.Namespace) -> int:
     """Show, list or plot; return 0."""
     names = selected(arguments.names or ["*"])
     if arguments.plot is None:
-        return (show if len(names) == 1 else listing).run(arguments)
+        return show.run(arguments) if len(names) == 1 else listing.run(arguments)
     draw([activations.info(name) for name in names], arguments.plot, tuple(arguments.interval))
     sys.stderr.write(f"wrote {arguments.plot}\n")
     return 0
