@@ -72,7 +72,7 @@ class ActivationRegistry:
 
     def __init__(self, entries: tuple[ActivationEntry, ...] | None = None, *, entry_points: bool = False) -> None:
         own = {name: entry for entry in ENTRIES for name in (entry.name, *entry.aliases)} if entries is None else {}
-        self._table = NameTable(own, PluginLoader(enabled=entry_points))
+        self._table = NameTable(own, PluginLoader(enabled=True) if entry_points else None)
         for entry in entries or ():
             self.add(entry)
 

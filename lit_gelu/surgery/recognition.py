@@ -201,14 +201,18 @@ class FunctionTable:
 
     def __init__(self, registry: ActivationRegistry) -> None:
         self._registry = registry
-        self._known = _known_functions(registry)
+        self._rows = _rows_of_functions(registry)
+        self._met: dict[Any, KnownFunction | None] = {}
 
     def find(self, function: Any) -> KnownFunction | None:
         """Return what is known of a function, ``None`` if an object is no activation."""
         try:
-            return self._known.get(function)
+            row = self._rows.get(function)
         except TypeError:  # it has no hash
             return None
+        if row is not None and function not in self._met:
+            self._met[function] = row.known()
+        return self._met.get(function) if row is not None else None
 
     def find_call(self, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> KnownFunction | None:
         """Return what is known of a function as it is called: also ``F.hardtanh(x, 0, 6)``, and torch's operators."""
@@ -243,7 +247,7 @@ class FunctionTable:
 
     def named(self, name: str) -> tuple[Callable[..., Any], ...]:
         """Return all functions that are the activation of a canonical name."""
-        return tuple(known.function for known in self._known.values() if known.name == name)
+        return tuple(form for form, row in self._rows.items() if row.name == name and row.known() is not None)
 
     def spec(self, known: KnownFunction, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> ActivationSpec:
         """Return the canonical spec of one call; for softmax and arguments that are no plain data an opaque one."""
@@ -272,34 +276,47 @@ class FunctionTable:
         return tuple(name for name in self._registry.entry(known.name).parameters if name != "inplace")
 
 
-_Functions = dict[Any, KnownFunction]
-_TABLES: weakref.WeakKeyDictionary[ActivationRegistry, tuple[list[ActivationEntry], _Functions]] = (
-    weakref.WeakKeyDictionary()
-)
+@dataclass(frozen=True, slots=True)
+class _FunctionRow:
+    """A function's row in the registry; what is stated there is asked once the function is met."""
+
+    name: str
+    form: Callable[..., Any]
+    preset: tuple[tuple[str, Any], ...] = ()
+    entry: ActivationEntry | None = None
+
+    def known(self) -> KnownFunction | None:
+        """Return what is known of the function, ``None`` for one that halves: no other could stand for GLU."""
+        if self.entry is None:
+            return KnownFunction(self.name, self.form, gate=self.name == "softmax")
+        facts = self.entry.facts_for(self.entry.preset.arguments if self.entry.preset else {})
+        return None if facts.halves else KnownFunction(self.name, self.form, self.preset, facts.gate)
 
 
-def _known_functions(registry: ActivationRegistry) -> _Functions:
+_Rows = dict[Any, _FunctionRow]
+_Table = tuple[list[ActivationEntry], _Rows]
+_TABLES: weakref.WeakKeyDictionary[ActivationRegistry, _Table] = weakref.WeakKeyDictionary()
+
+
+def _rows_of_functions(registry: ActivationRegistry) -> _Rows:
     """Return what a registry's rows say of functions; made anew only when the rows are others."""
     entries = registry.entries()  # of this context: a scope has more
-    before, known = _TABLES.get(registry, ((), {}))
+    before, rows = _TABLES.get(registry, ((), {}))
     if len(before) == len(entries) > 0 and all(map(operator.is_, before, entries)):
-        return known
-    known = {}
+        return rows
+    rows = {}
     for entry in entries:
-        if not entry.functions:
-            continue
-        facts = entry.facts_for(entry.preset.arguments if entry.preset else {})
-        for function, preset in () if facts.halves else entry.functions:  # no other activation could stand for GLU
+        for function, preset in entry.functions:
             for form in _forms(function):
-                known.setdefault(form, KnownFunction(entry.name, form, preset, facts.gate))
+                rows.setdefault(form, _FunctionRow(entry.name, form, preset, entry))
     for function in _PRELU if "prelu" in registry else ():
         for form in _forms(function):
-            known.setdefault(form, KnownFunction("prelu", form))
+            rows.setdefault(form, _FunctionRow("prelu", form))
     for function in _SOFTMAX:
         for form in _forms(function):
-            known.setdefault(form, KnownFunction("softmax", form, gate=True))
-    _TABLES[registry] = entries, known
-    return known
+            rows.setdefault(form, _FunctionRow("softmax", form))
+    _TABLES[registry] = entries, rows
+    return rows
 
 
 @functools.lru_cache(maxsize=256)

@@ -129,7 +129,7 @@ def test_a_class_is_exported_untrained(tmp_path):
         (["CHECKPOINT", "--approximate", "tahn"], "Did you mean 'tanh'"),
         (["CHECKPOINT", "--approximate", "tanh", "tanh"], "a form is given twice"),
         (["CHECKPOINT", "--lowering", "fused"], "Accepted: 'auto', 'native', 'primitives', 'contrib'"),
-        (["CHECKPOINT", "--target", "tensorrt", "--lowering", "contrib"], "does not go with target='tensorrt'"),
+        (["CHECKPOINT", "--target", "tensorrt", "--lowering", "contrib"], "does not go with --target tensorrt"),
         (["CHECKPOINT", "-o", "net.pt"], "must end in .onnx"),
         (["CHECKPOINT", "--preprocessing", "TweetData"], "TweetData has no method preprocessing()"),
         (["CHECKPOINT", "--preprocessing", "NoData"], "no class 'NoData'"),

@@ -301,7 +301,7 @@ class NameTable:
     def __init__(self, rows: Mapping[str, ActivationEntry] | None = None, plugins: PluginLoader | None = None) -> None:
         self._lock = threading.RLock()
         self._base: Rows = dict(rows or {})
-        self._plugins = plugins or PluginLoader(enabled=False)
+        self._plugins = plugins
         self._seen: dict[tuple[int, ...], Seen] = {}  # by the layers, until something changes
 
     def add(self, entry: ActivationEntry, names: list[str], *, override: bool = False) -> None:
@@ -320,7 +320,7 @@ class NameTable:
 
     def seen(self, registry: Any = None) -> Seen:
         """Return what this context sees, which the caller must not change; first load the plugins of a registry."""
-        if self._plugins.pending:
+        if self._plugins is not None and self._plugins.pending:
             self._plugins.load_into(registry)
         scopes = _scopes.get()
         key = tuple(map(id, scopes)) if scopes else ()
