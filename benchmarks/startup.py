@@ -1,7 +1,8 @@
-"""Processor time of the command line's quick answers, beside an empty Python and an import of torch, in one run.
+"""Processor time until the command line answers, compared with ``import torch``, in one run.
 
-``python benchmarks/startup.py [--runs N]`` prints the median of user and system time of each, and its ratio to
-``import torch``.
+``python benchmarks/startup.py [--runs N]`` starts, in turns and each in an interpreter of its own, an empty Python,
+``import torch``, ``import lit_gelu``, ``lit-gelu --version`` and ``--help``, which need no torch, and ``lit-gelu
+activations list``, which does. It prints the median of user and system time of each, and its ratio to ``import torch``.
 """
 
 import argparse

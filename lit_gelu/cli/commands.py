@@ -28,6 +28,7 @@ COMMANDS = {
     "paper table": "lit_gelu.cli.paper.table",
     "paper figures": "lit_gelu.cli.paper.figures",
     "demo": "lit_gelu.cli.demo",
+    "completion": "lit_gelu.cli.completion",
 }
 
 

@@ -93,9 +93,14 @@ def add_model(parser: jsonargparse.ArgumentParser) -> None:
     add_import(parser)
 
 
-def add_data(parser: jsonargparse.ArgumentParser, use: str, *, root_of: str = "the data module") -> None:
+def add_data(
+    parser: jsonargparse.ArgumentParser, use: str, *, root_of: str = "the data module", required: bool = False
+) -> None:
     """Add ``--data``, a data module, and ``--data-root``, its folder."""
-    parser.add_argument("--data", type=str | None, default=None, metavar="CLASS", help=f"a data module, {use}")
+    kind = str if required else str | None
+    parser.add_argument(
+        "--data", type=kind, required=required, default=None, metavar="CLASS", help=f"a data module, {use}"
+    )
     parser.add_argument(
         "--data-root", type=str | None, default=None, metavar="FOLDER", help=f"the folder with the files of {root_of}"
     )

@@ -16,7 +16,7 @@ from lit_gelu.cli.main import main
 from lit_gelu.deprecation import LitGeluDeprecationWarning
 from lit_gelu.tasks import MNISTClassifier
 
-SMALL = ["--lanczos_steps", "6", "--trace_probes", "3", "--density_steps", "5", "--samples", "48"]
+SMALL = ["--lanczos-steps", "6", "--trace-probes", "3", "--density-steps", "5", "--samples", "48"]
 
 
 class Net(LightningModule):
@@ -109,7 +109,7 @@ def measured(tmp_path, *arguments):
 
 def test_figures_are_those_of_the_whole_hessian(tmp_path, capsys):
     arguments = ["curvature_models.Net", "--data", "curvature_models.Data", "--samples", "40"]
-    report = measured(tmp_path, *arguments, "--lanczos_steps", "30", "--trace_probes", "400", "--density_steps", "30")
+    report = measured(tmp_path, *arguments, "--lanczos-steps", "30", "--trace-probes", "400", "--density-steps", "30")
     model, (x, y) = Net().eval(), Data().examples.tensors
     hessian, sizes = full_hessian(model, x, y)
     values = torch.linalg.eigvalsh(hessian)
@@ -162,6 +162,15 @@ def test_gates_are_measured_where_there_is_nothing_else(tmp_path):
     assert report["activations"]["net.1"]["mean_derivative"] == pytest.approx(slopes.mean())
 
 
+def test_json_on_standard_output_is_alone_and_underscores_are_accepted(capsys):
+    words = ["curvature_models.Net", "--data", "curvature_models.Data", "--samples", "40"]
+    options = ["--lanczos_steps", "6", "--quantities", "activations", "top_eigenvalue"]
+    assert main(["curvature", *words, *options, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["settings"]["lanczos_steps"] == 6
+    assert report["activations"].keys() == {"net.1", "net.4"}
+
+
 def test_the_same_seed_gives_the_same_figures_and_dropout_shows_in_train_mode(tmp_path):
     arguments = ["curvature_models.Net", "--data", "curvature_models.Data", *SMALL, "--samples", "40"]
     first, second = (measured(tmp_path, *arguments) for _ in range(2))
@@ -188,7 +197,7 @@ def test_names_are_those_that_the_monitor_logs(tmp_path):
     """The same measurement: names, and of a whole batch in evaluation the figures."""
     path = tmp_path / "out.csv"
     quantities = ["top_eigenvalue", "smallest_eigenvalue", "trace", "spectral_density"]
-    options = ["--lanczos_steps", "30", "--trace_probes", "5", "--density_steps", "30", "--samples", "16"]
+    options = ["--lanczos-steps", "30", "--trace-probes", "5", "--density-steps", "30", "--samples", "16"]
     words = ["curvature", "curvature_models.Net", "--data", "curvature_models.Data", *options, "--csv", str(path)]
     assert main([*words, "--quantities", *quantities]) == 0
     with path.open(newline="") as file:
@@ -246,8 +255,10 @@ def test_a_checkpoint_on_the_bundled_digits_with_every_file(checkpoint, tmp_path
             ["CKPT", "--data", "DigitsData", "--quantities", "trase"],
             "Give one of activations, top_eigenvalue, smallest_eigenvalue, trace",
         ),
-        (["CKPT", "--data", "DigitsData", "--split", "all"], "Give one of train, val, test"),
-        (["CKPT", "--data", "DigitsData", "--operator", "fisher"], "Give one of hessian, gauss_newton"),
+        (["CKPT", "--data", "DigitsData", "--density-steps", "0"], "--density-steps 0 is not accepted"),
+        (["CKPT", "--data", "DigitsData", "--split", "all"], "'train', 'val', 'test'"),
+        (["CKPT", "--data", "DigitsData", "--operator", "fisher"], "'hessian', 'gauss_newton'"),
+        (["CKPT"], "data"),
         (["CKPT", "--data", "DigitsData", "--figure", "DIR/out.docx"], "Give a file .png, .pdf, .svg"),
         (["curvature_models.Net", "--data", "curvature_models.Data", "--split", "test"], "gives no single loader"),
         (["curvature_models.Net", "--data", "curvature_models.Counted"], "no examples that can be counted"),

@@ -1,12 +1,14 @@
 """Old and new spellings of options, errors in the words of the command line, and output into a pipe."""
 
 import io
+import os
 import subprocess
 import sys
 
 import pytest
 from rich.table import Table
 
+from lit_gelu import activations
 from lit_gelu.cli import export, triton
 from lit_gelu.cli.options import add_json, command_parser, current_spelling, in_own_words
 from lit_gelu.cli.terminal import PlainConsole
@@ -65,6 +67,35 @@ def test_a_table_in_a_pipe_is_one_line_a_row_without_lines_and_colours(monkeypat
     table.add_row("[bold]gelu[/bold]\n= exact", "x" * 300)
     PlainConsole(file=file).print(table)
     assert file.getvalue() == f"a title\nname          text\ngelu = exact  {'x' * 300}\n"
+
+
+def test_a_real_pipe_gets_one_line_a_row_whatever_the_environment_says_of_colours():
+    environment = {**os.environ, "TERM": "xterm-256color", "FORCE_COLOR": "1", "COLUMNS": "40", "LIT_GELU_PLUGINS": "0"}
+    done = subprocess.run(
+        f"{sys.executable} -P -m lit_gelu activations list | cat",
+        shell=True, capture_output=True, text=True, env=environment, timeout=600, check=True,
+    )  # fmt: skip
+    title, heads, *rows = done.stdout.splitlines()
+    assert "\x1b" not in done.stdout
+    assert "\u2501" not in done.stdout  # the lines around rich's tables
+    assert title == f"{len(rows)} activations"
+    assert heads.split()[0] == "activation"
+    assert [row.split()[0] for row in rows] == activations.list_activations()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no pseudo-terminals on Windows")
+@pytest.mark.parametrize("no_color", ["1", ""])
+def test_a_terminal_gets_colours_unless_no_color_is_set(no_color):
+    code = "from lit_gelu.cli.terminal import console_for_output; console_for_output().print('[red]word[/red]')"
+    reader, terminal = os.openpty()
+    environment = {**os.environ, "TERM": "xterm-256color", "NO_COLOR": no_color}
+    try:
+        subprocess.run([sys.executable, "-P", "-c", code], stdout=terminal, env=environment, timeout=600, check=True)
+        output = os.read(reader, 1000)
+    finally:
+        os.close(terminal)
+        os.close(reader)
+    assert output == (b"word\r\n" if no_color else b"\x1b[31mword\x1b[0m\r\n")
 
 
 @pytest.mark.parametrize("option", ["--version", "--help"])

@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from jsonargparse import ArgumentParser, Namespace
 
-from lit_gelu.cli.options import add_input_shape, add_model, command_parser
-from lit_gelu.cli.terminal import console_for_output, silence_known_warnings
+from lit_gelu.cli.options import add_data, add_input_shape, add_json, add_model, command_parser
+from lit_gelu.cli.terminal import console_for_output, silence_known_warnings, write_text
 from lit_gelu.deprecation import warn_renamed
 from lit_gelu.errors import LitGeluError
 
@@ -42,9 +42,11 @@ examples:
   lit-gelu curvature last.ckpt --data DigitsData
   lit-gelu curvature last.ckpt --data MNISTData --data-root data --samples 2048 --figure curvature.png
   lit-gelu curvature last.ckpt --data DigitsData --quantities activations trace --json all.json --csv all.csv
+  lit-gelu curvature last.ckpt --data DigitsData --json | jq .eigenvalues
   lit-gelu curvature last.ckpt --data DigitsData --operator gauss_newton --split test
   lit-gelu curvature last.ckpt --data my_package.MyData --model my_package.MyModule --mode train
 """
+ARGUMENTS = {"input_sample": "--input-shape"}
 
 
 class CurvatureCommandError(LitGeluError, ValueError):
@@ -59,24 +61,42 @@ def build_parser() -> ArgumentParser:
     """
     parser = command_parser("curvature", EXAMPLES)
     parser.add_argument("ckpt", type=str, help="a Lightning checkpoint, or a model's class for one that is untrained")
-    parser.add_argument("--data", type=str, required=True, help="a data module, such as DigitsData or MNISTData")
-    parser.add_argument("--data-root", type=str | None, default=None, help="the data module's folder")
+    add_data(parser, "such as DigitsData or MNISTData", required=True)
     add_model(parser)
     add_input_shape(parser)
-    parser.add_argument("--split", type=str, default="train", help="train, val or test: which of the data to use")
+    parser.add_argument("--split", choices=("train", "val", "test"), default="train", help="which of the data to use")
     parser.add_argument("--samples", type=int, default=1024, help="how many examples, the first of that part")
     parser.add_argument("--seed", type=int, default=0, help="of the order of the data, and of all random vectors")
-    parser.add_argument("--quantities", type=str, nargs="+", default=list(QUANTITIES), help="which of those below")
-    parser.add_argument("--operator", type=str, default="hessian", help="hessian, or gauss_newton")
     parser.add_argument(
-        "--mode", type=str, default="eval", help="eval, or train: dropout and batch statistics in the loss's passes"
+        "--quantities",
+        type=str,
+        nargs="+",
+        default=list(QUANTITIES),
+        metavar="QUANTITY",
+        help="which of those below; default: all",
     )
-    parser.add_argument("--lanczos_steps", type=int, default=40, help="products with the matrix for the eigenvalues")
-    parser.add_argument("--trace_probes", type=int, default=20, help="products for the trace")
-    parser.add_argument("--density_steps", type=int, default=80, help="products for the density")
-    parser.add_argument("--json", type=str | None, default=None, help="where to write all figures")
-    parser.add_argument("--csv", type=str | None, default=None, help="where to write all figures, one a line")
-    parser.add_argument("--figure", type=str | None, default=None, help="where to draw them, as PNG, PDF or SVG")
+    parser.add_argument(
+        "--operator",
+        choices=("hessian", "gauss_newton"),
+        default="hessian",
+        help="whose eigenvalues and trace",
+    )
+    parser.add_argument(
+        "--mode",
+        choices=("eval", "train"),
+        default="eval",
+        help="train: dropout and batch statistics in the loss's passes",
+    )
+    parser.add_argument("--lanczos-steps", type=int, default=40, help="products with the matrix for the eigenvalues")
+    parser.add_argument("--trace-probes", type=int, default=20, help="products for the trace")
+    parser.add_argument("--density-steps", type=int, default=80, help="products for the density")
+    add_json(parser)
+    parser.add_argument(
+        "--csv", type=str | None, default=None, metavar="FILE", help="where to write all figures, one a line"
+    )
+    parser.add_argument(
+        "--figure", type=str | None, default=None, metavar="FILE", help="where to draw them, as PNG, PDF or SVG"
+    )
     return parser
 
 
@@ -84,7 +104,7 @@ def run(arguments: Namespace) -> int:
     """Measure."""
     settings = _settings(arguments)
     silence_known_warnings()
-    from lit_gelu.cli.curvature.files import write_csv, write_figure, write_json
+    from lit_gelu.cli.curvature.files import as_json, write_csv, write_figure
     from lit_gelu.cli.curvature.measure import measure
     from lit_gelu.cli.curvature.tables import tables
     from lit_gelu.cli.input_sample import made_sample
@@ -94,10 +114,13 @@ def run(arguments: Namespace) -> int:
     data = load_data(arguments.data, arguments.data_root)
     sample = made_sample(arguments.input_shape) if arguments.input_shape else None
     report = measure(model, data, settings, source=arguments.ckpt, input_sample=sample)
-    console = console_for_output()
-    for table in tables(report):
-        console.print(table)
-    for path, write in ((arguments.json, write_json), (arguments.csv, write_csv), (arguments.figure, write_figure)):
+    if arguments.json != "-":
+        console = console_for_output()
+        for table in tables(report):
+            console.print(table)
+    if arguments.json is not None:
+        write_text(as_json(report), arguments.json)
+    for path, write in ((arguments.csv, write_csv), (arguments.figure, write_figure)):
         if path is not None:
             write(report, path)
     return 0
@@ -105,18 +128,11 @@ def run(arguments: Namespace) -> int:
 
 def _settings(arguments: Namespace) -> "Settings":
     """Check what can be checked before anything is loaded."""
-    accepted: dict[str, tuple[str, ...]] = {
-        "split": ("train", "val", "test"),
-        "operator": ("hessian", "gauss_newton"),
-        "mode": ("eval", "train"),
-    }
-    for name, words in accepted.items():
-        _check(name, getattr(arguments, name), words)
     quantities = _quantities(arguments.quantities)
     for name, least in {"samples": 2, "lanczos_steps": 2, "trace_probes": 2, "density_steps": 1}.items():
         if getattr(arguments, name) < least:
             raise CurvatureCommandError(
-                f"--{name} {getattr(arguments, name)} is not accepted. Give an integer from {least}."
+                f"--{name.replace('_', '-')} {getattr(arguments, name)} is not accepted. Give an integer from {least}."
             )
     if arguments.figure is not None and Path(arguments.figure).suffix.lower() not in _FORMATS:
         raise CurvatureCommandError(f"--figure {arguments.figure} is not accepted. Give a file {', '.join(_FORMATS)}.")
@@ -140,15 +156,10 @@ def _quantities(words: Sequence[str]) -> tuple[str, ...]:
     asked: set[str] = set()
     for word in words:
         names = _OLD_QUANTITIES.get(word)
-        if names is None:
-            _check("quantities", word, QUANTITIES)
-        else:
+        if names is None and word not in QUANTITIES:
+            accepted = ", ".join(QUANTITIES)
+            raise CurvatureCommandError(f"--quantities {word} is not accepted. Give one of {accepted}.")
+        if names is not None:
             warn_renamed(f"--quantities {word}", f"--quantities {' '.join(names)}")
         asked |= {word} if names is None else set(names)
     return tuple(name for name in QUANTITIES if name in asked)
-
-
-def _check(name: str, word: Any, accepted: tuple[str, ...]) -> None:
-    """Refuse a word that is not among those accepted."""
-    if word not in accepted:
-        raise CurvatureCommandError(f"--{name} {word} is not accepted. Give one of {', '.join(accepted)}.")

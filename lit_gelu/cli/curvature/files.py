@@ -60,10 +60,9 @@ def _loss_as_dict(loss: LossMeasurement) -> dict[str, Any]:
     }
 
 
-def write_json(report: CurvatureReport, path: str) -> None:
-    """Write all figures as JSON."""
-    with write_atomically(path) as temporary:
-        temporary.write_text(json.dumps(to_dict(report), indent=2, allow_nan=False) + "\n", encoding="utf-8")
+def as_json(report: CurvatureReport) -> str:
+    """Return all figures as JSON."""
+    return json.dumps(to_dict(report), indent=2, allow_nan=False)
 
 
 def write_csv(report: CurvatureReport, path: str) -> None:

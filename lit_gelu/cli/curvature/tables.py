@@ -86,7 +86,7 @@ def _add_rows(made: Table, loss: LossMeasurement) -> None:
     made.add_row("probe loss", f"{loss.figures['probe_loss',]:.6g}", "", "mean over the examples")
     made.add_row("gradient norm", f"{loss.figures['gradient_norm',]:.4g}", "", "")
     for name, pair in loss.eigenpairs.items():
-        remark = "converged" if pair.converged else "not converged: more --lanczos_steps"
+        remark = "converged" if pair.converged else "not converged: more --lanczos-steps"
         error = "rounding" if pair.residual < _ROUNDING * abs(pair.value) else f"{pair.residual:.1g}"
         made.add_row(name.replace("_", " "), f"{pair.estimate:.6g}", error, f"{remark}; error: residual")
     if loss.trace is not None:
