@@ -173,18 +173,7 @@ def run(arguments: Namespace) -> int:
 
 
 def output_paths(source: str, output: str | None, forms: list[str]) -> dict[str, Path]:
-    """Return which file each form of GELU goes to; several forms get a suffix each.
-
-    Raises:
-        OutputNameError: If the path does not end in ``.onnx``, or a form is given twice.
-
-    Returns:
-        Path by form.
-
-    Example:
-        >>> {form: path.as_posix() for form, path in output_paths("last.ckpt", "net.onnx", ["none", "tanh"]).items()}
-        {'none': 'net-none.onnx', 'tanh': 'net-tanh.onnx'}
-    """
+    """Return which file each form of GELU goes to: net.onnx, or of several net-none.onnx, net-tanh.onnx."""
     if len(set(forms)) < len(forms):
         raise OutputNameError(f"--approximate {' '.join(forms)}: a form is given twice. Give each once.")
     is_path = source.endswith(".ckpt") or is_file(source)

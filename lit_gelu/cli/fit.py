@@ -78,17 +78,7 @@ class NewFolderConfig(SaveConfigCallback):
     """Saves the configuration beside the logs, and says how to go on where a run's is there already."""
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Save ``config.yaml``.
-
-        Args:
-            trainer: The trainer.
-            pl_module: The model.
-            stage: ``"fit"``, ``"validate"``, ``"test"`` or ``"predict"``.
-
-        Raises:
-            RunError: If the folder holds the configuration of another run.
-            RuntimeError: If saving fails for another reason.
-        """
+        """Save ``config.yaml``; refuse a folder that holds another run's."""
         try:
             super().setup(trainer, pl_module, stage)
         except RuntimeError as error:
@@ -101,14 +91,7 @@ class NewFolderConfig(SaveConfigCallback):
 
 
 class LitGeluCLI(LightningCLI):
-    """LightningCLI whose model and data have defaults, and which can be called from Python with arguments.
-
-    The defaults are arguments before all others. As defaults of the parser they would have arguments of their own
-    (``keep``, ``batch_size``), and jsonargparse hands those on to another class that takes some of the same name.
-
-    Args:
-        args: The arguments, sub-command first.
-    """
+    """LightningCLI whose model and data have defaults; it takes the arguments, sub-command first."""
 
     def __init__(self, args: list[str]) -> None:
         self._given: list[object] | None = None  # with --ckpt_path: what the caller's own configuration holds
@@ -122,15 +105,13 @@ class LitGeluCLI(LightningCLI):
                 "formatter_class": ExamplesHelpFormatter,  # the sub-commands' parsers take it over
                 **{name: {"epilog": text} for name, text in EXAMPLES.items()},
             },
+            # Defaults are arguments before all others. As defaults of the parser they would have arguments of their own
+            # (keep, batch_size), and jsonargparse hands those on to another class that takes some of the same name.
             args=[subcommand, *DEFAULTS, *given],
         )
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """Add the options that LightningCLI does not have.
-
-        Args:
-            parser: Of one sub-command.
-        """
+        """Add the options that LightningCLI does not have."""
         parser.add_argument(own_modules.OPTION, type=list[str], default=[], help=own_modules.HELP)
         parser.add_argument(
             "--without_ckpt",
@@ -140,12 +121,7 @@ class LitGeluCLI(LightningCLI):
         )
 
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
-        """Parse the arguments; Lightning's own method warns wherever ``sys.argv`` is not empty.
-
-        Args:
-            parser: The parser.
-            args: The arguments, a list.
-        """
+        """Parse the arguments; Lightning's own method warns wherever ``sys.argv`` is not empty."""
         self.config = parser.parse_args(cast("list[str]", args))
 
     def before_instantiate_classes(self) -> None:
@@ -153,11 +129,7 @@ class LitGeluCLI(LightningCLI):
         own_modules.import_modules(self.config[self.config.subcommand]["import"])
 
     def instantiate_classes(self) -> None:
-        """Make the data, the model and the Trainer; a mistake in their arguments is raised as it was written.
-
-        Raises:
-            ValueError: If an argument is not accepted.
-        """
+        """Make the data, the model and the Trainer; a mistake in their arguments is raised as it was written."""
         try:
             with nullcontext() if self._given is None else building_from_file(self._given):
                 super().instantiate_classes()
@@ -168,17 +140,7 @@ class LitGeluCLI(LightningCLI):
             raise mistake from None
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
-        """Make the Trainer; it raises plain errors for values that it does not take.
-
-        Args:
-            **kwargs: Arguments beside those of the configuration.
-
-        Returns:
-            The Trainer.
-
-        Raises:
-            RunError: If a value is not accepted.
-        """
+        """Make the Trainer; it raises plain errors for values that it does not take."""
         try:
             return super().instantiate_trainer(**kwargs)
         except (ValueError, TypeError, ImportError) as error:
@@ -254,17 +216,7 @@ def _mistake_behind(error: BaseException) -> LitGeluError | None:
 
 
 def run(arguments: list[str]) -> int:
-    """Run a sub-command of LightningCLI.
-
-    Args:
-        arguments: The sub-command and its arguments.
-
-    Returns:
-        The exit code.
-
-    Raises:
-        RunError: If Lightning refuses the configuration, or a checkpoint holds more than plain data.
-    """
+    """Run a sub-command of LightningCLI; what Lightning or a checkpoint's reader refuses is a `RunError`."""
     silence_known_warnings()
     if arguments[0] != "fit":
         # ModelCheckpoint's note that its folder is another one now; it saves nothing in these commands.

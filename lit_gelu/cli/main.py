@@ -96,12 +96,7 @@ def run(name: str, arguments: list[str]) -> int:
 
 
 def help_text() -> str:
-    """Return what ``lit-gelu --help`` prints: usage, one line a command, examples.
-
-    Example:
-        >>> print(help_text().splitlines()[0])
-        usage: lit-gelu [--help] [--version] COMMAND ...
-    """
+    """Return what ``lit-gelu --help`` prints: usage, one line a command, examples."""
     return (
         "usage: lit-gelu [--help] [--version] COMMAND ...\n\n"
         "Activation functions for PyTorch Lightning: choose, swap, measure and export them to ONNX.\n\n"

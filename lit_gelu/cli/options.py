@@ -17,13 +17,7 @@ _VALUE = r"""('[^']*'|"[^"]*"|\w[\w*-]*(?:\.\w+)*)?"""
 
 
 class ExamplesHelpFormatter(jsonargparse.DefaultHelpFormatter):
-    r"""Keeps the line breaks of texts that have them, so that examples stay one a line.
-
-    Example:
-        >>> parser = jsonargparse.ArgumentParser(epilog="one\ntwo", formatter_class=ExamplesHelpFormatter)
-        >>> parser.format_help().splitlines()[-2:]
-        ['one', 'two']
-    """
+    """Keeps the line breaks of texts that have them, so that examples stay one a line."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         if "\n" in text.strip():
@@ -32,12 +26,7 @@ class ExamplesHelpFormatter(jsonargparse.DefaultHelpFormatter):
 
 
 def command_parser(name: str, examples: str, description: str = "") -> jsonargparse.ArgumentParser:
-    r"""Return the parser of a command, without arguments so far.
-
-    Example:
-        >>> command_parser("doctor", "example:\n  lit-gelu doctor").prog
-        'lit-gelu doctor'
-    """
+    """Return the parser of a command, without arguments so far."""
     description = description or summary(name)
     if any(command.startswith(f"{name} ") for command in COMMANDS):
         description += f"\n\nsub-commands (lit-gelu {name} SUB-COMMAND --help):\n{table(name)}\n"
@@ -133,14 +122,7 @@ def add_providers(parser: jsonargparse.ArgumentParser) -> None:
 def current_spelling(
     parser: jsonargparse.ArgumentParser, arguments: Sequence[str], renamed: Mapping[str, str]
 ) -> list[str]:
-    """Return arguments as the parser takes them: dashes or underscores, and what an option was called before.
-
-    Example:
-        >>> parser = jsonargparse.ArgumentParser()
-        >>> add_flag(parser, "--keep-config", "keep it")
-        >>> current_spelling(parser, ["model.onnx", "--keep-config"], {})
-        ['model.onnx', '--keep-config']
-    """
+    """Return arguments as the parser takes them: dashes or underscores, and what an option was called before."""
     return list(_respelled(parser, list(arguments), renamed))
 
 
@@ -185,23 +167,8 @@ def _say_old(parser: jsonargparse.ArgumentParser, old: str, new: str) -> None:
 
 
 def in_own_words(message: str, parser: jsonargparse.ArgumentParser, arguments: Mapping[str, str]) -> str:
-    """Return an error with the options of the command line where it names arguments of Python.
-
-    Args:
-        message: The error's text.
-        parser: The command's.
-        arguments: Options by the names of arguments that are called otherwise in Python.
-
-    Returns:
-        The text.
-
-    Example:
-        >>> parser = jsonargparse.ArgumentParser()
-        >>> _ = parser.add_argument("--model-version", type=int)
-        >>> add_flag(parser, "--overwrite", "replace it")
-        >>> in_own_words("Give another version=, or overwrite=True.", parser, {"version": "--model-version"})
-        'Give another --model-version, or --overwrite.'
-    """
+    """Return an error with options where it names arguments of Python: --overwrite for overwrite=True."""
+    # `arguments` has options by what Python calls their arguments, where that is another name.
     known = parser._option_string_actions
     options = {action.dest: name for name, action in reversed(known.items()) if name.startswith("--")} | dict(arguments)
     pattern = re.compile(rf"(?<![\w.'\"-])({'|'.join(map(re.escape, options))})={_VALUE}")

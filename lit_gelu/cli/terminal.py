@@ -32,18 +32,7 @@ class PlainConsole(Console):
 
 
 def plain_table(table: Table, console: Console) -> str:
-    r"""Return a table as columns of text: its title, a line for the heads, one for each row, its caption.
-
-    Example:
-        >>> table = Table("name", "value", title="two rows")
-        >>> table.add_row("gelu\n= exact", "1")
-        >>> table.add_row("silu", "2")
-        >>> print(plain_table(table, Console()))
-        two rows
-        name          value
-        gelu = exact  1
-        silu          2
-    """
+    """Return a table as columns of text: its title, a line for the heads, one for each row, its caption."""
 
     def text(cell: RenderableType) -> str:
         whole = console.render_str(cell).plain if isinstance(cell, str) else str(cell)

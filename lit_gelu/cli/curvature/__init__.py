@@ -54,11 +54,7 @@ class CurvatureCommandError(LitGeluError, ValueError):
 
 
 def build_parser() -> ArgumentParser:
-    """Return the command's parser.
-
-    Returns:
-        The parser.
-    """
+    """Return the command's parser."""
     parser = command_parser("curvature", EXAMPLES)
     parser.add_argument("ckpt", type=str, help="a Lightning checkpoint, or a model's class for one that is untrained")
     add_data(parser, "such as DigitsData or MNISTData", required=True)

@@ -92,11 +92,7 @@ class Facts:
 
 
 def gather() -> Facts:
-    """Gather what `lit_gelu.cli.doctor.checks` judges.
-
-    Returns:
-        The facts.
-    """
+    """Gather what `lit_gelu.cli.doctor.checks` judges."""
     build = onnxruntime_build()
     cuda = str(build.get("cuda_version", "") or "")
     wheels = tuple(sorted(set(importlib.metadata.packages_distributions().get("onnxruntime", ()))))
@@ -118,14 +114,7 @@ def gather() -> Facts:
 
 
 def unmet_requirements(distribution: str) -> Iterator[str]:
-    """Yield the requirements of a distribution that are not met here.
-
-    Args:
-        distribution: Its name.
-
-    Yields:
-        Each with what is installed instead.
-    """
+    """Yield the requirements of a distribution that are not met, each with what is installed instead."""
     from packaging.requirements import Requirement  # comes with lightning, which may be what is missing
 
     for text in importlib.metadata.requires(distribution) or ():
@@ -142,11 +131,8 @@ def unmet_requirements(distribution: str) -> Iterator[str]:
 
 
 def onnxruntime_build() -> dict[str, Any]:
-    """Return what the wheel of onnxruntime says of itself, without importing it: it may be broken.
-
-    Returns:
-        Such as ``cuda_version``; empty if there is none.
-    """
+    """Return what the wheel of onnxruntime says of itself, such as ``cuda_version``; empty if there is none."""
+    # It is not imported: it may be broken.
     spec = importlib.util.find_spec("onnxruntime")
     for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
         file = Path(folder) / "capi" / "build_and_package_info.py"
