@@ -1,6 +1,7 @@
 """``lit-gelu curvature``: measure the activations' and the loss's curvature of a checkpoint, and draw it."""
 
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -61,7 +62,9 @@ def build_parser() -> ArgumentParser:
     add_model(parser)
     add_input_shape(parser)
     parser.add_argument("--split", choices=("train", "val", "test"), default="train", help="which of the data to use")
-    parser.add_argument("--samples", type=int, default=1024, help="how many examples, the first of that part")
+    parser.add_argument(
+        "--samples", type=int, default=1024, metavar="ROWS", help="how many examples, the first of that part"
+    )
     parser.add_argument("--seed", type=int, default=0, help="of the order of the data, and of all random vectors")
     parser.add_argument(
         "--quantities",
@@ -83,9 +86,11 @@ def build_parser() -> ArgumentParser:
         default="eval",
         help="train: dropout and batch statistics in the loss's passes",
     )
-    parser.add_argument("--lanczos-steps", type=int, default=40, help="products with the matrix for the eigenvalues")
-    parser.add_argument("--trace-probes", type=int, default=20, help="products for the trace")
-    parser.add_argument("--density-steps", type=int, default=80, help="products for the density")
+    parser.add_argument(
+        "--lanczos-steps", type=int, default=40, metavar="COUNT", help="products with the matrix for the eigenvalues"
+    )
+    parser.add_argument("--trace-probes", type=int, default=20, metavar="COUNT", help="products for the trace")
+    parser.add_argument("--density-steps", type=int, default=80, metavar="COUNT", help="products for the density")
     add_json(parser)
     parser.add_argument(
         "--csv", type=str | None, default=None, metavar="FILE", help="where to write all figures, one a line"
@@ -134,17 +139,8 @@ def _settings(arguments: Namespace) -> "Settings":
         raise CurvatureCommandError(f"--figure {arguments.figure} is not accepted. Give a file {', '.join(_FORMATS)}.")
     from lit_gelu.cli.curvature.measure import Settings
 
-    return Settings(
-        split=arguments.split,
-        samples=arguments.samples,
-        seed=arguments.seed,
-        quantities=quantities,
-        operator=arguments.operator,
-        mode=arguments.mode,
-        lanczos_steps=arguments.lanczos_steps,
-        trace_probes=arguments.trace_probes,
-        density_steps=arguments.density_steps,
-    )
+    given = {option.name: arguments[option.name] for option in fields(Settings)}
+    return Settings(**given | {"quantities": quantities})
 
 
 def _quantities(words: Sequence[str]) -> tuple[str, ...]:
