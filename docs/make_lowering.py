@@ -11,7 +11,7 @@ from pathlib import Path
 from _text import number, table
 
 from lit_gelu.export.lowering import kernels, policy, precision
-from lit_gelu.export.lowering.table import TABLE
+from lit_gelu.export.lowering.lowering_table import TABLE
 from lit_gelu.files import write_atomically
 
 DOCS = Path(__file__).resolve().parent

@@ -17,12 +17,12 @@ from lit_gelu.activations.registry import registry_or_default
 from lit_gelu.export.copying import evaluation_copy
 from lit_gelu.export.forms import NoGeluError, approximate_, require_forms
 from lit_gelu.export.inputs import FlatModule, sample_of, take_apart
+from lit_gelu.export.lowering.lowering_table import mark
 from lit_gelu.export.lowering.replace import lower
-from lit_gelu.export.lowering.table import mark
 from lit_gelu.export.metadata import FileMetadata, SiteRecord, census, class_path, save_model, strip_origin
 from lit_gelu.export.options import ExportOptions
 from lit_gelu.export.preprocessing import describe, preprocessing_copy, raw_call
-from lit_gelu.export.tracing import trace
+from lit_gelu.export.torch_export import trace
 from lit_gelu.export.trial import require_faithful, require_labels_fit, trial_run
 from lit_gelu.files import is_folder, require_writable
 
@@ -111,7 +111,7 @@ def export_onnx(
         dtype: Of weights and activations: ``"fp32"`` (``None``), ``"fp16"`` or ``"bf16"``, or torch's. A bf16 file runs
             on a GPU only.
         policy: ``"strict"``: as accurate as PyTorch's own kernels in that dtype. ``"fast"``: the fastest known.
-        lowering: Which recipes of `lit_gelu.export.lowering.table` activations take: ``"native"`` operators,
+        lowering: Which recipes of `lit_gelu.export.lowering.lowering_table` activations take: ``"native"`` operators,
             ``"primitives"``, or ``"contrib"``, onnxruntime's fused ones. ``"auto"`` is what target, dtype and policy
             give.
         opset: Version of the standard operators; ``None`` is 20, or the smallest newer one that holds the model.

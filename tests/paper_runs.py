@@ -12,7 +12,7 @@ from lit_gelu.paper.jobs import Done, Failure, Job, Message, RunOptions
 from lit_gelu.paper.planning import RunRequest
 from lit_gelu.paper.pool import answer
 from lit_gelu.paper.run_record import RunRecord
-from lit_gelu.paper.store import RecordStore
+from lit_gelu.paper.run_store import RecordStore
 from lit_gelu.paper.training import DataCache
 
 DIGITS = Experiment(

@@ -10,7 +10,7 @@ from gated_formulas import FORMULAS
 from lit_gelu import tasks
 from lit_gelu.activations import functional
 from lit_gelu.activations.families import ENTRIES
-from lit_gelu.export.lowering.table import row_key
+from lit_gelu.export.lowering.lowering_table import row_key
 
 ROOT = Path(__file__).parents[1]
 ACTIVATIONS = [entry.name for entry in ENTRIES if entry.preset is None]

@@ -4,10 +4,10 @@ import onnx_ir as ir
 
 from lit_gelu.export.copying import evaluation_copy
 from lit_gelu.export.inputs import FlatModule, take_apart
+from lit_gelu.export.lowering.lowering_table import mark
 from lit_gelu.export.lowering.replace import lower
-from lit_gelu.export.lowering.table import mark
 from lit_gelu.export.options import ExportOptions
-from lit_gelu.export.tracing import trace
+from lit_gelu.export.torch_export import trace
 from lit_gelu.export.trial import trial_run
 
 

@@ -12,8 +12,8 @@ from lightning.pytorch.loggers import MLFlowLogger, TensorBoardLogger, WandbLogg
 from lightning.pytorch.utilities import rank_zero_only
 
 from lit_gelu.callbacks.errors import CallbackArgumentError
-from lit_gelu.callbacks.loggers import Path, folder_of, log_figure, log_figures
 from lit_gelu.callbacks.trainer_facts import callbacks_of
+from lit_gelu.callbacks.trainer_loggers import Path, folder_of, log_figure, log_figures
 from lit_gelu.curvature import HistogramBins
 from lit_gelu.curvature.activation.evaluator import ActivationEvent
 from lit_gelu.curvature.activation_measurement import ActivationMeasurement, Figures, Readout, has_arrived

@@ -14,9 +14,9 @@ from lit_gelu.activations import ActivationRegistry
 from lit_gelu.activations.registry import registry_or_default
 from lit_gelu.callbacks.activation_curvature.log import ActivationLog, refuse_namesake
 from lit_gelu.callbacks.errors import CallbackArgumentError, ExplainedOnce, NoActivationError
-from lit_gelu.callbacks.loggers import require_logger
 from lit_gelu.callbacks.measurement_schedule import MeasurementSchedule
 from lit_gelu.callbacks.trainer_facts import logged_step, logs_at_this_step, on_device, refuse_mixed_packages
+from lit_gelu.callbacks.trainer_loggers import require_logger
 from lit_gelu.curvature import HistogramBins
 from lit_gelu.curvature.activation.evaluator import ActivationEvent
 from lit_gelu.curvature.activation_measurement import ActivationMeasurement, Figures

@@ -9,7 +9,6 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from typing_extensions import override
 
 from lit_gelu.callbacks.errors import CallbackArgumentError, ExplainedOnce
-from lit_gelu.callbacks.loggers import log_figure, log_figures, log_texts, publish_figures, require_logger
 from lit_gelu.callbacks.loss_curvature.batches import Fraction, ProbeBatches
 from lit_gelu.callbacks.loss_curvature.run import (
     PendingEvent,
@@ -22,6 +21,7 @@ from lit_gelu.callbacks.loss_curvature.run import (
 )
 from lit_gelu.callbacks.measurement_schedule import MeasurementSchedule
 from lit_gelu.callbacks.trainer_facts import logged_step, refuse_mixed_packages
+from lit_gelu.callbacks.trainer_loggers import log_figure, log_figures, log_texts, publish_figures, require_logger
 from lit_gelu.curvature.errors import CurvatureArgumentError, NoLossError
 from lit_gelu.curvature.loss import NonFiniteCurvatureError, ParameterLayout, SpectralDensity
 from lit_gelu.curvature.loss_measurement import LossMeasurement, Step, WarmStart, first_learning_rate, measure_loss

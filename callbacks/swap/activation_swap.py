@@ -10,7 +10,6 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from typing_extensions import override
 
 from lit_gelu.activations import ActivationRegistry
-from lit_gelu.callbacks.loggers import Path, log_figures, log_texts, require_logger
 from lit_gelu.callbacks.swap.compilation import CompilationCounter, warn_about_limit
 from lit_gelu.callbacks.swap.history import LiveSwap, SwapRecord, check_annealing
 from lit_gelu.callbacks.swap.measurement import PREFIX, first_of_batch, measure_swap, require_forward
@@ -27,6 +26,7 @@ from lit_gelu.callbacks.swap.refusals import (
 from lit_gelu.callbacks.swap.run import SwapRun
 from lit_gelu.callbacks.swap.schedule import MetricTrigger, Mode, SwapSchedule
 from lit_gelu.callbacks.trainer_facts import refuse_mixed_packages
+from lit_gelu.callbacks.trainer_loggers import Path, log_figures, log_texts, require_logger
 from lit_gelu.surgery import NoMatchError, OnObstacle, SwapReport
 
 

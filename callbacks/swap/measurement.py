@@ -11,8 +11,8 @@ from torch.utils import _pytree as pytree
 
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.callbacks.errors import CallbackArgumentError
-from lit_gelu.callbacks.loggers import Path
 from lit_gelu.callbacks.swap.history import modules_of
+from lit_gelu.callbacks.trainer_loggers import Path
 from lit_gelu.curvature import ActivationRecorder, evaluation_sandbox, jump_sums, relative_jump, statistics_by_site
 from lit_gelu.curvature.ranks import maximum_over_ranks, sum_over_ranks
 from lit_gelu.sandbox import as_written

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from lit_gelu.export.lowering.table import MARKER_DOMAIN, BoundActivation, bound
+from lit_gelu.export.lowering.lowering_table import MARKER_DOMAIN, BoundActivation, bound
 
 _MATRIX = 2
 

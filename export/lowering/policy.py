@@ -1,9 +1,9 @@
 """Which recipe an activation takes on a target, by what the runtimes do with operators; ``docs/lowering.md`` prints it.
 
 A line ``"ort-cuda fp16|bf16 strict": "fp32 native"`` says: on this target, in these dtypes, under this policy, take the
-recipe that `lit_gelu.export.lowering.table` calls ``native``, computed in float32 between one Cast in front and one
-behind. ``*`` is any. The first line that fits decides: first those of the activation's row (`OnnxRecipes.policy`), then
-those of `RULES` for its operators, then `DEFAULT`. An activation that a user registered is treated alike.
+recipe that `lowering_table` calls ``native``, computed in float32 between one Cast in front and one behind. ``*`` is
+any. The first line that fits decides: first those of the activation's row (`OnnxRecipes.policy`), then those of `RULES`
+for its operators, then `DEFAULT`. An activation that a user registered is treated alike.
 
 * ``strict`` is as accurate as PyTorch's own kernel in that dtype. In 16 bit PyTorch computes in float32 and rounds
   once, so whatever is not one operator that does the same stands in a float32 region.
@@ -21,8 +21,8 @@ from functools import cache
 
 from lit_gelu.activations.onnx_recipes import LOWERINGS, OnnxRecipes
 from lit_gelu.export.lowering.kernels import DEFAULT_OPSET, DTYPES, POLICIES, TARGETS, Target, accepted_range, runs
+from lit_gelu.export.lowering.lowering_table import TABLE
 from lit_gelu.export.lowering.recipe import operators
-from lit_gelu.export.lowering.table import TABLE
 
 FP32_ERROR = (
     2.5e-6  # in units of max(1, |y|): x Sigmoid(x) is off by 2.3e-6 where the CPU's Sigmoid becomes 0, at -15.9

@@ -15,11 +15,11 @@ from lit_gelu.activations.onnx_recipes import LOWERINGS, OnnxRecipes
 from lit_gelu.export.errors import ExportOptionError
 from lit_gelu.export.lowering.folding import fold
 from lit_gelu.export.lowering.kernels import DTYPES, Target, off_target, raise_opset, solve
+from lit_gelu.export.lowering.lowering_table import MARKER_DOMAIN, BoundActivation
 from lit_gelu.export.lowering.policy import Choice, choose, is_available, preferred
 from lit_gelu.export.lowering.precision import convert
 from lit_gelu.export.lowering.recipe import CONTRIB_DOMAIN, Argument, RecipeBuilder, inlined
 from lit_gelu.export.lowering.spellings import mark_spellings
-from lit_gelu.export.lowering.table import MARKER_DOMAIN, BoundActivation
 from lit_gelu.export.metadata import SiteRecord
 from lit_gelu.export.options import ExportOptions
 

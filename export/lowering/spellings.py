@@ -5,7 +5,7 @@ where a constant is multiplied in, do not matter. Constants must be those of the
 somebody wrote with 0.7071 for the root of one half is another function and is left alone.
 
 What is recognised stands in the rows of the activations, `OnnxRecipes.spellings` and ``operator``, those that a user
-registered included, and in `lit_gelu.export.lowering.table.CALLS`.
+registered included, and in `lit_gelu.export.lowering.lowering_table.CALLS`.
 """
 
 import ast
@@ -24,8 +24,15 @@ from lit_gelu.activations.naming.entry import ActivationEntry
 from lit_gelu.activations.onnx_recipes import OnnxOperator, OnnxSpelling
 from lit_gelu.export.inputs import SCOPE
 from lit_gelu.export.lowering.algebra import NotAFormulaError, Sum, constant_of, expand, same
+from lit_gelu.export.lowering.lowering_table import (
+    CALLS,
+    MARKER_DOMAIN,
+    MARKER_OPERATOR,
+    BoundActivation,
+    bind_named,
+    cases,
+)
 from lit_gelu.export.lowering.recipe import Argument, RecipeBuilder, names_in
-from lit_gelu.export.lowering.table import CALLS, MARKER_DOMAIN, MARKER_OPERATOR, BoundActivation, bind_named, cases
 
 Recognised = tuple[BoundActivation, ir.Value]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import onnx
 
-from lit_gelu.export.parity.running import SessionSetup
+from lit_gelu.export.parity.execution import SessionSetup
 from lit_gelu.export.parity.subgraph import SiteNodes, node_label
 from lit_gelu.export.runtime import OnnxPredictor
 

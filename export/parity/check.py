@@ -22,6 +22,7 @@ from lit_gelu.export.parity.activation_census import fates, optimized_graph, pla
 from lit_gelu.export.parity.alone.sites import check_sites
 from lit_gelu.export.parity.causes.investigation import Subject
 from lit_gelu.export.parity.criterion import FLOOR, dtype_name, dtype_of, floor, require_tolerance
+from lit_gelu.export.parity.execution import SessionSetup, file_inputs, open_wanted, run_file
 from lit_gelu.export.parity.input_families import (
     GAUSSIAN_ROWS,
     Batch,
@@ -38,7 +39,6 @@ from lit_gelu.export.parity.repeatability import Repeatability, repeatability
 from lit_gelu.export.parity.report import ParityError, ParityReport
 from lit_gelu.export.parity.report.tables import findings
 from lit_gelu.export.parity.rows import TF32_VS_FLOAT64, VS_FLOAT64, ParityRow
-from lit_gelu.export.parity.running import SessionSetup, file_inputs, open_wanted, run_file
 from lit_gelu.export.parity.structure import activation_faults, mismatches, output_faults, rewritten
 from lit_gelu.export.parity.subgraph import has_weights_beside, load_structure, site_nodes
 from lit_gelu.export.parity.task_metrics import task_metrics

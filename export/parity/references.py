@@ -13,7 +13,7 @@ from lit_gelu.export.copying import evaluation_copy
 from lit_gelu.export.forms import approximate_
 from lit_gelu.export.inputs import Call, FlatModule, named_outputs, probabilities_first
 from lit_gelu.export.parity.criterion import dtype_name
-from lit_gelu.export.parity.running import as_array
+from lit_gelu.export.parity.execution import as_array
 from lit_gelu.export.parity.ties import Candidates, IndexTracker
 from lit_gelu.export.trial import output_names, require_faithful
 

@@ -14,8 +14,8 @@ from torch import nn
 from lit_gelu import surgery
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.errors import LitGeluError
+from lit_gelu.export.lowering.lowering_table import TABLE, BoundActivation, bind
 from lit_gelu.export.lowering.recipe import Argument, RecipeBuilder, names_in
-from lit_gelu.export.lowering.table import TABLE, BoundActivation, bind
 from lit_gelu.export.metadata import FileMetadata, SiteRecord, versions
 from lit_gelu.export.parity.references import OutputSignature
 from lit_gelu.export.parity.subgraph import node_label, site_of

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from lit_gelu.export.copying import evaluation_copy
-from lit_gelu.export.parity.running import file_inputs
+from lit_gelu.export.parity.execution import file_inputs
 from lit_gelu.export.preprocessing import is_data_module
 from lit_gelu.export.runtime import OnnxPredictor
 

@@ -15,8 +15,8 @@ from onnxruntime.quantization.calibrate import TensorsData
 from torch import Tensor
 
 from lit_gelu.export.errors import ModelInputError
+from lit_gelu.export.parity.execution import as_array
 from lit_gelu.export.parity.input_families import list_or_loader
-from lit_gelu.export.parity.running import as_array
 from lit_gelu.export.preprocessing import is_data_module
 from lit_gelu.export.quantization.layers import PASSING, WEIGHTED
 from lit_gelu.export.quantization.settings import METHODS, QuantizationSettings

@@ -18,10 +18,10 @@ from lit_gelu.export.inputs import sample_of, take_apart
 from lit_gelu.export.metadata import FileMetadata, census, read_metadata
 from lit_gelu.export.parity.activation_census import fates, optimized_graph
 from lit_gelu.export.parity.causes.divergence import captured, run_with_outputs
+from lit_gelu.export.parity.execution import SessionSetup, file_inputs, open_wanted, run_file
 from lit_gelu.export.parity.input_families import Batch, data_batches
 from lit_gelu.export.parity.references import References
 from lit_gelu.export.parity.report import ParityError
-from lit_gelu.export.parity.running import SessionSetup, file_inputs, open_wanted, run_file
 from lit_gelu.export.parity.structure import activation_faults, output_faults
 from lit_gelu.export.parity.subgraph import SiteNodes, site_nodes
 from lit_gelu.export.parity.task_metrics import task_metrics

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 
 from lit_gelu.export.errors import ExportOptionError
-from lit_gelu.export.parity.running import SessionSetup
+from lit_gelu.export.parity.execution import SessionSetup
 from lit_gelu.export.quantization.calibration import Feed
 from lit_gelu.export.quantization.layers import Layer
 from lit_gelu.export.quantization.noise import Noise

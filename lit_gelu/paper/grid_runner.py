@@ -9,7 +9,7 @@ from lit_gelu.paper.experiments import Experiment
 from lit_gelu.paper.jobs import Done, Failure, Job, Message, Preparation, Progress
 from lit_gelu.paper.planning import Plan, RunRequest, plan, searched_learning_rates, share
 from lit_gelu.paper.run_record import RunRecord
-from lit_gelu.paper.store import RecordStore
+from lit_gelu.paper.run_store import RecordStore
 
 if TYPE_CHECKING:
     from lit_gelu.paper.pool import WorkerPool  # it loads Lightning, which what only counts runs does without

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from lit_gelu.export.lowering.table import row_key
+from lit_gelu.export.lowering.lowering_table import row_key
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "export_cpu.py"
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from lit_gelu.export.lowering.kernels import has_contrib_operator
-from lit_gelu.export.lowering.table import TABLE
+from lit_gelu.export.lowering.lowering_table import TABLE
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = DOCS / "lowering.md"

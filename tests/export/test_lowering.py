@@ -14,8 +14,8 @@ from torch.nn import functional as F
 from lit_gelu import activations
 from lit_gelu.activations.onnx_recipes import LOWERINGS
 from lit_gelu.export import ExportError, ExportOptionError, OnnxPredictor, check_parity, export_onnx
+from lit_gelu.export.lowering.lowering_table import TABLE, bind
 from lit_gelu.export.lowering.recipe import operators
-from lit_gelu.export.lowering.table import TABLE, bind
 
 GATED = {"glu", "reglu", "geglu", "swiglu"}  # torch decomposes them
 CONTRIB = "com.microsoft::"

@@ -11,7 +11,7 @@ from paper_runs import DIGITS, SHARING, Log, request
 from lit_gelu.paper.grid_runner import Runner
 from lit_gelu.paper.jobs import RunOptions
 from lit_gelu.paper.pool import WorkerPool
-from lit_gelu.paper.store import RecordStore
+from lit_gelu.paper.run_store import RecordStore
 
 WANTED = request(replace(DIGITS, epochs=12), replace(SHARING, epochs=12))
 

@@ -13,7 +13,7 @@ from lit_gelu.paper.grid_runner import Runner
 from lit_gelu.paper.jobs import Failure
 from lit_gelu.paper.planning import plan
 from lit_gelu.paper.run_record import read_records
-from lit_gelu.paper.store import RecordStore
+from lit_gelu.paper.run_store import RecordStore
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from child_processes import end_of, started
 
 from lit_gelu.paper.errors import RecordsError, ResultsInUseError
 from lit_gelu.paper.run_record import Curve, Robustness, RunRecord, RunResult, read_records
-from lit_gelu.paper.store import RecordStore
+from lit_gelu.paper.run_store import RecordStore
 
 RECORD = RunRecord(
     key="mnist/gelu/keep=0.5/lr=0.001/seed=0",
@@ -199,7 +199,7 @@ def test_two_runs_do_not_write_to_one_folder(tmp_path):
 
 def test_a_killed_process_leaves_no_lock(tmp_path):
     code = (
-        "import sys\nfrom lit_gelu.paper.store import RecordStore\n"
+        "import sys\nfrom lit_gelu.paper.run_store import RecordStore\n"
         f"with RecordStore({str(tmp_path)!r}):\n    print('locked', flush=True)\n    sys.stdin.read()\n"
     )
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}

@@ -15,7 +15,7 @@ import torch
 from lit_gelu import activations
 from lit_gelu.callbacks import load_from_checkpoint
 from lit_gelu.export import OnnxPredictor, check_parity
-from lit_gelu.paper.store import RecordStore
+from lit_gelu.paper.run_store import RecordStore
 from lit_gelu.tasks import CIFAR10ConvNet
 
 HERE = Path(__file__).parent

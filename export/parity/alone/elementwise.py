@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from lit_gelu.activations.functional import derivative
 from lit_gelu.export.parity.alone.function_error import ComputedFunction, computed_function, scaled_errors
 from lit_gelu.export.parity.criterion import FACTOR, FLOOR, dtype_name, limit
+from lit_gelu.export.parity.execution import SessionSetup, as_array, run_file
 from lit_gelu.export.parity.rows import ELEMENTWISE, ParityRow
-from lit_gelu.export.parity.running import SessionSetup, as_array, run_file
 from lit_gelu.export.parity.subgraph import SiteNodes, cut_out
 from lit_gelu.export.parity.ulp import overflowed, spacing
 

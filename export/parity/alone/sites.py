@@ -9,11 +9,11 @@ from torch import nn
 
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.export.errors import ModelFileError
+from lit_gelu.export.lowering.lowering_table import TABLE, BoundActivation, bind
 from lit_gelu.export.lowering.policy import Choice, absolute_error, ulp_bound
-from lit_gelu.export.lowering.table import TABLE, BoundActivation, bind
 from lit_gelu.export.metadata import FileMetadata, SiteRecord
 from lit_gelu.export.parity.alone.elementwise import ElementwiseCheck, Rounding, check_activation
-from lit_gelu.export.parity.running import SessionSetup
+from lit_gelu.export.parity.execution import SessionSetup
 from lit_gelu.export.parity.structure import REGION
 from lit_gelu.export.parity.subgraph import SiteNodes, element_type, node_label
 

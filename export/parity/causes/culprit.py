@@ -7,7 +7,7 @@ from pathlib import Path
 
 from lit_gelu.export.errors import ModelFileError, ProviderError
 from lit_gelu.export.parity.activation_census import optimized_graph
-from lit_gelu.export.parity.running import LEVELS, SessionSetup
+from lit_gelu.export.parity.execution import LEVELS, SessionSetup
 from lit_gelu.export.parity.subgraph import node_label
 from lit_gelu.export.runtime import CPU, provider_name
 

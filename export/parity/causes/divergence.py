@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from lit_gelu.export.parity.criterion import limit, smallest_error
 from lit_gelu.export.parity.differences import Differences
+from lit_gelu.export.parity.execution import SessionSetup, as_array, run_file
 from lit_gelu.export.parity.references import References
-from lit_gelu.export.parity.running import SessionSetup, as_array, run_file
 from lit_gelu.export.parity.subgraph import SiteNodes, node_label, site_of
 
 Place = tuple[str, int]  # a site, and the number of the call

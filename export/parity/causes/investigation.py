@@ -19,9 +19,9 @@ from lit_gelu.export.parity.causes.divergence import (
 )
 from lit_gelu.export.parity.criterion import in_limits, limit, smallest_error
 from lit_gelu.export.parity.differences import Differences
+from lit_gelu.export.parity.execution import SessionSetup, run_file
 from lit_gelu.export.parity.input_families import Batch
 from lit_gelu.export.parity.references import References
-from lit_gelu.export.parity.running import SessionSetup, run_file
 from lit_gelu.export.parity.subgraph import SiteNodes
 
 

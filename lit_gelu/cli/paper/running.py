@@ -21,7 +21,7 @@ from lit_gelu.paper.jobs import Preparation, RunOptions
 from lit_gelu.paper.planning import RunRequest, plan
 from lit_gelu.paper.presets import PRESETS, preset
 from lit_gelu.paper.run_record import RECORDS_FILE, RunRecord, read_records
-from lit_gelu.paper.store import RecordStore
+from lit_gelu.paper.run_store import RecordStore
 
 RENAMED = {"--data": "--data-root"}
 PRECISIONS = ("32-true", "bf16-mixed", "16-mixed", "bf16-true", "16-true", "64-true")

@@ -11,7 +11,7 @@ from lightning.pytorch.loggers import CSVLogger, MLFlowLogger, TensorBoardLogger
 
 from lit_gelu.activations.gaussian import gaussian_moments
 from lit_gelu.callbacks import ActivationCurvatureMonitor
-from lit_gelu.callbacks.loggers import log_figure
+from lit_gelu.callbacks.trainer_loggers import log_figure
 from lit_gelu.curvature.plots import MOST_COLUMNS, HeatMapHistory
 
 MAPS = ("mean_squared_derivative", "curvature", "share_saturated")

@@ -16,7 +16,7 @@ from lit_gelu.paper.experiments import EXPERIMENTS, Arm
 from lit_gelu.paper.jobs import Failure, Preparation
 from lit_gelu.paper.planning import plan
 from lit_gelu.paper.run_record import read_records
-from lit_gelu.paper.store import RecordStore
+from lit_gelu.paper.run_store import RecordStore
 
 
 class Pool(InlinePool):

@@ -11,7 +11,7 @@ from lit_gelu import activations
 from lit_gelu.export import ExportOptionError, OnnxPredictor, export_onnx
 from lit_gelu.export.lowering import kernels, policy
 from lit_gelu.export.lowering.kernels import Target, has_kernel
-from lit_gelu.export.lowering.table import TABLE
+from lit_gelu.export.lowering.lowering_table import TABLE
 from lit_gelu.export.options import ExportOptions
 
 

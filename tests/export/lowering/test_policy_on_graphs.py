@@ -12,6 +12,7 @@ import torch
 from export_cases import CASES
 
 from lit_gelu.export.lowering.kernels import DTYPES, POLICIES, TARGETS, Target, accepted_range
+from lit_gelu.export.lowering.lowering_table import TABLE
 from lit_gelu.export.lowering.policy import (
     FAST_ULP,
     FP32_ERROR,
@@ -21,7 +22,6 @@ from lit_gelu.export.lowering.policy import (
     ulp_bound,
 )
 from lit_gelu.export.lowering.precision import fp32_twin
-from lit_gelu.export.lowering.table import TABLE
 from lit_gelu.export.parity.ulp import overflowed, spacing, ulp_errors
 
 TORCH = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}

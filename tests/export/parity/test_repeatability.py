@@ -15,8 +15,8 @@ from parity_files import ON_CPU, model, node
 from torch import nn
 
 from lit_gelu.export import ParityError, check_parity, export_onnx
+from lit_gelu.export.parity.execution import run_file
 from lit_gelu.export.parity.repeatability import random_nodes, repeatability
-from lit_gelu.export.parity.running import run_file
 
 
 class Net(LightningModule):

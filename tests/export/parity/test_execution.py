@@ -7,7 +7,7 @@ from onnx import TensorProto
 from parity_files import activation
 
 from lit_gelu.export.parity.activation_census import optimized_graph
-from lit_gelu.export.parity.running import LEVELS, SessionSetup, file_inputs, open_wanted, run_file
+from lit_gelu.export.parity.execution import LEVELS, SessionSetup, file_inputs, open_wanted, run_file
 from lit_gelu.export.runtime import CPU, CUDA
 
 
