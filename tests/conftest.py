@@ -76,8 +76,9 @@ def environment_as_it_was():
 
 @pytest.fixture(autouse=True)
 def loggers_as_they_were():
-    """Undo what a script that a test runs does to Lightning's loggers: others look at what they say."""
-    loggers = [logging.getLogger(name) for name in ("", "lightning", "lightning.pytorch", "lit_gelu")]
+    """Undo what a script or command that a test runs does to loggers: other tests look at what these say."""
+    known = [logging.root, *logging.root.manager.loggerDict.values()]
+    loggers = [logger for logger in known if isinstance(logger, logging.Logger)]
     levels = [logger.level for logger in loggers]
     disabled = logging.root.manager.disable
     yield

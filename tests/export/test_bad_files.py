@@ -15,8 +15,15 @@ from onnx import TensorProto, helper
 from torch import nn
 
 from lit_gelu.errors import LitGeluError
-from lit_gelu.export import ModelFileError, OnnxPredictor, ProviderError, check_parity, export_onnx, write_proof
-from lit_gelu.export import metadata as saving
+from lit_gelu.export import (
+    ModelFileError,
+    OnnxPredictor,
+    ProviderError,
+    check_parity,
+    export_onnx,
+    metadata,
+    write_proof,
+)
 from lit_gelu.files import UnwritablePathError
 
 SAMPLE = torch.zeros(1, 6)
@@ -135,10 +142,10 @@ def _export_without_room(path, message):
         message.write_text(str(error))
 
 
-@pytest.mark.parametrize("threshold", [saving.EXTERNAL_DATA_ABOVE, 1000])
+@pytest.mark.parametrize("threshold", [metadata.EXTERNAL_DATA_ABOVE, 1000])
 def test_a_disk_that_fills(tmp_path, monkeypatch, threshold):
     """With the weights in the file, and in one of their own."""
-    monkeypatch.setattr(saving, "EXTERNAL_DATA_ABOVE", threshold)
+    monkeypatch.setattr(metadata, "EXTERNAL_DATA_ABOVE", threshold)
     folder, message = tmp_path / "out", tmp_path / "message.txt"
     path = folder / "net.onnx"
     export_onnx(NET, path, SAMPLE)
@@ -171,11 +178,11 @@ def _export_and_die(path, moment):
     export_onnx(WIDE, path, torch.zeros(1, 512))
 
 
-@pytest.mark.parametrize("threshold", [saving.EXTERNAL_DATA_ABOVE, 1000])
+@pytest.mark.parametrize("threshold", [metadata.EXTERNAL_DATA_ABOVE, 1000])
 @pytest.mark.parametrize("moment", ["half written", "before the rename", "after the rename"])
 def test_a_process_that_is_killed(tmp_path, monkeypatch, moment, threshold):
     """The path always holds a whole model: the old one, or after the rename the new one."""
-    monkeypatch.setattr(saving, "EXTERNAL_DATA_ABOVE", threshold)
+    monkeypatch.setattr(metadata, "EXTERNAL_DATA_ABOVE", threshold)
     path = tmp_path / "net.onnx"
     export_onnx(NET, path, SAMPLE)
     before = path.read_bytes()

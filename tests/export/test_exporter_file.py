@@ -17,7 +17,7 @@ from lit_gelu.export import (
     OnnxPredictor,
     check_parity,
     export_onnx,
-    saving,
+    metadata,
 )
 from lit_gelu.export.metadata import read_metadata
 
@@ -51,7 +51,7 @@ def test_nothing_of_this_machine_is_in_the_file(exported):
 
 
 def test_nothing_of_this_machine_is_in_a_file_with_weights_beside_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(saving, "EXTERNAL_DATA_ABOVE", 100)
+    monkeypatch.setattr(metadata, "EXTERNAL_DATA_ABOVE", 100)
     export_onnx(gelu_net(), tmp_path / "net.onnx", SAMPLE)
     assert len(list(tmp_path.iterdir())) == 2
     for file in tmp_path.iterdir():
@@ -90,7 +90,7 @@ def test_the_checker_accepts_the_file(tmp_path):
 
 def test_large_weights_go_to_a_file_of_their_own(tmp_path, monkeypatch):
     """Above protobuf's 2 GB, here made small."""
-    monkeypatch.setattr(saving, "EXTERNAL_DATA_ABOVE", 1000)
+    monkeypatch.setattr(metadata, "EXTERNAL_DATA_ABOVE", 1000)
     path = tmp_path / "net.onnx"
     export_onnx(gelu_net(), path, SAMPLE)
     (first,) = set(tmp_path.iterdir()) - {path}
@@ -107,14 +107,14 @@ def test_large_weights_go_to_a_file_of_their_own(tmp_path, monkeypatch):
 
 
 def _save_and_die(model, path):
-    saving._check = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # all is written, nothing is in its place
-    saving.save_model(model, path)
+    metadata._check = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # all is written, nothing is in its place
+    metadata.save_model(model, path)
 
 
 @pytest.mark.forks
 def test_large_weights_of_a_process_that_was_killed(exported, tmp_path, monkeypatch):
     """They go with the next export."""
-    monkeypatch.setattr(saving, "EXTERNAL_DATA_ABOVE", 100)
+    monkeypatch.setattr(metadata, "EXTERNAL_DATA_ABOVE", 100)
     path = tmp_path / "net.onnx"
     assert run_forked(_save_and_die, onnx_ir.load(exported[1]), path) == -signal.SIGKILL
     assert list(tmp_path.rglob("*.data"))

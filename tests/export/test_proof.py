@@ -14,7 +14,7 @@ from lit_gelu.export import (
     OnnxPredictor,
     check_parity,
     export_onnx,
-    saving,
+    metadata,
     write_proof,
 )
 
@@ -22,7 +22,7 @@ SAMPLE = torch.zeros(1, 6)
 
 
 def test_weights_of_their_own_stay_and_the_record_is_replaced(tmp_path, monkeypatch):
-    monkeypatch.setattr(saving, "EXTERNAL_DATA_ABOVE", 1000)
+    monkeypatch.setattr(metadata, "EXTERNAL_DATA_ABOVE", 1000)
     path = tmp_path / "net.onnx"
     export_onnx(gelu_net(), path, SAMPLE)
     (weights,) = set(tmp_path.iterdir()) - {path}

@@ -58,6 +58,7 @@ IMPORTERS = {
     "lit_gelu/activations/integrations/installation.py": "the library that install() names",
     "lit_gelu/deprecation.py": "what an old name of this package is called now",
     "lit_gelu/cli/loading.py": "classes that the command line names",
+    "lit_gelu/cli/completion.py": "its own sub-commands",
     "lit_gelu/cli/main.py": "its own sub-commands",
     "lit_gelu/cli/own_modules.py": "modules that --import names",
     "lit_gelu/paper/training.py": "classes of the experiments in code",

@@ -2,6 +2,7 @@
 
 import functools
 import math
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -315,7 +316,7 @@ def _case(arguments: Arguments) -> str:
 
 
 _FUSED = "Mul(Gelu(Div(x, sigma), approximate='none'), sigma)"
-_SCALED_GELU = OnnxScaled("gelu", lambda arguments: arguments["sigma"], {"approximate": "none"})
+_SCALED_GELU = OnnxScaled("gelu", itemgetter("sigma"), {"approximate": "none"})
 _ONNX = OnnxCases(
     {
         "gaussian_gelu(mu=0)": OnnxRecipes(

@@ -125,9 +125,9 @@ def test_a_failure_leaves_what_was_there(digits, tmp_path):
 
 
 def test_weights_beside_the_file(digits, tmp_path, monkeypatch):
-    from lit_gelu.export import metadata as saving
+    from lit_gelu.export import metadata
 
-    monkeypatch.setattr(saving, "EXTERNAL_DATA_ABOVE", 1000)
+    monkeypatch.setattr(metadata, "EXTERNAL_DATA_ABOVE", 1000)
     export_onnx(digits.model, tmp_path / "net.onnx")
     with pytest.raises(ModelFileError, match="keeps its weights in"):
         quantize_onnx(tmp_path / "net.onnx", tmp_path / "int8.onnx", DigitsData())
