@@ -27,8 +27,8 @@ from lit_gelu.export.parity.subgraph import SiteNodes, site_nodes
 from lit_gelu.export.parity.task_metrics import task_metrics
 from lit_gelu.export.preprocessing import other_preprocessing, preprocessing_of_file, raw_call, raw_data_of
 from lit_gelu.export.quantization.acceptance import MAX_DIFFERENCE, criteria
+from lit_gelu.export.quantization.int8_metadata import read_record
 from lit_gelu.export.quantization.noise import Noise
-from lit_gelu.export.quantization.record import read_record
 from lit_gelu.export.quantization.report import LayerNoise, OutputNoise, QuantizationReport
 from lit_gelu.export.quantization.saturation import saturating_layers
 from lit_gelu.export.runtime import OnnxPredictor, Provider

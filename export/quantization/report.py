@@ -21,7 +21,7 @@ from lit_gelu.export.parity.report.tables import (
     version_text,
 )
 from lit_gelu.export.parity.task_metrics import TaskMetric
-from lit_gelu.export.quantization.record import QuantizationRecord
+from lit_gelu.export.quantization.int8_metadata import QuantizationRecord
 from lit_gelu.files import without_nonfinite
 
 SCHEMA = "lit-gelu-int8"

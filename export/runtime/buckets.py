@@ -14,7 +14,7 @@ from lit_gelu.export.runtime.ports import Port
 
 
 @dataclass(frozen=True)
-class Portion:
+class Span:
     """Rows of a call that run together."""
 
     start: int
@@ -22,14 +22,14 @@ class Portion:
     bucket: int  # the batch size that they run in
 
 
-def portions(rows: int, buckets: Sequence[int]) -> list[Portion]:
+def spans(rows: int, buckets: Sequence[int]) -> list[Span]:
     """Divide a call into as few runs as the ascending buckets allow, the last one padded."""
     found, start, largest = [], 0, buckets[-1]
     while rows - start > largest:
-        found.append(Portion(start, start + largest, largest))
+        found.append(Span(start, start + largest, largest))
         start += largest
     bucket = next(bucket for bucket in buckets if bucket >= rows - start)
-    return [*found, Portion(start, rows, bucket)]
+    return [*found, Span(start, rows, bucket)]
 
 
 def checked_buckets(buckets: Sequence[int]) -> tuple[int, ...]:
@@ -83,24 +83,24 @@ class BucketRunner:
     def __call__(self, tensors: Mapping[str, Tensor]) -> list[Tensor]:
         """Run the session, and return as many rows as the inputs have."""
         rows = next(iter(tensors.values())).shape[0]
-        parts = [self._run(tensors, portion) for portion in portions(rows, self.buckets)]
+        parts = [self._run(tensors, span) for span in spans(rows, self.buckets)]
         return parts[0] if len(parts) == 1 else [torch.cat(outputs) for outputs in zip(*parts, strict=True)]
 
     def holds(self, tensors: Mapping[str, Tensor]) -> bool:
         """Return whether a call has exactly a bucket's batch size, and needs no padding."""
         return next(iter(tensors.values())).shape[0] in self.buckets
 
-    def _run(self, tensors: Mapping[str, Tensor], portion: Portion) -> list[Tensor]:
+    def _run(self, tensors: Mapping[str, Tensor], span: Span) -> list[Tensor]:
         """Run some rows."""
-        count = portion.stop - portion.start
+        count = span.stop - span.start
         with self._lock:
-            if portion.bucket not in self._buffers:
-                graph_id = self.buckets.index(portion.bucket) + 1
-                self._buffers[portion.bucket] = _Buffers(self.runner, {self._batch: portion.bucket}, graph_id)
-            buffers = self._buffers[portion.bucket]
+            if span.bucket not in self._buffers:
+                graph_id = self.buckets.index(span.bucket) + 1
+                self._buffers[span.bucket] = _Buffers(self.runner, {self._batch: span.bucket}, graph_id)
+            buffers = self._buffers[span.bucket]
             for name, tensor in tensors.items():
                 if self.runner.inputs[name].shape[:1] == (self._batch,):
-                    buffers.inputs[name][:count].copy_(tensor[portion.start : portion.stop])
+                    buffers.inputs[name][:count].copy_(tensor[span.start : span.stop])
                 else:
                     buffers.inputs[name].copy_(tensor)
             buffers.run(self.runner.session)

@@ -11,8 +11,8 @@ from child_processes import PATIENCE, run_python
 
 from lit_gelu.cli import doctor
 from lit_gelu.cli.doctor import facts as doctor_facts
-from lit_gelu.cli.doctor.checks import CHECKS, KERNELS, examine
 from lit_gelu.cli.doctor.facts import Facts, Gpu
+from lit_gelu.cli.doctor.findings import CHECKS, KERNELS, examine
 from lit_gelu.cli.main import main
 
 H100 = Gpu("NVIDIA H100", (9, 0))

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 from lit_gelu.export import ModelInputError, OnnxPredictor, ProviderError, export_onnx
 from lit_gelu.export.runtime import CPU, CUDA, streams
 from lit_gelu.export.runtime.binding import TensorRunner
-from lit_gelu.export.runtime.buckets import BucketRunner, checked_buckets, portions
+from lit_gelu.export.runtime.buckets import BucketRunner, checked_buckets, spans
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def path(tmp_path_factory):
 @given(rows=st.integers(0, 2000), sizes=st.lists(st.integers(1, 300), min_size=1, max_size=6))
 def test_pieces_cover_every_row_once_in_the_smallest_bucket(rows, sizes):
     buckets = checked_buckets(sizes)
-    parts = portions(rows, buckets)
+    parts = spans(rows, buckets)
     assert [row for part in parts for row in range(part.start, part.stop)] == list(range(rows))
     assert len(parts) == max(1, -(-rows // buckets[-1]))
     for part in parts:

@@ -14,7 +14,7 @@ from torch import nn
 from lit_gelu.export import export_onnx
 from lit_gelu.export.metadata import read_metadata
 from lit_gelu.export.parity.check import check_parity
-from lit_gelu.export.quantization.record import KEY, read_record
+from lit_gelu.export.quantization.int8_metadata import KEY, read_record
 from lit_gelu.export.runtime.tuning_file import TuningKey, digest, read_choice, tuning_path
 from lit_gelu.export.serving import write_triton_repository
 from lit_gelu.paper.run_record import read_records

@@ -25,7 +25,7 @@ READERS = {
         "export/quantization/cost.py": "export/quantization/test_cost.py",
         "export/quantization/graph.py": "export/quantization/test_quantize.py",
         "export/quantization/quantize.py": "export/quantization/test_quantize.py",
-        "export/quantization/record.py": "hostile/test_other_files.py",
+        "export/quantization/int8_metadata.py": "hostile/test_other_files.py",
         "export/runtime/placement.py": "export/test_bad_files.py",
         "export/metadata.py": "export/test_bad_files.py",
         "export/serving/repository.py": "hostile/test_other_files.py",
@@ -42,7 +42,7 @@ READERS = {
     "parse_json": {
         "export/metadata.py": "hostile/test_other_files.py",
         "export/runtime/model_file.py": "fuzz/test_other_files.py",
-        "export/quantization/record.py": "hostile/test_other_files.py",
+        "export/quantization/int8_metadata.py": "hostile/test_other_files.py",
         "lit_gelu/paper/run_record.py": "hostile/test_other_files.py",
         "export/runtime/tuning_file.py": "hostile/test_other_files.py",
     },

@@ -13,7 +13,7 @@ from lit_gelu.deprecation import warn_renamed
 from lit_gelu.errors import LitGeluError
 
 if TYPE_CHECKING:
-    from lit_gelu.cli.curvature.measure import Settings
+    from lit_gelu.cli.curvature.checkpoint import Settings
 
 QUANTITIES = (
     "activations",
@@ -105,8 +105,8 @@ def run(arguments: Namespace) -> int:
     """Measure."""
     settings = _settings(arguments)
     silence_known_warnings()
+    from lit_gelu.cli.curvature.checkpoint import measure
     from lit_gelu.cli.curvature.files import as_json, write_csv, write_figure
-    from lit_gelu.cli.curvature.measure import measure
     from lit_gelu.cli.curvature.tables import tables
     from lit_gelu.cli.input_sample import made_sample
     from lit_gelu.cli.loading import load_data, load_model
@@ -137,7 +137,7 @@ def _settings(arguments: Namespace) -> "Settings":
             )
     if arguments.figure is not None and Path(arguments.figure).suffix.lower() not in _FORMATS:
         raise CurvatureCommandError(f"--figure {arguments.figure} is not accepted. Give a file {', '.join(_FORMATS)}.")
-    from lit_gelu.cli.curvature.measure import Settings
+    from lit_gelu.cli.curvature.checkpoint import Settings
 
     given = {option.name: arguments[option.name] for option in fields(Settings)}
     return Settings(**given | {"quantities": quantities})

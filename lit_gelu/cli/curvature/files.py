@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from lit_gelu.cli.curvature.measure import CurvatureReport
+from lit_gelu.cli.curvature.checkpoint import CurvatureReport
 from lit_gelu.curvature.loss_measurement import LossMeasurement
 from lit_gelu.files import without_nonfinite, write_atomically
 
@@ -101,7 +101,7 @@ def _all_rows(report: CurvatureReport) -> Iterator[Row]:
 
 def write_figure(report: CurvatureReport, path: str) -> None:
     """Draw all figures."""
-    from lit_gelu.cli.curvature.figure import draw
+    from lit_gelu.cli.curvature.drawing import draw
 
     figure = draw(report)
     with write_atomically(path) as temporary:

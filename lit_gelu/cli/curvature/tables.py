@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from rich.table import Table
 
-from lit_gelu.cli.curvature.measure import CurvatureReport
+from lit_gelu.cli.curvature.checkpoint import CurvatureReport
 from lit_gelu.curvature.loss import TraceEstimate
 from lit_gelu.curvature.loss_measurement import LossMeasurement
 from lit_gelu.curvature.plots import statistic_of

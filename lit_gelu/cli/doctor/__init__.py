@@ -6,8 +6,8 @@ from dataclasses import asdict
 from jsonargparse import ArgumentParser, Namespace
 from rich.text import Text
 
-from lit_gelu.cli.doctor.checks import Finding, examine
 from lit_gelu.cli.doctor.facts import Facts, gather
+from lit_gelu.cli.doctor.findings import Finding, examine
 from lit_gelu.cli.options import add_json, command_parser
 from lit_gelu.cli.terminal import console_for_output, write_text
 

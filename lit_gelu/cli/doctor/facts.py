@@ -92,7 +92,7 @@ class Facts:
 
 
 def gather() -> Facts:
-    """Gather what `lit_gelu.cli.doctor.checks` judges."""
+    """Gather what `lit_gelu.cli.doctor.findings` judges."""
     build = onnxruntime_build()
     cuda = str(build.get("cuda_version", "") or "")
     wheels = tuple(sorted(set(importlib.metadata.packages_distributions().get("onnxruntime", ()))))

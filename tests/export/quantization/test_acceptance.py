@@ -5,7 +5,7 @@ import pytest
 from lit_gelu.export import ExportOptionError
 from lit_gelu.export.parity.task_metrics import TaskMetric
 from lit_gelu.export.quantization.acceptance import criteria
-from lit_gelu.export.quantization.record import QuantizationRecord
+from lit_gelu.export.quantization.int8_metadata import QuantizationRecord
 from lit_gelu.export.quantization.report import OutputNoise, QuantizationReport
 
 LOGITS = OutputNoise("output", 100, 35.0, 0.1, 10.0, 0, 0.97, 3)

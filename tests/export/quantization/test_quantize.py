@@ -20,7 +20,7 @@ from lit_gelu.export import (
 )
 from lit_gelu.export.metadata import read_metadata
 from lit_gelu.export.quantization import is_quantized, quantize_onnx
-from lit_gelu.export.quantization.record import read_record
+from lit_gelu.export.quantization.int8_metadata import read_record
 from lit_gelu.files import UnwritablePathError
 
 
