@@ -28,32 +28,10 @@ class ImageArrays(NamedTuple):
 
 
 def read_arrays_file(path: Path, classes: int) -> ImageArrays:
-    """Read training and test images and their labels from an ``.npz`` file.
-
-    Images are ``uint8``, ``[samples, 32, 32, 3]`` (as Keras and image libraries have them) or ``[samples, 3, 32, 32]``
-    (as torch has them); which of the two, the shape tells. Labels are integers from 0 on, ``[samples]`` or, as Keras
-    has them, ``[samples, 1]``. Other arrays in the file are not looked at, and nothing in it is unpickled.
-
-    Args:
-        path: The file, as `numpy.savez` or `numpy.savez_compressed` write it.
-        classes: Number of classes.
-
-    Returns:
-        The arrays, the images as ``[samples, 3, 32, 32]``.
-
-    Raises:
-        DataNotFoundError: If the file is not there.
-        CorruptDataError: If it is truncated, damaged or of another kind, or an array is missing or not as said.
-
-    Example:
-        >>> import tempfile
-        >>> file = Path(tempfile.mkdtemp()) / "own.npz"
-        >>> images, labels = np.zeros((2, 32, 32, 3), np.uint8), np.array([[1], [0]])
-        >>> np.savez(file, x_train=images, y_train=labels, x_test=images, y_test=labels)
-        >>> arrays = read_arrays_file(file, classes=2)
-        >>> arrays.x_train.shape, arrays.y_train
-        (torch.Size([2, 3, 32, 32]), tensor([1, 0]))
-    """
+    """Read training and test images, ``[samples, 3, 32, 32]``, and their labels from an ``.npz`` file."""
+    # Images are uint8, ``[samples, 32, 32, 3]`` (as Keras has them) or ``[samples, 3, 32, 32]`` (as torch has them):
+    # the shape tells which. Labels are integers from 0 on, ``[samples]`` or, as Keras has them, ``[samples, 1]``.
+    # Other arrays in the file are not looked at, and nothing in it is unpickled.
     found = _load(path)
     x_train, y_train, x_test, y_test = (found[name] for name in ARRAYS)
     return ImageArrays(

@@ -21,24 +21,10 @@ ActivationRecord = dict[str, str | dict[str, str]]
 def record_activations(
     model: nn.Module, registry: ActivationRegistry | None = None, *, name_opaque: bool = False
 ) -> ActivationRecord:
-    """Return the activation at every site of a model; one that was never registered only if ``name_opaque``.
-
-    Calls of functions are in it once they were swapped, by the names that they had. Softmax, which is a gate and no
-    registered activation, is recorded by its opaque name and its arguments: it cannot be built from that, but another
-    in its place is noticed.
-
-    Returns:
-        The record.
-
-    Raises:
-        OpaqueActivationError: If a site has an activation that was never registered, gates excepted.
-
-    Example:
-        >>> record_activations(nn.Sequential(nn.Linear(2, 2), nn.GELU()))
-        {'1': 'gelu'}
-        >>> record_activations(nn.Sequential(nn.Softmax(dim=-1)))
-        {'0': 'opaque:torch.nn.modules.activation.Softmax(dim=-1)'}
-    """
+    """Return the activation at every site of a model; one that was never registered only if ``name_opaque``."""
+    # Calls of functions are in it once they were swapped, by the names that they had. Softmax, which is a gate and no
+    # registered activation, is recorded by its opaque name and its arguments, as is any gate: it cannot be built from
+    # that, but another in its place is noticed.
     blended = blends(without_wrappers(model))
     record: ActivationRecord = {}
     for site in find_sites(model, registry=registry):
@@ -77,25 +63,9 @@ def restore_activations(
     registry: ActivationRegistry | None = None,
     input_sample: Any = None,
 ) -> None:
-    """Give every site of a model the activation that was recorded for it; sites that have it stay as they are.
-
-    Args:
-        model: A model of the same structure as the recorded one; changed in place.
-        recorded: What `record_activations` returned, or what a file has of it: specs in it name registered
-            activations, and nothing is imported.
-        registry: Where the specs are looked up; ``None`` means the default registry.
-        input_sample: As `lit_gelu.surgery.find_sites`; needed if calls were swapped.
-
-    Raises:
-        CheckpointMismatchError: If model and record do not have the same sites, or the model has another activation
-            where the record has one that was never registered, or it is no record.
-
-    Example:
-        >>> model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
-        >>> restore_activations(model, {"1": "gelu"})
-        >>> model[1]
-        GELU(approximate='none')
-    """
+    """Give every site of a model the activation that was recorded for it; sites that have it stay as they are."""
+    # A record may come from a file: its specs name registered activations, and nothing is imported. Calls that were
+    # swapped are found with an ``input_sample`` alone.
     wanted = read_activations(recorded)
     present = record_activations(model, registry, name_opaque=True)
     calls = {

@@ -23,19 +23,7 @@ _LITERALS = re.compile(r"(?<==)\s*(true|false|none)\s*(?=[,)])")
 
 
 def install(registry: Names, override: bool = False) -> Installation:
-    """Make every name of a registry usable as an ``act_layer`` of timm's models.
-
-    Args:
-        registry: Whose names.
-        override: Whether names that timm has too get this registry's meaning.
-
-    Returns:
-        What undoes it.
-
-    Raises:
-        MissingLibraryError: If timm is not installed.
-        AlreadyInstalledError: If another registry is there already.
-    """
+    """Make every name of a registry usable as an ``act_layer`` of timm's models."""
     found = present("timm", registry, override)
     if found is not None:
         return found

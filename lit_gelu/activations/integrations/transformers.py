@@ -22,19 +22,7 @@ from lit_gelu.activations.naming.names import Names
 
 
 def install(registry: Names, override: bool = False) -> Installation:
-    """Make every name of a registry usable in transformers' configurations.
-
-    Args:
-        registry: Whose names.
-        override: Whether names that transformers has too get this registry's meaning.
-
-    Returns:
-        What undoes it.
-
-    Raises:
-        MissingLibraryError: If transformers is not installed.
-        AlreadyInstalledError: If another registry is there already.
-    """
+    """Make every name of a registry usable in transformers' configurations."""
     found = present("transformers", registry, override)
     if found is not None:
         return found
