@@ -6,7 +6,6 @@ values: accuracy comes first, tails, infinities and 16-bit floats included (boun
 ``docs/numerics.md``). Autograd in both modes, ``torch.func`` and ``torch.compile`` go through them.
 """
 
-from lit_gelu.activations.analysis.scalar import derivative
 from lit_gelu.activations.families.cdf_linear import cdf_linear, cdf_linear_derivative
 from lit_gelu.activations.families.clipped_gelu import clipped_gelu, clipped_gelu_derivative
 from lit_gelu.activations.families.elu import celu, celu_derivative, elu, elu_derivative, selu, selu_derivative
@@ -43,6 +42,7 @@ from lit_gelu.activations.families.squared_relu import relu2, relu2_derivative
 from lit_gelu.activations.families.swish import silu, silu_derivative, swish, swish_derivative
 from lit_gelu.activations.families.xielu import xielu, xielu_derivative
 from lit_gelu.activations.families.zero_identity_map import zero_identity_map, zero_identity_map_derivative
+from lit_gelu.activations.naming.scalar import derivative
 
 __all__ = [
     "cdf_linear",

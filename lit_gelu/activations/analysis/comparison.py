@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lit_gelu.activations.analysis.sampling import Function, bisect, sampling_grid
-from lit_gelu.activations.analysis.scalar import ScalarActivation, checked_interval
 from lit_gelu.activations.errors import ActivationArgumentError
 from lit_gelu.activations.naming.names import Names
+from lit_gelu.activations.naming.scalar import ScalarActivation, checked_interval
+from lit_gelu.activations.numerics.sampling import Function, bisect, sampling_grid
 
 _EPSILON = torch.finfo(torch.float64).eps
 _ROUNDING = 16 * _EPSILON  # two values that differ by less than this share are equal
@@ -89,7 +89,7 @@ def compare(
 ) -> ActivationComparison:
     """Compute the largest differences of two activations, and of their first and second derivatives.
 
-    A grid (`analysis.sampling.sampling_grid`) finds the hills of the difference; the top of each is where its
+    A grid (`numerics.sampling.sampling_grid`) finds the hills of the difference; the top of each is where its
     derivative vanishes, found by bisection. For ``f''`` that derivative is a sixth-order central difference. Kinks and
     jumps are looked at from both sides.
 

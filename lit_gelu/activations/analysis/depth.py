@@ -20,10 +20,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lit_gelu.activations.analysis.scalar import derivatives_of
 from lit_gelu.activations.errors import ActivationArgumentError, NoGaussianMomentsError
 from lit_gelu.activations.gaussian import gaussian_moments, normal_rule, scalar_function
 from lit_gelu.activations.naming.names import Names
+from lit_gelu.activations.naming.scalar import derivatives_of
 
 __all__ = [
     "CriticalVariances",

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lit_gelu.activations.analysis.sampling import Function, bisect, sampling_grid, sign_changes
-from lit_gelu.activations.analysis.scalar import ScalarActivation, checked_interval
 from lit_gelu.activations.errors import ActivationArgumentError
 from lit_gelu.activations.naming.names import Names
+from lit_gelu.activations.naming.scalar import ScalarActivation, checked_interval
+from lit_gelu.activations.numerics.sampling import Function, bisect, sampling_grid, sign_changes
 
 __all__ = [
     "FlatStretch",

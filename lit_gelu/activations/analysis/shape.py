@@ -5,10 +5,10 @@ import math
 import torch
 from torch import Tensor, nn
 
-from lit_gelu.activations.analysis.sampling import FARTHEST, Function, both_sides, sampling_grid, sign_changes
-from lit_gelu.activations.analysis.scalar import scalar_functions
 from lit_gelu.activations.naming.facts import ActivationShape
 from lit_gelu.activations.naming.names import Names
+from lit_gelu.activations.naming.scalar import scalar_functions
+from lit_gelu.activations.numerics.sampling import FARTHEST, Function, both_sides, sampling_grid, sign_changes
 
 Asymptote = tuple[float, float]
 
@@ -21,7 +21,7 @@ def shape_of(
     module: nn.Module, kinks: tuple[tuple[float, float], ...] = (), *, registry: Names | None = None
 ) -> ActivationShape:
     """Compute the facts of an elementwise activation from ``f``, ``f'`` and ``f''`` in float64."""
-    # The three are evaluated at every scale from 2^-60 to 2^60 (`analysis.sampling.sampling_grid`), and sign changes
+    # The three are evaluated at every scale from 2^-60 to 2^60 (`numerics.sampling.sampling_grid`), and sign changes
     # are refined by bisection to float64 precision. Not seen is what lies between two points of that grid and
     # leaves ``f'`` the same on both, such as a bump of width 1 at 10,000. What oscillates for ever is judged within
     # [-40, 40].

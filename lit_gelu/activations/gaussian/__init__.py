@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lit_gelu.activations.analysis.scalar import keep_one_channel_
 from lit_gelu.activations.errors import ActivationArgumentError
 from lit_gelu.activations.gaussian.quadrature import normal_rule, quadrature_moments
 from lit_gelu.activations.naming.names import Names, default_names
+from lit_gelu.activations.naming.scalar import keep_one_channel_
 from lit_gelu.activations.naming.spec import ActivationSpec
 from lit_gelu.activations.numerics.normal import GaussianMoments
 

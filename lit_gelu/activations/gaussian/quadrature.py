@@ -7,11 +7,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lit_gelu.activations.analysis.sampling import sign_changes
-from lit_gelu.activations.analysis.scalar import derivatives_of
 from lit_gelu.activations.errors import NoGaussianMomentsError
 from lit_gelu.activations.naming.names import Names
+from lit_gelu.activations.naming.scalar import derivatives_of
 from lit_gelu.activations.numerics.normal import GaussianMoments, density, kink_mass
+from lit_gelu.activations.numerics.sampling import sign_changes
 
 _ROUNDED = 1e-28  # a variance this much smaller than the square is that of float64's last digit: f is constant
 

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from lit_gelu import activations
 from lit_gelu.activations import ActivationComparison
-from lit_gelu.activations.analysis.sampling import both_sides
 from lit_gelu.activations.functional import derivative
+from lit_gelu.activations.numerics.sampling import both_sides
 from lit_gelu.cli.activations.plot import TITLES, panels, save
 from lit_gelu.cli.options import add_import, add_json, command_parser
 from lit_gelu.cli.terminal import console_for_output, write_text

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lit_gelu.activations.analysis.sampling import Function
 from lit_gelu.activations.errors import ActivationArgumentError
 from lit_gelu.activations.naming.names import Names, default_names
 from lit_gelu.activations.numerics.channels import ChannelModule
+from lit_gelu.activations.numerics.sampling import Function
 
 
 def derivative(activation: Any, x: Tensor, order: int = 1, *, registry: Names | None = None) -> Tensor:

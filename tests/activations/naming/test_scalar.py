@@ -7,7 +7,7 @@ from torch import nn
 
 from lit_gelu import activations
 from lit_gelu.activations import ActivationArgumentError
-from lit_gelu.activations.analysis.scalar import scalar_functions
+from lit_gelu.activations.naming.scalar import scalar_functions
 
 
 def test_one_value_for_every_channel_is_one_function():

@@ -8,7 +8,7 @@ import torch
 
 from lit_gelu import activations
 from lit_gelu.activations import ActivationRegistry
-from lit_gelu.activations.analysis.sampling import bisect, sampling_grid, sign_changes
+from lit_gelu.activations.numerics.sampling import bisect, sampling_grid, sign_changes
 
 SILU_TURN = float(-1 - mpmath.lambertw(mpmath.exp(-1)))
 SCALES = [1e-9, 1e-4, 1e-2, 0.3, 1.0, 7.0, 1e3, 1e6, 1e9]
