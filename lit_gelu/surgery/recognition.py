@@ -18,7 +18,7 @@ from torch.nn import functional as F  # noqa: N812 - the name that torch's own d
 from lit_gelu.activations import ActivationRegistry, ActivationSpec
 from lit_gelu.activations.modules import FunctionActivation
 from lit_gelu.activations.naming.entry import ActivationEntry
-from lit_gelu.activations.naming.forms import opaque_spec
+from lit_gelu.activations.naming.forms import CallForm, opaque_spec
 from lit_gelu.errors import LitGeluError
 
 Arguments = Mapping[str, Any]
@@ -111,12 +111,15 @@ def kernel_spec(
     schema = overload._schema.arguments
     given = {row.name: row.default_value for row in schema if row.has_default_value()}
     spec = read(given | {row.name: value for row, value in zip(schema, args, strict=False)} | dict(kwargs))
-    if spec is None or spec.opaque:
-        return spec
+    return spec if spec is None or spec.opaque else _resolved(spec, registry)
+
+
+def _resolved(spec: ActivationSpec, registry: ActivationRegistry, **more: Any) -> ActivationSpec | None:
+    """Return a spec in canonical form, ``None`` where a registry lacks the activation."""
     try:
-        return registry.resolve(spec)
+        return registry.resolve(spec, **more)
     except LitGeluError:
-        return None  # a registry without it
+        return None
 
 
 def _operator_spec(
@@ -145,7 +148,6 @@ def is_gate(spec: ActivationSpec, registry: ActivationRegistry) -> bool:
 
 _PLACES = (F, torch, Tensor, torch._C._nn)
 _SAME = {"sigmoid": (torch.special.expit,)}  # under another name
-_PRELU = (F.prelu, torch.prelu)  # the registry has no function of it: its parameter is a tensor
 _SOFTMAX = (F.softmax, torch.softmax, torch.special.softmax)
 _INPUTS = ("input", "x", "self")
 
@@ -160,6 +162,7 @@ class KnownFunction:
         preset: Arguments that the function stands for.
         gate: Whether it usually gates another value.
         spec: What it computes with the arguments of one call, where nothing but these tells.
+        call: How its row reads a call of it, where a call's arguments are not those of a spec.
     """
 
     name: str
@@ -167,6 +170,7 @@ class KnownFunction:
     preset: tuple[tuple[str, Any], ...] = ()
     gate: bool = False
     spec: ActivationSpec | None = None
+    call: CallForm | None = None
 
     @property
     def path(self) -> str:
@@ -234,10 +238,9 @@ class FunctionTable:
         """Return ``relu6`` if a call of ``F.hardtanh`` is that."""
         given = inspect.signature(F.hardtanh).bind(*args, **kwargs)
         given.apply_defaults()
-        if (given.arguments["min_val"], given.arguments["max_val"]) != (0, 6) or "relu6" not in self._registry:
-            return None
         overwrites = function is F.hardtanh_ or given.arguments["inplace"]
-        return self._registry.resolve("relu6", **({"inplace": True} if overwrites else {}))
+        spec = _hard_tanh(given.arguments)
+        return None if spec is None else _resolved(spec, self._registry, **({"inplace": True} if overwrites else {}))
 
     def find_held(self, value: Any) -> tuple[KnownFunction, dict[str, Any]] | None:
         """Return what is known of an attribute's value, a function or a partial, and the arguments bound to it."""
@@ -254,10 +257,9 @@ class FunctionTable:
         if known.spec is not None:
             return known.spec
         arguments = known.arguments_of(args, kwargs, self._names(known))
-        if known.name == "prelu" and "weight" in arguments:
-            weight = arguments.pop("weight")
-            arguments |= {"num_parameters": weight.numel() if isinstance(weight, Tensor) else 1}
         try:
+            if known.call is not None:
+                arguments = known.call.read(arguments)
             if known.name != "softmax":
                 return self._registry.resolve(ActivationSpec.of(known.name, **arguments))
         except LitGeluError:
@@ -269,8 +271,8 @@ class FunctionTable:
         """Return the names of what may follow the input by position."""
         if known.name == "softmax":
             return ("dim", "dtype") if known.function is not F.softmax else ("dim",)
-        if known.name == "prelu":
-            return ("weight",)
+        if known.call is not None:
+            return known.call.parameters
         if inspect.isfunction(known.function):
             return tuple(inspect.signature(known.function).parameters)[1:]
         return tuple(name for name in self._registry.entry(known.name).parameters if name != "inplace")
@@ -284,13 +286,14 @@ class _FunctionRow:
     form: Callable[..., Any]
     preset: tuple[tuple[str, Any], ...] = ()
     entry: ActivationEntry | None = None
+    call: CallForm | None = None
 
     def known(self) -> KnownFunction | None:
         """Return what is known of the function, ``None`` for one that halves: no other could stand for GLU."""
         if self.entry is None:
             return KnownFunction(self.name, self.form, gate=self.name == "softmax")
         facts = self.entry.facts_for(self.entry.preset.arguments if self.entry.preset else {})
-        return None if facts.halves else KnownFunction(self.name, self.form, self.preset, facts.gate)
+        return None if facts.halves else KnownFunction(self.name, self.form, self.preset, facts.gate, call=self.call)
 
 
 _Rows = dict[Any, _FunctionRow]
@@ -309,9 +312,9 @@ def _rows_of_functions(registry: ActivationRegistry) -> _Rows:
         for function, preset in entry.functions:
             for form in _forms(function):
                 rows.setdefault(form, _FunctionRow(entry.name, form, preset, entry))
-    for function in _PRELU if "prelu" in registry else ():
-        for form in _forms(function):
-            rows.setdefault(form, _FunctionRow("prelu", form))
+        for call in entry.calls:
+            for form in _forms(call.function):
+                rows.setdefault(form, _FunctionRow(entry.name, form, entry=entry, call=call))
     for function in _SOFTMAX:
         for form in _forms(function):
             rows.setdefault(form, _FunctionRow("softmax", form))
@@ -346,8 +349,11 @@ def activation_spec(module: nn.Module, registry: ActivationRegistry) -> Activati
 
 
 _ARGUMENTS: Mapping[str, Callable[[Any], dict[str, Any]]] = {
-    "clipped_gelu": lambda module: {"min": float(module.min), "max": float(module.max)},
-    "prelu": lambda module: {"num_parameters": module.num_parameters},
+    "transformers.activations.ClippedGELUActivation": lambda module: {
+        "min": float(module.min),
+        "max": float(module.max),
+    },
+    "timm.layers.activations.PReLU": lambda module: {"num_parameters": module.num_parameters},
 }
 _OPAQUE = frozenset({"transformers.activations.XIELUActivation"})  # no spec can hold its parameters
 
@@ -411,7 +417,7 @@ def foreign_spec(module: nn.Module, registry: ActivationRegistry) -> ActivationS
     name = _NAMES.get(path)
     if name is None or name not in registry:
         return None
-    read = _ARGUMENTS.get(name)
+    read = _ARGUMENTS.get(path)
     return registry.resolve(ActivationSpec.of(name, **(read(module) if read else {})))
 
 

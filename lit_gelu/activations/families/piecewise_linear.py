@@ -13,7 +13,7 @@ from torch.nn import functional as F  # noqa: N812 - the name that torch's own d
 from lit_gelu.activations.families._package import INPLACE, NO_ARGUMENTS
 from lit_gelu.activations.naming.entry import ActivationEntry
 from lit_gelu.activations.naming.facts import ActivationFacts
-from lit_gelu.activations.naming.forms import ModuleForm, ReadAttributes
+from lit_gelu.activations.naming.forms import CallForm, ModuleForm, ReadAttributes
 from lit_gelu.activations.numerics.arguments import check_order, elementwise, keep_nan, per_channel
 from lit_gelu.activations.numerics.channels import channel_number
 from lit_gelu.activations.numerics.joint import Derivatives, quotient
@@ -330,6 +330,12 @@ def _prelu_parameters(module: nn.Module) -> dict[str, Any]:
     return {"weight": module.weight}
 
 
+def _prelu_call(given: dict[str, Any]) -> dict[str, Any]:
+    """Return what a spec has of a call ``F.prelu(x, weight)``."""
+    weight = given.pop("weight", None)
+    return given if weight is None else given | {"num_parameters": weight.numel() if torch.is_tensor(weight) else 1}
+
+
 def build_prelu(num_parameters: int = 1, init: float = 0.25) -> nn.Module:
     """Build a PReLU."""
     return nn.PReLU(channel_number("'prelu'", num_parameters, "num_parameters"), init)
@@ -428,6 +434,7 @@ ENTRIES = (
         moments=PiecewiseMoments(prelu_pieces),
         facts=_prelu_facts,
         modules=(ModuleForm(nn.PReLU, ReadAttributes(("num_parameters", "init")), live=_prelu_parameters),),
+        calls=(CallForm(F.prelu, ("weight",), _prelu_call),),
         onnx=OnnxRecipes(
             native="PRelu(x, weight)",
             primitives="Add(Relu(x), Mul(Min(x, 0.0), weight))",

@@ -20,6 +20,7 @@ from lit_gelu.activations.errors import (
 from lit_gelu.activations.naming.facts import ActivationFacts
 from lit_gelu.activations.naming.forms import (
     NOT_IN_SPECS,
+    CallForm,
     ConstructionArguments,
     FunctionActivation,
     ModuleForm,
@@ -72,6 +73,7 @@ class ActivationEntry:
         aliases: Other names.
         modules: The module classes that are this activation.
         functions: Functions that compute it, with the arguments that they stand for.
+        calls: Functions whose calls have other arguments than a spec, as that of ``F.prelu`` has the weight itself.
         preset: If this name is another activation with given arguments, that spec.
         objects: Arguments that may be objects with no text form; with such a one the activation's spec is opaque.
         tried: Whether ``build`` does nothing but check and allocate, so that a spec's values are tried on torch's
@@ -92,6 +94,7 @@ class ActivationEntry:
     aliases: tuple[str, ...] = ()
     modules: tuple[ModuleForm, ...] = ()
     functions: tuple[tuple[Callable[..., Any], tuple[tuple[str, Any], ...]], ...] = ()
+    calls: tuple[CallForm, ...] = ()
     preset: ActivationSpec | None = None
     objects: tuple[str, ...] = ()
     tried: bool = False

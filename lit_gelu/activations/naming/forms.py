@@ -96,6 +96,21 @@ class ModuleForm:
         return {key: value for key, value in arguments.items() if key not in NOT_OF_THE_FUNCTION}
 
 
+@dataclass(frozen=True)
+class CallForm:
+    """A function that is this activation, called with other arguments than its spec has.
+
+    Args:
+        function: The function, such as ``F.prelu``.
+        parameters: The names of what may follow the input by position.
+        read: From a call's arguments by name, the input left out, to those of the spec.
+    """
+
+    function: Callable[..., Any]
+    parameters: tuple[str, ...]
+    read: Callable[[dict[str, Any]], dict[str, Any]]
+
+
 def opaque_spec(module: nn.Module) -> ActivationSpec:
     """Return the spec of a module that was never registered: it names the class, or the function of one."""
     if isinstance(module, FunctionActivation):

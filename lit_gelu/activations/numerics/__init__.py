@@ -1,1 +1,1 @@
-"""What the formulas of the families are made of: checks of arguments, gates, sums, channels, memory, places to look at."""
+"""What the formulas of the families are made of: checks of arguments, gates, sums, channels, memory, grids."""
