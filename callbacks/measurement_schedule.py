@@ -97,31 +97,15 @@ class MeasurementSchedule:
         self._clock = _StepClock()
 
     def is_due(self, trainer: Trainer) -> bool:
-        """Return whether the batch at hand is to be measured: whether it belongs to a step of the schedule.
-
-        The clock of ``max_overhead`` starts at the first call, so ask at every batch.
-
-        Args:
-            trainer: The Trainer, from ``on_train_batch_start`` to ``on_train_batch_end``.
-
-        Returns:
-            Whether it is; the same on all ranks.
-        """
+        """Return whether the batch at hand is to be measured: whether it belongs to a step of the schedule."""
+        # The clock of ``max_overhead`` starts at the first call, so ask at every batch.
         step = logged_step(trainer)
         if self.max_overhead is not None:
             self._clock.start(step)
         return step != self._measured_step and step >= self._next_step and self._is_listed(trainer, step)
 
     def record_cost(self, trainer: Trainer, seconds: float) -> EventCost:
-        """Take note of a measurement, and decide when the next may be; to be called on all ranks.
-
-        Args:
-            trainer: The Trainer, before ``on_train_batch_end`` is over.
-            seconds: Wall-clock seconds that it took on this rank, within the step at hand.
-
-        Returns:
-            What is to be logged with it.
-        """
+        """Take note of a measurement of so many wall-clock seconds here, on all ranks, and decide when the next may be."""
         step = logged_step(trainer)
         interval = step - self._measured_step
         self.events += 1
@@ -146,12 +130,7 @@ class MeasurementSchedule:
         self._clock.pause()
 
     def warn_if_never_due(self, trainer: Trainer, name: str) -> None:
-        """Warn if the run is too short for a single measurement.
-
-        Args:
-            trainer: The Trainer, from ``on_train_start`` on.
-            name: What to call the monitor.
-        """
+        """Warn if the run is too short for a single measurement."""
         if is_trial_run(trainer):
             return
         steps, epochs = steps_of_run(trainer), trainer.max_epochs
@@ -181,11 +160,7 @@ class MeasurementSchedule:
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from what `state_dict` returned.
-
-        Args:
-            state_dict: The state.
-        """
+        """Go on from what `state_dict` returned."""
         self.events = state_dict["events"]
         self._measured_step = state_dict["measured_step"]
         self._next_step = state_dict["next_step"]
@@ -235,10 +210,8 @@ class _StepClock:
 
 
 def _is_last_step_of_epoch(trainer: Trainer) -> bool:
-    """Return whether the batch at hand belongs to the epoch's last optimizer step.
-
-    Where the loader's length is not known, only its last batch is known to.
-    """
+    """Return whether the batch at hand belongs to the epoch's last optimizer step."""
+    # Where the loader's length is not known, only its last batch is known to.
     epoch_loop = trainer.fit_loop.epoch_loop
     batches, accumulated = trainer.num_training_batches, trainer.accumulate_grad_batches
     if math.isinf(batches):

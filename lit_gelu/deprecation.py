@@ -2,9 +2,10 @@
 
 import functools
 import importlib
+import operator
 import warnings
 from collections.abc import Callable, Mapping
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 REMOVED_IN = "0.2"  # the release whose code no longer knows the names that are old today; a test fails when it comes
 
@@ -102,5 +103,26 @@ def renamed_names(module: str, names: Mapping[str, str]) -> Callable[[str], obje
         place, _, new = names[name].partition(":")
         warn_renamed(f"{module}.{name}", f"{place}.{new}")
         return getattr(importlib.import_module(place), new)
+
+    return find
+
+
+def renamed_attributes(**names: str) -> Callable[[object, str], Any]:
+    """Return a class's ``__getattr__`` that finds what its instances have elsewhere now.
+
+    Args:
+        **names: ``old="place.new"``, attributes from the instance on.
+
+    Returns:
+        The function to assign to ``__getattr__``: it warns and returns the value, or raises ``AttributeError`` for a
+        name that is not in ``names``.
+    """
+
+    def find(self: object, name: str) -> Any:
+        shown = type(self).__name__
+        if name not in names:
+            raise AttributeError(f"{shown!r} object has no attribute {name!r}")
+        warn_renamed(f"{shown}.{name}", f"{shown}.{names[name]}")
+        return operator.attrgetter(names[name])(self)
 
     return find

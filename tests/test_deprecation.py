@@ -1,5 +1,6 @@
 """Old names work for one release, and say what to write instead."""
 
+import copy
 import inspect
 import warnings
 
@@ -10,6 +11,7 @@ from lit_gelu.deprecation import (
     REMOVED_IN,
     LitGeluDeprecationWarning,
     renamed_arguments,
+    renamed_attributes,
     renamed_names,
     warn_renamed,
 )
@@ -55,6 +57,24 @@ def test_a_name_that_moved():
         assert find("Old") is __import__("collections").OrderedDict
     with pytest.raises(AttributeError, match="module 'somewhere' has no attribute 'Other'"):
         find("Other")
+
+
+class Watcher:
+    def __init__(self) -> None:
+        self.settings = Monitor(7)
+
+    __getattr__ = renamed_attributes(period="settings.given")
+
+
+def test_an_attribute_that_moved():
+    with pytest.warns(
+        LitGeluDeprecationWarning, match=r"Watcher\.period is .*: write Watcher\.settings\.given"
+    ) as caught:
+        assert Watcher().period == (7, "")
+    assert caught[0].filename == __file__
+    with pytest.raises(AttributeError, match="'Watcher' object has no attribute 'other'"):
+        _ = Watcher().other
+    assert copy.deepcopy(Watcher()).settings.given == (7, "")
 
 
 def test_python_shows_the_warning_to_people():

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, Literal
 
 from lightning.pytorch import LightningModule, Trainer
@@ -23,6 +23,7 @@ from lit_gelu.curvature.activation_measurement import ActivationMeasurement, Fig
 from lit_gelu.curvature.errors import CurvatureArgumentError
 from lit_gelu.curvature.plots import HeatMapHistory
 from lit_gelu.curvature.settings import ActivationSettings
+from lit_gelu.deprecation import renamed_attributes
 from lit_gelu.surgery import SwapReport
 
 
@@ -151,6 +152,8 @@ class ActivationCurvatureMonitor(ExplainedOnce):
         self._seconds = 0.0  # of this event so far, and of logging the one before
         self._state: dict[str, Any] | None = None  # of the last measurement, for the next fit
         self._warned: set[str] = set()
+
+    __getattr__ = renamed_attributes(**{each.name: f"settings.{each.name}" for each in fields(ActivationSettings)})
 
     @property
     def latest(self) -> Figures:
