@@ -105,7 +105,7 @@ class MeasurementSchedule:
         return step != self._measured_step and step >= self._next_step and self._is_listed(trainer, step)
 
     def record_cost(self, trainer: Trainer, seconds: float) -> EventCost:
-        """Take note of a measurement of so many wall-clock seconds here, on all ranks, and decide when the next may be."""
+        """Take note of a measurement of so many seconds here, and decide when the next may be; on all ranks."""
         step = logged_step(trainer)
         interval = step - self._measured_step
         self.events += 1
