@@ -6,6 +6,7 @@ import random
 import signal
 import zlib
 
+import lightning.pytorch  # noqa: F401 - it sets the levels of its loggers when it is imported, which is before any test
 import numpy as np
 import pytest
 import torch
@@ -74,17 +75,19 @@ def environment_as_it_was():
     os.environ.update(before)
 
 
-@pytest.fixture(autouse=True)
-def loggers_as_they_were():
-    """Undo what a script or command that a test runs does to loggers: other tests look at what these say."""
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol():
+    """Undo what a command that a test or a shared fixture runs does to loggers: other tests look at what these say."""
     known = [logging.root, *logging.root.manager.loggerDict.values()]
     loggers = [logger for logger in known if isinstance(logger, logging.Logger)]
     levels = [logger.level for logger in loggers]
     disabled = logging.root.manager.disable
-    yield
-    for logger, level in zip(loggers, levels, strict=True):
-        logger.setLevel(level)
-    logging.disable(disabled)
+    try:
+        return (yield)
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+        logging.disable(disabled)
 
 
 def pytest_collection_modifyitems(items):
