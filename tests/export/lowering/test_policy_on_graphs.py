@@ -9,6 +9,7 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 import torch
+from bfloat16_twin import fp32_twin
 from export_cases import CASES
 
 from lit_gelu.export.lowering.kernels import DTYPES, POLICIES, TARGETS, Target, accepted_range
@@ -21,7 +22,6 @@ from lit_gelu.export.lowering.policy import (
     preferred,
     ulp_bound,
 )
-from lit_gelu.export.lowering.precision import fp32_twin
 from lit_gelu.export.parity.ulp import overflowed, spacing, ulp_errors
 
 TORCH = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}

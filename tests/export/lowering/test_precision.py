@@ -7,12 +7,13 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 import torch
+from bfloat16_twin import fp32_twin
 from onnx import TensorProto
 from torch import nn
 from traced_graph import TracedGraph
 
 from lit_gelu.export import ExportOptionError, export_onnx
-from lit_gelu.export.lowering.precision import convert, fp32_twin
+from lit_gelu.export.lowering.precision import convert
 from lit_gelu.export.options import ExportOptions
 
 
