@@ -8,6 +8,7 @@ from lit_gelu.export.errors import (
     ProviderError,
 )
 from lit_gelu.export.exporter import ExportReport, export_onnx
+from lit_gelu.export.inspection import FileInspection, inspect_onnx
 from lit_gelu.export.mixin import OnnxExportMixin
 from lit_gelu.export.parity import ParityReport, ParityRow, check_parity
 from lit_gelu.export.parity.report import ParityError
@@ -22,6 +23,7 @@ __all__ = [
     "ExportError",
     "ExportOptionError",
     "ExportReport",
+    "FileInspection",
     "ModelFileError",
     "ModelInputError",
     "OnnxExportMixin",
@@ -35,6 +37,7 @@ __all__ = [
     "bench",
     "check_parity",
     "export_onnx",
+    "inspect_onnx",
     "tune",
     "write_proof",
 ]

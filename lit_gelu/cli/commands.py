@@ -13,6 +13,7 @@ COMMANDS = {
     "predict": FIT,
     "export": "lit_gelu.cli.export",
     "parity": "lit_gelu.cli.parity",
+    "inspect": "lit_gelu.cli.inspect",
     "bench": "lit_gelu.cli.bench",
     "triton": "lit_gelu.cli.triton",
     "doctor": "lit_gelu.cli.doctor",

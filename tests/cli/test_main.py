@@ -36,7 +36,7 @@ def test_unknown_command(name, near, capsys):
     error = capsys.readouterr().err
     assert error.startswith(f"lit-gelu {name}: no such command.")
     assert near in error
-    commands = "fit, validate, test, predict, export, parity, bench, triton, doctor, curvature, activations"
+    commands = "fit, validate, test, predict, export, parity, inspect, bench, triton, doctor, curvature, activations"
     assert f"Commands: {commands}, paper, demo, completion." in error
 
 

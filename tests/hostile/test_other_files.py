@@ -15,6 +15,7 @@ from lit_gelu import activations
 from lit_gelu.cli.main import main
 from lit_gelu.errors import LitGeluError
 from lit_gelu.export import ModelFileError, OnnxPredictor, check_parity, export_onnx
+from lit_gelu.export.inspection import inspect_onnx
 from lit_gelu.export.runtime.tuning_file import TuningChoice, digest, this_key, tuning_path, write_choice
 from lit_gelu.export.serving import write_triton_repository
 from lit_gelu.paper.run_record import read_records
@@ -55,12 +56,14 @@ METADATA = {
 }
 READERS = {
     "OnnxPredictor": lambda path, folder: OnnxPredictor(path),
+    "inspect": lambda path, folder: inspect_onnx(path),
     "check_parity": lambda path, folder: check_parity(model(), path, strict=False),
     "triton": lambda path, folder: write_triton_repository(path, folder / "repository", device="cpu"),
 }
 COMMANDS = {
     "parity": ["parity", "bad.onnx", "--ckpt", "bad.ckpt"],
     "bench": ["bench", "bad.onnx", "--seconds", "0.1", "--no-compile", "--batch-sizes", "1"],
+    "inspect": ["inspect", "bad.onnx"],
     "triton": ["triton", "bad.onnx", "repository", "--device", "cpu"],
 }
 

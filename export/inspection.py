@@ -1,0 +1,221 @@
+"""`inspect_onnx`: all that an ONNX file says of itself, and the activations that can be told from its operators."""
+
+import json
+import os
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import onnx_ir as ir
+from onnx_ir.passes.common import ShapeInferencePass
+
+from lit_gelu.activations import ActivationRegistry, ActivationSpec
+from lit_gelu.activations.registry import registry_or_default
+from lit_gelu.export.lowering.lowering_table import MARKER_OPERATOR, BoundActivation
+from lit_gelu.export.lowering.spellings import mark_spellings
+from lit_gelu.export.metadata import PREFIX, FileMetadata, SiteRecord, read_metadata, strip_origin
+from lit_gelu.export.quantization.int8_metadata import KEY, QuantizationRecord, read_record
+from lit_gelu.export.runtime.model_file import read_model_file
+from lit_gelu.export.runtime.tuning_file import TuningChoice, choices_beside
+
+_CONTRIB = {
+    "BiasGelu": ActivationSpec("gelu"),
+    "FastGelu": ActivationSpec.of("gelu", approximate="tanh"),
+    "Gelu": ActivationSpec("gelu"),
+    "QuickGelu": ActivationSpec.of("gelu", approximate="sigmoid"),
+}
+_QUICK = 1.702  # the factor of x that QuickGelu has by default
+_OPTIONS = ("approximate", "lowering", "target", "dtype", "policy")
+_MICROSOFT = "com.microsoft"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileInspection:
+    """What a file says of itself.
+
+    Args:
+        file: Its name.
+        size: Bytes, weights beside it included.
+        producer: What wrote it, as it says.
+        opsets: Version by operator domain; the standard one is the empty text.
+        inputs: By name the element type and the sizes; a name, or ``None``, where any size fits.
+        outputs: The same.
+        weights: Number of stored values by element type.
+        operators: How often each occurs; those of other domains as ``domain::name``.
+        activations: How often each activation is computed, by its canonical spec: what `lit_gelu.export.export_onnx`
+            recorded, else what is recognised of the operators.
+        metadata: What `lit_gelu.export.export_onnx` recorded; ``None`` in others' files.
+        quantization: How it was quantised, if `lit_gelu.export.quantization.quantize_onnx` did it.
+        tuning: What `lit_gelu.export.tune` chose for this very file, machine by machine.
+    """
+
+    file: str
+    size: int
+    producer: str
+    opsets: Mapping[str, int]
+    inputs: Mapping[str, tuple[str, tuple[int | str | None, ...]]]
+    outputs: Mapping[str, tuple[str, tuple[int | str | None, ...]]]
+    weights: Mapping[str, int]
+    operators: Mapping[str, int]
+    activations: Mapping[str, int]
+    metadata: FileMetadata | None = None
+    quantization: QuantizationRecord | None = None
+    tuning: tuple[TuningChoice, ...] = ()
+
+    def to_json(self) -> str:
+        """Return all of it as JSON."""
+        return json.dumps(asdict(self), indent=2, sort_keys=True)
+
+    def __str__(self) -> str:
+        """Return it as text, a fact a line."""
+        return "\n".join([
+            f"{self.file}: {self.size:,} bytes, written by {self.producer or 'an unnamed program'}",
+            "opset: " + ", ".join(f"{name or 'standard'} {version}" for name, version in self.opsets.items()),
+            *(f"input {name}: {_port(*port)}" for name, port in self.inputs.items()),
+            *(f"output {name}: {_port(*port)}" for name, port in self.outputs.items()),
+            f"weights: {', '.join(f'{count:,} {kind}' for kind, count in self.weights.items()) or 'none'}",
+            f"operators: {_counted(self.operators)}",
+            f"activations: {_counted(self.activations) or 'none that is known'}",
+            *_of_metadata(self.metadata),
+            *([] if self.quantization is None else [f"int8: {self.quantization}"]),
+            *(f"tuned: {choice}" for choice in self.tuning),
+        ])
+
+
+def inspect_onnx(path: str | os.PathLike[str], registry: ActivationRegistry | None = None) -> FileInspection:
+    """Say what an ONNX file is: its opset, sizes, weights and activations, how it was made, proved and tuned.
+
+    In a file of another exporter, activations are recognised by their formulas, as `lit_gelu.export.export_onnx`
+    recognises what was written by hand, and by onnxruntime's own operators.
+
+    Args:
+        path: The file.
+        registry: Whose activations are recognised beside this package's own.
+
+    Returns:
+        What it says; nothing is run.
+
+    Raises:
+        ModelFileError: If there is no such file, it is no whole ONNX model, or an entry of its metadata is damaged.
+
+    Example:
+        >>> import tempfile, torch
+        >>> from lit_gelu.export import export_onnx
+        >>> path = Path(tempfile.mkdtemp()) / "net.onnx"
+        >>> _ = export_onnx(torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.GELU()), path, torch.zeros(1, 2))
+        >>> inspect_onnx(path).activations
+        {'gelu': 1}
+    """
+    said = read_model_file(path)
+    model = ir.load(said.path)  # weights in files of their own are not read
+    properties = dict(model.metadata_props)
+    metadata = read_metadata(properties, repr(str(path))) if f"{PREFIX}sites" in properties else None
+    return FileInspection(
+        file=said.path.name,
+        size=sum(file.stat().st_size for file in [said.path, *(said.path.parent / name for name in said.external)]),
+        producer=f"{model.producer_name or ''} {model.producer_version or ''}".strip(),
+        opsets=dict(said.opsets),
+        inputs=_ports(model.graph.inputs),
+        outputs=_ports(model.graph.outputs),
+        weights=_weights(model.graph),
+        operators=dict(said.operators),
+        activations=_recorded(metadata.sites) if metadata is not None else _recognised(model, registry),
+        metadata=metadata,
+        quantization=read_record(properties, repr(str(path))) if KEY in properties else None,
+        tuning=choices_beside(path),
+    )
+
+
+def _ports(values: Any) -> dict[str, tuple[str, tuple[int | str | None, ...]]]:
+    """Return the element types and sizes of inputs or outputs."""
+    return {
+        str(value.name): (
+            "unknown" if value.dtype is None else value.dtype.name.lower(),
+            tuple(size if isinstance(size, int) else size.value for size in value.shape or ()),
+        )
+        for value in values
+    }
+
+
+def _weights(graph: ir.Graph) -> dict[str, int]:
+    """Count stored values by element type."""
+    counts: Counter[str] = Counter()
+    for value in graph.initializers.values():
+        if value.const_value is not None:
+            counts[value.const_value.dtype.name.lower()] += value.const_value.size
+    return dict(counts.most_common())
+
+
+def _recorded(sites: tuple[SiteRecord, ...]) -> dict[str, int]:
+    """Count the calls of what was recorded."""
+    counts: Counter[str] = Counter()
+    for site in sites:
+        counts[site.spec] += site.calls
+    return dict(counts.most_common())
+
+
+def _recognised(model: ir.Model, registry: ActivationRegistry | None) -> dict[str, int]:
+    """Count what can be told from the operators."""
+    strip_origin(model)  # names of modules in a file from elsewhere are text that nobody should read as code
+    ShapeInferencePass()(model)
+    known, found = registry_or_default(registry), mark_spellings(model, registry)
+    counts: Counter[str] = Counter()
+    for node in ir.traversal.RecursiveGraphIterator(model.graph):
+        spec = _marked(node, found) if node.op_type == MARKER_OPERATOR else _contrib(node)
+        if spec is not None:
+            counts[str(known.resolve(spec))] += 1
+    return dict(counts.most_common())
+
+
+def _marked(node: ir.Node, found: Mapping[str, BoundActivation]) -> ActivationSpec:
+    """Return the spec of what was recognised; arguments that are arrays are left out."""
+    activation = found[node.attributes["site"].as_string()]
+    plain = {key: value for key, value in activation.arguments.items() if isinstance(value, float | str)}
+    return ActivationSpec.of(activation.name, **plain)
+
+
+def _contrib(node: ir.Node) -> ActivationSpec | None:
+    """Return the spec of an activation that is an operator of onnxruntime's own, if a node is that."""
+    if node.domain != _MICROSOFT:
+        return None
+    if node.op_type != "QuickGelu":
+        return _CONTRIB.get(node.op_type)
+    given = node.attributes.get("alpha")
+    alpha = _QUICK if given is None else round(given.as_float(), 6)  # float32 as text has no more digits
+    return _CONTRIB["QuickGelu"] if alpha == _QUICK else ActivationSpec.of("swish", beta=alpha)
+
+
+def _port(kind: str, shape: tuple[int | str | None, ...]) -> str:
+    """Return an input or output in words."""
+    return f"{kind} [{', '.join('any' if size is None else str(size) for size in shape)}]"
+
+
+def _counted(counts: Mapping[str, int]) -> str:
+    """Return names with their counts."""
+    return ", ".join(name if count == 1 else f"{count} {name}" for name, count in counts.items())
+
+
+def _of_metadata(metadata: FileMetadata | None) -> list[str]:
+    """Return the lines of what lit-gelu recorded."""
+    if metadata is None:
+        return ["lit-gelu: did not write this file"]
+    versions = ", ".join(f"{name} {version}" for name, version in metadata.versions.items())
+    options = ", ".join(f"{name}={getattr(metadata, name)}" for name in _OPTIONS)
+    return [
+        f"model: {metadata.model_class}, {options}",
+        f"made with: {versions}",
+        *([f"preprocessing: {metadata.preprocessing}"] if metadata.preprocessing else []),
+        *([f"labels: {', '.join(metadata.labels)}"] if metadata.labels else []),
+        *(f"site {site}" for site in metadata.sites),
+        *(f"note: {note}" for note in metadata.notes),
+        f"proof: {_proof(metadata.parity)}",
+    ]
+
+
+def _proof(parity: Mapping[str, Any]) -> str:
+    """Return what a comparison with the module said."""
+    if not parity:
+        return "none; lit-gelu parity makes one"
+    others = (f"{name} {value}" for name, value in parity.items() if name != "passed")
+    return ", ".join(["passed" if parity.get("passed") is True else "failed", *others])

@@ -1,0 +1,143 @@
+"""What an ONNX file says of itself, written here or elsewhere."""
+
+import json
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from export_cases import gelu_net
+from onnx import TensorProto, helper, numpy_helper
+
+from lit_gelu.cli.main import main
+from lit_gelu.export import ModelFileError, check_parity, export_onnx, tune, write_proof
+from lit_gelu.export.inspection import inspect_onnx
+
+SAMPLE = torch.zeros(1, 6)
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory):
+    path = tmp_path_factory.mktemp("own") / "net.onnx"
+    export_onnx(gelu_net(), path, SAMPLE, approximate="tanh", labels=["cat", "dog", "eel"])
+    write_proof(check_parity(gelu_net(), path), path, [])
+    return path
+
+
+def foreign(path, nodes, weights=(), opset=20, domain=False):
+    """A file of another exporter: x of shape [rows, 3] to y."""
+    size = ["rows", 3]
+    graph = helper.make_graph(
+        nodes,
+        "main",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, size)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, size)],
+        [numpy_helper.from_array(np.asarray(value, np.float32), name) for name, value in weights],
+    )
+    opsets = [helper.make_opsetid("", opset), *([helper.make_opsetid("com.microsoft", 1)] if domain else [])]
+    model = helper.make_model(graph, opset_imports=opsets, producer_name="elsewhere", producer_version="3.1")
+    onnx.save(model, path)
+    return path
+
+
+def node(operator, inputs, output, domain="", **attributes):
+    return helper.make_node(operator, inputs, [output], domain=domain, **attributes)
+
+
+def test_a_file_of_ours(own):
+    found = inspect_onnx(own)
+    assert (found.file, found.size) == ("net.onnx", own.stat().st_size)
+    assert found.opsets[""] == 20
+    assert found.inputs == {"input": ("float", ("batch", 6))}
+    assert found.outputs == {"output": ("float", ("batch", 3))}
+    assert found.weights == {"float": 6 * 16 + 16 + 16 * 16 + 16 + 16 * 3 + 3}
+    assert found.operators == {"Gemm": 3, "Gelu": 2}
+    assert found.activations == {"gelu(approximate='tanh')": 2}
+    assert found.metadata.labels == ("cat", "dog", "eel")
+    assert found.metadata.parity["passed"] is True
+    text = str(found)
+    for line in (
+        "input input: float [batch, 6]",
+        "activations: 2 gelu(approximate='tanh')",
+        "labels: cat, dog, eel",
+        "approximate=tanh",
+    ):
+        assert line in text
+    assert "proof: passed, floor 1e-05, max_relative_error " in text
+
+
+def test_what_was_tuned_for_this_very_file(own, tmp_path):
+    path = tmp_path / "net.onnx"
+    path.write_bytes(own.read_bytes())
+    chosen = tune(path, batch_size=2, seconds=0.05).choice
+    assert inspect_onnx(path).tuning == (chosen,)
+    assert f"tuned: {chosen}" in str(inspect_onnx(path))
+    path.write_bytes(own.read_bytes() + b"")
+    export_onnx(gelu_net(seed=1), path, SAMPLE)
+    assert inspect_onnx(path).tuning == (), "it was tuned for another file"
+
+
+def test_a_file_of_others_says_what_its_operators_compute(tmp_path):
+    """GELU by its formula, sigmoid(1.702 x) x as onnxruntime's operator, ReLU; a product by itself is nothing."""
+    nodes = [
+        node("Div", ["x", "root"], "scaled"),
+        node("Erf", ["scaled"], "erf"),
+        node("Add", ["erf", "one"], "shifted"),
+        node("Mul", ["x", "shifted"], "twice"),
+        node("Mul", ["twice", "half"], "gelu"),
+        node("QuickGelu", ["gelu"], "quick", "com.microsoft", alpha=1.702),
+        node("Relu", ["quick"], "relu"),
+        node("Mul", ["relu", "half"], "y"),
+    ]
+    weights = [("root", 2**0.5), ("one", 1.0), ("half", 0.5)]
+    found = inspect_onnx(foreign(tmp_path / "net.onnx", nodes, weights, domain=True))
+    assert found.activations == {"gelu": 1, "gelu(approximate='sigmoid')": 1, "relu": 1}
+    assert found.operators["com.microsoft::QuickGelu"] == 1
+    assert (found.producer, found.metadata, found.quantization) == ("elsewhere 3.1", None, None)
+    assert "lit-gelu: did not write this file" in str(found)
+    assert "opset: standard 20, com.microsoft 1" in str(found)
+
+
+def test_another_constant_is_another_function(tmp_path):
+    nodes = [
+        node("Div", ["x", "root"], "scaled"),
+        node("Erf", ["scaled"], "erf"),
+        node("Add", ["erf", "one"], "shifted"),
+        node("Mul", ["x", "shifted"], "y"),
+    ]
+    found = inspect_onnx(foreign(tmp_path / "net.onnx", nodes, [("root", 1.5), ("one", 1.0)]))
+    assert "gelu" not in found.activations
+
+
+def test_quick_gelu_of_another_slope_is_not_gelu(tmp_path):
+    quick = node("QuickGelu", ["x"], "y", "com.microsoft", alpha=1.3)
+    assert inspect_onnx(foreign(tmp_path / "net.onnx", [quick], domain=True)).activations == {"swish(beta=1.3)": 1}
+
+
+def test_the_names_of_modules_in_a_file_from_elsewhere_are_not_read(tmp_path):
+    path = foreign(tmp_path / "net.onnx", [node("Relu", ["x"], "y")])
+    model = onnx.load(path)
+    entry = model.graph.node[0].metadata_props.add()
+    entry.key, entry.value = "pkg.torch.onnx.name_scopes", "[" * 100_000
+    onnx.save(model, path)
+    assert inspect_onnx(path).activations == {"relu": 1}
+
+
+@pytest.mark.parametrize("content", [b"", b"no model", None])
+def test_what_is_no_model(tmp_path, content):
+    path = tmp_path / "net.onnx"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ModelFileError):
+        inspect_onnx(path)
+
+
+def test_the_command(own, capsys):
+    assert main(["inspect", str(own)]) == 0
+    assert capsys.readouterr().out.strip() == str(inspect_onnx(own))
+    assert main(["inspect", str(own), "--json"]) == 0
+    plain = json.loads(capsys.readouterr().out)
+    assert plain["activations"] == {"gelu(approximate='tanh')": 2}
+    assert plain["metadata"]["approximate"] == "tanh"
+    assert main(["inspect", str(own.with_name("missing.onnx"))]) == 2
+    assert "There is no file" in capsys.readouterr().err
