@@ -100,9 +100,9 @@ def inspect_onnx(path: str | os.PathLike[str], registry: ActivationRegistry | No
         ModelFileError: If there is no such file, it is no whole ONNX model, or an entry of its metadata is damaged.
 
     Example:
-        >>> import tempfile, torch
+        >>> import pathlib, tempfile, torch
         >>> from lit_gelu.export import export_onnx
-        >>> path = Path(tempfile.mkdtemp()) / "net.onnx"
+        >>> path = pathlib.Path(tempfile.mkdtemp()) / "net.onnx"
         >>> _ = export_onnx(torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.GELU()), path, torch.zeros(1, 2))
         >>> inspect_onnx(path).activations
         {'gelu': 1}
