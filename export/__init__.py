@@ -1,21 +1,42 @@
-"""ONNX files: lowering, writing, running, and the proof that they compute what the module computes."""
+"""ONNX files: lowering, writing, running, and the proof that they compute what the module computes.
 
-from lit_gelu.export.errors import (
-    ExportError,
-    ExportOptionError,
-    ModelFileError,
-    ModelInputError,
-    ProviderError,
-)
-from lit_gelu.export.exporter import ExportReport, export_onnx
-from lit_gelu.export.inspection import FileInspection, inspect_onnx
-from lit_gelu.export.mixin import OnnxExportMixin
-from lit_gelu.export.parity import ParityReport, ParityRow, check_parity
-from lit_gelu.export.parity.report import ParityError
-from lit_gelu.export.proof import write_proof
-from lit_gelu.export.runtime import CpuFallbackWarning, OnnxPredictor, Placement
-from lit_gelu.export.runtime.bench import BenchReport, bench
-from lit_gelu.export.runtime.tuning import TuningReport, tune
+Its names are imported when they are first used: to run a file, onnxruntime and numpy are enough.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lit_gelu.export.errors import (
+        ExportError,
+        ExportOptionError,
+        ModelFileError,
+        ModelInputError,
+        ProviderError,
+    )
+    from lit_gelu.export.exporter import ExportReport, export_onnx
+    from lit_gelu.export.inspection import FileInspection, inspect_onnx
+    from lit_gelu.export.mixin import OnnxExportMixin
+    from lit_gelu.export.parity import ParityReport, ParityRow, check_parity
+    from lit_gelu.export.parity.report import ParityError
+    from lit_gelu.export.proof import write_proof
+    from lit_gelu.export.runtime import CpuFallbackWarning, OnnxPredictor, Placement
+    from lit_gelu.export.runtime.bench import BenchReport, bench
+    from lit_gelu.export.runtime.tuning import TuningReport, tune
+
+_ROOMS = {
+    "errors": ("ExportError", "ExportOptionError", "ModelFileError", "ModelInputError", "ProviderError"),
+    "exporter": ("ExportReport", "export_onnx"),
+    "inspection": ("FileInspection", "inspect_onnx"),
+    "mixin": ("OnnxExportMixin",),
+    "parity": ("ParityReport", "ParityRow", "check_parity"),
+    "parity.report": ("ParityError",),
+    "proof": ("write_proof",),
+    "runtime": ("CpuFallbackWarning", "OnnxPredictor", "Placement"),
+    "runtime.bench": ("BenchReport", "bench"),
+    "runtime.tuning": ("TuningReport", "tune"),
+}
+_ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
 
 __all__ = [
     "BenchReport",
@@ -41,3 +62,12 @@ __all__ = [
     "tune",
     "write_proof",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a name when it is first used: torch and onnx take seconds to load, and may be missing."""
+    if name not in _ROOM_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(importlib.import_module(f"{__name__}.{_ROOM_OF[name]}"), name)
+    globals()[name] = found
+    return found

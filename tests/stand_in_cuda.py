@@ -24,6 +24,7 @@ MEMORY = "aligned_alloc(256, (n + 255) / 256 * 256 + 256)"
 BODIES = {
     "cudaGetDeviceCount": "int cudaGetDeviceCount(int *n) { *n = 1; return 0; }",
     "cudaGetDevice": "int cudaGetDevice(int *n) { *n = 0; return 0; }",
+    "cuDeviceGetCount": "int cuDeviceGetCount(int *n) { *n = 1; return 0; }",
     "cudaRuntimeGetVersion": "int cudaRuntimeGetVersion(int *n) { *n = VERSION; return 0; }",
     "cudaDriverGetVersion": "int cudaDriverGetVersion(int *n) { *n = VERSION; return 0; }",
     "cudaGetDeviceProperties": """
@@ -148,7 +149,7 @@ def build(folder):
             unversioned.append(name)  # the driver's library has no versions
     for name, functions in wanted.items():
         if name.startswith("libcuda.so"):
-            compiled(folder, name, [*unversioned, "cuInit"], "")
+            compiled(folder, name, [*unversioned, "cuInit", "cuDeviceGetCount"], "")
         else:
             compiled(folder, name, functions, f"{name} {{ global: *; }};\n")
     return folder

@@ -43,11 +43,13 @@ class TensorRunner:
         self.device = device
         self.inputs, self.outputs = session_ports(session)
         self.input_names, self.output_names = tuple(self.inputs), list(self.outputs)
-        ports = (*self.inputs.values(), *self.outputs.values())
-        self.takes_arrays = device.type == "cpu" and all(port.array_dtype is not None for port in ports)
         self._options = run_options(device)
         self._nothing = torch.zeros(1, device=device)  # an address for tensors without elements: theirs is 0
         self._shapes_hold = True
+
+    def placed(self, given: Mapping[str, Array]) -> list[Tensor]:
+        """Run the session on what can be made such tensors."""
+        return self({name: as_tensor_on(self.device, value) for name, value in given.items()})
 
     def __call__(self, tensors: Mapping[str, Tensor]) -> list[Tensor]:
         """Run the session on contiguous tensors of the file's dtypes, by name, on its device."""
@@ -94,15 +96,6 @@ class TensorRunner:
         if port.dtype == torch.bool:
             tensor = tensor.view(torch.bool)  # onnxruntime hands Booleans over as bytes
         return tensor.clone() if self.device.type == "cuda" else tensor
-
-
-def as_array(value: Tensor) -> np.ndarray:
-    """Return an array of the tensor's own memory; of a copy on the host where it lies elsewhere."""
-    try:
-        array: np.ndarray = value.numpy()
-    except (RuntimeError, TypeError):  # it requires gradients, or lies on a device; to ask first costs time
-        array = value.detach().cpu().numpy()
-    return array
 
 
 def as_tensor_on(device: torch.device, value: Array) -> Tensor:

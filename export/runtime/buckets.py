@@ -7,7 +7,7 @@ import onnxruntime
 import torch
 from torch import Tensor
 
-from lit_gelu.export.errors import ModelInputError, ProviderError
+from lit_gelu.export.errors import ModelInputError
 from lit_gelu.export.runtime.binding import TensorRunner, run_options
 from lit_gelu.export.runtime.ports import Port
 
@@ -29,16 +29,6 @@ def spans(rows: int, buckets: Sequence[int]) -> list[Span]:
         start += largest
     bucket = next(bucket for bucket in buckets if bucket >= rows - start)
     return [*found, Span(start, rows, bucket)]
-
-
-def checked_buckets(buckets: Sequence[int]) -> tuple[int, ...]:
-    """Return batch sizes in ascending order, each once; `ProviderError` if one is no positive number."""
-    wrong = [size for size in buckets if not isinstance(size, int) or isinstance(size, bool) or size < 1]
-    if wrong:
-        raise ProviderError(
-            f"batch_buckets={list(buckets)!r}: {wrong} are no batch sizes. Give positive whole numbers."
-        )
-    return tuple(sorted(set(buckets)))
 
 
 def batch_name(inputs: Mapping[str, Port], outputs: Mapping[str, Port]) -> str:

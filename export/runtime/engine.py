@@ -1,29 +1,43 @@
 """An opened file: its session, its device, its stream, and how a call goes through them."""
 
+import importlib.util
 import os
+import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnxruntime
-import torch
-from torch import Tensor
 
 from lit_gelu.export.errors import ModelFileError, ProviderError
-from lit_gelu.export.runtime.binding import TensorRunner, as_array, as_tensor_on
-from lit_gelu.export.runtime.buckets import checked_buckets
 from lit_gelu.export.runtime.model_file import ModelFile, read_model_file
-from lit_gelu.export.runtime.on_cuda import CudaRunner, require_no_capture
 from lit_gelu.export.runtime.placement import named, placement_of, without_shape_arithmetic
-from lit_gelu.export.runtime.ports import Array
-from lit_gelu.export.runtime.providers import CUDA, ON_CUDA_DEVICES, Provider, checked_providers, default_providers
+from lit_gelu.export.runtime.ports import Array, Port, session_ports
+from lit_gelu.export.runtime.providers import (
+    CUDA,
+    ON_CUDA_DEVICES,
+    Provider,
+    checked_providers,
+    default_providers,
+    has_cuda_device,
+)
 from lit_gelu.export.runtime.session import open_session
-from lit_gelu.export.runtime.settings import provider_options, session_options
-from lit_gelu.export.runtime.streams import ComputeStream
+from lit_gelu.export.runtime.settings import checked_buckets, provider_options, session_options
 from lit_gelu.export.runtime.tuning_file import TuningChoice, read_choice, this_key
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from lit_gelu.export.runtime.binding import TensorRunner
+    from lit_gelu.export.runtime.on_cuda import CudaRunner
+    from lit_gelu.export.runtime.streams import ComputeStream
+
+HOST = "cpu"
 
 
 class TuningFileWarning(UserWarning):
@@ -48,7 +62,7 @@ class Request:
         # Behind CUDA no CPU: nobody asked for a part of the file to run there.
         return checked_providers(default_providers(tf32=model.sixteen_bit)[:1], self.provider_options)
 
-    def choice(self, first: str, options: Mapping[str, str], device: torch.device) -> TuningChoice | None:
+    def choice(self, first: str, options: Mapping[str, str], device: str) -> TuningChoice | None:
         """Return the tuning that is used: none where the caller gave options, which come first."""
         if isinstance(self.tuning, TuningChoice):
             return self.tuning
@@ -65,14 +79,39 @@ class Request:
 
 @dataclass(frozen=True)
 class Engine:
-    """An opened file."""
+    """An opened file. Torch is imported for tensors, and where it is installed for CUDA, whose streams it knows."""
 
     session: onnxruntime.InferenceSession
-    device: torch.device
-    runner: TensorRunner
-    on_cuda: CudaRunner | None
+    device: str  # in torch's words
+    on_cuda: "CudaRunner | None"
     tuning: TuningChoice | None
     process: int = field(default_factory=os.getpid)
+
+    inputs: dict[str, Port] = field(init=False)
+    outputs: dict[str, Port] = field(init=False)
+    input_names: tuple[str, ...] = field(init=False)
+    output_names: list[str] = field(init=False)
+    takes_arrays: bool = field(init=False)  # whether numpy has every element type
+
+    def __post_init__(self) -> None:
+        inputs, outputs = session_ports(self.session)
+        every = (*inputs.values(), *outputs.values())
+        made = {"inputs": inputs, "outputs": outputs, "input_names": tuple(inputs), "output_names": list(outputs)}
+        vars(self).update(made, takes_arrays=all(port.array_dtype is not None for port in every))
+
+    @cached_property
+    def torch_device(self) -> "torch.device":
+        """Where inputs are read and outputs written without copies."""
+        import torch
+
+        return torch.device(self.device)
+
+    @cached_property
+    def runner(self) -> "TensorRunner":
+        """Runs the session on tensors where they are."""
+        from lit_gelu.export.runtime.binding import TensorRunner
+
+        return TensorRunner(self.session, self.torch_device) if self.on_cuda is None else self.on_cuda.runner
 
     @property
     def buckets(self) -> tuple[int, ...]:
@@ -83,17 +122,26 @@ class Engine:
         """Run on arrays."""
         if self.on_cuda is not None:
             return self.on_cuda.run_arrays(given)
-        found: list[Any] = self.session.run(self.runner.output_names, given)
+        found: list[Any] = self.session.run(self.output_names, given)
         return found
 
-    def run_tensors(self, given: Mapping[str, Array]) -> list[Tensor]:
+    def run_tensors(self, given: Mapping[str, Array]) -> "list[Tensor]":
         """Run on tensors, moved to the device if need be; outputs lie there, in the order of the current stream."""
         if self.on_cuda is not None:
             return self.on_cuda(given)
-        if self.runner.takes_arrays:  # in the same memory, in a third of a binding's time
+        if self.takes_arrays:  # in the same memory, in a third of a binding's time
             feed = {name: value if isinstance(value, np.ndarray) else as_array(value) for name, value in given.items()}
-            return list(map(torch.from_numpy, self.session.run(self.runner.output_names, feed)))
-        return self.runner({name: as_tensor_on(self.device, value) for name, value in given.items()})
+            return list(map(sys.modules["torch"].from_numpy, self.session.run(self.output_names, feed)))
+        return self.runner.placed(given)
+
+
+def as_array(value: "Tensor") -> np.ndarray:
+    """Return an array of the tensor's own memory; of a copy on the host where it lies elsewhere."""
+    try:
+        array: np.ndarray = value.numpy()
+    except (RuntimeError, TypeError):  # it requires gradients, or lies on a device; to ask first costs time
+        array = value.detach().cpu().numpy()
+    return array
 
 
 def open_engine(request: Request) -> Engine:
@@ -105,35 +153,45 @@ def open_engine(request: Request) -> Engine:
     choice = request.choice(first, checked[first], device)
     settings = choice.settings if choice else {}
     buckets = request.batch_buckets or checked_buckets(settings.get("batch_buckets", ()))
-    if buckets and (first != CUDA or device.type != "cuda"):
+    if buckets and (first != CUDA or device == HOST):
         raise ProviderError(
             f"batch_buckets={buckets} are CUDA graphs; here {first} comes first, and torch "
-            f"{'has' if torch.cuda.is_available() else 'finds no'} CUDA device. Leave them out."
+            f"{'has' if has_cuda_device() else 'finds no'} CUDA device. Leave them out."
         )
     checked[first].update(provider_options(settings))
     used = settings if choice else None
-    if device.type != "cuda":
-        session = _open(request, model, checked, used, graphs=False)
-        return Engine(session, device, TensorRunner(session, device), None, choice)
+    if device == HOST:
+        return Engine(_open(request, model, checked, used, graphs=False), device, None, choice)
+    import torch
+
+    from lit_gelu.export.runtime.on_cuda import CudaRunner, require_no_capture
+
     require_no_capture()
-    stream = _hand_over_stream(checked, device)
+    on = torch.device(device)
+    stream = _hand_over_stream(checked, on)
     if buckets:
         checked[CUDA]["enable_cuda_graph"] = "1"
-    with torch.cuda.device(device):  # onnxruntime sets the thread's current device, and leaves it so
+    with torch.cuda.device(on):  # onnxruntime sets the thread's current device, and leaves it so
         session = _open(request, model, checked, used, graphs=bool(buckets))
-        on_cuda = CudaRunner(session, device, stream, buckets, padding=bool(request.batch_buckets))
-    return Engine(session, device, on_cuda.runner, on_cuda, choice)
+        on_cuda = CudaRunner(session, on, stream, buckets, padding=bool(request.batch_buckets))
+    return Engine(session, device, on_cuda, choice)
 
 
-def _device(provider: str, options: Mapping[str, str]) -> torch.device:
-    """Return the device of a provider's tensors; the host where torch has no CUDA, though onnxruntime may."""
-    if provider not in ON_CUDA_DEVICES or not torch.cuda.is_available():
-        return torch.device("cpu")
-    return torch.device("cuda", int(options.get("device_id", torch.cuda.current_device())))
+def _device(provider: str, options: Mapping[str, str]) -> str:
+    """Return the device of a provider's tensors; the host where there is no torch with CUDA, though onnxruntime may."""
+    if provider not in ON_CUDA_DEVICES or importlib.util.find_spec("torch") is None:
+        return HOST
+    import torch
+
+    if not torch.cuda.is_available():
+        return HOST
+    return f"cuda:{int(options.get('device_id', torch.cuda.current_device()))}"
 
 
-def _hand_over_stream(checked: dict[str, dict[str, str]], device: torch.device) -> ComputeStream:
+def _hand_over_stream(checked: dict[str, dict[str, str]], device: "torch.device") -> "ComputeStream":
     """Choose the stream, and tell the providers that work on it."""
+    from lit_gelu.export.runtime.streams import ComputeStream
+
     given = {options["user_compute_stream"] for options in checked.values() if "user_compute_stream" in options}
     stream = ComputeStream(device, int(given.pop()) if given else None)
     for name in ON_CUDA_DEVICES & set(checked):

@@ -6,18 +6,21 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
-from onnx import TensorProto
 
 from lit_gelu.export.errors import ModelFileError
+from lit_gelu.export.runtime.onnx_proto import BFLOAT16, EXTERNAL, FLOAT16, INT8, parsed_model
 from lit_gelu.files import is_file, is_folder, parse_json
+
+if TYPE_CHECKING:
+    import onnx
 
 INT8_RECORD = "lit_gelu_int8"
 """The entry of a file's metadata that says how it was quantised."""
 
-_SIXTEEN_BIT = {TensorProto.FLOAT16, TensorProto.BFLOAT16}
+_SIXTEEN_BIT = {FLOAT16, BFLOAT16}
 _DIGITS = 19  # of the largest number of bytes that ONNX has, an int64
 _LARGEST = 2 * 1024**3  # bytes: protobuf's limit; larger models keep their weights in external data
 
@@ -46,7 +49,7 @@ def read_model_file(path: str | os.PathLike[str]) -> ModelFile:
         raise ModelFileError(
             f"{str(path)!r} is in onnxruntime's own format (.ort). Give the ONNX file it was made from."
         )
-    model = _parsed(path)
+    model = parsed_file(path)
     tensors = list(_tensors(model))
     external = {location for tensor in tensors if (location := _checked_location(path, tensor)) is not None}
     inputs = (value.type.tensor_type.elem_type for value in model.graph.input)
@@ -61,12 +64,11 @@ def read_model_file(path: str | os.PathLike[str]) -> ModelFile:
         ),
         sixteen_bit=bool(_SIXTEEN_BIT & {*inputs, *(tensor.data_type for tensor in tensors)}),
         external=tuple(sorted(external)),
-        saturates=any(tensor.data_type == TensorProto.INT8 and tensor.dims for tensor in tensors)
-        and not _is_bounded(model),
+        saturates=any(tensor.data_type == INT8 and tensor.dims for tensor in tensors) and not _is_bounded(model),
     )
 
 
-def _is_bounded(model: onnx.ModelProto) -> bool:
+def _is_bounded(model: "onnx.ModelProto") -> bool:
     """Return whether the record of a quantisation says that no sum of products leaves 16 bits."""
     for entry in model.metadata_props:
         if entry.key == INT8_RECORD:
@@ -77,16 +79,15 @@ def _is_bounded(model: onnx.ModelProto) -> bool:
     return False
 
 
-def _parsed(path: Path) -> onnx.ModelProto:
+def parsed_file(path: Path) -> "onnx.ModelProto":
     """Return the model, its graph and opset being there."""
     size = path.stat().st_size
     if size == 0:
         raise ModelFileError(f"{str(path)!r} is empty. Export the model again.")
     if size > _LARGEST:
         raise ModelFileError(f"{str(path)!r} has {size} bytes; an ONNX file has at most 2 GB, with weights beside it.")
-    model = onnx.ModelProto()
     try:
-        model.ParseFromString(path.read_bytes())
+        model: onnx.ModelProto = parsed_model(path.read_bytes())
     except DecodeError as error:
         raise ModelFileError(
             f"{str(path)!r} is truncated, damaged, or no ONNX model (it begins with {_beginning(path)}). Copy it again "
@@ -107,7 +108,7 @@ def _beginning(path: Path) -> str:
         return repr(file.read(8))
 
 
-def graphs_of(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+def graphs_of(graph: "onnx.GraphProto") -> Iterator["onnx.GraphProto"]:
     """Yield a graph, and then those inside its nodes."""
     yield graph
     for node in graph.node:
@@ -116,13 +117,13 @@ def graphs_of(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
                 yield from graphs_of(inner)
 
 
-def nodes_of(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+def nodes_of(graph: "onnx.GraphProto") -> Iterator["onnx.NodeProto"]:
     """Yield every node, those of inner graphs too."""
     for one in graphs_of(graph):
         yield from one.node
 
 
-def _tensors(model: onnx.ModelProto) -> Iterator[TensorProto]:
+def _tensors(model: "onnx.ModelProto") -> Iterator["onnx.TensorProto"]:
     """Yield every stored tensor: weights, and constants in attributes."""
     for graph in graphs_of(model.graph):
         yield from graph.initializer
@@ -136,9 +137,9 @@ def _tensors(model: onnx.ModelProto) -> Iterator[TensorProto]:
             yield from attribute.tensors
 
 
-def _checked_location(path: Path, tensor: TensorProto) -> str | None:
+def _checked_location(path: Path, tensor: "onnx.TensorProto") -> str | None:
     """Return where a tensor's data are, if not in the file: inside its folder, and long enough."""
-    if tensor.data_location != TensorProto.EXTERNAL:
+    if tensor.data_location != EXTERNAL:
         return None
     entries = {entry.key: entry.value for entry in tensor.external_data}
     location = str(entries.get("location", ""))
@@ -168,7 +169,7 @@ def _checked_location(path: Path, tensor: TensorProto) -> str | None:
     return location
 
 
-def _checked_number(path: Path, tensor: TensorProto, key: str, text: str) -> int:
+def _checked_number(path: Path, tensor: "onnx.TensorProto", key: str, text: str) -> int:
     """Return an offset or a length."""
     if text.isascii() and text.isdigit() and len(text) <= _DIGITS:
         return int(text)

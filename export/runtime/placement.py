@@ -4,12 +4,16 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-import onnx
 import onnxruntime
 
 from lit_gelu.export.errors import ProviderError
-from lit_gelu.export.runtime.model_file import graphs_of, nodes_of
+from lit_gelu.export.runtime.model_file import graphs_of, nodes_of, parsed_file
+
+if TYPE_CHECKING:
+    import onnx
 
 RECORD = "session.record_ep_graph_assignment_info"
 
@@ -146,7 +150,7 @@ def without_shape_arithmetic(path: str | os.PathLike[str], nodes: Iterable[Place
     placed = tuple(nodes)
     if not placed:
         return ()
-    graph = _Graph(onnx.load(path, load_external_data=False).graph)
+    graph = _Graph(parsed_file(Path(path)).graph)
     sizes = graph.computing_sizes({node.name for node in placed})
     return tuple(node for node in placed if node.name not in sizes)
 
@@ -154,7 +158,7 @@ def without_shape_arithmetic(path: str | os.PathLike[str], nodes: Iterable[Place
 class _Graph:
     """Who makes and who reads which value of a file, inner graphs included."""
 
-    def __init__(self, graph: onnx.GraphProto) -> None:
+    def __init__(self, graph: "onnx.GraphProto") -> None:
         nodes = list(nodes_of(graph))
         self._named = {node.name: node for node in nodes if node.name}
         self._constants = {tensor.name for each in graphs_of(graph) for tensor in each.initializer}
@@ -175,13 +179,13 @@ class _Graph:
                 del left[name]
         return set(left)
 
-    def _is_fed(self, node: onnx.NodeProto, others: Mapping[str, onnx.NodeProto]) -> bool:
+    def _is_fed(self, node: "onnx.NodeProto", others: "Mapping[str, onnx.NodeProto]") -> bool:
         """Return whether all inputs are sizes, constants or of the others."""
         values = [value for value in node.input if value and value not in self._constants]
         makers = [self._maker.get(value) for value in values]
         return all(maker is not None and (maker.op_type in _SOURCES or maker.name in others) for maker in makers)
 
-    def _ends(self, node: onnx.NodeProto, others: Mapping[str, onnx.NodeProto]) -> bool:
+    def _ends(self, node: "onnx.NodeProto", others: "Mapping[str, onnx.NodeProto]") -> bool:
         """Return whether all who read the results are of the others, or read host memory there."""
         return all(
             reader.name in others or (not reader.domain and position in _IN_HOST_MEMORY.get(reader.op_type, ()))

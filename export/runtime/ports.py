@@ -1,31 +1,37 @@
 """The inputs and outputs of a file: names, element types and shapes, what fits them, and values made up for them."""
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from operator import itemgetter
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
 import numpy as np
 import onnxruntime
-import torch
-from onnx import TensorProto
-from torch import Tensor
 
 from lit_gelu.export.errors import ModelInputError
 
-# onnxruntime's word: ONNX's number, torch's dtype, numpy's dtype (numpy has no bfloat16)
-_TYPES: dict[str, tuple[int, torch.dtype, type[np.generic] | None]] = {
-    "tensor(float)": (TensorProto.FLOAT, torch.float32, np.float32),
-    "tensor(double)": (TensorProto.DOUBLE, torch.float64, np.float64),
-    "tensor(float16)": (TensorProto.FLOAT16, torch.float16, np.float16),
-    "tensor(bfloat16)": (TensorProto.BFLOAT16, torch.bfloat16, None),
-    "tensor(int64)": (TensorProto.INT64, torch.int64, np.int64),
-    "tensor(int32)": (TensorProto.INT32, torch.int32, np.int32),
-    "tensor(int16)": (TensorProto.INT16, torch.int16, np.int16),
-    "tensor(int8)": (TensorProto.INT8, torch.int8, np.int8),
-    "tensor(uint8)": (TensorProto.UINT8, torch.uint8, np.uint8),
-    "tensor(bool)": (TensorProto.BOOL, torch.bool, np.bool_),
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    Array = np.ndarray | Tensor
+else:
+    Array = Any  # torch is imported by who has tensors
+
+# onnxruntime's word: ONNX's number, torch's name, numpy's dtype (numpy has no bfloat16)
+_TYPES: dict[str, tuple[int, str, type[np.generic] | None]] = {
+    "tensor(float)": (1, "float32", np.float32),
+    "tensor(double)": (11, "float64", np.float64),
+    "tensor(float16)": (10, "float16", np.float16),
+    "tensor(bfloat16)": (16, "bfloat16", None),
+    "tensor(int64)": (7, "int64", np.int64),
+    "tensor(int32)": (6, "int32", np.int32),
+    "tensor(int16)": (5, "int16", np.int16),
+    "tensor(int8)": (3, "int8", np.int8),
+    "tensor(uint8)": (2, "uint8", np.uint8),
+    "tensor(bool)": (9, "bool", np.bool_),
 }
 
 
@@ -34,7 +40,10 @@ def onnx_number(type_name: str) -> int:
     return int(_TYPES[type_name][0])
 
 
-Array = np.ndarray | Tensor
+def is_tensor(value: object) -> "TypeGuard[Tensor]":
+    """Return whether a value is a tensor of torch; nobody has one who has not imported torch."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
 
 
 @dataclass(frozen=True)
@@ -46,9 +55,11 @@ class Port:
     shape: tuple[int | str | None, ...]  # sizes; a name or None where any size fits
 
     @cached_property
-    def dtype(self) -> torch.dtype | None:
+    def dtype(self) -> "torch.dtype | None":
         """The dtype in torch, if it has one."""
-        return _TYPES[self.type_name][1] if self.type_name in _TYPES else None
+        import torch
+
+        return getattr(torch, _TYPES[self.type_name][1]) if self.type_name in _TYPES else None
 
     @cached_property
     def array_dtype(self) -> np.dtype[Any] | None:
@@ -72,8 +83,8 @@ class Port:
         """Return whether an array or tensor has the element type and shape; quickly, since every call asks."""
         if isinstance(value, np.ndarray):
             expected = self.array_dtype
-            same = value.dtype == expected if expected is not None else self.dtype is None
-        elif isinstance(value, Tensor):
+            same = value.dtype == expected if expected is not None else self.type_name not in _TYPES
+        elif is_tensor(value):
             same = self.dtype is None or value.dtype is self.dtype
         else:
             return False
@@ -126,7 +137,7 @@ def bind_inputs(
     names: Sequence[str], inputs: Sequence[Array | Mapping[str, Array]], named: Mapping[str, Array]
 ) -> dict[str, Array]:
     """Give every input its name, as `bind_names`; a single mapping holds them by name."""
-    if len(inputs) == 1 and not isinstance(inputs[0], (np.ndarray, Tensor)):  # quicker than to ask for a mapping
+    if len(inputs) == 1 and not isinstance(inputs[0], np.ndarray) and not is_tensor(inputs[0]):
         if isinstance(inputs[0], Mapping):
             return bind_names(names, (), {**inputs[0], **named})
     elif len(inputs) == len(names) == 1 and not named:
@@ -138,33 +149,36 @@ def require_fit(port: Port, value: object, *, raw: bool = False) -> None:
     """Refuse a value that is no array or tensor of the input's element type and shape."""
     if port.fits(value):
         return
-    if not isinstance(value, (Tensor, np.ndarray)):
+    if not isinstance(value, np.ndarray) and not is_tensor(value):
         raise ModelInputError(f"Input {port.name!r} is {type(value).__name__}. Give a numpy array or a torch tensor.")
-    expected: Any = port.dtype if isinstance(value, Tensor) else port.array_dtype
+    expected: Any = port.dtype if is_tensor(value) else port.array_dtype
     if expected is not None and value.dtype != expected:
         if isinstance(value, np.ndarray) and value.dtype.newbyteorder("=") == expected:
             raise ModelInputError(
                 f"Input {port.name!r} is {_word(expected)} in the byte order of another processor ({value.dtype.str}). "
                 f"Convert it first: value.astype({str(expected)!r})."
             )
-        pixels = raw and port.dtype == torch.uint8
+        pixels = raw and port.type_name == "tensor(uint8)"
         remedy = "Its preprocessing is a part of it: give raw pixels" if pixels else "Convert it first"
         raise ModelInputError(
             f"Input {port.name!r} is {_word(value.dtype)}, the file takes {_word(expected)}. {remedy}."
         )
-    if expected is None and isinstance(value, np.ndarray) and port.dtype is not None:
-        raise ModelInputError(f"Input {port.name!r} is {_word(port.dtype)}, which numpy has not: give a torch tensor.")
+    if expected is None and isinstance(value, np.ndarray) and port.type_name in _TYPES:
+        word = _TYPES[port.type_name][1]
+        raise ModelInputError(f"Input {port.name!r} is {word}, which numpy has not: give a torch tensor.")
     shape = ", ".join(str(size) for size in port.shape)
     raise ModelInputError(f"Input {port.name!r} has shape {tuple(value.shape)}, the file takes ({shape}).")
 
 
 def _word(dtype: Any) -> str:
     """Return the name of a dtype of torch or numpy."""
-    return str(dtype).removeprefix("torch.") if isinstance(dtype, torch.dtype) else np.dtype(dtype).name
+    return str(dtype).removeprefix("torch.") if type(dtype).__module__ == "torch" else np.dtype(dtype).name
 
 
-def made_inputs(ports: Mapping[str, Port], batch_size: int, seed: int = 0) -> dict[str, Tensor]:
+def made_inputs(ports: Mapping[str, Port], batch_size: int, seed: int = 0) -> "dict[str, Tensor]":
     """Return inputs in a file's shapes: normal numbers, and pixels for ``uint8``; others have bounds not told."""
+    import torch
+
     generator = torch.Generator().manual_seed(seed)
     made = {}
     for name, port in ports.items():

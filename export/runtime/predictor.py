@@ -9,20 +9,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import onnxruntime
-import torch
-from torch import Tensor
 
 from lit_gelu.export.errors import ModelFileError, ProviderError
-from lit_gelu.export.runtime.buckets import checked_buckets
 from lit_gelu.export.runtime.engine import Engine, Request, one_or_all, open_engine
 from lit_gelu.export.runtime.model_file import read_model_file
 from lit_gelu.export.runtime.placement import Placement, placement_of
-from lit_gelu.export.runtime.ports import Array, Port, bind_inputs, bind_names, require_fit
+from lit_gelu.export.runtime.ports import Array, Port, bind_inputs, bind_names, is_tensor, require_fit
 from lit_gelu.export.runtime.providers import Provider
-from lit_gelu.export.runtime.settings import options_from, options_state
+from lit_gelu.export.runtime.settings import checked_buckets, options_from, options_state
 from lit_gelu.export.runtime.tuning_file import TuningChoice
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
 
     from lit_gelu.export.runtime.tuning import TuningReport
@@ -119,9 +117,9 @@ class OnnxPredictor:
         return self._engine.session
 
     @property
-    def device(self) -> torch.device:
+    def device(self) -> "torch.device":
         """Where inputs are read and outputs written without copies."""
-        return self._engine.device
+        return self._engine.torch_device
 
     @property
     def tuning(self) -> TuningChoice | None:
@@ -141,22 +139,22 @@ class OnnxPredictor:
     @property
     def input_names(self) -> list[str]:
         """Names of the inputs, in order."""
-        return list(self._engine.runner.inputs)
+        return list(self._engine.inputs)
 
     @property
     def output_names(self) -> list[str]:
         """Names of the outputs, in order."""
-        return list(self._engine.runner.outputs)
+        return list(self._engine.outputs)
 
     @property
     def ports(self) -> dict[str, Port]:
         """Name, element type and shape of the inputs."""
-        return dict(self._engine.runner.inputs)
+        return dict(self._engine.inputs)
 
     @property
     def output_ports(self) -> dict[str, Port]:
         """Name, element type and shape of the outputs."""
-        return dict(self._engine.runner.outputs)
+        return dict(self._engine.outputs)
 
     @property
     def metadata(self) -> dict[str, str]:
@@ -188,20 +186,19 @@ class OnnxPredictor:
             ProviderError: If torch captures a CUDA graph, of which this cannot be a part.
         """
         engine = self._engine
-        runner = engine.runner
-        given = bind_inputs(runner.input_names, inputs, named_inputs)
+        given = bind_inputs(engine.input_names, inputs, named_inputs)
         wanted = None
-        for name, port in runner.inputs.items():
+        for name, port in engine.inputs.items():
             value = given[name]
             if not port.fits(value):
                 require_fit(port, value, raw="lit_gelu.preprocessing" in self.metadata)
-            if wanted is None and isinstance(value, Tensor):
+            if wanted is None and is_tensor(value):
                 wanted = value.device
         try:
             if wanted is None:
                 return one_or_all(engine.run_arrays(cast("Any", given)))
             outputs = engine.run_tensors(given)
-            return one_or_all(outputs if wanted == engine.device else [output.to(wanted) for output in outputs])
+            return one_or_all(outputs if wanted == engine.torch_device else [output.to(wanted) for output in outputs])
         except ProviderError:
             raise
         except Exception as error:

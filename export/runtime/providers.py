@@ -1,13 +1,15 @@
 """Execution providers: their names, the options that each takes, and what is wrong with a list of them."""
 
+import ctypes
 import difflib
 import mmap
+import platform
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import onnxruntime
-import torch
 
 from lit_gelu.export.errors import ProviderError
 
@@ -52,7 +54,7 @@ def default_providers(*, tf32: bool = False) -> list[Provider]:
     """Return CUDA where it works, with the CPU behind it, else the CPU.
 
     onnxruntime names the CUDA provider as available on machines without a GPU, and prints errors when it is asked for
-    it there, so torch is asked first.
+    it there, so torch is asked first; the driver, if torch was not imported.
 
     Args:
         tf32: Whether CUDA may compute float32 products in TF32, which costs three decimal digits. In onnxruntime the
@@ -62,9 +64,21 @@ def default_providers(*, tf32: bool = False) -> list[Provider]:
     Returns:
         Providers as ``onnxruntime.InferenceSession`` takes them.
     """
-    if torch.cuda.is_available() and CUDA in onnxruntime.get_available_providers():
+    if CUDA in onnxruntime.get_available_providers() and has_cuda_device():
         return [(CUDA, {"use_tf32": int(tf32)}), CPU]
     return [CPU]
+
+
+def has_cuda_device() -> bool:
+    """Return whether there is a CUDA device: as torch says if it was imported, else as the driver does."""
+    if torch := sys.modules.get("torch"):
+        return bool(torch.cuda.is_available())
+    count = ctypes.c_int(0)
+    try:
+        driver = ctypes.CDLL("nvcuda.dll" if platform.system() == "Windows" else "libcuda.so.1")
+        return driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0 and count.value > 0
+    except (OSError, AttributeError):
+        return False
 
 
 def provider_name(provider: Provider) -> str:

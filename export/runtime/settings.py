@@ -1,12 +1,12 @@
 """What `tune` may set, and how it reaches onnxruntime."""
 
 import reprlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import onnxruntime
 
-from lit_gelu.export.errors import ModelFileError
+from lit_gelu.export.errors import ModelFileError, ProviderError
 from lit_gelu.export.runtime.session import config_entry
 
 Settings = Mapping[str, Any]
@@ -70,6 +70,16 @@ def require_settings(settings: Settings, source: str) -> None:
                 f"{source} holds {reprlib.repr(name)}: {reprlib.repr(value)}, which lit-gelu does not write. Delete "
                 f"it, or run tune() again. Known: {', '.join(sorted(ACCEPTED))}."
             )
+
+
+def checked_buckets(buckets: Sequence[int]) -> tuple[int, ...]:
+    """Return batch sizes in ascending order, each once; `ProviderError` if one is no positive number."""
+    wrong = [size for size in buckets if not isinstance(size, int) or isinstance(size, bool) or size < 1]
+    if wrong:
+        raise ProviderError(
+            f"batch_buckets={list(buckets)!r}: {wrong} are no batch sizes. Give positive whole numbers."
+        )
+    return tuple(sorted(set(buckets)))
 
 
 def session_options(settings: Settings) -> onnxruntime.SessionOptions:

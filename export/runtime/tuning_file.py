@@ -8,15 +8,17 @@ import reprlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import onnxruntime
-import torch
 
 from lit_gelu.export.errors import ModelFileError
 from lit_gelu.export.runtime.providers import ON_CUDA_DEVICES
 from lit_gelu.export.runtime.settings import require_settings
 from lit_gelu.files import parse_json, write_atomically
+
+if TYPE_CHECKING:
+    import torch
 
 FORMAT = 1
 
@@ -68,11 +70,13 @@ def tuning_path(path: str | os.PathLike[str]) -> Path:
     return path.with_name(path.name + ".tuning.json")
 
 
-def this_key(provider: str, device: torch.device) -> TuningKey | None:
+def this_key(provider: str, device: "torch.device | str") -> TuningKey | None:
     """Return the key of this machine; ``None`` for a CUDA device that torch cannot name."""
     if provider in ON_CUDA_DEVICES:
-        if device.type != "cuda":
+        if not str(device).startswith("cuda"):
             return None
+        import torch  # who works on its device has it
+
         name = torch.cuda.get_device_name(device)
     else:
         name = f"{processor()}, {cores()} cores"

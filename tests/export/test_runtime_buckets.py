@@ -13,7 +13,8 @@ from onnx import TensorProto, helper
 from lit_gelu.export import ModelInputError, OnnxPredictor, ProviderError, export_onnx
 from lit_gelu.export.runtime import CPU, CUDA, streams
 from lit_gelu.export.runtime.binding import TensorRunner
-from lit_gelu.export.runtime.buckets import BucketRunner, checked_buckets, spans
+from lit_gelu.export.runtime.buckets import BucketRunner, spans
+from lit_gelu.export.runtime.settings import checked_buckets
 
 
 @pytest.fixture(scope="module")

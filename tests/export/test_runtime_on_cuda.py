@@ -163,18 +163,20 @@ def test_a_run_leaves_the_threads_device(path, cuda, monkeypatch):
 
 
 def test_opening_leaves_the_threads_device(path, cuda, monkeypatch):
+    session = SimpleNamespace(get_inputs=list, get_outputs=list)
+
     def opened(*arguments, **options):
         assert cuda.device == 1
         cuda.device = 7
-        return "session"
+        return session
 
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [CUDA, CPU])
-    monkeypatch.setattr(engine, "_device", lambda *arguments: torch.device("cuda", 1))
+    monkeypatch.setattr(engine, "_device", lambda *arguments: "cuda:1")
     monkeypatch.setattr(engine, "_hand_over_stream", lambda *arguments: None)
     monkeypatch.setattr(engine, "_open", opened)
-    monkeypatch.setattr(engine, "CudaRunner", lambda *arguments, **options: SimpleNamespace(runner=None))
+    monkeypatch.setattr(on_cuda, "CudaRunner", lambda *arguments, **options: None)
     predictor = OnnxPredictor(path, [CUDA], tuning=False)
-    assert (predictor.session, cuda.device) == ("session", 0)
+    assert (predictor.session, cuda.device) == (session, 0)
 
 
 def test_a_tensor_of_another_gpu_is_warned_of_once(path, cuda, monkeypatch):

@@ -17,8 +17,6 @@ from torch.utils.data import DataLoader, Dataset
 
 from lit_gelu.export import OnnxPredictor, export_onnx
 from lit_gelu.export.runtime import CPU
-from lit_gelu.export.runtime.binding import TensorRunner
-from lit_gelu.export.runtime.buckets import BucketRunner
 
 
 @pytest.fixture(scope="module")
@@ -45,16 +43,14 @@ def in_ten_threads(call, inputs):
     return results.values()
 
 
-@pytest.mark.parametrize("kind", ["arrays", "tensors", "buckets"])
+@pytest.mark.parametrize("kind", ["arrays", "tensors"])
 def test_ten_threads_get_the_same(path, kind):
     predictor = OnnxPredictor(path, [CPU])
-    runner = BucketRunner(TensorRunner(predictor.session, torch.device("cpu")), (2, 8))
     inputs = [torch.full((rows, 6), float(rows)) for rows in (1, 2, 3, 8, 9)]
-    call = (lambda x: runner({"input": x})[0]) if kind == "buckets" else predictor
     if kind == "arrays":
         inputs = [x.numpy() for x in inputs]
-    alone = [call(x) for x in inputs] * 5
-    for results in in_ten_threads(call, inputs):
+    alone = [predictor(x) for x in inputs] * 5
+    for results in in_ten_threads(predictor, inputs):
         for result, expected in zip(results, alone, strict=True):
             np.testing.assert_array_equal(result, expected)
 

@@ -9,23 +9,16 @@ import stand_in_cuda
 import torch
 from torch import nn
 
-import lit_gelu
-import lit_gelu.export
 from lit_gelu import activations
 from lit_gelu.export import export_onnx
 
-# Without torch, which loads the real libraries: what needs it for a question alone gets the answer.
+# Without torch, which loads the real libraries.
 OPEN = """
-import json, pathlib, sys, types
+import json, pathlib, sys
 from collections import Counter
 
-folders, settings, options = map(json.loads, sys.argv[1:4])
-for name, folder in folders.items():
-    sys.modules[name] = types.ModuleType(name)
-    sys.modules[name].__path__ = [folder]
-sys.modules["torch"] = types.SimpleNamespace(
-    cuda=types.SimpleNamespace(is_available=lambda: True), version=types.SimpleNamespace(cuda=None)
-)
+settings, options = map(json.loads, sys.argv[1:3])
+sys.modules["torch"] = None
 
 import onnx
 import onnxruntime
@@ -36,7 +29,7 @@ from lit_gelu.export.runtime.placement import placement_of
 from lit_gelu.export.runtime.session import open_session
 
 found = []
-for path in sys.argv[4:]:
+for path in sys.argv[3:]:
     sess_options = onnxruntime.SessionOptions()
     sess_options.log_severity_level = 4
     sess_options.optimized_model_filepath = path + ".optimized"
@@ -65,14 +58,9 @@ def libraries(tmp_path_factory):
 
 
 def opened(libraries, paths, settings=None, options=None):
-    folders = {
-        "lit_gelu": lit_gelu.__path__[0],
-        "lit_gelu.export": lit_gelu.export.__path__[0],
-        "lit_gelu.export.runtime": lit_gelu.export.runtime.__path__[0],
-    }
-    arguments = [json.dumps(each) for each in (folders, settings or {}, options or {})]
+    arguments = [json.dumps(each) for each in (settings or {}, options or {})]
     done = subprocess.run(
-        [sys.executable, "-c", OPEN, *arguments, *map(str, paths)],
+        [sys.executable, "-P", "-c", OPEN, *arguments, *map(str, paths)],
         capture_output=True,
         text=True,
         timeout=600,

@@ -26,7 +26,6 @@ READERS = {
         "export/quantization/graph.py": "export/quantization/test_quantize.py",
         "export/quantization/quantize.py": "export/quantization/test_quantize.py",
         "export/quantization/int8_metadata.py": "hostile/test_other_files.py",
-        "export/runtime/placement.py": "export/test_bad_files.py",
         "export/metadata.py": "export/test_bad_files.py",
         "export/serving/repository.py": "hostile/test_other_files.py",
     },
@@ -39,7 +38,12 @@ READERS = {
     },
     "load_checkpoint": {"callbacks/loading.py": "hostile/test_checkpoints.py"},
     "safe_load": {"callbacks/checkpoint_file.py": "hostile/test_checkpoints.py"},
-    "ParseFromString": {"export/runtime/model_file.py": "export/test_bad_files.py"},
+    "ParseFromString": {"export/runtime/onnx_proto.py": "export/test_bad_files.py"},
+    "parsed_model": {"export/runtime/model_file.py": "export/test_bad_files.py"},
+    "parsed_file": {
+        "export/runtime/model_file.py": "export/test_bad_files.py",
+        "export/runtime/placement.py": "export/test_bad_files.py",
+    },
     "parse_json": {
         "export/metadata.py": "hostile/test_other_files.py",
         "export/runtime/model_file.py": "fuzz/test_other_files.py",
@@ -55,6 +59,7 @@ READERS = {
 # Who imports by a name that is no constant, or runs text; no reader of files.
 IMPORTERS = {
     "lit_gelu/__init__.py": "its own parts, when they are asked for",
+    "export/__init__.py": "its own parts, when they are asked for",
     "lit_gelu/activations/naming/importing.py": "specs of code, of the command line and of YAML",
     "lit_gelu/activations/integrations/installation.py": "the library that install() names",
     "lit_gelu/deprecation.py": "what an old name of this package is called now",
