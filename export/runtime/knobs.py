@@ -20,6 +20,7 @@ _FUSIONS: Mapping[str, tuple[str, ...]] = {
     "Conv": ("NchwcTransformer",),
     "MatMul": ("MatMulAddFusion",),
 }
+_CUDA_FUSIONS = {"MatMul": "MatMulAddFusion", "Sigmoid": "QuickGeluFusion"}  # of those, what CUDA's provider runs too
 
 
 @dataclass(frozen=True)
@@ -27,8 +28,19 @@ class Knob:
     """One setting, as `lit_gelu.export.runtime.settings` has it, and the values to try."""
 
     name: str
-    values: tuple[Any, ...]
+    values: tuple[Any, ...]  # or mappings of several settings that act on each other
     needs: tuple[str, Any] | None = None  # a setting and the value that it must have before this one is tried
+
+    def settings(self, value: Any) -> dict[str, Any]:
+        """Return what one of the values sets."""
+        return dict(value) if isinstance(value, Mapping) else {self.name: value}
+
+
+def why_not(settings: Mapping[str, Any], model: ModelFile) -> str:
+    """Return why settings do not suit a file; empty if nothing is known against them."""
+    if settings.get("prefer_nhwc") and {"Shape", "Size"} & model.operators.keys():
+        return "the file computes sizes, which under NHWC are copied between GPU and CPU at every call"
+    return ""
 
 
 def knobs_for(provider: str, model: ModelFile, batch_size: int, *, allow_tf32: bool = False) -> list[Knob]:
@@ -57,14 +69,17 @@ def cpu_knobs(model: ModelFile, threads: int) -> list[Knob]:
 def cuda_knobs(model: ModelFile, batch_size: int, *, allow_tf32: bool = False) -> list[Knob]:
     """Return the settings of CUDA, the batch size that of a CUDA graph."""
     # TF32 of files in 16 bit is never varied: there the option decides about the tensor cores, and is on.
-    knobs = []
+    graph = {"batch_buckets": (batch_size,)}
+    knobs = [Knob("use_tf32", (1,))] if allow_tf32 and not model.sixteen_bit else []
     if "Conv" in model.operators or "ConvTranspose" in model.operators:
+        nhwc = {"prefer_nhwc": 1}
         knobs += [
-            Knob("prefer_nhwc", (1,)),
+            Knob("layout and CUDA graph", (nhwc, graph, {**nhwc, **graph})),  # onnxruntime refuses some pairs
             Knob("fuse_conv_bias", (1,), needs=("prefer_nhwc", 1)),  # alone it fails on some networks
             Knob("cudnn_conv_algo_search", ("HEURISTIC", "DEFAULT")),
         ]
-    if allow_tf32 and not model.sixteen_bit:
-        knobs.insert(0, Knob("use_tf32", (1,)))
-    knobs.append(Knob("batch_buckets", ((batch_size,),)))
+    else:
+        knobs.append(Knob("CUDA graph", (graph,)))
+    if fusions := [name for operator, name in _CUDA_FUSIONS.items() if operator in model.operators]:
+        knobs.append(Knob("disabled_optimizers", tuple((name,) for name in fusions)))
     return knobs

@@ -48,6 +48,7 @@ OF_PROVIDER: Mapping[str, Check] = {
     "cudnn_conv_algo_search": lambda value: value in ("EXHAUSTIVE", "HEURISTIC", "DEFAULT"),
     "fuse_conv_bias": _is_switch,
     "use_tf32": _is_switch,
+    "arena_extend_strategy": lambda value: value in ("kNextPowerOfTwo", "kSameAsRequested"),
 }
 _OF_SESSION: Mapping[str, Check] = {
     "intra_op_num_threads": lambda value: _is_number(value, 0, _MOST_THREADS),

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 Samples = Mapping[str, Sequence[float]]
+IN_A_ROW = 20  # calls without a wait between them: what a device takes for one, where Python takes longer to start it
 
 
 @dataclass(frozen=True)
@@ -52,11 +53,12 @@ def interleaved(
     seconds: float,
     rounds: tuple[int, int] = (5, 1000),
     warm_up: int = 3,
+    in_a_row: int = 1,
     seed: int = 0,
 ) -> dict[str, list[float]]:
-    """Time calls in rounds, each of which runs all of them once, in shuffled order; return seconds, one a round."""
+    """Time calls in rounds, each of which runs all of them, in shuffled order; return seconds, one a round."""
     # On CUDA, times are between two events on the current stream; else of the wall clock. After `seconds` no round
-    # begins; there are at least and at most as many as `rounds` says.
+    # begins; there are at least and at most as many as `rounds` says. Calls `in_a_row` do not wait for each other.
     for call in calls.values():
         for _ in range(warm_up):
             call()
@@ -70,23 +72,25 @@ def interleaved(
                 break
             order.shuffle(names)
             for name in names:
-                samples[name].append(timed(calls[name]))
+                samples[name].append(timed(calls[name], in_a_row) / in_a_row)
     return samples
 
 
-def _timed(call: Callable[[], Any]) -> float:
+def _timed(call: Callable[[], Any], count: int) -> float:
     """Return seconds of the wall clock."""
     start = time.perf_counter()
-    call()
+    for _ in range(count):
+        call()
     return time.perf_counter() - start
 
 
-def _timed_cuda(call: Callable[[], Any]) -> float:
+def _timed_cuda(call: Callable[[], Any], count: int) -> float:
     """Return seconds between two events, the device being idle before."""
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
     torch.cuda.synchronize()
     start.record()
-    call()
+    for _ in range(count):
+        call()
     end.record()
     end.synchronize()
     return float(start.elapsed_time(end)) / 1000

@@ -155,12 +155,13 @@ def _print(report: "BenchReport", console: Console, *, int8: bool) -> None:
         title=f"{report.path} on {report.device}, {report.provider}, {report.threads} threads; {versions}{tuned}",
         title_justify="left",
     )
-    for column in ("batch", "variant", "p50 ms", "p90 ms", "p99 ms", "rows/s", f"time / {report.baseline}", "error"):
+    times = ("p50 ms", "p90 ms", "p99 ms", "in a row")
+    for column in ("batch", "variant", *times, "rows/s", f"time / {report.baseline}", "error"):
         table.add_column(column, justify="left" if column == "variant" else "right")
     for row in report.rows:
-        times = (f"{1000 * value:.4g}" for value in (row.latency.p50, row.latency.p90, row.latency.p99))
+        found = (f"{1000 * value:.4g}" for value in (row.latency.p50, row.latency.p90, row.latency.p99, row.in_a_row))
         table.add_row(
-            str(row.batch_size), row.variant, *times, f"{row.throughput:.4g}", f"{row.ratio:.3f}", f"{row.error:.1e}"
+            str(row.batch_size), row.variant, *found, f"{row.throughput:.4g}", f"{row.ratio:.3f}", f"{row.error:.1e}"
         )
     console.print(table)
     # Files in int8 cut off the normal random numbers that are run here, and so differ on them.

@@ -1,6 +1,7 @@
 """Timing: fair turns, percentiles, and errors against float64."""
 
 import json
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -74,7 +75,8 @@ def test_beside_pytorch(path):
     assert [row.ratio for row in report.rows if row.variant == "torch eager"] == [1.0, 1.0]
     for row in report.rows:
         assert row.latency.calls >= 5
-        assert row.throughput == pytest.approx(row.batch_size / row.latency.mean)
+        assert row.in_a_row == row.latency.mean  # on the CPU a call ends with its work
+        assert row.throughput == pytest.approx(row.batch_size / row.in_a_row)
     content = json.loads(report.to_json())
     assert (content["threads"], content["provider"], len(content["rows"])) == (torch.get_num_threads(), CPU, 8)
 
@@ -109,6 +111,35 @@ def test_given_inputs_are_repeated(path):
     assert bench(path, gelu_net(), inputs={"input": rows}, batch_sizes=[3], seconds=0.0, compiled=False).rows
     with pytest.raises(ModelInputError, match="missing: input"):
         bench(path, inputs={}, batch_sizes=[3])
+
+
+def test_calls_in_a_row_are_timed_as_one(monkeypatch):
+    """Between two events: where Python takes longer to start a call than the device to run it, that is hidden."""
+    notes = []
+
+    class Event:
+        def __init__(self, enable_timing):
+            assert enable_timing
+
+        def record(self):
+            notes.append("event")
+
+        def synchronize(self):
+            notes.append("wait")
+
+        def elapsed_time(self, end):
+            return 60.0  # milliseconds
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: notes.append("idle"))
+    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
+    options = {"seconds": 0.0, "rounds": (2, 2), "warm_up": 0}
+    found = interleaved({"a": lambda: notes.append("call")}, torch.device("cuda", 0), in_a_row=3, **options)
+    assert found["a"] == pytest.approx([0.02, 0.02])
+    assert notes == ["idle", "event", *["call"] * 3, "event", "wait"] * 2
+    notes.clear()
+    interleaved({"a": lambda: notes.append("call")}, torch.device("cpu"), in_a_row=3, **options)
+    assert notes == ["call"] * 6
 
 
 @pytest.mark.gpu

@@ -1,8 +1,10 @@
 """`tune`: what it keeps is faster and right, lies beside the file, and is used there and nowhere else."""
 
+import gc
 import json
 import pickle
 import shutil
+import weakref
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +14,7 @@ import pytest
 import torch
 from export_cases import gelu_net, gelu_net_by_hand
 
-from lit_gelu.export import ModelFileError, ModelInputError, OnnxPredictor, export_onnx
+from lit_gelu.export import ModelFileError, ModelInputError, OnnxPredictor, ProviderError, export_onnx
 from lit_gelu.export.runtime import CPU, tuning, tuning_file
 from lit_gelu.export.runtime.engine import TuningFileWarning
 from lit_gelu.export.runtime.knobs import Knob, cpu_knobs, cuda_knobs
@@ -252,14 +254,75 @@ def test_relative_error(y, exact, error):
 def test_what_is_tried_on_cuda(path):
     conv = ModelFile(path, {"": 20}, {"Conv": 1}, sixteen_bit=False, external=())
     names = [knob.name for knob in cuda_knobs(conv, 8, allow_tf32=True)]
-    assert names == ["use_tf32", "prefer_nhwc", "fuse_conv_bias", "cudnn_conv_algo_search", "batch_buckets"]
+    assert names == ["use_tf32", "layout and CUDA graph", "fuse_conv_bias", "cudnn_conv_algo_search"]
+    (both,) = [knob for knob in cuda_knobs(conv, 8) if knob.name == "layout and CUDA graph"]
+    nhwc, graph = {"prefer_nhwc": 1}, {"batch_buckets": (8,)}
+    assert [both.settings(value) for value in both.values] == [nhwc, graph, nhwc | graph]
     assert [knob.needs for knob in cuda_knobs(conv, 8) if knob.name == "fuse_conv_bias"] == [("prefer_nhwc", 1)]
     assert "use_tf32" not in [knob.name for knob in cuda_knobs(conv, 8)]
     half = replace(conv, sixteen_bit=True)  # there the option takes the tensor cores away
     assert "use_tf32" not in [knob.name for knob in cuda_knobs(half, 8, allow_tf32=True)]
     dense = replace(conv, operators={"Gemm": 2})
-    assert [knob.name for knob in cuda_knobs(dense, 8)] == ["batch_buckets"]
-    assert {knob.name for knob in [*cuda_knobs(conv, 8, allow_tf32=True), *cpu_knobs(conv, 8)]} <= set(ACCEPTED)
+    assert [knob.name for knob in cuda_knobs(dense, 8)] == ["CUDA graph"]
+    quick = replace(conv, operators={"MatMul": 2, "Sigmoid": 1, "Mul": 1})
+    assert cuda_knobs(quick, 8)[-1] == Knob("disabled_optimizers", (("MatMulAddFusion",), ("QuickGeluFusion",)))
+    every = [*cuda_knobs(conv, 8, allow_tf32=True), *cuda_knobs(quick, 8), *cpu_knobs(conv, 8)]
+    assert {name for knob in every for value in knob.values for name in knob.settings(value)} <= set(ACCEPTED)
+
+
+def test_layout_and_graph_are_tried_together_and_what_is_refused_is_reported(path, monkeypatch):
+    """Each is faster by itself; onnxruntime refuses the pair for some files."""
+
+    def opened(given, *arguments, tuning, **options):
+        wanted = dict(tuning.settings) if tuning else {}
+        if {"prefer_nhwc", "batch_buckets"} <= wanted.keys():
+            raise ProviderError("one or the other")
+        return OnnxPredictor(given, *arguments, tuning=False)
+
+    nhwc, graph = {"prefer_nhwc": 1}, {"batch_buckets": (4,)}
+    times = {"untuned": 1.0, repr(nhwc): 0.8, repr(graph): 0.5, "best": 0.5}
+    monkeypatch.setattr(tuning, "OnnxPredictor", opened)
+    monkeypatch.setattr(tuning, "interleaved", lambda calls, *_, **__: {name: [times[name]] * 5 for name in calls})
+    report = tune(path, knobs=[Knob("layout and CUDA graph", (nhwc, graph, nhwc | graph))], save=False)
+    assert {str(dict(trial.settings)): trial.verdict for trial in report.trials} == {
+        str(nhwc | graph): "rejected: one or the other",
+        str(nhwc): "faster",
+        str(graph): "faster",
+    }
+    assert dict(report.choice.settings) == graph
+    assert "prefer_nhwc=1, batch_buckets=(4,): rejected: one or the other" in str(report)
+
+
+def test_nhwc_is_not_tried_on_a_file_that_computes_sizes(path, basic_is_faster, monkeypatch):
+    """onnxruntime would copy the sizes between CPU and GPU, and its own record of who runs what does not tell."""
+    model = replace(read_model_file(path), operators={"Conv": 1, "Shape": 2})
+    monkeypatch.setattr(tuning, "read_model_file", lambda path: model)
+    report = tune(path, knobs=[Knob("prefer_nhwc", (1,)), EXTENDED], save=False)
+    assert report.trials[0].verdict.startswith("rejected: the file computes sizes")
+    assert {trial.verdict for trial in report.trials[1:]} == {"faster"}
+
+
+def test_every_choice_is_opened_once_and_closed_when_it_is_not_the_fastest(path, monkeypatch):
+    """Sessions on a GPU hold memory; only the untuned one and the fastest so far stay open."""
+    opened, alive, open_now = [], weakref.WeakSet(), []
+
+    def noted(given, *arguments, tuning, **options):
+        predictor = OnnxPredictor(given, *arguments, tuning=tuning, **options)
+        alive.add(predictor)
+        opened.append(str(dict(tuning.settings)) if tuning else "plain")
+        return predictor
+
+    def made_up(calls, device, **options):
+        gc.collect()
+        open_now.append((len(alive), len(calls)))
+        return {name: [0.5 if name in ("'basic'", "best") else 1.0] * 5 for name in calls}
+
+    monkeypatch.setattr(tuning, "OnnxPredictor", noted)
+    monkeypatch.setattr(tuning, "interleaved", made_up)
+    pattern = Knob("enable_mem_pattern", (False,))
+    tune(path, knobs=[EXTENDED, pattern], reference=gelu_net(), save=False)
+    assert len(set(opened)) == len(opened) == 5  # as given, untuned, two levels, one pattern
+    assert open_now == [(3, 3), (3, 2), (2, 2)]
 
 
 @pytest.mark.gpu
