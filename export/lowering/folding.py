@@ -29,7 +29,7 @@ def fold(model: ir.Model, marked: dict[str, BoundActivation], *, exact: bool) ->
         plain, scale = _plain(marked[site])
         if plain is None or scale is None or len(nodes) != 1 or (exact and not np.all(np.frexp(scale)[0] == 0.5)):
             continue
-        before, after = _layer_before(nodes[0]), _layer_after(nodes[0])
+        before, after = layer_before(nodes[0]), _layer_after(nodes[0])
         if before is None or after is None or not _fits(before, after, scale):
             continue
         before.divide(scale)
@@ -40,10 +40,11 @@ def fold(model: ir.Model, marked: dict[str, BoundActivation], *, exact: bool) ->
 
 
 @dataclass(frozen=True)
-class _Layer:
+class Layer:
     """The parameters of a layer that carry one entry, or one slice, a channel, each with the axis of its channels."""
 
     parameters: tuple[tuple[ir.Value, int], ...]
+    node: ir.Node  # makes its output
 
     @property
     def names(self) -> str:
@@ -54,7 +55,7 @@ class _Layer:
     def channels(self) -> int:
         """How many channels it has."""
         value, axis = self.parameters[0]
-        return int(_array(value).shape[axis])
+        return int(array_of(value).shape[axis])
 
     def divide(self, scale: np.ndarray) -> None:
         """Divide the parameters by one number a channel, or by one number."""
@@ -63,7 +64,7 @@ class _Layer:
     def multiply(self, scale: np.ndarray) -> None:
         """Multiply the parameters by one number a channel, or by one number."""
         for value, axis in self.parameters:
-            array = _array(value)
+            array = array_of(value)
             shape = [1] * array.ndim
             if scale.size > 1:
                 shape[axis] = -1
@@ -89,12 +90,12 @@ def _plain(activation: BoundActivation) -> tuple[BoundActivation | None, np.ndar
     return bound(scaled.name, scaled.arguments), scale.reshape(-1) if scale.size > 1 else scale.reshape(())
 
 
-def _fits(before: _Layer, after: _Layer, scale: np.ndarray) -> bool:
+def _fits(before: Layer, after: Layer, scale: np.ndarray) -> bool:
     """Return whether a scale has one entry a channel of both layers."""
     return scale.size == 1 or before.channels == after.channels == scale.size
 
 
-def _layer_before(marker: ir.Node) -> _Layer | None:
+def layer_before(marker: ir.Node) -> Layer | None:
     """Return the layer that makes a marker's input and nothing else."""
     x = marker.inputs[0]
     node = None if x is None else x.producer()
@@ -106,16 +107,16 @@ def _layer_before(marker: ir.Node) -> _Layer | None:
         matrix = None if product is None else product.producer()
         if bias is None or product is None or matrix is None or matrix.op_type != "MatMul":
             return None
-        if len(list(product.uses())) != 1 or product.is_graph_output() or _array(bias).ndim != 1:
+        if len(list(product.uses())) != 1 or product.is_graph_output() or array_of(bias).ndim != 1:
             return None
         weight = matrix.inputs[1]
-        if weight is None or not _is_own(weight) or _array(weight).ndim != _MATRIX:
+        if weight is None or not _is_own(weight) or array_of(weight).ndim != _MATRIX:
             return None
-        return _Layer(((weight, 1), (bias, 0)))
+        return Layer(((weight, 1), (bias, 0)), node)
     return _parameters(node, outputs=True)
 
 
-def _layer_after(marker: ir.Node) -> _Layer | None:
+def _layer_after(marker: ir.Node) -> Layer | None:
     """Return the layer that is the only reader of a marker's output."""
     y = marker.outputs[0]
     uses = list(y.uses())
@@ -124,7 +125,7 @@ def _layer_after(marker: ir.Node) -> _Layer | None:
     return _parameters(uses[0].node, outputs=False)
 
 
-def _parameters(node: ir.Node, *, outputs: bool) -> _Layer | None:
+def _parameters(node: ir.Node, *, outputs: bool) -> Layer | None:
     """Return a Gemm's, MatMul's or Conv's parameters along its outputs, or its weight along its inputs."""
     if node.op_type not in {"Gemm", "MatMul", "Conv"} or node.domain not in {"", "ai.onnx"}:
         return None
@@ -137,7 +138,7 @@ def _parameters(node: ir.Node, *, outputs: bool) -> _Layer | None:
         if group != 1 and not outputs:
             return None
         axis = 0 if outputs else 1
-    elif _array(weight).ndim != _MATRIX:
+    elif array_of(weight).ndim != _MATRIX:
         return None
     else:
         transposed = "transB" in node.attributes and node.attributes["transB"].as_int() == 1
@@ -146,8 +147,8 @@ def _parameters(node: ir.Node, *, outputs: bool) -> _Layer | None:
             return None
     parameters = [(weight, axis)]
     if outputs and bias is not None:
-        parameters.append((bias, _array(bias).ndim - 1))
-    return _Layer(tuple(parameters))
+        parameters.append((bias, array_of(bias).ndim - 1))
+    return Layer(tuple(parameters), node)
 
 
 def _is_own(value: ir.Value) -> bool:
@@ -155,7 +156,7 @@ def _is_own(value: ir.Value) -> bool:
     return value.const_value is not None and value.producer() is None and len(list(value.uses())) == 1
 
 
-def _array(value: ir.Value) -> np.ndarray:
+def array_of(value: ir.Value) -> np.ndarray:
     """Return an initializer's values."""
     if value.const_value is None:
         raise ValueError(f"{value.name} is no initializer")

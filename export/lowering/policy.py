@@ -55,6 +55,7 @@ RULES: tuple[tuple[frozenset[str], Mapping[str, str]], ...] = (
     (frozenset({"HardSwish"}), {"ort-cuda * *": "native", "tensorrt fp16 *": "native"}),
     (frozenset({"Mish"}), {"ort-cpu fp32 *": "primitives", "ort-cpu * *": "fp32 primitives"}),
 )
+_BIASED = "ort-cuda fp32|fp16 *"  # where one kernel adds a bias too and is faster; in bfloat16 it is as slow
 _ROUND_ONCE = frozenset({"Relu", "Clip", "LeakyRelu", "PRelu", "Tanh"})  # alone they need no float32 around them
 
 # Largest absolute error beside the last place, of float32 arithmetic within a 16-bit file, measured over all values of
@@ -113,6 +114,13 @@ def preferred(recipes: OnnxRecipes, target: Target) -> Choice:
             if opset >= DEFAULT_OPSET and is_available(choice, target, opset):
                 return choice
     raise LookupError(f"there is no recipe for {target}")
+
+
+def with_bias(recipes: OnnxRecipes, choice: Choice, target: Target) -> Choice | None:
+    """Return the recipe of x + bias in the place of a choice; ``None`` if there is none, or it gains nothing."""
+    biased = None if recipes.biased is None else Choice(recipes.biased, "contrib")
+    plain = choice.recipe == recipes.native and not choice.in_fp32 and _fits(_BIASED, target)
+    return biased if biased is not None and plain and is_available(biased, target, DEFAULT_OPSET) else None
 
 
 def is_available(choice: Choice, target: Target, opset: int) -> bool:

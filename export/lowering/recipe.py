@@ -64,7 +64,7 @@ class RecipeBuilder:
     def __init__(
         self, x: ir.Value, arguments: Mapping[str, Argument], constant: Callable[[np.ndarray, str], ir.Value]
     ) -> None:
-        self._names: dict[str, ir.Value] = {"x": x}
+        self._names = {"x": x, **{name: value for name, value in arguments.items() if isinstance(value, ir.Value)}}
         self._arguments = {**CONSTANTS, **arguments}
         self._constant = constant
         self.nodes: list[ir.Node] = []
@@ -186,7 +186,8 @@ def _require_readable(name: str, recipes: OnnxRecipes, arguments: Mapping[str, A
 
 def _problem(recipe: str, arguments: Mapping[str, Any]) -> str:
     """Return why a recipe cannot be built; nothing if it can."""
-    builder = RecipeBuilder(ir.Value(name="x"), arguments, lambda _, hint: ir.Value(name=hint))
+    given = {"bias": ir.Value(name="bias"), **arguments}
+    builder = RecipeBuilder(ir.Value(name="x"), given, lambda _, hint: ir.Value(name=hint))
     try:
         builder.build(recipe)
     except KeyError as error:

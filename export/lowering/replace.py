@@ -13,6 +13,7 @@ from lit_gelu import activations
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.activations.onnx_recipes import LOWERINGS, OnnxRecipes
 from lit_gelu.export.errors import ExportOptionError
+from lit_gelu.export.lowering.bias_of_layers import hand_over_biases
 from lit_gelu.export.lowering.folding import fold
 from lit_gelu.export.lowering.kernels import DTYPES, Target, off_target, raise_opset, solve
 from lit_gelu.export.lowering.lowering_table import MARKER_DOMAIN, BoundActivation
@@ -70,6 +71,8 @@ def lower(
         raise_opset(model, opset)
     by_recipes = {key: _choice(activation, options, opset) for key, activation in distinct.items()}
     taken = {site: by_recipes[id(activation.recipes)] for site, activation in found.items()}
+    if options.lowering == "auto":
+        taken |= hand_over_biases(model, found, taken, target)
     calls = _replace_all(model, found, taken)
     rows = tuple(
         SiteRecord(
@@ -220,6 +223,8 @@ def _replace(node: ir.Node, site: str, activation: BoundActivation, choice: Choi
         raise ValueError(f"{site} has no input")
     channel_dim = int(activation.arguments.get("channel_dim", 1))
     arguments = {key: _shaped(value, x, channel_dim) for key, value in activation.arguments.items()}
+    if len(node.inputs) > 1:
+        arguments["bias"] = node.inputs[1]  # type: ignore[assignment]
     dtype = x.dtype or ir.DataType.FLOAT
     new, result = recipe_nodes(x, activation, choice, arguments, dtype, constants.of_dtype)
     for made in new:

@@ -207,7 +207,7 @@ def mark_spellings(model: ir.Model, registry: ActivationRegistry | None = None) 
             others += 1
             site = f"{name}#{others}"
         found[site] = activation
-        _mark(node, site, x)
+        in_place_of(node, ir.node(MARKER_OPERATOR, [x], attributes={"site": site}, domain=MARKER_DOMAIN))
         dead.add(id(node))
     return dict(reversed(list(found.items())))
 
@@ -259,15 +259,15 @@ def _is_unused(node: ir.Node, dead: set[int]) -> bool:
     )
 
 
-def _mark(node: ir.Node, site: str, x: ir.Value) -> None:
-    """Put a marker in the place of a node."""
-    if node.graph is None:
-        raise ValueError(f"{node.op_type} is in no graph")
-    marker = ir.node(MARKER_OPERATOR, [x], attributes={"site": site}, domain=MARKER_DOMAIN)
-    old, new = node.outputs[0], marker.outputs[0]
-    new.type, new.shape = old.type, old.shape
-    marker.metadata_props.update(node.metadata_props)
-    convenience.replace_nodes_and_values(node.graph, node, [node], [marker], [old], [new])
+def in_place_of(old: ir.Node, new: ir.Node) -> ir.Value:
+    """Put a node in the place of another; return its output."""
+    if old.graph is None:
+        raise ValueError(f"{old.op_type} is in no graph")
+    before, after = old.outputs[0], new.outputs[0]
+    after.type, after.shape = before.type, before.shape
+    new.metadata_props.update(old.metadata_props)
+    convenience.replace_nodes_and_values(old.graph, old, [old], [new], [before], [after])
+    return after
 
 
 def _equal(first: BoundActivation, second: BoundActivation) -> bool:

@@ -91,14 +91,31 @@ def has_weights_beside(model: onnx.ModelProto) -> bool:
 def cut_out(model: onnx.ModelProto, found: SiteNodes) -> onnx.ModelProto:
     """Return one call of an activation as a model of its own, from a vector ``x`` to a vector ``y``."""
     # Of constants with one value a channel the first is taken.
-    names = {name for node in found.nodes for name in node.input}
+    nodes, names = list(found.nodes), {name for node in found.nodes for name in node.input}
     constants = [_first_channel(tensor) for tensor in model.graph.initializer if tensor.name in names]
+    if nodes[0].op_type == "BiasGelu":
+        nodes, constants = _without_bias(nodes[0], constants)
     x, y = onnx.ValueInfoProto(name=found.x), onnx.ValueInfoProto(name=found.y)
     x.CopyFrom(onnx.helper.make_tensor_value_info(found.x, element_type(model, found), ["n"]))
-    graph = onnx.helper.make_graph(list(found.nodes), "activation", [x], [y], initializer=constants)
+    graph = onnx.helper.make_graph(nodes, "activation", [x], [y], initializer=constants)
     cut = onnx.helper.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version)
     cut.functions.extend(model.functions)
     return cut
+
+
+def _without_bias(
+    node: onnx.NodeProto, constants: Sequence[onnx.TensorProto]
+) -> tuple[list[onnx.NodeProto], list[onnx.TensorProto]]:
+    """Return a layer's bias and activation in one node as the activation alone: rows of one value, and a bias of 0."""
+    (x, bias), (y,) = node.input, node.output
+    array = np.zeros_like(numpy_helper.to_array(constants[0]))
+    inner = onnx.NodeProto()
+    inner.CopyFrom(node)
+    inner.input[0], inner.output[0] = f"{x}_rows", f"{y}_rows"
+    rows = onnx.helper.make_node("Unsqueeze", [x, "axis_of_rows"], [inner.input[0]])
+    flat = onnx.helper.make_node("Squeeze", [inner.output[0], "axis_of_rows"], [y])
+    axis = numpy_helper.from_array(np.array([1]), "axis_of_rows")
+    return [rows, inner, flat], [numpy_helper.from_array(array, bias), axis]
 
 
 def _first_channel(tensor: onnx.TensorProto) -> onnx.TensorProto:

@@ -70,6 +70,8 @@ class OnnxRecipes:
         primitives: Recipe in basic standard operators.
         contrib: Recipe with onnxruntime's fused operators.
         accurate: Recipe in standard operators without cancellation.
+        biased: Recipe of ``x + bias`` with onnxruntime's fused operators, for one ``bias`` of each value of the last
+            dimension; it takes the place of ``native`` behind a linear layer where that is faster.
         policy: Which of them to take where, line by line: ``"ort-cpu fp16|bf16 strict": "fp32 accurate"`` says that on
             this target, in these dtypes, under this policy, the recipe ``accurate`` is taken, computed in float32. The
             first line that fits decides; ``*`` is any; a recipe may stand there itself. The lines of
@@ -86,6 +88,7 @@ class OnnxRecipes:
     primitives: str | None = None
     contrib: str | None = None
     accurate: str | None = None
+    biased: str | None = None
     policy: Mapping[str, str] = field(default_factory=dict)
     absolute: float | None = None
     notes: Mapping[str, str] = field(default_factory=dict)
@@ -96,7 +99,8 @@ class OnnxRecipes:
     @property
     def texts(self) -> tuple[str, ...]:
         """The recipes that there are."""
-        return tuple(text for text in (self.native, self.primitives, self.contrib, self.accurate) if text is not None)
+        texts = (self.native, self.primitives, self.contrib, self.accurate, self.biased)
+        return tuple(text for text in texts if text is not None)
 
     def applies(self, lowering: Lowering) -> bool:
         """Return whether a lowering has a recipe of its own here; ``native`` always has one to take."""

@@ -47,7 +47,7 @@ ACTIVATIONS = {
     "hard swish": {"": "HardSwish"},
 }
 NETS = {
-    "linear": {"": "Gemm Gelu Gemm"},
+    "linear": {"bf16": "Gemm Gelu Gemm", "": "MatMul BiasGelu Gemm"},
     "linear tanh": {"16 strict": "Gemm Cast Gelu Cast Gemm", "": "Gemm Gelu Gemm"},
     "linear of sequences": {"": "MatMul BiasGelu MatMul Add"},
 }

@@ -1,0 +1,112 @@
+"""A layer's bias goes to the GELU behind it where CUDA's provider has one kernel for both, and nowhere else."""
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime
+import pytest
+import torch
+from torch import nn
+from traced_graph import TracedGraph
+
+from lit_gelu import activations
+from lit_gelu.export import check_parity, export_onnx
+
+
+class Several(nn.Module):
+    """Layers whose GELU can take the bias (first two), and layers where it cannot."""
+
+    def __init__(self):
+        super().__init__()
+        self.example_input_array = (torch.zeros(2, 8), torch.zeros(2, 5, 8))
+        self.matrix, self.sequence = (nn.Sequential(nn.Linear(8, 16), nn.GELU()) for _ in range(2))
+        self.folded = nn.Sequential(nn.Linear(8, 8), activations.create("gaussian_gelu(sigma=2.0)"), nn.Linear(8, 4))
+        self.biasless = nn.Sequential(nn.Linear(8, 16, bias=False), nn.GELU())
+        self.first, self.second, self.shared = nn.Linear(8, 8), nn.Linear(8, 8), nn.GELU()
+        self.layer, self.mixed = nn.Linear(8, 8), nn.GELU()
+        self.scaled, self.scaled_gelu = nn.Linear(8, 8), nn.GELU()
+        self.read, self.read_gelu = nn.Linear(8, 8), nn.GELU()
+        self.tied, self.tied_gelu = nn.Linear(8, 8), nn.GELU()
+
+    def forward(self, x, sequences):
+        product = self.read(x)
+        return {
+            "matrix": self.matrix(x),
+            "sequence": self.sequence(sequences),
+            "folded": self.folded(x),
+            "shared": self.shared(self.second(self.shared(self.first(x)))),
+            "biasless": self.biasless(x),
+            "mixed": self.mixed(self.mixed(self.layer(x))),
+            "scaled": self.scaled_gelu(torch.addmm(self.scaled.bias, x, self.scaled.weight.T, beta=0.5, alpha=3.0)),
+            "read": self.read_gelu(product) + product,
+            "tied": self.tied_gelu(self.tied(x)) @ self.tied.weight,
+        }
+
+
+TAKES = {"matrix.1": 1, "sequence.1": 1, "folded.1": 1, "shared": 2}
+BIASED = ("com.microsoft::BiasGelu",)
+
+
+@pytest.fixture(scope="module")
+def several():
+    return TracedGraph(Several())
+
+
+def outputs(graph, dtype=np.float32):
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    proto = ir.to_proto(graph).SerializeToString()
+    session = onnxruntime.InferenceSession(proto, options, providers=["CPUExecutionProvider"])
+    generator = np.random.default_rng(0)
+    fed = {port.name: generator.normal(0, 2, (7, *port.shape[1:])).astype(dtype) for port in session.get_inputs()}
+    return dict(zip([port.name for port in session.get_outputs()], session.run(None, fed), strict=True))
+
+
+def taking(lowered):
+    return {site.site: site.calls for site in lowered.sites if site.operators == BIASED}
+
+
+@pytest.mark.parametrize("policy", ["strict", "fast"])
+@pytest.mark.parametrize("dtype", ["fp32", "fp16"])
+def test_the_gelu_adds_the_bias_of_the_layer_in_front(several, dtype, policy):
+    """Every call of its site must have such a layer; nothing else may read layer or weight."""
+    _, lowered = several.lowered("ort-cuda", dtype, policy)
+    assert taking(lowered) == TAKES
+    assert {site.recipe for site in lowered.sites if site.site in TAKES} == {"microsoft.BiasGelu(x, bias)"}
+
+
+@pytest.mark.parametrize(
+    ("target", "others"),
+    [
+        ("portable", {}),
+        ("ort-cpu", {}),
+        ("tensorrt", {}),
+        ("ort-cuda", {"dtype": "bf16"}),
+        ("ort-cuda", {"lowering": "native"}),
+        ("ort-cuda", {"dtype": "fp16", "keep_fp32": ["Gemm", "MatMul", "Add"]}),
+    ],
+)
+def test_elsewhere_it_does_not(several, target, others):
+    graph, lowered = several.lowered(target, **others)
+    assert taking(lowered) == {}
+    assert "com.microsoft" not in graph.graph.opset_imports
+
+
+@pytest.mark.parametrize(("dtype", "places"), [("fp32", 2), ("fp16", 4)])
+def test_values_are_those_of_the_plain_form(several, dtype, places):
+    """Units in the last place of the largest output, by float32's arithmetic of sums in another order."""
+    kind = {"fp32": np.float32, "fp16": np.float16}[dtype]
+    plain, biased = (outputs(several.lowered(target, dtype)[0], kind) for target in ("portable", "ort-cuda"))
+    assert plain.keys() == biased.keys()
+    for name, values in plain.items():
+        step = np.spacing(np.abs(values).max().astype(kind))
+        np.testing.assert_allclose(biased[name], values, rtol=0, atol=places * float(step), err_msg=name)
+
+
+def test_the_proof_knows_the_activation_by_its_record(tmp_path):
+    """Also alone, where the layer is not there: its bias is then 0."""
+    net = nn.Sequential(nn.Linear(6, 16), nn.GELU(), nn.Linear(16, 3))
+    report = export_onnx(net, tmp_path / "net.onnx", torch.zeros(2, 6), target="ort-cuda")
+    assert report.activation_census == {"com.microsoft::BiasGelu": 1}
+    found = check_parity(net, tmp_path / "net.onnx", input_sample=torch.zeros(2, 6), providers=["CPUExecutionProvider"])
+    assert found.passed
+    assert [row.inputs for row in found.rows if "BiasGelu" in row.detail] == ["gelu"]
