@@ -37,6 +37,7 @@ STAGES = {
     "cifar10": "_gpu_training",
     "wrn": "_gpu_training",
 }
+WITHOUT_DEVICE = {"doctor", "tests"}  # they say themselves what is missing
 LONGEST = 240.0
 BUDGET = 220.0
 SHORTEST = 1.0
@@ -94,6 +95,14 @@ def command(options: argparse.Namespace, stage: str, until: float) -> list[str]:
     return [sys.executable, "-P", str(Path(__file__).resolve()), *values, f"--commit={options.commit}", *flags]
 
 
+def require_device() -> None:
+    """Raise an error where torch sees no GPU: nothing else would come of the stage."""
+    import torch
+
+    if not torch.cuda.is_available():
+        raise RuntimeError("torch sees no CUDA device: the stage doctor says why; --device cpu --quick needs none")
+
+
 def run_stage(options: argparse.Namespace) -> int:
     """Run one stage in this process, and write its record whatever happens."""
     from _gpu_machine import facts  # torch is loaded in the process of a stage alone
@@ -111,6 +120,8 @@ def run_stage(options: argparse.Namespace) -> int:
     )
     record = Record(record_path(options, stage), settings, facts(options.device, options.commit))
     try:
+        if options.device == "cuda" and stage not in WITHOUT_DEVICE:
+            require_device()
         importlib.import_module(STAGES[stage]).run(record, settings)
     except BaseException as error:  # noqa: BLE001 - the record says it, interruptions included
         record.end(described(error))

@@ -111,7 +111,10 @@ def _wrong(record: Record) -> list[str]:
     """Return what failed and what is missing, as lines of a list."""
     lines = [] if record["error"] is None else [f"- ended early: {record['error'].splitlines()[0]}"]
     lines += [f"- failed: {each['what']}: {each['error'].splitlines()[0]}" for each in record["failed"]]
-    return lines + [f"- left out: {each['what']}: {each['why']}" for each in record["left_out"]]
+    by_reason: dict[str, list[str]] = {}
+    for each in record["left_out"]:
+        by_reason.setdefault(each["why"], []).append(each["what"])
+    return lines + [f"- left out, {why}: {'; '.join(what)}" for why, what in by_reason.items()]
 
 
 def section(record: Record) -> str:

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 from child_processes import run_command
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
@@ -183,6 +184,19 @@ class TestSupervision:
         assert json.loads((tmp_path / "gpu-tests.json").read_text()) == written
         assert gpu.main(["--stage", "tests", "--json", str(tmp_path)]) == 0
         assert "ERROR: ended with code 3" in capsys.readouterr().out
+
+    @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+    def test_without_a_gpu_the_record_says_so(self, module, tmp_path, monkeypatch):
+        """In this process, as in that of a stage."""
+        gpu = module("gpu")
+        path = tmp_path / "gpu-export.json"
+        given = ["--stage", "export", "--json", str(path), "--until", str(time.time() + 600.0), "--commit", "abc"]
+        assert gpu.main(given) == 1
+        content = json.loads(path.read_text())
+        assert content["error"].startswith("RuntimeError: torch sees no CUDA device: the stage doctor says why")
+        assert not content["complete"]
+        assert content["versions"]["torch"] == torch.__version__
+        assert {"machine", "commit", "sources"} <= content.keys()
 
 
 class TestArguments:

@@ -126,13 +126,13 @@ def test_what_failed_and_what_is_missing_is_said(made):
             "export",
             error="did not end within its 220 s\nmore",
             failed=[{"what": "block", "error": "ValueError: no\nfile.py:3"}],
-            left_out=[{"what": "wrn", "why": "no time was left"}],
+            left_out=[{"what": name, "why": "no time was left"} for name in ("wrn", "mnist")],
         )
     )
     lines = [
         "- ended early: did not end within its 220 s",
         "- failed: block: ValueError: no",
-        "- left out: wrn: no time was left",
+        "- left out, no time was left: wrn; mnist",
     ]
     assert "\n".join(lines) in text
 
