@@ -16,7 +16,7 @@ import onnxruntime
 from lit_gelu.export.errors import ModelFileError, ProviderError
 from lit_gelu.export.runtime.model_file import ModelFile, read_model_file
 from lit_gelu.export.runtime.placement import named, placement_of, without_shape_arithmetic
-from lit_gelu.export.runtime.ports import Array, Port, session_ports
+from lit_gelu.export.runtime.ports import Array, Port, is_tensor, session_ports
 from lit_gelu.export.runtime.providers import (
     CUDA,
     ON_CUDA_DEVICES,
@@ -117,6 +117,29 @@ class Engine:
     def buckets(self) -> tuple[int, ...]:
         """The batch sizes of its CUDA graphs."""
         return self.on_cuda.bucketed.buckets if self.on_cuda and self.on_cuda.bucketed else ()
+
+    @cached_property
+    def _only(self) -> Port | None:
+        """The input of a file with one input and one output in host memory, which needs neither binding nor names."""
+        quick = self.on_cuda is None and self.takes_arrays and len(self.inputs) == len(self.outputs) == 1
+        return next(iter(self.inputs.values())) if quick else None
+
+    def quick(self, value: Any) -> Any:
+        """Run such a file on an array or tensor that fits, in a third of the time around it; else return ``None``."""
+        port = self._only
+        if port is None:
+            return None
+        if type(value) is np.ndarray:
+            return self.session.run(self.output_names, {port.name: value})[0] if port.fits(value) else None
+        if not is_tensor(value):
+            return None
+        try:
+            array = value.numpy()
+        except (RuntimeError, TypeError):  # it requires gradients, or lies on a device
+            return None
+        if not port.fits(array):
+            return None
+        return sys.modules["torch"].from_numpy(self.session.run(self.output_names, {port.name: array})[0])
 
     def run_arrays(self, given: Mapping[str, np.ndarray]) -> list[Any]:
         """Run on arrays."""

@@ -1,5 +1,8 @@
 """Tensors in and out of a session: every element type, where they are, without copies."""
 
+import gc
+import tracemalloc
+
 import numpy as np
 import onnx
 import onnxruntime
@@ -169,6 +172,41 @@ def test_no_second_try_on_another_provider(path, monkeypatch):
     monkeypatch.setattr(onnxruntime.InferenceSession, "run", fail)
     with pytest.raises(ModelFileError, match="the device is gone"):
         predictor(torch.zeros(1, 6))
+
+
+@pytest.mark.parametrize("kind", ["array", "tensor"])
+def test_calls_leave_no_memory_behind(path, kind):
+    """Ten thousand of them; numpy's arrays, of whose memory the tensors are, are traced too."""
+    predictor, x = OnnxPredictor(path, [CPU]), torch.randn(4, 6)
+    value = x.numpy() if kind == "array" else x
+    tracemalloc.start()
+    try:
+        for _ in range(100):
+            predictor(value)
+        gc.collect()
+        before = tracemalloc.get_traced_memory()[0]
+        for _ in range(10_000):
+            predictor(value)
+        gc.collect()
+        assert tracemalloc.get_traced_memory()[0] - before < 10_000  # not one byte a call; Python itself takes some
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("call", ["positional", "named", "mapping"])
+def test_the_quick_way_gives_what_the_general_one_gives(path, monkeypatch, call):
+    predictor, x = OnnxPredictor(path, [CPU]), torch.randn(4, 6)
+    (expected,) = predictor._engine.run_tensors({"input": x})
+    calls = {"positional": lambda v: predictor(v), "named": lambda v: predictor(input=v)}
+    run = calls.get(call, lambda v: predictor({"input": v}))
+    for value in (x, x[:, ::1], x.clone().requires_grad_(), torch.nn.Parameter(x), x.T.contiguous().T):
+        assert torch.equal(run(value), expected)
+    for array in (x.numpy(), np.asfortranarray(x.numpy()), x.numpy().view(np.ndarray)):
+        np.testing.assert_array_equal(run(array), expected)
+    general = []
+    monkeypatch.setattr(type(predictor._engine), "run_arrays", lambda self, given: general.append(given) or [given])
+    run(x.numpy())
+    assert len(general) == (call != "positional")
 
 
 @pytest.mark.gpu
