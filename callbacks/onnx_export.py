@@ -64,6 +64,7 @@ class OnnxExport(ExplainedOnce):
         opset: As `lit_gelu.export.export_onnx`.
         keep_fp32: As `lit_gelu.export.export_onnx`.
         io_dtype: As `lit_gelu.export.export_onnx`.
+        layout: As `lit_gelu.export.export_onnx`.
         preprocessing: As `lit_gelu.export.export_onnx`; ``True`` is the data module's ``preprocessing()``.
         labels: As `lit_gelu.export.export_onnx`.
         softmax: As `lit_gelu.export.export_onnx`.
@@ -103,6 +104,7 @@ class OnnxExport(ExplainedOnce):
         opset: int | None = None,
         keep_fp32: Sequence[str] = (),
         io_dtype: str = "same",
+        layout: str = "nchw",
         preprocessing: nn.Module | bool = False,
         labels: Sequence[str] = (),
         softmax: bool = False,

@@ -82,6 +82,7 @@ def export_onnx(
     opset: int | None = None,
     keep_fp32: Sequence[str] = (),
     io_dtype: str = "same",
+    layout: str = "nchw",
     registry: ActivationRegistry | None = None,
     preprocessing: nn.Module | None = None,
     labels: Sequence[str] = (),
@@ -119,6 +120,9 @@ def export_onnx(
             (``"Softmax"``), patterns over names of modules (``"head.*"``) or nodes.
         io_dtype: For fp16 and bf16, of inputs and outputs: ``"same"`` as the file's, which is what ``model.half()``
             takes and gives, or ``"fp32"``, with a Cast at each.
+        layout: ``"nhwc"`` is for sessions with ``prefer_nhwc`` of onnxruntime's CUDA provider: `OnnxPredictor`, `tune`
+            and the configuration for Triton set it, in other programs you do. A GELU behind a 2-D convolution then
+            takes its bias between two Transposes, which stay in other sessions.
         registry: Which registry names the module's activations; ``None`` is the default one.
         preprocessing: A module that turns raw pixels, ``torch.uint8`` with any batch, into the first input of
             ``model``, such as ``MNISTData().preprocessing()``. It becomes a part of the graph, and the file takes raw
@@ -160,6 +164,7 @@ def export_onnx(
         opset=opset,
         keep_fp32=keep_fp32,
         io_dtype=io_dtype,
+        layout=layout,
         labels=labels,
         softmax=softmax,
     )

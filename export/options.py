@@ -13,6 +13,7 @@ from lit_gelu.export.lowering.kernels import DEFAULT_OPSET, DTYPES, POLICIES, TA
 Approximate = Literal["as_trained", "none", "exact", "tanh", "sigmoid"]
 LoweringOption = Literal["auto", "native", "primitives", "contrib"]
 IoDtype = Literal["same", "fp32"]
+Layout = Literal["nchw", "nhwc"]
 
 
 def _option(default: Any, about: str, choices: Iterable[str] = ()) -> Any:
@@ -32,6 +33,7 @@ class ExportOptions:
     opset: int | None = _option(None, "version of the standard operators")
     keep_fp32: tuple[str, ...] = _option((), "operators, or patterns over names of modules, that stay in float32")
     io_dtype: str = _option("same", "of inputs and outputs of an fp16 or bf16 file", get_args(IoDtype))
+    layout: str = _option("nchw", "order of a convolution's dimensions, for ort-cuda", get_args(Layout))
     softmax: bool = _option(False, "whether the file ends with a softmax")
     labels: tuple[str, ...] = _option((), "names of the classes, in their order")
 
@@ -62,6 +64,12 @@ class ExportOptions:
             raise ExportOptionError(
                 "keep_fp32= and io_dtype= are for dtype='fp16' and 'bf16'; in an fp32 file everything is float32. "
                 "Leave them out."
+            )
+        if asked["layout"] == "nhwc" and (asked["target"] != "ort-cuda" or asked["dtype"] == "bf16"):
+            raise ExportOptionError(
+                f"layout='nhwc' does not go with target={asked['target']!r} and dtype={asked['dtype']!r}: only "
+                "onnxruntime's CUDA provider knows it, and has no bfloat16 convolution in it. Use target='ort-cuda' "
+                "with dtype='fp32' or 'fp16', or leave layout out."
             )
         if isinstance(labels, str) or not all(isinstance(label, str) for label in labels):
             raise ExportOptionError(f"labels={labels!r} is not accepted. Give a list of texts, one for each class.")

@@ -2,7 +2,9 @@
 
 That provider's Gelu loads and stores one value at a time, its BiasGelu four: 86 and 37 instructions an element in
 float16 (read in onnxruntime 1.31.1's code for compute capability 9.0). Its Gemm writes the bias over the whole output
-first, and adds the product to it. So a Gemm becomes a MatMul with a transposed weight.
+first, and adds the product to it. So a Gemm becomes a MatMul with a transposed weight. BiasGelu adds to the last
+dimension: that of channels in NHWC, which a convolution's output has in a session with ``prefer_nhwc``. The Transposes
+about the GELU then cancel those about the convolutions.
 """
 
 from collections import defaultdict
@@ -18,9 +20,12 @@ from lit_gelu.export.lowering.lowering_table import MARKER_DOMAIN, BoundActivati
 from lit_gelu.export.lowering.policy import Choice, with_bias
 from lit_gelu.export.lowering.spellings import in_place_of
 
+_LINEAR = {"Add": 2, "Gemm": 2}  # ranks of weights by the node that makes a layer's output
+_RANKS = {**_LINEAR, "Conv": 4}
+
 
 def hand_over_biases(
-    model: ir.Model, found: Mapping[str, BoundActivation], taken: Mapping[str, Choice], target: Target
+    model: ir.Model, found: Mapping[str, BoundActivation], taken: Mapping[str, Choice], target: Target, *, nhwc: bool
 ) -> dict[str, Choice]:
     """Give markers the bias of the layer in front as a second input, in place; return these sites' choices."""
     calls: dict[str, list[ir.Node]] = defaultdict(list)
@@ -31,7 +36,7 @@ def hand_over_biases(
     for site, markers in calls.items():
         recipes = found[site].recipes
         choice = with_bias(recipes, taken[site], target) if isinstance(recipes, OnnxRecipes) else None
-        layers = [layer for marker in markers if (layer := _layer(marker)) is not None]
+        layers = [layer for marker in markers if (layer := _layer(marker, _RANKS if nhwc else _LINEAR)) is not None]
         if choice is not None and len(layers) == len(markers):  # a site has one recipe for all its calls
             changed[site] = choice
             for marker, layer in zip(markers, layers, strict=True):
@@ -39,13 +44,14 @@ def hand_over_biases(
     return changed
 
 
-def _layer(marker: ir.Node) -> Layer | None:
-    """Return the linear layer that alone makes a marker's input, with a bias for each of its last dimension."""
+def _layer(marker: ir.Node, ranks: Mapping[str, int]) -> Layer | None:
+    """Return the layer that alone makes a marker's input, with a bias for each channel."""
     layer = layer_before(marker)
     if layer is None or layer.node.graph is not marker.graph or len(layer.parameters) == 1:
         return None
     factors = [layer.node.attributes[key].as_float() for key in ("alpha", "beta") if key in layer.node.attributes]
-    fits = layer.node.op_type in {"Add", "Gemm"} and array_of(layer.parameters[1][0]).shape == (layer.channels,)
+    weight, bias = (array_of(value) for value, _ in layer.parameters)
+    fits = weight.ndim == ranks.get(layer.node.op_type) and bias.shape == (layer.channels,)
     return layer if fits and all(factor == 1.0 for factor in factors) else None
 
 
@@ -54,6 +60,14 @@ def _give(marker: ir.Node, layer: Layer) -> None:
     node, ((weight, axis), (bias, _)) = layer.node, layer.parameters
     if node.op_type == "Add":
         product = next(value for value in node.inputs if value is not bias)
+    elif node.op_type == "Conv":
+        x = in_place_of(node, ir.node("Conv", node.inputs[:2], node.attributes, name=node.name))
+        there = ir.node("Transpose", [x], {"perm": (0, 2, 3, 1)})
+        inner = ir.node(marker.op_type, [there.outputs[0], bias], marker.attributes, domain=marker.domain)
+        in_place_of(marker, there, inner, ir.node("Transpose", [inner.outputs[0]], {"perm": (0, 3, 1, 2)}))
+        if x.shape is not None:
+            there.outputs[0].shape = ir.Shape([x.shape[i] for i in (0, 2, 3, 1)])
+        return
     else:
         if axis == 0:
             array = np.ascontiguousarray(array_of(weight).T)

@@ -72,7 +72,7 @@ def lower(
     by_recipes = {key: _choice(activation, options, opset) for key, activation in distinct.items()}
     taken = {site: by_recipes[id(activation.recipes)] for site, activation in found.items()}
     if options.lowering == "auto":
-        taken |= hand_over_biases(model, found, taken, target)
+        taken |= hand_over_biases(model, found, taken, target, nhwc=options.layout == "nhwc")
     calls = _replace_all(model, found, taken)
     rows = tuple(
         SiteRecord(

@@ -259,14 +259,16 @@ def _is_unused(node: ir.Node, dead: set[int]) -> bool:
     )
 
 
-def in_place_of(old: ir.Node, new: ir.Node) -> ir.Value:
-    """Put a node in the place of another; return its output."""
+def in_place_of(old: ir.Node, *new: ir.Node) -> ir.Value:
+    """Put nodes, each the next one's input, in the place of another; return the last one's output."""
     if old.graph is None:
         raise ValueError(f"{old.op_type} is in no graph")
-    before, after = old.outputs[0], new.outputs[0]
-    after.type, after.shape = before.type, before.shape
-    new.metadata_props.update(old.metadata_props)
-    convenience.replace_nodes_and_values(old.graph, old, [old], [new], [before], [after])
+    before, after = old.outputs[0], new[-1].outputs[0]
+    for node in new:
+        node.outputs[0].type = before.type
+        node.metadata_props.update(old.metadata_props)
+    after.shape = before.shape
+    convenience.replace_nodes_and_values(old.graph, old, [old], list(new), [before], [after])
     return after
 
 

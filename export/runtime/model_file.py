@@ -37,6 +37,7 @@ class ModelFile:
     # Whether it has int8 weights whose sums may be wrong on x86 processors without VNNI: all int8 files but those of
     # `lit_gelu.export.quantization.quantize_onnx` that say otherwise.
     saturates: bool = False
+    wants_nhwc: bool = False  # whether it was exported with layout="nhwc"
 
 
 def read_model_file(path: str | os.PathLike[str]) -> ModelFile:
@@ -65,6 +66,7 @@ def read_model_file(path: str | os.PathLike[str]) -> ModelFile:
         sixteen_bit=bool(_SIXTEEN_BIT & {*inputs, *(tensor.data_type for tensor in tensors)}),
         external=tuple(sorted(external)),
         saturates=any(tensor.data_type == INT8 and tensor.dims for tensor in tensors) and not _is_bounded(model),
+        wants_nhwc=any((entry.key, entry.value) == ("lit_gelu.layout", "nhwc") for entry in model.metadata_props),
     )
 
 

@@ -16,7 +16,7 @@ from lit_gelu.cuda_versions import mismatch
 from lit_gelu.export.errors import ModelFileError, ProviderError
 from lit_gelu.export.runtime.model_file import ModelFile, read_model_file
 from lit_gelu.export.runtime.placement import RECORD, named, placement_of, without_shape_arithmetic
-from lit_gelu.export.runtime.providers import CPU, Provider, checked_providers, default_providers
+from lit_gelu.export.runtime.providers import CPU, CUDA, Provider, checked_providers, default_providers
 
 _log = logging.getLogger(__name__)
 NO_CPU = "session.disable_cpu_ep_fallback"
@@ -75,6 +75,8 @@ def open_session(
     else:
         checked = checked_providers(list(providers), provider_options)
     first = next(iter(checked))
+    if model.wants_nhwc and CUDA in checked:
+        checked[CUDA].setdefault("prefer_nhwc", "1")
     if first != CPU:
         _load_libraries(first)
     session = _open(model, checked, sess_options, disabled_optimizers)

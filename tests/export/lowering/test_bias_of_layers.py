@@ -9,7 +9,8 @@ from torch import nn
 from traced_graph import TracedGraph
 
 from lit_gelu import activations
-from lit_gelu.export import check_parity, export_onnx
+from lit_gelu.export import ExportOptionError, check_parity, export_onnx
+from lit_gelu.export.options import ExportOptions
 
 
 class Several(nn.Module):
@@ -17,7 +18,12 @@ class Several(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.example_input_array = (torch.zeros(2, 8), torch.zeros(2, 5, 8))
+        self.example_input_array = (torch.zeros(2, 8), torch.zeros(2, 5, 8), torch.zeros(2, 4, 6, 7))
+        self.image = nn.Sequential(
+            nn.Conv2d(4, 8, 3), nn.BatchNorm2d(8), nn.GELU(), nn.Conv2d(8, 4, 3, groups=2), nn.GELU()
+        )
+        torch.nn.init.normal_(self.image[1].weight)
+        self.signal = nn.Sequential(nn.Conv1d(5, 8, 3), nn.GELU())
         self.matrix, self.sequence = (nn.Sequential(nn.Linear(8, 16), nn.GELU()) for _ in range(2))
         self.folded = nn.Sequential(nn.Linear(8, 8), activations.create("gaussian_gelu(sigma=2.0)"), nn.Linear(8, 4))
         self.biasless = nn.Sequential(nn.Linear(8, 16, bias=False), nn.GELU())
@@ -27,9 +33,11 @@ class Several(nn.Module):
         self.read, self.read_gelu = nn.Linear(8, 8), nn.GELU()
         self.tied, self.tied_gelu = nn.Linear(8, 8), nn.GELU()
 
-    def forward(self, x, sequences):
+    def forward(self, x, sequences, images):
         product = self.read(x)
         return {
+            "image": self.image(images),
+            "signal": self.signal(sequences),
             "matrix": self.matrix(x),
             "sequence": self.sequence(sequences),
             "folded": self.folded(x),
@@ -43,6 +51,7 @@ class Several(nn.Module):
 
 
 TAKES = {"matrix.1": 1, "sequence.1": 1, "folded.1": 1, "shared": 2}
+IN_NHWC = {"image.2": 1, "image.4": 1}
 BIASED = ("com.microsoft::BiasGelu",)
 
 
@@ -71,6 +80,7 @@ def test_the_gelu_adds_the_bias_of_the_layer_in_front(several, dtype, policy):
     """Every call of its site must have such a layer; nothing else may read layer or weight."""
     _, lowered = several.lowered("ort-cuda", dtype, policy)
     assert taking(lowered) == TAKES
+    assert taking(several.lowered("ort-cuda", dtype, policy, layout="nhwc")[1]) == TAKES | IN_NHWC
     assert {site.recipe for site in lowered.sites if site.site in TAKES} == {"microsoft.BiasGelu(x, bias)"}
 
 
@@ -91,22 +101,31 @@ def test_elsewhere_it_does_not(several, target, others):
     assert "com.microsoft" not in graph.graph.opset_imports
 
 
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
 @pytest.mark.parametrize(("dtype", "places"), [("fp32", 2), ("fp16", 4)])
-def test_values_are_those_of_the_plain_form(several, dtype, places):
+def test_values_are_those_of_the_plain_form(several, dtype, places, layout):
     """Units in the last place of the largest output, by float32's arithmetic of sums in another order."""
     kind = {"fp32": np.float32, "fp16": np.float16}[dtype]
-    plain, biased = (outputs(several.lowered(target, dtype)[0], kind) for target in ("portable", "ort-cuda"))
+    plain = outputs(several.lowered("portable", dtype)[0], kind)
+    biased = outputs(several.lowered("ort-cuda", dtype, layout=layout)[0], kind)
     assert plain.keys() == biased.keys()
     for name, values in plain.items():
         step = np.spacing(np.abs(values).max().astype(kind))
         np.testing.assert_allclose(biased[name], values, rtol=0, atol=places * float(step), err_msg=name)
 
 
+@pytest.mark.parametrize("given", [{}, {"target": "tensorrt"}, {"target": "ort-cuda", "dtype": "bf16"}])
+def test_a_layout_that_no_session_can_have_is_refused(given):
+    with pytest.raises(ExportOptionError, match="only onnxruntime's CUDA provider knows it"):
+        ExportOptions.checked(layout="nhwc", **given)
+
+
 def test_the_proof_knows_the_activation_by_its_record(tmp_path):
     """Also alone, where the layer is not there: its bias is then 0."""
-    net = nn.Sequential(nn.Linear(6, 16), nn.GELU(), nn.Linear(16, 3))
-    report = export_onnx(net, tmp_path / "net.onnx", torch.zeros(2, 6), target="ort-cuda")
-    assert report.activation_census == {"com.microsoft::BiasGelu": 1}
-    found = check_parity(net, tmp_path / "net.onnx", input_sample=torch.zeros(2, 6), providers=["CPUExecutionProvider"])
+    first = [nn.Conv2d(3, 4, 3), nn.GELU(), nn.Flatten()]
+    net, sample = nn.Sequential(*first, nn.Linear(16, 16), nn.GELU(), nn.Linear(16, 3)), torch.zeros(2, 3, 4, 4)
+    report = export_onnx(net, tmp_path / "net.onnx", sample, target="ort-cuda", layout="nhwc")
+    assert report.activation_census == {"com.microsoft::BiasGelu": 2}
+    found = check_parity(net, tmp_path / "net.onnx", input_sample=sample, providers=["CPUExecutionProvider"])
     assert found.passed
     assert [row.inputs for row in found.rows if "BiasGelu" in row.detail] == ["gelu"]

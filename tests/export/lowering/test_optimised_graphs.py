@@ -69,6 +69,14 @@ CONVOLUTIONS = {
 }
 
 
+# In files with layout="nhwc": their sessions have prefer_nhwc.
+IN_NHWC = {
+    "convolutions": "Transpose nhwc:Conv BiasGelu nhwc:Conv BiasGelu nhwc:Conv Transpose",
+    "convolutions tanh": "Transpose nhwc:Conv Gelu nhwc:Conv Gelu nhwc:Conv Transpose",
+    "convolution 1-D": "Transpose nhwc:Conv Gelu Transpose",
+}
+
+
 def expected(lines, dtype, policy, nhwc):
     """The first line all of whose words fit the cell: "16" is float16 and bfloat16."""
     cell = {dtype, policy, *(["nhwc"] if nhwc else []), *(["16"] if dtype != "fp32" else [])}
@@ -82,13 +90,18 @@ def optimised(tmp_path_factory):
     folder = tmp_path_factory.mktemp("optimised")
     libraries = stand_in_cuda.build(tmp_path_factory.mktemp("stand_in_cuda"))
     traced, files = TracedGraph(CudaNets()), []
+    for options in ({}, NHWC):
+        path = folder / f"layout_{len(options)}.onnx"
+        ir.save(traced.lowered("ort-cuda", "fp16", "fast", layout="nhwc")[0], path)
+        files.append((path, options))
     for dtype, policy, nhwc in [*CELLS, ("bf16", "strict", True)]:
         path = folder / f"{dtype}_{policy}_{nhwc}.onnx"
         ir.save(traced.lowered("ort-cuda", dtype, policy)[0], path)
         files.append((path, NHWC if nhwc else {}))
-    *found, refused = stand_in_cuda.optimised_files(libraries, files)
+    without, nhwc, *found, refused = stand_in_cuda.optimised_files(libraries, files)
     graphs = {cell: onnx.load(entry["optimised"]).graph for cell, entry in zip(CELLS, found, strict=True)}
-    return graphs | {"refused": refused}
+    layouts = {name: onnx.load(entry["optimised"]).graph for name, entry in (("nchw", without), ("nhwc", nhwc))}
+    return graphs | layouts | {"refused": refused}
 
 
 def operators(graph, output):
@@ -127,3 +140,10 @@ def test_the_provider_has_no_bfloat16_convolution_in_nhwc(optimised):
     """onnxruntime refuses the file: no wish for NHWC may be in one."""
     assert "Type 'tensor(bfloat16)'" in optimised["refused"]["error"]
     assert "(Conv)" in optimised["refused"]["error"]
+
+
+def test_a_file_for_nhwc_has_transposes_at_both_ends_alone_if_its_wish_is_granted(optimised):
+    """Else those about each GELU stay: the plain form is the right one for such sessions."""
+    assert {name: " ".join(operators(optimised["nhwc"], name)) for name in IN_NHWC} == IN_NHWC
+    plain = operators(optimised["nchw"], "convolutions")
+    assert plain == ["Conv", "Transpose", "BiasGelu", "Transpose"] * 2 + ["Conv"]
