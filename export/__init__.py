@@ -7,13 +7,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lit_gelu.export.errors import (
-        ExportError,
-        ExportOptionError,
-        ModelFileError,
-        ModelInputError,
-        ProviderError,
-    )
+    from lit_gelu.export.errors import ExportError, ExportOptionError, ModelFileError, ModelInputError, ProviderError
     from lit_gelu.export.exporter import ExportReport, export_onnx
     from lit_gelu.export.inspection import FileInspection, inspect_onnx
     from lit_gelu.export.mixin import OnnxExportMixin
@@ -39,29 +33,11 @@ _ROOMS = {
 _ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
 
 __all__ = [
-    "BenchReport",
-    "CpuFallbackWarning",
-    "ExportError",
-    "ExportOptionError",
-    "ExportReport",
-    "FileInspection",
-    "ModelFileError",
-    "ModelInputError",
-    "OnnxExportMixin",
-    "OnnxPredictor",
-    "ParityError",
-    "ParityReport",
-    "ParityRow",
-    "Placement",
-    "ProviderError",
-    "TuningReport",
-    "bench",
-    "check_parity",
-    "export_onnx",
-    "inspect_onnx",
-    "tune",
-    "write_proof",
-]
+    "BenchReport", "CpuFallbackWarning", "ExportError", "ExportOptionError", "ExportReport", "FileInspection",
+    "ModelFileError", "ModelInputError", "OnnxExportMixin", "OnnxPredictor", "ParityError", "ParityReport",
+    "ParityRow", "Placement", "ProviderError", "TuningReport", "bench", "check_parity", "export_onnx", "inspect_onnx",
+    "tune", "write_proof",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

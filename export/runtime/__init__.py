@@ -6,15 +6,6 @@ from lit_gelu.export.runtime.providers import CPU, CUDA, TENSORRT, Provider, def
 from lit_gelu.export.runtime.session import CpuFallbackWarning, open_session
 
 __all__ = [
-    "CPU",
-    "CUDA",
-    "TENSORRT",
-    "CpuFallbackWarning",
-    "OnnxPredictor",
-    "PlacedNode",
-    "Placement",
-    "Provider",
-    "default_providers",
-    "open_session",
-    "provider_name",
-]
+    "CPU", "CUDA", "TENSORRT", "CpuFallbackWarning", "OnnxPredictor", "PlacedNode", "Placement", "Provider",
+    "default_providers", "open_session", "provider_name",
+]  # fmt: skip

@@ -6,6 +6,7 @@ import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -222,7 +223,7 @@ def measured(
 ) -> list[BenchRow]:
     """Time variants on the same inputs: ratios are to the first, and so are errors if there are no exact outputs."""
     outputs = {variant.name: arrays_of(variant.call(values)) for variant in variants}
-    calls = {variant.name: _bound(variant.call, values) for variant in variants}
+    calls = {variant.name: partial(variant.call, values) for variant in variants}
     queued = device.type == "cuda"  # elsewhere a call ends with its work, and there is nothing to overlap
     samples = interleaved(calls, device, seconds=seconds / 2 if queued else seconds)
     together = interleaved(calls, device, seconds=seconds / 2, in_a_row=IN_A_ROW) if queued else samples
@@ -253,10 +254,6 @@ def _predictors(
 
 def _of_predictor(predictor: OnnxPredictor) -> Compute:
     return lambda values: predictor(*values.values())
-
-
-def _bound(call: Compute, values: Mapping[str, Tensor]) -> Callable[[], Any]:
-    return lambda: call(values)
 
 
 @contextmanager

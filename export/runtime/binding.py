@@ -32,10 +32,6 @@ class TensorRunner:
     Inputs are read where they are. Outputs are written into memory of torch's own allocator where the file tells their
     shape by the inputs' (as every file of `export_onnx` does); others are allocated by onnxruntime, and on CUDA
     copied, since its memory does not outlive the session. Each call has its own binding, so that threads do not meet.
-
-    Args:
-        session: The session.
-        device: Where it runs.
     """
 
     def __init__(self, session: onnxruntime.InferenceSession, device: torch.device) -> None:

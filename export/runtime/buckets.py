@@ -53,15 +53,7 @@ class BucketRunner:
 
     Rows are copied into the bucket's buffers, and the outputs' rows out of them. What stands in the rows beyond is of
     an earlier call, or zero: rows of a network in evaluation mode do not see each other.
-
-    Args:
-        runner: Of the session; its inputs and outputs are bound as it does.
-        buckets: Batch sizes, ascending.
-
     Every bucket runs once here, which is when onnxruntime captures its graph. Not for several threads at once.
-
-    Raises:
-        ModelInputError: If sizes other than the batch are not fixed.
     """
 
     def __init__(self, runner: TensorRunner, buckets: tuple[int, ...]) -> None:

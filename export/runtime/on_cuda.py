@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -23,22 +24,13 @@ class OtherDeviceWarning(UserWarning):
 
 
 class CudaRunner:
-    """Runs a session on tensors of its device.
+    """Runs a session on tensors of its device; without padding, calls of other sizes than a bucket's have no graph."""
 
-    Copies into the memory of a CUDA graph, and out of onnxruntime's, belong on the session's stream; so outputs are
-    allocated there, and torch is told that the caller's stream uses them too.
-
-    onnxruntime keeps the CUDA graphs of each thread apart, and captures in the mode in which no other thread may touch
-    CUDA meanwhile. So all graphs are captured here, once for the thread that opens the file and once for a worker that
-    runs the calls of all others, and one lock is around the whole of a run.
-
-    Args:
-        session: The session.
-        device: Where it runs.
-        stream: What it works on.
-        buckets: Batch sizes, each a CUDA graph; none for a session without.
-        padding: Whether calls of other sizes than the buckets' are padded; else they run without a graph.
-    """
+    # Copies into the memory of a CUDA graph, and out of onnxruntime's, belong on the session's stream; so outputs are
+    # allocated there, and torch is told that the caller's stream uses them too.
+    # onnxruntime keeps the CUDA graphs of each thread apart, and captures in the mode in which no other thread may
+    # touch CUDA meanwhile. So all graphs are captured here, once for the thread that opens the file and once for a
+    # worker that runs the calls of all others, and one lock is around the whole of a run.
 
     def __init__(
         self,
@@ -60,13 +52,7 @@ class CudaRunner:
             with stream.in_order(), torch.cuda.stream(stream.stream):
                 self.bucketed = BucketRunner(self.runner, buckets)
             torch.cuda.synchronize(device)  # the worker captures on the same stream
-            self._worker.submit(self._capture).result()
-
-    def _capture(self) -> None:
-        """Capture every graph once more, for this thread."""
-        assert self.bucketed is not None  # noqa: S101 - called by the constructor alone
-        with torch.cuda.device(self.device), torch.cuda.stream(self.stream.stream):
-            self.bucketed.capture()
+            self._worker.submit(_under, stream.stream, self.bucketed.capture).result()
 
     def run_arrays(self, given: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         """Run on arrays; the thread's current device, which onnxruntime sets, stays as it was."""
@@ -91,17 +77,8 @@ class CudaRunner:
             if hasattr(self._opener, "here"):
                 return self._ordered(run, tensors)
             current = torch.cuda.current_stream(self.device)
-            return self._worker.submit(self._in_worker, current, run, tensors).result()
-
-    def _in_worker(
-        self,
-        current: torch.cuda.Stream,
-        run: Callable[[Mapping[str, Tensor]], list[Tensor]],
-        tensors: Mapping[str, Tensor],
-    ) -> list[Tensor]:
-        """Run in the order of another thread's stream."""
-        with torch.cuda.stream(current):
-            return self._ordered(run, tensors)
+            outputs: list[Tensor] = self._worker.submit(_under, current, self._ordered, run, tensors).result()
+            return outputs
 
     def _ordered(
         self, run: Callable[[Mapping[str, Tensor]], list[Tensor]], tensors: Mapping[str, Tensor]
@@ -112,6 +89,12 @@ class CudaRunner:
             for output in outputs:
                 output.record_stream(current)
             return outputs
+
+
+def _under(stream: torch.cuda.Stream, call: Callable[..., Any], *arguments: Any) -> Any:
+    """Call with a stream, and so its device, as the current one."""
+    with torch.cuda.stream(stream):
+        return call(*arguments)
 
 
 def require_no_capture() -> None:

@@ -2,7 +2,7 @@
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -117,28 +117,13 @@ def named(nodes: tuple[PlacedNode, ...], most: int = 8) -> str:
 _SOURCES = frozenset({"Shape", "Size"})  # kernels of the GPU whose result lies in host memory
 
 # The inputs that kernels of the CUDA provider read from host memory, such as the second of Reshape: by position.
-_IN_HOST_MEMORY: Mapping[str, Sequence[int]] = {
-    "ConstantOfShape": (0,),
-    "CumSum": (1,),
-    "Expand": (1,),
-    "If": (0,),
-    "Loop": (0, 1),
-    "Pad": (1, 2, 3),
-    "Range": (0, 1, 2),
-    "Reshape": (1,),
-    "Resize": (1, 2, 3),
-    "Slice": (1, 2, 3, 4),
-    "Split": (1,),
-    "Squeeze": (1,),
-    "Tile": (1,),
-    "TopK": (1,),
-    "Trilu": (1,),
-    "Unsqueeze": (1,),
-    "Upsample": (1,),
-    **dict.fromkeys(
-        ("ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum", "ReduceL1", "ReduceL2", "ReduceLogSumExp"),
-        (1,),
-    ),
+_IN_HOST_MEMORY_TEXT = """
+    ConstantOfShape 0, CumSum 1, Expand 1, If 0, Loop 0 1, Pad 1 2 3, Range 0 1 2, Reshape 1, Resize 1 2 3,
+    Slice 1 2 3 4, Split 1, Squeeze 1, Tile 1, TopK 1, Trilu 1, Unsqueeze 1, Upsample 1, ReduceMax 1, ReduceMean 1,
+    ReduceMin 1, ReduceProd 1, ReduceSum 1, ReduceL1 1, ReduceL2 1, ReduceLogSumExp 1
+"""
+_IN_HOST_MEMORY: Mapping[str, tuple[int, ...]] = {
+    name: tuple(map(int, positions)) for name, *positions in map(str.split, _IN_HOST_MEMORY_TEXT.split(","))
 }
 
 

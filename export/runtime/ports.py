@@ -1,7 +1,7 @@
 """The inputs and outputs of a file: names, element types and shapes, what fits them, and values made up for them."""
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from operator import itemgetter
@@ -98,14 +98,10 @@ class Port:
         return None if -1 in shape else tuple(shape)
 
 
-def ports_of(values: Sequence[Any]) -> dict[str, Port]:
-    """Return what a session's ``get_inputs()`` or ``get_outputs()`` gave by name, in order."""
-    return {value.name: Port(value.name, value.type, tuple(value.shape or ())) for value in values}
-
-
-def session_ports(session: onnxruntime.InferenceSession) -> tuple[dict[str, Port], dict[str, Port]]:
-    """Return the inputs and outputs of a session."""
-    return ports_of(session.get_inputs()), ports_of(session.get_outputs())
+def session_ports(session: onnxruntime.InferenceSession) -> Iterator[dict[str, Port]]:
+    """Yield the inputs and then the outputs of a session by name, in order."""
+    for values in (session.get_inputs(), session.get_outputs()):
+        yield {value.name: Port(value.name, value.type, tuple(value.shape or ())) for value in values}
 
 
 def named_sizes(ports: Mapping[str, Port], shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:

@@ -22,14 +22,8 @@ _log = logging.getLogger(__name__)
 NO_CPU = "session.disable_cpu_ep_fallback"
 EXACT_SUMS = "session.x64quantprecision"  # int8 on x86 without VNNI: 32-bit sums, at half the speed
 
-_FILE_ERRORS = (
-    ort_errors.InvalidProtobuf,
-    ort_errors.InvalidGraph,
-    ort_errors.NoSuchFile,
-    ort_errors.NotImplemented,
-    ort_errors.NoModel,
-    ort_errors.InvalidArgument,
-)
+_FILE_ERROR_NAMES = "InvalidProtobuf InvalidGraph NoSuchFile NotImplemented NoModel InvalidArgument"
+_FILE_ERRORS: tuple[type[Exception], ...] = tuple(getattr(ort_errors, name) for name in _FILE_ERROR_NAMES.split())
 _PROVIDER_ERRORS = (ort_errors.Fail, ort_errors.EPFail, ort_errors.RuntimeException, RuntimeError, ValueError)
 
 

@@ -104,32 +104,16 @@ def provider_options(settings: Settings) -> dict[str, str]:
 
 # What SessionOptions can be asked for; enough to open the same session in another process.
 _ATTRIBUTES = (
-    "enable_cpu_mem_arena",
-    "enable_mem_pattern",
-    "enable_mem_reuse",
-    "execution_mode",
-    "execution_order",
-    "graph_optimization_level",
-    "inter_op_num_threads",
-    "intra_op_num_threads",
-    "log_severity_level",
-    "log_verbosity_level",
-    "logid",
-    "use_deterministic_compute",
-)
+    "enable_cpu_mem_arena", "enable_mem_pattern", "enable_mem_reuse", "execution_mode", "execution_order",
+    "graph_optimization_level", "inter_op_num_threads", "intra_op_num_threads", "log_severity_level",
+    "log_verbosity_level", "logid", "use_deterministic_compute",
+)  # fmt: skip
 _ENTRIES = (
-    "ep.context_enable",
-    "optimization.disable_specified_optimizers",
-    "optimization.enable_gelu_approximation",
-    "session.disable_cpu_ep_fallback",
-    "session.disable_prepacking",
-    "session.inter_op.allow_spinning",
-    "session.intra_op.allow_spinning",
-    "session.intra_op_thread_affinities",
-    "session.set_denormal_as_zero",
-    "session.use_device_allocator_for_initializers",
-    "session.x64quantprecision",
-)
+    "ep.context_enable", "optimization.disable_specified_optimizers", "optimization.enable_gelu_approximation",
+    "session.disable_cpu_ep_fallback", "session.disable_prepacking", "session.inter_op.allow_spinning",
+    "session.intra_op.allow_spinning", "session.intra_op_thread_affinities", "session.set_denormal_as_zero",
+    "session.use_device_allocator_for_initializers", "session.x64quantprecision",
+)  # fmt: skip
 
 
 def options_state(options: onnxruntime.SessionOptions | None) -> dict[str, Any] | None:

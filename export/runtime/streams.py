@@ -15,13 +15,9 @@ class ComputeStream:
     handle is 0, which onnxruntime reads as "none" (it then makes a stream that is in no order with torch's), and
     because CUDA graphs cannot be captured on it: with it current, the session gets a stream of its own, one of the 32
     that torch hands out in turns; so CUDA graphs are captured when the file is opened, not later beside other work.
-
-    Args:
-        device: The CUDA device.
-        handle: The stream that the caller chose with ``user_compute_stream``; ``None`` for the rule above.
     """
 
-    def __init__(self, device: torch.device, handle: int | None = None) -> None:
+    def __init__(self, device: torch.device, handle: int | None = None) -> None:  # that of the caller's choice
         self.device = device
         current = torch.cuda.current_stream(device)
         if handle:

@@ -17,21 +17,13 @@ IN_A_ROW = 20  # calls without a wait between them: what a device takes for one,
 
 @dataclass(frozen=True)
 class Latency:
-    """The times of one call, in seconds.
+    """The times of one call, in seconds."""
 
-    Args:
-        calls: How many were measured.
-        mean: Their mean.
-        p50: Their median.
-        p90: Nine of ten are at most this.
-        p99: Ninety-nine of a hundred are at most this; with fewer calls it lies between the two longest.
-    """
-
-    calls: int
-    mean: float
-    p50: float
-    p90: float
-    p99: float
+    calls: int  # how many were measured
+    mean: float  # their mean
+    p50: float  # their median
+    p90: float  # nine of ten are at most this
+    p99: float  # ninety-nine of a hundred are at most this; with fewer calls it lies between the two longest
 
 
 def latency(samples: Sequence[float]) -> Latency:

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -246,7 +247,7 @@ class _SettingsSearch:
 
     def vary(self, knob: Knob, seconds: float) -> None:
         """Try a knob's values beside the best settings, and keep the fastest right one."""
-        calls = {_UNTUNED: self._call(self.fastest)}
+        calls = {_UNTUNED: partial(self.fastest, **self.inputs)}
         candidates: dict[str, tuple[dict[str, Any], float, OnnxPredictor]] = {}
         for value in knob.values:
             settings = {**self.best, **knob.settings(value)}
@@ -254,7 +255,7 @@ class _SettingsSearch:
                 continue
             if tried := self._tried(settings):
                 candidates[repr(value)] = (settings, *tried)
-                calls[repr(value)] = self._call(tried[1])
+                calls[repr(value)] = partial(tried[1], **self.inputs)
         if not candidates:
             return
         samples = interleaved(calls, self.untuned.device, seconds=seconds, in_a_row=self.in_a_row)
@@ -294,7 +295,7 @@ class _SettingsSearch:
         assert self.key is not None  # noqa: S101 - refused in the constructor
         gained = 1.0
         if self.best != self.base:
-            calls = {_UNTUNED: self._call(self.untuned), "best": self._call(self.fastest)}
+            calls = {_UNTUNED: partial(self.untuned, **self.inputs), "best": partial(self.fastest, **self.inputs)}
             samples = interleaved(calls, self.untuned.device, seconds=seconds, in_a_row=self.in_a_row)
             gained = ratio(samples, "best", _UNTUNED)
         if gained > _WORTH:
@@ -306,9 +307,6 @@ class _SettingsSearch:
         key = self.key or TuningKey("", "", "")
         choice = TuningChoice(key, {**self.always, **settings}, 1.0, 0.0, 0.0, self.rows)
         return OnnxPredictor(self.path, self.providers, tuning=choice)
-
-    def _call(self, predictor: OnnxPredictor) -> Any:
-        return lambda: predictor(**self.inputs)
 
     def _outputs(self, predictor: OnnxPredictor) -> list[np.ndarray]:
         """Return a predictor's outputs in float64."""

@@ -25,38 +25,23 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class TuningKey:
-    """What a choice is good for.
+    """What a choice is good for."""
 
-    Args:
-        onnxruntime: Its version.
-        provider: The execution provider.
-        device: The GPU's name, or the processor's with the number of cores that this process may use.
-    """
-
-    onnxruntime: str
-    provider: str
-    device: str
+    onnxruntime: str  # its version
+    provider: str  # the execution provider
+    device: str  # the GPU's name, or the processor's with the number of cores that this process may use
 
 
 @dataclass(frozen=True)
 class TuningChoice:
-    """What `tune` chose.
+    """What `tune` chose."""
 
-    Args:
-        key: What it is good for.
-        settings: Value by name; empty if nothing was faster than the defaults.
-        ratio: Time beside the untuned session's, in the same run.
-        error: Largest error of an output, as a share of the largest output.
-        limit: The largest error that was allowed.
-        batch_size: Rows that were measured.
-    """
-
-    key: TuningKey
-    settings: Mapping[str, Any]
-    ratio: float
-    error: float
-    limit: float
-    batch_size: int
+    key: TuningKey  # what it is good for
+    settings: Mapping[str, Any]  # value by name; empty if nothing was faster than the defaults
+    ratio: float  # time beside the untuned session's, in the same run
+    error: float  # largest error of an output, as a share of the largest output
+    limit: float  # the largest error that was allowed
+    batch_size: int  # rows that were measured
 
     def __str__(self) -> str:
         """Return one line."""

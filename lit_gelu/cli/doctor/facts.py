@@ -41,12 +41,7 @@ assert session.get_providers()[0] == provider, session.get_providers()
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU.
-
-    Args:
-        name: Its name.
-        capability: Its compute capability.
-    """
+    """One GPU and its compute capability."""
 
     name: str
     capability: tuple[int, int]
@@ -54,40 +49,25 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Facts:
-    """What was gathered of an installation; nothing here is judged.
+    """What was gathered of an installation; nothing here is judged."""
 
-    Args:
-        platform: Operating system and machine.
-        versions: Version by distribution, of those that matter.
-        unmet: Requirements of lit-gelu that are not met, as text.
-        onnxruntime_distributions: Distributions that bring the import name ``onnxruntime``.
-        onnxruntime_error: Why it cannot be imported or cannot run a model on the CPU; empty if it can.
-        onnxruntime_cuda: The CUDA version that it was built for; empty for a build without CUDA.
-        onnxruntime_providers: Execution providers of the build.
-        torch_error: Why torch cannot be imported; empty if it can.
-        torch_cuda: The CUDA version that torch was built for; empty for a build without CUDA.
-        torch_sees_gpu: Whether torch can use a GPU.
-        gpu_devices: Whether the system shows NVIDIA devices, drivers working or not.
-        gpus: The GPUs that torch can use.
-        driver_cuda: The newest CUDA version that the driver runs, ``None`` if there is no driver.
-        libraries: Whether a library that onnxruntime's CUDA provider needs was found, by its name.
-        cuda_error: Why onnxruntime cannot run a model on CUDA; empty if it can; ``None`` if that was not tried.
-    """
-
-    platform: str = ""
-    versions: Mapping[str, str] = field(default_factory=dict)
-    unmet: tuple[str, ...] = ()
-    onnxruntime_distributions: tuple[str, ...] = ()
-    onnxruntime_error: str = ""
-    onnxruntime_cuda: str = ""
-    onnxruntime_providers: tuple[str, ...] = ()
-    torch_error: str = ""
-    torch_cuda: str = ""
-    torch_sees_gpu: bool = False
-    gpu_devices: bool = False
-    gpus: tuple[Gpu, ...] = ()
+    platform: str = ""  # operating system and machine
+    versions: Mapping[str, str] = field(default_factory=dict)  # version by distribution, of those that matter
+    unmet: tuple[str, ...] = ()  # requirements of lit-gelu that are not met, as text
+    onnxruntime_distributions: tuple[str, ...] = ()  # distributions that bring the import name ``onnxruntime``
+    onnxruntime_error: str = ""  # why it cannot be imported or cannot run a model on the CPU; empty if it can
+    onnxruntime_cuda: str = ""  # the CUDA version that it was built for; empty for a build without CUDA
+    onnxruntime_providers: tuple[str, ...] = ()  # execution providers of the build
+    torch_error: str = ""  # why torch cannot be imported; empty if it can
+    torch_cuda: str = ""  # the CUDA version that torch was built for; empty for a build without CUDA
+    torch_sees_gpu: bool = False  # whether torch can use a GPU
+    gpu_devices: bool = False  # whether the system shows NVIDIA devices, drivers working or not
+    gpus: tuple[Gpu, ...] = ()  # the GPUs that torch can use
+    # the newest CUDA version that the driver runs, ``None`` if there is no driver
     driver_cuda: tuple[int, int] | None = None
+    # whether a library that onnxruntime's CUDA provider needs was found, by its name
     libraries: Mapping[str, bool] = field(default_factory=dict)
+    # why onnxruntime cannot run a model on CUDA; empty if it can; ``None`` if that was not tried
     cuda_error: str | None = None
 
 

@@ -25,19 +25,12 @@ _DISTRIBUTIONS = {  # by library: the distribution that brings it; {cuda} is the
 
 @dataclass(frozen=True)
 class Finding:
-    """What one check found.
+    """What one check found."""
 
-    Args:
-        level: ``broken`` must be mended; a ``note`` explains what will not be used.
-        check: What was looked at.
-        text: What is so.
-        remedy: How to mend it; empty if there is nothing to mend.
-    """
-
-    level: Level
+    level: Level  # what is broken must be mended; a note explains what will not be used
     check: str
     text: str
-    remedy: str = ""
+    remedy: str = ""  # empty if there is nothing to mend
 
 
 def check_requirements(facts: Facts) -> Finding:
