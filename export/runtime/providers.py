@@ -76,7 +76,8 @@ def has_cuda_device() -> bool:
     count = ctypes.c_int(0)
     try:
         driver = ctypes.CDLL("nvcuda.dll" if platform.system() == "Windows" else "libcuda.so.1")
-        return driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0 and count.value > 0
+        found = driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0
+        return bool(found) and count.value > 0
     except (OSError, AttributeError):
         return False
 
