@@ -68,6 +68,7 @@ class OnnxExport(ExplainedOnce):
         preprocessing: As `lit_gelu.export.export_onnx`; ``True`` is the data module's ``preprocessing()``.
         labels: As `lit_gelu.export.export_onnx`.
         softmax: As `lit_gelu.export.export_onnx`.
+        dynamic_shapes: As `lit_gelu.export.export_onnx`.
         input_sample: As `lit_gelu.export.export_onnx`; by default the module's ``example_input_array``.
         check: Whether to prove the file.
         reports: Which reports to write beside it.
@@ -108,6 +109,7 @@ class OnnxExport(ExplainedOnce):
         preprocessing: nn.Module | bool = False,
         labels: Sequence[str] = (),
         softmax: bool = False,
+        dynamic_shapes: Any = None,
         input_sample: Any = None,
         check: bool = True,
         reports: Sequence[Report] = ("json", "markdown", "html"),

@@ -1,5 +1,6 @@
 """`export_onnx`: from a module to a checked ONNX file."""
 
+import inspect
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -22,6 +23,7 @@ from lit_gelu.export.lowering.replace import lower
 from lit_gelu.export.metadata import FileMetadata, SiteRecord, census, class_path, save_model, strip_origin
 from lit_gelu.export.options import ExportOptions
 from lit_gelu.export.preprocessing import describe, preprocessing_copy, raw_call
+from lit_gelu.export.sizes import at_least_two, open_sizes, recorded
 from lit_gelu.export.torch_export import trace
 from lit_gelu.export.trial import require_faithful, require_labels_fit, trial_run
 from lit_gelu.files import is_folder, require_writable
@@ -87,8 +89,9 @@ def export_onnx(
     preprocessing: nn.Module | None = None,
     labels: Sequence[str] = (),
     softmax: bool = False,
+    dynamic_shapes: Any = None,
 ) -> ExportReport:
-    """Write a module as an ONNX file with a dynamic batch.
+    """Write a module as an ONNX file with a dynamic batch, and other dynamic sizes that are asked for.
 
     The module is copied first and stays as it is: training mode, parameters, hooks and the random state. The file is
     the copy in evaluation mode, whose outputs are first compared with the module's own on the sample. Forward hooks are
@@ -133,6 +136,11 @@ def export_onnx(
             records them (``lit_gelu.labels``, a JSON list).
         softmax: Whether the file ends with a softmax over the last dimension of the first output, so that a module
             that gives logits becomes a file that gives probabilities; the file records that too.
+        dynamic_shapes: Which sizes of inputs are open beside the batch. By input and axis, with names that the file
+            shows: ``{"input_ids": {1: "sequence"}, "attention_mask": {1: "sequence"}}``; one name is one size, and
+            ``"sequence:2:512"`` has bounds. Or what ``torch.export.export`` takes, a dict or tuple of ``Dim``,
+            ``Dim.DYNAMIC``, ``Dim.AUTO``, ``None``. ``"sequence"`` opens the length of tokens and of masks,
+            ``"image-size"`` height and width of images. Texts ``["input_ids:1=sequence"]`` are those of the command.
 
     Returns:
         What was written.
@@ -141,8 +149,8 @@ def export_onnx(
         ExportOptionError: If an option has an unknown value, or does not fit this module: no GELU to approximate, one
             that cannot be swapped, a lowering that has no recipe for any of its activations.
         ModelInputError: If the sample is missing or does not fit ``forward``.
-        ExportError: If the module cannot be translated, is random in evaluation mode, fixes the batch size, or computes
-            something else when it is copied.
+        ExportError: If the module cannot be translated, is random in evaluation mode, fixes the batch size or one that
+            ``dynamic_shapes`` names, or computes something else when it is copied.
         UnwritablePathError: If the file cannot be written.
 
     Example:
@@ -167,18 +175,21 @@ def export_onnx(
         layout=layout,
         labels=labels,
         softmax=softmax,
+        dynamic_shapes=dynamic_shapes,
     )
     made_folder = "" if is_folder(Path(path).parent) else str(Path(path).parent)
     require_writable(path)
     registry = registry_or_default(registry)
     flat = _flat(model, input_sample, preprocessing, softmax=softmax)
+    sizes = open_sizes(options.dynamic_shapes, flat.call, list(inspect.signature(flat.model.forward).parameters))
+    flat.call = at_least_two(flat.call, sizes)
     trial = trial_run(flat)
     unasked = require_faithful(flat, model, trial.tensors)
     require_labels_fit(options, trial)
     no_gelu = _approximated(flat, options, registry)
     specs = {site.name: str(site.spec) for site in surgery.find_sites(flat.model, registry=registry)}
     marked = mark(flat.model, registry)
-    graph = trace(flat, trial, options.traced_opset)
+    graph, opened = trace(flat, trial, options.traced_opset, sizes)
     lowered = lower(graph, marked, options, registry, specs)
     require_forms(lowered.sites, options.approximate)
     if no_gelu is not None:  # nor one that is written by hand, which the line above would have named
@@ -189,6 +200,7 @@ def export_onnx(
         "sites": _all_sites(specs, lowered.sites),
         "preprocessing": "" if preprocessing is None else describe(preprocessing),
         "notes": lowered.notes,
+        "dynamic_shapes": recorded(opened, flat.call),
     }
     metadata = FileMetadata(**{**options.recorded, **about})
     strip_origin(graph)

@@ -112,6 +112,7 @@ def read_metadata(properties: Mapping[str, str], file: str) -> FileMetadata:
             "notes": tuple(_read(found.get("notes", "[]"), "notes", _are_texts, "a list of texts")),
             "labels": tuple(_read(found.get("labels", "[]"), "labels", _are_texts, "a list of texts")),
             "softmax": _read(found.get("softmax", "false"), "softmax", _is_truth, "true or false"),
+            "dynamic_shapes": _read_sizes(found.get("dynamic_shapes", "{}")),
             "parity": _read(found.get("parity", "{}"), "parity", _is_mapping, "values by name"),
         }
         rows = _read(found["sites"], "sites", _are_mappings, "a list of sites")
@@ -133,6 +134,12 @@ def _read(text: str, key: str, accepts: Callable[[Any], bool], kind: str) -> Any
     if not accepts(value):
         raise ModelFileError(f"{PREFIX}{key} holds {shown(value)}, and should hold {kind}")
     return value
+
+
+def _read_sizes(text: str) -> dict[str, dict[int, str]]:
+    """Return the open sizes that a file records: names by input and axis."""
+    value = _read(text, "dynamic_shapes", _are_sizes, "names of sizes by input and axis")
+    return {name: {int(axis): size for axis, size in axes.items()} for name, axes in value.items()}
 
 
 def _site(row: dict[str, Any]) -> SiteRecord:
@@ -165,6 +172,12 @@ def _are_mappings(value: Any) -> bool:
 
 def _are_texts(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(text, str) for text in value)
+
+
+def _are_sizes(value: Any) -> bool:
+    return isinstance(value, dict) and all(
+        _are_texts_by_name(axes) and all(re.fullmatch("[0-9]{1,2}", axis) for axis in axes) for axes in value.values()
+    )
 
 
 def _are_texts_by_name(value: Any) -> bool:

@@ -33,8 +33,7 @@ _DONE_ANYWAY: Mapping[str, tuple[Any, ...]] = {
 _INSTEAD = {
     "input_names": "inputs are called as forward's arguments are",
     "output_names": "outputs are called 'output', 'output_0' ..., or as the keys of the dict that forward returns",
-    "dynamic_axes": "the batch is dynamic, and called 'batch'",
-    "dynamic_shapes": "the batch is dynamic, and called 'batch'",
+    "dynamic_axes": "give dynamic_shapes={input: {axis: name}}, for inputs only; the batch is dynamic anyway",
     "dynamo": "only dynamo=True exists here",
 }
 

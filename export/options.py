@@ -9,6 +9,7 @@ import torch
 
 from lit_gelu.export.errors import ExportOptionError
 from lit_gelu.export.lowering.kernels import DEFAULT_OPSET, DTYPES, POLICIES, TARGETS, Target, checked_opset
+from lit_gelu.export.sizes import require_readable
 
 Approximate = Literal["as_trained", "none", "exact", "tanh", "sigmoid"]
 LoweringOption = Literal["auto", "native", "primitives", "contrib"]
@@ -36,6 +37,9 @@ class ExportOptions:
     layout: str = _option("nchw", "order of a convolution's dimensions, for ort-cuda", get_args(Layout))
     softmax: bool = _option(False, "whether the file ends with a softmax")
     labels: tuple[str, ...] = _option((), "names of the classes, in their order")
+    dynamic_shapes: str | tuple[Any, ...] | Mapping[str, Any] | None = _option(
+        None, "sizes that are open beside the batch; 'sequence', 'image-size' find them"
+    )
 
     @classmethod
     def all(cls) -> tuple[Field[Any], ...]:
@@ -51,6 +55,7 @@ class ExportOptions:
         asked = {**{option.name: option.default for option in cls.all()}, **given}
         asked["approximate"] = _forms(asked["approximate"])
         asked["dtype"] = _dtype(asked["dtype"])
+        asked["dynamic_shapes"] = require_readable(asked["dynamic_shapes"])
         asked["opset"] = checked_opset(asked["opset"], asked["target"])
         if asked["lowering"] == "contrib" and asked["target"] == "tensorrt":
             raise ExportOptionError(
@@ -88,7 +93,7 @@ class ExportOptions:
     @property
     def recorded(self) -> dict[str, Any]:
         """The options as a file records them: forms of GELU by name as ``pattern=form``, joined by commas."""
-        values = dict(vars(self))
+        values = {**vars(self), "dynamic_shapes": self.dynamic_shapes or {}}
         if not isinstance(self.approximate, str):
             values["approximate"] = ", ".join(f"{pattern}={form}" for pattern, form in self.approximate.items())
         return values

@@ -5,16 +5,17 @@ import io
 import logging
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 import torch
 
 from lit_gelu.export.errors import ExportError
 from lit_gelu.export.inputs import SCOPE, FlatModule
+from lit_gelu.export.sizes import OpenSize, torch_shapes
 from lit_gelu.export.trial import Trial, random_message
 
-BATCH = "batch"
+Range = tuple[int, int | None]  # the smallest and the largest value of a size, if there is one
 _RANDOM = frozenset({
     "Bernoulli",
     "Multinomial",
@@ -26,24 +27,25 @@ _RANDOM = frozenset({
 _INPUTS_OF_LIVE_DROPOUT = 3  # data, ratio, training_mode; in evaluation the exporter writes none of it
 
 
-def trace(flat: FlatModule, trial: Trial, opset: int) -> ir.Model:
-    """Export a module to a graph whose every batch dimension is called ``batch``."""
-    model = _export(flat, trial, opset)
+def trace(
+    flat: FlatModule, trial: Trial, opset: int, sizes: Sequence[OpenSize]
+) -> tuple[ir.Model, tuple[OpenSize, ...]]:
+    """Export a module to a graph whose open sizes have their names everywhere; return which are open."""
+    model, ranges = _export(flat, trial, opset, sizes)
     _require_deterministic(model, flat)
     _name_values(model)
-    _name_batch(model, flat)
+    names = _name_sizes(model, sizes, ranges)
     _require_dynamic(model, flat, trial)
+    opened = _opened(model, flat, sizes, {names.get(symbol, symbol): found for symbol, found in ranges.items()})
     for name in [name for name in model.graph.initializers if name.startswith(f"{SCOPE}.")]:
         plain = name.removeprefix(f"{SCOPE}.")
         if plain not in model.graph.initializers:  # a module may have a child called as the preprocessing is here
             model.graph.initializers[name].name = plain
-    return model
+    return model, opened
 
 
-def _export(flat: FlatModule, trial: Trial, opset: int) -> ir.Model:
-    """Call torch's exporter."""
-    batch = torch.export.Dim(BATCH)  # named, not a hint: a hint is dropped in silence where the module fixes the size
-    shapes = tuple({0: batch} if batched else None for batched in flat.call.batched)
+def _export(flat: FlatModule, trial: Trial, opset: int, sizes: Sequence[OpenSize]) -> tuple[ir.Model, dict[str, Range]]:
+    """Call torch's exporter; return the graph, and what it found sizes to lie between, by its own names of them."""
     try:
         with _quiet():
             program = torch.onnx.export(
@@ -53,12 +55,14 @@ def _export(flat: FlatModule, trial: Trial, opset: int) -> ir.Model:
                 opset_version=opset,
                 input_names=list(flat.call.names),
                 output_names=list(trial.names),
-                dynamic_shapes={"tensors": shapes},
+                dynamic_shapes={"tensors": torch_shapes(sizes, flat.call)},
                 external_data=False,
                 verbose=False,
             )
     except Exception as error:
         reason = str(error.__cause__ or error).strip().splitlines()
+        if reason and reason[0].startswith("Constraints violated"):
+            raise ExportError(_violated(flat, reason[1:])) from error
         raise ExportError(
             f"torch.onnx.export cannot translate {type(flat.model).__name__}: "
             f"{reason[0] if reason else type(error).__name__}. A forward whose control flow depends on values in "
@@ -67,8 +71,11 @@ def _export(flat: FlatModule, trial: Trial, opset: int) -> ir.Model:
         ) from error
     if program is None:
         raise ExportError("torch.onnx.export returned nothing.")
-    model: ir.Model = program.model
-    return model
+    ranges = program.exported_program.range_constraints if program.exported_program else {}
+    return program.model, {
+        str(symbol): (int(found.lower), int(found.upper) if found.upper.is_Integer else None)
+        for symbol, found in ranges.items()
+    }
 
 
 @contextlib.contextmanager
@@ -115,26 +122,89 @@ def _name_values(model: ir.Model) -> None:
                 value.name = f"{value.name}.value"
 
 
-def _name_batch(model: ir.Model, flat: FlatModule) -> None:
-    """Call the batch dimension ``batch`` in every shape; torch calls it s77 where several inputs share it."""
-    first = next(i for i, batched in enumerate(flat.call.batched) if batched)
-    shape = model.graph.inputs[first].shape
-    symbol = None if shape is None or isinstance(shape[0], int) else shape[0].value
-    if symbol in {None, BATCH}:
-        return
-    pattern = re.compile(rf"\b{re.escape(str(symbol))}\b")
+def _violated(flat: FlatModule, lines: Sequence[str]) -> str:
+    """Say in a file's words what torch says of open sizes that the module does not leave open, or ties together."""
+    names = flat.call.names
+    said = [
+        re.sub(
+            r"(?:\w+ = )?L\['tensors'\]\[(\d+)\]\.size\(\)\[(\d+)\]",
+            lambda m: f"axis {m[2]} of {names[int(m[1])]!r}",
+            text,
+        )
+        for text in (line.strip().removeprefix("- ") for line in lines if line.startswith("  - "))
+    ]
+    return (
+        f"{type(flat.model).__name__}.forward does not take the open sizes of dynamic_shapes= as they are: "
+        f"{' '.join(said)} Give sizes that are always equal one name, and leave out those that forward fixes."
+    )
+
+
+def _name_sizes(model: ir.Model, sizes: Sequence[OpenSize], ranges: Mapping[str, Range]) -> dict[str, str]:
+    """Give open sizes their names in every shape, and numbers to those of one value; return these by torch's names."""
+    # torch calls a size s77 where several inputs share it, and one that a Dim.AUTO left open though it is fixed.
+    names: dict[str, str] = {symbol: str(low) for symbol, (low, high) in ranges.items() if low == high}
+    for size in sizes:
+        symbol = _dim(model, size)
+        if isinstance(symbol, str) and symbol.isidentifier():
+            names.setdefault(symbol, size.name)
     values = [
         *model.graph.inputs,
         *(v for node in ir.traversal.RecursiveGraphIterator(model.graph) for v in node.outputs),
     ]
     for value in values:
         if value.shape is not None:
-            value.shape = ir.Shape([dim if isinstance(dim, int) else _renamed(dim, pattern) for dim in value.shape])
+            value.shape = ir.Shape([dim if isinstance(dim, int) else _renamed(dim, names) for dim in value.shape])
+    return names
 
 
-def _renamed(dim: ir.SymbolicDim, pattern: re.Pattern[str]) -> ir.SymbolicDim:
-    """Return a dimension with the symbol renamed, within expressions too."""
-    return ir.SymbolicDim(None if dim.value is None else pattern.sub(BATCH, str(dim.value)))
+def _renamed(dim: ir.SymbolicDim, names: Mapping[str, str]) -> ir.SymbolicDim | int:
+    """Return a dimension with symbols renamed, within expressions too."""
+    if dim.value is None:
+        return ir.SymbolicDim(None)
+    name = re.sub(r"\b[A-Za-z_]\w*", lambda found: names.get(found[0], found[0]), str(dim.value))
+    return int(name) if name.isdecimal() else ir.SymbolicDim(name)
+
+
+def _dim(model: ir.Model, size: OpenSize) -> int | str | None:
+    """Return what a graph has at the place of a size: its name, or a number if it is fixed."""
+    shape = model.graph.inputs[size.place].shape
+    dim = None if shape is None else shape[size.axis]
+    return dim if isinstance(dim, int) or dim is None else str(dim.value)
+
+
+def _opened(
+    model: ir.Model, flat: FlatModule, sizes: Sequence[OpenSize], ranges: Mapping[str, Range]
+) -> tuple[OpenSize, ...]:
+    """Return the sizes that a graph leaves open, with the bounds that torch found; refuse one that should be."""
+    found = []
+    for size in sizes:
+        dim = _dim(model, size)
+        if not isinstance(dim, int) and (dim == size.name or not size.named):
+            found.append(size.known(str(dim), *ranges.get(str(dim), (0, None))))
+        elif size.required:
+            raise ExportError(_fixed(flat, size, sizes, dim))
+    return tuple(found)
+
+
+def _fixed(flat: FlatModule, size: OpenSize, sizes: Sequence[OpenSize], dim: int | str | None) -> str:
+    """Say that a size is fixed, or tied to another one."""
+    call, model = flat.call, type(flat.model).__name__
+    where = f"dynamic_shapes= has {size.name!r}, but axis {size.axis} of {call.names[size.place]!r} is"
+    if not isinstance(dim, int):
+        return f"{where} always {dim!r} in {model}.forward. Give sizes that are always equal one name."
+    opened = {(other.place, other.axis) for other in sizes}
+    alike = [
+        f"axis {axis} of {call.names[place]!r}"
+        for place, tensor in enumerate(call.tensors)
+        for axis, length in enumerate(tensor.shape)
+        if length == dim and (place, axis) not in opened
+    ]
+    hint = f"It may have to be as long as {', '.join(alike)}: open that too, by the same name. " if alike else ""
+    return (
+        f"{where} fixed at the sample's {dim} by {model}.forward. {hint}A layer with weights for each place, a table "
+        "of that many places, a check of the size or int() of it fixes one: leave it out of dynamic_shapes=, or change "
+        "forward."
+    )
 
 
 def _require_dynamic(model: ir.Model, flat: FlatModule, trial: Trial) -> None:

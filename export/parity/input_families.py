@@ -1,6 +1,7 @@
 """The inputs that a file is compared on: samples, data, batch sizes and extremes."""
 
 import inspect
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -18,6 +19,7 @@ from lit_gelu.export.runtime import OnnxPredictor
 GAUSSIAN_ROWS = 32
 EXTREME_ROWS = 8
 LENGTH_ROWS = 4
+_OTHER_LENGTHS = 4  # beside the sample's
 
 Batch = tuple[Tensor, ...]
 
@@ -176,33 +178,78 @@ def _inputs_of(batch: Any, model: nn.Module, call: Call) -> Batch:
 def other_lengths(
     call: Call, shapes: Sequence[Sequence[int | str]], accepts: Callable[[Sequence[Tensor]], str]
 ) -> tuple[list[Call], list[str]]:
-    """Return the sample in other sizes: half of each open dimension, one more, and twice as many."""
-    if not _resized(call, shapes, lambda size: size):
+    """Return the sample in four other sizes of each open dimension: the smallest, half, one more, twice as many."""
+    # Where a module does not take one of these, three times and so on. Dimensions take turns, so that no two have the
+    # same size all the time; those that are only accepted together change together.
+    first = next(i for i, batched in enumerate(call.batched) if batched)
+    lengths = {
+        size: length
+        for tensor, shape in zip(call.tensors, shapes, strict=True)
+        for size, length in zip(shape, tensor.shape, strict=True)
+        if isinstance(size, str) and size != shapes[first][0]
+    }
+    if not lengths:
         return [], []
-    found, notes = [], []
-    for change in (lambda size: max(1, size // 2), lambda size: size + 1, lambda size: 2 * size):
-        tensors = _resized(call, shapes, change)
+    apart = {name: _accepted({name: length}, call, shapes, accepts) for name, length in lengths.items()}
+    refused = [note for _, notes in apart.values() for note in notes]
+    if all(found for found, _ in apart.values()):
+        turns = [
+            {name: found[(turn + i) % len(found)][name] for i, (name, (found, _)) in enumerate(apart.items())}
+            for turn in range(max(len(found) for found, _ in apart.values()))
+        ]
+        if not any(accepts(_resized(call, shapes, sizes)) for sizes in turns):
+            return [replace(call, tensors=_resized(call, shapes, sizes)) for sizes in turns], refused
+    found, notes = _accepted(lengths, call, shapes, accepts)
+    return [replace(call, tensors=_resized(call, shapes, sizes)) for sizes in found], notes
+
+
+def _accepted(
+    lengths: Mapping[str, int],
+    call: Call,
+    shapes: Sequence[Sequence[int | str]],
+    accepts: Callable[[Sequence[Tensor]], str],
+) -> tuple[list[dict[str, int]], list[str]]:
+    """Return up to four other sizes of open dimensions that the module takes, and why it does not take others."""
+    found: list[dict[str, int]] = []
+    notes = []
+    smallest = _smallest(lengths, lambda sizes: not accepts(_resized(call, shapes, sizes)))
+    changes: list[Callable[[int], int]] = [lambda n: n // 2, lambda n: n + 1, lambda n: 2 * n]
+    changes += [lambda n, k=k: k * n for k in (3, 4)]  # type: ignore[misc]
+    for sizes in [smallest, *({name: max(1, change(n)) for name, n in lengths.items()} for change in changes)]:
+        if len(found) == _OTHER_LENGTHS or sizes in (lengths, *found):
+            continue
+        tensors = _resized(call, shapes, sizes)
         trouble = accepts(tensors)
         if trouble:
-            sizes = ", ".join(f"{name} {list(t.shape)}" for name, t in zip(call.names, tensors, strict=True))
-            notes.append(f"the sizes {sizes} were not tried: with them {trouble}.")
+            shown = ", ".join(f"{name} {list(t.shape)}" for name, t in zip(call.names, tensors, strict=True))
+            notes.append(f"the sizes {shown} were not tried: with them {trouble}.")
         else:
-            found.append(replace(call, tensors=tensors))
+            found.append(sizes)
     return found, notes
 
 
-def _resized(call: Call, shapes: Sequence[Sequence[int | str]], change: Callable[[int], int]) -> tuple[Tensor, ...]:
-    """Return tensors with other sizes of the open dimensions; nothing if none is open. Entries are repeated."""
-    first = next(i for i, batched in enumerate(call.batched) if batched)
-    batch, is_open, tensors = shapes[first][0], False, []
+def _smallest(lengths: Mapping[str, int], accepted: Callable[[Mapping[str, int]], bool]) -> dict[str, int]:
+    """Return 1 for all sizes, or the smallest that are accepted, as divisors of the sample's and bisection tell."""
+    low, share = 0, math.gcd(*lengths.values())
+    for part in (k for k in range(1, share + 1) if share % k == 0):
+        if accepted({name: n // share * part for name, n in lengths.items()}):
+            break
+        low = part
+    while len(lengths) == 1 and part - low > 1:
+        middle = (low + part) // 2
+        low, part = (low, middle) if accepted(dict.fromkeys(lengths, middle)) else (middle, part)
+    return {name: n // share * part for name, n in lengths.items()}
+
+
+def _resized(call: Call, shapes: Sequence[Sequence[int | str]], sizes: Mapping[str, int]) -> tuple[Tensor, ...]:
+    """Return tensors with other sizes of open dimensions; entries are repeated."""
+    tensors = []
     for tensor, shape in zip(call.tensors, shapes, strict=True):
-        for dim, size in enumerate(shape):
-            if isinstance(size, str) and size != batch:
-                is_open = True
-                places = torch.arange(change(tensor.shape[dim])) % tensor.shape[dim]
-                tensor = tensor.index_select(dim, places)
+        for dim, name in enumerate(shape):
+            if name in sizes:
+                tensor = tensor.index_select(dim, torch.arange(sizes[str(name)]) % tensor.shape[dim])
         tensors.append(tensor)
-    return tuple(tensors) if is_open else ()
+    return tuple(tensors)
 
 
 def sample_call(model: nn.Module, preprocessing: nn.Module | None, input_sample: Any, predictor: OnnxPredictor) -> Call:

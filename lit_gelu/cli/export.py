@@ -20,6 +20,8 @@ examples:
   lit-gelu export last.ckpt -o model.onnx --approximate tanh --lowering contrib
   lit-gelu export last.ckpt -o model.onnx --approximate none tanh sigmoid     model-none.onnx, model-tanh.onnx, ...
   lit-gelu export last.ckpt --dtype fp16 --target ort-cuda --softmax --labels cat dog
+  lit-gelu export last.ckpt --dynamic sequence                                tokens and masks of any length
+  lit-gelu export last.ckpt --dynamic pixels:2=height pixels:3=width
   lit-gelu export last.ckpt --model my_module.MyNet --input-shape 3,32,32     your own, from the current folder
   lit-gelu export last.ckpt --import my_module --model MyNet --data MyData    its input from the first batch of its data
   lit-gelu export lit_gelu.tasks.MNISTClassifier -o untrained.onnx
@@ -31,6 +33,7 @@ examples:
 ARGUMENTS = {  # options that export_onnx and quantize_onnx call otherwise
     "input_sample": "--input-shape",
     "path": "--output",
+    "dynamic_shapes": "--dynamic",
     "method": "--calibration",
     "samples": "--calibration-samples",
 }
@@ -95,6 +98,10 @@ def _add_export_options(parser: ArgumentParser) -> None:
         name, text, choices = f"--{option.name.replace('_', '-')}", option.metadata["about"], option.metadata["choices"]
         if isinstance(option.default, bool):
             add_flag(parser, name, text, default=option.default)
+            continue
+        if option.name == "dynamic_shapes":
+            form = {"nargs": "+", "type": str, "default": [], "metavar": "INPUT:AXIS=NAME"}
+            parser.add_argument(name, "--dynamic", **form, help=text)
             continue
         many: dict[str, Any] = {}
         if option.name == "approximate":

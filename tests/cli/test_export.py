@@ -104,6 +104,16 @@ class Recorded(LightningModule):
         return self.net(x)
 
 
+class Pooled(LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.net = torch.nn.Sequential(torch.nn.Conv2d(1, 4, 1), torch.nn.GELU())
+        self.example_input_array = torch.zeros(1, 1, 4, 4)
+
+    def forward(self, x):
+        return self.net(x).mean((2, 3))
+
+
 def test_the_class_is_read_from_the_checkpoint(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("lit_gelu.tasks.Recorded", Recorded, raising=False)
     record = {"state_dict": Recorded().state_dict(), "hyper_parameters": {"_class_path": "lit_gelu.tasks.Recorded"}}
@@ -118,9 +128,22 @@ def test_a_class_is_exported_untrained(tmp_path):
     assert OnnxPredictor(path)(torch.zeros(2, 1, 28, 28)).shape == (2, 10)
 
 
+@pytest.mark.parametrize("words", [["image-size"], ["x:2=height", "x:3=width"]])
+def test_dynamic_sizes_by_preset_or_by_name(words, tmp_path, monkeypatch):
+    path = tmp_path / "net.onnx"
+    monkeypatch.setattr("lit_gelu.tasks.Pooled", Pooled, raising=False)
+    assert main(["export", "lit_gelu.tasks.Pooled", "-o", str(path), "--dynamic", *words]) == 0
+    sizes = json.loads(OnnxPredictor(path).metadata["lit_gelu.dynamic_shapes"])
+    assert sizes == {"x": {"2": "height", "3": "width"}}
+    assert OnnxPredictor(path)(torch.zeros(2, 1, 5, 3)).shape == (2, 4)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["CHECKPOINT", "--dynamic", "sizes"], "--dynamic sizes is not accepted. Accepted: "),
+        (["CHECKPOINT", "--dynamic", "image:2=h"], "--dynamic names 'image', which is no input. The inputs are"),
+        (["CHECKPOINT", "--dynamic", "sequence"], "--dynamic sequence opens the length of tokens"),
         (["nosuch.ckpt"], "There is no checkpoint 'nosuch.ckpt'"),
         (["lit_gelu.tasks.Nope"], "MNISTAutoencoder, MNISTClassifier, TIMITFrameClassifier, TweetTagger"),
         (["no/such/file"], "There is no checkpoint"),

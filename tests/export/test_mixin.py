@@ -66,11 +66,22 @@ def test_options_of_both_and_a_buffer(tmp_path):
     assert report.path.as_posix() == "model.onnx"
 
 
+def test_dynamic_shapes_as_torch_takes_them():
+    class Time(OnnxExportMixin, torch.nn.Conv1d):
+        pass
+
+    buffer = io.BytesIO()
+    report = Time(3, 4, 1).to_onnx(buffer, torch.zeros(1, 3, 5), dynamic_shapes=({2: torch.export.Dim("time")},))
+    dims = onnx.load_from_string(buffer.getvalue()).graph.output[0].type.tensor_type.shape.dim
+    assert [dim.dim_param for dim in dims] == ["batch", "", "time"]
+    assert report.metadata.dynamic_shapes == {"input": {2: "time"}}
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"input_names": ["x"]}, "inputs are called as forward's arguments are"),
-        ({"dynamic_axes": {"x": {0: "n"}}}, "the batch is dynamic"),
+        ({"dynamic_axes": {"x": {0: "n"}}}, "give dynamic_shapes="),
         ({"dynamo": False}, "only dynamo=True exists"),
         ({"export_params": False}, r"export_params=False\) is not done here"),
         ({"opset_version": 18, "opset": 20}, "two names of one option"),

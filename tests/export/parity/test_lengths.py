@@ -11,28 +11,49 @@ from lit_gelu.export.parity.input_families import other_lengths
 SAMPLE = torch.arange(12, dtype=torch.float32).reshape(2, 3, 2)
 
 
-def test_each_open_dimension_takes_three_other_sizes_and_one_name_has_one_size():
+def shapes_of(calls):
+    return [[list(t.shape) for t in call.tensors] for call in calls]
+
+
+def test_each_open_dimension_takes_four_other_sizes_and_one_name_has_one_size():
     class Two(nn.Module):
         def forward(self, x, mask):
             return x * mask[:, :, None]
 
-    call = take_apart(Two(), (SAMPLE, torch.ones(2, 3)))
+    call = take_apart(Two(), (torch.arange(20, dtype=torch.float32).reshape(2, 5, 2), torch.ones(2, 5)))
     found, notes = other_lengths(call, [["batch", "time", 2], ["batch", "time"]], lambda _: "")
-    assert [[list(t.shape) for t in other.tensors] for other in found] == [
-        [[2, 1, 2], [2, 1]],
-        [[2, 4, 2], [2, 4]],
-        [[2, 6, 2], [2, 6]],
-    ]
+    assert shapes_of(found) == [[[2, n, 2], [2, n]] for n in (1, 2, 6, 10)]
     assert not notes
-    assert torch.equal(found[1].tensors[0][:, 3], SAMPLE[:, 0])
-    assert other_lengths(call, [["batch", 3, 2], ["batch", 3]], lambda _: "") == ([], [])
+    assert torch.equal(found[2].tensors[0][:, 5], call.tensors[0][:, 0])
+    assert other_lengths(call, [["batch", 5, 2], ["batch", 5]], lambda _: "") == ([], [])
 
 
 def test_sizes_that_the_module_does_not_take_are_said():
     call = take_apart(nn.Identity(), SAMPLE)
     found, notes = other_lengths(call, [["n", "t", 2]], lambda t: "forward fails" if t[0].shape[1] == 4 else "")
-    assert len(found) == 2
+    assert shapes_of(found) == [[[2, n, 2]] for n in (1, 6, 9, 12)]
     assert notes == ["the sizes input [2, 4, 2] were not tried: with them forward fails."]
+
+
+def sizes_of_image(height, width, refuses):
+    call = take_apart(nn.Identity(), torch.zeros(2, 3, height, width))
+    found, _ = other_lengths(call, [["n", 3, "h", "w"]], lambda t: "no" if refuses(*t[0].shape[2:]) else "")
+    return [tuple(other.tensors[0].shape[2:]) for other in found]
+
+
+def test_two_open_dimensions_do_not_keep_their_proportion():
+    assert sizes_of_image(6, 8, lambda h, w: False) == [(1, 4), (3, 9), (7, 16), (12, 1)]
+
+
+def test_the_smallest_size_is_found_where_it_is_not_one():
+    assert sizes_of_image(48, 32, lambda h, w: h % 16 or w % 16) == [(16, 64), (96, 96), (144, 128), (192, 16)]
+    assert sizes_of_image(50, 50, lambda h, w: h < 7 or w < 7)[0] == (7, 25)
+
+
+def test_sizes_that_depend_on_each_other_change_together():
+    assert sizes_of_image(6, 6, lambda h, w: h != w) == [(1, 1), (3, 3), (7, 7), (12, 12)]
+    assert sizes_of_image(10, 5, lambda h, w: h != 2 * w) == [(2, 1), (20, 10), (30, 15), (40, 20)]
+    assert sizes_of_image(6, 6, lambda h, w: (h, w) != (6, 6)) == []
 
 
 def test_a_file_that_is_right_at_the_samples_length_alone_is_caught(tmp_path):
@@ -55,5 +76,5 @@ def test_a_file_that_is_right_at_the_samples_length_alone_is_caught(tmp_path):
     del model.graph.value_info[:]
     onnx.save(model, path)
     report = check_parity(Mean(), path, input_sample=SAMPLE, strict=False)
-    assert {row.inputs for row in report.failures} == {f"gaussian, x [{steps}, 2]" for steps in (1, 4, 6)}
+    assert {row.inputs for row in report.failures} == {f"gaussian, x [{steps}, 2]" for steps in (1, 4, 6, 9)}
     assert check_parity(Mean(3), path, input_sample=SAMPLE).passed

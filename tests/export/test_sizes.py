@@ -1,0 +1,221 @@
+"""Open sizes of inputs: what `dynamic_shapes` takes, what it refuses, and what the file then says."""
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from torch import nn
+from torch.export import Dim
+
+from lit_gelu.errors import LitGeluError
+from lit_gelu.export import ExportError, ExportOptionError, OnnxPredictor, check_parity, export_onnx
+from lit_gelu.export.inputs import take_apart
+from lit_gelu.export.sizes import at_least_two, open_sizes, recorded, torch_shapes
+
+
+class Tokens(nn.Module):
+    """Mean of embedded tokens with places, where a mask keeps them."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.words, self.places = nn.Embedding(50, 8), nn.Embedding(64, 8)
+        self.act, self.head = nn.GELU(), nn.Linear(8, 3)
+
+    def forward(self, input_ids, attention_mask):
+        x = self.act(self.words(input_ids) + self.places(torch.arange(input_ids.shape[1])))
+        kept = attention_mask.unsqueeze(-1).float()
+        return self.head((x * kept).sum(1) / kept.sum(1))
+
+
+class Net(nn.Module):
+    """Convolutions, and a mean over places."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv, self.act, self.head = nn.Conv2d(3, 4, 3, padding=1), nn.GELU(), nn.Linear(4, 2)
+
+    def forward(self, pixels):
+        return self.head(self.act(self.conv(pixels)).mean((2, 3)))
+
+
+IDS = torch.arange(10).reshape(2, 5)
+SAMPLE = {"input_ids": IDS, "attention_mask": torch.ones_like(IDS)}
+BOTH = {"input_ids": {1: "sequence"}, "attention_mask": {1: "sequence"}}
+SEQUENCE = Dim("sequence")
+
+
+def dims(path):
+    return {
+        value.name: [dim.dim_param or dim.dim_value for dim in value.type.tensor_type.shape.dim]
+        for value in (*onnx.load(path).graph.input, *onnx.load(path).graph.output)
+    }
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        BOTH,
+        {"input_ids": {"1": "sequence"}, "attention_mask": {"1": "sequence"}},
+        {"input_ids": {0: "batch", 1: SEQUENCE}, "attention_mask": (None, SEQUENCE)},
+        ({1: SEQUENCE}, {0: 2, 1: SEQUENCE}),
+        [[Dim.STATIC, "sequence"], [None, "sequence"]],
+        "sequence",
+        ["sequence"],
+        ("input_ids:1=sequence", "attention_mask:1=sequence"),
+        {"input_ids": {1: "sequence"}, "attention_mask": {0: Dim.AUTO, 1: "sequence"}},
+    ],
+)
+def test_every_form_gives_torch_the_same(given):
+    call = take_apart(Tokens(), SAMPLE)
+    sizes = open_sizes(given, call, ["input_ids", "attention_mask"])
+    batch, sequence = Dim("batch"), Dim("sequence")
+    shapes = torch_shapes(sizes, call)
+    assert [{axis: dim.__name__ for axis, dim in shape.items()} for shape in shapes] == [
+        {0: batch.__name__, 1: sequence.__name__}
+    ] * 2
+    assert recorded(sizes, call) == BOTH
+
+
+def test_the_file_names_its_sizes_and_takes_any(tmp_path):
+    path = tmp_path / "net.onnx"
+    report = export_onnx(Tokens(), path, SAMPLE, dynamic_shapes=BOTH)
+    assert dims(path) == {
+        "input_ids": ["batch", "sequence"],
+        "attention_mask": ["batch", "sequence"],
+        "output": ["batch", 3],
+    }
+    assert report.metadata.dynamic_shapes == BOTH
+    file, model = OnnxPredictor(path), Tokens().eval()
+    for rows, length in [(1, 1), (2, 5), (3, 2), (1, 64), (5, 7)]:
+        ids = torch.randint(50, (rows, length), generator=torch.Generator().manual_seed(length))
+        mask = torch.ones_like(ids)
+        mask[:, length // 2 + 1 :] = 0
+        torch.testing.assert_close(file(ids, mask), model(ids, mask).detach())
+
+
+def test_a_sample_of_one_place_leaves_the_length_open(tmp_path):
+    path = tmp_path / "net.onnx"
+    sample = {name: tensor[:1, :1] for name, tensor in SAMPLE.items()}
+    export_onnx(Tokens(), path, sample, dynamic_shapes="sequence")
+    torch.testing.assert_close(OnnxPredictor(path)(IDS, torch.ones_like(IDS)), Tokens()(**SAMPLE).detach())
+    call = take_apart(Tokens(), sample)
+    sizes = open_sizes("sequence", call, [])
+    assert [list(t.shape) for t in at_least_two(call, sizes).tensors] == [[1, 2], [1, 2]]
+
+
+def test_image_sizes_and_names_of_torchs_hints(tmp_path):
+    path, model = tmp_path / "net.onnx", Net().eval()
+    export_onnx(model, path, torch.randn(2, 3, 8, 6), dynamic_shapes="image-size")
+    assert dims(path)["pixels"] == ["batch", 3, "height", "width"]
+    x = torch.randn(3, 3, 5, 9)
+    torch.testing.assert_close(OnnxPredictor(path)(x), model(x).detach())
+    for given in ({"pixels": {2: Dim.DYNAMIC, 3: Dim.AUTO}}, {"pixels": (None, None, Dim.AUTO, Dim.DYNAMIC)}):
+        report = export_onnx(model, path, torch.randn(2, 3, 8, 6), dynamic_shapes=given)
+        assert dims(path)["pixels"] == ["batch", 3, "pixels_2", "pixels_3"]
+        assert report.metadata.dynamic_shapes == {"pixels": {2: "pixels_2", 3: "pixels_3"}}
+
+
+def test_what_a_hint_leaves_to_torch_may_be_fixed_and_is_then_not_recorded(tmp_path):
+    path = tmp_path / "net.onnx"
+    net = nn.Sequential(nn.Linear(4, 2), nn.GELU())
+    report = export_onnx(net, path, torch.zeros(2, 4), dynamic_shapes={"input": {1: Dim.AUTO}})
+    assert dims(path)["input"] == ["batch", 4]
+    assert report.metadata.dynamic_shapes == {}
+
+
+def test_names_bounds_and_the_batch_of_ones_own(tmp_path):
+    path = tmp_path / "net.onnx"
+    given = {"input_ids": {0: "rows", 1: "words:2:64"}, "attention_mask": {1: Dim("words", min=2, max=64)}}
+    report = export_onnx(Tokens(), path, SAMPLE, dynamic_shapes=given)
+    assert dims(path) == {"input_ids": ["rows", "words"], "attention_mask": ["rows", "words"], "output": ["rows", 3]}
+    assert report.metadata.dynamic_shapes == {"input_ids": {1: "words:2:64"}, "attention_mask": {1: "words:2:64"}}
+    again = export_onnx(Tokens(), path, SAMPLE, dynamic_shapes=report.metadata.dynamic_shapes)
+    assert again.metadata.dynamic_shapes == report.metadata.dynamic_shapes
+
+
+class Nested(nn.Module):
+    def forward(self, x, parts, scale=2.0):
+        return x * parts["gate"][0] * scale
+
+
+def test_nested_arguments_stand_as_in_forward_or_by_their_flat_name():
+    call = take_apart(Nested(), (torch.zeros(2, 4), {"gate": [torch.zeros(2, 4)]}))
+    expected = {"x": {1: "n"}, "parts_gate_0": {1: "n"}}
+    for given in (({1: "n"}, {"gate": [{1: "n"}]}), {"x": {1: "n"}, "parts": {"gate": ({1: "n"},)}}, expected):
+        assert recorded(open_sizes(given, call, ["x", "parts", "scale"]), call) == expected
+    assert recorded(open_sizes(({1: "n"}, None), call, ["x", "parts", "scale"]), call) == {"x": {1: "n"}}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            {"ids": {1: "n"}},
+            r"names 'ids', which is no input. The inputs are input_ids \[2, 5\], attention_mask \[2, 5\]",
+        ),
+        ("ids:1=n", "names 'ids', which is no input"),
+        ({"input_ids": {2: "n"}}, r"axis 2 of 'input_ids', which is \[2, 5\]. Accepted: 0 to 1"),
+        ({"input_ids": {-1: "n"}}, "for 'input_ids', where its axes belong"),
+        ({"input_ids": {1: 7}}, "has 7 for axis 1 of 'input_ids'. Accepted: a name"),
+        ({"input_ids": {1: "7 of them"}}, "has '7 of them' for axis 1 of 'input_ids'. Accepted: a name"),
+        ({"input_ids": "sequence"}, "has 'sequence' for 'input_ids', where its axes belong"),
+        ({"input_ids": {1: "n:8:16"}}, "'n:8:16' for axis 1 of 'input_ids', which is 5 in the sample"),
+        ({"input_ids": {0: "a"}, "attention_mask": {0: "b"}}, "the batch, axis 0 of 'attention_mask', 'a' and 'b'"),
+        ({"input_ids": {1: "batch"}}, "the name 'batch' to axis 0 .* 2 in the sample, and axis 1 of 'input_ids', 5"),
+        ({"input_ids": {1: "n:2:9"}, "attention_mask": {1: "n"}}, "the same bounds everywhere"),
+        ("sequences", "'sequences' is not accepted. Accepted: {input name"),
+        ("image-size", "opens axes 2 and 3 of images"),
+        (7, "dynamic_shapes=7 is not accepted"),
+        ((None, None, None), "has 3 entries, forward takes 2"),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_the_model_runs(tmp_path, given, message, monkeypatch):
+    monkeypatch.setattr(Tokens, "forward", lambda self, input_ids, attention_mask: pytest.fail("ran"))
+    with pytest.raises(ExportOptionError, match=message):
+        export_onnx(Tokens(), tmp_path / "net.onnx", SAMPLE, dynamic_shapes=given)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_preset_that_finds_nothing_says_how_to_name_the_axis():
+    with pytest.raises(ExportOptionError, match=r"whole numbers; the inputs are pixels \[1, 3, 4, 4\]. Name the axis"):
+        open_sizes("sequence", take_apart(Net(), torch.zeros(1, 3, 4, 4)), ["pixels"])
+
+
+@pytest.mark.parametrize(
+    ("model", "sample", "given", "message"),
+    [
+        (
+            nn.Linear(4, 2),
+            torch.zeros(2, 4),
+            {"input": {1: "width"}},
+            "'width', but axis 1 of 'input' is fixed at the sample's 4 by Linear",
+        ),
+        (Tokens(), SAMPLE, {"input_ids": {1: "n"}}, "may have to be as long as axis 1 of 'attention_mask': open that"),
+        (
+            Tokens(),
+            SAMPLE,
+            {"input_ids": {1: "n"}, "attention_mask": {1: "m"}},
+            "'m', but axis 1 of 'attention_mask' is always 'n' in Tokens.forward. Give sizes .* one name",
+        ),
+        (nn.Linear(4, 2), torch.zeros(2, 4), {"input": {1: Dim.DYNAMIC}}, "'input_1', but axis 1 of 'input' is fixed"),
+    ],
+)
+def test_a_size_that_the_model_fixes_or_ties_is_refused_in_words(tmp_path, model, sample, given, message, capfd):
+    path = tmp_path / "net.onnx"
+    path.write_bytes(b"what was there")
+    with pytest.raises(ExportError, match=message) as caught:
+        export_onnx(model, path, sample, dynamic_shapes=given)
+    assert isinstance(caught.value, LitGeluError)
+    assert path.read_bytes() == b"what was there"
+    assert capfd.readouterr() == ("", "")
+
+
+def test_parity_tries_five_lengths_with_padding(tmp_path):
+    path = tmp_path / "net.onnx"
+    export_onnx(Tokens(), path, SAMPLE, dynamic_shapes="sequence")
+    report = check_parity(Tokens(), path, input_sample=SAMPLE)
+    tried = {row.inputs for row in report.rows if "input_ids [" in row.inputs}
+    assert tried == {f"random, input_ids [{n}], attention_mask [{n}]" for n in (1, 2, 6, 10)}
+    assert np.isfinite(report.row("sample").error)
