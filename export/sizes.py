@@ -182,8 +182,8 @@ def _place(name: str, axis: int, call: Call) -> int:
     place = call.names.index(name)
     if not 0 <= axis < call.tensors[place].ndim:
         raise ExportOptionError(
-            f"dynamic_shapes= names axis {axis} of {name!r}, which is {list(call.tensors[place].shape)}. Accepted: 0 to "
-            f"{call.tensors[place].ndim - 1}."
+            f"dynamic_shapes= names axis {axis} of {name!r}, which is {list(call.tensors[place].shape)}. Accepted: 0 "
+            f"to {call.tensors[place].ndim - 1}."
         )
     return place
 
@@ -201,14 +201,16 @@ def _open_size(place: int, axis: int, value: Any, call: Call) -> OpenSize | None
         size = OpenSize(place, axis, value.__name__, value)
     elif isinstance(value, str) and (found := _SIZE.fullmatch(value)):
         low, high = (int(found[key]) if found[key] else None for key in ("low", "high"))
+        if not (low or 0) <= length <= (length if high is None else high):
+            raise _outside(value, where, length)
         size = OpenSize(place, axis, found["name"], torch.export.Dim(found["name"], min=low, max=high))
     else:
         raise ExportOptionError(
-            f"dynamic_shapes= has {value!r} for {where}. Accepted: a name, with bounds 'sequence:2:512'; torch.export.Dim, "
-            f"Dim.AUTO, Dim.DYNAMIC; None, or the sample's size {length}, for one that is fixed."
+            f"dynamic_shapes= has {value!r} for {where}. Accepted: a name; with bounds 'sequence:2:512'; "
+            f"torch.export.Dim, Dim.AUTO, Dim.DYNAMIC; None, or the sample's size {length}, for one that is fixed."
         )
     if not size.dim.min <= length <= size.dim.max:
-        raise ExportOptionError(f"dynamic_shapes= has {size.text!r} for {where}, which is {length} in the sample.")
+        raise _outside(size.text, where, length)
     return size
 
 
@@ -229,10 +231,14 @@ def _require_one_size_a_name(sizes: Sequence[OpenSize], call: Call) -> None:
         lengths = [call.tensors[s.place].shape[s.axis] for s in (other, size)]
         if lengths[0] != lengths[1] or other.text != size.text:
             raise ExportOptionError(
-                f"dynamic_shapes= gives the name {size.name!r} to axis {other.axis} of {call.names[other.place]!r}, {lengths[0]} in "
-                f"the sample, and axis {size.axis} of {call.names[size.place]!r}, {lengths[1]}. One name is one size, "
-                "with the same bounds everywhere: give another name, or another sample."
+                f"dynamic_shapes= gives the name {size.name!r} to axis {other.axis} of {call.names[other.place]!r}, "
+                f"{lengths[0]} in the sample, and axis {size.axis} of {call.names[size.place]!r}, {lengths[1]}. One "
+                "name is one size, with the same bounds everywhere: give another name, or another sample."
             )
+
+
+def _outside(size: str, where: str, length: int) -> ExportOptionError:
+    return ExportOptionError(f"dynamic_shapes= has {size!r} for {where}, which is {length} in the sample.")
 
 
 def _no_such_input(name: str, call: Call) -> ExportOptionError:
