@@ -137,10 +137,10 @@ def export_onnx(
         softmax: Whether the file ends with a softmax over the last dimension of the first output, so that a module
             that gives logits becomes a file that gives probabilities; the file records that too.
         dynamic_shapes: Which sizes of inputs are open beside the batch. By input and axis, with names that the file
-            shows: ``{"input_ids": {1: "sequence"}, "attention_mask": {1: "sequence"}}``; one name is one size, and
-            ``"sequence:2:512"`` has bounds. Or what ``torch.export.export`` takes, a dict or tuple of ``Dim``,
-            ``Dim.DYNAMIC``, ``Dim.AUTO``, ``None``. ``"sequence"`` opens the length of tokens and of masks,
-            ``"image-size"`` height and width of images. Texts ``["input_ids:1=sequence"]`` are those of the command.
+            shows: ``{"input_ids": {1: "sequence"}, "attention_mask": {1: "sequence"}}``; one name is one size. Or
+            what ``torch.export.export`` takes, a dict or tuple of ``Dim``, ``Dim.DYNAMIC``, ``Dim.AUTO``, ``None``.
+            ``"sequence"`` opens the length of tokens and masks, ``"image-size"`` height and width of images, and
+            ``"input_ids:1=sequence"`` is a short form for one axis; a list may hold several of these.
 
     Returns:
         What was written.

@@ -13,13 +13,12 @@ from lit_gelu.export.inputs import Call
 BATCH = "batch"
 _TRACED = 2  # the size that torch assumes at least; no bound of the module
 PRESETS = ("sequence", "image-size")
-_WORD = re.compile(r"(?P<input>[^:=\s]+):(?P<axis>\d{1,2})=(?P<size>\S+)")
-_SIZE = re.compile(r"(?P<name>[A-Za-z_]\w*)(?::(?P<low>\d{0,9}):(?P<high>\d{0,9}))?")
+_WORD = re.compile(r"(?P<input>[^:=\s]+):(?P<axis>\d{1,2})=(?P<size>\w+)")
 _ACCEPTED = (
     "Accepted: {input name: {axis: name}}, such as {'input_ids': {1: 'sequence'}}; what torch.export takes, with "
     "torch.export.Dim; 'sequence' or 'image-size'; texts such as 'input_ids:1=sequence'."
 )
-Entry = tuple[str, int, Any]  # an input's name, an axis, and what was said of it
+_LAST_TWO = {2: "height", 3: "width"}
 
 
 @dataclass(frozen=True)
@@ -33,41 +32,24 @@ class OpenSize:
     named: bool = True  # whether the caller gave the name, and not one of torch's hints
     required: bool = True  # whether a module that fixes it is refused; not for Dim.AUTO, which leaves that to torch
 
-    @property
-    def text(self) -> str:
-        """The name, with its bounds if it has any: ``sequence:2:512``."""
-        low, high = getattr(self.dim, "min", None), getattr(self.dim, "max", None)
-        low, high = low if isinstance(low, int) and low > 1 else "", high if isinstance(high, int) else ""
-        return self.name if (low, high) == ("", "") else f"{self.name}:{low}:{high}"
-
-    def known(self, name: str, low: int, high: int | None) -> "OpenSize":
-        """Return the size with the name that it has in the graph, and with the bounds that were found too."""
-        low = max(low if low > _TRACED else 0, getattr(self.dim, "min", 0) or 0)
-        known = [bound for bound in (high, getattr(self.dim, "max", None)) if isinstance(bound, int)]
-        return replace(self, name=name, dim=torch.export.Dim(name, min=low, max=min(known, default=None)))
-
 
 def require_readable(given: Any) -> Any:
     """Return what ``dynamic_shapes`` says, ``None`` for nothing; refuse what no model could be given."""
-    if given is None or (isinstance(given, (str, Mapping, Sequence)) and not given):
-        return None
-    if isinstance(given, str):
-        given = (given,)
-    if not isinstance(given, (Mapping, list, tuple)):
+    given = (given,) if isinstance(given, str) else given
+    if given is not None and not isinstance(given, (Mapping, list, tuple)):
         raise ExportOptionError(f"dynamic_shapes={given!r} is not accepted. {_ACCEPTED}")
-    if _are_words(given):
-        for word in given:
-            if word not in PRESETS and _WORD.fullmatch(word) is None:
-                raise ExportOptionError(f"dynamic_shapes={word!r} is not accepted. {_ACCEPTED}")
-    return given
+    for word in given if given and _are_words(given) else ():
+        if word not in PRESETS and _WORD.fullmatch(word) is None:
+            raise ExportOptionError(f"dynamic_shapes={word!r} is not accepted. {_ACCEPTED}")
+    return given or None
 
 
 def recorded(sizes: Sequence[OpenSize], call: Call) -> dict[str, dict[int, str]]:
-    """Return the sizes as a file records them, without the batch: names, with bounds, by input and axis."""
+    """Return the sizes as a file records them, without the batch: names by input and axis."""
     found: dict[str, dict[int, str]] = {}
     for size in sizes:
         if size.axis or not call.batched[size.place]:
-            found.setdefault(call.names[size.place], {})[size.axis] = size.text
+            found.setdefault(call.names[size.place], {})[size.axis] = size.name
     return found
 
 
@@ -75,7 +57,7 @@ def open_sizes(given: Any, call: Call, parameters: Sequence[str]) -> tuple[OpenS
     """Return the open sizes of a call: the batch, and what ``dynamic_shapes`` names."""
     # Inputs are found by the names of forward's parameters where a tuple gives them by position.
     batch, found = BATCH, {}
-    for name, axis, value in _entries(require_readable(given), call, parameters):
+    for name, axis, value in _entries(require_readable(given) or (), call, parameters):
         place = _place(name, axis, call)
         size = _open_size(place, axis, value, call)
         if axis or not call.batched[place]:
@@ -115,16 +97,14 @@ def _are_words(given: Any) -> bool:
     return not isinstance(given, Mapping) and all(isinstance(word, str) for word in given)
 
 
-def _entries(given: Any, call: Call, parameters: Sequence[str]) -> Iterator[Entry]:
-    """Yield what is said of each axis."""
-    if given is None:
-        return
+def _entries(given: Any, call: Call, parameters: Sequence[str]) -> Iterator[tuple[str, int, Any]]:
+    """Yield what is said of each axis: the input's name, the axis, and what it is to be."""
     if not _are_words(given):
-        tree = given if isinstance(given, Mapping) else dict(zip(parameters, given, strict=False))
         if not isinstance(given, Mapping) and len(given) > len(parameters):
             raise ExportOptionError(
                 f"dynamic_shapes= has {len(given)} entries, forward takes {len(parameters)}: {', '.join(parameters)}."
             )
+        tree = given if isinstance(given, Mapping) else dict(zip(parameters, given, strict=False))
         yield from _in_tree("", tree, call)
         return
     for word in sorted(given, key=lambda word: word not in PRESETS):  # what is named goes before what is preset
@@ -134,45 +114,43 @@ def _entries(given: Any, call: Call, parameters: Sequence[str]) -> Iterator[Entr
             yield found["input"], int(found["axis"]), found["size"]
 
 
-def _in_tree(path: str, tree: Any, call: Call) -> Iterator[Entry]:
+def _in_tree(path: str, tree: Any, call: Call) -> Iterator[tuple[str, int, Any]]:
     """Yield what a tree says of the inputs, which stand in it as in the arguments of ``forward``."""
+    entries = tree if isinstance(tree, Mapping) else dict(enumerate(tree)) if isinstance(tree, (list, tuple)) else None
     if tree is None:
         return
     if path in call.names:
-        axes = tree if isinstance(tree, Mapping) else dict(enumerate(tree)) if isinstance(tree, (list, tuple)) else None
-        if axes is None or not all(isinstance(axis, int) or str(axis).isdecimal() for axis in axes):
+        if entries is None or not all(isinstance(axis, int) or str(axis).isdecimal() for axis in entries):
             raise ExportOptionError(f"dynamic_shapes= has {tree!r} for {path!r}, where its axes belong. {_ACCEPTED}")
-        yield from ((path, int(axis), value) for axis, value in axes.items())
-    elif isinstance(tree, (Mapping, list, tuple)) and (
-        not path or any(name.startswith(f"{path}_") for name in call.names)
-    ):
-        for key, inner in tree.items() if isinstance(tree, Mapping) else enumerate(tree):
+        yield from ((path, int(axis), value) for axis, value in entries.items())
+    elif entries is not None and (not path or any(name.startswith(f"{path}_") for name in call.names)):
+        for key, inner in entries.items():
             yield from _in_tree(f"{path}_{key}" if path else str(key), inner, call)
     else:
         raise _no_such_input(path, call)
 
 
-def _preset(preset: str, call: Call) -> Iterator[Entry]:
+def _preset(preset: str, call: Call) -> Iterator[tuple[str, int, str]]:
     """Yield what a preset opens: the length of tokens and all that is as long, or the last two axes of images."""
     tensors = dict(zip(call.names, call.tensors, strict=True))
     if preset == "image-size":
-        images = [(name, axis) for name, t in tensors.items() if t.ndim == 4 for axis in (2, 3)]
-        if images:
-            yield from ((name, axis, "height" if axis == 2 else "width") for name, axis in images)
-            return
+        what = "axes 2 and 3 of images [batch, channels, height, width]"
+        found = [(name, *entry) for name, t in tensors.items() if t.ndim == 4 for entry in _LAST_TWO.items()]
+    else:
+        what = "the length of tokens or a mask, inputs of whole numbers"
+        length = next((t.shape[1] for t in call.tensors if t.ndim > 1 and not t.is_floating_point()), None)
+        found = [
+            (name, axis, "sequence")
+            for name, t in tensors.items()
+            for axis in range(1, min(t.ndim, 2) if t.is_floating_point() else t.ndim)  # of embeddings not the width
+            if t.shape[axis] == length
+        ]
+    if not found:
         raise ExportOptionError(
-            f"dynamic_shapes='image-size' opens axes 2 and 3 of images [batch, channels, height, width]; the inputs "
-            f"are {_shapes(call)}. Name the axis: dynamic_shapes={{'{call.names[0]}': {{1: 'height'}}}}."
+            f"dynamic_shapes={preset!r} opens {what}; the inputs are {_shapes(call)}. Name the axis, such as "
+            f"dynamic_shapes='{call.names[0]}:1=length'."
         )
-    length = next((t.shape[1] for t in call.tensors if t.ndim > 1 and not t.is_floating_point()), None)
-    if length is None:
-        raise ExportOptionError(
-            f"dynamic_shapes='sequence' opens the length of tokens or a mask, inputs of whole numbers; the inputs are "
-            f"{_shapes(call)}. Name the axis: dynamic_shapes={{'{call.names[0]}': {{1: 'sequence'}}}}."
-        )
-    for name, t in tensors.items():
-        axes = range(1, t.ndim if not t.is_floating_point() else min(t.ndim, 2))  # of embeddings not the width
-        yield from ((name, axis, "sequence") for axis in axes if t.shape[axis] == length)
+    yield from found
 
 
 def _place(name: str, axis: int, call: Call) -> int:
@@ -197,21 +175,14 @@ def _open_size(place: int, axis: int, value: Any, call: Call) -> OpenSize | None
     if _is_hint(value):
         name = f"{call.names[place]}_{axis}"
         return OpenSize(place, axis, name, torch.export.Dim.AUTO, named=False, required=hint != "AUTO")
-    if isinstance(value, torch.export.Dim):
-        size = OpenSize(place, axis, value.__name__, value)
-    elif isinstance(value, str) and (found := _SIZE.fullmatch(value)):
-        low, high = (int(found[key]) if found[key] else None for key in ("low", "high"))
-        if not (low or 0) <= length <= (length if high is None else high):
-            raise _outside(value, where, length)
-        size = OpenSize(place, axis, found["name"], torch.export.Dim(found["name"], min=low, max=high))
-    else:
+    if isinstance(value, str) and value.isidentifier():
+        value = torch.export.Dim(value)
+    if not isinstance(value, torch.export.Dim) or not value.min <= length <= value.max:
         raise ExportOptionError(
-            f"dynamic_shapes= has {value!r} for {where}. Accepted: a name; with bounds 'sequence:2:512'; "
-            f"torch.export.Dim, Dim.AUTO, Dim.DYNAMIC; None, or the sample's size {length}, for one that is fixed."
+            f"dynamic_shapes= has {value!r} for {where}, which is {length} in the sample. Accepted: a name; "
+            f"torch.export.Dim with bounds around {length}, Dim.AUTO, Dim.DYNAMIC; None or {length} if it is fixed."
         )
-    if not size.dim.min <= length <= size.dim.max:
-        raise _outside(size.text, where, length)
-    return size
+    return OpenSize(place, axis, value.__name__, value)
 
 
 def _hint(value: Any) -> str:
@@ -229,16 +200,12 @@ def _require_one_size_a_name(sizes: Sequence[OpenSize], call: Call) -> None:
     for size in sizes:
         other = first.setdefault(size.name, size)
         lengths = [call.tensors[s.place].shape[s.axis] for s in (other, size)]
-        if lengths[0] != lengths[1] or other.text != size.text:
+        if lengths[0] != lengths[1]:
             raise ExportOptionError(
                 f"dynamic_shapes= gives the name {size.name!r} to axis {other.axis} of {call.names[other.place]!r}, "
                 f"{lengths[0]} in the sample, and axis {size.axis} of {call.names[size.place]!r}, {lengths[1]}. One "
-                "name is one size, with the same bounds everywhere: give another name, or another sample."
+                "name is one size: give another name, or another sample."
             )
-
-
-def _outside(size: str, where: str, length: int) -> ExportOptionError:
-    return ExportOptionError(f"dynamic_shapes= has {size!r} for {where}, which is {length} in the sample.")
 
 
 def _no_such_input(name: str, call: Call) -> ExportOptionError:

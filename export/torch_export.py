@@ -5,7 +5,8 @@ import io
 import logging
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import onnx_ir as ir
 import torch
@@ -15,7 +16,6 @@ from lit_gelu.export.inputs import SCOPE, FlatModule
 from lit_gelu.export.sizes import OpenSize, torch_shapes
 from lit_gelu.export.trial import Trial, random_message
 
-Range = tuple[int, int | None]  # the smallest and the largest value of a size, if there is one
 _RANDOM = frozenset({
     "Bernoulli",
     "Multinomial",
@@ -31,12 +31,12 @@ def trace(
     flat: FlatModule, trial: Trial, opset: int, sizes: Sequence[OpenSize]
 ) -> tuple[ir.Model, tuple[OpenSize, ...]]:
     """Export a module to a graph whose open sizes have their names everywhere; return which are open."""
-    model, ranges = _export(flat, trial, opset, sizes)
+    model, fixed = _export(flat, trial, opset, sizes)
     _require_deterministic(model, flat)
     _name_values(model)
-    names = _name_sizes(model, sizes, ranges)
+    _name_sizes(model, sizes, fixed)
     _require_dynamic(model, flat, trial)
-    opened = _opened(model, flat, sizes, {names.get(symbol, symbol): found for symbol, found in ranges.items()})
+    opened = _opened(model, flat, sizes)
     for name in [name for name in model.graph.initializers if name.startswith(f"{SCOPE}.")]:
         plain = name.removeprefix(f"{SCOPE}.")
         if plain not in model.graph.initializers:  # a module may have a child called as the preprocessing is here
@@ -44,8 +44,8 @@ def trace(
     return model, opened
 
 
-def _export(flat: FlatModule, trial: Trial, opset: int, sizes: Sequence[OpenSize]) -> tuple[ir.Model, dict[str, Range]]:
-    """Call torch's exporter; return the graph, and what it found sizes to lie between, by its own names of them."""
+def _export(flat: FlatModule, trial: Trial, opset: int, sizes: Sequence[OpenSize]) -> tuple[ir.Model, dict[str, str]]:
+    """Call torch's exporter; return the graph, and the sizes that have one value, by torch's names of them."""
     try:
         with _quiet():
             program = torch.onnx.export(
@@ -72,10 +72,7 @@ def _export(flat: FlatModule, trial: Trial, opset: int, sizes: Sequence[OpenSize
     if program is None:
         raise ExportError("torch.onnx.export returned nothing.")
     ranges = program.exported_program.range_constraints if program.exported_program else {}
-    return program.model, {
-        str(symbol): (int(found.lower), int(found.upper) if found.upper.is_Integer else None)
-        for symbol, found in ranges.items()
-    }
+    return program.model, {str(symbol): str(found.lower) for symbol, found in ranges.items() if found.is_singleton()}
 
 
 @contextlib.contextmanager
@@ -139,10 +136,9 @@ def _violated(flat: FlatModule, lines: Sequence[str]) -> str:
     )
 
 
-def _name_sizes(model: ir.Model, sizes: Sequence[OpenSize], ranges: Mapping[str, Range]) -> dict[str, str]:
-    """Give open sizes their names in every shape, and numbers to those of one value; return these by torch's names."""
+def _name_sizes(model: ir.Model, sizes: Sequence[OpenSize], names: dict[str, str]) -> None:
+    """Give open sizes their names in every shape, and those of one value that, by torch's names of them."""
     # torch calls a size s77 where several inputs share it, and one that a Dim.AUTO left open though it is fixed.
-    names: dict[str, str] = {symbol: str(low) for symbol, (low, high) in ranges.items() if low == high}
     for size in sizes:
         symbol = _dim(model, size)
         if isinstance(symbol, str) and symbol.isidentifier():
@@ -154,10 +150,9 @@ def _name_sizes(model: ir.Model, sizes: Sequence[OpenSize], ranges: Mapping[str,
     for value in values:
         if value.shape is not None:
             value.shape = ir.Shape([dim if isinstance(dim, int) else _renamed(dim, names) for dim in value.shape])
-    return names
 
 
-def _renamed(dim: ir.SymbolicDim, names: Mapping[str, str]) -> ir.SymbolicDim | int:
+def _renamed(dim: ir.SymbolicDim, names: dict[str, str]) -> ir.SymbolicDim | int:
     """Return a dimension with symbols renamed, within expressions too."""
     if dim.value is None:
         return ir.SymbolicDim(None)
@@ -172,15 +167,13 @@ def _dim(model: ir.Model, size: OpenSize) -> int | str | None:
     return dim if isinstance(dim, int) or dim is None else str(dim.value)
 
 
-def _opened(
-    model: ir.Model, flat: FlatModule, sizes: Sequence[OpenSize], ranges: Mapping[str, Range]
-) -> tuple[OpenSize, ...]:
-    """Return the sizes that a graph leaves open, with the bounds that torch found; refuse one that should be."""
+def _opened(model: ir.Model, flat: FlatModule, sizes: Sequence[OpenSize]) -> tuple[OpenSize, ...]:
+    """Return the sizes that a graph leaves open, with the names there; refuse a graph that fixes one it should not."""
     found = []
     for size in sizes:
         dim = _dim(model, size)
         if not isinstance(dim, int) and (dim == size.name or not size.named):
-            found.append(size.known(str(dim), *ranges.get(str(dim), (0, None))))
+            found.append(replace(size, name=str(dim)))
         elif size.required:
             raise ExportError(_fixed(flat, size, sizes, dim))
     return tuple(found)
