@@ -109,7 +109,7 @@ class OnnxExport(ExplainedOnce):
         preprocessing: nn.Module | bool = False,
         labels: Sequence[str] = (),
         softmax: bool = False,
-        dynamic_shapes: Any = None,
+        dynamic_shapes: Any = (),
         input_sample: Any = None,
         check: bool = True,
         reports: Sequence[Report] = ("json", "markdown", "html"),

@@ -23,8 +23,8 @@ from lit_gelu.export.lowering.replace import lower
 from lit_gelu.export.metadata import FileMetadata, SiteRecord, census, class_path, save_model, strip_origin
 from lit_gelu.export.options import ExportOptions
 from lit_gelu.export.preprocessing import describe, preprocessing_copy, raw_call
-from lit_gelu.export.sizes import at_least_two, open_sizes, recorded
-from lit_gelu.export.torch_export import trace
+from lit_gelu.export.sizes import at_least_two, open_sizes
+from lit_gelu.export.torch_export import recorded_sizes, trace
 from lit_gelu.export.trial import require_faithful, require_labels_fit, trial_run
 from lit_gelu.files import is_folder, require_writable
 
@@ -89,7 +89,7 @@ def export_onnx(
     preprocessing: nn.Module | None = None,
     labels: Sequence[str] = (),
     softmax: bool = False,
-    dynamic_shapes: Any = None,
+    dynamic_shapes: Any = (),
 ) -> ExportReport:
     """Write a module as an ONNX file with a dynamic batch, and other dynamic sizes that are asked for.
 
@@ -189,7 +189,7 @@ def export_onnx(
     no_gelu = _approximated(flat, options, registry)
     specs = {site.name: str(site.spec) for site in surgery.find_sites(flat.model, registry=registry)}
     marked = mark(flat.model, registry)
-    graph, opened = trace(flat, trial, options.traced_opset, sizes)
+    graph = trace(flat, trial, options.traced_opset, sizes)
     lowered = lower(graph, marked, options, registry, specs)
     require_forms(lowered.sites, options.approximate)
     if no_gelu is not None:  # nor one that is written by hand, which the line above would have named
@@ -200,7 +200,7 @@ def export_onnx(
         "sites": _all_sites(specs, lowered.sites),
         "preprocessing": "" if preprocessing is None else describe(preprocessing),
         "notes": lowered.notes,
-        "dynamic_shapes": recorded(opened, flat.call),
+        "dynamic_shapes": recorded_sizes(graph, flat.call),
     }
     metadata = FileMetadata(**{**options.recorded, **about})
     strip_origin(graph)

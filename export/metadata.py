@@ -25,6 +25,7 @@ from lit_gelu.leftovers import forget, make_temporary_folder
 FORMAT_VERSION = 1
 PREFIX = "lit_gelu."
 _ALWAYS = ("approximate", "lowering", "target", "dtype", "policy")  # options that the first release recorded already
+_SIZES = "names of sizes by input and axis"
 _VERSIONS = ("lit-gelu", "torch", "onnx", "onnxscript")
 
 
@@ -112,7 +113,12 @@ def read_metadata(properties: Mapping[str, str], file: str) -> FileMetadata:
             "notes": tuple(_read(found.get("notes", "[]"), "notes", _are_texts, "a list of texts")),
             "labels": tuple(_read(found.get("labels", "[]"), "labels", _are_texts, "a list of texts")),
             "softmax": _read(found.get("softmax", "false"), "softmax", _is_truth, "true or false"),
-            "dynamic_shapes": _read_sizes(found.get("dynamic_shapes", "{}")),
+            "dynamic_shapes": {
+                name: {int(axis): size for axis, size in sizes.items()}
+                for name, sizes in _read(
+                    found.get("dynamic_shapes", "{}"), "dynamic_shapes", _are_sizes, _SIZES
+                ).items()
+            },
             "parity": _read(found.get("parity", "{}"), "parity", _is_mapping, "values by name"),
         }
         rows = _read(found["sites"], "sites", _are_mappings, "a list of sites")
@@ -134,12 +140,6 @@ def _read(text: str, key: str, accepts: Callable[[Any], bool], kind: str) -> Any
     if not accepts(value):
         raise ModelFileError(f"{PREFIX}{key} holds {shown(value)}, and should hold {kind}")
     return value
-
-
-def _read_sizes(text: str) -> dict[str, dict[int, str]]:
-    """Return the open sizes that a file records: names by input and axis."""
-    value = _read(text, "dynamic_shapes", _are_sizes, "names of sizes by input and axis")
-    return {name: {int(axis): size for axis, size in axes.items()} for name, axes in value.items()}
 
 
 def _site(row: dict[str, Any]) -> SiteRecord:
@@ -175,9 +175,8 @@ def _are_texts(value: Any) -> bool:
 
 
 def _are_sizes(value: Any) -> bool:
-    return isinstance(value, dict) and all(
-        _are_texts_by_name(axes) and all(re.fullmatch("[0-9]{1,2}", axis) for axis in axes) for axes in value.values()
-    )
+    axes = list(value.values()) if isinstance(value, dict) else [value]
+    return all(_are_texts_by_name(names) and all(re.fullmatch("[0-9]{1,2}", axis) for axis in names) for names in axes)
 
 
 def _are_texts_by_name(value: Any) -> bool:

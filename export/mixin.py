@@ -113,15 +113,10 @@ class OnnxExportMixin:
                         "The weights need more than 2 GB, which takes a second file. Give file_path= as a path."
                     )
                 file_path.write(report.path.read_bytes())
-            return _without_folder(report)
+            return replace(report, path=Path(report.path.name))
         if file_path is None:
             raise ExportOptionError("to_onnx needs file_path=: a path, or an io.BytesIO.")
         return export_onnx(module, file_path, input_sample, **options)
-
-
-def _without_folder(report: Any) -> Any:
-    """Return the report of a file that was written to a buffer."""
-    return replace(report, path=Path(report.path.name))
 
 
 def _options(given: Mapping[str, Any]) -> dict[str, Any]:

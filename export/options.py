@@ -37,8 +37,8 @@ class ExportOptions:
     layout: str = _option("nchw", "order of a convolution's dimensions, for ort-cuda", get_args(Layout))
     softmax: bool = _option(False, "whether the file ends with a softmax")
     labels: tuple[str, ...] = _option((), "names of the classes, in their order")
-    dynamic_shapes: str | tuple[Any, ...] | Mapping[str, Any] | None = _option(
-        None, "sizes that are open beside the batch; 'sequence', 'image-size' find them"
+    dynamic_shapes: tuple[Any, ...] | Mapping[str, Any] = _option(
+        (), "open sizes: INPUT:AXIS=NAME, sequence, image-size"
     )
 
     @classmethod

@@ -2,18 +2,18 @@
 
 import contextlib
 import io
+import itertools
 import logging
 import re
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 import onnx_ir as ir
 import torch
 
 from lit_gelu.export.errors import ExportError
-from lit_gelu.export.inputs import SCOPE, FlatModule
-from lit_gelu.export.sizes import OpenSize, torch_shapes
+from lit_gelu.export.inputs import SCOPE, Call, FlatModule
+from lit_gelu.export.sizes import OpenSize
 from lit_gelu.export.trial import Trial, random_message
 
 _RANDOM = frozenset({
@@ -27,25 +27,25 @@ _RANDOM = frozenset({
 _INPUTS_OF_LIVE_DROPOUT = 3  # data, ratio, training_mode; in evaluation the exporter writes none of it
 
 
-def trace(
-    flat: FlatModule, trial: Trial, opset: int, sizes: Sequence[OpenSize]
-) -> tuple[ir.Model, tuple[OpenSize, ...]]:
-    """Export a module to a graph whose open sizes have their names everywhere; return which are open."""
+def trace(flat: FlatModule, trial: Trial, opset: int, sizes: Sequence[OpenSize]) -> ir.Model:
+    """Export a module to a graph whose open sizes have their names everywhere."""
     model, fixed = _export(flat, trial, opset, sizes)
     _require_deterministic(model, flat)
     _name_values(model)
     _name_sizes(model, sizes, fixed)
     _require_dynamic(model, flat, trial)
-    opened = _opened(model, flat, sizes)
+    _require_open(model, flat, sizes)
     for name in [name for name in model.graph.initializers if name.startswith(f"{SCOPE}.")]:
         plain = name.removeprefix(f"{SCOPE}.")
         if plain not in model.graph.initializers:  # a module may have a child called as the preprocessing is here
             model.graph.initializers[name].name = plain
-    return model, opened
+    return model
 
 
 def _export(flat: FlatModule, trial: Trial, opset: int, sizes: Sequence[OpenSize]) -> tuple[ir.Model, dict[str, str]]:
     """Call torch's exporter; return the graph, and the sizes that have one value, by torch's names of them."""
+    places = range(len(flat.call.names))
+    shapes = tuple({size.axis: size.dim for size in sizes if size.place == place} or None for place in places)
     try:
         with _quiet():
             program = torch.onnx.export(
@@ -55,7 +55,7 @@ def _export(flat: FlatModule, trial: Trial, opset: int, sizes: Sequence[OpenSize
                 opset_version=opset,
                 input_names=list(flat.call.names),
                 output_names=list(trial.names),
-                dynamic_shapes={"tensors": torch_shapes(sizes, flat.call)},
+                dynamic_shapes={"tensors": shapes},
                 external_data=False,
                 verbose=False,
             )
@@ -121,18 +121,15 @@ def _name_values(model: ir.Model) -> None:
 
 def _violated(flat: FlatModule, lines: Sequence[str]) -> str:
     """Say in a file's words what torch says of open sizes that the module does not leave open, or ties together."""
-    names = flat.call.names
-    said = [
-        re.sub(
-            r"(?:\w+ = )?L\['tensors'\]\[(\d+)\]\.size\(\)\[(\d+)\]",
-            lambda m: f"axis {m[2]} of {names[int(m[1])]!r}",
-            text,
-        )
-        for text in (line.strip().removeprefix("- ") for line in lines if line.startswith("  - "))
-    ]
+
+    def axis(found: re.Match[str]) -> str:
+        return f"axis {found[2]} of {flat.call.names[int(found[1])]!r}"
+
+    said = " ".join(line.removeprefix("  - ") for line in lines if line.startswith("  - "))
     return (
         f"{type(flat.model).__name__}.forward does not take the open sizes of dynamic_shapes= as they are: "
-        f"{' '.join(said)} Give sizes that are always equal one name, and leave out those that forward fixes."
+        + re.sub(r"(?:\w+ = )?L\['tensors'\]\[(\d+)\]\.size\(\)\[(\d+)\]", axis, said)
+        + " Give sizes that are always equal one name, and leave out those that forward fixes."
     )
 
 
@@ -164,40 +161,44 @@ def _dim(model: ir.Model, size: OpenSize) -> int | str | None:
     """Return what a graph has at the place of a size: its name, or a number if it is fixed."""
     shape = model.graph.inputs[size.place].shape
     dim = None if shape is None else shape[size.axis]
-    return dim if isinstance(dim, int) or dim is None else str(dim.value)
+    return dim.value if isinstance(dim, ir.SymbolicDim) else dim
 
 
-def _opened(model: ir.Model, flat: FlatModule, sizes: Sequence[OpenSize]) -> tuple[OpenSize, ...]:
-    """Return the sizes that a graph leaves open, with the names there; refuse a graph that fixes one it should not."""
-    found = []
+def _require_open(model: ir.Model, flat: FlatModule, sizes: Sequence[OpenSize]) -> None:
+    """Refuse a graph in which a size that should be open is fixed, or tied to another one."""
+    call, opened = flat.call, {(size.place, size.axis) for size in sizes}
     for size in sizes:
         dim = _dim(model, size)
-        if not isinstance(dim, int) and (dim == size.name or not size.named):
-            found.append(replace(size, name=str(dim)))
-        elif size.required:
-            raise ExportError(_fixed(flat, size, sizes, dim))
-    return tuple(found)
+        is_open = not isinstance(dim, int) and (dim == size.name or not size.named)
+        if is_open or not size.required:
+            continue
+        where = f"dynamic_shapes= has {size.name!r}, but axis {size.axis} of {call.names[size.place]!r} is"
+        if not isinstance(dim, int):
+            raise ExportError(f"{where} always {dim!r} in forward. Give sizes that are always equal one name.")
+        sizes_alike = [
+            f"axis {axis} of {call.names[place]!r}"
+            for place, tensor in enumerate(call.tensors)
+            for axis, length in enumerate(tensor.shape)
+            if length == dim and (place, axis) not in opened
+        ]
+        hint = f"If that is as long as {' or '.join(sizes_alike)}, open both by one name. " if sizes_alike else ""
+        raise ExportError(
+            f"{where} fixed at the sample's {dim} by {type(flat.model).__name__}.forward. {hint}Weights for each "
+            "place, a table of them, a check of the size or int() of it fix one: leave it out, or change forward."
+        )
 
 
-def _fixed(flat: FlatModule, size: OpenSize, sizes: Sequence[OpenSize], dim: int | str | None) -> str:
-    """Say that a size is fixed, or tied to another one."""
-    call, model = flat.call, type(flat.model).__name__
-    where = f"dynamic_shapes= has {size.name!r}, but axis {size.axis} of {call.names[size.place]!r} is"
-    if not isinstance(dim, int):
-        return f"{where} always {dim!r} in {model}.forward. Give sizes that are always equal one name."
-    opened = {(other.place, other.axis) for other in sizes}
-    alike = [
-        f"axis {axis} of {call.names[place]!r}"
-        for place, tensor in enumerate(call.tensors)
-        for axis, length in enumerate(tensor.shape)
-        if length == dim and (place, axis) not in opened
-    ]
-    hint = f"It may have to be as long as {', '.join(alike)}: open that too, by the same name. " if alike else ""
-    return (
-        f"{where} fixed at the sample's {dim} by {model}.forward. {hint}A layer with weights for each place, a table "
-        "of that many places, a check of the size or int() of it fixes one: leave it out of dynamic_shapes=, or change "
-        "forward."
-    )
+def recorded_sizes(model: ir.Model, call: Call) -> dict[str, dict[int, str]]:
+    """Return the open sizes as a file records them, without the batch: names by input and axis."""
+    sizes = {
+        name: {
+            axis: str(dim.value)
+            for axis, dim in enumerate(value.shape or ())
+            if isinstance(dim, ir.SymbolicDim) and not (batched and axis == 0)
+        }
+        for name, value, batched in zip(call.names, model.graph.inputs, call.batched, strict=True)
+    }
+    return {name: axes for name, axes in sizes.items() if axes}
 
 
 def _require_dynamic(model: ir.Model, flat: FlatModule, trial: Trial) -> None:
@@ -217,15 +218,8 @@ def _require_dynamic(model: ir.Model, flat: FlatModule, trial: Trial) -> None:
         raise ExportError(
             f"The batch of {', '.join(map(str, fixed))} is fixed at the sample's {rows} rows: "
             f"{type(flat.model).__name__}.forward turns the batch size into a Python number. Use x.shape[0] as it is "
-            f"(no int(), no list of it), x.flatten(1) or x.reshape(-1, ...), and make no buffer of that size. "
-            f"{_by_chance(flat)}"
+            "(no int(), no list of it), x.flatten(1) or x.reshape(-1, ...), and make no buffer of that size. Or is "
+            f"{flat.call.batch_size} the size of something else by chance? What is as long as the first input is taken "
+            f"for a batch ({', '.join(itertools.compress(flat.call.names, flat.call.batched))}): give a sample with "
+            "another number of rows."
         )
-
-
-def _by_chance(flat: FlatModule) -> str:
-    """Say which inputs were taken for batches because of their length, where that may be wrong."""
-    names = [name for name, batched in zip(flat.call.names, flat.call.batched, strict=True) if batched]
-    return (
-        f"Or is {flat.call.batch_size} the size of something else by chance? What is as long as the first input is "
-        f"taken for a batch ({', '.join(names)}): give a sample with another number of rows."
-    )

@@ -21,8 +21,7 @@ class TracedGraph:
         trial = trial_run(flat)
         self.marked = mark(twin)
         self.model = model
-        graph, _ = trace(flat, trial, 20, open_sizes(None, flat.call, []))
-        self._proto = ir.to_proto(graph)
+        self._proto = ir.to_proto(trace(flat, trial, 20, open_sizes(None, flat.call, [])))
 
     def lowered(self, target="portable", dtype="fp32", policy="strict", lowering="auto", opset=None, **others):
         graph = ir.from_proto(self._proto)

@@ -1,5 +1,6 @@
 """The inputs that a file is compared on: samples, data, batch sizes and extremes."""
 
+import functools
 import inspect
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,6 +21,13 @@ GAUSSIAN_ROWS = 32
 EXTREME_ROWS = 8
 LENGTH_ROWS = 4
 _OTHER_LENGTHS = 4  # beside the sample's
+_CHANGES: Sequence[Callable[[int], int]] = (
+    lambda n: n // 2,
+    lambda n: n + 1,
+    lambda n: 2 * n,
+    lambda n: 3 * n,
+    lambda n: 4 * n,
+)
 
 Batch = tuple[Tensor, ...]
 
@@ -190,38 +198,32 @@ def other_lengths(
     }
     if not lengths:
         return [], []
-    apart = {name: _accepted({name: length}, call, shapes, accepts) for name, length in lengths.items()}
-    refused = [note for _, notes in apart.values() for note in notes]
-    if all(found for found, _ in apart.values()):
-        turns = [
-            {name: found[(turn + i) % len(found)][name] for i, (name, (found, _)) in enumerate(apart.items())}
-            for turn in range(max(len(found) for found, _ in apart.values()))
-        ]
-        if not any(accepts(_resized(call, shapes, sizes)) for sizes in turns):
-            return [replace(call, tensors=_resized(call, shapes, sizes)) for sizes in turns], refused
-    found, notes = _accepted(lengths, call, shapes, accepts)
-    return [replace(call, tensors=_resized(call, shapes, sizes)) for sizes in found], notes
+    resized = functools.partial(_resized, call, shapes)
+    for groups in ([{name: length} for name, length in lengths.items()], [lengths]):
+        tried = [_accepted(group, call.names, resized, accepts) for group in groups]
+        turns = range(max(len(found) for found, _ in tried) if all(found for found, _ in tried) else 0)
+        calls = []
+        for turn in turns:
+            parts = [found[(turn + i) % len(found)] for i, (found, _) in enumerate(tried)]
+            calls.append(replace(call, tensors=resized({name: n for part in parts for name, n in part.items()})))
+        if calls and not any(accepts(other.tensors) for other in calls):
+            break
+    return calls, [note for _, notes in tried for note in notes]
 
 
 def _accepted(
-    lengths: Mapping[str, int],
-    call: Call,
-    shapes: Sequence[Sequence[int | str]],
-    accepts: Callable[[Sequence[Tensor]], str],
+    lengths: Mapping[str, int], names: Sequence[str], resized: Callable[..., Batch], accepts: Callable[..., str]
 ) -> tuple[list[dict[str, int]], list[str]]:
     """Return up to four other sizes of open dimensions that the module takes, and why it does not take others."""
     found: list[dict[str, int]] = []
     notes = []
-    smallest = _smallest(lengths, lambda sizes: not accepts(_resized(call, shapes, sizes)))
-    changes: list[Callable[[int], int]] = [lambda n: n // 2, lambda n: n + 1, lambda n: 2 * n]
-    changes += [lambda n, k=k: k * n for k in (3, 4)]  # type: ignore[misc]
-    for sizes in [smallest, *({name: max(1, change(n)) for name, n in lengths.items()} for change in changes)]:
+    others = [{name: max(1, change(n)) for name, n in lengths.items()} for change in _CHANGES]
+    for sizes in [_smallest(lengths, lambda sizes: not accepts(resized(sizes))), *others]:
         if len(found) == _OTHER_LENGTHS or sizes in (lengths, *found):
             continue
-        tensors = _resized(call, shapes, sizes)
-        trouble = accepts(tensors)
+        trouble = accepts(resized(sizes))
         if trouble:
-            shown = ", ".join(f"{name} {list(t.shape)}" for name, t in zip(call.names, tensors, strict=True))
+            shown = ", ".join(f"{name} {list(t.shape)}" for name, t in zip(names, resized(sizes), strict=True))
             notes.append(f"the sizes {shown} were not tried: with them {trouble}.")
         else:
             found.append(sizes)

@@ -20,8 +20,7 @@ examples:
   lit-gelu export last.ckpt -o model.onnx --approximate tanh --lowering contrib
   lit-gelu export last.ckpt -o model.onnx --approximate none tanh sigmoid     model-none.onnx, model-tanh.onnx, ...
   lit-gelu export last.ckpt --dtype fp16 --target ort-cuda --softmax --labels cat dog
-  lit-gelu export last.ckpt --dynamic sequence                                tokens and masks of any length
-  lit-gelu export last.ckpt --dynamic pixels:2=height pixels:3=width
+  lit-gelu export last.ckpt --dynamic sequence                                or input_ids:1=length: of any length
   lit-gelu export last.ckpt --model my_module.MyNet --input-shape 3,32,32     your own, from the current folder
   lit-gelu export last.ckpt --import my_module --model MyNet --data MyData    its input from the first batch of its data
   lit-gelu export lit_gelu.tasks.MNISTClassifier -o untrained.onnx
@@ -99,10 +98,6 @@ def _add_export_options(parser: ArgumentParser) -> None:
         if isinstance(option.default, bool):
             add_flag(parser, name, text, default=option.default)
             continue
-        if option.name == "dynamic_shapes":
-            form = {"nargs": "+", "type": str, "default": [], "metavar": "INPUT:AXIS=NAME"}
-            parser.add_argument(name, "--dynamic", **form, help=text)
-            continue
         many: dict[str, Any] = {}
         if option.name == "approximate":
             text, many = f"{text}; several write one file each", {"nargs": "+", "default": [option.default]}
@@ -110,7 +105,8 @@ def _add_export_options(parser: ArgumentParser) -> None:
             many = {"nargs": "+", "default": []}
         shown = {"metavar": f"{{{','.join(choices)}}}"} if choices else {}  # the library checks, and knows near names
         kind = int | None if option.default is None else str
-        parser.add_argument(name, **{"type": kind, "default": option.default, "help": text, **many, **shown})
+        names = [name, "--dynamic"] if option.name == "dynamic_shapes" else [name]
+        parser.add_argument(*names, **{"type": kind, "default": option.default, "help": text, **many, **shown})
 
 
 def _add_int8(parser: ArgumentParser) -> None:

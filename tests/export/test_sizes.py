@@ -10,7 +10,7 @@ from torch.export import Dim
 from lit_gelu.errors import LitGeluError
 from lit_gelu.export import ExportError, ExportOptionError, OnnxPredictor, check_parity, export_onnx
 from lit_gelu.export.inputs import take_apart
-from lit_gelu.export.sizes import at_least_two, open_sizes, recorded, torch_shapes
+from lit_gelu.export.sizes import at_least_two, open_sizes
 
 
 class Tokens(nn.Module):
@@ -70,12 +70,8 @@ def dims(path):
 def test_every_form_gives_torch_the_same(given):
     call = take_apart(Tokens(), SAMPLE)
     sizes = open_sizes(given, call, ["input_ids", "attention_mask"])
-    batch, sequence = Dim("batch"), Dim("sequence")
-    shapes = torch_shapes(sizes, call)
-    assert [{axis: dim.__name__ for axis, dim in shape.items()} for shape in shapes] == [
-        {0: batch.__name__, 1: sequence.__name__}
-    ] * 2
-    assert recorded(sizes, call) == BOTH
+    found = {(call.names[size.place], size.axis): (size.name, size.dim.__name__) for size in sizes}
+    assert found == {(name, axis): (size, size) for name in SAMPLE for axis, size in enumerate(["batch", "sequence"])}
 
 
 def test_the_file_names_its_sizes_and_takes_any(tmp_path):
@@ -144,9 +140,14 @@ class Nested(nn.Module):
 def test_nested_arguments_stand_as_in_forward_or_by_their_flat_name():
     call = take_apart(Nested(), (torch.zeros(2, 4), {"gate": [torch.zeros(2, 4)]}))
     expected = {"x": {1: "n"}, "parts_gate_0": {1: "n"}}
+
+    def found(given):
+        sizes = open_sizes(given, call, ["x", "parts", "scale"])
+        return [(call.names[size.place], size.axis, size.name) for size in sizes if size.axis]
+
     for given in (({1: "n"}, {"gate": [{1: "n"}]}), {"x": {1: "n"}, "parts": {"gate": ({1: "n"},)}}, expected):
-        assert recorded(open_sizes(given, call, ["x", "parts", "scale"]), call) == expected
-    assert recorded(open_sizes(({1: "n"}, None), call, ["x", "parts", "scale"]), call) == {"x": {1: "n"}}
+        assert found(given) == [("x", 1, "n"), ("parts_gate_0", 1, "n")]
+    assert found(({1: "n"}, None)) == [("x", 1, "n")]
 
 
 @pytest.mark.parametrize(
@@ -163,8 +164,8 @@ def test_nested_arguments_stand_as_in_forward_or_by_their_flat_name():
         ({"input_ids": {1: "7 of them"}}, "has '7 of them' for axis 1 of 'input_ids', which is 5"),
         ({"input_ids": "sequence"}, "has 'sequence' for 'input_ids', where its axes belong"),
         ({"input_ids": {1: Dim("n", max=4)}}, "for axis 1 of 'input_ids', which is 5 in the sample"),
-        ({"input_ids": {0: "a"}, "attention_mask": {0: "b"}}, "the batch, axis 0 of 'attention_mask', 'a' and 'b'"),
-        ({"input_ids": {1: "batch"}}, "the name 'batch' to axis 0 .* 2 in the sample, and axis 1 of 'input_ids', 5"),
+        ({"input_ids": {0: "a"}, "attention_mask": {0: "b"}}, "calls the batch 'a' and 'b'. Give one name"),
+        ({"input_ids": {1: "batch"}}, "the name 'batch' to sizes that are 2 and 5 in"),
         ("sequences", "'sequences' is not accepted. Accepted: {input name"),
         ("image-size", "opens axes 2 and 3 of images"),
         (7, "dynamic_shapes=7 is not accepted"),
@@ -192,12 +193,12 @@ def test_a_preset_that_finds_nothing_says_how_to_name_the_axis():
             {"input": {1: "width"}},
             "'width', but axis 1 of 'input' is fixed at the sample's 4 by Linear",
         ),
-        (Tokens(), SAMPLE, {"input_ids": {1: "n"}}, "may have to be as long as axis 1 of 'attention_mask': open that"),
+        (Tokens(), SAMPLE, {"input_ids": {1: "n"}}, "as long as axis 1 of 'attention_mask', open both"),
         (
             Tokens(),
             SAMPLE,
             {"input_ids": {1: "n"}, "attention_mask": {1: "m"}},
-            "'m', but axis 1 of 'attention_mask' is always 'n' in Tokens.forward. Give sizes .* one name",
+            "'m', but axis 1 of 'attention_mask' is always 'n' in forward. Give sizes .* one name",
         ),
         (nn.Linear(4, 2), torch.zeros(2, 4), {"input": {1: Dim.DYNAMIC}}, "'input_1', but axis 1 of 'input' is fixed"),
     ],
