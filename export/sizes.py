@@ -56,9 +56,8 @@ def open_sizes(given: Any, call: Call, parameters: Sequence[str]) -> tuple[OpenS
         raise ExportOptionError(
             f"dynamic_shapes= calls the batch {' and '.join(map(repr, sorted(batch)))}. Give one name, or none."
         )
-    rows = torch.export.Dim(*batch)
-    batched = [OpenSize(i, 0, rows.__name__, rows) for i, is_batched in enumerate(call.batched) if is_batched]
-    sizes = (*batched, *filter(None, found.values()))
+    rows, places = torch.export.Dim(*batch), [i for i, is_batched in enumerate(call.batched) if is_batched]
+    sizes = (*(OpenSize(i, 0, rows.__name__, rows) for i in places), *filter(None, found.values()))
     lengths: dict[str, int] = {}
     for size in sizes:
         length = call.tensors[size.place].shape[size.axis]
@@ -74,9 +73,8 @@ def at_least_two(call: Call, sizes: Sequence[OpenSize]) -> Call:
     """Return a call whose open sizes are 2 or more: with 1 a graph would be made for broadcasting."""
     tensors = list(call.tensors)
     for size in sizes:
-        tensor = tensors[size.place]
-        if size.axis and tensor.shape[size.axis] == 1:
-            tensors[size.place] = torch.cat([tensor, tensor], size.axis)
+        if size.axis and tensors[size.place].shape[size.axis] == 1:
+            tensors[size.place] = torch.cat([tensors[size.place]] * 2, size.axis)
     return replace(call, tensors=tuple(tensors))
 
 
@@ -93,8 +91,7 @@ def _entries(given: Any, call: Call, parameters: Sequence[str]) -> Iterator[tupl
             )
         tree = given if isinstance(given, Mapping) else dict(zip(parameters, given, strict=False))
         yield from _in_tree("", tree, call)
-        return
-    for word in sorted(given, key=lambda word: word not in PRESETS):  # what is named goes before what is preset
+    for word in sorted(given, key=lambda word: word not in PRESETS) if _are_words(given) else ():  # names win
         if word in PRESETS:
             yield from _preset(word, call)
         elif found := _WORD.fullmatch(word):
