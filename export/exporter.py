@@ -61,14 +61,16 @@ class ExportReport:
         return dict(counts)
 
     def __str__(self) -> str:
-        """Return one line for the file, one for its preprocessing if it has any, and one for each site."""
+        """Return lines for the file, its preprocessing if it has any, each site, and each note on something else."""
         about = self.metadata
         how = f"opset {self.opset}, approximate={about.approximate}, lowering={about.lowering}"
         if about.lowering == "auto":
             how += f", target={about.target}, dtype={about.dtype}, policy={about.policy}"
         raw = f"  takes raw pixels (uint8): {self.metadata.preprocessing}" if self.metadata.preprocessing else None
         made = f"  the folder {self.made_folder!r} was not there: it was made" if self.made_folder else None
-        return "\n".join([f"{self.path} ({how})", *filter(None, [made, raw]), *(f"  {site}" for site in self.sites)])
+        notes = [note for note in self.notes if not any(site.folded and site.folded in note for site in self.sites)]
+        lines = [*filter(None, [made, raw]), *(f"  {line}" for line in (*self.sites, *notes))]
+        return "\n".join([f"{self.path} ({how})", *lines])
 
 
 def export_onnx(

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import onnx_ir as ir
@@ -16,8 +16,8 @@ from lit_gelu.export.errors import ExportOptionError
 from lit_gelu.export.lowering.bias_of_layers import hand_over_biases
 from lit_gelu.export.lowering.folding import fold
 from lit_gelu.export.lowering.kernels import DTYPES, Target, off_target, raise_opset, solve
-from lit_gelu.export.lowering.lowering_table import MARKER_DOMAIN, BoundActivation
-from lit_gelu.export.lowering.policy import Choice, choose, is_available, preferred
+from lit_gelu.export.lowering.lowering_table import MARKER_DOMAIN, TABLE, BoundActivation
+from lit_gelu.export.lowering.policy import Choice, choose, cuda_kernels, is_available, preferred
 from lit_gelu.export.lowering.precision import convert
 from lit_gelu.export.lowering.recipe import CONTRIB_DOMAIN, Argument, RecipeBuilder, inlined
 from lit_gelu.export.lowering.spellings import mark_spellings
@@ -189,7 +189,20 @@ def _notes(model: ir.Model, target: Target, opset: int, rows: tuple[SiteRecord, 
     notes = off_target(list(ir.traversal.RecursiveGraphIterator(model.graph)), target.runtime, opset)
     if target.dtype == "bf16" and target.runtime in {"portable", "ort-cpu"}:
         notes.append("onnxruntime's CPU provider has no bfloat16 kernels: this file runs on a GPU only.")
-    return [*notes, *(f"{row.site}: {row.folded}" for row in rows if row.folded)]
+    folded = [f"{row.site}: {row.folded}" for row in rows if row.folded]
+    costs = [_cost(target, row) for row in rows if target.runtime == "ort-cuda" and row.calls]
+    return [*notes, *folded, *filter(None, dict.fromkeys(costs))]
+
+
+def _cost(target: Target, row: SiteRecord) -> str:
+    """Say that an activation is several kernels of the CUDA provider, and what would be fewer."""
+    recipes, count = TABLE.get(row.row), cuda_kernels(row.operators, target.dtype)
+    if recipes is None or count == 1:
+        return ""
+    fast = cuda_kernels(preferred(recipes, replace(target, policy="fast")).operators, target.dtype)
+    fewer = [f"policy='fast' is {fast}", recipes.notes.get("ort-cuda fast", "")] if fast < count else []
+    texts = [f"{row.row} is {count} kernels on CUDA", *fewer, recipes.notes.get("ort-cuda strict", "")]
+    return f"{'; '.join(filter(None, texts))}."
 
 
 @dataclass

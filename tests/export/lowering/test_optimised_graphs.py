@@ -8,8 +8,13 @@ import onnx
 import onnx_ir as ir
 import pytest
 import stand_in_cuda
-from cuda_nets import CudaNets
+import torch
+from cuda_nets import SPECS, CudaNets
+from torch import nn
 from traced_graph import TracedGraph
+
+from lit_gelu import activations
+from lit_gelu.export.lowering.policy import cuda_kernels
 
 CELLS = [
     (dtype, policy, nhwc)
@@ -147,3 +152,38 @@ def test_a_file_for_nhwc_has_transposes_at_both_ends_alone_if_its_wish_is_grante
     assert {name: " ".join(operators(optimised["nhwc"], name)) for name in IN_NHWC} == IN_NHWC
     plain = operators(optimised["nchw"], "convolutions")
     assert plain == ["Conv", "Transpose", "BiasGelu", "Transpose"] * 2 + ["Conv"]
+
+
+class Each(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.nets = nn.ModuleDict({name: activations.create(spec) for name, spec in SPECS.items()})
+        self.example_input_array = torch.zeros(2, 8)
+
+    def forward(self, x):
+        return {name: net(x) for name, net in self.nets.items()}
+
+
+@pytest.fixture(scope="module")
+def each():
+    return TracedGraph(Each())
+
+
+@pytest.mark.parametrize("policy", ["strict", "fast"])
+@pytest.mark.parametrize("dtype", ["fp32", "fp16", "bf16"])
+def test_costs(each, dtype, policy):
+    _, lowered = each.lowered("ort-cuda", dtype, policy)
+    for site, (name, lines) in zip(lowered.sites, ACTIVATIONS.items(), strict=True):
+        assert site.site == f"nets.{name}"
+        count = len(expected(lines, dtype, policy, False).split())
+        assert cuda_kernels(site.operators, dtype) == count
+        stated = [note for note in lowered.notes if note.startswith(f"{site.row} is {count} kernels on CUDA")]
+        assert len(stated) == (count > 1)
+
+
+def test_the_note_says_what_is_fewer(each):
+    notes = each.lowered("ort-cuda", "fp16")[1].notes
+    (note,) = [note for note in notes if "approximate='tanh'" in note]
+    assert "3 kernels on CUDA; policy='fast' is 1; largest error 2.0e-3 (fp16)" in note
+    assert "approximate='none' is 1 kernel, and at most 4.8e-4 away." in note
+    assert each.lowered("ort-cpu", "fp16")[1].notes == ()
