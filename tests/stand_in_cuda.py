@@ -6,10 +6,12 @@ process without torch, which would load the real libraries first.
 """
 
 import importlib.util
+import json
 import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -168,3 +170,41 @@ def compiled(folder, name, functions, versions):
 
 def environment(folder):
     return {**os.environ, "LD_LIBRARY_PATH": str(folder), "OMP_NUM_THREADS": "1"}
+
+
+# Without torch: the provider then finds the stand-in libraries alone.
+_OPTIMISE = """
+import json, sys
+import onnx, onnxruntime
+
+onnxruntime.set_default_logger_severity(4)
+found = []
+for path, options in json.loads(sys.argv[1]):
+    sess_options = onnxruntime.SessionOptions()
+    sess_options.log_severity_level = 4
+    sess_options.optimized_model_filepath = path + ".optimised"
+    providers = [("CUDAExecutionProvider", options), "CPUExecutionProvider"]
+    try:
+        session = onnxruntime.InferenceSession(path, sess_options, providers=providers, enable_fallback=0)
+    except Exception as error:
+        found.append({"error": f"{type(error).__name__}: {error}"})
+        continue
+    assert session.get_providers()[0] == "CUDAExecutionProvider"
+    found.append({"optimised": path + ".optimised"})
+print(json.dumps(found))
+"""
+
+
+def optimised_files(libraries, files):
+    """Open files, each with options of the provider, in one process; return optimised graphs' paths, or errors."""
+    wanted = [(str(path), options) for path, options in files]
+    done = subprocess.run(
+        [sys.executable, "-c", _OPTIMISE, json.dumps(wanted)],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        env=environment(libraries),
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
