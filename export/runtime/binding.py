@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping
 
+import numpy as np
 import onnxruntime
 import torch
 import torch.utils.dlpack
 from torch import Tensor
 
-from lit_gelu.export.runtime.ports import Port, named_sizes, onnx_number, session_ports
+from lit_gelu.export.runtime.ports import Array, Port, named_sizes, onnx_number, session_ports
 
 _NO_SYNC = "disable_synchronize_execution_providers"  # of a run: do not wait for the device at its end
 GRAPH_ID = "gpu_graph_id"  # of a run: which CUDA graph is captured or replayed; -1 for none
@@ -93,3 +94,22 @@ class TensorRunner:
         if port.dtype == torch.bool:
             tensor = tensor.view(torch.bool)  # onnxruntime hands Booleans over as bytes
         return tensor.clone() if self.device.type == "cuda" else tensor
+
+
+def as_array(value: Tensor) -> np.ndarray:
+    """Return an array of the tensor's own memory; of a copy on the host where it lies elsewhere."""
+    try:
+        array: np.ndarray = value.numpy()
+    except (RuntimeError, TypeError):  # it requires gradients, or lies on a device; to ask first costs time
+        array = value.detach().cpu().numpy()
+    return array
+
+
+def as_tensor_on(device: torch.device, value: Array) -> Tensor:
+    """Return a contiguous tensor on a device, without gradients; the value's own memory where that can be."""
+    if isinstance(value, np.ndarray):
+        in_place = value.flags.writeable and all(stride >= 0 for stride in value.strides)
+        value = torch.from_numpy(value if in_place else value.copy())
+    elif value.requires_grad:
+        value = value.detach()
+    return (value if value.device == device else value.to(device)).contiguous()

@@ -1,6 +1,5 @@
 """Calls of any batch size through sessions of few, fixed ones."""
 
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -69,6 +68,8 @@ class BucketRunner:
         runner: Of the session; its inputs and outputs are bound as it does.
         buckets: Batch sizes, ascending.
 
+    Every bucket runs once here, which is when onnxruntime captures its graph. Not for several threads at once.
+
     Raises:
         ModelInputError: If sizes other than the batch are not fixed.
     """
@@ -77,8 +78,16 @@ class BucketRunner:
         self.runner = runner
         self.buckets = buckets
         self._batch = batch_name(runner.inputs, runner.outputs)
-        self._buffers: dict[int, _Buffers] = {}
-        self._lock = threading.Lock()  # two threads must not use the same buffers at once
+        with torch.inference_mode(mode=False):  # its tensors could not be written outside of it
+            self._buffers = {
+                bucket: _Buffers(runner, {self._batch: bucket}, number) for number, bucket in enumerate(buckets, 1)
+            }
+        self.capture()
+
+    def capture(self) -> None:
+        """Run every bucket once: onnxruntime captures the graphs of the calling thread."""
+        for buffers in self._buffers.values():
+            buffers.run(self.runner.session)
 
     def __call__(self, tensors: Mapping[str, Tensor]) -> list[Tensor]:
         """Run the session, and return as many rows as the inputs have."""
@@ -93,18 +102,14 @@ class BucketRunner:
     def _run(self, tensors: Mapping[str, Tensor], span: Span) -> list[Tensor]:
         """Run some rows."""
         count = span.stop - span.start
-        with self._lock:
-            if span.bucket not in self._buffers:
-                graph_id = self.buckets.index(span.bucket) + 1
-                self._buffers[span.bucket] = _Buffers(self.runner, {self._batch: span.bucket}, graph_id)
-            buffers = self._buffers[span.bucket]
-            for name, tensor in tensors.items():
-                if self.runner.inputs[name].shape[:1] == (self._batch,):
-                    buffers.inputs[name][:count].copy_(tensor[span.start : span.stop])
-                else:
-                    buffers.inputs[name].copy_(tensor)
-            buffers.run(self.runner.session)
-            return [tensor[:count].clone() for tensor in buffers.outputs]
+        buffers = self._buffers[span.bucket]
+        for name, tensor in tensors.items():
+            if self.runner.inputs[name].shape[:1] == (self._batch,):
+                buffers.inputs[name][:count].copy_(tensor[span.start : span.stop])
+            else:
+                buffers.inputs[name].copy_(tensor)
+        buffers.run(self.runner.session)
+        return [tensor[:count].clone() for tensor in buffers.outputs]
 
 
 class _Buffers:

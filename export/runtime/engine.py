@@ -2,7 +2,7 @@
 
 import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from lit_gelu.export.errors import ModelFileError, ProviderError
-from lit_gelu.export.runtime.binding import TensorRunner
-from lit_gelu.export.runtime.buckets import BucketRunner, checked_buckets
+from lit_gelu.export.runtime.binding import TensorRunner, as_array, as_tensor_on
+from lit_gelu.export.runtime.buckets import checked_buckets
 from lit_gelu.export.runtime.model_file import ModelFile, read_model_file
+from lit_gelu.export.runtime.on_cuda import CudaRunner, require_no_capture
 from lit_gelu.export.runtime.placement import named, placement_of, without_shape_arithmetic
 from lit_gelu.export.runtime.ports import Array
 from lit_gelu.export.runtime.providers import CUDA, ON_CUDA_DEVICES, Provider, checked_providers, default_providers
@@ -69,37 +70,30 @@ class Engine:
     session: onnxruntime.InferenceSession
     device: torch.device
     runner: TensorRunner
-    bucketed: BucketRunner | None  # as CUDA graphs
-    padding: bool  # whether calls of other sizes than the buckets' are padded; else they run without a graph
-    stream: ComputeStream | None
+    on_cuda: CudaRunner | None
     tuning: TuningChoice | None
     process: int = field(default_factory=os.getpid)
 
+    @property
+    def buckets(self) -> tuple[int, ...]:
+        """The batch sizes of its CUDA graphs."""
+        return self.on_cuda.bucketed.buckets if self.on_cuda and self.on_cuda.bucketed else ()
+
     def run_arrays(self, given: Mapping[str, np.ndarray]) -> list[Any]:
         """Run on arrays."""
-        if self.bucketed is not None:  # a session for CUDA graphs takes bound memory alone
-            return [output.cpu().numpy() for output in self.run_tensors(given)]
+        if self.on_cuda is not None:
+            return self.on_cuda.run_arrays(given)
         found: list[Any] = self.session.run(self.runner.output_names, given)
         return found
 
     def run_tensors(self, given: Mapping[str, Array]) -> list[Tensor]:
         """Run on tensors, moved to the device if need be; outputs lie there, in the order of the current stream."""
-        if self.runner.takes_arrays and self.bucketed is None:  # in the same memory, in a third of a binding's time
-            feed = {name: value if isinstance(value, np.ndarray) else _as_array(value) for name, value in given.items()}
+        if self.on_cuda is not None:
+            return self.on_cuda(given)
+        if self.runner.takes_arrays:  # in the same memory, in a third of a binding's time
+            feed = {name: value if isinstance(value, np.ndarray) else as_array(value) for name, value in given.items()}
             return list(map(torch.from_numpy, self.session.run(self.runner.output_names, feed)))
-        tensors = {name: _as_tensor(value, self.device) for name, value in given.items()}
-        run: Callable[[Mapping[str, Tensor]], list[Tensor]] = self.runner
-        if self.bucketed is not None and (self.padding or self.bucketed.holds(tensors)):
-            run = self.bucketed
-        if self.stream is None:
-            return run(tensors)
-        # Copies into the memory of a CUDA graph, and out of onnxruntime's, belong on the session's stream; so outputs
-        # are allocated there, and torch must know that the caller's stream uses them too.
-        with self.stream.in_order() as current, torch.cuda.stream(self.stream.stream):
-            outputs = run(tensors)
-            for output in outputs:
-                output.record_stream(current)
-            return outputs
+        return self.runner({name: as_tensor_on(self.device, value) for name, value in given.items()})
 
 
 def open_engine(request: Request) -> Engine:
@@ -117,13 +111,18 @@ def open_engine(request: Request) -> Engine:
             f"{'has' if torch.cuda.is_available() else 'finds no'} CUDA device. Leave them out."
         )
     checked[first].update(provider_options(settings))
-    stream = _hand_over_stream(checked, device) if device.type == "cuda" else None
+    used = settings if choice else None
+    if device.type != "cuda":
+        session = _open(request, model, checked, used, graphs=False)
+        return Engine(session, device, TensorRunner(session, device), None, choice)
+    require_no_capture()
+    stream = _hand_over_stream(checked, device)
     if buckets:
         checked[CUDA]["enable_cuda_graph"] = "1"
-    session = _open(request, model, checked, settings if choice else None, graphs=bool(buckets))
-    runner = TensorRunner(session, device)
-    bucketed = BucketRunner(runner, buckets) if buckets else None
-    return Engine(session, device, runner, bucketed, bool(request.batch_buckets), stream, choice)
+    with torch.cuda.device(device):  # onnxruntime sets the thread's current device, and leaves it so
+        session = _open(request, model, checked, used, graphs=bool(buckets))
+        on_cuda = CudaRunner(session, device, stream, buckets, padding=bool(request.batch_buckets))
+    return Engine(session, device, on_cuda.runner, on_cuda, choice)
 
 
 def _device(provider: str, options: Mapping[str, str]) -> torch.device:
@@ -170,28 +169,6 @@ def _open(
             "batch_buckets out, or export the file for CUDA."
         )
     return session
-
-
-def _as_array(value: Tensor) -> np.ndarray:
-    """Return an array of the tensor's own memory; of a copy on the host where it lies elsewhere."""
-    try:
-        array: np.ndarray = value.numpy()
-    except (
-        RuntimeError,
-        TypeError,
-    ):  # it requires gradients, or lies on a device; to ask first costs time at every call
-        array = value.detach().cpu().numpy()
-    return array
-
-
-def _as_tensor(value: Array, device: torch.device) -> Tensor:
-    """Return a contiguous tensor on a device, without gradients; the value's own memory where that can be."""
-    if isinstance(value, np.ndarray):
-        in_place = value.flags.writeable and all(stride >= 0 for stride in value.strides)
-        value = torch.from_numpy(value if in_place else value.copy())
-    elif value.requires_grad:
-        value = value.detach()
-    return (value if value.device == device else value.to(device)).contiguous()
 
 
 def one_or_all(outputs: Sequence[Any]) -> Any:

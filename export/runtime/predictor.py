@@ -12,7 +12,7 @@ import onnxruntime
 import torch
 from torch import Tensor
 
-from lit_gelu.export.errors import ModelFileError
+from lit_gelu.export.errors import ModelFileError, ProviderError
 from lit_gelu.export.runtime.buckets import checked_buckets
 from lit_gelu.export.runtime.engine import Engine, Request, one_or_all, open_engine
 from lit_gelu.export.runtime.model_file import read_model_file
@@ -36,8 +36,8 @@ class OnnxPredictor:
 
     Arrays give arrays, tensors give tensors. Tensors that lie on the provider's device are read and written where they
     are, without copies, and on CUDA in the order of the caller's current stream, without waiting for the device (see
-    `lit_gelu.export.runtime.streams`). Several threads may call it. It can be pickled and survives a fork: a process
-    that is new to it opens the file again.
+    `lit_gelu.export.runtime.streams`). Several threads may call it; with CUDA graphs their calls take turns. It can be
+    pickled and survives a fork: a process that is new to it opens the file again.
 
     What `tune` chose on this machine is used if neither ``sess_options`` nor options of providers are given;
     ``predictor.tuning`` and ``repr(predictor)`` tell. A file of choices that is damaged is left alone, with a warning.
@@ -52,7 +52,8 @@ class OnnxPredictor:
         provider_options: As ``onnxruntime.InferenceSession`` takes them.
         tuning: Whether to use what `tune` chose; or such a choice.
         batch_buckets: Batch sizes, for CUDA alone: each becomes one CUDA graph. A call is padded to the smallest that
-            holds it, or divided into pieces of the largest; all sizes but the batch must be fixed.
+            holds it, or divided into pieces of the largest; all sizes but the batch must be fixed. The graphs are
+            captured here: no other thread may use CUDA meanwhile.
 
     Raises:
         ModelFileError: If the file is missing or damaged, or its external data lie outside its folder.
@@ -166,7 +167,7 @@ class OnnxPredictor:
         """Return the file, where it runs, and how it is tuned."""
         engine = self._engine
         how = f", tuned: {engine.tuning}" if engine.tuning else ""
-        buckets = f", batch_buckets={engine.bucketed.buckets}" if engine.bucketed else ""
+        buckets = f", batch_buckets={engine.buckets}" if engine.buckets else ""
         return f"OnnxPredictor({str(self.path)!r}, {', '.join(self.providers)}{buckets}{how})"
 
     def __call__(self, *inputs: Array | Mapping[str, Array], **named_inputs: Array) -> Any:
@@ -184,6 +185,7 @@ class OnnxPredictor:
         Raises:
             ModelInputError: If an input is missing, unknown, or has another dtype or shape than the file's.
             ModelFileError: If onnxruntime fails while it runs the file.
+            ProviderError: If torch captures a CUDA graph, of which this cannot be a part.
         """
         engine = self._engine
         runner = engine.runner
@@ -200,6 +202,8 @@ class OnnxPredictor:
                 return one_or_all(engine.run_arrays(cast("Any", given)))
             outputs = engine.run_tensors(given)
             return one_or_all(outputs if wanted == engine.device else [output.to(wanted) for output in outputs])
+        except ProviderError:
+            raise
         except Exception as error:
             raise ModelFileError(f"onnxruntime failed while it ran {str(self.path)!r}: {error}") from error
 

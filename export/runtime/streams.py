@@ -13,7 +13,8 @@ class ComputeStream:
     then; calls on that stream are queued there and cost no synchronisation. A call on another stream makes each of the
     two wait for the other by an event: the host never waits. torch's default stream cannot be handed over, because its
     handle is 0, which onnxruntime reads as "none" (it then makes a stream that is in no order with torch's), and
-    because CUDA graphs cannot be captured on it: with it current, the session gets a stream of its own.
+    because CUDA graphs cannot be captured on it: with it current, the session gets a stream of its own, one of the 32
+    that torch hands out in turns; so CUDA graphs are captured when the file is opened, not later beside other work.
 
     Args:
         device: The CUDA device.
@@ -36,7 +37,7 @@ class ComputeStream:
     def in_order(self) -> Iterator[torch.cuda.Stream]:
         """Put the session's work in order with the current stream: after what is queued, before what follows."""
         current = torch.cuda.current_stream(self.device)
-        if current == self.stream:
+        if current.cuda_stream == self.stream.cuda_stream:  # by handle: one stream may have several objects
             yield current
             return
         self.stream.wait_stream(current)

@@ -113,6 +113,16 @@ def test_on_the_sessions_own_stream_nothing_waits(fake_cuda):
     assert notes == ["run"]
 
 
+def test_a_stream_is_known_by_its_handle(fake_cuda):
+    """Two objects of one stream are the same to the device: two events a call would be for nothing."""
+    current, notes = fake_cuda
+    stream = streams.ComputeStream(torch.device("cuda", 0), 9)
+    current.stream = FakeStream(9, notes)
+    with stream.in_order() as given:
+        notes.append("run")
+    assert (notes, given) == (["run"], current.stream)
+
+
 def test_a_stream_of_the_callers_choice(fake_cuda):
     assert streams.ComputeStream(torch.device("cuda", 0), 9).provider_options() == {"user_compute_stream": "9"}
 
