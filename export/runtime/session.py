@@ -1,6 +1,10 @@
 """Sessions of onnxruntime that run where they were asked to, or not at all."""
 
+import contextlib
+import io
+import logging
 import os
+import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
@@ -8,11 +12,13 @@ from typing import Any, NoReturn
 import onnxruntime
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
+from lit_gelu.cuda_versions import mismatch
 from lit_gelu.export.errors import ModelFileError, ProviderError
 from lit_gelu.export.runtime.model_file import ModelFile, read_model_file
 from lit_gelu.export.runtime.placement import RECORD, named, placement_of, without_shape_arithmetic
 from lit_gelu.export.runtime.providers import CPU, Provider, checked_providers, default_providers
 
+_log = logging.getLogger(__name__)
 NO_CPU = "session.disable_cpu_ep_fallback"
 EXACT_SUMS = "session.x64quantprecision"  # int8 on x86 without VNNI: 32-bit sums, at half the speed
 
@@ -70,13 +76,24 @@ def open_session(
         checked = checked_providers(list(providers), provider_options)
     first = next(iter(checked))
     if first != CPU:
-        onnxruntime.preload_dlls()  # cuBLAS, cuDNN and cuRAND from their wheels; torch no longer loads all of them
+        _load_libraries(first)
     session = _open(model, checked, sess_options, disabled_optimizers)
     if session.get_providers()[0] != first:
         raise ProviderError(_fell_back(first, session.get_providers()[0]))
     if first != CPU:
         _judge_cpu_nodes(session, model, first, allowed=CPU in checked)
     return session
+
+
+def _load_libraries(provider: str) -> None:
+    """Load cuBLAS, cuDNN and cuRAND from their wheels: torch no longer loads all of them."""
+    torch = sys.modules.get("torch")
+    if torch is not None and (wrong := mismatch(torch.version.cuda, onnxruntime.cuda_version)):
+        raise ProviderError(f"{provider} cannot run beside torch here: {wrong[0]}. To mend it, {wrong[1]}.")
+    with contextlib.redirect_stdout(io.StringIO()) as said:  # it prints what it cannot load
+        onnxruntime.preload_dlls()
+    for line in said.getvalue().splitlines():
+        _log.warning("onnxruntime.preload_dlls: %s", line)
 
 
 def _open(

@@ -1,5 +1,6 @@
 """Where a file runs: options that exist, fallbacks that are errors, and the table of who runs what."""
 
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -10,6 +11,9 @@ import torch
 from export_cases import gelu_net
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
+from lit_gelu.cli.doctor.facts import Facts
+from lit_gelu.cli.doctor.findings import Finding, check_cuda_versions
+from lit_gelu.cuda_versions import mismatch
 from lit_gelu.export import ModelFileError, OnnxPredictor, ProviderError, export_onnx
 from lit_gelu.export.runtime import CPU, CUDA, CpuFallbackWarning, open_session, providers
 from lit_gelu.export.runtime.placement import Placement, placement_of
@@ -117,6 +121,7 @@ class FakeCuda:
 def cuda(monkeypatch):
     monkeypatch.setattr(onnxruntime, "InferenceSession", FakeCuda)
     monkeypatch.setattr(onnxruntime, "preload_dlls", lambda: None)
+    monkeypatch.setattr(torch.version, "cuda", None)
     monkeypatch.setattr(FakeCuda, "works", True)
     return FakeCuda
 
@@ -161,6 +166,30 @@ def test_the_callers_session_options_can_be_used_again(path, cuda, monkeypatch):
         open_session(path, [CUDA], options)
     monkeypatch.undo()
     assert OnnxPredictor(path, [CPU], options).providers == [CPU]
+
+
+def test_what_onnxruntime_prints_of_libraries_is_logged(path, cuda, monkeypatch, capfd, caplog):
+    """On standard output it would be in the midst of a command's JSON."""
+    monkeypatch.setattr(cuda, "nodes", (("Gemm", CUDA),))
+    monkeypatch.setattr(onnxruntime, "preload_dlls", lambda: sys.stdout.write("Failed to load libcudnn.so.9\n"))
+    open_session(path, [CUDA])
+    assert capfd.readouterr().out == ""
+    assert "Failed to load libcudnn.so.9" in caplog.text
+
+
+def test_a_torch_for_another_cuda_is_refused(path, cuda, monkeypatch):
+    """In the words of `lit-gelu doctor`."""
+    monkeypatch.setattr(torch.version, "cuda", "12.8")
+    monkeypatch.setattr(onnxruntime, "cuda_version", "13.0")
+    text, remedy = mismatch("12.8", "13.0")
+    with pytest.raises(ProviderError, match=f"{text}. To mend it, {remedy}"):
+        open_session(path, [CUDA])
+    facts = Facts(torch_cuda="12.8", onnxruntime_cuda="13.0", gpu_devices=True)
+    assert check_cuda_versions(facts) == Finding("broken", "CUDA versions", text, remedy)
+    monkeypatch.setattr(cuda, "nodes", (("Gemm", CUDA),))
+    for version in ("13.1", None):
+        monkeypatch.setattr(torch.version, "cuda", version)
+        open_session(path, [CUDA])
 
 
 @pytest.mark.gpu

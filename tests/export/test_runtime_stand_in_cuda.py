@@ -23,7 +23,9 @@ folders, settings, options = map(json.loads, sys.argv[1:4])
 for name, folder in folders.items():
     sys.modules[name] = types.ModuleType(name)
     sys.modules[name].__path__ = [folder]
-sys.modules["torch"] = types.SimpleNamespace(cuda=types.SimpleNamespace(is_available=lambda: True))
+sys.modules["torch"] = types.SimpleNamespace(
+    cuda=types.SimpleNamespace(is_available=lambda: True), version=types.SimpleNamespace(cuda=None)
+)
 
 import onnx
 import onnxruntime

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lit_gelu.cli.doctor.facts import Facts
+from lit_gelu.cuda_versions import mismatch
 
 Level = Literal["ok", "note", "broken"]
 
@@ -106,7 +107,6 @@ def check_gpu(facts: Facts) -> Finding:
 
 def check_cuda_versions(facts: Facts) -> Finding:
     """Are torch and onnxruntime built for the same major version of CUDA?"""
-    # Both load cuBLAS and cuDNN into one process; onnxruntime finds them in the distributions that torch brings.
     torch_major, ours = _major(facts.torch_cuda), _major(facts.onnxruntime_cuda)
     level: Level = "broken" if facts.gpu_devices else "note"
     if not ours:
@@ -116,11 +116,9 @@ def check_cuda_versions(facts: Facts) -> Finding:
         return Finding("broken", "CUDA versions", "there is a GPU, but onnxruntime is built without CUDA", remedy)
     if not torch_major:
         return Finding("note", "CUDA versions", f"onnxruntime is built for CUDA {ours}, torch without CUDA")
-    if torch_major == ours:
-        return Finding("ok", "CUDA versions", f"torch and onnxruntime are both built for CUDA {ours}")
-    text = f"torch is built for CUDA {torch_major}, onnxruntime for CUDA {ours}: its libraries are not found"
-    remedy = f"install the build of torch for CUDA {ours}, or a release of onnxruntime-gpu for CUDA {torch_major}"
-    return Finding(level, "CUDA versions", text, remedy)
+    if wrong := mismatch(facts.torch_cuda, facts.onnxruntime_cuda):
+        return Finding(level, "CUDA versions", *wrong)
+    return Finding("ok", "CUDA versions", f"torch and onnxruntime are both built for CUDA {ours}")
 
 
 def check_driver(facts: Facts) -> Finding:
