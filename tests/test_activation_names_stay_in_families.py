@@ -14,6 +14,7 @@ NAMES = {name for entry in ENTRIES for name in (entry.name, *entry.aliases)}
 # Files that hold such names and decide nothing about how an activation is computed, described or lowered.
 OF_OTHERS = {
     "export/options.py": "the forms of GELU that approximate= takes",
+    "lit_gelu/activations/analysis/gains.py": "the names that torch.nn.init.calculate_gain takes",
     "lit_gelu/cli/demo.py": "the same forms",
     "lit_gelu/paper/experiments.py": "which activations the paper compares",
     "lit_gelu/paper/figures/drawing.py": "their colours and labels in its figures",
@@ -35,7 +36,14 @@ def named(node):
         return {name} & NAMES
     if isinstance(node, (ast.Tuple, ast.List, ast.Set)):
         return {name for element in node.elts for name in named(element)}
+    if isinstance(node, ast.Starred):
+        return named(node.value)
     return set()
+
+
+def is_all(node):
+    """Whether an assignment says what a module exports."""
+    return ast.unparse(node.targets[0]) == "__all__"
 
 
 def compared(tree):
@@ -57,8 +65,12 @@ def asked(tree):
                 parts = [key for key in node.keys if key is not None]
             case ast.Subscript():
                 parts = [node.slice]
-            case ast.Call(func=ast.Name(id="frozenset" | "set")):
+            case ast.Call(func=ast.Name(id="frozenset" | "set" | "tuple" | "list")):
                 parts = node.args
+            case ast.Assign(value=ast.Tuple() | ast.List() | ast.Set()) if not is_all(node):
+                parts = [node.value]
+            case ast.AnnAssign(value=ast.Tuple() | ast.List() | ast.Set()):
+                parts = [node.value]
             case ast.Call(func=ast.Attribute(attr="startswith" | "endswith" | "get" | "pop")):
                 parts = node.args[:1]
             case _:
@@ -79,13 +91,18 @@ def asked(tree):
         "row.startswith('gelu(')",
         "match name:\n    case 'selu':\n        pass",
         "EXPONENTIAL = frozenset({'elu'})",
+        "EXPONENTIAL = frozenset({*('tanh', 'elu'), 'other'})",
+        "EXPONENTIAL = ('elu', 'celu')",
+        "EXPONENTIAL: list[str] = ['elu', 'celu']",
     ],
 )
 def test_a_comparison_with_a_name_is_seen(code):
     assert asked(ast.parse(code))
 
 
-@pytest.mark.parametrize("code", ["gate = 'silu'", "create('gelu')", "operator == 'Gelu'", "def f(x='relu'): pass"])
+@pytest.mark.parametrize(
+    "code", ["gate = 'silu'", "create('gelu')", "operator == 'Gelu'", "def f(x='relu'): pass", "__all__ = ['mish']"]
+)
 def test_a_default_or_an_argument_decides_nothing(code):
     assert not asked(ast.parse(code))
 

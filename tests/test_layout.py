@@ -24,6 +24,7 @@ parts = [name for name in sys.modules if name.startswith("lit_gelu.")]
 from lit_gelu.cli.main import main
 codes = [main(["--help"]), main(["--version"]), main(["nothing"])]
 done("help and an unknown command")
+dotted = [lit_gelu.activations.modules.Swish.__name__, lit_gelu.activations.depth.propagate.__name__]
 import lit_gelu.activations.integrations
 done("integrations")
 for line in ("gelu --json", "list relu", "show gelu", "compare gelu silu"):
@@ -35,7 +36,7 @@ from importlib.util import find_spec
 bare = [name for name in ("callbacks", "export") if find_spec(name)]
 tasks = [lit_gelu.tasks.__name__, "tasks" in dir(lit_gelu)]
 with open("steps.json", "w") as file:
-    json.dump({"loaded": steps, "parts": parts, "codes": codes, "bare": bare, "tasks": tasks}, file)
+    json.dump({"loaded": steps, "parts": parts, "codes": codes, "bare": bare, "tasks": tasks, "dotted": dotted}, file)
 """
 LIBRARIES = {"timm", "transformers"}
 TRAINING = {"lightning", "onnx", "onnxscript", "onnxruntime", "torchvision", "sklearn"}
@@ -80,6 +81,10 @@ def test_the_commands_did_their_work(found):
 def test_parts_are_imported_when_first_used(found):
     assert "lit_gelu.tasks" not in found["parts"]
     assert found["tasks"] == ["lit_gelu.tasks", True]
+
+
+def test_documented_modules_are_found_by_their_dotted_names(found):
+    assert found["dotted"] == ["Swish", "propagate"]
 
 
 def test_nothing_is_importable_under_a_bare_name(found):

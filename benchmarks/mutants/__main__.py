@@ -71,7 +71,9 @@ class Target:
 
 
 TARGETS = (
-    Target("lit_gelu/activations/naming/spec.py", ("activations/test_spec.py", "activations/test_stored_specs.py")),
+    Target(
+        "lit_gelu/activations/naming/spec.py", ("activations/naming/test_spec.py", "activations/naming/test_stored.py")
+    ),
     Target("lit_gelu/activations/families/gelu.py", ("activations/families/test_gelu.py",)),
     Target("lit_gelu/activations/numerics/piecewise.py", ("activations/gaussian", "activations/numerics")),
     Target("lit_gelu/curvature/activation/statistics.py", ("curvature/activation/test_statistics.py",)),

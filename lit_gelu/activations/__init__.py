@@ -2,7 +2,7 @@
 
 import sys
 
-from lit_gelu.activations import functional
+from lit_gelu.activations import functional, modules
 from lit_gelu.activations.analysis import depth, information
 from lit_gelu.activations.analysis.comparison import ActivationComparison, LargestDifference, compare
 from lit_gelu.activations.analysis.gains import calculate_gain, gain
@@ -62,6 +62,7 @@ __all__ = [
     "initialise_for_activations_",
     "install",
     "list_activations",
+    "modules",
     "register",
     "registry",
     "resolve",

@@ -71,7 +71,7 @@ def _say_what_completes(action: argparse.Action) -> None:
     shown = action.metavar if isinstance(action.metavar, str) else ""
     if shown.startswith("{"):
         action.choices = shown[1:-1].split(",")
-    elif shown == "FILE" or action.dest in _FILES:
+    elif shown.startswith("FILE") or action.dest in _FILES:
         action.complete = shtab.FILE  # type: ignore[attr-defined]
     elif shown == "FOLDER":
         action.complete = shtab.DIRECTORY  # type: ignore[attr-defined]

@@ -12,6 +12,7 @@ from lit_gelu.cli.commands import COMMANDS, summary, table
 from lit_gelu.deprecation import REMOVED_IN
 
 _BOOLEANS = {"true": True, "yes": True, "false": False, "no": False}
+_JSON_FILE = "FILE.json"  # the metavar of a --json that stands beside names
 _CALL = re.compile(r"(\w\([^()]*\))")  # gelu(approximate='tanh') is a spec, and no option
 _VALUE = r"""('[^']*'|"[^"]*"|\w[\w*-]*(?:\.\w+)*)?"""
 
@@ -44,23 +45,15 @@ def add_flag(parser: jsonargparse.ArgumentParser, option: str, help: str, *, def
 
 
 def add_json(parser: jsonargparse.ArgumentParser, *, beside_names: bool = False) -> None:
-    """Add ``--json [FILE]``; beside a list of names, a file is what ends in .json."""
+    """Add ``--json [FILE]``; beside names, a word behind it is a file only if it ends in .json."""
     parser.add_argument(
         "--json",
         nargs="?",
         const="-",
         default=None,
-        type=_json_file if beside_names else str,
-        metavar="FILE",
+        metavar=_JSON_FILE if beside_names else "FILE",
         help="print JSON, and nothing else on standard output; or write it into a file",
     )
-
-
-def _json_file(word: str) -> str:
-    """Refuse what can hardly be meant as a file: in ``show --json gelu`` the name belongs before the option."""
-    if word != "-" and not word.endswith(".json"):
-        raise ValueError(f"{word!r} does not end in .json; what is no file stands before --json")
-    return word
 
 
 def add_import(parser: jsonargparse.ArgumentParser) -> None:
@@ -149,6 +142,8 @@ def _respelled(parser: jsonargparse.ArgumentParser, arguments: list[str], rename
                 _say_old(parser, f"{option} {old}", wanted or f"nothing, as without {option}")
                 yield from [wanted] if wanted else []
                 continue
+            if action is not None and action.metavar == _JSON_FILE and not equals and not old.endswith(".json"):
+                option, equals, value = "--json", "=", "-"  # as in `show --json gelu`: what follows is a name
         yield f"{option}={value}" if equals else option
 
 

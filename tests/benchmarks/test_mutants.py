@@ -63,6 +63,15 @@ def test_every_fault_once_and_none_of_types_texts_and_imports(mutants_of):
         compile(mutant.source, "mutant", "exec")
 
 
+def test_its_files_and_their_tests_are_there(monkeypatch):
+    monkeypatch.syspath_prepend(str(FOLDER))
+    targets = runpy.run_path(str(FOLDER / "__main__.py"))["TARGETS"]
+    root = FOLDER.parents[1]
+    named = [root / target.file for target in targets]
+    named += [root / "tests" / test for target in targets for test in target.tests]
+    assert not [path for path in named if not path.exists()]
+
+
 @pytest.mark.full  # an entry that is out of date does no harm: a file may change without it
 def test_every_harmless_fault_of_the_list_can_still_be_made_and_has_a_reason(mutants_of):
     listed = json.loads((FOLDER / "equivalent.json").read_text())

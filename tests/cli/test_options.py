@@ -1,5 +1,6 @@
 """Old and new spellings of options, errors in the words of the command line, and output into a pipe."""
 
+import importlib
 import io
 import os
 import subprocess
@@ -10,7 +11,9 @@ from rich.table import Table
 
 from lit_gelu import activations
 from lit_gelu.cli import export, triton
-from lit_gelu.cli.options import add_json, command_parser, current_spelling, in_own_words
+from lit_gelu.cli.activations import show
+from lit_gelu.cli.commands import COMMANDS, FIT
+from lit_gelu.cli.options import current_spelling, in_own_words
 from lit_gelu.cli.terminal import PlainConsole
 
 HEAVY = {"torch", "lightning", "onnx", "onnxruntime", "rich", "jsonargparse", "matplotlib"}
@@ -50,14 +53,27 @@ def test_errors_name_options(message, shown):
     assert in_own_words(message, triton.build_parser(), {"path": "--output"}) == shown
 
 
-def test_json_takes_no_name_for_a_file():
-    parser = command_parser("doctor", "")
-    parser.add_argument("names", nargs="*")
-    add_json(parser, beside_names=True)
-    assert parser.parse_args(["a", "--json"]).json == "-"
-    assert parser.parse_args(["--json", "a.json"]).json == "a.json"
-    with pytest.raises(SystemExit):
-        parser.parse_args(["--json", "gelu"])
+@pytest.mark.parametrize(
+    ("words", "file", "names"),
+    [
+        (["gelu", "--json"], "-", ["gelu"]),
+        (["--json", "gelu", "silu"], "-", ["gelu", "silu"]),
+        (["--json", "a.json", "gelu"], "a.json", ["gelu"]),
+        (["--json=a", "gelu"], "a", ["gelu"]),
+        (["--json", "--import", "m", "gelu"], "-", ["gelu"]),
+        (["gelu"], None, ["gelu"]),
+    ],
+)
+def test_json_takes_no_name_for_a_file(words, file, names, capsys):
+    parser = show.build_parser()
+    found = parser.parse_args(current_spelling(parser, words, {}))
+    assert (found.json, found.names) == (file, names)
+    assert not capsys.readouterr().err
+
+
+@pytest.mark.parametrize("module", [module for module in COMMANDS.values() if module != FIT])
+def test_no_help_shows_an_object_of_python(module):
+    assert " at 0x" not in importlib.import_module(module).build_parser().format_help()
 
 
 def test_a_table_in_a_pipe_is_one_line_a_row_without_lines_and_colours(monkeypatch):

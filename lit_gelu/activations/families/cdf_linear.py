@@ -179,7 +179,7 @@ def _cauchy_derivative(x: Tensor, order: int) -> Tensor:
 
 
 def _laplace_tail(factor: Tensor, x: Tensor) -> Tensor:
-    """Return ``factor exp(-|x|) / 2``; see ``_gates.py`` for why the exponential is halved."""
+    """Return ``factor exp(-|x|) / 2``; see ``numerics/gates.py`` for why the exponential is halved."""
     _, inner, outer = decay(x)
     return (0.5 * factor * inner) * outer
 

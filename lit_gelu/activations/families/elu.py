@@ -173,7 +173,7 @@ def _left(x: Tensor) -> Tensor:
 
 
 def _times_exp(factor: float, u: Tensor) -> Tensor:
-    """Return ``factor * exp(u)`` for negative ``u``; see ``_gates.py`` for why the exponential is halved."""
+    """Return ``factor * exp(u)`` for negative ``u``; see ``numerics/gates.py`` for why the exponential is halved."""
     root = torch.exp(0.5 * u)
     return (factor * root) * root
 
