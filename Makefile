@@ -11,7 +11,7 @@ LOOPS ?= 2
 export OMP_NUM_THREADS := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help install demo web test quick test-loaded test-full test-floor browser rivals check format bench docs clean
+.PHONY: help install demo web test quick test-loaded test-full test-floor browser rivals check format bench gpu docs clean
 help: ## Say what each command does
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
@@ -74,12 +74,17 @@ format: $(READY) ## Rewrite the files as the linter wants them
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: rivals ## Run every benchmark; each prints ratios measured side by side in one run
-	set -e; for script in benchmarks/[a-z]*.py; do echo "== $$script"; $(BIN)/python $$script; done
+bench: rivals ## Run every benchmark that needs no GPU; each prints ratios measured side by side in one run
+	set -e; for script in $(filter-out %gpu.py,$(wildcard benchmarks/[a-z]*.py)); do echo "== $$script"; $(BIN)/python $$script; done
 
-docs: $(READY) ## Write docs/activations.md with its plots and docs/lowering.md anew; nothing on them is typed
+# Four minutes a stage at most; `make gpu GPU='--stage parity --resume'` runs one, and goes on where it stopped.
+gpu: $(READY) ## On a machine with a GPU: doctor, tests, parity, speed and training, one record each in runs/gpu (docs/gpu.md)
+	$(BIN)/python -P benchmarks/gpu.py $(GPU)
+
+docs: $(READY) ## Write docs/activations.md with its plots, docs/lowering.md and docs/gpu.md anew; no figure on them is typed
 	$(BIN)/python docs/make_activations.py
 	$(BIN)/python docs/make_lowering.py
+	$(BIN)/python docs/make_gpu.py
 
 clean: ## Remove what the commands above made, runs/ excepted
 	rm -rf $(VENV) $(FLOOR) examples/web/node_modules build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

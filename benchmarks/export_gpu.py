@@ -1,10 +1,15 @@
 """Exported files beside PyTorch on the GPU: ``python benchmarks/export_gpu.py``.
 
 The CIFAR-10 net at batch 256, WRN-40-4 at batch 256, the MNIST net at batch 1 and 128, and a feed-forward block of
-8192 x (1024 - 4096 - 1024), in float16: onnxruntime as `tune` sets it and as it is by default, beside torch eager,
-channels_last and torch.compile. All ways to compute one net take turns in shuffled order, in one process. A line gives
-the median time, the ratio to the fastest PyTorch, and the largest error of an output against the module in float64, as
-a share of the largest output. Inputs lie on the GPU, times are between CUDA events; weights are untrained.
+8192 x (1024 - 4096 - 1024), in float16, each with the exact GELU and with its tanh form: onnxruntime with files of
+``policy="strict"`` and ``"fast"``, as `tune` sets them and as they are by default, beside torch eager, channels_last
+and torch.compile. All ways to compute one net take turns in shuffled order, in one process.
+
+Two times are taken: "alone" of a call to an idle device, which of a small net is the time to start it, and "in a row"
+the mean of calls that follow each other without a wait, as in a server under load. Ratios are to the PyTorch that is
+fastest by that time, medians of the rounds' ratios. The last column is the largest error of an output against the
+module in float64, as a share of the largest output. Inputs lie on the GPU, times are between CUDA events; weights are
+untrained.
 
 ``--device cpu --small`` measures the same in float32 at small sizes, to try the script where there is no GPU.
 """
@@ -12,17 +17,24 @@ a share of the largest output. Inputs lie on the GPU, times are between CUDA eve
 import argparse
 import json
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from lit_gelu.export import export_onnx
-from lit_gelu.export.runtime.bench import BenchReport, bench
-from lit_gelu.export.runtime.tuning import tune
+from lit_gelu.export import OnnxPredictor, export_onnx
+from lit_gelu.export.runtime import CPU, CUDA
+from lit_gelu.export.runtime.bench import Variant, arrays_of, float64_outputs, torch_variants
+from lit_gelu.export.runtime.timing import interleaved, latency, ratio
+from lit_gelu.export.runtime.tuning import relative_error, tune
 from lit_gelu.tasks import CIFAR10ConvNet, CIFAR100WideResNet, MNISTClassifier
+
+FORMS = {"exact": "gelu", "tanh": "gelu_tanh"}
+POLICIES = ("strict", "fast")
 
 
 @dataclass(frozen=True)
@@ -30,112 +42,215 @@ class Net:
     """One net.
 
     Args:
-        build: Makes it.
+        build: Makes it with an activation.
         shape: Of one row of its input.
         batch_sizes: What to measure.
         small: The same with ``--small``.
     """
 
-    build: Callable[[], nn.Module]
+    build: Callable[[str], nn.Module]
     shape: tuple[int, ...]
     batch_sizes: tuple[int, ...]
     small: tuple[int, ...]
 
 
-def block(width: int = 1024) -> nn.Module:
+@dataclass(frozen=True)
+class Row:
+    """One way to compute one net.
+
+    Args:
+        variant: Which.
+        alone: Median milliseconds of a call to an idle device.
+        in_a_row: Median milliseconds of a call among calls without a wait between them.
+        alone_ratio: Beside the PyTorch that is fastest alone.
+        in_a_row_ratio: Beside the PyTorch that is fastest in a row.
+        error: Against float64, as a share of the largest output.
+    """
+
+    variant: str
+    alone: float
+    in_a_row: float
+    alone_ratio: float
+    in_a_row_ratio: float
+    error: float
+
+
+def block(activation: str, width: int = 1024) -> nn.Module:
     """Return a feed-forward block.
 
     Args:
+        activation: ``gelu`` or ``gelu_tanh``.
         width: Size of its input and output.
 
     Returns:
         The block.
     """
-    return nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+    gelu = nn.GELU(approximate="none" if activation == FORMS["exact"] else "tanh")
+    return nn.Sequential(nn.Linear(width, 4 * width), gelu, nn.Linear(4 * width, width))
 
 
 NETS = {
+    "block": Net(block, (1024,), (8192,), (4,)),
+    "mnist": Net(MNISTClassifier, (1, 28, 28), (1, 128), (1, 4)),
     "cifar10": Net(CIFAR10ConvNet, (3, 32, 32), (256,), (2,)),
     "wrn-40-4": Net(CIFAR100WideResNet, (3, 32, 32), (256,), (1,)),
-    "mnist": Net(MNISTClassifier, (1, 28, 28), (1, 128), (1, 4)),
-    "block": Net(block, (1024,), (8192,), (4,)),
 }
 
 
-def measure(
-    name: str, folder: Path, arguments: argparse.Namespace, providers: list[str], dtype: str | None
-) -> list[BenchReport]:
-    """Export a net, tune it for each batch size, and measure.
+@dataclass(frozen=True)
+class Plan:
+    """How to measure.
+
+    Args:
+        cuda: Whether on the GPU, in float16; else on the CPU in float32.
+        seconds: For each measurement, and for tuning each file.
+        compiled: Whether torch.compile runs too.
+        calls: How many follow each other in a row.
+    """
+
+    cuda: bool
+    seconds: float
+    compiled: bool
+    calls: int = 20
+
+    @property
+    def providers(self) -> list[str]:
+        """Execution providers."""
+        return [CUDA if self.cuda else CPU]
+
+
+def measure(name: str, form: str, size: int, plan: Plan, folder: Path) -> dict[str, Any]:
+    """Export a net under both policies, tune the files, and measure them beside PyTorch.
 
     Args:
         name: Of the net.
-        folder: For its file.
-        arguments: Of the command line.
-        providers: Execution providers.
-        dtype: Of the file.
+        form: Of GELU.
+        size: Batch size.
+        plan: How to measure.
+        folder: For the files.
 
     Returns:
-        One report a batch size.
+        ``tuning`` and ``operators`` by policy, and ``rows``.
     """
     torch.manual_seed(0)
     net = NETS[name]
-    model = net.build().eval()
-    path = folder / f"{name}.onnx"
-    target = "ort-cuda" if arguments.device == "cuda" else "portable"
-    export_onnx(model, path, torch.zeros(2, *net.shape), dtype=dtype, target=target)
-    reports = []
-    for size in net.small if arguments.small else net.batch_sizes:
-        tuned = tune(path, providers=providers, batch_size=size, seconds=arguments.seconds, allow_tf32=False)
-        print(f"{name}: {tuned.choice}", flush=True)
-        report = bench(
-            path,
-            model,
-            batch_sizes=[size],
-            providers=providers,
-            seconds=arguments.seconds,
-            compiled=arguments.compile,
-            channels_last=len(net.shape) == 3,
-        )
-        print_rows(name, report)
-        reports.append(report)
-    return reports
+    model = net.build(FORMS[form]).eval()
+    found: dict[str, Any] = {"net": name, "form": form, "batch_size": size, "tuning": {}, "operators": {}}
+    sessions: dict[str, OnnxPredictor] = {}
+    for policy in POLICIES:
+        path = folder / f"{name}-{form}-{size}-{policy}.onnx"
+        dtype, target = ("fp16", "ort-cuda") if plan.cuda else (None, "portable")
+        report = export_onnx(model, path, torch.zeros(2, *net.shape), dtype=dtype, target=target, policy=policy)
+        tuned = tune(path, providers=plan.providers, batch_size=size, seconds=plan.seconds, allow_tf32=False)
+        found["tuning"][policy] = {"settings": dict(tuned.choice.settings), "trials": str(tuned).splitlines()[1:]}
+        found["operators"][policy] = dict(report.census)
+        sessions[f"onnxruntime {policy}"] = OnnxPredictor(path, plan.providers)
+        sessions[f"onnxruntime {policy}, untuned"] = OnnxPredictor(path, plan.providers, tuning=False)
+    found["rows"] = [asdict(row) for row in rows(model, sessions, torch.randn(size, *net.shape), plan)]
+    return found
 
 
-def print_rows(name: str, report: BenchReport) -> None:
-    """Print one line a variant.
+def rows(model: nn.Module, sessions: Mapping[str, OnnxPredictor], inputs: Tensor, plan: Plan) -> list[Row]:
+    """Time PyTorch and sessions on the same inputs, in turns.
 
     Args:
-        name: Of the net.
-        report: What was measured.
+        model: The module.
+        sessions: Of files of it, by name.
+        inputs: Of a call, in float32 on the CPU.
+        plan: How to measure.
+
+    Returns:
+        One row a way.
     """
-    best = min(row.latency.p50 for row in report.rows if row.variant.startswith("torch"))
-    for row in report.rows:
-        times = f"{1000 * row.latency.p50:>10.4f}{row.latency.p50 / best:>15.3f}{row.error:>10.1e}"
-        print(f"{name:<10}{row.batch_size:>6}  {row.variant:<24}{times}", flush=True)
+    first = next(iter(sessions.values()))
+    port = next(iter(first.ports.values()))
+    values = {port.name: inputs.to(first.device, port.dtype)}
+    variants = torch_variants(model, first, compiled=plan.compiled, channels_last=inputs.dim() == 4, backend="inductor")
+    ours = [variant.name for variant in variants]
+    variants += [Variant(name, partial(_run, session)) for name, session in sessions.items()]
+    with torch.inference_mode():
+        exact = float64_outputs(model, values)
+        errors = {each.name: relative_error(arrays_of(each.call(values)), exact) for each in variants}
+        calls = {each.name: partial(each.call, values) for each in variants}
+        repeated = {name: partial(_repeat, call, plan.calls) for name, call in calls.items()}
+        alone = interleaved(calls, first.device, seconds=plan.seconds)
+        together = interleaved(repeated, first.device, seconds=plan.seconds)
+    in_a_row = {name: [seconds / plan.calls for seconds in found] for name, found in together.items()}
+    quickest = [min(ours, key=lambda name: latency(samples[name]).p50) for samples in (alone, in_a_row)]
+    return [
+        Row(
+            name,
+            1000 * latency(alone[name]).p50,
+            1000 * latency(in_a_row[name]).p50,
+            ratio(alone, name, quickest[0]),
+            ratio(in_a_row, name, quickest[1]),
+            errors[name],
+        )
+        for name in calls
+    ]
+
+
+def _run(session: OnnxPredictor, values: Mapping[str, Tensor]) -> Any:
+    return session(*values.values())
+
+
+def _repeat(call: Callable[[], Any], times: int) -> None:
+    for _ in range(times):
+        call()
+
+
+def print_rows(found: Mapping[str, Any]) -> None:
+    """Print one line a way.
+
+    Args:
+        found: What `measure` returned.
+    """
+    for row in found["rows"]:
+        times = f"{row['alone']:>10.4f}{row['alone_ratio']:>8.3f}{row['in_a_row']:>10.4f}{row['in_a_row_ratio']:>8.3f}"
+        head = f"{found['net']:<10}{found['form']:<7}{found['batch_size']:>5}  {row['variant']:<29}"
+        print(f"{head}{times}{row['error']:>10.1e}", flush=True)
+
+
+def cases(only: list[str], small: bool) -> list[tuple[str, str, int]]:
+    """Return net, form and batch size of every measurement.
+
+    Args:
+        only: Which nets.
+        small: Whether at small sizes.
+
+    Returns:
+        The measurements.
+    """
+    return [
+        (name, form, size)
+        for name in only
+        for form in FORMS
+        for size in (NETS[name].small if small else NETS[name].batch_sizes)
+    ]
 
 
 def main() -> None:
-    """Measure the nets and print one line a variant."""
+    """Measure the nets and print one line a way."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--small", action="store_true", help="small sizes")
     parser.add_argument("--only", nargs="+", choices=list(NETS), default=list(NETS))
     parser.add_argument("--seconds", type=float, default=10.0, help="for each measurement, and for tuning each file")
     parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True)
-    parser.add_argument("--json", type=Path, default=None, help="where to write the reports")
+    parser.add_argument("--json", type=Path, default=None, help="where to write the figures")
     arguments = parser.parse_args()
     if arguments.device == "cuda" and not torch.cuda.is_available():
         parser.error("there is no CUDA device: lit-gelu doctor says why; --device cpu --small tries the script")
-    providers = ["CUDAExecutionProvider" if arguments.device == "cuda" else "CPUExecutionProvider"]
-    dtype = "fp16" if arguments.device == "cuda" else None
-    print(f"{'net':<10}{'batch':>6}  {'variant':<24}{'p50 ms':>10}{'/ best torch':>15}{'error':>10}")
-    reports = {}
+    cuda = arguments.device == "cuda"
+    plan = Plan(cuda, arguments.seconds, arguments.compile, calls=20 if cuda else 2)
+    print(f"{'':<53}{'alone, ms':>10}{'/ best':>8}{'in a row':>10}{'/ best':>8}{'error':>10}")
+    made = []
     with tempfile.TemporaryDirectory() as folder:
-        for name in arguments.only:
-            reports[name] = measure(name, Path(folder), arguments, providers, dtype)
+        for name, form, size in cases(arguments.only, arguments.small):
+            made.append(measure(name, form, size, plan, Path(folder)))
+            print_rows(made[-1])
     if arguments.json is not None:
-        content = {name: [asdict(report) for report in made] for name, made in reports.items()}
-        arguments.json.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        arguments.json.write_text(json.dumps(made, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
