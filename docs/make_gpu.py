@@ -1,0 +1,35 @@
+"""Write ``docs/gpu.md``: ``make docs``, or ``python docs/make_gpu.py``.
+
+The prose is in ``docs/templates/gpu.md``; what ``{{records}}`` stands for is read from ``docs/data/gpu-*.json``.
+"""
+
+from pathlib import Path
+
+from _gpu_records import gpu_records
+
+from lit_gelu.files import write_atomically
+
+DOCS = Path(__file__).resolve().parent
+PAGE = DOCS / "gpu.md"
+TEMPLATE = DOCS / "templates" / "gpu.md"
+
+
+def page() -> str:
+    """Return the page.
+
+    Returns:
+        Its text.
+    """
+    return TEMPLATE.read_text().replace("{{records}}", gpu_records())
+
+
+def main() -> None:
+    """Write the page."""
+    text = page()
+    with write_atomically(PAGE) as path:
+        path.write_text(text)
+    print(f"wrote {PAGE.name}, {len(text.splitlines())} lines")
+
+
+if __name__ == "__main__":
+    main()
