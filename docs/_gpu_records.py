@@ -9,8 +9,8 @@ from _text import number, table
 
 DATA = Path(__file__).resolve().parent / "data"
 NONE = (
-    "No record of a GPU exists yet: none of the stages has run on one. On a CPU all of them run to their end in the tests,\n"
-    "which shows that the script works, and nothing about a GPU."
+    "No record of a GPU exists yet: none of the stages has run on one. On a CPU all of them run to their end in the\n"
+    "tests, which shows that the script works, and nothing about a GPU."
 )
 Record = Mapping[str, Any]
 
