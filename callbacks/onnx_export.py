@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.utilities import rank_zero_warn
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch import nn
 from typing_extensions import override
 
@@ -203,6 +203,7 @@ class OnnxExport(ExplainedOnce):
         both = {"input_sample": self.input_sample, "registry": registry, "preprocessing": preprocessing}
         self.exported = export_onnx(module, path, **self.options, **both)
         if not self.check:
+            rank_zero_info(f"OnnxExport: wrote {path}, not compared with PyTorch.")
             return
         data = _data(trainer, raw=preprocessing is not None)
         self.parity = check_parity(module, path, data, strict=False, **both)
@@ -212,6 +213,7 @@ class OnnxExport(ExplainedOnce):
             raise ParityError(
                 f"The exported file does not compute what the module computes. {self.parity.summary()}.", self.parity
             )
+        rank_zero_info(f"OnnxExport: wrote {path}; {self.parity.summary()}.")
 
     def _preprocessing(self, trainer: Trainer) -> nn.Module | None:
         """Return what the file does to raw pixels."""

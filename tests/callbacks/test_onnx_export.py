@@ -4,6 +4,7 @@ import copy
 import csv
 import hashlib
 import json
+import logging
 import random
 from functools import partial
 from types import SimpleNamespace
@@ -66,6 +67,18 @@ def test_the_best_checkpoint_with_the_activations_of_its_time(tmp_path, best, fu
     assert (predictor(x).double() - by_hand(tmp_path, best, function, x)).abs().max() < 1e-5
     assert export.parity.passed
     assert {site.spec for site in export.exported.sites} == {function.__name__}
+
+
+@pytest.mark.parametrize(
+    ("check", "proved"), [(True, "parity passed on CPUExecutionProvider"), (False, "not compared with PyTorch")]
+)
+def test_one_line_says_what_was_written_and_whether_it_was_proved(tmp_path, caplog, check, proved):
+    export = OnnxExport(str(tmp_path / "net.onnx"), check=check)
+    with caplog.at_level(logging.INFO, logger="lightning.pytorch.utilities.rank_zero"):
+        fit(tmp_path, Exportable(), export, enable_checkpointing=False)
+    (line,) = [record.getMessage() for record in caplog.records if "OnnxExport" in record.getMessage()]
+    assert line.startswith(f"OnnxExport: wrote {tmp_path / 'net.onnx'}")
+    assert proved in line
 
 
 def test_what_the_constructor_does_not_record_is_not_lost(tmp_path):
