@@ -1,5 +1,6 @@
 """Every page is true: its Python runs as it stands, its commands exist, its links lead somewhere."""
 
+import importlib
 import os
 import re
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 from child_processes import run_python
 
-from lit_gelu.cli.commands import COMMANDS
+from lit_gelu.cli.commands import COMMANDS, FIT
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = [".", "docs", "examples/web"]
@@ -64,6 +65,26 @@ def test_every_command_of_a_page_exists(page):
     commands = re.findall(r"^(?:.*; )?lit-gelu (\w+)", "\n".join(blocks(page, "sh")), re.MULTILINE)
     commands += re.findall(r"`lit-gelu (\w+)", PAGES[page])
     assert set(commands) <= COMMANDS.keys()
+
+
+def calls(text):
+    """Return the commands that a text shows, each with its options, LightningCLI's left out."""
+    for name, rest in re.findall(r"lit-gelu ((?:[a-z]+ )?[a-z]+)\b([^`\n]*)", text):
+        command = name if name in COMMANDS else name.split()[0]
+        if COMMANDS.get(command, FIT) != FIT:
+            yield command, re.findall(r"(?<![\w-])--[a-z][\w-]*", rest.partition("#")[0])
+
+
+def test_options_are_found():
+    text = "`lit-gelu paper run --preset quick`\nlit-gelu export a --data_root b  # --not\nlit-gelu fit --x"
+    assert list(calls(text)) == [("paper run", ["--preset"]), ("export", ["--data_root"])]
+
+
+@pytest.mark.parametrize("page", sorted(PAGES.keys() - {"CHANGELOG.md"}))  # which has old spellings too
+def test_every_option_of_a_page_exists(page):
+    for command, options in calls(PAGES[page]):
+        parser = importlib.import_module(COMMANDS[command]).build_parser()
+        assert set(options) <= parser._option_string_actions.keys(), command
 
 
 @pytest.mark.parametrize("page", PAGES)
