@@ -10,11 +10,29 @@ from lit_gelu.cli.commands import COMMANDS
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("lit_gelu", "callbacks", "export")
-SUFFIXES = ("s", "es", "er", "ers", "or", "ors", "ing", "ings", "ed", "ion", "ions", "ment", "ments", "al")
+SUFFIXES = (
+    "s",
+    "es",
+    "er",
+    "ers",
+    "or",
+    "ors",
+    "ing",
+    "ings",
+    "ed",
+    "ion",
+    "ions",
+    "ation",
+    "ations",
+    "ment",
+    "ments",
+    "al",
+)
 IRREGULAR = [{"criterion", "criteria"}, {"comparison", "compare"}, {"analysis", "analyses"}, {"matrix", "matrices"}]
 # Pairs that are what a reader expects, with the reason.
 ALLOWED = {
     frozenset({"activation", "activations"}): "the functions, and the curvature of an activation beside that of a loss",
+    frozenset({"quantize", "quantization"}): "the room, and the module of its `quantize_onnx`",
     frozenset({"export", "exporter"}): "the room that the project is asked for, and the module of its `export_onnx`",
 }
 
@@ -61,6 +79,7 @@ def pairs(names: set[str]) -> list[tuple[str, str]]:
         "record recording",
         "measure measurement",
         "swap swapping",
+        "quantize quantization",
         "criterion criteria",
     ],
 )
