@@ -40,7 +40,7 @@ def fold(model: ir.Model, marked: dict[str, BoundActivation], *, exact: bool) ->
 
 
 @dataclass(frozen=True)
-class _Layer:
+class _FoldTarget:
     """The parameters of a layer that carry one entry, or one slice, a channel, each with the axis of its channels."""
 
     parameters: tuple[tuple[ir.Value, int], ...]
@@ -89,12 +89,12 @@ def _plain(activation: BoundActivation) -> tuple[BoundActivation | None, np.ndar
     return bound(scaled.name, scaled.arguments), scale.reshape(-1) if scale.size > 1 else scale.reshape(())
 
 
-def _fits(before: _Layer, after: _Layer, scale: np.ndarray) -> bool:
+def _fits(before: _FoldTarget, after: _FoldTarget, scale: np.ndarray) -> bool:
     """Return whether a scale has one entry a channel of both layers."""
     return scale.size == 1 or before.channels == after.channels == scale.size
 
 
-def _layer_before(marker: ir.Node) -> _Layer | None:
+def _layer_before(marker: ir.Node) -> _FoldTarget | None:
     """Return the layer that makes a marker's input and nothing else."""
     x = marker.inputs[0]
     node = None if x is None else x.producer()
@@ -111,11 +111,11 @@ def _layer_before(marker: ir.Node) -> _Layer | None:
         weight = matrix.inputs[1]
         if weight is None or not _is_own(weight) or _array(weight).ndim != _MATRIX:
             return None
-        return _Layer(((weight, 1), (bias, 0)))
+        return _FoldTarget(((weight, 1), (bias, 0)))
     return _parameters(node, outputs=True)
 
 
-def _layer_after(marker: ir.Node) -> _Layer | None:
+def _layer_after(marker: ir.Node) -> _FoldTarget | None:
     """Return the layer that is the only reader of a marker's output."""
     y = marker.outputs[0]
     uses = list(y.uses())
@@ -124,7 +124,7 @@ def _layer_after(marker: ir.Node) -> _Layer | None:
     return _parameters(uses[0].node, outputs=False)
 
 
-def _parameters(node: ir.Node, *, outputs: bool) -> _Layer | None:
+def _parameters(node: ir.Node, *, outputs: bool) -> _FoldTarget | None:
     """Return a Gemm's, MatMul's or Conv's parameters along its outputs, or its weight along its inputs."""
     if node.op_type not in {"Gemm", "MatMul", "Conv"} or node.domain not in {"", "ai.onnx"}:
         return None
@@ -147,7 +147,7 @@ def _parameters(node: ir.Node, *, outputs: bool) -> _Layer | None:
     parameters = [(weight, axis)]
     if outputs and bias is not None:
         parameters.append((bias, _array(bias).ndim - 1))
-    return _Layer(tuple(parameters))
+    return _FoldTarget(tuple(parameters))
 
 
 def _is_own(value: ir.Value) -> bool:
