@@ -117,6 +117,14 @@ def read_choice(path: str | os.PathLike[str], key: TuningKey) -> TuningChoice | 
     return None
 
 
+def choices_beside(path: str | os.PathLike[str]) -> tuple[TuningChoice, ...]:
+    """Return what was chosen for this very file, on whatever machine."""
+    file = tuning_path(path)
+    content = _read(file) if os.path.lexists(file) else {"model_sha256": ""}
+    entries = content["choices"] if content["model_sha256"] == digest(path) else ()
+    return tuple(_choice(entry, file) for entry in entries)
+
+
 def require_readable(path: str | os.PathLike[str]) -> None:
     """Refuse a file of choices that `write_choice` cannot add to, before anything is measured."""
     if os.path.lexists(tuning_path(path)):
