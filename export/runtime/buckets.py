@@ -1,5 +1,6 @@
 """Calls of any batch size through sessions of few, fixed ones."""
 
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -68,7 +69,7 @@ class BucketRunner:
         runner: Of the session; its inputs and outputs are bound as it does.
         buckets: Batch sizes, ascending.
 
-    Every bucket runs once here, which is when onnxruntime captures its graph. Not for several threads at once.
+    Every bucket runs once here, which is when onnxruntime captures its graph.
 
     Raises:
         ModelInputError: If sizes other than the batch are not fixed.
@@ -78,6 +79,7 @@ class BucketRunner:
         self.runner = runner
         self.buckets = buckets
         self._batch = batch_name(runner.inputs, runner.outputs)
+        self._lock = threading.Lock()  # two threads must not use the same buffers at once
         with torch.inference_mode(mode=False):  # its tensors could not be written outside of it
             self._buffers = {
                 bucket: _Buffers(runner, {self._batch: bucket}, number) for number, bucket in enumerate(buckets, 1)
@@ -103,13 +105,14 @@ class BucketRunner:
         """Run some rows."""
         count = span.stop - span.start
         buffers = self._buffers[span.bucket]
-        for name, tensor in tensors.items():
-            if self.runner.inputs[name].shape[:1] == (self._batch,):
-                buffers.inputs[name][:count].copy_(tensor[span.start : span.stop])
-            else:
-                buffers.inputs[name].copy_(tensor)
-        buffers.run(self.runner.session)
-        return [tensor[:count].clone() for tensor in buffers.outputs]
+        with self._lock:
+            for name, tensor in tensors.items():
+                if self.runner.inputs[name].shape[:1] == (self._batch,):
+                    buffers.inputs[name][:count].copy_(tensor[span.start : span.stop])
+                else:
+                    buffers.inputs[name].copy_(tensor)
+            buffers.run(self.runner.session)
+            return [tensor[:count].clone() for tensor in buffers.outputs]
 
 
 class _Buffers:
