@@ -11,24 +11,8 @@ from torch import nn
 
 @contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Switch a model to evaluation, and on leaving back to exactly the mode that each of its modules had.
-
-    The flags are kept one by one: ``model.train()`` afterwards would also turn what was frozen in evaluation mode.
-
-    Args:
-        model: Any module.
-
-    Yields:
-        Nothing.
-
-    Example:
-        >>> model = nn.Sequential(nn.Dropout(), nn.Dropout().eval())
-        >>> with evaluation_mode(model):
-        ...     [module.training for module in model.modules()]
-        [False, False, False]
-        >>> [module.training for module in model.modules()]
-        [True, True, False]
-    """
+    """Switch a model to evaluation, and on leaving back to exactly the mode that each of its modules had."""
+    # The flags are kept one by one: ``model.train()`` afterwards would also turn what was frozen in evaluation mode.
     flags = [(module, module.training) for module in model.modules()]
     try:
         for module, _ in flags:
@@ -77,18 +61,7 @@ def evaluation_sandbox(model: nn.Module) -> Iterator[None]:
 
 
 def devices_of(model: nn.Module) -> set[torch.device]:
-    """Return where a model's parameters and buffers are.
-
-    Args:
-        model: Any module.
-
-    Returns:
-        The devices.
-
-    Example:
-        >>> devices_of(nn.Linear(2, 1))
-        {device(type='cpu')}
-    """
+    """Return where a model's parameters and buffers are."""
     return {
         tensor.device
         for module in model.modules()  # once: parameters() and buffers() would each go through all of them
@@ -100,36 +73,14 @@ def devices_of(model: nn.Module) -> set[torch.device]:
 
 @contextmanager
 def isolated_random_state(model: nn.Module) -> Iterator[None]:
-    """Put back the random number generators of torch (CPU and the model's devices), Python and numpy on leaving.
-
-    Args:
-        model: Tells which CUDA devices count.
-
-    Yields:
-        Nothing.
-
-    Example:
-        >>> _ = torch.manual_seed(0)
-        >>> before = torch.get_rng_state()
-        >>> with isolated_random_state(nn.Identity()):
-        ...     _ = torch.rand(3)
-        >>> torch.equal(torch.get_rng_state(), before)
-        True
-    """
+    """Put back the random number generators of torch (CPU and the model's devices), Python and numpy on leaving."""
     with isolated_generators(devices_of(model)):
         yield
 
 
 @contextmanager
 def isolated_generators(devices: Iterable[torch.device]) -> Iterator[None]:
-    """Put back the random number generators of torch (CPU and some devices), Python and numpy on leaving.
-
-    Args:
-        devices: Those of a model, as `devices_of` returns them.
-
-    Yields:
-        Nothing.
-    """
+    """Put back the random number generators of torch (CPU and some devices), Python and numpy on leaving."""
     cuda = [device for device in devices if device.type == "cuda"]
     numpy_random = sys.modules.get("numpy.random")  # if nobody imported it, the model does not draw from it
     python_state, numpy_state = random.getstate(), numpy_random.get_state() if numpy_random else None
@@ -160,28 +111,13 @@ class _SidePass:
 
 
 def in_side_pass() -> bool:
-    """Return whether a model runs on the side of its training: what a hook sees then is no training step.
-
-    Returns:
-        Whether it does.
-
-    Example:
-        >>> with side_pass():
-        ...     in_side_pass()
-        True
-        >>> in_side_pass()
-        False
-    """
+    """Return whether a model runs on the side of its training: what a hook sees then is no training step."""
     return _SidePass.active
 
 
 @contextmanager
 def side_pass() -> Iterator[None]:
-    """Let `in_side_pass` say that what runs is no training.
-
-    Yields:
-        Nothing.
-    """
+    """Let `in_side_pass` say that what runs is no training."""
     before, _SidePass.active = _SidePass.active, True
     try:
         yield

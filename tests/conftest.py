@@ -1,12 +1,12 @@
 """What every test shares: one thread, its own random numbers, the environment as it was, a reason beside every skip."""
 
+import importlib
 import logging
 import os
 import random
 import signal
 import zlib
 
-import lightning.pytorch  # noqa: F401 - it sets the levels of its loggers when it is imported, which is before any test
 import numpy as np
 import pytest
 import torch
@@ -92,6 +92,8 @@ def pytest_runtest_protocol():
 
 def pytest_collection_modifyitems(items):
     """Skip, with the reason, what needs data or a device that is not here; put first what forks."""
+    # It sets the levels of its loggers, which tests put back, and lets them propagate because pytest listens by now.
+    importlib.import_module("lightning.pytorch")
     items.sort(key=lambda item: item.get_closest_marker("forks") is None)
     reasons = {
         "realdata": None if os.environ.get("LIT_GELU_DATA") else "LIT_GELU_DATA names no folder with the paper's data",

@@ -1,7 +1,8 @@
-"""One word, one thing: no two modules and no two classes differ by a plural or by one suffix only."""
+"""One word, one thing: no two classes share a name, and no two modules or classes differ by a suffix."""
 
 import ast
 import itertools
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -59,10 +60,10 @@ def modules() -> set[str]:
     return {path.name for path in found if path.as_posix().removeprefix("lit_gelu/") not in commands}
 
 
-def classes() -> set[str]:
-    """Return the names of classes, private ones without their underscore."""
+def classes() -> Counter[str]:
+    """Return the names of classes, private ones without their underscore, and how many have each."""
     trees = [ast.parse(path.read_text()) for path in files()]
-    return {node.name.lstrip("_") for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+    return Counter(node.name.lstrip("_") for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
 
 
 def pairs(names: set[str]) -> list[tuple[str, str]]:
@@ -97,9 +98,10 @@ def test_modules():
 
 
 def test_classes():
-    assert not pairs(classes())
+    assert not pairs(set(classes()))
+    assert not [name for name, count in classes().items() if count > 1]
 
 
 def test_no_allowance_is_stale():
-    names = modules() | classes()
+    names = modules() | set(classes())
     assert all(pair <= names for pair in ALLOWED)

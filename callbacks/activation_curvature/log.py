@@ -35,7 +35,7 @@ def refuse_namesake(trainer: Trainer, monitor: Callback, name: str) -> None:
 
 
 @dataclass
-class _Group:
+class _SummedTogether:
     """Events that are summed together.
 
     Attributes:
@@ -67,7 +67,7 @@ class ActivationLog:
         self.latest: Figures = {}
         self.latest_gaussian: Figures = {}
         self.heat_maps = HeatMapHistory(heat_maps)
-        self._groups: list[_Group] = []
+        self._groups: list[_SummedTogether] = []
         self._gaussian = gaussian
         self._prefix = (PREFIX, name) if name else (PREFIX,)
 
@@ -95,7 +95,7 @@ class ActivationLog:
         """Take in the youngest measurement, to be summed on a device."""
         last = self._groups[-1] if self._groups else None
         if last is None or last.readout is not None or last.source is not source:
-            last = _Group(source, device)
+            last = _SummedTogether(source, device)
             self._groups.append(last)
         last.events.append(event)
 
@@ -137,7 +137,7 @@ class ActivationLog:
         """Go on with a history."""
         self.heat_maps.load_state_dict(state_dict)
 
-    def _write_group(self, trainer: Trainer, group: _Group) -> list[tuple[int, Figures, Figures]]:
+    def _write_group(self, trainer: Trainer, group: _SummedTogether) -> list[tuple[int, Figures, Figures]]:
         """Write figures and histograms to every logger; wait for them if they have not arrived."""
         readout, source, prefix = _reduced(group), group.source, self._prefix
         bins, histograms = source.settings.histograms, source.histograms(readout)
@@ -159,7 +159,7 @@ class ActivationLog:
         return written
 
 
-def _reduced(group: _Group) -> Readout:
+def _reduced(group: _SummedTogether) -> Readout:
     """Sum what was recorded, unless that was done."""
     if group.readout is None:
         start = time.perf_counter()
@@ -170,7 +170,7 @@ def _reduced(group: _Group) -> Readout:
     return group.readout
 
 
-def _is_there(group: _Group) -> bool:
+def _is_there(group: _SummedTogether) -> bool:
     return group.readout is not None and has_arrived(group.readout)
 
 

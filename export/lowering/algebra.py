@@ -37,7 +37,7 @@ class Function:
 
 
 @dataclass(frozen=True)
-class Term:
+class Monomial:
     """A constant times a power of the variable times functions of it.
 
     Args:
@@ -51,23 +51,23 @@ class Term:
     functions: tuple[Function, ...] = ()
 
 
-Sum = tuple[Term, ...]
+Sum = tuple[Monomial, ...]
 
 
 def number(value: float | np.ndarray) -> Sum:
     """Return a constant as a sum."""
     array = np.asarray(value, dtype=np.float64)
-    return (Term(array, 0),) if np.any(array) else ()
+    return (Monomial(array, 0),) if np.any(array) else ()
 
 
 def variable(factor: float = 1.0, power: int = 1) -> Sum:
     """Return the variable, times a constant."""
-    return (Term(np.asarray(factor, dtype=np.float64), power),)
+    return (Monomial(np.asarray(factor, dtype=np.float64), power),)
 
 
 def function_of(name: str, *arguments: Sum) -> Sum:
     """Return a function as a sum, as it stands; `apply` knows what functions have in common."""
-    return (Term(np.asarray(1.0), 0, (Function(name, arguments),)),)
+    return (Monomial(np.asarray(1.0), 0, (Function(name, arguments),)),)
 
 
 def apply(name: str, *arguments: Sum) -> Sum:
@@ -91,7 +91,7 @@ def add(first: Sum, second: Sum) -> Sum:
     for term in second:
         for i, known in enumerate(terms):
             if known.power == term.power and _same_functions(known.functions, term.functions):
-                terms[i] = Term(known.constant + term.constant, term.power, term.functions)
+                terms[i] = Monomial(known.constant + term.constant, term.power, term.functions)
                 break
         else:
             terms.append(term)
@@ -108,13 +108,13 @@ def multiply(first: Sum, second: Sum) -> Sum:
             functions = tuple(sorted((*a.functions, *b.functions), key=lambda function: function.name))
             if a.power + b.power > _HIGHEST_POWER or len(functions) > _HIGHEST_POWER:
                 raise NotAFormulaError
-            product = add(product, (Term(a.constant * b.constant, a.power + b.power, functions),))
+            product = add(product, (Monomial(a.constant * b.constant, a.power + b.power, functions),))
     return product
 
 
 def scaled(terms: Sum, factor: float | np.ndarray) -> Sum:
     """Return a sum times a constant."""
-    return tuple(Term(term.constant * factor, term.power, term.functions) for term in terms)
+    return tuple(Monomial(term.constant * factor, term.power, term.functions) for term in terms)
 
 
 def same(first: Sum, second: Sum) -> bool:
@@ -130,7 +130,7 @@ def close(first: np.ndarray | float, second: np.ndarray | float) -> bool:
     return np.shape(first) == np.shape(second) and bool(np.allclose(first, second, rtol=RELATIVE, atol=0.0))
 
 
-def _order(term: Term) -> tuple[int, tuple[str, ...]]:
+def _order(term: Monomial) -> tuple[int, tuple[str, ...]]:
     return term.power, tuple(function.name for function in term.functions)
 
 
@@ -223,7 +223,7 @@ def _clip(inputs: list[Sum], node: ir.Node) -> Sum:
 def _minimum(inputs: list[Sum], _: ir.Node) -> Sum:
     """Return ``Min(Relu(z), b)``, as onnxscript writes ReLU6 up to 0.7.0, like ``Clip(z, 0, b)``."""
     match inputs:
-        case [(Term(power=0, functions=(Function("Relu", (z,)),)) as relu,), upper] if relu.constant == 1.0:
+        case [(Monomial(power=0, functions=(Function("Relu", (z,)),)) as relu,), upper] if relu.constant == 1.0:
             return _cut(z, upper)
     raise NotAFormulaError
 

@@ -1,5 +1,6 @@
 """Calls of any batch size through sessions of few, fixed ones."""
 
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -53,13 +54,14 @@ class BucketRunner:
 
     Rows are copied into the bucket's buffers, and the outputs' rows out of them. What stands in the rows beyond is of
     an earlier call, or zero: rows of a network in evaluation mode do not see each other.
-    Every bucket runs once here, which is when onnxruntime captures its graph. Not for several threads at once.
+    Every bucket runs once here, which is when onnxruntime captures its graph.
     """
 
     def __init__(self, runner: TensorRunner, buckets: tuple[int, ...]) -> None:
         self.runner = runner
         self.buckets = buckets
         self._batch = batch_name(runner.inputs, runner.outputs)
+        self._lock = threading.Lock()  # two threads must not use the same buffers at once
         with torch.inference_mode(mode=False):  # its tensors could not be written outside of it
             self._buffers = {
                 bucket: _Buffers(runner, {self._batch: bucket}, number) for number, bucket in enumerate(buckets, 1)
@@ -85,13 +87,14 @@ class BucketRunner:
         """Run some rows."""
         count = span.stop - span.start
         buffers = self._buffers[span.bucket]
-        for name, tensor in tensors.items():
-            if self.runner.inputs[name].shape[:1] == (self._batch,):
-                buffers.inputs[name][:count].copy_(tensor[span.start : span.stop])
-            else:
-                buffers.inputs[name].copy_(tensor)
-        buffers.run(self.runner.session)
-        return [tensor[:count].clone() for tensor in buffers.outputs]
+        with self._lock:
+            for name, tensor in tensors.items():
+                if self.runner.inputs[name].shape[:1] == (self._batch,):
+                    buffers.inputs[name][:count].copy_(tensor[span.start : span.stop])
+                else:
+                    buffers.inputs[name].copy_(tensor)
+            buffers.run(self.runner.session)
+            return [tensor[:count].clone() for tensor in buffers.outputs]
 
 
 class _Buffers:

@@ -1,5 +1,6 @@
 """What the commands print: tables in a terminal, plain columns in a pipe, JSON where it is asked for."""
 
+import os
 import sys
 import warnings
 from collections.abc import Iterable
@@ -52,7 +53,9 @@ def plain_table(table: Table, console: Console) -> str:
 
 def console_for_output(**options: Any) -> Console:
     """Return a console on standard output, plain into a pipe or a file; options are those of rich."""
-    return Console(**options) if sys.stdout.isatty() else PlainConsole(**options)
+    if not sys.stdout.isatty():
+        return PlainConsole(**options)
+    return Console(no_color=bool(os.environ.get("NO_COLOR")), **options)  # early releases of rich take "" for a wish
 
 
 def write_text(text: str, target: str) -> None:

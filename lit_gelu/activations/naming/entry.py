@@ -260,7 +260,7 @@ def _check_type(name: str, parameter: inspect.Parameter, value: object) -> None:
 Rows = dict[str, ActivationEntry]
 
 
-class Layer:
+class ScopeEntries:
     """Rows by name and alias that a scope lays over those below."""
 
     def __init__(self, table: "NameTable") -> None:
@@ -269,7 +269,7 @@ class Layer:
         self.ended = False  # a scope may end in another context than it began in
 
 
-_scopes: ContextVar[tuple[Layer, ...]] = ContextVar("layers of the scopes that are open", default=())
+_scopes: ContextVar[tuple[ScopeEntries, ...]] = ContextVar("layers of the scopes that are open", default=())
 
 
 class Seen:
@@ -333,15 +333,15 @@ class NameTable:
                 seen = self._seen[key] = Seen(_merged(self._layers()))
         return seen
 
-    def push(self) -> Layer:
+    def push(self) -> ScopeEntries:
         """Lay a new layer on top, for this context; `drop` takes it away."""
-        layer = Layer(self)
+        layer = ScopeEntries(self)
         with self._lock:
             self._seen = {}  # the layer may have the place in memory of one that is gone
         _scopes.set((*_open_scopes(), layer))
         return layer
 
-    def drop(self, layer: Layer) -> None:
+    def drop(self, layer: ScopeEntries) -> None:
         """Take a layer away, with what was added to it."""
         layer.ended = True
         _scopes.set(_open_scopes())
@@ -362,7 +362,7 @@ class NameTable:
             self._base.update(rows)
 
 
-def _open_scopes() -> tuple[Layer, ...]:
+def _open_scopes() -> tuple[ScopeEntries, ...]:
     """Return the layers of this context, without those that ended in another."""
     return tuple(layer for layer in _scopes.get() if not layer.ended)
 

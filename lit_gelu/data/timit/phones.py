@@ -12,48 +12,23 @@ from lit_gelu.files import is_file
 
 GLOTTAL_STOP = "q"
 _DIGITS = 9  # of a time: 10**9 samples are 17 hours, a sentence of TIMIT has 8 seconds
+_ALONE = "ae aw ay b ch d dh dx eh ey f g iy jh k ow oy p r s t th uh v w y z"
 _FOLDED_INTO = {
+    **{name: name for name in _ALONE.split()},
     "aa": "aa ao",
-    "ae": "ae",
     "ah": "ah ax ax-h",
-    "aw": "aw",
-    "ay": "ay",
-    "b": "b",
-    "ch": "ch",
-    "d": "d",
-    "dh": "dh",
-    "dx": "dx",
-    "eh": "eh",
     "er": "er axr",
-    "ey": "ey",
-    "f": "f",
-    "g": "g",
     "hh": "hh hv",
     "ih": "ih ix",
-    "iy": "iy",
-    "jh": "jh",
-    "k": "k",
     "l": "l el",
     "m": "m em",
     "n": "n en nx",
     "ng": "ng eng",
-    "ow": "ow",
-    "oy": "oy",
-    "p": "p",
-    "r": "r",
-    "s": "s",
     "sh": "sh zh",
     "sil": "pcl tcl kcl bcl dcl gcl h# pau epi q",
-    "t": "t",
-    "th": "th",
-    "uh": "uh",
     "uw": "uw ux",
-    "v": "v",
-    "w": "w",
-    "y": "y",
-    "z": "z",
 }
-CLASSES = tuple(_FOLDED_INTO)
+CLASSES = tuple(sorted(_FOLDED_INTO))
 CLASS_OF = {phone: name for name, phones in _FOLDED_INTO.items() for phone in phones.split()}
 PHONES = tuple(sorted(CLASS_OF))
 
