@@ -7,11 +7,12 @@ Within one session a command of the lowest priority would get a hundredth of the
 
 import argparse
 import contextlib
+import os
 import subprocess
 import sys
 
-#: It ends by itself when whoever started it was killed.
-LOOP = "import os\nparent = os.getppid()\nwhile os.getppid() == parent:\n    sum(range(100_000))"
+#: It ends by itself when whoever started it was killed, even before its own first line: it is told who that was.
+LOOP = "import os, sys\nwhile os.getppid() == int(sys.argv[1]):\n    sum(range(100_000))"
 
 
 def main() -> int:
@@ -24,7 +25,7 @@ def main() -> int:
         parser.error("give a command")
     with contextlib.ExitStack() as running:
         for _ in range(options.loops):
-            loop = subprocess.Popen([sys.executable, "-S", "-c", LOOP], start_new_session=True)
+            loop = subprocess.Popen([sys.executable, "-S", "-c", LOOP, str(os.getpid())], start_new_session=True)
             running.callback(loop.wait)
             running.callback(loop.kill)
         return subprocess.run(options.command, start_new_session=True, check=False).returncode

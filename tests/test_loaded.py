@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from child_processes import is_running, run_command, started, wait_until
+from loaded import LOOP
 
 LOADED = [sys.executable, str(Path(__file__).with_name("loaded.py"))]
 
@@ -14,6 +15,11 @@ def test_without_a_command_it_says_what_it_needs():
     done = run_command(LOADED, check=False)
     assert done.returncode == 2
     assert "give a command" in done.stderr
+
+
+def test_a_loop_ends_at_once_when_it_was_orphaned_before_it_began():
+    nobody = str(2**31 - 1)  # above the largest number of a process
+    assert run_command([sys.executable, "-S", "-c", LOOP, nobody]).returncode == 0
 
 
 def none_is_left(processes):
