@@ -154,18 +154,7 @@ class CIFAR100WideResNet(ClassificationTask):
             self.to(memory_format=torch.channels_last)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return the logits of a hundred classes.
-
-        Args:
-            images: Shape ``[batch, 3, 32, 32]``, a floating dtype, as `lit_gelu.data.CIFAR100Data` makes them: pixels
-                in [0, 1] minus the mean image.
-
-        Returns:
-            Logits, ``[batch, 100]``.
-
-        Raises:
-            TaskInputError: If the images have another size, or an integer dtype.
-        """
+        """Return the logits ``[batch, 100]`` of images ``[batch, 3, 32, 32]`` as `CIFAR100Data` makes them."""
         check_colour_images(images)
         logits: Tensor = self.head(self.stages(self.stem(images)))
         return logits

@@ -161,17 +161,7 @@ class CIFAR10ConvNet(ClassificationTask):
         self.example_input_array = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return the logits of ten classes.
-
-        Args:
-            images: Shape ``[batch, 3, 32, 32]``, a floating dtype, whitened (`lit_gelu.data.CIFAR10Data`).
-
-        Returns:
-            Logits, ``[batch, 10]``.
-
-        Raises:
-            TaskInputError: If the images have another size, or an integer dtype.
-        """
+        """Return the logits ``[batch, 10]`` of images ``[batch, 3, 32, 32]``, whitened as by `CIFAR10Data`."""
         check_colour_images(images)
         logits: Tensor = self.output(self.pool(self.features(self.noise(images))).flatten(start_dim=1))
         return logits

@@ -10,28 +10,13 @@ _NO_EPS = torch.finfo(torch.float32).tiny
 
 
 class LasagneBatchNorm(nn.Module):
-    r"""Batch normalisation with a running mean of the inverse standard deviation, as in Lasagne's ``BatchNormLayer``.
+    """Batch normalisation with a running mean of the inverse standard deviation, as in Lasagne's ``BatchNormLayer``."""
 
-    .. math:: \gamma (x - \mu) r + \beta, \quad r = 1 / \sqrt{\sigma^2 + \epsilon}
-
-    In training :math:`\mu` and :math:`\sigma^2` are mean and biased variance of the batch, and both :math:`\mu` and
-    :math:`r` move a share of ``momentum`` from their running values to the batch's. In evaluation the running values
-    stand in. `torch.nn.BatchNorm2d` trains alike but averages the unbiased variance; the two differ in evaluation, the
-    more the variances of the batches differ. Not converted by `torch.nn.SyncBatchNorm`: on several devices each
-    normalises by its own part of a batch.
-
-    Args:
-        channels: Size of the input's dimension 1.
-        eps: :math:`\epsilon`; Lasagne's is 1e-4.
-        momentum: Share of a batch in the running values; Lasagne calls it alpha.
-
-    Example:
-        >>> norm = LasagneBatchNorm(1, eps=1e-12, momentum=0.5)
-        >>> norm(torch.tensor([[-2.0], [2.0]])).flatten().tolist()
-        [-1.0, 1.0]
-        >>> norm.running_inverse_std  # halfway from 1 to 1/2
-        tensor([0.7500])
-    """
+    # weight (x - mu) r + bias with r = 1 / sqrt(sigma^2 + eps): in training mu and sigma^2 are mean and biased variance
+    # of the batch, and both mu and r move a share of momentum (Lasagne's alpha) from their running values to the
+    # batch's; in evaluation the running values stand in. `torch.nn.BatchNorm2d` trains alike but averages the unbiased
+    # variance: the two differ in evaluation, the more the variances of the batches differ. Not converted by
+    # `torch.nn.SyncBatchNorm`: on several devices each normalises by its own part of a batch.
 
     running_mean: Tensor
     running_inverse_std: Tensor

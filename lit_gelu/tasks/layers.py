@@ -35,10 +35,7 @@ def init_unit_norm_(hidden: Iterable[nn.Module], output: nn.Linear) -> None:
 
 
 class ConvLayer(nn.Module):
-    """Convolution without bias, normalisation, activation, for images ``[batch, in_channels, height, width]``.
-
-    Norm and activation belong to this layer alone; ``padding=None`` keeps height and width (the kernel's size is odd).
-    """
+    """Convolution without bias, norm, activation; ``padding=None`` keeps height and width (kernels are of odd size)."""
 
     def __init__(
         self,

@@ -26,11 +26,9 @@ def beta1_of_halves(period: float, periods: float, first: float = 0.9, second: f
 
 
 class HalvesSchedule(LRScheduler):
-    """Sets an Adam's learning rate by `constant_then_linear` and its beta1 by `beta1_of_halves`, once a period.
+    """Sets an Adam's learning rate by `constant_then_linear` and its beta1 by `beta1_of_halves`, once a period."""
 
-    Both values lie in the optimizer's ``param_groups``, so that they are in its checkpoint, and `LearningRateMonitor`
-    logs them (``log_momentum=True`` for beta1).
-    """
+    # Both lie in param_groups: in the optimizer's checkpoint, and for `LearningRateMonitor` (log_momentum=True).
 
     def __init__(self, optimizer: Optimizer, periods: int, last_epoch: int = -1) -> None:
         self.periods = periods

@@ -72,35 +72,13 @@ class MNISTAutoencoder(ActivationTask):
         self.example_input_array = torch.rand(2, 1, 28, 28, generator=torch.Generator().manual_seed(0))
 
     def encode(self, images: Tensor) -> Tensor:
-        """Return the activations of the bottleneck.
-
-        Args:
-            images: Shape ``[batch, 1, 28, 28]``, or any whose further dimensions hold 784 values; a floating dtype,
-                pixels in [0, 1].
-
-        Returns:
-            The code, ``[batch, 30]``.
-
-        Raises:
-            TaskInputError: If the images have another size, or an integer dtype.
-        """
+        """Return the code ``[batch, 30]`` of images ``[batch, 1, 28, 28]`` or ``[batch, 784]``, pixels in [0, 1]."""
         check_digit_images(images)
         code: Tensor = self.encoder(images.flatten(start_dim=1))
         return code
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return the reconstruction.
-
-        Args:
-            images: Shape ``[batch, 1, 28, 28]``, or any whose further dimensions hold 784 values; a floating dtype,
-                pixels in [0, 1].
-
-        Returns:
-            The reconstructed pixels, of the same shape; not clipped to [0, 1].
-
-        Raises:
-            TaskInputError: If the images have another size, or an integer dtype.
-        """
+        """Return the reconstruction, in the shape of the images that `encode` takes; not clipped to [0, 1]."""
         pixels: Tensor = self.output(self.decoder(self.encode(images)))
         return pixels.reshape_as(images)
 

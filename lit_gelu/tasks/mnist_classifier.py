@@ -70,18 +70,7 @@ class MNISTClassifier(ClassificationTask):
         self.example_input_array = torch.rand(2, 1, 28, 28, generator=torch.Generator().manual_seed(0))
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return the logits of ten classes.
-
-        Args:
-            images: Shape ``[batch, 1, 28, 28]``, or any whose further dimensions hold 784 values; a floating dtype,
-                pixels in [0, 1].
-
-        Returns:
-            Logits, ``[batch, 10]``.
-
-        Raises:
-            TaskInputError: If the images have another size, or an integer dtype.
-        """
+        """Return the logits ``[batch, 10]`` of images ``[batch, 1, 28, 28]`` or ``[batch, 784]``, pixels in [0, 1]."""
         check_digit_images(images)
         logits: Tensor = self.output(self.hidden(images.flatten(start_dim=1)))
         return logits

@@ -24,14 +24,7 @@ class _ForeachOptimizer(Optimizer, ABC):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Update every parameter that has a gradient.
-
-        Args:
-            closure: Computes the loss and the gradients anew, where the caller wants that here.
-
-        Returns:
-            The closure's loss, ``None`` without one.
-        """
+        """Update every parameter that has a gradient; return the loss that ``closure`` computes anew, if given."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -128,36 +121,11 @@ class AdamEpsilonInsideRoot(_ForeachOptimizer):
 
 
 class LasagneNesterovSGD(_ForeachOptimizer):
-    r"""Gradient descent with Nesterov momentum, as ``lasagne.updates.nesterov_momentum`` computes it.
+    """Gradient descent with Nesterov momentum, as ``lasagne.updates.nesterov_momentum`` computes it."""
 
-    .. math:: g \leftarrow \nabla + \lambda p, \quad v \leftarrow \mu v - \eta g, \quad p \leftarrow p + \mu v - \eta g
-
-    The velocity :math:`v`, zero at first, is a sum of steps: each gradient stays weighted with the learning rate of its
-    own time. In `torch.optim.SGD` it is a sum of gradients, weighted with the present learning rate, so the two are
-    equal where the learning rate is constant, and differ where it changes (they agree closely on a slow schedule).
-    ``momentum=0`` is plain gradient descent.
-
-    All parameters of a group are updated by a few calls of torch's ``foreach`` operations, and nothing waits for the
-    device.
-
-    Args:
-        params: Parameters, or dicts of groups of them.
-        lr: Learning rate :math:`\eta`.
-        momentum: :math:`\mu`.
-        weight_decay: :math:`\lambda`, the factor of the parameter in its gradient: the gradient of
-            :math:`\lambda \lVert p \rVert^2 / 2`.
-
-    Raises:
-        TaskArgumentError: If a number is out of its range.
-
-    Example:
-        >>> weight = torch.nn.Parameter(torch.tensor([1.0]))
-        >>> optimizer = LasagneNesterovSGD([weight], lr=0.1, momentum=0.9)
-        >>> weight.grad = torch.tensor([1.0])
-        >>> optimizer.step()  # v = -.1, p = 1 - .09 - .1
-        >>> weight.item()
-        0.8100000023841858
-    """
+    # g = gradient + weight_decay p; v <- momentum v - lr g; p <- p + momentum v - lr g, with the velocity v zero at
+    # first. v is a sum of steps, each weighted with the learning rate of its own time; in `torch.optim.SGD` it is a sum
+    # of gradients, weighted with the present one: the two are equal while the learning rate is constant.
 
     def __init__(self, params: Any, lr: float = 0.1, momentum: float = 0.9, weight_decay: float = 0.0) -> None:
         check_numbers(learning_rate=lr, momentum=momentum, weight_decay=weight_decay)

@@ -80,17 +80,7 @@ class TIMITFrameClassifier(ClassificationTask):
         self.example_input_array = torch.randn(2, FEATURES, generator=torch.Generator().manual_seed(0))
 
     def forward(self, windows: Tensor) -> Tensor:
-        """Return the logits of the 39 phones, in the order of `lit_gelu.data.timit.phones.CLASSES`.
-
-        Args:
-            windows: The normalised features of 11 neighbouring frames, ``[frames, 286]``, a floating dtype.
-
-        Returns:
-            Logits of the middle frame's phone, ``[frames, outputs]``.
-
-        Raises:
-            TaskInputError: If the windows have another size, or an integer dtype.
-        """
+        """Return the logits ``[frames, outputs]`` of windows of normalised features, ``[frames, 286]``."""
         if windows.ndim != 2 or windows.shape[1] != FEATURES or not windows.is_floating_point():
             raise TaskInputError(
                 f"Windows of shape {list(windows.shape)} and dtype {windows.dtype} given; accepted: [frames, "

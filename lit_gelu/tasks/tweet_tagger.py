@@ -71,17 +71,7 @@ class TweetTagger(ClassificationTask):
         self.example_input_array = torch.randn(2, fed, generator=torch.Generator().manual_seed(0))
 
     def forward(self, windows: Tensor) -> Tensor:
-        """Return the logits of the 25 tags, in the order of `lit_gelu.data.tweets.TAGS`.
-
-        Args:
-            windows: The vectors of three neighbouring words, ``[tokens, 3 * vector_size]``, a floating dtype.
-
-        Returns:
-            Logits of the middle word's tag, ``[tokens, 25]``.
-
-        Raises:
-            TaskInputError: If the windows have another size, or an integer dtype.
-        """
+        """Return the logits ``[tokens, 25]``, in the order of `lit_gelu.data.tweets.TAGS`, of windows of 3 vectors."""
         width = WINDOW * self.vector_size
         if windows.ndim != 2 or windows.shape[1] != width or not windows.is_floating_point():
             raise TaskInputError(

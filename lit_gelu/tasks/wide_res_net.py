@@ -24,12 +24,10 @@ def norm_maker(lasagne_bn: bool) -> MakeNorm:
 
 
 class PaperBlock(nn.Module):
-    """Shortcut plus conv, activation, dropout, conv, activation, batch normalisation; nothing follows the sum.
+    """Shortcut plus conv, activation, dropout, conv, activation, batch normalisation; nothing follows the sum."""
 
-    The block of Hendrycks and Gimpel's CIFAR-100 net ("Conv-Act-Conv-Act-BN", arXiv 1606.08415, section 3.5). The paper
-    omits that the convolutions have biases and where the dropout is (D15): both are as in its code. In the first block
-    of a stage the shortcut is a 1x1 convolution without bias, else the identity.
-    """
+    # Of Hendrycks and Gimpel's CIFAR-100 net ("Conv-Act-Conv-Act-BN", arXiv 1606.08415, section 3.5). The paper omits
+    # that the convolutions have biases and where the dropout is (D15): both are as in its code.
 
     def __init__(
         self,
@@ -62,11 +60,10 @@ class PaperBlock(nn.Module):
 
 
 class OriginalBlock(nn.Module):
-    """Shortcut plus normalisation, activation, conv, normalisation, activation, dropout, conv, without biases.
+    """Shortcut plus normalisation, activation, conv, normalisation, activation, dropout, conv, without biases."""
 
-    The block of Zagoruyko and Komodakis 2016 (arXiv 1605.07146): the activations come before the convolutions. In the
-    first block of a stage the shortcut, a 1x1 convolution, takes the first activation's output, as in their code.
-    """
+    # Of Zagoruyko and Komodakis 2016 (arXiv 1605.07146). The convolution of a shortcut takes the first activation's
+    # output.
 
     def __init__(
         self,
