@@ -109,14 +109,7 @@ class ResumableDataLoader(DataLoader[T_co]):
         return {"taken": self._taken, "start": self._start}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Let the next pass go on where a saved one was; one that was at its end is followed by a new one.
-
-        Args:
-            state_dict: What `state_dict` returned.
-
-        Raises:
-            CorruptDataError: If it is anything else.
-        """
+        """Let the next pass go on where a saved one was; one that was at its end is followed by a new one."""
         taken = state_dict.get("taken") if isinstance(state_dict, dict) else None
         if not isinstance(taken, int):
             raise CorruptDataError(

@@ -29,34 +29,13 @@ class Whitening(NamedTuple):
 def fit_whitening(
     images: Tensor, epsilon: float = 1e-5, scale: Callable[[Tensor], Tensor] = Tensor.double
 ) -> Whitening:
-    """Fit ZCA whitening to images.
-
-    With the covariance ``X^T X / N = U diag(S) U^T`` of the N centred images (rows of X), the matrix is
-    ``U diag(1 / sqrt(S + epsilon)) U^T``; the whitened images' covariance is ``U diag(S / (S + epsilon)) U^T``, the
-    identity where S is much larger than epsilon. All in float64. Where there are fewer images than pixels, the same
-    matrix is computed from the N by N products of the images. Directions in which they do not differ are multiplied by
-    ``1 / sqrt(epsilon)``, so that other images come out of it with large values.
-
-    Source: Hendrycks and Gimpel 2016, arXiv 1606.08415, section 3.5 (after Salimans and Kingma 2016, arXiv 1602.07868);
-    epsilon from their code. Bell and Sejnowski 1997, "The independent components of natural scenes are edge filters".
-
-    Args:
-        images: Shape ``[N, ...]``, any numeric dtype; all further dimensions are the pixels. Fitted on their device.
-        epsilon: What is added to each variance, above 0; in the square of the unit of the scaled pixels.
-        scale: Makes pixels to be whitened out of some of the ``images``; a few thousand are held in float64 at once.
-
-    Returns:
-        The mean and the matrix.
-
-    Raises:
-        DataArgumentError: If there are no images, or epsilon is not above 0.
-
-    Example:
-        >>> images = torch.tensor([[3.0, 0.0], [-3.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
-        >>> fit_whitening(images, epsilon=0.25).matrix  # variances 4.5 and 0.5: 1 / sqrt(4.75), 1 / sqrt(0.75)
-        tensor([[0.4588, 0.0000],
-                [0.0000, 1.1547]], dtype=torch.float64)
-    """
+    """Fit ZCA whitening to images ``[N, ...]``; ``scale`` makes of some of them pixels to be whitened."""
+    # With the covariance X^T X / N = U diag(S) U^T of the centred images (rows of X), the matrix is U diag(1 / sqrt(S +
+    # epsilon)) U^T, all in float64: the whitened images' covariance is the identity where S is much larger than
+    # epsilon. Directions in which fewer images than pixels do not differ are multiplied by 1 / sqrt(epsilon), so that
+    # other images come out of it with large values. Source: Hendrycks and Gimpel 2016, arXiv 1606.08415, section 3.5,
+    # after Salimans and Kingma 2016, arXiv 1602.07868; epsilon from their code. Bell and Sejnowski 1997, "The
+    # independent components of natural scenes are edge filters".
     if not 0 < epsilon < math.inf:
         raise DataArgumentError(f"epsilon={epsilon!r} is not accepted. Give a number above 0, such as 1e-5.")
     if not len(images):

@@ -67,28 +67,10 @@ def read_cluster_vectors(path: Path, words: Collection[str]) -> dict[str, Tensor
 
 
 def cluster_vector(path: str) -> Tensor:
-    r"""Turn the bit path of a cluster into a fixed vector; the same on every machine, for nothing is drawn or learned.
-
-    .. math:: v(b_1 \dots b_n) = n^{-1/2} \sum_{k=1}^n s(b_1 \dots b_k), \quad s \in \{-1, 1\}^{50}
-
-    with the signs :math:`s` of a prefix from its SHA-256 digest (`signs`). Two words have, but for the small random
-    part of 50 signs, the inner product 50 times the number of bits that their paths begin with in common, over the
-    geometric mean of the lengths: words that were merged early in the clustering are close.
-
-    This is a substitute of this package for word vectors that cannot be had; results with it are not the paper's.
-
-    Args:
-        path: 1 to 16 characters ``0`` and ``1``.
-
-    Returns:
-        The vector, ``[50]``, ``torch.float32``; its entries have mean square about 1.
-
-    Example:
-        >>> near, far = cluster_vector("01101110"), cluster_vector("10010")
-        >>> own = cluster_vector("01101111")
-        >>> bool(own @ near > own @ far)
-        True
-    """
+    """Turn a cluster's path of bits into a fixed vector, ``[50]``, the same on every machine: nothing is learned."""
+    # The sum of the `signs` of all n beginnings of the path over sqrt(n). Two words have, but for the small random part
+    # of 50 signs, the inner product 50 times the number of bits that their paths begin with in common, over the
+    # geometric mean of the lengths: words that were merged early in the clustering are close.
     total: Tensor = torch.stack([signs(path[:length]) for length in range(1, len(path) + 1)]).sum(dim=0)
     return total.div(len(path) ** 0.5)
 

@@ -16,13 +16,11 @@ _MODES: dict[Padding, str] = {"zeros": "constant", "reflect": "reflect"}
 
 
 class AugmentedImages(InMemorySamples):
-    """Images that are preprocessed, mirrored, padded and cropped at random whenever a batch of them is taken.
+    """Images that are preprocessed, mirrored, padded and cropped at random whenever a batch of them is taken."""
 
-    Sample ``i`` is a crop of image ``i``; with ``mirrored_copies`` there are twice as many samples, and sample
-    ``n + i`` of ``n`` images is a crop of image ``i`` mirrored left to right. Only the originals are stored, as bytes,
-    ``[n, channels, height, width]``. Every offset is uniform on 0 to 8, independent of the others, and drawn from
-    torch's default generator on the CPU: the same seed gives the same crops on every device.
-    """
+    # Sample i is a crop of image i; with mirrored_copies there are twice as many, and sample n + i is a crop of image i
+    # mirrored left to right. Only the originals are stored, as bytes. Every offset is uniform on 0 to 8 and
+    # independent, drawn from the default generator on the CPU: the same seed gives the same crops on every device.
 
     def __init__(
         self,

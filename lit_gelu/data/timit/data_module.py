@@ -110,15 +110,7 @@ class TIMITData(InMemoryDataModule):
         return self._set(2)
 
     def normalisation(self) -> NormaliseFrames:
-        """Return the normalisation that the net's inputs have gone through.
-
-        Returns:
-            A module from windows of features as `lit_gelu.data.timit.features.frame_features` computes them to what
-            the net takes, both ``[frames, 286]``. ``nn.Sequential(data.normalisation(), model)`` exports with it.
-
-        Raises:
-            DataError: If the data have not been read yet.
-        """
+        """Return what normalises windows, ``[frames, 286]``: ``nn.Sequential(data.normalisation(), model)`` exports it."""
         if self._normalisation is None:
             raise DataError(f"{type(self).__name__} has not read its data yet: call setup('fit') first.")
         return NormaliseFrames(self._normalisation)

@@ -11,13 +11,11 @@ CONTEXT = 5
 
 
 class SentenceFrames(InMemorySamples):
-    """Frames of sentences, taken out a sentence at a time, each frame with the five before and the five after it.
+    """Frames of sentences, taken out a sentence at a time, each frame with the five before and the five after it."""
 
-    Its length, and what a sampler draws from, is the number of sentences; its inputs and labels are those of frames, of
-    which a negative label makes one a part of windows only. Before the first and after the last frame of a sentence,
-    those stand again: no window reaches into another sentence. The windows are cut when a batch is taken, 11 times the
-    memory of the features.
-    """
+    # Length and what a sampler draws from are the sentences; inputs and labels are those of frames, of which a negative
+    # label makes one a part of windows only. Before the first and after the last frame of a sentence, those stand
+    # again. The windows are cut when a batch is taken: they take 11 times the memory of the features.
 
     def __init__(self, features: Tensor, labels: Tensor, lengths: Tensor) -> None:
         ends = lengths.cumsum(0)
