@@ -33,15 +33,7 @@ class UnknownCommandError(LitGeluError, ValueError):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run ``lit-gelu``.
-
-    Args:
-        argv: The arguments after the command's name; ``None`` means ``sys.argv[1:]``.
-
-    Returns:
-        The exit code: 0 for success, 1 for a failed check (parity), 2 for a mistake that the user can mend, 130 after
-        Ctrl-C. Anything else is a fault of the program and ends in a stack trace.
-    """
+    """Run ``lit-gelu`` and return its exit code: 1 for a failed check, 2 for a mistake that the user can mend."""
     name, *arguments = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     try:
         with current_folder_on_path():

@@ -16,11 +16,10 @@ PRECISION = "32-true"
 
 @dataclass(frozen=True)
 class Cell:
-    """One run: a seed of an arm of an experiment, at one learning rate and one value of each setting.
+    """One run: a seed of an arm of an experiment, at one learning rate and one value of each setting."""
 
-    With ``seed_everything: SEED`` before them, the parts ``model``, ``data`` and ``trainer`` of the configuration are
-    what ``lit-gelu fit --config`` takes: the same run by hand.
-    """
+    # With seed_everything: SEED before them, the parts model, data and trainer of the configuration are what lit-gelu
+    # fit --config takes: the same run by hand.
 
     key: str  # unique in a preset
     preset: str

@@ -58,15 +58,12 @@ _SECONDS_BETWEEN_REPORTS = 1.0
 
 
 class CurveRecorder(Callback):
-    """Measures validation and test set several times an epoch, evenly spaced, the last time at the epoch's end.
+    """Measures validation and test set several times an epoch, evenly spaced, the last time at the epoch's end."""
 
-    Training curves are means, over the steps since the measurement before, of what the task logs as ``train_loss`` and
-    (where it does) ``train_error``. Weights, buffers, modes of modules, optimizer and random numbers are untouched: a
-    run with this callback gives the same weights to the bit as one without.
-
-    A training loss that is no finite number ends the run: `diverged` is true then. ``report`` is called with the epochs
-    that have passed, at most once a second.
-    """
+    # Training curves are means, over the steps since the measurement before, of what the task logs as train_loss and
+    # (where it does) train_error. Weights, buffers, modes, optimizer and random numbers are untouched: a run with this
+    # callback gives the same weights to the bit as one without. A training loss that is no finite number ends the run:
+    # `diverged` is true then. `report` is called with the epochs that have passed, at most once a second.
 
     def __init__(
         self, sets: Mapping[str, EvaluationSet], evaluations: int, report: Callable[[float], None] = lambda _: None

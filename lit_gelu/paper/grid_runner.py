@@ -59,10 +59,7 @@ class Tally:
 
 
 class Runner:
-    """Makes the runs that were asked for and are not in the results; ``store`` is entered already.
-
-    Runs of experiments whose learning rates come from a search are planned when the search is over.
-    """
+    """Makes the runs that were asked for and are not in the results; a search for learning rates comes first."""
 
     def __init__(self, request: RunRequest, store: RecordStore, pool: "WorkerPool", reporter: Reporter) -> None:
         self.request = request

@@ -15,11 +15,7 @@ from lit_gelu.paper.run_record import Curve, RunRecord
 
 @dataclass(frozen=True)
 class Summary:
-    """Values of some runs, infinite for those that diverged: median and spread.
-
-    Raises:
-        PaperArgumentError: If there are none.
-    """
+    """Values of some runs, infinite for those that diverged: median and spread."""
 
     values: tuple[float, ...]
 

@@ -92,12 +92,10 @@ class _Worker:
 
 
 class WorkerPool:
-    """Processes that take jobs; a process that dies takes its job with it and is replaced.
+    """Processes that take jobs; a process that dies takes its job with it and is replaced."""
 
-    `concurrent.futures.ProcessPoolExecutor` gives up all jobs when one of its processes is killed, and leaves its
-    processes behind when its own is; here every process has a connection of its own, which ends with either side. They
-    are started when there is work for them.
-    """
+    # `concurrent.futures.ProcessPoolExecutor` gives up all jobs when one of its processes is killed, and leaves its
+    # processes behind when its own is; here every process has a connection of its own, which ends with either side.
 
     def __init__(self, workers: int, options: RunOptions) -> None:
         if workers < 1:

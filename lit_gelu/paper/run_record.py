@@ -44,10 +44,9 @@ class Curve:
 
 @dataclass(frozen=True)
 class RunResult:
-    """A run in a few numbers; ``None`` where the task has no such figure, or it was no finite number.
+    """A run in a few numbers; ``None`` where the task has no such figure, or it was no finite number."""
 
-    Losses are in the task's own unit (nats, or squared error per pixel), errors shares from 0 to 1.
-    """
+    # Losses are in the task's own unit (nats, or squared error per pixel), errors shares from 0 to 1.
 
     best_val_epoch: float | None = None  # that had passed at the first evaluation with the lowest validation error
     best_val_error: float | None = None

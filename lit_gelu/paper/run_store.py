@@ -16,11 +16,9 @@ LOCK_FILE = ".lock"
 
 
 class RecordStore:
-    """The records of a folder, read and locked on entering a ``with`` block, to which finished runs are added.
+    """The records of a folder, read and locked on entering a ``with`` block, to which finished runs are added."""
 
-    A record is on the disk (flushed and synchronised) when `append` returns. A last line that a kill cut off is taken
-    away on entering. The lock goes with its process, however that ends: a folder is never left locked.
-    """
+    # A last line that a kill cut off is taken away on entering. The lock goes with its process, however that ends.
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)

@@ -16,13 +16,7 @@ from lit_gelu.paper.run_record import RunRecord
 
 
 class GridProgress:
-    """Shows how far the whole grid is, which runs are being made and about how long the rest will take.
-
-    Args:
-        console: Where it is shown; bars are drawn if it is a terminal.
-        experiments: By name, for the estimate of the rest.
-        workers: How many runs are made at a time.
-    """
+    """Shows how far the whole grid is, which runs are being made and about how long the rest will take."""
 
     def __init__(self, console: Console, experiments: Mapping[str, Experiment], workers: int) -> None:
         self._console = console
