@@ -46,11 +46,10 @@ class _Along:
 
 @dataclass
 class ByIndex:
-    """Gathers, batch by batch, errors and scales for each index of each dimension of an output but the first.
+    """Gathers errors and scales, batch by batch, for each index of each dimension of an output but the first."""
 
-    The last dimension holds what is unlike: logits of several classes, fields of a regression. In images that is the
-    second one, and a sequence's positions may differ too; so each dimension is looked at, over all others.
-    """
+    # The last dimension holds what is unlike: logits of several classes, fields of a regression. In images that is the
+    # second one, and a sequence's positions may differ too; so each dimension is looked at, over all others.
 
     _along: dict[int, _Along] = field(default_factory=dict)
 

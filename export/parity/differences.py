@@ -10,12 +10,11 @@ from lit_gelu.export.parity.ulp import overflowed
 
 @dataclass
 class Differences:
-    """Gathers the differences between one output and its reference, batch by batch.
+    """Gathers the differences between one output and its reference, batch by batch."""
 
-    Equal infinities differ by 0, and so do an infinity and a number too large for the file's dtype. Any other
-    difference that is not finite counts in ``nonfinite``, except where ``excused`` (what PyTorch gives in that dtype)
-    is not finite either: what the dtype cannot hold is no fault of the file.
-    """
+    # Equal infinities differ by 0, and so do an infinity and a number too large for the file's dtype. Any other
+    # difference that is not finite counts in nonfinite, except where `excused` (what PyTorch gives in that dtype) is
+    # not finite either: what the dtype cannot hold is no fault of the file.
 
     dtype: torch.dtype = torch.float32
     count: int = 0

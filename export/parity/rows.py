@@ -103,11 +103,7 @@ class ParityRow:
         return ", ".join(parts)
 
     def index_text(self) -> str:
-        """Return the worst index with its error.
-
-        Returns:
-            Such as ``[:, 2] is off by 0.3 of its scale 0.01 (limit 1e-05)``; empty if none was judged.
-        """
+        """Return the worst index with its error and limit, empty where none is judged."""
         if not self.index:
             return ""
         error, limit = self.index_error, self.index_limit

@@ -65,11 +65,7 @@ class QuantizationRecord:
         )
 
     def to_text(self) -> str:
-        """Return the record as a file stores it.
-
-        Returns:
-            JSON.
-        """
+        """Return the record as a file stores it: JSON."""
         return json.dumps(asdict(self), sort_keys=True)
 
 

@@ -19,18 +19,10 @@ def decibels(signal: float, noise: float) -> float:
 
 @dataclass
 class Noise:
-    """Gathers what a value is off by, batch by batch.
+    """Gathers what a value is off by, batch by batch."""
 
-    With ``y`` what it should be and ``e`` the error, the signal-to-quantisation-noise ratio is
-    ``SQNR = 10 log10(sum y^2 / sum e^2)`` decibels: 6.02 dB for each bit that survives, 20 dB for an error of a tenth.
-    What is not finite where it should be counts as ``nonfinite``, and is left out of the sums.
-
-    Example:
-        >>> noise = Noise()
-        >>> noise.add(np.array([[1.0, 2.0]]), np.array([[1.0, 2.2]]))
-        >>> round(noise.sqnr, 3), round(noise.relative_rms, 4), noise.top1_agreement
-        (21.644, 0.0828, 1.0)
-    """
+    # With y what it should be and e the error: SQNR = 10 log10(sum y^2 / sum e^2) decibels, 6.02 for each bit that
+    # survives, 20 for an error of a tenth. What is not finite where it should be is left out of the sums and counted.
 
     signal: float = 0.0
     noise: float = 0.0

@@ -121,11 +121,7 @@ class QuantizationReport:
         return min(self.layers, key=lambda layer: layer.sqnr, default=None)
 
     def summary(self) -> str:
-        """Return one line.
-
-        Returns:
-            Whether it passed, the criteria, and the first output's figures.
-        """
+        """Return one line: the verdict, the criteria, and the first output's figures."""
         first = self.outputs[0]
         agreement = "" if first.top1_agreement is None else f", top-1 agreement {100 * first.top1_agreement:.4g} %"
         decided = "; ".join(map(str, self.criteria))
@@ -133,22 +129,13 @@ class QuantizationReport:
         return f"int8 parity {verdict} on {self.provider}: {decided}{agreement}, SQNR {first.sqnr:.1f} dB"
 
     def proof(self) -> dict[str, Any]:
-        """Return what the file says of this comparison, in its ``lit_gelu.parity``.
-
-        Returns:
-            The verdict, the criteria, and the figures of outputs and metrics.
-        """
+        """Return what the file says of this comparison, in its ``lit_gelu.parity``: verdict and main figures."""
         plain = self.to_dict()
         kept = ("passed", "criteria", "outputs", "metrics", "provider", "worst_layer")
         return {**{key: plain[key] for key in kept}, "onnxruntime": self.versions.get("onnxruntime", "")}
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the report as plain data; `SCHEMA_VERSION` grows when an entry changes its meaning or goes away.
-
-        Returns:
-            Every field, the verdicts, and the schema's name and version; numbers that are not finite as text, since
-            JSON has no word for them.
-        """
+        """Return the report as plain data; `SCHEMA_VERSION` grows when an entry changes its meaning or goes away."""
         plain = {
             **asdict(self),
             "criteria": [{**asdict(one), "passed": one.passed} for one in self.criteria],
@@ -162,22 +149,11 @@ class QuantizationReport:
         return finite
 
     def to_json(self, indent: int | None = 2) -> str:
-        """Return the report as JSON.
-
-        Args:
-            indent: As ``json.dumps`` takes it.
-
-        Returns:
-            The text.
-        """
+        """Return the report as JSON; numbers that are not finite are written as text, which JSON demands."""
         return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
 
     def to_markdown(self) -> str:
-        """Return the report as Markdown tables.
-
-        Returns:
-            The text; every figure in it is one of the JSON's, with three digits.
-        """
+        """Return the report as Markdown tables; every figure in them is one of the JSON's, with three digits."""
         return markdown(self)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:

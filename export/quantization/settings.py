@@ -23,12 +23,11 @@ SYMMETRIC_TARGETS = frozenset({"ort-cuda", "tensorrt"})
 
 @dataclass(frozen=True)
 class QuantizationSettings:
-    """What a quantisation was asked for, in canonical form.
+    """What a quantisation was asked for, in canonical form."""
 
-    A value ``x`` is stored as ``q = clip(round(x / s) + z)`` and read as ``s (q - z)``. Weights are int8 with ``z = 0``
-    and one ``s`` a channel; activations have one ``s`` and ``z`` each: uint8, or int8 with ``z = 0``. Biases are int32
-    with the product of both scales.
-    """
+    # A value x is stored as q = clip(round(x / s) + z) and read as s (q - z). Weights are int8 with z = 0 and one s a
+    # channel; activations have one s and z each: uint8, or int8 with z = 0. Biases are int32 with the product of both
+    # scales.
 
     target: str  # for which runtime, as `lit_gelu.export.export_onnx` takes it
     method: str  # how ranges of activations are found: a key of `METHODS`

@@ -96,31 +96,14 @@ class ParityReport:
         return tuple(row for row in self.rows if row.passed is False)
 
     def row(self, inputs: str, comparison: str = VS_FLOAT64, output: str | None = None) -> ParityRow:
-        """Return one comparison.
-
-        Args:
-            inputs: The family of inputs.
-            comparison: What is compared with what.
-            output: The output; ``None`` for the first one.
-
-        Returns:
-            The row.
-
-        Raises:
-            KeyError: If there is none.
-        """
+        """Return one comparison, by default of the first output; ``KeyError`` if there is none."""
         for row in self.rows:
             if (row.inputs, row.comparison) == (inputs, comparison) and output in {None, row.output}:
                 return row
         raise KeyError(f"no row for {inputs!r}, {comparison!r}, output {output!r}")
 
     def summary(self) -> str:
-        """Return one line.
-
-        Returns:
-            Whether it passed, why not, and the largest error of the gating rows, extremes aside: NaN where an output
-            is NaN or infinite.
-        """
+        """Return one line: the verdict, why, and the largest error of the gating rows without extremes, NaN for NaN."""
         rows = [row for row in self.rows if row.gating and not row.extreme]
         verdict = "passed" if self.passed else f"FAILED ({'; '.join(self.reasons)})"
         largest = math.nan if any(row.nonfinite for row in rows) else max((row.error for row in rows), default=math.nan)
@@ -128,43 +111,24 @@ class ParityReport:
         return f"parity {verdict} on {self.provider}: largest error {text}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the report as plain data; `SCHEMA_VERSION` grows when an entry changes its meaning or goes away.
-
-        Returns:
-            Every field, the verdicts, and the schema's name and version.
-        """
+        """Return the report as plain data; `SCHEMA_VERSION` grows when an entry changes its meaning or goes away."""
         plain = {key: _plain(value) for key, value in vars(self).items()}
         plain["rows"] = [{**asdict(row), "passed": row.passed} for row in self.rows]
         plain["metrics"] = [{**asdict(metric), "difference": metric.difference} for metric in self.metrics]
         return {"schema": SCHEMA, "schema_version": SCHEMA_VERSION, **plain, "passed": self.passed}
 
     def to_json(self, indent: int | None = 2) -> str:
-        """Return the report as JSON; numbers that are not finite are written as text, which JSON demands.
-
-        Args:
-            indent: As ``json.dumps`` takes it.
-
-        Returns:
-            The text.
-        """
+        """Return the report as JSON; numbers that are not finite are written as text, which JSON demands."""
         return json.dumps(without_nonfinite(self.to_dict(), as_text=True), indent=indent, allow_nan=False)
 
     def to_markdown(self) -> str:
-        """Return the report as Markdown tables.
-
-        Returns:
-            The text; every figure in it is one of the JSON's, with three digits.
-        """
+        """Return the report as Markdown tables; every figure in them is one of the JSON's, with three digits."""
         from lit_gelu.export.parity.report.tables import markdown
 
         return markdown(self)
 
     def to_html(self) -> str:
-        """Return the report as a page of its own, with plots, that needs nothing from elsewhere.
-
-        Returns:
-            HTML with inline SVG.
-        """
+        """Return the report as a page of its own, with plots as inline SVG, that needs nothing from elsewhere."""
         from lit_gelu.export.parity.report.page import page
 
         return page(self)
