@@ -14,50 +14,20 @@ R = TypeVar("R")
 
 
 class LitGeluDeprecationWarning(FutureWarning):
-    """A name that the next release no longer knows was used.
+    """A name that the next release no longer knows was used."""
 
-    A ``FutureWarning``, because Python shows those to people who run a program; a ``DeprecationWarning`` it hides.
-    """
+    # A FutureWarning, because Python shows those to people who run a program; a DeprecationWarning it hides.
 
 
 def warn_renamed(old: str, new: str, *, stacklevel: int = 2) -> None:
-    """Warn that something is called by its old name.
-
-    Args:
-        old: What was used, as the caller wrote it, such as ``"argument every="``.
-        new: What to write instead.
-        stacklevel: As `warnings.warn` takes it, counted from the caller of this function.
-
-    Warns:
-        LitGeluDeprecationWarning: Always.
-    """
+    """Warn that something is called by its old name; ``stacklevel`` counts from the caller of this function."""
     message = f"{old} is deprecated and goes with lit-gelu {REMOVED_IN}: write {new}."
     warnings.warn(message, LitGeluDeprecationWarning, stacklevel=stacklevel + 1)
 
 
 def renamed_arguments(**names: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Let a function take keyword arguments by their old names too.
-
-    The signature that `inspect` and jsonargparse see has the new names alone.
-
-    Args:
-        **names: ``old="new"``.
-
-    Returns:
-        A decorator of functions and of ``__init__``. What it decorates raises ``TypeError`` for an argument that is
-        given by both names.
-
-    Example:
-        >>> @renamed_arguments(every="every_n_steps")
-        ... def watch(every_n_steps=1):
-        ...     return every_n_steps
-        >>> with warnings.catch_warnings(record=True) as caught:
-        ...     warnings.simplefilter("always")
-        ...     watch(every=50)
-        50
-        >>> str(caught[0].message)
-        'watch(every=) is deprecated and goes with lit-gelu 0.2: write every_n_steps=.'
-    """
+    """Let a function, or ``__init__``, take keyword arguments by their old names too: ``old="new"``."""
+    # The signature that `inspect` and jsonargparse see has the new names alone. Both names at once are a TypeError.
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         shown = function.__qualname__.removesuffix(".__init__").removeprefix("<locals>.")
@@ -77,25 +47,7 @@ def renamed_arguments(**names: str) -> Callable[[Callable[P, R]], Callable[P, R]
 
 
 def renamed_names(module: str, names: Mapping[str, str]) -> Callable[[str], object]:
-    """Return a module's ``__getattr__`` that finds what was renamed or moved.
-
-    Args:
-        module: The module's ``__name__``.
-        names: Old name to ``"package.module:Name"``, where it is now.
-
-    Returns:
-        The function to assign to ``__getattr__``: it warns and returns the object, or raises ``AttributeError`` for a
-        name that is not in ``names``.
-
-    Example:
-        >>> find = renamed_names("lit_gelu", {"Erorr": "lit_gelu.errors:LitGeluError"})
-        >>> with warnings.catch_warnings(record=True) as caught:
-        ...     warnings.simplefilter("always")
-        ...     find("Erorr").__name__
-        'LitGeluError'
-        >>> str(caught[0].message)
-        'lit_gelu.Erorr is deprecated and goes with lit-gelu 0.2: write lit_gelu.errors.LitGeluError.'
-    """
+    """Return a module's ``__getattr__`` that finds what was renamed or moved: old name to ``"package.module:Name"``."""
 
     def find(name: str) -> object:
         if name not in names:
@@ -108,15 +60,7 @@ def renamed_names(module: str, names: Mapping[str, str]) -> Callable[[str], obje
 
 
 def renamed_attributes(**names: str) -> Callable[[object, str], Any]:
-    """Return a class's ``__getattr__`` that finds what its instances have elsewhere now.
-
-    Args:
-        **names: ``old="place.new"``, attributes from the instance on.
-
-    Returns:
-        The function to assign to ``__getattr__``: it warns and returns the value, or raises ``AttributeError`` for a
-        name that is not in ``names``.
-    """
+    """Return a class's ``__getattr__`` that finds what its instances have elsewhere now: ``old="place.new"``."""
 
     def find(self: object, name: str) -> Any:
         shown = type(self).__name__

@@ -28,16 +28,5 @@ _SHORT = _Short()
 
 
 def shown(value: object) -> str:
-    """Return ``repr(value)`` for a message, with the middle left out where it is long.
-
-    Args:
-        value: What was given, of any size.
-
-    Returns:
-        A few hundred characters at most.
-
-    Example:
-        >>> shown("gelu"), len(shown("x" * 100_000))
-        ("'gelu'", 160)
-    """
+    """Return ``repr(value)`` for a message: at most a few hundred characters, the middle left out of what is long."""
     return _SHORT.repr(value)

@@ -102,10 +102,9 @@ def as_written() -> AbstractContextManager[object]:
 
 
 class _SidePass:
-    """Whether a model runs on the side of its training; hooks ask, so that they do not take such a pass for training.
+    """Whether a model runs on the side of its training: hooks ask, so as not to take such a pass for training."""
 
-    A flag and not a context variable: what is compiled can read it.
-    """
+    # A flag and not a context variable: what is compiled can read it.
 
     active = False
 
