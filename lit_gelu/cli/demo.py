@@ -42,32 +42,18 @@ class DemoArgumentError(LitGeluError, ValueError):
 
 @dataclass(frozen=True)
 class ExportedForm:
-    """One exported file and what was found of it.
-
-    Args:
-        file: Its name.
-        form: Which form of GELU it computes.
-        bytes: Its size.
-        activation_operators: How often its activation operators occur.
-        error_float32: Largest absolute difference from PyTorch float32 of the same form, on the test images.
-        error_float64: The same against PyTorch float64.
-        approximation_gap: Largest absolute difference from the module as trained; ``None`` if it has that form.
-        same_class: Share of the test images with the same class as the module as trained.
-        test_error: Share of the test images that the file gets wrong.
-        provider: The execution provider that ran it.
-        passed: Whether every comparison was within its limit.
-    """
+    """One exported file and what was found of it, on the test images."""
 
     file: str
-    form: str
+    form: str  # of GELU
     bytes: int
     activation_operators: dict[str, int]
-    error_float32: float
+    error_float32: float  # largest absolute difference from PyTorch float32 of the same form
     error_float64: float
-    approximation_gap: float | None
-    same_class: float | None
+    approximation_gap: float | None  # the same from the module as trained; None if it has that form
+    same_class: float | None  # share of images with the same class as the module as trained
     test_error: float
-    provider: str
+    provider: str  # that ran it
     passed: bool
 
 

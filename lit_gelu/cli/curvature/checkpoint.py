@@ -28,22 +28,14 @@ class NoBatchesError(LitGeluError, ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What to measure, and on which data.
+    """What to measure, and on which data."""
 
-    Attributes:
-        split: "train", "val" or "test".
-        samples: How many examples.
-        seed: Of the order of the data, and of all random vectors.
-        quantities: "activations", and quantities of `LossSettings`, whose fields the others are too.
-        mode: Of the loss's passes; the activations are measured in evaluation.
-    """
-
-    split: str
+    split: str  # "train", "val" or "test"
     samples: int
-    seed: int
-    quantities: tuple[str, ...]
+    seed: int  # of the order of the data, and of all random vectors
+    quantities: tuple[str, ...]  # "activations", and quantities of `LossSettings`, whose fields the others are too
     operator: str
-    mode: Mode
+    mode: Mode  # of the loss's passes; the activations are measured in evaluation
     lanczos_steps: int
     trace_probes: int
     density_steps: int
@@ -60,29 +52,16 @@ class Settings:
 
 @dataclass
 class CurvatureReport:
-    """What was measured; what was not asked for is empty or ``None``.
+    """What was measured; what was not asked for is empty or ``None``."""
 
-    Attributes:
-        source: The checkpoint.
-        model: The model's class.
-        data: The data module's class.
-        settings: What was asked for.
-        samples: How many examples were used.
-        activations: By site and statistic.
-        gaussian: The same for a normal input of the same mean and deviation.
-        refused: Sites that cannot be watched, and why.
-        loss: Of the loss.
-        notes: What a reader should know.
-    """
-
-    source: str
-    model: str
+    source: str  # the checkpoint
+    model: str  # its class, as `data`
     data: str
     settings: Settings
-    samples: int
-    activations: Figures = field(default_factory=dict)
-    gaussian: Figures = field(default_factory=dict)
-    refused: dict[str, str] = field(default_factory=dict)
+    samples: int  # that were used
+    activations: Figures = field(default_factory=dict)  # by site and statistic
+    gaussian: Figures = field(default_factory=dict)  # the same for a normal input of the same mean and deviation
+    refused: dict[str, str] = field(default_factory=dict)  # sites that cannot be watched, and why
     loss: LossMeasurement | None = None
     notes: list[str] = field(default_factory=list)
 

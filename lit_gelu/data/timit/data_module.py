@@ -110,7 +110,7 @@ class TIMITData(InMemoryDataModule):
         return self._set(2)
 
     def normalisation(self) -> NormaliseFrames:
-        """Return what normalises windows, ``[frames, 286]``: ``nn.Sequential(data.normalisation(), model)`` exports it."""
+        """Return what normalises windows of features: ``nn.Sequential(data.normalisation(), model)`` exports it."""
         if self._normalisation is None:
             raise DataError(f"{type(self).__name__} has not read its data yet: call setup('fit') first.")
         return NormaliseFrames(self._normalisation)
