@@ -103,65 +103,46 @@ class PublishedCurve:
 _SUBMISSION_ONLY = 1e-5  # the autoencoder's learning rate that the submission's appendix shows and the paper does not
 
 
-_Values = Mapping[str, tuple[float | None, ...]]
-
-
 def _curves(
-    figure: int,
-    experiment: str,
-    curve: CurveName,
+    place: tuple[int, str, CurveName],
     epochs: tuple[float, ...],
-    values: _Values,
     learning_rate: float | None = None,
-    **setting: float,
+    setting: Mapping[str, float] | None = None,
+    **arms: tuple[float | None, ...],
 ) -> list[PublishedCurve]:
-    """Return one curve for each arm; ``None`` where the drawing's axis ends below the value."""
-    return [
-        PublishedCurve(
-            figure=figure,
-            experiment=experiment,
-            arm=arm,
-            curve=curve,
-            points=tuple((epoch, value) for epoch, value in zip(epochs, row, strict=True) if value is not None),
-            setting=setting,
-            learning_rate=learning_rate,
-        )
-        for arm, row in values.items()
-    ]
+    """Return one curve of a figure, experiment and quantity for each arm; ``None`` where the axis ends below it."""
+    figure, experiment, curve = place
+    found = []
+    for arm, row in arms.items():
+        points = tuple((epoch, value) for epoch, value in zip(epochs, row, strict=True) if value is not None)
+        found.append(PublishedCurve(figure, experiment, arm, curve, points, setting or {}, learning_rate))
+    return found
 
 
 _MNIST_EPOCHS = (5.0, 10.0, 20.0, 30.0, 40.0, 50.0)
 _MNIST = [
     *_curves(
-        2,
-        "mnist",
-        "train_loss",
+        (2, "mnist", "train_loss"),
         _MNIST_EPOCHS,
-        {
-            "gelu": (0.065, 0.032, 0.016, 0.0125, 0.008, 0.0088),
-            "relu": (0.070, 0.037, 0.018, 0.0137, 0.0113, 0.0077),
-            "elu": (0.088, 0.050, 0.024, 0.0176, 0.0126, 0.0108),
-        },
-        keep=1.0,
+        setting={"keep": 1.0},
+        gelu=(0.065, 0.032, 0.016, 0.0125, 0.008, 0.0088),
+        relu=(0.070, 0.037, 0.018, 0.0137, 0.0113, 0.0077),
+        elu=(0.088, 0.050, 0.024, 0.0176, 0.0126, 0.0108),
     ),
-    *_curves(2, "mnist", "val_loss", (50.0,), {"gelu": (0.136,), "relu": (0.132,), "elu": (0.113,)}, keep=1.0),
+    *_curves((2, "mnist", "val_loss"), (50.0,), None, {"keep": 1.0}, gelu=(0.136,), relu=(0.132,), elu=(0.113,)),
     *_curves(
-        2,
-        "mnist",
-        "train_loss",
+        (2, "mnist", "train_loss"),
         _MNIST_EPOCHS,
-        {
-            "gelu": (0.189, 0.119, 0.078, 0.062, 0.051, 0.0445),
-            "elu": (0.332, 0.257, 0.177, 0.138, 0.117, 0.104),
-            "relu": (None, None, None, 0.481, 0.415, 0.347),  # above the axis, which ends at .5, until epoch 28
-        },
-        keep=0.5,
+        setting={"keep": 0.5},
+        gelu=(0.189, 0.119, 0.078, 0.062, 0.051, 0.0445),
+        elu=(0.332, 0.257, 0.177, 0.138, 0.117, 0.104),
+        relu=(None, None, None, 0.481, 0.415, 0.347),  # above the axis, which ends at .5, until epoch 28
     ),
-    *_curves(2, "mnist", "val_loss", (50.0,), {"gelu": (0.136,), "elu": (0.139,), "relu": (0.382,)}, keep=0.5),
+    *_curves((2, "mnist", "val_loss"), (50.0,), None, {"keep": 0.5}, gelu=(0.136,), elu=(0.139,), relu=(0.382,)),
 ]
 
 _AUTOENCODER_EPOCHS = (10.0, 50.0, 100.0, 250.0)
-_AUTOENCODER_VALUES: dict[float, dict[CurveName, _Values]] = {
+_AUTOENCODER_VALUES: dict[float, dict[CurveName, dict[str, tuple[float | None, ...]]]] = {
     1e-3: {
         "train_loss": {
             "gelu": (0.0071, 0.0047, 0.0041, 0.0037),
@@ -203,74 +184,58 @@ _AUTOENCODER = [
     curve
     for learning_rate, curves in _AUTOENCODER_VALUES.items()
     for name, values in curves.items()
-    for curve in _curves(4, "autoencoder", name, _AUTOENCODER_EPOCHS, values, learning_rate)
+    for curve in _curves((4, "autoencoder", name), _AUTOENCODER_EPOCHS, learning_rate, **values)
 ]
 
 _TIMIT_EPOCHS = (5.0, 10.0, 20.0, 30.0)
 _TIMIT = [
     *_curves(
-        5,
-        "timit",
-        "train_loss",
+        (5, "timit", "train_loss"),
         _TIMIT_EPOCHS,
-        {
-            "gelu": (1.56, 1.40, 1.33, 1.28),
-            "elu": (1.69, 1.47, 1.41, 1.37),
-            "relu": (None, 1.52, 1.44, 1.41),  # above the axis, which ends at 1.8
-        },
+        gelu=(1.56, 1.40, 1.33, 1.28),
+        elu=(1.69, 1.47, 1.41, 1.37),
+        relu=(None, 1.52, 1.44, 1.41),  # above the axis, which ends at 1.8
     ),
     *_curves(
-        5,
-        "timit",
-        "val_loss",
+        (5, "timit", "val_loss"),
         _TIMIT_EPOCHS,
-        {"gelu": (1.50, 1.48, 1.48, 1.49), "elu": (1.59, 1.55, 1.49, 1.49), "relu": (1.61, 1.52, 1.48, 1.475)},
+        gelu=(1.50, 1.48, 1.48, 1.49),
+        elu=(1.59, 1.55, 1.49, 1.49),
+        relu=(1.61, 1.52, 1.48, 1.475),
     ),
 ]
 
 _CIFAR10 = [
     *_curves(
-        6,
-        "cifar10",
-        "train_error",
+        (6, "cifar10", "train_error"),
         (30.0, 50.0, 100.0, 150.0, 200.0),
-        {
-            "gelu": (0.031, 0.0156, 0.0071, 0.0019, 0.00035),
-            "relu": (0.043, 0.0229, 0.0111, 0.0037, 0.00087),
-            "elu": (0.078, 0.0391, 0.0139, 0.0041, 0.00092),
-        },
+        gelu=(0.031, 0.0156, 0.0071, 0.0019, 0.00035),
+        relu=(0.043, 0.0229, 0.0111, 0.0037, 0.00087),
+        elu=(0.078, 0.0391, 0.0139, 0.0041, 0.00092),
     ),
     *_curves(
-        6,
-        "cifar10",
-        "test_error",
+        (6, "cifar10", "test_error"),
         (100.0, 200.0),
-        {"gelu": (0.0930, 0.0789), "relu": (0.0941, 0.0823), "elu": (0.0988, 0.0839)},
+        gelu=(0.0930, 0.0789),
+        relu=(0.0941, 0.0823),
+        elu=(0.0988, 0.0839),
     ),
 ]
 
 _CIFAR100 = [
     *_curves(
-        7,
-        "cifar100",
-        "test_loss",
+        (7, "cifar100", "test_loss"),
         (5.0, 10.0, 20.0, 30.0, 40.0, 50.0),
-        {
-            "gelu": (2.13, 1.78, 1.40, 1.12, 0.97, 0.871),
-            "elu": (2.17, 1.89, 1.60, 1.26, 1.01, 0.908),
-            "relu": (2.44, 2.00, 1.78, 1.32, 1.04, 0.918),
-        },
+        gelu=(2.13, 1.78, 1.40, 1.12, 0.97, 0.871),
+        elu=(2.17, 1.89, 1.60, 1.26, 1.01, 0.908),
+        relu=(2.44, 2.00, 1.78, 1.32, 1.04, 0.918),
     ),
     *_curves(
-        7,
-        "cifar100",
-        "train_loss",  # with dropout on, and with the penalty on the weights
+        (7, "cifar100", "train_loss"),  # with dropout on, and with the penalty on the weights
         (10.0, 20.0, 30.0, 40.0, 50.0),
-        {
-            "gelu": (2.86, 2.47, 2.00, 1.23, 0.754),
-            "elu": (2.83, 2.45, 2.07, 1.52, 1.053),
-            "relu": (3.01, 2.63, 2.19, 1.48, 0.856),
-        },
+        gelu=(2.86, 2.47, 2.00, 1.23, 0.754),
+        elu=(2.83, 2.45, 2.07, 1.52, 1.053),
+        relu=(3.01, 2.63, 2.19, 1.48, 0.856),
     ),
 ]
 
