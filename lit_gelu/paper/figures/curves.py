@@ -10,21 +10,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from lit_gelu.paper.experiments import Experiment
-from lit_gelu.paper.figures.drawing import (
-    DARK_WIDTH,
-    LIGHT_WIDTH,
-    Drawing,
-    FigureOptions,
-    caption,
-    colour,
-    legend,
-    light,
-    name_of,
-    panels,
-    rates_in_words,
-    runs_in_words,
-    style,
-)
+from lit_gelu.paper.figures import drawing
+from lit_gelu.paper.figures.drawing import Drawing, FigureOptions
 from lit_gelu.paper.medians import MedianCurve, median_curve
 from lit_gelu.paper.presets import labels_of
 from lit_gelu.paper.published import published_curve
@@ -48,10 +35,10 @@ class CurveFigure:
     number: int
     experiment: str
     title: str
-    unit: str  # what the vertical axis shows
-    dark: str  # the curve in dark, such as "train_loss"
-    light: str
-    legends: tuple[str, str]  # what the two are
+    light: str  # the curve in light, such as "test_loss"
+    legends: tuple[str, str]  # what the dark and the light one are
+    dark: str = "train_loss"
+    unit: str = "log loss (nats)"  # what the vertical axis shows
     panels: tuple[Panel, ...] = (Panel(),)
     note: str = ""  # what the caption ends with
 
@@ -61,14 +48,11 @@ class CurveFigure:
         return 100.0 if self.dark.endswith("error") else 1.0
 
 
-_LOG_LOSS = "log loss (nats)"
 CURVE_FIGURES = (
     CurveFigure(
         number=2,
         experiment="mnist",
         title="MNIST classification",
-        unit=_LOG_LOSS,
-        dark="train_loss",
         light="val_loss",
         legends=("training, dropout off", "validation"),
         panels=(Panel("no dropout", {"keep": 1.0}), Panel("dropout, keep 0.5", {"keep": 0.5})),
@@ -78,7 +62,6 @@ CURVE_FIGURES = (
         experiment="autoencoder",
         title="MNIST autoencoder",
         unit="reconstruction error (mean squared)",
-        dark="train_loss",
         light="test_loss",
         legends=("training", "test"),
         panels=(
@@ -90,8 +73,6 @@ CURVE_FIGURES = (
         number=5,
         experiment="timit",
         title="TIMIT frame classification",
-        unit=_LOG_LOSS,
-        dark="train_loss",
         light="val_loss",
         legends=("training, dropout off", "validation"),
     ),
@@ -108,8 +89,6 @@ CURVE_FIGURES = (
         number=7,
         experiment="cifar100",
         title="CIFAR-100, wide residual net",
-        unit=_LOG_LOSS,
-        dark="train_loss",
         light="test_loss",
         legends=("training, dropout on", "test, dropout off"),
         note="Training loss with the penalty on the weights.",
@@ -142,7 +121,7 @@ def draw_curves(
     """Draw one of the figures from an experiment's records; without a figure if no run of it is there."""
     lines = [list(_lines(figure, panel, experiment, records, options)) for panel in figure.panels]
     missing = tuple(
-        f"{panel.title + ': ' if panel.title else ''}{name_of(arm)}"
+        f"{panel.title + ': ' if panel.title else ''}{drawing.name_of(arm)}"
         for panel, drawn in zip(figure.panels, lines, strict=True)
         for arm in options.arms
         if arm not in {line.arm for line in drawn if line.dark is not None and line.light is not None}
@@ -150,12 +129,12 @@ def draw_curves(
     shown = [run for drawn in lines for line in drawn for run in line.candidate.runs]
     if not any(curve is not None for drawn in lines for line in drawn for curve in (line.dark, line.light)):
         return Drawing(figure.number, None, missing)
-    with style():
-        canvas, axes = panels(figure.number, figure.title, labels_of(shown), len(figure.panels))
+    with drawing.style():
+        canvas, axes = drawing.panels(figure.number, figure.title, labels_of(shown), len(figure.panels))
         for panel, drawn, each in zip(figure.panels, lines, axes, strict=True):
             _draw_panel(each, figure, panel, drawn, options)
         _legend(canvas, figure, lines)
-        caption(canvas, _caption(figure, lines))
+        drawing.caption(canvas, _caption(figure, lines))
     return Drawing(figure.number, canvas, missing)
 
 
@@ -183,26 +162,16 @@ def _belongs(candidate: ArmRuns, panel: Panel) -> bool:
 def _draw_panel(axes: Axes, figure: CurveFigure, panel: Panel, lines: Sequence[_Line], options: FigureOptions) -> None:
     """Draw the curves, light ones below dark ones."""
     for line in lines:
-        dark_colour = colour(line.arm)
-        for curve, name, shade, width, order in (
-            (line.light, figure.light, light(dark_colour), LIGHT_WIDTH, 2),
-            (line.dark, figure.dark, dark_colour, DARK_WIDTH, 3),
+        shade = drawing.colour(line.arm)
+        for curve, name, color, width, order in (
+            (line.light, figure.light, drawing.light(shade), drawing.LIGHT_WIDTH, 2),
+            (line.dark, figure.dark, shade, drawing.DARK_WIDTH, 3),
         ):
-            if curve is None:
-                continue
-            values = _plottable(curve.median, figure.scale)
-            axes.plot(
-                curve.epoch,
-                values,
-                color=shade,
-                linewidth=width,
-                linestyle=line.dashes,
-                zorder=order,
-                label=f"{line.arm} {name}",
-            )
-            if options.band:
-                low, high = (_plottable(side, figure.scale) for side in (curve.low, curve.high))
-                axes.fill_between(curve.epoch, low, high, color=shade, alpha=0.18, linewidth=0, zorder=1)
+            if curve is not None:
+                look = {"color": color, "linewidth": width, "linestyle": line.dashes, "zorder": order}
+                drawing.draw_median(
+                    axes, curve, lambda value: figure.scale * value, options, label=f"{line.arm} {name}", **look
+                )
     _set_limits(axes, figure, lines)
     if options.published:
         _draw_published(axes, figure, lines)
@@ -237,7 +206,10 @@ def _draw_published(axes: Axes, figure: CurveFigure, lines: Sequence[_Line]) -> 
     """Mark the points that were read from the paper's figure, as far as the axes reach."""
     for line in lines:
         candidate = line.candidate
-        for name, shade in ((figure.dark, colour(line.arm)), (figure.light, light(colour(line.arm)))):
+        for name, shade in (
+            (figure.dark, drawing.colour(line.arm)),
+            (figure.light, drawing.light(drawing.colour(line.arm))),
+        ):
             known = published_curve(figure.experiment, line.arm, name, candidate.setting, candidate.learning_rate)
             if known is None:
                 continue
@@ -262,29 +234,24 @@ def _legend(canvas: Figure, figure: CurveFigure, lines: Sequence[Sequence[_Line]
     arms = list(dict.fromkeys(line.arm for drawn in lines for line in drawn))
     dark, bright = figure.legends
     extra = [
-        Line2D([], [], color="#333333", linewidth=DARK_WIDTH, label=dark),
-        Line2D([], [], color=light("#333333"), linewidth=LIGHT_WIDTH, label=bright),
+        Line2D([], [], color="#333333", linewidth=drawing.DARK_WIDTH, label=dark),
+        Line2D([], [], color=drawing.light("#333333"), linewidth=drawing.LIGHT_WIDTH, label=bright),
     ]
     if any(str(line.get_label()).endswith(_PUBLISHED) for axes in canvas.axes for line in axes.lines):
         extra.append(Line2D([], [], color="#333333", label="read from the paper's figure", **_MARK))
-    legend(canvas, arms, extra)
+    drawing.legend(canvas, arms, extra)
 
 
 def _caption(figure: CurveFigure, lines: Sequence[Sequence[_Line]]) -> str:
     """Say how many runs the medians are of, and at which learning rates."""
-    text = runs_in_words(len(line.candidate.runs) for drawn in lines for line in drawn)
+    text = drawing.runs_in_words(len(line.candidate.runs) for drawn in lines for line in drawn)
     if all(panel.learning_rate is None for panel in figure.panels):
         rates = [
             (panel.title, [(line.arm, line.candidate.learning_rate) for line in drawn])
             for panel, drawn in zip(figure.panels, lines, strict=True)
         ]
         chosen = all(line.is_chosen for drawn in lines for line in drawn)
-        text += f" {rates_in_words(rates, chosen)}"
+        text += f" {drawing.rates_in_words(rates, chosen)}"
     diverged = sum(line.candidate.diverged for drawn in lines for line in drawn)
     parts = [text, f"{diverged} runs diverged and count as infinite." if diverged else "", figure.note]
     return " ".join(part for part in parts if part)
-
-
-def _plottable(values: Sequence[float], scale: float) -> list[float]:
-    """Return values to draw: where the median is infinite there is no line."""
-    return [scale * value if math.isfinite(value) else math.nan for value in values]

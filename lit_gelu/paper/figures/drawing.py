@@ -1,8 +1,9 @@
 """What all figures share: what is asked for, what came of it, colours, frames, captions, and how they are written."""
 
 import io
+import math
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from lit_gelu.files import write_atomically
+from lit_gelu.paper.medians import MedianCurve
 
 Format = Literal["png", "svg", "pdf"]
 
@@ -165,6 +167,19 @@ class Drawing:
     number: int
     figure: Figure | None  # None if there is no run of it
     missing: tuple[str, ...] = ()  # which curves are not in it for want of runs
+
+
+def draw_median(
+    axes: Axes, curve: MedianCurve, mapped: Callable[[float], float], options: FigureOptions, **look: Any
+) -> None:
+    """Draw a median, no line where it is infinite, and around it the range of the runs if that is asked for."""
+    middle, low, high = (
+        [mapped(value) if math.isfinite(value) else math.nan for value in values]
+        for values in (curve.median, curve.low, curve.high)
+    )
+    axes.plot(curve.epoch, middle, **look)
+    if options.band:
+        axes.fill_between(curve.epoch, low, high, color=look["color"], alpha=0.18, linewidth=0, zorder=1)
 
 
 def runs_in_words(counts: Iterable[int]) -> str:

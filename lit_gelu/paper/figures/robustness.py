@@ -1,24 +1,10 @@
 """Figure 3: accuracy and log loss of the MNIST classifiers under uniform noise on their inputs."""
 
-import math
-from collections.abc import Callable, Mapping, Sequence
-
-from matplotlib.axes import Axes
+from collections.abc import Mapping, Sequence
 
 from lit_gelu.paper.experiments import Experiment
-from lit_gelu.paper.figures.drawing import (
-    DARK_WIDTH,
-    Drawing,
-    FigureOptions,
-    caption,
-    colour,
-    legend,
-    name_of,
-    panels,
-    rates_in_words,
-    runs_in_words,
-    style,
-)
+from lit_gelu.paper.figures import drawing
+from lit_gelu.paper.figures.drawing import Drawing, FigureOptions
 from lit_gelu.paper.medians import MedianCurve, median_robustness
 from lit_gelu.paper.presets import labels_of
 from lit_gelu.paper.run_record import RunRecord
@@ -33,24 +19,30 @@ def draw_robustness(experiment: Experiment, records: Sequence[RunRecord], option
     # The paper printed no number of this figure, so there are no published points to mark.
     found = {arm: _measured(experiment, arm, records) for arm in options.arms}
     curves = {arm: measured for arm, measured in found.items() if measured is not None}
-    missing = tuple(name_of(arm) for arm in options.arms if arm not in curves)
+    missing = tuple(drawing.name_of(arm) for arm in options.arms if arm not in curves)
     if not curves:
         return Drawing(NUMBER, None, missing)
     shown = [run for choice, _, _ in curves.values() for run in choice.chosen.runs]
-    with style():
-        canvas, axes = panels(NUMBER, "MNIST classification under uniform noise", labels_of(shown), 2)
+    with drawing.style():
+        canvas, axes = drawing.panels(NUMBER, "MNIST classification under uniform noise", labels_of(shown), 2)
         for arm, (_, error, loss) in curves.items():
-            _draw_line(axes[0], arm, error, options, lambda share: 100 * (1 - share))
-            _draw_line(axes[1], arm, loss, options, float)
+            look = {"marker": ".", "markersize": 5, "color": drawing.colour(arm), "linewidth": drawing.DARK_WIDTH}
+            for each, curve, mapped in ((axes[0], error, _accuracy), (axes[1], loss, float)):
+                drawing.draw_median(each, curve, mapped, options, label=arm, clip_on=False, **look)
         for each, unit in zip(axes, _UNITS, strict=True):
             each.set_xlabel("noise strength a, uniform in [-a, a]")
             each.set_ylabel(unit)
             each.set_xlim(0, max(error.epoch[-1] for _, error, _ in curves.values()))
             each.set_ylim(bottom=0)
         axes[0].set_ylim(top=100)
-        legend(canvas, list(curves))
-        caption(canvas, _caption({arm: choice for arm, (choice, _, _) in curves.items()}))
+        drawing.legend(canvas, list(curves))
+        drawing.caption(canvas, _caption({arm: choice for arm, (choice, _, _) in curves.items()}))
     return Drawing(NUMBER, canvas, missing)
+
+
+def _accuracy(error: float) -> float:
+    """Return the accuracy, in per cent, that belongs to an error."""
+    return 100 * (1 - error)
 
 
 def _measured(
@@ -66,24 +58,11 @@ def _measured(
     return None
 
 
-def _draw_line(
-    axes: Axes, arm: str, curve: MedianCurve, options: FigureOptions, mapped: Callable[[float], float]
-) -> None:
-    """Draw an arm's medians; where one is infinite there is no line."""
-    middle, low, high = (
-        [mapped(value) if math.isfinite(value) else math.nan for value in values]
-        for values in (curve.median, curve.low, curve.high)
-    )
-    axes.plot(
-        curve.epoch, middle, ".-", color=colour(arm), linewidth=DARK_WIDTH, markersize=5, clip_on=False, label=arm
-    )
-    if options.band:
-        axes.fill_between(curve.epoch, low, high, color=colour(arm), alpha=0.15, linewidth=0)
-
-
 def _caption(chosen: Mapping[str, ArmChoice]) -> str:
     """Say of how many nets, of which, and at which learning rates."""
-    runs = runs_in_words(len(choice.chosen.runs) for choice in chosen.values())
+    runs = drawing.runs_in_words(len(choice.chosen.runs) for choice in chosen.values())
     was_tuned = all(len(choice.candidates) > 1 for choice in chosen.values())
-    rates = rates_in_words([("", [(arm, choice.chosen.learning_rate) for arm, choice in chosen.items()])], was_tuned)
+    rates = drawing.rates_in_words(
+        [("", [(arm, choice.chosen.learning_rate) for arm, choice in chosen.items()])], was_tuned
+    )
     return f"{runs} Nets without dropout, last epoch. {rates}"
