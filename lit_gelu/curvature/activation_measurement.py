@@ -38,15 +38,7 @@ class Readout(NamedTuple):
 
 
 class ActivationMeasurement:
-    """Watches the sites of a model as it is now, and turns what they are given into figures.
-
-    Attributes:
-        names: Of the sites that are watched; none if there is nothing to watch.
-        passed_over: The names of all activations that there are.
-        gates: Elementwise gates that were not asked for.
-        refused: Sites that cannot be watched, and why.
-        recorder: Has the hooks.
-    """
+    """Watches the sites of a model as it is now, and turns what they are given into figures."""
 
     def __init__(
         self,
@@ -59,7 +51,7 @@ class ActivationMeasurement:
     ) -> None:
         # With `gates_if_alone`, gates (tanh, sigmoid) are watched where there is nothing else.
         self.settings = settings
-        self.passed_over: dict[str, None] = {}
+        self.passed_over: dict[str, None] = {}  # the names of all activations that there are
         self._tree = ModuleTree(model)
 
         def wanted(name: str) -> bool:
@@ -72,7 +64,7 @@ class ActivationMeasurement:
         self._sites = watchable_sites(model, input_sample, registry=registry, accept=wanted, accept_gate=named)
         if gates_if_alone and not self._sites.calls and self._sites.gates:
             self._sites = watchable_sites(model, input_sample, registry=registry, accept_gate=lambda _: True)
-        self.names = list(self._sites.calls)
+        self.names = list(self._sites.calls)  # of the sites that are watched; none if there is nothing to watch
         self.gates, self.refused = self._sites.gates, self._sites.refused
         self.recorder = ActivationRecorder(self._sites.calls, settings.sample_rows, registry, settings.histograms)
         self._window: DeadUnitWindow | None = None

@@ -62,21 +62,15 @@ _NO_RISE = "No critical sharpness: along the gradient the loss rises nowhere or 
 
 @dataclass
 class WarmStart:
-    """What one event hands to the next.
+    """What one event hands to the next."""
 
-    Attributes:
-        method: How products were computed; "" before the first.
-        vectors: The last eigenvectors, by quantity, shape ``[parameters]``.
-        learning_rate: The last critical learning rate.
-        largest: The largest eigenvalue in magnitude that was found at the last event.
-        mixtures: In which shares the next eigenvectors were made of these and of the gradient, by quantity; see
-            `lit_gelu.curvature.loss.start_vectors.learned_mixture`.
-    """
-
-    method: str = ""
+    method: str = ""  # how products were computed; "" before the first
+    # The last eigenvectors, by quantity, shape ``[parameters]``.
     vectors: dict[str, Tensor] = field(default_factory=dict)
-    learning_rate: float | None = None
-    largest: float | None = None
+    learning_rate: float | None = None  # the last critical learning rate
+    largest: float | None = None  # the largest eigenvalue in magnitude that was found at the last event
+    # In which shares the next eigenvectors were made of these and of the gradient, by quantity; see
+    # `lit_gelu.curvature.loss.start_vectors.learned_mixture`.
     mixtures: dict[str, Tensor] = field(default_factory=dict)
 
     def state_dict(self, largest: int) -> dict[str, Any]:
@@ -93,40 +87,25 @@ class WarmStart:
 
 @dataclass(frozen=True)
 class Step:
-    """The optimizer step that was taken.
+    """The optimizer step that was taken."""
 
-    Attributes:
-        before: The parameters before it, as `ParameterLayout.values` gave them.
-        learning_rate: As `first_learning_rate` found it; ``None`` if there is none.
-    """
-
-    before: Tensor
-    learning_rate: float | None
+    before: Tensor  # the parameters before it, as `ParameterLayout.values` gave them
+    learning_rate: float | None  # as `first_learning_rate` found it; ``None`` if there is none
 
 
 @dataclass
 class LossMeasurement:
-    """What was measured; what was not asked for is empty or ``None``.
+    """What was measured; what was not asked for is empty or ``None``."""
 
-    Attributes:
-        figures: By the parts of the names under which a monitor logs them.
-        eigenpairs: By quantity.
-        spectrum: The spectral density.
-        critical: The critical sharpness, where it was found.
-        method: How products with the matrix were computed.
-        reason: Why that way.
-        parameters: How many parameters are trained.
-        left_out: What was asked for and is not there, and why: a sentence each, without numbers.
-    """
-
-    figures: Figures = field(default_factory=dict)
-    eigenpairs: dict[str, Eigenpair] = field(default_factory=dict)
+    figures: Figures = field(default_factory=dict)  # by the parts of the names under which a monitor logs them
+    eigenpairs: dict[str, Eigenpair] = field(default_factory=dict)  # by quantity
     trace: TraceEstimate | None = None
     spectrum: SpectralDensity | None = None
-    critical: CriticalSharpness | None = None
-    method: str = ""
-    reason: str = ""
-    parameters: int = 0
+    critical: CriticalSharpness | None = None  # where it was found
+    method: str = ""  # how products with the matrix were computed
+    reason: str = ""  # why that way
+    parameters: int = 0  # how many parameters are trained
+    # What was asked for and is not there, and why: a sentence each, without numbers.
     left_out: list[str] = field(default_factory=list)
 
 

@@ -35,23 +35,17 @@ OPERATORS = tuple(METHODS)
 
 @dataclass(frozen=True, kw_only=True)
 class ActivationSettings:
-    """What is measured of activations.
+    """What is measured of activations."""
 
-    Attributes:
-        include: Patterns for the names of the sites; a gate is watched only if it is named in full.
-        sample_rows: How many rows of each input; "auto" for 8,192 elements, "sparse" for 4,096, ``None`` for all.
-        seed: Which rows are drawn.
-        dead_unit_window: Measurements in a row after which a channel counts as dead; ``None`` to count none.
-        gaussian: Whether to say what a normal input would give.
-        histograms: The bins of histograms; ``None`` for none.
-    """
-
+    # Patterns for the names of the sites; a gate is watched only if it is named in full.
     include: tuple[str, ...] = ("*",)
+    # How many rows of each input; "auto" for 8,192 elements, "sparse" for 4,096, ``None`` for all.
     sample_rows: SampleRows = "auto"
-    seed: int = 0
+    seed: int = 0  # which rows are drawn
+    # Measurements in a row after which a channel counts as dead; ``None`` to count none.
     dead_unit_window: int | None = 100
-    gaussian: bool = True
-    histograms: HistogramBins | None = None
+    gaussian: bool = True  # whether to say what a normal input would give
+    histograms: HistogramBins | None = None  # the bins of histograms; ``None`` for none
 
     def __post_init__(self) -> None:
         if isinstance(self.sample_rows, str) and self.sample_rows not in {"auto", "sparse"}:
@@ -66,37 +60,23 @@ class ActivationSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class LossSettings:
-    """What is measured of the loss.
+    """What is measured of the loss."""
 
-    Attributes:
-        quantities: Some of `QUANTITIES`.
-        operator: One of `OPERATORS`: the matrix that the quantities of `OF_MATRIX` are of.
-        lanczos_steps: Products for the eigenvalues, from a random vector.
-        warm_steps: Products for the eigenvalues, from the vectors of the event before.
-        accuracy: At which estimated relative error of warm eigenvalues to take no more; ``None``: take all.
-        trace_probes: Random vectors for the trace, at least.
-        trace_accuracy: At which share of the trace its standard error asks for no more vectors; ``None``: take no more.
-        max_trace_probes: Random vectors for the trace, at most.
-        density_steps: Products a run for the spectral density.
-        density_runs: Its runs.
-        mode: "train" or "eval": how the model's parts are switched in a probe.
-        method: How products with the matrix are computed; "auto": by the first way that works.
-        seed: Of all random vectors.
-    """
-
-    quantities: tuple[str, ...] = ("top_eigenvalue",)
-    operator: str = "hessian"
-    lanczos_steps: int = 16
-    warm_steps: int = 12
+    quantities: tuple[str, ...] = ("top_eigenvalue",)  # some of `QUANTITIES`
+    operator: str = "hessian"  # one of `OPERATORS`: the matrix that the quantities of `OF_MATRIX` are of
+    lanczos_steps: int = 16  # products for the eigenvalues, from a random vector
+    warm_steps: int = 12  # products for the eigenvalues, from the vectors of the event before
+    # At which estimated relative error of warm eigenvalues to take no more; ``None``: take all.
     accuracy: float | None = 0.02
-    trace_probes: int = 6
+    trace_probes: int = 6  # random vectors for the trace, at least
+    # At which share of the trace its standard error asks for no more vectors; ``None``: take no more.
     trace_accuracy: float | None = 0.1
-    max_trace_probes: int = 32
-    density_steps: int = 40
-    density_runs: int = 1
-    mode: Mode = "train"
-    method: str = "auto"
-    seed: int = 0
+    max_trace_probes: int = 32  # random vectors for the trace, at most
+    density_steps: int = 40  # products a run for the spectral density
+    density_runs: int = 1  # its runs
+    mode: Mode = "train"  # "train" or "eval": how the model's parts are switched in a probe
+    method: str = "auto"  # how products with the matrix are computed; "auto": by the first way that works
+    seed: int = 0  # of all random vectors
 
     def __post_init__(self) -> None:
         unknown = [name for name in self.quantities if name not in QUANTITIES]

@@ -233,11 +233,10 @@ def _obstacle(
 
 
 class ModuleTree:
-    """Remembers which modules a model consists of, and says whether it still does.
+    """Remembers which modules a model consists of, and says whether it still does."""
 
-    Asking again compares the children of every module by their identity, in loops that do not run in Python: it is done
-    at every measurement, when nothing of the model is in the caches.
-    """
+    # Asking again compares the children of every module by their identity, in loops that do not run in Python: it is
+    # done at every measurement, when nothing of the model is in the caches.
 
     def __init__(self, model: nn.Module) -> None:
         # The modules themselves are kept, so that no other can come to have the identity of one that is gone.

@@ -19,15 +19,10 @@ from lit_gelu.surgery.observation import on_the_side, run
 
 @dataclass(frozen=True)
 class ChannelLayout:
-    """What a layer says of the channels of its output.
+    """What a layer says of the channels of its output."""
 
-    Attributes:
-        count: How many there are.
-        dim: Where the layer puts them, from the front or from the back; ``None`` if that is not known.
-    """
-
-    count: int
-    dim: int | None = None
+    count: int  # how many there are
+    dim: int | None = None  # where the layer puts them, from the front or from the back; ``None`` if that is not known
 
     def dim_of(self, shape: Sequence[int]) -> int | None:
         """Return the only dimension of this size; of several the layer's own; ``None`` if it cannot be told."""

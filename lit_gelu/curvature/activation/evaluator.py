@@ -17,60 +17,40 @@ Parts = list[tuple[list[int], Tensor]]
 
 
 class Taken(NamedTuple):
-    """Rows of an input.
+    """Rows of an input."""
 
-    Attributes:
-        number: The site's number.
-        rows: The rows.
-        channels: Which dimension of them counts the channels; ``None`` if none does, or it is not known.
-    """
-
-    number: int
+    number: int  # of the site
     rows: Tensor
+    # Which dimension of them counts the channels; ``None`` if none does, or it is not known.
     channels: int | None = None
 
 
 @dataclass
 class ActivationEvent:
-    """What was seen of a model's activations in one stretch of training: rows that wait, and sums.
+    """What was seen of a model's activations in one stretch of training: rows that wait, and sums."""
 
-    Attributes:
-        waiting: Rows that are not summed yet.
-        sums: By site, the columns of `SUMS`.
-        alive: By site, which channels are alive.
-        counts: By site, the counts of histograms.
-        step: The step that was measured.
-        seconds: What it cost so far.
-        interval: Optimizer steps since the measurement before.
-    """
-
-    waiting: list[Taken] = field(default_factory=list)
-    sums: Parts = field(default_factory=list)
-    alive: list[tuple[list[int], Tensor | None]] = field(default_factory=list)
-    counts: Parts = field(default_factory=list)
-    step: int = 0
-    seconds: float = 0.0
-    interval: int = 0
+    waiting: list[Taken] = field(default_factory=list)  # rows that are not summed yet
+    sums: Parts = field(default_factory=list)  # by site, the columns of `SUMS`
+    alive: list[tuple[list[int], Tensor | None]] = field(default_factory=list)  # by site, which channels are alive
+    counts: Parts = field(default_factory=list)  # by site, the counts of histograms
+    step: int = 0  # the step that was measured
+    seconds: float = 0.0  # what it cost so far
+    interval: int = 0  # optimizer steps since the measurement before
 
 
 class ActivationEvaluator:
-    """The activations of a model's sites; those that compute the same function are evaluated together.
-
-    Attributes:
-        reference: As `ActivationRecorder.reference`.
-        histogram: The bins of histograms; ``None`` for none.
-        have_state: Of each site, whether its activation has parameters or buffers, or is not registered.
-        whole_examples: Of each site, whether its parameters may depend on the channel, so that it takes whole examples.
-    """
+    """The activations of a model's sites; those that compute the same function are evaluated together."""
 
     def __init__(
         self, activations: Sequence[nn.Module], registry: ActivationRegistry, histogram: HistogramBins | None
     ) -> None:
-        self.reference: Tensor | None = None
-        self.histogram = histogram
+        self.reference: Tensor | None = None  # as `ActivationRecorder.reference`
+        self.histogram = histogram  # the bins of histograms; ``None`` for none
+        # Of each site, whether its parameters may depend on the channel, so that it takes whole examples.
         self.whole_examples = [_has_tensor_parameters(module) for module in activations]
         self._formulas = [formulas_of(module, registry) for module in activations]
         self._shared = [_shared_name(module, registry) for module in activations]
+        # Of each site, whether its activation has parameters or buffers, or is not registered.
         self.have_state = [name is None for name in self._shared]
         self._index: dict[tuple[torch.device, tuple[int, ...]], Tensor] = {}
 

@@ -33,23 +33,14 @@ _decreasing: WeakKeyDictionary[ActivationRegistry, dict[str, tuple[object, Inter
 
 @dataclass
 class Formulas:
-    """An activation, and what was looked up of it.
+    """An activation, and what was looked up of it."""
 
-    Attributes:
-        activation: Its parameters are used as they are when it is evaluated.
-        registry: Where it was looked up.
-        joint: As `joint_derivatives`.
-        kinks: As `kinks_of`.
-        decreasing: As `where_decreasing`.
-        at_zero: What it is at x = 0, by type, once that was asked for.
-    """
-
-    activation: nn.Module
-    registry: ActivationRegistry
-    joint: Callable[[Tensor], Derivatives]
-    kinks: Jumps | None
-    decreasing: Intervals | None
-    at_zero: dict[torch.dtype, Derivatives | None] = field(default_factory=dict)
+    activation: nn.Module  # its parameters are used as they are when it is evaluated
+    registry: ActivationRegistry  # where it was looked up
+    joint: Callable[[Tensor], Derivatives]  # as `joint_derivatives`
+    kinks: Jumps | None  # as `kinks_of`
+    decreasing: Intervals | None  # as `where_decreasing`
+    at_zero: dict[torch.dtype, Derivatives | None] = field(default_factory=dict)  # at x = 0, once that was asked for
 
 
 def formulas_of(activation: nn.Module, registry: ActivationRegistry) -> Formulas:
@@ -136,22 +127,15 @@ def jump_sizes(activation: nn.Module, kinks: Jumps, x: Tensor, registry: Activat
 
 
 class Slopes:
-    """Where f' of an activation without parameters passes thresholds, and where f'' passes 0, in float64.
-
-    Attributes:
-        kinks: Where f' jumps, sorted.
-        turns: Where f'' changes its sign.
-        grid: Points at which f' can be judged, sorted.
-        first: f' there.
-    """
+    """Where f' of an activation without parameters passes thresholds, and where f'' passes 0, in float64."""
 
     def __init__(self, activation: nn.Module, registry: ActivationRegistry) -> None:
         module = registry.create(str(registry.spec_of(activation))).double().eval()
         self.joint = joint_derivatives(module, registry)
-        self.kinks = [place for place, _ in kinks_of(module, registry) or ()]
-        self.grid = sampling_grid([self.slope], corners=self.kinks)
+        self.kinks = [place for place, _ in kinks_of(module, registry) or ()]  # where f' jumps, sorted
+        self.grid = sampling_grid([self.slope], corners=self.kinks)  # points at which f' can be judged, sorted
         self.first, second = self.slope(self.grid), self._bend(self.grid)
-        self.turns = sign_changes(self._bend, self.grid, second, second.abs() > _CLEAR)
+        self.turns = sign_changes(self._bend, self.grid, second, second.abs() > _CLEAR)  # where f'' changes its sign
 
     def slope(self, x: Tensor) -> Tensor:
         """Return f' at places in float64."""

@@ -52,27 +52,17 @@ class WatchedCall:
 
 @dataclass
 class _Watched:
-    """A site while it is recorded.
+    """A site while it is recorded."""
 
-    Attributes:
-        call: Where it is.
-        mode_of: Whose training flag says whether a call counts.
-        whole_examples: Whether the activation has parameters that may belong to channels.
-        may_hold: Whether its input is kept for the backward pass anyway, so that nobody overwrites it before.
-        taken: Rows of its inputs.
-        held: Inputs that wait for the end of the forward pass, and their versions.
-        calls: How often it was called.
-        training: The flag at the start.
-    """
-
-    call: WatchedCall
-    mode_of: nn.Module
-    whole_examples: bool
-    may_hold: bool
-    taken: list[Taken] = field(default_factory=list)
+    call: WatchedCall  # where it is
+    mode_of: nn.Module  # whose training flag says whether a call counts
+    whole_examples: bool  # whether the activation has parameters that may belong to channels
+    may_hold: bool  # whether its input is kept for the backward pass anyway, so that nobody overwrites it before
+    taken: list[Taken] = field(default_factory=list)  # rows of its inputs
+    # Inputs that wait for the end of the forward pass, and their versions.
     held: list[tuple[Tensor, int]] = field(default_factory=list)
-    calls: int = 0
-    training: bool = True
+    calls: int = 0  # how often it was called
+    training: bool = True  # the flag at the start
 
 
 class ActivationRecorder:

@@ -109,15 +109,10 @@ def count(ones: Tensor) -> Tensor:
 
 
 class Activity(NamedTuple):
-    """The sums of a pre-activation, and which of its channels the activation passes on.
+    """The sums of a pre-activation, and which of its channels the activation passes on."""
 
-    Args:
-        sums: The columns of `SUMS`, ``[sites, columns]``.
-        alive: ``[sites, channels]``: whether |f'| >= 0.01 at any finite element of the channel; ``None`` without
-            channels.
-    """
-
-    sums: Tensor
+    sums: Tensor  # the columns of `SUMS`, ``[sites, columns]``
+    # ``[sites, channels]``: whether |f'| >= 0.01 at any finite element of the channel; ``None`` without channels.
     alive: Tensor | None
 
 

@@ -13,16 +13,11 @@ from lit_gelu.curvature.loss.vectors import normal
 
 @dataclass(frozen=True, eq=False)
 class LanczosRun:
-    """The tridiagonal matrix of a Lanczos iteration, and the basis it is expressed in.
+    """The tridiagonal matrix of a Lanczos iteration, and the basis it is expressed in."""
 
-    Attributes:
-        alphas: Its diagonal, shape ``[steps]``, on the device.
-        betas: Its off-diagonal, and last the length of what remains, shape ``[steps]``, on the device.
-        basis: Orthonormal vectors, ``steps + 1`` of shape ``[size]``; the last one is what remains, normalised.
-    """
-
-    alphas: Tensor
-    betas: Tensor
+    alphas: Tensor  # its diagonal, shape ``[steps]``, on the device
+    betas: Tensor  # its off-diagonal, and last the length of what remains, shape ``[steps]``, on the device
+    # Orthonormal vectors, ``steps + 1`` of shape ``[size]``; the last one is what remains, normalised.
     basis: Sequence[Tensor]
 
     def combine(self, coordinates: Sequence[float]) -> Tensor:

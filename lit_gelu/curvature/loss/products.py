@@ -88,24 +88,23 @@ _SHORTEST = 20.0
 
 
 class FiniteDifferences:
-    """H v as the difference of two gradients: ``(g(theta + h v) - g(theta - h v)) / (2 h)``.
+    """H v as the difference of two gradients: ``(g(theta + h v) - g(theta - h v)) / (2 h)``."""
 
-    With the cube root c of the rounding unit (4.9e-3 in float32, 6.1e-6 in float64), which balances the rounding of g
-    against the third derivative, h is such that the gradient changes by c of its length, ``h ||H v|| = c ||g||``, and
-    the parameters by no more than c of theirs, ``h ||v|| <= c ||theta||``. The second alone would not do: along the
-    steepest eigenvectors of a trained net such a step leads out of the valley.
-
-    One-sided, ``(g(theta + h v) - g(theta)) / h`` with ten times the square root of the rounding unit as c, costs one
-    gradient instead of two. Its error is of the order of c.
-
-    Where the gradient jumps (ReLU, max pooling), the differences hold the jumps within a step, which a second
-    derivative has not: they are right for smooth losses only.
-
-    ``||H v||`` is not known before. It is taken to be that of the largest product so far (``largest`` at first); where
-    a step turns out to be too long, the product is computed again.
-
-    Source: Nocedal and Wright 2006, "Numerical Optimization", section 8.1, for the cube and the square root.
-    """
+    # With the cube root c of the rounding unit (4.9e-3 in float32, 6.1e-6 in float64), which balances the rounding of g
+    # against the third derivative, h is such that the gradient changes by c of its length, ``h ||H v|| = c ||g||``, and
+    # the parameters by no more than c of theirs, ``h ||v|| <= c ||theta||``. The second alone would not do: along the
+    # steepest eigenvectors of a trained net such a step leads out of the valley.
+    #
+    # One-sided, ``(g(theta + h v) - g(theta)) / h`` with ten times the square root of the rounding unit as c, costs one
+    # gradient instead of two. Its error is of the order of c.
+    #
+    # Where the gradient jumps (ReLU, max pooling), the differences hold the jumps within a step, which a second
+    # derivative has not: they are right for smooth losses only.
+    #
+    # ``||H v||`` is not known before. It is taken to be that of the largest product so far (``largest`` at first);
+    # where a step turns out to be too long, the product is computed again.
+    #
+    # Source: Nocedal and Wright 2006, "Numerical Optimization", section 8.1, for the cube and the square root.
 
     def __init__(
         self,
@@ -205,12 +204,11 @@ class BatchMatrix(Protocol):
 
 
 class ReverseOverReverse:
-    """H v as the gradient of ``g . v``, over a graph of the gradient g that is recorded once and used again.
+    """H v as the gradient of ``g . v``, over a graph of the gradient g that is recorded once and used again."""
 
-    Source: Pearlmutter 1994, "Fast exact multiplication by the Hessian", in reverse mode.
-
-    A product costs about two gradients, and the graph two to three times the memory of a training step's.
-    """
+    # Source: Pearlmutter 1994, "Fast exact multiplication by the Hessian", in reverse mode.
+    #
+    # A product costs about two gradients, and the graph two to three times the memory of a training step's.
 
     def __init__(self, closure: Closure, layout: ParameterLayout) -> None:
         self._layout = layout
@@ -250,13 +248,12 @@ class ReverseOverReverse:
 
 
 class ForwardOverReverse:
-    """H v as the derivative of the gradient along v, by dual numbers through the pass back; nothing is kept.
+    """H v as the derivative of the gradient along v, by dual numbers through the pass back; nothing is kept."""
 
-    Source: Pearlmutter 1994, "Fast exact multiplication by the Hessian", equation 2.
-
-    Torch lacks the forward derivative of some passes back: that of `mse_loss`, in whose place ``(z - y).square()`` is
-    computed; in 2.15 those of `huber_loss` and `soft_margin_loss`, where this method is refused.
-    """
+    # Source: Pearlmutter 1994, "Fast exact multiplication by the Hessian", equation 2.
+    #
+    # Torch lacks the forward derivative of some passes back: that of `mse_loss`, in whose place ``(z - y).square()`` is
+    # computed; in 2.15 those of `huber_loss` and `soft_margin_loss`, where this method is refused.
 
     def __init__(self, closure: Closure, layout: ParameterLayout, module: nn.Module) -> None:
         self.note = ""

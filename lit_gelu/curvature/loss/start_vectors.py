@@ -46,17 +46,11 @@ def _sum_of_directions(units: Tensor, agreed: Callable[[Tensor], Tensor]) -> Ten
 
 @dataclass(frozen=True, eq=False)
 class Directions:
-    """Vectors that a start is mixed from.
+    """Vectors that a start is mixed from."""
 
-    Args:
-        vectors: Of shape ``[size]``, of any length.
-        scales: What makes them units with signs that agree with the first, shape ``[k]``.
-        products: The products of these units, shape ``[k, k]``.
-    """
-
-    vectors: Sequence[Tensor]
-    scales: Tensor
-    products: Tensor
+    vectors: Sequence[Tensor]  # of shape ``[size]``, of any length
+    scales: Tensor  # what makes them units with signs that agree with the first, shape ``[k]``
+    products: Tensor  # the products of these units, shape ``[k, k]``
 
 
 def directions_of(vectors: Sequence[Tensor], agreed: Callable[[Tensor], Tensor]) -> Directions:

@@ -20,11 +20,10 @@ from lit_gelu.sandbox import as_written, evaluation_mode, isolated_generators, s
 
 
 class ProbeInput:
-    """Hands a batch out as often as one likes, always with the same values, and never the batch itself.
+    """Hands a batch out as often as one likes, always with the same values, and never the batch itself."""
 
-    Training steps change batches in place (``x /= 255``). What is handed out is a copy; a new one is made only after
-    the last was changed, which the version counters of its tensors tell.
-    """
+    # Training steps change batches in place (``x /= 255``). What is handed out is a copy; a new one is made only after
+    # the last was changed, which the version counters of its tensors tell.
 
     def __init__(self, batch: Any) -> None:
         self._batch = batch

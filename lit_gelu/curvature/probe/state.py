@@ -48,24 +48,13 @@ _NOT_LOOKED_INTO = frozenset({
 
 
 class Contents:
-    """What is in the containers and plain objects that can be reached from some values, so that it can be put back.
+    """What is in the containers and plain objects that can be reached from some values, so that it can be put back."""
 
-    Containers are dictionaries, lists, tuples, sets and deques; a plain object is one with a ``__dict__`` of a class
-    that is not Python's, torch's or Lightning's, such as a meter. Containers are followed wherever they are, plain
-    objects down to the containers in their ``__dict__``, not to further plain objects. Generators of random numbers and
-    numpy arrays up to 1 MiB are kept as well. Of modules and leaf tensors in containers only note is taken: the values
-    of these are the business of `WriteGuard`.
-
-    Example:
-        >>> history = {"loss": [0.5]}
-        >>> contents = Contents()
-        >>> contents.keep(history)
-        >>> history["loss"].append(0.4)
-        >>> history["step"] = 1
-        >>> contents.restore()
-        >>> history
-        {'loss': [0.5]}
-    """
+    # Containers are dictionaries, lists, tuples, sets and deques; a plain object is one with a ``__dict__`` of a class
+    # that is not Python's, torch's or Lightning's, such as a meter. Containers are followed wherever they are, plain
+    # objects down to the containers in their ``__dict__``, not to further plain objects. Generators of random numbers
+    # and numpy arrays up to 1 MiB are kept as well. Of modules and leaf tensors in containers only note is taken: the
+    # values of these are the business of `WriteGuard`.
 
     def __init__(self) -> None:
         self.modules: list[nn.Module] = []
@@ -191,31 +180,16 @@ _Attributes = tuple[dict[str, Any], dict[str, Any], int]
 
 
 class ModuleState:
-    """The state of a model that a forward pass may change, kept so that any number of passes find the same.
+    """The state of a model that a forward pass may change, kept so that any number of passes find the same."""
 
-    `rewind` puts **copies** of the buffers and of the tensors among the attributes in place of the originals, so that
-    what a pass changes in place (running means, the states of metrics) is the copy, and graphs of an earlier pass keep
-    theirs; other attributes get the value they had, and lists, dictionaries, sets and generators their contents.
-    `restore` puts the very originals back: nothing has touched them. Train/eval flags and ``.grad`` are put back, too.
-
-    Modules that stand in plain lists and dictionaries (metrics often do) are included. What stands in containers and
-    plain objects is kept as `Contents` says, but for the values of tensors in them, and of parameters: `WriteGuard`
-    keeps these.
-
-    Example:
-        >>> model = nn.BatchNorm1d(2)
-        >>> state = ModuleState(model)
-        >>> for _ in range(3):
-        ...     state.rewind()
-        ...     _ = model(torch.ones(4, 2))
-        ...     print(model.num_batches_tracked.item())
-        1
-        1
-        1
-        >>> state.restore()
-        >>> model.num_batches_tracked.item()
-        0
-    """
+    # `rewind` puts **copies** of the buffers and of the tensors among the attributes in place of the originals, so that
+    # what a pass changes in place (running means, the states of metrics) is the copy, and graphs of an earlier pass
+    # keep theirs; other attributes get the value they had, and lists, dictionaries, sets and generators their contents.
+    # `restore` puts the very originals back, which nothing has touched, and train/eval flags and ``.grad``.
+    #
+    # Modules that stand in plain lists and dictionaries (metrics often do) are included. What stands in containers and
+    # plain objects is kept as `Contents` says, but for the values of tensors in them, and of parameters: `WriteGuard`
+    # keeps these.
 
     def __init__(self, model: nn.Module) -> None:
         self.modules: list[nn.Module] = []

@@ -106,17 +106,7 @@ _REMEDY = (
 
 
 class ParsedLoss:
-    """One batch's loss, a probe's closure, parted into a closure for the outputs and a loss of outputs.
-
-    Example:
-        >>> import torch
-        >>> weight = torch.tensor([1.0, 2.0], requires_grad=True)
-        >>> loss = ParsedLoss(lambda: functional.mse_loss(3 * weight, torch.zeros(2)))
-        >>> loss.outputs()
-        tensor([3., 6.], grad_fn=<MulBackward0>)
-        >>> loss.loss(torch.tensor([1.0, 1.0]))
-        tensor(1.)
-    """
+    """One batch's loss, a probe's closure, parted into a closure for the outputs and a loss of outputs."""
 
     def __init__(self, closure: Callable[[], Tensor]) -> None:
         self._closure = closure

@@ -21,18 +21,17 @@ COPIED_BYTES = 2**20
 
 
 class WriteGuard:
-    """Lets every call of a loss find frozen parameters and some other tensors as the first call found them.
+    """Lets every call of a loss find frozen parameters and some other tensors as the first call found them."""
 
-    A training step may write to parameters: it averages the weights of a teacher (BYOL, MoCo, DINO), or clips some. To
-    copy all of them in case it does would take as much memory as the model. So only 1 MiB of what is frozen is copied
-    beforehand. For the rest the first call for each batch is watched, operation by operation, and a tensor is copied
-    just before the first write to it. What was written is put back before the next call and at the end.
-
-    A write to a parameter that is **trained** makes the loss another function than the one that is differentiated, so
-    it is refused, unless it changes no bit; it is put back, too. Watching takes some microseconds an operation.
-    Therefore, where nothing else needs it, a module is watched at its first event only: a write to a trained parameter
-    that begins later is refused without being put back, and one by ``.data`` is not seen then.
-    """
+    # A training step may write to parameters: it averages the weights of a teacher (BYOL, MoCo, DINO), or clips some.
+    # To copy all of them in case it does would take as much memory as the model. So only 1 MiB of what is frozen is
+    # copied beforehand. For the rest the first call for each batch is watched, operation by operation, and a tensor is
+    # copied just before the first write to it. What was written is put back before the next call and at the end.
+    #
+    # A write to a parameter that is **trained** makes the loss another function than the one that is differentiated, so
+    # it is refused, unless it changes no bit; it is put back, too. Watching takes some microseconds an operation.
+    # Therefore, where nothing else needs it, a module is watched at its first event only: a write to a trained
+    # parameter that begins later is refused without being put back, and one by ``.data`` is not seen then.
 
     def __init__(
         self, module: nn.Module, names: Mapping[str, Tensor], parameters: Sequence[Tensor], others: Sequence[Tensor]
@@ -118,11 +117,10 @@ class WriteGuard:
 
 
 class _WriteRecord(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's __init_subclass__
-    """While active, copies each of some tensors just before the first operation that writes to it.
+    """While active, copies each of some tensors just before the first operation that writes to it."""
 
-    Operations on views and on ``.data`` are seen: a tensor is known by its storage. To be used as a context manager, as
-    often as one likes.
-    """
+    # Operations on views and on ``.data`` are seen: a tensor is known by its storage. To be used as a context manager,
+    # as often as one likes.
 
     supports_higher_order_operators = True
 
