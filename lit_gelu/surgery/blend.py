@@ -11,17 +11,10 @@ from lit_gelu.surgery.mechanisms import fused_paths
 
 
 class Blend(nn.Module):
-    """Two activations of one input, mixed: ``(1 - t) * old(x) + t * new(x)``.
+    """Two activations of one input, mixed: ``(1 - t) * old(x) + t * new(x)``."""
 
-    ``t`` is the buffer ``progress``: a compiled graph stays valid while it changes, and a checkpoint holds it. With
-    ``t = 0`` the output is that of ``old``, unless ``new`` is infinite or NaN there.
-
-    Example:
-        >>> blend = Blend(nn.ReLU(), nn.Identity())
-        >>> _ = blend.progress.fill_(0.25)
-        >>> blend(torch.tensor([-4.0, 4.0]))
-        tensor([-1.,  4.])
-    """
+    # ``t`` is the buffer ``progress``: a compiled graph stays valid while it changes, and a checkpoint holds it. With
+    # ``t = 0`` the output is that of ``old``, unless ``new`` is infinite or NaN there.
 
     progress: Tensor
 
@@ -40,29 +33,14 @@ class Blend(nn.Module):
 
 
 class Annealing:
-    """The sites of a swap while they are blends.
+    """The sites of a swap while they are blends."""
 
-    Made right after the swap was applied, it puts a `Blend` of the old and the new activation at each site; hooks,
-    train/eval flag and device carry over, and fused paths of torch, which know no blends, are off meanwhile. `finish`
-    leaves the new activations there, as the swap itself would have.
-
-    Args:
-        model: The model.
-        places: All names of every site, with the module that stood there before and the one that stands there now.
-
-    Example:
-        >>> model = nn.Sequential(nn.GELU())
-        >>> gelu = model[0]
-        >>> annealing = Annealing(model, [(("0",), nn.ReLU(), gelu)])
-        >>> annealing.set_progress(0.5)
-        >>> model(torch.tensor([2.0])).round(decimals=4)
-        tensor([1.9772])
-        >>> annealing.finish()
-        >>> model[0] is gelu
-        True
-    """
+    # Made right after the swap was applied, it puts a `Blend` of the old and the new activation at each site; hooks,
+    # train/eval flag and device carry over, and fused paths of torch, which know no blends, are off meanwhile. `finish`
+    # leaves the new activations there, as the swap itself would have.
 
     def __init__(self, model: nn.Module, places: Sequence[tuple[tuple[str, ...], nn.Module, nn.Module]]) -> None:
+        # places: all names of a site, what stood there before, and what stands there now
         self.model = model
         self._places = [(names, self._blend(old, new)) for names, old, new in places]
         for names, blend in self._places:

@@ -186,34 +186,21 @@ def forget_hooks(module: nn.Module) -> None:
 
 @dataclass(frozen=True)
 class RewrittenCall:
-    """A call expression that calls a child instead.
-
-    Args:
-        place: The expression.
-        child: The child's name.
-        name: The name of the site that the call was, relative to the module.
-    """
+    """A call expression that calls a child instead."""
 
     place: CallPlace
     child: str
-    name: str
+    name: str  # the name of the site that the call was, relative to the module
 
 
 @dataclass(frozen=True)
 class InterceptedCall:
-    """Calls of a function, as long as ``forward`` runs, that go to a child instead.
+    """Calls of a function, as long as ``forward`` runs, that go to a child instead."""
 
-    Args:
-        function: The activation's name, such as ``"gelu"``.
-        paths: The functions concerned.
-        child: The child's name.
-        name: As `RewrittenCall`.
-    """
-
-    function: str
+    function: str  # the activation's name, such as ``"gelu"``
     paths: tuple[Callable[..., Any], ...]
     child: str
-    name: str
+    name: str  # as `RewrittenCall`
 
 
 @dataclass(frozen=True)

@@ -35,23 +35,14 @@ from lit_gelu.surgery.sites import ActivationSite, Survey, relative_name
 
 @dataclass(frozen=True)
 class Substitution:
-    """Where a new module will stand, and how it comes to be called.
-
-    Args:
-        site: The site.
-        module: The new module.
-        place: Its fully qualified name.
-        mechanism: In words.
-        edits: The changes of the calling module's class, if it needs any.
-        note: What is not known of it, a sentence.
-    """
+    """Where a new module will stand, and how it comes to be called."""
 
     site: ActivationSite
-    module: nn.Module
-    place: str
-    mechanism: str
-    edits: tuple[Edit, ...] = ()
-    note: str = ""
+    module: nn.Module  # the new one
+    place: str  # its fully qualified name
+    mechanism: str  # in words
+    edits: tuple[Edit, ...] = ()  # the changes of the calling module's class, if it needs any
+    note: str = ""  # what is not known of it, a sentence
 
 
 def substitution(survey: Survey, site: ActivationSite, module: nn.Module) -> Substitution:

@@ -130,37 +130,25 @@ def key_of(found: Origin, called: str) -> Key:
 
 @dataclass
 class SeenCall:
-    """One expression that calls an activation, with all that was seen of it.
+    """One expression that calls an activation, with all that was seen of it."""
 
-    Args:
-        owner: The module whose method makes the call.
-        where: File and line.
-        find_place: Finds the expression; reading the source takes long, and few calls are written anew.
-        specs: What it computed; more than one only if it calls different activations.
-        name: What the site is called after, such as ``"gelu"``; empty for a module of the model, which has a name.
-        known: The function that is called; of a module that is no part of the model, the one that it calls.
-        count: How often it was reached.
-        inputs: The inputs' shapes, without repetition.
-        child: The name by which the owner, an ``nn.Sequential``, calls the module.
-        holder: The module that holds the function as an attribute, if it is called through one.
-        held: The name of the attribute.
-        checkpointed: Whether ``torch.utils.checkpoint`` stands between the owner's method and the call.
-        training_only: Whether only the pass in training mode reached it.
-    """
-
-    owner: nn.Module
-    where: str
+    owner: nn.Module  # the module whose method makes the call
+    where: str  # file and line
+    # Finds the expression; reading the source takes long, and few calls are written anew.
     find_place: Callable[[], CallPlace]
+    # What it computed; more than one only if it calls different activations.
     specs: list[ActivationSpec] = field(default_factory=list)
+    # What the site is called after, such as ``"gelu"``; empty for a module of the model, which has a name.
     name: str = ""
+    # The function that is called; of a module that is no part of the model, the one that it calls.
     known: KnownFunction | None = None
-    count: int = 0
-    inputs: list[torch.Size] = field(default_factory=list)
-    child: str = ""
-    holder: nn.Module | None = None
-    held: str = ""
-    checkpointed: bool = False
-    training_only: bool = False
+    count: int = 0  # how often it was reached
+    inputs: list[torch.Size] = field(default_factory=list)  # the inputs' shapes, without repetition
+    child: str = ""  # the name by which the owner, an ``nn.Sequential``, calls the module
+    holder: nn.Module | None = None  # the module that holds the function as an attribute, if it is called through one
+    held: str = ""  # the name of the attribute
+    checkpointed: bool = False  # whether ``torch.utils.checkpoint`` stands between the owner's method and the call
+    training_only: bool = False  # whether only the pass in training mode reached it
 
     @functools.cached_property
     def place(self) -> CallPlace | str:
@@ -185,21 +173,17 @@ class SeenCall:
 
 @dataclass
 class Observation:
-    """What was seen in two passes, one in evaluation mode and one in training mode.
+    """What was seen in two passes, one in evaluation mode and one in training mode."""
 
-    Args:
-        functions: Calls of functions, of tensors' methods, and of activation modules that are no part of the model, in
-            the order of the first.
-        modules: Calls of every activation module, by its ``id``, in the order of the first.
-        extents: By module and name of a function, the calls of it while a method of the module ran, those that
-            activation modules make among them.
-        training_error: Why the pass in training mode failed; empty if it did not.
-    """
-
+    # Calls of functions, of tensors' methods, and of activation modules that are no part of the model, in the order of
+    # the first.
     functions: dict[Key, SeenCall] = field(default_factory=dict)
+    # Calls of every activation module, by its ``id``, in the order of the first.
     modules: dict[int, dict[Key, SeenCall]] = field(default_factory=dict)
+    # By module and name of a function, the calls of it while a method of the module ran, those that activation modules
+    # make among them.
     extents: dict[tuple[int, str], set[Key]] = field(default_factory=dict)
-    training_error: str = ""
+    training_error: str = ""  # why the pass in training mode failed; empty if it did not
 
 
 def observe(
@@ -226,15 +210,7 @@ def observe(
 
 
 class _CallWatcher(TorchFunctionMode):
-    """Sees every call of a torch function, with the frame that makes it.
-
-    Args:
-        model: The model.
-        table: Which functions count.
-        activations: The model's activation modules, by ``id``; what they call counts as theirs.
-        held: By ``id`` of a module, its attributes that hold such a function.
-        spec_of: Returns what a module computes, if it is an activation.
-    """
+    """Sees every call of a torch function, with the frame that makes it."""
 
     def __init__(
         self,

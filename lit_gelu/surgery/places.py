@@ -23,54 +23,32 @@ class ObstacleError(SwapError):
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a call comes from; it holds no frame, and so none of the tensors that live in one.
+    """Where a call comes from; it holds no frame, and so none of the tensors that live in one."""
 
-    Args:
-        owner: The innermost module whose method is running.
-        method: The code of that method.
-        code: The code that makes the call: the method's, or that of a function within it.
-        instruction: Byte offset of the call in the code.
-        end: Where the expression ends; ``None`` if the code was stripped of positions.
-        variables: What the code sees under names that are no variables of its own, and under the module's.
-        variables_of_file: The globals.
-        running: All modules whose methods are running, the innermost first; of the model or not.
-        chain: Those of the model.
-        where: File and line.
-        checkpointed: Whether ``torch.utils.checkpoint`` stands between the method and the call.
-    """
-
-    owner: nn.Module
+    owner: nn.Module  # the innermost module whose method is running
     method: types.CodeType
-    code: types.CodeType
-    instruction: int
-    end: Position | None
+    code: types.CodeType  # the code that makes the call: the method's, or that of a function within it
+    instruction: int  # byte offset of the call in the code
+    end: Position | None  # where the expression ends; ``None`` if the code was stripped of positions
+    # What the code sees under names that are no variables of its own, and under the module's.
     variables: Mapping[str, Any]
     variables_of_file: Mapping[str, Any]
-    running: tuple[nn.Module, ...]
-    chain: tuple[nn.Module, ...]
-    where: str
-    checkpointed: bool
+    running: tuple[nn.Module, ...]  # all modules whose methods are running, the innermost first; of the model or not
+    chain: tuple[nn.Module, ...]  # those of the model
+    where: str  # file and line
+    checkpointed: bool  # whether ``torch.utils.checkpoint`` stands between the method and the call
 
 
 @dataclass(frozen=True)
 class CallPlace:
-    """A call expression in a method, with lines counted from the method's first.
-
-    Args:
-        method: The method's name.
-        receiver: What it calls its module; mostly ``self``.
-        begin: Where the expression begins.
-        end: Where it ends.
-        argument: Where the tensor that goes in begins and ends.
-        text: The expression, so that a change of the source is noticed.
-    """
+    """A call expression in a method, with lines counted from the method's first."""
 
     method: str
-    receiver: str
+    receiver: str  # what it calls its module; mostly ``self``
     begin: Position
     end: Position
-    argument: tuple[Position, Position]
-    text: str
+    argument: tuple[Position, Position]  # where the tensor that goes in begins and ends
+    text: str  # the expression, so that a change of the source is noticed
 
 
 def call_place(origin: Origin, is_callee: Callable[[Any], bool], tensor_method: str = "") -> CallPlace:

@@ -154,23 +154,14 @@ _INPUTS = ("input", "x", "self")
 
 @dataclass(frozen=True)
 class KnownFunction:
-    """A function of torch that is an activation.
+    """A function of torch that is an activation."""
 
-    Args:
-        name: The canonical name of the activation; ``"softmax"``, which is none, is known as a gate.
-        function: The function, or the tensor's method.
-        preset: Arguments that the function stands for.
-        gate: Whether it usually gates another value.
-        spec: What it computes with the arguments of one call, where nothing but these tells.
-        call: How its row reads a call of it, where a call's arguments are not those of a spec.
-    """
-
-    name: str
-    function: Callable[..., Any]
-    preset: tuple[tuple[str, Any], ...] = ()
-    gate: bool = False
-    spec: ActivationSpec | None = None
-    call: CallForm | None = None
+    name: str  # the canonical name of the activation; ``"softmax"``, which is none, is known as a gate
+    function: Callable[..., Any]  # the function, or the tensor's method
+    preset: tuple[tuple[str, Any], ...] = ()  # arguments that the function stands for
+    gate: bool = False  # whether it usually gates another value
+    spec: ActivationSpec | None = None  # what it computes with the arguments of one call, where nothing but these tells
+    call: CallForm | None = None  # how its row reads a call of it, where a call's arguments are not those of a spec
 
     @property
     def path(self) -> str:
@@ -191,17 +182,10 @@ class KnownFunction:
 
 
 class FunctionTable:
-    """The functions of torch that a registry's activations are the same as, under all names that torch has for them.
+    """The functions of torch that a registry's activations are the same as, under all names that torch has for them."""
 
-    The rows of the registry name functions (``F.relu``, ``torch.relu``, ...); torch has the same as tensors' methods
-    and with an underscore for the one that overwrites its input, which are found by their name.
-
-    Example:
-        >>> from lit_gelu.activations import registry
-        >>> table = FunctionTable(registry)
-        >>> table.find(Tensor.relu_).name, table.find(torch.cos)
-        ('relu', None)
-    """
+    # The rows of the registry name functions (``F.relu``, ``torch.relu``, ...); torch has the same as tensors' methods
+    # and with an underscore for the one that overwrites its input, which are found by their name.
 
     def __init__(self, registry: ActivationRegistry) -> None:
         self._registry = registry

@@ -174,23 +174,12 @@ def without_wrappers(model: nn.Module) -> nn.Module:
 
 
 class Survey:
-    """All that is known of a model's sites, and of the pass that found them.
-
-    Args:
-        model: The model, without a wrapper.
-        input_sample: As `find_sites`.
-        registry: As `find_sites`.
-
-    Attributes:
-        sites: The sites, in the order of the modules.
-        seen: What the pass saw; ``None`` without a sample.
-        table: Which functions count.
-    """
+    """All that is known of a model's sites, and of the pass that found them."""
 
     def __init__(self, model: nn.Module, input_sample: Any, registry: ActivationRegistry) -> None:
         self.model = model
         self.registry = registry
-        self.table = FunctionTable(registry)
+        self.table = FunctionTable(registry)  # which functions count
         self._names: dict[int, list[str]] = {}
         self._specs: dict[int, ActivationSpec] = {}
         self._held_functions: dict[int, dict[str, tuple[KnownFunction, ActivationSpec]]] = {}
@@ -200,14 +189,14 @@ class Survey:
             self._names.setdefault(id(module), []).append(name)
             modules[id(module)] = module
         self._recognize(modules)
-        self.seen: Observation | None = None
+        self.seen: Observation | None = None  # what the pass saw; ``None`` without a sample
         if input_sample is not None:
             held = {key: {name: f for name, (f, _) in found.items()} for key, found in self._held_functions.items()}
             named = {key: modules[key] for key in self._specs}
             spec_of = functools.partial(activation_spec, registry=registry)
             self.seen = observe(model, input_sample, self.table, named, held, spec_of)
         callers = {id(call.owner) for call in self.seen.functions.values()} if self.seen else set()
-        self.sites: list[ActivationSite] = []
+        self.sites: list[ActivationSite] = []  # the sites, in the order of the modules
         for key, module in modules.items():
             if key in self._specs:
                 self.sites.append(self._module_site(module))
