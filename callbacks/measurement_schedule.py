@@ -17,15 +17,10 @@ from lit_gelu.curvature.ranks import maximum_over_ranks
 
 @dataclass(frozen=True)
 class EventCost:
-    """What one measurement cost.
+    """What one measurement cost."""
 
-    Attributes:
-        seconds: Its wall-clock time; of several ranks the longest, where ``max_overhead`` is set.
-        interval: Optimizer steps since the measurement before, or since the first step that was seen.
-    """
-
-    seconds: float
-    interval: int
+    seconds: float  # its wall-clock time; of several ranks the longest, where ``max_overhead`` is set
+    interval: int  # optimizer steps since the measurement before, or since the first step that was seen
 
 
 class MeasurementSchedule:

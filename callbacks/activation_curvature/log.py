@@ -36,37 +36,24 @@ def refuse_namesake(trainer: Trainer, monitor: Callback, name: str) -> None:
 
 @dataclass
 class _SummedTogether:
-    """Events that are summed together.
+    """Events that are summed together."""
 
-    Attributes:
-        source: What measured, and can read the figures.
-        device: Where to sum.
-        events: In the order of their steps.
-        readout: The figures on their way to the host; ``None`` before they are summed.
-    """
-
-    source: ActivationMeasurement
-    device: torch.device
-    events: list[ActivationEvent] = field(default_factory=list)
-    readout: Readout | None = None
+    source: ActivationMeasurement  # what measured, and can read the figures
+    device: torch.device  # where to sum
+    events: list[ActivationEvent] = field(default_factory=list)  # in the order of their steps
+    readout: Readout | None = None  # the figures on their way to the host; ``None`` before they are summed
 
 
 class ActivationLog:
-    """Writes measurements to the loggers of a Trainer, and keeps the last one and what heat maps are drawn from.
+    """Writes measurements to the loggers of a Trainer, and keeps the last one and what heat maps are drawn from."""
 
-    What follows the sums is some hundred operations on a few numbers, and takes as long for many measurements as for
-    one: so rows of several wait here, the oldest first.
-
-    Attributes:
-        latest: The figures of the last measurement that was logged, by site and statistic.
-        latest_gaussian: The same for a normal input.
-        heat_maps: The history of all.
-    """
+    # What follows the sums is some hundred operations on a few numbers, and takes as long for many measurements as for
+    # one: so rows of several wait here, the oldest first.
 
     def __init__(self, heat_maps: Sequence[str], *, gaussian: bool, name: str = "") -> None:
-        self.latest: Figures = {}
-        self.latest_gaussian: Figures = {}
-        self.heat_maps = HeatMapHistory(heat_maps)
+        self.latest: Figures = {}  # the figures of the last measurement that was logged, by site and statistic
+        self.latest_gaussian: Figures = {}  # the same for a normal input
+        self.heat_maps = HeatMapHistory(heat_maps)  # the history of all
         self._groups: list[_SummedTogether] = []
         self._gaussian = gaussian
         self._prefix = (PREFIX, name) if name else (PREFIX,)

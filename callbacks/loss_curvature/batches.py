@@ -36,23 +36,14 @@ Fraction = float | Literal["auto"] | None
 
 @dataclass(frozen=True)
 class ProbePart:
-    """A batch, or a part of one, that the loss is probed with.
+    """A batch, or a part of one, that the loss is probed with."""
 
-    Attributes:
-        batch: What ``training_step`` takes.
-        examples: How many examples it has, told from the whole batch; 1 where that cannot be told.
-    """
-
-    batch: Any
-    examples: int
+    batch: Any  # what ``training_step`` takes
+    examples: int  # how many examples it has, told from the whole batch; 1 where that cannot be told
 
 
 class ProbeBatches:
-    """The batch at hand ("fresh"), the first one of the run ("fixed"), or given ones; whole, or a part.
-
-    Attributes:
-        limit: The most examples that fit in memory, once that was found out.
-    """
+    """The batch at hand ("fresh"), the first one of the run ("fixed"), or given ones; whole, or a part."""
 
     def __init__(self, source: str | Sequence[Any], fraction: Fraction, samples: int | None, seed: int = 0) -> None:
         self.is_default = fraction == "auto" and samples is None
@@ -78,7 +69,7 @@ class ProbeBatches:
 
     def reset(self) -> None:
         """Forget the batches and the limit of a run before."""
-        self.limit: int | None = None
+        self.limit: int | None = None  # the most examples that fit in memory, once that was found out
         self._fixed: ProbePart | None = None
         self._given: list[ProbePart] | None = None
         self._restored: list[Any] | None = None  # of all ranks, as they are saved

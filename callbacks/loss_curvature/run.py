@@ -30,17 +30,11 @@ _ROUNDS = (
 
 @dataclass(frozen=True)
 class PendingEvent:
-    """What was found as the batch began whose step is to be measured.
+    """What was found as the batch began whose step is to be measured."""
 
-    Attributes:
-        kept: What `ProbeBatches.keep` kept of the batch.
-        step: What the optimizer is about to change, if that is needed.
-        start: When the batch began, in seconds.
-    """
-
-    kept: ProbePart | None
-    step: Step | None
-    start: float
+    kept: ProbePart | None  # what `ProbeBatches.keep` kept of the batch
+    step: Step | None  # what the optimizer is about to change, if that is needed
+    start: float  # when the batch began, in seconds
 
 
 @contextmanager

@@ -31,14 +31,10 @@ def recompile_limit() -> int:
 
 
 class CompilationCounter:
-    """Counts the graphs that ``torch.compile`` builds because of a swap, and says so.
-
-    Attributes:
-        graphs: Graphs built since the swap, up to the end of its first batch; ``None`` before, or where nothing is
-            compiled.
-    """
+    """Counts the graphs that ``torch.compile`` builds because of a swap, and says so."""
 
     def __init__(self) -> None:
+        # Graphs built since the swap, up to the end of its first batch; ``None`` before, or where nothing is compiled.
         self.graphs: int | None = None
         self._before: int | None = None
 

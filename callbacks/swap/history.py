@@ -20,21 +20,14 @@ from lit_gelu.surgery.selectors import ActivationSelector, ClassSelector, NameSe
 
 @dataclass(frozen=True)
 class SwapRecord:
-    """A swap that was made, as plain data.
+    """A swap that was made, as plain data."""
 
-    Args:
-        epoch: The epoch in which it was made.
-        step: The number of optimizer steps before it.
-        order: How many swaps of the same run came before it.
-        sites: From the fully qualified name of a site to its spec before and after, as text.
-        annealing: Whether the old activation is still giving way to the new one.
-    """
-
-    epoch: int
-    step: int
-    order: int
+    epoch: int  # the epoch in which it was made
+    step: int  # the number of optimizer steps before it
+    order: int  # how many swaps of the same run came before it
+    # From the fully qualified name of a site to its spec before and after, as text.
     sites: Mapping[str, tuple[str, str]]
-    annealing: bool = False
+    annealing: bool = False  # whether the old activation is still giving way to the new one
 
     @classmethod
     def of(cls, live: "LiveSwap", epoch: int, step: int) -> Self:
@@ -101,17 +94,11 @@ def _specs(row: object) -> tuple[str, str]:
 
 @dataclass
 class LiveSwap:
-    """A swap as it stands in a model now.
+    """A swap as it stands in a model now."""
 
-    Args:
-        order: How many swaps of the same run came before it.
-        report: What was replaced.
-        annealing: The blends, while there are some.
-    """
-
-    order: int
-    report: SwapReport
-    annealing: Annealing | None = None
+    order: int  # how many swaps of the same run came before it
+    report: SwapReport  # what was replaced
+    annealing: Annealing | None = None  # the blends, while there are some
 
     @classmethod
     def make(cls, plan: SwapPlan, apply: Callable[[], SwapReport], order: int, *, annealing: bool) -> Self:

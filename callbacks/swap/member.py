@@ -22,14 +22,7 @@ from lit_gelu.surgery.errors import CheckpointMismatchError
 
 
 class RestorableSwap(ExplainedOnce):
-    """A swap that can be written down, made again and taken back; its subclass `ActivationSwap` makes it.
-
-    Attributes:
-        report: What was replaced, once it was.
-        record: That it was made, and when.
-        live: The swap as it stands in the model now.
-        run: What it has in common with the Trainer's other swaps.
-    """
+    """A swap that can be written down, made again and taken back; its subclass `ActivationSwap` makes it."""
 
     def __init__(
         self,
@@ -57,10 +50,10 @@ class RestorableSwap(ExplainedOnce):
         described = {describe_target(target, registry): spec for target, spec in self.swaps.items()}
         annealed = {"anneal_steps": anneal_steps} if anneal_steps else {}
         self._key = {"swaps": described, **schedule.describe(), **annealed}
-        self.report: SwapReport | None = None
-        self.record: SwapRecord | None = None
-        self.live: LiveSwap | None = None
-        self.run: SwapRun | None = None
+        self.report: SwapReport | None = None  # what was replaced, once it was
+        self.record: SwapRecord | None = None  # that it was made, and when
+        self.live: LiveSwap | None = None  # the swap as it stands in the model now
+        self.run: SwapRun | None = None  # what it has in common with the Trainer's other swaps
         self._loaded_by_hand = False
 
     @property

@@ -66,20 +66,12 @@ _RATES = ("lr", "initial_lr", "max_lr", "min_lr", "swa_lr")  # those that torch'
 
 @dataclass
 class ParameterGroups:
-    """The parameter groups of a run's optimizers, and the schedulers that step through them.
+    """The parameter groups of a run's optimizers, and the schedulers that step through them."""
 
-    Args:
-        model: The model whose parameters they hold.
-        optimizers: The optimizers.
-        schedulers: The learning rate schedulers.
-
-    Attributes:
-        likes: For every optimizer and group the group whose options it was given: itself, if it was there at the start.
-    """
-
-    model: nn.Module
+    model: nn.Module  # the model whose parameters they hold
     optimizers: Sequence[Optimizer]
     schedulers: Sequence[Scheduler]
+    # For every optimizer and group the group whose options it was given: itself, if it was there at the start.
     likes: list[list[int]] = field(init=False)
 
     def __post_init__(self) -> None:

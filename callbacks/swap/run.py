@@ -30,22 +30,13 @@ def registry_for(
 
 
 class SwapRun:
-    """The swaps of a Trainer in one module.
-
-    Args:
-        trainer: The Trainer.
-        pl_module: Its module.
-        swaps: Its swaps, in its order.
-
-    Attributes:
-        groups: The optimizers' groups, once the optimizers are there.
-    """
+    """The swaps of a Trainer in one module."""
 
     def __init__(self, trainer: Trainer, pl_module: LightningModule, swaps: "Sequence[RestorableSwap]") -> None:
         self.trainer = trainer
         self.pl_module = pl_module
         self.swaps = swaps
-        self.groups: ParameterGroups | None = None
+        self.groups: ParameterGroups | None = None  # the optimizers' groups, once the optimizers are there
         self._changed = False  # whether parameters came or went, so that a checkpoint has to say where they are
         self._groups_to_rebuild: list[list[dict[str, Any]]] | None = None
 

@@ -17,27 +17,15 @@ Mode = Literal["min", "max"]
 
 @dataclass
 class MetricTrigger:
-    """Fires once a metric has stopped improving, or has reached a value.
+    """Fires once a metric has stopped improving, or has reached a value."""
 
-    A check improves if it is better than the best so far by more than ``threshold``; NaN never is. It fires at the
-    ``patience``-th check in a row that does not improve, as `EarlyStopping` stops.
+    # A check improves if it is better than the best so far by more than ``threshold``; NaN never is. It fires at the
+    # ``patience``-th check in a row that does not improve, as `EarlyStopping` stops.
 
-    Args:
-        mode: Whether smaller (``"min"``) or larger (``"max"``) is better.
-        patience: Checks without improvement.
-        threshold: What counts as an improvement, in the metric's unit.
-        reaches: Fire at the first check as good as this value instead.
-
-    Example:
-        >>> trigger = MetricTrigger(patience=2)
-        >>> [trigger.check(value) for value in (3.0, 2.0, 2.5, 2.0)]
-        [False, False, False, True]
-    """
-
-    mode: Mode = "min"
-    patience: int = 3
-    threshold: float = 0.0
-    reaches: float | None = None
+    mode: Mode = "min"  # whether smaller (``"min"``) or larger (``"max"``) is better
+    patience: int = 3  # checks without improvement
+    threshold: float = 0.0  # what counts as an improvement, in the metric's unit
+    reaches: float | None = None  # fire at the first check as good as this value instead
     best: float = field(default=math.nan, init=False)
     waited: int = field(default=0, init=False)
     fired: bool = field(default=False, init=False)
@@ -73,19 +61,7 @@ class MetricTrigger:
 
 
 class SwapSchedule:
-    """An epoch, a number of optimizer steps, or a metric.
-
-    Args:
-        at_epoch: The epoch, from 0.
-        at_step: The number of optimizer steps.
-        when: The name of a logged metric.
-        metric: Says from the metric's values when; needed with ``when``.
-        check_on_train_epoch_end: When the metric is looked at; ``None`` means after each validation, or at the end of
-            the training epoch where there is none.
-
-    Raises:
-        CallbackArgumentError: If not exactly one of the first three is given, or a number is negative.
-    """
+    """An epoch, a number of optimizer steps, or a metric."""
 
     def __init__(
         self,

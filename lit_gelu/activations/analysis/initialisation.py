@@ -36,21 +36,13 @@ WeightLayer = (
 
 @dataclass(frozen=True)
 class InitialisedLayer:
-    """How one layer was initialised.
+    """How one layer was initialised."""
 
-    Args:
-        name: Its fully qualified name.
-        activation: What feeds it, ``""`` for nothing.
-        gain: The standard deviation of its weights times ``sqrt(fan_in)``.
-        weight_std: Standard deviation of its weights.
-        bias_std: Standard deviation of its biases.
-    """
-
-    name: str
-    activation: str
-    gain: float
-    weight_std: float
-    bias_std: float
+    name: str  # its fully qualified name
+    activation: str  # what feeds it, ``""`` for nothing
+    gain: float  # the standard deviation of its weights times ``sqrt(fan_in)``
+    weight_std: float  # standard deviation of its weights
+    bias_std: float  # standard deviation of its biases
 
 
 @dataclass(frozen=True)

@@ -14,17 +14,12 @@ INPLACE = ReadAttributes(("inplace",))
 
 
 class Composed(NamedTuple):
-    """What takes the place of functions of torch whose double backward is wrong.
+    """What takes the place of functions of torch whose double backward is wrong."""
 
-    Attributes:
-        node: How the names of their nodes in autograd's graph begin.
-        functions: By each function of torch one of the same arguments, composed of others.
-        note: What to tell a user of it.
-    """
-
-    node: str
+    node: str  # how the names of their nodes in autograd's graph begin
+    # By each function of torch one of the same arguments, composed of others.
     functions: Mapping[Callable[..., Any], Callable[..., Any]]
-    note: str
+    note: str  # what to tell a user of it
 
 
 def channel_arguments(module: nn.Module) -> dict[str, Any]:

@@ -84,21 +84,7 @@ def _check_bounds(name: str, lower: float, upper: float) -> None:
 
 
 class ClippedGELU(nn.Module):
-    """``f(x) = min(max(x Phi(x), min), max)``, elementwise, any shape and floating dtype.
-
-    Source: Wu et al. 2020, "Integer Quantization for Deep Learning Inference" (arXiv 2004.09602).
-
-    Args:
-        min: Lower bound; without effect below -0.17, GELU's minimum.
-        max: Upper bound.
-
-    Raises:
-        ActivationArgumentError: If ``min`` is not below ``max``.
-
-    Example:
-        >>> ClippedGELU(max=6.0)(torch.tensor([-1.0, 1.0, 20.0]))
-        tensor([-0.1587,  0.8413,  6.0000])
-    """
+    """``f(x) = min(max(x Phi(x), min), max)``, elementwise, any shape and floating dtype."""
 
     def __init__(self, min: float = -10.0, max: float = 10.0) -> None:  # noqa: A002 - the source's names
         super().__init__()

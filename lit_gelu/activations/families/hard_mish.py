@@ -64,14 +64,7 @@ def hard_mish_derivative(x: Tensor, order: int = 1) -> Tensor:
 
 
 class HardMish(nn.Module):
-    """``f(x) = x min(max(x + 2, 0), 2) / 2``, elementwise, any shape and floating dtype.
-
-    Source: Misra 2020, notes on "H-Mish" (github.com/digantamisra98/H-Mish).
-
-    Example:
-        >>> HardMish()(torch.tensor([-3.0, -1.0, 1.0]))
-        tensor([-0.0000, -0.5000,  1.0000])
-    """
+    """``f(x) = x min(max(x + 2, 0), 2) / 2``, elementwise, any shape and floating dtype."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply the function elementwise."""

@@ -79,21 +79,7 @@ def _standardised(x: Tensor, mu: float, sigma: float) -> Tensor:
 
 
 class MegaLaplace(nn.Module):
-    """``f(x) = Phi((x - mu) / sigma)``, elementwise, any shape and floating dtype.
-
-    Source: Ma et al. 2022, "Mega: Moving Average Equipped Gated Attention" (arXiv 2209.10655).
-
-    Args:
-        mu: Mean.
-        sigma: Standard deviation; positive.
-
-    Raises:
-        ActivationArgumentError: If ``sigma`` is not a positive finite number.
-
-    Example:
-        >>> MegaLaplace()(torch.tensor([0.0, 1.0]))
-        tensor([0.0061, 0.8504])
-    """
+    """``f(x) = Phi((x - mu) / sigma)``, elementwise, any shape and floating dtype."""
 
     def __init__(self, mu: float = 0.707107, sigma: float = 0.282095) -> None:
         super().__init__()

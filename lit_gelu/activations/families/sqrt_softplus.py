@@ -97,14 +97,7 @@ def _tail(x: Tensor) -> Tensor:
 
 
 class SqrtSoftplus(nn.Module):
-    """``f(x) = sqrt(log(1 + exp(x)))``, elementwise, any shape and floating dtype.
-
-    Source: transformers 5.23, ``SqrtSoftplusActivation``.
-
-    Example:
-        >>> SqrtSoftplus()(torch.tensor([-1.0, 1.0]))
-        tensor([0.5597, 1.1460])
-    """
+    """``f(x) = sqrt(log(1 + exp(x)))``, elementwise, any shape and floating dtype."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply the function elementwise."""

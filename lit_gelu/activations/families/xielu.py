@@ -79,27 +79,11 @@ def xielu_derivative(
 
 
 class XIELU(nn.Module):
-    """``alpha_p x^2 + beta x`` above 0, ``alpha_n (exp(x) - 1 - x) + beta x`` below; any shape and floating dtype.
+    """``alpha_p x^2 + beta x`` above 0, ``alpha_n (exp(x) - 1 - x) + beta x`` below; any shape and floating dtype."""
 
-    The paper learns ``alpha_p > 0`` and ``alpha_n > beta`` through a softplus. Here they are ``alpha_p exp(log_p)`` and
-    ``beta + (alpha_n - beta) exp(log_n)`` with both parameters starting at 0, so that they start at exactly the numbers
-    given and weight decay pulls them back there, as everywhere in this package.
-
-    Source: Huang and Schlag 2024, "Deriving Activation Functions Using Integration" (arXiv 2411.13010).
-
-    Args:
-        alpha_p: Coefficient above 0, or its initial value; positive.
-        alpha_n: Coefficient below 0, or its initial value; above ``beta``.
-        beta: Slope at 0, fixed.
-        learnable: Whether both coefficients are learned (two scalars).
-
-    Raises:
-        ActivationArgumentError: If a number is out of its range.
-
-    Example:
-        >>> XIELU()(torch.tensor([-1.0, 0.0, 1.0])).detach()
-        tensor([-0.2057,  0.0000,  1.3000])
-    """
+    # The paper learns ``alpha_p > 0`` and ``alpha_n > beta`` through a softplus. Here they are ``alpha_p exp(log_p)``
+    # and ``beta + (alpha_n - beta) exp(log_n)`` with both parameters starting at 0, so that they start at exactly the
+    # numbers given and weight decay pulls them back there, as everywhere in this package.
 
     log_p: nn.Parameter | None
     log_n: nn.Parameter | None

@@ -273,21 +273,17 @@ _scopes: ContextVar[tuple[ScopeEntries, ...]] = ContextVar("layers of the scopes
 
 
 class Seen:
-    """What is seen through all layers of a table, indexed by whatever it is asked by; the row registered last wins.
-
-    Attributes:
-        rows: By name and alias.
-        entries: Every row once, in the order of registration.
-        by_type: By the class of its modules; a subclass may compute something else and is not there.
-        by_function: By the identity of a function, with the arguments that it stands for; the row registered first.
-        resolved: What texts without further arguments stand for, as far as they were asked for.
-    """
+    """What is seen through all layers of a table, indexed by whatever it is asked by; the row registered last wins."""
 
     def __init__(self, rows: Rows) -> None:
-        self.rows = rows
+        self.rows = rows  # by name and alias
+        # What texts without further arguments stand for, as far as they were asked for.
         self.resolved: dict[str, Resolved] = {}
+        # Every row once, in the order of registration.
         self.entries = list({id(entry): entry for entry in rows.values()}.values())
+        # By the class of its modules; a subclass may compute something else and is not there.
         self.by_type = {form.type: entry for entry in rows.values() for form in entry.modules}
+        # By the identity of a function, with the arguments that it stands for; the row registered first.
         self.by_function = {
             id(function): (entry, dict(arguments))
             for entry in reversed(self.entries)

@@ -73,21 +73,17 @@ class ReadAttributes:
 
 @dataclass(frozen=True)
 class ModuleForm:
-    """A module class that is this activation.
+    """A module class that is this activation."""
 
-    Args:
-        type: The class; a subclass may compute something else and does not count.
-        read: From an instance to the arguments of its spec; raises `UnknownArgumentsError` if they are not known.
-        live: From an instance to the arguments of ``function`` and ``derivative``: the parameters as they are now,
-            which training may have moved. ``None``: the same as ``read``. How it is computed (``inplace``,
-            ``memory``) is left out in either case.
-        keeps_input: Whether its backward pass needs the input (that of ReLU, sigmoid and tanh the output): until then
-            nobody overwrites it.
-    """
-
-    type: type[nn.Module]
+    type: type[nn.Module]  # a subclass may compute something else and does not count
+    # From an instance to the arguments of its spec; raises `UnknownArgumentsError` if they are not known.
     read: ReadArguments
+    # From an instance to the arguments of ``function`` and ``derivative``: the parameters as they are now, which
+    # training may have moved. ``None``: the same as ``read``. How it is computed (``inplace``, ``memory``) is left out
+    # in either case.
     live: ReadArguments | None = None
+    # Whether its backward pass needs the input (that of ReLU, sigmoid and tanh the output): until then nobody
+    # overwrites it.
     keeps_input: bool = False
 
     def live_arguments(self, module: nn.Module) -> dict[str, Any]:
@@ -98,16 +94,11 @@ class ModuleForm:
 
 @dataclass(frozen=True)
 class CallForm:
-    """A function that is this activation, called with other arguments than its spec has.
+    """A function that is this activation, called with other arguments than its spec has."""
 
-    Args:
-        function: The function, such as ``F.prelu``.
-        parameters: The names of what may follow the input by position.
-        read: From a call's arguments by name, the input left out, to those of the spec.
-    """
-
-    function: Callable[..., Any]
-    parameters: tuple[str, ...]
+    function: Callable[..., Any]  # such as ``F.prelu``
+    parameters: tuple[str, ...]  # the names of what may follow the input by position
+    # From a call's arguments by name, the input left out, to those of the spec.
     read: Callable[[dict[str, Any]], dict[str, Any]]
 
 
@@ -146,21 +137,13 @@ def noted(module: nn.Module, kwargs: dict[str, Any]) -> nn.Module:
 
 @dataclass(frozen=True)
 class ConstructionArguments:
-    """Reads the arguments that a module was built with.
+    """Reads the arguments that a module was built with."""
 
-    An argument that the constructor left as plain data in an attribute of its name is read there, so that a later
-    assignment counts. Of an instance without a note, because it was built before its class was registered, all of them
-    are read from such attributes.
+    # An argument that the constructor left as plain data in an attribute of its name is read there, so that a later
+    # assignment counts. Of an instance without a note, because it was built before its class was registered, all of
+    # them are read from such attributes.
 
-    Args:
-        names: The arguments that a spec may give.
-
-    Example:
-        >>> ConstructionArguments(("lambd",))(nn.Hardshrink(0.25))
-        {'lambd': 0.25}
-    """
-
-    names: tuple[str, ...]
+    names: tuple[str, ...]  # the arguments that a spec may give
 
     def __call__(self, module: nn.Module) -> dict[str, Any]:
         """Read them."""

@@ -32,21 +32,14 @@ def current_plugin() -> str | None:
 
 
 class PluginLoader:
-    """Loads every plugin once, at the first look-up; a plugin that fails gives a warning and the others still load.
+    """Loads every plugin once, at the first look-up; a plugin that fails gives a warning and the others still load."""
 
-    The environment variable ``LIT_GELU_PLUGINS=0`` turns discovery off.
-
-    Args:
-        enabled: Whether this registry takes plugins at all.
-
-    Attributes:
-        pending: Whether `load_into` is still to be called, so that a look-up asks no more than this.
-    """
+    # The environment variable ``LIT_GELU_PLUGINS=0`` turns discovery off.
 
     def __init__(self, *, enabled: bool) -> None:
         # A lock of its own: a plugin's import may wait for another thread that registers something.
         self._lock = threading.RLock()
-        self.pending = enabled
+        self.pending = enabled  # whether `load_into` is still to be called, so that a look-up asks no more than this
 
     def load_into(self, registry: Registers) -> None:
         """Load the plugins that are installed into a registry, if that was not done yet."""

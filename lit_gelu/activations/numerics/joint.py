@@ -22,18 +22,12 @@ LOGISTIC_END = 60.0
 
 
 class Derivatives(NamedTuple):
-    """What an activation does at each element of its input.
+    """What an activation does at each element of its input."""
 
-    Args:
-        value: ``f(x)``.
-        first: ``f'(x)``; at a kink that of one side.
-        second: ``f''(x)``, without what sits in kinks.
-        gate: ``f(x) / x``, with ``f'(0)`` at ``x = 0``; ``None`` where f(0) is not 0, so that it has no mean.
-    """
-
-    value: Tensor
-    first: Tensor
-    second: Tensor
+    value: Tensor  # ``f(x)``
+    first: Tensor  # ``f'(x)``; at a kink that of one side
+    second: Tensor  # ``f''(x)``, without what sits in kinks
+    # ``f(x) / x``, with ``f'(0)`` at ``x = 0``; ``None`` where f(0) is not 0, so that it has no mean.
     gate: Tensor | None
 
 
