@@ -2,6 +2,7 @@
 
 import gc
 import tracemalloc
+from itertools import pairwise
 
 import numpy as np
 import onnx
@@ -176,19 +177,18 @@ def test_no_second_try_on_another_provider(path, monkeypatch):
 
 @pytest.mark.parametrize("kind", ["array", "tensor"])
 def test_calls_leave_no_memory_behind(path, kind):
-    """Ten thousand of them; numpy's arrays, of whose memory the tensors are, are traced too."""
+    """Three spells of ten thousand, of which the best counts: Python itself takes or gives back some hundred bytes."""
     predictor, x = OnnxPredictor(path, [CPU]), torch.randn(4, 6)
     value = x.numpy() if kind == "array" else x
-    tracemalloc.start()
+    tracemalloc.start()  # numpy's arrays, of whose memory the tensors are, are traced too
     try:
-        for _ in range(100):
-            predictor(value)
-        gc.collect()
-        before = tracemalloc.get_traced_memory()[0]
-        for _ in range(10_000):
-            predictor(value)
-        gc.collect()
-        assert tracemalloc.get_traced_memory()[0] - before < 10_000  # not one byte a call; Python itself takes some
+        taken = []
+        for _ in range(4):
+            for _ in range(10_000):
+                predictor(value)
+            gc.collect()
+            taken.append(tracemalloc.get_traced_memory()[0])
+        assert min(after - before for before, after in pairwise(taken)) < 1_000  # one object a call were 160,000
     finally:
         tracemalloc.stop()
 
