@@ -26,7 +26,7 @@ _CONTRIB = {
     "QuickGelu": ActivationSpec.of("gelu", approximate="sigmoid"),
 }
 _QUICK = 1.702  # the factor of x that QuickGelu has by default
-_OPTIONS = ("approximate", "lowering", "target", "dtype", "policy")
+_OPTIONS = ("approximate", "lowering", "target", "dtype", "policy", "layout")
 _MICROSOFT = "com.microsoft"
 
 
