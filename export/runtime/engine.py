@@ -16,7 +16,7 @@ import onnxruntime
 from lit_gelu.export.errors import ModelFileError, ProviderError
 from lit_gelu.export.runtime.model_file import ModelFile, read_model_file
 from lit_gelu.export.runtime.placement import named, placement_of, without_shape_arithmetic
-from lit_gelu.export.runtime.ports import Array, Port, is_tensor, session_ports
+from lit_gelu.export.runtime.ports import Array, Port, session_ports
 from lit_gelu.export.runtime.providers import (
     CUDA,
     ON_CUDA_DEVICES,
@@ -131,15 +131,13 @@ class Engine:
             return None
         if type(value) is np.ndarray:
             return self.session.run(self.output_names, {port.name: value})[0] if port.fits(value) else None
-        if not is_tensor(value):
+        torch = sys.modules.get("torch")
+        if torch is None or not isinstance(value, torch.Tensor):
             return None
-        try:
-            array = value.numpy()
-        except (RuntimeError, TypeError):  # it requires gradients, or lies on a device
+        try:  # onnxruntime refuses another dtype or shape itself; of arrays it does not see the order of bytes
+            return torch.from_numpy(self.session.run(self.output_names, {port.name: value.numpy()})[0])
+        except Exception:  # noqa: BLE001  the longer way finds a remedy, or says what is wrong
             return None
-        if not port.fits(array):
-            return None
-        return sys.modules["torch"].from_numpy(self.session.run(self.output_names, {port.name: array})[0])
 
     def run_arrays(self, given: Mapping[str, np.ndarray]) -> list[Any]:
         """Run on arrays."""
