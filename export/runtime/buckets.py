@@ -1,8 +1,8 @@
-"""Calls of any batch size through sessions of few, fixed ones."""
+"""Calls of any size through sessions of few, fixed ones."""
 
+import itertools
 import threading
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 
 import onnxruntime
 import torch
@@ -10,62 +10,79 @@ from torch import Tensor
 
 from lit_gelu.export.errors import ModelInputError
 from lit_gelu.export.runtime.binding import TensorRunner, run_options
-from lit_gelu.export.runtime.ports import Port
+from lit_gelu.export.runtime.ports import Port, named_sizes
+from lit_gelu.export.runtime.settings import BATCH, Buckets
+
+_WHOLE = ("tensor(int", "tensor(uint", "tensor(bool")
 
 
-@dataclass(frozen=True)
-class Span:
-    """Rows of a call that run together."""
-
-    start: int
-    stop: int
-    bucket: int  # the batch size that they run in
+def pieces(rows: int, largest: int) -> list[slice]:
+    """Divide a call into as few runs as the largest bucket allows; no rows are one run too."""
+    return [slice(start, min(start + largest, rows)) for start in range(0, max(rows, 1), largest)]
 
 
-def spans(rows: int, buckets: Sequence[int]) -> list[Span]:
-    """Divide a call into as few runs as the ascending buckets allow, the last one padded."""
-    found, start, largest = [], 0, buckets[-1]
-    while rows - start > largest:
-        found.append(Span(start, start + largest, largest))
-        start += largest
-    bucket = next(bucket for bucket in buckets if bucket >= rows - start)
-    return [*found, Span(start, rows, bucket)]
-
-
-def batch_name(inputs: Mapping[str, Port], outputs: Mapping[str, Port]) -> str:
-    """Return the name of the batch, the first size of every output, in a file whose other sizes are fixed."""
-    first = next(iter(inputs.values()))
-    name = first.shape[0] if first.shape else None
-    shapes = {port.name: port.shape for port in [*inputs.values(), *outputs.values()]}
-    wrong = {key: shape for key, shape in shapes.items() if any(not isinstance(size, int) for size in shape[1:])}
-    wrong |= {key: shape for key, shape in shapes.items() if shape and shape[0] != name and isinstance(shape[0], str)}
-    wrong |= {port.name: port.shape for port in outputs.values() if not port.shape or port.shape[0] != name}
-    if not isinstance(name, str) or wrong:
-        named = ", ".join(f"{key} {shape}" for key, shape in (wrong or {first.name: first.shape}).items())
+def bucket_axes(
+    inputs: Mapping[str, Port], outputs: Mapping[str, Port], buckets: Buckets
+) -> tuple[str | None, dict[str, tuple[int, ...]]]:
+    """Return the name of the batch, if there is one, and the sizes of every open axis of a file by its name."""
+    ports = [*inputs.values(), *outputs.values()]
+    first = {port.shape[:1] for port in (ports[0], *outputs.values())}  # the batch: rows do not see each other
+    name = next(iter(first.pop()), None) if len(first) == 1 else None
+    batch = name if isinstance(name, str) and not any(name in port.shape[1:] for port in ports) else None
+    axes = {batch if name == BATCH and batch else name: tuple(sizes) for name, sizes in buckets.items()}
+    needed = {size for port in ports for size in port.shape if not isinstance(size, int)}
+    if needed != axes.keys() or any(not _with_size(inputs, name) for name in axes):
         raise ModelInputError(
-            f"Batch buckets need a batch as the first size of the first input and of every output, and all other sizes "
-            f"fixed; here: {named}. Export the file with fixed sizes, or leave batch_buckets out."
+            "Buckets need every open size of the inputs by its name, and outputs of these sizes alone; batch_buckets= "
+            "is for files with one open size, the first of the first input and of every output, and all other sizes "
+            f"fixed; here: {_shown(ports)}. Give buckets={{'batch': (1, 8), 'sequence': (64, 128)}} with the file's "
+            "own names, export the file with fixed sizes, or leave buckets out."
         )
-    return name
+    return batch, axes
+
+
+def require_harmless(inputs: Mapping[str, Port], padded: Iterable[str], padding: Mapping[str, float]) -> None:
+    """Refuse to pad a size, but where a mask says what is padding, or the caller what stands in all inputs with it."""
+    if unknown := padding.keys() - inputs.keys():
+        raise ModelInputError(f"padding= names {', '.join(sorted(unknown))}. The inputs are {', '.join(inputs)}.")
+    for name in padded:
+        ports = _with_size(inputs, name)
+        masked = any(port.name.endswith("attention_mask") and port.type_name.startswith(_WHOLE) for port in ports)
+        if not masked and any(port.name not in padding for port in ports):
+            values = ", ".join(f"{port.name!r}: 0" for port in ports)
+            raise ModelInputError(
+                f"Padding {name!r} can change what the file computes: no input with that size is a mask (named "
+                "...attention_mask, of whole numbers or Booleans, 0 for padding); here: "
+                f"{_shown(ports)}. If it cannot, say what stands there: padding={{{values}}}. Or export the file with "
+                "that size fixed."
+            )
+
+
+def _with_size(inputs: Mapping[str, Port], name: str | None) -> list[Port]:
+    """Return the inputs that have an open size."""
+    return [port for port in inputs.values() if name in port.shape]
+
+
+def _shown(ports: Iterable[Port]) -> str:
+    return ", ".join(f"{port.name} {port.shape}" for port in ports)
 
 
 class BucketRunner:
-    """Runs a session at a few batch sizes, each with buffers of its own; on CUDA as one CUDA graph each.
+    """Runs a session at a few sizes, each with buffers of its own; on CUDA as one CUDA graph each.
 
-    Rows are copied into the bucket's buffers, and the outputs' rows out of them. What stands in the rows beyond is of
-    an earlier call, or zero: rows of a network in evaluation mode do not see each other.
-    Every bucket runs once here, which is when onnxruntime captures its graph.
+    Inputs are copied into the bucket's buffers, and the outputs' parts out of them. What stands in the rows beyond is
+    of an earlier call, or zero: rows of a network in evaluation mode do not see each other. Beyond other sizes stands
+    what ``padding`` has by input, or 0. Every bucket runs once here, which is when onnxruntime captures its graph.
     """
 
-    def __init__(self, runner: TensorRunner, buckets: tuple[int, ...]) -> None:
-        self.runner = runner
-        self.buckets = buckets
-        self._batch = batch_name(runner.inputs, runner.outputs)
+    def __init__(self, runner: TensorRunner, buckets: Buckets, padding: Mapping[str, float] | None = None) -> None:
+        self.runner, self._padding = runner, padding or {}
+        self._batch, self.buckets = bucket_axes(runner.inputs, runner.outputs, buckets)
+        require_harmless(runner.inputs, self.buckets.keys() - {self._batch}, self._padding)
         self._lock = threading.Lock()  # two threads must not use the same buffers at once
+        combined = [dict(zip(self.buckets, sizes, strict=True)) for sizes in itertools.product(*self.buckets.values())]
         with torch.inference_mode(mode=False):  # its tensors could not be written outside of it
-            self._buffers = {
-                bucket: _Buffers(runner, {self._batch: bucket}, number) for number, bucket in enumerate(buckets, 1)
-            }
+            self._buffers = {tuple(s.values()): _Buffers(runner, s, number) for number, s in enumerate(combined, 1)}
         self.capture()
 
     def capture(self) -> None:
@@ -74,27 +91,50 @@ class BucketRunner:
             buffers.run(self.runner.session)
 
     def __call__(self, tensors: Mapping[str, Tensor]) -> list[Tensor]:
-        """Run the session, and return as many rows as the inputs have."""
-        rows = next(iter(tensors.values())).shape[0]
-        parts = [self._run(tensors, span) for span in spans(rows, self.buckets)]
+        """Run the session, and return outputs of the inputs' sizes."""
+        sizes = self._sizes(tensors)
+        if self._batch is None:
+            return self._run(tensors, sizes)
+        first, parts = (self._batch,), []
+        for piece in pieces(sizes[self._batch], self.buckets[self._batch][-1]):
+            rows = {name: t[piece] if self.runner.inputs[name].shape[:1] == first else t for name, t in tensors.items()}
+            parts.append(self._run(rows, {**sizes, self._batch: piece.stop - piece.start}))
         return parts[0] if len(parts) == 1 else [torch.cat(outputs) for outputs in zip(*parts, strict=True)]
 
     def holds(self, tensors: Mapping[str, Tensor]) -> bool:
-        """Return whether a call has exactly a bucket's batch size, and needs no padding."""
-        return next(iter(tensors.values())).shape[0] in self.buckets
+        """Return whether a call has exactly a bucket's sizes, and needs no padding."""
+        return tuple(self._sizes(tensors).values()) in self._buffers
 
-    def _run(self, tensors: Mapping[str, Tensor], span: Span) -> list[Tensor]:
-        """Run some rows."""
-        count = span.stop - span.start
-        buffers = self._buffers[span.bucket]
+    def _sizes(self, tensors: Mapping[str, Tensor]) -> dict[str, int]:
+        """Return the sizes of a call by name."""
+        shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+        found = named_sizes(self.runner.inputs, shapes)
+        for name, buckets in self.buckets.items():
+            if name not in found or (found[name] > buckets[-1] and name != self._batch):
+                raise ModelInputError(
+                    f"The size {name!r} has to be the same in all inputs, and at most {buckets[-1]}, its largest "
+                    f"bucket; here: {', '.join(f'{key} {shape}' for key, shape in shapes.items())}."
+                )
+        return {name: found[name] for name in self.buckets}
+
+    def _run(self, tensors: Mapping[str, Tensor], sizes: Mapping[str, int]) -> list[Tensor]:
+        """Run what fits into a bucket: into the smallest."""
+        buckets = {name: next(b for b in self.buckets[name] if b >= size) for name, size in sizes.items()}
+        padded = {name for name, size in sizes.items() if size < buckets[name]} - {self._batch}
+        buffers = self._buffers[tuple(buckets.values())]
         with self._lock:
             for name, tensor in tensors.items():
-                if self.runner.inputs[name].shape[:1] == (self._batch,):
-                    buffers.inputs[name][:count].copy_(tensor[span.start : span.stop])
-                else:
-                    buffers.inputs[name].copy_(tensor)
+                if padded & set(self.runner.inputs[name].shape):
+                    buffers.inputs[name].fill_(self._padding.get(name, 0))
+                buffers.inputs[name][_part(self.runner.inputs[name], sizes)].copy_(tensor)
             buffers.run(self.runner.session)
-            return [tensor[:count].clone() for tensor in buffers.outputs]
+            ports = self.runner.outputs.values()
+            return [y[_part(port, sizes)].clone() for port, y in zip(ports, buffers.outputs, strict=True)]
+
+
+def _part(port: Port, sizes: Mapping[str, int]) -> tuple[slice, ...]:
+    """Return where a call's values stand in a bucket's buffer."""
+    return tuple(slice(sizes.get(str(size))) for size in port.shape)
 
 
 class _Buffers:

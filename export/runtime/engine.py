@@ -26,7 +26,7 @@ from lit_gelu.export.runtime.providers import (
     has_cuda_device,
 )
 from lit_gelu.export.runtime.session import open_session
-from lit_gelu.export.runtime.settings import checked_buckets, provider_options, session_options
+from lit_gelu.export.runtime.settings import BATCH, Buckets, named_buckets, provider_options, session_options
 from lit_gelu.export.runtime.tuning_file import TuningChoice, read_choice, this_key
 
 if TYPE_CHECKING:
@@ -53,7 +53,9 @@ class Request:
     sess_options: onnxruntime.SessionOptions | None
     provider_options: list[Mapping[str, Any]] | None
     tuning: bool | TuningChoice
-    batch_buckets: tuple[int, ...]
+    batch_buckets: Sequence[int]
+    buckets: Buckets
+    padding: Mapping[str, float]
 
     def checked_providers(self, model: ModelFile) -> dict[str, dict[str, str]]:
         """Return the options, by name, of the providers that were given, or of the default one."""
@@ -114,9 +116,9 @@ class Engine:
         return TensorRunner(self.session, self.torch_device) if self.on_cuda is None else self.on_cuda.runner
 
     @property
-    def buckets(self) -> tuple[int, ...]:
-        """The batch sizes of its CUDA graphs."""
-        return self.on_cuda.bucketed.buckets if self.on_cuda and self.on_cuda.bucketed else ()
+    def buckets(self) -> Buckets:
+        """The sizes of its CUDA graphs."""
+        return self.on_cuda.bucketed.buckets if self.on_cuda and self.on_cuda.bucketed else {}
 
     @cached_property
     def _only(self) -> Port | None:
@@ -173,10 +175,12 @@ def open_engine(request: Request) -> Engine:
     device = _device(first, checked[first])
     choice = request.choice(first, checked[first], device)
     settings = choice.settings if choice else {}
-    buckets = request.batch_buckets or checked_buckets(settings.get("batch_buckets", ()))
+    asked = named_buckets(request.batch_buckets, request.buckets)
+    buckets = asked or named_buckets(settings.get("batch_buckets", ()), {})
     if buckets and (first != CUDA or device == HOST):
+        given = f"buckets={request.buckets}" if request.buckets else f"batch_buckets={buckets[BATCH]}"
         raise ProviderError(
-            f"batch_buckets={buckets} are CUDA graphs; here {first} comes first, and torch "
+            f"{given} are CUDA graphs; here {first} comes first, and torch "
             f"{'has' if has_cuda_device() else 'finds no'} CUDA device. Leave them out."
         )
     checked[first].update(provider_options(settings))
@@ -194,7 +198,7 @@ def open_engine(request: Request) -> Engine:
         checked[CUDA]["enable_cuda_graph"] = "1"
     with torch.cuda.device(on):  # onnxruntime sets the thread's current device, and leaves it so
         session = _open(request, model, checked, used, graphs=bool(buckets))
-        on_cuda = CudaRunner(session, on, stream, buckets, padding=bool(request.batch_buckets))
+        on_cuda = CudaRunner(session, on, stream, buckets, request.padding if asked else None)
     return Engine(session, device, on_cuda, choice)
 
 
@@ -239,13 +243,13 @@ def _open(
         if not graphs:
             raise
         raise ProviderError(
-            f"{where} cannot run as CUDA graphs, which need every node on CUDA. Leave batch_buckets out, or export the "
+            f"{where} cannot run as CUDA graphs, which need every node on CUDA. Leave buckets out, or export the "
             f"file for CUDA. {error}"
         ) from error
     if graphs and (nodes := without_shape_arithmetic(model.path, placement_of(session).outside(CUDA))):
         raise ProviderError(
             f"{where} cannot run as CUDA graphs: {len(nodes)} nodes are not on CUDA: {named(nodes)}. Leave "
-            "batch_buckets out, or export the file for CUDA."
+            "buckets out, or export the file for CUDA."
         )
     return session
 

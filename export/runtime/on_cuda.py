@@ -16,6 +16,7 @@ from lit_gelu.export.errors import ProviderError
 from lit_gelu.export.runtime.binding import TensorRunner, as_tensor_on
 from lit_gelu.export.runtime.buckets import BucketRunner
 from lit_gelu.export.runtime.ports import Array
+from lit_gelu.export.runtime.settings import Buckets
 from lit_gelu.export.runtime.streams import ComputeStream
 
 
@@ -37,9 +38,8 @@ class CudaRunner:
         session: onnxruntime.InferenceSession,
         device: torch.device,
         stream: ComputeStream,
-        buckets: tuple[int, ...] = (),
-        *,
-        padding: bool = False,
+        buckets: Buckets | None = None,
+        padding: Mapping[str, float] | None = None,  # without it, only calls of a bucket's own sizes are graphs
     ) -> None:
         self.device, self.stream, self.padding = device, stream, padding
         self.runner = TensorRunner(session, device)
@@ -50,7 +50,7 @@ class CudaRunner:
             self._opener.here = True
             self._worker = ThreadPoolExecutor(1, thread_name_prefix="lit_gelu_cuda_graphs")
             with stream.in_order(), torch.cuda.stream(stream.stream):
-                self.bucketed = BucketRunner(self.runner, buckets)
+                self.bucketed = BucketRunner(self.runner, buckets, padding)
             torch.cuda.synchronize(device)  # the worker captures on the same stream
             self._worker.submit(_under, stream.stream, self.bucketed.capture).result()
 
@@ -72,7 +72,7 @@ class CudaRunner:
         tensors = {name: as_tensor_on(self.device, value) for name, value in given.items()}
         if self.bucketed is None:
             return self._ordered(self.runner, tensors)
-        run = self.bucketed if self.padding or self.bucketed.holds(tensors) else self.runner
+        run = self.bucketed if self.padding is not None or self.bucketed.holds(tensors) else self.runner
         with self._lock:
             if hasattr(self._opener, "here"):
                 return self._ordered(run, tensors)

@@ -16,7 +16,7 @@ from lit_gelu.export.runtime.model_file import read_model_file
 from lit_gelu.export.runtime.placement import Placement, placement_of
 from lit_gelu.export.runtime.ports import Array, Port, bind_inputs, bind_names, is_tensor, require_fit
 from lit_gelu.export.runtime.providers import Provider
-from lit_gelu.export.runtime.settings import checked_buckets, options_from, options_state
+from lit_gelu.export.runtime.settings import options_from, options_state
 from lit_gelu.export.runtime.tuning_file import TuningChoice
 
 if TYPE_CHECKING:
@@ -52,10 +52,15 @@ class OnnxPredictor:
         batch_buckets: Batch sizes, for CUDA alone: each becomes one CUDA graph. A call is padded to the smallest that
             holds it, or divided into pieces of the largest; all sizes but the batch must be fixed. The graphs are
             captured here: no other thread may use CUDA meanwhile.
+        buckets: The same for every open size of the file, by its names: ``{"batch": (1, 8), "sequence": (64, 128)}`` is
+            four CUDA graphs. Outputs are cut back to a call's own sizes; only the batch is divided. A size beside the
+            batch is padded if an input named ``...attention_mask`` has it, with 0 for what is padding, or if
+            ``padding`` names all inputs that have it.
+        padding: What stands beyond the call's own sizes, by input; 0 in those that are not named.
 
     Raises:
         ModelFileError: If the file is missing or damaged, or its external data lie outside its folder.
-        ModelInputError: If the file's sizes are not fixed and ``batch_buckets`` is given.
+        ModelInputError: If the file has open sizes without buckets, or padding could change what it computes.
         ProviderError: If a provider does not exist here, has no such option, or did not take the whole file.
 
     Example:
@@ -81,6 +86,8 @@ class OnnxPredictor:
         provider_options: Sequence[Mapping[str, Any]] | None = None,
         tuning: bool | TuningChoice = True,
         batch_buckets: Sequence[int] = (),
+        buckets: Mapping[str, Sequence[int]] | None = None,
+        padding: Mapping[str, float] | None = None,
     ) -> None:
         self.path = Path(path)
         self._request = Request(
@@ -89,7 +96,9 @@ class OnnxPredictor:
             sess_options,
             None if provider_options is None else list(provider_options),
             tuning,
-            checked_buckets(batch_buckets),
+            tuple(batch_buckets),
+            buckets or {},
+            padding or {},
         )
         self._opening = threading.Lock()
         self._opened = self._open()
@@ -165,7 +174,7 @@ class OnnxPredictor:
         """Return the file, where it runs, and how it is tuned."""
         engine = self._engine
         how = f", tuned: {engine.tuning}" if engine.tuning else ""
-        buckets = f", batch_buckets={engine.buckets}" if engine.buckets else ""
+        buckets = f", buckets={engine.buckets}" if engine.buckets else ""
         return f"OnnxPredictor({str(self.path)!r}, {', '.join(self.providers)}{buckets}{how})"
 
     def __call__(self, *inputs: Array | Mapping[str, Array], **named_inputs: Array) -> Any:

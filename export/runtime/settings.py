@@ -10,6 +10,8 @@ from lit_gelu.export.errors import ModelFileError, ProviderError
 from lit_gelu.export.runtime.session import config_entry
 
 Settings = Mapping[str, Any]
+Buckets = Mapping[str, Sequence[int]]  # ascending, by the file's name of the size
+BATCH = ""  # stands for the batch, whatever its name
 
 LEVELS = {
     "all": onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL,
@@ -73,14 +75,22 @@ def require_settings(settings: Settings, source: str) -> None:
             )
 
 
-def checked_buckets(buckets: Sequence[int]) -> tuple[int, ...]:
-    """Return batch sizes in ascending order, each once; `ProviderError` if one is no positive number."""
+def checked_buckets(buckets: Sequence[int], of: str = "batch_buckets") -> tuple[int, ...]:
+    """Return sizes in ascending order, each once; `ProviderError` if one is no positive number."""
     wrong = [size for size in buckets if not isinstance(size, int) or isinstance(size, bool) or size < 1]
     if wrong:
-        raise ProviderError(
-            f"batch_buckets={list(buckets)!r}: {wrong} are no batch sizes. Give positive whole numbers."
-        )
+        raise ProviderError(f"{of}={list(buckets)!r}: {wrong} are no sizes. Give positive whole numbers.")
     return tuple(sorted(set(buckets)))
+
+
+def named_buckets(batch: Sequence[int], named: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...]]:
+    """Return the sizes of buckets by the file's names; those of a batch of any name as `BATCH`."""
+    if batch and named:
+        raise ProviderError("batch_buckets= is a short form of buckets=. Give one of them.")
+    if not isinstance(named, Mapping) or not all(named.values()):
+        raise ProviderError(f"buckets={named!r} is not accepted. Give sizes by name, such as {{'batch': (1, 8)}}.")
+    by_name = {name: checked_buckets(sizes, f"buckets of {name!r}") for name, sizes in named.items()}
+    return by_name or ({BATCH: checked_buckets(batch)} if batch else {})
 
 
 def session_options(settings: Settings) -> onnxruntime.SessionOptions:

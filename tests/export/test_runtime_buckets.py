@@ -13,8 +13,8 @@ from onnx import TensorProto, helper
 from lit_gelu.export import ModelInputError, OnnxPredictor, ProviderError, export_onnx
 from lit_gelu.export.runtime import CPU, CUDA, streams
 from lit_gelu.export.runtime.binding import TensorRunner
-from lit_gelu.export.runtime.buckets import BucketRunner, spans
-from lit_gelu.export.runtime.settings import checked_buckets
+from lit_gelu.export.runtime.buckets import BucketRunner, pieces
+from lit_gelu.export.runtime.settings import BATCH
 
 
 @pytest.fixture(scope="module")
@@ -24,21 +24,18 @@ def path(tmp_path_factory):
     return path
 
 
-@given(rows=st.integers(0, 2000), sizes=st.lists(st.integers(1, 300), min_size=1, max_size=6))
-def test_pieces_cover_every_row_once_in_the_smallest_bucket(rows, sizes):
-    buckets = checked_buckets(sizes)
-    parts = spans(rows, buckets)
+@given(rows=st.integers(0, 2000), largest=st.integers(1, 300))
+def test_pieces_cover_every_row_once_in_as_few_runs_as_can_be(rows, largest):
+    parts = pieces(rows, largest)
     assert [row for part in parts for row in range(part.start, part.stop)] == list(range(rows))
-    assert len(parts) == max(1, -(-rows // buckets[-1]))
-    for part in parts:
-        assert part.stop - part.start <= part.bucket
-        assert not [size for size in buckets if part.stop - part.start <= size < part.bucket]
+    assert len(parts) == max(1, -(-rows // largest))
+    assert all(part.stop - part.start <= largest for part in parts)
 
 
 @pytest.mark.parametrize("rows", [0, 1, 2, 3, 4, 5, 11])
 def test_padded_and_divided_calls_give_the_same(path, rows):
     session = OnnxPredictor(path, [CPU]).session
-    run = BucketRunner(TensorRunner(session, torch.device("cpu")), (1, 4))
+    run = BucketRunner(TensorRunner(session, torch.device("cpu")), {BATCH: (1, 4)})
     run({"input": torch.full((4, 6), float("nan"))})  # what earlier calls leave behind does not matter
     x = torch.randn(rows, 6)
     (y,) = run({"input": x})
@@ -46,7 +43,7 @@ def test_padded_and_divided_calls_give_the_same(path, rows):
 
 
 def test_outputs_are_not_the_buffers(path):
-    run = BucketRunner(TensorRunner(OnnxPredictor(path, [CPU]).session, torch.device("cpu")), (2,))
+    run = BucketRunner(TensorRunner(OnnxPredictor(path, [CPU]).session, torch.device("cpu")), {BATCH: (2,)})
     (first,) = run({"input": torch.ones(2, 6)})
     kept = first.clone()
     run({"input": torch.zeros(2, 6)})
@@ -71,7 +68,7 @@ def test_sizes_beside_the_batch_must_be_fixed(tmp_path):
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), path)
     session = OnnxPredictor(path, [CPU]).session
     with pytest.raises(ModelInputError, match=r"all other sizes fixed; here: x \('batch', 'length', 4\)"):
-        BucketRunner(TensorRunner(session, torch.device("cpu")), (2,))
+        BucketRunner(TensorRunner(session, torch.device("cpu")), {BATCH: (2,)})
 
 
 class FakeStream:

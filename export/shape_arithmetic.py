@@ -1,0 +1,153 @@
+"""Takes nodes that compute sizes out of a graph, where its shapes tell what they compute.
+
+torch writes ``view`` and ``expand`` with targets that are computed from sizes at every call, and attention with a key
+whose sizes are taken apart and put together. Beside a GPU, onnxruntime runs such nodes on the CPU. In the target of a
+Reshape, 0 copies the size at the same place of the input, and one -1 is what is left; in that of an Expand, 1 leaves a
+size as it is. Sizes of one name are equal all over a graph (ONNX's IR, "Static tensor shapes"), and torch gives equal
+sizes one name, or one expression.
+"""
+
+import re
+from collections.abc import Collection, Sequence
+
+import onnx_ir as ir
+from onnx_ir import convenience
+from onnx_ir.passes import common as common_passes
+
+Size = int | str | None  # a number; a name or an expression; not known
+
+
+def fold_shape_arithmetic(model: ir.Model, may_be_empty: Collection[str] = ()) -> None:
+    """Write targets of Reshape and Expand that follow from shapes as constants, and drop what nobody reads then."""
+    # A size that may be 0, as that of a batch, is never copied beside a -1: nothing follows from 0 values.
+    known: dict[tuple[int, ...], ir.Value] = {}
+    for node in filter(_is_standard, model.graph):
+        y = node.outputs[0]
+        if not y.is_graph_output() and (same := _same(model.graph, node, known)):
+            convenience.replace_all_uses_with(y, same)
+        elif node.op_type in {"Reshape", "Expand"} and (target := _target(node, may_be_empty)):
+            node.replace_input_with(1, _constant(model.graph, target, known))
+            node.attributes.pop("allowzero", None)
+    common_passes.RemoveUnusedNodesPass()(model)
+
+
+def reshape_target(given: Sequence[Size], wanted: Sequence[Size], may_be_empty: Collection[str] = ()) -> list[int]:
+    """Return a constant target for a Reshape between two shapes; nothing where sizes have to be computed."""
+    unknown = [place for place, size in enumerate(wanted) if not isinstance(size, int)]
+    copied = {place for place in unknown if wanted[place] is not None and wanted[place] in given[place : place + 1]}
+    if len(unknown) == 1:
+        copied = set()  # -1 does
+    left = set(unknown) - copied
+    beside = {name for place in copied for name in re.findall(r"\w+", str(wanted[place]))}
+    if 0 in wanted or len(left) > 1 or (left and beside & set(may_be_empty)):
+        return []
+    return [size if isinstance(size, int) else -1 if place in left else 0 for place, size in enumerate(wanted)]
+
+
+def expand_target(given: Sequence[Size], wanted: Sequence[Size]) -> list[int]:
+    """Return a constant target for an Expand between two shapes; nothing where sizes have to be computed."""
+    before = [1] * (len(wanted) - len(given)) + list(given)
+    sizes = [1 if old == new is not None else new for old, new in zip(before, wanted, strict=True)]
+    return _numbers(sizes)
+
+
+def sizes_in(value: ir.Value | None) -> list[Size]:
+    """Return what a vector of sizes holds, as far as shapes tell; nothing for what is no such vector."""
+    node = None if value is None else value.producer()
+    constant = None if value is None else convenience.get_const_tensor(value)
+    if constant is not None:
+        holds_sizes = constant.dtype == ir.DataType.INT64 and len(constant.shape) == 1
+        return constant.numpy().tolist() if holds_sizes else []
+    if node is None or not _is_standard(node):
+        return []
+    if node.op_type == "Shape":
+        start, end = (node.attributes[key].as_int() if key in node.attributes else None for key in ("start", "end"))
+        return _sizes_of(node.inputs[0])[start:end]
+    parts = [sizes_in(each) for each in node.inputs] if node.op_type in {"Concat", "Slice"} else []
+    if not parts or not all(parts):
+        return []
+    if node.op_type == "Concat":
+        return [size for part in parts for size in part]
+    vector, starts, ends, *others = parts
+    bounds = _numbers([starts[0], ends[0]])
+    return vector[slice(*bounds)] if bounds and others[1:] in ([], [[1]]) else []  # axis 0 of one, without a step
+
+
+def _sizes_of(value: ir.Value | None) -> list[Size]:
+    """Return a value's shape; nothing for one that is not known, or without sizes."""
+    shape = None if value is None else value.shape
+    return [dim if isinstance(dim, int) else dim.value for dim in shape or ()]
+
+
+def _numbers(sizes: Sequence[Size]) -> list[int]:
+    """Return sizes that are all numbers; nothing for others."""
+    numbers = [size for size in sizes if isinstance(size, int)]
+    return numbers if len(numbers) == len(sizes) else []
+
+
+def _wanted(node: ir.Node) -> list[Size]:
+    """Return the shape that a Reshape or Expand makes: the one that is noted, and what its target tells beside it."""
+    noted, told = _sizes_of(node.outputs[0]), sizes_in(node.inputs[1])
+    if len(noted) != len(told):
+        return noted
+    told = [size if isinstance(size, str) or (isinstance(size, int) and size > 0) else None for size in told]
+    return [new if old is None else old for old, new in zip(noted, told, strict=True)]
+
+
+def _same(graph: ir.Graph, node: ir.Node, known: dict[tuple[int, ...], ir.Value]) -> ir.Value | None:
+    """Return what a node's output is without it: numbers, a Reshape's own input, a key that is transposed directly."""
+    if node.op_type in {"Shape", "Slice", "Concat"} and (numbers := _numbers(sizes_in(node.outputs[0]))):
+        return _constant(graph, numbers, known)
+    if node.op_type != "Reshape":
+        return None
+    wanted = _wanted(node)
+    if wanted and None not in wanted and wanted == _sizes_of(node.inputs[0]):
+        return node.inputs[0]
+    return _transposed(node, wanted)
+
+
+def _transposed(node: ir.Node, wanted: Sequence[Size]) -> ir.Value | None:
+    """Return the transpose of the last two sizes that is written as Reshape to three sizes, Transpose, Reshape."""
+    # torch's attention transposes keys so, whatever their rank.
+    transpose = _made_by(node.inputs[0], "Transpose")
+    first = None if transpose is None else _made_by(transpose.inputs[0], "Reshape")
+    perm = None if transpose is None else transpose.attributes.get("perm")
+    if transpose is None or first is None or perm is None or list(perm.as_ints()) != [0, 2, 1]:
+        return None
+    sizes = _sizes_of(first.inputs[0])
+    swapped = [*sizes[:-2], *sizes[:-3:-1]]
+    if None in sizes or len(sizes) < 3 or _wanted(first)[1:] != sizes[-2:] or wanted != swapped:
+        return None
+    places = list(range(len(sizes)))
+    transpose.replace_input_with(0, first.inputs[0])
+    transpose.attributes["perm"] = ir.AttrInt64s("perm", [*places[:-2], *places[:-3:-1]])
+    transpose.outputs[0].shape = ir.Shape(wanted)
+    return transpose.outputs[0]
+
+
+def _made_by(value: ir.Value | None, operator: str) -> ir.Node | None:
+    """Return the node that makes a value, if it has that operator and one reader."""
+    node = None if value is None else value.producer()
+    alone = value is not None and len(value.uses()) == 1 and not value.is_graph_output()
+    return node if node is not None and alone and node.op_type == operator and _is_standard(node) else None
+
+
+def _is_standard(node: ir.Node) -> bool:
+    return node.domain in {"", "ai.onnx"}
+
+
+def _target(node: ir.Node, may_be_empty: Collection[str]) -> list[int]:
+    """Return the constant target of a Reshape or Expand that computes its own; nothing if there is none."""
+    given, wanted = _sizes_of(node.inputs[0]), _wanted(node)
+    if node.inputs[1] is None or convenience.get_const_tensor(node.inputs[1]) is not None or not wanted:
+        return []
+    return expand_target(given, wanted) if node.op_type == "Expand" else reshape_target(given, wanted, may_be_empty)
+
+
+def _constant(graph: ir.Graph, numbers: Sequence[int], known: dict[tuple[int, ...], ir.Value]) -> ir.Value:
+    """Return the initializer with these numbers."""
+    key, name = tuple(numbers), f"lit_gelu.sizes_{len(known)}"
+    if key not in known:
+        known[key] = ir.val(name, const_value=ir.tensor(key, dtype=ir.DataType.INT64, name=name))
+        graph.register_initializer(known[key])
+    return known[key]
