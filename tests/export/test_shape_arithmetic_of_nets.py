@@ -76,7 +76,8 @@ NETS = {
     "decoder": (Decoder, TOKENS, (), {}, 6, [(1, 5, 8), (3, 5, 8)]),
     "audio": (Audio, SOUND, (), {}, 6, [(1, 4, 12), (0, 4, 12), (3, 4, 12)]),
     "audio, length": (
-        Audio, SOUND, {"x": {2: "frames"}}, {"Shape": 1, "Squeeze": 1, "Add": 2, "Div": 1, "Reshape": 1}, 12, [(1, 4, 12), (0, 4, 10), (3, 4, 31)],
+        Audio, SOUND, {"x": {2: "frames"}}, {"Shape": 1, "Squeeze": 1, "Add": 2, "Div": 1, "Reshape": 1}, 12,
+        [(1, 4, 12), (0, 4, 10), (3, 4, 31)],
     ),
 }  # fmt: skip
 
