@@ -116,7 +116,7 @@ def _transposed(node: ir.Node, wanted: Sequence[Size]) -> ir.Value | None:
         return None
     sizes = _sizes_of(first.inputs[0])
     swapped = [*sizes[:-2], *sizes[:-3:-1]]
-    if None in sizes or len(sizes) < 3 or _wanted(first)[1:] != sizes[-2:] or wanted != swapped:
+    if None in sizes or _wanted(first)[1:] != sizes[-2:] or wanted != swapped:
         return None
     places = list(range(len(sizes)))
     transpose.replace_input_with(0, first.inputs[0])

@@ -40,7 +40,7 @@ for path in sys.argv[3:]:
         given = {"providers": [["CUDAExecutionProvider", options]]} if options else {}
         session = open_session(path, sess_options=sess_options, **given)
         entry["providers"] = session.get_providers()
-        entry["on_cpu"] = [node.name for node in placement_of(session).outside("CUDAExecutionProvider")]
+        entry["on_cpu"] = sorted(node.operator for node in placement_of(session).outside("CUDAExecutionProvider"))
         entry["table"] = str(placement_of(session))
     except Exception as error:
         entry["error"] = f"{type(error).__name__}: {error}"
@@ -99,24 +99,32 @@ def export(module, folder, sample):
 
 
 ENCODER = {"d_model": 8, "nhead": 2, "dim_feedforward": 16, "activation": "gelu", "batch_first": True}
+# What is left on the CPU.
 OPENED = {
-    "encoder": (lambda: nn.TransformerEncoderLayer(**ENCODER), torch.zeros(2, 5, 8)),
-    "vision transformer": (vision_transformer, torch.zeros(2, 3, 32, 32)),
-    "numbered": (Numbered, torch.zeros(2, 5, 8)),
+    "encoder": (lambda: nn.TransformerEncoderLayer(**ENCODER), torch.zeros(2, 5, 8), []),
+    "vision transformer": (vision_transformer, torch.zeros(2, 3, 32, 32), ["Concat"]),  # the class token's rows
+    "numbered": (Numbered, torch.zeros(2, 5, 8), ["Mul", "Squeeze"]),
 }
 
 
 @pytest.mark.parametrize("name", OPENED)
 def test_nodes_that_compute_sizes_may_run_on_the_cpu(libraries, tmp_path, name):
-    """They do, the optimised file has no copies, and the default predictor's session opens; CUDA graphs too."""
-    make, sample = OPENED[name]
+    """The optimised file has no copies, and the default predictor's session opens; CUDA graphs too."""
+    make, sample, left = OPENED[name]
     path = export(make(), tmp_path, sample)
     for options in ({}, {"enable_cuda_graph": "1"}):
         (found,) = opened(libraries, [path], options=options)
         assert found["providers"][0] == "CUDAExecutionProvider", found
         assert found["copies"] == 0
-        assert found["on_cpu"]
-        assert f"CPUExecutionProvider   {len(found['on_cpu'])} nodes" in found["table"]
+        assert found["on_cpu"] == left
+        assert ("CPUExecutionProvider" in found["table"]) == bool(left)
+
+
+def test_without_sizes_to_compute_nhwc_and_cuda_graphs_go_together(libraries, tmp_path):
+    make, sample, _ = OPENED["encoder"]
+    options = {"prefer_nhwc": "1", "enable_cuda_graph": "1"}
+    (found,) = opened(libraries, [export(make(), tmp_path, sample)], options=options)
+    assert (found["on_cpu"], found["copies"]) == ([], 0)
 
 
 def test_a_size_that_becomes_data_is_refused_and_is_a_copy_at_every_call(libraries, tmp_path):
@@ -139,7 +147,7 @@ def test_a_node_without_a_kernel_is_refused(libraries, tmp_path):
 
 
 def test_onnxruntimes_own_option_forbids_all_of_the_cpu(libraries, tmp_path):
-    make, sample = OPENED["numbered"]
+    make, sample, _ = OPENED["numbered"]
     path = export(make(), tmp_path, sample)
     (found,) = opened(libraries, [path], settings={"session.disable_cpu_ep_fallback": "1"})
     assert "session.disable_cpu_ep_fallback=1 is set" in found["error"]

@@ -55,7 +55,7 @@ def test_targets_of_expand(before, wanted, target):
 TEXT = """<ir_version: 10, opset_import: ["": 20, "my": 1]> g ({x}) => ({y}) <
     int64[1] two = {{2}}, int64[1] four = {{4}}, int64[1] minus = {{-1}}, int64[1] before = {{-2}},
     int64[1] start = {{-9223372036854775808}}, int64[1] end = {{9223372036854775807}}, int64[1] zero = {{0}},
-    float[2] floats = {{1.5, 2.5}} {noted}> {{ {body} }}"""
+    float[2] floats = {{1.5, 2.5}}, int32[2] int32s = {{1, 2}} {noted}> {{ {body} }}"""
 
 
 def folded(body, y="float[batch, time, 2, 4] y", noted="", x="float[batch, time, 8] x"):
@@ -93,6 +93,11 @@ def test_a_reshape_to_its_own_shape_goes():
     assert unknown.keys() == {"Shape", "Reshape", "Relu"}
 
 
+def test_a_target_that_is_constant_stays_as_it_is():
+    body = "t = Constant <value_ints = [-1, 0, 8]> () y = Reshape (x, t)"
+    assert folded(body, "float[batch, time, 8] y") == {"Constant": None, "Reshape": None}
+
+
 def test_sizes_that_are_all_numbers_go_into_any_operator():
     body = "s = Shape (x) c = Slice (s, minus, end) t = Concat <axis = 0> (two, four, c) y = Tile (x, t)"
     assert folded(body, "float[a, b, 64] y") == {"Tile": [2, 4, 8]}
@@ -110,8 +115,10 @@ def test_a_slice_with_a_step_is_not_followed(step):
     assert folded(body.replace(", zero, {}", ""), "float[a] y", x="float[8] x") == {"Tile": [8]}
 
 
-def test_numbers_that_are_no_sizes_stay():
-    assert folded("h = Concat <axis = 0> (floats, floats) y = Add (h, h)", "float[4] y").keys() == {"Concat", "Add"}
+@pytest.mark.parametrize("numbers", ["float", "int32"])
+def test_numbers_that_are_no_sizes_stay(numbers):
+    body = f"h = Concat <axis = 0> ({numbers}s, {numbers}s) y = Add (h, h)"
+    assert folded(body, f"{numbers}[4] y").keys() == {"Concat", "Add"}
 
 
 def test_an_output_of_the_graph_stays_one():
@@ -153,11 +160,13 @@ def test_a_key_is_transposed_directly():
         ("(others, columns, rows)", "(others, rows, columns)"),
         ("Relu (k)", "Add (k, k) z = Relu (t)"),  # someone else reads the Transpose
         ("Relu (k)", "Add (k, k) z = Relu (r)"),
+        ("(t, whole)", "(z, whole)"),  # the graph gives it
     ],
 )
 def test_what_only_looks_like_a_key_stays(old, new):
     graph = KEYS | {"y": f"{KEYS['y']}, float[?, ?, ?] z"} if "z" in new else KEYS
-    assert "Reshape" in folded(KEY.replace(old, new), **graph)
+    body = KEY.replace(old, new).replace(" t = ", " z = " if "(z" in new else " t = ")
+    assert "Reshape" in folded(body, **graph)
 
 
 @st.composite
