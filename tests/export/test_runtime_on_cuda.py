@@ -2,12 +2,14 @@
 
 import threading
 import warnings
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 import torch
@@ -98,6 +100,19 @@ def test_every_graph_is_captured_when_the_file_is_opened(graphs):
     worker = runs[-1][0]
     assert runs == [("MainThread", "session")] * 2 + [(worker, "session")] * 2
     assert worker.startswith("lit_gelu_cuda_graphs")
+
+
+def test_every_pair_of_named_sizes_is_a_graph(tmp_path, cuda):
+    text = (
+        '<ir_version: 10, opset_import: ["": 20]> g (float[batch, time] x) => (float[batch, time] y) { y = Gelu (x) }'
+    )
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "net.onnx")
+    session = NotedSession(OnnxPredictor(tmp_path / "net.onnx", [CPU]).session, cuda)
+    made = CudaRunner(session, HOST, FakeStream(cuda), {"batch": (1, 2), "time": (3, 8)}, {"x": 0})
+    assert Counter(name.partition("_")[0] for name, _ in session.runs) == {"MainThread": 4, "lit": 4}
+    x = torch.randn(5, 6)
+    torch.testing.assert_close(made({"x": x})[0], torch.nn.functional.gelu(x), rtol=0, atol=1e-6)
+    assert len(session.runs) == 8 + 3
 
 
 def test_calls_of_other_threads_take_turns_in_one_worker(graphs, cuda):
