@@ -1,4 +1,7 @@
-"""Whether torch and onnxruntime can use CUDA in one process; nothing is imported here, for either may be broken."""
+"""Whether torch and onnxruntime can use CUDA in one process, and which TensorRT; nothing here imports one of them."""
+
+import re
+from pathlib import Path
 
 
 def mismatch(torch_cuda: str | None, onnxruntime_cuda: str | None) -> tuple[str, str] | None:
@@ -9,3 +12,17 @@ def mismatch(torch_cuda: str | None, onnxruntime_cuda: str | None) -> tuple[str,
         return None
     text = f"torch is built for CUDA {torch_major}, onnxruntime for CUDA {ours}: it would get libraries of the other"
     return text, f"install the build of torch for CUDA {ours}, or a release of onnxruntime-gpu for CUDA {torch_major}"
+
+
+def tensorrt_library(capi: Path) -> str:
+    """Return the file of TensorRT that onnxruntime's provider in a folder loads; empty if there is no provider."""
+    for library in capi.glob("*onnxruntime_providers_tensorrt.*"):
+        if found := re.search(rb"\0(libnvinfer\.so\.\d+|nvinfer_\d+\.dll)\0", library.read_bytes()):
+            return found[1].decode()
+    return ""
+
+
+def tensorrt_wheel(library: str, cuda: str) -> str:
+    """Return what brings it: pip's newest may be of a major version that onnxruntime cannot load."""
+    major = int("0" + "".join(filter(str.isdigit, library)))
+    return f"pip install 'tensorrt-cu{cuda.split('.')[0]}<{major + 1}'"

@@ -198,9 +198,65 @@ print(json.dumps(found))
 
 def optimised_files(libraries, files):
     """Open files, each with options of the provider, in one process; return optimised graphs' paths, or errors."""
-    wanted = [(str(path), options) for path, options in files]
+    return _answer_of(_OPTIMISE, libraries, [(str(path), options) for path, options in files])
+
+
+# As OnnxPredictor opens them, each onto an optimised file of its own.
+_OPEN = """
+import json, logging, pathlib, sys
+from collections import Counter
+
+sys.modules["torch"] = None
+
+import onnx
+import onnxruntime
+
+onnxruntime.preload_dlls = lambda: None  # the real ones
+onnxruntime.set_default_logger_severity(4)
+from lit_gelu.export.runtime.placement import placement_of
+from lit_gelu.export.runtime.session import open_session
+
+said = []
+logging.getLogger("lit_gelu").addHandler(type("Noted", (logging.Handler,), {
+    "emit": lambda self, record: said.append(record.getMessage())})())
+found = []
+for number, (path, options, settings) in enumerate(json.loads(sys.argv[1])):
+    sess_options = onnxruntime.SessionOptions()
+    sess_options.log_severity_level = 4
+    written = pathlib.Path(f"{path}.{number}.optimised")
+    sess_options.optimized_model_filepath = str(written)
+    for key, value in settings.items():
+        sess_options.add_session_config_entry(key, value)
+    entry = {}
+    said.clear()
+    try:
+        given = {"providers": [["CUDAExecutionProvider", options]]} if options else {}
+        session = open_session(path, sess_options=sess_options, **given)
+        entry["providers"] = session.get_providers()
+        entry["on_cpu"] = [node.name for node in placement_of(session).outside("CUDAExecutionProvider")]
+        entry["table"] = str(placement_of(session))
+    except Exception as error:
+        entry["error"] = f"{type(error).__name__}: {error}"
+    nodes = onnx.load(written, load_external_data=False).graph.node if written.exists() else ()
+    written.unlink(missing_ok=True)
+    called = [(node.name, "nhwc:" * node.domain.endswith("nhwc") + node.op_type) for node in nodes]
+    operators = Counter(name for _, name in called)
+    entry["on_gpu"] = dict(Counter(name for node, name in called if node not in entry.get("on_cpu", ())))
+    copies = sum(count for name, count in operators.items() if name.startswith("Memcpy"))
+    found.append({**entry, "operators": dict(operators), "copies": copies, "said": list(said)})
+print(json.dumps(found))
+"""
+
+
+def opened(libraries, files):
+    """Open files, each with options of the provider and of the session, in one process; return what became of each."""
+    return _answer_of(_OPEN, libraries, [(str(path), options, settings) for path, options, settings in files])
+
+
+def _answer_of(code, libraries, question):
+    """What a child process without torch prints as its last line."""
     done = subprocess.run(
-        [sys.executable, "-c", _OPTIMISE, json.dumps(wanted)],
+        [sys.executable, "-P", "-c", code, json.dumps(question)],
         capture_output=True,
         text=True,
         timeout=600,

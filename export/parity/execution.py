@@ -1,5 +1,6 @@
 """Sessions of onnxruntime for parity: how they are configured, and what they take and give."""
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 
 from lit_gelu.export.errors import ModelFileError, ProviderError
-from lit_gelu.export.runtime import CPU, CUDA, OnnxPredictor, Provider, default_providers, provider_name
+from lit_gelu.export.runtime import CPU, CUDA, TENSORRT, OnnxPredictor, Provider, default_providers, provider_name
 
 _DISABLED = "optimization.disable_specified_optimizers"
 _FLOATING = {"tensor(float)": torch.float32, "tensor(float16)": torch.float16, "tensor(bfloat16)": torch.bfloat16}
@@ -77,6 +78,8 @@ def open_wanted(
         if any(provider_name(p) == CUDA and _options_of(p).get("use_tf32", 1) not in {0, "0"} for p in chosen):
             notes.append("TF32 was turned off for the comparison; rows with TF32 are reported beside it.")
     first = provider_name(chosen[0]) if chosen else CPU
+    if first == TENSORRT and dtype == torch.float32 and os.environ.get("NVIDIA_TF32_OVERRIDE") != "0":
+        notes.append("TensorRT may round factors to TF32, unless NVIDIA_TF32_OVERRIDE=0 is in the environment.")
     if first == CPU:
         return setup.open(path), setup, notes
     alone = tuple(provider for provider in setup.providers if provider_name(provider) != CPU)

@@ -36,13 +36,6 @@ class Knob:
         return dict(value) if isinstance(value, Mapping) else {self.name: value}
 
 
-def why_not(settings: Mapping[str, Any], model: ModelFile) -> str:
-    """Return why settings do not suit a file; empty if nothing is known against them."""
-    if settings.get("prefer_nhwc") and {"Shape", "Size"} & model.operators.keys():
-        return "the file computes sizes, which under NHWC are copied between GPU and CPU at every call"
-    return ""
-
-
 def knobs_for(provider: str, model: ModelFile, batch_size: int, *, allow_tf32: bool = False) -> list[Knob]:
     """Return the settings that may matter to a file, those that change most first; for the CPU and CUDA alone."""
     if provider == CPU:
@@ -72,7 +65,7 @@ def cuda_knobs(model: ModelFile, batch_size: int, *, allow_tf32: bool = False) -
     graph = {"batch_buckets": (batch_size,)}
     knobs = [Knob("use_tf32", (1,))] if allow_tf32 and not model.sixteen_bit else []
     if "Conv" in model.operators or "ConvTranspose" in model.operators:
-        nhwc = {"prefer_nhwc": int(not model.wants_nhwc)}
+        nhwc = {"prefer_nhwc": int(not model.grants_nhwc)}
         knobs += [
             Knob("layout and CUDA graph", (nhwc, graph, {**nhwc, **graph})),  # onnxruntime refuses some pairs
             Knob("fuse_conv_bias", (1,), needs=("prefer_nhwc", 1)),  # alone it fails on some networks

@@ -21,6 +21,7 @@ INT8_RECORD = "lit_gelu_int8"
 """The entry of a file's metadata that says how it was quantised."""
 
 _SIXTEEN_BIT = {FLOAT16, BFLOAT16}
+SIZES = frozenset({"Shape", "Size"})  # operators whose kernels on the GPU leave their result in host memory
 _DIGITS = 19  # of the largest number of bytes that ONNX has, an int64
 _LARGEST = 2 * 1024**3  # bytes: protobuf's limit; larger models keep their weights in external data
 
@@ -38,6 +39,12 @@ class ModelFile:
     # `lit_gelu.export.quantization.quantize_onnx` that say otherwise.
     saturates: bool = False
     wants_nhwc: bool = False  # whether it was exported with layout="nhwc"
+    bfloat16: bool = False  # whether that is the type of weights or inputs
+
+    @property
+    def grants_nhwc(self) -> bool:
+        """Whether its wish for NHWC is obeyed: in such sessions sizes are computed on the GPU, and copied."""
+        return self.wants_nhwc and not SIZES & self.operators.keys()
 
 
 def read_model_file(path: str | os.PathLike[str]) -> ModelFile:
@@ -53,7 +60,7 @@ def read_model_file(path: str | os.PathLike[str]) -> ModelFile:
     model = parsed_file(path)
     tensors = list(_tensors(model))
     external = {location for tensor in tensors if (location := _checked_location(path, tensor)) is not None}
-    inputs = (value.type.tensor_type.elem_type for value in model.graph.input)
+    types = {tensor.data_type for tensor in tensors} | {value.type.tensor_type.elem_type for value in model.graph.input}
     return ModelFile(
         path=path,
         opsets={
@@ -63,7 +70,8 @@ def read_model_file(path: str | os.PathLike[str]) -> ModelFile:
         operators=dict(
             Counter(f"{node.domain}::{node.op_type}" if node.domain else node.op_type for node in nodes_of(model.graph))
         ),
-        sixteen_bit=bool(_SIXTEEN_BIT & {*inputs, *(tensor.data_type for tensor in tensors)}),
+        sixteen_bit=bool(_SIXTEEN_BIT & types),
+        bfloat16=BFLOAT16 in types,
         external=tuple(sorted(external)),
         saturates=any(tensor.data_type == INT8 and tensor.dims for tensor in tensors) and not _is_bounded(model),
         wants_nhwc=any((entry.key, entry.value) == ("lit_gelu.layout", "nhwc") for entry in model.metadata_props),

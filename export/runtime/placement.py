@@ -2,7 +2,7 @@
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import onnxruntime
 
 from lit_gelu.export.errors import ProviderError
-from lit_gelu.export.runtime.model_file import graphs_of, nodes_of, parsed_file
+from lit_gelu.export.runtime.model_file import SIZES, ModelFile, graphs_of, nodes_of, parsed_file
+from lit_gelu.export.runtime.providers import CUDA
 
 if TYPE_CHECKING:
     import onnx
@@ -114,8 +115,6 @@ def named(nodes: tuple[PlacedNode, ...], most: int = 8) -> str:
     return shown if len(nodes) <= most else f"{shown} and {len(nodes) - most} more"
 
 
-_SOURCES = frozenset({"Shape", "Size"})  # kernels of the GPU whose result lies in host memory
-
 # The inputs that kernels of the CUDA provider read from host memory, such as the second of Reshape: by position.
 _IN_HOST_MEMORY_TEXT = """
     ConstantOfShape 0, CumSum 1, Expand 1, If 0, Loop 0 1, Pad 1 2 3, Range 0 1 2, Reshape 1, Resize 1 2 3,
@@ -137,7 +136,14 @@ def without_shape_arithmetic(path: str | os.PathLike[str], nodes: Iterable[Place
         return ()
     graph = _Graph(parsed_file(Path(path)).graph)
     sizes = graph.computing_sizes({node.name for node in placed})
-    return tuple(node for node in placed if node.name not in sizes)
+    return tuple(node for node in placed if node.name not in sizes and not graph.made(node))
+
+
+def copied_sizes(model: ModelFile, placement: Placement) -> tuple[PlacedNode, ...]:
+    """Return the nodes on CUDA that read a size where a kernel of the GPU reads its own memory: it is copied there."""
+    graph = _Graph(parsed_file(model.path).graph)
+    found = set(graph.reading_sizes())
+    return tuple(node for node in placement.nodes if node.provider == CUDA and (node.name in found or graph.made(node)))
 
 
 class _Graph:
@@ -154,6 +160,10 @@ class _Graph:
             for position, value in enumerate(node.input):
                 self._readers.setdefault(value, []).append((node, position))
 
+    def made(self, node: PlacedNode) -> bool:
+        """Return whether onnxruntime made this node, of sizes: a Gather where it moves a Transpose past a Shape."""
+        return node.operator == "Gather" and node.name not in self._named
+
     def computing_sizes(self, names: set[str]) -> set[str]:
         """Return those of the named nodes that compute nothing but sizes: what is left when none has to go."""
         left = {name: self._named[name] for name in names if name in self._named}
@@ -168,12 +178,24 @@ class _Graph:
         """Return whether all inputs are sizes, constants or of the others."""
         values = [value for value in node.input if value and value not in self._constants]
         makers = [self._maker.get(value) for value in values]
-        return all(maker is not None and (maker.op_type in _SOURCES or maker.name in others) for maker in makers)
+        return all(maker is not None and (maker.op_type in SIZES or maker.name in others) for maker in makers)
 
     def _ends(self, node: "onnx.NodeProto", others: "Mapping[str, onnx.NodeProto]") -> bool:
         """Return whether all who read the results are of the others, or read host memory there."""
         return all(
-            reader.name in others or (not reader.domain and position in _IN_HOST_MEMORY.get(reader.op_type, ()))
+            reader.name in others or _in_host_memory(reader, position)
             for value in node.output
             for reader, position in self._readers.get(value, ())
         )
+
+    def reading_sizes(self) -> Iterator[str]:
+        """Yield the nodes that read a size elsewhere than in host memory."""
+        for value, maker in self._maker.items():
+            for reader, position in self._readers.get(value, ()) if maker.op_type in SIZES else ():
+                if not _in_host_memory(reader, position):
+                    yield reader.name
+
+
+def _in_host_memory(reader: "onnx.NodeProto", position: int) -> bool:
+    """Return whether a kernel of the GPU reads this input from host memory."""
+    return not reader.domain and position in _IN_HOST_MEMORY.get(reader.op_type, ())

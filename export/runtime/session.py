@@ -14,17 +14,20 @@ from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
 from lit_gelu.cuda_versions import mismatch
 from lit_gelu.export.errors import ModelFileError, ProviderError
-from lit_gelu.export.runtime.model_file import ModelFile, read_model_file
-from lit_gelu.export.runtime.placement import RECORD, named, placement_of, without_shape_arithmetic
-from lit_gelu.export.runtime.providers import CPU, CUDA, Provider, checked_providers, default_providers
+from lit_gelu.export.runtime.model_file import SIZES, ModelFile, read_model_file
+from lit_gelu.export.runtime.placement import RECORD, copied_sizes, named, placement_of, without_shape_arithmetic
+from lit_gelu.export.runtime.providers import CPU, CUDA, TENSORRT, Provider, checked_providers, default_providers
+from lit_gelu.export.runtime.tensorrt import keep_engines, load_tensorrt
 
 _log = logging.getLogger(__name__)
 NO_CPU = "session.disable_cpu_ep_fallback"
+_COPIES = "In sessions with NHWC onnxruntime runs that on the GPU, with copies to the CPU and back at every call."
 EXACT_SUMS = "session.x64quantprecision"  # int8 on x86 without VNNI: 32-bit sums, at half the speed
 
 _FILE_ERROR_NAMES = "InvalidProtobuf InvalidGraph NoSuchFile NotImplemented NoModel InvalidArgument"
 _FILE_ERRORS: tuple[type[Exception], ...] = tuple(getattr(ort_errors, name) for name in _FILE_ERROR_NAMES.split())
 _PROVIDER_ERRORS = (ort_errors.Fail, ort_errors.EPFail, ort_errors.RuntimeException, RuntimeError, ValueError)
+_Options = Mapping[str, Mapping[str, str]]  # by provider
 
 
 class CpuFallbackWarning(UserWarning):
@@ -69,16 +72,34 @@ def open_session(
     else:
         checked = checked_providers(list(providers), provider_options)
     first = next(iter(checked))
-    if model.wants_nhwc and CUDA in checked:
-        checked[CUDA].setdefault("prefer_nhwc", "1")
+    _settle_layout(model, checked)
     if first != CPU:
         _load_libraries(first)
+    if TENSORRT in checked:
+        keep_engines(model, checked[TENSORRT], load_tensorrt())
     session = _open(model, checked, sess_options, disabled_optimizers)
     if session.get_providers()[0] != first:
         raise ProviderError(_fell_back(first, session.get_providers()[0]))
     if first != CPU:
-        _judge_cpu_nodes(session, model, first, allowed=CPU in checked)
+        _judge_cpu_nodes(session, model, checked)
     return session
+
+
+def _has_nhwc(checked: _Options) -> bool:
+    return checked.get(CUDA, {}).get("prefer_nhwc", "0") not in ("0", "False", "false")
+
+
+def _settle_layout(model: ModelFile, checked: Mapping[str, dict[str, str]]) -> None:
+    """Grant a file's wish for NHWC where it costs no copies; refuse NHWC where onnxruntime has no kernels for it."""
+    if model.grants_nhwc and CUDA in checked:
+        checked[CUDA].setdefault("prefer_nhwc", "1")
+    elif model.wants_nhwc and CUDA in checked and "prefer_nhwc" not in checked[CUDA]:
+        _log.warning("%s is opened without prefer_nhwc, its wish: it computes sizes. %s", model.path, _COPIES)
+    if _has_nhwc(checked) and model.bfloat16 and {"Conv", "ConvTranspose"} & model.operators.keys():
+        raise ProviderError(
+            f"prefer_nhwc=1: onnxruntime's CUDA provider has no bfloat16 convolutions in NHWC, and {str(model.path)!r} "
+            "holds some. Leave the option out, or export with dtype='fp16'."
+        )
 
 
 def _load_libraries(provider: str) -> None:
@@ -94,7 +115,7 @@ def _load_libraries(provider: str) -> None:
 
 def _open(
     model: ModelFile,
-    checked: Mapping[str, Mapping[str, str]],
+    checked: _Options,
     sess_options: onnxruntime.SessionOptions | None,
     disabled_optimizers: Sequence[str],
 ) -> onnxruntime.InferenceSession:
@@ -138,7 +159,7 @@ def _not_loaded(model: ModelFile, error: Exception) -> str:
 def _raise_for_provider(
     error: Exception,
     model: ModelFile,
-    checked: Mapping[str, Mapping[str, str]],
+    checked: _Options,
     disabled_optimizers: Sequence[str],
 ) -> NoReturn:
     """Tell a file that cannot be loaded from a provider that is missing or has no kernel for some nodes."""
@@ -159,8 +180,10 @@ def _raise_for_provider(
             "sizes."
         ) from error
     names = ", ".join(checked)
+    why = f" {_COPIES} CUDA graphs allow none." if _has_nhwc(checked) and SIZES & model.operators.keys() else ""
     raise ProviderError(
-        f"onnxruntime cannot open {str(model.path)!r} on {names}: {error}. `lit-gelu doctor` looks for what is missing."
+        f"onnxruntime cannot open {str(model.path)!r} on {names}: {error}.{why} `lit-gelu doctor` looks for what is "
+        "missing."
     ) from error
 
 
@@ -172,19 +195,21 @@ def _fell_back(wanted: str, got: str) -> str:
     )
 
 
-def _judge_cpu_nodes(session: onnxruntime.InferenceSession, model: ModelFile, first: str, *, allowed: bool) -> None:
-    """Refuse nodes that run on the CPU behind the provider that was asked for, or say so if the CPU was named too."""
-    placement = placement_of(session)
-    nodes = without_shape_arithmetic(model.path, (node for node in placement.nodes if node.provider == CPU))
-    if not nodes:
-        return
-    what = (
-        f"{len(nodes)} of {len(placement.nodes)} nodes of {str(model.path)!r} run on the CPU, not on {first}: "
-        f"{named(nodes)}. {first} has no kernel for them, or they make data out of sizes; their tensors travel between "
-        "both at every call."
-    )
-    if not allowed:
-        raise ProviderError(
-            f"{what} Export the file for this provider (target=, opset=), or accept it: providers=['{first}', '{CPU}']."
+def _judge_cpu_nodes(session: onnxruntime.InferenceSession, model: ModelFile, checked: _Options) -> None:
+    """Refuse what waits for the CPU behind the provider that was asked for, or say so if the CPU was named too."""
+    placement, first, where = placement_of(session), next(iter(checked)), repr(str(model.path))
+    if nodes := without_shape_arithmetic(model.path, (node for node in placement.nodes if node.provider == CPU)):
+        what = (
+            f"{len(nodes)} of {len(placement.nodes)} nodes of {where} run on the CPU, not on {first}: {named(nodes)}. "
+            f"{first} has no kernel for them, or they make data out of sizes; their tensors travel between both at "
+            "every call."
         )
+        remedy = "Export the file for this provider (target=, opset=)"
+    elif nodes := copied_sizes(model, placement) if _has_nhwc(checked) else ():
+        what = f"prefer_nhwc=1: {where} computes sizes: {named(nodes)}. {_COPIES}"
+        remedy = "Leave the option out, export with fewer open sizes"
+    else:
+        return
+    if CPU not in checked:
+        raise ProviderError(f"{what} {remedy}, or accept it: providers=['{first}', '{CPU}'].")
     warnings.warn(what, CpuFallbackWarning, stacklevel=4)

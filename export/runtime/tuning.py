@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from lit_gelu.export.errors import ModelFileError, ModelInputError, ProviderError
-from lit_gelu.export.runtime.knobs import Knob, knobs_for, why_not
+from lit_gelu.export.runtime.knobs import Knob, knobs_for
 from lit_gelu.export.runtime.model_file import read_model_file
 from lit_gelu.export.runtime.ports import Array, bind_names, made_inputs
 from lit_gelu.export.runtime.predictor import OnnxPredictor
@@ -203,7 +203,7 @@ class _SettingsSearch:
         self.always = {"arena_extend_strategy": "kSameAsRequested"} if on_cuda else {}
         # onnxruntime's own default is TF32.
         self.base: dict[str, Any] = {"use_tf32": 0} if on_cuda and not self.model.sixteen_bit else {}
-        if on_cuda and self.model.wants_nhwc:
+        if on_cuda and self.model.grants_nhwc:
             self.base["prefer_nhwc"] = 1
         self.in_a_row = IN_A_ROW if plain.device.type == "cuda" else 1
         ports = plain.ports
@@ -269,14 +269,10 @@ class _SettingsSearch:
 
     def _tried(self, settings: dict[str, Any]) -> tuple[float, OnnxPredictor] | None:
         """Return the error of settings and who runs with them; ``None``, and a trial that says why, for a rejection."""
-        failure: object = why_not(settings, self.model)
         try:
-            if not failure:
-                predictor = self._opened(settings)
-                error = relative_error(self._outputs(predictor), self.exact)
-        except (ModelFileError, ModelInputError, ProviderError) as problem:
-            failure = problem
-        if failure:
+            predictor = self._opened(settings)
+            error = relative_error(self._outputs(predictor), self.exact)
+        except (ModelFileError, ModelInputError, ProviderError) as failure:
             self.trials.append(TuningTrial(settings, None, None, f"rejected: {failure}"))
             return None
         limit = self.limit(settings)

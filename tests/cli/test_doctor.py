@@ -27,6 +27,8 @@ WITH_GPU = Facts(
     gpus=(H100,),
     driver_cuda=(13, 1),
     libraries={"libcublas.so.13": True, "libcudnn.so.9": True},
+    tensorrt="libnvinfer.so.10",
+    tensorrt_found=True,
     cuda_error="",
 )
 WITHOUT_GPU = replace(
@@ -116,6 +118,12 @@ FAULTS = {
     ),
     "a GPU without kernels": (
         replace(WITH_GPU, gpus=(H100, Gpu("B200", (10, 0)))), "GPU kernels", "no kernels for B200 (sm_100)", "TensorRT"
+    ),
+    "TensorRT of another major version": (
+        replace(WITH_GPU, tensorrt_found=False, versions={"tensorrt-cu13": "11.4.0.106", **WITH_GPU.versions}),
+        "TensorRT",
+        "missing: libnvinfer.so.10; tensorrt-cu13 11.4.0.106 has another",
+        "pip install 'tensorrt-cu13<11'",
     ),
     "a requirement": (
         replace(WITH_GPU, unmet=("onnx>=1.20 (1.16.0 is installed)",)),

@@ -15,7 +15,7 @@ import torch
 from export_cases import gelu_net, gelu_net_by_hand
 
 from lit_gelu.export import ModelFileError, ModelInputError, OnnxPredictor, ProviderError, export_onnx
-from lit_gelu.export.runtime import CPU, tuning, tuning_file
+from lit_gelu.export.runtime import CPU, CUDA, open_session, tuning, tuning_file
 from lit_gelu.export.runtime.engine import TuningFileWarning
 from lit_gelu.export.runtime.knobs import Knob, cpu_knobs, cuda_knobs
 from lit_gelu.export.runtime.model_file import ModelFile, read_model_file
@@ -293,12 +293,19 @@ def test_layout_and_graph_are_tried_together_and_what_is_refused_is_reported(pat
     assert "prefer_nhwc=1, batch_buckets=(4,): rejected: one or the other" in str(report)
 
 
-def test_nhwc_is_not_tried_on_a_file_that_computes_sizes(path, basic_is_faster, monkeypatch):
-    """onnxruntime would copy the sizes between CPU and GPU, and its own record of who runs what does not tell."""
-    model = replace(read_model_file(path), operators={"Conv": 1, "Shape": 2})
-    monkeypatch.setattr(tuning, "read_model_file", lambda path: model)
+@pytest.mark.skipif(CUDA not in onnxruntime.get_available_providers(), reason="this onnxruntime has no CUDA provider")
+def test_why_nhwc_is_rejected_is_reported(path, basic_is_faster, monkeypatch):
+    """What a session says of it, here for convolutions in bfloat16."""
+    model = replace(read_model_file(path), operators={"Conv": 1}, bfloat16=True)
+
+    def opened(given, *arguments, tuning, **options):
+        if tuning and "prefer_nhwc" in tuning.settings:
+            open_session(given, [(CUDA, tuning.settings)], model=model)
+        return OnnxPredictor(given, *arguments, tuning=tuning, **options)
+
+    monkeypatch.setattr(tuning, "OnnxPredictor", opened)
     report = tune(path, knobs=[Knob("prefer_nhwc", (1,)), EXTENDED], save=False)
-    assert report.trials[0].verdict.startswith("rejected: the file computes sizes")
+    assert report.trials[0].verdict.startswith("rejected: prefer_nhwc=1: onnxruntime's CUDA provider has no bfloat16")
     assert {trial.verdict for trial in report.trials[1:]} == {"faster"}
 
 

@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-_SHOWN = ("lit-gelu", "torch", "lightning", "onnx", "onnxscript", "numpy")
+from lit_gelu.cuda_versions import tensorrt_library
+
+_SHOWN = ("lit-gelu", "torch", "lightning", "onnx", "onnxscript", "numpy", "tensorrt", "tensorrt-cu12", "tensorrt-cu13")
 _LIBRARIES = ("libcublasLt.so.{}", "libcublas.so.{}", "libcudart.so.{}", "libcurand.so.10")
 _CUFFT = {"12": "libcufft.so.11", "13": "libcufft.so.12"}
 _TRIAL_SECONDS = 120
@@ -67,6 +69,8 @@ class Facts:
     driver_cuda: tuple[int, int] | None = None
     # whether a library that onnxruntime's CUDA provider needs was found, by its name
     libraries: Mapping[str, bool] = field(default_factory=dict)
+    tensorrt: str = ""  # the library of TensorRT that onnxruntime loads; empty for a build without it
+    tensorrt_found: bool = False  # whether that is there
     # why onnxruntime cannot run a model on CUDA; empty if it can; ``None`` if that was not tried
     cuda_error: str | None = None
 
@@ -75,6 +79,7 @@ def gather() -> Facts:
     """Gather what `lit_gelu.cli.doctor.findings` judges."""
     build = onnxruntime_build()
     cuda = str(build.get("cuda_version", "") or "")
+    tensorrt = next(filter(None, map(tensorrt_library, _onnxruntime_libraries())), "")
     wheels = tuple(sorted(set(importlib.metadata.packages_distributions().get("onnxruntime", ()))))
     torch_facts = _torch_facts()
     tried = cuda and torch_facts["torch_sees_gpu"]
@@ -88,6 +93,8 @@ def gather() -> Facts:
         driver_cuda=_driver_cuda(),
         gpu_devices=_gpu_devices(),
         libraries=_libraries(cuda) if platform.system() == "Linux" else {},
+        tensorrt=tensorrt,
+        tensorrt_found=bool(tensorrt) and _found(tensorrt),
         cuda_error=_trial("CUDAExecutionProvider") if tried else None,
         **torch_facts,
     )
@@ -112,14 +119,18 @@ def unmet_requirements(distribution: str) -> Iterator[str]:
 
 def onnxruntime_build() -> dict[str, Any]:
     """Return what the wheel of onnxruntime says of itself, such as ``cuda_version``; empty if there is none."""
-    # It is not imported: it may be broken.
-    spec = importlib.util.find_spec("onnxruntime")
-    for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
-        file = Path(folder) / "capi" / "build_and_package_info.py"
+    for folder in _onnxruntime_libraries():
+        file = folder / "build_and_package_info.py"
         if file.is_file():
             lines = (line.partition("=") for line in file.read_text(encoding="utf-8").splitlines() if "=" in line)
             return {name.strip(): value.strip().strip("'\"") for name, _, value in lines}
     return {}
+
+
+def _onnxruntime_libraries() -> list[Path]:
+    """Return where onnxruntime's libraries are; it is not imported, for it may be broken."""
+    spec = importlib.util.find_spec("onnxruntime")
+    return [Path(folder) / "capi" for folder in (spec and spec.submodule_search_locations) or ()]
 
 
 def _versions(names: tuple[str, ...]) -> dict[str, str]:
@@ -198,7 +209,7 @@ def _libraries(cuda: str) -> dict[str, bool]:
 def _found(name: str) -> bool:
     """Return whether a library is in a wheel of NVIDIA or where the linker looks."""
     for folder in map(Path, sys.path):
-        if (folder / "nvidia").is_dir() and any((folder / "nvidia").glob(f"*/lib/{name}")):
+        if (folder / "tensorrt_libs" / name).is_file() or any(folder.glob(f"nvidia/*/lib/{name}")):
             return True
     try:
         ctypes.CDLL(name)

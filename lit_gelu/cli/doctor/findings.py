@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lit_gelu.cli.doctor.facts import Facts
-from lit_gelu.cuda_versions import mismatch
+from lit_gelu.cuda_versions import mismatch, tensorrt_wheel
 
 Level = Literal["ok", "note", "broken"]
 
@@ -144,6 +144,18 @@ def check_libraries(facts: Facts) -> Finding:
     return Finding(level, "CUDA libraries", f"missing: {', '.join(missing)}", remedy)
 
 
+def check_tensorrt(facts: Facts) -> Finding:
+    """Is the TensorRT there that onnxruntime's provider loads? Nothing else needs it."""
+    if facts.tensorrt_found or not facts.tensorrt:
+        text = f"found: {facts.tensorrt}" if facts.tensorrt else "onnxruntime is built without it"
+        return Finding("ok" if facts.tensorrt else "note", "TensorRT", text)
+    wheels = [f"{name} {version}" for name, version in facts.versions.items() if name.startswith("tensorrt")]
+    level: Level = "broken" if wheels and facts.gpu_devices else "note"
+    why = f"{', '.join(wheels)} has another" if wheels else "TensorrtExecutionProvider, which is optional, needs it"
+    remedy = tensorrt_wheel(facts.tensorrt, facts.onnxruntime_cuda)
+    return Finding(level, "TensorRT", f"missing: {facts.tensorrt}; {why}", remedy)
+
+
 def check_kernels(facts: Facts) -> Finding:
     """Has onnxruntime kernels for these GPUs?"""
     version = facts.versions.get("onnxruntime-gpu", "")
@@ -192,6 +204,7 @@ CHECKS: tuple[Callable[[Facts], Finding], ...] = (
     check_driver,
     check_cuda_versions,
     check_libraries,
+    check_tensorrt,
     check_kernels,
     check_cuda_run,
 )
