@@ -40,7 +40,7 @@ class OnnxPredictor:
     What `tune` chose on this machine is used if neither ``sess_options`` nor options of providers are given;
     ``predictor.tuning`` and ``repr(predictor)`` tell. A file of choices that is damaged is left alone, with a warning.
 
-    A file that was exported with ``preprocessing=`` takes raw pixels, ``uint8``.
+    A file that was exported with ``preprocessing=`` takes raw pixels, ``uint8``. TensorRT's engines are kept beside it.
 
     Args:
         path: The file.

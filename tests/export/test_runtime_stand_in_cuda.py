@@ -36,10 +36,17 @@ def export(module, folder, sample):
     return path
 
 
-def test_nodes_that_compute_sizes_may_run_on_the_cpu(libraries, tmp_path):
+@pytest.fixture(scope="module")
+def numbered(libraries, tmp_path_factory):
+    """Opened as it is, with CUDA graphs, and with onnxruntime's own option."""
+    path = export(Numbered(), tmp_path_factory.mktemp("numbered"), torch.zeros(2, 5, 8))
+    options = ({}, {}), ({"enable_cuda_graph": "1"}, {}), ({}, {"session.disable_cpu_ep_fallback": "1"})
+    return stand_in_cuda.opened(libraries, [(path, *each) for each in options])
+
+
+def test_nodes_that_compute_sizes_may_run_on_the_cpu(numbered):
     """They do, the optimised file has no copies, and the default predictor's session opens; CUDA graphs too."""
-    path = export(Numbered(), tmp_path, torch.zeros(2, 5, 8))
-    for found in stand_in_cuda.opened(libraries, [(path, {}, {}), (path, {"enable_cuda_graph": "1"}, {})]):
+    for found in numbered[:2]:
         assert found["providers"][0] == "CUDAExecutionProvider", found
         assert found["copies"] == 0
         assert found["on_cpu"]
@@ -65,8 +72,6 @@ def test_a_node_without_a_kernel_is_refused(libraries, tmp_path):
     assert "providers=['CUDAExecutionProvider', 'CPUExecutionProvider']" in found["error"]
 
 
-def test_onnxruntimes_own_option_forbids_all_of_the_cpu(libraries, tmp_path):
-    path = export(Numbered(), tmp_path, torch.zeros(2, 5, 8))
-    (found,) = stand_in_cuda.opened(libraries, [(path, {}, {"session.disable_cpu_ep_fallback": "1"})])
-    assert "session.disable_cpu_ep_fallback=1 is set" in found["error"]
-    assert "Leave the option out" in found["error"]
+def test_onnxruntimes_own_option_forbids_all_of_the_cpu(numbered):
+    assert "session.disable_cpu_ep_fallback=1 is set" in numbered[2]["error"]
+    assert "Leave the option out" in numbered[2]["error"]
