@@ -233,7 +233,9 @@ for number, (path, options, settings) in enumerate(json.loads(sys.argv[1])):
         given = {"providers": [["CUDAExecutionProvider", options]]} if options else {}
         session = open_session(path, sess_options=sess_options, **given)
         entry["providers"] = session.get_providers()
-        entry["on_cpu"] = [node.name for node in placement_of(session).outside("CUDAExecutionProvider")]
+        outside = placement_of(session).outside("CUDAExecutionProvider")
+        entry["on_cpu"] = [node.name for node in outside]
+        entry["left"] = sorted(node.operator for node in outside)
         entry["table"] = str(placement_of(session))
     except Exception as error:
         entry["error"] = f"{type(error).__name__}: {error}"
