@@ -17,7 +17,7 @@ from lit_gelu.activations.naming.entry import ActivationEntry
 from lit_gelu.activations.naming.facts import ActivationFacts
 from lit_gelu.activations.naming.forms import ModuleForm, ReadAttributes
 from lit_gelu.activations.naming.spec import ActivationSpec
-from lit_gelu.activations.numerics.arguments import check_order, elementwise, largest
+from lit_gelu.activations.numerics.arguments import elementwise, elementwise_derivative, largest
 from lit_gelu.activations.numerics.distribution import cumulative, density, density_slope
 from lit_gelu.activations.numerics.gates import LOGISTIC_LIMIT, decay
 from lit_gelu.activations.numerics.memory import checked_memory, compute
@@ -92,7 +92,7 @@ def cdf_linear(x: Tensor, distribution: str | Distribution = "normal") -> Tensor
     return x.clamp(min=-largest(x)) * cumulative(distribution, x)
 
 
-@elementwise
+@elementwise_derivative
 def cdf_linear_derivative(x: Tensor, order: int = 1, distribution: str | Distribution = "normal") -> Tensor:
     """First or second derivative of `cdf_linear`: ``f' = F + x p`` and ``f'' = 2 p + x p'`` with the density ``p``.
 
@@ -121,7 +121,6 @@ def cdf_linear_derivative(x: Tensor, order: int = 1, distribution: str | Distrib
         >>> cdf_linear_derivative(x, 1, "laplace")
         tensor([0.0000, 0.5000, 1.0000])
     """
-    check_order("cdf_linear_derivative", order)
     match distribution:
         case "normal":
             return gelu_derivative(x, order)

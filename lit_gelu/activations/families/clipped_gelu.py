@@ -13,7 +13,7 @@ from lit_gelu.activations.naming.entry import ActivationEntry
 from lit_gelu.activations.naming.facts import ActivationFacts
 from lit_gelu.activations.naming.forms import ModuleForm, ReadAttributes
 from lit_gelu.activations.naming.spec import ActivationSpec
-from lit_gelu.activations.numerics.arguments import check_order, elementwise, keep_nan
+from lit_gelu.activations.numerics.arguments import elementwise, elementwise_derivative, keep_nan
 from lit_gelu.activations.onnx_recipes import OnnxRecipes
 
 
@@ -45,7 +45,7 @@ def clipped_gelu(x: Tensor, min: float = -10.0, max: float = 10.0) -> Tensor:  #
     return torch.where(value > max, max, torch.where(value < min, min, value))
 
 
-@elementwise
+@elementwise_derivative
 def clipped_gelu_derivative(
     x: Tensor,
     order: int = 1,
@@ -71,7 +71,6 @@ def clipped_gelu_derivative(
         >>> clipped_gelu_derivative(torch.tensor([-1.0, 1.0, 20.0]))
         tensor([-0.0833,  1.0833,  0.0000])
     """
-    check_order("clipped_gelu_derivative", order)
     _check_bounds("clipped_gelu_derivative", min, max)
     value = gelu(x)
     return keep_nan(x, torch.where((value >= min) & (value <= max), gelu_derivative(x, order), 0.0))

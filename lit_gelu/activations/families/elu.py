@@ -13,7 +13,7 @@ from lit_gelu.activations.families._package import INPLACE
 from lit_gelu.activations.naming.entry import ActivationEntry
 from lit_gelu.activations.naming.facts import ActivationFacts
 from lit_gelu.activations.naming.forms import ModuleForm, ReadAttributes
-from lit_gelu.activations.numerics.arguments import check_order, check_positive, elementwise
+from lit_gelu.activations.numerics.arguments import check_positive, elementwise, elementwise_derivative
 from lit_gelu.activations.numerics.joint import Derivatives, quotient
 from lit_gelu.activations.numerics.piecewise import Piece, PiecewiseMoments, exponential
 from lit_gelu.activations.onnx_recipes import OnnxOperator, OnnxRecipes
@@ -47,7 +47,7 @@ def elu(x: Tensor, alpha: float = 1.0) -> Tensor:
     return torch.where(x > 0, x, alpha * torch.expm1(_left(x)))
 
 
-@elementwise
+@elementwise_derivative
 def elu_derivative(x: Tensor, order: int = 1, alpha: float = 1.0) -> Tensor:
     """First or second derivative of `elu`: 1 or 0 above 0, else ``alpha exp(x)`` for both.
 
@@ -68,7 +68,6 @@ def elu_derivative(x: Tensor, order: int = 1, alpha: float = 1.0) -> Tensor:
         >>> elu_derivative(torch.tensor([-1.0, 0.0, 2.0]))
         tensor([0.3679, 1.0000, 1.0000])
     """
-    check_order("elu_derivative", order)
     return torch.where(x > 0, 2.0 - order, _times_exp(alpha, _left(x)))
 
 
@@ -94,7 +93,7 @@ def selu(x: Tensor) -> Tensor:
     return torch.where(x > 0, SELU_SCALE * x, SELU_SCALE * SELU_ALPHA * torch.expm1(_left(x)))
 
 
-@elementwise
+@elementwise_derivative
 def selu_derivative(x: Tensor, order: int = 1) -> Tensor:
     """First or second derivative of `selu`: ``scale`` or 0 above 0, else ``scale * alpha * exp(x)`` for both.
 
@@ -114,7 +113,6 @@ def selu_derivative(x: Tensor, order: int = 1) -> Tensor:
         >>> selu_derivative(torch.tensor([-1.0, 0.0, 2.0]))
         tensor([0.6468, 1.7581, 1.0507])
     """
-    check_order("selu_derivative", order)
     return torch.where(x > 0, SELU_SCALE * (2.0 - order), _times_exp(SELU_SCALE * SELU_ALPHA, _left(x)))
 
 
@@ -142,7 +140,7 @@ def celu(x: Tensor, alpha: float = 1.0) -> Tensor:
     return torch.where(x > 0, x, alpha * torch.expm1(_left(x) / alpha))
 
 
-@elementwise
+@elementwise_derivative
 def celu_derivative(x: Tensor, order: int = 1, alpha: float = 1.0) -> Tensor:
     """First or second derivative of `celu`: 1 or 0 above 0, else ``exp(x / alpha)`` or ``exp(x / alpha) / alpha``.
 
@@ -161,7 +159,6 @@ def celu_derivative(x: Tensor, order: int = 1, alpha: float = 1.0) -> Tensor:
         >>> celu_derivative(torch.tensor([-1.0, 0.0, 2.0]), alpha=2.0)
         tensor([0.6065, 1.0000, 1.0000])
     """
-    check_order("celu_derivative", order)
     check_positive("celu_derivative", "alpha", alpha)
     left = _left(x) / alpha
     return torch.where(x > 0, 2.0 - order, torch.exp(left) if order == 1 else _times_exp(1.0 / alpha, left))

@@ -13,7 +13,13 @@ from lit_gelu.activations.families._package import HENDRYCKS_2016, channel_argum
 from lit_gelu.activations.naming.entry import ActivationEntry
 from lit_gelu.activations.naming.facts import ActivationFacts
 from lit_gelu.activations.naming.forms import ModuleForm
-from lit_gelu.activations.numerics.arguments import check_order, check_positive, elementwise, largest, per_channel
+from lit_gelu.activations.numerics.arguments import (
+    check_positive,
+    elementwise,
+    elementwise_derivative,
+    largest,
+    per_channel,
+)
 from lit_gelu.activations.numerics.channels import ChannelModule, finite_numbers, positive_scale
 from lit_gelu.activations.numerics.gates import (
     NORMAL_LIMIT,
@@ -60,7 +66,7 @@ def gaussian_gelu(x: Tensor, mu: float | Tensor = 0.0, sigma: float | Tensor = 1
     return opened_normal_gate(x, _quotient(x - mu, sigma))
 
 
-@elementwise
+@elementwise_derivative
 def gaussian_gelu_derivative(
     x: Tensor, order: int = 1, mu: float | Tensor = 0.0, sigma: float | Tensor = 1.0, channel_dim: int = 1
 ) -> Tensor:
@@ -86,7 +92,6 @@ def gaussian_gelu_derivative(
         >>> gaussian_gelu_derivative(torch.tensor([-1.0, 0.0, 1.0]), mu=0.5, sigma=2.0)
         tensor([0.0761, 0.4013, 0.7920])
     """
-    check_order("gaussian_gelu_derivative", order)
     mu, sigma = _parameters("gaussian_gelu_derivative", x, mu, sigma, channel_dim)
     u = _quotient(x - mu, sigma).clamp(-NORMAL_LIMIT, NORMAL_LIMIT)
     v = _quotient(x, sigma)

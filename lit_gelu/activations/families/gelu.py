@@ -17,7 +17,7 @@ from lit_gelu.activations.naming.entry import ActivationEntry
 from lit_gelu.activations.naming.facts import ActivationFacts
 from lit_gelu.activations.naming.forms import ModuleForm, ReadAttributes
 from lit_gelu.activations.naming.spec import ActivationSpec
-from lit_gelu.activations.numerics.arguments import check_order, elementwise
+from lit_gelu.activations.numerics.arguments import elementwise, elementwise_derivative
 from lit_gelu.activations.numerics.gates import (
     LOGISTIC_LIMIT,
     NORMAL_LIMIT,
@@ -77,7 +77,7 @@ def gelu(x: Tensor, approximate: str = "none") -> Tensor:
     return opened_logistic_gate(x, bounded * (TANH_SLOPE + TANH_CUBIC * (bounded * bounded)))
 
 
-@elementwise
+@elementwise_derivative
 def gelu_derivative(x: Tensor, order: int = 1, approximate: str = "none") -> Tensor:
     """First or second derivative of `gelu`.
 
@@ -103,7 +103,6 @@ def gelu_derivative(x: Tensor, order: int = 1, approximate: str = "none") -> Ten
         (tensor([-0.0833,  0.5000,  1.0833]), tensor([0.2420, 0.7979, 0.2420]))
     """
     _check_form("gelu_derivative", approximate)
-    check_order("gelu_derivative", order)
     if approximate == "sigmoid":
         return swish_derivative(x, order, SIGMOID_SLOPE)
     x = x.clamp(-NORMAL_LIMIT, NORMAL_LIMIT)

@@ -10,7 +10,7 @@ from lit_gelu.activations.families._package import NO_ARGUMENTS
 from lit_gelu.activations.naming.entry import ActivationEntry
 from lit_gelu.activations.naming.facts import ActivationFacts
 from lit_gelu.activations.naming.forms import ModuleForm
-from lit_gelu.activations.numerics.arguments import check_order, elementwise, keep_nan
+from lit_gelu.activations.numerics.arguments import elementwise, elementwise_derivative, keep_nan
 from lit_gelu.activations.onnx_recipes import OnnxRecipes
 
 
@@ -37,7 +37,7 @@ def hard_mish(x: Tensor) -> Tensor:
     return torch.where(x >= 0, x, torch.where(x <= -2.0, 0.0, inside * (0.5 * inside + 1.0)))
 
 
-@elementwise
+@elementwise_derivative
 def hard_mish_derivative(x: Tensor, order: int = 1) -> Tensor:
     """First or second derivative of `hard_mish`: between -2 and 0 ``x + 1`` and 1.
 
@@ -57,7 +57,6 @@ def hard_mish_derivative(x: Tensor, order: int = 1) -> Tensor:
         >>> hard_mish_derivative(torch.tensor([-3.0, -1.5, 0.0, 1.0]))
         tensor([ 0.0000, -0.5000,  1.0000,  1.0000])
     """
-    check_order("hard_mish_derivative", order)
     if order == 2:
         return keep_nan(x, ((x > -2.0) & (x < 0)).to(x.dtype))
     return torch.where(x >= 0, 1.0, torch.where(x <= -2.0, 0.0, x.clamp(-2.0, 0.0) + 1.0))

@@ -11,7 +11,7 @@ from lit_gelu.activations.families._package import INPLACE
 from lit_gelu.activations.naming.entry import ActivationEntry
 from lit_gelu.activations.naming.facts import ActivationFacts
 from lit_gelu.activations.naming.forms import ModuleForm
-from lit_gelu.activations.numerics.arguments import check_order, elementwise, keep_nan
+from lit_gelu.activations.numerics.arguments import elementwise, elementwise_derivative, keep_nan
 from lit_gelu.activations.numerics.joint import Derivatives
 from lit_gelu.activations.numerics.piecewise import INF, LINE, Piece, PiecewiseMoments, Term
 from lit_gelu.activations.onnx_recipes import OnnxOperator, OnnxRecipes, OnnxSpelling
@@ -43,7 +43,7 @@ def hard_swish(x: Tensor) -> Tensor:
     return torch.where(x >= BOUND, x, torch.where(x <= -BOUND, 0.0, middle))
 
 
-@elementwise
+@elementwise_derivative
 def hard_swish_derivative(x: Tensor, order: int = 1) -> Tensor:
     """First or second derivative of `hard_swish`: between -3 and 3 ``(2 x + 3) / 6`` and ``1 / 3``.
 
@@ -63,7 +63,6 @@ def hard_swish_derivative(x: Tensor, order: int = 1) -> Tensor:
         >>> hard_swish_derivative(torch.tensor([-4.0, -1.5, 0.0, 3.0]))
         tensor([0.0000, 0.0000, 0.5000, 1.0000])
     """
-    check_order("hard_swish_derivative", order)
     inside = (x > -BOUND) & (x < BOUND)
     if order == 2:
         return keep_nan(x, inside.to(x.dtype) / BOUND)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from lit_gelu.activations.naming.entry import ActivationEntry
 from lit_gelu.activations.naming.facts import ActivationFacts
 from lit_gelu.activations.naming.forms import ModuleForm, ReadAttributes
-from lit_gelu.activations.numerics.arguments import check_order, check_positive, elementwise
+from lit_gelu.activations.numerics.arguments import check_positive, elementwise, elementwise_derivative
 from lit_gelu.activations.numerics.channels import positive_number
 from lit_gelu.activations.numerics.gates import NORMAL_LIMIT, times_normal_cdf, times_normal_density
 from lit_gelu.activations.onnx_recipes import OnnxRecipes
@@ -44,7 +44,7 @@ def mega_laplace(x: Tensor, mu: float = 0.707107, sigma: float = 0.282095) -> Te
     return times_normal_cdf(x.new_ones(()), _standardised(x, mu, sigma))
 
 
-@elementwise
+@elementwise_derivative
 def mega_laplace_derivative(x: Tensor, order: int = 1, mu: float = 0.707107, sigma: float = 0.282095) -> Tensor:
     """First or second derivative of `mega_laplace`: ``phi(u) / sigma`` and ``-u phi(u) / sigma**2``.
 
@@ -65,7 +65,6 @@ def mega_laplace_derivative(x: Tensor, order: int = 1, mu: float = 0.707107, sig
         >>> mega_laplace_derivative(torch.tensor([0.0, 0.707107, 1.0]))
         tensor([0.0611, 1.4142, 0.8249])
     """
-    check_order("mega_laplace_derivative", order)
     check_positive("mega_laplace_derivative", "sigma", sigma)
     u = _standardised(x, mu, sigma)
     if order == 2:

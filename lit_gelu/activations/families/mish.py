@@ -10,7 +10,7 @@ from lit_gelu.activations.families._package import INPLACE, Composed
 from lit_gelu.activations.naming.entry import ActivationEntry
 from lit_gelu.activations.naming.facts import ActivationFacts
 from lit_gelu.activations.naming.forms import ModuleForm
-from lit_gelu.activations.numerics.arguments import check_order, elementwise, largest
+from lit_gelu.activations.numerics.arguments import elementwise, elementwise_derivative, largest
 from lit_gelu.activations.numerics.gates import LOGISTIC_LIMIT, decay, sum_error
 from lit_gelu.activations.numerics.joint import LOGISTIC_END, Derivatives
 from lit_gelu.activations.onnx_recipes import OnnxOperator, OnnxRecipes, OnnxSpelling
@@ -43,7 +43,7 @@ def mish(x: Tensor) -> Tensor:
     return torch.where(x > LOGISTIC_LIMIT, x, _times_gate(finite, u))
 
 
-@elementwise
+@elementwise_derivative
 def mish_derivative(x: Tensor, order: int = 1) -> Tensor:
     """First or second derivative of `mish`.
 
@@ -66,7 +66,6 @@ def mish_derivative(x: Tensor, order: int = 1) -> Tensor:
         >>> mish_derivative(x), mish_derivative(x, order=2)
         (tensor([0.0592, 0.6000, 1.0490]), tensor([0.3497, 0.6400, 0.1847]))
     """
-    check_order("mish_derivative", order)
     u = x.clamp(-LOGISTIC_LIMIT, LOGISTIC_LIMIT)
     if order == 2:
         return _second(u)

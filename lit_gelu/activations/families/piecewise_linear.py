@@ -14,7 +14,7 @@ from lit_gelu.activations.families._package import INPLACE, NO_ARGUMENTS
 from lit_gelu.activations.naming.entry import ActivationEntry
 from lit_gelu.activations.naming.facts import ActivationFacts
 from lit_gelu.activations.naming.forms import CallForm, ModuleForm, ReadAttributes
-from lit_gelu.activations.numerics.arguments import check_order, elementwise, keep_nan, per_channel
+from lit_gelu.activations.numerics.arguments import elementwise, elementwise_derivative, keep_nan, per_channel
 from lit_gelu.activations.numerics.channels import channel_number
 from lit_gelu.activations.numerics.joint import Derivatives, quotient
 from lit_gelu.activations.numerics.piecewise import INF, LINE, Piece, PiecewiseMoments, Term, two_sided
@@ -43,7 +43,7 @@ def identity(x: Tensor) -> Tensor:
     return x
 
 
-@elementwise
+@elementwise_derivative
 def identity_derivative(x: Tensor, order: int = 1) -> Tensor:
     """First or second derivative of `identity`: 1 or 0.
 
@@ -61,7 +61,6 @@ def identity_derivative(x: Tensor, order: int = 1) -> Tensor:
         >>> identity_derivative(torch.tensor([-1.0, 2.0]))
         tensor([1., 1.])
     """
-    check_order("identity_derivative", order)
     return keep_nan(x, torch.ones_like(x) if order == 1 else torch.zeros_like(x))
 
 
@@ -87,7 +86,7 @@ def relu(x: Tensor) -> Tensor:
     return torch.relu(x)
 
 
-@elementwise
+@elementwise_derivative
 def relu_derivative(x: Tensor, order: int = 1) -> Tensor:
     """First or second derivative of `relu`: 1 above 0, else 0; and 0 everywhere.
 
@@ -107,7 +106,6 @@ def relu_derivative(x: Tensor, order: int = 1) -> Tensor:
         >>> relu_derivative(torch.tensor([-1.0, 0.0, 2.0]))
         tensor([0., 0., 1.])
     """
-    check_order("relu_derivative", order)
     return keep_nan(x, (x > 0).to(x.dtype) if order == 1 else torch.zeros_like(x))
 
 
@@ -133,7 +131,7 @@ def relu6(x: Tensor) -> Tensor:
     return torch.nn.functional.relu6(x)
 
 
-@elementwise
+@elementwise_derivative
 def relu6_derivative(x: Tensor, order: int = 1) -> Tensor:
     """First or second derivative of `relu6`: 1 between 0 and 6, else 0; and 0 everywhere.
 
@@ -153,7 +151,6 @@ def relu6_derivative(x: Tensor, order: int = 1) -> Tensor:
         >>> relu6_derivative(torch.tensor([-1.0, 2.0, 8.0]))
         tensor([0., 1., 0.])
     """
-    check_order("relu6_derivative", order)
     inside = (x > 0) & (x < RELU6_BOUND)
     return keep_nan(x, inside.to(x.dtype) if order == 1 else torch.zeros_like(x))
 
@@ -181,7 +178,7 @@ def leaky_relu(x: Tensor, negative_slope: float = 0.01) -> Tensor:
     return _leaky(x, negative_slope)
 
 
-@elementwise
+@elementwise_derivative
 def leaky_relu_derivative(x: Tensor, order: int = 1, negative_slope: float = 0.01) -> Tensor:
     """First or second derivative of `leaky_relu`: 1 above 0, else ``negative_slope``; and 0 everywhere.
 
@@ -202,7 +199,6 @@ def leaky_relu_derivative(x: Tensor, order: int = 1, negative_slope: float = 0.0
         >>> leaky_relu_derivative(torch.tensor([-1.0, 0.0, 2.0]), negative_slope=0.25)
         tensor([0.2500, 0.2500, 1.0000])
     """
-    check_order("leaky_relu_derivative", order)
     return _leaky_derivative(x, order, negative_slope)
 
 
@@ -230,7 +226,7 @@ def prelu(x: Tensor, weight: float | Tensor) -> Tensor:
     return _leaky(x, per_channel("prelu", "weight", weight, x))
 
 
-@elementwise
+@elementwise_derivative
 def prelu_derivative(x: Tensor, order: int = 1, *, weight: float | Tensor) -> Tensor:
     """First or second derivative of `prelu` with respect to ``x``: 1 above 0, else ``weight``; and 0 everywhere.
 
@@ -249,7 +245,6 @@ def prelu_derivative(x: Tensor, order: int = 1, *, weight: float | Tensor) -> Te
         >>> prelu_derivative(torch.tensor([-1.0, 2.0]), weight=0.25)
         tensor([0.2500, 1.0000])
     """
-    check_order("prelu_derivative", order)
     return _leaky_derivative(x, order, per_channel("prelu_derivative", "weight", weight, x))
 
 

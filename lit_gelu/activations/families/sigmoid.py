@@ -8,7 +8,7 @@ from lit_gelu.activations.families._package import INPLACE, NO_ARGUMENTS
 from lit_gelu.activations.naming.entry import ActivationEntry
 from lit_gelu.activations.naming.facts import ActivationFacts
 from lit_gelu.activations.naming.forms import ModuleForm
-from lit_gelu.activations.numerics.arguments import check_order, elementwise, keep_nan
+from lit_gelu.activations.numerics.arguments import elementwise, elementwise_derivative, keep_nan
 from lit_gelu.activations.numerics.gates import LOGISTIC_LIMIT, times_logistic, times_logistic_density
 from lit_gelu.activations.numerics.joint import Derivatives, quotient
 from lit_gelu.activations.numerics.piecewise import INF, Piece, PiecewiseMoments, Term
@@ -37,7 +37,7 @@ def sigmoid(x: Tensor) -> Tensor:
     return times_logistic(1.0, x.clamp(-LOGISTIC_LIMIT, LOGISTIC_LIMIT))
 
 
-@elementwise
+@elementwise_derivative
 def sigmoid_derivative(x: Tensor, order: int = 1) -> Tensor:
     """First or second derivative of `sigmoid`: ``q = s(x) s(-x)`` and ``-q tanh(x / 2)``.
 
@@ -55,7 +55,6 @@ def sigmoid_derivative(x: Tensor, order: int = 1) -> Tensor:
         >>> sigmoid_derivative(torch.tensor([-1.0, 0.0, 1.0]))
         tensor([0.1966, 0.2500, 0.1966])
     """
-    check_order("sigmoid_derivative", order)
     u = x.clamp(-LOGISTIC_LIMIT, LOGISTIC_LIMIT)
     return times_logistic_density(1.0 if order == 1 else -torch.tanh(0.5 * u), u)
 
@@ -80,7 +79,7 @@ def tanh(x: Tensor) -> Tensor:
     return torch.tanh(x)
 
 
-@elementwise
+@elementwise_derivative
 def tanh_derivative(x: Tensor, order: int = 1) -> Tensor:
     """First or second derivative of `tanh`: ``sech(x)**2 = 4 s(2 x) s(-2 x)`` and ``-2 tanh(x) sech(x)**2``.
 
@@ -98,7 +97,6 @@ def tanh_derivative(x: Tensor, order: int = 1) -> Tensor:
         >>> tanh_derivative(torch.tensor([-1.0, 0.0, 1.0]))
         tensor([0.4200, 1.0000, 0.4200])
     """
-    check_order("tanh_derivative", order)
     u = x.clamp(-LOGISTIC_LIMIT, LOGISTIC_LIMIT) * 2.0
     return times_logistic_density(4.0 if order == 1 else -8.0 * torch.tanh(x), u)
 
@@ -127,7 +125,7 @@ def hard_sigmoid(x: Tensor) -> Tensor:
     return torch.where(x >= HARD_BOUND, 1.0, torch.where(x <= -HARD_BOUND, 0.0, middle))
 
 
-@elementwise
+@elementwise_derivative
 def hard_sigmoid_derivative(x: Tensor, order: int = 1) -> Tensor:
     """First or second derivative of `hard_sigmoid`: 1 / 6 between -3 and 3, else 0; and 0 everywhere.
 
@@ -147,7 +145,6 @@ def hard_sigmoid_derivative(x: Tensor, order: int = 1) -> Tensor:
         >>> hard_sigmoid_derivative(torch.tensor([-4.0, 0.0, 1.5]))
         tensor([0.0000, 0.1667, 0.1667])
     """
-    check_order("hard_sigmoid_derivative", order)
     inside = (x > -HARD_BOUND) & (x < HARD_BOUND)
     return keep_nan(x, inside.to(x.dtype) / (2.0 * HARD_BOUND) if order == 1 else torch.zeros_like(x))
 

@@ -10,7 +10,7 @@ from lit_gelu.activations.families._package import NO_ARGUMENTS
 from lit_gelu.activations.naming.entry import ActivationEntry
 from lit_gelu.activations.naming.facts import ActivationFacts
 from lit_gelu.activations.naming.forms import ModuleForm, ReadAttributes
-from lit_gelu.activations.numerics.arguments import check_order, check_positive, elementwise
+from lit_gelu.activations.numerics.arguments import check_positive, elementwise, elementwise_derivative
 from lit_gelu.activations.numerics.gates import LOGISTIC_LIMIT, decay, times_logistic, times_logistic_density
 from lit_gelu.activations.numerics.joint import Derivatives
 from lit_gelu.activations.onnx_recipes import Arguments, OnnxCases, OnnxOperator, OnnxRecipes, OnnxSpelling
@@ -46,7 +46,7 @@ def softplus(x: Tensor, beta: float = 1.0) -> Tensor:
     return _softplus(x, beta)
 
 
-@elementwise
+@elementwise_derivative
 def softplus_derivative(x: Tensor, order: int = 1, beta: float = 1.0) -> Tensor:
     """First or second derivative of `softplus`: ``s(beta x)`` and ``beta s(beta x) s(-beta x)``.
 
@@ -65,7 +65,6 @@ def softplus_derivative(x: Tensor, order: int = 1, beta: float = 1.0) -> Tensor:
         >>> softplus_derivative(torch.tensor([-1.0, 0.0, 1.0]))
         tensor([0.2689, 0.5000, 0.7311])
     """
-    check_order("softplus_derivative", order)
     check_positive("softplus_derivative", "beta", beta)
     u = (beta * x).clamp(-LOGISTIC_LIMIT, LOGISTIC_LIMIT)
     return times_logistic(1.0, u) if order == 1 else times_logistic_density(beta, u)
@@ -91,7 +90,7 @@ def log_sigmoid(x: Tensor) -> Tensor:
     return -_softplus(-x, 1.0)
 
 
-@elementwise
+@elementwise_derivative
 def log_sigmoid_derivative(x: Tensor, order: int = 1) -> Tensor:
     """First or second derivative of `log_sigmoid`: ``s(-x)`` and ``-s(x) s(-x)``.
 
@@ -109,7 +108,6 @@ def log_sigmoid_derivative(x: Tensor, order: int = 1) -> Tensor:
         >>> log_sigmoid_derivative(torch.tensor([-1.0, 0.0, 1.0]))
         tensor([0.7311, 0.5000, 0.2689])
     """
-    check_order("log_sigmoid_derivative", order)
     u = x.clamp(-LOGISTIC_LIMIT, LOGISTIC_LIMIT)
     return times_logistic(1.0, -u) if order == 1 else times_logistic_density(-1.0, u)
 

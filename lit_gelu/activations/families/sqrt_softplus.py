@@ -8,7 +8,7 @@ from lit_gelu.activations.families.softplus import LINEAR_TAIL, softplus
 from lit_gelu.activations.naming.entry import ActivationEntry
 from lit_gelu.activations.naming.facts import ActivationFacts
 from lit_gelu.activations.naming.forms import ModuleForm
-from lit_gelu.activations.numerics.arguments import check_order, elementwise
+from lit_gelu.activations.numerics.arguments import elementwise, elementwise_derivative
 from lit_gelu.activations.numerics.gates import LOGISTIC_LIMIT, decay, times_logistic
 from lit_gelu.activations.onnx_recipes import OnnxRecipes
 
@@ -42,7 +42,7 @@ def sqrt_softplus(x: Tensor) -> Tensor:
     return torch.where(x <= LINEAR_TAIL, _tail(x), torch.sqrt(softplus(_body(x))))
 
 
-@elementwise
+@elementwise_derivative
 def sqrt_softplus_derivative(x: Tensor, order: int = 1) -> Tensor:
     """First or second derivative of `sqrt_softplus`.
 
@@ -62,7 +62,6 @@ def sqrt_softplus_derivative(x: Tensor, order: int = 1) -> Tensor:
         >>> sqrt_softplus_derivative(torch.tensor([-1.0, 0.0, 1.0]))
         tensor([0.2403, 0.3003, 0.3190])
     """
-    check_order("sqrt_softplus_derivative", order)
     inside = _body(x)
     u = inside.clamp(max=LOGISTIC_LIMIT)
     square = softplus(inside)

@@ -8,7 +8,7 @@ from lit_gelu.activations.families._package import NO_ARGUMENTS
 from lit_gelu.activations.naming.entry import ActivationEntry
 from lit_gelu.activations.naming.facts import ActivationFacts
 from lit_gelu.activations.naming.forms import ModuleForm
-from lit_gelu.activations.numerics.arguments import check_order, elementwise, keep_nan
+from lit_gelu.activations.numerics.arguments import elementwise, elementwise_derivative, keep_nan
 from lit_gelu.activations.numerics.joint import Derivatives
 from lit_gelu.activations.numerics.piecewise import INF, Piece, PiecewiseMoments, Term
 from lit_gelu.activations.onnx_recipes import OnnxRecipes
@@ -37,7 +37,7 @@ def relu2(x: Tensor) -> Tensor:
     return positive * positive
 
 
-@elementwise
+@elementwise_derivative
 def relu2_derivative(x: Tensor, order: int = 1) -> Tensor:
     """First or second derivative of `relu2`: ``2 max(x, 0)``; and 2 above 0, else 0.
 
@@ -55,7 +55,6 @@ def relu2_derivative(x: Tensor, order: int = 1) -> Tensor:
         >>> relu2_derivative(torch.tensor([-1.0, 0.5, 3.0]))
         tensor([0., 1., 6.])
     """
-    check_order("relu2_derivative", order)
     return 2.0 * torch.relu(x) if order == 1 else keep_nan(x, 2.0 * (x > 0).to(x.dtype))
 
 

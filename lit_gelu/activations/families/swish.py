@@ -11,7 +11,7 @@ from lit_gelu.activations.families._package import INPLACE, channel_arguments, l
 from lit_gelu.activations.naming.entry import ActivationEntry
 from lit_gelu.activations.naming.facts import ActivationFacts
 from lit_gelu.activations.naming.forms import ModuleForm
-from lit_gelu.activations.numerics.arguments import check_order, elementwise, largest, per_channel
+from lit_gelu.activations.numerics.arguments import elementwise, elementwise_derivative, largest, per_channel
 from lit_gelu.activations.numerics.channels import ChannelModule, finite_numbers, positive_scale
 from lit_gelu.activations.numerics.gates import (
     LOGISTIC_LIMIT,
@@ -46,7 +46,7 @@ def silu(x: Tensor) -> Tensor:
     return opened_logistic_gate(x, x)
 
 
-@elementwise
+@elementwise_derivative
 def silu_derivative(x: Tensor, order: int = 1) -> Tensor:
     """First or second derivative of `silu`: that of `swish` with ``beta = 1``.
 
@@ -65,7 +65,6 @@ def silu_derivative(x: Tensor, order: int = 1) -> Tensor:
         >>> silu_derivative(x), silu_derivative(x, order=2)
         (tensor([0.0723, 0.5000, 0.9277]), tensor([0.3024, 0.5000, 0.3024]))
     """
-    check_order("silu_derivative", order)
     return _derivative(x, order, 1.0)
 
 
@@ -97,7 +96,7 @@ def swish(x: Tensor, beta: float | Tensor = 1.0, channel_dim: int = 1) -> Tensor
     return opened_logistic_gate(x, beta * x.clamp(-largest(x), largest(x)))
 
 
-@elementwise
+@elementwise_derivative
 def swish_derivative(x: Tensor, order: int = 1, beta: float | Tensor = 1.0, channel_dim: int = 1) -> Tensor:
     """First or second derivative of `swish` with respect to ``x``.
 
@@ -119,7 +118,6 @@ def swish_derivative(x: Tensor, order: int = 1, beta: float | Tensor = 1.0, chan
         >>> swish_derivative(torch.tensor([-1.0, 0.0, 1.0]), beta=2.0)
         tensor([-0.0908,  0.5000,  1.0908])
     """
-    check_order("swish_derivative", order)
     return _derivative(x, order, per_channel("swish_derivative", "beta", beta, x, channel_dim))
 
 

@@ -9,7 +9,7 @@ from lit_gelu.activations.errors import ActivationArgumentError
 from lit_gelu.activations.naming.entry import ActivationEntry
 from lit_gelu.activations.naming.facts import ActivationFacts
 from lit_gelu.activations.naming.forms import ModuleForm
-from lit_gelu.activations.numerics.arguments import check_order, elementwise
+from lit_gelu.activations.numerics.arguments import elementwise, elementwise_derivative
 from lit_gelu.activations.numerics.channels import positive_number
 from lit_gelu.activations.onnx_recipes import OnnxRecipes
 
@@ -46,7 +46,7 @@ def xielu(x: Tensor, alpha_p: Parameter = 0.8, alpha_n: Parameter = 0.8, beta: P
     return (alpha_p * right + beta) * right + (alpha_n * torch.expm1(left) + (beta - alpha_n) * left)
 
 
-@elementwise
+@elementwise_derivative
 def xielu_derivative(
     x: Tensor, order: int = 1, alpha_p: Parameter = 0.8, alpha_n: Parameter = 0.8, beta: Parameter = 0.5
 ) -> Tensor:
@@ -71,7 +71,6 @@ def xielu_derivative(
         >>> xielu_derivative(torch.tensor([-1.0, 0.0, 1.0]))
         tensor([-0.0057,  0.5000,  2.1000])
     """
-    check_order("xielu_derivative", order)
     left = torch.where(x > 0, 0.0, x)
     if order == 1:
         return (2.0 * alpha_p) * torch.relu(x) + (alpha_n * torch.expm1(left) + beta)

@@ -14,7 +14,7 @@ from lit_gelu.activations.families.swish import SILU_ONNX, silu, silu_derivative
 from lit_gelu.activations.naming.entry import ActivationEntry
 from lit_gelu.activations.naming.facts import ActivationFacts
 from lit_gelu.activations.naming.forms import ModuleForm, ReadAttributes
-from lit_gelu.activations.numerics.arguments import check_order, elementwise
+from lit_gelu.activations.numerics.arguments import elementwise, elementwise_derivative
 from lit_gelu.activations.numerics.gates import LOGISTIC_LIMIT, normal_cdf, times_logistic
 from lit_gelu.activations.onnx_recipes import Arguments, OnnxCases
 
@@ -74,7 +74,7 @@ def zero_identity_map(
     return torch.where((count > 0) | torch.isnan(x), x, 0.0) * (count / passes)
 
 
-@elementwise
+@elementwise_derivative
 def zero_identity_map_derivative(x: Tensor, order: int = 1, gate: str = "normal") -> Tensor:
     """First or second derivative of the expectation of `zero_identity_map`: those of exact GELU, or of SiLU.
 
@@ -93,7 +93,6 @@ def zero_identity_map_derivative(x: Tensor, order: int = 1, gate: str = "normal"
         >>> zero_identity_map_derivative(torch.tensor([-1.0, 0.0, 1.0]))
         tensor([-0.0833,  0.5000,  1.0833])
     """
-    check_order("zero_identity_map_derivative", order)
     check_gate("zero_identity_map_derivative", gate)
     return gelu_derivative(x, order) if gate == "normal" else silu_derivative(x, order)
 

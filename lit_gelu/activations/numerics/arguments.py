@@ -37,6 +37,21 @@ def elementwise(function: Function) -> Function:
     return cast("Function", computed)
 
 
+def elementwise_derivative(function: Function) -> Function:
+    """As `elementwise`, of ``(x, order, ...)``; an order without a closed form here is refused."""
+
+    @functools.wraps(function)
+    def ordered(x: Tensor, order: int = 1, *args: Any, **kwargs: Any) -> Tensor:
+        if order not in {1, 2}:
+            raise ActivationArgumentError(
+                f"{function.__name__}: order={order!r} is not available. Use 1 or 2; for more, differentiate order 2 "
+                "by torch.func."
+            )
+        return function(x, order, *args, **kwargs)
+
+    return cast("Function", elementwise(ordered))
+
+
 def _converted(value: object, dtype: torch.dtype) -> object:
     """Return a floating tensor in ``dtype`` and anything else as it is."""
     return value.to(dtype) if isinstance(value, Tensor) and value.is_floating_point() else value
@@ -51,14 +66,6 @@ def _not_floating(name: str, x: object) -> str:
     return (
         f"{name}: x has dtype {given}. It must be one of {accepted}: convert it first, for example x.to(torch.float32)."
     )
-
-
-def check_order(name: str, order: int) -> None:
-    """Refuse an order of differentiation that has no closed form here."""
-    if order not in {1, 2}:
-        raise ActivationArgumentError(
-            f"{name}: order={order!r} is not available. Use 1 or 2; for more, differentiate order 2 by torch.func."
-        )
 
 
 def check_positive(name: str, parameter: str, value: float | Tensor) -> None:
