@@ -20,7 +20,7 @@ from lit_gelu.activations.naming.spec import ActivationSpec
 from lit_gelu.activations.numerics.arguments import elementwise, elementwise_derivative, largest
 from lit_gelu.activations.numerics.distribution import cumulative, density, density_slope
 from lit_gelu.activations.numerics.gates import LOGISTIC_LIMIT, decay
-from lit_gelu.activations.numerics.memory import checked_memory, compute
+from lit_gelu.activations.numerics.memory import checked_memory, compute, memory_text
 from lit_gelu.activations.onnx_recipes import Arguments, OnnxCases, OnnxRecipes
 
 DISTRIBUTIONS = ("normal", "logistic", "cauchy", "laplace")
@@ -248,8 +248,7 @@ class CDFLinear(nn.Module):
 
     def extra_repr(self) -> str:
         """Return ``distribution=...`` for ``repr``."""
-        memory = "" if self.memory == "autograd" else f", memory={self.memory!r}"
-        return f"distribution={self.distribution!r}{memory}"
+        return f"distribution={self.distribution!r}{memory_text(self.memory)}"
 
 
 FORMULAS = {

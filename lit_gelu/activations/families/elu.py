@@ -175,23 +175,8 @@ def _times_exp(factor: float, u: Tensor) -> Tensor:
     return (factor * root) * root
 
 
-def elu_joint(x: Tensor, alpha: float = 1.0) -> Derivatives:
-    """ELU."""
-    return _exponential_joint(x, alpha, 1.0, 1.0)
-
-
-def celu_joint(x: Tensor, alpha: float = 1.0) -> Derivatives:
-    """CELU."""
-    return _exponential_joint(x, alpha, 1.0 / alpha, 1.0)
-
-
-def selu_joint(x: Tensor) -> Derivatives:
-    """SELU."""
-    return _exponential_joint(x, SELU_ALPHA, 1.0, SELU_SCALE)
-
-
-def _exponential_joint(x: Tensor, alpha: float, rate: float, scale: float) -> Derivatives:
-    """``scale x`` for x > 0, else ``scale alpha (exp(rate x) - 1)``; at 0 the left derivatives."""
+def elu_joint(x: Tensor, alpha: float = 1.0, rate: float = 1.0, scale: float = 1.0) -> Derivatives:
+    """ELU and its kin: ``scale x`` for x > 0, else ``scale alpha (exp(rate x) - 1)``; at 0 the left derivatives."""
     right = x > 0
     inner = (rate * x).clamp(max=0.0)
     grown = torch.expm1(inner)
@@ -202,19 +187,19 @@ def _exponential_joint(x: Tensor, alpha: float, rate: float, scale: float) -> De
     return Derivatives(value, first, second, quotient(value, x, first))
 
 
-def elu_pieces(alpha: float = 1.0) -> tuple[Piece, ...]:
-    """ELU, for its moments."""
-    return exponential(alpha)
+def celu_joint(x: Tensor, alpha: float = 1.0) -> Derivatives:
+    """CELU."""
+    return elu_joint(x, alpha, rate=1.0 / alpha)
+
+
+def selu_joint(x: Tensor) -> Derivatives:
+    """SELU."""
+    return elu_joint(x, SELU_ALPHA, scale=SELU_SCALE)
 
 
 def celu_pieces(alpha: float = 1.0) -> tuple[Piece, ...]:
     """CELU, for its moments."""
     return exponential(alpha, 1.0 / alpha)
-
-
-def selu_pieces() -> tuple[Piece, ...]:
-    """SELU, for its moments."""
-    return exponential(SELU_ALPHA, scale=SELU_SCALE)
 
 
 def _elu_facts(alpha: float = 1.0, **_: Any) -> ActivationFacts:
@@ -243,7 +228,7 @@ ENTRIES = (
         function=elu,
         derivative=elu_derivative,
         joint=elu_joint,
-        moments=PiecewiseMoments(elu_pieces),
+        moments=PiecewiseMoments(exponential),
         facts=_elu_facts,
         modules=(ModuleForm(nn.ELU, ReadAttributes(("alpha", "inplace")), keeps_input=True),),
         functions=((F.elu, ()), (F.elu_, ())),
@@ -262,7 +247,7 @@ ENTRIES = (
         function=selu,
         derivative=selu_derivative,
         joint=selu_joint,
-        moments=PiecewiseMoments(selu_pieces),
+        moments=PiecewiseMoments(exponential(SELU_ALPHA, scale=SELU_SCALE)),
         facts=ActivationFacts(
             formula="1.0507 x if x > 0 else 1.0507 1.6733 (exp(x) - 1)",
             reference="Klambauer et al. 2017, Self-Normalizing Neural Networks (arXiv 1706.02515)",

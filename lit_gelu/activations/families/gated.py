@@ -23,7 +23,7 @@ from lit_gelu.activations.naming.facts import ActivationFacts
 from lit_gelu.activations.naming.forms import ModuleForm, ReadAttributes
 from lit_gelu.activations.numerics.arguments import elementwise
 from lit_gelu.activations.numerics.channels import positive_number
-from lit_gelu.activations.numerics.memory import checked_memory, compute
+from lit_gelu.activations.numerics.memory import checked_memory, compute, memory_text
 
 
 @elementwise
@@ -191,7 +191,7 @@ class ReGLU(nn.Module):
 
     def extra_repr(self) -> str:
         """Return ``dim=...`` for ``repr``."""
-        return f"dim={self.dim}{_memory_text(self.memory)}"
+        return f"dim={self.dim}{memory_text(self.memory)}"
 
 
 class GEGLU(nn.Module):
@@ -232,7 +232,7 @@ class GEGLU(nn.Module):
 
     def extra_repr(self) -> str:
         """Return ``dim=..., approximate=...`` for ``repr``."""
-        return f"dim={self.dim}, approximate={self.approximate!r}{_memory_text(self.memory)}"
+        return f"dim={self.dim}, approximate={self.approximate!r}{memory_text(self.memory)}"
 
 
 class SwiGLU(nn.Module):
@@ -269,12 +269,7 @@ class SwiGLU(nn.Module):
 
     def extra_repr(self) -> str:
         """Return ``dim=..., beta=...`` for ``repr``."""
-        return f"dim={self.dim}, beta={self.beta}{_memory_text(self.memory)}"
-
-
-def _memory_text(memory: str) -> str:
-    """Return what ``repr`` says of a memory mode: nothing of the usual one."""
-    return "" if memory == "autograd" else f", memory={memory!r}"
+        return f"dim={self.dim}, beta={self.beta}{memory_text(self.memory)}"
 
 
 SHAZEER_2020 = "Shazeer 2020, GLU Variants Improve Transformer (arXiv 2002.05202)"

@@ -22,13 +22,15 @@ from lit_gelu.activations.numerics.arguments import (
 )
 from lit_gelu.activations.numerics.channels import ChannelModule, finite_numbers, positive_scale
 from lit_gelu.activations.numerics.gates import (
+    INVERSE_SQRT_TWO_PI,
     NORMAL_LIMIT,
+    SQRT_HALF,
     normal_cdf_plus_density,
     opened_normal_gate,
     times_normal_density,
 )
-from lit_gelu.activations.numerics.joint import INVERSE_SQRT_TWO_PI, NORMAL_END, SQRT_HALF, Derivatives
-from lit_gelu.activations.numerics.memory import checked_memory, compute_with
+from lit_gelu.activations.numerics.joint import NORMAL_END, Derivatives
+from lit_gelu.activations.numerics.memory import checked_memory, compute_with, memory_text
 from lit_gelu.activations.numerics.normal import GaussianMoments, density, distribution, interval_moments, owens_t
 from lit_gelu.activations.onnx_recipes import Arguments, OnnxCases, OnnxRecipes, OnnxScaled, numbers
 
@@ -230,9 +232,8 @@ class GaussianGELU(ChannelModule):
 
     def extra_repr(self) -> str:
         """Return ``mu=..., sigma=..., learnable=...`` for ``repr``."""
-        memory = "" if self.memory == "autograd" else f", memory={self.memory!r}"
         values = f"mu={self.initial_mu}, sigma={self.initial_sigma}, learnable={self.learnable}"
-        return f"{values}{self.channel_text()}{memory}"
+        return f"{values}{self.channel_text()}{memory_text(self.memory)}"
 
 
 def gelu_moments(mean: Tensor, std: Tensor, mu: float = 0.0, sigma: float = 1.0) -> GaussianMoments:

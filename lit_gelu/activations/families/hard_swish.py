@@ -78,11 +78,7 @@ def hard_swish_joint(x: Tensor) -> Derivatives:
     return Derivatives(x * gate, gate + inside * bounded / 6, inside / 3, gate)
 
 
-def hard_swish_pieces() -> tuple[Piece, ...]:
-    """Hard Swish, for its moments."""
-    return Piece(-INF, -3.0), Piece(-3.0, 3.0, (Term(1 / 6, 2), Term(0.5, 1))), Piece(3.0, INF, LINE)
-
-
+_PIECES = Piece(-INF, -3.0), Piece(-3.0, 3.0, (Term(1 / 6, 2), Term(0.5, 1))), Piece(3.0, INF, LINE)
 _FORMULA = "Mul(x, Clip(Add(Mul(x, ONE_SIXTH), 0.5), 0.0, 1.0))"
 
 ENTRIES = (
@@ -92,7 +88,7 @@ ENTRIES = (
         function=hard_swish,
         derivative=hard_swish_derivative,
         joint=hard_swish_joint,
-        moments=PiecewiseMoments(hard_swish_pieces),
+        moments=PiecewiseMoments(_PIECES),
         facts=ActivationFacts(
             formula="x min(max(x + 3, 0), 6) / 6",
             reference="Howard et al. 2019, Searching for MobileNetV3 (arXiv 1905.02244)",

@@ -296,16 +296,6 @@ def relu6_joint(x: Tensor) -> Derivatives:
     return Derivatives(value, first, torch.zeros_like(x), quotient(value, x, 0.0))
 
 
-def identity_pieces() -> tuple[Piece, ...]:
-    """The identity, for its moments."""
-    return (Piece(-INF, INF, LINE),)
-
-
-def relu_pieces() -> tuple[Piece, ...]:
-    """ReLU, for its moments."""
-    return two_sided(0.0)
-
-
 def leaky_relu_pieces(negative_slope: float = 0.01) -> tuple[Piece, ...]:
     """Leaky ReLU, for its moments."""
     return two_sided(negative_slope)
@@ -314,11 +304,6 @@ def leaky_relu_pieces(negative_slope: float = 0.01) -> tuple[Piece, ...]:
 def prelu_pieces(init: float = 0.25) -> tuple[Piece, ...]:
     """PReLU as it starts, for its moments."""
     return two_sided(init)
-
-
-def relu6_pieces() -> tuple[Piece, ...]:
-    """ReLU6, for its moments."""
-    return Piece(-INF, 0.0), Piece(0.0, 6.0, LINE), Piece(6.0, INF, (Term(6.0),))
 
 
 def _prelu_parameters(module: nn.Module) -> dict[str, Any]:
@@ -364,7 +349,7 @@ ENTRIES = (
         function=identity,
         derivative=identity_derivative,
         joint=identity_joint,
-        moments=PiecewiseMoments(identity_pieces),
+        moments=PiecewiseMoments((Piece(-INF, INF, LINE),)),
         facts=ActivationFacts("x", "", smoothness=float("inf"), asymptotes=("x", "x")),
         aliases=("linear",),
         modules=(ModuleForm(Identity, NO_ARGUMENTS), ModuleForm(nn.Identity, NO_ARGUMENTS)),
@@ -375,7 +360,7 @@ ENTRIES = (
         function=relu,
         derivative=relu_derivative,
         joint=relu_joint,
-        moments=PiecewiseMoments(relu_pieces),
+        moments=PiecewiseMoments(two_sided(0.0)),
         facts=ActivationFacts(
             formula="max(x, 0)",
             reference="Nair and Hinton 2010, Rectified Linear Units Improve Restricted Boltzmann Machines",
@@ -393,7 +378,7 @@ ENTRIES = (
         function=relu6,
         derivative=relu6_derivative,
         joint=relu6_joint,
-        moments=PiecewiseMoments(relu6_pieces),
+        moments=PiecewiseMoments((Piece(-INF, 0.0), Piece(0.0, 6.0, LINE), Piece(6.0, INF, (Term(6.0),)))),
         facts=ActivationFacts(
             formula="min(max(x, 0), 6)",
             reference="Howard et al. 2017, MobileNets (arXiv 1704.04861)",

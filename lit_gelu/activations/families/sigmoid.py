@@ -169,10 +169,7 @@ def tanh_joint(x: Tensor) -> Derivatives:
     return Derivatives(value, first, -2 * value * first, quotient(value, x, first))
 
 
-def hard_sigmoid_pieces() -> tuple[Piece, ...]:
-    """Hard sigmoid, for its moments."""
-    return Piece(-INF, -3.0), Piece(-3.0, 3.0, (Term(1 / 6, 1), Term(0.5))), Piece(3.0, INF, (Term(1.0),))
-
+_HARD_PIECES = Piece(-INF, -3.0), Piece(-3.0, 3.0, (Term(1 / 6, 1), Term(0.5))), Piece(3.0, INF, (Term(1.0),))
 
 ENTRIES = (
     ActivationEntry(
@@ -205,7 +202,7 @@ ENTRIES = (
         function=hard_sigmoid,
         derivative=hard_sigmoid_derivative,
         joint=hard_sigmoid_joint,
-        moments=PiecewiseMoments(hard_sigmoid_pieces),
+        moments=PiecewiseMoments(_HARD_PIECES),
         facts=ActivationFacts(
             formula="min(max(x + 3, 0), 6) / 6",
             reference="Howard et al. 2019, Searching for MobileNetV3 (arXiv 1905.02244)",

@@ -64,11 +64,6 @@ def relu2_joint(x: Tensor) -> Derivatives:
     return Derivatives(right * right, 2 * right, 2 * (x > 0).to(x.dtype), right)
 
 
-def relu2_pieces() -> tuple[Piece, ...]:
-    """Squared ReLU, for its moments."""
-    return Piece(-INF, 0.0), Piece(0.0, INF, (Term(1.0, 2),))
-
-
 class SquaredReLU(nn.Module):
     """``f(x) = max(x, 0)^2``, elementwise, any shape and floating dtype.
 
@@ -92,7 +87,7 @@ ENTRIES = (
         function=relu2,
         derivative=relu2_derivative,
         joint=relu2_joint,
-        moments=PiecewiseMoments(relu2_pieces),
+        moments=PiecewiseMoments((Piece(-INF, 0.0), Piece(0.0, INF, (Term(1.0, 2),)))),
         facts=ActivationFacts(
             formula="max(x, 0)^2",
             reference="So et al. 2021, Primer (arXiv 2109.08668)",

@@ -20,7 +20,7 @@ from lit_gelu.activations.numerics.gates import (
     opened_logistic_gate,
 )
 from lit_gelu.activations.numerics.joint import LOGISTIC_END, Derivatives
-from lit_gelu.activations.numerics.memory import checked_memory, compute_with
+from lit_gelu.activations.numerics.memory import checked_memory, compute_with, memory_text
 from lit_gelu.activations.onnx_recipes import Arguments, OnnxCases, OnnxRecipes, OnnxScaled, OnnxSpelling, numbers
 
 
@@ -205,8 +205,8 @@ class Swish(ChannelModule):
 
     def extra_repr(self) -> str:
         """Return ``beta=..., learnable=...`` for ``repr``."""
-        memory = "" if self.memory == "autograd" else f", memory={self.memory!r}"
-        return f"beta={self.initial_beta}, learnable={self.learnable}{self.channel_text()}{memory}"
+        fixed = f"beta={self.initial_beta}, learnable={self.learnable}"
+        return f"{fixed}{self.channel_text()}{memory_text(self.memory)}"
 
 
 def _read(module: nn.Module) -> dict[str, Any]:

@@ -137,12 +137,11 @@ def _closed_form(
 
 def _accepts(form: Callable[..., GaussianMoments], arguments: Mapping[str, object]) -> bool:
     """Return whether a closed form takes these arguments of its activation."""
+    taker = getattr(form, "pieces", form)  # `PiecewiseMoments` takes any arguments and hands them on to its pieces
     try:
-        # `PiecewiseMoments` takes any arguments and hands them on to its pieces.
-        inspect.signature(getattr(form, "pieces", form)).bind_partial(**arguments)
-    except TypeError:
+        return not arguments or inspect.signature(taker).bind_partial(**arguments) is not None
+    except TypeError:  # they do not fit, or the pieces depend on none
         return False
-    return True
 
 
 def _holds(moments: GaussianMoments, mean: Tensor, std: Tensor, scale: float) -> Tensor:

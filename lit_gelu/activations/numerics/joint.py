@@ -6,14 +6,10 @@ sigmoid is evaluated once. In float32 they are within 2e-6 of ``max(1, |x|)`` (f
 values.
 """
 
-import math
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
-
-SQRT_HALF = math.sqrt(0.5)
-INVERSE_SQRT_TWO_PI = 1.0 / math.sqrt(2.0 * math.pi)
 
 # Beyond these every f' and f'' of the joint forms is constant to float32's last digit; their squares and cubes are
 # finite.

@@ -28,6 +28,11 @@ def checked_memory(memory: str) -> str:
     return memory
 
 
+def memory_text(memory: str) -> str:
+    """Return what ``repr`` says of a memory mode behind other arguments: nothing of the usual one."""
+    return "" if memory == "autograd" else f", memory={memory!r}"
+
+
 def compute(memory: str, function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
     """Call ``function(*tensors)`` in a memory mode; ``"recompute"`` keeps the tensors alone for the backward pass."""
     # The function is differentiable, without side effects and random numbers, and with no other tensors in it.

@@ -69,7 +69,7 @@ def two_sided(slope: float) -> tuple[Piece, ...]:
     return Piece(-INF, 0.0, (Term(slope, 1),)), Piece(0.0, INF, LINE)
 
 
-def exponential(alpha: float, rate: float = 1.0, scale: float = 1.0) -> tuple[Piece, ...]:
+def exponential(alpha: float = 1.0, rate: float = 1.0, scale: float = 1.0) -> tuple[Piece, ...]:
     """Return the pieces of ``scale x`` on the right and ``scale alpha (exp(rate x) - 1)`` on the left."""
     left = (Term(scale * alpha, 0, rate), Term(-scale * alpha))
     return Piece(-INF, 0.0, left), Piece(0.0, INF, (Term(scale, 1),))
@@ -80,19 +80,19 @@ class PiecewiseMoments:
     """The closed moments of a function made of pieces, as a row of the registry has them.
 
     Args:
-        pieces: From the activation's arguments to its pieces.
+        pieces: The pieces, or a function from the activation's arguments to them.
 
     Example:
         >>> mean, std = torch.zeros((), dtype=torch.float64), torch.ones((), dtype=torch.float64)
-        >>> PiecewiseMoments(lambda: two_sided(0.0))(mean, std).value_squared.item()
+        >>> PiecewiseMoments(two_sided(0.0))(mean, std).value_squared.item()
         0.5
     """
 
-    pieces: Callable[..., tuple[Piece, ...]]
+    pieces: tuple[Piece, ...] | Callable[..., tuple[Piece, ...]]
 
     def __call__(self, mean: Tensor, std: Tensor, **arguments: float) -> GaussianMoments:
         """Return the moments."""
-        return piecewise_moments(self.pieces(**arguments), mean, std)
+        return piecewise_moments(self.pieces(**arguments) if callable(self.pieces) else self.pieces, mean, std)
 
 
 def piecewise_moments(pieces: Sequence[Piece], mean: Tensor, std: Tensor) -> GaussianMoments:

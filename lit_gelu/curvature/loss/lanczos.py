@@ -44,7 +44,7 @@ def lanczos(
     alphas, betas = torch.empty(2, steps, dtype=operator.dtype, device=operator.device)
     start = start.to(basis)
     length = start.norm()
-    fresh = _fresh(operator, seed, event, steps)
+    fresh = random_start(operator, seed, event, steps)
     first = torch.where(length > 0, start, fresh[: operator.size])
     torch.div(first, first.norm(), out=basis[0])
     rounding = 100 * torch.finfo(operator.dtype).eps
@@ -91,7 +91,7 @@ def lanczos_until(
     first = start.to(operator.device, operator.dtype)
     (length,) = agreed(first.norm().reshape(1)).tolist()
     if length == 0:
-        first = _fresh(operator, seed, event)
+        first = random_start(operator, seed, event)
         length = float(first.norm())
     basis = [first / length]
     coefficients = torch.zeros(2, steps, dtype=torch.float64)
@@ -102,7 +102,7 @@ def lanczos_until(
         scale = max(scale, abs(alpha), length)
         ended = length <= 100 * unit * scale
         if ended:
-            rest = _fresh(operator, seed, event, number=step + 1)
+            rest = random_start(operator, seed, event, number=step + 1)
         if ended or length <= before:
             for _ in range(1 + ended):
                 rest, share = _orthogonalised(rest, basis)
@@ -144,11 +144,6 @@ def check_steps(steps: int, name: str) -> None:
         raise LossCurvatureError(f"{name}={steps} is not accepted. Give a positive number.")
 
 
-def random_start(operator: LinearOperator, seed: int, event: int) -> Tensor:
-    """Return a random vector to start from, shape ``[size]``."""
-    return _fresh(operator, seed, event)
-
-
-def _fresh(operator: LinearOperator, seed: int, event: int, extra: int = 0, number: int = 0) -> Tensor:
-    """Return a random vector, longer than the matrix's by ``extra`` elements."""
+def random_start(operator: LinearOperator, seed: int, event: int, extra: int = 0, number: int = 0) -> Tensor:
+    """Return a random vector to start from, longer than the matrix's by ``extra`` elements."""
     return normal(operator.size + extra, seed, event, number, dtype=operator.dtype, device=operator.device)
