@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import GradientAccumulationScheduler
 from lightning.pytorch.utilities import rank_zero_warn
@@ -12,6 +11,7 @@ from typing_extensions import override
 
 from lit_gelu.callbacks.errors import ExplainedOnce, UnsupportedRunError
 from lit_gelu.callbacks.trainer_facts import callbacks_of, refuse_mixed_packages, shards_parameters
+from lit_gelu.curvature.ranks import gathered, is_one_of_several
 from lit_gelu.data.errors import CorruptDataError
 from lit_gelu.data.resumable_loader import ResumableDataLoader, random_states, set_random_states
 from lit_gelu.errors import shown
@@ -70,14 +70,10 @@ class ExactResume(ExplainedOnce):
     @override
     def state_dict(self) -> dict[str, Any]:
         """Return the states of all ranks; called on all of them."""
-        loaders = [loader.state_dict() for loader in self._loaders()]
-        states: list[Any] = [{"generators": random_states(), "loaders": loaders, "gradients": self._gradients()}]
-        if torch.distributed.is_available() and torch.distributed.is_initialized():
-            (own,) = states
-            own["gradients"] = {name: gradient.cpu() for name, gradient in own["gradients"].items()}
-            states = [None] * torch.distributed.get_world_size()
-            torch.distributed.all_gather_object(states, own)
-        return {"ranks": states}
+        loaders, gradients = [loader.state_dict() for loader in self._loaders()], self._gradients()
+        if is_one_of_several():
+            gradients = {name: gradient.cpu() for name, gradient in gradients.items()}
+        return {"ranks": gathered({"generators": random_states(), "loaders": loaders, "gradients": gradients})}
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

@@ -24,6 +24,7 @@ from lit_gelu.curvature.probe.examples import (
     to_plain,
 )
 from lit_gelu.curvature.probe.state import ModuleState, seed_random_state
+from lit_gelu.curvature.ranks import gathered
 from lit_gelu.sandbox import isolated_generators
 
 DEFAULT_FRACTION = 1 / 8
@@ -136,12 +137,8 @@ class ProbeBatches:
         """Return the limit, and the fixed batches of all ranks in plain containers on the host; called on all ranks."""
         if self._restored is not None:
             return {"limit": self.limit, "fixed": self._restored}
-        fixed = [self._saved()]
-        if self.source == "fixed" and torch.distributed.is_available() and torch.distributed.is_initialized():
-            (own,) = fixed
-            fixed = [None] * torch.distributed.get_world_size()
-            torch.distributed.all_gather_object(fixed, own)
-        return {"limit": self.limit, "fixed": fixed}
+        fixed = self._saved()
+        return {"limit": self.limit, "fixed": gathered(fixed) if self.source == "fixed" else [fixed]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on with the same batches."""

@@ -1,4 +1,6 @@
-"""Adding tensors over the ranks of a run."""
+"""What the ranks of a run tell each other."""
+
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,3 +23,12 @@ def maximum_over_ranks(tensor: Tensor) -> Tensor:
 def is_one_of_several() -> bool:
     """Return whether this process is one of a group."""
     return torch.distributed.is_available() and torch.distributed.is_initialized()
+
+
+def gathered(own: Any) -> list[Any]:
+    """Return an object of every rank, in their order; to be called on all of them."""
+    if not is_one_of_several():
+        return [own]
+    objects = [None] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(objects, own)
+    return objects
