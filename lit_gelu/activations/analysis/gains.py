@@ -15,12 +15,14 @@ from typing import Any
 from torch import nn
 
 from lit_gelu.activations.errors import ActivationArgumentError, NoGaussianMomentsError
-from lit_gelu.activations.gaussian import gaussian_moments
+from lit_gelu.activations.gaussian import GaussianMoments, gaussian_moments
 from lit_gelu.activations.naming.facts import ActivationGains
 from lit_gelu.activations.naming.names import Names
 
 KINDS = {"forward": "E f^2", "variance": "the variance of f", "backward": "E f'^2"}
 """What each kind of gain is one over the square root of."""
+
+_MOMENTS = {"forward": "value_squared", "variance": "variance", "backward": "derivative_squared"}
 
 # torch.nn.init.calculate_gain's names; its values for sigmoid, tanh and SELU are conventions, not expectations.
 _TORCH_NAMES = frozenset({
@@ -70,22 +72,13 @@ def gain(
     if kind not in KINDS:
         raise ActivationArgumentError(f"kind={kind!r} is not accepted. Accepted: {', '.join(map(repr, KINDS))}.")
     moments = gaussian_moments(activation, float(mean), float(std), registry=registry)
-    chosen = {
-        "forward": moments.value_squared,
-        "variance": moments.variance,
-        "backward": moments.derivative_squared,
-    }
-    return _one_over_root(chosen[kind].item(), activation, kind)
+    return _gain(moments, activation, kind)
 
 
 def gains(activation: Any, *, registry: Names | None = None) -> ActivationGains:
     """Return all three gains for standard normal pre-activations."""
     moments = gaussian_moments(activation, registry=registry)
-    return ActivationGains(
-        forward=_one_over_root(moments.value_squared.item(), activation, "forward"),
-        variance=_one_over_root(moments.variance.item(), activation, "variance"),
-        backward=_one_over_root(moments.derivative_squared.item(), activation, "backward"),
-    )
+    return ActivationGains(**{kind: _gain(moments, activation, kind) for kind in KINDS})
 
 
 def calculate_gain(nonlinearity: Any, param: float | None = None, *, registry: Names | None = None) -> float:
@@ -122,7 +115,8 @@ def calculate_gain(nonlinearity: Any, param: float | None = None, *, registry: N
     return gain(nonlinearity, registry=registry)
 
 
-def _one_over_root(expectation: float, activation: Any, kind: str) -> float:
+def _gain(moments: GaussianMoments, activation: Any, kind: str) -> float:
+    expectation = getattr(moments, _MOMENTS[kind]).item()
     if not expectation > 0.0:
         raise NoGaussianMomentsError(
             f"{activation!r} has no {kind} gain: {KINDS[kind]} is {expectation:g} for these pre-activations, and the "
