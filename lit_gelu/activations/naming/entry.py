@@ -320,7 +320,7 @@ class NameTable:
     def seen(self, registry: Any = None) -> Seen:
         """Return what this context sees, which the caller must not change; first load the plugins of a registry."""
         if self._plugins is not None and self._plugins.pending:
-            self._plugins.load_into(registry)
+            self._plugins.load_into(registry.register)
         scopes = _scopes.get()
         key = tuple(map(id, scopes)) if scopes else ()
         seen = self._seen.get(key)

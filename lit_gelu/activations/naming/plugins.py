@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable
 from contextvars import ContextVar
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, Protocol
+from typing import Any
 
 GROUP = "lit_gelu.activations"
 SWITCH = "LIT_GELU_PLUGINS"
@@ -19,11 +19,8 @@ SWITCH = "LIT_GELU_PLUGINS"
 _loading: ContextVar[str | None] = ContextVar("plugin that is being loaded", default=None)
 
 
-class Registers(Protocol):
-    """Where plugins are registered, an `ActivationRegistry`."""
-
-    def register(self, name: str) -> Callable[[Any], Any]:
-        """Return a decorator that registers a module class or a plain function."""
+Register = Callable[[str], Callable[[Any], Any]]
+"""`ActivationRegistry.register` of the registry that plugins are for."""
 
 
 def current_plugin() -> str | None:
@@ -41,7 +38,7 @@ class PluginLoader:
         self._lock = threading.RLock()
         self.pending = enabled  # whether `load_into` is still to be called, so that a look-up asks no more than this
 
-    def load_into(self, registry: Registers) -> None:
+    def load_into(self, register: Register) -> None:
         """Load the plugins that are installed into a registry, if that was not done yet."""
         with self._lock:
             if not self.pending:  # another thread was first
@@ -50,7 +47,7 @@ class PluginLoader:
             if os.environ.get(SWITCH, "1").lower() in {"0", "false", "off", "no"}:
                 return
             for entry_point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
-                _load(entry_point, registry)
+                _load(entry_point, register)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_pending": self.pending}
@@ -59,7 +56,7 @@ class PluginLoader:
         self.__init__(enabled=state["_pending"])  # type: ignore[misc]  # a lock cannot be pickled, so start anew
 
 
-def _load(entry_point: EntryPoint, registry: Registers) -> None:
+def _load(entry_point: EntryPoint, register: Register) -> None:
     """Load one plugin, or warn that it cannot be loaded."""
     distribution = f" {entry_point.dist.name} {entry_point.dist.version}" if entry_point.dist else ""
     description = f"plugin{distribution} ({entry_point.value})"
@@ -67,7 +64,7 @@ def _load(entry_point: EntryPoint, registry: Registers) -> None:
     try:
         loaded = entry_point.load()
         if not inspect.ismodule(loaded):
-            registry.register(entry_point.name)(loaded)
+            register(entry_point.name)(loaded)
     except Exception as error:  # noqa: BLE001 - whatever somebody else's package raises must not take ours down
         warnings.warn(
             f"The activation {entry_point.name!r} of {description} could not be loaded: {type(error).__name__}: "
