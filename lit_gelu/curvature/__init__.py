@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from lit_gelu.curvature import loss
 from lit_gelu.curvature.activation.call_sites import WatchableSites, watchable_sites
 from lit_gelu.curvature.activation.dead_units import DeadUnitWindow
 from lit_gelu.curvature.activation.gaussian_prediction import PREDICTED, GaussianPrediction
@@ -20,39 +21,7 @@ from lit_gelu.curvature.activation.statistics import (
 )
 from lit_gelu.curvature.errors import CurvatureArgumentError
 from lit_gelu.curvature.jump import jump_sums, relative_jump
-from lit_gelu.curvature.loss import (
-    CriticalSharpness,
-    DirectionalCurvature,
-    Eigenpair,
-    GaussNewtonOperator,
-    HessianOperator,
-    LinearOperator,
-    LossCurvatureError,
-    LossProbe,
-    MatrixOperator,
-    MemoryBudgetError,
-    NonFiniteCurvatureError,
-    ParameterLayout,
-    ParameterOperator,
-    SpectralDensity,
-    TraceEstimate,
-    critical_sharpness,
-    curvature_along,
-    directional_curvature,
-    displaced,
-    extreme_eigenvalues,
-    gauss_newton_operator,
-    hessian_operator,
-    hutchinson_trace,
-    loss_and_gradient,
-    mean_loss,
-    module_layout,
-    normal,
-    rademacher,
-    spectral_density,
-    symmetry_error,
-    top_eigenpairs,
-)
+from lit_gelu.curvature.loss import *  # noqa: F403 - all that is there is here too
 from lit_gelu.sandbox import evaluation_sandbox
 
 if TYPE_CHECKING:
@@ -65,56 +34,26 @@ __all__ = [
     "SUMS",
     "ActivationRecorder",
     "ActivationStatistics",
-    "CriticalSharpness",
     "CurvatureArgumentError",
     "DeadUnitWindow",
-    "DirectionalCurvature",
-    "Eigenpair",
-    "GaussNewtonOperator",
     "GaussianPrediction",
-    "HessianOperator",
     "HistogramBins",
-    "LinearOperator",
-    "LossCurvatureError",
-    "LossProbe",
-    "MatrixOperator",
-    "MemoryBudgetError",
-    "NonFiniteCurvatureError",
-    "ParameterLayout",
-    "ParameterOperator",
-    "SpectralDensity",
-    "TraceEstimate",
     "WatchableSites",
     "WatchedCall",
     "accumulation_dtype",
     "activation_statistics",
     "activation_sums",
     "count_rows",
-    "critical_sharpness",
-    "curvature_along",
-    "directional_curvature",
-    "displaced",
     "draw_rows",
     "evaluation_sandbox",
-    "extreme_eigenvalues",
-    "gauss_newton_operator",
-    "hessian_operator",
-    "hutchinson_trace",
     "jump_sums",
-    "loss_and_gradient",
-    "mean_loss",
-    "module_layout",
-    "normal",
-    "rademacher",
     "relative_jump",
-    "spectral_density",
     "statistics_by_site",
     "statistics_from_sums",
-    "symmetry_error",
     "take_rows",
-    "top_eigenpairs",
     "watchable_sites",
 ]
+__all__ += loss.__all__
 
 
 def __getattr__(name: str) -> Any:
