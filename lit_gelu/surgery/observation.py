@@ -186,17 +186,9 @@ class Observation:
     training_error: str = ""  # why the pass in training mode failed; empty if it did not
 
 
-def observe(
-    model: nn.Module,
-    input_sample: Any,
-    table: FunctionTable,
-    activations: Mapping[int, nn.Module],
-    held: Mapping[int, Mapping[str, KnownFunction]],
-    spec_of: Callable[[nn.Module], ActivationSpec | None],
-) -> Observation:
+def observe(model: nn.Module, input_sample: Any, watcher: "CallWatcher") -> Observation:
     """Run a sample through a model in evaluation mode, then in training mode, and note every call of an activation."""
     # The second pass may fail: a model may want more for training, such as targets.
-    watcher = _CallWatcher(model, table, activations, held, spec_of)
     with before_every_module(watcher.note_module):
         with on_the_side(model), watcher:
             run(model, input_sample)
@@ -209,16 +201,16 @@ def observe(
     return watcher.seen
 
 
-class _CallWatcher(TorchFunctionMode):
+class CallWatcher(TorchFunctionMode):
     """Sees every call of a torch function, with the frame that makes it."""
 
     def __init__(
         self,
         model: nn.Module,
         table: FunctionTable,
-        activations: Mapping[int, nn.Module],
-        held: Mapping[int, Mapping[str, KnownFunction]],
-        spec_of: Callable[[nn.Module], ActivationSpec | None],
+        activations: Mapping[int, nn.Module],  # of the model, by `id`: what they call counts as theirs
+        held: Mapping[int, Mapping[str, KnownFunction]],  # by `id` of a module, its attributes that hold a function
+        spec_of: Callable[[nn.Module], ActivationSpec | None],  # what a module computes, if it is an activation
     ) -> None:
         super().__init__()
         self.seen = Observation()

@@ -13,7 +13,7 @@ from lit_gelu import activations
 from lit_gelu.activations import ActivationRegistry, ActivationSpec
 from lit_gelu.surgery.changes import edits_of
 from lit_gelu.surgery.errors import SwapError
-from lit_gelu.surgery.observation import Observation, SeenCall, observe
+from lit_gelu.surgery.observation import CallWatcher, Observation, SeenCall, observe
 from lit_gelu.surgery.recognition import FunctionTable, KnownFunction, activation_spec, hidden_modules, is_gate
 
 Role = Literal["activation", "gate"]
@@ -194,7 +194,7 @@ class Survey:
             held = {key: {name: f for name, (f, _) in found.items()} for key, found in self._held_functions.items()}
             named = {key: modules[key] for key in self._specs}
             spec_of = functools.partial(activation_spec, registry=registry)
-            self.seen = observe(model, input_sample, self.table, named, held, spec_of)
+            self.seen = observe(model, input_sample, CallWatcher(model, self.table, named, held, spec_of))
         callers = {id(call.owner) for call in self.seen.functions.values()} if self.seen else set()
         self.sites: list[ActivationSite] = []  # the sites, in the order of the modules
         for key, module in modules.items():
