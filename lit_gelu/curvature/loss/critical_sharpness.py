@@ -1,8 +1,9 @@
 """Critical sharpness: how far a model can move along a direction before the loss is back where it was."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -95,17 +96,12 @@ def critical_sharpness(
         )
     layout = ParameterLayout(parameters)
     direction = layout.check(direction, "The direction")
-    search = _Search(closure, samples, reduce, direction, max_evaluations)
-    base = search.loss_here() if loss is None else float(loss)
-    if not math.isfinite(base):
-        raise NonFiniteCurvatureError(
-            f"The loss is {base} before any step, so none can raise it. Look at the step before."
-        )
     with displaced(layout) as displacement:
-        low, high = search.bracket(displacement, base, learning_rate)
-        low, high = search.bisect(displacement, base, low, high, tolerance)
+        loss_here = partial(mean_loss, closure, samples=samples, reduce=reduce)
+        search = _Search(loss_here, displacement, direction, max_evaluations, loss)
+        low, high = search.bisect(*search.bracket(learning_rate), tolerance)
         narrow = low > 0 and high - low <= tolerance * high < math.inf
-        converged = narrow and search.has_fallen(displacement, base, low / 2)
+        converged = narrow and search.has_fallen(low / 2)
     found = (low + high) / 2 if converged else low if high == math.inf else high if low == 0 else (low + high) / 2
     return CriticalSharpness(2 / found, found, (low, high), search.evaluations, converged)
 
@@ -115,60 +111,52 @@ class _Search:
 
     def __init__(
         self,
-        closure: Closure | Sequence[Closure],
-        samples: int | Sequence[int],
-        reduce: Reduce | None,
+        loss_here: Callable[[], Tensor],
+        displacement: Displacement,
         direction: Tensor,
         limit: int,
+        base: Tensor | float | None,
     ) -> None:
         self.evaluations = 0
-        self._fell = False
-        self._unit = 0.0
-        self._closure = closure
-        self._samples = samples
-        self._reduce = reduce
-        self._direction = direction
-        self._limit = limit
+        self._loss_here, self._displacement, self._direction, self._limit = loss_here, displacement, direction, limit
+        self._fell, self._unit = False, 0.0
+        self._base = self._evaluated() if base is None else float(base)
+        if not math.isfinite(self._base):
+            raise NonFiniteCurvatureError(
+                f"The loss is {self._base} before any step, so none can raise it. Look at the step before."
+            )
 
-    def loss_here(self) -> float:
-        """Return the loss of the parameters as they are."""
-        self.evaluations += 1
-        loss = mean_loss(self._closure, samples=self._samples, reduce=self._reduce)
-        self._unit = torch.finfo(loss.dtype).eps
-        return loss.item()
-
-    def has_fallen(self, displacement: Displacement, base: float, learning_rate: float) -> bool:
+    def has_fallen(self, learning_rate: float) -> bool:
         """Return whether the loss was seen below where it started by more than rounding, trying once more if not."""
         if not self._fell and self.evaluations < self._limit:
-            self._rises(displacement, base, learning_rate)
+            self._rises(learning_rate)
         return self._fell
 
-    def bracket(self, displacement: Displacement, base: float, start: float) -> tuple[float, float]:
+    def bracket(self, start: float) -> tuple[float, float]:
         """Double or halve a learning rate until the loss has fallen at one and risen at the next."""
         low, high = 0.0, math.inf
         while (low == 0 or high == math.inf) and self.evaluations < self._limit:
             trial = start if low == 0 and high == math.inf else 2 * low if high == math.inf else high / 2
-            if self._rises(displacement, base, trial):
-                high = trial
-            else:
-                low = trial
+            low, high = (low, trial) if self._rises(trial) else (trial, high)
         return low, high
 
-    def bisect(
-        self, displacement: Displacement, base: float, low: float, high: float, tolerance: float
-    ) -> tuple[float, float]:
+    def bisect(self, low: float, high: float, tolerance: float) -> tuple[float, float]:
         """Halve a bracket until it is narrow enough."""
         while low > 0 and high < math.inf and high - low > tolerance * high and self.evaluations < self._limit:
             middle = (low + high) / 2
-            if self._rises(displacement, base, middle):
-                high = middle
-            else:
-                low = middle
+            low, high = (low, middle) if self._rises(middle) else (middle, high)
         return low, high
 
-    def _rises(self, displacement: Displacement, base: float, learning_rate: float) -> bool:
+    def _rises(self, learning_rate: float) -> bool:
         """Return whether a step with this learning rate raises the loss."""
-        displacement.move(self._direction * -learning_rate)
-        loss = self.loss_here()
-        self._fell |= loss < base - 8 * self._unit * abs(base)
-        return not loss <= base
+        self._displacement.move(self._direction * -learning_rate)
+        loss = self._evaluated()
+        self._fell |= loss < self._base - 8 * self._unit * abs(self._base)
+        return not loss <= self._base
+
+    def _evaluated(self) -> float:
+        """Return the loss of the parameters as they are."""
+        self.evaluations += 1
+        loss = self._loss_here()
+        self._unit = torch.finfo(loss.dtype).eps
+        return loss.item()
