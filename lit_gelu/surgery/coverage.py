@@ -119,11 +119,7 @@ class CoverageReport:
         return tuple(row for row in self.sites if not row.calls and not row.training_only)
 
     def counts(self) -> dict[str, int]:
-        """Return the number of calls of every activation, gates left out.
-
-        Returns:
-            From the text of a spec to the number.
-        """
+        """Return the number of calls of every activation, by the text of its spec; gates are left out."""
         rows = [row for row in self._rows if row.role == "activation" and row.calls]
         totals: Counter[str] = Counter()
         for row in rows:

@@ -19,15 +19,7 @@ class Selector:
     """Decides which sites a swap is for."""
 
     def matches(self, site: ActivationSite, registry: ActivationRegistry) -> bool:
-        """Say whether a site is selected.
-
-        Args:
-            site: The site.
-            registry: Where names are looked up.
-
-        Returns:
-            Whether it is.
-        """
+        """Say whether a site is selected."""
         raise NotImplementedError
 
 

@@ -50,11 +50,7 @@ class SwappedSite:
         return f"{self.name}{also}: {self.old} -> {self.new}{how}{unused}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the row as plain data.
-
-        Returns:
-            Its fields; specs as text.
-        """
+        """Return the fields as plain data; specs as text."""
         specs = {"old": str(self.old), "new": str(self.new)}
         return {**vars(self), **specs, "aliases": list(self.aliases)}
 
@@ -215,11 +211,7 @@ class SwapPlan:
         )
 
     def apply(self) -> SwapReport:
-        """Change the model; if any step fails, what was changed is put back.
-
-        Returns:
-            The report; its ``undo`` puts back what was there.
-        """
+        """Change the model, and return the report; if any step fails, what was changed is put back."""
         changes = changes_for(self.model, list(self.placements))
         make_all(changes)
         return SwapReport(self.rows, self.skipped, self.notes, lambda: revert_all(changes))

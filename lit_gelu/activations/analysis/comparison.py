@@ -40,11 +40,7 @@ class LargestDifference:
         return f"{self.largest:.7g} at {', '.join(where)}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as plain data for JSON.
-
-        Returns:
-            Numbers and lists.
-        """
+        """Return the fields as plain data for JSON."""
         return {"largest": self.largest, "places": [*self.places], "stretches": [[*pair] for pair in self.stretches]}
 
 
@@ -75,11 +71,7 @@ class ActivationComparison:
         return "\n".join([f"{self.a} and {self.b} on [{low:g}, {high:g}]", *lines])
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as plain data for JSON.
-
-        Returns:
-            Texts, numbers, lists, and a mapping for each difference.
-        """
+        """Return the fields as plain data for JSON."""
         differences = {name: getattr(self, name).to_dict() for name in ("value", "slope", "curvature")}
         return {"a": self.a, "b": self.b, "interval": [*self.interval], **differences}
 

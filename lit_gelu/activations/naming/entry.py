@@ -184,18 +184,9 @@ class ActivationEntry:
             return None
 
     def canonical_arguments(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Check keyword arguments against the signature and drop those that equal their defaults.
-
-        Args:
-            arguments: What a spec gives. ``inplace`` is accepted by every activation, as in timm, so that one can
-                stand for another; where there is no in-place form it is dropped.
-
-        Returns:
-            The arguments that differ from their defaults.
-
-        Raises:
-            ActivationArgumentError: If a keyword does not exist, is missing, or its value has the wrong type.
-        """
+        """Check keyword arguments against the signature and drop those that equal their defaults."""
+        # ``inplace`` is accepted by every activation, as in timm, so that one can stand for another; where there is no
+        # in-place form it is dropped.
         accepted, kept = self.parameters, {}
         for key, value in arguments.items():
             parameter = accepted.get(key)

@@ -102,23 +102,11 @@ class ChannelModule(nn.Module):
             self._make_parameters(device, dtype)
 
     def initial(self, name: str, value: Numbers) -> float | Tensor:
-        """Return an initial value: a number, or a tensor with one for each channel.
-
-        Args:
-            name: The parameter.
-            value: Its values as given.
-
-        Returns:
-            The number, or the buffer that holds the values.
-        """
+        """Return an initial value as it is used: a number, or the buffer with one for each channel."""
         return self.get_buffer(f"_initial_{name}") if isinstance(value, tuple) else value
 
     def check_channels(self) -> None:
-        """Refuse to compute before the number of channels is known.
-
-        Raises:
-            ActivationArgumentError: If it is not.
-        """
+        """Refuse to compute before the number of channels is known."""
         if self.needs_channels:
             raise ActivationArgumentError(
                 f"{type(self).__name__}: channels='infer' is not resolved yet, so its parameters do not exist. Call "
@@ -139,11 +127,7 @@ class ChannelModule(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     def channel_text(self) -> str:
-        """Return what ``repr`` says of the channels: nothing if there are none.
-
-        Returns:
-            Text to append to the other arguments.
-        """
+        """Return what ``repr`` says of the channels, behind other arguments: nothing if there are none."""
         return "" if self.channels is None else f", channels={self.channels!r}, channel_dim={self.channel_dim}"
 
 

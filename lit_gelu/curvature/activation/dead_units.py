@@ -67,30 +67,18 @@ class DeadUnitWindow:
         return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.bool, device=device)
 
     def update(self, alive: Tensor) -> None:
-        """Take note of an event.
-
-        Args:
-            alive: As `join` returns.
-        """
+        """Take note of an event, by what `join` returned."""
         self.events += 1
         self._last_alive.masked_fill_(alive.to(self._last_alive.device), self.events)
 
     def counts(self) -> Tensor:
-        """Count the dead channels.
-
-        Returns:
-            One number a site, float64 (float32 on ``mps``), on the device of the masks; to be used if `is_full`.
-        """
+        """Count each site's dead channels, on the masks' device; to be used if `is_full`."""
         dtype = torch.float32 if self._last_alive.device.type == "mps" else torch.float64
         dead = (self._last_alive <= self.events - self.window).to(dtype)
         return torch.zeros(len(self.channels), dtype=dtype, device=dead.device).index_add_(0, self._site, dead)
 
     def shares(self) -> Tensor:
-        """Return the share of each site's channels that is dead.
-
-        Returns:
-            As `counts`; NaN of a site without channels.
-        """
+        """Return the share of each site's channels that is dead; NaN of a site without channels."""
         counts = self.counts()
         if self._sizes.device != counts.device:
             self._sizes = self._sizes.to(counts.device, non_blocking=True)
@@ -101,14 +89,7 @@ class DeadUnitWindow:
         return {"events": self.events, "channels": list(self.channels), "last_alive": self._last_alive.cpu().clone()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from what `state_dict` returned.
-
-        Args:
-            state_dict: The state.
-
-        Raises:
-            CurvatureArgumentError: If it is of other channels.
-        """
+        """Go on from what `state_dict` returned; `CurvatureArgumentError` if that is of other channels."""
         if list(state_dict["channels"]) != self.channels:
             raise CurvatureArgumentError(
                 f"The state is of {state_dict['channels']} channels by site, here there are {self.channels}."

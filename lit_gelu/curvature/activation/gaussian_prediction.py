@@ -93,15 +93,7 @@ class GaussianPrediction:
         )  # those of the last call
 
     def __call__(self, mean: Tensor, std: Tensor) -> Tensor:
-        """Return the figures, ``[sites, len(PREDICTED)]``, for means and deviations ``[sites]`` in float64.
-
-        Args:
-            mean: Of the pre-activations.
-            std: Their standard deviation.
-
-        Returns:
-            NaN where mean or deviation is not finite, or the deviation not positive.
-        """
+        """Return ``[sites, len(PREDICTED)]`` for ``[sites]`` in float64; NaN without a finite, positive deviation."""
         good = mean.isfinite() & std.isfinite() & (std > 0)
         m, s = torch.where(good, mean, 0.0), torch.where(good, std, 1.0)
         shares = self._probabilities(m, s) @ self._share_of

@@ -48,14 +48,7 @@ class ActivationStatistics(Metric):
         self.add_state("sums", torch.zeros(len(sites), len(SUMS), dtype=torch.float64), dist_reduce_fx="sum")
 
     def update(self, pre_activations: Mapping[str, Tensor]) -> None:
-        """Take in the pre-activations of one batch.
-
-        Args:
-            pre_activations: By site; a site may be left out.
-
-        Raises:
-            CurvatureArgumentError: If a name is none of the sites.
-        """
+        """Take in the pre-activations of one batch, by site; one may be left out, and no other name is accepted."""
         unknown = pre_activations.keys() - self._sites.keys()
         if unknown:
             raise CurvatureArgumentError(f"No such site: {', '.join(unknown)}. Sites: {', '.join(self._sites)}.")
@@ -65,21 +58,10 @@ class ActivationStatistics(Metric):
                 self.sums[number] += found.sums[0].to(self.sums)
 
     def compute(self) -> dict[str, dict[str, float]]:
-        """Return the figures.
-
-        Returns:
-            By site and the names in `lit_gelu.curvature.STATISTICS`; NaN throughout of a site that had no input.
-        """
+        """Return the figures by site and statistic; NaN throughout of a site that had no input."""
         return statistics_by_site(self._sites, self.sums)
 
     def set_dtype(self, dst_type: str | torch.dtype) -> "ActivationStatistics":
-        """Keep the sums in float64, whatever type a model is given.
-
-        Args:
-            dst_type: Ignored.
-
-        Returns:
-            The metric.
-        """
+        """Keep the sums in float64, whatever type a model is given."""
         del dst_type
         return self

@@ -202,11 +202,7 @@ class ActivationRecorder:
         self.pause()
 
     def take(self) -> ActivationEvent:
-        """Hand out what was recorded, to be summed later by the ``evaluator``, and forget it.
-
-        Returns:
-            The event. Its sums are right as long as the activations compute what they do now; see `rows_may_wait`.
-        """
+        """Hand out what was recorded, to be summed later by the ``evaluator``, and forget it; see `rows_may_wait`."""
         taken, self._event = self._gathered(), ActivationEvent()
         return taken
 
@@ -230,11 +226,7 @@ class ActivationRecorder:
             self.evaluator.see(self._event, _emptied(own))
 
     def statistics(self) -> dict[str, dict[str, float]]:
-        """Return the figures over all that was recorded; one transfer to the host.
-
-        Returns:
-            By site and name; see `statistics_from_sums`. A site that was not called has NaN throughout.
-        """
+        """Return the figures by site and name, NaN of a site that was not called; one transfer to the host."""
         sums = self.sums()
         return statistics_by_site(self.sites, sums, self.evaluator.pivot(sums.device))
 

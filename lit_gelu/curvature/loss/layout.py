@@ -61,14 +61,7 @@ class ParameterLayout:
         return torch.cat(self.pieces(tensors))
 
     def pieces(self, tensors: Sequence[Tensor | None]) -> list[Tensor]:
-        """Flatten one tensor a parameter.
-
-        Args:
-            tensors: As in `flatten`.
-
-        Returns:
-            Flat tensors in the layout's type, on its device; views where these agree.
-        """
+        """Flatten one tensor a parameter, in the layout's type and on its device; views where these agree."""
         return [
             torch.zeros(parameter.numel(), dtype=self.dtype, device=self.device)
             if tensor is None
@@ -79,14 +72,7 @@ class ParameterLayout:
         ]
 
     def split(self, vector: Tensor) -> list[Tensor]:
-        """Cut a vector into one tensor a parameter.
-
-        Args:
-            vector: Shape ``[size]``.
-
-        Returns:
-            Tensors with shape, type and device of the parameters; views of ``vector`` where these agree.
-        """
+        """Cut a vector into tensors with shape, type and device of the parameters; views where these agree."""
         return [
             piece.view(parameter.shape).to(parameter.device, parameter.dtype)
             for parameter, piece in zip(
@@ -95,26 +81,11 @@ class ParameterLayout:
         ]
 
     def values(self) -> Tensor:
-        """Return a copy of the parameters as they are now.
-
-        Returns:
-            A vector, shape ``[size]``.
-        """
+        """Return a copy of the parameters as they are now: a vector, shape ``[size]``."""
         return self.flatten([tensor.detach() for tensor in self.tensors.values()])
 
     def check(self, vector: Tensor, name: str) -> Tensor:
-        """Return the vector in the layout's type, on its device.
-
-        Args:
-            vector: What a caller gave.
-            name: How the caller knows it, for the message.
-
-        Returns:
-            The vector.
-
-        Raises:
-            LossCurvatureError: If it is not of shape ``[size]``.
-        """
+        """Return a vector in the layout's type, on its device; one of another shape is refused under the name given."""
         if vector.shape != (self.size,):
             raise LossCurvatureError(
                 f"{name} has the shape {tuple(vector.shape)}. Accepted is one flat vector of the {self.size} "

@@ -100,14 +100,7 @@ class ParameterOperator:
                 return product
 
     def agreed(self, numbers: Tensor) -> Tensor:
-        """Return the mean of some numbers over ranks: what a decision must rest on that all ranks are to take alike.
-
-        Args:
-            numbers: A flat tensor, nearly the same on all ranks.
-
-        Returns:
-            A tensor of the same shape, the very same on all ranks.
-        """
+        """Return the mean of numbers over ranks, the very same on all: what a common decision must rest on."""
         return numbers if self._reduce is None else weighted_mean([numbers], [1], self._reduce)
 
     def close(self) -> None:
