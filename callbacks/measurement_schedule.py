@@ -39,29 +39,6 @@ class MeasurementSchedule:
     where the time up to the next event is foreseen from the mean time of the steps since the last one. All ranks decide
     on the same times, the longest over ranks; this is one all-reduce of two numbers per event, and none without
     ``max_overhead`` or with one process.
-
-    Args:
-        every_n_steps: Optimizer steps between two measurements.
-        every_n_epochs: Epochs between two measurements.
-        at_steps: Step numbers, from 0.
-        max_overhead: The greatest share of training time that measurements may take, such as 0.01; ``None`` means that
-            every step of the schedule is measured.
-        default: ``every_n_steps`` if none of the three is given.
-
-    Attributes:
-        events: How many measurements were made, those of the runs that this one continues included.
-
-    Raises:
-        CallbackArgumentError: If more than one way is given, a number is out of range, or ``max_overhead`` comes with
-            ``at_steps``, which have no interval to stretch.
-
-    Example:
-        >>> MeasurementSchedule(every_n_steps=100).state_dict()["events"]
-        0
-        >>> MeasurementSchedule(every_n_steps=9, at_steps=[0])
-        Traceback (most recent call last):
-        ...
-        lit_gelu.callbacks.errors.CallbackArgumentError: every_n_steps=9, every_n_epochs=None, at_steps=(0,): give one.
     """
 
     def __init__(
@@ -71,7 +48,7 @@ class MeasurementSchedule:
         at_steps: Iterable[int] | None = None,
         max_overhead: float | None = None,
         *,
-        default: int = 50,
+        default: int = 50,  # of `every_n_steps`, if none of the three is given
     ) -> None:
         at_steps = None if at_steps is None else tuple(at_steps)
         given = sum(way is not None for way in (every_n_steps, every_n_epochs, at_steps))
@@ -85,7 +62,7 @@ class MeasurementSchedule:
 
     def reset(self) -> None:
         """Start anew, for another run; call it in ``setup``, after which a checkpoint is loaded."""
-        self.events = 0
+        self.events = 0  # of the runs that this one continues too
         self._measured_step = -1  # of the last event
         self._next_step = 0  # none is measured before
         self._cost = self._training = 0.0  # seconds of all events, and of training without them

@@ -1,13 +1,10 @@
 """A key in the ``state_dict`` of what was swapped in, so that a model without the swap does not take its weights.
 
-An activation without parameters leaves no trace in a ``state_dict``: a model built by its constructor would load the
-weights of a swapped one and compute something else. So every new activation adds a key, with a tensor of no elements:
-``load_state_dict(strict=True)`` of a model without the swap, Lightning's ``load_from_checkpoint`` and
-``Trainer.validate(ckpt_path=...)`` among its callers, fails with that key, which names the activation and the loader
-that puts it in. A model with the same swap takes the key, and weights that lack it. Nothing in a file is run for it.
-
-A key of one's own, and not ``_extra_state``: its name is all that torch's error shows. The module has an empty tensor
-under that name, because ``torch.distributed.checkpoint`` and ``torch.func.functional_call`` look keys up as attributes.
+An activation without parameters leaves no trace in a ``state_dict``, so every new one adds a key with an empty tensor:
+``load_state_dict(strict=True)`` of a model without the swap fails with it. Its name is all that torch's error shows
+(and not that of ``_extra_state``), so it names the activation and the loader that puts it in. A model with the same
+swap takes the key, and weights that lack it. The module has the tensor as an attribute too, where
+``torch.distributed.checkpoint`` and ``torch.func.functional_call`` look keys up.
 """
 
 import re

@@ -1,10 +1,8 @@
 """A module's class with some calls in its methods replaced by calls of child modules of its own.
 
-The module's class is exchanged for a subclass in which the methods concerned are compiled again from their source,
-each with the one expression changed: ``F.gelu(x)`` becomes ``self.gelu_call(x)``. Nothing is intercepted, so it costs
-no more than a module's call, and parameters, ``state_dict``, ``torch.compile`` and exporters see an ordinary child. It
-is a subclass, and not a ``forward`` in the instance's dictionary, because pickle would drop such a ``forward`` without
-a word.
+The class is exchanged for a subclass whose methods are compiled again from their source, with the one expression
+changed: ``F.gelu(x)`` becomes ``self.gelu_call(x)``. Nothing is intercepted, so ``state_dict``, ``torch.compile`` and
+exporters see an ordinary child. A ``forward`` in the instance's dictionary would be dropped by pickle without a word.
 """
 
 import ast

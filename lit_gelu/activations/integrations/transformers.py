@@ -1,13 +1,9 @@
 """Names of the registry as ``hidden_act="gaussian_gelu"`` in transformers' configurations.
 
-transformers builds activations from two tables of ``transformers.activations``. Its models hold references to both, so
-they are changed in place: ``ACT2FN`` gets a subclass that asks the registry for what it lacks, texts with arguments
-included; ``ACT2CLS`` is a plain dictionary and gets the registered names alone.
-
-A parameter that a checkpoint lacks is allocated without a value by ``from_pretrained`` and left to the model's own
-initialisation, which knows nothing of learned activations: ``hidden_act="swish(learnable=True)"`` on a checkpoint
-trained with ``"silu"`` would start anywhere. While the names are installed, such a parameter starts at its initial
-value.
+Its models hold references to two tables of ``transformers.activations``, so they are changed in place: ``ACT2FN`` gets
+a subclass that asks the registry for what it lacks; ``ACT2CLS`` is a plain dictionary and gets the registered names.
+A parameter that a checkpoint lacks (``"swish(learnable=True)"`` on one trained with ``"silu"``) is left by
+``from_pretrained`` to the model's own initialisation, which does not know it: here it starts at its initial value.
 """
 
 import functools

@@ -1,11 +1,8 @@
 """The modules that an activation is built as, and what each was built with.
 
-What the constructor of a user's module class was given is noted on each instance as plain data.
-
 A spec is the text that an instance is built again from, so it takes the constructor's arguments, and not what became
-of them: ``self.a = nn.Parameter(torch.tensor(a))`` is trained, a buffer may hold the logarithm of an argument, an
-attribute may have another name. So the constructor of a registered class notes what it is given. The note stands in
-the instance's ``__dict__``: ``copy``, ``deepcopy`` and ``pickle`` take it along, ``state_dict`` does not.
+of them: parameters are trained, a buffer may hold a logarithm, an attribute may have another name. So the constructor
+of a registered class notes what it is given in the instance's ``__dict__``, which copies and pickles take along.
 """
 
 import functools

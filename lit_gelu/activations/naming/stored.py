@@ -76,26 +76,7 @@ class itself in code, or its path on the command line or in YAML.
         return stored_activation(self._registry, spec).build()
 
     def resolve(self, spec: object) -> ActivationSpec:
-        """Return a spec in canonical form; see `ActivationRegistry.resolve`.
-
-        Args:
-            spec: What the file says.
-
-        Returns:
-            The canonical spec.
-
-        Raises:
-            StoredSpecError: As `create`.
-            UnknownActivationError: As `create`.
-            ActivationArgumentError: As `create`.
-            ActivationSpecError: As `create`.
-            OpaqueActivationError: As `create`.
-
-        Example:
-            >>> from lit_gelu.activations import registry
-            >>> str(registry.stored.resolve({"class_path": "torch.nn.GELU"}))
-            'gelu'
-        """
+        """Return a spec in canonical form, as `ActivationRegistry.resolve`; it raises what `create` raises."""
         return stored_activation(self._registry, spec).spec
 
 

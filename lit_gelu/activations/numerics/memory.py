@@ -1,9 +1,8 @@
 """Keep the input alone for the backward pass, and compute the rest again there.
 
-torch's kernels for one activation keep one tensor, mostly the input. A module that is several kernels keeps what each
-of them needs; ``memory="recompute"`` keeps the input (and what is learned), and calls the same kernels again in the
-backward pass. Values and gradients are bit for bit those of ``memory="autograd"``. Derivatives of any order, forward
-mode and ``torch.func`` go through it. A compiled model keeps what its compiler chooses, in either mode.
+A module that is several kernels keeps what each needs; ``memory="recompute"`` calls the same kernels again in the
+backward pass. Values and gradients are bit for bit those of ``memory="autograd"``, derivatives of any order, forward
+mode and ``torch.func`` go through it, and a compiled model keeps what its compiler chooses, in either mode.
 """
 
 import functools
