@@ -14,6 +14,7 @@ from lit_gelu.activations.naming.facts import ActivationFacts
 from lit_gelu.activations.naming.forms import ModuleForm, ReadAttributes
 from lit_gelu.activations.naming.spec import ActivationSpec
 from lit_gelu.activations.numerics.arguments import elementwise, elementwise_derivative, keep_nan
+from lit_gelu.activations.numerics.sampling import bisect
 from lit_gelu.activations.onnx_recipes import OnnxRecipes
 
 
@@ -101,39 +102,27 @@ class ClippedGELU(nn.Module):
         return f"min={self.min}, max={self.max}"
 
 
-_LOWEST_AT = -0.7517915246935645  # where GELU has its minimum; left of it GELU falls, right of it it rises
+_LOWEST_AT, _LOWEST = -0.7517915246935645, -0.16997120747990363  # GELU falls on the left of it and rises on the right
 
 
-def _gelu(x: float) -> float:
-    return 0.5 * x * math.erfc(-x * math.sqrt(0.5))
-
-
-def _slope(x: float) -> float:
-    density = math.exp(-0.5 * x * x) / math.sqrt(2.0 * math.pi)
-    return 0.5 * math.erfc(-x * math.sqrt(0.5)) + x * density
-
-
-def _crossing(level: float, below: float, above: float) -> float:
-    """Return where GELU passes ``level``, by bisection between a place below it and a place above it."""
-    for _ in range(2000):
-        middle = 0.5 * (below + above)
-        if middle in (below, above):
-            break
-        below, above = (middle, above) if _gelu(middle) < level else (below, middle)
-    return above
+def _crossing(level: float, left: float, right: float) -> tuple[float, float]:
+    """Return where GELU passes ``level`` between two places, and its slope there."""
+    ends = torch.tensor([[left], [right]], dtype=torch.float64)
+    place = bisect(lambda x: gelu(x) - level, *ends)
+    return place.item(), gelu_derivative(place).item()
 
 
 def _kinks(lower: float, upper: float) -> tuple[tuple[float, float], ...]:
     """Return the places where GELU enters the band between the bounds or leaves it, and the jumps of f' there."""
     places = []
     for level, sign in ((lower, 1.0), (upper, -1.0)):
-        if not math.isfinite(level) or level <= _gelu(_LOWEST_AT):
+        if not math.isfinite(level) or level <= _LOWEST:
             continue
-        right = _crossing(level, _LOWEST_AT, max(level, 0.0) + 1.0)
-        places.append((right, sign * _slope(right)))
+        right, slope = _crossing(level, _LOWEST_AT, max(level, 0.0) + 1.0)
+        places.append((right, sign * slope))
         if level < 0:
-            left = _crossing(level, _LOWEST_AT, -40.0)
-            places.append((left, -sign * _slope(left)))
+            left, slope = _crossing(level, -40.0, _LOWEST_AT)
+            places.append((left, -sign * slope))
     return tuple(sorted(places))
 
 
