@@ -25,11 +25,6 @@ def compiled_graphs() -> int:
     return int(torch._dynamo.utils.counters["stats"]["unique_graphs"])
 
 
-def recompile_limit() -> int:
-    """Return after how many graphs of one function ``torch.compile`` gives up and runs it eagerly, without a word."""
-    return int(torch._dynamo.config.recompile_limit)
-
-
 class CompilationCounter:
     """Counts the graphs that ``torch.compile`` builds because of a swap, and says so."""
 
@@ -51,9 +46,9 @@ class CompilationCounter:
 
 def warn_about_limit(pl_module: LightningModule, variants: int) -> None:
     """Warn if a run has more distinct activations than ``torch.compile`` keeps graphs of one function."""
-    if is_compiled(pl_module) and variants > recompile_limit():
+    if is_compiled(pl_module) and variants > (limit := int(torch._dynamo.config.recompile_limit)):
         rank_zero_warn(
-            f"This run goes through {variants} versions of a compiled model, and after {recompile_limit()} graphs of "
+            f"This run goes through {variants} versions of a compiled model, and after {limit} graphs of "
             "one function torch.compile runs it eagerly, without a word. Raise torch._dynamo.config.recompile_limit, "
             "or swap less often."
         )

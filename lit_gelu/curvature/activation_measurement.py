@@ -13,6 +13,7 @@ from lit_gelu.activations import ActivationRegistry
 from lit_gelu.curvature.activation.call_sites import ModuleTree, watchable_sites
 from lit_gelu.curvature.activation.dead_units import DeadUnitWindow
 from lit_gelu.curvature.activation.evaluator import ActivationEvent
+from lit_gelu.curvature.activation.formulas import has_own_state
 from lit_gelu.curvature.activation.gaussian_prediction import PREDICTED, GaussianPrediction
 from lit_gelu.curvature.activation.recorder import ActivationRecorder
 from lit_gelu.curvature.activation.statistics import STATISTICS, SUMS, statistics_from_sums
@@ -254,7 +255,7 @@ def _predictions(
     modules = list(recorder.sites.values())
     for number, module in enumerate(modules):
         spec = registry.spec_of(module)
-        if not spec.opaque and next(module.parameters(), None) is None and next(module.buffers(), None) is None:
+        if not spec.opaque and not has_own_state(module):
             by_spec.setdefault(str(spec), []).append(number)
     found = []
     for numbers in by_spec.values():

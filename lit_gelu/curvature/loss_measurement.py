@@ -237,17 +237,14 @@ def _trace(operator: ParameterOperator, settings: LossSettings, pairs: list[Eige
 
 def _of_trace(estimate: TraceEstimate) -> Figures:
     """Return an estimated trace by the names of its figures."""
-    figures: Figures = {
+    errors = estimate.standard_error_by_layer
+    return {
         ("trace",): estimate.trace,
         ("trace_standard_error",): estimate.standard_error,
         ("frobenius_norm",): estimate.frobenius_norm,
+        **{("trace_by_layer", layer or "(root)"): value for layer, value in estimate.by_layer.items()},
+        **{("trace_standard_error_by_layer", layer or "(root)"): value for layer, value in errors.items()},
     }
-    for name, layers in (
-        ("trace_by_layer", estimate.by_layer),
-        ("trace_standard_error_by_layer", estimate.standard_error_by_layer),
-    ):
-        figures |= {(name, layer or "(root)"): value for layer, value in layers.items()}
-    return figures
 
 
 def _of_spectrum(spectrum: SpectralDensity) -> Figures:
