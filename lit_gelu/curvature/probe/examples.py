@@ -136,14 +136,24 @@ def take_examples(batch: Any, count: int) -> Any:
     whole = count_examples(batch)
     if whole is not None and count >= whole:
         return batch
-    whole = _countable(batch)
-    return rebuilt(batch, partial(_cut, whole=whole, count=count), partial(holds_an_example_each, whole=whole))
+    return _changed_by_example(batch, lambda piece: piece[:count])
 
 
 def repeat_examples(batch: Any) -> Any:
     """Return a batch in which all that `take_examples` would cut comes twice, one after the other."""
+    return _changed_by_example(batch, lambda piece: torch.cat([piece] * 2) if isinstance(piece, Tensor) else piece * 2)
+
+
+def _changed_by_example(batch: Any, change: Callable[[Any], Any]) -> Any:
+    """Return a batch in which every piece is changed that has something for each example."""
     whole = _countable(batch)
-    return rebuilt(batch, partial(_twice, whole=whole), partial(holds_an_example_each, whole=whole))
+
+    def changed(piece: Any) -> Any:
+        tensor = isinstance(piece, Tensor)
+        counted = piece.ndim > 0 and len(piece) == whole if tensor else holds_an_example_each(piece, whole)
+        return change(piece) if counted else piece
+
+    return rebuilt(batch, changed, partial(holds_an_example_each, whole=whole))
 
 
 def part_size(batch: Any, fraction: float | None, samples: int | None, least: int = 2) -> int | None:
@@ -197,20 +207,6 @@ def _countable(batch: Any) -> int:
             "tensors in tuples, lists, mappings and dataclasses. Give fraction=None, which takes the whole batch."
         )
     return whole
-
-
-def _twice(piece: Any, whole: int) -> Any:
-    """Return one piece of a batch with ``whole`` examples, each twice."""
-    if isinstance(piece, Tensor):
-        return torch.cat([piece, piece]) if piece.ndim > 0 and len(piece) == whole else piece
-    return piece + piece if holds_an_example_each(piece, whole) else piece
-
-
-def _cut(piece: Any, whole: int, count: int) -> Any:
-    """Return the first of ``whole`` examples of one piece of a batch."""
-    if isinstance(piece, Tensor):
-        return piece[:count] if piece.ndim > 0 and len(piece) == whole else piece
-    return piece[:count] if holds_an_example_each(piece, whole) else piece
 
 
 def _own(piece: Any) -> Any:
