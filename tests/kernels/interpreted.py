@@ -1,0 +1,55 @@
+"""Runs kernels in Triton's interpreter, in a process of its own: Triton reads TRITON_INTERPRET where it is imported.
+
+    python interpreted.py OUT    writes f and f' of every function, for all 65,536 inputs of both 16-bit dtypes
+
+The kernels write float32, which torch rounds here: the interpreter cuts off where a GPU rounds.
+"""
+
+import os
+import sys
+
+os.environ["TRITON_INTERPRET"] = "1"
+
+import numpy as np
+import torch
+
+from lit_gelu.kernels import templates
+
+#: What is computed, by the name of the file's entry: the function's name in `device` and its two parameters.
+FUNCTIONS = {
+    "gelu": ("gelu", 0.0, 0.0),
+    "gelu_tanh": ("gelu_tanh", 0.0, 0.0),
+    "gelu_sigmoid": ("swish", 1.702, 0.0),
+    "silu": ("swish", 1.0, 0.0),
+    "swish": ("swish", 0.5, 0.0),
+    "mish": ("mish", 0.0, 0.0),
+    "elu": ("elu", 1.0, 0.0),
+    "elu_half": ("elu", 0.5, 0.0),
+    "hard_swish": ("hard_swish", 0.0, 0.0),
+}
+_BLOCK = 16384
+
+
+def every_input(dtype: torch.dtype) -> torch.Tensor:
+    """Return every value of a 16-bit dtype."""
+    return torch.arange(-32768, 32768, dtype=torch.int32).to(torch.int16).view(dtype)
+
+
+def main() -> None:
+    """Write values and slopes as float32 bits of what a 16-bit tensor holds."""
+    found = {}
+    for dtype in (torch.bfloat16, torch.float16):
+        x = every_input(dtype)
+        ones, grid = torch.ones_like(x), (x.numel() // _BLOCK,)
+        for key, (name, p0, p1) in FUNCTIONS.items():
+            y, d = torch.empty(x.shape), torch.empty(x.shape)
+            templates.unary_forward[grid](x, y, x.numel(), p0, p1, ACT=name, BLOCK=_BLOCK)
+            templates.unary_backward[grid](ones, x, d, x.numel(), p0, p1, ACT=name, BLOCK=_BLOCK)
+            label = f"{key} {str(dtype).removeprefix('torch.')}"
+            found[f"{label} value"] = y.to(dtype).double().numpy()
+            found[f"{label} slope"] = d.to(dtype).double().numpy()
+    np.savez(sys.argv[1], **found)
+
+
+if __name__ == "__main__":
+    main()
