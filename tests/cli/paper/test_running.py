@@ -10,11 +10,11 @@ from rich.console import Console
 
 from lit_gelu.cli.main import main
 from lit_gelu.cli.paper import running as paper_run
-from lit_gelu.cli.paper.progress import GridProgress, duration
 from lit_gelu.paper.cells import expand
 from lit_gelu.paper.experiments import EXPERIMENTS, Arm
 from lit_gelu.paper.jobs import Failure, Preparation
 from lit_gelu.paper.planning import plan
+from lit_gelu.paper.progress import GridProgress, duration
 from lit_gelu.paper.run_record import read_records
 from lit_gelu.paper.run_store import RecordStore
 
