@@ -10,6 +10,7 @@ import jsonargparse
 from rich.console import Console
 
 from lit_gelu.cli.options import command_parser
+from lit_gelu.cli.paper.results import results_folder
 from lit_gelu.cli.terminal import console_for_output
 from lit_gelu.files import is_file
 from lit_gelu.paper.cells import PRECISION
@@ -93,7 +94,7 @@ def run(arguments: jsonargparse.Namespace) -> int:
             f"There is no run with --arms {' '.join(request.arms) or 'all'} and --seeds "
             f"{' '.join(map(str, request.seeds)) or 'all'}. See lit-gelu paper list --preset {request.preset}."
         )
-    folder = Path(arguments.results or f"runs/paper/{arguments.preset}")
+    folder = results_folder(arguments)
     if arguments.dry_run:
         return _dry_run(request, folder)
     return _run(request, folder, arguments)
