@@ -19,12 +19,7 @@ class WorstIndex(NamedTuple):
 
     def fields(self) -> dict[str, Any]:
         """Return it as a `lit_gelu.export.parity.rows.ParityRow` has it."""
-        return {
-            "index": self.place,
-            "index_error": self.error,
-            "index_limit": self.limit,
-            "index_scale": self.scale,
-        }
+        return {"index": self.place, "index_error": self.error, "index_limit": self.limit, "index_scale": self.scale}
 
 
 @dataclass

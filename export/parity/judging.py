@@ -9,12 +9,7 @@ from torch import Tensor
 
 from lit_gelu.export.errors import ModelInputError
 from lit_gelu.export.parity.by_index import ByIndex, WorstIndex
-from lit_gelu.export.parity.criterion import (
-    dtype_name,
-    limit,
-    smallest_error,
-    smallest_error_of_an_index,
-)
+from lit_gelu.export.parity.criterion import dtype_name, limit, smallest_error, smallest_error_of_an_index
 from lit_gelu.export.parity.differences import Differences
 from lit_gelu.export.parity.input_families import Batch, Family
 from lit_gelu.export.parity.references import Outputs, References

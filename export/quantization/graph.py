@@ -13,14 +13,7 @@ from onnxruntime.quantization import QDQQuantizer, QuantType, quant_pre_process
 from onnxruntime.quantization.calibrate import TensorsData
 
 from lit_gelu.export.errors import ExportError
-from lit_gelu.export.quantization.layers import (
-    PASSING,
-    REPLACED,
-    WEIGHTED,
-    Layer,
-    activation_labels,
-    passing_nodes,
-)
+from lit_gelu.export.quantization.layers import PASSING, REPLACED, WEIGHTED, Layer, activation_labels, passing_nodes
 from lit_gelu.export.quantization.saturation import range_overrides, saturating_layers
 from lit_gelu.export.quantization.settings import QuantizationSettings
 

@@ -19,9 +19,8 @@ PASSING = ("MaxPool", "Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze",
 REPLACED = frozenset({"Relu", "Clip"})
 """Activations whose work a quantised range does: what is below its least number becomes that number."""
 
-_PREPROCESSING = (
-    "preprocessing."  # where `lit_gelu.export.inputs.FlatModule` keeps it, and what its buffers' names begin with
-)
+# Where `lit_gelu.export.inputs.FlatModule` keeps it, and what its buffers' names begin with.
+_PREPROCESSING = "preprocessing."
 
 
 @dataclass(frozen=True)

@@ -24,14 +24,8 @@ from lit_gelu.export.runtime import CPU, OnnxPredictor
 from lit_gelu.export.runtime.model_file import ModelFile, read_model_file
 from lit_gelu.files import require_writable
 
-_INTEGER = (
-    "Quantize",
-    "Dequantize",
-    "QLinear",
-    "QGemm",
-    "Integer",
-    "DynamicQuant",
-)  # what operators on int8 are called
+# What operators on int8 are called.
+_INTEGER = ("Quantize", "Dequantize", "QLinear", "QGemm", "Integer", "DynamicQuant")
 
 
 @dataclass(frozen=True)
@@ -160,12 +154,7 @@ def quantize_onnx(
     _describe(result, onnx.load(path, load_external_data=False), record)
     save_model(ir.from_proto(result), output)
     return QuantizationResult(
-        Path(output),
-        record,
-        tuple(costs),
-        dict(census(model)),
-        dict(census(result)),
-        Path(output).stat().st_size,
+        Path(output), record, tuple(costs), dict(census(model)), dict(census(result)), Path(output).stat().st_size
     )
 
 

@@ -67,12 +67,7 @@ class CurvatureReport:
 
 
 def measure(
-    model: LightningModule,
-    data: LightningDataModule,
-    settings: Settings,
-    *,
-    source: str = "",
-    input_sample: Any = None,
+    model: LightningModule, data: LightningDataModule, settings: Settings, *, source: str = "", input_sample: Any = None
 ) -> CurvatureReport:
     """Measure a model on the first examples of its data; the model is left as it was."""
     torch.manual_seed(settings.seed)
