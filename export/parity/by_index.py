@@ -1,7 +1,7 @@
 """Errors by index: what one scale for a whole output would hide."""
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -10,16 +10,12 @@ from lit_gelu.export.parity.criterion import FACTOR, ROOT_MEAN_SQUARES, floor
 
 
 class WorstIndex(NamedTuple):
-    """The index whose error is largest in units of its limit."""
+    """The index whose error is largest in units of its limit, in the words of `lit_gelu.export.parity.rows`."""
 
-    place: str  # the index, such as [:, 2]
-    error: float  # its largest absolute error
-    limit: float  # what that may be
-    scale: float  # its largest magnitude on all inputs that are no extremes
-
-    def fields(self) -> dict[str, Any]:
-        """Return it as a `lit_gelu.export.parity.rows.ParityRow` has it."""
-        return {"index": self.place, "index_error": self.error, "index_limit": self.limit, "index_scale": self.scale}
+    index: str  # such as [:, 2]
+    index_error: float  # its largest absolute error
+    index_limit: float  # what that may be
+    index_scale: float  # its largest magnitude on all inputs that are no extremes
 
 
 @dataclass
@@ -85,7 +81,7 @@ class ByIndex:
                 i = int(np.argmax(along.error / limits))
                 place = f"[{':, ' * dim}{i}]"
                 found.append(WorstIndex(place, float(along.error[i]), float(limits[i]), float(known.scale[i])))
-        return max(found, key=lambda entry: entry.error / entry.limit, default=None)
+        return max(found, key=lambda entry: entry.index_error / entry.index_limit, default=None)
 
 
 def _errors(output: np.ndarray | None, reference: np.ndarray) -> np.ndarray | None:
