@@ -1,9 +1,7 @@
 """Which layers cost most in int8, and which of them stay in float32 for it."""
 
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import onnx
@@ -28,11 +26,8 @@ class LayerCost:
 
 def first_outputs(model: onnx.ModelProto, feeds: Sequence[Feed]) -> list[np.ndarray]:
     """Return the first output of each batch, on the CPU."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "model.onnx"
-        onnx.save(model, path)
-        session = SessionSetup((CPU,)).open(path).session
-        return [np.asarray(session.run(None, dict(feed))[0]) for feed in feeds]
+    with SessionSetup((CPU,)).opened(model) as predictor:
+        return [np.asarray(predictor.session.run(None, dict(feed))[0]) for feed in feeds]
 
 
 def noise_of(outputs: Sequence[np.ndarray], references: Sequence[np.ndarray]) -> Noise:
