@@ -167,15 +167,7 @@ class CIFAR10ConvNet(ClassificationTask):
         return logits
 
     def layer_table(self, preprocessing: nn.Module | None = None) -> list[LayerRow]:
-        """Return the layers as the paper's Table 1 lists them, with the sizes that a pass through the net has.
-
-        Args:
-            preprocessing: What `CIFAR10Data.preprocessing` returned, to begin at the raw pixels; ``None`` begins at the
-                noise.
-
-        Returns:
-            A row for each layer.
-        """
+        """Return the layers as the paper's Table 1 lists them, from the noise on or from ``preprocessing`` on."""
         rows = [] if preprocessing is None else [LayerRow("raw RGB input", *_ONE_IMAGE[1:3])]
         modules = [*(() if preprocessing is None else preprocessing.modules()), *self.modules()]
         words = {module: "softmax output" if module is self.output else _words(module) for module in modules}
