@@ -16,7 +16,7 @@ from lit_gelu.export.metadata import PREFIX, census, read_metadata, save_model
 from lit_gelu.export.quantization.calibration import calibration_feeds, find_ranges
 from lit_gelu.export.quantization.graph import quantized, with_shapes
 from lit_gelu.export.quantization.int8_metadata import DTYPE, KEY, QuantizationRecord
-from lit_gelu.export.quantization.layers import Layer, chosen, find_layers
+from lit_gelu.export.quantization.layers import NetLayer, chosen, find_layers
 from lit_gelu.export.quantization.saturation import saturating_layers
 from lit_gelu.export.quantization.sensitivity import LayerCost, first_outputs, layers_within, noise_of
 from lit_gelu.export.quantization.settings import QuantizationSettings
@@ -182,8 +182,8 @@ def _require_float(file: ModelFile) -> str:
 
 def _record(
     settings: QuantizationSettings,
-    layers: Sequence[Layer],
-    wanted: Sequence[Layer],
+    layers: Sequence[NetLayer],
+    wanted: Sequence[NetLayer],
     rows: int,
     difference: float,
     float_bytes: int,

@@ -9,11 +9,11 @@ import onnx
 from lit_gelu.export.errors import ExportOptionError
 from lit_gelu.export.parity.execution import SessionSetup
 from lit_gelu.export.quantization.calibration import Feed
-from lit_gelu.export.quantization.layers import Layer
+from lit_gelu.export.quantization.layers import NetLayer
 from lit_gelu.export.quantization.noise import Noise
 from lit_gelu.export.runtime import CPU
 
-Quantize = Callable[[Sequence[Layer]], onnx.ModelProto]
+Quantize = Callable[[Sequence[NetLayer]], onnx.ModelProto]
 
 
 @dataclass(frozen=True)
@@ -39,16 +39,16 @@ def noise_of(outputs: Sequence[np.ndarray], references: Sequence[np.ndarray]) ->
 
 
 def layers_within(
-    layers: Sequence[Layer],
+    layers: Sequence[NetLayer],
     quantize: Quantize,
     feeds: Sequence[Feed],
     references: Sequence[np.ndarray],
     max_difference: float,
-) -> tuple[list[Layer], list[LayerCost]]:
+) -> tuple[list[NetLayer], list[LayerCost]]:
     """Leave layers in float32, the costliest first, until the difference is small enough; return others and costs."""
     # A layer's cost is the noise in the first output when it alone is quantised: one run over the data a layer.
 
-    def noise(some: Sequence[Layer]) -> Noise:
+    def noise(some: Sequence[NetLayer]) -> Noise:
         return noise_of(first_outputs(quantize(some), feeds), references)
 
     if noise(layers).difference <= max_difference:

@@ -42,7 +42,7 @@ def test_pytorchs_own_error_at_an_index_allows_twice_its_largest_or_sixteen_root
     half = by_index(exact, exact + np.array([0, 1e-2])).worst(
         by_index(exact, own=exact + noise), torch.float16, FLOOR, IGNORED
     )
-    assert half.limit == pytest.approx(by_hand / 2)
+    assert half.index_limit == pytest.approx(by_hand / 2)
     one = by_index([[1.0]], own=np.array([[1.001]]))  # of a single number the largest and the root mean square agree
     assert by_index([[1.0]], [[1.0]]).worst(one, *HOW).index_limit == pytest.approx(16e-3)
 
