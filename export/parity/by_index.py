@@ -1,7 +1,6 @@
 """Errors by index: what one scale for a whole output would hide."""
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -9,7 +8,8 @@ import torch
 from lit_gelu.export.parity.criterion import FACTOR, ROOT_MEAN_SQUARES, floor
 
 
-class WorstIndex(NamedTuple):
+@dataclass(frozen=True)
+class WorstIndex:
     """The index whose error is largest in units of its limit, in the words of `lit_gelu.export.parity.rows`."""
 
     index: str  # such as [:, 2]

@@ -199,7 +199,7 @@ class Judge:
                 top1_changes=len(differences.changed_margins) if differences.compared_rows else None,
                 top1_flips=differences.top1_flips(allowed * scale),
                 extreme=family.extreme,
-                **({} if worst is None else worst._asdict()),
+                **({} if worst is None else vars(worst)),
             )
 
         rows = []

@@ -41,7 +41,8 @@ class Checkpoint:
 
     def judge(self, y: np.ndarray, dtype: torch.dtype, tolerance: float) -> LayerError:
         """Judge what the file computes."""
-        return LayerError(*self.place, self.value, *judged(y, self.float64, self.own, dtype, tolerance))
+        error, own, allowed = judged(y, self.float64, self.own, dtype, tolerance)
+        return LayerError(*self.place, self.value, error, own, allowed)
 
 
 def judged(

@@ -1,7 +1,7 @@
 """``lit-gelu activations plot``: draw f, f' and f'' of some activations side by side."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -82,7 +82,7 @@ def draw(
 
 
 def panels(
-    curves: dict[str, Callable[[Tensor, int], Tensor]],
+    curves: Mapping[str, Callable[[Tensor, int], Tensor]],
     interval: tuple[float, float],
     orders: Sequence[int],
     titles: Sequence[str],
