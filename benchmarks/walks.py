@@ -26,6 +26,7 @@ import torch
 
 import lit_gelu
 from lit_gelu import activations, callbacks, export, tasks
+from lit_gelu.export import export_onnx
 
 ROOTS = {
     Path(lit_gelu.__file__).parent: "lit_gelu",
@@ -109,7 +110,7 @@ def export_tanh() -> Walk:
     """Return the walk of ``export_onnx(approximate="tanh")`` of the MNIST net."""
     model = tasks.MNISTClassifier("gelu")
     with tempfile.TemporaryDirectory() as folder, counted() as walk:
-        export.export_onnx(model, Path(folder) / "net.onnx", approximate="tanh")
+        export_onnx(model, Path(folder) / "net.onnx", approximate="tanh")
     return walk
 
 

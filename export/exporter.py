@@ -17,7 +17,7 @@ from lit_gelu.activations import ActivationRegistry
 from lit_gelu.activations.registry import registry_or_default
 from lit_gelu.export.copying import evaluation_copy
 from lit_gelu.export.forms import NoGeluError, approximate_, require_forms
-from lit_gelu.export.inputs import FlatModule, sample_of, take_apart
+from lit_gelu.export.inputs import FlatModule, batch_sizes, sample_of, take_apart
 from lit_gelu.export.lowering.lowering_table import mark
 from lit_gelu.export.lowering.replace import lower
 from lit_gelu.export.metadata import FileMetadata, SiteRecord, census, class_path, save_model, strip_origin
@@ -183,8 +183,10 @@ def export_onnx(
     require_writable(path)
     registry = registry_or_default(registry)
     flat = _flat(model, input_sample, preprocessing, softmax=softmax)
-    sizes = open_sizes(options.dynamic_shapes, flat.call, list(inspect.signature(flat.model.forward).parameters))
-    flat.call = at_least_two(flat.call, sizes)
+    sizes = batch_sizes(flat.call)
+    if options.dynamic_shapes:
+        sizes = open_sizes(options.dynamic_shapes, flat.call, list(inspect.signature(flat.model.forward).parameters))
+        flat.call = at_least_two(flat.call, sizes)
     trial = trial_run(flat)
     unasked = require_faithful(flat, model, trial.tensors)
     require_labels_fit(options, trial)

@@ -11,6 +11,8 @@ from torch.utils import _pytree as pytree
 
 from lit_gelu.export.errors import ModelInputError
 
+BATCH = "batch"  # its name in a file, where the caller gives none
+
 
 @dataclass(frozen=True)
 class Call:
@@ -53,6 +55,24 @@ class Call:
         rows = torch.arange(batch_size) % self.batch_size
         pairs = zip(self.tensors, self.batched, strict=True)
         return tuple(tensor[rows] if batched else tensor for tensor, batched in pairs)
+
+
+@dataclass(frozen=True)
+class OpenSize:
+    """One size of one input that a file leaves open."""
+
+    place: int  # of the input
+    axis: int
+    name: str  # in the file
+    dim: Any  # what torch.export takes for it
+    named: bool = True  # whether the caller gave the name, and not one of torch's hints
+    required: bool = True  # whether a module that fixes it is refused; not for Dim.AUTO, which leaves that to torch
+
+
+def batch_sizes(call: Call, name: str = BATCH) -> tuple[OpenSize, ...]:
+    """Return the open sizes of a call of which nothing else is said: the batch, in every input that has it."""
+    rows = torch.export.Dim(name)
+    return tuple(OpenSize(place, 0, name, rows) for place, is_batched in enumerate(call.batched) if is_batched)
 
 
 def sample_of(model: nn.Module, input_sample: Any) -> Any:

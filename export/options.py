@@ -55,7 +55,7 @@ class ExportOptions:
         asked = {**{option.name: option.default for option in cls.all()}, **given}
         asked["approximate"] = _forms(asked["approximate"])
         asked["dtype"] = _dtype(asked["dtype"])
-        asked["dynamic_shapes"] = require_readable(asked["dynamic_shapes"])
+        asked["dynamic_shapes"] = require_readable(asked["dynamic_shapes"]) if asked["dynamic_shapes"] else ()
         asked["opset"] = checked_opset(asked["opset"], asked["target"])
         if asked["lowering"] == "contrib" and asked["target"] == "tensorrt":
             raise ExportOptionError(

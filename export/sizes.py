@@ -2,15 +2,14 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from lit_gelu.export.errors import ExportOptionError
-from lit_gelu.export.inputs import Call
+from lit_gelu.export.inputs import BATCH, Call, OpenSize, batch_sizes
 
-BATCH = "batch"
 PRESETS = ("sequence", "image-size")
 _WORD = re.compile(r"(?P<input>[^:=\s]+):(?P<axis>\d{1,2})=(?P<size>\w+)")
 _ACCEPTED = (
@@ -19,27 +18,15 @@ _ACCEPTED = (
 )
 
 
-@dataclass(frozen=True)
-class OpenSize:
-    """One size of one input that a file leaves open."""
-
-    place: int  # of the input
-    axis: int
-    name: str  # in the file
-    dim: Any  # what torch.export takes for it
-    named: bool = True  # whether the caller gave the name, and not one of torch's hints
-    required: bool = True  # whether a module that fixes it is refused; not for Dim.AUTO, which leaves that to torch
-
-
 def require_readable(given: Any) -> Any:
     """Return what ``dynamic_shapes`` says, refuse what no model could be given."""
     given = (given,) if isinstance(given, str) else given
-    if given is not None and not isinstance(given, (Mapping, list, tuple)):
+    if not isinstance(given, (Mapping, list, tuple)):
         raise ExportOptionError(f"dynamic_shapes={given!r} is not accepted. {_ACCEPTED}")
     for word in given if given and _are_words(given) else ():
         if word not in PRESETS and _WORD.fullmatch(word) is None:
             raise ExportOptionError(f"dynamic_shapes={word!r} is not accepted. {_ACCEPTED}")
-    return given or ()
+    return given
 
 
 def open_sizes(given: Any, call: Call, parameters: Sequence[str]) -> tuple[OpenSize, ...]:
@@ -56,8 +43,7 @@ def open_sizes(given: Any, call: Call, parameters: Sequence[str]) -> tuple[OpenS
         raise ExportOptionError(
             f"dynamic_shapes= calls the batch {' and '.join(map(repr, sorted(batch)))}. Give one name, or none."
         )
-    rows, places = torch.export.Dim(*batch), [i for i, is_batched in enumerate(call.batched) if is_batched]
-    sizes = (*(OpenSize(i, 0, rows.__name__, rows) for i in places), *filter(None, found.values()))
+    sizes = (*batch_sizes(call, *batch), *filter(None, found.values()))
     lengths: dict[str, int] = {}
     for size in sizes:
         length = call.tensors[size.place].shape[size.axis]

@@ -12,9 +12,8 @@ import onnx_ir as ir
 import torch
 
 from lit_gelu.export.errors import ExportError
-from lit_gelu.export.inputs import SCOPE, Call, FlatModule
+from lit_gelu.export.inputs import SCOPE, Call, FlatModule, OpenSize
 from lit_gelu.export.shape_arithmetic import fold_shape_arithmetic
-from lit_gelu.export.sizes import OpenSize
 from lit_gelu.export.trial import Trial, random_message
 
 _RANDOM = frozenset({
@@ -36,7 +35,8 @@ def trace(flat: FlatModule, trial: Trial, opset: int, sizes: Sequence[OpenSize])
     _name_sizes(model, sizes, fixed)
     _require_dynamic(model, flat, trial)
     _require_open(model, flat, sizes)
-    fold_shape_arithmetic(model, {size.name for size in sizes if size.axis == 0 and flat.call.batched[size.place]})
+    if any(node.op_type == "Shape" for node in model.graph):
+        fold_shape_arithmetic(model, {size.name for size in sizes if size.axis == 0 and flat.call.batched[size.place]})
     for name in [name for name in model.graph.initializers if name.startswith(f"{SCOPE}.")]:
         plain = name.removeprefix(f"{SCOPE}.")
         if plain not in model.graph.initializers:  # a module may have a child called as the preprocessing is here

@@ -3,11 +3,10 @@
 import onnx_ir as ir
 
 from lit_gelu.export.copying import evaluation_copy
-from lit_gelu.export.inputs import FlatModule, take_apart
+from lit_gelu.export.inputs import FlatModule, batch_sizes, take_apart
 from lit_gelu.export.lowering.lowering_table import mark
 from lit_gelu.export.lowering.replace import lower
 from lit_gelu.export.options import ExportOptions
-from lit_gelu.export.sizes import open_sizes
 from lit_gelu.export.torch_export import trace
 from lit_gelu.export.trial import trial_run
 
@@ -21,7 +20,7 @@ class TracedGraph:
         trial = trial_run(flat)
         self.marked = mark(twin)
         self.model = model
-        self._proto = ir.to_proto(trace(flat, trial, 20, open_sizes(None, flat.call, [])))
+        self._proto = ir.to_proto(trace(flat, trial, 20, batch_sizes(flat.call)))
 
     def lowered(self, target="portable", dtype="fp32", policy="strict", lowering="auto", opset=None, **others):
         graph = ir.from_proto(self._proto)

@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from lit_gelu.activations.onnx_recipes import OnnxRecipes
-from lit_gelu.export.lowering.folding import Layer, array_of, layer_before
+from lit_gelu.export.lowering.folding import ChannelParameters, array_of, layer_before
 from lit_gelu.export.lowering.kernels import Target
 from lit_gelu.export.lowering.lowering_table import MARKER_DOMAIN, BoundActivation
 from lit_gelu.export.lowering.policy import Choice, with_bias
@@ -44,7 +44,7 @@ def hand_over_biases(
     return changed
 
 
-def _layer(marker: ir.Node, ranks: Mapping[str, int]) -> Layer | None:
+def _layer(marker: ir.Node, ranks: Mapping[str, int]) -> ChannelParameters | None:
     """Return the layer that alone makes a marker's input, with a bias for each channel."""
     layer = layer_before(marker)
     if layer is None or layer.node.graph is not marker.graph or len(layer.parameters) == 1:
@@ -55,7 +55,7 @@ def _layer(marker: ir.Node, ranks: Mapping[str, int]) -> Layer | None:
     return layer if fits and all(factor == 1.0 for factor in factors) else None
 
 
-def _give(marker: ir.Node, layer: Layer) -> None:
+def _give(marker: ir.Node, layer: ChannelParameters) -> None:
     """Put the bias behind the product."""
     node, ((weight, axis), (bias, _)) = layer.node, layer.parameters
     if node.op_type == "Add":

@@ -40,7 +40,7 @@ def fold(model: ir.Model, marked: dict[str, BoundActivation], *, exact: bool) ->
 
 
 @dataclass(frozen=True)
-class Layer:
+class ChannelParameters:
     """The parameters of a layer that carry one entry, or one slice, a channel, each with the axis of its channels."""
 
     parameters: tuple[tuple[ir.Value, int], ...]
@@ -90,12 +90,12 @@ def _plain(activation: BoundActivation) -> tuple[BoundActivation | None, np.ndar
     return bound(scaled.name, scaled.arguments), scale.reshape(-1) if scale.size > 1 else scale.reshape(())
 
 
-def _fits(before: Layer, after: Layer, scale: np.ndarray) -> bool:
+def _fits(before: ChannelParameters, after: ChannelParameters, scale: np.ndarray) -> bool:
     """Return whether a scale has one entry a channel of both layers."""
     return scale.size == 1 or before.channels == after.channels == scale.size
 
 
-def layer_before(marker: ir.Node) -> Layer | None:
+def layer_before(marker: ir.Node) -> ChannelParameters | None:
     """Return the layer that makes a marker's input and nothing else."""
     x = marker.inputs[0]
     node = None if x is None else x.producer()
@@ -112,11 +112,11 @@ def layer_before(marker: ir.Node) -> Layer | None:
         weight = matrix.inputs[1]
         if weight is None or not _is_own(weight) or array_of(weight).ndim != _MATRIX:
             return None
-        return Layer(((weight, 1), (bias, 0)), node)
+        return ChannelParameters(((weight, 1), (bias, 0)), node)
     return _parameters(node, outputs=True)
 
 
-def _layer_after(marker: ir.Node) -> Layer | None:
+def _layer_after(marker: ir.Node) -> ChannelParameters | None:
     """Return the layer that is the only reader of a marker's output."""
     y = marker.outputs[0]
     uses = list(y.uses())
@@ -125,7 +125,7 @@ def _layer_after(marker: ir.Node) -> Layer | None:
     return _parameters(uses[0].node, outputs=False)
 
 
-def _parameters(node: ir.Node, *, outputs: bool) -> Layer | None:
+def _parameters(node: ir.Node, *, outputs: bool) -> ChannelParameters | None:
     """Return a Gemm's, MatMul's or Conv's parameters along its outputs, or its weight along its inputs."""
     if node.op_type not in {"Gemm", "MatMul", "Conv"} or node.domain not in {"", "ai.onnx"}:
         return None
@@ -148,7 +148,7 @@ def _parameters(node: ir.Node, *, outputs: bool) -> Layer | None:
     parameters = [(weight, axis)]
     if outputs and bias is not None:
         parameters.append((bias, array_of(bias).ndim - 1))
-    return Layer(tuple(parameters), node)
+    return ChannelParameters(tuple(parameters), node)
 
 
 def _is_own(value: ir.Value) -> bool:

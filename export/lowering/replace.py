@@ -71,7 +71,7 @@ def lower(
         raise_opset(model, opset)
     by_recipes = {key: _choice(activation, options, opset) for key, activation in distinct.items()}
     taken = {site: by_recipes[id(activation.recipes)] for site, activation in found.items()}
-    if options.lowering == "auto":
+    if options.lowering == "auto" and target.runtime == "ort-cuda":
         taken |= hand_over_biases(model, found, taken, target, nhwc=options.layout == "nhwc")
     calls = _replace_all(model, found, taken)
     rows = tuple(

@@ -1,7 +1,6 @@
 """Errors by index: what one scale for a whole output would hide."""
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -9,22 +8,14 @@ import torch
 from lit_gelu.export.parity.criterion import FACTOR, ROOT_MEAN_SQUARES, floor
 
 
-class WorstIndex(NamedTuple):
-    """The index whose error is largest in units of its limit."""
+@dataclass(frozen=True)
+class WorstIndex:
+    """The index whose error is largest in units of its limit, in the words of `lit_gelu.export.parity.rows`."""
 
-    place: str  # the index, such as [:, 2]
-    error: float  # its largest absolute error
-    limit: float  # what that may be
-    scale: float  # its largest magnitude on all inputs that are no extremes
-
-    def fields(self) -> dict[str, Any]:
-        """Return it as a `lit_gelu.export.parity.rows.ParityRow` has it."""
-        return {
-            "index": self.place,
-            "index_error": self.error,
-            "index_limit": self.limit,
-            "index_scale": self.scale,
-        }
+    index: str  # such as [:, 2]
+    index_error: float  # its largest absolute error
+    index_limit: float  # what that may be
+    index_scale: float  # its largest magnitude on all inputs that are no extremes
 
 
 @dataclass
@@ -57,7 +48,7 @@ class ByIndex:
         """Add one batch; what the file's dtype cannot hold is infinite in the reference, which is in float64."""
         magnitude = np.where(np.isfinite(reference), np.abs(reference), 0.0)
         errors = [_errors(y, reference) for y in (output, own)]
-        for dim in range(1, reference.ndim):
+        for dim, size in list(enumerate(reference.shape))[1:]:
             others = tuple(i for i in range(reference.ndim) if i != dim)
             found = self._along.setdefault(dim, _Along())
             found.scale = _joined(np.maximum, found.scale, magnitude.max(others, initial=0.0))
@@ -66,7 +57,7 @@ class ByIndex:
             if errors[1] is not None:
                 found.own = _joined(np.maximum, found.own, errors[1].max(others, initial=0.0))
                 found.squares = _joined(np.add, found.squares, np.square(errors[1]).sum(others))
-                found.count = _joined(np.add, found.count, np.full(reference.shape[dim], _size(reference, others)))
+                found.count = _joined(np.add, found.count, np.full(size, reference.size // max(1, size)))
 
     def pool(self, other: "ByIndex") -> None:
         """Take over the scales and PyTorch's errors of another family of inputs."""
@@ -90,7 +81,7 @@ class ByIndex:
                 i = int(np.argmax(along.error / limits))
                 place = f"[{':, ' * dim}{i}]"
                 found.append(WorstIndex(place, float(along.error[i]), float(limits[i]), float(known.scale[i])))
-        return max(found, key=lambda entry: entry.error / entry.limit, default=None)
+        return max(found, key=lambda entry: entry.index_error / entry.index_limit, default=None)
 
 
 def _errors(output: np.ndarray | None, reference: np.ndarray) -> np.ndarray | None:
@@ -100,11 +91,6 @@ def _errors(output: np.ndarray | None, reference: np.ndarray) -> np.ndarray | No
     with np.errstate(invalid="ignore"):
         errors = np.abs(output.astype(np.float64) - reference)
     return np.where(np.isfinite(errors), errors, 0.0)
-
-
-def _size(array: np.ndarray, dims: tuple[int, ...]) -> int:
-    """Return how many values there are for each index along the dimension that is left."""
-    return int(np.prod([array.shape[dim] for dim in dims]))
 
 
 def _joined(operation: np.ufunc, a: np.ndarray, b: np.ndarray) -> np.ndarray:

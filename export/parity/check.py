@@ -42,11 +42,7 @@ from lit_gelu.export.parity.rows import TF32_VS_FLOAT64, VS_FLOAT64, ParityRow
 from lit_gelu.export.parity.structure import activation_faults, mismatches, output_faults, rewritten
 from lit_gelu.export.parity.subgraph import has_weights_beside, load_structure, site_nodes
 from lit_gelu.export.parity.task_metrics import task_metrics
-from lit_gelu.export.preprocessing import (
-    other_preprocessing,
-    preprocessing_of_file,
-    raw_data_of,
-)
+from lit_gelu.export.preprocessing import other_preprocessing, preprocessing_of_file, raw_data_of
 from lit_gelu.export.runtime import CUDA, OnnxPredictor, Provider
 
 _LOOKED_INTO_BELOW = 256 * 1024**2  # bytes of file: above, layers and optimised graph cost copies of it in memory
@@ -218,15 +214,7 @@ class _Check:
             return replace(report, notes=(*report.notes, "the file is too large to look into layer by layer."))
         folded = frozenset(record.site for record in self.metadata.sites if getattr(record, "folded", ""))
         subject = Subject(
-            self.path,
-            model,
-            found,
-            calls,
-            self.references,
-            self.setup,
-            self.tolerance,
-            judge.index_excess,
-            folded,
+            self.path, model, found, calls, self.references, self.setup, self.tolerance, judge.index_excess, folded
         )
         return self._looked_into(report, subject, gaussian, judge.worst)
 

@@ -1,12 +1,15 @@
 """Sessions of onnxruntime for parity: how they are configured, and what they take and give."""
 
 import os
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime
 import torch
 from torch import Tensor
@@ -50,6 +53,14 @@ class SessionSetup:
     def open(self, path: Path | str) -> OnnxPredictor:
         """Open a file."""
         return OnnxPredictor(path, list(self.providers), self.options())
+
+    @contextmanager
+    def opened(self, model: onnx.ModelProto) -> Iterator[OnnxPredictor]:
+        """Open a model that is in no file."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "model.onnx"
+            onnx.save(model, path)
+            yield self.open(path)
 
     def with_tf32(self, *, on: bool) -> "SessionSetup":
         """Return the same setup with TF32 (products of inputs rounded to 10 bits) on or off wherever CUDA is named."""

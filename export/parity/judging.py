@@ -9,12 +9,7 @@ from torch import Tensor
 
 from lit_gelu.export.errors import ModelInputError
 from lit_gelu.export.parity.by_index import ByIndex, WorstIndex
-from lit_gelu.export.parity.criterion import (
-    dtype_name,
-    limit,
-    smallest_error,
-    smallest_error_of_an_index,
-)
+from lit_gelu.export.parity.criterion import dtype_name, limit, smallest_error, smallest_error_of_an_index
 from lit_gelu.export.parity.differences import Differences
 from lit_gelu.export.parity.input_families import Batch, Family
 from lit_gelu.export.parity.references import Outputs, References
@@ -25,21 +20,12 @@ from lit_gelu.export.parity.ulp import overflowed
 Run = Callable[[Sequence[Tensor]], list[np.ndarray]]
 
 
-@dataclass
 class _Found:
     """All differences of one output on one family."""
 
-    vs_own: Differences
-    vs64: Differences
-    spread: Differences
-    gap: Differences
-    by_index: ByIndex
-
-    @classmethod
-    def nothing(cls, dtype: torch.dtype) -> "_Found":
-        """Return what is known before the first batch."""
-        vs_own, vs64, spread, gap = (Differences(dtype) for _ in range(4))
-        return cls(vs_own, vs64, spread, gap, ByIndex())
+    def __init__(self, dtype: torch.dtype) -> None:
+        self.vs_own, self.vs64, self.spread, self.gap = (Differences(dtype) for _ in range(4))
+        self.by_index = ByIndex()
 
     def add_own(
         self, own: np.ndarray | None, exact: np.ndarray, excused: np.ndarray | None, dtype: torch.dtype
@@ -82,13 +68,9 @@ class Judge:
         gathered = [self.gather(family) for family in families]
         return [row for each in gathered for row in self.judge(each)]
 
-    def rows(self, family: Family) -> list[ParityRow]:
-        """Compare on one family of inputs, and judge it by what has been shown so far."""
-        return self.judge(self.gather(family))
-
     def gather(self, family: Family) -> Gathered:
         """Run file and module on a family of inputs; what is usual then holds it too, unless it is an extreme."""
-        found = {name: _Found.nothing(self.dtype) for name in self.outputs}
+        found = {name: _Found(self.dtype) for name in self.outputs}
         hardest: Batch | None = None
         peak = -1.0
         for batch in family.batches:
@@ -160,7 +142,7 @@ class Judge:
             if all(row.excess <= 1 for row in rows):
                 break
             for name, own, reference in zip(gathered.found, varied, exact, strict=True):
-                more = _Found.nothing(self.dtype)
+                more = _Found(self.dtype)
                 more.add_own(own, reference, own if gathered.family.extreme else None, self.dtype)
                 found = gathered.found[name]
                 found.spread.max_abs = max(found.spread.max_abs, more.spread.max_abs)
@@ -217,7 +199,7 @@ class Judge:
                 top1_changes=len(differences.changed_margins) if differences.compared_rows else None,
                 top1_flips=differences.top1_flips(allowed * scale),
                 extreme=family.extreme,
-                **({} if worst is None else worst.fields()),
+                **({} if worst is None else vars(worst)),
             )
 
         rows = []
@@ -237,7 +219,7 @@ class Judge:
         found = ByIndex()
         found.add(overflowed(exact, self.dtype), output=y)
         worst = found.worst(self.usual[name], self.dtype, self.tolerance, self._ignored_at_an_index(name))
-        return 0.0 if worst is None else worst.error / worst.limit
+        return 0.0 if worst is None else worst.index_error / worst.index_limit
 
     def _ignored_at_an_index(self, output: str) -> float:
         """An absolute error that any index of an output may have."""

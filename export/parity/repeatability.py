@@ -11,13 +11,8 @@ from lit_gelu.export.parity.judging import Run
 
 # Operators that draw random numbers, whatever their inputs say.
 _RANDOM = frozenset({
-    "RandomNormal",
-    "RandomNormalLike",
-    "RandomUniform",
-    "RandomUniformLike",
-    "Bernoulli",
-    "Multinomial",
-})
+    "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial",
+})  # fmt: skip
 
 
 @dataclass(frozen=True)

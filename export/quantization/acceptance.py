@@ -8,15 +8,7 @@ from lit_gelu.export.parity.task_metrics import TaskMetric
 from lit_gelu.export.quantization.report import Criterion, OutputNoise
 
 MAX_DIFFERENCE = 0.01  # one row in a hundred
-
-
 MIN_SQNR = 20.0  # decibels: an error of a tenth of the output, root of the mean square
-
-
-_ERROR = "test_error"
-
-
-_LOSS = "test_loss"
 
 
 def criteria(
@@ -50,7 +42,7 @@ def _deciding(metrics: Sequence[TaskMetric], name: str | None) -> Iterator[TaskM
         raise ExportOptionError(
             f"There is no test metric {name!r} to decide by. There are: {', '.join(known) or 'none'}."
         )
-    for candidate in (_ERROR, _LOSS) if name is None else (name,):
+    for candidate in ("test_error", "test_loss") if name is None else (name,):
         if candidate in known:
             yield known[candidate]
             return

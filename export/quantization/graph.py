@@ -13,14 +13,7 @@ from onnxruntime.quantization import QDQQuantizer, QuantType, quant_pre_process
 from onnxruntime.quantization.calibrate import TensorsData
 
 from lit_gelu.export.errors import ExportError
-from lit_gelu.export.quantization.layers import (
-    PASSING,
-    REPLACED,
-    WEIGHTED,
-    Layer,
-    activation_labels,
-    passing_nodes,
-)
+from lit_gelu.export.quantization.layers import PASSING, REPLACED, WEIGHTED, NetLayer, activation_labels, passing_nodes
 from lit_gelu.export.quantization.saturation import range_overrides, saturating_layers
 from lit_gelu.export.quantization.settings import QuantizationSettings
 
@@ -58,7 +51,7 @@ def _require_shapes(model: onnx.ModelProto, path: Path) -> None:
 
 
 def quantized(
-    model: onnx.ModelProto, ranges: TensorsData, layers: Sequence[Layer], settings: QuantizationSettings
+    model: onnx.ModelProto, ranges: TensorsData, layers: Sequence[NetLayer], settings: QuantizationSettings
 ) -> onnx.ModelProto:
     """Return a model of `with_shapes` with some of its layers in int8; it stays as it is."""
     twin = onnx.ModelProto()

@@ -19,14 +19,13 @@ PASSING = ("MaxPool", "Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze",
 REPLACED = frozenset({"Relu", "Clip"})
 """Activations whose work a quantised range does: what is below its least number becomes that number."""
 
-_PREPROCESSING = (
-    "preprocessing."  # where `lit_gelu.export.inputs.FlatModule` keeps it, and what its buffers' names begin with
-)
+# Where `lit_gelu.export.inputs.FlatModule` keeps it, and what its buffers' names begin with.
+_PREPROCESSING = "preprocessing."
 
 
 @dataclass(frozen=True)
-class Layer:
-    """A node with weights."""
+class NetLayer:
+    """A layer of the net: a node with weights."""
 
     # The module's fully qualified name; the node's where the file does not say of which module the weights are.
     name: str
@@ -40,7 +39,7 @@ class Layer:
         return any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
 
 
-def find_layers(model: onnx.ModelProto) -> list[Layer]:
+def find_layers(model: onnx.ModelProto) -> list[NetLayer]:
     """Find the nodes whose weights are constants of the file, but for its preprocessing, in the graph's order."""
     constants = {tensor.name for tensor in model.graph.initializer}
     users: dict[str, list[onnx.NodeProto]] = {}
@@ -57,7 +56,7 @@ def find_layers(model: onnx.ModelProto) -> list[Layer]:
     ]
 
 
-def _layer(node: onnx.NodeProto, constants: Collection[str], users: Mapping[str, Sequence[onnx.NodeProto]]) -> Layer:
+def _layer(node: onnx.NodeProto, constants: Collection[str], users: Mapping[str, Sequence[onnx.NodeProto]]) -> NetLayer:
     """Describe one node."""
     following = users.get(node.output[0], [])
     bias = [value for user in following if user.op_type == "Add" for value in user.input if value in constants]
@@ -65,10 +64,10 @@ def _layer(node: onnx.NodeProto, constants: Collection[str], users: Mapping[str,
     site = next((site for user in behind if (site := site_of(user)) is not None), None)
     owned = (value.rpartition(".") for value in [node.input[1], *bias])  # a transposed weight has lost its name
     name = next((owner for owner, _, kind in owned if owner and kind in {"weight", "bias"}), node.name)
-    return Layer(name, node.name, node.op_type, site)
+    return NetLayer(name, node.name, node.op_type, site)
 
 
-def chosen(layers: Sequence[Layer], float_layers: Sequence[str]) -> list[Layer]:
+def chosen(layers: Sequence[NetLayer], float_layers: Sequence[str]) -> list[NetLayer]:
     """Return the layers that are quantised."""
     names = ", ".join(layer.name for layer in layers)
     if not layers:

@@ -16,7 +16,7 @@ from lit_gelu.export.metadata import PREFIX, census, read_metadata, save_model
 from lit_gelu.export.quantization.calibration import calibration_feeds, find_ranges
 from lit_gelu.export.quantization.graph import quantized, with_shapes
 from lit_gelu.export.quantization.int8_metadata import DTYPE, KEY, QuantizationRecord
-from lit_gelu.export.quantization.layers import Layer, chosen, find_layers
+from lit_gelu.export.quantization.layers import NetLayer, chosen, find_layers
 from lit_gelu.export.quantization.saturation import saturating_layers
 from lit_gelu.export.quantization.sensitivity import LayerCost, first_outputs, layers_within, noise_of
 from lit_gelu.export.quantization.settings import QuantizationSettings
@@ -24,14 +24,8 @@ from lit_gelu.export.runtime import CPU, OnnxPredictor
 from lit_gelu.export.runtime.model_file import ModelFile, read_model_file
 from lit_gelu.files import require_writable
 
-_INTEGER = (
-    "Quantize",
-    "Dequantize",
-    "QLinear",
-    "QGemm",
-    "Integer",
-    "DynamicQuant",
-)  # what operators on int8 are called
+# What operators on int8 are called.
+_INTEGER = ("Quantize", "Dequantize", "QLinear", "QGemm", "Integer", "DynamicQuant")
 
 
 @dataclass(frozen=True)
@@ -160,12 +154,7 @@ def quantize_onnx(
     _describe(result, onnx.load(path, load_external_data=False), record)
     save_model(ir.from_proto(result), output)
     return QuantizationResult(
-        Path(output),
-        record,
-        tuple(costs),
-        dict(census(model)),
-        dict(census(result)),
-        Path(output).stat().st_size,
+        Path(output), record, tuple(costs), dict(census(model)), dict(census(result)), Path(output).stat().st_size
     )
 
 
@@ -193,8 +182,8 @@ def _require_float(file: ModelFile) -> str:
 
 def _record(
     settings: QuantizationSettings,
-    layers: Sequence[Layer],
-    wanted: Sequence[Layer],
+    layers: Sequence[NetLayer],
+    wanted: Sequence[NetLayer],
     rows: int,
     difference: float,
     float_bytes: int,

@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from lit_gelu.export.quantization.layers import Layer
+from lit_gelu.export.quantization.layers import NetLayer
 
 LIMIT = 128
 """What two neighbouring weights may sum to: 255 * 128 = 32,640 fits in 16 bits with a sign, 255 * 129 does not."""
@@ -39,7 +39,7 @@ def _channel_axis(node: onnx.NodeProto) -> int:
 
 
 def range_overrides(
-    model: onnx.ModelProto, layers: Sequence[Layer], *, per_channel: bool
+    model: onnx.ModelProto, layers: Sequence[NetLayer], *, per_channel: bool
 ) -> dict[str, list[dict[str, Any]]]:
     """Return wider ranges for weights whose products could leave 16 bits."""
     # x86 processors without VNNI multiply uint8 by int8 with vpmaddubsw, which adds the products of two neighbours and

@@ -1,9 +1,7 @@
 """Which layers cost most in int8, and which of them stay in float32 for it."""
 
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import onnx
@@ -11,11 +9,11 @@ import onnx
 from lit_gelu.export.errors import ExportOptionError
 from lit_gelu.export.parity.execution import SessionSetup
 from lit_gelu.export.quantization.calibration import Feed
-from lit_gelu.export.quantization.layers import Layer
+from lit_gelu.export.quantization.layers import NetLayer
 from lit_gelu.export.quantization.noise import Noise
 from lit_gelu.export.runtime import CPU
 
-Quantize = Callable[[Sequence[Layer]], onnx.ModelProto]
+Quantize = Callable[[Sequence[NetLayer]], onnx.ModelProto]
 
 
 @dataclass(frozen=True)
@@ -28,11 +26,8 @@ class LayerCost:
 
 def first_outputs(model: onnx.ModelProto, feeds: Sequence[Feed]) -> list[np.ndarray]:
     """Return the first output of each batch, on the CPU."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "model.onnx"
-        onnx.save(model, path)
-        session = SessionSetup((CPU,)).open(path).session
-        return [np.asarray(session.run(None, dict(feed))[0]) for feed in feeds]
+    with SessionSetup((CPU,)).opened(model) as predictor:
+        return [np.asarray(predictor.session.run(None, dict(feed))[0]) for feed in feeds]
 
 
 def noise_of(outputs: Sequence[np.ndarray], references: Sequence[np.ndarray]) -> Noise:
@@ -44,16 +39,16 @@ def noise_of(outputs: Sequence[np.ndarray], references: Sequence[np.ndarray]) ->
 
 
 def layers_within(
-    layers: Sequence[Layer],
+    layers: Sequence[NetLayer],
     quantize: Quantize,
     feeds: Sequence[Feed],
     references: Sequence[np.ndarray],
     max_difference: float,
-) -> tuple[list[Layer], list[LayerCost]]:
+) -> tuple[list[NetLayer], list[LayerCost]]:
     """Leave layers in float32, the costliest first, until the difference is small enough; return others and costs."""
     # A layer's cost is the noise in the first output when it alone is quantised: one run over the data a layer.
 
-    def noise(some: Sequence[Layer]) -> Noise:
+    def noise(some: Sequence[NetLayer]) -> Noise:
         return noise_of(first_outputs(quantize(some), feeds), references)
 
     if noise(layers).difference <= max_difference:

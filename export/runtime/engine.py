@@ -4,7 +4,7 @@ import importlib.util
 import os
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -121,25 +121,10 @@ class Engine:
         return self.on_cuda.bucketed.buckets if self.on_cuda and self.on_cuda.bucketed else {}
 
     @cached_property
-    def _only(self) -> Port | None:
-        """The input of a file with one input and one output in host memory, which needs neither binding nor names."""
+    def quick(self) -> Callable[[Any], Any]:
+        """Run the file on an array or tensor that fits, in a third of the time around it; else return ``None``."""
         quick = self.on_cuda is None and self.takes_arrays and len(self.inputs) == len(self.outputs) == 1
-        return next(iter(self.inputs.values())) if quick else None
-
-    def quick(self, value: Any) -> Any:
-        """Run such a file on an array or tensor that fits, in a third of the time around it; else return ``None``."""
-        port = self._only
-        if port is None:
-            return None
-        if type(value) is np.ndarray:
-            return self.session.run(self.output_names, {port.name: value})[0] if port.fits(value) else None
-        torch = sys.modules.get("torch")
-        if torch is None or not isinstance(value, torch.Tensor):
-            return None
-        try:  # onnxruntime refuses another dtype or shape itself; of arrays it does not see the order of bytes
-            return torch.from_numpy(self.session.run(self.output_names, {port.name: value.numpy()})[0])
-        except Exception:  # noqa: BLE001  the longer way finds a remedy, or says what is wrong
-            return None
+        return _run_of_one(self.session, *self.inputs.values(), self.output_names) if quick else lambda _: None
 
     def run_arrays(self, given: Mapping[str, np.ndarray]) -> list[Any]:
         """Run on arrays."""
@@ -156,6 +141,24 @@ class Engine:
             feed = {name: value if isinstance(value, np.ndarray) else as_array(value) for name, value in given.items()}
             return list(map(sys.modules["torch"].from_numpy, self.session.run(self.output_names, feed)))
         return self.runner.placed(given)
+
+
+def _run_of_one(session: onnxruntime.InferenceSession, port: Port, outputs: list[str]) -> Callable[[Any], Any]:
+    """Return what runs a file of one input and one output in host memory, without bindings and names."""
+    run, fits, name, modules = session.run, port.fits, port.name, sys.modules
+
+    def run_one(value: Any) -> Any:
+        if type(value) is np.ndarray:
+            return run(outputs, {name: value})[0] if fits(value) else None
+        torch = modules.get("torch")
+        if torch is None or not isinstance(value, torch.Tensor):
+            return None
+        try:  # onnxruntime refuses another dtype or shape itself; of arrays it does not see the order of bytes
+            return torch.from_numpy(run(outputs, {name: value.numpy()})[0])
+        except Exception:  # noqa: BLE001  the longer way finds a remedy, or says what is wrong
+            return None
+
+    return run_one
 
 
 def as_array(value: "Tensor") -> np.ndarray:

@@ -194,7 +194,7 @@ class OnnxPredictor:
             ModelFileError: If onnxruntime fails while it runs the file.
             ProviderError: If torch captures a CUDA graph, of which this cannot be a part.
         """
-        engine = self._engine
+        engine = self._opened if self._opened.process == os.getpid() else self._engine
         try:
             if len(inputs) == 1 and not named_inputs and (quick := engine.quick(inputs[0])) is not None:
                 return quick

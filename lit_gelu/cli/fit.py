@@ -31,10 +31,7 @@ from lit_gelu.errors import LitGeluError
 from lit_gelu.files import is_file
 from lit_gelu.tasks import MNISTClassifier
 
-DEFAULTS = (
-    f"--model=lit_gelu.tasks.{MNISTClassifier.__name__}",
-    f"--data=lit_gelu.data.{DigitsData.__name__}",
-)
+DEFAULTS = (f"--model=lit_gelu.tasks.{MNISTClassifier.__name__}", f"--data=lit_gelu.data.{DigitsData.__name__}")
 TRAINER = {"max_epochs": 20, "log_every_n_steps": 10, "default_root_dir": "runs"}
 EXIT_TERMINATED = 143  # 128 + SIGTERM, as shells report it
 

@@ -131,7 +131,8 @@ def _respelled(parser: jsonargparse.ArgumentParser, arguments: list[str], rename
             _say_old(parser, option, renamed[option])
             option = renamed[option]
         if option.startswith("--") and option not in known:
-            option = next((name for name in (option.replace("_", "-"), _underscored(option)) if name in known), option)
+            spellings = (option.replace("_", "-"), "--" + option[2:].replace("-", "_"))
+            option = next((name for name in spellings if name in known), option)
         action = known.get(option)
         boolean = action is not None and (action.nargs == 0 or isinstance(action, jsonargparse.ActionYesNo))
         if boolean or option == "--json":
@@ -145,10 +146,6 @@ def _respelled(parser: jsonargparse.ArgumentParser, arguments: list[str], rename
             if action is not None and action.metavar == _JSON_FILE and not equals and not old.endswith(".json"):
                 option, equals, value = "--json", "=", "-"  # as in `show --json gelu`: what follows is a name
         yield f"{option}={value}" if equals else option
-
-
-def _underscored(option: str) -> str:
-    return "--" + option[2:].replace("-", "_")
 
 
 def _flag(known: Mapping[str, Any], option: str, *, on: bool) -> str:

@@ -17,13 +17,10 @@ _CHUNK = 4096  # images at once in float64: 100 MB for 32x32 pixels in three col
 
 
 class Whitening(NamedTuple):
-    """What ZCA whitening subtracts and multiplies by: ``whitened = (x - mean) @ matrix``, both ``torch.float64``.
+    """What ZCA whitening subtracts and multiplies by: ``whitened = (x - mean) @ matrix``, both in float64."""
 
-    ``mean`` is ``[pixels]``, in the order channel, row, column; ``matrix`` is symmetric, ``[pixels, pixels]``.
-    """
-
-    mean: Tensor
-    matrix: Tensor
+    mean: Tensor  # [pixels], in the order channel, row, column
+    matrix: Tensor  # [pixels, pixels], symmetric
 
 
 def fit_whitening(

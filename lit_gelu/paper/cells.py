@@ -72,15 +72,7 @@ def expand(
     chosen = range(experiment.seeds) if seeds is None else [seed for seed in seeds if seed < experiment.seeds]
     names = [name for name in experiment.arms if arms is None or name in arms]
     return [
-        _cell(
-            experiment,
-            name,
-            preset=preset,
-            setting=setting,
-            learning_rate=learning_rate,
-            seed=seed,
-            precision=precision,
-        )
+        _cell(experiment, name, preset, setting, learning_rate, seed, precision)
         for seed in chosen
         for name in names
         for setting in _settings(experiment, experiment.arms[name])
@@ -130,7 +122,6 @@ def check_same_configuration(cell: Cell, record: RunRecord) -> None:
 def _cell(
     experiment: Experiment,
     arm: str,
-    *,
     preset: str,
     setting: dict[str, float],
     learning_rate: float,
@@ -152,12 +143,8 @@ def _cell(
         config={
             "model": {
                 "class_path": experiment.task,
-                "init_args": {
-                    **_plain(experiment.task_args),
-                    **setting,
-                    "activation": activation,
-                    "learning_rate": learning_rate,
-                },
+                "init_args": _plain(experiment.task_args)
+                | {**setting, "activation": activation, "learning_rate": learning_rate},
             },
             "data": {"class_path": experiment.data, "init_args": _plain(experiment.data_args)},
             # No validation by Lightning: it would draw random numbers, and the recorder goes through both sets itself.

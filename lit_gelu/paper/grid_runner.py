@@ -2,44 +2,20 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from lit_gelu.paper.cells import Cell, data_name
+from lit_gelu.paper.cells import Cell
 from lit_gelu.paper.experiments import Experiment
-from lit_gelu.paper.jobs import Done, Failure, Job, Message, Preparation, Progress
-from lit_gelu.paper.planning import Plan, RunRequest, plan, searched_learning_rates, share
+from lit_gelu.paper.jobs import Failure, Job, Message, Preparation, Progress
+from lit_gelu.paper.planning import RunRequest, plan, searched_learning_rates, share
 from lit_gelu.paper.run_record import RunRecord
 from lit_gelu.paper.run_store import RecordStore
 
 if TYPE_CHECKING:
     from lit_gelu.paper.pool import WorkerPool  # it loads Lightning, which what only counts runs does without
+    from lit_gelu.paper.progress import GridProgress
 
 _SECONDS_BETWEEN_UPDATES = 0.5
-
-
-class Reporter(Protocol):
-    """Who is told how it goes."""
-
-    def planned(self, plan: Plan, later: int) -> None:
-        """Hear what will be run, and how many runs will be planned later."""
-
-    def started(self, job: Job) -> None:
-        """Hear that a job was begun."""
-
-    def progressed(self, job: Job, epoch: float) -> None:
-        """Hear how many epochs of a run have passed."""
-
-    def recorded(self, record: RunRecord) -> None:
-        """Hear that a run is in the results."""
-
-    def prepared(self, job: Preparation) -> None:
-        """Hear that data are ready."""
-
-    def failed(self, job: Job, failure: Failure, runs: int) -> None:
-        """Hear that a job failed, and how many runs will not be made for that."""
-
-    def tick(self) -> None:
-        """Be called a few times a second."""
 
 
 @dataclass
@@ -61,7 +37,7 @@ class Tally:
 class Runner:
     """Makes the runs that were asked for and are not in the results; a search for learning rates comes first."""
 
-    def __init__(self, request: RunRequest, store: RecordStore, pool: "WorkerPool", reporter: Reporter) -> None:
+    def __init__(self, request: RunRequest, store: RecordStore, pool: "WorkerPool", reporter: "GridProgress") -> None:
         self.request = request
         self.store = store
         self.pool = pool
@@ -87,16 +63,13 @@ class Runner:
         search = next(other for other in experiments if other.name == experiment.learning_rate_from)
         rates = searched_learning_rates(search, self.request.cells(search), self.store.records)
         cells = self.request.cells(experiment, rates)
-        for arm in self._arms(experiment):
+        for arm in experiment.arms:
             if arm not in rates:
                 example = self.request.cells(experiment, {arm: 0.0})
                 reason = f"the search for its learning rate, {search.name}, is not complete"
                 if example:
                     self._fail(example[0], Failure("missing", f"Arm {arm}: {reason}."), len(example))
         return cells
-
-    def _arms(self, experiment: Experiment) -> list[str]:
-        return [arm for arm in experiment.arms if not self.request.arms or arm in self.request.arms]
 
     def _stage(self, cells: Sequence[Cell], later: int) -> None:
         """Make the runs of some cells."""
@@ -129,20 +102,16 @@ class Runner:
         return None
 
     def _hear(self, job: Job, message: Message) -> None:
+        """Record a run and the runs that are identical to it, or note how far a job is, or that it failed."""
         if isinstance(message, Progress):
             self.reporter.progressed(job, message.epoch)
         elif isinstance(message, Failure):
             self._lose(job, message)
-        elif isinstance(job, Preparation):
-            self._prepared[data_name(job.data)] = True
+        elif message.record is None:
+            self._prepared[job.data_name] = True
             self.reporter.prepared(job)
         else:
-            self._keep(message, self._groups.pop(job.key))
-
-    def _keep(self, message: Done, group: tuple[Cell, ...]) -> None:
-        """Record a run, and the runs that are identical to it."""
-        if message.record is not None:
-            for cell in group:
+            for cell in self._groups.pop(job.key):
                 self._record(share(message.record, cell))
 
     def _record(self, record: RunRecord) -> None:
@@ -158,9 +127,8 @@ class Runner:
         """Give up a run, or all runs with data that are missing."""
         lost = [] if isinstance(job, Preparation) else [self._groups.pop(job.key)]
         if isinstance(job, Preparation) or failure.kind == "missing":
-            name = data_name(job.data) if isinstance(job, Preparation) else job.data_name
-            lost += [group for group in self._queue if group[0].data_name == name]
-            self._queue = [group for group in self._queue if group[0].data_name != name]
+            lost += [group for group in self._queue if group[0].data_name == job.data_name]
+            self._queue = [group for group in self._queue if group[0].data_name != job.data_name]
         self._fail(job, failure, sum(len(group) for group in lost))
 
     def _fail(self, job: Job, failure: Failure, runs: int) -> None:

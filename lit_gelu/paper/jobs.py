@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from lit_gelu.paper.cells import Cell
+from lit_gelu.paper.cells import Cell, data_name
 from lit_gelu.paper.run_record import RunRecord
 
 FailureKind = Literal["missing", "error", "lost"]
@@ -24,9 +24,14 @@ class RunOptions:
 class Preparation:
     """Make sure that data are there, and compute what is kept of them on the disk, before several runs need them."""
 
-    name: str  # where progress is shown
+    key: str  # where progress is shown
     data: Mapping[str, Any]  # class_path and init_args
     requires: Mapping[str, str] = field(default_factory=dict)  # of a property of the data module then
+
+    @property
+    def data_name(self) -> str:
+        """Text that two jobs with the same data have in common."""
+        return data_name(self.data)
 
 
 Job = Cell | Preparation

@@ -179,14 +179,11 @@ class WorkerPool:
         worker.connection.close()
         worker.process.join(_SECONDS_TO_END)
         code = worker.process.exitcode
-        if code is not None and code < 0:
-            reason = f"was killed by {signal.Signals(-code).name}"
-            reason += (
-                ", often for want of memory: give fewer --workers" if -code == getattr(signal, "SIGKILL", 9) else ""
-            )
-        else:
-            reason = f"ended with exit code {code}"
-        return Failure("lost", f"The process {reason}.")
+        if code is None or code >= 0:
+            return Failure("lost", f"The process ended with exit code {code}.")
+        name = signal.Signals(-code).name
+        hint = ", often for want of memory: give fewer --workers" if name == "SIGKILL" else ""
+        return Failure("lost", f"The process was killed by {name}{hint}.")
 
 
 @contextlib.contextmanager

@@ -14,13 +14,7 @@ PRESETS = {
 }
 
 _MNIST = {"learning_rates": (1e-3,), "seeds": 2, "epochs": 3, "seconds": 12.0}
-_TWEETS = {
-    "learning_rates": (1e-3,),
-    "seeds": 2,
-    "epochs": 3,
-    "data_args": {"clusters": "50mpaths2"},
-    "seconds": 9.0,
-}
+_TWEETS = {"learning_rates": (1e-3,), "seeds": 2, "epochs": 3, "data_args": {"clusters": "50mpaths2"}, "seconds": 9.0}
 _TIMIT = {
     "learning_rates": (1e-3,),
     "seeds": 2,

@@ -184,7 +184,7 @@ _AUTOENCODER = [
     curve
     for learning_rate, curves in _AUTOENCODER_VALUES.items()
     for name, values in curves.items()
-    for curve in _curves((4, "autoencoder", name), _AUTOENCODER_EPOCHS, learning_rate, **values)
+    for curve in _curves((4, "autoencoder", name), _AUTOENCODER_EPOCHS, learning_rate, None, **values)
 ]
 
 _TIMIT_EPOCHS = (5.0, 10.0, 20.0, 30.0)

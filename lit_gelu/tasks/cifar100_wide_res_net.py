@@ -11,6 +11,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.surgery import infer_channels_
+from lit_gelu.tasks import wide_res_net
 from lit_gelu.tasks.activation_task import Batch
 from lit_gelu.tasks.classification import ClassificationTask
 from lit_gelu.tasks.errors import TaskArgumentError
@@ -18,20 +19,6 @@ from lit_gelu.tasks.lasagne_batch_norm import LasagneBatchNorm
 from lit_gelu.tasks.learning_rates import cosine_schedule, steps_per_epoch
 from lit_gelu.tasks.optimizers import LasagneNesterovSGD
 from lit_gelu.tasks.refusals import check_colour_images, check_numbers, check_one_of, check_shape_kept
-from lit_gelu.tasks.wide_res_net import (
-    BLOCKS,
-    STAGE_CHANNELS,
-    STEM_CHANNELS,
-    BlockName,
-    OriginalBlock,
-    PaperBlock,
-    head,
-    init_wide_res_net_,
-    is_of_activation,
-    norm_maker,
-    stages,
-    stem,
-)
 
 OptimizerName = Literal["lasagne", "torch"]
 CLASSES = 100
@@ -106,7 +93,7 @@ class CIFAR100WideResNet(ClassificationTask):
         blocks_per_stage: int = 6,
         width_factor: int = 4,
         dropout: float = 0.3,
-        block: BlockName = "paper",
+        block: wide_res_net.BlockName = "paper",
         closing_norm: bool = True,
         lasagne_bn: bool = False,
         momentum: float = 0.9,
@@ -128,7 +115,7 @@ class CIFAR100WideResNet(ClassificationTask):
             weight_decay=weight_decay,
             epochs=epochs,
         )
-        check_one_of(BLOCKS, block=block)
+        check_one_of(wide_res_net.BLOCKS, block=block)
         check_one_of(get_args(OptimizerName), optimizer=optimizer)
         _check_batches(batches_per_epoch)
         if block == "original" and not closing_norm:
@@ -136,20 +123,21 @@ class CIFAR100WideResNet(ClassificationTask):
                 'closing_norm=False is not accepted with block="original", which has no closing batch normalisation. '
                 'Leave it out, or give block="paper".'
             )
-        check_shape_kept(self.registry.create(activation), self.activation_spec, STEM_CHANNELS)
+        check_shape_kept(self.registry.create(activation), self.activation_spec, wide_res_net.STEM_CHANNELS)
         self.learning_rate = learning_rate  # an attribute, because Lightning's learning rate finder sets it
         self.weight_decay = weight_decay
         self.decay_gammas = decay_gammas
-        make_activation, make_norm = partial(self.registry.create, activation), norm_maker(lasagne_bn)
-        make_block: Any = PaperBlock if block == "paper" else OriginalBlock
-        options = {"closing_norm": closing_norm} if block == "paper" else {}
+        make_activation, make_norm = partial(self.registry.create, activation), wide_res_net.norm_maker(lasagne_bn)
+        paper_block = partial(wide_res_net.PaperBlock, closing_norm=closing_norm)
+        make_block: Any = paper_block if block == "paper" else wide_res_net.OriginalBlock
         make_block = partial(make_block, make_activation=make_activation, make_norm=make_norm, dropout=dropout)
-        self.stem = stem(block, make_activation, make_norm)
-        self.stages = stages(width_factor, blocks_per_stage, partial(make_block, **options))
-        self.head = head(STAGE_CHANNELS[-1] * width_factor, CLASSES, make_activation, make_norm)
+        self.stem = wide_res_net.stem(block, make_activation, make_norm)
+        self.stages = wide_res_net.stages(width_factor, blocks_per_stage, make_block)
+        channels = wide_res_net.STAGE_CHANNELS[-1] * width_factor
+        self.head = wide_res_net.head(channels, CLASSES, make_activation, make_norm)
         self.example_input_array = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0)) / 4
         infer_channels_(self, self.example_input_array)
-        init_wide_res_net_(self)
+        wide_res_net.init_wide_res_net_(self)
         if channels_last:
             self.to(memory_format=torch.channels_last)
 
@@ -178,7 +166,7 @@ class CIFAR100WideResNet(ClassificationTask):
         return [parameter for name, parameter in self.named_parameters() if name in names]
 
     def _decays(self, name: str, layer: nn.Module) -> bool:
-        if is_of_activation(name):
+        if wide_res_net.is_of_activation(name):
             return False
         is_norm = isinstance(layer, _BatchNorm | LasagneBatchNorm)
         return isinstance(layer, nn.Conv2d | nn.Linear) or (is_norm and self.decay_gammas)

@@ -167,16 +167,23 @@ class CIFAR10ConvNet(ClassificationTask):
         return logits
 
     def layer_table(self, preprocessing: nn.Module | None = None) -> list[LayerRow]:
-        """Return the layers as the paper's Table 1 lists them, with the sizes that a pass through the net has.
+        """Return the layers as the paper's Table 1 lists them, from the noise on or from ``preprocessing`` on."""
+        rows = [] if preprocessing is None else [LayerRow("raw RGB input", *_ONE_IMAGE[1:3])]
+        modules = [*(() if preprocessing is None else preprocessing.modules()), *self.modules()]
+        words = {module: "softmax output" if module is self.output else _words(module) for module in modules}
 
-        Args:
-            preprocessing: What `CIFAR10Data.preprocessing` returned, to begin at the raw pixels; ``None`` begins at the
-                noise.
+        def add(module: nn.Module, _: object, outputs: Tensor) -> None:
+            rows.append(LayerRow(words[module], outputs.shape[1], outputs.shape[2] if outputs.ndim > 2 else 1))
 
-        Returns:
-            A row for each layer.
-        """
-        return layer_table(self, preprocessing)
+        handles = [module.register_forward_hook(add) for module in modules if words[module]]
+        try:
+            with torch.no_grad(), evaluation_mode(self):
+                pixels = torch.zeros(_ONE_IMAGE)
+                self(pixels if preprocessing is None else preprocessing(pixels.byte()))
+        finally:
+            for handle in handles:
+                handle.remove()
+        return rows
 
     def training_step(self, batch: Batch, batch_index: int) -> Tensor:  # noqa: ARG002 - Lightning's signature
         """Return the loss of the batch, and log it and the share of wrong classes, both with noise and dropout on."""
@@ -225,30 +232,6 @@ def _checked_channels(channels: tuple[int, int]) -> tuple[int, int]:
     check_numbers(**{f"channels[{index}]": number for index, number in enumerate(channels)})
     first, second = channels
     return first, second
-
-
-def layer_table(net: nn.Module, preprocessing: nn.Module | None = None) -> list[LayerRow]:
-    """Pass one image of zeros through a net and return what its layers put out."""
-    rows: list[LayerRow] = []
-    if preprocessing is not None:
-        rows.append(LayerRow("raw RGB input", *_ONE_IMAGE[1:3]))
-
-    modules = [*(() if preprocessing is None else preprocessing.modules()), *net.modules()]
-    words = {module: _words(module) for module in modules}
-    words |= {module: "softmax output" for name, module in net.named_children() if name == "output"}
-
-    def add(module: nn.Module, _: object, outputs: Tensor) -> None:
-        rows.append(LayerRow(words[module], outputs.shape[1], outputs.shape[2] if outputs.ndim > 2 else 1))
-
-    handles = [module.register_forward_hook(add) for module in modules if words[module]]
-    pixels = torch.zeros(_ONE_IMAGE, dtype=torch.float32 if preprocessing is None else torch.uint8)
-    try:
-        with torch.no_grad(), evaluation_mode(net):
-            net(pixels if preprocessing is None else preprocessing(pixels))
-    finally:
-        for handle in handles:
-            handle.remove()
-    return rows
 
 
 def _words(module: nn.Module) -> str:

@@ -2,17 +2,9 @@
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.dropout import _DropoutNd
 
 from lit_gelu.activations import ActivationRegistry
-
-_DROPOUT = (
-    nn.Dropout,
-    nn.Dropout1d,
-    nn.Dropout2d,
-    nn.Dropout3d,
-    nn.AlphaDropout,
-    nn.FeatureAlphaDropout,
-)
 
 
 class GaussianNoise(nn.Module):
@@ -35,7 +27,7 @@ class GaussianNoise(nn.Module):
 
 def adds_noise(module: nn.Module, registry: ActivationRegistry) -> bool:
     """Tell whether a module draws random numbers in training mode."""
-    if isinstance(module, _DROPOUT):
+    if isinstance(module, _DropoutNd):
         return module.p > 0
     if isinstance(module, GaussianNoise):
         return module.deviation > 0

@@ -123,18 +123,7 @@ def noise_robustness(
     if not samples:
         raise TaskInputError("The data hold no sample. Give a test set, a DataLoader or a pair (inputs, labels).")
     (error, error_spread), (loss, loss_spread) = (_curves(sums / samples) for sums in (errors, losses))
-    return RobustnessCurves(
-        levels=levels,
-        error=error,
-        loss=loss,
-        error_spread=error_spread,
-        loss_spread=loss_spread,
-        samples=samples,
-        per=per,
-        clip=clip,
-        draws=draws,
-        seed=seed,
-    )
+    return RobustnessCurves(levels, error, loss, error_spread, loss_spread, samples, per, clip, draws, seed)
 
 
 def add_uniform_noise(

@@ -1,7 +1,7 @@
 """Arguments and inputs that a task refuses, each with the remedy."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -13,8 +13,16 @@ from lit_gelu.tasks.errors import TaskArgumentError, TaskInputError
 
 PIXELS = 28 * 28
 COLOUR_SHAPE = (3, 32, 32)
-_PROBABILITY = "a probability above 0 and at most 1; 1 turns dropout off"
-_INTEGER = "an integer of at least 1"
+_Range = tuple[Callable[[float], bool], str]  # whether a number is accepted, and what is
+_RANGES: Mapping[str, _Range] = {
+    "learning_rate": (lambda value: 0 < value < math.inf, "a number above 0, such as 1e-3"),
+    "keep": (lambda value: 0 < value <= 1, "a probability above 0 and at most 1; 1 turns dropout off"),
+    "noise": (lambda value: 0 <= value < math.inf, "a standard deviation of at least 0; 0 turns noise off"),
+    "momentum": (lambda value: 0 <= value < 1, "a number of at least 0 and below 1"),
+    "dropout": (lambda value: 0 <= value < 1, "a number of at least 0 and below 1"),
+    "weight_decay": (lambda value: 0 <= value < math.inf, "a number of at least 0, such as 1e-3"),
+}
+_COUNT: _Range = (lambda value: isinstance(value, int) and value >= 1, "an integer of at least 1")
 
 
 def check_numbers(**given: float) -> None:
@@ -22,19 +30,8 @@ def check_numbers(**given: float) -> None:
     for name, value in given.items():
         if not isinstance(value, int | float) or isinstance(value, bool):
             raise TaskArgumentError(f"{name}={shown(value)} is not accepted. Give a number.")
-        if name == "learning_rate":
-            is_accepted, accepts = 0 < value < math.inf, "a number above 0, such as 1e-3"
-        elif name == "keep":
-            is_accepted, accepts = 0 < value <= 1, _PROBABILITY
-        elif name == "noise":
-            is_accepted, accepts = 0 <= value < math.inf, "a standard deviation of at least 0; 0 turns noise off"
-        elif name in {"momentum", "dropout"}:
-            is_accepted, accepts = 0 <= value < 1, "a number of at least 0 and below 1"
-        elif name == "weight_decay":
-            is_accepted, accepts = 0 <= value < math.inf, "a number of at least 0, such as 1e-3"
-        else:
-            is_accepted, accepts = isinstance(value, int) and value >= 1, _INTEGER
-        if not is_accepted:
+        is_accepted, accepts = _RANGES.get(name, _COUNT)
+        if not is_accepted(value):
             raise TaskArgumentError(f"{name}={shown(value)} is not accepted. Give {accepts}.")
 
 

@@ -137,7 +137,6 @@ def judged(found, name):
         assert entry["providers"][0] == "CUDAExecutionProvider"
         assert entry["copies"] == 0
     assert computing(graph) == computing(plain)
-    assert not Counter(computing(plain, "on_gpu")) - Counter(computing(nhwc))  # beside them, sizes
     assert ("error" in nhwc) == (nhwc["copies"] > 0), nhwc
     assert ("error" in both) == ("error" in nhwc), both
     if "error" in nhwc:
@@ -147,6 +146,7 @@ def judged(found, name):
         assert "cannot use the graph capture" in both["error"]
         assert "copies to the CPU and back at every call. CUDA graphs allow none." in both["error"]
     else:
+        assert computing(nhwc) == computing(plain)
         assert ("nhwc:Conv" in nhwc["operators"]) == ("Conv" in plain["operators"])
 
 

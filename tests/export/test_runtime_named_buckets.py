@@ -145,6 +145,21 @@ def test_what_the_caller_says_of_padding_is_taken(tmp_path):
         BucketRunner(runner(path), {"batch": (2,), "time": (4,)}, {"x": 0, "z": 0})
 
 
+def test_the_smallest_bucket_that_holds_a_call_runs(path):
+    made, ran = BucketRunner(runner(path), SIZES), []
+    for sizes, buffers in made._buffers.items():
+        buffers.run = lambda session, sizes=sizes: ran.append(sizes)
+    for rows, length in ((1, 1), (1, 5), (2, 4), (4, 8)):
+        made(tokens(rows, length))
+    assert ran == [(1, 4), (1, 8), (3, 4), (3, 8), (1, 8)]
+
+
+def test_an_input_without_a_batch_goes_into_every_piece(tmp_path):
+    path = saved(tmp_path, "float[n, 3] x, float[3] w", "float[n, 3] y", "y = Mul (x, w)")
+    x, w = torch.randn(5, 3), torch.randn(3)
+    assert torch.equal(BucketRunner(runner(path), {"n": (2,)})({"x": x, "w": w})[0], x * w)
+
+
 def test_rows_that_are_not_the_first_size_everywhere_are_no_batch(tmp_path):
     """A size that an input has elsewhere too, such as that of a square mask, is no row of a batch."""
     path = saved(tmp_path, "float[n, 4] x, float[n, n] w", "float[n, 4] y", "y = MatMul (w, x)")

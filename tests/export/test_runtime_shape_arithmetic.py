@@ -68,3 +68,10 @@ def test_nodes_that_the_file_has_not(tmp_path):
     path = saved(tmp_path, *SIZES)
     assert strays(path, "part", "whole", "fused", "") == ["fused", ""]
     assert without_shape_arithmetic(tmp_path / "missing.onnx", []) == ()
+
+
+def test_a_gather_that_onnxruntime_makes_is_of_sizes(tmp_path):
+    """It makes one where it moves a Transpose past a Shape; one of the file is judged like any node."""
+    path = saved(tmp_path, ("Gather", ["y", "two"], ["rows"]), ("Mul", ["rows", "y"], ["z"]))
+    placed = [PlacedNode(CPU, "Gather", name) for name in ("Gather", "Gather_token_7", "rows")]
+    assert without_shape_arithmetic(path, placed) == (placed[2],)

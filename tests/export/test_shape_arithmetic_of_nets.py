@@ -102,8 +102,9 @@ def test_sizes_are_computed_where_shapes_do_not_tell_them_alone(name, tmp_path, 
     net = make().eval()
     export_onnx(net, tmp_path / "net.onnx", sample, dynamic_shapes=sizes)
     file = OnnxPredictor(tmp_path / "net.onnx", [CPU])
-    assert counts[1] == after
-    assert sum(counts[0].values()) >= before
+    first, last = counts or ({}, {})  # a graph without Shape is not folded
+    assert last == after
+    assert sum(first.values()) >= before
     for shape in shapes:
         x = torch.randn(shape)
         inputs = (x, (torch.arange(5) < shape[0]).long().expand(shape[:2])) if isinstance(sample, tuple) else (x,)

@@ -47,7 +47,7 @@ def test_a_killed_process_is_reported_and_replaced_and_none_stays_behind():
         pool.start(Preparation("digits again", DATA))
         os.kill(process.pid, signal.SIGKILL)
         ((job, failure),) = messages(pool)
-        assert job.name == "digits again"
+        assert job.key == "digits again"
         assert failure.kind == "lost"
         assert "killed by SIGKILL" in failure.message
         assert "fewer --workers" in failure.message

@@ -2,10 +2,8 @@
 
 import copy
 import itertools
-import tempfile
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import onnx
@@ -119,14 +117,11 @@ def check_activation(
     # max(1, |y64|) a tail could be any other function's.
     twin = _one_channel(copy.deepcopy(module)).cpu().eval()
     x, (names, special) = sweep_values(dtype), special_values(dtype)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "activation.onnx"
-        onnx.save(cut_out(model, found), path)
-        predictor = setup.open(path)
-        y, y_special = (_float64(run_file(predictor, (values,))[0]) for values in (x, special))
+    with setup.opened(cut_out(model, found)) as predictor:
+        y, y_special = (run_file(predictor, (values,))[0].astype(np.float64) for values in (x, special))
     exact = overflowed(_definition(twin, x.double()), dtype)
     own = _call(twin.to(dtype), x)
-    points = _float64(as_array(x))
+    points = as_array(x).astype(np.float64)
     file, pytorch = (computed_function(points, values, exact, dtype) for values in (y, own))
     lost = ~np.isfinite(scaled_errors(y, exact)) & np.isfinite(scaled_errors(own, exact))
     return ElementwiseCheck(
@@ -160,19 +155,14 @@ def _worst_input(
 @torch.no_grad()
 def _call(module: nn.Module, x: Tensor) -> np.ndarray:
     """Return what a module computes, in float64."""
-    return _float64(as_array(module(x.clone())))  # it may overwrite its input
+    return as_array(module(x.clone())).astype(np.float64)  # it may overwrite its input
 
 
 @torch.no_grad()
 def _definition(module: nn.Module, x: Tensor) -> np.ndarray:
     """Return the activation in float64, by the closed form of the registry where it has one."""
     # torch's own float64 kernels are no reference for tails: ``x (1 + erf(x / sqrt(2))) / 2`` is 0 below -8.3.
-    return _float64(as_array(derivative(module.double(), x.clone(), order=0)))
-
-
-def _float64(array: np.ndarray) -> np.ndarray:
-    """Return an array in float64."""
-    return array.astype(np.float64)
+    return as_array(derivative(module.double(), x.clone(), order=0)).astype(np.float64)
 
 
 def _special_values(

@@ -1,9 +1,7 @@
 """The first layer where a file leaves the module, found by bisection."""
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -42,16 +40,24 @@ class Checkpoint:
     own: np.ndarray | None  # what PyTorch gives in the file's dtype
 
     def judge(self, y: np.ndarray, dtype: torch.dtype, tolerance: float) -> LayerError:
-        """Judge what the file computes; infinite where a value is not finite that PyTorch's is."""
-        ignored = smallest_error(dtype)
-        found, spread = Differences(dtype), Differences(dtype)
-        found.add(y, self.float64, self.own)
-        own = None
-        if self.own is not None:
-            spread.add(self.own, self.float64)
-            own = spread.relative(found.scale, ignored)
-        error = float("inf") if found.nonfinite else found.relative(found.scale, ignored)
-        return LayerError(*self.place, self.value, error, own, limit(own, dtype, tolerance))
+        """Judge what the file computes."""
+        error, own, allowed = judged(y, self.float64, self.own, dtype, tolerance)
+        return LayerError(*self.place, self.value, error, own, allowed)
+
+
+def judged(
+    y: np.ndarray, exact: np.ndarray, own: np.ndarray | None, dtype: torch.dtype, tolerance: float
+) -> tuple[float, float | None, float]:
+    """Return a value's error, infinite where PyTorch's alone is finite; PyTorch's own error; and what it may be."""
+    ignored = smallest_error(dtype)
+    found, spread = Differences(dtype), Differences(dtype)
+    found.add(y, exact, own)
+    error = float("inf") if found.nonfinite else found.relative(found.scale, ignored)
+    if own is None:
+        return error, None, limit(None, dtype, tolerance)
+    spread.add(own, exact)
+    own_error = spread.relative(found.scale, ignored)
+    return error, own_error, limit(own_error, dtype, tolerance)
 
 
 def captured(
@@ -118,10 +124,8 @@ def run_with_outputs(
     del extended.graph.output[:]
     known = {value.name: value for value in (*model.graph.output, *model.graph.value_info)}
     extended.graph.output.extend(known.get(name, onnx.ValueInfoProto(name=name)) for name in names)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "layers.onnx"
-        onnx.save(extended, path)
-        return dict(zip(names, run_file(setup.open(path), batch), strict=True))
+    with setup.opened(extended) as predictor:
+        return dict(zip(names, run_file(predictor, batch), strict=True))
 
 
 def layer_errors(

@@ -15,10 +15,10 @@ from lit_gelu.export.parity.causes.divergence import (
     LayerError,
     checkpoints,
     first_divergence,
+    judged,
     layer_errors,
 )
-from lit_gelu.export.parity.criterion import in_limits, limit, smallest_error
-from lit_gelu.export.parity.differences import Differences
+from lit_gelu.export.parity.criterion import in_limits
 from lit_gelu.export.parity.execution import SessionSetup, run_file
 from lit_gelu.export.parity.input_families import Batch
 from lit_gelu.export.parity.references import References
@@ -71,22 +71,10 @@ class Subject:
 
         def excess(setup: SessionSetup) -> float:
             values = run_file(setup.open(self.path), batch)
-            pairs = enumerate(zip(values, exact, strict=True))
-            return max(
-                max(self._excess(y, r, None if own is None else own[i]), self.index_excess(i, y, r))
-                for i, (y, r) in pairs
-            )
+            found = []
+            for i, (y, r) in enumerate(zip(values, exact, strict=True)):
+                error, _, allowed = judged(y, r, None if own is None else own[i], self.dtype, self.tolerance)
+                found += [in_limits(error, allowed), self.index_excess(i, y, r)]
+            return max(found)
 
         return find_culprit(self.path, self.setup, excess)
-
-    def _excess(self, y: np.ndarray, exact: np.ndarray, own: np.ndarray | None) -> float:
-        """Return the error of one output in units of its limit."""
-        ignored = smallest_error(self.dtype)
-        found, spread = Differences(self.dtype), Differences(self.dtype)
-        found.add(y, exact, own)
-        if found.nonfinite:
-            return float("inf")
-        if own is not None:
-            spread.add(own, exact, own)
-        allowed = limit(spread.relative(found.scale, ignored), self.dtype, self.tolerance)
-        return in_limits(found.relative(found.scale, ignored), allowed)

@@ -3,6 +3,7 @@
 import io
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from html import escape
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from lit_gelu.export.parity.alone.elementwise import ElementwiseCheck
 from lit_gelu.export.parity.alone.function_error import EDGES as POSITIONS
+from lit_gelu.export.parity.causes.divergence import LayerError
 from lit_gelu.export.parity.report.parity_report import ParityReport
 from lit_gelu.export.parity.report.tables import TextTable, findings, tables, version_text
 from lit_gelu.export.parity.rows import ELEMENTWISE, ParityRow
@@ -64,23 +66,25 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _COLOURS = {"file": "#0b62a4", "PyTorch": "#c2571a", "limit": "#555555"}
+Draw = Callable[["Axes"], None]
 _LOWEST = 1e-12  # a logarithmic axis has no zero: errors below are drawn here
 
 
 def plots(report: ParityReport) -> list[tuple[str, str]]:
     """Draw what a report has figures for."""
-    drawn = [("Error by family of inputs, in units of the largest output", _families(report))]
+    rows = _worst_of_families(report)
+    drawn: list[tuple[str, Draw, float]] = [
+        ("Error by family of inputs, in units of the largest output", partial(_families, rows), 1.2 + 0.3 * len(rows))
+    ]
     if report.layers:
-        drawn.append(("Error of each activation's output, layer by layer", _layers(report)))
+        caption = "Error of each activation's output, layer by layer"
+        drawn.append((caption, partial(_layers, report.layers), 3.5))
     for check in report.elementwise:
         drawn += [
-            (f"{check.label}: error over x (0 is drawn at {_LOWEST:g})", _profile(check)),
-            (f"{check.label}: errors in units of the last place", _histogram(check)),
+            (f"{check.label}: error over x (0 is drawn at {_LOWEST:g})", partial(_profile, check), 3.5),
+            (f"{check.label}: errors in units of the last place", partial(_histogram, check), 3.0),
         ]
-    return [(caption, _svg(draw, size, f"p{i}-")) for i, (caption, (draw, size)) in enumerate(drawn)]
-
-
-Drawing = tuple[Callable[["Axes"], None], tuple[float, float]]
+    return [(caption, _svg(draw, height, f"p{i}-")) for i, (caption, draw, height) in enumerate(drawn)]
 
 
 def _positive(values: Sequence[float | None]) -> list[float]:
@@ -88,8 +92,8 @@ def _positive(values: Sequence[float | None]) -> list[float]:
     return [float("nan") if v is None or not np.isfinite(v) else max(v, _LOWEST) for v in values]
 
 
-def _families(report: ParityReport) -> Drawing:
-    """Draw error, own error and limit of each gating row, the worst output of each family."""
+def _worst_of_families(report: ParityReport) -> list[ParityRow]:
+    """Return the gating row of the worst output of each family, the last one first."""
     worst: dict[str, ParityRow] = {}
     for row in report.rows:
         if (
@@ -98,81 +102,66 @@ def _families(report: ParityReport) -> Drawing:
             and row.excess >= (worst[row.inputs].excess if row.inputs in worst else -1)
         ):
             worst[row.inputs] = row
-    rows = list(worst.values())[::-1]
-
-    def draw(axes: "Axes") -> None:
-        places = range(len(rows))
-        axes.plot(
-            _positive([r.limit for r in rows]), places, "|", color=_COLOURS["limit"], markersize=12, label="limit"
-        )
-        axes.plot(_positive([r.own for r in rows]), places, "o", color=_COLOURS["PyTorch"], label="PyTorch")
-        axes.plot(_positive([r.error for r in rows]), places, "D", color=_COLOURS["file"], label="file", markersize=5)
-        axes.set_yticks(list(places), [row.inputs for row in rows])
-        axes.set_xscale("log")
-        axes.set_xlabel("max |y - y64| / max |y64|")
-        axes.legend()
-
-    return draw, (8.0, 1.2 + 0.3 * len(rows))
+    return list(worst.values())[::-1]
 
 
-def _layers(report: ParityReport) -> Drawing:
+def _families(rows: Sequence[ParityRow], axes: "Axes") -> None:
+    """Draw error, own error and limit of some rows."""
+    places = range(len(rows))
+    axes.plot(_positive([r.limit for r in rows]), places, "|", color=_COLOURS["limit"], markersize=12, label="limit")
+    axes.plot(_positive([r.own for r in rows]), places, "o", color=_COLOURS["PyTorch"], label="PyTorch")
+    axes.plot(_positive([r.error for r in rows]), places, "D", color=_COLOURS["file"], label="file", markersize=5)
+    axes.set_yticks(list(places), [row.inputs for row in rows])
+    axes.set_xscale("log")
+    axes.set_xlabel("max |y - y64| / max |y64|")
+    axes.legend()
+
+
+def _layers(layers: Sequence[LayerError], axes: "Axes") -> None:
     """Draw error, own error and limit over the layers."""
-    layers = report.layers
-
-    def draw(axes: "Axes") -> None:
-        places = range(1, len(layers) + 1)
-        for name, values in (
-            ("limit", [layer.limit for layer in layers]),
-            ("PyTorch", [layer.own for layer in layers]),
-            ("file", [layer.error for layer in layers]),
-        ):
-            style = "--" if name == "limit" else "o-"
-            axes.plot(places, _positive(values), style, color=_COLOURS[name], label=name, markersize=4)
-        axes.set_yscale("log")
-        axes.set_xlabel("activation, in the order of the graph")
-        axes.legend()
-
-    return draw, (8.0, 3.5)
+    places = range(1, len(layers) + 1)
+    for name, values in (
+        ("limit", [layer.limit for layer in layers]),
+        ("PyTorch", [layer.own for layer in layers]),
+        ("file", [layer.error for layer in layers]),
+    ):
+        style = "--" if name == "limit" else "o-"
+        axes.plot(places, _positive(values), style, color=_COLOURS[name], label=name, markersize=4)
+    axes.set_yscale("log")
+    axes.set_xlabel("activation, in the order of the graph")
+    axes.legend()
 
 
-def _profile(check: ElementwiseCheck) -> Drawing:
+def _profile(check: ElementwiseCheck, axes: "Axes") -> None:
     """Draw the largest absolute error near each x."""
     centres = (POSITIONS[1:] + POSITIONS[:-1]) / 2
-
-    def draw(axes: "Axes") -> None:
-        for name, function in (("PyTorch", check.pytorch), ("file", check.file)):
-            axes.plot(centres, _positive(function.profile), color=_COLOURS[name], label=name, drawstyle="steps-mid")
-        axes.set_yscale("log")
-        axes.set_xlabel("x")
-        axes.set_ylabel("largest |y - y64|")
-        axes.legend()
-
-    return draw, (8.0, 3.5)
+    for name, function in (("PyTorch", check.pytorch), ("file", check.file)):
+        axes.plot(centres, _positive(function.profile), color=_COLOURS[name], label=name, drawstyle="steps-mid")
+    axes.set_yscale("log")
+    axes.set_xlabel("x")
+    axes.set_ylabel("largest |y - y64|")
+    axes.legend()
 
 
-def _histogram(check: ElementwiseCheck) -> Drawing:
+def _histogram(check: ElementwiseCheck, axes: "Axes") -> None:
     """Draw the shares of values by their error in units of the last place."""
     labels = [*(f"<= {edge:g}" for edge in EDGES), f"> {EDGES[-1]:g}"]
-
-    def draw(axes: "Axes") -> None:
-        for shift, name, function in ((-0.2, "PyTorch", check.pytorch), (0.2, "file", check.file)):
-            shares = 100 * np.array(function.ulp.counts) / max(1, sum(function.ulp.counts))
-            axes.bar(np.arange(len(labels)) + shift, shares, 0.4, color=_COLOURS[name], label=name)
-        axes.set_xticks(range(len(labels)), labels)
-        axes.set_yscale("symlog", linthresh=0.01)
-        axes.set_ylabel("% of values")
-        axes.legend()
-
-    return draw, (8.0, 3.0)
+    for shift, name, function in ((-0.2, "PyTorch", check.pytorch), (0.2, "file", check.file)):
+        shares = 100 * np.array(function.ulp.counts) / max(1, sum(function.ulp.counts))
+        axes.bar(np.arange(len(labels)) + shift, shares, 0.4, color=_COLOURS[name], label=name)
+    axes.set_xticks(range(len(labels)), labels)
+    axes.set_yscale("symlog", linthresh=0.01)
+    axes.set_ylabel("% of values")
+    axes.legend()
 
 
-def _svg(draw: Callable[["Axes"], None], size: tuple[float, float], prefix: str) -> str:
+def _svg(draw: Draw, height: float, prefix: str) -> str:
     """Draw one plot and return its SVG element, without what names addresses or could clash with another plot."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": prefix, "font.family": "sans-serif"}):
-        figure = Figure(figsize=size, layout="constrained")
+        figure = Figure(figsize=(8.0, height), layout="constrained")
         axes = figure.subplots()
         draw(axes)
         axes.grid(visible=True, alpha=0.3)

@@ -164,13 +164,7 @@ def _batches(report: ParityReport) -> TextTable:
 def _fates(report: ParityReport) -> TextTable:
     """What onnxruntime made of each activation."""
     body = tuple(
-        (
-            _name(fate.site),
-            str(fate.call + 1),
-            ", ".join(fate.before),
-            ", ".join(fate.after),
-            fate.provider,
-        )
+        (_name(fate.site), str(fate.call + 1), ", ".join(fate.before), ", ".join(fate.after), fate.provider)
         for fate in report.activations
     )
     legend = "An activation that is computed by no value of the optimised graph has none."

@@ -1,7 +1,8 @@
 """``lit-gelu activations plot``: draw f, f' and f'' of some activations side by side."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import jsonargparse
@@ -76,16 +77,12 @@ def draw(
     mixing = [str(info.spec) for info in infos if not info.elementwise]
     if mixing:
         raise PlotError(f"Cannot plot {', '.join(mixing)}: not elementwise, so no function of one number.")
-    curves = {str(info.spec): _curve(info) for info in infos}
+    curves = {str(info.spec): partial(derivative, info.spec) for info in infos}
     save(panels(curves, (low, high), orders, [TITLES[order] for order in orders]), path)
 
 
-def _curve(info: ActivationInfo) -> Callable[[Tensor, int], Tensor]:
-    return lambda x, order: derivative(info.spec, x, order)
-
-
 def panels(
-    curves: dict[str, Callable[[Tensor, int], Tensor]],
+    curves: Mapping[str, Callable[[Tensor, int], Tensor]],
     interval: tuple[float, float],
     orders: Sequence[int],
     titles: Sequence[str],

@@ -15,14 +15,7 @@ from lit_gelu.errors import LitGeluError
 if TYPE_CHECKING:
     from lit_gelu.cli.curvature.checkpoint import Settings
 
-QUANTITIES = (
-    "activations",
-    "top_eigenvalue",
-    "smallest_eigenvalue",
-    "trace",
-    "spectral_density",
-    "critical_sharpness",
-)
+QUANTITIES = ("activations", "top_eigenvalue", "smallest_eigenvalue", "trace", "spectral_density", "critical_sharpness")
 _OLD_QUANTITIES = {
     "eigenvalues": ("top_eigenvalue", "smallest_eigenvalue"),
     "density": ("spectral_density",),
@@ -75,10 +68,7 @@ def build_parser() -> ArgumentParser:
         help="which of those below; default: all",
     )
     parser.add_argument(
-        "--operator",
-        choices=("hessian", "gauss_newton"),
-        default="hessian",
-        help="whose eigenvalues and trace",
+        "--operator", choices=("hessian", "gauss_newton"), default="hessian", help="whose eigenvalues and trace"
     )
     parser.add_argument(
         "--mode",

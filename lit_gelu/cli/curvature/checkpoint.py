@@ -65,14 +65,14 @@ class CurvatureReport:
     loss: LossMeasurement | None = None
     notes: list[str] = field(default_factory=list)
 
+    @property
+    def matrix(self) -> str:
+        """The name of the loss's matrix."""
+        return {"hessian": "Hessian", "gauss_newton": "Gauss-Newton matrix"}[self.settings.operator]
+
 
 def measure(
-    model: LightningModule,
-    data: LightningDataModule,
-    settings: Settings,
-    *,
-    source: str = "",
-    input_sample: Any = None,
+    model: LightningModule, data: LightningDataModule, settings: Settings, *, source: str = "", input_sample: Any = None
 ) -> CurvatureReport:
     """Measure a model on the first examples of its data; the model is left as it was."""
     torch.manual_seed(settings.seed)

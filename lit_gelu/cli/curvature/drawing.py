@@ -1,6 +1,7 @@
 """The figure that ``lit-gelu curvature`` draws."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 from matplotlib.axes import Axes
@@ -16,6 +17,10 @@ _SHARES = {
     "share_transition": ("in transition", "tab:blue"),
     "share_linear": ("|f' - 1| < 0.01: linear", "tab:green"),
 }
+_BESIDE_GAUSSIAN = {
+    "mean_squared_derivative": ("E f'²", "backward gain: what squared gradients\nare multiplied by in the mean"),
+    "curvature": ("E|f''|, kinks included, per unit of input", "curvature of the activation\nwhere its inputs are"),
+}
 _MOST_LABELS = 40  # more names do not fit beside a plot
 
 Panel = Callable[[Axes, CurvatureReport], None]
@@ -25,7 +30,7 @@ def draw(report: CurvatureReport) -> Figure:
     """Draw what was measured: a panel a subject, with a title that says what it shows."""
     panels: list[Panel] = []
     if report.activations:
-        panels += [_gain, _curvature, _shares]
+        panels += [*(partial(_beside_gaussian, name=name) for name in _BESIDE_GAUSSIAN), _shares]
     loss = report.loss or LossMeasurement()
     if loss.trace is not None:
         panels.append(_trace)
@@ -46,18 +51,6 @@ def draw(report: CurvatureReport) -> Figure:
     return figure
 
 
-def _gain(axes: Axes, report: CurvatureReport) -> None:
-    _beside_gaussian(axes, report, "mean_squared_derivative")
-    axes.set_xlabel("E f'²")
-    axes.set_title("backward gain: what squared gradients\nare multiplied by in the mean", fontsize=9)
-
-
-def _curvature(axes: Axes, report: CurvatureReport) -> None:
-    _beside_gaussian(axes, report, "curvature")
-    axes.set_xlabel("E|f''|, kinks included, per unit of input")
-    axes.set_title("curvature of the activation\nwhere its inputs are", fontsize=9)
-
-
 def _beside_gaussian(axes: Axes, report: CurvatureReport, name: str) -> None:
     """Draw a statistic of every site, measured and of a normal input."""
     for label, table, marker, colour in (
@@ -71,6 +64,9 @@ def _beside_gaussian(axes: Axes, report: CurvatureReport, name: str) -> None:
         )
     _name_rows(axes, report.activations)
     axes.set_xlim(0, 1.15 * axes.get_xlim()[1])
+    label, title = _BESIDE_GAUSSIAN[name]
+    axes.set_xlabel(label)
+    axes.set_title(title, fontsize=9)
     axes.legend(fontsize=7, frameon=False, loc="lower left")
 
 
@@ -99,14 +95,14 @@ def _trace(axes: Axes, report: CurvatureReport) -> None:
     _name_rows(axes, trace.by_layer)
     axes.set_xlabel("trace of the layer's block; bars: standard error")
     axes.set_title(
-        f"{_matrix(report)}: trace by layer,\n{trace.trace:.4g} ± {trace.standard_error:.2g} in all", fontsize=9
+        f"{report.matrix}: trace by layer,\n{trace.trace:.4g} ± {trace.standard_error:.2g} in all", fontsize=9
     )
 
 
 def _density(axes: Axes, report: CurvatureReport) -> None:
     if report.loss is not None and report.loss.spectrum is not None:
         draw_density(axes, report.loss.spectrum, "")
-        axes.set_title(f"{_matrix(report)}: where its {report.loss.parameters:,} eigenvalues lie", fontsize=9)
+        axes.set_title(f"{report.matrix}: where its {report.loss.parameters:,} eigenvalues lie", fontsize=9)
 
 
 def _summary(axes: Axes, report: CurvatureReport) -> None:
@@ -138,7 +134,3 @@ def _name_rows(axes: Axes, names: Mapping[str, object]) -> None:
     axes.set_yticks([row for row, _ in shown], [name or "(the model)" for _, name in shown], fontsize=7)
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.grid(axis="x", alpha=0.3)
-
-
-def _matrix(report: CurvatureReport) -> str:
-    return {"hessian": "Hessian", "gauss_newton": "Gauss-Newton matrix"}[report.settings.operator]

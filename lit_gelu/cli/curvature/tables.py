@@ -69,11 +69,10 @@ def _number(name: str, value: float) -> str:
 def _of_loss(report: CurvatureReport) -> Table:
     """Return a row a figure of the loss, and the notes."""
     settings = report.settings
-    matrix = {"hessian": "Hessian", "gauss_newton": "Gauss-Newton matrix"}[settings.operator]
     title = f"loss of {report.model} on {report.samples} examples, {settings.mode} mode"
     loss = report.loss
     if loss is not None:
-        title += f"; {matrix} of {loss.parameters:,} parameters, products by {loss.method or 'nothing'}"
+        title += f"; {report.matrix} of {loss.parameters:,} parameters, products by {loss.method or 'nothing'}"
     made = Table(title=title, title_justify="left", caption=" ".join(report.notes) or None, caption_justify="left")
     for column in ("quantity", "value", "error", "remark"):
         made.add_column(column, justify="right" if column in {"value", "error"} else "left")

@@ -10,16 +10,17 @@ import jsonargparse
 from rich.console import Console
 
 from lit_gelu.cli.options import command_parser
-from lit_gelu.cli.paper.progress import GridProgress
+from lit_gelu.cli.paper.results import results_folder
 from lit_gelu.cli.terminal import console_for_output
 from lit_gelu.files import is_file
 from lit_gelu.paper.cells import PRECISION
 from lit_gelu.paper.errors import PaperArgumentError
 from lit_gelu.paper.experiments import TWEETS, Experiment
 from lit_gelu.paper.grid_runner import Runner, Tally
-from lit_gelu.paper.jobs import Preparation, RunOptions
+from lit_gelu.paper.jobs import RunOptions
 from lit_gelu.paper.planning import RunRequest, plan
 from lit_gelu.paper.presets import PRESETS, preset
+from lit_gelu.paper.progress import GridProgress
 from lit_gelu.paper.run_record import RECORDS_FILE, RunRecord, read_records
 from lit_gelu.paper.run_store import RecordStore
 
@@ -93,7 +94,7 @@ def run(arguments: jsonargparse.Namespace) -> int:
             f"There is no run with --arms {' '.join(request.arms) or 'all'} and --seeds "
             f"{' '.join(map(str, request.seeds)) or 'all'}. See lit-gelu paper list --preset {request.preset}."
         )
-    folder = Path(arguments.results or f"runs/paper/{arguments.preset}")
+    folder = results_folder(arguments)
     if arguments.dry_run:
         return _dry_run(request, folder)
     return _run(request, folder, arguments)
@@ -131,8 +132,7 @@ def _run(request: RunRequest, folder: Path, arguments: jsonargparse.Namespace) -
 def _conclude(summary: Tally, folder: Path, arguments: jsonargparse.Namespace, console: Console) -> int:
     """Print what became of the runs, and return the exit code."""
     for job, failure, runs in summary.failures:
-        name = job.name if isinstance(job, Preparation) else job.key
-        sys.stderr.write(f"{name}: {runs} not made ({failure.kind}): {failure.message}\n{failure.trace}")
+        sys.stderr.write(f"{job.key}: {runs} not made ({failure.kind}): {failure.message}\n{failure.trace}")
     console.print(
         f"{summary.finished} runs were finished before, {summary.trained} made, {summary.shared} identical to others, "
         f"{summary.diverged} diverged, {summary.not_made} not made; results in {folder / RECORDS_FILE}",

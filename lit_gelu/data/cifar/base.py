@@ -77,14 +77,7 @@ class CIFARData(InMemoryDataModule):
 
     @abstractmethod
     def fit_preprocessing(self, pixels: Tensor) -> nn.Module:
-        """Return the module that turns pixels into inputs, with what it learns of the training images as buffers.
-
-        Args:
-            pixels: The images that are trained on, ``[samples, 3, 32, 32]``, ``torch.uint8``.
-
-        Returns:
-            A module from pixels, ``[batch, 3, 32, 32]``, ``torch.uint8``, to inputs of the same shape, float32.
-        """
+        """Return the module from bytes to float32 inputs, both ``[batch, 3, 32, 32]``, fitted to images trained on."""
 
     def training_samples(self, pixels: Tensor, labels: Tensor, preprocessing: nn.Module) -> InMemorySamples:
         """Return the set that is trained on; here the preprocessed images as they are."""

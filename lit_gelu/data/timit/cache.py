@@ -27,15 +27,11 @@ _PROGRESS_FROM = 500  # sentences: fewer take a second or two
 
 
 class Frames(NamedTuple):
-    """Frames of sentences, one sentence after the other.
+    """Frames of sentences, one sentence after the other."""
 
-    ``features`` ``[frames, 26]``, ``torch.float32``; ``phones``, the positions in `phones.PHONES`, ``[frames]``,
-    ``torch.int64``; ``lengths``, frames of each sentence, ``[sentences]``, ``torch.int64``.
-    """
-
-    features: Tensor
-    phones: Tensor
-    lengths: Tensor
+    features: Tensor  # [frames, 26], float32
+    phones: Tensor  # positions in `phones.PHONES`, [frames], int64
+    lengths: Tensor  # frames of each sentence, [sentences], int64
 
 
 def cached_frames(sentences: list[Sentence], corpus: Path, folder: Path | None = None) -> Frames:

@@ -140,13 +140,9 @@ class TIMITData(InMemoryDataModule):
     def _set(self, number: int) -> SentenceFrames:
         """Return the training (0), the validation (1) or the test set (2)."""
         frames = self._read()[number]
-        mean, deviation = self._normalisation_of(number)
-        return SentenceFrames((frames.features - mean) / deviation, self._labels(frames.phones), frames.lengths)
-
-    def _normalisation_of(self, number: int) -> Normalisation:
         module = self.normalisation()
-        mean = 2 * module.mean if self.centre_twice and number else module.mean
-        return Normalisation(mean, module.deviation)
+        centred = frames.features - (2 * module.mean if self.centre_twice and number else module.mean)
+        return SentenceFrames(centred / module.deviation, self._labels(frames.phones), frames.lengths)
 
     def _labels(self, phones: Tensor) -> Tensor:
         """Return the classes of phones, -1 for those to be ignored."""

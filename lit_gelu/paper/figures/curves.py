@@ -64,10 +64,7 @@ CURVE_FIGURES = (
         unit="reconstruction error (mean squared)",
         light="test_loss",
         legends=("training", "test"),
-        panels=(
-            Panel("learning rate 0.001", learning_rate=1e-3),
-            Panel("learning rate 0.0001", learning_rate=1e-4),
-        ),
+        panels=(Panel("learning rate 0.001", learning_rate=1e-3), Panel("learning rate 0.0001", learning_rate=1e-4)),
     ),
     CurveFigure(
         number=5,
@@ -139,11 +136,7 @@ def draw_curves(
 
 
 def _lines(
-    figure: CurveFigure,
-    panel: Panel,
-    experiment: Experiment,
-    records: Sequence[RunRecord],
-    options: FigureOptions,
+    figure: CurveFigure, panel: Panel, experiment: Experiment, records: Sequence[RunRecord], options: FigureOptions
 ) -> Iterator[_Line]:
     """Yield what a panel shows; an arm with several learning rates and no choice among them has a line for each."""
     for arm in options.arms:

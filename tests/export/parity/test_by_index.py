@@ -23,13 +23,13 @@ def test_the_index_farthest_from_its_own_size_is_found_in_every_dimension_but_th
     wrong = exact.copy()
     wrong[1, 2, 0, 0] += 1e-3
     worst = by_index(exact, wrong).worst(by_index(exact), *HOW)
-    assert worst.place == "[:, 2]"
-    assert worst.error == pytest.approx(1e-3)
-    assert worst.scale == 1e-2
-    assert worst.limit == pytest.approx(FLOOR * 1e-2)
+    assert worst.index == "[:, 2]"
+    assert worst.index_error == pytest.approx(1e-3)
+    assert worst.index_scale == 1e-2
+    assert worst.index_limit == pytest.approx(FLOOR * 1e-2)
     last = exact.transpose(0, 2, 3, 1)
     worst = by_index(last, wrong.transpose(0, 2, 3, 1)).worst(by_index(last), *HOW)
-    assert worst.place == "[:, :, :, 2]"
+    assert worst.index == "[:, :, :, 2]"
 
 
 def test_pytorchs_own_error_at_an_index_allows_twice_its_largest_or_sixteen_root_mean_squares():
@@ -38,29 +38,29 @@ def test_pytorchs_own_error_at_an_index_allows_twice_its_largest_or_sixteen_root
     noise = generator.normal(size=exact.shape) * [0, 1e-3]
     worst = by_index(exact, exact + np.array([0, 1e-2])).worst(by_index(exact, own=exact + noise), *HOW)
     by_hand = 2 * max(np.abs(noise[:, 1]).max(), 8 * np.sqrt(np.square(noise[:, 1]).mean()))
-    assert (worst.place, worst.limit) == ("[:, 1]", pytest.approx(by_hand))
+    assert (worst.index, worst.index_limit) == ("[:, 1]", pytest.approx(by_hand))
     half = by_index(exact, exact + np.array([0, 1e-2])).worst(
         by_index(exact, own=exact + noise), torch.float16, FLOOR, IGNORED
     )
-    assert half.limit == pytest.approx(by_hand / 2)
+    assert half.index_limit == pytest.approx(by_hand / 2)
     one = by_index([[1.0]], own=np.array([[1.001]]))  # of a single number the largest and the root mean square agree
-    assert by_index([[1.0]], [[1.0]]).worst(one, *HOW).limit == pytest.approx(16e-3)
+    assert by_index([[1.0]], [[1.0]]).worst(one, *HOW).index_limit == pytest.approx(16e-3)
 
 
 def test_figures_of_families_are_pooled_and_lengths_may_differ():
     usual = by_index(np.full((2, 3), 2.0), own=np.full((2, 3), 2.5))
     usual.pool(by_index(np.full((2, 5), 4.0)))
     worst = by_index(np.full((1, 5), 4.0), np.array([[4.0, 4.0, 4.0, 4.0, 5.0]])).worst(usual, *HOW)
-    assert (worst.place, worst.scale, worst.limit) == ("[:, 4]", 4.0, pytest.approx(4e-5))
+    assert (worst.index, worst.index_scale, worst.index_limit) == ("[:, 4]", 4.0, pytest.approx(4e-5))
     worst = by_index(np.full((1, 2), 4.0), np.array([[4.0, 5.0]])).worst(usual, *HOW)
-    assert (worst.place, worst.limit) == ("[:, 1]", pytest.approx(2 * 8 * 0.5))
+    assert (worst.index, worst.index_limit) == ("[:, 1]", pytest.approx(2 * 8 * 0.5))
 
 
 def test_an_index_that_is_zero_may_be_off_by_the_ignored_error_alone():
     usual = by_index(np.zeros((2, 2)))
-    assert by_index(np.zeros((2, 2)), np.full((2, 2), 1e-12)).worst(usual, *HOW).error == IGNORED
+    assert by_index(np.zeros((2, 2)), np.full((2, 2), 1e-12)).worst(usual, *HOW).index_error == IGNORED
     worst = by_index(np.zeros((2, 2)), np.full((2, 2), 3e-12)).worst(usual, *HOW)
-    assert worst.error / worst.limit == pytest.approx(3)
+    assert worst.index_error / worst.index_limit == pytest.approx(3)
 
 
 def test_vectors_and_numbers_have_no_index():

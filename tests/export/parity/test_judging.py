@@ -45,8 +45,8 @@ def off_by(share):
 
 
 def test_each_output_is_judged_by_its_own_size():
-    compare, _ = comparer(off_by(1e-3))  # both outputs are off by 1e-7
-    rows = {row.output: row for row in compare.rows(Family("sample", [(SAMPLE,)])) if row.gating}
+    judge, _ = comparer(off_by(1e-3))  # both outputs are off by 1e-7
+    rows = {row.output: row for row in judge.compare([Family("sample", [(SAMPLE,)])]) if row.gating}
     assert rows["large"].passed
     assert not rows["small"].passed
     with torch.no_grad():
@@ -55,13 +55,13 @@ def test_each_output_is_judged_by_its_own_size():
         assert row.scale == pytest.approx(float(exact[name].abs().max()))
         assert row.error == pytest.approx(1e-7 / row.scale)
     smallest = float(exact["small"].abs().amax(0).min())  # of its columns
-    assert compare.worst[0] == rows["small"].excess == pytest.approx(1e-7 / (1e-5 * smallest))
+    assert judge.worst[0] == rows["small"].excess == pytest.approx(1e-7 / (1e-5 * smallest))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_in_16_bit_the_limit_is_twice_pytorchs_own_error(dtype):
-    compare, _ = comparer(off_by(0.0), dtype)
-    rows = [row for row in compare.rows(Family("sample", [(SAMPLE.to(dtype),)])) if row.gating]
+    judge, _ = comparer(off_by(0.0), dtype)
+    rows = [row for row in judge.compare([Family("sample", [(SAMPLE.to(dtype),)])]) if row.gating]
     module, low = TwoOutputs().double(), TwoOutputs().to(dtype)
     with torch.no_grad():
         exact, own = module(SAMPLE.to(dtype).double()), low(SAMPLE.to(dtype))
@@ -74,21 +74,21 @@ def test_in_16_bit_the_limit_is_twice_pytorchs_own_error(dtype):
 
 
 def test_extremes_are_judged_by_at_least_the_usual_size():
-    compare, _ = comparer(off_by(0.1))
-    (usual,) = [row for row in compare.rows(Family("gaussian", [(SAMPLE,)])) if row.gating and row.output == "large"]
+    judge, _ = comparer(off_by(0.1))
+    (usual,) = [row for row in judge.compare([Family("gaussian", [(SAMPLE,)])]) if row.gating and row.output == "large"]
     zeros = Family("zeros", [(0 * SAMPLE,)], extreme=True)
-    (row,) = [row for row in compare.rows(zeros) if row.gating and row.output == "large"]
+    (row,) = [row for row in judge.compare([zeros]) if row.gating and row.output == "large"]
     assert row.scale == usual.scale
     large = Family("large", [(1e3 * SAMPLE,)], extreme=True)
-    (row,) = [row for row in compare.rows(large) if row.gating and row.output == "large"]
+    (row,) = [row for row in judge.compare([large]) if row.gating and row.output == "large"]
     assert row.scale > 100 * usual.scale
 
 
 def test_a_few_rows_of_a_family_have_at_least_its_own_error():
-    compare, _ = comparer(off_by(0.0), torch.bfloat16)
+    judge, _ = comparer(off_by(0.0), torch.bfloat16)
     x = SAMPLE.to(torch.bfloat16)
-    whole = [row for row in compare.rows(Family("all", [(x,)])) if row.gating]
-    part = [row for row in compare.rows(Family("one", [(x[:1],)], rows_of="all")) if row.gating]
+    whole = [row for row in judge.compare([Family("all", [(x,)])]) if row.gating]
+    part = [row for row in judge.compare([Family("one", [(x[:1],)], rows_of="all")]) if row.gating]
     assert [row.limit for row in part] >= [max(2 * a.own, 2 * b.own) for a, b in zip(whole, part, strict=True)]
 
 
@@ -99,15 +99,15 @@ def test_the_batch_that_is_worst_is_kept():
         with torch.no_grad():
             return [y.numpy() + (1e-2 if len(batch[0]) == 3 else 0) for y in module(batch[0].double()).values()]
 
-    compare, _ = comparer(run)
-    compare.rows(Family("data", [(SAMPLE[:2],), (SAMPLE[:3],), (SAMPLE[:4],)]))
-    assert len(compare.worst[1][0]) == 3
+    judge, _ = comparer(run)
+    judge.compare([Family("data", [(SAMPLE[:2],), (SAMPLE[:3],), (SAMPLE[:4],)])])
+    assert len(judge.worst[1][0]) == 3
 
 
 def test_a_module_with_other_outputs_than_the_file():
-    compare, _ = comparer(lambda batch: [np.zeros((8, 4))])
+    judge, _ = comparer(lambda batch: [np.zeros((8, 4))])
     with pytest.raises(ModelInputError, match="the module returns 2 tensors"):
-        compare.rows(Family("sample", [(SAMPLE,)]))
+        judge.compare([Family("sample", [(SAMPLE,)])])
 
 
 class Known:
@@ -129,8 +129,8 @@ class Known:
 def a_file_that_is_off(own, varied, *, extreme):
     """What `Judge` says of a file that is off by 5e-5, where PyTorch is off by ``own``, and at other times more."""
     references = Known(own, varied)
-    compare = Judge(lambda b: [b[0].double().numpy() + 5e-5], references, ["y"], lambda b: b, torch.float32, 1e-5)
-    (row,) = [row for row in compare.rows(Family("few", [(torch.ones(2, 1),)], extreme=extreme)) if row.gating]
+    judge = Judge(lambda b: [b[0].double().numpy() + 5e-5], references, ["y"], lambda b: b, torch.float32, 1e-5)
+    (row,) = [row for row in judge.compare([Family("few", [(torch.ones(2, 1),)], extreme=extreme)]) if row.gating]
     return row, references.asked
 
 

@@ -13,7 +13,7 @@ from torch import nn
 from lit_gelu.data import DigitsData
 from lit_gelu.export import ExportError, OnnxPredictor, export_onnx
 from lit_gelu.export.quantization import check_quantized, graph, quantize_onnx
-from lit_gelu.export.quantization.layers import Layer
+from lit_gelu.export.quantization.layers import NetLayer
 from lit_gelu.export.quantization.saturation import range_overrides, saturating_layers
 from lit_gelu.export.runtime.session import EXACT_SUMS, config_entry
 
@@ -132,7 +132,7 @@ def one_weight(weight, *nodes):
         helper.make_node(op, ["x", "w"], [f"y{i}"], f"n{i}", **attributes) for i, (op, attributes) in enumerate(nodes)
     ]
     model = helper.make_model(helper.make_graph(made, "g", [], [], [numpy_helper.from_array(weight, "w")]))
-    return model, [Layer(node.name, node.name, node.op_type) for node in made]
+    return model, [NetLayer(node.name, node.name, node.op_type) for node in made]
 
 
 GEMM, TRANSPOSED, MATMUL, CONV = ("Gemm", {}), ("Gemm", {"transB": 1}), ("MatMul", {}), ("Conv", {})

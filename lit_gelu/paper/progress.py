@@ -66,7 +66,7 @@ class GridProgress:
     def started(self, job: Job) -> None:
         """Show that a job was begun."""
         total = None if isinstance(job, Preparation) else job.config["trainer"]["max_epochs"]
-        self._tasks[_name(job)] = self._bars.add_task(_name(job), total=total, note="epochs" if total else "")
+        self._tasks[job.key] = self._bars.add_task(job.key, total=total, note="epochs" if total else "")
 
     def progressed(self, job: Job, epoch: float) -> None:
         """Show how many epochs of a run have passed."""
@@ -89,15 +89,15 @@ class GridProgress:
 
     def failed(self, job: Job, failure: Failure, runs: int) -> None:
         """Show that a job failed."""
-        self._forget(_name(job))
+        self._forget(job.key)
         if failure.kind == "missing":
-            self._print(f"{_name(job)}: missing, {runs} runs left out; what is missing is said at the end")
+            self._print(f"{job.key}: missing, {runs} runs left out; what is missing is said at the end")
         else:
-            self._print(f"{_name(job)}: FAILED: {failure.message}")
+            self._print(f"{job.key}: FAILED: {failure.message}")
 
-    def prepared(self, job: Preparation) -> None:
+    def prepared(self, job: Job) -> None:
         """Take a preparation's bar away."""
-        self._forget(job.name)
+        self._forget(job.key)
 
     def tick(self) -> None:
         """Bring the bar of all runs up to date."""
@@ -131,10 +131,6 @@ def duration(seconds: float) -> str:
         return f"{whole} s"
     minutes, rest = divmod(whole, 60)
     return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
-
-
-def _name(job: Job) -> str:
-    return job.name if isinstance(job, Preparation) else job.key
 
 
 def _figure(record: RunRecord) -> str:
