@@ -1,6 +1,6 @@
 """Runs kernels in Triton's interpreter, in a process of its own: Triton reads TRITON_INTERPRET where it is imported.
 
-    python interpreted.py OUT    writes f and f' of every function, for all 65,536 inputs of both 16-bit dtypes
+    python interpreted_kernels.py OUT    writes f and f' of every function, for all 65,536 inputs of both 16-bit dtypes
 
 The kernels write float32, which torch rounds here: the interpreter cuts off where a GPU rounds.
 """

@@ -44,7 +44,7 @@ class MachineCode:
 def compile_kernel(kernel: Any, capability: int, types: dict[str, str], constants: dict[str, Any]) -> Any:
     """Compile a kernel ahead of time: pointers aligned, counts multiples of 16."""
     names = kernel.arg_names
-    aligned = [name for name, kind in types.items() if kind.startswith("*") or kind.startswith("i")]
+    aligned = [name for name, kind in types.items() if kind.startswith(("*", "i"))]
     signature = {name: types.get(name, "constexpr") for name in names}
     fixed = {(names.index(name),): value for name, value in constants.items()}
     attributes = {(names.index(name),): [["tt.divisibility", 16]] for name in aligned}
