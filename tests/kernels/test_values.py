@@ -8,6 +8,9 @@ import numpy as np
 import pytest
 import torch
 from child_processes import run_command
+from kernel_cases import FUNCTIONS
+
+from lit_gelu.kernels import formulas
 
 pytest.importorskip("triton", reason="Triton has no build for this system")
 
@@ -25,8 +28,21 @@ ORACLES = {
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
-@pytest.fixture(scope="module")
-def found(tmp_path_factory):
+def by_formulas():
+    """The same of the formulas in torch's operations, as `interpreted_kernels` writes them."""
+    entries = {}
+    for label, dtype in DTYPES.items():
+        x = torch.arange(-32768, 32768, dtype=torch.int32).to(torch.int16).view(dtype)
+        for key, (name, p0, p1) in FUNCTIONS.items():
+            entries[f"{key} {label} value"] = formulas.value(name, x, p0, p1).double().numpy()
+            entries[f"{key} {label} slope"] = formulas.slope(name, x, p0, p1).to(dtype).double().numpy()
+    return entries
+
+
+@pytest.fixture(scope="module", params=["kernels", "formulas"])
+def found(request, tmp_path_factory):
+    if request.param == "formulas":
+        return by_formulas()
     path = tmp_path_factory.mktemp("kernels") / "values.npz"
     run_command([
         sys.executable,

@@ -1,0 +1,138 @@
+"""Each function and its slope in plain operations of torch, as `device` computes them: what torch.compile fuses.
+
+Float32 inside, for 16-bit tensors; float32 and float64 keep torch's own kernels, which are more accurate.
+"""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from lit_gelu.kernels.coefficients import TAIL, TAIL_END
+
+_HALF_LOG2E = 0.5 / math.log(2.0)
+_LOG2_DENSITY = -0.5 * math.log2(2.0 * math.pi)
+_TANH_1 = math.sqrt(8.0 / math.pi)  # 2 sqrt(2 / pi) (x + .044715 x^3): the argument of the logistic function
+_TANH_3 = 0.044715 * _TANH_1
+
+Formula = Callable[[Tensor, float, float], Tensor]
+
+
+class FormulaPair(NamedTuple):
+    """A function and its slope, of x and two parameters that it may leave alone."""
+
+    value: Formula
+    slope: Formula
+
+
+def _root_of_tail(t: Tensor) -> Tensor:
+    """Return the root of ``Phi(-t)`` for t from 0 to `TAIL_END`."""
+    q = torch.full_like(t, 0.5 * TAIL[-1])
+    for coefficient in reversed(TAIL[:-1]):
+        q = q * t + 0.5 * coefficient
+    return torch.exp2(q)
+
+
+def _logistic(z: Tensor) -> Tensor:
+    """Return ``1 / (1 + 2**z)``."""
+    return torch.rsqrt(1.0 + torch.exp2(z)).square()
+
+
+def _times_logistic(x: Tensor, half: Tensor) -> Tensor:
+    """Return ``x / (1 + 4**half)``, for an x that is finite where half is above 85."""
+    root = torch.exp2(-half.abs())
+    factor = torch.where(half > 0, root, 1.0)
+    return (x * factor) * (factor * torch.rsqrt(root * root + 1.0).square())
+
+
+def _gelu(x: Tensor, _p0: float, _p1: float) -> Tensor:
+    t = x.abs().clamp(max=TAIL_END)
+    root = _root_of_tail(t)
+    return x.clamp(min=0.0) - (t * root) * root
+
+
+def _gelu_slope(x: Tensor, _p0: float, _p1: float) -> Tensor:
+    t = x.abs().clamp(max=TAIL_END)
+    root = _root_of_tail(t)
+    h = root * root - t * torch.exp2(t * t * -_HALF_LOG2E + _LOG2_DENSITY)
+    return torch.where(x > 0, 1.0 - h, h)
+
+
+def _gelu_tanh(x: Tensor, _p0: float, _p1: float) -> Tensor:
+    t = x.clamp(-12.0, 12.0)
+    return _times_logistic(x.clamp(min=-12.0), t * (t * t * (-_HALF_LOG2E * _TANH_3) - _HALF_LOG2E * _TANH_1))
+
+
+def _gelu_tanh_slope(x: Tensor, _p0: float, _p1: float) -> Tensor:
+    t = x.clamp(-12.0, 12.0)
+    square = t * t
+    s = _logistic(t * (square * (-2.0 * _HALF_LOG2E * _TANH_3) - 2.0 * _HALF_LOG2E * _TANH_1))
+    return s * (1.0 + t * (square * (3.0 * _TANH_3) + _TANH_1) * (1.0 - s))
+
+
+def _swish(x: Tensor, beta: float, _p1: float) -> Tensor:
+    half = (x * (-_HALF_LOG2E * beta)).clamp(-100.0, 100.0)
+    return torch.where(half > 85.0, -0.0, _times_logistic(x, half))
+
+
+def _swish_slope(x: Tensor, beta: float, _p1: float) -> Tensor:
+    t = (x * beta).clamp(-126.0, 126.0)
+    s = _logistic(t * (-2.0 * _HALF_LOG2E))
+    return s * (1.0 + t * (1.0 - s))
+
+
+def _mish(x: Tensor, _p0: float, _p1: float) -> Tensor:
+    u = x.clamp(-126.0, 20.0)  # right of 20 the function is x
+    root = torch.exp2(u * _HALF_LOG2E)
+    e = root * root
+    gate = root * ((e + 2.0) * torch.rsqrt(e * (e + 2.0) + 2.0).square())
+    return (u * root) * gate + (x - 20.0).clamp(min=0.0)
+
+
+def _mish_slope(x: Tensor, _p0: float, _p1: float) -> Tensor:
+    c = x.clamp(-126.0, 20.0)
+    e = torch.exp2(c * (2.0 * _HALF_LOG2E))
+    n = e * (e + 2.0)
+    r = torch.rsqrt(n + 2.0).square()
+    return n * r + c * (4.0 * e * (1.0 + e) * r) * r
+
+
+def _elu(x: Tensor, alpha: float, _p1: float) -> Tensor:
+    return torch.where(x > 0, x, alpha * torch.expm1(x.clamp(max=0.0)))
+
+
+def _elu_slope(x: Tensor, alpha: float, _p1: float) -> Tensor:
+    return torch.where(x > 0, 1.0, alpha * torch.exp2(x.clamp(max=0.0) * (2.0 * _HALF_LOG2E)))
+
+
+def _hard_swish(x: Tensor, _p0: float, _p1: float) -> Tensor:
+    right = x.clamp(min=-3.0)
+    return right * ((right + 3.0).clamp(max=6.0) * (1.0 / 6.0))
+
+
+def _hard_swish_slope(x: Tensor, _p0: float, _p1: float) -> Tensor:
+    inside = x.clamp(-3.0, 3.0) * (1.0 / 3.0) + 0.5
+    return torch.where(x <= -3.0, 0.0, torch.where(x >= 3.0, 1.0, inside))
+
+
+#: By the names of `device`.
+FORMULAS = {
+    "gelu": FormulaPair(_gelu, _gelu_slope),
+    "gelu_tanh": FormulaPair(_gelu_tanh, _gelu_tanh_slope),
+    "swish": FormulaPair(_swish, _swish_slope),
+    "mish": FormulaPair(_mish, _mish_slope),
+    "elu": FormulaPair(_elu, _elu_slope),
+    "hard_swish": FormulaPair(_hard_swish, _hard_swish_slope),
+}
+
+
+def value(name: str, x: Tensor, p0: float = 0.0, p1: float = 0.0) -> Tensor:
+    """Return the function of this name in x's dtype."""
+    return FORMULAS[name].value(x.float(), p0, p1).to(x.dtype)
+
+
+def slope(name: str, x: Tensor, p0: float = 0.0, p1: float = 0.0) -> Tensor:
+    """Return its slope in float32."""
+    return FORMULAS[name].slope(x.float(), p0, p1)
