@@ -194,10 +194,14 @@ class OnnxPredictor:
             ModelFileError: If onnxruntime fails while it runs the file.
             ProviderError: If torch captures a CUDA graph, of which this cannot be a part.
         """
-        engine = self._opened if self._opened.process == os.getpid() else self._engine
+        if len(inputs) == 1 and not named_inputs and (quick := self._opened.quick(inputs[0])) is not None:
+            return quick
+        return self._run(inputs, named_inputs)
+
+    def _run(self, inputs: tuple[Any, ...], named_inputs: Mapping[str, Array]) -> Any:
+        """Run the file on what may not fit, in any number, wherever it lies."""
+        engine = self._engine
         try:
-            if len(inputs) == 1 and not named_inputs and (quick := engine.quick(inputs[0])) is not None:
-                return quick
             given = bind_inputs(engine.input_names, inputs, named_inputs)
             wanted = None
             for name, port in engine.inputs.items():

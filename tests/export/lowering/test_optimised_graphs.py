@@ -14,6 +14,7 @@ from torch import nn
 from traced_graph import TracedGraph
 
 from lit_gelu import activations
+from lit_gelu.export.lowering.kernels import has_contrib_operator
 from lit_gelu.export.lowering.policy import cuda_kernels
 
 CELLS = [
@@ -169,6 +170,9 @@ def each():
     return TracedGraph(Each())
 
 
+@pytest.mark.skipif(
+    not has_contrib_operator("com.microsoft::ScaledSiLU"), reason="the counts are of the newest onnxruntime's recipes"
+)
 @pytest.mark.parametrize("policy", ["strict", "fast"])
 @pytest.mark.parametrize("dtype", ["fp32", "fp16", "bf16"])
 def test_costs(each, dtype, policy):
