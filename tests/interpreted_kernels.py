@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from kernel_cases import FUNCTIONS
 
-from lit_gelu.kernels import templates
+from lit_gelu.activations.gpu import templates
 
 _BLOCK = 16384
 

@@ -7,7 +7,7 @@ their gradients summed in float32, a partial sum for each program.
 import triton
 import triton.language as tl
 
-from lit_gelu.kernels.device import both, slope, slopes, tail_in_16_bits, value
+from lit_gelu.activations.gpu.device import both, slope, slopes, tail_in_16_bits, value
 
 
 @triton.jit

@@ -10,7 +10,7 @@ import torch
 from child_processes import run_command
 from kernel_cases import FUNCTIONS
 
-from lit_gelu.kernels import formulas
+from lit_gelu.activations.gpu import formulas
 
 pytest.importorskip("triton", reason="Triton has no build for this system")
 
@@ -49,7 +49,7 @@ def found(request, tmp_path_factory):
         "-P",
         "-W",
         "ignore",
-        str(Path(__file__).parents[1] / "interpreted_kernels.py"),
+        str(Path(__file__).parents[2] / "interpreted_kernels.py"),
         str(path),
     ])
     with np.load(path) as file:

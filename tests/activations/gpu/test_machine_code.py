@@ -6,7 +6,7 @@ pytest.importorskip("triton", reason="Triton has no build for this system")
 
 from compiled_kernels import compile_kernel, machine_code
 
-from lit_gelu.kernels import templates
+from lit_gelu.activations.gpu import templates
 
 BLOCK = 1024
 UNARY = {"n": "i32", "p0": "fp32", "p1": "fp32"}

@@ -10,7 +10,7 @@ the root of a power, twice.
 import triton
 import triton.language as tl
 
-from lit_gelu.kernels.coefficients import COARSE_TAIL, COARSE_TAIL_END, TAIL, TAIL_END
+from lit_gelu.activations.gpu.coefficients import COARSE_TAIL, COARSE_TAIL_END, TAIL, TAIL_END
 
 _Q0, _Q1, _Q2, _Q3, _Q4, _Q5, _Q6, _Q7, _Q8, _Q9 = (tl.constexpr(c / 2) for c in TAIL)
 _END = tl.constexpr(TAIL_END)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from lit_gelu.kernels.coefficients import TAIL, TAIL_END
+from lit_gelu.activations.gpu.coefficients import TAIL, TAIL_END
 
 _HALF_LOG2E = 0.5 / math.log(2.0)
 _LOG2_DENSITY = -0.5 * math.log2(2.0 * math.pi)
