@@ -79,6 +79,7 @@ def _logistic(z):
 
 @triton.jit
 def gelu(x, p0, p1):
+    """Return ``x Phi(x)``."""
     t = _distance(x)
     root = _root_of_tail(t)
     return tl.maximum(x, 0.0, propagate_nan=_ALL) - (t * root) * root
@@ -86,6 +87,7 @@ def gelu(x, p0, p1):
 
 @triton.jit
 def gelu_slope(x, p0, p1):
+    """Return the slope of `gelu`."""
     t = _distance(x)
     root = _root_of_tail(t)
     h = root * root - t * tl.exp2(t * t * -_HALF_LOG2E + _LOG2_DENSITY)
@@ -94,12 +96,14 @@ def gelu_slope(x, p0, p1):
 
 @triton.jit
 def gelu_tanh(x, p0, p1):
+    """Return GELU in its tanh form."""
     t = tl.clamp(x, -12.0, 12.0, propagate_nan=_ALL)
     return _times_logistic(tl.maximum(x, -12.0), t * (t * t * -_HALF_TANH_3 - _HALF_TANH_1))
 
 
 @triton.jit
 def gelu_tanh_slope(x, p0, p1):
+    """Return the slope of `gelu_tanh`."""
     t = tl.clamp(x, -12.0, 12.0, propagate_nan=_ALL)
     square = t * t
     s = _logistic(t * (square * (-2.0 * _HALF_TANH_3) - 2.0 * _HALF_TANH_1))
@@ -108,12 +112,14 @@ def gelu_tanh_slope(x, p0, p1):
 
 @triton.jit
 def swish(x, beta, p1):
+    """Return ``x s(beta x)``, s being the logistic function."""
     half = tl.clamp(x * (beta * -_HALF_LOG2E), -100.0, 100.0, propagate_nan=_ALL)
     return tl.where(half > 85.0, -0.0, _times_logistic(x, half))
 
 
 @triton.jit
 def swish_slope(x, beta, p1):
+    """Return the slope of `swish`."""
     t = tl.clamp(beta * x, -126.0, 126.0, propagate_nan=_ALL)
     s = _logistic(t * -_LOG2E)
     return s * (1.0 + t * (1.0 - s))
@@ -121,6 +127,7 @@ def swish_slope(x, beta, p1):
 
 @triton.jit
 def mish(x, p0, p1):
+    """Return ``x tanh(log(1 + exp(x)))``."""
     u = tl.clamp(x, -126.0, 20.0, propagate_nan=_ALL)  # right of 20 the function is x
     root = tl.exp2(u * _HALF_LOG2E)
     e = root * root
@@ -129,6 +136,7 @@ def mish(x, p0, p1):
 
 @triton.jit
 def mish_slope(x, p0, p1):
+    """Return the slope of `mish`."""
     c = tl.clamp(x, -126.0, 20.0, propagate_nan=_ALL)
     e = tl.exp2(c * _LOG2E)
     n = e * (e + 2.0)
@@ -138,6 +146,7 @@ def mish_slope(x, p0, p1):
 
 @triton.jit
 def elu(x, alpha, p1):
+    """Return x right of 0, ``alpha (exp(x) - 1)`` left of it."""
     m = tl.minimum(x, 0.0, propagate_nan=_ALL)
     near = m * (1.0 + m * (0.5 + m * (0.16666667 + m * (0.041666667 + m * 0.0083333333))))
     return tl.where(x > 0, x, alpha * tl.where(m > -0.25, near, tl.exp2(m * _LOG2E) - 1.0))
@@ -145,23 +154,27 @@ def elu(x, alpha, p1):
 
 @triton.jit
 def elu_slope(x, alpha, p1):
+    """Return the slope of `elu`."""
     return tl.where(x > 0, 1.0, alpha * tl.exp2(tl.minimum(x, 0.0, propagate_nan=_ALL) * _LOG2E))
 
 
 @triton.jit
 def hard_swish(x, p0, p1):
+    """Return ``x min(max(x + 3, 0), 6) / 6``."""
     right = tl.maximum(x, -3.0, propagate_nan=_ALL)
     return right * (tl.minimum(right + 3.0, 6.0, propagate_nan=_ALL) * 0.16666667)
 
 
 @triton.jit
 def hard_swish_slope(x, p0, p1):
+    """Return the slope of `hard_swish`."""
     inner = tl.clamp(x, -3.0, 3.0, propagate_nan=_ALL) * 0.33333334 + 0.5
     return tl.where(x <= -3.0, 0.0, tl.where(x >= 3.0, 1.0, inner))
 
 
 @triton.jit
 def gaussian_gelu(x, mu, sigma):
+    """Return ``x Phi((x - mu) / sigma)``."""
     r = 1.0 / sigma
     u = x * r - mu * r
     root = _root_of_tail(_distance(u))
@@ -192,7 +205,7 @@ def swish_slopes(x, beta, p1):
 
 
 @triton.jit
-def value(x, p0, p1, ACT: tl.constexpr):  # noqa: N803 - Triton's way to write what is known when it compiles
+def value(x, p0, p1, ACT: tl.constexpr):
     """Return the function called ACT."""
     if ACT == "gelu":
         return gelu(x, p0, p1)
@@ -213,7 +226,7 @@ def value(x, p0, p1, ACT: tl.constexpr):  # noqa: N803 - Triton's way to write w
 
 
 @triton.jit
-def slope(x, p0, p1, ACT: tl.constexpr):  # noqa: N803
+def slope(x, p0, p1, ACT: tl.constexpr):
     """Return the slope of the function called ACT."""
     if ACT == "gelu":
         return gelu_slope(x, p0, p1)
@@ -259,7 +272,7 @@ def swish_both(x, beta, p1):
 
 
 @triton.jit
-def both(x, p0, p1, ACT: tl.constexpr):  # noqa: N803
+def both(x, p0, p1, ACT: tl.constexpr):
     """Return the function called ACT and its slope; in 16 bits the function lacks the end of its left tail."""
     if ACT == "gelu":
         return gelu_both(x, p0, p1)
@@ -272,7 +285,7 @@ def both(x, p0, p1, ACT: tl.constexpr):  # noqa: N803
 
 
 @triton.jit
-def slopes(x, p0, p1, ACT: tl.constexpr):  # noqa: N803
+def slopes(x, p0, p1, ACT: tl.constexpr):
     """Return the slopes of the function called ACT by x and by its two parameters."""
     if ACT == "gaussian_gelu":
         return gaussian_gelu_slopes(x, p0, p1)
