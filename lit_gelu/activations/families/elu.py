@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
 
 from lit_gelu.activations.families._package import INPLACE
+from lit_gelu.activations.gpu.autograd import Kernel
+from lit_gelu.activations.gpu.modules import KernelModule
 from lit_gelu.activations.naming.entry import ActivationEntry
 from lit_gelu.activations.naming.facts import ActivationFacts
 from lit_gelu.activations.naming.forms import ModuleForm, ReadAttributes
@@ -221,6 +223,14 @@ def _celu_facts(alpha: float = 1.0, **_: Any) -> ActivationFacts:
     )
 
 
+class KernelELU(KernelModule, nn.ELU):
+    """`torch.nn.ELU` by a kernel; `lit_gelu.kernels.fuse` makes it."""
+
+    def kernel(self) -> Kernel:
+        """Return that of ELU with its alpha."""
+        return Kernel("elu", float(self.alpha))
+
+
 ENTRIES = (
     ActivationEntry(
         "elu",
@@ -230,7 +240,7 @@ ENTRIES = (
         joint=elu_joint,
         moments=PiecewiseMoments(exponential),
         facts=_elu_facts,
-        modules=(ModuleForm(nn.ELU, ReadAttributes(("alpha", "inplace")), keeps_input=True),),
+        modules=(ModuleForm(nn.ELU, ReadAttributes(("alpha", "inplace")), keeps_input=True, fused=KernelELU),),
         functions=((F.elu, ()), (F.elu_, ())),
         # ELU, SELU and CELU's primitives subtract 1 from an exponential, so their relative error grows near 0 (the
         # absolute error stays below one unit in the last place of 1); so does that of onnxruntime's own kernels.

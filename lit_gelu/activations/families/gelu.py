@@ -13,6 +13,8 @@ from lit_gelu.activations.errors import ActivationArgumentError
 from lit_gelu.activations.families._package import HENDRYCKS_2016
 from lit_gelu.activations.families.gaussian_gelu import gaussian_gelu_joint, gelu_moments
 from lit_gelu.activations.families.swish import swish, swish_derivative, swish_joint
+from lit_gelu.activations.gpu.autograd import Kernel
+from lit_gelu.activations.gpu.modules import KernelModule
 from lit_gelu.activations.naming.entry import ActivationEntry
 from lit_gelu.activations.naming.facts import ActivationFacts
 from lit_gelu.activations.naming.forms import ModuleForm, ReadAttributes
@@ -225,6 +227,14 @@ class SigmoidGELU(nn.Module):
         return "" if self.memory == "autograd" else f"memory={self.memory!r}"
 
 
+class KernelGELU(KernelModule, nn.GELU):
+    """`torch.nn.GELU` by a kernel; `lit_gelu.kernels.fuse` makes it."""
+
+    def kernel(self) -> Kernel:
+        """Return the kernel of its form."""
+        return Kernel("gelu" if self.approximate == "none" else "gelu_tanh")
+
+
 FORMULAS = {
     "none": "x Phi(x)",
     "tanh": "0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))",
@@ -330,7 +340,7 @@ ENTRIES = (
         facts=_facts,
         aliases=("gelu_exact", "gelu_python"),
         modules=(
-            ModuleForm(nn.GELU, ReadAttributes(("approximate",)), keeps_input=True),
+            ModuleForm(nn.GELU, ReadAttributes(("approximate",)), keeps_input=True, fused=KernelGELU),
             ModuleForm(SigmoidGELU, _sigmoid_form),
         ),
         functions=((F.gelu, ()),),

@@ -8,6 +8,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
 
 from lit_gelu.activations.families._package import INPLACE
+from lit_gelu.activations.gpu.autograd import Kernel
+from lit_gelu.activations.gpu.modules import KernelModule
 from lit_gelu.activations.naming.entry import ActivationEntry
 from lit_gelu.activations.naming.facts import ActivationFacts
 from lit_gelu.activations.naming.forms import ModuleForm
@@ -81,6 +83,15 @@ def hard_swish_joint(x: Tensor) -> Derivatives:
 _PIECES = Piece(-INF, -3.0), Piece(-3.0, 3.0, (Term(1 / 6, 2), Term(0.5, 1))), Piece(3.0, INF, LINE)
 _FORMULA = "Mul(x, Clip(Add(Mul(x, ONE_SIXTH), 0.5), 0.0, 1.0))"
 
+
+class KernelHardswish(KernelModule, nn.Hardswish):
+    """`torch.nn.Hardswish` by a kernel; `lit_gelu.kernels.fuse` makes it."""
+
+    def kernel(self) -> Kernel:
+        """Return that of HardSwish."""
+        return Kernel("hard_swish")
+
+
 ENTRIES = (
     ActivationEntry(
         "hard_swish",
@@ -97,7 +108,7 @@ ENTRIES = (
             kinks=((-3.0, -0.5), (3.0, -0.5)),
         ),
         aliases=("hardswish",),
-        modules=(ModuleForm(nn.Hardswish, INPLACE, keeps_input=True),),
+        modules=(ModuleForm(nn.Hardswish, INPLACE, keeps_input=True, fused=KernelHardswish),),
         functions=((F.hardswish, ()),),
         onnx=OnnxRecipes(
             native="HardSwish(x)",

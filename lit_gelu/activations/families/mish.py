@@ -7,6 +7,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
 
 from lit_gelu.activations.families._package import INPLACE, Composed
+from lit_gelu.activations.gpu.autograd import Kernel
+from lit_gelu.activations.gpu.modules import KernelModule
 from lit_gelu.activations.naming.entry import ActivationEntry
 from lit_gelu.activations.naming.facts import ActivationFacts
 from lit_gelu.activations.naming.forms import ModuleForm
@@ -144,6 +146,14 @@ COMPOSED = Composed(
 )
 
 
+class KernelMish(KernelModule, nn.Mish):
+    """`torch.nn.Mish` by a kernel; `lit_gelu.kernels.fuse` makes it."""
+
+    def kernel(self) -> Kernel:
+        """Return that of Mish."""
+        return Kernel("mish")
+
+
 ENTRIES = (
     ActivationEntry(
         "mish",
@@ -157,7 +167,7 @@ ENTRIES = (
             smoothness=float("inf"),
             asymptotes=("0", "x"),
         ),
-        modules=(ModuleForm(nn.Mish, INPLACE, keeps_input=True),),
+        modules=(ModuleForm(nn.Mish, INPLACE, keeps_input=True, fused=KernelMish),),
         functions=((F.mish, ()),),
         # Mish's primitives are x n / (n + 2) with n = e (e + 2), e = exp(min(x, 20)): the same function, tanh(log(1 +
         # e^x)) written as a quotient, without a cancelling logarithm. Above 20 the quotient is 1 to float32's last

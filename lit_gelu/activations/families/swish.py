@@ -8,6 +8,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
 
 from lit_gelu.activations.families._package import INPLACE, channel_arguments, live_channels
+from lit_gelu.activations.gpu.autograd import Kernel
+from lit_gelu.activations.gpu.modules import KernelModule
 from lit_gelu.activations.naming.entry import ActivationEntry
 from lit_gelu.activations.naming.facts import ActivationFacts
 from lit_gelu.activations.naming.forms import ModuleForm
@@ -209,6 +211,14 @@ class Swish(ChannelModule):
         return f"{fixed}{self.channel_text()}{memory_text(self.memory)}"
 
 
+class KernelSiLU(KernelModule, nn.SiLU):
+    """`torch.nn.SiLU` by a kernel; `lit_gelu.kernels.fuse` makes it."""
+
+    def kernel(self) -> Kernel:
+        """Return that of Swish with slope 1."""
+        return Kernel("swish", 1.0)
+
+
 def _read(module: nn.Module) -> dict[str, Any]:
     return {"beta": module.initial_beta, **channel_arguments(module)}
 
@@ -279,7 +289,7 @@ ENTRIES = (
             smoothness=float("inf"),
             asymptotes=("0", "x"),
         ),
-        modules=(ModuleForm(nn.SiLU, INPLACE, keeps_input=True),),
+        modules=(ModuleForm(nn.SiLU, INPLACE, keeps_input=True, fused=KernelSiLU),),
         functions=((F.silu, ()),),
         onnx=replace(
             SILU_ONNX,

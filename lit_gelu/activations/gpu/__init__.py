@@ -1,5 +1,4 @@
-"""Fused kernels of activations for 16-bit tensors on NVIDIA GPUs.
+"""Fused kernels of activations for 16-bit tensors on NVIDIA GPUs, and the same formulas for torch.compile.
 
-Nothing here is imported with triton unless a kernel is launched: `device` and `templates` import it, and only `launch`
-imports these.
+Triton is imported when the first kernel is launched: `launch` imports `templates`, and that `device`.
 """

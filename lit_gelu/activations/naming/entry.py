@@ -120,7 +120,7 @@ class ActivationEntry:
 
     @cached_property
     def _forms(self) -> dict[type[nn.Module], ModuleForm]:
-        return {form.type: form for form in reversed(self.modules)}
+        return {cls: form for form in reversed(self.modules) for cls in form.types}
 
     @cached_property
     def _usual_facts(self) -> ActivationFacts:
@@ -273,7 +273,7 @@ class Seen:
         # Every row once, in the order of registration.
         self.entries = list({id(entry): entry for entry in rows.values()}.values())
         # By the class of its modules; a subclass may compute something else and is not there.
-        self.by_type = {form.type: entry for entry in rows.values() for form in entry.modules}
+        self.by_type = {cls: entry for entry in rows.values() for form in entry.modules for cls in form.types}
         # By the identity of a function, with the arguments that it stands for; the row registered first.
         self.by_function = {
             id(function): (entry, dict(arguments))

@@ -22,6 +22,7 @@ NOTE = "_lit_gelu_construction"
 NOT_IN_SPECS = frozenset({"device", "dtype", "generator"})  # where and how parameters are made, not what is computed
 
 ReadArguments = Callable[[nn.Module], dict[str, Any]]
+ModuleClass = type[nn.Module]
 
 NOT_OF_THE_FUNCTION = frozenset({"inplace", "memory"})  # they change how a module computes, not what
 
@@ -82,6 +83,13 @@ class ModuleForm:
     # Whether its backward pass needs the input (that of ReLU, sigmoid and tanh the output): until then nobody
     # overwrites it.
     keeps_input: bool = False
+    # The same module by a kernel: a subclass without state of its own, which an instance's class is exchanged for.
+    fused: ModuleClass | None = None
+
+    @property
+    def types(self) -> tuple[ModuleClass, ...]:
+        """The classes whose instances are this activation."""
+        return (self.type,) if self.fused is None else (self.type, self.fused)
 
     def live_arguments(self, module: nn.Module) -> dict[str, Any]:
         """Return the arguments of the pure function for this instance."""

@@ -1,0 +1,96 @@
+"""Kernels for the activations of a model: which of them have one, and which code runs when.
+
+    model = lit_gelu.kernels.fuse(model)
+
+On NVIDIA GPUs, torch's GELU in 16 bits takes longer than a copy of the tensor, and loses its left tail. A fused model
+computes its activations with kernels that do neither, where a tensor is large enough; everywhere else with torch's own.
+"""
+
+from typing import TypeVar
+
+from torch import Tensor, nn
+
+from lit_gelu.activations import ActivationRegistry
+from lit_gelu.activations.gpu.autograd import LitGeluKernelWarning
+from lit_gelu.activations.gpu.modules import KernelModule
+from lit_gelu.activations.gpu.routes import Route, route
+from lit_gelu.activations.registry import registry_or_default
+
+__all__ = ["LitGeluKernelWarning", "Route", "explain", "fuse", "unfuse"]
+
+_Module = TypeVar("_Module", bound=nn.Module)
+
+
+def fuse(model: _Module, registry: ActivationRegistry | None = None) -> _Module:
+    """Let the activations of a model be computed by kernels where these are faster, in place.
+
+    Kernels exist for ``torch.nn.GELU`` (exact and tanh), ``SiLU``, ``Mish``, ``ELU`` and ``Hardswish``. They run on
+    CUDA tensors in float16 or bfloat16 of 4,194,304 elements or more, on devices of compute capability 8.0 or newer
+    where Triton is installed; under `torch.compile` a formula takes their place, which the compiler fuses. Elsewhere,
+    and for forward-mode derivatives, `torch.func` and derivatives of derivatives, torch computes as before.
+
+    Only the class of the modules changes: their names, ``repr``, hooks, ``state_dict`` and specs stay. If a kernel
+    fails, a `LitGeluKernelWarning` says so once, and torch computes from then on.
+
+    Args:
+        model: Any model.
+        registry: Where the activations are registered; by default the shared one.
+
+    Returns:
+        The model itself.
+
+    Example:
+        >>> net = fuse(nn.Sequential(nn.Linear(2, 3), nn.GELU()))
+        >>> net[1], type(net[1]).__name__
+        (GELU(approximate='none'), 'KernelGELU')
+    """
+    known = registry_or_default(registry)
+    for module in model.modules():
+        row = known.entry_of(module)
+        form = None if row is None else row.form_of(module)
+        if form is not None and form.fused is not None:
+            module.__class__ = form.fused
+    return model
+
+
+def unfuse(model: _Module) -> _Module:
+    """Undo `fuse`, in place.
+
+    Args:
+        model: Any model.
+
+    Returns:
+        The model itself.
+
+    Example:
+        >>> type(unfuse(fuse(nn.GELU()))).__name__
+        'GELU'
+    """
+    for module in model.modules():
+        if isinstance(module, KernelModule):
+            module.__class__ = type(module).__mro__[2]
+    return model
+
+
+def explain(module: nn.Module, x: Tensor) -> Route:
+    """Say which code computes an activation of a tensor, and why.
+
+    Args:
+        module: An activation, fused or not.
+        x: Its input.
+
+    Returns:
+        ``code`` is ``"kernel"``, ``"formula"`` (within `torch.compile`) or ``"torch"``; ``why`` says it in words.
+
+    Example:
+        >>> import torch
+        >>> explain(fuse(nn.GELU()), torch.zeros(3)).why
+        'the tensor lies on cpu, and kernels are for CUDA'
+        >>> explain(nn.GELU(), torch.zeros(3)).why
+        'GELU is not fused; lit_gelu.kernels.fuse does it'
+    """
+    if not isinstance(module, KernelModule):
+        return Route("torch", f"{type(module).__name__} is not fused; lit_gelu.kernels.fuse does it")
+    if getattr(module, "inplace", False):
+        return Route("torch", "inplace=True overwrites the input, which takes no memory")
+    return route(x)
