@@ -58,7 +58,7 @@ def tail_in_16_bits(x):
 
 @triton.jit
 def _reciprocal(d):
-    """Return ``1 / d`` for d of at least 1, in two operations; the range that a division guards takes four more."""
+    """Return ``1 / d`` for a positive d, in two operations; the range that a division guards takes four more."""
     root = tl.rsqrt(d)
     return root * root
 
@@ -175,7 +175,7 @@ def hard_swish_slope(x, p0, p1):
 @triton.jit
 def gaussian_gelu(x, mu, sigma):
     """Return ``x Phi((x - mu) / sigma)``."""
-    r = 1.0 / sigma
+    r = _reciprocal(sigma)
     u = x * r - mu * r
     root = _root_of_tail(_distance(u))
     part = (tl.clamp(x, -3.0e38, 3.0e38) * root) * root
@@ -185,7 +185,7 @@ def gaussian_gelu(x, mu, sigma):
 @triton.jit
 def gaussian_gelu_slopes(x, mu, sigma):
     """Return the slopes by x, mu and sigma."""
-    r = 1.0 / sigma
+    r = _reciprocal(sigma)
     shift = mu * r
     u = tl.clamp(x * r - shift, -_END, _END, propagate_nan=_ALL)
     root = _root_of_tail(tl.abs(u))
