@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.activations.gpu.autograd import LitGeluKernelWarning
 from lit_gelu.activations.gpu.modules import KernelModule
-from lit_gelu.activations.gpu.routes import Route, route
+from lit_gelu.activations.gpu.routes import Route
 from lit_gelu.activations.registry import registry_or_default
 
 __all__ = ["LitGeluKernelWarning", "Route", "explain", "fuse", "unfuse"]
@@ -93,4 +93,4 @@ def explain(module: nn.Module, x: Tensor) -> Route:
         return Route("torch", f"{type(module).__name__} is not fused; lit_gelu.kernels.fuse does it")
     if getattr(module, "inplace", False):
         return Route("torch", "inplace=True overwrites the input, which takes no memory")
-    return route(x)
+    return module.kernel().route(x)

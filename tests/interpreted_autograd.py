@@ -166,6 +166,43 @@ def a_failing_kernel_stops_nothing():
         routes._failure.clear()
 
 
+def a_kernel_that_fails_in_the_backward_pass_stops_nothing():
+    x = _x(30).requires_grad_()
+    flat = launch._flat
+    y = fuse(nn.GELU())(x)
+
+    def fail(*_, **__):
+        raise RuntimeError("no such instruction")
+
+    launch._flat = fail
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            (by_x,) = torch.autograd.grad(y.sum(), x)
+        (wanted,) = torch.autograd.grad(F.gelu(x).sum(), x)
+        assert torch.equal(by_x, wanted)
+        assert [warning.category for warning in caught] == [autograd.LitGeluKernelWarning]
+        assert routes._failure
+    finally:
+        launch._flat = flat
+        routes._failure.clear()
+
+
+def a_lack_of_memory_is_no_failure_of_a_kernel():
+    def fail(*_, **__):
+        raise torch.OutOfMemoryError("tried to allocate")
+
+    flat, launch._flat = launch._flat, fail
+    try:
+        fuse(nn.GELU())(_x(30))
+    except torch.OutOfMemoryError:
+        assert not routes._failure
+    else:
+        raise AssertionError("it was to be raised")
+    finally:
+        launch._flat = flat
+
+
 CHECKS = (
     every_function,
     layouts_of_inputs,
@@ -176,6 +213,8 @@ CHECKS = (
     torchs_checks_of_operators,
     only_the_input_is_kept,
     a_failing_kernel_stops_nothing,
+    a_kernel_that_fails_in_the_backward_pass_stops_nothing,
+    a_lack_of_memory_is_no_failure_of_a_kernel,
 )
 started: list[str] = []
 

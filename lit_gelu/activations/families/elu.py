@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
 
 from lit_gelu.activations.families._package import INPLACE
-from lit_gelu.activations.gpu.autograd import Kernel
+from lit_gelu.activations.gpu.autograd import Kernel, TritonKernel
 from lit_gelu.activations.gpu.modules import KernelModule
 from lit_gelu.activations.naming.entry import ActivationEntry
 from lit_gelu.activations.naming.facts import ActivationFacts
@@ -228,7 +228,7 @@ class KernelELU(KernelModule, nn.ELU):
 
     def kernel(self) -> Kernel:
         """Return that of ELU with its alpha."""
-        return Kernel("elu", float(self.alpha))
+        return TritonKernel("elu", float(self.alpha))
 
 
 ENTRIES = (

@@ -13,7 +13,7 @@ from lit_gelu.activations.errors import ActivationArgumentError
 from lit_gelu.activations.families._package import HENDRYCKS_2016
 from lit_gelu.activations.families.gaussian_gelu import gaussian_gelu_joint, gelu_moments
 from lit_gelu.activations.families.swish import swish, swish_derivative, swish_joint
-from lit_gelu.activations.gpu.autograd import Kernel
+from lit_gelu.activations.gpu.autograd import Kernel, TritonKernel
 from lit_gelu.activations.gpu.modules import KernelModule
 from lit_gelu.activations.naming.entry import ActivationEntry
 from lit_gelu.activations.naming.facts import ActivationFacts
@@ -232,7 +232,7 @@ class KernelGELU(KernelModule, nn.GELU):
 
     def kernel(self) -> Kernel:
         """Return the kernel of its form."""
-        return Kernel("gelu" if self.approximate == "none" else "gelu_tanh")
+        return TritonKernel("gelu" if self.approximate == "none" else "gelu_tanh")
 
 
 FORMULAS = {

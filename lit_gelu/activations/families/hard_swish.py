@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
 
 from lit_gelu.activations.families._package import INPLACE
-from lit_gelu.activations.gpu.autograd import Kernel
+from lit_gelu.activations.gpu.autograd import Kernel, TritonKernel
 from lit_gelu.activations.gpu.modules import KernelModule
 from lit_gelu.activations.naming.entry import ActivationEntry
 from lit_gelu.activations.naming.facts import ActivationFacts
@@ -89,7 +89,7 @@ class KernelHardswish(KernelModule, nn.Hardswish):
 
     def kernel(self) -> Kernel:
         """Return that of HardSwish."""
-        return Kernel("hard_swish")
+        return TritonKernel("hard_swish")
 
 
 ENTRIES = (

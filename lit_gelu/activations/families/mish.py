@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
 
 from lit_gelu.activations.families._package import INPLACE, Composed
-from lit_gelu.activations.gpu.autograd import Kernel
+from lit_gelu.activations.gpu.autograd import Kernel, TritonKernel
 from lit_gelu.activations.gpu.modules import KernelModule
 from lit_gelu.activations.naming.entry import ActivationEntry
 from lit_gelu.activations.naming.facts import ActivationFacts
@@ -151,7 +151,7 @@ class KernelMish(KernelModule, nn.Mish):
 
     def kernel(self) -> Kernel:
         """Return that of Mish."""
-        return Kernel("mish")
+        return TritonKernel("mish")
 
 
 ENTRIES = (

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
 
 from lit_gelu.activations.families._package import INPLACE, channel_arguments, live_channels
-from lit_gelu.activations.gpu.autograd import Kernel
+from lit_gelu.activations.gpu.autograd import Kernel, TritonKernel
 from lit_gelu.activations.gpu.modules import KernelModule
 from lit_gelu.activations.naming.entry import ActivationEntry
 from lit_gelu.activations.naming.facts import ActivationFacts
@@ -216,7 +216,7 @@ class KernelSiLU(KernelModule, nn.SiLU):
 
     def kernel(self) -> Kernel:
         """Return that of Swish with slope 1."""
-        return Kernel("swish", 1.0)
+        return TritonKernel("swish", 1.0)
 
 
 def _read(module: nn.Module) -> dict[str, Any]:

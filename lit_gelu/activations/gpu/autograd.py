@@ -5,6 +5,7 @@ there, and a backward pass that is itself recorded differentiates torch's functi
 """
 
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 from lit_gelu.activations.gpu import formulas
-from lit_gelu.activations.gpu.routes import give_up, route
+from lit_gelu.activations.gpu.routes import Route, give_up, route
 
 Plain = Callable[[Tensor], Tensor]
 
@@ -22,35 +23,91 @@ class LitGeluKernelWarning(UserWarning):
     """A fused kernel failed; torch's own computes instead, from then on."""
 
 
+class Kernel(ABC):
+    """A function of a tensor, elementwise, and its gradient, in one pass over memory each."""
+
+    name: str
+
+    @abstractmethod
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the function of a 16-bit tensor of any layout."""
+
+    @abstractmethod
+    def backward(self, gradient: Tensor, x: Tensor) -> Tensor:
+        """Return the gradient by x for that by the output, which may be strided and expanded."""
+
+    def route(self, x: Tensor) -> Route:
+        """Return which code computes the function of x."""
+        found = route(x)
+        return Route("torch", "torch.compile makes a kernel of its own") if found.code == "formula" else found
+
+    def formula(self, x: Tensor) -> Tensor:
+        """Return the function in operations for a compiler; called where `route` says so."""
+        raise NotImplementedError
+
+    def give_up(self, error: Exception) -> None:
+        """Remember that this failed; from then on `route` says why torch computes."""
+        give_up(error)
+
+
 @dataclass(frozen=True)
-class Kernel:
+class TritonKernel(Kernel):
     """A function of `device` by its name, with the numbers of its parameters."""
 
     name: str
     p0: float = 0.0
     p1: float = 0.0
 
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the function of x."""
+        from lit_gelu.activations.gpu import operators
+
+        y: Tensor = operators.activation(x, self.name, self.p0, self.p1)
+        return y
+
+    def backward(self, gradient: Tensor, x: Tensor) -> Tensor:
+        """Return the gradient by x."""
+        from lit_gelu.activations.gpu import operators
+
+        by_x: Tensor = operators.activation_backward(gradient, x, self.name, self.p0, self.p1)
+        return by_x
+
+    def route(self, x: Tensor) -> Route:
+        """Return which code computes the function of x."""
+        return route(x)
+
+    def formula(self, x: Tensor) -> Tensor:
+        """Return the function by its formula, which a compiler fuses with what is beside it."""
+        y: Tensor = _Formula.apply(x, self.name, self.p0, self.p1)
+        return y
+
 
 def fused(kernel: Kernel, plain: Plain, x: Tensor) -> Tensor:
     """Compute an elementwise activation by its kernel, its formula or ``plain``, torch's own function of x."""
-    code = route(x).code
+    code = kernel.route(x).code
     if code == "torch":
         return plain(x)
     if code == "formula":
-        compiled: Tensor = _Formula.apply(x, kernel.name, kernel.p0, kernel.p1)
-        return compiled
+        return kernel.formula(x)
     try:
         y: Tensor = _Kernel.apply(x, kernel, plain)
+    except torch.OutOfMemoryError:  # says nothing of the kernel
+        raise
     except Exception as error:  # noqa: BLE001  a compiler that fails must not end a training run
-        give_up(error)
-        warnings.warn(
-            f"The kernel of {kernel.name!r} failed, so torch's own functions compute all activations from now on: "
-            f"{type(error).__name__}: {error}",
-            LitGeluKernelWarning,
-            stacklevel=3,
-        )
+        _give_up(kernel, error)
         return plain(x)
     return y
+
+
+def _give_up(kernel: Kernel, error: Exception) -> None:
+    """Leave to torch what a kernel failed at, and say so."""
+    kernel.give_up(error)
+    warnings.warn(
+        f"The kernel of {kernel.name!r} failed, so torch's own functions compute from now on: "
+        f"{type(error).__name__}: {error}",
+        LitGeluKernelWarning,
+        stacklevel=4,
+    )
 
 
 class _Kernel(torch.autograd.Function):
@@ -60,22 +117,21 @@ class _Kernel(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, kernel: Kernel, plain: Plain) -> Tensor:
-        from lit_gelu.activations.gpu import operators
-
         ctx.save_for_backward(x)
         ctx.kernel, ctx.plain = kernel, plain
-        y: Tensor = operators.activation(x, kernel.name, kernel.p0, kernel.p1)
-        return y
+        return kernel.forward(x)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         (x,) = ctx.saved_tensors
-        if torch.is_grad_enabled():  # somebody differentiates the gradient
-            return torch.func.vjp(ctx.plain, x)[1](gradient)[0], None, None
-        from lit_gelu.activations.gpu import operators
-
-        kernel = ctx.kernel
-        return operators.activation_backward(gradient, x, kernel.name, kernel.p0, kernel.p1), None, None
+        if not torch.is_grad_enabled():  # else somebody differentiates the gradient
+            try:
+                return ctx.kernel.backward(gradient, x), None, None
+            except torch.OutOfMemoryError:
+                raise
+            except Exception as error:  # noqa: BLE001  as in `fused`
+                _give_up(ctx.kernel, error)
+        return torch.func.vjp(ctx.plain, x)[1](gradient)[0], None, None
 
 
 class _Formula(torch.autograd.Function):

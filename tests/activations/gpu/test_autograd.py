@@ -21,6 +21,8 @@ NAMES = [
     "torchs_checks_of_operators",
     "only_the_input_is_kept",
     "a_failing_kernel_stops_nothing",
+    "a_kernel_that_fails_in_the_backward_pass_stops_nothing",
+    "a_lack_of_memory_is_no_failure_of_a_kernel",
 ]
 
 
@@ -46,7 +48,7 @@ def test_check(found, name):
 def test_a_compiler_traces_the_formula_and_its_slope(monkeypatch, name):
     monkeypatch.setattr(routes, "_compiled_route", lambda _: routes.Route("formula", ""))
     approximate = {"gelu": "none", "gelu_tanh": "tanh"}[name]
-    kernel = autograd.Kernel(name)
+    kernel = autograd.TritonKernel(name)
 
     def plain(x):
         raise AssertionError("the formula was to be traced")
