@@ -3,15 +3,19 @@
 Each pair runs in turn, in one process, on one thread; a line gives the median over rounds of the ratio of their times.
 1.00 means that the module costs what the call costs. For functions that torch lacks, the call is the shortest spelling
 in torch operations.
+
+A second table has what `memory=` costs: the modes beside ``memory="autograd"`` of the same module, forward and with the
+backward pass, for few elements, where the calls count, and for many.
 """
 
 import platform
+import random
 import statistics
 import time
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
 
 from lit_gelu import activations
@@ -31,7 +35,14 @@ PAIRS: dict[str, Callable[[Tensor], Tensor]] = {
     "mish": F.mish,
     "relu2": lambda x: F.relu(x) ** 2,
 }
+MODES = (
+    ("gelu_sigmoid", "recompute"),
+    ("swish(beta=1.5)", "recompute"),
+    ("gaussian_gelu(mu=0.5, learnable=True)", "recompute"),
+    ("geglu", "recompute"),
+)
 ELEMENTS = 1 << 20
+FEW = 64
 ROUNDS = 15
 
 
@@ -50,6 +61,46 @@ def seconds(call: Callable[[Tensor], Tensor], x: Tensor) -> float:
     return time.thread_time() - start
 
 
+def passes(module: nn.Module, x: Tensor) -> tuple[float, float]:
+    """Time a forward pass, and one with the backward pass behind it.
+
+    Args:
+        module: An activation.
+        x: Its argument, a leaf.
+
+    Returns:
+        Processor seconds of both.
+    """
+    start = time.thread_time()
+    y = module(x)
+    forward = time.thread_time() - start
+    torch.autograd.grad(y, (x, *module.parameters()), torch.ones_like(y))
+    return forward, time.thread_time() - start
+
+
+def modes(elements: int, rounds: int) -> None:
+    """Print one line a memory mode.
+
+    Args:
+        elements: Of the input.
+        rounds: Of which the median is taken.
+    """
+    print(f"\n{elements} float32 elements, {rounds} rounds")
+    print(f"{'activation':<40}{'memory':<12}{'forward / autograd':>20}{'step / autograd':>18}{'microseconds more':>20}")
+    x = torch.randn(elements // 2, 2, requires_grad=True)
+    for spec, mode in MODES:
+        name = activations.resolve(spec)
+        built = {m: activations.create(name.name, **{**name.arguments, "memory": m}) for m in ("autograd", mode)}
+        rows = []
+        for _ in range(rounds + 1):
+            turn = random.sample(sorted(built), 2)
+            rows.append({which: passes(built[which], x) for which in turn})
+        pairs = [(row[mode], row["autograd"]) for row in rows[1:]]  # the first round allocates
+        forward, step = (statistics.median(own[i] / plain[i] for own, plain in pairs) for i in (0, 1))
+        extra = statistics.median(own[0] - plain[0] for own, plain in pairs) * 1e6
+        print(f"{spec:<40}{mode:<12}{forward:>20.2f}{step:>18.2f}{extra:>20.1f}")
+
+
 def main() -> None:
     """Print one line an activation."""
     torch.set_num_threads(1)
@@ -64,5 +115,8 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    random.seed(0)
     with torch.inference_mode():
         main()
+    modes(FEW, 501)
+    modes(ELEMENTS, ROUNDS)

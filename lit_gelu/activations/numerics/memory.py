@@ -39,7 +39,8 @@ def compute(memory: str, function: Callable[..., Tensor], *tensors: Tensor) -> T
     # torch.func.vjp, torch 2.11 compiles gradients of 0 where the function ends in a conversion that changes nothing.
     if memory == "autograd" or torch.compiler.is_compiling():
         return function(*tensors)
-    return cast("Tensor", _Recomputed.apply(function, *tensors))
+    style = _RecomputedInTransforms if torch._C._are_functorch_transforms_active() else _Recomputed
+    return cast("Tensor", style.apply(function, *tensors))
 
 
 def compute_with(memory: str, function: Callable[..., Tensor], x: Tensor, **parameters: float | Tensor) -> Tensor:
@@ -61,22 +62,23 @@ def _named_call(
 class _Recomputed(torch.autograd.Function):
     """``function(*tensors)``, of which only ``tensors`` are saved."""
 
-    generate_vmap_rule = True
+    # The old style: with `setup_context`, torch reads the signature anew at every call, which takes 40 us.
 
     @staticmethod
-    def forward(function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
+    def forward(ctx: Any, function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
+        _save(ctx, function, tensors)
         return function(*tensors)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG004 - torch's signature
-        ctx.function = inputs[0]
-        ctx.save_for_backward(*inputs[1:])
-        ctx.save_for_forward(*inputs[1:])
-
-    @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        pull = torch.func.vjp(ctx.function, *ctx.saved_tensors)[1]
-        return (None, *pull(gradient))
+        if torch.is_grad_enabled():  # somebody differentiates the gradient
+            return (None, *torch.func.vjp(ctx.function, *ctx.saved_tensors)[1](gradient))
+        wanted = ctx.needs_input_grad[1:]
+        leaves = [saved.detach().requires_grad_(want) for saved, want in zip(ctx.saved_tensors, wanted, strict=True)]
+        with torch.enable_grad():
+            output = ctx.function(*leaves)
+        found = iter(torch.autograd.grad(output, [leaf for leaf in leaves if leaf.requires_grad], gradient))
+        return (None, *(next(found) if want else None for want in wanted))
 
     @staticmethod
     def jvp(ctx: Any, _: None, *tangents: Tensor | None) -> Tensor:
@@ -86,3 +88,28 @@ class _Recomputed(torch.autograd.Function):
         output, pull = torch.func.vjp(ctx.function, *saved)[:2]
         push = torch.func.vjp(pull, torch.zeros_like(output))[1]
         return cast("Tensor", push(known)[0])
+
+
+class _RecomputedInTransforms(_Recomputed):
+    """The same where `torch.func` transforms it, which asks for the new style."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:  # type: ignore[override]
+        return function(*tensors)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG004 - torch's signature
+        _save(ctx, inputs[0], inputs[1:])
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        return (None, *torch.func.vjp(ctx.function, *ctx.saved_tensors)[1](gradient))
+
+
+def _save(ctx: Any, function: Callable[..., Tensor], tensors: tuple[Tensor, ...]) -> None:
+    """Keep the tensors for both directions of differentiation."""
+    ctx.function = function
+    ctx.save_for_backward(*tensors)
+    ctx.save_for_forward(*tensors)
