@@ -107,10 +107,10 @@ def test_training_on_a_cpu_is_bitwise_the_same():
 
 def test_activations_are_found_and_swapped_as_before():
     models = net(), kernels.fuse(net())
-    plain, fused = (surgery.find_activations(model, torch.zeros(1, 8)) for model in models)
+    plain, fused = (surgery.find_sites(model, torch.zeros(1, 8)) for model in models)
     assert [(site.name, str(site.spec)) for site in fused] == [(site.name, str(site.spec)) for site in plain]
     for model in models:
-        surgery.swap_activations(model, {"gelu": "relu"}, torch.zeros(1, 8))
+        surgery.swap(model, {nn.GELU: "relu"}, torch.zeros(1, 8))
     assert repr(models[0]) == repr(models[1])
     assert type(models[1][1]) is nn.ReLU
 

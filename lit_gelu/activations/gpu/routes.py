@@ -56,7 +56,7 @@ def _transformed(x: Tensor) -> str:
         return "forward-mode derivatives are torch's own"
     if type(x) not in (Tensor, nn.Parameter):
         return f"{type(x).__name__} is no plain tensor"
-    return "torch.jit records torch's own operators" if torch.jit.is_tracing() else ""
+    return "torch.jit records torch's own operators" if torch._C._get_tracing_state() is not None else ""
 
 
 @functools.cache
