@@ -196,6 +196,7 @@ def test_hyperparameters_are_plain_data():
         "epochs": 50,
         "batches_per_epoch": None,
         "channels_last": False,
+        "fused_optimizer": False,
     }
 
 

@@ -179,7 +179,11 @@ def test_checkpoint_and_export(tmp_path):
     trainer = quiet_trainer(max_epochs=1, enable_checkpointing=True, default_root_dir=tmp_path)
     trainer.fit(model, datamodule=data)
     loaded = MNISTAutoencoder.load_from_checkpoint(trainer.checkpoint_callback.best_model_path, weights_only=True)
-    assert dict(loaded.hparams) == {"activation": "swish(beta=1.5, learnable=True)", "learning_rate": 1e-4}
+    assert dict(loaded.hparams) == {
+        "activation": "swish(beta=1.5, learnable=True)",
+        "learning_rate": 1e-4,
+        "fused_optimizer": False,
+    }
     images = torch.rand(4, 1, 28, 28)
     assert torch.equal(loaded.eval()(images), model.eval()(images))
     export_onnx(loaded, tmp_path / "autoencoder.onnx")

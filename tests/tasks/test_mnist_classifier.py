@@ -180,6 +180,7 @@ def test_hyperparameters_are_plain_data():
         "keep": 0.5,
         "hidden_layers": 2,
         "momentum": 0.9,
+        "fused_optimizer": False,
     }
 
 
@@ -223,6 +224,7 @@ def test_checkpoint_round_trip(tmp_path, activation):
         "keep": 0.5,
         "hidden_layers": 3,
         "momentum": 0.9,
+        "fused_optimizer": False,
     }
     loaded = MNISTClassifier.load_from_checkpoint(path, weights_only=True)
     images = torch.rand(4, 1, 28, 28)

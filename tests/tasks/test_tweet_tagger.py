@@ -92,7 +92,13 @@ def test_errors_are_shares_of_tokens_and_the_checkpoint_exports(tmp_path):
     trainer.fit(model, datamodule=data)
     assert set(trainer.callback_metrics) == {"train_loss", "val_loss", "val_error"}
     loaded = TweetTagger.load_from_checkpoint(trainer.checkpoint_callback.best_model_path, weights_only=True)
-    assert dict(model.hparams) == {"activation": "elu", "learning_rate": 1e-4, "keep": 0.8, "vector_size": 50}
+    assert dict(model.hparams) == {
+        "activation": "elu",
+        "learning_rate": 1e-4,
+        "keep": 0.8,
+        "vector_size": 50,
+        "fused_optimizer": False,
+    }
     assert dict(loaded.hparams) == dict(model.hparams)
     (result,) = quiet_trainer().test(loaded, datamodule=data, verbose=False)
     with torch.no_grad():

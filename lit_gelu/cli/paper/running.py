@@ -71,6 +71,11 @@ def build_parser() -> jsonargparse.ArgumentParser:
     parser.add_argument(
         "--precision", choices=PRECISIONS, default=PRECISION, help="the Trainer's; it is part of a run's configuration"
     )
+    parser.add_argument(
+        "--fused-optimizer",
+        action="store_true",
+        help="one kernel for all of Adam's step, of all but the CIFAR nets; it is part of a run's configuration",
+    )
     parser.add_argument("--checkpoints", action="store_true", help="keep each run's net in RESULTS/checkpoints")
     parser.add_argument("--skip-missing", action="store_true", help="missing data are no failure")
     parser.add_argument("--dry-run", action="store_true", help="say what would be run")
@@ -87,13 +92,15 @@ def run(arguments: jsonargparse.Namespace) -> int:
         tuple(arguments.arms),
         tuple(arguments.seeds),
         arguments.precision,
-        _with_clusters(arguments.preset, arguments.tweet_clusters),
+        _own_experiments(arguments.preset, arguments.tweet_clusters, arguments.fused_optimizer),
     )
     if not any(request.runs(experiment) for experiment in request.experiments()):
         raise PaperArgumentError(
             f"There is no run with --arms {' '.join(request.arms) or 'all'} and --seeds "
             f"{' '.join(map(str, request.seeds)) or 'all'}. See lit-gelu paper list --preset {request.preset}."
         )
+    if arguments.fused_optimizer:
+        _check_fused_optimizer(request)
     folder = results_folder(arguments)
     if arguments.dry_run:
         return _dry_run(request, folder)
@@ -167,16 +174,38 @@ def _dry_run(request: RunRequest, folder: Path) -> int:
     return 0
 
 
-def _with_clusters(preset_name: str, clusters: str | None) -> dict[str, Experiment] | None:
-    """Return a preset's experiments with a substitute for the tweets' word vectors; ``None`` to leave it as it is."""
-    if clusters is None:
+def _own_experiments(preset_name: str, clusters: str | None, fused: bool) -> dict[str, Experiment] | None:
+    """Return a preset's experiments with what was asked for in place of the paper's; ``None`` to leave all as it is."""
+    if clusters is None and not fused:
         return None
-    return {
-        name: replace(experiment, data_args={**experiment.data_args, "clusters": clusters})
-        if experiment.data == TWEETS.data
-        else experiment
-        for name, experiment in preset(preset_name).items()
-    }
+    table = preset(preset_name)
+    if clusters is not None:
+        table = {name: _with_clusters(experiment, clusters) for name, experiment in table.items()}
+    return {name: _with_fused_optimizer(experiment) for name, experiment in table.items()} if fused else table
+
+
+def _with_clusters(experiment: Experiment, clusters: str) -> Experiment:
+    """Put a substitute in the place of the tweets' word vectors."""
+    if experiment.data != TWEETS.data:
+        return experiment
+    return replace(experiment, data_args={**experiment.data_args, "clusters": clusters})
+
+
+def _with_fused_optimizer(experiment: Experiment) -> Experiment:
+    """Have torch's Adam, where the experiment uses it, make its step in one kernel."""
+    if not experiment.has_fused_optimizer:
+        return experiment
+    return replace(experiment, task_args={**experiment.task_args, "fused_optimizer": True})
+
+
+def _check_fused_optimizer(request: RunRequest) -> None:
+    """Refuse an option that would change nothing."""
+    experiments = request.experiments()
+    if not any(experiment.has_fused_optimizer for experiment in experiments):
+        raise PaperArgumentError(
+            f"--fused-optimizer: {', '.join(experiment.name for experiment in experiments)} have no optimizer with a "
+            "fused kernel. Leave it out."
+        )
 
 
 def _accelerator(given: str) -> str:

@@ -12,6 +12,7 @@ from lit_gelu.cli.paper import running as paper_run
 from lit_gelu.paper.experiments import EXPERIMENTS, Arm
 from lit_gelu.paper.run_record import read_records
 from lit_gelu.paper.run_store import RecordStore
+from lit_gelu.paper.training import import_class
 
 
 class Pool(InlinePool):
@@ -99,11 +100,36 @@ def test_clusters_stand_in_for_word_vectors_where_asked(tmp_path, capsys):
     arguments = ["--preset", "full", "--only", "tweets", "mnist", "--dry-run"]
     assert paper_run_in(tmp_path, *arguments, "--tweet-clusters", "50mpaths2") == 0
     assert "to be made: 180" in capsys.readouterr().out
-    table = paper_run._with_clusters("full", "50mpaths2")
+    table = paper_run._own_experiments("full", "50mpaths2", fused=False)
     assert table["tweets"].data_args == {"batch_size": 16, "clusters": "50mpaths2"}
     assert table["tweets_zero_identity"].data_args == {"batch_size": 16, "clusters": "50mpaths2"}
     assert table["mnist"] == EXPERIMENTS["mnist"]
-    assert paper_run._with_clusters("full", None) is None
+    assert paper_run._own_experiments("full", None, fused=False) is None
+
+
+def test_fused_adam_is_named_by_the_record(tmp_path, table, monkeypatch, capsys):
+    monkeypatch.setattr(paper_run, "preset", lambda _: {"sharing": replace(SHARING, seeds=1)})
+    arguments = ["--only", "sharing", "--fused-optimizer"]
+    assert paper_run_in(tmp_path, *arguments) == 0
+    made = [record.config["model"]["init_args"]["fused_optimizer"] for record in read_records(tmp_path)]
+    assert made == [True, True]
+    assert paper_run_in(tmp_path, *arguments[:2]) == 2
+    assert "model.init_args.fused_optimizer: True in the record, None now" in capsys.readouterr().err
+
+
+def test_fused_adam_is_for_the_experiments_that_have_torch_s(tmp_path, capsys):
+    table = paper_run._own_experiments("full", "50mpaths2", fused=True)
+    assert {name for name, row in table.items() if not row.task_args.get("fused_optimizer")} == {
+        "cifar10_search",
+        "cifar10",
+        "cifar100",
+    }
+    assert table["tweets"].task_args == {"keep": 0.8, "fused_optimizer": True}
+    assert table["tweets"].data_args["clusters"] == "50mpaths2"
+    for row in table.values():  # every task takes the argument
+        import_class(row.task)(**row.task_args)
+    assert paper_run_in(tmp_path, "--preset", "full", "--only", "cifar10", "--fused-optimizer", "--dry-run") == 2
+    assert "cifar10_search, cifar10 have no optimizer with a fused kernel" in capsys.readouterr().err
 
 
 def test_missing_data(tmp_path, table, capsys):

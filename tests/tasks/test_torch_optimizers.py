@@ -1,0 +1,205 @@
+"""Torch's optimizers with a fused kernel: the same steps, kept over checkpoints, refused where there is none."""
+
+import pytest
+import torch
+from small_task import SmallData, quiet_trainer
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from lit_gelu.tasks import (
+    CIFAR10ConvNet,
+    CIFAR100WideResNet,
+    MNISTAutoencoder,
+    MNISTClassifier,
+    TaskArgumentError,
+    TIMITFrameClassifier,
+    TweetTagger,
+)
+from lit_gelu.tasks.torch_optimizers import adam, sgd
+
+ADAM = {
+    "mnist": lambda **options: MNISTClassifier(hidden_layers=1, **options),
+    "autoencoder": MNISTAutoencoder,
+    "tweets": TweetTagger,
+    "timit": lambda **options: TIMITFrameClassifier(width=16, **options),
+}
+
+
+class Seen(TorchDispatchMode):
+    """Takes down which operators run."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = set()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.names.add(function.overloadpacket.__name__)
+        return function(*args, **(kwargs or {}))
+
+
+def small_net(dtype):
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(5, 4), nn.PReLU(), nn.Linear(4, 3)).to(dtype)
+
+
+def gradients(step, parameters):
+    generator = torch.Generator().manual_seed(step)
+    return [10.0 ** (step % 3 - 2) * torch.randn(p.shape, generator=generator, dtype=torch.float64) for p in parameters]
+
+
+def kingma_and_ba(parameters, steps, learning_rate, beta1, eps):
+    """Kingma and Ba 2015, algorithm 1, in float64."""
+    weights = [parameter.detach().double().clone() for parameter in parameters]
+    moments = [(torch.zeros_like(weight), torch.zeros_like(weight)) for weight in weights]
+    for step in range(1, steps + 1):
+        for weight, gradient, (m, v) in zip(weights, gradients(step, weights), moments, strict=True):
+            m.mul_(beta1).add_((1 - beta1) * gradient)
+            v.mul_(0.999).add_(0.001 * gradient**2)
+            weight -= learning_rate * (m / (1 - beta1**step)) / ((v / (1 - 0.999**step)).sqrt() + eps)
+    return weights
+
+
+def nesterov(parameters, steps, learning_rate, momentum):
+    """Sutskever et al. 2013 as torch's documentation words it, in float64."""
+    weights = [parameter.detach().double().clone() for parameter in parameters]
+    velocities = [torch.zeros_like(weight) for weight in weights]
+    for step in range(1, steps + 1):
+        for weight, gradient, velocity in zip(weights, gradients(step, weights), velocities, strict=True):
+            velocity.mul_(momentum).add_(gradient)
+            weight -= learning_rate * (gradient + momentum * velocity)
+    return weights
+
+
+def make_steps(optimizer, parameters, steps):
+    for step in range(1, steps + 1):
+        for parameter, gradient in zip(parameters, gradients(step, parameters), strict=True):
+            parameter.grad = gradient.to(parameter.dtype)
+        optimizer.step()
+
+
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 2e-6)])
+@pytest.mark.parametrize(("beta1", "eps"), [(0.9, 1e-8), (0.0, 1e-4)])
+def test_steps_of_adam(fused, dtype, tolerance, beta1, eps):
+    parameters = list(small_net(dtype).parameters())
+    wanted = kingma_and_ba(parameters, 7, 1e-2, beta1, eps)
+    with Seen() as seen:
+        make_steps(adam(parameters, 1e-2, beta1=beta1, eps=eps, fused=fused), parameters, 7)
+    assert ("_fused_adam_" in seen.names) is fused
+    for found, weight in zip(parameters, wanted, strict=True):
+        torch.testing.assert_close(found.detach().double(), weight, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("momentum", [0.9, 0.0])
+def test_steps_of_gradient_descent(fused, momentum):
+    parameters = list(small_net(torch.float64).parameters())
+    wanted = nesterov(parameters, 7, 1e-2, momentum)
+    with Seen() as seen:
+        make_steps(sgd([{"params": parameters}], 1e-2, momentum, fused=fused), parameters, 7)
+    assert ("_fused_sgd_" in seen.names) is fused
+    for found, weight in zip(parameters, wanted, strict=True):
+        torch.testing.assert_close(found.detach(), weight, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("task", ADAM)
+def test_tasks_use_it_only_where_asked(task):
+    for options, kernel in (({}, None), ({"fused_optimizer": True}, True)):
+        model = ADAM[task](**options)
+        (group,) = model.configure_optimizers().param_groups
+        assert group["fused"] is kernel
+        assert (group["lr"], group["betas"], group["eps"]) == (1e-3, (0.9, 0.999), 1e-8)
+        assert model.hparams["fused_optimizer"] is (kernel is True)
+
+
+def test_the_cifar_nets_have_it_with_torch_s_optimizers():
+    net = CIFAR10ConvNet(channels=(4, 6), optimizer="torch", fused_optimizer=True)
+    (group,) = net.configure_optimizers()["optimizer"].param_groups
+    assert (group["fused"], group["eps"]) == (True, 1e-4)
+    wide = CIFAR100WideResNet(blocks_per_stage=1, width_factor=1, optimizer="torch", fused_optimizer=True)
+    groups = wide.configure_optimizers()["optimizer"].param_groups
+    assert [(group["fused"], group["nesterov"], group["weight_decay"]) for group in groups] == [
+        (True, True, 1e-3),
+        (True, True, 0),
+    ]
+
+
+@pytest.mark.parametrize(("task", "own"), [(CIFAR10ConvNet, "epsilon_inside_root"), (CIFAR100WideResNet, "lasagne")])
+def test_optimizers_without_a_fused_kernel_are_refused(task, own):
+    with pytest.raises(
+        TaskArgumentError, match=rf"optimizer='{own}', which has no fused kernel\. Give optimizer=\"torch\""
+    ):
+        task(fused_optimizer=True)
+
+
+@pytest.mark.parametrize("task", [*ADAM.values(), CIFAR10ConvNet, CIFAR100WideResNet])
+def test_what_is_no_flag_is_refused(task):
+    with pytest.raises(TaskArgumentError, match=r"fused_optimizer='yes' is not accepted\. Give True or False"):
+        task(fused_optimizer="yes")
+
+
+def test_devices_without_it_are_refused():
+    model = MNISTClassifier(hidden_layers=1, fused_optimizer=True).to("meta")
+    with pytest.raises(TaskArgumentError, match=r"parameters of torch\.float32 on meta\. Train floating .*cuda.* cpu"):
+        model.configure_optimizers()
+    assert MNISTClassifier(hidden_layers=1).to("meta").configure_optimizers()
+
+
+def test_complex_parameters_are_refused():
+    with pytest.raises(TaskArgumentError, match=r"torch\.complex64 on cpu"):
+        adam([nn.Parameter(torch.zeros(2, dtype=torch.complex64))], 1e-3, fused=True)
+
+
+def fitted(epochs, fused, start=None):
+    torch.manual_seed(0)
+    model = MNISTClassifier(hidden_layers=2, fused_optimizer=fused)
+    trainer = quiet_trainer(max_epochs=epochs)
+    trainer.fit(model, datamodule=SmallData(), ckpt_path=start)
+    return model, trainer
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    def of(fused):
+        fitted(1, fused)[1].save_checkpoint(tmp_path / "one.ckpt")
+        return tmp_path / "one.ckpt"
+
+    return of
+
+
+def test_a_run_is_the_same_but_for_rounding():
+    one, other = (fitted(2, fused)[0] for fused in (True, False))
+    for a, b in zip(one.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-6)
+
+
+def test_it_is_in_checkpoints(checkpoint):
+    loaded = MNISTClassifier.load_from_checkpoint(checkpoint(True))
+    assert loaded.configure_optimizers().param_groups[0]["fused"] is True
+
+
+def test_checkpoints_from_before_it(checkpoint):
+    path = checkpoint(False)
+    saved = torch.load(path, weights_only=True)
+    del saved["hyper_parameters"]["fused_optimizer"]
+    torch.save(saved, path)
+    assert MNISTClassifier.load_from_checkpoint(path).configure_optimizers().param_groups[0]["fused"] is None
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_a_resumed_run_computes_as_its_model_says(checkpoint, fused):
+    path = checkpoint(not fused)
+    with Seen() as seen:
+        _, trainer = fitted(2, fused, start=path)
+    assert trainer.optimizers[0].param_groups[0]["fused"] is (True if fused else None)
+    assert ("_fused_adam_" in seen.names) is fused
+    assert {float(state["step"]) for state in trainer.optimizers[0].state.values()} == {6.0}
+
+
+def test_a_loaded_state_is_left_as_it_was():
+    parameters = list(small_net(torch.float32).parameters())
+    state = adam(parameters, 1e-3).state_dict()
+    optimizer = adam(parameters, 1e-3, fused=True)
+    optimizer.load_state_dict(state)
+    assert optimizer.param_groups[0]["fused"] is True
+    assert state["param_groups"][0]["fused"] is None
