@@ -50,7 +50,7 @@ def _times_logistic(x: Tensor, half: Tensor) -> Tensor:
 def _gelu(x: Tensor, _p0: float, _p1: float) -> Tensor:
     t = x.abs().clamp(max=TAIL_END)
     root = _root_of_tail(t)
-    return x.clamp(min=0.0) - (t * root) * root
+    return x.clamp(min=1.4e-45) - (t * root) * root
 
 
 def _gelu_slope(x: Tensor, _p0: float, _p1: float) -> Tensor:
@@ -100,7 +100,9 @@ def _mish_slope(x: Tensor, _p0: float, _p1: float) -> Tensor:
 
 
 def _elu(x: Tensor, alpha: float, _p1: float) -> Tensor:
-    return torch.where(x > 0, x, alpha * torch.expm1(x.clamp(max=0.0)))
+    m = x.clamp(max=0.0)
+    near = m * (1.0 + m * (0.5 + m * (1.0 / 6.0 + m * (1.0 / 24.0 + m * (1.0 / 120.0)))))
+    return torch.where(x > 0, x, alpha * torch.where(m > -0.25, near, torch.exp2(m * (2.0 * _HALF_LOG2E)) - 1.0))
 
 
 def _elu_slope(x: Tensor, alpha: float, _p1: float) -> Tensor:
