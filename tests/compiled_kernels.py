@@ -1,9 +1,10 @@
-"""Compiles the kernels for GPUs that are not here, and reads their machine code: Triton's own ptxas and nvdisasm."""
+"""Compiles the kernels for GPUs that are not here, and reads their machine code: Triton's own ptxas and its tools."""
 
 import re
 import subprocess
 import tempfile
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,15 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from lit_gelu.activations.gpu import templates
+
+#: Compute capabilities, as Triton names them: Ampere, Hopper and both kinds of Blackwell.
+GENERATIONS = (80, 90, 100, 120)
 WARPS = 4
+BLOCK = 1024
 _TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 _LINE = re.compile(r"\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)")
+_USAGE = re.compile(r"REG:(\d+) STACK:(\d+)")
 
 
 @dataclass(frozen=True)
@@ -24,6 +31,7 @@ class MachineCode:
     operations: tuple[str, ...]
     elements: float  # that a thread computes
     registers: int
+    stack: int  # bytes of a thread
 
     @property
     def instructions(self) -> float:
@@ -39,6 +47,107 @@ class MachineCode:
         """The widths of loads and stores of global memory, in bits; 32 where none is named."""
         found = [op for op in self.operations if op.startswith(("LDG", "STG"))]
         return {width[1] if (width := re.search(r"\.(U?8|U?16|64|128)\b", op)) else "32" for op in found}
+
+    @property
+    def beside_registers(self) -> float:
+        """Instructions an element that spill registers or call functions, and bytes of stack."""
+        return self.count("LDL", "STL", "CALL") + self.stack
+
+    def summary(self) -> dict[str, Any]:
+        """Return its figures."""
+        return {
+            "instructions": self.instructions,
+            "mufu": self.count("MUFU"),
+            "registers": self.registers,
+            "beside_registers": self.beside_registers,
+            "widths": sorted(self.accesses, key=lambda width: int(width.strip("U"))),
+        }
+
+
+@dataclass(frozen=True)
+class TemplateCase:
+    """A template with a function and a dtype, as the package launches it.
+
+    Attributes:
+        template: Name of a kernel in `templates`.
+        function: Name of a function in `device`; empty where the template has its own.
+        dtype: Of the tensors, as Triton writes it.
+        types: Of the other arguments.
+        tensors: Names of pointers to the tensors.
+        constants: What is compiled in.
+        elements: That a program computes.
+        most: Instructions an element, at most.
+        widths: Of accesses to memory, in bits.
+    """
+
+    template: str
+    function: str
+    dtype: str
+    tensors: tuple[str, ...]
+    types: dict[str, str]
+    constants: dict[str, Any]
+    elements: int
+    most: float
+    widths: frozenset[str] = frozenset({"128"})
+
+    def __str__(self) -> str:
+        """Return a name."""
+        return "-".join(filter(None, (self.template, self.function, self.dtype)))
+
+    def compiled(self, generation: int) -> MachineCode:
+        """Compile it."""
+        pointers = {f"{name}_ptr": f"*{self.dtype}" for name in self.tensors}
+        kernel = getattr(templates, self.template)
+        return machine_code(compile_kernel(kernel, generation, pointers | self.types, self.constants), self.elements)
+
+
+_UNARY = {"n": "i32", "p0": "fp32", "p1": "fp32"}
+_LEARNED = {"p0_ptr": "*fp32", "p1_ptr": "*fp32", "channels": "i32"}
+#: Most instructions an element: a copy at full speed leaves time for 31 forward and 47 backward on an H200.
+_LIMITS = {
+    "gelu": (26, 36),
+    "gelu_tanh": (26, 36),
+    "swish": (26, 36),
+    "mish": (26, 36),
+    "elu": (20, 20),
+    "hard_swish": (20, 20),
+}
+_PARAMETERS = frozenset({"128", "32"})  # those of a channel are read as single numbers
+_SEED = frozenset({"128", "64"})
+
+
+def template_cases(dtype: str) -> Iterator[TemplateCase]:
+    """Yield every template with every function that it is launched for."""
+    yield from _unary(dtype)
+    for function in ("gaussian_gelu", "swish"):
+        yield from _learned(function, dtype)
+    for function in ("gelu", "gelu_tanh", "swish"):
+        sizes, constants = {"n": "i32", "p0": "fp32"}, {"ACT": function, "BLOCK": BLOCK}
+        yield TemplateCase("gated_forward", function, dtype, ("x", "y"), sizes, constants, BLOCK, 26)
+        yield TemplateCase("gated_backward", function, dtype, ("g", "x", "d"), sizes, constants, BLOCK, 36)
+    sizes, block = {"n": "i32"}, {"BLOCK": BLOCK}
+    seeded = sizes | {"seed_ptr": "*i64"}
+    yield TemplateCase("zero_identity_forward", "", dtype, ("x", "y"), seeded, block, BLOCK, 28, _SEED)
+    yield TemplateCase("zero_identity_backward", "", dtype, ("g", "y", "d"), sizes, block, BLOCK, 28)
+
+
+def _unary(dtype: str) -> Iterator[TemplateCase]:
+    for function, (forward, backward) in _LIMITS.items():
+        constants = {"ACT": function, "BLOCK": BLOCK}
+        yield TemplateCase("unary_forward", function, dtype, ("x", "y"), _UNARY, constants, BLOCK, forward)
+        yield TemplateCase("unary_backward", function, dtype, ("g", "x", "d"), _UNARY, constants, BLOCK, backward)
+
+
+def _learned(function: str, dtype: str) -> Iterator[TemplateCase]:
+    there, back = ("x", "y"), ("g", "x", "d")
+    constants, sums = {"ACT": function, "BLOCK": BLOCK}, {"sums_ptr": "*fp32"}
+    sizes = {"inner": "i32"} | _LEARNED
+    yield TemplateCase("learned_forward", function, dtype, there, sizes, constants, BLOCK, 26, _PARAMETERS)
+    four = constants | {"BLOCKS": 4}
+    yield TemplateCase("learned_backward", function, dtype, back, sizes | sums, four, 4 * BLOCK, 48, _PARAMETERS)
+    sizes, four = {"rows": "i32"} | _LEARNED, constants | {"ROWS": 4}
+    yield TemplateCase("learned_forward_last", function, dtype, there, sizes, four, 4 * BLOCK, 26)
+    yield TemplateCase("learned_backward_last", function, dtype, back, sizes | sums, four, 4 * BLOCK, 48)
 
 
 def compile_kernel(kernel: Any, capability: int, types: dict[str, str], constants: dict[str, Any]) -> Any:
@@ -58,9 +167,14 @@ def machine_code(compiled: Any, elements: int) -> MachineCode:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "kernel.cubin"
         file.write_bytes(compiled.asm["cubin"])
-        text = subprocess.run([_TOOLS / "nvdisasm", "-c", file], capture_output=True, text=True, check=True).stdout
+        text = _said("nvdisasm", "-c", file)
+        usage = _USAGE.search(_said("cuobjdump", "--dump-resource-usage", file))
     operations = [found[1] for line in text.splitlines() if (found := _LINE.match(line))]
     operations = [operation for operation in operations if operation != "NOP"]
     while operations and operations[-1] == "BRA":  # the endless loop behind the end
         operations.pop()
-    return MachineCode(tuple(operations), elements / (32 * WARPS), 0)
+    return MachineCode(tuple(operations), elements / (32 * WARPS), int(usage[1]), int(usage[2]))
+
+
+def _said(tool: str, *arguments: Any) -> str:
+    return subprocess.run([_TOOLS / tool, *arguments], capture_output=True, text=True, check=True).stdout

@@ -16,6 +16,7 @@ _HALF_LOG2E = 0.5 / math.log(2.0)
 _LOG2_DENSITY = -0.5 * math.log2(2.0 * math.pi)
 _TANH_1 = math.sqrt(8.0 / math.pi)  # 2 sqrt(2 / pi) (x + .044715 x^3): the argument of the logistic function
 _TANH_3 = 0.044715 * _TANH_1
+_LEAST = 1.4e-45  # float32's; 0 would let Triton 3.6 compare before it widens x, in two instructions more an element
 
 Formula = Callable[[Tensor, float, float], Tensor]
 
@@ -50,7 +51,7 @@ def _times_logistic(x: Tensor, half: Tensor) -> Tensor:
 def _gelu(x: Tensor, _p0: float, _p1: float) -> Tensor:
     t = x.abs().clamp(max=TAIL_END)
     root = _root_of_tail(t)
-    return x.clamp(min=1.4e-45) - (t * root) * root
+    return x.clamp(min=_LEAST) - (t * root) * root
 
 
 def _gelu_slope(x: Tensor, _p0: float, _p1: float) -> Tensor:
