@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.activations.gpu.autograd import LitGeluKernelWarning
-from lit_gelu.activations.gpu.modules import KernelModule
+from lit_gelu.activations.gpu.modules import KernelModule, OwnKernelModule
 from lit_gelu.activations.gpu.routes import Route
 from lit_gelu.activations.registry import registry_or_default
 
@@ -89,6 +89,11 @@ def explain(module: nn.Module, x: Tensor) -> Route:
         >>> explain(nn.GELU(), torch.zeros(3)).why
         'GELU is not fused; lit_gelu.kernels.fuse does it'
     """
+    if isinstance(module, OwnKernelModule):
+        kernel = module.kernel()
+        if module.kernels == "off":
+            return Route("torch", f"kernels='off' of this {type(module).__name__} leaves all to torch")
+        return Route("torch", "it has no kernel with its present arguments") if kernel is None else kernel.route(x)
     if not isinstance(module, KernelModule):
         return Route("torch", f"{type(module).__name__} is not fused; lit_gelu.kernels.fuse does it")
     if getattr(module, "inplace", False):

@@ -24,7 +24,7 @@ class Composed(NamedTuple):
 
 def channel_arguments(module: nn.Module) -> dict[str, Any]:
     """Return the arguments that every activation with scalar or per-channel parameters has."""
-    names = ("learnable", "channel_dim", "memory")
+    names = ("learnable", "channel_dim", "memory", "kernels")
     return {"channels": module.spec_channels, **{name: getattr(module, name) for name in names}}
 
 

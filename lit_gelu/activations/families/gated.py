@@ -14,10 +14,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
 
 from lit_gelu.activations.errors import ActivationArgumentError
-from lit_gelu.activations.families.gelu import gelu, sigmoid_gelu_by_kernels
+from lit_gelu.activations.families.gelu import SIGMOID_SLOPE, gelu, sigmoid_gelu_by_kernels
 from lit_gelu.activations.families.piecewise_linear import relu
 from lit_gelu.activations.families.sigmoid import sigmoid
 from lit_gelu.activations.families.swish import swish, swish_by_kernels
+from lit_gelu.activations.gpu.autograd import Kernel
+from lit_gelu.activations.gpu.gated import GatedKernel
+from lit_gelu.activations.gpu.modules import KernelModule, OwnKernelModule, checked_kernels, kernels_text
 from lit_gelu.activations.naming.entry import ActivationEntry
 from lit_gelu.activations.naming.facts import ActivationFacts
 from lit_gelu.activations.naming.forms import ModuleForm, ReadAttributes
@@ -140,7 +143,9 @@ def halves(name: str, x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
     return first, second
 
 
-GELU_FORMS = ("none", "tanh", "sigmoid")
+#: The kernels of GELU's forms, and their parameters.
+_GATES = {"none": ("gelu", 0.0), "tanh": ("gelu_tanh", 0.0), "sigmoid": ("swish", SIGMOID_SLOPE)}
+GELU_FORMS = tuple(_GATES)
 
 
 def _reglu(x: Tensor, dim: int) -> Tensor:
@@ -159,7 +164,7 @@ def _swiglu(x: Tensor, dim: int, beta: float) -> Tensor:
     return (F.silu(gate) if beta == 1.0 else swish_by_kernels(gate, beta)) * value
 
 
-class ReGLU(nn.Module):
+class ReGLU(OwnKernelModule):
     """``max(first half, 0) * second half`` of a dimension, which is halved.
 
     Bytes kept for the backward pass, for each float32 element of ``x``: 6, as torch's multiplication keeps the gate and
@@ -170,6 +175,8 @@ class ReGLU(nn.Module):
     Args:
         dim: Which dimension is halved.
         memory: ``"recompute"`` keeps ``x`` alone for the backward pass; ``"autograd"`` what the kernels need.
+        kernels: ``"auto"`` computes large 16-bit tensors on NVIDIA GPUs by a kernel (docs/kernels.md); ``"off"``
+            leaves all to torch.
 
     Raises:
         ActivationArgumentError: If ``memory`` is no mode.
@@ -180,21 +187,26 @@ class ReGLU(nn.Module):
         tensor([10.,  0.])
     """
 
-    def __init__(self, dim: int = -1, memory: str = "autograd") -> None:
+    def __init__(self, dim: int = -1, memory: str = "autograd", kernels: str = "auto") -> None:
         super().__init__()
         self.dim = dim
         self.memory = checked_memory(memory)
+        self.kernels = checked_kernels(kernels)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def kernel(self) -> Kernel:
+        """Return the kernel with the present arguments."""
+        return GatedKernel("relu", 0.0, self.dim)
+
+    def by_torch(self, x: Tensor) -> Tensor:
         """Gate one half of ``dim``, of even size, by the other; the result is half as long there."""
         return compute(self.memory, functools.partial(_reglu, dim=self.dim), x)
 
     def extra_repr(self) -> str:
         """Return ``dim=...`` for ``repr``."""
-        return f"dim={self.dim}{memory_text(self.memory)}"
+        return f"dim={self.dim}{memory_text(self.memory)}{kernels_text(self.kernels)}"
 
 
-class GEGLU(nn.Module):
+class GEGLU(OwnKernelModule):
     """``gelu(first half) * second half`` of a dimension, which is halved.
 
     Bytes kept for the backward pass, for each float32 element of ``x``: 6 (8 with ``approximate="sigmoid"``); 4 with
@@ -206,9 +218,11 @@ class GEGLU(nn.Module):
         dim: Which dimension is halved.
         approximate: Which form of GELU: ``"none"``, ``"tanh"`` or ``"sigmoid"``.
         memory: ``"recompute"`` keeps ``x`` alone for the backward pass; ``"autograd"`` what the kernels need.
+        kernels: ``"auto"`` computes large 16-bit tensors on NVIDIA GPUs by a kernel (docs/kernels.md); ``"off"``
+            leaves all to torch.
 
     Raises:
-        ActivationArgumentError: If ``approximate`` is no form of GELU, or ``memory`` no mode.
+        ActivationArgumentError: If ``approximate`` is no form of GELU, or ``memory`` or ``kernels`` no mode.
 
     Example:
         >>> import torch
@@ -216,7 +230,9 @@ class GEGLU(nn.Module):
         tensor([1.6827])
     """
 
-    def __init__(self, dim: int = -1, approximate: str = "none", memory: str = "autograd") -> None:
+    def __init__(
+        self, dim: int = -1, approximate: str = "none", memory: str = "autograd", kernels: str = "auto"
+    ) -> None:
         super().__init__()
         if approximate not in GELU_FORMS:
             raise ActivationArgumentError(
@@ -225,17 +241,22 @@ class GEGLU(nn.Module):
         self.dim = dim
         self.approximate = approximate
         self.memory = checked_memory(memory)
+        self.kernels = checked_kernels(kernels)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def kernel(self) -> Kernel:
+        """Return the kernel with the present arguments."""
+        return GatedKernel(*_GATES[self.approximate], self.dim)
+
+    def by_torch(self, x: Tensor) -> Tensor:
         """Gate one half of ``dim``, of even size, by the other; the result is half as long there."""
         return compute(self.memory, functools.partial(_geglu, dim=self.dim, approximate=self.approximate), x)
 
     def extra_repr(self) -> str:
         """Return ``dim=..., approximate=...`` for ``repr``."""
-        return f"dim={self.dim}, approximate={self.approximate!r}{memory_text(self.memory)}"
+        return f"dim={self.dim}, approximate={self.approximate!r}{memory_text(self.memory)}{kernels_text(self.kernels)}"
 
 
-class SwiGLU(nn.Module):
+class SwiGLU(OwnKernelModule):
     """``swish(first half) * second half`` of a dimension, which is halved.
 
     Bytes kept for the backward pass, for each float32 element of ``x``: 6 (8 with ``beta`` not 1); 4 with
@@ -247,9 +268,11 @@ class SwiGLU(nn.Module):
         dim: Which dimension is halved.
         beta: The slope of Swish; positive.
         memory: ``"recompute"`` keeps ``x`` alone for the backward pass; ``"autograd"`` what the kernels need.
+        kernels: ``"auto"`` computes large 16-bit tensors on NVIDIA GPUs by a kernel (docs/kernels.md); ``"off"``
+            leaves all to torch.
 
     Raises:
-        ActivationArgumentError: If ``beta`` is not a positive number, or ``memory`` no mode.
+        ActivationArgumentError: If ``beta`` is not a positive number, or ``memory`` or ``kernels`` no mode.
 
     Example:
         >>> import torch
@@ -257,19 +280,32 @@ class SwiGLU(nn.Module):
         tensor([1.4621])
     """
 
-    def __init__(self, dim: int = -1, beta: float = 1.0, memory: str = "autograd") -> None:
+    def __init__(self, dim: int = -1, beta: float = 1.0, memory: str = "autograd", kernels: str = "auto") -> None:
         super().__init__()
         self.dim = dim
         self.beta = positive_number("beta", beta)
         self.memory = checked_memory(memory)
+        self.kernels = checked_kernels(kernels)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def kernel(self) -> Kernel:
+        """Return the kernel with the present arguments."""
+        return GatedKernel("swish", self.beta, self.dim)
+
+    def by_torch(self, x: Tensor) -> Tensor:
         """Gate one half of ``dim``, of even size, by the other; the result is half as long there."""
         return compute(self.memory, functools.partial(_swiglu, dim=self.dim, beta=self.beta), x)
 
     def extra_repr(self) -> str:
         """Return ``dim=..., beta=...`` for ``repr``."""
-        return f"dim={self.dim}, beta={self.beta}{memory_text(self.memory)}"
+        return f"dim={self.dim}, beta={self.beta}{memory_text(self.memory)}{kernels_text(self.kernels)}"
+
+
+class KernelGLU(KernelModule, nn.GLU):
+    """`torch.nn.GLU` by a kernel; `lit_gelu.kernels.fuse` makes it."""
+
+    def kernel(self) -> Kernel:
+        """Return its kernel: the second half is the gate."""
+        return GatedKernel("sigmoid", 0.0, self.dim, gate=1)
 
 
 SHAZEER_2020 = "Shazeer 2020, GLU Variants Improve Transformer (arXiv 2002.05202)"
@@ -288,7 +324,7 @@ ENTRIES = (
             "a sigmoid(b), with a the first half and b the second",
             "Dauphin et al. 2017, Language Modeling with Gated Convolutional Networks (arXiv 1612.08083)",
         ),
-        modules=(ModuleForm(nn.GLU, ReadAttributes(("dim",))),),
+        modules=(ModuleForm(nn.GLU, ReadAttributes(("dim",)), fused=KernelGLU),),
         functions=((F.glu, ()),),
     ),
     ActivationEntry(
@@ -296,20 +332,20 @@ ENTRIES = (
         ReGLU,
         function=reglu,
         facts=_facts("max(a, 0) b, with a the first half and b the second", smoothness=0),
-        modules=(ModuleForm(ReGLU, ReadAttributes(("dim", "memory"))),),
+        modules=(ModuleForm(ReGLU, ReadAttributes(("dim", "memory", "kernels"))),),
     ),
     ActivationEntry(
         "geglu",
         GEGLU,
         function=geglu,
         facts=functools.partial(_facts, "gelu(a) b, with a the first half and b the second"),
-        modules=(ModuleForm(GEGLU, ReadAttributes(("dim", "approximate", "memory"))),),
+        modules=(ModuleForm(GEGLU, ReadAttributes(("dim", "approximate", "memory", "kernels"))),),
     ),
     ActivationEntry(
         "swiglu",
         SwiGLU,
         function=swiglu,
         facts=functools.partial(_facts, "a sigmoid(beta a) b, with a the first half and b the second"),
-        modules=(ModuleForm(SwiGLU, ReadAttributes(("dim", "beta", "memory"))),),
+        modules=(ModuleForm(SwiGLU, ReadAttributes(("dim", "beta", "memory", "kernels"))),),
     ),
 )

@@ -10,6 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
 
 from lit_gelu.activations.families._package import HENDRYCKS_2016, channel_arguments, live_channels
+from lit_gelu.activations.gpu.autograd import Kernel, TritonKernel, fused
+from lit_gelu.activations.gpu.learned import fused_with, kernel_with
+from lit_gelu.activations.gpu.modules import OwnKernelModule, checked_kernels, kernels_text
 from lit_gelu.activations.naming.entry import ActivationEntry
 from lit_gelu.activations.naming.facts import ActivationFacts
 from lit_gelu.activations.naming.forms import ModuleForm
@@ -153,7 +156,7 @@ def gaussian_gelu_joint(x: Tensor, mu: float = 0.0, sigma: float = 1.0) -> Deriv
     return Derivatives(x * gate, gate + weighted, 2 * density - weighted * (u / sigma), gate)
 
 
-class GaussianGELU(ChannelModule):
+class GaussianGELU(OwnKernelModule, ChannelModule):
     """``f(x) = x Phi((x - mu) / sigma)``, elementwise, any shape and floating dtype.
 
     ``mu = 0, sigma = 1`` is GELU; ``sigma -> 0`` with ``mu = 0`` is ReLU. With one fixed ``mu = 0`` it is
@@ -173,10 +176,12 @@ class GaussianGELU(ChannelModule):
             the layer before has outputs; see `lit_gelu.surgery.infer_channels_`.
         channel_dim: Which dimension of ``x`` the channels are: 1 as in ``torch.nn.PReLU``, -1 in transformers.
         memory: ``"recompute"`` keeps ``x`` alone for the backward pass; ``"autograd"`` what the kernels need.
+        kernels: ``"auto"`` computes large 16-bit tensors on NVIDIA GPUs by a kernel (docs/kernels.md); ``"off"``
+            leaves all to torch.
 
     Raises:
-        ActivationArgumentError: If ``mu`` is not finite or ``sigma`` not positive and finite, ``memory`` no mode, or
-            the channels are no number or contradict the values.
+        ActivationArgumentError: If ``mu`` is not finite or ``sigma`` not positive and finite, ``memory`` or
+            ``kernels`` no mode, or the channels are no number or contradict the values.
 
     Example:
         >>> GaussianGELU(mu=0.5, sigma=2.0)(torch.tensor([-1.0, 0.0, 1.0]))
@@ -196,12 +201,14 @@ class GaussianGELU(ChannelModule):
         channels: int | str | None = None,
         channel_dim: int = 1,
         memory: str = "autograd",
+        kernels: str = "auto",
     ) -> None:
         initial = {"mu": finite_numbers("mu", mu), "sigma": finite_numbers("sigma", sigma, positive=True)}
         super().__init__(initial, ("mu_offset", "log_scale") if learnable else (), channels, channel_dim)
         self.initial_mu, self.initial_sigma = initial.values()
         self.learnable = bool(learnable)
         self.memory = checked_memory(memory)
+        self.kernels = checked_kernels(kernels)
         if not learnable:
             self.register_parameter("mu_offset", None)
             self.register_parameter("log_scale", None)
@@ -223,6 +230,21 @@ class GaussianGELU(ChannelModule):
     def forward(self, x: Tensor) -> Tensor:
         """Apply the function to a floating tensor of any shape, elementwise."""
         mu, sigma = self.mu, self.sigma
+        if self.kernels == "off":
+            return self._by_torch(x, mu, sigma)
+        if _is_standard(mu, sigma):
+            return fused(TritonKernel("gelu"), F.gelu, x)
+        return fused_with("gaussian_gelu", self._by_torch, x, mu, sigma, self.channel_dim)
+
+    def kernel(self) -> Kernel:
+        """Return the kernel with the present parameters."""
+        mu, sigma = self.mu, self.sigma
+        if _is_standard(mu, sigma):
+            return TritonKernel("gelu")
+        return kernel_with("gaussian_gelu", mu, sigma, self.channel_dim)
+
+    def _by_torch(self, x: Tensor, mu: float | Tensor, sigma: float | Tensor) -> Tensor:
+        """Compute the function by torch's kernels."""
         if isinstance(mu, Tensor) or isinstance(sigma, Tensor) or mu != 0.0:
             function = functools.partial(normal_gated, channel_dim=self.channel_dim)
             return compute_with(self.memory, function, x, mu=mu, sigma=sigma)
@@ -233,7 +255,12 @@ class GaussianGELU(ChannelModule):
     def extra_repr(self) -> str:
         """Return ``mu=..., sigma=..., learnable=...`` for ``repr``."""
         values = f"mu={self.initial_mu}, sigma={self.initial_sigma}, learnable={self.learnable}"
-        return f"{values}{self.channel_text()}{memory_text(self.memory)}"
+        return f"{values}{self.channel_text()}{memory_text(self.memory)}{kernels_text(self.kernels)}"
+
+
+def _is_standard(mu: float | Tensor, sigma: float | Tensor) -> bool:
+    """Say whether it is GELU, by numbers that are fixed."""
+    return isinstance(mu, float) and isinstance(sigma, float) and (mu, sigma) == (0.0, 1.0)
 
 
 def gelu_moments(mean: Tensor, std: Tensor, mu: float = 0.0, sigma: float = 1.0) -> GaussianMoments:

@@ -14,7 +14,7 @@ from lit_gelu.activations.families._package import HENDRYCKS_2016
 from lit_gelu.activations.families.gaussian_gelu import gaussian_gelu_joint, gelu_moments
 from lit_gelu.activations.families.swish import swish, swish_derivative, swish_joint
 from lit_gelu.activations.gpu.autograd import Kernel, TritonKernel
-from lit_gelu.activations.gpu.modules import KernelModule
+from lit_gelu.activations.gpu.modules import KernelModule, OwnKernelModule, checked_kernels, kernels_text
 from lit_gelu.activations.naming.entry import ActivationEntry
 from lit_gelu.activations.naming.facts import ActivationFacts
 from lit_gelu.activations.naming.forms import ModuleForm, ReadAttributes
@@ -33,7 +33,7 @@ from lit_gelu.activations.numerics.gates import (
     times_normal_density,
 )
 from lit_gelu.activations.numerics.joint import NORMAL_END, Derivatives
-from lit_gelu.activations.numerics.memory import checked_memory, compute
+from lit_gelu.activations.numerics.memory import checked_memory, compute, memory_text
 from lit_gelu.activations.onnx_recipes import Arguments, OnnxCases, OnnxOperator, OnnxRecipes, OnnxSpelling
 
 FORMS = ("none", "tanh", "sigmoid")
@@ -192,7 +192,7 @@ def _tanh_form_joint(x: Tensor) -> Derivatives:
     return Derivatives(x * gate, first, gate * closed * bend, gate)
 
 
-class SigmoidGELU(nn.Module):
+class SigmoidGELU(OwnKernelModule):
     """``f(x) = x sigmoid(1.702 x)``, elementwise, any shape and floating dtype.
 
     The gate differs from Phi by at most 0.00949, the function from GELU by at most 0.02033 (at ``|x| = 2.270``).
@@ -205,6 +205,8 @@ class SigmoidGELU(nn.Module):
 
     Args:
         memory: ``"recompute"`` keeps ``x`` alone for the backward pass; ``"autograd"`` what the kernels need.
+        kernels: ``"auto"`` computes large 16-bit tensors on NVIDIA GPUs by a kernel (docs/kernels.md); ``"off"``
+            leaves all to torch.
 
     Raises:
         ActivationArgumentError: If ``memory`` is no mode.
@@ -214,17 +216,22 @@ class SigmoidGELU(nn.Module):
         tensor([-0.1542,  0.0000,  0.8458])
     """
 
-    def __init__(self, memory: str = "autograd") -> None:
+    def __init__(self, memory: str = "autograd", kernels: str = "auto") -> None:
         super().__init__()
         self.memory = checked_memory(memory)
+        self.kernels = checked_kernels(kernels)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Apply the function to a floating tensor of any shape, elementwise."""
+    def kernel(self) -> Kernel:
+        """Return the kernel."""
+        return TritonKernel("swish", SIGMOID_SLOPE)
+
+    def by_torch(self, x: Tensor) -> Tensor:
+        """Compute the function by torch's kernels."""
         return compute(self.memory, sigmoid_gelu_by_kernels, x)
 
     def extra_repr(self) -> str:
-        """Return the memory mode for ``repr``, unless it is the usual one."""
-        return "" if self.memory == "autograd" else f"memory={self.memory!r}"
+        """Return for ``repr`` how it is computed, unless in the usual way."""
+        return f"{memory_text(self.memory)}{kernels_text(self.kernels)}".removeprefix(", ")
 
 
 class KernelGELU(KernelModule, nn.GELU):
@@ -242,7 +249,7 @@ FORMULAS = {
 }
 
 
-def build_gelu(approximate: str = "none", memory: str = "autograd") -> nn.Module:
+def build_gelu(approximate: str = "none", memory: str = "autograd", kernels: str = "auto") -> nn.Module:
     """Build the module of one of GELU's three forms."""
     if approximate not in FORMULAS:
         raise ActivationArgumentError(
@@ -253,7 +260,12 @@ def build_gelu(approximate: str = "none", memory: str = "autograd") -> nn.Module
             f"'gelu': memory={memory!r} is not accepted with approximate={approximate!r}: torch's kernel keeps its "
             "input alone already. Leave memory out."
         )
-    return SigmoidGELU(memory) if approximate == "sigmoid" else nn.GELU(approximate=approximate)
+    if approximate != "sigmoid" and kernels != "auto":
+        raise ActivationArgumentError(
+            f"'gelu': kernels={kernels!r} is not accepted with approximate={approximate!r}: this form is torch's "
+            "module, which has a kernel where lit_gelu.kernels.fuse gives it one. Leave kernels out."
+        )
+    return SigmoidGELU(memory, kernels) if approximate == "sigmoid" else nn.GELU(approximate=approximate)
 
 
 def _facts(approximate: str = "none", **_: Any) -> ActivationFacts:
@@ -261,14 +273,14 @@ def _facts(approximate: str = "none", **_: Any) -> ActivationFacts:
 
 
 def _sigmoid_form(module: nn.Module) -> dict[str, Any]:
-    return {"approximate": "sigmoid", "memory": module.memory}
+    return {"approximate": "sigmoid", "memory": module.memory, "kernels": module.kernels}
 
 
 def _preset(name: str, approximate: str, aliases: tuple[str, ...]) -> ActivationEntry:
     """Make the row of a form's own name."""
     preset = ActivationSpec.of("gelu", approximate=approximate)
-    # Bound by position, so that it is no argument any more; the sigmoid form alone is left its memory mode.
-    bound = (approximate,) if approximate == "sigmoid" else (approximate, "autograd")
+    # Bound by position, so that it is no argument any more; the sigmoid form alone is left how it is computed.
+    bound = (approximate,) if approximate == "sigmoid" else (approximate, "autograd", "auto")
     build = functools.partial(build_gelu, *bound)
     return ActivationEntry(name, build, aliases=aliases, preset=preset)
 

@@ -9,7 +9,8 @@ from torch.nn import functional as F  # noqa: N812 - the name that torch's own d
 
 from lit_gelu.activations.families._package import INPLACE, channel_arguments, live_channels
 from lit_gelu.activations.gpu.autograd import Kernel, TritonKernel
-from lit_gelu.activations.gpu.modules import KernelModule
+from lit_gelu.activations.gpu.learned import fused_with, kernel_with
+from lit_gelu.activations.gpu.modules import KernelModule, OwnKernelModule, checked_kernels, kernels_text
 from lit_gelu.activations.naming.entry import ActivationEntry
 from lit_gelu.activations.naming.facts import ActivationFacts
 from lit_gelu.activations.naming.forms import ModuleForm
@@ -143,7 +144,7 @@ def swish_joint(x: Tensor, beta: float = 1.0) -> Derivatives:
     return Derivatives(x * gate, gate * (1 + u * closed), (beta * gate * closed) * (2 + u * (closed - gate)), gate)
 
 
-class Swish(ChannelModule):
+class Swish(OwnKernelModule, ChannelModule):
     """``f(x) = x sigmoid(beta x)``, elementwise, any shape and floating dtype.
 
     ``beta = 1`` is SiLU (torch's kernel is called); ``beta -> 0`` is ``x / 2``, ``beta -> inf`` is ReLU. A learned
@@ -161,10 +162,12 @@ class Swish(ChannelModule):
             the layer before has outputs; see `lit_gelu.surgery.infer_channels_`.
         channel_dim: Which dimension of ``x`` the channels are: 1 as in ``torch.nn.PReLU``, -1 in transformers.
         memory: ``"recompute"`` keeps ``x`` alone for the backward pass; ``"autograd"`` what the kernels need.
+        kernels: ``"auto"`` computes large 16-bit tensors on NVIDIA GPUs by a kernel (docs/kernels.md); ``"off"``
+            leaves all to torch.
 
     Raises:
-        ActivationArgumentError: If ``beta`` is not positive and finite, ``memory`` no mode, or the channels are no
-            number or contradict ``beta``.
+        ActivationArgumentError: If ``beta`` is not positive and finite, ``memory`` or ``kernels`` no mode, or the
+            channels are no number or contradict ``beta``.
 
     Example:
         >>> Swish(beta=2.0)(torch.tensor([-1.0, 0.0, 1.0]))
@@ -182,12 +185,14 @@ class Swish(ChannelModule):
         channels: int | str | None = None,
         channel_dim: int = 1,
         memory: str = "autograd",
+        kernels: str = "auto",
     ) -> None:
         initial = finite_numbers("beta", beta, positive=True)
         super().__init__({"beta": initial}, ("log_scale",) if learnable else (), channels, channel_dim)
         self.initial_beta = initial
         self.learnable = bool(learnable)
         self.memory = checked_memory(memory)
+        self.kernels = checked_kernels(kernels)
         if not learnable:
             self.register_parameter("log_scale", None)
 
@@ -200,7 +205,18 @@ class Swish(ChannelModule):
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply the function to a floating tensor of any shape, elementwise."""
-        beta = per_channel("swish", "beta", self.beta, x, self.channel_dim)
+        beta = self.beta
+        if self.kernels == "off":
+            return self._by_torch(x, beta)
+        return fused_with("swish", self._by_torch, x, beta, 0.0, self.channel_dim)
+
+    def kernel(self) -> Kernel:
+        """Return the kernel with the present slope."""
+        return kernel_with("swish", self.beta, 0.0, self.channel_dim)
+
+    def _by_torch(self, x: Tensor, beta: float | Tensor, _: float | Tensor = 0.0) -> Tensor:
+        """Compute the function by torch's kernels."""
+        beta = per_channel("swish", "beta", beta, x, self.channel_dim)
         if not isinstance(beta, Tensor) and beta == 1.0:
             return F.silu(x)
         return compute_with(self.memory, swish_by_kernels, x, beta=beta)
@@ -208,7 +224,7 @@ class Swish(ChannelModule):
     def extra_repr(self) -> str:
         """Return ``beta=..., learnable=...`` for ``repr``."""
         fixed = f"beta={self.initial_beta}, learnable={self.learnable}"
-        return f"{fixed}{self.channel_text()}{memory_text(self.memory)}"
+        return f"{fixed}{self.channel_text()}{memory_text(self.memory)}{kernels_text(self.kernels)}"
 
 
 class KernelSiLU(KernelModule, nn.SiLU):

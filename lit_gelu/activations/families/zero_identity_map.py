@@ -11,6 +11,9 @@ from lit_gelu.activations.families._package import HENDRYCKS_2016
 from lit_gelu.activations.families.gaussian_gelu import gelu_moments
 from lit_gelu.activations.families.gelu import EXACT_ONNX, gelu, gelu_derivative
 from lit_gelu.activations.families.swish import SILU_ONNX, silu, silu_derivative
+from lit_gelu.activations.gpu.autograd import Kernel, TritonKernel, fused
+from lit_gelu.activations.gpu.modules import OwnKernelModule, checked_kernels
+from lit_gelu.activations.gpu.zero_identity import ZERO_IDENTITY, ZeroIdentityKernel, fused_draw
 from lit_gelu.activations.naming.entry import ActivationEntry
 from lit_gelu.activations.naming.facts import ActivationFacts
 from lit_gelu.activations.naming.forms import ModuleForm, ReadAttributes
@@ -130,14 +133,14 @@ def _draw(probability: Tensor, generator: torch.Generator | None) -> Tensor:
 EVALUATIONS = ("expectation", "stochastic", "mean")
 
 
-class ZeroIdentityMap(nn.Module):
+class ZeroIdentityMap(OwnKernelModule):
     """In training ``m x`` with ``m ~ Bernoulli(G(x))`` drawn for each element; in evaluation its expectation.
 
     There is no rescaling, and the gradient is the mask alone: no term for the mask's dependence on ``x``. It needs
     neither dropout nor another nonlinearity beside it. With the normal gate the expectation is GELU, with the logistic
     one SiLU.
 
-    Bytes kept for the backward pass, for each element in training: 1, the mask.
+    Bytes kept for the backward pass, for each element in training: 1, the mask; with a kernel only the output.
 
     Source: Hendrycks and Gimpel 2016, "Gaussian Error Linear Units (GELUs)" (arXiv 1606.08415), section 2; the
     experiments are in section 4 of its first submission ("stochastic 0-I map"). The logistic gate: Ba and Frey 2013,
@@ -149,6 +152,8 @@ class ZeroIdentityMap(nn.Module):
             ``"mean"``, the mean of ``passes`` masks at each map. The mean over passes of a whole net is another
             thing: run the net several times with ``"stochastic"``.
         passes: How many masks ``"mean"`` averages.
+        kernels: ``"auto"`` computes large 16-bit tensors on NVIDIA GPUs by a kernel (docs/kernels.md), which draws
+            other random numbers than torch; ``"off"`` leaves all to torch.
 
     Raises:
         ActivationArgumentError: If an argument is none of these, or ``passes`` is given without ``"mean"``.
@@ -161,7 +166,9 @@ class ZeroIdentityMap(nn.Module):
         tensor([0.0000, 0.5000])
     """
 
-    def __init__(self, gate: str = "normal", evaluation: str = "expectation", passes: int = 1) -> None:
+    def __init__(
+        self, gate: str = "normal", evaluation: str = "expectation", passes: int = 1, kernels: str = "auto"
+    ) -> None:
         super().__init__()
         check_gate("zero_identity_map", gate)
         check_passes("zero_identity_map", passes)
@@ -177,9 +184,25 @@ class ZeroIdentityMap(nn.Module):
         self.gate = gate
         self.evaluation = evaluation
         self.passes = passes
+        self.kernels = checked_kernels(kernels)
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply the map to a floating tensor of any shape, elementwise."""
+        kernel = None if self.kernels == "off" else self.kernel()
+        if isinstance(kernel, ZeroIdentityKernel):
+            return fused_draw(self.by_torch, x)
+        return self.by_torch(x) if kernel is None else fused(kernel, self.by_torch, x)
+
+    def kernel(self) -> Kernel | None:
+        """Return the kernel of what it does now; the logistic gate and means of draws have none."""
+        if self.training or self.evaluation == "stochastic":
+            return ZERO_IDENTITY if self.gate == "normal" else None
+        if self.evaluation == "mean":
+            return None
+        return TritonKernel("gelu") if self.gate == "normal" else TritonKernel("swish", 1.0)
+
+    def by_torch(self, x: Tensor) -> Tensor:
+        """Compute the map by torch's kernels."""
         if self.training or self.evaluation == "stochastic":
             return zero_identity_map(x, training=True, gate=self.gate)
         if self.evaluation == "mean":
@@ -188,7 +211,7 @@ class ZeroIdentityMap(nn.Module):
 
     def extra_repr(self) -> str:
         """Return the arguments for ``repr`` that differ from their defaults."""
-        defaults = {"gate": "normal", "evaluation": "expectation", "passes": 1}
+        defaults = {"gate": "normal", "evaluation": "expectation", "passes": 1, "kernels": "auto"}
         given = {name: getattr(self, name) for name in defaults}
         return ", ".join(f"{name}={value!r}" for name, value in given.items() if value != defaults[name])
 
@@ -234,7 +257,7 @@ ENTRIES = (
         moments=gelu_moments,
         facts=_facts,
         aliases=("soi",),
-        modules=(ModuleForm(ZeroIdentityMap, ReadAttributes(("gate", "evaluation", "passes")), live=_live),),
+        modules=(ModuleForm(ZeroIdentityMap, ReadAttributes(("gate", "evaluation", "passes", "kernels")), live=_live),),
         onnx=_ONNX,
     ),
 )

@@ -24,7 +24,15 @@ __all__ = ["GaussianMoments", "gaussian_moments", "normal_rule", "scalar_functio
 
 Kinks = tuple[tuple[float, float], ...]
 
-_HOW_IT_IS_COMPUTED = frozenset({"inplace", "memory", "learnable", "channels", "channel_dim", "num_parameters"})
+_HOW_IT_IS_COMPUTED = frozenset({
+    "inplace",
+    "memory",
+    "kernels",
+    "learnable",
+    "channels",
+    "channel_dim",
+    "num_parameters",
+})
 _CANCELLED = 1e-4  # a sum this much smaller than its terms has lost too many of float64's 16 digits
 
 

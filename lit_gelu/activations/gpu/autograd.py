@@ -16,7 +16,7 @@ from torch import Tensor
 from lit_gelu.activations.gpu import formulas
 from lit_gelu.activations.gpu.routes import Route, give_up, route
 
-Plain = Callable[[Tensor], Tensor]
+Plain = Callable[..., Tensor]
 
 
 class LitGeluKernelWarning(UserWarning):
@@ -24,24 +24,24 @@ class LitGeluKernelWarning(UserWarning):
 
 
 class Kernel(ABC):
-    """A function of a tensor, elementwise, and its gradient, in one pass over memory each."""
+    """A function of a tensor, and of others that are its parameters; all gradients in one pass over memory."""
 
     name: str
 
     @abstractmethod
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, /, *parameters: Tensor) -> Tensor:
         """Return the function of a 16-bit tensor of any layout."""
 
     @abstractmethod
-    def backward(self, gradient: Tensor, x: Tensor) -> Tensor:
-        """Return the gradient by x for that by the output, which may be strided and expanded."""
+    def backward(self, gradient: Tensor, x: Tensor, /, *parameters: Tensor) -> tuple[Tensor, ...]:
+        """Return the gradient by each tensor for that by the output, which may be strided and expanded."""
 
     def route(self, x: Tensor) -> Route:
         """Return which code computes the function of x."""
         found = route(x)
         return Route("torch", "torch.compile makes a kernel of its own") if found.code == "formula" else found
 
-    def formula(self, x: Tensor) -> Tensor:
+    def formula(self, x: Tensor, /, *parameters: Tensor) -> Tensor:
         """Return the function in operations for a compiler; called where `route` says so."""
         raise NotImplementedError
 
@@ -58,48 +58,47 @@ class TritonKernel(Kernel):
     p0: float = 0.0
     p1: float = 0.0
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, /, *_: Tensor) -> Tensor:
         """Return the function of x."""
         from lit_gelu.activations.gpu import operators
 
         y: Tensor = operators.activation(x, self.name, self.p0, self.p1)
         return y
 
-    def backward(self, gradient: Tensor, x: Tensor) -> Tensor:
+    def backward(self, gradient: Tensor, x: Tensor, /, *_: Tensor) -> tuple[Tensor, ...]:
         """Return the gradient by x."""
         from lit_gelu.activations.gpu import operators
 
-        by_x: Tensor = operators.activation_backward(gradient, x, self.name, self.p0, self.p1)
-        return by_x
+        return (operators.activation_backward(gradient, x, self.name, self.p0, self.p1),)
 
     def route(self, x: Tensor) -> Route:
         """Return which code computes the function of x."""
         return route(x)
 
-    def formula(self, x: Tensor) -> Tensor:
+    def formula(self, x: Tensor, /, *_: Tensor) -> Tensor:
         """Return the function by its formula, which a compiler fuses with what is beside it."""
         y: Tensor = _Formula.apply(x, self.name, self.p0, self.p1)
         return y
 
 
-def fused(kernel: Kernel, plain: Plain, x: Tensor) -> Tensor:
-    """Compute an elementwise activation by its kernel, its formula or ``plain``, torch's own function of x."""
+def fused(kernel: Kernel, plain: Plain, x: Tensor, *parameters: Tensor) -> Tensor:
+    """Compute an activation by its kernel, its formula or ``plain``, torch's own function of the same tensors."""
     code = kernel.route(x).code
     if code == "torch":
-        return plain(x)
+        return plain(x, *parameters)
     if code == "formula":
-        return kernel.formula(x)
+        return kernel.formula(x, *parameters)
     try:
-        y: Tensor = _Kernel.apply(x, kernel, plain)
+        y: Tensor = _Kernel.apply(kernel, plain, x, *parameters)
     except torch.OutOfMemoryError:  # says nothing of the kernel
         raise
     except Exception as error:  # noqa: BLE001  a compiler that fails must not end a training run
-        _give_up(kernel, error)
-        return plain(x)
+        leave_to_torch(kernel, error)
+        return plain(x, *parameters)
     return y
 
 
-def _give_up(kernel: Kernel, error: Exception) -> None:
+def leave_to_torch(kernel: Kernel, error: Exception) -> None:
     """Leave to torch what a kernel failed at, and say so."""
     kernel.give_up(error)
     warnings.warn(
@@ -111,27 +110,27 @@ def _give_up(kernel: Kernel, error: Exception) -> None:
 
 
 class _Kernel(torch.autograd.Function):
-    """``f(x)``, of which x alone is kept."""
+    """``f(x, ...)``, of which these tensors alone are kept."""
 
     # The old style, without `setup_context`: with it, torch reads the signature anew at every call, in 40 us.
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, kernel: Kernel, plain: Plain) -> Tensor:
-        ctx.save_for_backward(x)
+    def forward(ctx: Any, kernel: Kernel, plain: Plain, *tensors: Tensor) -> Tensor:
+        ctx.save_for_backward(*tensors)
         ctx.kernel, ctx.plain = kernel, plain
-        return kernel.forward(x)
+        return kernel.forward(*tensors)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        (x,) = ctx.saved_tensors
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        tensors = ctx.saved_tensors
         if not torch.is_grad_enabled():  # else somebody differentiates the gradient
             try:
-                return ctx.kernel.backward(gradient, x), None, None
+                return None, None, *ctx.kernel.backward(gradient, *tensors)
             except torch.OutOfMemoryError:
                 raise
             except Exception as error:  # noqa: BLE001  as in `fused`
-                _give_up(ctx.kernel, error)
-        return torch.func.vjp(ctx.plain, x)[1](gradient)[0], None, None
+                leave_to_torch(ctx.kernel, error)
+        return None, None, *torch.func.vjp(ctx.plain, *tensors)[1](gradient)
 
 
 class _Formula(torch.autograd.Function):

@@ -20,6 +20,7 @@ _LOG2E = tl.constexpr(1.4426950408889634)
 _HALF_LOG2E = tl.constexpr(0.7213475204444817)
 _LOG2_DENSITY = tl.constexpr(-1.3257480647361593)  # of the normal distribution at 0
 _ALL = tl.constexpr(tl.PropagateNan.ALL)
+_SMALLEST = tl.constexpr(1.0842022e-19)  # deviation: the root of the smallest normal number
 # 2 sqrt(2 / pi) (x + .044715 x^3), the argument of the logistic function in the tanh form, in powers of two and of e
 _HALF_TANH_1, _HALF_TANH_3 = tl.constexpr(1.1511040990721625), tl.constexpr(0.051471619840011914)
 _SLOPE_1, _SLOPE_3 = tl.constexpr(1.5957691216057308), tl.constexpr(0.21406444588134472)
@@ -175,17 +176,17 @@ def hard_swish_slope(x, p0, p1):
 @triton.jit
 def gaussian_gelu(x, mu, sigma):
     """Return ``x Phi((x - mu) / sigma)``."""
-    r = _reciprocal(sigma)
+    r = _reciprocal(tl.maximum(sigma, _SMALLEST))
     u = x * r - mu * r
     root = _root_of_tail(_distance(u))
-    part = (tl.clamp(x, -3.0e38, 3.0e38) * root) * root
+    part = tl.where(tl.abs(u) > _END, 0.0, (x * root) * root)
     return tl.where(u > 0, x - part, part)
 
 
 @triton.jit
 def gaussian_gelu_slopes(x, mu, sigma):
     """Return the slopes by x, mu and sigma."""
-    r = _reciprocal(sigma)
+    r = _reciprocal(tl.maximum(sigma, _SMALLEST))
     shift = mu * r
     u = tl.clamp(x * r - shift, -_END, _END, propagate_nan=_ALL)
     root = _root_of_tail(tl.abs(u))
@@ -205,6 +206,24 @@ def swish_slopes(x, beta, p1):
 
 
 @triton.jit
+def relu(x, p0, p1):
+    """Return the larger of x and 0."""
+    return tl.maximum(x, 0.0, propagate_nan=_ALL)
+
+
+@triton.jit
+def relu_slope(x, p0, p1):
+    """Return the slope of `relu`; 0 at NaN, as torch's is."""
+    return tl.where(x > 0, 1.0, 0.0)
+
+
+@triton.jit
+def sigmoid(x, p0, p1):
+    """Return the logistic function."""
+    return _logistic(tl.clamp(x, -126.0, 126.0, propagate_nan=_ALL) * -_LOG2E)
+
+
+@triton.jit
 def value(x, p0, p1, ACT: tl.constexpr):
     """Return the function called ACT."""
     if ACT == "gelu":
@@ -221,6 +240,10 @@ def value(x, p0, p1, ACT: tl.constexpr):
         return hard_swish(x, p0, p1)
     elif ACT == "gaussian_gelu":
         return gaussian_gelu(x, p0, p1)
+    elif ACT == "relu":
+        return relu(x, p0, p1)
+    elif ACT == "sigmoid":
+        return sigmoid(x, p0, p1)
     else:
         tl.static_assert(False)
 
@@ -240,6 +263,11 @@ def slope(x, p0, p1, ACT: tl.constexpr):
         return elu_slope(x, p0, p1)
     elif ACT == "hard_swish":
         return hard_swish_slope(x, p0, p1)
+    elif ACT == "gaussian_gelu":
+        by_x, _by_mu, _by_sigma = gaussian_gelu_slopes(x, p0, p1)
+        return by_x
+    elif ACT == "relu":
+        return relu_slope(x, p0, p1)
     else:
         tl.static_assert(False)
 
@@ -272,6 +300,13 @@ def swish_both(x, beta, p1):
 
 
 @triton.jit
+def sigmoid_both(x, p0, p1):
+    """Return the function and its slope."""
+    s = sigmoid(x, p0, p1)
+    return s, s * (1.0 - s)
+
+
+@triton.jit
 def both(x, p0, p1, ACT: tl.constexpr):
     """Return the function called ACT and its slope; in 16 bits the function lacks the end of its left tail."""
     if ACT == "gelu":
@@ -280,6 +315,8 @@ def both(x, p0, p1, ACT: tl.constexpr):
         return gelu_tanh_both(x, p0, p1)
     elif ACT == "swish":
         return swish_both(x, p0, p1)
+    elif ACT == "sigmoid":
+        return sigmoid_both(x, p0, p1)
     else:
         return value(x, p0, p1, ACT), slope(x, p0, p1, ACT)
 

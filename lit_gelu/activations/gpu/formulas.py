@@ -18,7 +18,10 @@ _TANH_1 = math.sqrt(8.0 / math.pi)  # 2 sqrt(2 / pi) (x + .044715 x^3): the argu
 _TANH_3 = 0.044715 * _TANH_1
 _LEAST = 1.4e-45  # float32's; 0 would let Triton 3.6 compare before it widens x, in two instructions more an element
 
-Formula = Callable[[Tensor, float, float], Tensor]
+_SMALLEST = 2.0**-63
+
+Parameter = float | Tensor  # a number, or a tensor that x is compatible with
+Formula = Callable[[Tensor, Parameter, Parameter], Tensor]
 
 
 class FormulaPair(NamedTuple):
@@ -48,43 +51,43 @@ def _times_logistic(x: Tensor, half: Tensor) -> Tensor:
     return (x * factor) * (factor * torch.rsqrt(root * root + 1.0).square())
 
 
-def _gelu(x: Tensor, _p0: float, _p1: float) -> Tensor:
+def _gelu(x: Tensor, _p0: Parameter, _p1: Parameter) -> Tensor:
     t = x.abs().clamp(max=TAIL_END)
     root = _root_of_tail(t)
     return x.clamp(min=_LEAST) - (t * root) * root
 
 
-def _gelu_slope(x: Tensor, _p0: float, _p1: float) -> Tensor:
+def _gelu_slope(x: Tensor, _p0: Parameter, _p1: Parameter) -> Tensor:
     t = x.abs().clamp(max=TAIL_END)
     root = _root_of_tail(t)
     h = root * root - t * torch.exp2(t * t * -_HALF_LOG2E + _LOG2_DENSITY)
     return torch.where(x > 0, 1.0 - h, h)
 
 
-def _gelu_tanh(x: Tensor, _p0: float, _p1: float) -> Tensor:
+def _gelu_tanh(x: Tensor, _p0: Parameter, _p1: Parameter) -> Tensor:
     t = x.clamp(-12.0, 12.0)
     return _times_logistic(x.clamp(min=-12.0), t * (t * t * (-_HALF_LOG2E * _TANH_3) - _HALF_LOG2E * _TANH_1))
 
 
-def _gelu_tanh_slope(x: Tensor, _p0: float, _p1: float) -> Tensor:
+def _gelu_tanh_slope(x: Tensor, _p0: Parameter, _p1: Parameter) -> Tensor:
     t = x.clamp(-12.0, 12.0)
     square = t * t
     s = _logistic(t * (square * (-2.0 * _HALF_LOG2E * _TANH_3) - 2.0 * _HALF_LOG2E * _TANH_1))
     return s * (1.0 + t * (square * (3.0 * _TANH_3) + _TANH_1) * (1.0 - s))
 
 
-def _swish(x: Tensor, beta: float, _p1: float) -> Tensor:
+def _swish(x: Tensor, beta: Parameter, _p1: Parameter) -> Tensor:
     half = (x * (-_HALF_LOG2E * beta)).clamp(-100.0, 100.0)
     return torch.where(half > 85.0, -0.0, _times_logistic(x, half))
 
 
-def _swish_slope(x: Tensor, beta: float, _p1: float) -> Tensor:
+def _swish_slope(x: Tensor, beta: Parameter, _p1: Parameter) -> Tensor:
     t = (x * beta).clamp(-126.0, 126.0)
     s = _logistic(t * (-2.0 * _HALF_LOG2E))
     return s * (1.0 + t * (1.0 - s))
 
 
-def _mish(x: Tensor, _p0: float, _p1: float) -> Tensor:
+def _mish(x: Tensor, _p0: Parameter, _p1: Parameter) -> Tensor:
     u = x.clamp(-126.0, 20.0)  # right of 20 the function is x
     root = torch.exp2(u * _HALF_LOG2E)
     e = root * root
@@ -92,7 +95,7 @@ def _mish(x: Tensor, _p0: float, _p1: float) -> Tensor:
     return (u * root) * gate + (x - 20.0).clamp(min=0.0)
 
 
-def _mish_slope(x: Tensor, _p0: float, _p1: float) -> Tensor:
+def _mish_slope(x: Tensor, _p0: Parameter, _p1: Parameter) -> Tensor:
     c = x.clamp(-126.0, 20.0)
     e = torch.exp2(c * (2.0 * _HALF_LOG2E))
     n = e * (e + 2.0)
@@ -100,24 +103,56 @@ def _mish_slope(x: Tensor, _p0: float, _p1: float) -> Tensor:
     return n * r + c * (4.0 * e * (1.0 + e) * r) * r
 
 
-def _elu(x: Tensor, alpha: float, _p1: float) -> Tensor:
+def _elu(x: Tensor, alpha: Parameter, _p1: Parameter) -> Tensor:
     m = x.clamp(max=0.0)
     near = m * (1.0 + m * (0.5 + m * (1.0 / 6.0 + m * (1.0 / 24.0 + m * (1.0 / 120.0)))))
     return torch.where(x > 0, x, alpha * torch.where(m > -0.25, near, torch.exp2(m * (2.0 * _HALF_LOG2E)) - 1.0))
 
 
-def _elu_slope(x: Tensor, alpha: float, _p1: float) -> Tensor:
+def _elu_slope(x: Tensor, alpha: Parameter, _p1: Parameter) -> Tensor:
     return torch.where(x > 0, 1.0, alpha * torch.exp2(x.clamp(max=0.0) * (2.0 * _HALF_LOG2E)))
 
 
-def _hard_swish(x: Tensor, _p0: float, _p1: float) -> Tensor:
+def _hard_swish(x: Tensor, _p0: Parameter, _p1: Parameter) -> Tensor:
     right = x.clamp(min=-3.0)
     return right * ((right + 3.0).clamp(max=6.0) * (1.0 / 6.0))
 
 
-def _hard_swish_slope(x: Tensor, _p0: float, _p1: float) -> Tensor:
+def _hard_swish_slope(x: Tensor, _p0: Parameter, _p1: Parameter) -> Tensor:
     inside = x.clamp(-3.0, 3.0) * (1.0 / 3.0) + 0.5
     return torch.where(x <= -3.0, 0.0, torch.where(x >= 3.0, 1.0, inside))
+
+
+def _above_zero(sigma: Parameter) -> Parameter:
+    """Return a deviation of at least the root of the smallest normal number."""
+    return sigma.clamp(min=_SMALLEST) if isinstance(sigma, Tensor) else max(sigma, _SMALLEST)
+
+
+def _gaussian_gelu(x: Tensor, mu: Parameter, sigma: Parameter) -> Tensor:
+    u = (x - mu) / _above_zero(sigma)
+    root = _root_of_tail(u.abs().clamp(max=TAIL_END))
+    part = torch.where(u.abs() > TAIL_END, 0.0, (x * root) * root)
+    return torch.where(u > 0, x - part, part)
+
+
+def _gaussian_gelu_slopes(x: Tensor, mu: Parameter, sigma: Parameter) -> tuple[Tensor, Tensor, Tensor]:
+    sigma = _above_zero(sigma)
+    u = ((x - mu) / sigma).clamp(-TAIL_END, TAIL_END)
+    p = _root_of_tail(u.abs()).square()
+    moved = (u + mu / sigma) * torch.exp2(u * u * -_HALF_LOG2E + _LOG2_DENSITY)  # x phi(u) / sigma
+    return torch.where(u > 0, 1.0 - p, p) + moved, -moved, -moved * u
+
+
+def _gaussian_gelu_slope(x: Tensor, mu: Parameter, sigma: Parameter) -> Tensor:
+    return _gaussian_gelu_slopes(x, mu, sigma)[0]
+
+
+def _swish_slopes(x: Tensor, beta: Parameter, _p1: Parameter) -> tuple[Tensor, Tensor, Tensor]:
+    t = (x * beta).clamp(-126.0, 126.0)
+    s = _logistic(t * (-2.0 * _HALF_LOG2E))
+    bend = s * (1.0 - s)
+    finite = x.clamp(-1.0e18, 1.0e18)
+    return s + t * bend, finite * (finite * bend), torch.zeros_like(s)
 
 
 #: By the names of `device`.
@@ -128,6 +163,13 @@ FORMULAS = {
     "mish": FormulaPair(_mish, _mish_slope),
     "elu": FormulaPair(_elu, _elu_slope),
     "hard_swish": FormulaPair(_hard_swish, _hard_swish_slope),
+    "gaussian_gelu": FormulaPair(_gaussian_gelu, _gaussian_gelu_slope),
+}
+
+#: The slopes by x and by both parameters, of functions whose parameters are learned.
+SLOPES: dict[str, Callable[[Tensor, Parameter, Parameter], tuple[Tensor, Tensor, Tensor]]] = {
+    "gaussian_gelu": _gaussian_gelu_slopes,
+    "swish": _swish_slopes,
 }
 
 

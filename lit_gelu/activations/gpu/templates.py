@@ -82,17 +82,26 @@ def learned_backward(
 
 @triton.jit
 def learned_forward_last(
-    x_ptr, y_ptr, p0_ptr, p1_ptr, rows, channels, ACT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr
+    x_ptr,
+    y_ptr,
+    p0_ptr,
+    p1_ptr,
+    rows,
+    channels,
+    ACT: tl.constexpr,
+    TILES: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):
-    """Compute ``y = f(x, p0[c], p1[c])`` where the last dimension counts the channels: program (channels, rows)."""
-    columns = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    """Compute ``y = f(x, p0[c], p1[c])`` of ``[rows, channels]``: program (TILES of ROWS rows, BLOCK of channels)."""
+    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     there = columns < channels
-    p0 = tl.load(p0_ptr + columns, mask=there, other=1.0).to(tl.float32)
-    p1 = tl.load(p1_ptr + columns, mask=there, other=1.0).to(tl.float32)
-    for i in tl.static_range(ROWS):
-        row = tl.program_id(1).to(tl.int64) * ROWS + i
-        inside = there & (row < rows)
-        offsets = row * channels + columns
+    p0 = tl.load(p0_ptr + columns, mask=there, other=1.0).to(tl.float32)[None, :]
+    p1 = tl.load(p1_ptr + columns, mask=there, other=1.0).to(tl.float32)[None, :]
+    for i in range(TILES):
+        row = (tl.program_id(0).to(tl.int64) * TILES + i) * ROWS + tl.arange(0, ROWS)[:, None]
+        inside = there[None, :] & (row < rows)
+        offsets = row * channels + columns[None, :]
         x = tl.load(x_ptr + offsets, mask=inside).to(tl.float32)
         tl.store(y_ptr + offsets, value(x, p0, p1, ACT).to(y_ptr.dtype.element_ty), mask=inside)
 
@@ -108,55 +117,60 @@ def learned_backward_last(
     rows,
     channels,
     ACT: tl.constexpr,
+    TILES: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     """As `learned_backward`, where the last dimension counts the channels; sums ``[programs, 2, channels]``."""
-    columns = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     there = columns < channels
-    p0 = tl.load(p0_ptr + columns, mask=there, other=1.0).to(tl.float32)
-    p1 = tl.load(p1_ptr + columns, mask=there, other=1.0).to(tl.float32)
-    first = tl.zeros([BLOCK], tl.float32)
-    second = tl.zeros([BLOCK], tl.float32)
-    for i in tl.static_range(ROWS):
-        row = tl.program_id(1).to(tl.int64) * ROWS + i
-        inside = there & (row < rows)
-        offsets = row * channels + columns
+    p0 = tl.load(p0_ptr + columns, mask=there, other=1.0).to(tl.float32)[None, :]
+    p1 = tl.load(p1_ptr + columns, mask=there, other=1.0).to(tl.float32)[None, :]
+    first = tl.zeros([ROWS, BLOCK], tl.float32)
+    second = tl.zeros([ROWS, BLOCK], tl.float32)
+    for i in range(TILES):
+        row = (tl.program_id(0).to(tl.int64) * TILES + i) * ROWS + tl.arange(0, ROWS)[:, None]
+        inside = there[None, :] & (row < rows)
+        offsets = row * channels + columns[None, :]
         x = tl.load(x_ptr + offsets, mask=inside, other=0.0).to(tl.float32)
         g = tl.load(g_ptr + offsets, mask=inside, other=0.0).to(tl.float32)
         by_x, by_p0, by_p1 = slopes(x, p0, p1, ACT)
         tl.store(d_ptr + offsets, (g * by_x).to(d_ptr.dtype.element_ty), mask=inside)
         first += g * by_p0
         second += g * by_p1
-    start = tl.program_id(1).to(tl.int64) * 2 * channels
-    tl.store(sums_ptr + start + columns, first, mask=there)
-    tl.store(sums_ptr + start + channels + columns, second, mask=there)
+    start = tl.program_id(0).to(tl.int64) * 2 * channels
+    tl.store(sums_ptr + start + columns, tl.sum(first, 0), mask=there)
+    tl.store(sums_ptr + start + channels + columns, tl.sum(second, 0), mask=there)
 
 
 @triton.jit
-def gated_forward(x_ptr, y_ptr, n, p0, ACT: tl.constexpr, BLOCK: tl.constexpr):
-    """Compute ``y = f(a) b`` of rows ``[a, b]`` of ``2 n``: program (row, block of ``n``)."""
+def gated_forward(x_ptr, y_ptr, n, p0, ACT: tl.constexpr, GATE: tl.constexpr, BLOCK: tl.constexpr):
+    """Compute ``y = f(gate) value`` of rows of 2 halves of ``n``, the gate in half GATE: program (row, block of n)."""
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = columns < n
-    a = tl.load(x_ptr + row * (2 * n) + columns, mask=inside).to(tl.float32)
-    b = tl.load(x_ptr + row * (2 * n) + n + columns, mask=inside).to(tl.float32)
+    gates = x_ptr + row * (2 * n) + GATE * n + columns
+    values = x_ptr + row * (2 * n) + (1 - GATE) * n + columns
+    a = tl.load(gates, mask=inside).to(tl.float32)
+    b = tl.load(values, mask=inside).to(tl.float32)
     tl.store(y_ptr + row * n + columns, (value(a, p0, p0, ACT) * b).to(y_ptr.dtype.element_ty), mask=inside)
 
 
 @triton.jit
-def gated_backward(g_ptr, x_ptr, d_ptr, n, p0, ACT: tl.constexpr, BLOCK: tl.constexpr):
-    """Compute the gradients by a and b of ``f(a) b``, as `gated_forward` reads them."""
+def gated_backward(g_ptr, x_ptr, d_ptr, n, p0, ACT: tl.constexpr, GATE: tl.constexpr, BLOCK: tl.constexpr):
+    """Compute the gradients by both halves of what `gated_forward` computes."""
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = columns < n
-    a = tl.load(x_ptr + row * (2 * n) + columns, mask=inside).to(tl.float32)
-    b = tl.load(x_ptr + row * (2 * n) + n + columns, mask=inside).to(tl.float32)
+    gates = row * (2 * n) + GATE * n + columns
+    values = row * (2 * n) + (1 - GATE) * n + columns
+    a = tl.load(x_ptr + gates, mask=inside).to(tl.float32)
+    b = tl.load(x_ptr + values, mask=inside).to(tl.float32)
     g = tl.load(g_ptr + row * n + columns, mask=inside).to(tl.float32)
     dtype = d_ptr.dtype.element_ty
     f, df = both(a, p0, p0, ACT)
-    tl.store(d_ptr + row * (2 * n) + columns, (g * b * df).to(dtype), mask=inside)
-    tl.store(d_ptr + row * (2 * n) + n + columns, (g * f).to(dtype), mask=inside)
+    tl.store(d_ptr + gates, (g * b * df).to(dtype), mask=inside)
+    tl.store(d_ptr + values, (g * f).to(dtype), mask=inside)
 
 
 @triton.jit

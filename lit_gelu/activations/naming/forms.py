@@ -24,7 +24,7 @@ NOT_IN_SPECS = frozenset({"device", "dtype", "generator"})  # where and how para
 ReadArguments = Callable[[nn.Module], dict[str, Any]]
 ModuleClass = type[nn.Module]
 
-NOT_OF_THE_FUNCTION = frozenset({"inplace", "memory"})  # they change how a module computes, not what
+NOT_OF_THE_FUNCTION = frozenset({"inplace", "memory", "kernels"})  # they change how a module computes, not what
 
 _NOTING = "_lit_gelu_notes_arguments"
 _MISSING = object()

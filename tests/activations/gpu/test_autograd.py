@@ -1,45 +1,22 @@
 """Kernels through torch's autograd: layouts, gradients, transforms, failures; see `interpreted_autograd`."""
 
-import json
-import sys
-from pathlib import Path
-
+import interpreted_checks
 import pytest
 import torch
-from child_processes import run_command
 from torch.nn import functional as F
 
 from lit_gelu.activations.gpu import autograd, routes
 
-NAMES = [
-    "every_function",
-    "layouts_of_inputs",
-    "layouts_of_gradients",
-    "gradient_of_a_sum_and_of_a_cat",
-    "second_derivatives",
-    "transforms_of_functions",
-    "torchs_checks_of_operators",
-    "only_the_input_is_kept",
-    "a_failing_kernel_stops_nothing",
-    "a_kernel_that_fails_in_the_backward_pass_stops_nothing",
-    "a_lack_of_memory_is_no_failure_of_a_kernel",
-]
+SCRIPT = "interpreted_autograd.py"
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory):
+def found():
     pytest.importorskip("triton", reason="Triton has no build for this system")
-    path = tmp_path_factory.mktemp("autograd") / "found.json"
-    script = Path(__file__).parents[2] / "interpreted_autograd.py"
-    run_command([sys.executable, "-W", "ignore", str(script), str(path)])
-    return json.loads(path.read_text())
+    return interpreted_checks.run(SCRIPT)
 
 
-def test_all_checks_ran(found):
-    assert list(found) == NAMES
-
-
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", interpreted_checks.names_in(SCRIPT))
 def test_check(found, name):
     assert not found[name], found[name]
 
