@@ -34,8 +34,8 @@ def learned_forward(x_ptr, y_ptr, p0_ptr, p1_ptr, inner, channels, ACT: tl.const
     """Compute ``y = f(x, p0[c], p1[c])`` of ``[outer, channels, inner]``: program (block of inner, channel, outer)."""
     channel = tl.program_id(1)
     row = tl.program_id(2).to(tl.int64) * channels + channel
-    p0 = tl.load(p0_ptr + channel).to(tl.float32)
-    p1 = tl.load(p1_ptr + channel).to(tl.float32)
+    p0 = tl.load(p0_ptr + channel)
+    p1 = tl.load(p1_ptr + channel)
     columns = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = columns < inner
     offsets = row * inner + columns
@@ -60,8 +60,8 @@ def learned_backward(
     """Compute ``d = g df/dx``, and sums of ``g df/dp0`` and ``g df/dp1``: ``[2, channels, outer, blocks of inner]``."""
     channel = tl.program_id(1)
     row = tl.program_id(2).to(tl.int64) * channels + channel
-    p0 = tl.load(p0_ptr + channel).to(tl.float32)
-    p1 = tl.load(p1_ptr + channel).to(tl.float32)
+    p0 = tl.load(p0_ptr + channel)
+    p1 = tl.load(p1_ptr + channel)
     first = tl.zeros([BLOCK], tl.float32)
     second = tl.zeros([BLOCK], tl.float32)
     for i in tl.static_range(BLOCKS):
@@ -81,66 +81,44 @@ def learned_backward(
 
 
 @triton.jit
-def learned_forward_last(
-    x_ptr,
-    y_ptr,
-    p0_ptr,
-    p1_ptr,
-    rows,
-    channels,
-    ACT: tl.constexpr,
-    TILES: tl.constexpr,
-    ROWS: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    """Compute ``y = f(x, p0[c], p1[c])`` of ``[rows, channels]``: program (TILES of ROWS rows, BLOCK of channels)."""
+def learned_forward_last(x_ptr, y_ptr, p0_ptr, p1_ptr, n, channels, rows, ACT: tl.constexpr, BLOCK: tl.constexpr):
+    """Compute ``y = f(x, p0[c], p1[c])`` of n elements in rows of channels: program (some rows, block of channels)."""
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     there = columns < channels
-    p0 = tl.load(p0_ptr + columns, mask=there, other=1.0).to(tl.float32)[None, :]
-    p1 = tl.load(p1_ptr + columns, mask=there, other=1.0).to(tl.float32)[None, :]
-    for i in range(TILES):
-        row = (tl.program_id(0).to(tl.int64) * TILES + i) * ROWS + tl.arange(0, ROWS)[:, None]
-        inside = there[None, :] & (row < rows)
-        offsets = row * channels + columns[None, :]
+    p0 = tl.load(p0_ptr + columns, mask=there, other=1.0)
+    p1 = tl.load(p1_ptr + columns, mask=there, other=1.0)
+    offsets = tl.program_id(0).to(tl.int64) * rows * channels + columns
+    for _ in range(rows):
+        inside = there & (offsets < n)
         x = tl.load(x_ptr + offsets, mask=inside).to(tl.float32)
         tl.store(y_ptr + offsets, value(x, p0, p1, ACT).to(y_ptr.dtype.element_ty), mask=inside)
+        offsets += channels
 
 
 @triton.jit
 def learned_backward_last(
-    g_ptr,
-    x_ptr,
-    d_ptr,
-    p0_ptr,
-    p1_ptr,
-    sums_ptr,
-    rows,
-    channels,
-    ACT: tl.constexpr,
-    TILES: tl.constexpr,
-    ROWS: tl.constexpr,
-    BLOCK: tl.constexpr,
+    g_ptr, x_ptr, d_ptr, p0_ptr, p1_ptr, sums_ptr, n, channels, rows, ACT: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """As `learned_backward`, where the last dimension counts the channels; sums ``[programs, 2, channels]``."""
+    """As `learned_backward`, of what `learned_forward_last` computes; sums ``[programs, 2, channels]``."""
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     there = columns < channels
-    p0 = tl.load(p0_ptr + columns, mask=there, other=1.0).to(tl.float32)[None, :]
-    p1 = tl.load(p1_ptr + columns, mask=there, other=1.0).to(tl.float32)[None, :]
-    first = tl.zeros([ROWS, BLOCK], tl.float32)
-    second = tl.zeros([ROWS, BLOCK], tl.float32)
-    for i in range(TILES):
-        row = (tl.program_id(0).to(tl.int64) * TILES + i) * ROWS + tl.arange(0, ROWS)[:, None]
-        inside = there[None, :] & (row < rows)
-        offsets = row * channels + columns[None, :]
+    p0 = tl.load(p0_ptr + columns, mask=there, other=1.0)
+    p1 = tl.load(p1_ptr + columns, mask=there, other=1.0)
+    first = tl.zeros([BLOCK], tl.float32)
+    second = tl.zeros([BLOCK], tl.float32)
+    offsets = tl.program_id(0).to(tl.int64) * rows * channels + columns
+    for _ in range(rows):
+        inside = there & (offsets < n)
         x = tl.load(x_ptr + offsets, mask=inside, other=0.0).to(tl.float32)
         g = tl.load(g_ptr + offsets, mask=inside, other=0.0).to(tl.float32)
         by_x, by_p0, by_p1 = slopes(x, p0, p1, ACT)
         tl.store(d_ptr + offsets, (g * by_x).to(d_ptr.dtype.element_ty), mask=inside)
         first += g * by_p0
         second += g * by_p1
+        offsets += channels
     start = tl.program_id(0).to(tl.int64) * 2 * channels
-    tl.store(sums_ptr + start + columns, tl.sum(first, 0), mask=there)
-    tl.store(sums_ptr + start + channels + columns, tl.sum(second, 0), mask=there)
+    tl.store(sums_ptr + start + columns, first, mask=there)
+    tl.store(sums_ptr + start + channels + columns, second, mask=there)
 
 
 @triton.jit

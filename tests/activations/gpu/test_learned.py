@@ -55,7 +55,8 @@ def test_a_compiler_is_given_the_formula(monkeypatch, kind, arguments):
         ((70_000, 2, 600), 1, 2, "65,535"),
         ((4, 70_000, 600), 1, 70_000, "65,535"),
         ((2, 2**32), 0, 2, "2,147,483,647"),
-        ((2**32, 2), 1, 2, "32 bits"),
+        ((2**32, 2), 1, 2, ""),
+        ((2, 2**27), 1, 2**27, "32 bits"),
     ],
 )
 def test_layouts(shape, channel_dim, channels, why):
