@@ -21,6 +21,8 @@ WARPS = 4
 BLOCK = 1024
 _TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 _LINE = re.compile(r"\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)")
+_LABEL = re.compile(r"(\.L\w+):")
+_JUMP = re.compile(r"\bBRA `\((\.L\w+)\)")
 _USAGE = re.compile(r"REG:(\d+) STACK:(\d+)")
 
 
@@ -29,14 +31,15 @@ class MachineCode:
     """What a kernel became."""
 
     operations: tuple[str, ...]
-    elements: float  # that a thread computes
+    loop: int  # how many of them are in a loop
+    elements: float  # that a thread computes, in one round of the loop if there is one
     registers: int
     stack: int  # bytes of a thread
 
     @property
     def instructions(self) -> float:
-        """Instructions an element."""
-        return len(self.operations) / self.elements
+        """Instructions an element, of the loop if there is one: what is before it is done once for many elements."""
+        return (self.loop or len(self.operations)) / self.elements
 
     def count(self, *names: str) -> float:
         """Return how many instructions an element have one of these names."""
@@ -121,8 +124,9 @@ def template_cases(dtype: str) -> Iterator[TemplateCase]:
     yield from _unary(dtype)
     for function in ("gaussian_gelu", "swish"):
         yield from _learned(function, dtype)
-    for function in ("gelu", "gelu_tanh", "swish"):
-        sizes, constants = {"n": "i32", "p0": "fp32"}, {"ACT": function, "BLOCK": BLOCK}
+    for function in ("gelu", "gelu_tanh", "swish", "relu", "sigmoid"):
+        gate = int(function == "sigmoid")  # torch's GLU has it in the second half
+        sizes, constants = {"n": "i32", "p0": "fp32"}, {"ACT": function, "GATE": gate, "BLOCK": BLOCK}
         yield TemplateCase("gated_forward", function, dtype, ("x", "y"), sizes, constants, BLOCK, 26)
         yield TemplateCase("gated_backward", function, dtype, ("g", "x", "d"), sizes, constants, BLOCK, 36)
     sizes, block = {"n": "i32"}, {"BLOCK": BLOCK}
@@ -145,9 +149,9 @@ def _learned(function: str, dtype: str) -> Iterator[TemplateCase]:
     yield TemplateCase("learned_forward", function, dtype, there, sizes, constants, BLOCK, 26, _PARAMETERS)
     four = constants | {"BLOCKS": 4}
     yield TemplateCase("learned_backward", function, dtype, back, sizes | sums, four, 4 * BLOCK, 48, _PARAMETERS)
-    sizes, four = {"rows": "i32"} | _LEARNED, constants | {"ROWS": 4}
-    yield TemplateCase("learned_forward_last", function, dtype, there, sizes, four, 4 * BLOCK, 26)
-    yield TemplateCase("learned_backward_last", function, dtype, back, sizes | sums, four, 4 * BLOCK, 48)
+    sizes = {"n": "i64", "rows": "i32"} | _LEARNED
+    yield TemplateCase("learned_forward_last", function, dtype, there, sizes, constants, BLOCK, 26)
+    yield TemplateCase("learned_backward_last", function, dtype, back, sizes | sums, constants, BLOCK, 48)
 
 
 def compile_kernel(kernel: Any, capability: int, types: dict[str, str], constants: dict[str, Any]) -> Any:
@@ -169,11 +173,25 @@ def machine_code(compiled: Any, elements: int) -> MachineCode:
         file.write_bytes(compiled.asm["cubin"])
         text = _said("nvdisasm", "-c", file)
         usage = _USAGE.search(_said("cuobjdump", "--dump-resource-usage", file))
-    operations = [found[1] for line in text.splitlines() if (found := _LINE.match(line))]
-    operations = [operation for operation in operations if operation != "NOP"]
-    while operations and operations[-1] == "BRA":  # the endless loop behind the end
-        operations.pop()
-    return MachineCode(tuple(operations), elements / (32 * WARPS), int(usage[1]), int(usage[2]))
+    operations, loop = _operations(text)
+    return MachineCode(tuple(operations), loop, elements / (32 * WARPS), int(usage[1]), int(usage[2]))
+
+
+def _operations(text: str) -> tuple[list[str], int]:
+    """Return the instructions of a listing, without the endless loop behind its end, and how many a loop has."""
+    found: list[str] = []
+    labels: dict[str, int] = {}
+    loop = 0
+    for line in text.splitlines():
+        if label := _LABEL.match(line):
+            labels[label[1]] = len(found)
+        if (operation := _LINE.match(line)) and operation[1] != "NOP":
+            begin = labels.get(jump[1], len(found)) if (jump := _JUMP.search(line)) else len(found)
+            if jump and begin == len(found) and jump[1] in labels:
+                break
+            found.append(operation[1])
+            loop = max(loop, len(found) - begin if jump and begin < len(found) - 1 else 0)
+    return found, loop
 
 
 def _said(tool: str, *arguments: Any) -> str:
