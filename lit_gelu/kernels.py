@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.activations.gpu.autograd import LitGeluKernelWarning
-from lit_gelu.activations.gpu.modules import KernelModule, OwnKernelModule
+from lit_gelu.activations.gpu.modules import KernelModule, OwnKernelModule, is_fused
 from lit_gelu.activations.gpu.routes import Route
 from lit_gelu.activations.registry import registry_or_default
 
@@ -29,8 +29,10 @@ def fuse(model: _Module, registry: ActivationRegistry | None = None) -> _Module:
     where Triton is installed; under `torch.compile` a formula takes their place, which the compiler fuses. Elsewhere,
     and for forward-mode derivatives, `torch.func` and derivatives of derivatives, torch computes as before.
 
-    Only the class of the modules changes: their names, ``repr``, hooks, ``state_dict`` and specs stay. If a kernel
-    fails, a `LitGeluKernelWarning` says so once, and torch computes from then on.
+    Only the class of the modules changes: their names, ``repr``, hooks, ``state_dict`` and specs stay, and what is
+    exported, scripted or traced is torch's operators. A copy of a fused model is fused; a pickle holds torch's modules,
+    so fuse what was read from one. If a kernel fails, a `LitGeluKernelWarning` says so once, and torch computes from
+    then on.
 
     Args:
         model: Any model.
@@ -41,8 +43,8 @@ def fuse(model: _Module, registry: ActivationRegistry | None = None) -> _Module:
 
     Example:
         >>> net = fuse(nn.Sequential(nn.Linear(2, 3), nn.GELU()))
-        >>> net[1], type(net[1]).__name__
-        (GELU(approximate='none'), 'KernelGELU')
+        >>> net[1], type(net[1]) is nn.GELU, isinstance(net[1], nn.GELU)
+        (GELU(approximate='none'), False, True)
     """
     known = registry_or_default(registry)
     for module in model.modules():
@@ -63,12 +65,12 @@ def unfuse(model: _Module) -> _Module:
         The model itself.
 
     Example:
-        >>> type(unfuse(fuse(nn.GELU()))).__name__
-        'GELU'
+        >>> type(unfuse(fuse(nn.GELU()))) is nn.GELU
+        True
     """
     for module in model.modules():
-        if isinstance(module, KernelModule):
-            module.__class__ = type(module).__mro__[2]
+        if is_fused(module):
+            module.__class__ = module.plain
     return model
 
 

@@ -67,14 +67,17 @@ def test_twice_is_once():
     assert [type(module) for module in kernels.unfuse(model)] == [type(module) for module in net()]
 
 
-def test_copies_and_pickles():
+def test_copies_are_fused_and_pickles_hold_torchs_modules():
     model = kernels.fuse(net())
     buffer = io.BytesIO()
     torch.save(model, buffer)
     buffer.seek(0)
-    for again in (copy.deepcopy(model), torch.load(buffer, weights_only=False)):
-        assert [type(module) for module in again] == [type(module) for module in model]
-        x = torch.randn(4, 8)
+    loaded = torch.load(buffer, weights_only=False)
+    assert [type(module) for module in loaded] == [type(module) for module in net()]
+    copied = copy.deepcopy(model)
+    assert [type(module) for module in copied] == [type(module) for module in model]
+    x = torch.randn(4, 8)
+    for again in (copied, loaded):
         assert torch.equal(again(x), model(x))
 
 

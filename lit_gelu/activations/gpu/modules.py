@@ -1,28 +1,77 @@
-"""Modules whose function has a kernel: what torch's become, and the package's own."""
+"""Modules whose function has a kernel: what torch's become, and the package's own.
+
+Whoever looks at a fused model must see what was there before: graphs, summaries and tracers name the class of a module
+and treat those of torch in their own way, `torch.export` keeps the lines of code that each node came from, a pickle is
+read where this package is not installed. So the class has the name of torch's, and a pickle holds torch's module; a
+copy is what its original is.
+"""
+
+import copy
+import functools
+from collections.abc import Callable
+from typing import Any, ClassVar, Self, TypeGuard
 
 from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: F401, N812 - torch.jit.script looks up here what torch's forward names
 
 from lit_gelu.activations.errors import ActivationArgumentError
 from lit_gelu.activations.gpu.autograd import Kernel, fused
 
 
 class KernelModule(nn.Module):
-    """Before one of torch's modules among the bases: the same module by a kernel, under the same name."""
+    """Before one of torch's modules among the bases: the same module by a kernel."""
+
+    plain: ClassVar[type[nn.Module]]  # torch's
+    by_torch: Callable[..., Tensor]
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Give the class torch's name and signature."""
+        super().__init_subclass__(**options)
+        if cls.__bases__[0] is not KernelModule:  # made by torch on the way, as by an export
+            return
+        plain = cls.plain = cls.__mro__[2]
+        cls.__module__, cls.__qualname__, cls.__name__ = plain.__module__, plain.__qualname__, plain.__name__
+        cls.by_torch, cls.forward = plain.forward, _by_kernel(plain.forward)
 
     def kernel(self) -> Kernel:
         """Return the kernel of the module's function, with its present arguments."""
         raise NotImplementedError
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Apply the function to a floating tensor of any shape, elementwise."""
-        plain = super().forward
+    def __reduce_ex__(self, protocol: Any) -> str | tuple[Any, ...]:
+        """Return how a pickle is read: as torch's module."""
+        return (self.plain, (), vars(self)) if is_fused(self) else super().__reduce_ex__(protocol)
+
+    def __copy__(self) -> Self:
+        """Return a copy of the same class."""
+        made = type(self).__new__(type(self))
+        made.__setstate__(vars(self))
+        return made
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Return a copy of the same class, with copies of all that it holds."""
+        memo[id(self)] = made = type(self).__new__(type(self))
+        made.__setstate__(copy.deepcopy(vars(self), memo))
+        return made
+
+
+def _by_kernel(plain: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Return the method that replaces torch's ``forward``."""
+
+    # torch.jit.script goes through `wraps` to torch's code. torch.export notes the lines of functions that are called
+    # forward where they are defined: this one is not.
+    @functools.wraps(plain)
+    def by_kernel(self: KernelModule, input: Tensor) -> Tensor:  # noqa: A002 - torch's name, for calls that give it
         # What overwrites its input needs no memory, which a kernel's output would.
-        found: Tensor = plain(x) if getattr(self, "inplace", False) else fused(self.kernel(), plain, x)
+        in_place = getattr(self, "inplace", False)
+        found: Tensor = self.by_torch(input) if in_place else fused(self.kernel(), self.by_torch, input)
         return found
 
-    def _get_name(self) -> str:
-        """Return the name of torch's module: ``repr`` does not tell what computes it."""
-        return type(self).__mro__[2].__name__
+    return by_kernel
+
+
+def is_fused(module: nn.Module) -> TypeGuard[KernelModule]:
+    """Say whether a module is of a class that replaces torch's, and not of one that torch made of such a class."""
+    return isinstance(module, KernelModule) and type(module).__bases__[0] is KernelModule
 
 
 KERNEL_CHOICES = ("auto", "off")
