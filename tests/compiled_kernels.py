@@ -114,6 +114,7 @@ _LIMITS = {
     "mish": (26, 36),
     "elu": (20, 20),
     "hard_swish": (20, 20),
+    "gaussian_gelu": (26, 36),
 }
 _PARAMETERS = frozenset({"128", "32"})  # those of a channel are read as single numbers
 _SEED = frozenset({"128", "64"})

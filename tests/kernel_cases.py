@@ -13,6 +13,7 @@ FUNCTIONS = {
     "elu": ("elu", 1.0, 0.0),
     "elu_half": ("elu", 0.5, 0.0),
     "hard_swish": ("hard_swish", 0.0, 0.0),
+    "gaussian_gelu": ("gaussian_gelu", -0.5, 2.0),
 }
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 

@@ -23,6 +23,7 @@ ORACLES = {
     "elu": oracles.elu(1.0),
     "elu_half": oracles.elu(0.5),
     "hard_swish": oracles.hard_swish,
+    "gaussian_gelu": oracles.gaussian_gelu(-0.5, 2.0),
 }
 #: The largest slope of all functions is below it: slopes are measured in last places of this number.
 LARGEST_SLOPE = 1.13

@@ -24,6 +24,15 @@ def gelu(x: Array) -> tuple[Array, Array]:
     return _tailed(x, _bounded(x) * ndtr(c)), ndtr(c) + c * density
 
 
+def gaussian_gelu(mu: float, sigma: float) -> Callable[[Array], tuple[Array, Array]]:
+    def both(x: Array) -> tuple[Array, Array]:
+        u = np.clip((x - mu) / sigma, -40.0, 40.0)
+        density = np.exp(-0.5 * u * u) / np.sqrt(2 * np.pi)
+        return _tailed(x, _bounded(x) * ndtr(u)), ndtr(u) + (u + mu / sigma) * density
+
+    return both
+
+
 def gelu_tanh(x: Array) -> tuple[Array, Array]:
     c, k = np.clip(x, -40.0, 40.0), np.sqrt(8 / np.pi)
     inner = k * (c + 0.044715 * c**3)
