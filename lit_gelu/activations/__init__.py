@@ -10,6 +10,7 @@ from lit_gelu.activations.analysis.initialisation import initialise_for_activati
 from lit_gelu.activations.errors import (
     ActivationArgumentError,
     ActivationSpecError,
+    DerivativeFromOutputError,
     DuplicateActivationError,
     OpaqueActivationError,
     StoredSpecError,
@@ -43,6 +44,7 @@ __all__ = [
     "ActivationRegistry",
     "ActivationSpec",
     "ActivationSpecError",
+    "DerivativeFromOutputError",
     "DuplicateActivationError",
     "GatedFFN",
     "LargestDifference",

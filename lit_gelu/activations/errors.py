@@ -19,6 +19,10 @@ class ActivationArgumentError(LitGeluError, TypeError, ValueError):
     """A keyword or value that the named activation does not take."""
 
 
+class DerivativeFromOutputError(LitGeluError, RuntimeError):
+    """A derivative that an activation cannot have, as ``memory="output"`` kept its output alone."""
+
+
 class DuplicateActivationError(LitGeluError, ValueError):
     """A name that is taken already."""
 

@@ -153,7 +153,7 @@ def test_an_unknown_name_lists_all_and_suggests_the_near(registry, name):
         ("gelu(aproximate='tanh')", "It accepts: approximate"),
         ("relu(slope=1)", "It accepts: inplace"),
         ("identity(slope=1)", "It accepts: none"),
-        ("gelu_tanh(approximate='none')", "It accepts: none"),
+        ("gelu_tanh(approximate='none')", "It accepts: memory, kernels"),
         ("gelu(approximate='tahn')", "Accepted: 'none', 'tanh', 'sigmoid'"),
         ("elu(alpha='1')", "must be a number"),
         ("elu(alpha=True)", "must be a number"),

@@ -11,6 +11,7 @@ HENDRYCKS_2016 = "Hendrycks and Gimpel 2016, Gaussian Error Linear Units (arXiv 
 
 NO_ARGUMENTS = ReadAttributes(())
 INPLACE = ReadAttributes(("inplace",))
+MEMORY = ReadAttributes(("memory",))
 
 
 class Composed(NamedTuple):

@@ -33,7 +33,9 @@ from lit_gelu.activations.numerics.gates import (
     times_normal_density,
 )
 from lit_gelu.activations.numerics.joint import NORMAL_END, Derivatives
-from lit_gelu.activations.numerics.memory import checked_memory, compute, memory_text
+from lit_gelu.activations.numerics.memory import checked_memory, compute, keeps_output, memory_text
+from lit_gelu.activations.numerics.output_memory import OutputModule, OutputRule, from_output
+from lit_gelu.activations.numerics.valley import Valley, ValleyOutput
 from lit_gelu.activations.onnx_recipes import Arguments, OnnxCases, OnnxOperator, OnnxRecipes, OnnxSpelling
 
 FORMS = ("none", "tanh", "sigmoid")
@@ -170,6 +172,20 @@ def sigmoid_gelu_by_kernels(x: Tensor) -> Tensor:
     return x * torch.sigmoid(SIGMOID_SLOPE * x)
 
 
+# Where each form is lowest.
+LOWEST = {"none": -0.7517915246935644, "tanh": -0.7524614220710163, "sigmoid": -0.751154255441289}
+
+
+def _valley(approximate: str) -> Valley:
+    """Return a form of GELU as its output tells it."""
+    kernel = sigmoid_gelu_by_kernels if approximate == "sigmoid" else functools.partial(F.gelu, approximate=approximate)
+    value = functools.partial(gelu, approximate=approximate)
+    return Valley(value, functools.partial(gelu_derivative, approximate=approximate), kernel, LOWEST[approximate])
+
+
+GELU_VALLEYS = {form: _valley(form) for form in FORMS}
+
+
 def gelu_joint(x: Tensor, approximate: str = "none") -> Derivatives:
     """GELU in any form."""
     if approximate == "sigmoid":
@@ -199,14 +215,16 @@ class SigmoidGELU(OwnKernelModule):
     It is no subclass of ``torch.nn.GELU``: ``torch.nn.TransformerEncoderLayer`` would take it for the exact function in
     its fused path.
 
-    Bytes kept for the backward pass, for each float32 element: 8; 4 with ``memory="recompute"``.
+    Bytes kept for the backward pass, for each float32 element: 8; 4 with ``memory="recompute"``; with
+    ``memory="output"`` the output, which the next layer often keeps anyway, and 1/8.
 
     Source: Hendrycks and Gimpel 2016, "Gaussian Error Linear Units (GELUs)" (arXiv 1606.08415), section 2.
 
     Args:
-        memory: ``"recompute"`` keeps ``x`` alone for the backward pass; ``"autograd"`` what the kernels need.
+        memory: ``"recompute"`` keeps ``x`` alone for the backward pass, ``"output"`` the output and a bit for each
+            element; ``"autograd"`` what the kernels need.
         kernels: ``"auto"`` computes large 16-bit tensors on NVIDIA GPUs by a kernel (docs/kernels.md); ``"off"``
-            leaves all to torch.
+            leaves all to torch. With ``memory="output"`` torch computes in either case.
 
     Raises:
         ActivationArgumentError: If ``memory`` is no mode.
@@ -218,20 +236,30 @@ class SigmoidGELU(OwnKernelModule):
 
     def __init__(self, memory: str = "autograd", kernels: str = "auto") -> None:
         super().__init__()
-        self.memory = checked_memory(memory)
+        self.memory = checked_memory(memory, "output")
         self.kernels = checked_kernels(kernels)
 
-    def kernel(self) -> Kernel:
-        """Return the kernel."""
-        return TritonKernel("swish", SIGMOID_SLOPE)
+    def kernel(self) -> Kernel | None:
+        """Return the kernel, which keeps the input."""
+        return None if self.memory == "output" else TritonKernel("swish", SIGMOID_SLOPE)
 
     def by_torch(self, x: Tensor) -> Tensor:
         """Compute the function by torch's kernels."""
+        if self.memory == "output":
+            return from_output(ValleyOutput(GELU_VALLEYS["sigmoid"]), sigmoid_gelu_by_kernels, x)
         return compute(self.memory, sigmoid_gelu_by_kernels, x)
 
     def extra_repr(self) -> str:
         """Return for ``repr`` how it is computed, unless in the usual way."""
         return f"{memory_text(self.memory)}{kernels_text(self.kernels)}".removeprefix(", ")
+
+
+class OutputGELU(OutputModule, nn.GELU):
+    """`torch.nn.GELU` that keeps its output alone: ``gelu(memory='output')``."""
+
+    def rule(self) -> OutputRule:
+        """Return that of its form."""
+        return ValleyOutput(GELU_VALLEYS[self.approximate])
 
 
 class KernelGELU(KernelModule, nn.GELU):
@@ -255,17 +283,14 @@ def build_gelu(approximate: str = "none", memory: str = "autograd", kernels: str
         raise ActivationArgumentError(
             f"'gelu': approximate={approximate!r} is not accepted. Accepted: {', '.join(map(repr, FORMULAS))}."
         )
-    if approximate != "sigmoid" and memory != "autograd":
-        raise ActivationArgumentError(
-            f"'gelu': memory={memory!r} is not accepted with approximate={approximate!r}: torch's kernel keeps its "
-            "input alone already. Leave memory out."
-        )
-    if approximate != "sigmoid" and kernels != "auto":
+    if approximate == "sigmoid":
+        return SigmoidGELU(memory, kernels)
+    if kernels != "auto":
         raise ActivationArgumentError(
             f"'gelu': kernels={kernels!r} is not accepted with approximate={approximate!r}: this form is torch's "
             "module, which has a kernel where lit_gelu.kernels.fuse gives it one. Leave kernels out."
         )
-    return SigmoidGELU(memory, kernels) if approximate == "sigmoid" else nn.GELU(approximate=approximate)
+    return (OutputGELU if keeps_output("gelu", memory) else nn.GELU)(approximate=approximate)
 
 
 def _facts(approximate: str = "none", **_: Any) -> ActivationFacts:
@@ -279,9 +304,7 @@ def _sigmoid_form(module: nn.Module) -> dict[str, Any]:
 def _preset(name: str, approximate: str, aliases: tuple[str, ...]) -> ActivationEntry:
     """Make the row of a form's own name."""
     preset = ActivationSpec.of("gelu", approximate=approximate)
-    # Bound by position, so that it is no argument any more; the sigmoid form alone is left how it is computed.
-    bound = (approximate,) if approximate == "sigmoid" else (approximate, "autograd", "auto")
-    build = functools.partial(build_gelu, *bound)
+    build = functools.partial(build_gelu, approximate)  # by position, so that it is no argument any more
     return ActivationEntry(name, build, aliases=aliases, preset=preset)
 
 
@@ -353,6 +376,7 @@ ENTRIES = (
         aliases=("gelu_exact", "gelu_python"),
         modules=(
             ModuleForm(nn.GELU, ReadAttributes(("approximate",)), keeps_input=True, fused=KernelGELU),
+            ModuleForm(OutputGELU, ReadAttributes(("approximate", "memory"))),
             ModuleForm(SigmoidGELU, _sigmoid_form),
         ),
         functions=((F.gelu, ()),),

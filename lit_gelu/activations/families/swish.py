@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
 
-from lit_gelu.activations.families._package import INPLACE, channel_arguments, live_channels
+from lit_gelu.activations.families._package import INPLACE, MEMORY, channel_arguments, live_channels
 from lit_gelu.activations.gpu.autograd import Kernel, TritonKernel
 from lit_gelu.activations.gpu.learned import fused_with, kernel_with
 from lit_gelu.activations.gpu.modules import KernelModule, OwnKernelModule, checked_kernels, kernels_text
@@ -23,7 +23,9 @@ from lit_gelu.activations.numerics.gates import (
     opened_logistic_gate,
 )
 from lit_gelu.activations.numerics.joint import LOGISTIC_END, Derivatives
-from lit_gelu.activations.numerics.memory import checked_memory, compute_with, memory_text
+from lit_gelu.activations.numerics.memory import checked_memory, compute_with, keeps_output, memory_text
+from lit_gelu.activations.numerics.output_memory import OutputModule, OutputRule
+from lit_gelu.activations.numerics.valley import Valley, ValleyOutput
 from lit_gelu.activations.onnx_recipes import Arguments, OnnxCases, OnnxRecipes, OnnxScaled, OnnxSpelling, numbers
 
 
@@ -227,6 +229,22 @@ class Swish(OwnKernelModule, ChannelModule):
         return f"{fixed}{self.channel_text()}{memory_text(self.memory)}{kernels_text(self.kernels)}"
 
 
+SILU_VALLEY = Valley(silu, silu_derivative, F.silu, lowest=-1.278464542761074)
+
+
+class OutputSiLU(OutputModule, nn.SiLU):
+    """`torch.nn.SiLU` that keeps its output alone: ``silu(memory='output')``."""
+
+    def rule(self) -> OutputRule:
+        """Return that of SiLU."""
+        return ValleyOutput(SILU_VALLEY)
+
+
+def build_silu(inplace: bool = False, memory: str = "autograd") -> nn.Module:
+    """Build SiLU in a memory mode."""
+    return OutputSiLU() if keeps_output("silu", memory, inplace) else nn.SiLU(inplace)
+
+
 class KernelSiLU(KernelModule, nn.SiLU):
     """`torch.nn.SiLU` by a kernel; `lit_gelu.kernels.fuse` makes it."""
 
@@ -295,7 +313,7 @@ _ONNX = OnnxCases(
 ENTRIES = (
     ActivationEntry(
         "silu",
-        nn.SiLU,
+        build_silu,
         function=silu,
         derivative=silu_derivative,
         joint=swish_joint,
@@ -305,7 +323,7 @@ ENTRIES = (
             smoothness=float("inf"),
             asymptotes=("0", "x"),
         ),
-        modules=(ModuleForm(nn.SiLU, INPLACE, keeps_input=True, fused=KernelSiLU),),
+        modules=(ModuleForm(nn.SiLU, INPLACE, keeps_input=True, fused=KernelSiLU), ModuleForm(OutputSiLU, MEMORY)),
         functions=((F.silu, ()),),
         onnx=replace(
             SILU_ONNX,

@@ -14,17 +14,35 @@ from torch import Tensor
 
 from lit_gelu.activations.errors import ActivationArgumentError
 
-MEMORY_MODES = ("autograd", "recompute")
+_KEPT = {
+    "autograd": "which keeps what torch's kernels need",
+    "recompute": "which keeps the input alone",
+    "output": "which keeps the output alone",
+}
 
 
-def checked_memory(memory: str) -> str:
-    """Return ``memory`` if it is one of the modes."""
-    if memory not in MEMORY_MODES:
-        raise ActivationArgumentError(
-            f"memory={memory!r} is not accepted. Use 'autograd', which keeps what torch's kernels need, or "
-            "'recompute', which keeps the input alone."
-        )
+def checked_memory(memory: str, *more: str) -> str:
+    """Return ``memory`` if it is one of the modes that activations of several kernels have, or one ``more``."""
+    accepted = ("autograd", "recompute", *more)
+    if memory not in accepted:
+        described = [f"{mode!r}, {_KEPT[mode]}" for mode in accepted]
+        raise ActivationArgumentError(f"memory={memory!r} is not accepted. Use {', or '.join(described)}.")
     return memory
+
+
+def keeps_output(name: str, memory: str, inplace: bool = False) -> bool:
+    """Say whether an activation that is one kernel of torch's keeps its output alone; refuse what it cannot do."""
+    if memory == "recompute":
+        raise ActivationArgumentError(
+            f"{name!r}: memory={memory!r} is not accepted: torch's kernel keeps its input alone already. Leave memory "
+            "out, or use 'output', which keeps the output alone."
+        )
+    if checked_memory(memory, "output") == "output" and inplace:
+        raise ActivationArgumentError(
+            f"{name!r}: memory='output' is not accepted with inplace=True, which overwrites the input. Leave one of "
+            "them out."
+        )
+    return memory == "output"
 
 
 def memory_text(memory: str) -> str:

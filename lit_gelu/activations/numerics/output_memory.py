@@ -1,0 +1,100 @@
+"""Activations that keep their output alone for the backward pass, which the next layer keeps anyway."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import forward_ad
+
+from lit_gelu.activations.errors import DerivativeFromOutputError
+from lit_gelu.activations.numerics.memory import memory_text
+
+Plain = Callable[[Tensor], Tensor]
+
+
+class OutputRule(ABC):
+    """A function and its gradient from the output, with what little the output does not tell."""
+
+    @abstractmethod
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Return the output for a floating tensor of any layout, without gaps in memory; and what is kept beside it."""
+
+    @abstractmethod
+    def backward(self, gradient: Tensor, y: Tensor, *kept: Tensor) -> Tensor:
+        """Return the gradient by the input for that by the output; both lie in memory as ``forward`` returned it."""
+
+
+def from_output(rule: OutputRule, plain: Plain, x: Tensor) -> Tensor:
+    """Compute an activation whose output alone is kept; by ``plain``, the same function, where nothing is kept."""
+    # A compiler chooses itself what it keeps, and an exporter is to see torch's own operator.
+    if torch.compiler.is_compiling() or torch.jit.is_tracing() or type(x) not in (Tensor, nn.Parameter):
+        return plain(x)
+    if not (torch.is_grad_enabled() and x.requires_grad):  # forward mode alone keeps nothing either
+        return plain(x)
+    if torch._C._are_functorch_transforms_active():
+        raise _refused("under the transforms of torch.func")
+    if forward_ad._current_level >= 0 and forward_ad.unpack_dual(x).tangent is not None:
+        raise _refused("in forward mode and reverse mode at once")
+    return cast("Tensor", _FromOutput.apply(x, rule))
+
+
+def _refused(where: str) -> DerivativeFromOutputError:
+    """Return the error for derivatives that an output does not tell."""
+    return DerivativeFromOutputError(
+        f"memory='output' is not accepted {where}: the activation kept its output alone, which tells the first "
+        "derivative in reverse mode and no other. Leave memory out where the model is built, or have "
+        "lit_gelu.surgery.swap put activations without it into the model."
+    )
+
+
+class _FromOutput(torch.autograd.Function):
+    """A function of which the output alone is saved."""
+
+    # The old style: with `setup_context`, torch reads the signature anew at every call, which takes 40 us.
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, rule: OutputRule) -> Tensor:
+        y, *kept = rule.forward(x)
+        ctx.save_for_backward(y, *kept)
+        ctx.rule, ctx.stride = rule, y.stride()
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        if torch.is_grad_enabled():
+            raise _refused("with create_graph=True, for derivatives of derivatives")
+        y, *kept = ctx.saved_tensors
+        # A gradient may be expanded or strided, and hooks that offload y may lay it out anew.
+        gradient, y = _laid_out(gradient, ctx.stride), _laid_out(y, ctx.stride)
+        return ctx.rule.backward(gradient, y, *kept), None
+
+
+def _laid_out(x: Tensor, stride: tuple[int, ...]) -> Tensor:
+    """Return a tensor with these strides."""
+    if x.stride() == stride:
+        return x
+    return torch.empty_strided(x.shape, stride, dtype=x.dtype, device=x.device).copy_(x)
+
+
+class OutputModule(nn.Module):
+    """Before one of torch's modules among the bases: the same module, which keeps its output alone."""
+
+    memory = "output"
+
+    def rule(self) -> OutputRule:
+        """Return how the module's function and its gradient are computed, with its present arguments."""
+        raise NotImplementedError
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002  # torch's name, which exported graphs take over
+        """Apply the function to a floating tensor of any shape, elementwise."""
+        return from_output(self.rule(), super().forward, input)
+
+    def extra_repr(self) -> str:
+        """Return the arguments of torch's module and the memory mode for ``repr``."""
+        return (super().extra_repr() + memory_text(self.memory)).removeprefix(", ")
+
+    def _get_name(self) -> str:
+        """Return the name of torch's module."""
+        return type(self).__mro__[2].__name__
