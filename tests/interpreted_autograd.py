@@ -9,6 +9,7 @@ import torch
 from interpreted_harness import HALF, half_normal, main, start_by, started
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from lit_gelu.activations.gpu import autograd, operators, routes
 from lit_gelu.kernels import fuse
@@ -174,6 +175,16 @@ def a_lack_of_memory_is_no_failure_of_a_kernel():
         raise AssertionError("it was to be raised")
 
 
+def a_checkpoint_is_no_failure():
+    x = half_normal(300).requires_grad_()
+    started.clear()
+    y = checkpoint(fuse(nn.GELU()), x, use_reentrant=False)
+    (by_x,) = torch.autograd.grad(y.sum(), x)
+    assert torch.equal(by_x, torch.autograd.grad(fuse(nn.GELU())(x).sum(), x)[0])
+    assert started[:3] == ["unary_forward", "unary_forward", "unary_backward"]
+    assert not routes._failure
+
+
 CHECKS = (
     every_function,
     layouts_of_inputs,
@@ -186,6 +197,7 @@ CHECKS = (
     a_failing_kernel_stops_nothing,
     a_kernel_that_fails_in_the_backward_pass_stops_nothing,
     a_lack_of_memory_is_no_failure_of_a_kernel,
+    a_checkpoint_is_no_failure,
 )
 
 if __name__ == "__main__":

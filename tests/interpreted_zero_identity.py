@@ -8,8 +8,9 @@ import math
 import torch
 from interpreted_harness import half_normal, main, started
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
-from lit_gelu.activations.gpu import operators
+from lit_gelu.activations.gpu import operators, routes
 from lit_gelu.activations.modules import ZeroIdentityMap
 
 BOTH = ["zero_identity_forward", "zero_identity_backward"]
@@ -113,6 +114,16 @@ def torchs_checks_of_operators():
         torch.library.opcheck(operators.zero_identity_backward, (each.clone(), y))
 
 
+def a_checkpoint_is_no_failure():
+    x = half_normal(300).requires_grad_()
+    started.clear()
+    y = checkpoint(ZeroIdentityMap(), x, use_reentrant=False)
+    (by_x,) = torch.autograd.grad(y.sum(), x)
+    assert torch.equal(by_x != 0, y != 0)
+    assert started == [BOTH[0], BOTH[0], BOTH[1]]
+    assert not routes._failure
+
+
 CHECKS = (
     each_is_kept_with_the_probability_of_the_normal_distribution,
     draws_are_independent,
@@ -123,6 +134,7 @@ CHECKS = (
     what_has_no_kernel_is_torchs,
     only_the_output_is_kept,
     torchs_checks_of_operators,
+    a_checkpoint_is_no_failure,
 )
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from lit_gelu.activations.errors import (
 )
 from lit_gelu.activations.families import ENTRIES
 from lit_gelu.activations.naming import importing
-from lit_gelu.activations.naming.entry import ActivationEntry, NameTable, Resolved, entry_for
+from lit_gelu.activations.naming.entry import ActivationEntry, NameTable, OwnKernel, Resolved, entry_for
 from lit_gelu.activations.naming.facts import ActivationFacts, ActivationGains, ActivationInfo
 from lit_gelu.activations.naming.forms import (
     ConstructionArguments,
@@ -88,6 +88,7 @@ class ActivationRegistry:
         facts: ActivationFacts | Callable[..., ActivationFacts] | None = None,
         registered_by: str | None = None,
         onnx: Any = None,
+        kernel: OwnKernel = "auto",
     ) -> Callable[[Registered], Registered]:
         """Return a decorator that registers a module class or a plain function from tensor to tensor.
 
@@ -107,6 +108,11 @@ class ActivationRegistry:
             onnx: What it becomes in an ONNX file: an onnxscript function of one tensor whose attributes are arguments
                 of the activation, a recipe such as ``"Mul(x, Sigmoid(x))"``, or recipes for several lowerings
                 (`lit_gelu.activations.onnx_recipes`). Without it torch's exporter decomposes it.
+            kernel: What computes it in 16 bits on a GPU once a model is fused; see `lit_gelu.kernels.fuse`.
+                ``"generated"``: torch.compile makes a kernel of what it computes and one of the derivative, if every
+                operation is elementwise, and it has neither parameters nor buffers nor modules within. ``"auto"`` is
+                that for functions alone: a class may do more than compute, which a kernel would not repeat at each
+                call. ``"off"``: none. Or a `lit_gelu.kernels.Kernel`, for the usual arguments.
 
         Returns:
             The decorator; it returns its argument. From then on the constructor of a class notes on every instance what
@@ -115,6 +121,7 @@ class ActivationRegistry:
         Raises:
             DuplicateActivationError: If a name is taken and ``override`` is false.
             ActivationSpecError: If a name is no valid name.
+            ActivationArgumentError: If ``kernel`` is none of these.
 
         Example:
             >>> registry = ActivationRegistry()
@@ -128,7 +135,7 @@ class ActivationRegistry:
 
         def decorate(target: Registered) -> Registered:
             origin = registered_by or current_plugin() or f"{target.__module__}.{target.__qualname__}"
-            entry = entry_for(name, target, tuple(aliases), origin)
+            entry = entry_for(name, target, tuple(aliases), origin, kernel)
             row = replace(
                 entry, derivative=derivative, joint=joint, moments=moments, facts=facts or ActivationFacts(), onnx=onnx
             )
@@ -387,11 +394,11 @@ class ActivationRegistry:
         if isinstance(module, FunctionActivation):
             found = self._table.seen(self).rows.get(module.name)
             return found if found is not None and found.name == module.name else None
-        return self._table.seen(self).by_type.get(type(module))
+        return self._table.seen(self).of_class(type(module))
 
     def entry_of_class(self, cls: type) -> ActivationEntry | None:
         """Return the row whose modules are exactly of a class; of several, the one registered last."""
-        return self._table.seen(self).by_type.get(cls)
+        return self._table.seen(self).of_class(cls)
 
     def install(self, library: str, *, override: bool = False) -> "Installation":
         """Make the names usable in another library's configurations, specs with arguments included.

@@ -8,7 +8,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from lit_gelu.activations.gpu import formulas
 from lit_gelu.activations.gpu.routes import Route, give_up, route
 
 Plain = Callable[..., Tensor]
+_Found = TypeVar("_Found")
 
 
 class LitGeluKernelWarning(UserWarning):
@@ -88,24 +89,30 @@ def fused(kernel: Kernel, plain: Plain, x: Tensor, *parameters: Tensor) -> Tenso
         return plain(x, *parameters)
     if code == "formula":
         return kernel.formula(x, *parameters)
-    try:
-        y: Tensor = _Kernel.apply(kernel, plain, x, *parameters)
-    except torch.OutOfMemoryError:  # says nothing of the kernel
-        raise
-    except Exception as error:  # noqa: BLE001  a compiler that fails must not end a training run
-        leave_to_torch(kernel, error)
-        return plain(x, *parameters)
+    y: Tensor = _Kernel.apply(kernel, plain, x, *parameters)
     return y
 
 
-def leave_to_torch(kernel: Kernel, error: Exception) -> None:
+def tried(kernel: Kernel, compute: Callable[..., _Found], *tensors: Tensor) -> _Found | None:
+    """Return what a kernel computes; nothing if it fails, which must not end a training run."""
+    # Around the kernel alone: what autograd does with tensors to be kept may raise too, as checkpoints do on purpose.
+    try:
+        return compute(*tensors)
+    except torch.OutOfMemoryError:  # says nothing of the kernel
+        raise
+    except Exception as error:  # noqa: BLE001  whatever a compiler raises
+        _leave_to_torch(kernel, error)
+        return None
+
+
+def _leave_to_torch(kernel: Kernel, error: Exception) -> None:
     """Leave to torch what a kernel failed at, and say so."""
     kernel.give_up(error)
     warnings.warn(
         f"The kernel of {kernel.name!r} failed, so torch's own functions compute from now on: "
         f"{type(error).__name__}: {error}",
         LitGeluKernelWarning,
-        stacklevel=4,
+        stacklevel=5,
     )
 
 
@@ -117,20 +124,27 @@ class _Kernel(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, kernel: Kernel, plain: Plain, *tensors: Tensor) -> Tensor:
         ctx.save_for_backward(*tensors)
-        ctx.kernel, ctx.plain = kernel, plain
-        return kernel.forward(*tensors)
+        y = tried(kernel, kernel.forward, *tensors)
+        ctx.kernel, ctx.plain = None if y is None else kernel, plain
+        return plain(*tensors) if y is None else y
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         tensors = ctx.saved_tensors
-        if not torch.is_grad_enabled():  # else somebody differentiates the gradient
-            try:
-                return None, None, *ctx.kernel.backward(gradient, *tensors)
-            except torch.OutOfMemoryError:
-                raise
-            except Exception as error:  # noqa: BLE001  as in `fused`
-                leave_to_torch(ctx.kernel, error)
-        return None, None, *torch.func.vjp(ctx.plain, *tensors)[1](gradient)
+        if ctx.kernel is not None and not torch.is_grad_enabled():  # else somebody differentiates the gradient
+            found = tried(ctx.kernel, ctx.kernel.backward, gradient, *tensors)
+            if found is not None:
+                return None, None, *found
+        return None, None, *_by_torch(ctx.plain, tensors, gradient)
+
+
+def _by_torch(plain: Plain, tensors: tuple[Tensor, ...], gradient: Tensor) -> tuple[Tensor | None, ...]:
+    """Return torch's gradients; not by `torch.func`, which refuses where somebody has hooks on saved tensors."""
+    again = torch.is_grad_enabled()
+    wanted = [tensor for tensor in tensors if tensor.requires_grad]
+    with torch.enable_grad():
+        found = iter(torch.autograd.grad(plain(*tensors), wanted, gradient, create_graph=again))
+    return tuple(next(found) if tensor.requires_grad else None for tensor in tensors)
 
 
 class _Formula(torch.autograd.Function):

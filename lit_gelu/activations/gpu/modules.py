@@ -7,8 +7,11 @@ copy is what its original is.
 """
 
 import copy
+import copyreg
 import functools
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 from typing import Any, ClassVar, Self, TypeGuard
 
 from torch import Tensor, nn
@@ -16,12 +19,15 @@ from torch.nn import functional as F  # noqa: F401, N812 - torch.jit.script look
 
 from lit_gelu.activations.errors import ActivationArgumentError
 from lit_gelu.activations.gpu.autograd import Kernel, fused
+from lit_gelu.activations.gpu.generated import GeneratedKernel
+
+_OF_EVERY_MODULE = frozenset(vars(nn.Module())) - {"training"}
 
 
 class KernelModule(nn.Module):
-    """Before one of torch's modules among the bases: the same module by a kernel."""
+    """Before torch's module, or another's, among the bases: the same module by a kernel."""
 
-    plain: ClassVar[type[nn.Module]]  # torch's
+    plain: ClassVar[type[nn.Module]]  # torch's, or the other's
     by_torch: Callable[..., Tensor]
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -39,18 +45,20 @@ class KernelModule(nn.Module):
 
     def __reduce_ex__(self, protocol: Any) -> str | tuple[Any, ...]:
         """Return how a pickle is read: as torch's module."""
-        return (self.plain, (), vars(self)) if is_fused(self) else super().__reduce_ex__(protocol)
+        if not is_fused(self):
+            return super().__reduce_ex__(protocol)
+        return copyreg._reconstructor, (self.plain, object, None), self.__getstate__()  # type: ignore[attr-defined]
 
     def __copy__(self) -> Self:
         """Return a copy of the same class."""
         made = type(self).__new__(type(self))
-        made.__setstate__(vars(self))
+        made.__setstate__(self.__getstate__())
         return made
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """Return a copy of the same class, with copies of all that it holds."""
         memo[id(self)] = made = type(self).__new__(type(self))
-        made.__setstate__(copy.deepcopy(vars(self), memo))
+        made.__setstate__(copy.deepcopy(self.__getstate__(), memo))
         return made
 
 
@@ -60,10 +68,11 @@ def _by_kernel(plain: Callable[..., Tensor]) -> Callable[..., Tensor]:
     # torch.jit.script goes through `wraps` to torch's code. torch.export notes the lines of functions that are called
     # forward where they are defined: this one is not.
     @functools.wraps(plain)
-    def by_kernel(self: KernelModule, input: Tensor) -> Tensor:  # noqa: A002 - torch's name, for calls that give it
+    def by_kernel(self: KernelModule, *given: Tensor, **named: Tensor) -> Tensor:
+        (x,) = *given, *named.values()
         # What overwrites its input needs no memory, which a kernel's output would.
         in_place = getattr(self, "inplace", False)
-        found: Tensor = self.by_torch(input) if in_place else fused(self.kernel(), self.by_torch, input)
+        found: Tensor = self.by_torch(x) if in_place else fused(self.kernel(), self.by_torch, x)
         return found
 
     return by_kernel
@@ -72,6 +81,43 @@ def _by_kernel(plain: Callable[..., Tensor]) -> Callable[..., Tensor]:
 def is_fused(module: nn.Module) -> TypeGuard[KernelModule]:
     """Say whether a module is of a class that replaces torch's, and not of one that torch made of such a class."""
     return isinstance(module, KernelModule) and type(module).__bases__[0] is KernelModule
+
+
+@dataclass(frozen=True, eq=False)
+class ModuleKernel(GeneratedKernel):
+    """The kernel of what a module without tensors computes, with the attributes that it has now."""
+
+    module: KernelModule
+
+    @property
+    def key(self) -> Hashable:
+        """The module's class and attributes."""
+        own = {name: value for name, value in vars(self.module).items() if name not in _OF_EVERY_MODULE}
+        return self.module.plain, _hashable(own)
+
+
+def plain_class(cls: type) -> type:
+    """Return the class of a module without its kernel."""
+    return cls.plain if issubclass(cls, KernelModule) and cls.__bases__[0] is KernelModule else cls
+
+
+@functools.cache
+def kernel_class(plain: type[nn.Module], kernel: Kernel | None) -> type[nn.Module]:
+    """Return a module class with a kernel: the given one, or one that is generated from its ``forward``."""
+
+    def kernel_of(self: KernelModule) -> Kernel:
+        return kernel or ModuleKernel(plain.__name__, self.by_torch, self)
+
+    return types.new_class(plain.__name__, (KernelModule, plain), exec_body=lambda body: body.update(kernel=kernel_of))
+
+
+def _hashable(value: Any) -> Hashable:
+    """Return plain data, or an object as it is, as a part of a key."""
+    if isinstance(value, dict):
+        return tuple((key, _hashable(each)) for key, each in value.items())
+    if isinstance(value, (list, tuple)):
+        return tuple(map(_hashable, value))
+    return type(value), value
 
 
 KERNEL_CHOICES = ("auto", "off")

@@ -28,6 +28,8 @@ def route(x: Tensor) -> Route:
     """Return which code computes an elementwise activation of x."""
     if torch.compiler.is_compiling():
         return _compiled_route(x)
+    if not isinstance(x, torch.Tensor):
+        return Route("torch", f"{type(x).__name__} stands for a tensor in a trace")
     if not x.is_cuda:
         return Route("torch", f"the tensor lies on {x.device}, and kernels are for CUDA")
     if x.dtype not in SIXTEEN_BITS:

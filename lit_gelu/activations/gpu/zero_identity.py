@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lit_gelu.activations.gpu.autograd import Kernel, Plain, leave_to_torch
+from lit_gelu.activations.gpu.autograd import Kernel, Plain, tried
 from lit_gelu.activations.gpu.routes import Route, route
 
 
@@ -42,12 +42,13 @@ def fused_draw(plain: Plain, x: Tensor) -> Tensor:
         return plain(x)
     try:
         y: Tensor = _Draw.apply(x)
-    except torch.OutOfMemoryError:  # says nothing of the kernel
-        raise
-    except Exception as error:  # noqa: BLE001  a compiler that fails must not end a training run
-        leave_to_torch(ZERO_IDENTITY, error)
+    except _NotDrawnError:
         return plain(x)
     return y
+
+
+class _NotDrawnError(Exception):
+    """The kernel failed."""
 
 
 class _Draw(torch.autograd.Function):
@@ -55,7 +56,9 @@ class _Draw(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
-        y = ZERO_IDENTITY.forward(x)
+        y = tried(ZERO_IDENTITY, ZERO_IDENTITY.forward, x)
+        if y is None:
+            raise _NotDrawnError
         ctx.save_for_backward(y)
         return y
 
@@ -63,10 +66,7 @@ class _Draw(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
         (y,) = ctx.saved_tensors
         if not torch.is_grad_enabled():  # else somebody differentiates the gradient
-            try:
-                return ZERO_IDENTITY.backward(gradient, y)[0]
-            except torch.OutOfMemoryError:
-                raise
-            except Exception as error:  # noqa: BLE001  as in `fused_draw`
-                leave_to_torch(ZERO_IDENTITY, error)
+            found = tried(ZERO_IDENTITY, ZERO_IDENTITY.backward, gradient, y)
+            if found is not None:
+                return found[0]
         return torch.where((y == 0) & torch.signbit(y), 0.0, gradient)

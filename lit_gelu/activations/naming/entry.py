@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,8 @@ from lit_gelu.activations.errors import (
     DuplicateActivationError,
     UnknownArgumentsError,
 )
+from lit_gelu.activations.gpu.autograd import Kernel
+from lit_gelu.activations.gpu.modules import plain_class
 from lit_gelu.activations.naming.facts import ActivationFacts
 from lit_gelu.activations.naming.forms import (
     NOT_IN_SPECS,
@@ -31,6 +33,11 @@ from lit_gelu.activations.naming.plugins import PluginLoader
 from lit_gelu.activations.naming.spec import ActivationSpec, dotted_path, opaque
 from lit_gelu.activations.numerics.normal import GaussianMoments
 from lit_gelu.errors import LitGeluError, shown
+
+# A kernel of its own; ``"generated"``: torch.compile makes one of what a module does; ``"off"``: none. ``"auto"`` is
+# ``"generated"`` where a pure function says what the modules do: a class may do more. A form's ``fused`` comes before
+# all but ``"off"``.
+OwnKernel = Kernel | Literal["auto", "generated", "off"]
 
 _PLAIN = (str, int, float, tuple, list, type(None))
 
@@ -82,6 +89,7 @@ class ActivationEntry:
         onnx: What it becomes in an ONNX file: a recipe as text, `OnnxRecipes` for several lowerings, `OnnxCases` where
             its arguments decide, or an onnxscript function; ``None`` leaves it to the exporter. Only
             `lit_gelu.export` reads it.
+        kernel: What computes it on a GPU in 16 bits, once `lit_gelu.kernels.fuse` is asked; see `OwnKernel`.
     """
 
     name: str
@@ -100,6 +108,7 @@ class ActivationEntry:
     tried: bool = False
     registered_by: str = ""
     onnx: Any = None
+    kernel: OwnKernel = "auto"
 
     @cached_property
     def parameters(self) -> dict[str, inspect.Parameter]:
@@ -156,7 +165,7 @@ class ActivationEntry:
 
     def remember(self, module: nn.Module, arguments: dict[str, Any]) -> nn.Module:
         """Note what a module of this activation was built from, if its constructor does not; return the module."""
-        form = self._forms.get(type(module))
+        form = self._forms.get(plain_class(type(module)))
         return noted(module, arguments) if form and isinstance(form.read, ConstructionArguments) else module
 
     def holds_object(self, arguments: dict[str, Any]) -> bool:
@@ -171,13 +180,13 @@ class ActivationEntry:
 
     def form_of(self, module: nn.Module) -> ModuleForm | None:
         """Return the form whose class is exactly the module's, ``None`` if it is not this activation."""
-        return self._forms.get(type(module))
+        return self._forms.get(plain_class(type(module)))
 
     def live_arguments(self, module: nn.Module) -> dict[str, Any] | None:
         """Return the present arguments of the pure function; ``None`` if the module alone says what it computes."""
         if isinstance(module, FunctionActivation):
             return dict(module.kwargs)
-        form = self._forms.get(type(module))
+        form = self._forms.get(plain_class(type(module)))
         try:
             return None if form is None else form.live_arguments(module)
         except UnknownArgumentsError:
@@ -204,20 +213,29 @@ class ActivationEntry:
         return kept
 
 
-def entry_for(name: str, target: Any, aliases: tuple[str, ...], registered_by: str) -> ActivationEntry:
+def entry_for(
+    name: str, target: Any, aliases: tuple[str, ...], registered_by: str, kernel: OwnKernel = "auto"
+) -> ActivationEntry:
     """Make the row of a module class or of a plain function; anything else raises `ActivationSpecError`."""
     if isinstance(target, nn.Module) or not callable(target):
         raise ActivationSpecError(
             f"{name!r}: cannot register {target!r}. Give a torch.nn.Module class or a function from tensor to tensor."
         )
+    _check_kernel(name, kernel)
     if isinstance(target, type) and issubclass(target, nn.Module):
-        entry = ActivationEntry(name, target, aliases=aliases, registered_by=registered_by)
+        entry = ActivationEntry(name, target, aliases=aliases, registered_by=registered_by, kernel=kernel)
         names = tuple(entry.parameters)
         form = ModuleForm(target, ConstructionArguments(names), live=PresentArguments(names))
         return replace(entry, modules=(form,))
     builder = FunctionBuilder(target, ActivationSpec(name).name)
     return ActivationEntry(
-        name, builder, function=target, functions=((target, ()),), aliases=aliases, registered_by=registered_by
+        name,
+        builder,
+        function=target,
+        functions=((target, ()),),
+        aliases=aliases,
+        registered_by=registered_by,
+        kernel=kernel,
     )
 
 
@@ -230,6 +248,16 @@ def without_memory(name: str, build: Callable[..., nn.Module], arguments: dict[s
         raise
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:  # of torch's own modules
         raise ActivationArgumentError(f"{name}({shown(arguments)}) cannot be built: {error}.") from error
+
+
+def _check_kernel(name: str, kernel: object) -> None:
+    """Refuse what a row cannot say of kernels."""
+    words = get_args(get_args(OwnKernel)[1])
+    if not isinstance(kernel, Kernel) and not (isinstance(kernel, str) and kernel in words):
+        raise ActivationArgumentError(
+            f"{name!r}: kernel={shown(kernel)} is not accepted. Use one of {', '.join(map(repr, words))}, or a "
+            "lit_gelu.kernels.Kernel."
+        )
 
 
 def _check_type(name: str, parameter: inspect.Parameter, value: object) -> None:
@@ -280,6 +308,10 @@ class Seen:
             for entry in reversed(self.entries)
             for function, arguments in reversed(entry.functions)
         }
+
+    def of_class(self, cls: type) -> ActivationEntry | None:
+        """Return the row of a module class, with its kernel or without."""
+        return self.by_type.get(plain_class(cls))
 
 
 class NameTable:

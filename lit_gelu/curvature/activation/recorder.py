@@ -387,5 +387,5 @@ def _emptied(sites: list[_Watched]) -> list[Taken]:
 def _keeps_its_input(module: nn.Module, registry: ActivationRegistry) -> bool:
     """Return whether a module's backward pass needs its input: until then nobody overwrites it."""
     row = registry.entry_of_class(type(module))
-    kept = row is not None and any(form.keeps_input for form in row.modules if type(module) in form.types)
-    return kept and not getattr(module, "inplace", False)
+    form = None if row is None else row.form_of(module)
+    return form is not None and form.keeps_input and not getattr(module, "inplace", False)

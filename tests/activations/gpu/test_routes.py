@@ -60,6 +60,10 @@ def test_the_cpu_is_for_torch():
     assert route(torch.zeros(THRESHOLD, dtype=torch.bfloat16)).code == "torch"
 
 
+def test_what_stands_for_a_tensor_in_a_trace_is_for_torch():
+    assert route(torch.fx.Proxy(torch.fx.Graph().placeholder("x"))).code == "torch"
+
+
 def test_subclasses_of_tensors_are_for_torch(on_a_gpu, monkeypatch):
     monkeypatch.setattr(routes, "Tensor", torch.Tensor)
     assert route(stand_in()) == ("torch", "StandIn is no plain tensor")

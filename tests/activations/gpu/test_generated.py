@@ -1,0 +1,453 @@
+"""Generated kernels on the CPU, by torch.compile's front end; one by Inductor's C++ code."""
+
+import copy
+import pickle
+import shutil
+import warnings
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
+
+from lit_gelu import kernels
+from lit_gelu.activations import ActivationArgumentError, ActivationFacts, ActivationRegistry, registry
+from lit_gelu.activations.gpu import autograd, generated, routes
+from lit_gelu.activations.gpu.autograd import LitGeluKernelWarning, fused
+from lit_gelu.activations.gpu.generated import GeneratedKernel
+from lit_gelu.activations.gpu.modules import ModuleKernel
+from lit_gelu.activations.modules import FunctionActivation
+
+UNITS = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}  # unit roundoffs
+ROWS = (
+    "relu6",
+    "leaky_relu(negative_slope=0.3)",
+    "relu2",
+    "selu",
+    "celu(alpha=0.7)",
+    "cauchy_linear(memory='recompute')",
+    "laplace_linear",
+    "hard_sigmoid",
+    "softplus(beta=2.0)",
+    "log_sigmoid",
+    "clipped_gelu",
+    "hard_mish",
+    "mega_laplace",
+    "sqrt_softplus",
+)
+
+
+def bent(x):
+    return (torch.sqrt(x**2 + 1) - 1) / 2 + x
+
+
+@pytest.fixture(autouse=True)
+def without_code(monkeypatch):
+    """Compile without writing code, each test by itself."""
+    monkeypatch.setattr(generated, "BACKEND", "aot_eager")
+    monkeypatch.setattr(generated, "_compiled", {})
+    monkeypatch.setattr(generated, "_traces", {})
+    monkeypatch.setattr(generated, "_refused", {})
+
+
+@pytest.fixture
+def as_on_a_gpu(monkeypatch):
+    """Ask of tensors all that is asked on a GPU but the device and the size."""
+
+    def asked(x):
+        why = routes._transformed(x)
+        return routes.Route("torch" if why else "kernel", why)
+
+    monkeypatch.setattr(autograd, "route", asked)
+
+
+@pytest.fixture
+def compilations(monkeypatch):
+    """What was given to the compiler: how many arguments each graph has."""
+    seen = []
+    compiler = torch.compile
+
+    def noted(function, **options):
+        seen.append(function.__self__.graph.find_nodes(op="placeholder"))
+        return compiler(function, **options)
+
+    monkeypatch.setattr(torch, "compile", noted)
+    return seen
+
+
+def all_values(dtype):
+    x = torch.arange(-(2**15), 2**15).to(torch.int16).view(dtype)
+    return x[x.isfinite()]
+
+
+def compare(kernel, function, derivative, x, gradient, unit):
+    """Compare a kernel with float64."""
+    y, (by_x,) = kernel.forward(x), kernel.backward(gradient, x)
+    wide = x.double()
+    wanted, wanted_by_x = function(wide), gradient.double() * derivative(wide)
+    assert y.shape == by_x.shape == x.shape
+    assert y.dtype == by_x.dtype == x.dtype
+    smallest = torch.finfo(x.dtype).tiny
+    assert torch.all((y - wanted).abs() <= 1.01 * unit * wanted.abs() + 3e-7 + smallest)  # float32's cancellation
+    size = gradient.double().abs()
+    assert torch.all((by_x - wanted_by_x).abs() <= 1.01 * unit * wanted_by_x.abs() + 5e-7 * size + smallest)
+
+
+@pytest.mark.parametrize("dtype", UNITS, ids=str)
+@pytest.mark.parametrize("spec", ROWS)
+def test_rows_of_the_registry(spec, dtype, monkeypatch):
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)  # the graph itself runs
+    module = registry.create(spec)
+    row, kernel = registry.entry_of(module), kernels.fuse(registry.create(spec)).kernel()
+    arguments = row.live_arguments(module)
+    x = all_values(dtype)
+    x = x[x.abs() <= 200]  # squares stay finite
+    kinks = [place for place, _ in registry.info(spec).kinks]
+    x = x[torch.isin(x.double(), torch.tensor(kinks, dtype=torch.float64), invert=True)]
+    assert isinstance(kernel, ModuleKernel)
+    assert kernel.lacks(x) == ""
+
+    def derivative(x):
+        return row.derivative(x, 1, **arguments)
+
+    gradient = torch.linspace(-2, 2, len(x)).to(dtype)
+    compare(kernel, lambda x: row.function(x, **arguments), derivative, x, gradient, UNITS[dtype])
+
+
+def test_every_elementwise_row_has_a_kernel_or_a_reason():
+    names = {registry.entry_of(registry.create(spec)).name for spec in ROWS}
+    left = {}
+    for row in registry.entries():
+        module = registry.create(row.name)
+        if not registry.info(row.name).elementwise or registry.entry_of(module).name in names:
+            continue
+        kernels.fuse(module)
+        if not hasattr(module, "kernel"):
+            left[row.name] = kernels.explain(module, torch.zeros(1)).why
+    assert sorted(left) == ["identity", "prelu", "relu", "sigmoid", "tanh", "xielu"]
+    assert all("kernel='off'" in left[name] for name in ("identity", "relu", "sigmoid", "tanh"))
+
+
+def test_infinities_and_nan():
+    x = torch.tensor([-torch.inf, torch.inf, torch.nan]).bfloat16()
+    kernel = GeneratedKernel("softplus", F.softplus)
+    y, (by_x,) = kernel.forward(x), kernel.backward(torch.ones(3).bfloat16(), x)
+    assert y[:2].tolist() == [0.0, torch.inf]
+    assert by_x[:2].tolist() == [0.0, 1.0]
+    assert y[2].isnan()
+    assert by_x[2].isnan()
+
+
+def base():
+    return torch.randn(6, 4, 8, 16).bfloat16()
+
+
+LAYOUTS = {
+    "contiguous": base,
+    "channels last": lambda: base().to(memory_format=torch.channels_last),
+    "transposed": lambda: base().transpose(0, 3),
+    "with gaps": lambda: base()[:, :, ::2],
+    "a slice": lambda: base()[1:, 1:],
+    "unaligned": lambda: base().flatten()[3:],
+    "expanded": lambda: torch.randn(6, 1).bfloat16().expand(6, 64),
+    "one number": lambda: torch.randn(()).bfloat16(),
+    "one row": lambda: torch.randn(64).bfloat16(),
+    "odd": lambda: torch.randn(7, 3).bfloat16(),
+    "empty": lambda: torch.randn(0, 3).bfloat16(),
+}
+
+
+def bent_slope(x):
+    return x / (2 * torch.sqrt(x**2 + 1)) + 1
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_layouts_of_inputs(layout):
+    x = LAYOUTS[layout]()
+    compare(GeneratedKernel("bent", bent), bent, bent_slope, x, torch.randn(x.shape).bfloat16(), UNITS[x.dtype])
+
+
+def test_layouts_of_gradients():
+    x, kernel = torch.randn(40, 64).bfloat16(), GeneratedKernel("bent", bent)
+    for gradient in (
+        torch.randn(1).bfloat16().expand(40, 64),
+        torch.randn(64).bfloat16().expand(40, 64),
+        torch.randn(64, 40).bfloat16().t(),
+        torch.randn(80, 64).bfloat16()[::2],
+        torch.randn(40, 65).bfloat16()[:, 1:],
+    ):
+        compare(kernel, bent, bent_slope, x, gradient, UNITS[x.dtype])
+    last = base().to(memory_format=torch.channels_last)
+    compare(kernel, bent, bent_slope, last, torch.randn(6, 4, 8, 16).bfloat16(), UNITS[x.dtype])
+
+
+def test_the_layout_of_the_input_is_kept():
+    x = base().to(memory_format=torch.channels_last)
+    y = GeneratedKernel("bent", bent).forward(x)
+    assert y.stride() == x.stride()
+    y.add_(1)  # no view, and no part of x
+    assert not y._is_view()
+
+
+def test_one_graph_serves_all_shapes(compilations):
+    kernel = GeneratedKernel("bent", bent)
+    for shape in ((64, 2), (3, 5, 64), (640,), (2, 2, 2, 64)):
+        kernel.forward(torch.randn(shape).bfloat16())
+        kernel.backward(torch.randn(shape).bfloat16(), torch.randn(shape).bfloat16())
+    assert [len(arguments) for arguments in compilations] == [1, 2]
+
+
+def test_the_compiler_knows_the_sizes_to_be_open():
+    traced = []
+
+    def backend(graph, inputs):
+        traced.append(graph)
+        return graph
+
+    generated.BACKEND = backend
+    kernel = GeneratedKernel("bent", bent)
+    for rows in (4, 9, 100):
+        assert kernel.forward(torch.randn(rows, 64).bfloat16()).shape == (rows, 64)
+    assert len(traced) == 1
+
+
+def test_it_is_differentiated_as_torch_does(as_on_a_gpu):
+    x = torch.randn(30, 7).bfloat16().requires_grad_()
+    kernel = GeneratedKernel("bent", bent)
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t.data_ptr()) or t, lambda t: t):
+        y = fused(kernel, bent, x)
+    assert "Kernel" in type(y.grad_fn).__name__
+    assert kept == [x.data_ptr()]
+    (first,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+    (second,) = torch.autograd.grad(first.sum(), x)
+    wide = x.detach().double()
+    assert torch.allclose(first.double(), bent_slope(wide), rtol=2.0**-6)
+    assert torch.allclose(second.double(), 0.5 * (wide**2 + 1) ** -1.5, rtol=2.0**-4, atol=2.0**-8)
+    _, pushed = torch.func.jvp(lambda x: fused(kernel, bent, x), (x.detach(),), (torch.ones_like(x),))
+    assert torch.allclose(pushed.double(), bent_slope(wide), rtol=2.0**-6)
+
+
+CHANNELS, LEARNED = torch.ones(5).bfloat16(), torch.ones((), requires_grad=True)
+LEFT = {
+    "softmax": (lambda x: x.softmax(-1), "softmax"),
+    "mean": (lambda x: x - x.mean(), "mean"),
+    "flip": (lambda x: x.flip(0), "flip"),
+    "chance": (lambda x: x * torch.rand_like(x), "rand_like"),
+    "dropout": (F.dropout, "takes more than one element"),
+    "size": (lambda x: x * x.shape[-1], "sym_size"),
+    "place": (lambda x: x * torch.arange(x.shape[-1]), "takes more than one element"),
+    "half": (F.glu, "must be even"),
+    "branch": (lambda x: x if x.sum() > 0 else -x, ""),
+    "channels": (lambda x: x * CHANNELS, "a tensor that is not its argument"),
+    "learned": (lambda x: x * LEARNED, "a tensor that is not its argument"),
+    "in place": (lambda x: x.mul_(2), ""),
+    "truth": (lambda x: x > 0, "torch.bool"),
+    "double": (lambda x: x.double().exp(), "torch.float64"),
+    "number": (lambda x: 3.0, "float"),
+    "error": (lambda x: x.no_such_method(), "no_such_method"),
+}
+
+
+@pytest.mark.parametrize("name", LEFT)
+def test_what_is_not_elementwise_is_left_to_torch(name, as_on_a_gpu):
+    function, why = LEFT[name]
+    kernel = GeneratedKernel(name, function)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = kernel.route(torch.randn(4, 6).bfloat16())
+    assert found.code == "torch"
+    assert found.why.startswith(f"{name!r} has no kernel: ")
+    assert why in found.why
+    assert not generated._compiled
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: torch.where(x > 0, x, x * torch.tensor(0.1)),
+        lambda x: torch.maximum(x, torch.zeros_like(x)),
+        lambda x: torch.maximum(x, torch.zeros(x.shape)).to(x.dtype),
+        lambda x: x.masked_fill(x < 0, 0.5),
+        lambda x: x * (x > 0),
+        lambda x: torch.ones_like(x),
+        lambda x: x,
+    ],
+    ids=["a number", "zeros like x", "zeros", "masked", "truth", "constant", "identity"],
+)
+def test_ways_to_write_an_elementwise_function(function):
+    kernel, x = GeneratedKernel("own", function), torch.randn(9, 64).bfloat16()
+    assert kernel.lacks(x) == ""
+    y = kernel.forward(x)
+    assert torch.equal(y, function(x))
+    leaf = x.clone().requires_grad_()
+    plain = function(leaf)
+    slope = torch.autograd.grad(plain.sum(), leaf)[0] if plain.requires_grad else torch.zeros_like(x)
+    assert torch.equal(kernel.backward(torch.ones_like(x), x)[0], slope)
+    assert y.untyped_storage().data_ptr() != x.untyped_storage().data_ptr()
+
+
+def test_what_is_set_for_a_thread_does_not_change_the_kernel(as_on_a_gpu):
+    x, kernel = torch.randn(5, 64).bfloat16().requires_grad_(), GeneratedKernel("bent", bent)
+    with torch.autocast("cpu", torch.bfloat16):
+        y = checkpoint(lambda x: fused(kernel, bent, x), x, use_reentrant=False)  # which hooks saved tensors
+    (by_x,) = torch.autograd.grad(y.sum(), x)
+    wide = x.detach().double()
+    assert kernel.route(x).code == "kernel"
+    assert torch.allclose(y.double(), bent(wide), rtol=2.0**-8)
+    assert torch.allclose(by_x.double(), bent_slope(wide), rtol=2.0**-8)
+
+
+def failing(*_):
+    raise RuntimeError("no such compiler")
+
+
+def test_a_failing_compiler_stops_nothing_and_warns_once(as_on_a_gpu):
+    generated.BACKEND = failing
+    x, kernel = torch.randn(64).bfloat16(), GeneratedKernel("bent", bent)
+    with pytest.warns(LitGeluKernelWarning, match=r"(?s)'bent' failed.*no such compiler") as caught:
+        assert torch.equal(fused(kernel, bent, x), bent(x))
+    assert len(caught) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert torch.equal(fused(kernel, bent, x), bent(x))
+    assert "no such compiler" in kernel.route(x).why
+    generated.BACKEND = "aot_eager"
+    assert GeneratedKernel("softplus", F.softplus).route(x).code == "kernel"  # others go on
+    assert not routes._failure
+
+
+def test_a_compiler_that_fails_in_the_backward_pass_stops_nothing(as_on_a_gpu):
+    x, kernel = torch.randn(64).bfloat16().requires_grad_(), GeneratedKernel("bent", bent)
+    y = fused(kernel, bent, x)
+    generated.BACKEND = failing
+    with pytest.warns(LitGeluKernelWarning, match="no such compiler"):
+        (by_x,) = torch.autograd.grad(y.sum(), x)
+    assert torch.equal(by_x, torch.autograd.grad(bent(x).sum(), x)[0])
+
+
+class Watching(TorchDispatchMode):
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        return function(*args, **(kwargs or {}))
+
+
+def test_what_watches_torchs_operators_sees_them(as_on_a_gpu):
+    with Watching():
+        assert "dispatch mode" in GeneratedKernel("bent", bent).route(torch.zeros(3)).why
+
+
+def test_within_a_compiled_model_it_is_the_plain_function(monkeypatch):
+    monkeypatch.setattr(routes, "_compiled_route", lambda _: routes.Route("formula", ""))
+    kernel, x = GeneratedKernel("bent", bent), torch.randn(5, 6).bfloat16()
+    compiled = torch.compile(lambda x: fused(kernel, bent, x), backend="aot_eager", fullgraph=True)
+    assert torch.allclose(compiled(x), bent(x))
+    assert not generated._compiled
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor's code for CPUs needs g++")
+def test_inductors_own_code(monkeypatch):
+    monkeypatch.setattr(generated, "BACKEND", "inductor")
+    kernel = GeneratedKernel("bent", bent)
+    for shape in ((300, 64), (5, 8, 64)):
+        x, gradient = torch.randn(shape).bfloat16(), torch.randn(shape).bfloat16()
+        compare(kernel, bent, bent_slope, x, gradient, UNITS[x.dtype])
+
+
+class TestFuse:
+    """`lit_gelu.kernels.fuse` with functions and classes of a user."""
+
+    @pytest.fixture
+    def own(self):
+        return ActivationRegistry()
+
+    def test_a_registered_function(self, own, as_on_a_gpu, compilations):
+        @own.register("bent")
+        def scaled(x, scale=1.0):
+            return scale * bent(x)
+
+        model = nn.Sequential(*(own.create(spec) for spec in ("bent", "bent(scale=3.0)", "bent")))
+        text = repr(model)
+        assert kernels.fuse(model, own) is model
+        assert repr(model) == text
+        assert [str(own.spec_of(module)) for module in model] == ["bent", "bent(scale=3.0)", "bent"]
+        x = torch.randn(5, 64).bfloat16()
+        for module, scale in zip(model, (1, 3, 1), strict=True):
+            assert torch.allclose(module(x).double(), scale * bent(x.double()), rtol=2.0**-8)
+        assert len(compilations) == 2  # the same twice is one
+        model[0].kwargs["scale"] = 2.0
+        assert torch.allclose(model[0](x).double(), 2 * bent(x.double()), rtol=2.0**-8)
+        assert [type(module) for module in kernels.unfuse(model)] == [type(own.create("bent"))] * 3
+
+    def test_what_a_row_says(self, own):
+        own.register("off", kernel="off")(bent)
+        own.register("swish_1", kernel=kernels.TritonKernel("swish", 1.0))(lambda x, beta=1.0: x * (beta * x).sigmoid())
+        assert "kernel='off'" in kernels.explain(own.create("off"), torch.zeros(1), own).why
+        assert kernels.fuse(own.create("swish_1"), own).kernel() == kernels.TritonKernel("swish", 1.0)
+        assert "usual arguments" in kernels.explain(own.create("swish_1(beta=2.0)"), torch.zeros(1), own).why
+        for wrong in ("on", None, 3):
+            with pytest.raises(
+                ActivationArgumentError, match=r"'auto', 'generated', 'off', or a lit_gelu\.kernels\.Kernel"
+            ):
+                own.register("wrong", kernel=wrong)(bent)
+
+    def test_a_class_has_a_kernel_if_its_row_says_so(self, own, as_on_a_gpu):
+        class Cube(nn.Module):
+            """x to the third."""
+
+            def __init__(self, scale=1.0):
+                super().__init__()
+                self.scale = scale
+
+            def forward(self, x):
+                return self.scale * x**3
+
+        own.register("silent")(Cube)
+        assert "kernel='generated'" in kernels.explain(own.create("silent"), torch.zeros(1), own).why
+        assert type(kernels.fuse(own.create("silent"), own)) is Cube
+        own.register("cube", kernel="generated", override=True)(Cube)
+        fused_cube, x = kernels.fuse(own.create("cube(scale=2.0)"), own), torch.randn(5, 64).bfloat16()
+        assert isinstance(fused_cube, Cube)
+        assert repr(fused_cube) == "Cube()"
+        assert str(own.spec_of(fused_cube)) == "cube(scale=2.0)"
+        y = fused_cube(x.requires_grad_())
+        assert "Kernel" in type(y.grad_fn).__name__
+        assert torch.allclose(y.double(), 2 * x.double() ** 3, rtol=2.0**-8)
+
+    def test_a_class_with_parameters_has_none(self, own):
+        class Learned(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.scale = nn.Parameter(torch.ones(()))
+
+            def forward(self, x):
+                return self.scale * x
+
+        own.register("learned", kernel="generated")(Learned)
+        assert type(kernels.fuse(own.create("learned"), own)) is Learned
+        assert "holds parameters" in kernels.explain(own.create("learned"), torch.zeros(1), own).why
+
+    def test_not_elementwise_and_random_rows_have_none(self, own):
+        own.register("sorted", facts=ActivationFacts(elementwise=False))(lambda x: x.sort().values)
+        own.register("noisy", facts=ActivationFacts(stochastic=True))(lambda x: x + torch.rand_like(x))
+        for name in ("sorted", "noisy"):
+            assert "no function of one number" in kernels.explain(own.create(name), torch.zeros(1), own).why
+
+    def test_copies_are_fused_and_pickles_hold_the_plain_modules(self):
+        plain = [nn.Softplus(2.0), registry.create("clipped_gelu(max=3.0)"), FunctionActivation(torch.cos, "cosine")]
+        model = kernels.fuse(nn.Sequential(*copy.deepcopy(plain)))
+        copied, loaded = copy.deepcopy(model), pickle.loads(pickle.dumps(model))
+        assert [type(module) for module in copied] == [type(module) for module in model]
+        assert [type(module) for module in loaded] == [type(module) for module in plain]
+        for again in (copied, loaded):
+            assert [registry.spec_of(module) for module in again] == [registry.spec_of(module) for module in plain]
+            assert torch.equal(again(torch.ones(3)), model(torch.ones(3)))
+
+    def test_the_exported_graph_is_the_plain_one(self):
+        codes = [
+            torch.export.export(model, (torch.zeros(3),)).graph_module.code
+            for model in (nn.Softplus(), kernels.fuse(nn.Softplus()))
+        ]
+        assert codes[0] == codes[1]
+        assert "aten.softplus" in codes[0]
