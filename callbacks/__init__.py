@@ -9,6 +9,7 @@ from lit_gelu.callbacks.errors import (
     UnsupportedRunError,
 )
 from lit_gelu.callbacks.exact_resume import ExactResume
+from lit_gelu.callbacks.fused_activations import FusedActivations
 from lit_gelu.callbacks.loading import load_from_checkpoint
 from lit_gelu.callbacks.loss_curvature.monitor import LossCurvatureMonitor
 from lit_gelu.callbacks.onnx_export import OnnxExport
@@ -21,6 +22,7 @@ __all__ = [
     "ActivationSwapListener",
     "CallbackArgumentError",
     "ExactResume",
+    "FusedActivations",
     "LossCurvatureMonitor",
     "MixedPackagesError",
     "NoActivationError",

@@ -1,0 +1,291 @@
+"""`FusedActivations`: kernels while a Trainer runs, and nothing else that can be seen of the run."""
+
+import sys
+
+import pytest
+import torch
+import yaml
+from callback_helpers import FEATURES, SmallNet, loader, quiet_trainer
+from lightning.pytorch import Callback, LightningDataModule
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.cli import LightningCLI
+from lightning.pytorch.utilities.model_summary import ModelSummary
+from torch import nn
+
+from lit_gelu import kernels, surgery
+from lit_gelu.activations import ActivationRegistry
+from lit_gelu.activations.gpu import autograd, formulas, routes
+from lit_gelu.activations.gpu.modules import is_fused
+from lit_gelu.callbacks import (
+    ActivationCurvatureMonitor,
+    ActivationSwap,
+    FusedActivations,
+    LossCurvatureMonitor,
+    MixedPackagesError,
+    OnnxExport,
+)
+from lit_gelu.tasks import MNISTClassifier
+
+
+def fused_in(model):
+    return [name for name, module in model.named_modules() if is_fused(module)]
+
+
+class Seen(Callback):
+    """Notes what is fused at the end of every batch."""
+
+    def __init__(self):
+        self.fused = []
+
+    def on_train_batch_end(self, trainer, pl_module, *_):
+        self.fused.append(fused_in(pl_module))
+
+
+class Stops(Callback):
+    def on_train_batch_end(self, trainer, pl_module, *_):
+        raise RuntimeError("enough")
+
+
+class GeluNet(SmallNet):
+    def __init__(self):
+        super().__init__(nn.GELU)
+
+
+def run(folder, *callbacks, net=GeluNet, **options):
+    model = net()
+    trainer = quiet_trainer(folder, *callbacks, **options)
+    torch.manual_seed(2)
+    trainer.fit(model, loader())
+    return model, trainer
+
+
+def test_they_are_fused_while_the_trainer_runs(tmp_path):
+    seen = Seen()
+    model, _ = run(tmp_path, FusedActivations(), seen)
+    assert seen.fused == [["net.1", "net.5"]] * 8
+    assert [type(model.net[place]) for place in (1, 5)] == [nn.GELU, nn.GELU]
+
+
+def test_what_was_fused_before_stays_fused(tmp_path):
+    def net():
+        model = GeluNet()
+        kernels.fuse(model.net[5])
+        return model
+
+    seen = Seen()
+    model, trainer = run(tmp_path, FusedActivations(), seen, net=net)
+    assert seen.fused[0] == ["net.1", "net.5"]
+    assert fused_in(model) == ["net.5"]
+    trainer.test(model, loader(), verbose=False)
+    assert fused_in(model) == ["net.5"]
+
+
+def test_without_the_callback_nothing_is_fused(tmp_path):
+    seen = Seen()
+    run(tmp_path, seen)
+    assert seen.fused == [[]] * 8
+
+
+@pytest.mark.parametrize("options", [{}, {"strategy": "ddp_fork", "devices": 2}, {"precision": "bf16-mixed"}])
+def test_a_run_on_a_cpu_is_bitwise_the_same(tmp_path, options):
+    found = []
+    for name, callbacks in (("plain", []), ("fused", [FusedActivations()])):
+        saving = ModelCheckpoint(tmp_path / name / "checkpoints", save_last=True)
+        model, _ = run(tmp_path / name, saving, *callbacks, enable_checkpointing=True, **options)
+        checkpoint = torch.load(tmp_path / name / "checkpoints" / "last.ckpt", weights_only=True)
+        assert not any("Fused" in key for key in checkpoint["callbacks"])
+        found.append([
+            model.losses,
+            checkpoint["state_dict"],
+            checkpoint["optimizer_states"],
+            checkpoint["global_step"],
+        ])
+    plain, fused = found
+    assert plain[-1] == fused[-1] > 3
+    torch.testing.assert_close(fused, plain, rtol=0, atol=0)
+
+
+def test_the_new_activations_of_a_swap_are_fused(tmp_path):
+    seen, swap = Seen(), ActivationSwap({"net.1": "silu"}, at_step=3)
+    model, _ = run(tmp_path, swap, FusedActivations(), seen)
+    assert seen.fused == [["net.1", "net.5"]] * 8
+    assert type(model.net[1]) is nn.SiLU
+    swap.report.undo()
+    assert type(model.net[1]) is nn.GELU
+
+
+def test_an_annealed_swap(tmp_path):
+    seen, swap = Seen(), ActivationSwap({"net.1": "gelu"}, at_step=2, anneal_steps=3)
+    model, _ = run(tmp_path, FusedActivations(), swap, seen, net=SmallNet)
+    assert seen.fused[1] == []
+    assert len(seen.fused[3]) == 1
+    assert seen.fused[3][0].startswith("net.1.")
+    assert seen.fused[-1] == ["net.1"]
+    assert type(model.net[1]) is nn.GELU
+
+
+def test_swapped_runs_are_bitwise_the_same(tmp_path):
+    losses = []
+    for name, callbacks in (("plain", []), ("fused", [FusedActivations()])):
+        swaps = ActivationSwap({"net.1": "gelu"}, at_step=3), ActivationSwap({"net.5": "elu"}, at_epoch=1)
+        losses.append(run(tmp_path / name, *swaps, *callbacks, net=SmallNet)[0].losses)
+    assert losses[0] == losses[1]
+
+
+class Late(SmallNet):
+    """Builds its net when the Trainer says so."""
+
+    def __init__(self):
+        super().__init__(nn.GELU)
+        self.net[1] = self.net[5] = nn.Identity()
+
+    def setup(self, stage):
+        self.net[1] = nn.GELU()
+
+    def configure_model(self):
+        self.net[5] = nn.GELU()
+
+
+@pytest.mark.parametrize("stage", ["fit", "validate", "test", "predict"])
+def test_modules_that_come_late_are_fused_in_every_stage(tmp_path, stage):
+    class Net(Late):
+        def forward(self, x):
+            seen.append(fused_in(self))
+            return super().forward(x)
+
+        def validation_step(self, batch, batch_idx):
+            self(batch[0])
+
+        def test_step(self, batch, batch_idx):
+            self(batch[0])
+
+        def predict_step(self, batch, batch_idx):
+            return self(batch[0])
+
+    seen, model = [], Net()
+    options = {"verbose": False} if stage in {"validate", "test"} else {}
+    trainer = quiet_trainer(
+        tmp_path, FusedActivations(), max_epochs=1, limit_val_batches=4 if stage == "validate" else 0
+    )
+    getattr(trainer, stage)(model, *[loader()] * (1 + (stage == "fit")), **options)
+    assert seen == [["net.1", "net.5"]] * 4
+    assert fused_in(model) == []
+
+
+def test_activations_that_a_checkpoint_brings_are_fused(tmp_path):
+    saved = MNISTClassifier("relu", hidden_layers=2)
+    surgery.swap(saved, {"hidden.0.activation": "gelu"})
+    trainer = quiet_trainer(tmp_path)
+    trainer.strategy.connect(saved)
+    trainer.save_checkpoint(tmp_path / "swapped.ckpt")
+    fresh, seen = MNISTClassifier("relu", hidden_layers=2), []
+    fresh.register_forward_hook(lambda module, *_: seen.append(fused_in(module)))
+    images = torch.rand(8, 1, 28, 28), torch.zeros(8, dtype=torch.long)
+    data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(*images), batch_size=8)
+    quiet_trainer(tmp_path, FusedActivations()).test(fresh, data, ckpt_path=tmp_path / "swapped.ckpt", verbose=False)
+    assert seen[-1] == ["hidden.0.activation"]
+    assert type(fresh.hidden[0].activation) is nn.GELU
+
+
+def test_an_error_leaves_the_model_as_it_was(tmp_path):
+    model = GeluNet()
+    with pytest.raises(RuntimeError, match="enough"):
+        quiet_trainer(tmp_path, FusedActivations(), Stops()).fit(model, loader())
+    assert fused_in(model) == []
+
+
+def test_monitors_and_summary_say_the_same(tmp_path):
+    texts = []
+    for name, callbacks in (("plain", []), ("fused", [FusedActivations()])):
+        monitors = ActivationCurvatureMonitor(every_n_steps=2), LossCurvatureMonitor(every_n_steps=4, fraction=None)
+        model, _ = run(tmp_path / name, *callbacks, *monitors)
+        texts.append((tmp_path / name / "logs" / "0" / "metrics.csv").read_text())
+    rows = [[line.split(",") for line in text.splitlines()] for text in texts]
+    assert "curvature/net.1/mean_gate" in rows[0][0]
+    differing = {
+        title for a, b in zip(*rows, strict=True) for title, x, y in zip(rows[0][0], a, b, strict=True) if x != y
+    }
+    assert not {title for title in differing if not title.endswith(("/seconds", "/cost_in_training_batches"))}
+    before = str(ModelSummary(model, max_depth=-1))
+    assert str(ModelSummary(kernels.fuse(model), max_depth=-1)) == before
+    assert "GELU" in before
+
+
+def test_the_exported_file_is_the_same(tmp_path):
+    class Net(GeluNet):
+        def __init__(self):
+            super().__init__()
+            self.example_input_array = torch.zeros(2, FEATURES)
+
+    for name, callbacks in (("plain", []), ("fused", [FusedActivations()])):
+        exporting = OnnxExport(path=str(tmp_path / f"{name}.onnx"), check=False)
+        run(tmp_path / name, *callbacks, exporting, net=Net)
+    assert (tmp_path / "plain.onnx").read_bytes() == (tmp_path / "fused.onnx").read_bytes()
+
+
+@pytest.fixture
+def kernels_on_the_cpu(monkeypatch):
+    """Have every tensor take the way of the kernels, computed by their formulas; return whose turn it was."""
+    names = []
+
+    def forward(self, x):
+        names.append(self.name)
+        return formulas.value(self.name, x, self.p0, self.p1)
+
+    def backward(self, gradient, x):
+        return ((gradient.float() * formulas.slope(self.name, x, self.p0, self.p1)).to(x.dtype),)
+
+    monkeypatch.setattr(autograd, "route", lambda _: routes.Route("kernel", ""))
+    monkeypatch.setattr(autograd.TritonKernel, "forward", forward)
+    monkeypatch.setattr(autograd.TritonKernel, "backward", backward)
+    return names
+
+
+def test_kernels_compute_before_and_after_a_swap_and_no_more_when_the_run_is_over(tmp_path, kernels_on_the_cpu):
+    swap = ActivationSwap({"net.5": "silu"}, at_step=4)
+    model, _ = run(tmp_path, FusedActivations(), swap, precision="bf16-true")
+    assert kernels_on_the_cpu == ["gelu", "gelu"] * 4 + ["gelu", "swish"] * 4
+    plain, _ = run(tmp_path / "plain", ActivationSwap({"net.5": "silu"}, at_step=4), precision="bf16-true")
+    assert len(kernels_on_the_cpu) == 16
+    torch.testing.assert_close(torch.tensor(model.losses), torch.tensor(plain.losses), rtol=0.02, atol=0)
+
+
+def test_activations_are_looked_up_in_the_registry_given_or_the_module_s(tmp_path, monkeypatch):
+    asked, own, given = [], ActivationRegistry(), ActivationRegistry()
+    monkeypatch.setattr(kernels, "fuse", lambda _, registry: asked.append(registry))
+    model = GeluNet()
+    for registry, wanted in ((None, None), (given, given)):
+        FusedActivations(registry).setup(quiet_trainer(tmp_path), model, "fit")
+        assert asked.pop() is wanted
+    model.registry = own
+    FusedActivations().setup(quiet_trainer(tmp_path), model, "fit")
+    assert asked.pop() is own
+
+
+def test_the_other_package_is_refused(tmp_path):
+    trainer = quiet_trainer(tmp_path)
+    with pytest.raises(MixedPackagesError):
+        FusedActivations().setup(trainer, nn.Linear(1, 1), "fit")
+
+
+def test_from_a_configuration(tmp_path, monkeypatch):
+    class Data(LightningDataModule):
+        def train_dataloader(self):
+            return loader()
+
+    trainer = {
+        "max_epochs": 1,
+        "accelerator": "cpu",
+        "logger": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+        "enable_checkpointing": False,
+        "callbacks": [{"class_path": "lit_gelu.callbacks.FusedActivations"}],
+    }
+    path = tmp_path / "configuration.yaml"
+    path.write_text(yaml.safe_dump({"trainer": trainer}))
+    monkeypatch.setattr(sys, "argv", ["fit.py", "fit", f"--config={path}"])
+    cli = LightningCLI(GeluNet, Data, save_config_callback=None, seed_everything_default=1)
+    (callback,) = (each for each in cli.trainer.callbacks if isinstance(each, FusedActivations))
+    assert callback.registry is None
+    assert cli.trainer.global_step == 4
