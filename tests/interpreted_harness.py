@@ -56,6 +56,7 @@ def main(checks: Iterable[Callable[[], None]]) -> None:
     """Run every check; write a JSON object from its name to its traceback, "" if it passed, to the path given."""
     for module in (autograd, gated, learned, zero_identity):
         module.route = _route
+    routes.is_candidate = lambda _: True
     found = {}
     for check in checks:
         start_by()

@@ -114,7 +114,7 @@ def what_is_laid_out_otherwise_is_torchs():
     x = half_normal(40, 3, 20)  # 20 elements of a channel side by side
     y = module(x)
     assert not started
-    assert torch.equal(y, module._by_torch(x, module.beta))
+    assert torch.equal(y, module.by_torch(x))
 
 
 def a_wrong_number_of_channels_is_refused():
@@ -130,7 +130,7 @@ def a_wrong_number_of_channels_is_refused():
 def off_is_torchs():
     module = Swish(learnable=True, kernels="off")
     x = half_normal(9)
-    assert torch.equal(module(x), Swish(learnable=True)._by_torch(x, torch.ones(())))
+    assert torch.equal(module(x), Swish(learnable=True).by_torch(x))
     assert not started
 
 

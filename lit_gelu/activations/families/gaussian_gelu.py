@@ -227,14 +227,16 @@ class GaussianGELU(OwnKernelModule, ChannelModule):
         initial = self.initial("sigma", self.initial_sigma)
         return initial if self.log_scale is None else initial * positive_scale(self.log_scale)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Apply the function to a floating tensor of any shape, elementwise."""
+    def by_torch(self, x: Tensor) -> Tensor:
+        """Compute the function by torch's kernels."""
+        return self._with(x, self.mu, self.sigma)
+
+    def by_kernel(self, x: Tensor) -> Tensor:
+        """Compute the function by the code that its route names."""
         mu, sigma = self.mu, self.sigma
-        if self.kernels == "off":
-            return self._by_torch(x, mu, sigma)
         if _is_standard(mu, sigma):
             return fused(TritonKernel("gelu"), F.gelu, x)
-        return fused_with("gaussian_gelu", self._by_torch, x, mu, sigma, self.channel_dim)
+        return fused_with("gaussian_gelu", self._with, x, mu, sigma, self.channel_dim)
 
     def kernel(self) -> Kernel:
         """Return the kernel with the present parameters."""
@@ -243,8 +245,8 @@ class GaussianGELU(OwnKernelModule, ChannelModule):
             return TritonKernel("gelu")
         return kernel_with("gaussian_gelu", mu, sigma, self.channel_dim)
 
-    def _by_torch(self, x: Tensor, mu: float | Tensor, sigma: float | Tensor) -> Tensor:
-        """Compute the function by torch's kernels."""
+    def _with(self, x: Tensor, mu: float | Tensor, sigma: float | Tensor) -> Tensor:
+        """Compute the function with these parameters by torch's kernels."""
         if isinstance(mu, Tensor) or isinstance(sigma, Tensor) or mu != 0.0:
             function = functools.partial(normal_gated, channel_dim=self.channel_dim)
             return compute_with(self.memory, function, x, mu=mu, sigma=sigma)

@@ -205,19 +205,20 @@ class Swish(OwnKernelModule, ChannelModule):
         initial = self.initial("beta", self.initial_beta)
         return initial if self.log_scale is None else initial * positive_scale(self.log_scale)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Apply the function to a floating tensor of any shape, elementwise."""
-        beta = self.beta
-        if self.kernels == "off":
-            return self._by_torch(x, beta)
-        return fused_with("swish", self._by_torch, x, beta, 0.0, self.channel_dim)
+    def by_torch(self, x: Tensor) -> Tensor:
+        """Compute the function by torch's kernels."""
+        return self._with(x, self.beta)
+
+    def by_kernel(self, x: Tensor) -> Tensor:
+        """Compute the function by the code that its route names."""
+        return fused_with("swish", self._with, x, self.beta, 0.0, self.channel_dim)
 
     def kernel(self) -> Kernel:
         """Return the kernel with the present slope."""
         return kernel_with("swish", self.beta, 0.0, self.channel_dim)
 
-    def _by_torch(self, x: Tensor, beta: float | Tensor, _: float | Tensor = 0.0) -> Tensor:
-        """Compute the function by torch's kernels."""
+    def _with(self, x: Tensor, beta: float | Tensor, _: float | Tensor = 0.0) -> Tensor:
+        """Compute the function with this slope by torch's kernels."""
         beta = per_channel("swish", "beta", beta, x, self.channel_dim)
         if not isinstance(beta, Tensor) and beta == 1.0:
             return F.silu(x)

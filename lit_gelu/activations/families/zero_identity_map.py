@@ -12,9 +12,9 @@ from lit_gelu.activations.families._package import HENDRYCKS_2016
 from lit_gelu.activations.families.gaussian_gelu import gelu_moments
 from lit_gelu.activations.families.gelu import EXACT_ONNX, GELU_VALLEYS, gelu, gelu_derivative
 from lit_gelu.activations.families.swish import SILU_ONNX, SILU_VALLEY, silu, silu_derivative
-from lit_gelu.activations.gpu.autograd import Kernel, TritonKernel, fused
+from lit_gelu.activations.gpu.autograd import Kernel, TritonKernel
 from lit_gelu.activations.gpu.modules import OwnKernelModule, checked_kernels
-from lit_gelu.activations.gpu.zero_identity import ZERO_IDENTITY, ZeroIdentityKernel, fused_draw
+from lit_gelu.activations.gpu.zero_identity import ZERO_IDENTITY, fused_draw
 from lit_gelu.activations.naming.entry import ActivationEntry
 from lit_gelu.activations.naming.facts import ActivationFacts
 from lit_gelu.activations.naming.forms import ModuleForm, ReadAttributes
@@ -221,12 +221,9 @@ class ZeroIdentityMap(OwnKernelModule):
         self.kernels = checked_kernels(kernels)
         self.memory = memory
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Apply the map to a floating tensor of any shape, elementwise."""
-        kernel = None if self.kernels == "off" else self.kernel()
-        if isinstance(kernel, ZeroIdentityKernel):
-            return fused_draw(self.by_torch, x)
-        return self.by_torch(x) if kernel is None else fused(kernel, self.by_torch, x)
+    def by_kernel(self, x: Tensor) -> Tensor:
+        """Compute the map by the code that its route names."""
+        return fused_draw(self.by_torch, x) if self.kernel() is ZERO_IDENTITY else super().by_kernel(x)
 
     def kernel(self) -> Kernel | None:
         """Return the kernel of what it does now; the logistic gate and means of draws have none."""

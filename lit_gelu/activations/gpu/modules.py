@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: F401, N812 - torch.jit.script looks up here what torch's forward names
 
 from lit_gelu.activations.errors import ActivationArgumentError
+from lit_gelu.activations.gpu import routes
 from lit_gelu.activations.gpu.autograd import Kernel, fused
 from lit_gelu.activations.gpu.generated import GeneratedKernel
 
@@ -71,9 +72,9 @@ def _by_kernel(plain: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def by_kernel(self: KernelModule, *given: Tensor, **named: Tensor) -> Tensor:
         (x,) = *given, *named.values()
         # What overwrites its input needs no memory, which a kernel's output would.
-        in_place = getattr(self, "inplace", False)
-        found: Tensor = self.by_torch(x) if in_place else fused(self.kernel(), self.by_torch, x)
-        return found
+        if vars(self).get("inplace") or not routes.is_candidate(x):
+            return self.by_torch(x)
+        return fused(self.kernel(), self.by_torch, x)
 
     return by_kernel
 
@@ -136,10 +137,16 @@ class OwnKernelModule(nn.Module):
         """Compute the function by torch's kernels."""
         raise NotImplementedError
 
+    def by_kernel(self, x: Tensor) -> Tensor:
+        """Compute the function by the code that its route names."""
+        kernel = self.kernel()
+        return self.by_torch(x) if kernel is None else fused(kernel, self.by_torch, x)
+
     def forward(self, x: Tensor) -> Tensor:
         """Apply the function to a floating tensor."""
-        kernel = None if self.kernels == "off" else self.kernel()
-        return self.by_torch(x) if kernel is None else fused(kernel, self.by_torch, x)
+        if self.kernels == "off" or not routes.is_candidate(x):
+            return self.by_torch(x)
+        return self.by_kernel(x)
 
 
 def checked_kernels(kernels: str) -> str:

@@ -24,6 +24,11 @@ class Route(NamedTuple):
     why: str
 
 
+def is_candidate(x: Tensor) -> bool:
+    """Say whether a kernel or a formula may compute an activation of x: asked at every call, so it costs little."""
+    return isinstance(x, Tensor) and x.is_cuda  # what `torch.fx` traces with is no tensor
+
+
 def route(x: Tensor) -> Route:
     """Return which code computes an elementwise activation of x."""
     if torch.compiler.is_compiling():

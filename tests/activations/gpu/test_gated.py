@@ -31,11 +31,12 @@ def test_check(found, name):
         (SwiGLU(beta=0.7), lambda x: x * torch.sigmoid(0.7 * x)),
         (ReGLU(), F.relu),
     ],
-    ids=str,
+    ids=["geglu", "geglu_tanh", "geglu_sigmoid", "swiglu", "reglu"],
 )
 def test_a_compiler_is_given_the_formula(monkeypatch, module, gate):
     monkeypatch.setattr(routes, "_compiled_route", lambda _: routes.Route("formula", ""))
     x = (3 * torch.randn(5, 60, generator=torch.Generator().manual_seed(0))).bfloat16().requires_grad_()
+    torch.compiler.reset()
     y = torch.compile(module, backend="aot_eager", fullgraph=True)(x)
     y.backward(torch.ones_like(y))
     wide = x.detach().double().requires_grad_()
