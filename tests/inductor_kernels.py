@@ -143,7 +143,10 @@ def graphs(function: Callable[..., Any], shapes: list[tuple[int, ...]]) -> dict[
     )
     torch.compiler.reset()
     inputs = [torch.zeros(shape, dtype=torch.bfloat16, requires_grad=True) for shape in shapes]
-    with patch.object(routes, "_compiled_route", lambda _: routes.Route("formula", "")):
+    with (
+        patch.object(routes, "is_candidate", lambda _: True),
+        patch.object(routes, "_compiled_route", lambda _: routes.Route("formula", "")),
+    ):
         y = torch.compile(function, backend=backend, fullgraph=True, dynamic=False)(*inputs)
         y.backward(torch.ones_like(y))
     return found
