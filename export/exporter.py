@@ -14,6 +14,7 @@ from torch import nn
 
 from lit_gelu import surgery
 from lit_gelu.activations import ActivationRegistry
+from lit_gelu.activations.naming.forms import function_spec
 from lit_gelu.activations.registry import registry_or_default
 from lit_gelu.export.copying import evaluation_copy
 from lit_gelu.export.forms import NoGeluError, approximate_, require_forms
@@ -191,7 +192,7 @@ def export_onnx(
     unasked = require_faithful(flat, model, trial.tensors)
     require_labels_fit(options, trial)
     no_gelu = _approximated(flat, options, registry)
-    specs = {site.name: str(site.spec) for site in surgery.find_sites(flat.model, registry=registry)}
+    specs = {site.name: str(function_spec(site.spec)) for site in surgery.find_sites(flat.model, registry=registry)}
     marked = mark(flat.model, registry)
     graph = trace(flat, trial, options.traced_opset, sizes)
     lowered = lower(graph, marked, options, registry, specs)

@@ -12,7 +12,8 @@ from onnx import numpy_helper
 from torch import nn
 
 from lit_gelu import surgery
-from lit_gelu.activations import ActivationRegistry
+from lit_gelu.activations import ActivationRegistry, ActivationSpec
+from lit_gelu.activations.naming.forms import function_spec
 from lit_gelu.errors import LitGeluError
 from lit_gelu.export.lowering.lowering_table import TABLE, BoundActivation, bind
 from lit_gelu.export.lowering.recipe import Argument, RecipeBuilder, names_in
@@ -268,12 +269,13 @@ def output_faults(
 
 def mismatches(model: nn.Module, metadata: FileMetadata, registry: ActivationRegistry) -> list[str]:
     """Say which sites of the module have another activation than the file records: the likeliest cause of a failure."""
-    sites = {site.name: str(site.spec) for site in surgery.find_sites(model, registry=registry)}
+    sites = {site.name: str(function_spec(site.spec)) for site in surgery.find_sites(model, registry=registry)}
     found: dict[tuple[str, str], list[str]] = {}
     for record in metadata.sites:
         spec = sites.get(record.site)
-        if spec is not None and spec != record.spec:
-            found.setdefault((spec, record.spec), []).append(record.site or "(the module itself)")
+        recorded = str(function_spec(ActivationSpec.parse(record.spec)))
+        if spec is not None and spec != recorded:
+            found.setdefault((spec, recorded), []).append(record.site or "(the module itself)")
     return [
         f"{spec} in the module is {recorded} in the file: {', '.join(names)}."
         for (spec, recorded), names in found.items()

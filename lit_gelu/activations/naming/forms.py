@@ -107,6 +107,12 @@ class CallForm:
     read: Callable[[dict[str, Any]], dict[str, Any]]
 
 
+def function_spec(spec: ActivationSpec) -> ActivationSpec:
+    """Return the spec of what an activation computes, without how it does."""
+    kept = tuple((key, value) for key, value in spec.kwargs if key not in NOT_OF_THE_FUNCTION)
+    return spec if spec.opaque or len(kept) == len(spec.kwargs) else ActivationSpec(spec.name, kept)
+
+
 def opaque_spec(module: nn.Module) -> ActivationSpec:
     """Return the spec of a module that was never registered: it names the class, or the function of one."""
     if isinstance(module, FunctionActivation):

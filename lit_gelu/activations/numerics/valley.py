@@ -103,19 +103,10 @@ def _mean_slopes(valley: Valley, dtype: torch.dtype, device: torch.device) -> Te
     return means.float().to(device)
 
 
-@functools.lru_cache(_TABLES)
-def _parts(depth: float, dtype: torch.dtype) -> tuple[float, float]:
-    """Return a number of a dtype, and what it lacks."""
-    head = float(torch.tensor(depth, dtype=dtype, device="cpu"))
-    return head, depth - head
-
-
 def _interpolated(valley: Valley, y: Tensor, left: Tensor) -> Tensor:
     """Return the slope between the nodes of a table; ``left`` is 1 left of the lowest point, else 0."""
     # Integers take the place of conditions: torch.where takes ten times as long where nobody can guess the branch.
-    head, rest = _parts(valley.depth, y.dtype)
-    from_lowest = (y + head).add_(rest).mul_(1.0 / valley.depth)  # the first sum is exact where it is small
-    from_lowest = from_lowest.clamp_(max=256.0).float()
+    from_lowest = (y + valley.depth).mul_(1.0 / valley.depth).clamp_(max=256.0).float()
     # What is left of the lowest point is placed by the nearer of that point and 0; all else is put far from 0.
     from_zero = y.abs().mul_(1.0 / valley.depth).float().add_((1 - left).mul_(1 << 20))
     in_tail = (from_zero - from_lowest).view(torch.int32) >> 31  # -1 or 0, the sign bit
