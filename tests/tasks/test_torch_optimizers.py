@@ -2,9 +2,9 @@
 
 import pytest
 import torch
+from dispatched import Operations
 from small_task import SmallData, quiet_trainer
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from lit_gelu.tasks import (
     CIFAR10ConvNet,
@@ -23,18 +23,6 @@ ADAM = {
     "tweets": TweetTagger,
     "timit": lambda **options: TIMITFrameClassifier(width=16, **options),
 }
-
-
-class Seen(TorchDispatchMode):
-    """Takes down which operators run."""
-
-    def __init__(self):
-        super().__init__()
-        self.names = set()
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        self.names.add(function.overloadpacket.__name__)
-        return function(*args, **(kwargs or {}))
 
 
 def small_net(dtype):
@@ -83,7 +71,7 @@ def make_steps(optimizer, parameters, steps):
 def test_steps_of_adam(fused, dtype, tolerance, beta1, eps):
     parameters = list(small_net(dtype).parameters())
     wanted = kingma_and_ba(parameters, 7, 1e-2, beta1, eps)
-    with Seen() as seen:
+    with Operations() as seen:
         make_steps(adam(parameters, 1e-2, beta1=beta1, eps=eps, fused=fused), parameters, 7)
     assert ("_fused_adam_" in seen.names) is fused
     for found, weight in zip(parameters, wanted, strict=True):
@@ -95,7 +83,7 @@ def test_steps_of_adam(fused, dtype, tolerance, beta1, eps):
 def test_steps_of_gradient_descent(fused, momentum):
     parameters = list(small_net(torch.float64).parameters())
     wanted = nesterov(parameters, 7, 1e-2, momentum)
-    with Seen() as seen:
+    with Operations() as seen:
         make_steps(sgd([{"params": parameters}], 1e-2, momentum, fused=fused), parameters, 7)
     assert ("_fused_sgd_" in seen.names) is fused
     for found, weight in zip(parameters, wanted, strict=True):
@@ -189,7 +177,7 @@ def test_checkpoints_from_before_it(checkpoint):
 @pytest.mark.parametrize("fused", [True, False])
 def test_a_resumed_run_computes_as_its_model_says(checkpoint, fused):
     path = checkpoint(not fused)
-    with Seen() as seen:
+    with Operations() as seen:
         _, trainer = fitted(2, fused, start=path)
     assert trainer.optimizers[0].param_groups[0]["fused"] is (True if fused else None)
     assert ("_fused_adam_" in seen.names) is fused

@@ -45,10 +45,13 @@ class KernelModule(nn.Module):
         raise NotImplementedError
 
     def __reduce_ex__(self, protocol: Any) -> str | tuple[Any, ...]:
-        """Return how a pickle is read: as torch's module."""
+        """Return how a pickle is read: as the module without a kernel."""
         if not is_fused(self):
             return super().__reduce_ex__(protocol)
-        return copyreg._reconstructor, (self.plain, object, None), self.__getstate__()  # type: ignore[attr-defined]
+        state = self.__getstate__()  # type: ignore[attr-defined]
+        if self.plain.__module__.startswith("torch."):  # needs no arguments, nor more trust than torch's own pickle
+            return self.plain, (), state
+        return copyreg._reconstructor, (self.plain, object, None), state  # type: ignore[attr-defined]
 
     def __copy__(self) -> Self:
         """Return a copy of the same class."""
