@@ -29,9 +29,9 @@ def fuse(model: _Module, registry: ActivationRegistry | None = None) -> _Module:
     other registered functions torch.compile makes a kernel of the function and one of its derivative, at the first
     tensor that is large enough, in some seconds: they read the tensor once where torch's operations read it once each,
     keep it alone for the backward pass, and compute in float32, rounding once. What takes more than one element, an
-    element's place or random numbers into account has none; nor has what holds parameters. ``kernel=`` of
-    `ActivationRegistry.register` decides for one of your own; ReLU, sigmoid and tanh, of which torch keeps the output
-    alone, are left to torch.
+    element's place or random numbers into account has none; nor has what holds buffers, or parameters of more than one
+    number. ``kernel=`` of `ActivationRegistry.register` decides for one of your own; ReLU, sigmoid and tanh, of which
+    torch keeps the output alone, are left to torch.
 
     Kernels run on CUDA tensors in float16 or bfloat16 of 4,194,304 elements or more, on devices of compute capability
     8.0 or newer where Triton is installed. Under `torch.compile` the formulas of this package's kernels take their
@@ -58,7 +58,7 @@ def fuse(model: _Module, registry: ActivationRegistry | None = None) -> _Module:
     known = registry_or_default(registry)
     for module in model.modules():
         found = _fused_class(module, known)
-        if isinstance(found, type):
+        if not isinstance(found, str):
             module.__class__ = found
     return model
 
@@ -88,8 +88,8 @@ def _fused_class(module: nn.Module, known: ActivationRegistry) -> type[nn.Module
     facts = row.facts_for(spec.arguments)
     if not facts.elementwise or facts.stochastic:
         return f"{row.name!r} is no function of one number alone"
-    if any(True for each in (module.parameters(), module.buffers(), module.children()) for _ in each):
-        return f"{name} holds parameters, buffers or modules"
+    if any(True for each in (module.buffers(), module.children()) for _ in each):
+        return f"{name} holds buffers or modules"
     return kernel_class(plain, None)
 
 
@@ -108,7 +108,7 @@ def unfuse(model: _Module) -> _Module:
     """
     for module in model.modules():
         if is_fused(module):
-            module.__class__ = module.plain
+            module.__class__ = module.plain  # type: ignore[assignment]
     return model
 
 

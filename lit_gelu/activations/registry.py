@@ -110,8 +110,8 @@ class ActivationRegistry:
                 (`lit_gelu.activations.onnx_recipes`). Without it torch's exporter decomposes it.
             kernel: What computes it in 16 bits on a GPU once a model is fused; see `lit_gelu.kernels.fuse`.
                 ``"generated"``: torch.compile makes a kernel of what it computes and one of the derivative, if every
-                operation is elementwise, and it has neither parameters nor buffers nor modules within. ``"auto"`` is
-                that for functions alone: a class may do more than compute, which a kernel would not repeat at each
+                operation is elementwise and it holds no buffers, modules and parameters of several numbers. ``"auto"``
+                is that for functions alone: a class may do more than compute, which a kernel would not repeat at each
                 call. ``"off"``: none. Or a `lit_gelu.kernels.Kernel`, for the usual arguments.
 
         Returns:

@@ -24,7 +24,7 @@ _NUMBERS = {_aten.scalar_tensor.default, _aten.full.default, _aten.lift_fresh_co
 
 _refused: dict[Hashable, str] = {}  # by the key of a function: why it has no kernel, nothing if it has one
 _traces: dict[Hashable, fx.GraphModule] = {}  # until they are compiled
-_compiled: dict[Hashable, Callable[..., Tensor]] = {}
+_compiled: dict[Hashable, Callable[..., tuple[Tensor, ...]]] = {}
 
 
 class NotElementwiseError(Exception):
@@ -33,15 +33,20 @@ class NotElementwiseError(Exception):
 
 @dataclass(frozen=True, eq=False)
 class GeneratedKernel(Kernel):
-    """The kernel of a function that is written in operations of torch."""
+    """The kernel of a function that is written in operations of torch; each of its parameters is one number."""
 
     name: str
     function: Plain
 
     @property
     def key(self) -> Hashable:
-        """What the function depends on: of two with the same key one is compiled."""
+        """What the function depends on beside its arguments: of two with the same key one is compiled."""
         return self.function
+
+    @property
+    def parameters(self) -> tuple[Tensor, ...]:
+        """The tensors that the function is called with after x."""
+        return ()
 
     def route(self, x: Tensor) -> Route:
         """Return which code computes the function of x: torch's, if it cannot be traced."""
@@ -55,88 +60,113 @@ class GeneratedKernel(Kernel):
 
     def lacks(self, x: Tensor) -> str:
         """Return why the function has no kernel for tensors like x; nothing if it has one."""
-        key = self.key
-        if key not in _refused:
-            _refused[key] = ""
+        parameters = self.parameters
+        case = self.key, tuple(parameter.shape for parameter in parameters)
+        if case not in _refused:
+            _refused[case] = ""
             try:
-                _check_output(self.function, x)
-                for what in ("value", "by_x"):
-                    graph = _traced(self.function, x, what)
+                _check_output(self.function, x, parameters)
+                for what in ("value", "gradients"):
+                    graph = _traced(self.function, what, x, parameters)
                     _check_operations(graph)
-                    _traces[key, what, x.dtype, x.device] = graph
+                    _traces[self._place(what, x, parameters)] = graph
             except Exception as error:  # noqa: BLE001  it runs what a user wrote
-                _refused[key] = f"{self.name!r} has no kernel: {error}"
-        return _refused[key]
+                _refused[case] = f"{self.name!r} has no kernel: {error}"
+        return _refused[case]
 
-    def forward(self, x: Tensor, /, *_: Tensor) -> Tensor:
+    def forward(self, x: Tensor, /, *parameters: Tensor) -> Tensor:
         """Return the function of x."""
-        return self._computed("value", x)
+        from lit_gelu.activations.gpu.launch import dense
 
-    def backward(self, gradient: Tensor, x: Tensor, /, *_: Tensor) -> tuple[Tensor, ...]:
-        """Return the gradient by x."""
-        return (self._computed("by_x", x, gradient),)
+        x = dense(x)
+        return self._computed("value", x, (), parameters)[0] if x.numel() else torch.empty_like(x)
 
-    def give_up(self, error: Exception) -> None:
-        """Remember that this kernel failed; others are not concerned."""
-        _refused[self.key] = f"the kernel of {self.name!r} failed before: {type(error).__name__}: {error}"
-
-    def _computed(self, what: str, x: Tensor, *gradient: Tensor) -> Tensor:
+    def backward(self, gradient: Tensor, x: Tensor, /, *parameters: Tensor) -> tuple[Tensor, ...]:
+        """Return the gradients by x and by the parameters."""
         from lit_gelu.activations.gpu.launch import dense, laid_out_as
 
         x = dense(x)
         if x.numel() == 0:
-            return torch.empty_like(x)
+            return tuple(map(torch.zeros_like, (x, *parameters)))
+        return self._computed("gradients", x, (laid_out_as(gradient, x),), parameters)
+
+    def give_up(self, error: Exception) -> None:
+        """Remember that this kernel failed; others are not concerned."""
+        why = f"the kernel of {self.name!r} failed before: {type(error).__name__}: {error}"
+        _refused[self.key, tuple(parameter.shape for parameter in self.parameters)] = why
+
+    def _place(self, what: str, x: Tensor, parameters: tuple[Tensor, ...]) -> Hashable:
+        """Return under what a graph is kept."""
+        return self.key, what, x.dtype, x.device, tuple((each.shape, each.dtype) for each in parameters)
+
+    def _computed(
+        self, what: str, x: Tensor, gradient: tuple[Tensor, ...], parameters: tuple[Tensor, ...]
+    ) -> tuple[Tensor, ...]:
+        """Compute a graph of dense tensors."""
         width = 1 if x.numel() % _ROW else _ROW
-        rows = [_rows(each, width) for each in (x, *(laid_out_as(each, x) for each in gradient))]
-        place = (self.key, what, x.dtype, x.device)
+        rows = [_rows(each, width) for each in (x, *gradient)]
+        place = self._place(what, x, parameters)
         run = _compiled.get((place, width))
         if run is None:
-            graph = _traces.pop(place, None) or _traced(self.function, x, what)
+            graph = _traces.pop(place, None) or _traced(self.function, what, x, parameters)
             run = _compiled[place, width] = torch.compile(graph.forward, backend=BACKEND)
             for each in rows:
                 torch._dynamo.maybe_mark_dynamic(each, 0)
-        return _laid_out(run(*rows), x)
+        first, *others = run(*rows, *parameters)
+        return _laid_out(first, x), *others
 
 
-def _traced(function: Plain, x: Tensor, what: str) -> fx.GraphModule:
-    """Return the operations of the function, or of the gradient by x, for tensors of two dimensions like x."""
+def _traced(function: Plain, what: str, x: Tensor, parameters: tuple[Tensor, ...]) -> fx.GraphModule:
+    """Return the operations of the function, or of its gradients, for tensors of two dimensions like x."""
     # In a thread, which has nothing of what is set for this one: autocast, hooks on saved tensors, modes, grad mode.
     with ThreadPoolExecutor(1) as thread:
-        return thread.submit(_traced_here, function, x, what).result()
+        return thread.submit(_traced_here, function, what, x, parameters).result()
 
 
-def _traced_here(function: Plain, x: Tensor, what: str) -> fx.GraphModule:
+def _traced_here(function: Plain, what: str, x: Tensor, parameters: tuple[Tensor, ...]) -> fx.GraphModule:
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    def value(x: Tensor) -> Tensor:
-        return function(x.float()).to(x.dtype)
+    def value(x: Tensor, *parameters: Tensor) -> tuple[Tensor, ...]:
+        return (function(x.float(), *(each.float() for each in parameters)).to(x.dtype),)
 
-    def by_x(x: Tensor, gradient: Tensor) -> Tensor:
-        by_wide: Tensor = torch.func.vjp(function, x.float())[1](gradient.float())[0]
-        return by_wide.to(x.dtype)
+    def gradients(x: Tensor, gradient: Tensor, *parameters: Tensor) -> tuple[Tensor, ...]:
+        given = x, *parameters
+        found = torch.func.vjp(function, *(each.float() for each in given))[1](gradient.float())
+        return tuple(by.to(each.dtype) for by, each in zip(found, given, strict=True))
 
-    example = torch.zeros((3, 5), dtype=x.dtype, device=x.device)
-    decompositions = torch.export.default_decompositions()
-    # Two tensors: of one alone both arguments would be the same to the trace.
-    examples = (example,) if what == "value" else (example, example.clone())
-    trace = make_fx(value if what == "value" else by_x, decompositions, "symbolic", _allow_non_fake_inputs=True)
+    # Each argument is a tensor of its own: of one tensor all would be the same to the trace.
+    x, gradient = (torch.zeros((3, 5), dtype=x.dtype, device=x.device) for _ in range(2))
+    examples = (x, *(each.detach().clone() for each in parameters))
+    decompositions = {**torch.export.default_decompositions()}
     with torch.no_grad():
-        return trace(*examples)
+        if what == "value":
+            return make_fx(value, decompositions, "symbolic", _allow_non_fake_inputs=True)(*examples)
+        trace = make_fx(gradients, decompositions, "symbolic", _allow_non_fake_inputs=True)
+        return trace(x, gradient, *examples[1:])
 
 
-def _check_output(function: Plain, x: Tensor) -> None:
-    """Refuse a function whose result is not like its argument."""
+def _check_output(function: Plain, x: Tensor, parameters: tuple[Tensor, ...]) -> None:
+    """Refuse parameters that differ between elements, and a function whose result is not like x."""
+    if any(each.numel() != 1 for each in parameters):
+        raise NotElementwiseError("it has a parameter of more than one number")
     example = torch.zeros((3, 5), dtype=x.dtype, device=x.device)
     with torch.no_grad():
-        y = function(example)
+        y = function(example, *parameters)
     if not isinstance(y, Tensor) or y.shape != example.shape or y.dtype != x.dtype:
         given = f"{y.dtype} of shape {tuple(y.shape)}" if isinstance(y, Tensor) else type(y).__name__
         raise NotElementwiseError(f"it makes {given} of {x.dtype} of shape {tuple(example.shape)}")
 
 
 def _check_operations(graph: fx.GraphModule) -> None:
-    """Refuse a graph in which an element's result may depend on another element, on its place or on chance."""
-    for node in graph.graph.nodes:
+    """Refuse a graph whose first result at an element may depend on another element, on its place or on chance."""
+    (results,) = graph.graph.output_node().args
+    waiting, seen = [results[0]], set[fx.Node]()
+    while waiting:
+        node = waiting.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        waiting += node.all_input_nodes
         if node.op == "get_attr":
             held = getattr(graph, node.target)
             if held.dim() or held.requires_grad:
@@ -149,9 +179,11 @@ def _is_elementwise(node: fx.Node) -> bool:
     if node.target is _aten.sym_size.int:  # the shape of a tensor of one and the same number
         return all(user.target in _NUMBERS for user in node.users)
     tags = getattr(node.target, "tags", ())
-    return node.target in _ELEMENTWISE | _NUMBERS or (
-        torch.Tag.pointwise in tags and torch.Tag.nondeterministic_seeded not in tags
-    )
+    if torch.Tag.nondeterministic_seeded in tags:
+        return False
+    tensors = [value for each in node.all_input_nodes if isinstance(value := each.meta.get("val"), Tensor)]
+    of_numbers = bool(tensors) and all(value.numel() == 1 for value in tensors)  # such as a parameter's new shape
+    return node.target in _ELEMENTWISE | _NUMBERS or torch.Tag.pointwise in tags or of_numbers
 
 
 def _rows(x: Tensor, width: int) -> Tensor:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self, TypeGuard
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: F401, N812 - torch.jit.script looks up here what torch's forward names
 
@@ -36,7 +37,8 @@ class KernelModule(nn.Module):
         super().__init_subclass__(**options)
         if cls.__bases__[0] is not KernelModule:  # made by torch on the way, as by an export
             return
-        plain = cls.plain = cls.__mro__[2]
+        plain: type[nn.Module] = cls.__bases__[1]
+        cls.plain = plain
         cls.__module__, cls.__qualname__, cls.__name__ = plain.__module__, plain.__qualname__, plain.__name__
         cls.by_torch, cls.forward = plain.forward, _by_kernel(plain.forward)
 
@@ -48,7 +50,7 @@ class KernelModule(nn.Module):
         """Return how a pickle is read: as the module without a kernel."""
         if not is_fused(self):
             return super().__reduce_ex__(protocol)
-        state = self.__getstate__()  # type: ignore[attr-defined]
+        state = _state(self)
         if self.plain.__module__.startswith("torch."):  # needs no arguments, nor more trust than torch's own pickle
             return self.plain, (), state
         return copyreg._reconstructor, (self.plain, object, None), state  # type: ignore[attr-defined]
@@ -56,14 +58,19 @@ class KernelModule(nn.Module):
     def __copy__(self) -> Self:
         """Return a copy of the same class."""
         made = type(self).__new__(type(self))
-        made.__setstate__(self.__getstate__())
+        made.__setstate__(_state(self))  # type: ignore[no-untyped-call]
         return made
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """Return a copy of the same class, with copies of all that it holds."""
         memo[id(self)] = made = type(self).__new__(type(self))
-        made.__setstate__(copy.deepcopy(self.__getstate__(), memo))
+        made.__setstate__(copy.deepcopy(_state(self), memo))  # type: ignore[no-untyped-call]
         return made
+
+
+def _state(module: nn.Module) -> Any:
+    """Return what a copy or a pickle takes of a module; its class may say what."""
+    return module.__getstate__()  # type: ignore[no-untyped-call]
 
 
 def _by_kernel(plain: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -77,7 +84,12 @@ def _by_kernel(plain: Callable[..., Tensor]) -> Callable[..., Tensor]:
         # What overwrites its input needs no memory, which a kernel's output would.
         if vars(self).get("inplace") or not routes.is_candidate(x):
             return self.by_torch(x)
-        return fused(self.kernel(), self.by_torch, x)
+        kernel = self.kernel()
+        if not isinstance(kernel, ModuleKernel):
+            return fused(kernel, self.by_torch, x)
+        if self._parameters and kernel.route(x).code == "torch":
+            return self.by_torch(x)
+        return fused(kernel, kernel.function, x, *kernel.parameters)
 
     return by_kernel
 
@@ -89,15 +101,44 @@ def is_fused(module: nn.Module) -> TypeGuard[KernelModule]:
 
 @dataclass(frozen=True, eq=False)
 class ModuleKernel(GeneratedKernel):
-    """The kernel of what a module without tensors computes, with the attributes that it has now."""
+    """The kernel of what a module computes with the attributes and parameters that it has now."""
 
     module: KernelModule
 
     @property
     def key(self) -> Hashable:
-        """The module's class and attributes."""
+        """The module's class and attributes, and which of its parameters there are."""
         own = {name: value for name, value in vars(self.module).items() if name not in _OF_EVERY_MODULE}
-        return self.module.plain, _hashable(own)
+        return self.module.plain, _hashable(own), tuple(_learned(self.module))
+
+    @property
+    def parameters(self) -> tuple[Tensor, ...]:
+        """The module's parameters."""
+        return tuple(_learned(self.module).values())
+
+
+class _Plain(nn.Module):
+    """A module as it is without its kernel, for calls with other parameters."""
+
+    def __init__(self, module: KernelModule) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.module.by_torch(x)
+
+
+def _learned(module: nn.Module) -> dict[str, nn.Parameter]:
+    return {name: value for name, value in module._parameters.items() if value is not None}
+
+
+def _by_torch(module: KernelModule, x: Tensor, *parameters: Tensor) -> Tensor:
+    """Compute what a module does, with these parameters in the place of its own."""
+    if not parameters:
+        return module.by_torch(x)
+    given = dict(zip((f"module.{name}" for name in _learned(module)), parameters, strict=True))
+    found: Tensor = torch.func.functional_call(_Plain(module), given, (x,))
+    return found
 
 
 def plain_class(cls: type) -> type:
@@ -110,7 +151,7 @@ def kernel_class(plain: type[nn.Module], kernel: Kernel | None) -> type[nn.Modul
     """Return a module class with a kernel: the given one, or one that is generated from its ``forward``."""
 
     def kernel_of(self: KernelModule) -> Kernel:
-        return kernel or ModuleKernel(plain.__name__, self.by_torch, self)
+        return kernel or ModuleKernel(plain.__name__, functools.partial(_by_torch, self), self)
 
     return types.new_class(plain.__name__, (KernelModule, plain), exec_body=lambda body: body.update(kernel=kernel_of))
 

@@ -6,7 +6,7 @@ import sys
 from typing import Literal, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch.autograd import forward_ad
 
 #: Elements from which on a kernel's start is short beside its work; an H200 copies so many 16-bit numbers in 4 us.
@@ -33,7 +33,7 @@ def route(x: Tensor) -> Route:
     """Return which code computes an elementwise activation of x."""
     if torch.compiler.is_compiling():
         return _compiled_route(x)
-    if not isinstance(x, torch.Tensor):
+    if isinstance(x, fx.Proxy):
         return Route("torch", f"{type(x).__name__} stands for a tensor in a trace")
     if not x.is_cuda:
         return Route("torch", f"the tensor lies on {x.device}, and kernels are for CUDA")
