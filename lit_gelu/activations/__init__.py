@@ -3,6 +3,7 @@
 import sys
 
 from lit_gelu.activations import functional, modules
+from lit_gelu.activations.activation_dropout import ActivationDropout
 from lit_gelu.activations.analysis import depth, information
 from lit_gelu.activations.analysis.comparison import ActivationComparison, LargestDifference, compare
 from lit_gelu.activations.analysis.gains import calculate_gain, gain
@@ -37,6 +38,7 @@ spec_of = registry.spec_of
 __all__ = [
     "ActivationArgumentError",
     "ActivationComparison",
+    "ActivationDropout",
     "ActivationEntry",
     "ActivationFacts",
     "ActivationGains",

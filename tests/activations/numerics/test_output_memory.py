@@ -108,8 +108,7 @@ def test_a_kept_zero_and_a_dropped_value_of_the_map():
     torch.manual_seed(0)
     y = module(x)
     (gradient,) = torch.autograd.grad(y.nan_to_num(0.0, 0.0, 0.0).sum(), x)
-    kept_zeros = gradient[:, :2].sum()
-    assert 30 < kept_zeros < 98  # of 128, with probability 1/2
+    assert ((gradient[:, :2].sum(0) - 32).abs() < 20).all()  # of 64, with probability 1/2
     assert set(gradient[:, :2].unique().tolist()) == {0.0, 1.0}
     assert torch.equal(
         module.rule().backward(torch.ones_like(y), y.detach())[:, 2:], torch.tensor([1.0, 1, 0, 1, 0]).expand(64, 5)
