@@ -40,6 +40,10 @@ MODES = (
     ("swish(beta=1.5)", "recompute"),
     ("gaussian_gelu(mu=0.5, learnable=True)", "recompute"),
     ("geglu", "recompute"),
+    ("gelu", "output"),
+    ("gelu_sigmoid", "output"),
+    ("silu", "output"),
+    ("elu", "output"),
 )
 ELEMENTS = 1 << 20
 FEW = 64
@@ -78,19 +82,21 @@ def passes(module: nn.Module, x: Tensor) -> tuple[float, float]:
     return forward, time.thread_time() - start
 
 
-def modes(elements: int, rounds: int) -> None:
+def modes(elements: int, rounds: int, dtype: torch.dtype) -> None:
     """Print one line a memory mode.
 
     Args:
         elements: Of the input.
         rounds: Of which the median is taken.
+        dtype: Of the input.
     """
-    print(f"\n{elements} float32 elements, {rounds} rounds")
+    print(f"\n{elements} elements, {dtype}, {rounds} rounds")
     print(f"{'activation':<40}{'memory':<12}{'forward / autograd':>20}{'step / autograd':>18}{'microseconds more':>20}")
-    x = torch.randn(elements // 2, 2, requires_grad=True)
+    x = torch.randn(elements // 2, 2, dtype=dtype, requires_grad=True)
     for spec, mode in MODES:
         name = activations.resolve(spec)
-        built = {m: activations.create(name.name, **{**name.arguments, "memory": m}) for m in ("autograd", mode)}
+        options = {which: {**name.arguments, "memory": which} for which in ("autograd", mode)}
+        built = {which: activations.create(name.name, **given).to(dtype) for which, given in options.items()}
         rows = []
         for _ in range(rounds + 1):
             turn = random.sample(sorted(built), 2)
@@ -118,5 +124,6 @@ if __name__ == "__main__":
     random.seed(0)
     with torch.inference_mode():
         main()
-    modes(FEW, 501)
-    modes(ELEMENTS, ROUNDS)
+    for dtype in (torch.float32, torch.bfloat16):
+        modes(FEW, 501, dtype)
+        modes(ELEMENTS, ROUNDS, dtype)

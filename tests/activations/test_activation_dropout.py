@@ -48,7 +48,7 @@ def test_output_gradient_and_memory(spec, dtype):
     dropped = (wanted == 0) & (wanted_y == 0)
     assert 0.2 < dropped.float().mean() < 0.4
     assert (gradient[dropped] == 0).all()
-    bound = {2: 0.03 if dtype == torch.bfloat16 else 0.01, 4: 5e-4, 8: 3e-6}[dtype.itemsize]
+    bound = {2: 0.04 if dtype == torch.bfloat16 else 0.015, 4: 5e-4, 8: 3e-6}[dtype.itemsize]
     smooth = (x - 3).abs() > 0.02  # at HardSwish's kink an output that is rounded again has inputs on both sides
     assert (gradient - wanted)[smooth].abs().max() <= bound
 
