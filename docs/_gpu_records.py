@@ -68,6 +68,35 @@ def _activations(record: Record) -> str:
     return f"Share of copy speed ({copies}).\n\n" + table(["activation", *keys], rows)
 
 
+def _kernels(record: Record) -> str:
+    figures = record["figures"]
+    ways = [f"{way} {k}" for k in ("forward", "backward") for way in ("eager", "compile", "fused", "fused, compile")]
+    speed = [
+        [name.removeprefix("speed, "), *(f"{row[way]:.2f}" if way in row else "" for way in ways), row["route"][0]]
+        for name, row in figures.items()
+        if name.startswith("speed, ")
+    ]
+    memory = [
+        [name.removeprefix("memory, "), *(_short(row[key] / 2**20) for key in ("saved_bytes", "peak_bytes"))]
+        for name, row in figures.items()
+        if name.startswith("memory, ")
+    ]
+    parts = ["Share of copy speed:", table(["activation", *ways, "fused ran"], speed)]
+    if "errors" in figures:
+        parts += [f"Largest errors on the device: {_largest_errors(figures['errors'])}."]
+    if "threshold" in figures:
+        parts += [f"Never slower than eager from {figures['threshold']} elements on, in bfloat16."]
+    return "\n\n".join([*parts, table(["net", "saved, MiB", "peak, MiB"], memory)])
+
+
+def _largest_errors(rows: list[dict[str, Any]]) -> str:
+    value, slope = (max(rows, key=lambda row: row[key]) for key in ("value_ulp", "slope_ulp"))
+    return (
+        f"f {number(value['value_ulp'], 3)} last places ({value['function']}, {value['dtype']}), "
+        f"f' {number(slope['slope_ulp'], 3)} of 1.13's ({slope['function']}, {slope['dtype']})"
+    )
+
+
 def _training(record: Record) -> str:
     figures = record["figures"]
     steps, epochs = figures.get("milliseconds a step", {}), figures.get("epochs") or {}
@@ -89,6 +118,7 @@ STAGES: dict[str, Callable[[Record], str]] = {
     "parity": _parity,
     "export": _export,
     "activations": _activations,
+    "kernels": _kernels,
     "cifar10": _training,
     "wrn": _training,
 }

@@ -22,7 +22,7 @@ BLOCK = 1024
 _TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 _LINE = re.compile(r"\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)")
 _LABEL = re.compile(r"(\.L\w+):")
-_JUMP = re.compile(r"\bBRA `\((\.L\w+)\)")
+_JUMP = re.compile(r"\bBRA(?:\.\w+)*\s+(?:!?U?P\w+,\s+)?`\((\.L\w+)\)")
 _USAGE = re.compile(r"REG:(\d+) STACK:(\d+)")
 
 
@@ -53,8 +53,8 @@ class MachineCode:
 
     @property
     def beside_registers(self) -> float:
-        """Instructions an element that spill registers or call functions, and bytes of stack."""
-        return self.count("LDL", "STL", "CALL") + self.stack
+        """Instructions an element that spill registers or return from functions, and bytes of stack."""
+        return self.count("LDL", "STL", "RET") + self.stack  # a CALL without a RET is a way to leave a loop
 
     def summary(self) -> dict[str, Any]:
         """Return its figures."""

@@ -40,6 +40,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from triton.backends.compiler import GPUTarget
 
+from lit_gelu.activations import create
 from lit_gelu.activations.gpu import routes
 from lit_gelu.kernels import fuse
 
@@ -62,11 +63,14 @@ _MODULES = {
     "hard_swish": nn.Hardswish(),
 }
 _FUSED = {name: fuse(copy.deepcopy(module)) for name, module in _MODULES.items()}
+_OWN = {"geglu": "geglu", "swiglu": "swiglu", "learned gaussian_gelu": "gaussian_gelu(mu=0.5, learnable=True)"}
 
 #: Functions by name, with the shapes of their inputs.
 CASES: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {
     **{f"torch {name}": (module, [SHAPE]) for name, module in _MODULES.items()},
     **{f"fused {name}": (module, [SHAPE]) for name, module in _FUSED.items()},
+    **{f"torch {name}": (create(spec, kernels="off"), [SHAPE]) for name, spec in _OWN.items()},
+    **{f"fused {name}": (create(spec), [SHAPE]) for name, spec in _OWN.items()},
     "torch bias and gelu": (lambda x, bias: _MODULES["gelu"](x + bias), [SHAPE, SHAPE[1:]]),
     "fused bias and gelu": (lambda x, bias: _FUSED["gelu"](x + bias), [SHAPE, SHAPE[1:]]),
 }

@@ -76,11 +76,17 @@ def spacing(values: Array, label: str) -> Array:
     return info.eps * 2.0 ** np.floor(np.log2(np.maximum(np.abs(values), info.tiny)))
 
 
+def normal(key: str, label: str) -> Array:
+    """Return at which inputs the exact value is a normal number of the dtype."""
+    wanted, info = np.abs(exact(key, label)[0]), torch.finfo(DTYPES[label])
+    there: Array = np.isfinite(inputs(label)) & (wanted >= info.tiny) & (wanted <= info.max)
+    return there
+
+
 def value_errors(found: Array, key: str, label: str) -> Array:
     """Return errors in units of the last place, wherever the exact value is a normal number of the dtype."""
-    wanted, info = exact(key, label)[0], torch.finfo(DTYPES[label])
-    normal = np.isfinite(inputs(label)) & (np.abs(wanted) >= info.tiny) & (np.abs(wanted) <= info.max)
-    return np.abs(found[normal] - wanted[normal]) / spacing(wanted[normal], label)
+    where, wanted = normal(key, label), exact(key, label)[0]
+    return np.abs(found[where] - wanted[where]) / spacing(wanted[where], label)
 
 
 def slope_errors(found: Array, key: str, label: str) -> Array:

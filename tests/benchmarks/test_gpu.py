@@ -15,7 +15,7 @@ from child_processes import run_command
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 FACTS = {"machine": {"device": "a GPU"}, "versions": {"torch": "2.11.0"}, "commit": "abc", "sources": "0123"}
 BLANK = {"stage": "export", "figures": {}, "error": None, "complete": True}
-STAGES = ["doctor", "tests", "parity", "export", "activations", "cifar10", "wrn"]
+STAGES = ["doctor", "tests", "parity", "export", "activations", "kernels", "cifar10", "wrn"]
 
 
 @pytest.fixture
@@ -203,12 +203,12 @@ class TestArguments:
     @pytest.mark.parametrize(
         ("arguments", "said"),
         [
-            (["--stage", "kernel"], "invalid choice: 'kernel'"),
+            (["--stage", "activation"], "invalid choice: 'activation'"),
             (["--seconds", "241"], "--seconds 241 was given; accepted: 1 to 240"),
             (["--seconds", "0"], "--seconds 0 was given"),
             (["--seconds", "nan"], "--seconds nan was given"),
             (["--device", "cpu"], "add --quick"),
-            (["--json", "all.json"], "all.json is one file, for 7 stages: give a folder, or one --stage"),
+            (["--json", "all.json"], "all.json is one file, for 8 stages: give a folder, or one --stage"),
         ],
     )
     def test_a_mistake_is_named_before_anything_runs(self, module, capsys, arguments, said):
@@ -336,6 +336,8 @@ def test_every_stage_runs_to_its_end_on_a_cpu(tmp_path):
         "onnxruntime fast",
         "onnxruntime fast, untuned",
     ]
+    assert records["kernels"]["figures"]["speed, gelu, bfloat16"]["route"][0] == "torch"
+    assert {"sweep, 4096 elements", "memory, vit, fused", "memory, mlp, eager"} <= records["kernels"]["figures"].keys()
     for stage in ("cifar10", "wrn"):
         assert "random images" in records[stage]["data"]
         assert set(records[stage]["figures"]["milliseconds a step"]["milliseconds"]) >= {
