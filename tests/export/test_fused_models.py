@@ -62,6 +62,7 @@ def as_on_cuda(monkeypatch):
         return formulas.value(self.name, x, self.p0, self.p1)
 
     started = []
+    monkeypatch.setattr(routes, "is_candidate", lambda x: isinstance(x, torch.Tensor))
     monkeypatch.setattr(autograd.TritonKernel, "route", route)
     monkeypatch.setattr(autograd.TritonKernel, "forward", forward)
     return started

@@ -9,6 +9,7 @@ copy is what its original is.
 import copy
 import copyreg
 import functools
+import inspect
 import types
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
@@ -50,10 +51,9 @@ class KernelModule(nn.Module):
         """Return how a pickle is read: as the module without a kernel."""
         if not is_fused(self):
             return super().__reduce_ex__(protocol)
-        state = _state(self)
-        if self.plain.__module__.startswith("torch."):  # needs no arguments, nor more trust than torch's own pickle
-            return self.plain, (), state
-        return copyreg._reconstructor, (self.plain, object, None), state  # type: ignore[attr-defined]
+        if self.plain.__module__.startswith("torch.") and _needs_no_arguments(self.plain):
+            return self.plain, (), _state(self)  # with weights_only, it takes no more trust than torch's module
+        return copyreg._reconstructor, (self.plain, object, None), _state(self)  # type: ignore[attr-defined]
 
     def __copy__(self) -> Self:
         """Return a copy of the same class."""
@@ -73,25 +73,39 @@ def _state(module: nn.Module) -> Any:
     return module.__getstate__()  # type: ignore[no-untyped-call]
 
 
+def _needs_no_arguments(cls: type) -> bool:
+    parameters = inspect.signature(cls).parameters.values()
+    return all(
+        each.default is not each.empty or each.kind in {each.VAR_POSITIONAL, each.VAR_KEYWORD} for each in parameters
+    )
+
+
 def _by_kernel(plain: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Return the method that replaces torch's ``forward``."""
+    names = tuple(inspect.signature(plain).parameters)[1:2]
 
     # torch.jit.script goes through `wraps` to torch's code. torch.export notes the lines of functions that are called
     # forward where they are defined: this one is not.
     @functools.wraps(plain)
-    def by_kernel(self: KernelModule, *given: Tensor, **named: Tensor) -> Tensor:
-        (x,) = *given, *named.values()
+    def by_kernel(self: KernelModule, *given: Any, **named: Any) -> Tensor:
+        tensors = given or tuple(named[name] for name in names if name in named)
         # What overwrites its input needs no memory, which a kernel's output would.
-        if vars(self).get("inplace") or not routes.is_candidate(x):
-            return self.by_torch(x)
-        kernel = self.kernel()
-        if not isinstance(kernel, ModuleKernel):
-            return fused(kernel, self.by_torch, x)
-        if self._parameters and kernel.route(x).code == "torch":
-            return self.by_torch(x)
-        return fused(kernel, kernel.function, x, *kernel.parameters)
+        if len(tensors) != 1 or len(given) + len(named) != 1 or vars(self).get("inplace"):
+            return self.by_torch(*given, **named)
+        return _computed(self, tensors[0])
 
     return by_kernel
+
+
+def _computed(module: KernelModule, x: Tensor) -> Tensor:
+    if not routes.is_candidate(x):
+        return module.by_torch(x)
+    kernel = module.kernel()
+    if not isinstance(kernel, ModuleKernel):
+        return fused(kernel, module.by_torch, x)
+    if module._parameters and kernel.route(x).code == "torch":
+        return module.by_torch(x)
+    return fused(kernel, kernel.function, x, *kernel.parameters)
 
 
 def is_fused(module: nn.Module) -> TypeGuard[KernelModule]:
