@@ -51,8 +51,8 @@ def test_where_kernels_run_is_said_as_it_is():
 def test_its_commands_are_taken(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     kernels = importlib.import_module("kernels")
-    commands = re.findall(r"benchmarks/kernels\.py([^#\n]*)", PAGE.read_text())
-    assert len(commands) == 3
+    commands = re.findall(r"benchmarks/kernels\.py([^#`\n]*)", PAGE.read_text())
+    assert len(commands) == 4
     for arguments in commands:
         kernels.parse([*arguments.split(), "--device", "cuda"])
 
