@@ -29,12 +29,12 @@ def is_candidate(x: Tensor) -> bool:
     return isinstance(x, Tensor) and x.is_cuda  # what `torch.fx` traces with is no tensor
 
 
-def route(x: Tensor) -> Route:
+def route(x: Tensor | fx.Proxy) -> Route:
     """Return which code computes an elementwise activation of x."""
-    if torch.compiler.is_compiling():
-        return _compiled_route(x)
     if isinstance(x, fx.Proxy):
         return Route("torch", f"{type(x).__name__} stands for a tensor in a trace")
+    if torch.compiler.is_compiling():
+        return _compiled_route(x)
     if not x.is_cuda:
         return Route("torch", f"the tensor lies on {x.device}, and kernels are for CUDA")
     if x.dtype not in SIXTEEN_BITS:
