@@ -7,6 +7,7 @@ in which the elements lie in memory, and one compiled graph serves all shapes an
 from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor, fx
@@ -18,8 +19,8 @@ BACKEND = "inductor"  # of torch.compile
 _ROW = 64  # a known divisor of the number of elements: without one the compiler reads 16-bit numbers one by one
 
 _aten = torch.ops.aten
-# Without torch's tag for elementwise operations.
-_ELEMENTWISE = {_aten._to_copy.default, _aten.copy_.default, _aten.full_like.default}
+# Without the tag for elementwise operations in all torch versions that this runs on.
+_ELEMENTWISE = {_aten._to_copy.default, _aten.copy_.default, _aten.full_like.default, _aten.leaky_relu.default}
 _NUMBERS = {_aten.scalar_tensor.default, _aten.full.default, _aten.lift_fresh_copy.default}
 
 _refused: dict[Hashable, str] = {}  # by the key of a function: why it has no kernel, nothing if it has one
@@ -118,6 +119,11 @@ class GeneratedKernel(Kernel):
 
 def _traced(function: Plain, what: str, x: Tensor, parameters: tuple[Tensor, ...]) -> fx.GraphModule:
     """Return the operations of the function, or of its gradients, for tensors of two dimensions like x."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    # On a machine without CUDA torch 2.11 ends the process if the thread in which such a mode was first on has ended.
+    with FakeTensorMode():
+        pass
     # In a thread, which has nothing of what is set for this one: autocast, hooks on saved tensors, modes, grad mode.
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(_traced_here, function, what, x, parameters).result()
@@ -159,7 +165,7 @@ def _check_output(function: Plain, x: Tensor, parameters: tuple[Tensor, ...]) ->
 
 def _check_operations(graph: fx.GraphModule) -> None:
     """Refuse a graph whose first result at an element may depend on another element, on its place or on chance."""
-    (results,) = graph.graph.output_node().args
+    (results,) = cast("tuple[tuple[fx.Node, ...]]", graph.graph.output_node().args)
     waiting, seen = [results[0]], set[fx.Node]()
     while waiting:
         node = waiting.pop()
@@ -168,7 +174,7 @@ def _check_operations(graph: fx.GraphModule) -> None:
         seen.add(node)
         waiting += node.all_input_nodes
         if node.op == "get_attr":
-            held = getattr(graph, node.target)
+            held = getattr(graph, str(node.target))
             if held.dim() or held.requires_grad:
                 raise NotElementwiseError("it takes a tensor that is not its argument")
         elif node.op == "call_function" and not _is_elementwise(node):

@@ -63,7 +63,6 @@ def as_on_a_gpu(monkeypatch):
 
     monkeypatch.setattr(autograd, "route", asked)
     monkeypatch.setattr(routes, "is_candidate", lambda _: True)
-    monkeypatch.setattr(routes, "is_candidate", lambda _: True)
 
 
 @pytest.fixture

@@ -61,7 +61,9 @@ def test_the_cpu_is_for_torch():
 
 
 def test_what_stands_for_a_tensor_in_a_trace_is_for_torch():
-    assert route(torch.fx.Proxy(torch.fx.Graph().placeholder("x"))).code == "torch"
+    standing = torch.fx.Proxy(torch.fx.Graph().placeholder("x"))
+    assert route(standing).code == "torch"
+    assert not routes.is_candidate(standing)
 
 
 def test_subclasses_of_tensors_are_for_torch(on_a_gpu, monkeypatch):
