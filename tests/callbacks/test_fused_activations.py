@@ -1,11 +1,14 @@
 """`FusedActivations`: kernels while a Trainer runs, and nothing else that can be seen of the run."""
 
+import json
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 import yaml
 from callback_helpers import FEATURES, SmallNet, loader, quiet_trainer
+from child_processes import run_command
 from lightning.pytorch import Callback, LightningDataModule
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.cli import LightningCLI
@@ -290,3 +293,17 @@ def test_from_a_configuration(tmp_path, monkeypatch):
     (callback,) = (each for each in cli.trainer.callbacks if isinstance(each, FusedActivations))
     assert callback.registry is None
     assert cli.trainer.global_step == 4
+
+
+@pytest.fixture(scope="module")
+def interpreted(tmp_path_factory):
+    pytest.importorskip("triton", reason="Triton has no build for this system")
+    path = tmp_path_factory.mktemp("interpreted") / "found.json"
+    script = Path(__file__).parents[1] / "interpreted_training.py"
+    run_command([sys.executable, "-W", "ignore", str(script), str(path)])
+    return json.loads(path.read_text())
+
+
+@pytest.mark.parametrize("name", ["a_run_with_a_swap", "monitors_beside_kernels"])
+def test_runs_by_kernels_in_triton_s_interpreter(interpreted, name):
+    assert not interpreted[name], interpreted[name]
