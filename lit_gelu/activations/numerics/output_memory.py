@@ -29,13 +29,17 @@ class OutputRule(ABC):
 def from_output(rule: OutputRule, plain: Plain, x: Tensor) -> Tensor:
     """Compute an activation whose output alone is kept; by ``plain``, the same function, where nothing is kept."""
     # A compiler chooses itself what it keeps, and an exporter is to see torch's own operator.
-    if torch.compiler.is_compiling() or torch.jit.is_tracing() or type(x) not in (Tensor, nn.Parameter):
+    if (
+        torch.compiler.is_compiling()
+        or torch._C._get_tracing_state() is not None
+        or type(x) not in (Tensor, nn.Parameter)
+    ):
         return plain(x)
     if not (torch.is_grad_enabled() and x.requires_grad):  # forward mode alone keeps nothing either
         return plain(x)
     if torch._C._are_functorch_transforms_active():
         raise _refused("under the transforms of torch.func")
-    if forward_ad._current_level >= 0 and forward_ad.unpack_dual(x).tangent is not None:
+    if forward_ad._current_level >= 0 and forward_ad.unpack_dual(x).tangent is not None:  # type: ignore[no-untyped-call]
         raise _refused("in forward mode and reverse mode at once")
     return cast("Tensor", _FromOutput.apply(x, rule))
 

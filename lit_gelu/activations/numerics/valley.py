@@ -169,4 +169,4 @@ class ValleyOutput(OutputRule):
 def _pieces(flat: Tensor) -> Iterator[Tensor]:
     """Cut a flat tensor into pieces, so that what is computed between takes little memory."""
     # On a processor they stay in its cache; a GPU wants much to do at a time.
-    return iter(flat.split(1 << 16 if flat.device.type == "cpu" else 1 << 24))
+    return iter(torch.split(flat, 1 << 16 if flat.device.type == "cpu" else 1 << 24))
