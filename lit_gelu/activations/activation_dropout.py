@@ -51,7 +51,7 @@ class ActivationDropout(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Apply both to a floating tensor of any shape, elementwise."""
         valley = self._valley() if self.training and 0.0 < self.p < 1.0 else None
-        return self._composed(x) if valley is None else from_output(DroppedOutput(valley, self.p), self._composed, x)
+        return self._composed(x) if valley is None else from_output(DroppedOutput(valley, p=self.p), self._composed, x)
 
     def _composed(self, x: Tensor) -> Tensor:
         """Apply one after the other."""
@@ -75,7 +75,7 @@ class ActivationDropout(nn.Module):
 class DroppedOutput(ValleyOutput):
     """The same with dropout behind it."""
 
-    p: float
+    p: float = 0.5
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Draw a mask; return the output and the branches, left where it was dropped."""

@@ -176,11 +176,19 @@ def sigmoid_gelu_by_kernels(x: Tensor) -> Tensor:
 LOWEST = {"none": -0.7517915246935644, "tanh": -0.7524614220710163, "sigmoid": -0.751154255441289}
 
 
+_DEVICE = {
+    "none": TritonKernel("gelu"),
+    "tanh": TritonKernel("gelu_tanh"),
+    "sigmoid": TritonKernel("swish", SIGMOID_SLOPE),
+}
+
+
 def _valley(approximate: str) -> Valley:
     """Return a form of GELU as its output tells it."""
     kernel = sigmoid_gelu_by_kernels if approximate == "sigmoid" else functools.partial(F.gelu, approximate=approximate)
     value = functools.partial(gelu, approximate=approximate)
-    return Valley(value, functools.partial(gelu_derivative, approximate=approximate), kernel, LOWEST[approximate])
+    slope = functools.partial(gelu_derivative, approximate=approximate)
+    return Valley(value, slope, kernel, LOWEST[approximate], device=_DEVICE[approximate])
 
 
 GELU_VALLEYS = {form: _valley(form) for form in FORMS}
@@ -224,7 +232,7 @@ class SigmoidGELU(OwnKernelModule):
         memory: ``"recompute"`` keeps ``x`` alone for the backward pass, ``"output"`` the output and a bit for each
             element; ``"autograd"`` what the kernels need.
         kernels: ``"auto"`` computes large 16-bit tensors on NVIDIA GPUs by a kernel (docs/kernels.md); ``"off"``
-            leaves all to torch. With ``memory="output"`` torch computes in either case.
+            leaves all to torch.
 
     Raises:
         ActivationArgumentError: If ``memory`` is no mode.
@@ -246,7 +254,8 @@ class SigmoidGELU(OwnKernelModule):
     def by_torch(self, x: Tensor) -> Tensor:
         """Compute the function by torch's kernels."""
         if self.memory == "output":
-            return from_output(ValleyOutput(GELU_VALLEYS["sigmoid"]), sigmoid_gelu_by_kernels, x)
+            rule = ValleyOutput(GELU_VALLEYS["sigmoid"], kernels=self.kernels != "off")
+            return from_output(rule, sigmoid_gelu_by_kernels, x)
         return compute(self.memory, sigmoid_gelu_by_kernels, x)
 
     def extra_repr(self) -> str:

@@ -149,7 +149,7 @@ COMPOSED = Composed(
 )
 
 
-VALLEY = Valley(mish, mish_derivative, F.mish, lowest=-1.1924312145154952)
+VALLEY = Valley(mish, mish_derivative, F.mish, lowest=-1.1924312145154952, device=TritonKernel("mish"))
 
 
 class OutputMish(OutputModule, nn.Mish):

@@ -230,7 +230,7 @@ class Swish(OwnKernelModule, ChannelModule):
         return f"{fixed}{self.channel_text()}{memory_text(self.memory)}{kernels_text(self.kernels)}"
 
 
-SILU_VALLEY = Valley(silu, silu_derivative, F.silu, lowest=-1.278464542761074)
+SILU_VALLEY = Valley(silu, silu_derivative, F.silu, lowest=-1.278464542761074, device=TritonKernel("swish", 1.0))
 
 
 class OutputSiLU(OutputModule, nn.SiLU):

@@ -237,7 +237,8 @@ class ZeroIdentityMap(OwnKernelModule):
         """Return how what it does now is computed if the output alone is kept."""
         if self.training or self.evaluation == "stochastic":
             return MapOutput(self.gate)
-        return ValleyOutput(GELU_VALLEYS["none"] if self.gate == "normal" else SILU_VALLEY)
+        valley = GELU_VALLEYS["none"] if self.gate == "normal" else SILU_VALLEY
+        return ValleyOutput(valley, kernels=self.kernels != "off")
 
     def by_torch(self, x: Tensor) -> Tensor:
         """Compute the map by torch's kernels."""

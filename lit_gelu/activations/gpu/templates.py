@@ -8,6 +8,8 @@ import triton
 import triton.language as tl
 
 from lit_gelu.activations.gpu.device import both, slope, slopes, tail_in_16_bits, value
+from lit_gelu.activations.gpu.output_templates import valley_backward as valley_backward
+from lit_gelu.activations.gpu.output_templates import valley_forward as valley_forward
 
 
 @triton.jit

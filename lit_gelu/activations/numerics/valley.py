@@ -18,6 +18,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from lit_gelu.activations.gpu import routes
+from lit_gelu.activations.gpu.autograd import TritonKernel, tried
 from lit_gelu.activations.numerics.arguments import keep_nan
 from lit_gelu.activations.numerics.bits import packed, unpacked
 from lit_gelu.activations.numerics.output_memory import OutputRule
@@ -48,6 +50,7 @@ class Valley:
     lowest: float  # where it is lowest
     closed: Elementwise | None = None  # the slope's size from outputs of float32 and float64, where it has a form
     factor: float = 1.0  # of the function
+    device: TritonKernel | None = None  # its kernel, whose output a kernel can take the slope from
 
     @functools.cached_property
     def depth(self) -> float:
@@ -152,16 +155,43 @@ class ValleyOutput(OutputRule):
     """Keeps the output, and eight branches in a byte."""
 
     valley: Valley
+    kernels: bool = True  # whether kernels may compute what they can
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the output and the branches."""
-        return self.valley.output(x), packed(x >= self.valley.lowest)
+        device, valley = self._device(x), self.valley
+        if device is not None and valley.factor == 1.0:
+            from lit_gelu.activations.gpu import output_kernels
+
+            found = tried(device, lambda x: output_kernels.valley_forward(x, device.name, device.p0, valley.lowest), x)
+            if found is not None:
+                return found
+        return valley.output(x), packed(x >= valley.lowest)
 
     def backward(self, gradient: Tensor, y: Tensor, *kept: Tensor) -> Tensor:
         """Return the gradient by the input."""
+        device = self._device(y)
+        if device is not None:
+            from lit_gelu.activations.gpu import output_kernels
+
+            numbers = device.name, device.p0, self.valley.factor
+            found = tried(
+                device, lambda *tensors: output_kernels.valley_backward(*tensors, *numbers), gradient, y, *kept
+            )
+            if found is not None:
+                return found
+        return self._by_torch(gradient, y, kept[0])
+
+    def _device(self, x: Tensor) -> TritonKernel | None:
+        """Return the kernel if it computes a tensor."""
+        device = self.valley.device if self.kernels and routes.is_candidate(x) else None
+        return device if device is not None and device.route(x).code == "kernel" else None
+
+    def _by_torch(self, gradient: Tensor, y: Tensor, bits: Tensor) -> Tensor:
+        """Return the gradient by torch's operations."""
         by_x = torch.empty_like(y)
         flat = (_pieces(part.as_strided((y.numel(),), (1,))) for part in (gradient, y, by_x))
-        for upstream, source, target, right in zip(*flat, _pieces(unpacked(kept[0], y.numel())), strict=True):
+        for upstream, source, target, right in zip(*flat, _pieces(unpacked(bits, y.numel())), strict=True):
             target.copy_(upstream * slope_of(self.valley, source, right))
         return by_x
 
