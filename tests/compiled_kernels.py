@@ -118,6 +118,16 @@ _LIMITS = {
 }
 _PARAMETERS = frozenset({"128", "32"})  # those of a channel are read as single numbers
 _SEED = frozenset({"128", "64"})
+_BITS = frozenset({"128", "U8"})  # eight elements share a byte
+_FIT = (
+    "scale",
+    "factor",
+    "lowest",
+    "octaves",
+    "least",
+    "end",
+    *(f"{s}{i}" for s, n in (("r", 8), ("l", 6)) for i in range(n)),
+)
 
 
 def template_cases(dtype: str) -> Iterator[TemplateCase]:
@@ -130,6 +140,7 @@ def template_cases(dtype: str) -> Iterator[TemplateCase]:
         sizes, constants = {"n": "i32", "p0": "fp32"}, {"ACT": function, "GATE": gate, "BLOCK": BLOCK}
         yield TemplateCase("gated_forward", function, dtype, ("x", "y"), sizes, constants, BLOCK, 26)
         yield TemplateCase("gated_backward", function, dtype, ("g", "x", "d"), sizes, constants, BLOCK, 36)
+    yield from _from_output(dtype)
     sizes, block = {"n": "i32"}, {"BLOCK": BLOCK}
     seeded = sizes | {"seed_ptr": "*i64"}
     yield TemplateCase("zero_identity_forward", "", dtype, ("x", "y"), seeded, block, BLOCK, 28, _SEED)
@@ -141,6 +152,15 @@ def _unary(dtype: str) -> Iterator[TemplateCase]:
         constants = {"ACT": function, "BLOCK": BLOCK}
         yield TemplateCase("unary_forward", function, dtype, ("x", "y"), _UNARY, constants, BLOCK, forward)
         yield TemplateCase("unary_backward", function, dtype, ("g", "x", "d"), _UNARY, constants, BLOCK, backward)
+
+
+def _from_output(dtype: str) -> Iterator[TemplateCase]:
+    sizes = {"bits_ptr": "*u8", "n": "i32"}
+    for function in ("gelu", "mish"):
+        types, constants = sizes | {"p0": "fp32", "lowest": "fp32"}, {"ACT": function, "BLOCK": BLOCK}
+        yield TemplateCase("valley_forward", function, dtype, ("x", "y"), types, constants, BLOCK, 26, _BITS)
+    types, block = sizes | dict.fromkeys(_FIT, "fp32"), {"BLOCK": BLOCK}
+    yield TemplateCase("valley_backward", "", dtype, ("g", "y", "d"), types, block, BLOCK, 50, _BITS)
 
 
 def _learned(function: str, dtype: str) -> Iterator[TemplateCase]:

@@ -32,3 +32,6 @@ COARSE_TAIL = (
     -0.0005204584806908219,
 )
 COARSE_TAIL_END = 5.0
+
+#: ``log2(m)`` for m from 1 to 2, to within 8.8e-5: Triton's own logarithm takes twenty operations.
+LOGARITHM = (-2.51285457611084, 4.0700907707214355, -2.1206748485565186, 0.6451422572135925, -0.08161579072475433)

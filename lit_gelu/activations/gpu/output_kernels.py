@@ -1,5 +1,6 @@
 """Functions that fall and rise, by kernels that keep their output and a bit for each element."""
 
+import functools
 import math
 from typing import NamedTuple
 
@@ -7,6 +8,7 @@ import torch
 from torch import Tensor
 
 from lit_gelu.activations.gpu import launch
+from lit_gelu.activations.gpu.coefficients import LOGARITHM
 
 
 class OutputFit(NamedTuple):
@@ -66,8 +68,23 @@ def valley_forward(x: Tensor, name: str, beta: float, lowest: float) -> tuple[Te
 
 def valley_backward(gradient: Tensor, y: Tensor, bits: Tensor, name: str, beta: float, factor: float) -> Tensor:
     """Return a gradient times the slope of ``factor`` times the function, from its output; all lie alike in memory."""
-    by_x, fit = torch.empty_like(y), FITS[name]
+    by_x = torch.empty_like(y)
     squeezed = beta if name == "swish" else 1.0  # swish(x) = silu(beta x) / beta
-    numbers = (squeezed / factor, factor, fit.lowest, fit.least * _FINER[y.dtype], fit.end, *fit.right, *fit.left)
+    numbers = (squeezed / factor, factor, *_numbers(name, y.dtype))
     launch.flat("valley_backward", y, gradient, y, bits, by_x, y.numel(), *numbers)
     return by_x
+
+
+@functools.cache
+def _numbers(name: str, dtype: torch.dtype) -> tuple[float, ...]:
+    """Return what the kernel is told of a function: roots are taken of heights, and logarithms to the base 2."""
+    fit = FITS[name]
+    least = max(fit.least * _FINER[dtype], 1e-6)
+    left = (c * math.log(2.0) ** (0.5 * power) for power, c in enumerate(fit.left))
+    return (fit.lowest, _logarithm(-fit.lowest), least**2, fit.end**2, *fit.right, *left)
+
+
+def _logarithm(size: float) -> float:
+    """Return ``log2(size) + 127`` as the kernel has it, so that the errors of both cancel near the lowest value."""
+    half, exponent = math.frexp(size)
+    return exponent + 126.0 + sum(c * (2.0 * half) ** power for power, c in enumerate(LOGARITHM))

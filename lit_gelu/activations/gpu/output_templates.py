@@ -6,10 +6,26 @@ A block is ``[bytes, 8]``: what is beside each other in memory is in one row, an
 import triton
 import triton.language as tl
 
+from lit_gelu.activations.gpu.coefficients import LOGARITHM
 from lit_gelu.activations.gpu.device import value
 
 _ALL = tl.constexpr(tl.PropagateNan.ALL)
-_LN2 = tl.constexpr(0.6931471805599453)
+_M0, _M1, _M2, _M3, _M4 = map(tl.constexpr, LOGARITHM)
+_MANTISSA = tl.constexpr(0x7FFFFF)
+_ONE = tl.constexpr(0x3F800000)  # the bits of 1.0
+_TINY = tl.constexpr(1e-12)  # has a root, and one without effect
+_MOST = tl.constexpr(29.2)  # octaves below the lowest value; what is nearer to 0 has a slope of 1e-9 and less
+
+
+@triton.jit
+def _logarithm(size):
+    """Return ``log2(size) + 127`` for a normal number, or 0 and little for smaller ones."""
+    bits = size.to(tl.int32, bitcast=True)
+    m = ((bits & _MANTISSA) | _ONE).to(tl.float32, bitcast=True)
+    found = m * _M4 + _M3
+    found = found * m + _M2
+    found = found * m + _M1
+    return (bits >> 23).to(tl.float32) + (found * m + _M0)
 
 
 @triton.jit
@@ -35,6 +51,7 @@ def valley_backward(
     scale,
     factor,
     lowest,
+    octaves,
     least,
     end,
     r0,
@@ -61,17 +78,19 @@ def valley_backward(
     y = tl.load(y_ptr + offsets, mask=inside).to(tl.float32) * scale
     g = tl.load(g_ptr + offsets, mask=inside).to(tl.float32)
     bits = tl.load(bits_ptr + byte, mask=byte * 8 < n, other=0).to(tl.int32)
-    t = tl.maximum(tl.sqrt(tl.maximum(y - lowest, 0.0, propagate_nan=_ALL)), least, propagate_nan=_ALL)
-    u = tl.minimum(t, end, propagate_nan=_ALL)
+    height = tl.maximum(y - lowest, least, propagate_nan=_ALL)
+    near = tl.minimum(height, end, propagate_nan=_ALL)
+    u = near * tl.rsqrt(near)
     right = u * r7 + r6
     right = right * u + r5
     right = right * u + r4
     right = right * u + r3
     right = right * u + r2
     right = right * u + r1
-    right = tl.where(t >= end, 1.0, right * u + r0)
+    right = tl.where(height >= end, 1.0, right * u + r0)
     size = tl.abs(y)
-    z = tl.minimum(tl.sqrt(tl.maximum(tl.log2(-lowest / size) * _LN2, 0.0)), 4.5)
+    deeper = tl.clamp(octaves - _logarithm(size), _TINY, _MOST)
+    z = deeper * tl.rsqrt(deeper)
     left = z * l5 + l4
     left = left * z + l3
     left = left * z + l2
