@@ -40,8 +40,8 @@ class MNISTAutoencoder(ActivationTask):
         activation: Any form of activation that `lit_gelu.activations.create` takes. Each layer has an instance of its
             own.
         learning_rate: Adam's learning rate; the paper shows 1e-3 and 1e-4.
-        fused_optimizer: Whether Adam updates all parameters in one kernel (``torch.optim.Adam(fused=True)``), which is
-            faster; the numbers are the same but for rounding. It goes before what a resumed checkpoint says.
+        fused_optimizer: Whether Adam updates all parameters in one kernel (``torch.optim.Adam(fused=True)``); the
+            numbers are the same but for rounding. It goes before what a resumed checkpoint says.
         registry: Where the activation's name is looked up; ``None`` means `lit_gelu.activations.registry`.
 
     Raises:

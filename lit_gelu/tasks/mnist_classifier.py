@@ -34,8 +34,8 @@ class MNISTClassifier(ClassificationTask):
         keep: Probability of keeping a unit after each hidden activation in training; the paper uses 1 and 0.5.
         hidden_layers: Number of hidden layers.
         momentum: Adam's beta1. The paper advises momentum for GELU (section 4) and trains with 0.9; 0 turns it off.
-        fused_optimizer: Whether Adam updates all parameters in one kernel (``torch.optim.Adam(fused=True)``), which is
-            faster; the numbers are the same but for rounding. It goes before what a resumed checkpoint says.
+        fused_optimizer: Whether Adam updates all parameters in one kernel (``torch.optim.Adam(fused=True)``); the
+            numbers are the same but for rounding. It goes before what a resumed checkpoint says.
         registry: Where the activation's name is looked up; ``None`` means `lit_gelu.activations.registry`.
 
     Raises:

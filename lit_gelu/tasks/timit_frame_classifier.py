@@ -44,8 +44,8 @@ class TIMITFrameClassifier(ClassificationTask):
         width: Units of a hidden layer; the paper's have 2048.
         outputs: Classes that the net tells apart, at least the 39 that the labels name.
         batch_means: Whether validation and test figures are means of the batches' means.
-        fused_optimizer: Whether Adam updates all parameters in one kernel (``torch.optim.Adam(fused=True)``), which is
-            faster; the numbers are the same but for rounding. It goes before what a resumed checkpoint says.
+        fused_optimizer: Whether Adam updates all parameters in one kernel (``torch.optim.Adam(fused=True)``); the
+            numbers are the same but for rounding. It goes before what a resumed checkpoint says.
         registry: Where the activation's name is looked up; ``None`` means `lit_gelu.activations.registry`.
 
     Raises:

@@ -38,8 +38,8 @@ class TweetTagger(ClassificationTask):
         learning_rate: Adam's learning rate; the paper tunes it over 1e-3, 1e-4 and 1e-5.
         keep: Probability of keeping a unit after each hidden activation in training; the paper uses 0.8.
         vector_size: Size of a word's vector; the paper's have 50.
-        fused_optimizer: Whether Adam updates all parameters in one kernel (``torch.optim.Adam(fused=True)``), which is
-            faster; the numbers are the same but for rounding. It goes before what a resumed checkpoint says.
+        fused_optimizer: Whether Adam updates all parameters in one kernel (``torch.optim.Adam(fused=True)``); the
+            numbers are the same but for rounding. It goes before what a resumed checkpoint says.
         registry: Where the activation's name is looked up; ``None`` means `lit_gelu.activations.registry`.
 
     Raises:
