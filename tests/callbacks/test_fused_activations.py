@@ -108,6 +108,22 @@ def test_a_run_on_a_cpu_is_bitwise_the_same(tmp_path, options):
     torch.testing.assert_close(fused, plain, rtol=0, atol=0)
 
 
+def test_a_compiled_model_is_fused_before_it_is_compiled(tmp_path):
+    graphs, losses = [], []
+    for name, callbacks in (("plain", []), ("fused", [FusedActivations()])):
+        torch._dynamo.reset()
+        model = GeluNet()
+        trainer = quiet_trainer(tmp_path / name, *callbacks)
+        torch.manual_seed(2)
+        count = []
+        trainer.fit(torch.compile(model, backend=lambda graph, _, count=count: count.append(1) or graph), loader())
+        graphs.append(len(count))
+        losses.append(model.losses)
+        assert fused_in(model) == []
+    assert graphs[0] == graphs[1] > 0
+    assert losses[0] == losses[1]
+
+
 def test_the_new_activations_of_a_swap_are_fused(tmp_path):
     seen, swap = Seen(), ActivationSwap({"net.1": "silu"}, at_step=3)
     model, _ = run(tmp_path, swap, FusedActivations(), seen)

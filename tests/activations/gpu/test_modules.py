@@ -166,6 +166,23 @@ def test_symbolic_traces():
     assert is_fused(fused.get_submodule("3.0"))
 
 
+def test_what_a_compiler_is_given_on_a_cpu():
+    found = []
+    for model in (net(), fused_net()):
+        graphs = []
+        torch._dynamo.reset()
+        compiled = torch.compile(
+            model, backend=lambda graph, _, graphs=graphs: graphs.append(graph) or graph, fullgraph=True
+        )
+        outputs = compiled(X)
+        (graph,) = graphs
+        found.append(([(node.op, str(node.target)) for node in graph.graph.nodes], outputs))
+    (plain, before), (fused, after) = found
+    assert [row for row in fused if row[0] == "call_function"] == [row for row in plain if row[0] == "call_function"]
+    assert sum("gelu" in target for _, target in fused) == 1
+    assert torch.equal(before, after)
+
+
 def test_the_fast_path_of_transformers():
     outputs = []
     for activation in (nn.GELU(), kernels.fuse(nn.GELU())):
