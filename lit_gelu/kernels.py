@@ -15,6 +15,7 @@ from lit_gelu.activations import ActivationRegistry
 from lit_gelu.activations.gpu.autograd import Kernel, LitGeluKernelWarning, TritonKernel
 from lit_gelu.activations.gpu.modules import OwnKernelModule, is_fused, kernel_class, plain_class
 from lit_gelu.activations.gpu.routes import Route
+from lit_gelu.activations.numerics.output_memory import OutputModule
 from lit_gelu.activations.registry import registry_or_default
 
 __all__ = ["Kernel", "LitGeluKernelWarning", "Route", "TritonKernel", "explain", "fuse", "unfuse"]
@@ -71,7 +72,7 @@ def _fused_class(module: nn.Module, known: ActivationRegistry) -> type[nn.Module
         return f"{name} is no registered activation"
     if row.kernel == "off":
         return f"{row.name!r} is left to torch: its row says kernel='off'"
-    if isinstance(module, OwnKernelModule):
+    if isinstance(module, (OwnKernelModule, OutputModule)):
         return f"{name} asks for its kernel itself"
     form = row.form_of(module)
     if form is not None and form.fused is not None:
@@ -132,8 +133,12 @@ def explain(module: nn.Module, x: Tensor, registry: ActivationRegistry | None = 
         >>> explain(nn.Linear(2, 3), torch.zeros(2)).why
         'Linear is no registered activation'
     """
+    if isinstance(module, OutputModule):
+        return module.rule().route(x)
     if isinstance(module, OwnKernelModule):
         kernel = module.kernel()
+        if kernel is None and getattr(module, "memory", "") == "output":
+            return module.rule().route(x)
         if module.kernels == "off":
             return Route("torch", f"kernels='off' of this {type(module).__name__} leaves all to torch")
         return Route("torch", "it has no kernel with its present arguments") if kernel is None else kernel.route(x)

@@ -117,6 +117,18 @@ def test_a_plain_call_reads_no_signature(monkeypatch):
     assert x.grad is not None
 
 
+def test_derivatives_where_somebody_has_hooks_on_saved_tensors():
+    plain, saving = (activations.create("swish(beta=1.5)", memory=mode) for mode in ("autograd", "recompute"))
+    x = torch.randn(5, generator=torch.Generator().manual_seed(5)).requires_grad_()
+
+    def second(module):
+        with torch.autograd.graph.saved_tensors_hooks(torch.clone, torch.clone):
+            (slope,) = torch.autograd.grad(module(x).sum(), x, create_graph=True)
+            return torch.autograd.grad(slope.square().sum(), x)[0]
+
+    torch.testing.assert_close(second(saving), second(plain))
+
+
 def test_gradients_of_what_needs_them_alone():
     plain, saving = (activations.create("swish(learnable=True)", memory=mode) for mode in ("autograd", "recompute"))
     x = torch.randn(5, generator=torch.Generator().manual_seed(4))

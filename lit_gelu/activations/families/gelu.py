@@ -248,14 +248,17 @@ class SigmoidGELU(OwnKernelModule):
         self.kernels = checked_kernels(kernels)
 
     def kernel(self) -> Kernel | None:
-        """Return the kernel, which keeps the input."""
+        """Return the kernel that keeps the input."""
         return None if self.memory == "output" else TritonKernel("swish", SIGMOID_SLOPE)
+
+    def rule(self) -> OutputRule:
+        """Return how it is computed if the output alone is kept."""
+        return ValleyOutput(GELU_VALLEYS["sigmoid"], kernels=self.kernels != "off")
 
     def by_torch(self, x: Tensor) -> Tensor:
         """Compute the function by torch's kernels."""
         if self.memory == "output":
-            rule = ValleyOutput(GELU_VALLEYS["sigmoid"], kernels=self.kernels != "off")
-            return from_output(rule, sigmoid_gelu_by_kernels, x)
+            return from_output(self.rule(), sigmoid_gelu_by_kernels, x)
         return compute(self.memory, sigmoid_gelu_by_kernels, x)
 
     def extra_repr(self) -> str:

@@ -89,13 +89,15 @@ class _Recomputed(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        if torch.is_grad_enabled():  # somebody differentiates the gradient
-            return (None, *torch.func.vjp(ctx.function, *ctx.saved_tensors)[1](gradient))
-        wanted = ctx.needs_input_grad[1:]
-        leaves = [saved.detach().requires_grad_(want) for saved, want in zip(ctx.saved_tensors, wanted, strict=True)]
+        # Not by `torch.func`, which takes longer and refuses where somebody has hooks on saved tensors.
+        tensors, wanted = ctx.saved_tensors, ctx.needs_input_grad[1:]
+        again = torch.is_grad_enabled()  # somebody differentiates the gradient
+        if not again:
+            tensors = [saved.detach().requires_grad_(want) for saved, want in zip(tensors, wanted, strict=True)]
         with torch.enable_grad():
-            output = ctx.function(*leaves)
-        found = iter(torch.autograd.grad(output, [leaf for leaf in leaves if leaf.requires_grad], gradient))
+            output = ctx.function(*tensors)
+        leaves = [tensor for tensor, want in zip(tensors, wanted, strict=True) if want]
+        found = iter(torch.autograd.grad(output, leaves, gradient, create_graph=again))
         return (None, *(next(found) if want else None for want in wanted))
 
     @staticmethod

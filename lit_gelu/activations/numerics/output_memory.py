@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 
 from lit_gelu.activations.errors import DerivativeFromOutputError
+from lit_gelu.activations.gpu.routes import Route
 from lit_gelu.activations.numerics.memory import memory_text
 
 Plain = Callable[[Tensor], Tensor]
@@ -20,6 +21,10 @@ class OutputRule(ABC):
     @abstractmethod
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         """Return the output for a floating tensor of any layout, without gaps in memory; and what is kept beside it."""
+
+    def route(self, x: Tensor) -> Route:  # noqa: ARG002 - of those with a kernel it decides
+        """Return which code computes the function of x."""
+        return Route("torch", "memory='output' of this function is torch's operations")
 
     @abstractmethod
     def backward(self, gradient: Tensor, y: Tensor, *kept: Tensor) -> Tensor:

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from lit_gelu.activations.gpu import routes
 from lit_gelu.activations.gpu.autograd import TritonKernel, tried
+from lit_gelu.activations.gpu.routes import Route
 from lit_gelu.activations.numerics.arguments import keep_nan
 from lit_gelu.activations.numerics.bits import packed, unpacked
 from lit_gelu.activations.numerics.output_memory import OutputRule
@@ -181,6 +182,13 @@ class ValleyOutput(OutputRule):
             if found is not None:
                 return found
         return self._by_torch(gradient, y, kept[0])
+
+    def route(self, x: Tensor) -> Route:
+        """Return which code computes the function of x."""
+        if self.valley.device is None or not self.kernels:
+            return super().route(x)
+        found = self.valley.device.route(x)
+        return Route("torch", "a compiler chooses itself what it keeps") if found.code == "formula" else found
 
     def _device(self, x: Tensor) -> TritonKernel | None:
         """Return the kernel if it computes a tensor."""

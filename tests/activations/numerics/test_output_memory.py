@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from lit_gelu import activations, surgery
+from lit_gelu import activations, kernels, surgery
 from lit_gelu.activations import ActivationArgumentError, DerivativeFromOutputError
 
 # Bits beside the output for each element.
@@ -300,3 +300,14 @@ def test_swap_and_checkpoints():
 def test_what_has_no_such_mode(spec, words):
     with pytest.raises(ActivationArgumentError, match=words):
         activations.create(spec)
+
+
+def test_fuse_leaves_them_and_explain_asks_them():
+    model = nn.Sequential(*(saving(spec) for spec in BITS))
+    types = [type(module) for module in model]
+    assert [type(module) for module in kernels.fuse(model)] == types
+    found = {spec: kernels.explain(saving(spec), torch.zeros(3)).why for spec in BITS}
+    assert found["gelu"] == found["gelu_sigmoid"] == "the tensor lies on cpu, and kernels are for CUDA"
+    assert found["hard_swish"] == found["elu"] == "memory='output' of this function is torch's operations"
+    module = activations.create("gelu_sigmoid", memory="output", kernels="off")
+    assert kernels.explain(module, torch.zeros(3)).code == "torch"
