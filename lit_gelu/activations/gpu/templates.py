@@ -170,7 +170,8 @@ def zero_identity_forward(x_ptr, y_ptr, seed_ptr, n, BLOCK: tl.constexpr):
     x = tl.load(x_ptr + offsets, mask=inside).to(tl.float32)
     p = tail_in_16_bits(x)
     dropped = digits.to(tl.float32, bitcast=True) >= tl.where(x > 0, 8454144.0 - p, 8388608.0 + p)  # NaN is not
-    y = tl.where(dropped, -0.0, x + 0.0)
+    zero = tl.full([], -2147483648, tl.int32).to(tl.float32, bitcast=True)  # Triton 3.6 reads -0.0 as 0.0
+    y = tl.where(dropped, zero, x + 0.0)
     tl.store(y_ptr + offsets, y.to(y_ptr.dtype.element_ty), mask=inside)
 
 
