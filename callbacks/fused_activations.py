@@ -58,7 +58,7 @@ class FusedActivations(ExplainedOnce):
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Fuse what the module's own ``setup`` and ``configure_model``, and a checkpoint, have brought."""
         self._fuse(pl_module)
-        rank_zero_info(f"FusedActivations: {len(self._fused)} activations may be computed by kernels.")
+        rank_zero_info(f"FusedActivations: activations that kernels may compute: {len(self._fused)}.")
 
     @override
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -81,11 +81,14 @@ def test_the_same_command_gives_the_same_weights(tmp_path):
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
-def test_a_fused_optimizer_is_an_option_of_the_model(tmp_path):
-    assert main(["fit", *SHORT, "--model.fused_optimizer=true"]) == 0
+def test_a_fused_optimizer_and_fused_activations(tmp_path):
+    assert main(["fit", *SHORT, "--model.fused_optimizer=true", "--trainer.callbacks+=FusedActivations"]) == 0
     (path,) = tmp_path.rglob("*.ckpt")
     config = yaml.safe_load((tmp_path / "runs/lightning_logs/version_0/config.yaml").read_text())
     assert config["model"]["init_args"]["fused_optimizer"] is True
+    assert config["trainer"]["callbacks"] == [
+        {"class_path": "lit_gelu.callbacks.FusedActivations", "init_args": {"registry": None}}
+    ]
     checkpoint = torch.load(path, weights_only=True)
     assert checkpoint["hyper_parameters"]["fused_optimizer"] is True
     assert checkpoint["optimizer_states"][0]["param_groups"][0]["fused"] is True

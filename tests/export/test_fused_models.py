@@ -78,6 +78,17 @@ def test_what_torch_export_saves(pair, as_on_cuda):
     assert b"by_kernel" not in fused
 
 
+@pytest.mark.parametrize("spec", ["gaussian_gelu(mu=0.1, learnable=True)", "zero_identity_map"])
+def test_modules_that_ask_for_their_kernels_themselves(spec, tmp_path):
+    found = []
+    for choice in ("auto", "off"):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(8, 8), activations.create(spec, kernels=choice)).eval()
+        export_onnx(model, tmp_path / "net.onnx", X)
+        found.append((exported_bytes(model), (tmp_path / "net.onnx").read_bytes()))
+    assert found[0] == found[1]
+
+
 def test_what_torch_export_saves_with_sizes_that_are_open(pair):
     plain, fused = (exported_bytes(model, dynamic_shapes=({0: torch.export.Dim.AUTO},)) for model in pair)
     assert plain == fused

@@ -15,6 +15,7 @@ from torch import nn
 
 from lit_gelu import activations, kernels, surgery
 from lit_gelu.activations.gpu.modules import is_fused
+from lit_gelu.surgery.activation_record import record_activations
 
 MODULES = [nn.GELU(), nn.GELU("tanh"), nn.SiLU(), nn.Mish(), nn.ELU(0.5), nn.Hardswish(), nn.SiLU(inplace=True)]
 X = torch.linspace(-4, 4, 48).reshape(6, 8)
@@ -204,6 +205,11 @@ def test_a_swap_finds_them_by_class_name_and_place(target):
     assert type(model[1]) is nn.ReLU
     report.undo()
     assert is_fused(model[1])
+
+
+def test_checkpoints_record_the_same_activations():
+    assert record_activations(fused_net()) == record_activations(net())
+    assert {"1", "3.0", "3.1"} <= set(record_activations(net()))
 
 
 @pytest.mark.filterwarnings("ignore")
