@@ -4,9 +4,11 @@ The function is traced once, on float32, and every operation must be elementwise
 in which the elements lie in memory, and one compiled graph serves all shapes and layouts.
 """
 
+import functools
 from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from types import ModuleType
 from typing import cast
 
 import torch
@@ -23,9 +25,18 @@ _aten = torch.ops.aten
 _ELEMENTWISE = {_aten._to_copy.default, _aten.copy_.default, _aten.full_like.default, _aten.leaky_relu.default}
 _NUMBERS = {_aten.scalar_tensor.default, _aten.full.default, _aten.lift_fresh_copy.default}
 
+_Run = Callable[..., tuple[Tensor, ...]]
 _refused: dict[Hashable, str] = {}  # by the key of a function: why it has no kernel, nothing if it has one
 _traces: dict[Hashable, fx.GraphModule] = {}  # until they are compiled
-_compiled: dict[Hashable, Callable[..., tuple[Tensor, ...]]] = {}
+_runs: dict[Hashable, _Run] = {}  # by the same and the width of rows
+_codes: dict[Hashable, _Run] = {}  # by the operations: a module in training and in evaluation shares them
+
+
+@functools.cache  # an import statement takes microseconds at each call
+def _launch() -> ModuleType:
+    from lit_gelu.activations.gpu import launch
+
+    return launch
 
 
 class NotElementwiseError(Exception):
@@ -77,26 +88,22 @@ class GeneratedKernel(Kernel):
 
     def forward(self, x: Tensor, /, *parameters: Tensor) -> Tensor:
         """Return the function of x."""
-        from lit_gelu.activations.gpu.launch import dense
-
-        x = dense(x)
+        x = _launch().dense(x)
         return self._computed("value", x, (), parameters)[0] if x.numel() else torch.empty_like(x)
 
     def backward(self, gradient: Tensor, x: Tensor, /, *parameters: Tensor) -> tuple[Tensor, ...]:
         """Return the gradients by x and by the parameters."""
-        from lit_gelu.activations.gpu.launch import dense, laid_out_as
-
-        x = dense(x)
+        x = _launch().dense(x)
         if x.numel() == 0:
             return tuple(map(torch.zeros_like, (x, *parameters)))
-        return self._computed("gradients", x, (laid_out_as(gradient, x),), parameters)
+        return self._computed("gradients", x, (_launch().laid_out_as(gradient, x),), parameters)
 
     def give_up(self, error: Exception) -> None:
         """Remember that this kernel failed; others are not concerned."""
         why = f"the kernel of {self.name!r} failed before: {type(error).__name__}: {error}"
         _refused[self.key, tuple(parameter.shape for parameter in self.parameters)] = why
 
-    def _place(self, what: str, x: Tensor, parameters: tuple[Tensor, ...]) -> Hashable:
+    def _place(self, what: str, x: Tensor, parameters: tuple[Tensor, ...]) -> tuple[Hashable, ...]:
         """Return under what a graph is kept."""
         return self.key, what, x.dtype, x.device, tuple((each.shape, each.dtype) for each in parameters)
 
@@ -107,14 +114,23 @@ class GeneratedKernel(Kernel):
         width = 1 if x.numel() % _ROW else _ROW
         rows = [_rows(each, width) for each in (x, *gradient)]
         place = self._place(what, x, parameters)
-        run = _compiled.get((place, width))
+        run = _runs.get((place, width))
         if run is None:
             graph = _traces.pop(place, None) or _traced(self.function, what, x, parameters)
-            run = _compiled[place, width] = torch.compile(graph.forward, backend=BACKEND)
+            run = _runs[place, width] = _compiled(graph, (width, *place[2:]))
             for each in rows:
                 torch._dynamo.maybe_mark_dynamic(each, 0)
         first, *others = run(*rows, *parameters)
         return _laid_out(first, x), *others
+
+
+def _compiled(graph: fx.GraphModule, inputs: tuple[Hashable, ...]) -> _Run:
+    """Compile a graph, or find what was compiled of the same operations."""
+    held = graph.graph.find_nodes(op="get_attr")  # tensors, which the code names but does not hold
+    code = (graph if held else graph.code), inputs
+    if code not in _codes:
+        _codes[code] = torch.compile(graph.forward, backend=BACKEND)
+    return _codes[code]
 
 
 def _traced(function: Plain, what: str, x: Tensor, parameters: tuple[Tensor, ...]) -> fx.GraphModule:
@@ -200,6 +216,4 @@ def _rows(x: Tensor, width: int) -> Tensor:
 def _laid_out(rows: Tensor, x: Tensor) -> Tensor:
     """Return elements as they lie in memory as a tensor with the strides of x, which is no view of another."""
     rows = rows.contiguous()
-    if rows.untyped_storage().data_ptr() == x.untyped_storage().data_ptr():
-        rows = rows.clone()
     return rows.new_empty(0).set_(rows.untyped_storage(), rows.storage_offset(), x.shape, x.stride())

@@ -119,8 +119,8 @@ class ModuleKernel(GeneratedKernel):
 
     module: KernelModule
 
-    @property
-    def key(self) -> Hashable:
+    @functools.cached_property  # asked several times a call
+    def key(self) -> Hashable:  # type: ignore[override]
         """The module's class and attributes, and which of its parameters there are."""
         own = {name: value for name, value in vars(self.module).items() if name not in _OF_EVERY_MODULE}
         return self.module.plain, _hashable(own), tuple(_learned(self.module))

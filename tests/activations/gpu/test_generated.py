@@ -48,9 +48,8 @@ def bent(x):
 def without_code(monkeypatch):
     """Compile without writing code, each test by itself."""
     monkeypatch.setattr(generated, "BACKEND", "aot_eager")
-    monkeypatch.setattr(generated, "_compiled", {})
-    monkeypatch.setattr(generated, "_traces", {})
-    monkeypatch.setattr(generated, "_refused", {})
+    for memory in ("_refused", "_traces", "_runs", "_codes"):
+        monkeypatch.setattr(generated, memory, {})
 
 
 @pytest.fixture
@@ -201,6 +200,19 @@ def test_one_graph_serves_all_shapes(compilations):
     assert [len(arguments) for arguments in compilations] == [1, 2]
 
 
+def test_the_same_operations_are_compiled_once(as_on_a_gpu, compilations):
+    module, x = kernels.fuse(nn.Softplus()), torch.randn(64).bfloat16()
+    y = module(x)
+    assert torch.equal(module.eval()(x), y)
+    same = GeneratedKernel("same", lambda x: F.softplus(x, module.beta, module.threshold))
+    assert torch.equal(same.forward(x), y)
+    assert len(compilations) == 1
+    numbers = [torch.tensor(number) for number in (2.0, 3.0)]  # which no code shows
+    for number in numbers:
+        assert torch.equal(GeneratedKernel("times", lambda x, number=number: x * number).forward(x), x * number)
+    assert len(compilations) == 3
+
+
 def test_the_compiler_knows_the_sizes_to_be_open():
     traced = []
 
@@ -263,7 +275,7 @@ def test_what_is_not_elementwise_is_left_to_torch(name, as_on_a_gpu):
     assert found.code == "torch"
     assert found.why.startswith(f"{name!r} has no kernel: ")
     assert why in found.why
-    assert not generated._compiled
+    assert not generated._codes
 
 
 @pytest.mark.parametrize(
@@ -353,7 +365,8 @@ def test_learned_parameters_without_the_compiler(as_on_a_gpu):
 
     assert torch.allclose(second(module, module(x)), second(plain, plain(x)), rtol=2.0**-6)
     generated.BACKEND = failing
-    generated._compiled.clear()
+    generated._runs.clear()
+    generated._codes.clear()
     with pytest.warns(LitGeluKernelWarning):
         y = module(x)
     found = torch.autograd.grad(y.sum(), [*module.parameters()])
@@ -404,7 +417,7 @@ def test_within_a_compiled_model_it_is_the_plain_function(monkeypatch):
     kernel, x = GeneratedKernel("bent", bent), torch.randn(5, 6).bfloat16()
     compiled = torch.compile(lambda x: fused(kernel, bent, x), backend="aot_eager", fullgraph=True)
     assert torch.allclose(compiled(x), bent(x))
-    assert not generated._compiled
+    assert not generated._codes
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor's code for CPUs needs g++")
