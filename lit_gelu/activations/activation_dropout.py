@@ -18,8 +18,8 @@ class ActivationDropout(nn.Module):
     """``dropout(activation(x))``; of GELU and its kin with ``memory="output"`` nothing but the output is kept.
 
     Two modules keep the input and a mask. Here the mask is in the output: a 0 with the bit of the left branch has no
-    derivative, whether it was dropped or the tail underflowed. That holds for ``gelu`` (exact and tanh), ``silu``,
-    ``mish`` and ``hard_swish``; all others are computed, and keep what they keep, as two modules.
+    derivative, whether it was dropped or the tail underflowed. That holds for ``gelu`` (exact and tanh) and the others
+    with ``memory="output"`` that fall and rise; the rest is computed, and keeps what it keeps, as two modules.
 
     Bytes kept for the backward pass, for each element in 16 bits: the 2 of the output, which the next layer often keeps
     anyway, and 1/8; without ``memory="output"`` 3 or 4 that nobody else keeps.

@@ -302,7 +302,8 @@ def build_gelu(approximate: str = "none", memory: str = "autograd", kernels: str
             f"'gelu': kernels={kernels!r} is not accepted with approximate={approximate!r}: this form is torch's "
             "module, which has a kernel where lit_gelu.kernels.fuse gives it one. Leave kernels out."
         )
-    return (OutputGELU if keeps_output("gelu", memory) else nn.GELU)(approximate=approximate)
+    kept = memory != "autograd" and keeps_output("gelu", memory)
+    return (OutputGELU if kept else nn.GELU)(approximate=approximate)
 
 
 def _facts(approximate: str = "none", **_: Any) -> ActivationFacts:

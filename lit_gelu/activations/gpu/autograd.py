@@ -78,7 +78,7 @@ class TritonKernel(Kernel):
 
     def formula(self, x: Tensor, /, *_: Tensor) -> Tensor:
         """Return the function by its formula, which a compiler fuses with what is beside it."""
-        y: Tensor = _Formula.apply(x, self.name, self.p0, self.p1)
+        y: Tensor = _ByFormula.apply(x, self.name, self.p0, self.p1)
         return y
 
 
@@ -89,7 +89,7 @@ def fused(kernel: Kernel, plain: Plain, x: Tensor, *parameters: Tensor) -> Tenso
         return plain(x, *parameters)
     if code == "formula":
         return kernel.formula(x, *parameters)
-    y: Tensor = _Kernel.apply(kernel, plain, x, *parameters)
+    y: Tensor = _ByKernel.apply(kernel, plain, x, *parameters)
     return y
 
 
@@ -116,7 +116,7 @@ def _leave_to_torch(kernel: Kernel, error: Exception) -> None:
     )
 
 
-class _Kernel(torch.autograd.Function):
+class _ByKernel(torch.autograd.Function):
     """``f(x, ...)``, of which these tensors alone are kept."""
 
     # The old style, without `setup_context`: with it, torch reads the signature anew at every call, in 40 us.
@@ -147,7 +147,7 @@ def _by_torch(plain: Plain, tensors: tuple[Tensor, ...], gradient: Tensor) -> tu
     return tuple(next(found) if tensor.requires_grad else None for tensor in tensors)
 
 
-class _Formula(torch.autograd.Function):
+class _ByFormula(torch.autograd.Function):
     """The same in operations that a compiler fuses; without forward mode, which it refuses."""
 
     @staticmethod

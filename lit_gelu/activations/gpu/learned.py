@@ -78,11 +78,11 @@ class LearnedKernel(Kernel):
         """Return the function by its formula, which a compiler fuses with what is beside it."""
         shape = [-1 if i == self.channel_dim % x.dim() else 1 for i in range(x.dim())]
         along = (p.view(shape) if p.numel() > 1 else p for p in parameters)
-        y: Tensor = _LearnedFormula.apply(x, *along, self.name)
+        y: Tensor = _LearnedByFormula.apply(x, *along, self.name)
         return y
 
 
-class _LearnedFormula(torch.autograd.Function):
+class _LearnedByFormula(torch.autograd.Function):
     """The same in operations that a compiler fuses; without forward mode, which it refuses."""
 
     @staticmethod

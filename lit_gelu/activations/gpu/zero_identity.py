@@ -41,7 +41,7 @@ def fused_draw(plain: Plain, x: Tensor) -> Tensor:
     if ZERO_IDENTITY.route(x).code == "torch":
         return plain(x)
     try:
-        y: Tensor = _Draw.apply(x)
+        y: Tensor = _MaskedMap.apply(x)
     except _NotDrawnError:
         return plain(x)
     return y
@@ -51,7 +51,7 @@ class _NotDrawnError(Exception):
     """The kernel failed."""
 
 
-class _Draw(torch.autograd.Function):
+class _MaskedMap(torch.autograd.Function):
     """One draw, of which the output alone is kept."""
 
     @staticmethod

@@ -165,7 +165,7 @@ class ActivationEntry:
 
     def remember(self, module: nn.Module, arguments: dict[str, Any]) -> nn.Module:
         """Note what a module of this activation was built from, if its constructor does not; return the module."""
-        form = self._forms.get(plain_class(type(module)))
+        form = self._forms.get(type(module))  # without a kernel: it has just been built
         return noted(module, arguments) if form and isinstance(form.read, ConstructionArguments) else module
 
     def holds_object(self, arguments: dict[str, Any]) -> bool:

@@ -9,7 +9,7 @@ import functools
 import inspect
 import types
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -86,10 +86,11 @@ class ModuleForm:
     # The same module by a kernel: a subclass without state of its own, which an instance's class is exchanged for.
     fused: ModuleClass | None = None
 
-    @property
-    def types(self) -> tuple[ModuleClass, ...]:
-        """The classes whose instances are this activation."""
-        return (self.type,) if self.fused is None else (self.type, self.fused)
+    types: tuple[ModuleClass, ...] = field(init=False)  # the classes whose instances are this activation
+
+    def __post_init__(self) -> None:
+        """Put the classes together."""
+        object.__setattr__(self, "types", (self.type,) if self.fused is None else (self.type, self.fused))
 
     def live_arguments(self, module: nn.Module) -> dict[str, Any]:
         """Return the arguments of the pure function for this instance."""
