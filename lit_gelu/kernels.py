@@ -7,7 +7,7 @@ written as several of torch's operations reads and writes the tensor at each of 
 activations with kernels that do neither, where a tensor is large enough; everywhere else with torch's own.
 """
 
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 from torch import Tensor, nn
 
@@ -15,7 +15,7 @@ from lit_gelu.activations import ActivationRegistry
 from lit_gelu.activations.gpu.autograd import Kernel, LitGeluKernelWarning, TritonKernel
 from lit_gelu.activations.gpu.modules import OwnKernelModule, is_fused, kernel_class, plain_class
 from lit_gelu.activations.gpu.routes import Route
-from lit_gelu.activations.numerics.output_memory import OutputModule
+from lit_gelu.activations.numerics.output_memory import OutputModule, OutputRule
 from lit_gelu.activations.registry import registry_or_default
 
 __all__ = ["Kernel", "LitGeluKernelWarning", "Route", "TritonKernel", "explain", "fuse", "unfuse"]
@@ -138,7 +138,8 @@ def explain(module: nn.Module, x: Tensor, registry: ActivationRegistry | None = 
     if isinstance(module, OwnKernelModule):
         kernel = module.kernel()
         if kernel is None and getattr(module, "memory", "") == "output":
-            return module.rule().route(x)
+            rule: OutputRule = cast("Any", module).rule()
+            return rule.route(x)
         if module.kernels == "off":
             return Route("torch", f"kernels='off' of this {type(module).__name__} leaves all to torch")
         return Route("torch", "it has no kernel with its present arguments") if kernel is None else kernel.route(x)

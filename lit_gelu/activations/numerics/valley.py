@@ -175,10 +175,10 @@ class ValleyOutput(OutputRule):
         if device is not None:
             from lit_gelu.activations.gpu import output_kernels
 
-            numbers = device.name, device.p0, self.valley.factor
-            found = tried(
-                device, lambda *tensors: output_kernels.valley_backward(*tensors, *numbers), gradient, y, *kept
+            take_slope = functools.partial(
+                output_kernels.valley_backward, name=device.name, beta=device.p0, factor=self.valley.factor
             )
+            found = tried(device, take_slope, gradient, y, *kept)
             if found is not None:
                 return found
         return self._by_torch(gradient, y, kept[0])
