@@ -143,12 +143,10 @@ def explain(module: nn.Module, x: Tensor, registry: ActivationRegistry | None = 
         if module.kernels == "off":
             return Route("torch", f"kernels='off' of this {type(module).__name__} leaves all to torch")
         return Route("torch", "it has no kernel with its present arguments") if kernel is None else kernel.route(x)
-    if not is_fused(module):
-        found = _fused_class(module, registry_or_default(registry))
-        return Route(
-            "torch",
-            found if isinstance(found, str) else f"{type(module).__name__} is not fused; lit_gelu.kernels.fuse does it",
-        )
-    if getattr(module, "inplace", False):
-        return Route("torch", "inplace=True overwrites the input, which takes no memory")
-    return module.kernel().route(x)
+    if is_fused(module):
+        if getattr(module, "inplace", False):
+            return Route("torch", "inplace=True overwrites the input, which takes no memory")
+        return module.kernel().route(x)
+    found = _fused_class(module, registry_or_default(registry))
+    why = found if isinstance(found, str) else f"{type(module).__name__} is not fused; lit_gelu.kernels.fuse does it"
+    return Route("torch", why)

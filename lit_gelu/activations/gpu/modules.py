@@ -120,7 +120,7 @@ class ModuleKernel(GeneratedKernel):
     module: KernelModule
 
     @functools.cached_property  # asked several times a call
-    def key(self) -> Hashable:  # type: ignore[override]
+    def key(self) -> Hashable:
         """The module's class and attributes, and which of its parameters there are."""
         own = {name: value for name, value in vars(self.module).items() if name not in _OF_EVERY_MODULE}
         return self.module.plain, _hashable(own), tuple(_learned(self.module))
