@@ -295,6 +295,7 @@ def test_pickle_and_deepcopy(registry):
     registry.register("cube")(cube)
     for twin in (pickle.loads(pickle.dumps(registry)), copy.deepcopy(registry)):
         assert twin.list_activations() == registry.list_activations()
+        assert [row.modules for row in twin.entries()] == [row.modules for row in registry.entries()]
         assert str(twin.spec_of(twin.create("cube(scale=2)"))) == "cube(scale=2)"
         twin.register("only_there")(Bend)
         assert "only_there" not in registry

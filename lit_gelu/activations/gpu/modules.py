@@ -32,6 +32,7 @@ class KernelModule(nn.Module):
 
     plain: ClassVar[type[nn.Module]]  # torch's, or the other's
     by_torch: Callable[..., Tensor]
+    definition: ClassVar[str]  # where the class itself is found, as ``module:name``
 
     def __init_subclass__(cls, **options: Any) -> None:
         """Give the class torch's name and signature."""
@@ -39,7 +40,7 @@ class KernelModule(nn.Module):
         if cls.__bases__[0] is not KernelModule:  # made by torch on the way, as by an export
             return
         plain: type[nn.Module] = cls.__bases__[1]
-        cls.plain = plain
+        cls.plain, cls.definition = plain, f"{cls.__module__}:{cls.__qualname__}"
         cls.__module__, cls.__qualname__, cls.__name__ = plain.__module__, plain.__qualname__, plain.__name__
         cls.by_torch, cls.forward = plain.forward, _by_kernel(plain.forward)
 

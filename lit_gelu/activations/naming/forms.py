@@ -7,6 +7,7 @@ of a registered class notes what it is given in the instance's ``__dict__``, whi
 
 import functools
 import inspect
+import pkgutil
 import types
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -92,10 +93,21 @@ class ModuleForm:
         """Put the classes together."""
         object.__setattr__(self, "types", (self.type,) if self.fused is None else (self.type, self.fused))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return how a pickle is read: a class with a kernel has torch's name, so that says where it was defined."""
+        where = getattr(self.fused, "definition", None)
+        return _read_form, (self.type, self.read, self.live, self.keeps_input, where)
+
     def live_arguments(self, module: nn.Module) -> dict[str, Any]:
         """Return the arguments of the pure function for this instance."""
         arguments = (self.live or self.read)(module)
         return {key: value for key, value in arguments.items() if key not in NOT_OF_THE_FUNCTION}
+
+
+def _read_form(
+    cls: ModuleClass, read: ReadArguments, live: ReadArguments | None, keeps_input: bool, where: str | None
+) -> ModuleForm:
+    return ModuleForm(cls, read, live, keeps_input, None if where is None else pkgutil.resolve_name(where))
 
 
 @dataclass(frozen=True)
