@@ -6,17 +6,15 @@ which ``benchmarks/activations.py --record docs/data/activation_cost.json`` and 
 """
 
 import argparse
-import re
 from pathlib import Path
 
 import torch
 from _claims import claims
 from _family import family
+from _pages import filled, write
 from _plots import draw_all
 from _records import records
 from _tutorial import tutorial
-
-from lit_gelu.files import write_atomically
 
 DOCS = Path(__file__).resolve().parent
 PAGE = DOCS / "activations.md"
@@ -34,12 +32,7 @@ def page() -> str:
         ValueError: If the template asks for what nobody computes, or something computed is not on the page.
     """
     torch.set_num_threads(1)
-    values = {**family(), **claims(), **tutorial(), **records()}
-    template = TEMPLATE.read_text()
-    asked = set(re.findall(r"\{\{(\w+)\}\}", template))
-    if asked != set(values):
-        raise ValueError(f"not computed: {sorted(asked - set(values))}; not asked for: {sorted(set(values) - asked)}")
-    return re.sub(r"\{\{(\w+)\}\}", lambda match: values[match[1]], template)
+    return filled(TEMPLATE, {**family(), **claims(), **tutorial(), **records()})
 
 
 def main() -> None:
@@ -47,12 +40,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--no-plots", action="store_true", help="write the page alone")
     arguments = parser.parse_args()
-    text = page()
-    with write_atomically(PAGE) as path:
-        path.write_text(text)
+    write(PAGE, page())
     if not arguments.no_plots:
         draw_all(IMAGES)
-    print(f"wrote {PAGE.name}, {len(text.splitlines())} lines" + ("" if arguments.no_plots else ", and its plots"))
 
 
 if __name__ == "__main__":

@@ -6,8 +6,7 @@ The prose is in ``docs/templates/gpu.md``; what ``{{records}}`` stands for is re
 from pathlib import Path
 
 from _gpu_records import gpu_records
-
-from lit_gelu.files import write_atomically
+from _pages import filled, write
 
 DOCS = Path(__file__).resolve().parent
 PAGE = DOCS / "gpu.md"
@@ -20,15 +19,12 @@ def page() -> str:
     Returns:
         Its text.
     """
-    return TEMPLATE.read_text().replace("{{records}}", gpu_records())
+    return filled(TEMPLATE, {"records": gpu_records()})
 
 
 def main() -> None:
     """Write the page."""
-    text = page()
-    with write_atomically(PAGE) as path:
-        path.write_text(text)
-    print(f"wrote {PAGE.name}, {len(text.splitlines())} lines")
+    write(PAGE, page())
 
 
 if __name__ == "__main__":

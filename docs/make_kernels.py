@@ -4,12 +4,10 @@ The prose is in ``docs/templates/kernels.md``; every ``{{name}}`` in it is repla
 says.
 """
 
-import re
 from pathlib import Path
 
 from _kernel_records import kernel_tables
-
-from lit_gelu.files import write_atomically
+from _pages import filled, write
 
 DOCS = Path(__file__).resolve().parent
 PAGE = DOCS / "kernels.md"
@@ -25,19 +23,12 @@ def page() -> str:
     Raises:
         ValueError: If the template asks for what nobody computes, or something computed is not on the page.
     """
-    known, template = kernel_tables(), TEMPLATE.read_text()
-    asked = set(re.findall(r"\{\{(\w+)\}\}", template))
-    if asked != set(known):
-        raise ValueError(f"not computed: {sorted(asked - set(known))}; not asked for: {sorted(set(known) - asked)}")
-    return re.sub(r"\{\{(\w+)\}\}", lambda match: known[match[1]], template)
+    return filled(TEMPLATE, kernel_tables())
 
 
 def main() -> None:
     """Write the page."""
-    text = page()
-    with write_atomically(PAGE) as path:
-        path.write_text(text)
-    print(f"wrote {PAGE.name}, {len(text.splitlines())} lines")
+    write(PAGE, page())
 
 
 if __name__ == "__main__":

@@ -4,15 +4,14 @@ The prose is in ``docs/templates/lowering.md``; every ``{{name}}`` in it is repl
 """
 
 import itertools
-import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from _pages import filled, write
 from _text import number, table
 
 from lit_gelu.export.lowering import kernels, policy, precision
 from lit_gelu.export.lowering.lowering_table import TABLE
-from lit_gelu.files import write_atomically
 
 DOCS = Path(__file__).resolve().parent
 PAGE = DOCS / "lowering.md"
@@ -98,19 +97,12 @@ def page() -> str:
     Raises:
         ValueError: If the template asks for what nobody computes, or something computed is not on the page.
     """
-    known, template = values(), TEMPLATE.read_text()
-    asked = set(re.findall(r"\{\{(\w+)\}\}", template))
-    if asked != set(known):
-        raise ValueError(f"not computed: {sorted(asked - set(known))}; not asked for: {sorted(set(known) - asked)}")
-    return re.sub(r"\{\{(\w+)\}\}", lambda match: known[match[1]], template)
+    return filled(TEMPLATE, values())
 
 
 def main() -> None:
     """Write the page."""
-    text = page()
-    with write_atomically(PAGE) as path:
-        path.write_text(text)
-    print(f"wrote {PAGE.name}, {len(text.splitlines())} lines")
+    write(PAGE, page())
 
 
 if __name__ == "__main__":

@@ -1,11 +1,14 @@
 """Scripts of checks in Triton's interpreter, seen from the tests: their names, and what they find."""
 
 import ast
+import functools
 import json
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from child_processes import run_command
 
 
@@ -17,6 +20,19 @@ def names_in(script: str) -> list[str]:
     raise LookupError(f"{script} has no CHECKS.")
 
 
+def tests_of(script: str) -> Callable[[str], None]:
+    """Return a test of each check; the script runs once."""
+
+    @pytest.mark.parametrize("name", names_in(script))
+    def test_check(name: str) -> None:
+        pytest.importorskip("triton", reason="Triton has no build for this system")
+        found = run(script)
+        assert not found[name], found[name]
+
+    return test_check
+
+
+@functools.cache
 def run(script: str) -> dict[str, str]:
     """Return the traceback of each check, nothing for one that passed."""
     with tempfile.TemporaryDirectory() as folder:

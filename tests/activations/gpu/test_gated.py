@@ -8,18 +8,7 @@ from torch.nn import functional as F
 from lit_gelu.activations.gpu import routes
 from lit_gelu.activations.modules import GEGLU, ReGLU, SwiGLU
 
-SCRIPT = "interpreted_gated.py"
-
-
-@pytest.fixture(scope="module")
-def found():
-    pytest.importorskip("triton", reason="Triton has no build for this system")
-    return interpreted_checks.run(SCRIPT)
-
-
-@pytest.mark.parametrize("name", interpreted_checks.names_in(SCRIPT))
-def test_check(found, name):
-    assert not found[name], found[name]
+test_check = interpreted_checks.tests_of("interpreted_gated.py")
 
 
 @pytest.mark.parametrize(

@@ -10,18 +10,7 @@ from lit_gelu.activations.gpu import launch_learned, routes
 from lit_gelu.activations.gpu.learned import LearnedKernel
 from lit_gelu.activations.modules import GaussianGELU, Swish
 
-SCRIPT = "interpreted_learned.py"
-
-
-@pytest.fixture(scope="module")
-def found():
-    pytest.importorskip("triton", reason="Triton has no build for this system")
-    return interpreted_checks.run(SCRIPT)
-
-
-@pytest.mark.parametrize("name", interpreted_checks.names_in(SCRIPT))
-def test_check(found, name):
-    assert not found[name], found[name]
+test_check = interpreted_checks.tests_of("interpreted_learned.py")
 
 
 @pytest.mark.parametrize("arguments", [{}, {"channels": 6}, {"channels": 60, "channel_dim": -1}], ids=str)

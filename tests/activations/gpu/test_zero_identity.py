@@ -1,17 +1,5 @@
 """The 0-I map's kernel: its draws, gradients and seeds; see `interpreted_zero_identity`."""
 
 import interpreted_checks
-import pytest
 
-SCRIPT = "interpreted_zero_identity.py"
-
-
-@pytest.fixture(scope="module")
-def found():
-    pytest.importorskip("triton", reason="Triton has no build for this system")
-    return interpreted_checks.run(SCRIPT)
-
-
-@pytest.mark.parametrize("name", interpreted_checks.names_in(SCRIPT))
-def test_check(found, name):
-    assert not found[name], found[name]
+test_check = interpreted_checks.tests_of("interpreted_zero_identity.py")
