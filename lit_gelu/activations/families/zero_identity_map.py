@@ -189,6 +189,8 @@ class ZeroIdentityMap(OwnKernelModule):
         tensor([0.0000, 0.5000])
     """
 
+    memory: str = "autograd"  # pickles of earlier versions hold no choice
+
     def __init__(
         self,
         gate: str = "normal",

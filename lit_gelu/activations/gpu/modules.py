@@ -186,7 +186,7 @@ KERNEL_CHOICES = ("auto", "off")
 class OwnKernelModule(nn.Module):
     """Base of the package's modules that have a kernel, which their argument ``kernels`` can switch off."""
 
-    kernels: str
+    kernels: str = "auto"  # pickles of earlier versions hold no choice
 
     def kernel(self) -> Kernel | None:
         """Return the kernel of the module's function with its present arguments; ``None`` if there is none."""

@@ -268,3 +268,16 @@ def test_hooks_see_the_same_calls():
         calls.append(seen)
     assert calls[0] == calls[1]
     assert len(calls[0]) == 3
+
+
+@pytest.mark.parametrize("spec", ["gaussian_gelu(mu=0.5)", "swish(beta=2.0)", "gelu_sigmoid", "geglu", "soi"])
+def test_pickles_of_earlier_versions_say_nothing_of_kernels(spec):
+    module = activations.create(spec).eval()
+    wanted, text = module(X), repr(module)
+    del module.kernels
+    if spec == "soi":
+        del module.memory  # it is as new
+    again = pickle.loads(pickle.dumps(module))
+    assert torch.equal(again(X), wanted)
+    assert repr(again) == text
+    assert activations.spec_of(again) == activations.spec_of(activations.create(spec))
