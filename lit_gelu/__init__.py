@@ -1,8 +1,8 @@
 """Activation functions for PyTorch Lightning: choose, swap, measure and export them to ONNX.
 
 Its parts are imported when they are first used. ``lit_gelu.activations``, ``lit_gelu.surgery`` and
-``lit_gelu.curvature`` need torch alone, ``lit_gelu.data``, ``lit_gelu.tasks``, ``lit_gelu.callbacks`` and
-``lit_gelu.export`` what they are for.
+``lit_gelu.curvature`` need torch alone, ``lit_gelu.data``, ``lit_gelu.tasks``, ``lit_gelu.replicas``,
+``lit_gelu.callbacks`` and ``lit_gelu.export`` what they are for.
 """
 
 import importlib
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __version__ = version("lit-gelu")
 __all__ = ["__version__", "activations", "curvature", "surgery"]
 
-_ON_FIRST_USE = frozenset({"activations", "callbacks", "curvature", "data", "export", "surgery", "tasks"})
+_ON_FIRST_USE = frozenset({"activations", "callbacks", "curvature", "data", "export", "replicas", "surgery", "tasks"})
 
 
 def __getattr__(name: str) -> ModuleType:

@@ -1,0 +1,17 @@
+"""Several runs of one net trained as one group: other activations, learning rates, dropout and seeds, the same bits."""
+
+from lit_gelu.replicas.building import Member, build_members
+from lit_gelu.replicas.errors import MembersDifferError, NotReplicableError, ReplicaArgumentError, ReplicaError
+from lit_gelu.replicas.executors import EagerExecutor
+from lit_gelu.replicas.order import BatchOrder
+
+__all__ = [
+    "BatchOrder",
+    "EagerExecutor",
+    "Member",
+    "MembersDifferError",
+    "NotReplicableError",
+    "ReplicaArgumentError",
+    "ReplicaError",
+    "build_members",
+]

@@ -1,0 +1,70 @@
+"""Building the members of a group, each as its run alone would be."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule, seed_everything
+from lightning.pytorch.utilities.seed import isolate_rng
+from torch import Tensor
+
+from lit_gelu.replicas.errors import ReplicaArgumentError
+
+_SEED_VARIABLES = ("PL_GLOBAL_SEED", "PL_SEED_WORKERS")
+
+
+@dataclass(frozen=True)
+class Member:
+    """A module of a group, and the state of torch's generator with which its run alone begins.
+
+    Args:
+        module: As its constructor left it.
+        stream: The state of the global generator right afterwards, as ``torch.get_rng_state`` returns it.
+        seed: What ``seed_everything`` was given before.
+        arguments: Those of the constructor.
+    """
+
+    module: LightningModule
+    stream: Tensor
+    seed: int
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+
+def build_members(
+    build: Callable[..., LightningModule], cells: Sequence[Mapping[str, Any]], seeds: Sequence[int] | None = None
+) -> list[Member]:
+    """Build a module for every cell under its own seed; the global generators are as they were afterwards.
+
+    Args:
+        build: The class of the modules, or a function that returns one.
+        cells: The arguments for every one.
+        seeds: The seed for every one, as ``seed_everything`` takes it before a run alone; ``None`` means 0 for all.
+
+    Returns:
+        The members, in the order of the cells.
+
+    Raises:
+        ReplicaArgumentError: If there are no cells, or as many seeds are not given.
+    """
+    seeds = [0] * len(cells) if seeds is None else list(seeds)
+    if not cells or len(seeds) != len(cells):
+        raise ReplicaArgumentError(
+            f"{len(cells)} cells and {len(seeds)} seeds given. Give at least one cell, and a seed for each, or None."
+        )
+    before = {name: os.environ.get(name) for name in _SEED_VARIABLES}
+    try:
+        return [_built(build, cell, seed) for cell, seed in zip(cells, seeds, strict=True)]
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+
+
+def _built(build: Callable[..., LightningModule], cell: Mapping[str, Any], seed: int) -> Member:
+    with isolate_rng():
+        seed_everything(seed, verbose=False)
+        module = build(**cell)
+        return Member(module, torch.get_rng_state(), seed, dict(cell))

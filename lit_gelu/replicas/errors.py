@@ -1,0 +1,19 @@
+"""What can go wrong when several runs are trained as one group."""
+
+from lit_gelu.errors import LitGeluError
+
+
+class ReplicaError(LitGeluError):
+    """Something because of which a replica would not be its run alone; every error of this package is one."""
+
+
+class ReplicaArgumentError(ReplicaError, ValueError):
+    """A value that a function of this package does not take."""
+
+
+class MembersDifferError(ReplicaError, ValueError):
+    """Members that differ in more than activation, dropout, seed and what their optimizers read."""
+
+
+class NotReplicableError(ReplicaError, RuntimeError):
+    """A net or a training step that cannot be computed for all replicas at once."""

@@ -1,0 +1,97 @@
+"""What makes the optimizer steps of a group: forward, backward and update of all members."""
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lit_gelu.replicas.alike import check_alike
+from lit_gelu.replicas.building import Member
+from lit_gelu.replicas.errors import ReplicaArgumentError
+from lit_gelu.replicas.forward import GroupForward, LoopForward, VmapForward, is_task
+from lit_gelu.replicas.optimizers import MemberOptimizers, group_optimizer
+from lit_gelu.replicas.stacked_forward import StackedForward, leaves_of
+from lit_gelu.replicas.stacks import Stacks
+from lit_gelu.replicas.streams import Streams
+from lit_gelu.tasks import ActivationTask
+
+KINDS = ("auto", "stacked", "vmap", "loop")
+
+
+class EagerExecutor:
+    """Steps of all members, operation by operation.
+
+    Args:
+        members: The members; their parameters are parts of the group's from now on.
+        kind: ``"stacked"`` (the tasks' fully connected nets), ``"vmap"`` (any net without convolutions whose step
+            can be mapped), ``"loop"`` (one after another: anything), or ``"auto"``, the first of them that fits.
+        differ: Names of attributes that may differ, because no training step reads them.
+
+    Raises:
+        MembersDifferError: If the members cannot share their code.
+        ReplicaArgumentError: If a kind is not there, or does not fit.
+    """
+
+    def __init__(self, members: Sequence[Member], kind: str = "auto", differ: Collection[str] = ()) -> None:
+        modules = [member.module for member in members]
+        differing = check_alike(modules, differ)
+        self.streams = Streams([member.stream for member in members])
+        self.stacks = Stacks(modules)
+        self.kind = _chosen(kind, modules)
+        self.forward: GroupForward
+        if self.kind == "stacked":
+            self.forward = StackedForward(self.stacks, self.streams)
+        elif self.kind == "vmap":
+            self.forward = VmapForward(self.stacks, self.streams, differing)
+        else:
+            self.forward = LoopForward(self.stacks, self.streams)
+        self.logs_noise_free = [
+            isinstance(m, ActivationTask) and is_task(m) and m.logs_noise_free_training_loss and m.is_noisy
+            for m in modules
+        ]
+        self.optimizer: MemberOptimizers | None = None
+
+    def configure_optimizers(self) -> MemberOptimizers:
+        """Return the group's optimizer, made of those that the members configure; again after a move to a device."""
+        self.stacks.attach()
+        self.optimizer = group_optimizer(self.stacks)
+        return self.optimizer
+
+    def step(self, batch: Any, index: int = 0) -> dict[str, Tensor]:
+        """Make one optimizer step of every member.
+
+        Args:
+            batch: What a member's training step takes, every tensor ``[replicas, ...]``.
+            index: The number of the batch in the epoch.
+
+        Returns:
+            What the members log, ``[replicas]`` each; of tasks ``train_loss``, measured as they measure it.
+        """
+        optimizer = self.optimizer or self.configure_optimizers()
+        noise_free = self.forward.noise_free_losses(batch) if any(self.logs_noise_free) else None
+        trained = self.stacks.trained
+        with torch.enable_grad():
+            losses, logged = self.forward.losses(batch, index)
+            gradients = torch.autograd.grad(losses.sum(), list(trained.values()), allow_unused=True)
+        optimizer.update(dict(zip(trained, gradients, strict=True)))
+        if is_task(self.stacks.modules[0]):
+            logged = {"train_loss": self._logged(losses.detach(), noise_free)}
+        return logged
+
+    def _logged(self, losses: Tensor, noise_free: Tensor | None) -> Tensor:
+        return losses if noise_free is None else torch.where(torch.tensor(self.logs_noise_free), noise_free, losses)
+
+
+def _chosen(kind: str, modules: Sequence[nn.Module]) -> str:
+    if kind not in KINDS:
+        raise ReplicaArgumentError(f"executor={kind!r} is not accepted. Give one of {', '.join(KINDS)}.")
+    fits = all(leaves_of(module) is not None for module in modules)
+    if kind == "stacked" and not fits:
+        raise ReplicaArgumentError(
+            f'executor="stacked" does not know the forward pass of {type(modules[0]).__name__}. Give "vmap" or "auto".'
+        )
+    if kind != "auto":
+        return kind
+    has_convolutions = any(isinstance(part, nn.modules.conv._ConvNd) for part in modules[0].modules())
+    return "stacked" if fits else "loop" if has_convolutions else "vmap"

@@ -1,0 +1,272 @@
+"""The training step of all members: by `torch.vmap` over the first one's code, or one after the other."""
+
+import copy
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import torch
+from lightning.pytorch import LightningModule
+from lightning.pytorch.core.mixins.hparams_mixin import AttributeDict
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map
+
+from lit_gelu.replicas.alike import activation_paths, registry_of
+from lit_gelu.replicas.errors import NotReplicableError
+from lit_gelu.replicas.rules import ActivationRule, DropoutRule, LinearUnderVmap, Rule, RuleUnderVmap
+from lit_gelu.replicas.stacks import Stacks
+from lit_gelu.replicas.streams import Streams
+from lit_gelu.sandbox import evaluation_mode
+from lit_gelu.tasks import ActivationTask
+
+Logged = dict[str, Tensor]
+_NO_VMAP = 'Or give the group executor="loop", which takes every training step.'
+
+
+class GroupForward(Protocol):
+    """What computes the losses of all replicas."""
+
+    def losses(self, batch: Any, index: int) -> tuple[Tensor, Logged]:
+        """Return the loss of every replica, ``[replicas]``, to be descended, and what was logged, of that shape too."""
+        ...
+
+    def noise_free_losses(self, batch: Any) -> Tensor:
+        """Return the loss of every replica with noise off; of tasks."""
+        ...
+
+
+def is_task(module: nn.Module) -> bool:
+    """Tell whether a member's training step is that of the tasks: ``mean_loss``, and its noise-free value logged."""
+    return isinstance(module, ActivationTask) and type(module).training_step is ActivationTask.training_step
+
+
+class _MemberStep(nn.Module):
+    """A member's training step as a forward pass, for ``functional_call``."""
+
+    def __init__(self, member: LightningModule) -> None:
+        super().__init__()
+        self.member = member
+
+    def forward(self, batch: Any, index: int) -> tuple[Tensor, Logged]:
+        if is_task(self.member):
+            return self.member.mean_loss(*batch), {}  # type: ignore[operator] # of a task
+        with _log_taken_over(self.member) as logged:
+            outputs = self.member.training_step(batch, index)
+        loss = outputs["loss"] if isinstance(outputs, Mapping) else outputs
+        if not isinstance(loss, Tensor):
+            raise NotReplicableError(
+                f"{type(self.member).__name__}.training_step returned {type(loss).__name__}; accepted: a loss, or a "
+                'mapping with "loss".'
+            )
+        return loss, logged
+
+
+@contextmanager
+def _log_taken_over(member: LightningModule) -> Iterator[Logged]:
+    """Collect what a training step logs: there is no Trainer around a member."""
+    logged: Logged = {}
+
+    def log_dict(values: Mapping[str, Any], *_: Any, **__: Any) -> None:
+        for name, value in values.items():
+            logged[name] = torch.as_tensor(value, dtype=None if isinstance(value, Tensor) else torch.float32).detach()
+
+    own = vars(member)
+    own["log"], own["log_dict"] = lambda name, value, *_, **__: log_dict({name: value}), log_dict
+    try:
+        yield logged
+    finally:
+        del own["log"], own["log_dict"]
+
+
+class LoopForward:
+    """The members one after another, each with its own code and random numbers; everything can be computed so."""
+
+    def __init__(self, stacks: Stacks, streams: Streams) -> None:
+        self.stacks, self.streams = stacks, streams
+        self.steps = [_MemberStep(module) for module in stacks.modules]  # type: ignore[arg-type] # of a group
+
+    def losses(self, batch: Any, index: int) -> tuple[Tensor, Logged]:
+        """See `GroupForward`."""
+        own = self.stacks.slices(self.stacks.trained)
+        found = []
+        for replica, step in enumerate(self.steps):
+            parameters = {f"member.{name}": tensor for name, tensor in own[replica].items()}
+            with self.streams.of(replica):
+                found.append(functional_call(step, parameters, (_row(batch, replica), index)))
+        names = found[0][1]
+        return torch.stack([loss for loss, _ in found]), {
+            n: torch.stack([values[n] for _, values in found]) for n in names
+        }
+
+    @torch.no_grad()
+    def noise_free_losses(self, batch: Any) -> Tensor:
+        """See `GroupForward`."""
+        losses = []
+        for replica, step in enumerate(self.steps):
+            with evaluation_mode(step):
+                losses.append(step(_row(batch, replica), 0)[0])
+        return torch.stack(losses)
+
+
+def _row(batch: Any, replica: int) -> Any:
+    return tree_map(lambda part: part[replica] if isinstance(part, Tensor) else part, batch)
+
+
+class VmapForward:
+    """`torch.vmap` over the first member's code, with rules of our own for linear layers, dropout and activations.
+
+    What members may differ in besides cannot be read by the code: it raises an error that says so.
+
+    Args:
+        stacks: Those of the members.
+        streams: Their random numbers.
+        differing: The attributes by module's path in which members differ, as `check_alike` returns them.
+    """
+
+    def __init__(self, stacks: Stacks, streams: Streams, differing: Mapping[str, set[str]]) -> None:
+        self.stacks = stacks
+        members = stacks.modules
+        template = copy.deepcopy(members[0])
+        self.own_activations = nn.ModuleList()  # in members, not in the template: their modes are changed with its own
+        for path in activation_paths(members):
+            rule = ActivationRule(
+                path, [m.get_submodule(path) for m in members], stacks, streams, registry_of(template)
+            )
+            self.own_activations.extend(rule.modules)
+            _put(template, path, _Ruled(rule))
+        for path, module in list(template.named_modules()):
+            if type(module) is nn.Dropout:
+                chances = [member.get_submodule(path).p for member in members]
+                _put(template, path, _Ruled(DropoutRule(chances, streams), only_training=True))  # type: ignore[arg-type]
+        for path, names in differing.items():
+            if names and not isinstance(template.get_submodule(path), _Ruled):
+                _hide(template.get_submodule(path), names)
+        _hide_hyper_parameters(template, members)
+        self.streams, self.step = streams, _MemberStep(template)  # type: ignore[arg-type] # of a group
+
+    def losses(self, batch: Any, index: int) -> tuple[Tensor, Logged]:
+        """See `GroupForward`."""
+        names = dict(self.step.member.named_parameters()).keys() | dict(self.step.member.named_buffers()).keys()
+        tensors = {**self.stacks.parameters, **self.stacks.buffers}
+        stacks = {f"member.{name}": tensor for name, tensor in tensors.items() if name in names}
+
+        def one(own: dict[str, Tensor], sample: Any) -> tuple[Tensor, Logged]:
+            found: tuple[Tensor, Logged] = functional_call(self.step, own, (sample, index))
+            return found
+
+        with _RulesForFunctions(self.streams), _explained():
+            return torch.vmap(one, randomness="error")(stacks, batch)  # type: ignore[no-any-return]
+
+    @torch.no_grad()
+    def noise_free_losses(self, batch: Any) -> Tensor:
+        """See `GroupForward`."""
+        with evaluation_mode(self.step), evaluation_mode(self.own_activations):
+            return self.losses(batch, 0)[0]
+
+
+class _Ruled(nn.Module):
+    """Stands in the template where a rule computes what the members' modules do."""
+
+    def __init__(self, rule: Rule, only_training: bool = False) -> None:
+        super().__init__()
+        self.__dict__["rule"] = rule
+        self.only_training = only_training
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if self.only_training and not self.training:
+            return inputs
+        outputs: Tensor = RuleUnderVmap.apply(inputs, self.__dict__["rule"])
+        return outputs
+
+
+class _RulesForFunctions(TorchFunctionMode):
+    """Puts our rules in the place of ``F.linear`` and ``F.dropout``, whoever calls them."""
+
+    def __init__(self, streams: Streams) -> None:
+        super().__init__()
+        self.streams = streams
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = kwargs or {}
+        if func is nn.functional.linear:
+            return _linear(*args, **given)
+        if func is nn.functional.dropout:
+            return _dropout(self.streams, *args, **given)
+        return func(*args, **given)
+
+
+def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:  # noqa: A002 - torch's names
+    outputs: Tensor = LinearUnderVmap.apply(input, weight, bias)
+    return outputs
+
+
+def _dropout(streams: Streams, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:  # noqa: A002, ARG001
+    if not training or p == 0:
+        return input
+    outputs: Tensor = RuleUnderVmap.apply(input, DropoutRule([p] * len(streams.generators), streams))
+    return outputs
+
+
+def _put(tree: nn.Module, path: str, module: nn.Module) -> None:
+    parent, _, name = path.rpartition(".")
+    setattr(tree.get_submodule(parent), name, module)
+
+
+def _hide(module: nn.Module, names: set[str]) -> None:
+    """Let attributes raise an error when they are read: the first member's value is not that of all."""
+
+    def unread(name: str) -> property:
+        def read(_: nn.Module) -> Any:
+            raise NotReplicableError(_read(name))
+
+        return property(read)
+
+    kind = type(module)
+    module.__class__ = type(
+        kind.__name__, (kind,), {name: unread(name) for name in names} | {"__module__": kind.__module__}
+    )
+
+
+def _hide_hyper_parameters(template: nn.Module, members: list[nn.Module]) -> None:
+    given = [dict(getattr(member, "hparams", {})) for member in members]
+    if given[0]:
+        missing = object()
+        values = {name: value for name, value in given[0].items() if all(g.get(name, missing) == value for g in given)}
+        template._hparams = _SharedHyperParameters(values)  # type: ignore[assignment] # Lightning's own attribute
+
+
+class _SharedHyperParameters(AttributeDict):
+    """The hyper-parameters in which all members agree."""
+
+    def __missing__(self, name: str) -> Any:
+        raise NotReplicableError(_read(name))
+
+
+def _read(name: str) -> str:
+    return (
+        f"The training step reads {name!r}, in which the members differ, and all are computed by the code of one. Give "
+        f"members of equal {name} to one group. {_NO_VMAP}"
+    )
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Say what a training step may not do, where torch's error speaks of vmap."""
+    try:
+        yield
+    except RuntimeError as error:
+        text = str(error)
+        for sign, remedy in _SIGNS.items():
+            if sign in text:
+                raise NotReplicableError(f"{remedy} {_NO_VMAP} torch says: {text.strip().splitlines()[0]}") from error
+        raise
+
+
+_SIGNS: Mapping[str, str] = {
+    ".item()": "The training step makes a Python number of a tensor, which stands for all replicas: log plain tensors.",
+    "data-dependent control flow": "The training step branches on a tensor: replicas may go different ways.",
+    "random operation": "The training step draws random numbers of which a group does not know how a run alone draws "
+    "them: only nn.Dropout, F.dropout and registered activations are known.",
+}

@@ -1,0 +1,218 @@
+"""The optimizers of all members: Adam on the stacks where all have it, else every member's own."""
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule
+from torch import Tensor, nn
+from torch.optim import Adam, AdamW, Optimizer
+
+from lit_gelu.replicas.errors import NotReplicableError
+from lit_gelu.replicas.stacks import Stacks
+
+Gradients = Mapping[str, Tensor | None]
+_MOMENTS = ("exp_avg", "exp_avg_sq")
+# What must be equal for one arithmetic; of the learning rate and the decay each member has its own.
+_FLAGS = ("betas", "eps", "maximize", "fused", "decoupled_weight_decay")
+_UNKNOWN = ("amsgrad", "capturable", "differentiable", "foreach")
+
+
+def own_optimizer(member: LightningModule) -> Optimizer:
+    """Return the one optimizer that a member configures.
+
+    Raises:
+        NotReplicableError: If it configures none, several, or a scheduler.
+    """
+    given = member.configure_optimizers()
+    found = given[0] if isinstance(given, list | tuple) and len(given) == 1 else given
+    found = found.get("optimizer") if isinstance(found, Mapping) and "lr_scheduler" not in found else found
+    if not isinstance(found, Optimizer):
+        raise NotReplicableError(
+            f"{type(member).__name__}.configure_optimizers returned {type(given).__name__}; a group takes one "
+            "optimizer without a scheduler. Train this module alone."
+        )
+    return found
+
+
+class MemberOptimizers(Optimizer):
+    """Every member's own optimizer, given its parts of the gradients; exact for any optimizer.
+
+    Args:
+        stacks: Those of the members, which hold parts of them.
+        own: The optimizer of every member.
+    """
+
+    def __init__(self, stacks: Stacks, own: Sequence[Optimizer]) -> None:
+        super().__init__(stacks.parameters.values(), {})
+        self.stacks, self.own = stacks, list(own)
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Call ``closure``, which calls `update` as often as it makes steps: a Trainer sees one call."""
+        return None if closure is None else closure()
+
+    def update(self, gradients: Gradients) -> None:
+        """Make one step of all members with gradients ``[replicas, ...]`` by name."""
+        for module, own, parts in zip(self.stacks.modules, self.own, self.stacks.slices(gradients), strict=True):
+            parameters = dict(module.named_parameters())
+            for name, parameter in parameters.items():
+                parameter.grad = parts.get(name)
+            own.step()
+            for parameter in parameters.values():
+                parameter.grad = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the states of the members' own optimizers, of which none holds a stack."""
+        return {"members": [self.member_state(replica) for replica in range(len(self.own))]}
+
+    def member_state(self, replica: int) -> dict[str, Any]:
+        """Return the state of a member's own optimizer, as it would be after the run alone."""
+        return _copied(self.own[replica].state_dict())
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from a saved state."""
+        for own, state in zip(self.own, state_dict["members"], strict=True):
+            own.load_state_dict(state)
+
+
+def _copied(state: dict[str, Any]) -> dict[str, Any]:
+    """Return a state without the storage of stacks: a part, saved as it is, would take all of its stack along."""
+    entries = {
+        index: {
+            name: value.clone() if isinstance(value, Tensor) else copy.deepcopy(value) for name, value in entry.items()
+        }
+        for index, entry in state["state"].items()
+    }
+    return {**state, "state": entries, "param_groups": copy.deepcopy(state["param_groups"])}
+
+
+class StackedAdam(MemberOptimizers):
+    """Adam of all members with a few operations over the stacks, to the bit as `torch.optim.Adam` of each alone.
+
+    The members' own optimizers hold parts of the stacked moments: their states are always the present ones, and their
+    learning rates are read at every step. `stackable` says whether optimizers can be treated so.
+
+    Args:
+        stacks: Those of the members, which hold parts of them.
+        own: The optimizer of every member.
+    """
+
+    def __init__(self, stacks: Stacks, own: Sequence[Optimizer]) -> None:
+        super().__init__(stacks, own)
+        self.steps: dict[str, Tensor] = {}  # by name as torch counts them: only where there was a gradient
+        self.moments: dict[str, tuple[Tensor, Tensor]] = {}
+
+    @torch.no_grad()
+    def update(self, gradients: Gradients) -> None:
+        """Make one step of all members with gradients ``[replicas, ...]`` by name."""
+        present = {name: gradient for name, gradient in gradients.items() if gradient is not None}
+        for name in present:
+            if name not in self.moments:
+                self._begin(name)
+            self.steps[name] += 1
+        if self.own[0].param_groups[0]["fused"]:
+            self._fused(present)
+        else:
+            self._singly(present)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from a saved state, in moments of the stacks' shapes again."""
+        super().load_state_dict(state_dict)
+        self.moments.clear()
+        self.steps.clear()
+        for name in self.stacks.trained:
+            holders = [self.own[replica].state for replica in self.stacks.rows[name]]
+            parameters = [self._parameter(name, replica) for replica in self.stacks.rows[name]]
+            loaded = [dict(state[parameter]) for state, parameter in zip(holders, parameters, strict=True) if state]
+            if not all(loaded) or not loaded:
+                continue
+            self._begin(name)
+            for moment, key in zip(self.moments[name], _MOMENTS, strict=True):
+                moment.copy_(torch.stack([entry[key] for entry in loaded]))
+            self.steps[name].copy_(loaded[0]["step"])
+
+    def _parameter(self, name: str, replica: int) -> nn.Parameter:
+        return self.stacks.modules[replica].get_parameter(name)
+
+    def _begin(self, name: str) -> None:
+        """Make the moments of a stack, and let the members' own optimizers hold their parts."""
+        stack = self.stacks.parameters[name].detach()
+        self.moments[name], self.steps[name] = (torch.zeros_like(stack), torch.zeros_like(stack)), torch.zeros(())
+        for place, replica in enumerate(self.stacks.rows[name]):
+            entry = {key: moment[place] for key, moment in zip(_MOMENTS, self.moments[name], strict=True)}
+            self.own[replica].state[self._parameter(name, replica)] = {"step": self.steps[name], **entry}
+
+    def _fused(self, gradients: Mapping[str, Tensor]) -> None:
+        """Call torch's kernel member by member: the bits at the ends of tensors are those of each alone."""
+        parts = self.stacks.slices(gradients)
+        for replica, (own, member) in enumerate(zip(self.own, parts, strict=True)):
+            group, parameters = own.param_groups[0], [self._parameter(name, replica) for name in member]
+            states = [own.state[parameter] for parameter in parameters]
+            kernel = torch._fused_adamw_ if group["decoupled_weight_decay"] else torch._fused_adam_
+            kernel(
+                parameters,
+                list(member.values()),
+                *([state[key] for state in states] for key in _MOMENTS),
+                [],
+                [self.steps[name] for name in member],
+                lr=group["lr"],
+                beta1=group["betas"][0],
+                beta2=group["betas"][1],
+                weight_decay=group["weight_decay"],
+                eps=group["eps"],
+                amsgrad=False,
+                maximize=group["maximize"],
+            )
+
+    def _singly(self, gradients: Mapping[str, Tensor]) -> None:
+        """Compute what `torch.optim.Adam` computes of single tensors, in its order, with a learning rate a replica."""
+        for name, gradient in gradients.items():
+            stack, (first, second) = self.stacks.parameters[name], self.moments[name]
+            rows = self.stacks.rows[name]
+            groups = [self.own[replica].param_groups[0] for replica in rows]
+            (beta1, beta2), eps = groups[0]["betas"], groups[0]["eps"]
+            step = self.steps[name].item()
+            grad = self._decayed(stack, -gradient if groups[0]["maximize"] else gradient, groups)
+            first.lerp_(grad, 1 - beta1)
+            second.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
+            sizes = [-(group["lr"] / (1 - beta1**step)) for group in groups]
+            denominators = (second.sqrt() / (1 - beta2**step) ** 0.5).add_(eps)
+            stack.addcdiv_(first * _each(sizes, stack), denominators)
+
+    def _decayed(self, stack: Tensor, gradient: Tensor, groups: list[dict[str, Any]]) -> Tensor:
+        if not any(group["weight_decay"] for group in groups):
+            return gradient
+        if groups[0]["decoupled_weight_decay"]:
+            stack.mul_(_each([1 - group["lr"] * group["weight_decay"] for group in groups], stack))
+            return gradient
+        return gradient.add(stack, alpha=groups[0]["weight_decay"])  # multiplied and added in one rounding
+
+
+def _each(numbers: list[float], stack: Tensor) -> Tensor:
+    """Return a number a replica, to be multiplied with a stack."""
+    return torch.tensor(numbers, dtype=stack.dtype, device=stack.device).view(-1, *[1] * (stack.ndim - 1))
+
+
+def stackable(stacks: Stacks, own: Sequence[Optimizer]) -> bool:
+    """Tell whether `StackedAdam` computes what the members' own optimizers would."""
+    if any(type(optimizer) not in {Adam, AdamW} or len(optimizer.param_groups) != 1 for optimizer in own):
+        return False
+    groups = [optimizer.param_groups[0] for optimizer in own]
+    if any(group.get(flag) for group in groups for flag in _UNKNOWN) or any(o.state for o in own):
+        return False
+    if any(not g["decoupled_weight_decay"] and g["weight_decay"] != groups[0]["weight_decay"] for g in groups):
+        return False
+    if any(isinstance(group["lr"], Tensor) for group in groups) or any(s.is_complex() for s in stacks.trained.values()):
+        return False
+    if any(group.get(flag) != groups[0].get(flag) for group in groups for flag in _FLAGS):
+        return False
+    held = [{id(parameter) for parameter in group["params"]} for group in groups]
+    wanted = [{id(p) for p in module.parameters() if p.requires_grad} for module in stacks.modules]
+    return all(needed <= ids for needed, ids in zip(wanted, held, strict=True))
+
+
+def group_optimizer(stacks: Stacks) -> MemberOptimizers:
+    """Return the optimizer of a group, as its members configure theirs; call it with the members on their device."""
+    own = [own_optimizer(module) for module in stacks.modules]  # type: ignore[arg-type] # LightningModules, in a group
+    return StackedAdam(stacks, own) if stackable(stacks, own) else MemberOptimizers(stacks, own)

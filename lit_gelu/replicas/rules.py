@@ -1,0 +1,199 @@
+"""How a linear layer, dropout and activations are computed for all replicas at once, to the bit as for each alone."""
+
+from collections.abc import Callable
+from itertools import groupby
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from lit_gelu.activations.registry import ActivationRegistry
+from lit_gelu.replicas.errors import NotReplicableError
+from lit_gelu.replicas.stacks import Stacks
+from lit_gelu.replicas.streams import Streams
+
+Rule = Callable[[Tensor], Tensor]
+
+# Below this number of multiplications torch computes a batched product by a loop of its own, and a single one never.
+_OWN_LOOP_BELOW = 400
+
+# A vector register's elements, twice, of the longest registers and 16-bit numbers: what is left over at the end of a
+# tensor is computed one by one, in some activations by another formula, and in a stack ends lie elsewhere.
+_WHOLE_VECTORS = 64
+
+
+class _StackedLinear(torch.autograd.Function):
+    """``x [R, B, I] @ weight [R, O, I]^T + bias [R, O]``: the products of ``F.linear`` and its gradients, batched."""
+
+    # Only this orientation of each product gives the bits of the single one, so autograd must not choose another.
+
+    @staticmethod
+    def forward(ctx: Any, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(inputs, weight)
+        ctx.has_bias = bias is not None
+        return _product(inputs, weight.transpose(1, 2), bias)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        inputs, weight = ctx.saved_tensors
+        gradient = gradients[0].contiguous()
+        of_inputs = _product(gradient, weight) if ctx.needs_input_grad[0] else None
+        of_weight = _product(gradient.transpose(1, 2), inputs) if ctx.needs_input_grad[1] else None
+        of_bias = gradient.sum(1) if ctx.has_bias and ctx.needs_input_grad[2] else None
+        return of_inputs, of_weight, of_bias
+
+
+def _product(left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:
+    if left[0].numel() * right.shape[2] < _OWN_LOOP_BELOW:
+        singly = zip(left, right, strict=True)
+        if bias is None:
+            return torch.stack([one @ other for one, other in singly])
+        return torch.stack([torch.addmm(b, one, other) for b, (one, other) in zip(bias, singly, strict=True)])
+    if bias is None:
+        return torch.bmm(left, right)
+    return torch.baddbmm(bias.unsqueeze(1), left, right)
+
+
+def linear(inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Return the linear layer of every replica: inputs ``[R, ..., I]``, weight ``[R, O, I]``, bias ``[R, O]``."""
+    samples = inputs.shape[1:-1]
+    flat = inputs.reshape(len(inputs), samples.numel(), inputs.shape[-1])
+    outputs: Tensor = _StackedLinear.apply(flat, weight, bias)
+    return outputs.reshape(len(inputs), *samples, weight.shape[1])
+
+
+class DropoutRule:
+    """Dropout of all replicas, each with its own chance to drop and out of its own stream."""
+
+    def __init__(self, chances: list[float], streams: Streams) -> None:
+        self.chances, self.streams = chances, streams
+        self.is_noisy = any(chance > 0 for chance in chances)
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """Drop some of ``[replicas, ...]``."""
+        return inputs * self.streams.dropout_factors(inputs, self.chances) if self.is_noisy else inputs
+
+
+class ActivationRule:
+    """The activations of all replicas at one place: neighbours with the same one together, the others one by one.
+
+    Args:
+        path: Where the activations are in the members.
+        modules: The activation of every member.
+        stacks: Their parameters.
+        streams: Their random numbers.
+        registry: What is known of them.
+    """
+
+    def __init__(
+        self, path: str, modules: list[nn.Module], stacks: Stacks, streams: Streams, registry: ActivationRegistry
+    ) -> None:
+        self.path, self.modules, self.stacks, self.streams = path, modules, stacks, streams
+        names = [shared_function(module, registry) or replica for replica, module in enumerate(modules)]
+        self.runs = [
+            (name, [replica for _, replica in run])
+            for name, run in groupby(zip(names, range(len(modules)), strict=True), key=lambda pair: pair[0])
+        ]
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """Apply them to ``[replicas, ...]``."""
+        whole = inputs[0].numel() % _WHOLE_VECTORS == 0
+        outputs = []
+        for name, replicas in self.runs:
+            module, first, end = self.modules[replicas[0]], replicas[0], replicas[-1] + 1
+            if not isinstance(name, str):
+                outputs.append(self._alone(first, inputs[first]).unsqueeze(0))
+            elif whole:
+                outputs.append(module(inputs[first:end]))
+            else:
+                outputs.extend(module(inputs[replica : replica + 1]) for replica in replicas)
+        return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+
+    def _alone(self, replica: int, inputs: Tensor) -> Tensor:
+        """Apply a member's own module, whose buffers are parts of the stacks already, to its own parameters."""
+        module = self.modules[replica]
+        own = {name: self.stacks.slice(f"{self.path}.{name}", replica) for name, _ in module.named_parameters()}
+        with self.streams.of(replica):
+            outputs: Tensor = functional_call(module, own, (inputs,)) if own else module(inputs)
+        return outputs
+
+
+def shared_function(module: nn.Module, registry: ActivationRegistry) -> str | None:
+    """Return the name of an activation that is a function of each element alone, or ``None``."""
+    entry, spec = registry.entry_of(module), registry.spec_of(module)
+    holds = any(True for _ in module.parameters()) or any(True for _ in module.buffers())
+    if entry is None or spec.opaque or holds or module._forward_hooks or module._forward_pre_hooks:
+        return None
+    facts = entry.facts_for(spec.arguments)
+    is_noisy = facts.stochastic or facts.stochastic_in_evaluation
+    # Two ways to compute the same function may have different bits, and torch's class stands for one of them.
+    kind = f"{type(module).__module__}.{type(module).__qualname__} {spec} {sorted(_plain(module).items())}"
+    return kind if facts.elementwise and not facts.halves and not is_noisy else None
+
+
+def _plain(module: nn.Module) -> dict[str, str]:
+    return {name: repr(value) for name, value in vars(module).items() if not name.startswith("_")}
+
+
+class LinearUnderVmap(torch.autograd.Function):
+    """``F.linear`` that under `torch.vmap` is `linear`."""
+
+    @staticmethod
+    def forward(inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """Compute it for tensors without replicas."""
+        return nn.functional.linear(inputs, weight, bias)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        """Keep nothing: gradients are those of `linear`."""
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:  # noqa: ARG004 - torch's signature
+        """Refuse: nothing asks for it where inputs have replicas."""
+        raise NotReplicableError(
+            "A gradient of a linear layer that no replica has parameters for was asked for. Give the group "
+            'executor="loop".'
+        )
+
+    @staticmethod
+    def vmap(info: Any, dims: tuple[int | None, ...], *tensors: Tensor | None) -> tuple[Tensor, int]:
+        """Bring the replicas of all tensors to the front."""
+        inputs, weight, bias = (
+            tensor
+            if tensor is None
+            else tensor.expand(info.batch_size, *tensor.shape)
+            if dim is None
+            else tensor.movedim(dim, 0)
+            for tensor, dim in zip(tensors, dims, strict=True)
+        )
+        assert inputs is not None and weight is not None  # noqa: S101, PT018 - of F.linear
+        return linear(inputs, weight, bias), 0
+
+
+class RuleUnderVmap(torch.autograd.Function):
+    """A `Rule` that under `torch.vmap` is given all replicas at once."""
+
+    @staticmethod
+    def forward(inputs: Tensor, rule: Rule) -> Tensor:
+        """Refuse what has no replicas."""
+        raise NotReplicableError(
+            f"{type(rule).__name__} was given a tensor of shape {list(inputs.shape)} that is the same for all "
+            'replicas: it depends neither on parameters nor on the batch. Give the group executor="loop".'
+        )
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        """Keep nothing: autograd sees what the rule does."""
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:  # noqa: ARG004 - torch's signature
+        """Refuse: `forward` has."""
+        raise NotReplicableError("A rule without replicas has no gradient.")
+
+    @staticmethod
+    def vmap(info: Any, dims: tuple[int | None, None], inputs: Tensor, rule: Rule) -> tuple[Tensor, int]:  # noqa: ARG004
+        """Apply the rule to ``[replicas, ...]``, out of reach of what stands for torch's functions under vmap."""
+        assert dims[0] is not None  # noqa: S101 - else `forward` is called
+        with torch._C.DisableTorchFunction():
+            return rule(inputs.movedim(dims[0], 0)), 0

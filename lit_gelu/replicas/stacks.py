@@ -1,0 +1,104 @@
+"""The parameters and buffers of all members in one tensor each, of which the members' own are parts."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from lit_gelu.replicas.errors import MembersDifferError
+
+Names = Mapping[str, Tensor]
+
+
+class Stacks:
+    """Stacks ``[replicas, ...]`` under the members' own names, in a tree of modules; the members hold parts of them.
+
+    Where an activation has a parameter that others have not, the stack holds the replicas that have it.
+
+    Args:
+        modules: The members.
+
+    Raises:
+        MembersDifferError: If members have tensors of different shape, dtype or use of gradients under one name.
+    """
+
+    def __init__(self, modules: Sequence[nn.Module]) -> None:
+        self.modules = list(modules)
+        self.tree = nn.Module()
+        self.rows: dict[str, list[int]] = {}
+        kept = {name for module in self.modules for name in module.state_dict()}
+        for name, members in _by_name(self.modules, nn.Module.named_parameters).items():
+            stack = nn.Parameter(self._stacked(name, members), members[min(members)].requires_grad)
+            _branch(self.tree, name).register_parameter(name.rpartition(".")[2], stack)
+        for name, members in _by_name(self.modules, nn.Module.named_buffers).items():
+            stack = self._stacked(name, members)
+            _branch(self.tree, name).register_buffer(name.rpartition(".")[2], stack, persistent=name in kept)
+        self.attach()
+
+    @property
+    def parameters(self) -> dict[str, nn.Parameter]:
+        """The stacks of parameters by name."""
+        return dict(self.tree.named_parameters())
+
+    @property
+    def trained(self) -> dict[str, nn.Parameter]:
+        """The stacks that have a gradient."""
+        return {name: stack for name, stack in self.parameters.items() if stack.requires_grad}
+
+    @property
+    def buffers(self) -> dict[str, Tensor]:
+        """The stacks of buffers by name."""
+        return dict(self.tree.named_buffers())
+
+    def slice(self, name: str, replica: int) -> Tensor:
+        """Return a replica's part of a stack of parameters; gradients flow into the stack."""
+        return self.tree.get_parameter(name)[self.rows[name].index(replica)]
+
+    def slices(self, tensors: Mapping[str, Tensor | None]) -> list[dict[str, Tensor]]:
+        """Return each replica's parts of stacks, or of what belongs to them; of what is ``None``, nothing."""
+        own: list[dict[str, Tensor]] = [{} for _ in self.modules]
+        for name, tensor in tensors.items():
+            if tensor is not None:
+                for replica, part in zip(self.rows[name], tensor.unbind(0), strict=True):
+                    own[replica][name] = part
+        return own
+
+    def attach(self) -> None:
+        """Let the members hold the stacks' parts: again, whenever stacks were moved or others took their place."""
+        tensors = {**self.parameters, **self.buffers}
+        for module, own in zip(self.modules, self.slices({n: t.detach() for n, t in tensors.items()}), strict=True):
+            for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
+                tensor.data = own[name]
+
+    def _stacked(self, name: str, members: Mapping[int, Tensor]) -> Tensor:
+        kinds = {(tuple(t.shape), t.dtype, t.requires_grad) for t in members.values()}
+        if len(kinds) > 1:
+            shown = "; ".join(
+                f"{list(shape)} {dtype} requires_grad={grad}" for shape, dtype, grad in sorted(kinds, key=str)
+            )
+            raise MembersDifferError(
+                f"The members differ in {name!r}: {shown}. A group holds one tensor for all: give members of one size, "
+                "and a group of its own for every other size."
+            )
+        self.rows[name] = sorted(members)
+        return torch.stack([members[replica].detach() for replica in self.rows[name]])
+
+
+def _by_name(
+    modules: Sequence[nn.Module], named: Callable[[nn.Module], Iterable[tuple[str, Tensor]]]
+) -> dict[str, dict[int, Tensor]]:
+    """Return for every name the tensors of the members that have it."""
+    found: dict[str, dict[int, Tensor]] = {}
+    for replica, module in enumerate(modules):
+        for name, tensor in named(module):
+            found.setdefault(name, {})[replica] = tensor
+    return found
+
+
+def _branch(tree: nn.Module, name: str) -> nn.Module:
+    """Return the module of a tree that holds a tensor of that name, made if it is not there."""
+    for part in name.split(".")[:-1]:
+        if part not in tree._modules:
+            tree.add_module(part, nn.Module())
+        tree = tree.get_submodule(part)
+    return tree

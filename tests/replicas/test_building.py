@@ -1,0 +1,28 @@
+"""Members are built as runs alone build their modules, and leave no trace."""
+
+import os
+
+import pytest
+import torch
+from lightning.pytorch import seed_everything
+
+from lit_gelu.replicas import ReplicaArgumentError, build_members
+from lit_gelu.tasks import TweetTagger
+
+
+def test_a_member_is_what_the_run_alone_begins_with():
+    before, variables = torch.get_rng_state(), dict(os.environ)
+    members = build_members(TweetTagger, [{"activation": "relu"}, {"activation": "prelu"}], [3, 3])
+    assert torch.equal(torch.get_rng_state(), before)
+    assert dict(os.environ) == variables
+    for member in members:
+        seed_everything(member.seed, verbose=False)
+        alone = TweetTagger(**member.arguments)
+        assert torch.equal(torch.get_rng_state(), member.stream)
+        assert all(map(torch.equal, alone.parameters(), member.module.parameters()))
+
+
+@pytest.mark.parametrize(("cells", "seeds"), [([], []), ([{}], [1, 2])])
+def test_a_seed_for_every_cell(cells, seeds):
+    with pytest.raises(ReplicaArgumentError, match="seed for each"):
+        build_members(TweetTagger, cells, seeds)

@@ -1,0 +1,96 @@
+"""Replicas are the runs alone: weights, the optimizer's state and random numbers, at each step, to the bit."""
+
+import functools
+
+import pytest
+import torch
+from replica_runs import batched_products_are_single_ones, check_equal, trained_alone, trained_together
+
+from lit_gelu.tasks import MNISTAutoencoder, MNISTClassifier, TweetTagger
+
+# Every activation meets each keep, each learning rate and each seed; one is learnable, one keeps a state, one is noisy.
+SMALL = [
+    ({"activation": "gelu_tanh", "learning_rate": 1e-3, "keep": 1.0}, 0),
+    ({"activation": "gelu_tanh", "learning_rate": 1e-4, "keep": 0.5}, 1),
+    ({"activation": "swish(beta=1.5, learnable=True)", "learning_rate": 1e-3, "keep": 0.8}, 0),
+    ({"activation": "prelu", "learning_rate": 1e-4, "keep": 1.0}, 1),
+    ({"activation": "prelu", "learning_rate": 1e-3, "keep": 0.5}, 0),
+    ({"activation": "zero_identity_map", "learning_rate": 1e-4, "keep": 0.5}, 1),
+    ({"activation": "elu", "learning_rate": 1e-3, "keep": 0.5}, 0),
+]
+KINDS = ["stacked", "vmap", "loop"]
+
+
+def samples(count, inputs, classes):
+    """Return random inputs and labels."""
+    return torch.rand(count, inputs), torch.randint(classes, (count,))
+
+
+def compare(build, grid, data, batch_size, steps, sizes, kinds=KINDS):
+    """Compare every way to train a group with the runs alone."""
+    cells, seeds = zip(*grid, strict=True)
+    alone = [trained_alone(build, cell, seed, data, batch_size, steps) for cell, seed in grid]
+    exact = batched_products_are_single_ones(sizes, batch_size)
+    for kind in kinds:
+        together = trained_together(build, cells, seeds, data, batch_size, steps, kind)
+        check_equal(alone, together, exact or kind == "loop")
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_grid_of_classifiers(fused):
+    build = functools.partial(MNISTClassifier, hidden_layers=2, fused_optimizer=fused)
+    # 245 samples leave a part of a batch; 23 steps are two borders of epochs; 24 x 10 outputs are no whole vectors
+    compare(build, SMALL, samples(245, 784, 10), 24, (1, 10, 23), (784, 128, 128, 10))
+
+
+def test_tails_of_tensors_that_are_no_whole_vectors():
+    build = functools.partial(TweetTagger, vector_size=11)
+    grid = [({"activation": name, "keep": 0.8}, 0) for name in ("gelu_tanh", "gelu_tanh", "silu", "mish")]
+    compare(build, grid, samples(40, 33, 25), 5, (1, 10), (33, 256, 256, 25))
+
+
+def test_tweets():
+    names = ("relu", "gelu_tanh", "gelu_tanh", "silu")
+    grid = [
+        ({"activation": name, "keep": keep, "learning_rate": lr}, seed)
+        for name, keep, lr, seed in zip(
+            names, (0.8, 0.8, 0.5, 1.0), (1e-3, 1e-4, 1e-3, 1e-3), (0, 0, 1, 2), strict=True
+        )
+    ]
+    compare(TweetTagger, grid, samples(16 * 8, 150, 25), 16, (1, 10, 20), (150, 256, 256, 25))
+
+
+def test_autoencoder():
+    grid = [({"activation": "elu", "learning_rate": 1e-4}, 1), ({"activation": "gelu_tanh"}, 0)]
+    sizes = (784, 1000, 500, 250, 30, 250, 500, 1000, 784)
+    compare(MNISTAutoencoder, grid, samples(64 * 2, 784, 10), 64, (1, 3), sizes, ["stacked"])
+
+
+@pytest.mark.full
+def test_a_hundred_steps():
+    build = functools.partial(MNISTClassifier, hidden_layers=2)
+    compare(build, SMALL, samples(32 * 30, 784, 10), 32, (1, 10, 100), (784, 128, 128, 10))
+
+
+@pytest.mark.full
+def test_the_whole_classifier():
+    grid = [(cell, seed) for cell, seed in SMALL if cell["activation"] in {"gelu_tanh", "elu"}]
+    compare(MNISTClassifier, grid, samples(128 * 10, 784, 10), 128, (1, 10, 100), (784, *[128] * 8, 10), ["stacked"])
+
+
+@pytest.mark.parametrize("order", [[1, 0, 2], [2, 1, 0]])
+def test_the_order_of_members_is_of_no_consequence(order):
+    build, data = functools.partial(TweetTagger, vector_size=8), samples(40, 24, 25)
+    cells, seeds = zip(*SMALL[:3], strict=True)
+    runs = trained_together(build, cells, seeds, data, 8, (1, 7))
+    permuted = trained_together(build, [cells[r] for r in order], [seeds[r] for r in order], data, 8, (1, 7))
+    check_equal([runs[r] for r in order], permuted)
+
+
+def test_a_replica_that_diverges_leaves_the_others_alone():
+    build, data = functools.partial(TweetTagger, vector_size=8), samples(40, 24, 25)
+    cells = [{"learning_rate": lr} for lr in (1e-3, 1e30, 1e-4)]
+    runs = trained_together(build, cells, [0, 0, 0], data, 8, (1, 7))
+    without = trained_together(build, [cells[0], cells[2]], [0, 0], data, 8, (1, 7))
+    assert not all(torch.isfinite(tensor).all() for tensor in runs[1].states[7].weights.values())
+    check_equal([runs[0], runs[2]], without)
