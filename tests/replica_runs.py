@@ -12,6 +12,7 @@ from small_task import quiet_trainer
 from lit_gelu.data import InMemoryDataModule
 from lit_gelu.data.in_memory import InMemorySamples
 from lit_gelu.replicas import BatchOrder, EagerExecutor, build_members
+from lit_gelu.tasks import ActivationTask
 
 
 @dataclass
@@ -68,7 +69,12 @@ def trained_alone(build, cell, seed, samples, batch_size, steps):
     seed_everything(seed, verbose=False)
     module = build(**cell)
     trainer = quiet_trainer(max_steps=max(steps), max_epochs=-1, callbacks=[keeping], limit_val_batches=0)
-    trainer.fit(module, datamodule=Samples(samples, batch_size))
+    given = Samples(samples, batch_size)
+    if isinstance(module, ActivationTask):
+        trainer.fit(module, datamodule=given)
+    else:
+        given.setup("fit")
+        trainer.fit(module, train_dataloaders=given.train_dataloader())
     return keeping.run
 
 

@@ -10,12 +10,21 @@ from lightning.pytorch import LightningModule
 from lightning.pytorch.core.mixins.hparams_mixin import AttributeDict
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
 from lit_gelu.replicas.alike import activation_paths, registry_of
 from lit_gelu.replicas.errors import NotReplicableError
-from lit_gelu.replicas.rules import ActivationRule, DropoutRule, LinearUnderVmap, Rule, RuleUnderVmap
+from lit_gelu.replicas.rules import (
+    WHOLE_VECTORS,
+    ActivationRule,
+    DropoutRule,
+    EachUnderVmap,
+    LinearUnderVmap,
+    Rule,
+    RuleUnderVmap,
+)
 from lit_gelu.replicas.stacks import Stacks
 from lit_gelu.replicas.streams import Streams
 from lit_gelu.sandbox import evaluation_mode
@@ -181,8 +190,19 @@ class _Ruled(nn.Module):
         return outputs
 
 
+# Sums that torch adds up in another order for a batch of replicas.
+_EACH = frozenset({functional.batch_norm, functional.group_norm, functional.instance_norm, functional.layer_norm})
+
+# Functions of each element whose last ones, behind the whole vectors, torch computes by another formula.
+_EACH_BUT_WHOLE_VECTORS = frozenset({
+    functional.gelu, functional.silu, functional.mish, functional.elu, functional.celu, functional.selu,
+    functional.softplus, functional.logsigmoid, functional.sigmoid, functional.tanh, torch.sigmoid, torch.tanh,
+    Tensor.sigmoid, Tensor.tanh, torch.exp, Tensor.exp, torch.erf, Tensor.erf,
+})  # fmt: skip
+
+
 class _RulesForFunctions(TorchFunctionMode):
-    """Puts our rules in the place of ``F.linear`` and ``F.dropout``, whoever calls them."""
+    """Puts our rules in the place of torch's functions, whoever calls them."""
 
     def __init__(self, streams: Streams) -> None:
         super().__init__()
@@ -190,15 +210,28 @@ class _RulesForFunctions(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = kwargs or {}
-        if func is nn.functional.linear:
+        if func is functional.linear:
             return _linear(*args, **given)
-        if func is nn.functional.dropout:
+        if func is functional.dropout:
             return _dropout(self.streams, *args, **given)
+        if func in _EACH or (func in _EACH_BUT_WHOLE_VECTORS and args and args[0].numel() % WHOLE_VECTORS):
+            return _each(func, args, given)
         return func(*args, **given)
 
 
 def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:  # noqa: A002 - torch's names
     outputs: Tensor = LinearUnderVmap.apply(input, weight, bias)
+    return outputs
+
+
+def _each(function: Any, given: tuple[Any, ...], named: Mapping[str, Any]) -> Tensor:
+    """Call a function replica by replica, with named tensors among the others: only there are their replicas known."""
+
+    def call(*values: Any) -> Tensor:
+        outputs: Tensor = function(*values[: len(given)], **dict(zip(named, values[len(given) :], strict=True)))
+        return outputs
+
+    outputs: Tensor = EachUnderVmap.apply(call, *given, *named.values())
     return outputs
 
 

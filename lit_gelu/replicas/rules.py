@@ -20,7 +20,7 @@ _OWN_LOOP_BELOW = 400
 
 # A vector register's elements, twice, of the longest registers and 16-bit numbers: what is left over at the end of a
 # tensor is computed one by one, in some activations by another formula, and in a stack ends lie elsewhere.
-_WHOLE_VECTORS = 64
+WHOLE_VECTORS = 64
 
 
 class _StackedLinear(torch.autograd.Function):
@@ -98,7 +98,7 @@ class ActivationRule:
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """Apply them to ``[replicas, ...]``."""
-        whole = inputs[0].numel() % _WHOLE_VECTORS == 0
+        whole = inputs[0].numel() % WHOLE_VECTORS == 0
         outputs = []
         for name, replicas in self.runs:
             module, first, end = self.modules[replicas[0]], replicas[0], replicas[-1] + 1
@@ -169,6 +169,37 @@ class LinearUnderVmap(torch.autograd.Function):
         )
         assert inputs is not None and weight is not None  # noqa: S101, PT018 - of F.linear
         return linear(inputs, weight, bias), 0
+
+
+class EachUnderVmap(torch.autograd.Function):
+    """A function that under `torch.vmap` is called replica by replica, with its parts of all tensors."""
+
+    @staticmethod
+    def forward(function: Callable[..., Tensor], *arguments: Any) -> Tensor:
+        """Call it for tensors without replicas."""
+        return function(*arguments)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        """Keep nothing: autograd sees what the function does."""
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:  # noqa: ARG004 - torch's signature
+        """Refuse: nothing asks for it where tensors have replicas."""
+        raise NotReplicableError(
+            'A gradient of a function that no replica has a tensor for was asked for. Give the group executor="loop".'
+        )
+
+    @staticmethod
+    def vmap(info: Any, dims: tuple[Any, ...], function: Callable[..., Tensor], *arguments: Any) -> tuple[Tensor, int]:
+        """Call it once a replica; buffers that it changes in place are the stacks' parts."""
+        pairs = list(zip(arguments, dims[1:], strict=True))
+        with torch._C.DisableTorchFunction():
+            outputs = [
+                function(*(value.select(dim, replica) if isinstance(dim, int) else value for value, dim in pairs))
+                for replica in range(info.batch_size)
+            ]
+        return torch.stack(outputs), 0
 
 
 class RuleUnderVmap(torch.autograd.Function):
