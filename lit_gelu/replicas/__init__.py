@@ -1,8 +1,10 @@
 """Several runs of one net trained as one group: other activations, learning rates, dropout and seeds, the same bits."""
 
 from lit_gelu.replicas.building import Member, build_members
+from lit_gelu.replicas.data import ReplicaDataModule
 from lit_gelu.replicas.errors import MembersDifferError, NotReplicableError, ReplicaArgumentError, ReplicaError
 from lit_gelu.replicas.executors import EagerExecutor
+from lit_gelu.replicas.group import ReplicaGroup
 from lit_gelu.replicas.order import BatchOrder
 
 __all__ = [
@@ -12,6 +14,8 @@ __all__ = [
     "MembersDifferError",
     "NotReplicableError",
     "ReplicaArgumentError",
+    "ReplicaDataModule",
     "ReplicaError",
+    "ReplicaGroup",
     "build_members",
 ]

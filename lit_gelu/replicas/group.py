@@ -1,0 +1,226 @@
+"""`ReplicaGroup`: several runs of one net as one LightningModule."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Self
+
+import torch
+from lightning.pytorch import Callback, LightningModule
+from torch import Tensor
+
+from lit_gelu.callbacks.exact_resume import leave_epoch_finished, leave_epoch_unfinished
+from lit_gelu.replicas.building import Member, build_members
+from lit_gelu.replicas.data import ReplicaDataModule
+from lit_gelu.replicas.errors import NotReplicableError, ReplicaArgumentError
+from lit_gelu.replicas.executors import EagerExecutor
+from lit_gelu.replicas.extraction import Place, member_checkpoint
+from lit_gelu.replicas.macro_steps import MacroSteps, count_further_steps, place_in_epoch
+from lit_gelu.replicas.optimizers import MemberOptimizers
+
+CHECKPOINT_KEY = "lit_gelu_replicas"
+
+
+class ReplicaGroup(LightningModule):
+    """Runs of one net that differ in activation, learning rate, dropout and seed, trained as one.
+
+    On a CPU every replica is its run alone: weights, the optimizer's state and random numbers are equal to the bit
+    (logged losses to 1e-6: they are added up in another order), as far as the processor's library computes a batch of
+    products as it computes each; MKL does on those that were tried. One batch of the Trainer is several optimizer
+    steps of all replicas; ``trainer.global_step`` counts steps, and ``max_steps`` is kept to. Checkpoints hold the
+    whole group, and a run that is resumed from one ends with the same bits, also with another ``steps_per_batch``.
+
+    Linear layers, dropout, norms and registered activations are computed as each replica alone would; convolutions,
+    and steps that branch on tensors or draw random numbers in other ways, with ``executor="loop"``, one replica after
+    another. Validation and schedulers are not part of a group: measure on `members`.
+
+    Args:
+        members: What `build_members` returns.
+        steps_per_batch: Optimizer steps in one batch of the Trainer; ``"auto"`` means as many as make 256 steps of
+            single replicas.
+        executor: ``"stacked"``, ``"vmap"``, ``"loop"`` or ``"auto"``, see `EagerExecutor`.
+        differ: Names of attributes in which members may differ because no training step reads them.
+
+    Raises:
+        MembersDifferError: If the members cannot share their code.
+        NotReplicableError: If a training step, an optimizer or the Trainer asks for what a group cannot do.
+        ReplicaArgumentError: If an argument is not accepted.
+
+    Example:
+        >>> from lit_gelu.tasks import TweetTagger
+        >>> group = ReplicaGroup.of(TweetTagger, [{"activation": "elu"}, {"learning_rate": 1e-4}], seeds=[0, 1])
+        >>> len(group.members), tuple(group.state_dict()["output.weight"].shape)
+        (2, (2, 25, 256))
+    """
+
+    def __init__(
+        self,
+        members: Sequence[Member],
+        *,
+        steps_per_batch: int | str = "auto",
+        executor: str = "auto",
+        differ: Collection[str] = (),
+    ) -> None:
+        super().__init__()
+        is_count = isinstance(steps_per_batch, int) and not isinstance(steps_per_batch, bool) and steps_per_batch > 0
+        if not is_count and steps_per_batch != "auto":
+            raise ReplicaArgumentError(
+                f'steps_per_batch={steps_per_batch!r} is not accepted. Give an integer of at least 1, or "auto".'
+            )
+        self.automatic_optimization = False
+        self.steps_per_batch = steps_per_batch
+        self.executor = EagerExecutor(members, executor, differ)
+        self.tree = self.executor.stacks.tree
+        self.seeds = [member.seed for member in members]
+        self.logged: dict[str, list[Tensor]] = {}
+        self._plan: Tensor | None = None
+        self._epoch_start: list[Tensor] = []
+        self._place = 0
+
+    @classmethod
+    def of(
+        cls,
+        build: Callable[..., LightningModule],
+        cells: Sequence[Mapping[str, Any]],
+        seeds: Sequence[int] | None = None,
+        **options: Any,
+    ) -> Self:
+        """Build the members as `build_members` does, and a group of them; ``options`` are those of the class."""
+        return cls(build_members(build, cells, seeds), **options)
+
+    @property
+    def members(self) -> list[LightningModule]:
+        """The live modules; their parameters are parts of the group's."""
+        return self.executor.stacks.modules  # type: ignore[return-value] # LightningModules, in a group
+
+    def member_checkpoint(self, replica: int) -> dict[str, Any]:
+        """Return an ordinary checkpoint of a member, as the run alone would have saved it."""
+        optimizer = self.executor.optimizer
+        state = None if optimizer is None else optimizer.member_state(replica)
+        return member_checkpoint(self.members[replica], state, self._place_of(replica))
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """Return the stacks under the members' own names."""
+        return self.tree.state_dict(*args, **kwargs)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """Load stacks; the members see them."""
+        return self.tree.load_state_dict(state_dict, *args, **kwargs)
+
+    def configure_callbacks(self) -> list[Callback]:
+        """Refuse what would mix replicas, before anything is trained; there are no callbacks."""
+        trainer = self.trainer
+        asked = {
+            "gradient_clip_val": trainer.gradient_clip_val not in {None, 0},
+            "accumulate_grad_batches": trainer.accumulate_grad_batches != 1,
+            "devices": trainer.world_size > 1,
+            "limit_train_batches": trainer.limit_train_batches != 1.0,
+        }
+        for name, is_asked in asked.items():
+            if is_asked:
+                raise NotReplicableError(
+                    f"Trainer({name}={getattr(trainer, name, trainer.world_size)!r}) is not accepted for a group: "
+                    f"{_REASONS[name]} Leave {name} out."
+                )
+        if not isinstance(getattr(trainer, "datamodule", None), ReplicaDataModule):
+            raise NotReplicableError(
+                "A group takes its batches from a ReplicaDataModule. Give "
+                "Trainer.fit datamodule=ReplicaDataModule(data)."
+            )
+        return []
+
+    def configure_optimizers(self) -> MemberOptimizers:
+        """Return the optimizer of all members; they hold their parts of the stacks from now on."""
+        return self.executor.configure_optimizers()
+
+    def on_train_start(self) -> None:
+        """Let the loader go on where a checkpoint was saved."""
+        self._loader.start = self._place if self.trainer.fit_loop.restarted_mid_epoch else 0
+        if self._plan is None and self._epoch_start:
+            now = self.executor.streams.states()
+            self.executor.streams.set_states(self._epoch_start)
+            self._plan = self._drawn()
+            self.executor.streams.set_states(now)
+
+    def on_train_epoch_start(self) -> None:
+        """Begin an epoch; Lightning calls this for new ones only."""
+        self._loader.start, self._place, self.logged = 0, 0, {}
+        self._epoch_start = self.executor.streams.states()
+        self._plan = self._drawn()
+
+    def training_step(self, batch: Tensor, batch_index: int) -> dict[str, Tensor]:  # noqa: ARG002 - Lightning's names
+        """Make the steps whose numbers are in the batch, but no more than ``max_steps`` leaves."""
+        trainer = self.trainer
+        left = trainer.max_steps - trainer.global_step if trainer.max_steps >= 0 else len(batch)
+        steps = batch.tolist()[:left]
+        optimizer: Any = self.optimizers()
+        made: list[dict[str, Tensor]] = optimizer.step(closure=lambda: [self._made(step) for step in steps])
+        count_further_steps(trainer, len(steps) - 1)
+        self._place = steps[-1] + 1
+        logged = {name: torch.stack([values[name] for values in made]) for name in made[0]}
+        for name, values in logged.items():
+            self.logged.setdefault(name, []).append(values.cpu())
+            self.log(name, values[-1].mean(), prog_bar=name == "train_loss")
+        return logged
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Keep the streams, and where in the epoch they were."""
+        checkpoint[CHECKPOINT_KEY] = {
+            "seeds": self.seeds,
+            "streams": self.executor.streams.states(),
+            "epoch_start": self._epoch_start,
+            "place": self._place,
+        }
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Go on as the group that saved the checkpoint."""
+        kept = checkpoint.get(CHECKPOINT_KEY)
+        if not isinstance(kept, dict) or kept["seeds"] != self.seeds:
+            has = "no group" if not isinstance(kept, dict) else f"a group with the seeds {kept['seeds']}"
+            raise ReplicaArgumentError(
+                f"The checkpoint holds {has}; this group has the seeds {self.seeds}. Resume with the members that "
+                "it was saved with, in their order."
+            )
+        self.executor.streams.set_states(kept["streams"])
+        self._epoch_start, self._place, self._plan = kept["epoch_start"], kept["place"], None
+        if self._trainer is not None:
+            place_in_epoch(checkpoint, self._place, self._data.loader(self))
+            leave_epoch_unfinished(checkpoint["loops"]["fit_loop"])
+            if self._trainer.max_steps != -1 and not self._trainer.enable_validation:
+                leave_epoch_finished(checkpoint["loops"]["fit_loop"])
+
+    def _place_of(self, replica: int) -> Place | None:
+        if self._trainer is None or not self._epoch_start:
+            return None
+        return Place(
+            self.trainer.global_step,
+            self._place,
+            self._data.order.steps,
+            self.executor.streams.states()[replica],
+            self._epoch_start[replica],
+            self.trainer.fit_loop.state_dict(),
+        )
+
+    @property
+    def _data(self) -> ReplicaDataModule:
+        return self.trainer.datamodule  # type: ignore[attr-defined, no-any-return] # set by a connector
+
+    @property
+    def _loader(self) -> MacroSteps:
+        loader: Any = self.trainer.train_dataloader
+        return loader  # type: ignore[no-any-return] # of `ReplicaDataModule`
+
+    def _drawn(self) -> Tensor:
+        """Draw the samples of an epoch, ``[steps, replicas, batch]``."""
+        return self._data.order.epoch(self.executor.streams.generators)
+
+    def _made(self, step: int) -> dict[str, Tensor]:
+        assert self._plan is not None  # noqa: S101 - drawn when the epoch began
+        samples, rows = self._data.samples, self._plan[step]
+        return self.executor.step((samples.inputs[rows], samples.labels[rows]), step)
+
+
+_REASONS = {
+    "gradient_clip_val": "the norm over all replicas would mix them.",
+    "accumulate_grad_batches": "each step of a replica is one batch of its own.",
+    "devices": "every device can be given a group of its own, in a process of its own.",
+    "limit_train_batches": "it would count batches of several steps. Limit max_steps.",
+}

@@ -1,0 +1,72 @@
+"""Several optimizer steps in one batch of the Trainer: the loader of their numbers, and Lightning's own counters."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from lightning.pytorch import Trainer
+from torch import Tensor
+
+REPLICA_STEPS = 256  # in one macro-step by default: what the Trainer does around it then takes little, and it ends soon
+
+
+class MacroSteps:
+    """A loader of step numbers: an epoch in chunks, each of which is a batch for the Trainer.
+
+    Args:
+        steps: Optimizer steps in an epoch.
+        steps_per_batch: How many of them are one batch of the Trainer.
+    """
+
+    def __init__(self, steps: int, steps_per_batch: int) -> None:
+        self.steps, self.steps_per_batch = steps, steps_per_batch
+        self.start = 0
+
+    def __len__(self) -> int:
+        """Return the batches of a whole epoch."""
+        return self.batches(self.steps)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        """Yield the numbers of an epoch's steps, from `start` on, which is 0 again afterwards."""
+        start, self.start = self.start, 0
+        for first in range(start, self.steps, self.steps_per_batch):
+            yield torch.arange(first, min(first + self.steps_per_batch, self.steps))
+
+    def batches(self, steps: int) -> int:
+        """Return the batches that so many steps are."""
+        return -(-steps // self.steps_per_batch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return nothing: the group's checkpoint says at which step an epoch was."""
+        return {"steps": self.steps}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Do nothing, as `state_dict`; without it Lightning warns that an epoch cannot go on."""
+
+
+def steps_in_a_batch(asked: int | str, replicas: int, steps: int) -> int:
+    """Return how many steps one batch of the Trainer is."""
+    return min(steps, max(1, REPLICA_STEPS // replicas) if isinstance(asked, str) else asked)
+
+
+def count_further_steps(trainer: Trainer, further: int) -> None:
+    """Let a Trainer's ``global_step`` count optimizer steps: it has counted one in this batch."""
+    # Lightning has no public name for this. `tests/replicas/test_group.py` fails where these have moved.
+    loop = trainer.fit_loop.epoch_loop
+    total = loop.manual_optimization.optim_step_progress.total
+    total.ready += further
+    total.completed += further
+    loop._batches_that_stepped += further
+
+
+def place_in_epoch(checkpoint: dict[str, Any], place: int, loader: MacroSteps) -> None:
+    """Let Lightning's place in a checkpoint's epoch be ``place``, an optimizer step, in batches of the present size."""
+    fit_loop = checkpoint["loops"]["fit_loop"]
+    batches = fit_loop["epoch_loop.batch_progress"]["current"]
+    if place:
+        further = len(loader) - loader.batches(loader.steps - place) - batches["processed"]
+        for count in batches:
+            batches[count] += further
+    if 0 < place < loader.steps:  # Lightning takes an epoch that max_steps cut off as over
+        for epoch in fit_loop["epoch_progress"].values():
+            epoch["processed"] = epoch["completed"] = epoch["started"] - 1

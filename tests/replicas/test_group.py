@@ -1,0 +1,185 @@
+"""A group inside `Trainer.fit` against the runs alone; resumed, with other sizes of batches, and its members' files."""
+
+import functools
+
+import pytest
+import torch
+from lightning.pytorch import Callback
+from replica_runs import Keeping, Run, Samples, State, batched_products_are_single_ones, check_equal, trained_alone
+from small_task import quiet_trainer
+
+from lit_gelu.callbacks import ExactResume
+from lit_gelu.replicas import NotReplicableError, ReplicaArgumentError, ReplicaDataModule, ReplicaGroup
+from lit_gelu.tasks import TweetTagger
+
+CELLS = [
+    {"activation": "relu", "keep": 0.8},
+    {"activation": "gelu_tanh", "learning_rate": 1e-4, "keep": 0.5},
+    {"activation": "prelu", "keep": 1.0},
+]
+SEEDS = [0, 1, 0]
+BUILD = functools.partial(TweetTagger, vector_size=8)
+EPOCH = 10  # steps
+
+
+@pytest.fixture(scope="module")
+def samples():
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(8 * EPOCH + 3, 24, generator=generator)
+    return inputs, torch.randint(25, (len(inputs),), generator=generator)
+
+
+class Saving(Callback):
+    """Saves checkpoints after the batches that end at some steps."""
+
+    def __init__(self, folder, steps):
+        self.folder, self.steps = folder, steps
+
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_index):
+        if trainer.global_step in self.steps:
+            trainer.save_checkpoint(self.folder / f"{trainer.global_step}.ckpt")
+
+
+def trained(samples, steps_per_batch, steps, checkpoint=None, callbacks=(), cells=CELLS, seeds=SEEDS, **options):
+    """Train a group, and return it with its Trainer."""
+    group = ReplicaGroup.of(BUILD, cells, seeds, steps_per_batch=steps_per_batch)
+    trainer = quiet_trainer(**{"max_steps": steps, "max_epochs": -1, "callbacks": list(callbacks), **options})
+    given = ReplicaDataModule(Samples(samples, 8))
+    trainer.fit(group, datamodule=given, ckpt_path=checkpoint, weights_only=True if checkpoint else None)
+    return group, trainer
+
+
+def runs_of(group, trainer):
+    """Return the members at the present step, as `trained_alone` returns runs."""
+    states = group.executor.streams.states()
+    checkpoints = [group.member_checkpoint(replica) for replica in range(len(states))]
+    return [
+        Run({trainer.global_step: State(saved["state_dict"], saved["optimizer_states"][0], state)})
+        for saved, state in zip(checkpoints, states, strict=True)
+    ]
+
+
+@pytest.fixture(scope="module")
+def alone(samples):
+    return [trained_alone(BUILD, cell, seed, samples, 8, (27,)) for cell, seed in zip(CELLS, SEEDS, strict=True)]
+
+
+@pytest.mark.parametrize("steps_per_batch", [1, 4, "auto"])
+def test_a_group_is_the_runs_alone(samples, alone, steps_per_batch):
+    group, trainer = trained(samples, steps_per_batch, 27)
+    assert trainer.global_step == 27
+    together = runs_of(group, trainer)
+    losses = torch.cat(group.logged["train_loss"])  # of the epoch at hand
+    for replica, (one, other) in enumerate(zip(alone, together, strict=True)):
+        torch.testing.assert_close(losses[:, replica], torch.tensor(one.losses[20:]), rtol=1e-5, atol=1e-6)
+        other.losses = one.losses
+    check_equal(alone, together, batched_products_are_single_ones((24, 256, 256, 25), 8))
+
+
+def test_the_trainer_counts_steps_and_batches(samples):
+    class Counting(Callback):
+        def on_train_batch_end(self, trainer, module, outputs, batch, batch_index):
+            seen.append((trainer.global_step, tuple(outputs["train_loss"].shape), trainer.current_epoch))
+
+    seen = []
+    trained(samples, 4, 17, callbacks=[Counting()])
+    shapes = [(4, 3), (4, 3), (2, 3), (4, 3), (3, 3)]
+    assert seen == list(zip((4, 8, 10, 14, 17), shapes, (0, 0, 0, 1, 1), strict=True))
+
+
+@pytest.fixture(scope="module")
+def unbroken(samples, tmp_path_factory):
+    """Return a run's folder of checkpoints, and what it ended with."""
+    folder = tmp_path_factory.mktemp("group")
+    group, trainer = trained(samples, 4, 27, callbacks=[Saving(folder, {4, 8, 10, 14, 20, 24})])
+    trainer.save_checkpoint(folder / "27.ckpt")
+    assert trainer.current_epoch == 3  # as Lightning counts an epoch that max_steps cuts off
+    return folder, runs_of(group, trainer)
+
+
+@pytest.mark.parametrize("steps_per_batch", [4, 3, 1, "auto"])
+@pytest.mark.parametrize("at", [4, 8, 14, 24])
+def test_resumed_in_an_epoch(samples, unbroken, at, steps_per_batch):
+    folder, wanted = unbroken
+    group, trainer = trained(samples, steps_per_batch, 27, folder / f"{at}.ckpt")
+    assert (trainer.global_step, trainer.current_epoch) == (27, 3)
+    check_equal(wanted, runs_of(group, trainer))
+
+
+@pytest.mark.parametrize("steps_per_batch", [4, 3])
+@pytest.mark.parametrize("at", [10, 20])
+def test_resumed_from_the_last_batch_of_an_epoch(samples, unbroken, at, steps_per_batch):
+    folder, wanted = unbroken
+    group, trainer = trained(samples, steps_per_batch, 27, folder / f"{at}.ckpt")
+    assert (trainer.global_step, trainer.current_epoch) == (27, 3)
+    check_equal(wanted, runs_of(group, trainer))
+
+
+def test_resumed_where_max_steps_had_ended_it(samples, unbroken):
+    folder, _ = unbroken
+    group, trainer = trained(samples, 4, 35, folder / "27.ckpt")
+    wanted = runs_of(*trained(samples, 4, 35))
+    check_equal(wanted, runs_of(group, trainer))
+
+
+@pytest.mark.parametrize("at", [4, 10, 14, 20, 30])
+def test_resumed_with_a_number_of_epochs(samples, tmp_path, at):
+    ends = {"max_steps": -1, "max_epochs": 3}
+    wanted = runs_of(*trained(samples, 4, None, callbacks=[Saving(tmp_path, {at})], **ends))
+    if at == 30:  # saved by who ran two epochs and wants a third
+        _, trainer = trained(samples, 4, None, **ends | {"max_epochs": 2})
+        trainer.save_checkpoint(tmp_path / "30.ckpt")
+    group, trainer = trained(samples, 3, None, tmp_path / f"{at}.ckpt", **ends)
+    assert (trainer.global_step, trainer.current_epoch) == (30, 3)
+    check_equal(wanted, runs_of(group, trainer))
+
+
+@pytest.mark.parametrize("at", [17, 20])
+def test_a_members_run_goes_on_alone(samples, alone, tmp_path, at):
+    group, _ = trained(samples, 4, at)
+    torch.save(group.member_checkpoint(1), tmp_path / "member.ckpt")
+    module, keeping = BUILD(**CELLS[1]), Keeping((27,))
+    trainer = quiet_trainer(max_steps=27, max_epochs=-1, limit_val_batches=0, callbacks=[ExactResume(), keeping])
+    trainer.fit(module, datamodule=Samples(samples, 8), ckpt_path=tmp_path / "member.ckpt", weights_only=True)
+    assert (trainer.global_step, trainer.current_epoch) == (27, 3)
+    keeping.run.losses = alone[1].losses
+    check_equal([alone[1]], [keeping.run], batched_products_are_single_ones((24, 256, 256, 25), 8))
+
+
+def test_a_members_checkpoint_is_an_ordinary_one(samples, tmp_path):
+    group, _ = trained(samples, 4, 24)
+    saved = group.member_checkpoint(1)
+    torch.save(saved, tmp_path / "member.ckpt")
+    size = sum(tensor.nbytes for tensor in saved["state_dict"].values())
+    assert (tmp_path / "member.ckpt").stat().st_size < 3.1 * size + 30_000  # weights, two moments, what names them
+    loaded = TweetTagger.load_from_checkpoint(tmp_path / "member.ckpt")
+    assert loaded.hparams == group.members[1].hparams
+    torch.testing.assert_close(loaded.state_dict(), group.members[1].state_dict(), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    "options", [{"gradient_clip_val": 1.0}, {"accumulate_grad_batches": 2}, {"limit_train_batches": 3}]
+)
+def test_what_would_mix_replicas_is_refused(samples, options):
+    with pytest.raises(NotReplicableError, match=next(iter(options))):
+        trained(samples, 4, 8, **options)
+
+
+def test_other_data_are_refused(samples):
+    group = ReplicaGroup.of(BUILD, CELLS[:1])
+    with pytest.raises(NotReplicableError, match="ReplicaDataModule"):
+        quiet_trainer(max_steps=1).fit(group, datamodule=Samples(samples, 8))
+    with pytest.raises(ReplicaArgumentError, match="InMemoryDataModule"):
+        ReplicaDataModule([1])
+
+
+@pytest.mark.parametrize("steps", [0, True, 1.5, "all"])
+def test_steps_per_batch(steps):
+    with pytest.raises(ReplicaArgumentError, match="at least 1"):
+        ReplicaGroup.of(BUILD, CELLS[:1], steps_per_batch=steps)
+
+
+def test_another_groups_checkpoint_is_refused(samples, unbroken):
+    folder, _ = unbroken
+    with pytest.raises(ReplicaArgumentError, match=r"seeds \[0, 1, 0\]; this group has the seeds \[0, 1, 2\]"):
+        trained(samples, 4, 27, folder / "8.ckpt", seeds=[0, 1, 2])
