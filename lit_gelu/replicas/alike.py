@@ -156,6 +156,7 @@ def _parts(function: Any) -> tuple[Any, ...]:
 
 
 def _same_objects(one: Any, other: Any, deeper: Callable[[Any, Any], bool]) -> bool:
-    if type(one).__eq__ is not object.__eq__:
+    equality: Any = type(one).__eq__
+    if equality is not object.__eq__:
         return bool(one == other)
     return hasattr(one, "__dict__") and deeper(vars(one), vars(other))

@@ -13,7 +13,7 @@ from lit_gelu.data.resumable_loader import random_states
 
 
 @dataclass(frozen=True)
-class Place:
+class Whereabouts:
     """Where a replica's run is.
 
     Args:
@@ -38,7 +38,9 @@ class Place:
         return self.global_step // self.steps
 
 
-def member_checkpoint(member: LightningModule, optimizer: dict[str, Any] | None, place: Place | None) -> dict[str, Any]:
+def member_checkpoint(
+    member: LightningModule, optimizer: dict[str, Any] | None, place: Whereabouts | None
+) -> dict[str, Any]:
     """Return what the run alone would have saved; its tensors hold no part of a stack.
 
     Args:
@@ -70,18 +72,18 @@ def member_checkpoint(member: LightningModule, optimizer: dict[str, Any] | None,
     return checkpoint
 
 
-def _loader_alone(place: Place) -> dict[str, Any]:
+def _loader_alone(place: Whereabouts) -> dict[str, Any]:
     """Return the state of a `ResumableDataLoader` at the replica's place; its order depends on torch's numbers."""
     return {"taken": place.in_epoch, "start": random_states() | {"torch": place.epoch_start}}
 
 
-def _random_numbers(place: Place) -> dict[str, Any]:
+def _random_numbers(place: Whereabouts) -> dict[str, Any]:
     """Return what `ExactResume` keeps of a rank."""
     generators = random_states() | {"torch": place.stream}
     return {"generators": generators, "loaders": [_loader_alone(place)], "gradients": {}}
 
 
-def loop_alone(place: Place) -> dict[str, Any]:
+def loop_alone(place: Whereabouts) -> dict[str, Any]:
     """Return the state of a fit loop that has counted each optimizer step as a batch of its own."""
     is_over = place.in_epoch in {0, place.steps}
     current = 0 if is_over else place.in_epoch

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import torch
 from lightning.pytorch import LightningModule
-from lightning.pytorch.core.mixins.hparams_mixin import AttributeDict
+from lightning.pytorch.utilities.parsing import AttributeDict
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional

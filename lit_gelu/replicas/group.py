@@ -12,7 +12,7 @@ from lit_gelu.replicas.building import Member, build_members
 from lit_gelu.replicas.data import ReplicaDataModule
 from lit_gelu.replicas.errors import NotReplicableError, ReplicaArgumentError
 from lit_gelu.replicas.executors import EagerExecutor
-from lit_gelu.replicas.extraction import Place, member_checkpoint
+from lit_gelu.replicas.extraction import Whereabouts, member_checkpoint
 from lit_gelu.replicas.macro_steps import MacroSteps, count_further_steps, place_in_epoch
 from lit_gelu.replicas.optimizers import MemberOptimizers
 
@@ -97,7 +97,7 @@ class ReplicaGroup(LightningModule):
         state = None if optimizer is None else optimizer.member_state(replica)
         return member_checkpoint(self.members[replica], state, self._place_of(replica))
 
-    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override] # torch has overloads
         """Return the stacks under the members' own names."""
         return self.tree.state_dict(*args, **kwargs)
 
@@ -187,10 +187,10 @@ class ReplicaGroup(LightningModule):
             if self._trainer.max_steps != -1 and not self._trainer.enable_validation:
                 leave_epoch_finished(checkpoint["loops"]["fit_loop"])
 
-    def _place_of(self, replica: int) -> Place | None:
+    def _place_of(self, replica: int) -> Whereabouts | None:
         if self._trainer is None or not self._epoch_start:
             return None
-        return Place(
+        return Whereabouts(
             self.trainer.global_step,
             self._place,
             self._data.order.steps,

@@ -153,7 +153,8 @@ class StackedAdam(MemberOptimizers):
             kernel(
                 parameters,
                 list(member.values()),
-                *([state[key] for state in states] for key in _MOMENTS),
+                [state["exp_avg"] for state in states],
+                [state["exp_avg_sq"] for state in states],
                 [],
                 [self.steps[name] for name in member],
                 lr=group["lr"],

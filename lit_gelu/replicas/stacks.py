@@ -31,8 +31,8 @@ class Stacks:
             stack = nn.Parameter(self._stacked(name, members), members[min(members)].requires_grad)
             _branch(self.tree, name).register_parameter(name.rpartition(".")[2], stack)
         for name, members in _by_name(self.modules, nn.Module.named_buffers).items():
-            stack = self._stacked(name, members)
-            _branch(self.tree, name).register_buffer(name.rpartition(".")[2], stack, persistent=name in kept)
+            buffer = self._stacked(name, members)
+            _branch(self.tree, name).register_buffer(name.rpartition(".")[2], buffer, persistent=name in kept)
         self.attach()
 
     @property

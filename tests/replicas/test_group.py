@@ -39,6 +39,9 @@ class Saving(Callback):
         if trainer.global_step in self.steps:
             trainer.save_checkpoint(self.folder / f"{trainer.global_step}.ckpt")
 
+    def on_train_epoch_end(self, trainer, module):
+        trainer.save_checkpoint(self.folder / f"end of {trainer.global_step}.ckpt")
+
 
 def trained(samples, steps_per_batch, steps, checkpoint=None, callbacks=(), cells=CELLS, seeds=SEEDS, **options):
     """Train a group, and return it with its Trainer."""
@@ -82,7 +85,8 @@ def test_the_trainer_counts_steps_and_batches(samples):
             seen.append((trainer.global_step, tuple(outputs["train_loss"].shape), trainer.current_epoch))
 
     seen = []
-    trained(samples, 4, 17, callbacks=[Counting()])
+    _, trainer = trained(samples, 4, 17, callbacks=[Counting()])
+    assert trainer.fit_loop.epoch_loop._batches_that_stepped == 17  # by which loggers count
     shapes = [(4, 3), (4, 3), (2, 3), (4, 3), (3, 3)]
     assert seen == list(zip((4, 8, 10, 14, 17), shapes, (0, 0, 0, 1, 1), strict=True))
 
@@ -107,7 +111,7 @@ def test_resumed_in_an_epoch(samples, unbroken, at, steps_per_batch):
 
 
 @pytest.mark.parametrize("steps_per_batch", [4, 3])
-@pytest.mark.parametrize("at", [10, 20])
+@pytest.mark.parametrize("at", [10, 20, "end of 10", "end of 20"])
 def test_resumed_from_the_last_batch_of_an_epoch(samples, unbroken, at, steps_per_batch):
     folder, wanted = unbroken
     group, trainer = trained(samples, steps_per_batch, 27, folder / f"{at}.ckpt")
@@ -122,7 +126,7 @@ def test_resumed_where_max_steps_had_ended_it(samples, unbroken):
     check_equal(wanted, runs_of(group, trainer))
 
 
-@pytest.mark.parametrize("at", [4, 10, 14, 20, 30])
+@pytest.mark.parametrize("at", [4, 10, 14, 20, 30, "end of 20"])
 def test_resumed_with_a_number_of_epochs(samples, tmp_path, at):
     ends = {"max_steps": -1, "max_epochs": 3}
     wanted = runs_of(*trained(samples, 4, None, callbacks=[Saving(tmp_path, {at})], **ends))

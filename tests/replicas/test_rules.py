@@ -11,7 +11,7 @@ from lit_gelu.replicas.rules import ActivationRule, LinearUnderVmap, linear, sha
 from lit_gelu.replicas.stacks import Stacks
 from lit_gelu.replicas.streams import Streams
 
-SHAPES = [((16,), 150, 25), ((128,), 784, 10), ((3, 5), 20, 30), ((), 40, 50), ((2,), 3, 4)]
+SHAPES = [((16,), 150, 25), ((128,), 784, 10), ((3, 5), 20, 30), ((), 40, 50), ((2,), 30, 5)]
 
 
 @pytest.mark.parametrize("has_bias", [True, False])
@@ -24,7 +24,7 @@ def test_linear(samples, fed, width, has_bias):
     gradient = torch.randn_like(outputs)
     found = torch.autograd.grad(outputs, leaves, gradient)
     exact = len(samples) == 1 and batched_products_are_single_ones((fed, width), samples[0])
-    allowed = {"rtol": 0, "atol": 0} if exact or fed * width < 100 else {}
+    allowed = {"rtol": 0, "atol": 0} if exact or samples == (2,) else {}
     for r in range(3):
         own = [leaf[r].detach().requires_grad_() for leaf in leaves]
         alone = functional.linear(*own)
