@@ -166,7 +166,7 @@ class VmapForward:
             return found
 
         with _RulesForFunctions(self.streams), _explained():
-            return torch.vmap(one, randomness="error")(stacks, batch)  # type: ignore[no-any-return]
+            return torch.vmap(one, randomness="error")(stacks, batch)
 
     @torch.no_grad()
     def noise_free_losses(self, batch: Any) -> Tensor:

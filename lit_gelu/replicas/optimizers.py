@@ -13,6 +13,9 @@ from lit_gelu.replicas.errors import NotReplicableError
 from lit_gelu.replicas.stacks import Stacks
 
 Gradients = Mapping[str, Tensor | None]
+_IN_CACHE = (
+    2**16
+)  # numbers of a stack that are updated at once: the whole of it would go through memory in each operation
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 # What must be equal for one arithmetic; of the learning rate and the decay each member has its own.
 _FLAGS = ("betas", "eps", "maximize", "fused", "decoupled_weight_decay")
@@ -147,7 +150,8 @@ class StackedAdam(MemberOptimizers):
         """Call torch's kernel member by member: the bits at the ends of tensors are those of each alone."""
         parts = self.stacks.slices(gradients)
         for replica, (own, member) in enumerate(zip(self.own, parts, strict=True)):
-            group, parameters = own.param_groups[0], [self._parameter(name, replica) for name in member]
+            group = own.param_groups[0]
+            parameters: list[Tensor] = [self._parameter(name, replica) for name in member]
             states = [own.state[parameter] for parameter in parameters]
             kernel = torch._fused_adamw_ if group["decoupled_weight_decay"] else torch._fused_adam_
             kernel(
@@ -169,25 +173,37 @@ class StackedAdam(MemberOptimizers):
     def _singly(self, gradients: Mapping[str, Tensor]) -> None:
         """Compute what `torch.optim.Adam` computes of single tensors, in its order, with a learning rate a replica."""
         for name, gradient in gradients.items():
-            stack, (first, second) = self.stacks.parameters[name], self.moments[name]
-            rows = self.stacks.rows[name]
+            stack, moments, rows = self.stacks.parameters[name], self.moments[name], self.stacks.rows[name]
             groups = [self.own[replica].param_groups[0] for replica in rows]
-            (beta1, beta2), eps = groups[0]["betas"], groups[0]["eps"]
-            step = self.steps[name].item()
-            grad = self._decayed(stack, -gradient if groups[0]["maximize"] else gradient, groups)
-            first.lerp_(grad, 1 - beta1)
-            second.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
-            sizes = [-(group["lr"] / (1 - beta1**step)) for group in groups]
-            denominators = (second.sqrt() / (1 - beta2**step) ** 0.5).add_(eps)
-            stack.addcdiv_(first * _each(sizes, stack), denominators)
+            step, together = self.steps[name].item(), max(1, _IN_CACHE // max(1, stack[0].numel()))
+            for first in range(0, len(rows), together):
+                part = slice(first, first + together)
+                _adam_step(stack[part], gradient[part], moments[0][part], moments[1][part], groups[part], step)
 
-    def _decayed(self, stack: Tensor, gradient: Tensor, groups: list[dict[str, Any]]) -> Tensor:
-        if not any(group["weight_decay"] for group in groups):
-            return gradient
-        if groups[0]["decoupled_weight_decay"]:
-            stack.mul_(_each([1 - group["lr"] * group["weight_decay"] for group in groups], stack))
-            return gradient
-        return gradient.add(stack, alpha=groups[0]["weight_decay"])  # multiplied and added in one rounding
+
+def _adam_step(
+    stack: Tensor, gradient: Tensor, first: Tensor, second: Tensor, groups: list[dict[str, Any]], step: float
+) -> None:
+    """Make one step of some replicas of one stack, in place."""
+    (beta1, beta2), eps = groups[0]["betas"], groups[0]["eps"]
+    gradient = _decayed(stack, -gradient if groups[0]["maximize"] else gradient, groups)
+    first.lerp_(gradient, 1 - beta1)
+    second.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+    sizes = [-(group["lr"] / (1 - beta1**step)) for group in groups]
+    denominators = (second.sqrt() / (1 - beta2**step) ** 0.5).add_(eps)
+    if len(sizes) == 1:
+        stack.addcdiv_(first, denominators, value=sizes[0])
+    else:
+        stack.addcdiv_(first * _each(sizes, stack), denominators)
+
+
+def _decayed(stack: Tensor, gradient: Tensor, groups: list[dict[str, Any]]) -> Tensor:
+    if not any(group["weight_decay"] for group in groups):
+        return gradient
+    if groups[0]["decoupled_weight_decay"]:
+        stack.mul_(_each([1 - group["lr"] * group["weight_decay"] for group in groups], stack))
+        return gradient
+    return gradient.add(stack, alpha=groups[0]["weight_decay"])  # multiplied and added in one rounding
 
 
 def _each(numbers: list[float], stack: Tensor) -> Tensor:

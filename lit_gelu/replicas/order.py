@@ -28,9 +28,8 @@ class BatchOrder:
 
     def _rows(self, generator: torch.Generator) -> Tensor:
         """Draw two numbers, as the iterator of a loader and its sampler do, of which the second seeds the order."""
-        torch.empty((), dtype=torch.int64).random_(
-            generator=generator
-        )  # for worker processes, also where there are none
+        # The first is for worker processes, also where there are none.
+        torch.empty((), dtype=torch.int64).random_(generator=generator)
         seed = int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
         order = torch.randperm(self.samples, generator=torch.Generator().manual_seed(seed))
         return order[: self.steps * self.batch_size].view(self.steps, self.batch_size)
