@@ -107,24 +107,7 @@ class ReplicaGroup(LightningModule):
 
     def configure_callbacks(self) -> list[Callback]:
         """Refuse what would mix replicas, before anything is trained; there are no callbacks."""
-        trainer = self.trainer
-        asked = {
-            "gradient_clip_val": trainer.gradient_clip_val not in {None, 0},
-            "accumulate_grad_batches": trainer.accumulate_grad_batches != 1,
-            "devices": trainer.world_size > 1,
-            "limit_train_batches": trainer.limit_train_batches != 1.0,
-        }
-        for name, is_asked in asked.items():
-            if is_asked:
-                raise NotReplicableError(
-                    f"Trainer({name}={getattr(trainer, name, trainer.world_size)!r}) is not accepted for a group: "
-                    f"{_REASONS[name]} Leave {name} out."
-                )
-        if not isinstance(getattr(trainer, "datamodule", None), ReplicaDataModule):
-            raise NotReplicableError(
-                "A group takes its batches from a ReplicaDataModule. Give "
-                "Trainer.fit datamodule=ReplicaDataModule(data)."
-            )
+        check_trainer(self.trainer)
         return []
 
     def configure_optimizers(self) -> MemberOptimizers:
@@ -218,9 +201,37 @@ class ReplicaGroup(LightningModule):
         return self.executor.step((samples.inputs[rows], samples.labels[rows]), step)
 
 
+def check_trainer(trainer: Any) -> None:
+    """Refuse a Trainer that asks for what a group cannot do.
+
+    Args:
+        trainer: It, with its data attached.
+
+    Raises:
+        NotReplicableError: If it would mix replicas, or make another run of them than each alone.
+    """
+    asked = {
+        "gradient_clip_val": trainer.gradient_clip_val not in {None, 0},
+        "accumulate_grad_batches": trainer.accumulate_grad_batches != 1,
+        "devices": trainer.world_size > 1,
+        "limit_train_batches": trainer.limit_train_batches != 1.0,
+        "accelerator": trainer.strategy.root_device.type != "cpu",
+        "precision": trainer.precision not in {"32-true", "64-true"},
+    }
+    for name, is_asked in asked.items():
+        if is_asked:
+            raise NotReplicableError(f"Trainer({name}=...) is not accepted for a group: {_REASONS[name]}")
+    if not isinstance(getattr(trainer, "datamodule", None), ReplicaDataModule):
+        raise NotReplicableError(
+            "A group takes its batches from a ReplicaDataModule. Give Trainer.fit datamodule=ReplicaDataModule(data)."
+        )
+
+
 _REASONS = {
-    "gradient_clip_val": "the norm over all replicas would mix them.",
-    "accumulate_grad_batches": "each step of a replica is one batch of its own.",
-    "devices": "every device can be given a group of its own, in a process of its own.",
-    "limit_train_batches": "it would count batches of several steps. Limit max_steps.",
+    "gradient_clip_val": "the norm over all replicas would mix them. Leave it out.",
+    "accumulate_grad_batches": "each step of a replica is one batch of its own. Leave it out, or give larger batches.",
+    "devices": "one process trains it on one device. Give every device a group of its own, in a process of its own.",
+    "limit_train_batches": "it would count batches of several steps. Give max_steps instead.",
+    "accelerator": 'its random numbers are those of runs on a CPU. Give accelerator="cpu".',
+    "precision": 'the bits of runs alone are kept in "32-true" and "64-true". Give one of them.',
 }

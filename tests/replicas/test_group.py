@@ -1,6 +1,7 @@
 """A group inside `Trainer.fit` against the runs alone; resumed, with other sizes of batches, and its members' files."""
 
 import functools
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from small_task import quiet_trainer
 
 from lit_gelu.callbacks import ExactResume
 from lit_gelu.replicas import NotReplicableError, ReplicaArgumentError, ReplicaDataModule, ReplicaGroup
+from lit_gelu.replicas.group import check_trainer
 from lit_gelu.tasks import TweetTagger
 
 CELLS = [
@@ -162,11 +164,33 @@ def test_a_members_checkpoint_is_an_ordinary_one(samples, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "options", [{"gradient_clip_val": 1.0}, {"accumulate_grad_batches": 2}, {"limit_train_batches": 3}]
+    "options",
+    [
+        {"gradient_clip_val": 1.0},
+        {"accumulate_grad_batches": 2},
+        {"limit_train_batches": 3},
+        {"precision": "bf16-mixed"},
+    ],
 )
 def test_what_would_mix_replicas_is_refused(samples, options):
     with pytest.raises(NotReplicableError, match=next(iter(options))):
         trained(samples, 4, 8, **options)
+
+
+@pytest.mark.parametrize(
+    ("device", "ranks", "said"), [("cuda", 1, 'accelerator="cpu"'), ("cpu", 2, "Give every device")]
+)
+def test_other_devices_are_refused(device, ranks, said):
+    trainer = SimpleNamespace(
+        gradient_clip_val=None,
+        accumulate_grad_batches=1,
+        limit_train_batches=1.0,
+        precision="32-true",
+        world_size=ranks,
+        strategy=SimpleNamespace(root_device=torch.device(device)),
+    )
+    with pytest.raises(NotReplicableError, match=said):
+        check_trainer(trainer)
 
 
 def test_other_data_are_refused(samples):
