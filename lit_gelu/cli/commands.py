@@ -28,6 +28,7 @@ COMMANDS = {
     "paper run": "lit_gelu.cli.paper.running",
     "paper table": "lit_gelu.cli.paper.table",
     "paper figures": "lit_gelu.cli.paper.figures",
+    "paper merge": "lit_gelu.cli.paper.merge",
     "demo": "lit_gelu.cli.demo",
     "completion": "lit_gelu.cli.completion",
 }

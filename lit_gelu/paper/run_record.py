@@ -3,7 +3,7 @@
 import json
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
@@ -144,19 +144,26 @@ def parse_records(content: bytes, file: str) -> dict[str, RunRecord]:
     """Read records from a file's content, one a line, by key; empty lines are passed over."""
     records: dict[str, RunRecord] = {}
     numbers: dict[str, int] = {}
-    for number, line in enumerate(content.split(b"\n"), start=1):
-        if not line.strip():
-            continue
-        try:
-            record = RunRecord.from_json(_decoded(line))
-        except RecordsError as error:
-            raise RecordsError(f"{file!r}, line {number}: {error} Mend or delete the line.") from None
+    for number, record in parse_lines(content):
+        if isinstance(record, RecordsError):
+            raise RecordsError(f"{file!r}, line {number}: {record} Mend or delete the line.")
         if record.key in records:
             raise RecordsError(
                 f"{file!r}: the run {record.key!r} is in line {numbers[record.key]} and in line {number}. Delete one."
             )
         records[record.key], numbers[record.key] = record, number
     return records
+
+
+def parse_lines(content: bytes) -> Iterator[tuple[int, RunRecord | RecordsError]]:
+    """Yield each line's number, from 1, and its record, or what is wrong with it; empty lines are passed over."""
+    for number, line in enumerate(content.split(b"\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            yield number, RunRecord.from_json(_decoded(line))
+        except RecordsError as error:
+            yield number, error
 
 
 def _decoded(line: bytes) -> str:

@@ -16,6 +16,7 @@ examples:
   lit-gelu paper table --preset quick
   lit-gelu paper figures --preset quick
   lit-gelu paper run --preset full --only mnist --arms gelu elu
+  lit-gelu paper merge machine_a machine_b --results all
 """
 
 
