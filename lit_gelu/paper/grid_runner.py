@@ -1,10 +1,10 @@
 """Making the runs of a plan: several at a time, the finished ones recorded at once, a failed one no reason to stop."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from lit_gelu.paper.cells import Cell
+from lit_gelu.paper.cells import Cell, check_same_configuration
 from lit_gelu.paper.experiments import Experiment
 from lit_gelu.paper.jobs import Failure, Job, Message, Preparation, Progress
 from lit_gelu.paper.planning import RunRequest, plan, searched_learning_rates, share
@@ -37,11 +37,19 @@ class Tally:
 class Runner:
     """Makes the runs that were asked for and are not in the results; a search for learning rates comes first."""
 
-    def __init__(self, request: RunRequest, store: RecordStore, pool: "WorkerPool", reporter: "GridProgress") -> None:
+    def __init__(
+        self,
+        request: RunRequest,
+        store: RecordStore,
+        pool: "WorkerPool",
+        reporter: "GridProgress",
+        elsewhere: Callable[[], Mapping[str, RunRecord]] = dict,
+    ) -> None:
         self.request = request
         self.store = store
         self.pool = pool
         self.reporter = reporter
+        self._elsewhere = elsewhere  # reads what other parts of the grid have recorded by now
         self.summary = Tally()
         self._queue: list[tuple[Cell, ...]] = []
         self._groups: dict[str, tuple[Cell, ...]] = {}
@@ -50,10 +58,8 @@ class Runner:
     def run(self) -> Tally:
         """Make the runs."""
         experiments = self.request.experiments()
-        first = [experiment for experiment in experiments if experiment.learning_rate_from is None]
         later = [experiment for experiment in experiments if experiment.learning_rate_from is not None]
-        cells = [cell for experiment in first for cell in self.request.cells(experiment)]
-        self._stage(cells, sum(self.request.runs(experiment) for experiment in later))
+        self._stage(self.request.first_cells(), sum(len(self.request.later_cells(experiment)) for experiment in later))
         for experiment in later:
             self._stage(self._after_search(experiment, experiments), 0)
         return self.summary
@@ -61,19 +67,26 @@ class Runner:
     def _after_search(self, experiment: Experiment, experiments: Sequence[Experiment]) -> list[Cell]:
         """Return the cells of an experiment with searched learning rates; arms whose search failed have none."""
         search = next(other for other in experiments if other.name == experiment.learning_rate_from)
-        rates = searched_learning_rates(search, self.request.cells(search), self.store.records)
-        cells = self.request.cells(experiment, rates)
+        searching, records = self.request.cells(search), self._records()
+        for cell in searching:
+            if cell.key in records:
+                check_same_configuration(cell, records[cell.key])
+        rates = searched_learning_rates(search, searching, records)
+        reason = f"the search for its learning rate, {search.name}, is not complete"
+        if self.request.shard is not None:
+            reason += ". Other shards take part in it: when they have ended, give the same command again"
         for arm in experiment.arms:
-            if arm not in rates:
-                example = self.request.cells(experiment, {arm: 0.0})
-                reason = f"the search for its learning rate, {search.name}, is not complete"
-                if example:
-                    self._fail(example[0], Failure("missing", f"Arm {arm}: {reason}."), len(example))
-        return cells
+            waiting = [] if arm in rates else self.request.later_cells(experiment, {arm: 0.0})
+            if waiting:
+                self._fail(waiting[0], Failure("missing", f"Arm {arm}: {reason}."), len(waiting))
+        return self.request.later_cells(experiment, rates)
+
+    def _records(self) -> dict[str, RunRecord]:
+        return {**self._elsewhere(), **self.store.records}
 
     def _stage(self, cells: Sequence[Cell], later: int) -> None:
         """Make the runs of some cells."""
-        planned = plan(cells, self.store.records)
+        planned = plan(cells, self._records())
         self.reporter.planned(planned, later)
         self.summary.finished += len(planned.finished)
         for record in planned.shared:

@@ -12,6 +12,7 @@ from lit_gelu.paper.experiments import Experiment
 from lit_gelu.paper.presets import preset as experiments_of
 from lit_gelu.paper.run_record import RunRecord
 from lit_gelu.paper.selection import choices
+from lit_gelu.paper.shards import Shard
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,7 @@ class RunRequest:
     seeds: tuple[int, ...] = ()
     precision: str = PRECISION
     table: Mapping[str, Experiment] | None = None  # experiments of one's own, by name; None means the preset's
+    shard: Shard | None = None  # the part of the runs that is made here; None means all
 
     def all_experiments(self) -> Mapping[str, Experiment]:
         """Return the experiments there are to choose from, by name."""
@@ -56,6 +58,20 @@ class RunRequest:
     def runs(self, experiment: Experiment) -> int:
         """Return how many runs of an experiment were asked for, also if their learning rates are not known yet."""
         return len(self.cells(experiment, dict.fromkeys(experiment.arms, 0.0)))
+
+    def first_cells(self) -> list[Cell]:
+        """Return the shard's cells of all experiments whose learning rates are not searched."""
+        first = [experiment for experiment in self.experiments() if experiment.learning_rate_from is None]
+        cells = [cell for experiment in first for cell in self.cells(experiment)]
+        return cells if self.shard is None else self.shard.of_cells(cells)
+
+    def later_cells(self, experiment: Experiment, learning_rates: Mapping[str, float] | None = None) -> list[Cell]:
+        """Return the shard's cells of an experiment with searched learning rates, whatever rates if none are given."""
+        # Which cells are the shard's does not depend on which rates are known by now.
+        known = dict.fromkeys(experiment.arms, 0.0) if learning_rates is None else learning_rates
+        cells = self.cells(experiment, dict.fromkeys(experiment.arms, 0.0) | dict(known))
+        mine = cells if self.shard is None else self.shard.of_places(cells)
+        return [cell for cell in mine if cell.arm in known]
 
 
 @dataclass(frozen=True)

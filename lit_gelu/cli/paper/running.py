@@ -23,6 +23,7 @@ from lit_gelu.paper.presets import PRESETS, preset
 from lit_gelu.paper.progress import GridProgress
 from lit_gelu.paper.run_record import RECORDS_FILE, RunRecord, read_records
 from lit_gelu.paper.run_store import RecordStore
+from lit_gelu.paper.shards import parse_shard, records_of_others
 
 RENAMED = {"--data": "--data-root"}
 PRECISIONS = ("32-true", "bf16-mixed", "16-mixed", "bf16-true", "16-true", "64-true")
@@ -32,6 +33,10 @@ Make the runs of the GELU paper's protocol with the ordinary Trainer and keep on
 Every finished run is a line of RESULTS/runs.jsonl: configuration, seed, versions, machine, curves, result. The same
 command goes on where it was stopped or killed; finished runs are not made again. Runs that two experiments have in
 common are made once.
+
+With --shard I/N, the I-th of N disjoint parts is made, the same one at every call, in RESULTS/shard-I-of-N, so that
+several machines can share a grid; lit-gelu paper merge joins them. Runs in RESULTS and in its other shards count as
+finished. Searched learning rates are known when all shards of the search have ended: give the commands again then.
 
 Exit code: 0 if all runs are in the results; 1 if some failed, or could not be made because data are missing (0 in the
 second case with --skip-missing); 130 after Ctrl-C. Failed runs are tried again by the same command.
@@ -44,6 +49,7 @@ examples:
   lit-gelu paper run --preset full --only tweets --tweet-clusters 50mpaths2      without the authors' vectors
   lit-gelu paper run --preset full --only cifar10 --accelerator cuda --precision bf16-mixed
   lit-gelu paper run --preset full --only mnist --arms gelu elu --seeds 0 1 --results runs/try
+  lit-gelu paper run --preset full --shard $SLURM_ARRAY_TASK_ID/8                in a job array, sbatch --array=1-8
 """
 
 
@@ -55,6 +61,7 @@ def build_parser() -> jsonargparse.ArgumentParser:
     parser.add_argument("--only", nargs="*", metavar="EXPERIMENT", default=[], help="only these experiments")
     parser.add_argument("--arms", nargs="*", metavar="ARM", default=[], help="only these arms, such as gelu")
     parser.add_argument("--seeds", nargs="*", type=int, metavar="SEED", default=[], help="only these seeds")
+    parser.add_argument("--shard", metavar="I/N", default=None, help="only the I-th of N parts, counted from 1")
     parser.add_argument("--results", metavar="FOLDER", default=None, help="default: runs/paper/PRESET")
     parser.add_argument("--data-root", metavar="FOLDER", default=None, help="default: LIT_GELU_DATA, or data")
     parser.add_argument(
@@ -93,6 +100,7 @@ def run(arguments: jsonargparse.Namespace) -> int:
         tuple(arguments.seeds),
         arguments.precision,
         _own_experiments(arguments.preset, arguments.tweet_clusters, arguments.fused_optimizer),
+        None if arguments.shard is None else parse_shard(arguments.shard),
     )
     if not any(request.runs(experiment) for experiment in request.experiments()):
         raise PaperArgumentError(
@@ -102,15 +110,24 @@ def run(arguments: jsonargparse.Namespace) -> int:
     if arguments.fused_optimizer:
         _check_fused_optimizer(request)
     folder = results_folder(arguments)
-    if arguments.dry_run:
-        return _dry_run(request, folder)
-    return _run(request, folder, arguments)
+    return _dry_run(request, folder) if arguments.dry_run else _run(request, folder, arguments)
 
 
-def _run(request: RunRequest, folder: Path, arguments: jsonargparse.Namespace) -> int:
+def _own_folder(request: RunRequest, folder: Path) -> Path:
+    """Return where the records of these runs go."""
+    return folder if request.shard is None else folder / request.shard.name
+
+
+def _elsewhere(request: RunRequest, folder: Path) -> dict[str, RunRecord]:
+    """Return what other shards have recorded by now, and what was merged."""
+    return {} if request.shard is None else records_of_others(folder, _own_folder(request, folder))
+
+
+def _run(request: RunRequest, whole: Path, arguments: jsonargparse.Namespace) -> int:
     """Make the runs and say what became of them."""
     from lit_gelu.paper.pool import WorkerPool  # Lightning: a second that --help and --dry-run do without
 
+    folder = _own_folder(request, whole)
     accelerator = _accelerator(arguments.accelerator)
     workers = arguments.workers or (1 if accelerator == "cuda" else cores())
     checkpoints = str(folder / "checkpoints") if arguments.checkpoints else None
@@ -127,17 +144,22 @@ def _run(request: RunRequest, folder: Path, arguments: jsonargparse.Namespace) -
             GridProgress(console, request.all_experiments(), workers) as progress,
             WorkerPool(workers, options) as pool,
         ):
-            summary = Runner(request, store, pool, progress).run()
+            summary = Runner(request, store, pool, progress, lambda: _elsewhere(request, whole)).run()
     except KeyboardInterrupt:
         sys.stderr.write(
             f"stopped; finished runs are in {folder / RECORDS_FILE}. The same command goes on from there.\n"
         )
         raise
-    return _conclude(summary, folder, arguments, console)
+    _say_summary(summary, folder, console)
+    failed = [failure for _, failure, _ in summary.failures if failure.kind != "missing"]
+    if failed or (summary.failures and not arguments.skip_missing):
+        return 1
+    console.print(f"next: {_next_commands(request, whole, arguments)}", markup=False, soft_wrap=True)
+    return 0
 
 
-def _conclude(summary: Tally, folder: Path, arguments: jsonargparse.Namespace, console: Console) -> int:
-    """Print what became of the runs, and return the exit code."""
+def _say_summary(summary: Tally, folder: Path, console: Console) -> None:
+    """Print what became of the runs."""
     for job, failure, runs in summary.failures:
         sys.stderr.write(f"{job.key}: {runs} not made ({failure.kind}): {failure.message}\n{failure.trace}")
     console.print(
@@ -145,30 +167,32 @@ def _conclude(summary: Tally, folder: Path, arguments: jsonargparse.Namespace, c
         f"{summary.diverged} diverged, {summary.not_made} not made; results in {folder / RECORDS_FILE}",
         markup=False, highlight=False, soft_wrap=True,
     )  # fmt: skip
-    failed = [failure for _, failure, _ in summary.failures if failure.kind != "missing"]
-    if failed or (summary.failures and not arguments.skip_missing):
-        return 1
+
+
+def _next_commands(request: RunRequest, folder: Path, arguments: jsonargparse.Namespace) -> str:
+    """Return what to type when all runs are there."""
+    if request.shard is not None:
+        return (
+            f"lit-gelu paper merge {folder}/shard-*-of-{request.shard.count} --results {folder}, after the last shard"
+        )
     where = f"--preset {arguments.preset}" + (f" --results {folder}" if arguments.results else "")
-    console.print(f"next: lit-gelu paper table {where}; lit-gelu paper figures {where}", markup=False, soft_wrap=True)
-    return 0
+    return f"lit-gelu paper table {where}; lit-gelu paper figures {where}"
 
 
 def _dry_run(request: RunRequest, folder: Path) -> int:
     """Say what would be run."""
-    records: dict[str, RunRecord] = {}
-    if is_file(folder / RECORDS_FILE):
-        records = {record.key: record for record in read_records(folder)}
-    experiments = request.experiments()
-    fixed = [experiment for experiment in experiments if experiment.learning_rate_from is None]
-    planned = plan([cell for experiment in fixed for cell in request.cells(experiment)], records)
+    records, own = _elsewhere(request, folder), _own_folder(request, folder)
+    if is_file(own / RECORDS_FILE):
+        records |= {record.key: record for record in read_records(own)}
+    planned = plan(request.first_cells(), records)
     made = Counter(group[0].experiment for group in planned.groups)
     all_cells = Counter(cell.experiment for group in planned.groups for cell in group)
     all_cells.update(record.experiment for record in planned.shared)
-    for experiment in experiments:
-        if experiment in fixed:
+    for experiment in request.experiments():
+        if experiment.learning_rate_from is None:
             text = f"{made[experiment.name]} to be made, {all_cells[experiment.name] - made[experiment.name]} identical"
         else:
-            text = f"{request.runs(experiment)}, their learning rates from {experiment.learning_rate_from}"
+            text = f"{len(request.later_cells(experiment))}, their learning rates from {experiment.learning_rate_from}"
         sys.stdout.write(f"{experiment.name}: {text}\n")
     sys.stdout.write(f"finished before: {len(planned.finished)}; to be made: {len(planned.groups)}\n")
     return 0

@@ -163,6 +163,34 @@ def test_ctrl_c(tmp_path, table, capsys, monkeypatch):
     assert len(read_records(tmp_path)) == 6
 
 
+def test_shards_are_made_by_themselves_and_merged(tmp_path, table, capsys):
+    for index in (2, 1):
+        assert paper_run_in(tmp_path, "--shard", f"{index}/2") == 0
+        text = capsys.readouterr().out
+        assert f"results in {tmp_path / f'shard-{index}-of-2'}" in text
+        assert f"next: lit-gelu paper merge {tmp_path}/shard-*-of-2 --results {tmp_path}, after the last shard" in text
+    folders = [str(tmp_path / f"shard-{index}-of-2") for index in (1, 2)]
+    first, second = ({record.key for record in read_records(folder)} for folder in folders)
+    assert (len(first | second), first & second) == (6, set())
+    assert not (tmp_path / "runs.jsonl").exists()
+
+    assert main(["paper", "merge", *folders, "--results", str(tmp_path)]) == 0
+    assert {record.key for record in read_records(tmp_path)} == first | second
+    capsys.readouterr()
+    assert paper_run_in(tmp_path) == 0
+    assert "6 runs were finished before, 0 made" in capsys.readouterr().out
+    assert paper_run_in(tmp_path, "--shard", "1/1", "--dry-run") == 0  # of another number: nothing is made again
+    assert "finished before: 6; to be made: 0" in capsys.readouterr().out
+
+
+def test_a_dry_run_of_a_shard(tmp_path, table, capsys):
+    table(replace(DIGITS, seeds=1), replace(SHARING, seeds=1), SEARCH, FINAL)
+    assert paper_run_in(tmp_path, "--shard", "1/3", "--dry-run") == 0
+    text = capsys.readouterr().out
+    assert text.endswith("final: 2, their learning rates from search\nfinished before: 0; to be made: 3\n")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_folder_in_use(tmp_path, table, capsys):
     with RecordStore(tmp_path):
         assert paper_run_in(tmp_path) == 2
@@ -182,6 +210,7 @@ def test_another_configuration(tmp_path, table, capsys):
         (["--arms", "elu"], "Accepted: gelu, relu"),
         (["--seeds", "7"], "There is no run with --arms all and --seeds 7"),
         (["--workers", "0"], "integers of at least 1"),
+        (["--shard", "3/2"], "Shard 3/2 given; accepted: 1/2 to 2/2"),
         (["--precision", "8"], "8"),
     ],
 )
