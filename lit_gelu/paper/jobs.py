@@ -18,6 +18,7 @@ class RunOptions:
     accelerator: str = "cpu"  # the Trainer's
     threads: int = 1  # of each process
     checkpoints: str | None = None  # folder for a checkpoint of every run's last epoch
+    gpus: tuple[str, ...] = ()  # one for each process in turn, as CUDA_VISIBLE_DEVICES names it; empty for all to all
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from lit_gelu.errors import LitGeluError
 from lit_gelu.paper.errors import PaperArgumentError
 from lit_gelu.paper.jobs import Done, Failure, Job, Message, Preparation, Progress, RunOptions
 from lit_gelu.paper.training import DataCache, build_data, train
+from lit_gelu.paper.visible_gpus import seeing_only
 
 
 def work(connection: Connection, options: RunOptions) -> None:
@@ -88,6 +89,7 @@ class _Worker:
 
     process: SpawnProcess
     connection: Connection
+    gpu: str | None = None  # the one that it sees; None for what this process sees
     job: Job | None = None
 
 
@@ -166,12 +168,18 @@ class WorkerPool:
     def _new_worker(self) -> _Worker:
         ours, theirs = self._context.Pipe()
         process = self._context.Process(target=work, args=(theirs, self._options), daemon=True)
-        with _interrupts_ignored(), _threads_limited(self._options.threads):
+        gpu = self._least_used_gpu()
+        with _interrupts_ignored(), _threads_limited(self._options.threads), seeing_only(gpu):
             process.start()
         theirs.close()  # so that the connection ends with the process
-        worker = _Worker(process, ours)
+        worker = _Worker(process, ours, gpu)
         self._processes.append(worker)
         return worker
+
+    def _least_used_gpu(self) -> str | None:
+        """Return the GPU that the fewest processes have, of equal ones the first; ``None`` if none are handed out."""
+        used = [worker.gpu for worker in self._processes]
+        return min(self._options.gpus, key=used.count, default=None)
 
     def _drop(self, worker: _Worker) -> Failure:
         """Forget a process that died, and say how it ended."""

@@ -64,6 +64,35 @@ def test_a_killed_process_is_reported_and_replaced_and_none_stays_behind():
     assert threads == {name: os.environ.get(name) for name in threads}
 
 
+def environment_of(process) -> dict[str, str]:
+    """Return the variables that a process was started with."""
+    text = Path(f"/proc/{process.pid}/environ").read_bytes().decode()
+    return dict(line.partition("=")[::2] for line in text.split("\0") if line)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads variables of processes as Linux shows them")
+def test_every_process_sees_a_gpu_of_its_own_and_the_one_that_replaces_it_the_same(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,GPU-5")
+    with WorkerPool(3, RunOptions(gpus=("3", "GPU-5"))) as pool:
+        for number in range(3):
+            pool.start(Preparation(f"digits {number}", DATA))
+        seen = [environment_of(process)["CUDA_VISIBLE_DEVICES"] for process in processes_of(pool)]
+        assert seen == ["3", "GPU-5", "3"]  # more processes than GPUs share them
+        os.kill(processes_of(pool)[1].pid, signal.SIGKILL)
+        wait_until(lambda: any(message.kind == "lost" for _, message in pool.wait(0.1)), "one is lost")
+        pool.start(Preparation("digits again", DATA))
+        assert environment_of(processes_of(pool)[-1])["CUDA_VISIBLE_DEVICES"] == "GPU-5"
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "3,GPU-5"
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads variables of processes as Linux shows them")
+def test_processes_see_what_this_one_sees_unless_gpus_are_handed_out(monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    with WorkerPool(1, RunOptions()) as pool:
+        pool.start(Preparation("digits", DATA))
+        assert "CUDA_VISIBLE_DEVICES" not in environment_of(*processes_of(pool))
+
+
 def test_at_least_one_process():
     with pytest.raises(PaperArgumentError, match="workers=0"):
         WorkerPool(0, RunOptions())

@@ -24,6 +24,7 @@ from lit_gelu.paper.progress import GridProgress
 from lit_gelu.paper.run_record import RECORDS_FILE, RunRecord, read_records
 from lit_gelu.paper.run_store import RecordStore
 from lit_gelu.paper.shards import parse_shard, records_of_others
+from lit_gelu.paper.visible_gpus import VARIABLE, visible_gpus
 
 RENAMED = {"--data": "--data-root"}
 PRECISIONS = ("32-true", "bf16-mixed", "16-mixed", "bf16-true", "16-true", "64-true")
@@ -48,6 +49,7 @@ examples:
   lit-gelu paper run --preset full --only mnist       the paper's 50 epochs, three learning rates, five seeds
   lit-gelu paper run --preset full --only tweets --tweet-clusters 50mpaths2      without the authors' vectors
   lit-gelu paper run --preset full --only cifar10 --accelerator cuda --precision bf16-mixed
+  lit-gelu paper run --preset full --only cifar100 --devices all --workers 8        on 4 GPUs: two runs on each
   lit-gelu paper run --preset full --only mnist --arms gelu elu --seeds 0 1 --results runs/try
   lit-gelu paper run --preset full --shard $SLURM_ARRAY_TASK_ID/8                in a job array, sbatch --array=1-8
 """
@@ -71,7 +73,14 @@ def build_parser() -> jsonargparse.ArgumentParser:
         help="word clusters (50mpaths2) in place of the authors' word vectors; tables and figures say so",
     )
     parser.add_argument(
-        "--workers", type=int, default=None, help="runs at a time; default: one for each core, one on CUDA"
+        "--workers", type=int, default=None, help="runs at a time; default: one for each core, one for each GPU"
+    )
+    parser.add_argument(
+        "--devices",
+        nargs="+",
+        metavar="GPU",
+        default=[],
+        help="all, or numbers as torch counts: each run sees one of these GPUs only; default: the first for all",
     )
     parser.add_argument("--threads", type=int, default=1, help="of each run on the CPU: small nets are fastest with 1")
     parser.add_argument("--accelerator", default="auto", help="the Trainer's; auto: cuda if it is there, else cpu")
@@ -129,13 +138,14 @@ def _run(request: RunRequest, whole: Path, arguments: jsonargparse.Namespace) ->
 
     folder = _own_folder(request, whole)
     accelerator = _accelerator(arguments.accelerator)
-    workers = arguments.workers or (1 if accelerator == "cuda" else cores())
+    gpus = _gpus(arguments.devices, accelerator) if arguments.devices else ()
+    workers = arguments.workers or len(gpus) or (1 if accelerator == "cuda" else cores())
     checkpoints = str(folder / "checkpoints") if arguments.checkpoints else None
-    options = RunOptions(arguments.data_root, accelerator, arguments.threads, checkpoints)
+    options = RunOptions(arguments.data_root, accelerator, arguments.threads, checkpoints, gpus)
     console = console_for_output()
     console.print(
         f"preset {request.preset}: {PRESETS[request.preset]}\n"
-        f"{workers} at a time on {accelerator}; results in {folder}",
+        f"{workers} at a time on {' '.join([accelerator, *arguments.devices])}; results in {folder}",
         markup=False, highlight=False, soft_wrap=True,
     )  # fmt: skip
     try:
@@ -238,6 +248,16 @@ def _accelerator(given: str) -> str:
     if given == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     return "cuda" if given == "gpu" and torch.cuda.is_available() else given
+
+
+def _gpus(devices: list[str], accelerator: str) -> tuple[str, ...]:
+    """Return what each of the GPUs is called in the variable that hides the others."""
+    import torch  # a second that --help does without
+
+    found = visible_gpus(devices, torch.cuda.device_count(), os.environ.get(VARIABLE))
+    if accelerator not in {"cuda", "gpu"}:
+        raise PaperArgumentError(f"--devices is for GPUs, and --accelerator is {accelerator}. Leave one of them out.")
+    return found
 
 
 def cores() -> int:

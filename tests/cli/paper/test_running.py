@@ -10,6 +10,7 @@ from paper_runs import DIGITS, FINAL, MISSING, SEARCH, SHARING, InlinePool
 from lit_gelu.cli.main import main
 from lit_gelu.cli.paper import running as paper_run
 from lit_gelu.paper.experiments import EXPERIMENTS, Arm
+from lit_gelu.paper.jobs import Failure
 from lit_gelu.paper.run_record import read_records
 from lit_gelu.paper.run_store import RecordStore
 from lit_gelu.paper.training import import_class
@@ -189,6 +190,55 @@ def test_a_dry_run_of_a_shard(tmp_path, table, capsys):
     text = capsys.readouterr().out
     assert text.endswith("final: 2, their learning rates from search\nfinished before: 0; to be made: 3\n")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def two_gpus(monkeypatch):
+    """Have torch count two GPUs; return the options that the worker processes would get."""
+    given = []
+
+    def fail(pool, job):
+        given.append(pool.options)
+        return Failure("error", "nothing runs on these")
+
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    monkeypatch.setattr(Pool, "answer", fail)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")
+    return given
+
+
+def test_devices_are_handed_to_the_processes(tmp_path, table, two_gpus, capsys):
+    assert paper_run_in(tmp_path, "--devices", "all") == 1
+    assert {(options.accelerator, options.gpus) for options in two_gpus} == {("cuda", ("4", "6"))}
+    assert "2 at a time on cuda all; results" in capsys.readouterr().out
+    paper_run_in(tmp_path, "--devices", "1", "--workers", "3", "--accelerator", "gpu")
+    assert two_gpus[-1].gpus == ("6",)
+    assert "3 at a time on cuda 1; results" in capsys.readouterr().out
+    paper_run_in(tmp_path)
+    assert two_gpus[-1].gpus == ()
+    assert "1 at a time on cuda; results" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["2"], "--devices 2 given; accepted: all, or some of 0 1"),
+        (["0", "--accelerator", "cpu"], "--devices is for GPUs, and --accelerator is cpu"),
+    ],
+)
+def test_devices_that_do_not_fit(tmp_path, table, two_gpus, capsys, arguments, message):
+    assert paper_run_in(tmp_path / "none", "--devices", *arguments) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "none").exists()
+
+
+def test_devices_without_a_gpu(tmp_path, table, capsys, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    assert paper_run_in(tmp_path / "none", "--devices", "0") == 2
+    assert "--devices 0 given, but torch sees no GPU here" in capsys.readouterr().err
+    assert not (tmp_path / "none").exists()
 
 
 def test_a_folder_in_use(tmp_path, table, capsys):
