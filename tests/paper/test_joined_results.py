@@ -7,7 +7,7 @@ import pytest
 from paper_records import run_record
 
 from lit_gelu.paper.errors import RecordsError, ResultsInUseError
-from lit_gelu.paper.joined_results import join, join_into, read_results_file
+from lit_gelu.paper.joined_results import ResultsFile, join, join_into, read_results_file
 from lit_gelu.paper.run_record import RunResult, read_records
 from lit_gelu.paper.run_store import RecordStore
 
@@ -58,6 +58,14 @@ def test_a_run_made_twice_with_the_same_numbers_is_taken_once_and_said(tmp_path)
     assert text.startswith(f"{RUNS[0].key}: machine, started, seconds in ")
     assert "b/runs.jsonl', line 1 and in " in text
     assert keys_and_lines(tmp_path / "all")[1] == [RUNS[0].to_json()]
+
+
+def test_what_is_no_finite_number_in_both_is_the_same():
+    def of_nan():
+        return replace(RUNS[0], data={"scale": float("nan")})
+
+    joined = join([ResultsFile("a", (("a", of_nan()),)), ResultsFile("b", (("b", of_nan()),))])
+    assert (joined.identical, joined.repeated) == (1, [])
 
 
 @pytest.mark.parametrize(

@@ -117,7 +117,12 @@ def test_others_are_all_parts_of_any_number_and_what_was_merged(tmp_path):
         (folder / "runs.jsonl").write_text(f"{run_record(seed=seed).to_json()}\n{end}", encoding="utf-8")
         return run_record(seed=seed).key
 
-    expected = {put(tmp_path, 0), put(tmp_path / "shard-1-of-2", 1), put(tmp_path / "shard-3-of-4", 2, end="{}\n{cut")}
+    unended = run_record(seed=5).to_json()  # its part takes it away and makes it again
+    expected = {
+        put(tmp_path, 0),
+        put(tmp_path / "shard-1-of-2", 1),
+        put(tmp_path / "shard-3-of-4", 2, end=f"{{}}\n{unended}"),
+    }
     put(tmp_path / "shard-2-of-4", 3)  # one's own
     put(tmp_path / "other", 4)
     assert set(records_of_others(tmp_path, tmp_path / "shard-2-of-4")) == expected
