@@ -1,5 +1,7 @@
 """`ReplicaDataModule`: the data of a group, of which every replica takes its own batches."""
 
+from collections.abc import Collection
+
 from lightning.pytorch import LightningDataModule, LightningModule
 
 from lit_gelu.data import InMemoryDataModule
@@ -16,12 +18,14 @@ class ReplicaDataModule(LightningDataModule):
 
     Args:
         data: What the runs alone would be given.
+        batch_ends: Numbers of steps in an epoch after which a batch of the Trainer ends in any case, so that a
+            callback sees the members there.
 
     Raises:
-        ReplicaArgumentError: If it is no `lit_gelu.data.InMemoryDataModule`.
+        ReplicaArgumentError: If ``data`` are no `lit_gelu.data.InMemoryDataModule`.
     """
 
-    def __init__(self, data: InMemoryDataModule) -> None:
+    def __init__(self, data: InMemoryDataModule, batch_ends: Collection[int] = ()) -> None:
         super().__init__()
         if not isinstance(data, InMemoryDataModule):
             raise ReplicaArgumentError(
@@ -29,6 +33,7 @@ class ReplicaDataModule(LightningDataModule):
                 "InMemoryDataModule; a subclass with load_train_and_val and load_test makes one of any two tensors."
             )
         self.data = data
+        self.batch_ends = batch_ends
 
     def prepare_data(self) -> None:
         """Do what the data do."""
@@ -58,4 +63,4 @@ class ReplicaDataModule(LightningDataModule):
     def loader(self, group: LightningModule | None) -> MacroSteps:
         """Return the loader of step numbers for a group: as many in a batch as it asks for."""
         asked, replicas = getattr(group, "steps_per_batch", 1), len(getattr(group, "members", [None]))
-        return MacroSteps(self.order.steps, steps_in_a_batch(asked, replicas, self.order.steps))
+        return MacroSteps(self.order.steps, steps_in_a_batch(asked, replicas, self.order.steps), self.batch_ends)

@@ -1,6 +1,6 @@
 """Several optimizer steps in one batch of the Trainer: the loader of their numbers, and Lightning's own counters."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import torch
@@ -15,26 +15,35 @@ class MacroSteps:
 
     Args:
         steps: Optimizer steps in an epoch.
-        steps_per_batch: How many of them are one batch of the Trainer.
+        steps_per_batch: How many of them are one batch of the Trainer, at most.
+        ends: Numbers of steps after which a batch ends in any case.
     """
 
-    def __init__(self, steps: int, steps_per_batch: int) -> None:
+    def __init__(self, steps: int, steps_per_batch: int, ends: Collection[int] = ()) -> None:
         self.steps, self.steps_per_batch = steps, steps_per_batch
+        self.ends = sorted({steps, *(end for end in ends if 0 < end < steps)})
         self.start = 0
 
     def __len__(self) -> int:
         """Return the batches of a whole epoch."""
-        return self.batches(self.steps)
+        return self.batches_from(0)
 
     def __iter__(self) -> Iterator[Tensor]:
         """Yield the numbers of an epoch's steps, from `start` on, which is 0 again afterwards."""
         start, self.start = self.start, 0
-        for first in range(start, self.steps, self.steps_per_batch):
-            yield torch.arange(first, min(first + self.steps_per_batch, self.steps))
+        for first, end in self._batches(start):
+            yield torch.arange(first, end)
 
-    def batches(self, steps: int) -> int:
-        """Return the batches that so many steps are."""
-        return -(-steps // self.steps_per_batch)
+    def batches_from(self, start: int) -> int:
+        """Return the batches of an epoch that goes on behind so many steps."""
+        return sum(1 for _ in self._batches(start))
+
+    def _batches(self, start: int) -> Iterator[tuple[int, int]]:
+        """Yield the first step of every batch and the one behind its last."""
+        for end in self.ends:
+            for first in range(start, end, self.steps_per_batch):
+                yield first, min(first + self.steps_per_batch, end)
+            start = max(start, end)
 
     def state_dict(self) -> dict[str, Any]:
         """Return nothing: the group's checkpoint says at which step an epoch was."""
@@ -64,7 +73,7 @@ def place_in_epoch(checkpoint: dict[str, Any], place: int, loader: MacroSteps) -
     fit_loop = checkpoint["loops"]["fit_loop"]
     batches = fit_loop["epoch_loop.batch_progress"]["current"]
     if place:
-        further = len(loader) - loader.batches(loader.steps - place) - batches["processed"]
+        further = len(loader) - loader.batches_from(place) - batches["processed"]
         for count in batches:
             batches[count] += further
     if 0 < place < loader.steps:  # Lightning takes an epoch that max_steps cut off as over
