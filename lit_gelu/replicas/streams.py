@@ -6,6 +6,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
+from lit_gelu.replicas.masks import keep_mask_
+
 
 class Streams:
     """One generator a replica; it stands for torch's global generator of the run alone.
@@ -49,5 +51,5 @@ class Streams:
             if chance == 1:
                 factor.zero_()
             elif chance > 0:
-                factor.bernoulli_(1 - chance, generator=generator).div_(1 - chance)
+                keep_mask_(factor, 1 - chance, generator).div_(1 - chance)
         return factors
