@@ -1,6 +1,7 @@
 """What makes the optimizer steps of a group: forward, backward and update of all members."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -31,6 +32,8 @@ class EagerExecutor:
     Raises:
         MembersDifferError: If the members cannot share their code.
         ReplicaArgumentError: If a kind is not there, or does not fit.
+
+    `active`, bool ``[replicas]``, is the caller's to set: an inactive replica is no longer updated.
     """
 
     def __init__(self, members: Sequence[Member], kind: str = "auto", differ: Collection[str] = ()) -> None:
@@ -50,6 +53,7 @@ class EagerExecutor:
             isinstance(m, ActivationTask) and is_task(m) and m.logs_noise_free_training_loss and m.is_noisy
             for m in modules
         ]
+        self.active = torch.ones(len(modules), dtype=torch.bool)
         self.optimizer: MemberOptimizers | None = None
 
     def configure_optimizers(self) -> MemberOptimizers:
@@ -69,6 +73,11 @@ class EagerExecutor:
             What the members log, ``[replicas]`` each; of tasks ``train_loss``, measured as they measure it.
         """
         optimizer = self.optimizer or self.configure_optimizers()
+        self._stop(optimizer)
+        with self._stopped_buffers_as_they_are():
+            return self._step(optimizer, batch, index)
+
+    def _step(self, optimizer: MemberOptimizers, batch: Any, index: int) -> dict[str, Tensor]:
         noise_free = self.forward.noise_free_losses(batch) if any(self.logs_noise_free) else None
         trained = self.stacks.trained
         with torch.enable_grad():
@@ -78,6 +87,29 @@ class EagerExecutor:
         if is_task(self.stacks.modules[0]):
             logged = {"train_loss": self._logged(losses.detach(), noise_free)}
         return logged
+
+    def _stop(self, optimizer: MemberOptimizers) -> None:
+        """Let the optimizer know who is no longer active."""
+        now = {replica for replica, is_active in enumerate(self.active.tolist()) if not is_active}
+        if optimizer.stopped - now:
+            raise ReplicaArgumentError(
+                f"The replicas {sorted(optimizer.stopped - now)} were inactive and are active again: they have missed "
+                "steps. Train those alone, from a checkpoint of the member."
+            )
+        for replica in now - optimizer.stopped:
+            optimizer.stop(replica)
+
+    @contextmanager
+    def _stopped_buffers_as_they_are(self) -> Iterator[None]:
+        """Put back what a step makes of the buffers of inactive replicas, such as running means."""
+        held: list[tuple[Tensor, Tensor, Tensor]] = []
+        if self.stacks.buffers and not self.active.all():
+            for name, stack in self.stacks.buffers.items():
+                places = (~self.active[self.stacks.rows[name]]).nonzero().flatten()
+                held.append((stack, places, stack[places]))
+        yield
+        for stack, places, values in held:
+            stack[places] = values
 
     def _logged(self, losses: Tensor, noise_free: Tensor | None) -> Tensor:
         return losses if noise_free is None else torch.where(torch.tensor(self.logs_noise_free), noise_free, losses)

@@ -17,7 +17,7 @@ class Whereabouts:
     """Where a replica's run is.
 
     Args:
-        global_step: Optimizer steps so far.
+        global_step: Optimizer steps of this replica so far.
         in_epoch: Those of the epoch at hand.
         steps: Those of a whole epoch.
         stream: The state of its random numbers.

@@ -71,6 +71,7 @@ class ReplicaGroup(LightningModule):
         self.tree = self.executor.stacks.tree
         self.seeds = [member.seed for member in members]
         self.logged: dict[str, list[Tensor]] = {}
+        self._ends: dict[int, dict[str, Any]] = {}  # where the runs of inactive replicas are
         self._plan: Tensor | None = None
         self._epoch_start: list[Tensor] = []
         self._place = 0
@@ -90,6 +91,15 @@ class ReplicaGroup(LightningModule):
     def members(self) -> list[LightningModule]:
         """The live modules; their parameters are parts of the group's."""
         return self.executor.stacks.modules  # type: ignore[return-value] # LightningModules, in a group
+
+    @property
+    def active(self) -> Tensor:
+        """Which replicas are trained, bool ``[replicas]``: ``group.active[3] = False`` leaves one as it is from now on.
+
+        The others go on as without it, to the bit. A replica cannot become active again. `Trainer.fit` ends when none
+        is active. What a group logs is the mean of those that are.
+        """
+        return self.executor.active
 
     def member_checkpoint(self, replica: int) -> dict[str, Any]:
         """Return an ordinary checkpoint of a member, as the run alone would have saved it."""
@@ -125,12 +135,14 @@ class ReplicaGroup(LightningModule):
 
     def on_train_epoch_start(self) -> None:
         """Begin an epoch; Lightning calls this for new ones only."""
+        self._note_stopped()
         self._loader.start, self._place, self.logged = 0, 0, {}
         self._epoch_start = self.executor.streams.states()
         self._plan = self._drawn()
 
     def training_step(self, batch: Tensor, batch_index: int) -> dict[str, Tensor]:  # noqa: ARG002 - Lightning's names
         """Make the steps whose numbers are in the batch, but no more than ``max_steps`` leaves."""
+        self._note_stopped()
         trainer = self.trainer
         left = trainer.max_steps - trainer.global_step if trainer.max_steps >= 0 else len(batch)
         steps = batch.tolist()[:left]
@@ -141,16 +153,24 @@ class ReplicaGroup(LightningModule):
         logged = {name: torch.stack([values[name] for values in made]) for name in made[0]}
         for name, values in logged.items():
             self.logged.setdefault(name, []).append(values.cpu())
-            self.log(name, values[-1].mean(), prog_bar=name == "train_loss")
+            self.log(name, self._mean(values[-1]), prog_bar=name == "train_loss")
         return logged
 
+    def on_train_batch_end(self, *_: Any) -> None:
+        """End the run when no replica is active."""
+        if not self.active.any():
+            self.trainer.should_stop = True
+
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Keep the streams, and where in the epoch they were."""
+        """Keep the streams, where in the epoch they were, and who is active."""
+        self._note_stopped()
         checkpoint[CHECKPOINT_KEY] = {
             "seeds": self.seeds,
             "streams": self.executor.streams.states(),
             "epoch_start": self._epoch_start,
             "place": self._place,
+            "active": self.active.tolist(),
+            "ends": self._ends,
         }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -164,6 +184,8 @@ class ReplicaGroup(LightningModule):
             )
         self.executor.streams.set_states(kept["streams"])
         self._epoch_start, self._place, self._plan = kept["epoch_start"], kept["place"], None
+        self.active.copy_(torch.tensor(kept["active"]))
+        self._ends = kept["ends"]
         if self._trainer is not None:
             place_in_epoch(checkpoint, self._place, self._data.loader(self))
             leave_epoch_unfinished(checkpoint["loops"]["fit_loop"])
@@ -173,14 +195,27 @@ class ReplicaGroup(LightningModule):
     def _place_of(self, replica: int) -> Whereabouts | None:
         if self._trainer is None or not self._epoch_start:
             return None
-        return Whereabouts(
-            self.trainer.global_step,
-            self._place,
-            self._data.order.steps,
-            self.executor.streams.states()[replica],
-            self._epoch_start[replica],
-            self.trainer.fit_loop.state_dict(),
-        )
+        self._note_stopped()
+        place = self._ends.get(replica) or self._present(replica)
+        return Whereabouts(**place, steps=self._data.order.steps, loops=self.trainer.fit_loop.state_dict())
+
+    def _present(self, replica: int) -> dict[str, Any]:
+        return {
+            "global_step": self.trainer.global_step,
+            "in_epoch": self._place,
+            "stream": self.executor.streams.generators[replica].get_state(),
+            "epoch_start": self._epoch_start[replica],
+        }
+
+    def _note_stopped(self) -> None:
+        """Remember where the runs of replicas ended that are inactive since."""
+        for replica in (~self.active).nonzero().flatten().tolist() if self._epoch_start else ():
+            if replica not in self._ends:
+                self._ends[replica] = self._present(replica)
+
+    def _mean(self, values: Tensor) -> Tensor:
+        """Return the mean of the active replicas, or of all if none is."""
+        return values[self.active].mean() if self.active.any() else values.mean()
 
     @property
     def _data(self) -> ReplicaDataModule:

@@ -1,7 +1,8 @@
 """The optimizers of all members: Adam on the stacks where all have it, else every member's own."""
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -50,6 +51,11 @@ class MemberOptimizers(Optimizer):
     def __init__(self, stacks: Stacks, own: Sequence[Optimizer]) -> None:
         super().__init__(stacks.parameters.values(), {})
         self.stacks, self.own = stacks, list(own)
+        self.stopped: set[int] = set()
+
+    def stop(self, replica: int) -> None:
+        """Leave a member as it is from now on."""
+        self.stopped.add(replica)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Call ``closure``, which calls `update` as often as it makes steps: a Trainer sees one call."""
@@ -57,7 +63,10 @@ class MemberOptimizers(Optimizer):
 
     def update(self, gradients: Gradients) -> None:
         """Make one step of all members with gradients ``[replicas, ...]`` by name."""
-        for module, own, parts in zip(self.stacks.modules, self.own, self.stacks.slices(gradients), strict=True):
+        parts_of = self.stacks.slices(gradients)
+        for replica, (module, own, parts) in enumerate(zip(self.stacks.modules, self.own, parts_of, strict=True)):
+            if replica in self.stopped:
+                continue
             parameters = dict(module.named_parameters())
             for name, parameter in parameters.items():
                 parameter.grad = parts.get(name)
@@ -106,6 +115,14 @@ class StackedAdam(MemberOptimizers):
         self.steps: dict[str, Tensor] = {}  # by name as torch counts them: only where there was a gradient
         self.moments: dict[str, tuple[Tensor, Tensor]] = {}
 
+    def stop(self, replica: int) -> None:
+        """Leave a member as it is from now on; its own optimizer counts no further steps."""
+        super().stop(replica)
+        for name, count in self.steps.items():
+            if replica in self.stacks.rows[name]:
+                entry = self.own[replica].state[self._parameter(name, replica)]
+                entry["step"] = count.clone() if entry["step"] is count else entry["step"]
+
     @torch.no_grad()
     def update(self, gradients: Gradients) -> None:
         """Make one step of all members with gradients ``[replicas, ...]`` by name."""
@@ -114,10 +131,11 @@ class StackedAdam(MemberOptimizers):
             if name not in self.moments:
                 self._begin(name)
             self.steps[name] += 1
-        if self.own[0].param_groups[0]["fused"]:
-            self._fused(present)
-        else:
-            self._singly(present)
+        with self._stopped_as_they_are(present):
+            if self.own[0].param_groups[0]["fused"]:
+                self._fused(present)
+            else:
+                self._singly(present)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from a saved state, in moments of the stacks' shapes again."""
@@ -133,7 +151,22 @@ class StackedAdam(MemberOptimizers):
             self._begin(name)
             for moment, key in zip(self.moments[name], _MOMENTS, strict=True):
                 moment.copy_(torch.stack([entry[key] for entry in loaded]))
-            self.steps[name].copy_(loaded[0]["step"])
+            self.steps[name].copy_(torch.stack([entry["step"] for entry in loaded]).max())
+            for state, parameter, entry in zip(holders, parameters, loaded, strict=True):
+                if entry["step"] < self.steps[name]:  # of a member that was stopped
+                    state[parameter]["step"] = entry["step"].clone()
+
+    @contextmanager
+    def _stopped_as_they_are(self, names: Iterable[str]) -> Iterator[None]:
+        """Put back what a step makes of the members that are stopped."""
+        held: list[tuple[Tensor, Tensor, Tensor]] = []
+        for name in names if self.stopped else ():
+            places = torch.tensor([place for place, r in enumerate(self.stacks.rows[name]) if r in self.stopped])
+            tensors = (self.stacks.parameters[name].detach(), *self.moments[name]) if len(places) else ()
+            held.extend((tensor, places, tensor[places]) for tensor in tensors)
+        yield
+        for tensor, places, values in held:
+            tensor[places] = values
 
     def _parameter(self, name: str, replica: int) -> nn.Parameter:
         return self.stacks.modules[replica].get_parameter(name)
@@ -143,6 +176,8 @@ class StackedAdam(MemberOptimizers):
         stack = self.stacks.parameters[name].detach()
         self.moments[name], self.steps[name] = (torch.zeros_like(stack), torch.zeros_like(stack)), torch.zeros(())
         for place, replica in enumerate(self.stacks.rows[name]):
+            if replica in self.stopped:
+                continue
             entry = {key: moment[place] for key, moment in zip(_MOMENTS, self.moments[name], strict=True)}
             self.own[replica].state[self._parameter(name, replica)] = {"step": self.steps[name], **entry}
 
@@ -150,6 +185,8 @@ class StackedAdam(MemberOptimizers):
         """Call torch's kernel member by member: the bits at the ends of tensors are those of each alone."""
         parts = self.stacks.slices(gradients)
         for replica, (own, member) in enumerate(zip(self.own, parts, strict=True)):
+            if replica in self.stopped:
+                continue
             group = own.param_groups[0]
             parameters: list[Tensor] = [self._parameter(name, replica) for name in member]
             states = [own.state[parameter] for parameter in parameters]

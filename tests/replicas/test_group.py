@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from lightning.pytorch import Callback
+from lightning.pytorch import Callback, LightningModule
 from replica_runs import Keeping, Run, Samples, State, batched_products_are_single_ones, check_equal, trained_alone
 from small_task import quiet_trainer
 
@@ -138,6 +138,92 @@ def test_resumed_with_a_number_of_epochs(samples, tmp_path, at):
     group, trainer = trained(samples, 3, None, tmp_path / f"{at}.ckpt", **ends)
     assert (trainer.global_step, trainer.current_epoch) == (30, 3)
     check_equal(wanted, runs_of(group, trainer))
+
+
+class Stopping(Callback):
+    """Lets replicas be inactive from steps on."""
+
+    def __init__(self, **steps):
+        self.steps = {int(name.removeprefix("replica")): step for name, step in steps.items()}
+
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_index):
+        for replica, step in self.steps.items():
+            if trainer.global_step >= step:
+                module.active[replica] = False
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("at", [8, 10])  # in an epoch, and at the end of one
+def test_an_inactive_replica_stays_as_it_is(samples, tmp_path, at, fused):
+    cells = [{**cell, "fused_optimizer": fused} for cell in CELLS]
+    alone = [
+        trained_alone(BUILD, cell, seed, samples, 8, (at if replica == 2 else 27,))
+        for replica, (cell, seed) in enumerate(zip(cells, SEEDS, strict=True))
+    ]
+    exact = batched_products_are_single_ones((24, 256, 256, 25), 8)
+    group, trainer = trained(samples, 4, 27, callbacks=[Stopping(replica2=at), Saving(tmp_path, {14})], cells=cells)
+    resumed, trainer_of_resumed = trained(samples, 3, 27, tmp_path / "14.ckpt", cells=cells)
+    for runs, saved in ((runs_of(group, trainer), group), (runs_of(resumed, trainer_of_resumed), resumed)):
+        checkpoint = saved.member_checkpoint(2)
+        assert checkpoint["global_step"] == at
+        random = checkpoint["callbacks"][ExactResume().state_key]["ranks"][0]["generators"]["torch"]
+        runs[2].states = {at: State(checkpoint["state_dict"], checkpoint["optimizer_states"][0], random)}
+        for one, other in zip(alone, runs, strict=True):
+            other.losses = one.losses
+        check_equal(alone, runs, exact)
+
+
+class Norms(LightningModule):
+    """A module of somebody's own with a state that training steps change, and any optimizer."""
+
+    def __init__(self, lr, optimizer):
+        super().__init__()
+        self.lr, self.kind = lr, optimizer
+        self.net = torch.nn.Sequential(torch.nn.Linear(24, 16), torch.nn.BatchNorm1d(16), torch.nn.Linear(16, 25))
+
+    def training_step(self, batch, index):
+        loss = torch.nn.functional.cross_entropy(self.net(batch[0]), batch[1])
+        self.log("train_loss", loss)
+        return loss
+
+    def configure_optimizers(self):
+        return getattr(torch.optim, self.kind)(self.parameters(), self.lr)
+
+
+@pytest.mark.parametrize("kind", ["Adam", "Adagrad"])
+def test_an_inactive_replica_leaves_the_others_alone_whatever_it_holds(samples, kind):
+    cells = [{"lr": lr, "optimizer": kind} for lr in (1e-2, 1e30, 1e-3)]
+
+    def trained_ones(cells, callbacks=()):
+        group = ReplicaGroup.of(Norms, cells, steps_per_batch=4)
+        trainer = quiet_trainer(max_steps=17, callbacks=list(callbacks))
+        trainer.fit(group, datamodule=ReplicaDataModule(Samples(samples, 8)))
+        return group, runs_of(group, trainer)
+
+    group, runs = trained_ones(cells, [Stopping(replica1=4)])
+    _, at_its_end = trained_ones(cells, [Stopping(replica0=4, replica1=4, replica2=4)])
+    assert not all(torch.isfinite(tensor).all() for tensor in group.members[1].state_dict().values())
+    torch.testing.assert_close(
+        runs[1].states[17].weights, at_its_end[1].states[4].weights, rtol=0, atol=0, equal_nan=True
+    )
+    check_equal([runs[0], runs[2]], trained_ones([cells[0], cells[2]])[1])
+    logged = torch.cat(group.logged["train_loss"])[-1]
+    assert float(group.trainer.callback_metrics["train_loss"]) == pytest.approx(float(logged[[0, 2]].mean()))
+
+
+def test_a_run_ends_when_no_replica_is_active(samples):
+    group, trainer = trained(samples, 4, 27, callbacks=[Stopping(replica0=4, replica1=8, replica2=8)])
+    assert trainer.global_step == 8
+    assert group.member_checkpoint(0)["global_step"] == 4
+
+
+def test_a_replica_cannot_become_active_again(samples):
+    class Waking(Callback):
+        def on_train_batch_end(self, trainer, module, outputs, batch, batch_index):
+            module.active[0] = trainer.global_step >= 8
+
+    with pytest.raises(ReplicaArgumentError, match=r"replicas \[0\] were inactive.*Train those alone"):
+        trained(samples, 4, 27, callbacks=[Waking()])
 
 
 @pytest.mark.parametrize("at", [17, 20])
