@@ -6,16 +6,22 @@ from itertools import pairwise
 from torch import Tensor, nn
 
 from lit_gelu.activations.analysis.initialisation import init_unit_norm_rows_
+from lit_gelu.tasks.keyed_dropout import KeyedDropout
 
 
 class HiddenLayer(nn.Module):
-    """Linear, activation, dropout that keeps a unit with probability ``keep``, for inputs ``[..., in_features]``."""
+    """Linear, activation, dropout that keeps a unit with probability ``keep``, for inputs ``[..., in_features]``.
 
-    def __init__(self, in_features: int, out_features: int, activation: nn.Module, keep: float = 1.0) -> None:
+    With a number as ``site`` the dropout is `KeyedDropout`.
+    """
+
+    def __init__(
+        self, in_features: int, out_features: int, activation: nn.Module, keep: float = 1.0, site: int | None = None
+    ) -> None:
         super().__init__()
         self.linear = nn.Linear(in_features, out_features)
         self.activation = activation
-        self.dropout = nn.Dropout(1 - keep)
+        self.dropout = nn.Dropout(1 - keep) if site is None else KeyedDropout(1 - keep, site)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return ``dropout(activation(linear(inputs)))``."""
@@ -23,9 +29,16 @@ class HiddenLayer(nn.Module):
         return outputs
 
 
-def dense_layers(sizes: Sequence[int], make_activation: Callable[[], nn.Module], keep: float = 1.0) -> nn.Sequential:
+def dense_layers(
+    sizes: Sequence[int], make_activation: Callable[[], nn.Module], keep: float = 1.0, noise: str = "global"
+) -> nn.Sequential:
     """Return a `HiddenLayer` from each size to the next, each with an activation of its own."""
-    return nn.Sequential(*(HiddenLayer(fed, width, make_activation(), keep) for fed, width in pairwise(sizes)))
+    return nn.Sequential(
+        *(
+            HiddenLayer(fed, width, make_activation(), keep, site if noise == "keys" else None)
+            for site, (fed, width) in enumerate(pairwise(sizes))
+        )
+    )
 
 
 def init_unit_norm_(hidden: Iterable[nn.Module], output: nn.Linear) -> None:
