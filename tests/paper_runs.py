@@ -8,7 +8,7 @@ from lightning.fabric.utilities.warnings import PossibleUserWarning
 
 from lit_gelu.paper.experiments import Arm, Experiment
 from lit_gelu.paper.grid_runner import Runner, Tally
-from lit_gelu.paper.jobs import Done, Failure, Job, Message, RunOptions
+from lit_gelu.paper.jobs import Done, Failure, Job, Message, Restart, RunOptions
 from lit_gelu.paper.planning import RunRequest
 from lit_gelu.paper.pool import answer
 from lit_gelu.paper.run_record import RunRecord
@@ -109,6 +109,9 @@ class Log:
 
     def recorded(self, record: RunRecord) -> None:
         self.heard.append(("recorded", record.key))
+
+    def restarted(self, job: Job, restart: Restart) -> None:
+        self.heard.append(("restarted", restart.attempt))
 
     def failed(self, job: Job, failure: Failure, runs: int) -> None:
         self.heard.append(("failed", failure.kind, runs))

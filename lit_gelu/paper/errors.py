@@ -21,3 +21,7 @@ class ResultsInUseError(PaperError, OSError):
 
 class OtherConfigurationError(PaperError, ValueError):
     """A finished run of the same name that was made with another configuration."""
+
+
+class ClusterError(PaperError, RuntimeError):
+    """A Ray cluster that cannot be joined, or that cannot make the runs."""

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 from lit_gelu.paper.cells import Cell, check_same_configuration
 from lit_gelu.paper.experiments import Experiment
-from lit_gelu.paper.jobs import Failure, Job, Message, Preparation, Progress
+from lit_gelu.paper.jobs import Failure, Job, Message, Preparation, Progress, Restart
 from lit_gelu.paper.planning import RunRequest, plan, searched_learning_rates, share
 from lit_gelu.paper.run_record import RunRecord
 from lit_gelu.paper.run_store import RecordStore
 
 if TYPE_CHECKING:
-    from lit_gelu.paper.pool import WorkerPool  # it loads Lightning, which what only counts runs does without
+    from lit_gelu.paper.job_pool import JobPool
     from lit_gelu.paper.progress import GridProgress
 
 _SECONDS_BETWEEN_UPDATES = 0.5
@@ -26,6 +26,7 @@ class Tally:
     trained: int = 0
     shared: int = 0  # have the numbers of an identical run
     diverged: int = 0  # of `trained` and `shared`
+    restarts: int = 0  # of jobs whose process or node was lost
     failures: list[tuple[Job, Failure, int]] = field(default_factory=list)  # with how many runs were not made for it
 
     @property
@@ -41,7 +42,7 @@ class Runner:
         self,
         request: RunRequest,
         store: RecordStore,
-        pool: "WorkerPool",
+        pool: "JobPool",
         reporter: "GridProgress",
         elsewhere: Callable[[], Mapping[str, RunRecord]] = dict,
     ) -> None:
@@ -115,9 +116,12 @@ class Runner:
         return None
 
     def _hear(self, job: Job, message: Message) -> None:
-        """Record a run and the runs that are identical to it, or note how far a job is, or that it failed."""
+        """Record a run and the runs that are identical to it, or note how far a job is, or what went wrong."""
         if isinstance(message, Progress):
             self.reporter.progressed(job, message.epoch)
+        elif isinstance(message, Restart):
+            self.summary.restarts += 1
+            self.reporter.restarted(job, message)
         elif isinstance(message, Failure):
             self._lose(job, message)
         elif message.record is None:

@@ -61,4 +61,13 @@ class Failure:
     trace: str = ""  # empty for a mistake that the user can mend
 
 
-Message = Progress | Done | Failure
+@dataclass(frozen=True)
+class Restart:
+    """A job's process or node was lost, and the job is begun again: a group goes on from its checkpoint."""
+
+    reason: str
+    attempt: int  # counted from 1, without the first start
+    attempts: int  # at most
+
+
+Message = Progress | Restart | Done | Failure

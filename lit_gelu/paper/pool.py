@@ -3,7 +3,6 @@
 import contextlib
 import logging
 import multiprocessing
-import os
 import signal
 import threading
 import traceback
@@ -20,10 +19,11 @@ from lightning.fabric.utilities.warnings import PossibleUserWarning
 
 from lit_gelu.data import DataNotFoundError
 from lit_gelu.errors import LitGeluError
+from lit_gelu.paper.child_variables import threads_limited, variables_set
 from lit_gelu.paper.errors import PaperArgumentError
 from lit_gelu.paper.jobs import Done, Failure, Job, Message, Preparation, Progress, RunOptions
 from lit_gelu.paper.training import DataCache, build_data, train
-from lit_gelu.paper.visible_gpus import seeing_only
+from lit_gelu.paper.visible_gpus import VARIABLE as VISIBLE_GPUS
 
 
 def work(connection: Connection, options: RunOptions) -> None:
@@ -32,7 +32,7 @@ def work(connection: Connection, options: RunOptions) -> None:
     # run at its next report, a second later.
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process; the planning one ends the others
     torch.set_num_threads(options.threads)
-    _quieten()
+    quieten()
     data = DataCache(options.root)
     try:
         while (job := connection.recv()) is not None:
@@ -70,7 +70,7 @@ def prepare(job: Preparation, root: str | None) -> None:
             )
 
 
-def _quieten() -> None:
+def quieten() -> None:
     """Turn off what Lightning says at each of hundreds of runs and what nobody could mend."""
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
@@ -80,7 +80,6 @@ def _quieten() -> None:
 
 
 _SECONDS_TO_END = 5.0
-_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 @dataclass
@@ -169,7 +168,8 @@ class WorkerPool:
         ours, theirs = self._context.Pipe()
         process = self._context.Process(target=work, args=(theirs, self._options), daemon=True)
         gpu = self._least_used_gpu()
-        with _interrupts_ignored(), _threads_limited(self._options.threads), seeing_only(gpu):
+        variables = threads_limited(self._options.threads) | ({} if gpu is None else {VISIBLE_GPUS: gpu})
+        with _interrupts_ignored(), variables_set(variables):
             process.start()
         theirs.close()  # so that the connection ends with the process
         worker = _Worker(process, ours, gpu)
@@ -205,18 +205,3 @@ def _interrupts_ignored() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, handler)
-
-
-@contextlib.contextmanager
-def _threads_limited(threads: int) -> Iterator[None]:
-    """Start processes whose linear algebra uses so many threads; libraries read it when they are loaded."""
-    before = {name: os.environ.get(name) for name in _THREAD_VARIABLES}
-    os.environ.update(dict.fromkeys(_THREAD_VARIABLES, str(threads)))
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value

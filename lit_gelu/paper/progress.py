@@ -10,7 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from lit_gelu.paper.cells import Cell
 from lit_gelu.paper.experiments import Experiment
-from lit_gelu.paper.jobs import Failure, Job, Preparation
+from lit_gelu.paper.jobs import Failure, Job, Preparation, Restart
 from lit_gelu.paper.planning import Estimate, Plan
 from lit_gelu.paper.run_record import RunRecord
 
@@ -86,6 +86,11 @@ class GridProgress:
             f"[{self._recorded}/{self._total}] {record.key}: {status}{_figure(record)}, {took}; {self._times()}"
         )
         self.tick()
+
+    def restarted(self, job: Job, restart: Restart) -> None:
+        """Show that a job was lost, and is being done again."""
+        self._print(f"{job.key}: LOST, begun again ({restart.attempt} of {restart.attempts}): {restart.reason}")
+        self.progressed(job, 0.0)
 
     def failed(self, job: Job, failure: Failure, runs: int) -> None:
         """Show that a job failed."""

@@ -1,8 +1,6 @@
 """Which GPUs worker processes see: what CUDA_VISIBLE_DEVICES says in each of them."""
 
-import contextlib
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from lit_gelu.paper.errors import PaperArgumentError
 
@@ -31,24 +29,6 @@ def visible_gpus(given: Sequence[str], count: int, variable: str | None) -> tupl
             "GPUs that it sees. More --workers than devices share them."
         )
     return tuple(names[number] for number in numbers)
-
-
-@contextlib.contextmanager
-def seeing_only(gpu: str | None) -> Iterator[None]:
-    """Start processes that see this GPU alone, as their GPU 0; ``None`` leaves them what this one sees."""
-    # CUDA reads the variable once, when a process first asks for a GPU: a new process has to be born with it.
-    if gpu is None:
-        yield
-        return
-    before = os.environ.get(VARIABLE)
-    os.environ[VARIABLE] = gpu
-    try:
-        yield
-    finally:
-        if before is None:
-            os.environ.pop(VARIABLE, None)
-        else:
-            os.environ[VARIABLE] = before
 
 
 def _names(variable: str) -> list[str]:
