@@ -5,11 +5,13 @@ import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import jsonargparse
 from rich.console import Console
 
 from lit_gelu.cli.options import command_parser
+from lit_gelu.cli.paper.ray_options import add_engine_options, check_engine, ray_pool
 from lit_gelu.cli.paper.results import results_folder
 from lit_gelu.cli.terminal import console_for_output
 from lit_gelu.files import is_file
@@ -25,6 +27,9 @@ from lit_gelu.paper.run_record import RECORDS_FILE, RunRecord, read_records
 from lit_gelu.paper.run_store import RecordStore
 from lit_gelu.paper.shards import parse_shard, records_of_others
 from lit_gelu.paper.visible_gpus import VARIABLE, visible_gpus
+
+if TYPE_CHECKING:
+    from lit_gelu.paper.job_pool import JobPool
 
 RENAMED = {"--data": "--data-root"}
 PRECISIONS = ("32-true", "bf16-mixed", "16-mixed", "bf16-true", "16-true", "64-true")
@@ -51,6 +56,7 @@ examples:
   lit-gelu paper run --preset full --only cifar10 --accelerator cuda --precision bf16-mixed
   lit-gelu paper run --preset full --only cifar100 --devices all --workers 8        on 4 GPUs: two runs on each
   lit-gelu paper run --preset full --only mnist --arms gelu elu --seeds 0 1 --results runs/try
+  lit-gelu paper run --preset full --engine ray --ray-address auto --results /shared/runs     on a Ray cluster
   lit-gelu paper run --preset full --shard $SLURM_ARRAY_TASK_ID/8                in a job array, sbatch --array=1-8
 """
 
@@ -82,6 +88,7 @@ def build_parser() -> jsonargparse.ArgumentParser:
         default=[],
         help="all, or numbers as torch counts: each run sees one of these GPUs only; default: the first for all",
     )
+    add_engine_options(parser)
     parser.add_argument("--threads", type=int, default=1, help="of each run on the CPU: small nets are fastest with 1")
     parser.add_argument("--accelerator", default="auto", help="the Trainer's; auto: cuda if it is there, else cpu")
     parser.add_argument(
@@ -134,27 +141,20 @@ def _elsewhere(request: RunRequest, folder: Path) -> dict[str, RunRecord]:
 
 def _run(request: RunRequest, whole: Path, arguments: jsonargparse.Namespace) -> int:
     """Make the runs and say what became of them."""
-    from lit_gelu.paper.pool import WorkerPool  # Lightning: a second that --help and --dry-run do without
-
-    folder = _own_folder(request, whole)
-    accelerator = _accelerator(arguments.accelerator)
-    gpus = _gpus(arguments.devices, accelerator) if arguments.devices else ()
-    workers = arguments.workers or len(gpus) or (1 if accelerator == "cuda" else cores())
-    checkpoints = str(folder / "checkpoints") if arguments.checkpoints else None
-    options = RunOptions(arguments.data_root, accelerator, arguments.threads, checkpoints, gpus)
+    folder, accelerator = _own_folder(request, whole), _accelerator(arguments.accelerator)
+    check_engine(arguments, accelerator)
+    making = _pool(arguments, accelerator, folder)
     console = console_for_output()
-    console.print(
-        f"preset {request.preset}: {PRESETS[request.preset]}\n"
-        f"{workers} at a time on {' '.join([accelerator, *arguments.devices])}; results in {folder}",
-        markup=False, highlight=False, soft_wrap=True,
-    )  # fmt: skip
+    console.print(f"preset {request.preset}: {PRESETS[request.preset]}", markup=False, highlight=False, soft_wrap=True)
     try:
-        with (
-            RecordStore(folder) as store,
-            GridProgress(console, request.all_experiments(), workers) as progress,
-            WorkerPool(workers, options) as pool,
-        ):
-            summary = Runner(request, store, pool, progress, lambda: _elsewhere(request, whole)).run()
+        with RecordStore(folder) as store, making as pool:
+            where = " ".join([accelerator, *arguments.devices, *(["by Ray"] if arguments.engine == "ray" else [])])
+            console.print(
+                f"{pool.workers} at a time on {where}; results in {folder}",
+                markup=False, highlight=False, soft_wrap=True,
+            )  # fmt: skip
+            with GridProgress(console, request.all_experiments(), pool.workers) as progress:
+                summary = Runner(request, store, pool, progress, lambda: _elsewhere(request, whole)).run()
     except KeyboardInterrupt:
         sys.stderr.write(
             f"stopped; finished runs are in {folder / RECORDS_FILE}. The same command goes on from there.\n"
@@ -168,13 +168,29 @@ def _run(request: RunRequest, whole: Path, arguments: jsonargparse.Namespace) ->
     return 0
 
 
+def _pool(arguments: jsonargparse.Namespace, accelerator: str, folder: Path) -> "JobPool":
+    """Return what makes the runs."""
+    from lit_gelu.paper.pool import WorkerPool  # Lightning: a second that --help and --dry-run do without
+
+    gpus = _gpus(arguments.devices, accelerator) if arguments.devices else ()
+    # Other processes, and other machines, have other current folders.
+    checkpoints = str(folder.absolute() / "checkpoints") if arguments.checkpoints else None
+    root = None if arguments.data_root is None else str(Path(arguments.data_root).absolute())
+    options = RunOptions(root, accelerator, arguments.threads, checkpoints, gpus)
+    if arguments.engine == "ray":
+        here = arguments.ray_address is None and accelerator == "cpu"
+        return ray_pool(arguments, options, arguments.workers or (cores() if here else None), folder)
+    return WorkerPool(arguments.workers or len(gpus) or (1 if accelerator == "cuda" else cores()), options)
+
+
 def _say_summary(summary: Tally, folder: Path, console: Console) -> None:
     """Print what became of the runs."""
     for job, failure, runs in summary.failures:
         sys.stderr.write(f"{job.key}: {runs} not made ({failure.kind}): {failure.message}\n{failure.trace}")
+    restarts = f"; {summary.restarts} times one was lost and begun again" if summary.restarts else ""
     console.print(
         f"{summary.finished} runs were finished before, {summary.trained} made, {summary.shared} identical to others, "
-        f"{summary.diverged} diverged, {summary.not_made} not made; results in {folder / RECORDS_FILE}",
+        f"{summary.diverged} diverged, {summary.not_made} not made{restarts}; results in {folder / RECORDS_FILE}",
         markup=False, highlight=False, soft_wrap=True,
     )  # fmt: skip
 

@@ -23,6 +23,7 @@ class Pool(InlinePool):
 
     def __init__(self, workers, options) -> None:
         super().__init__(options.root, type(self).stop_after)
+        self.workers = workers
         self.options = options
 
     def __enter__(self):
