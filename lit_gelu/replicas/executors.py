@@ -15,9 +15,10 @@ from lit_gelu.replicas.optimizers import MemberOptimizers, group_optimizer
 from lit_gelu.replicas.stacked_forward import StackedForward, leaves_of
 from lit_gelu.replicas.stacks import Stacks
 from lit_gelu.replicas.streams import Streams
+from lit_gelu.replicas.written_steps import WrittenSteps, can_be_written
 from lit_gelu.tasks import ActivationTask
 
-KINDS = ("auto", "stacked", "vmap", "loop")
+KINDS = ("auto", "written", "stacked", "vmap", "loop")
 
 
 class EagerExecutor:
@@ -25,8 +26,10 @@ class EagerExecutor:
 
     Args:
         members: The members; their parameters are parts of the group's from now on.
-        kind: ``"stacked"`` (the tasks' fully connected nets), ``"vmap"`` (any net without convolutions whose step
-            can be mapped), ``"loop"`` (one after another: anything), or ``"auto"``, the first of them that fits.
+        kind: ``"written"`` (the tasks' fully connected nets with Adam on a CPU: several steps of one after the other,
+            forward and backward written out), ``"stacked"`` (the same nets, all at once), ``"vmap"`` (any net without
+            convolutions whose step can be mapped), ``"loop"`` (one after another: anything), or ``"auto"``, the first
+            of them that fits.
         differ: Names of attributes that may differ, because no training step reads them.
 
     Raises:
@@ -43,7 +46,7 @@ class EagerExecutor:
         self.stacks = Stacks(modules)
         self.kind = _chosen(kind, modules)
         self.forward: GroupForward
-        if self.kind == "stacked":
+        if self.kind in {"stacked", "written"}:
             self.forward = StackedForward(self.stacks, self.streams)
         elif self.kind == "vmap":
             self.forward = VmapForward(self.stacks, self.streams, differing)
@@ -53,6 +56,8 @@ class EagerExecutor:
             isinstance(m, ActivationTask) and is_task(m) and m.logs_noise_free_training_loss and m.is_noisy
             for m in modules
         ]
+        written = self.kind == "written"
+        self.written = WrittenSteps(self.stacks, self.streams, self.logs_noise_free) if written else None
         self.active = torch.ones(len(modules), dtype=torch.bool)
         self.optimizer: MemberOptimizers | None = None
 
@@ -74,8 +79,31 @@ class EagerExecutor:
         """
         optimizer = self.optimizer or self.configure_optimizers()
         self._stop(optimizer)
+        if self.written is not None and self.written.takes(optimizer):
+            inputs, labels = batch
+            losses = self.written.make(1, lambda replica: [(inputs[replica], labels[replica])], optimizer)
+            return {"train_loss": losses[0]}
         with self._stopped_buffers_as_they_are():
             return self._step(optimizer, batch, index)
+
+    def steps(self, inputs: Tensor, labels: Tensor, rows: Tensor, first: int = 0) -> dict[str, Tensor]:
+        """Make several optimizer steps of every member.
+
+        Args:
+            inputs: All samples' inputs.
+            labels: Their labels.
+            rows: Which samples each member's batches are, ``[steps, replicas, batch]``.
+            first: The number of the first batch in the epoch.
+
+        Returns:
+            What the members log, ``[steps, replicas]`` each.
+        """
+        optimizer = self.optimizer or self.configure_optimizers()
+        self._stop(optimizer)
+        if self.written is not None and self.written.takes(optimizer):
+            return {"train_loss": self.written.make_of(inputs, labels, rows, optimizer)}
+        made = [self.step((inputs[own], labels[own]), first + index) for index, own in enumerate(rows)]
+        return {name: torch.stack([values[name] for values in made]) for name in made[0]}
 
     def _step(self, optimizer: MemberOptimizers, batch: Any, index: int) -> dict[str, Tensor]:
         noise_free = self.forward.noise_free_losses(batch) if any(self.logs_noise_free) else None
@@ -119,6 +147,11 @@ def _chosen(kind: str, modules: Sequence[nn.Module]) -> str:
     if kind not in KINDS:
         raise ReplicaArgumentError(f"executor={kind!r} is not accepted. Give one of {', '.join(KINDS)}.")
     fits = all(leaves_of(module) is not None for module in modules)
+    if kind == "written" and not can_be_written(modules):
+        raise ReplicaArgumentError(
+            f'executor="written" does not know the training step of {type(modules[0]).__name__}, or not all of its '
+            'parameters are trained and of one dtype. Give "auto".'
+        )
     if kind == "stacked" and not fits:
         raise ReplicaArgumentError(
             f'executor="stacked" does not know the forward pass of {type(modules[0]).__name__}. Give "vmap" or "auto".'
@@ -126,4 +159,6 @@ def _chosen(kind: str, modules: Sequence[nn.Module]) -> str:
     if kind != "auto":
         return kind
     has_convolutions = any(isinstance(part, nn.modules.conv._ConvNd) for part in modules[0].modules())
-    return "stacked" if fits else "loop" if has_convolutions else "vmap"
+    if fits:
+        return "written" if can_be_written(modules) else "stacked"
+    return "loop" if has_convolutions else "vmap"

@@ -147,10 +147,9 @@ class ReplicaGroup(LightningModule):
         left = trainer.max_steps - trainer.global_step if trainer.max_steps >= 0 else len(batch)
         steps = batch.tolist()[:left]
         optimizer: Any = self.optimizers()
-        made: list[dict[str, Tensor]] = optimizer.step(closure=lambda: [self._made(step) for step in steps])
+        logged: dict[str, Tensor] = optimizer.step(closure=lambda: self._made(steps[0], len(steps)))
         count_further_steps(trainer, len(steps) - 1)
         self._place = steps[-1] + 1
-        logged = {name: torch.stack([values[name] for values in made]) for name in made[0]}
         for name, values in logged.items():
             self.logged.setdefault(name, []).append(values.cpu())
             self.log(name, self._mean(values[-1]), prog_bar=name == "train_loss")
@@ -230,10 +229,10 @@ class ReplicaGroup(LightningModule):
         """Draw the samples of an epoch, ``[steps, replicas, batch]``."""
         return self._data.order.epoch(self.executor.streams.generators)
 
-    def _made(self, step: int) -> dict[str, Tensor]:
+    def _made(self, first: int, count: int) -> dict[str, Tensor]:
         assert self._plan is not None  # noqa: S101 - drawn when the epoch began
-        samples, rows = self._data.samples, self._plan[step]
-        return self.executor.step((samples.inputs[rows], samples.labels[rows]), step)
+        samples, rows = self._data.samples, self._plan[first : first + count]
+        return self.executor.steps(samples.inputs, samples.labels, rows, first)
 
 
 def check_trainer(trainer: Any) -> None:

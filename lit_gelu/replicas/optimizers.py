@@ -123,6 +123,17 @@ class StackedAdam(MemberOptimizers):
                 entry = self.own[replica].state[self._parameter(name, replica)]
                 entry["step"] = count.clone() if entry["step"] is count else entry["step"]
 
+    def begin(self) -> int:
+        """Make the moments that are not there yet, and return how many steps were made."""
+        for name in self.stacks.trained.keys() - self.moments.keys():
+            self._begin(name)
+        return int(max(self.steps.values()))
+
+    def count(self, steps: int) -> None:
+        """Count steps that were made by `WrittenSteps`."""
+        for count in self.steps.values():
+            count += steps
+
     @torch.no_grad()
     def update(self, gradients: Gradients) -> None:
         """Make one step of all members with gradients ``[replicas, ...]`` by name."""

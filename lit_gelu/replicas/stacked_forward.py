@@ -49,6 +49,11 @@ def leaves_of(module: nn.Module) -> list[tuple[str, nn.Module]] | None:
     )
 
 
+def loss_of(module: nn.Module) -> Loss:
+    """Return the loss of a task of `KNOWN`."""
+    return KNOWN[type(module)][1]
+
+
 def _leaves(path: str, module: nn.Module) -> Iterator[tuple[str, nn.Module | None]]:
     if module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks:
         yield path, None
@@ -74,7 +79,7 @@ class StackedForward:
     def __init__(self, stacks: Stacks, streams: Streams) -> None:
         self.stacks = stacks
         first = stacks.modules[0]
-        self.loss = KNOWN[type(first)][1]
+        self.loss = loss_of(first)
         self.own_activations = nn.ModuleList()
         self.rules = [self._rule(path, leaf, streams) for path, leaf in leaves_of(first) or []]
 

@@ -1,0 +1,257 @@
+"""The parts of a fully connected net for one member: forward and backward written out, into tensors that are kept."""
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from lit_gelu.replicas.masks import keep_mask_
+
+Written = tuple[Callable[[Tensor, Tensor], Any], Callable[[Tensor, Tensor, Tensor], Any]]
+Kept = Callable[[str, int], Tensor]  # the tensor of a name, [batch, width]: one for all members
+_MEAN, _NO_IGNORED = 1, -100  # torch's numbers for reduction="mean" and ignore_index
+_aten = torch.ops.aten
+
+
+class Part(Protocol):
+    """What inputs go through, and gradients back."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the outputs, for a step."""
+        ...
+
+    def noise_free(self, inputs: Tensor) -> Tensor:
+        """Return the outputs with noise off."""
+        ...
+
+    def backward(self, gradient: Tensor) -> Tensor:
+        """Return the gradient of the inputs of the last `forward`; those of parameters are kept on the desk."""
+        ...
+
+
+class LinearPart:
+    """``F.linear`` and the three products and sums of its gradients, as autograd has them.
+
+    Args:
+        path: Where it is in the net.
+        values: The desk's parameters by name.
+        gradients: Where their gradients go.
+        kept: Where outputs go.
+        is_first: Whether nothing asks for the gradient of the inputs.
+    """
+
+    def __init__(
+        self, path: str, values: Mapping[str, Tensor], gradients: Mapping[str, Tensor], kept: Kept, is_first: bool
+    ) -> None:
+        self.weight, self.bias = values[f"{path}.weight"], values.get(f"{path}.bias")
+        self.of_weight, self.of_bias = gradients[f"{path}.weight"], gradients.get(f"{path}.bias")
+        self.turned = self.weight.t()
+        width, fed = self.weight.shape
+        self.outputs, self.without_noise = kept(path, width), kept("linear, noise-free", width)
+        self.of_inputs = None if is_first else kept("gradient of linear", fed)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """See `Part`."""
+        self.inputs = inputs
+        return self._product(inputs, self.outputs)
+
+    def noise_free(self, inputs: Tensor) -> Tensor:
+        """See `Part`."""
+        return self._product(inputs, self.without_noise)
+
+    def backward(self, gradient: Tensor) -> Tensor:
+        """See `Part`."""
+        torch.mm(gradient.t(), self.inputs, out=self.of_weight)
+        if self.of_bias is not None:
+            torch.sum(gradient, 0, out=self.of_bias)
+        return gradient if self.of_inputs is None else torch.mm(gradient, self.weight, out=self.of_inputs)
+
+    def _product(self, inputs: Tensor, outputs: Tensor) -> Tensor:
+        if self.bias is None:
+            return torch.mm(inputs, self.turned, out=outputs)
+        return torch.addmm(self.bias, inputs, self.turned, out=outputs)
+
+
+class WrittenActivation:
+    """A function of each element with a known derivative: torch's own operations."""
+
+    def __init__(self, path: str, written: Written, kept: Kept, width: int) -> None:
+        self.function, self.derivative = written
+        self.outputs, self.without_noise = kept(path, width), kept("activation, noise-free", width)
+        self.of_inputs = kept("gradient of activation", width)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """See `Part`."""
+        self.inputs = inputs
+        self.function(inputs, self.outputs)
+        return self.outputs
+
+    def noise_free(self, inputs: Tensor) -> Tensor:
+        """See `Part`."""
+        self.function(inputs, self.without_noise)
+        return self.without_noise
+
+    def backward(self, gradient: Tensor) -> Tensor:
+        """See `Part`."""
+        self.derivative(gradient, self.inputs, self.of_inputs)
+        return self.of_inputs
+
+
+class OwnActivation:
+    """Any activation: the member's own module, and autograd within it.
+
+    Args:
+        path: Where it is in the net.
+        module: It.
+        values: The desk's parameters by name.
+        gradients: Where their gradients go.
+        stream: Lets the member's random numbers be the global ones.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        module: nn.Module,
+        values: Mapping[str, Tensor],
+        gradients: Mapping[str, Tensor],
+        stream: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
+        self.module, self.stream = module, stream
+        names = {name: f"{path}.{name}" for name, _ in module.named_parameters()}
+        self.own = {name: values[full].detach().requires_grad_() for name, full in names.items()}
+        self.gradients = [gradients[full] for full in names.values()]
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """See `Part`."""
+        self.inputs = inputs.detach().requires_grad_()
+        with torch.enable_grad(), self.stream():
+            self.outputs = self._called(self.inputs)
+        return self.outputs.detach()
+
+    def noise_free(self, inputs: Tensor) -> Tensor:
+        """See `Part`; modules are in evaluation mode then."""
+        with self.stream():
+            return self._called(inputs)
+
+    def backward(self, gradient: Tensor) -> Tensor:
+        """See `Part`."""
+        of_inputs, *found = torch.autograd.grad(self.outputs, [self.inputs, *self.own.values()], gradient)
+        for kept, one in zip(self.gradients, found, strict=True):
+            kept.copy_(one)
+        return of_inputs
+
+    def _called(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = functional_call(self.module, self.own, (inputs,)) if self.own else self.module(inputs)
+        return outputs
+
+
+class DropoutPart:
+    """``nn.Dropout`` at a chance above 0, out of a member's own stream."""
+
+    def __init__(self, path: str, chance: float, generator: torch.Generator, kept: Kept, width: int) -> None:
+        self.chance, self.generator = chance, generator
+        self.factors, self.outputs = kept(f"{path}: factors", width), kept(path, width)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """See `Part`; a chance of 1 draws nothing."""
+        if self.chance == 1:
+            self.factors.zero_()
+        else:
+            keep_mask_(self.factors, 1 - self.chance, self.generator).div_(1 - self.chance)
+        return torch.mul(inputs, self.factors, out=self.outputs)
+
+    def noise_free(self, inputs: Tensor) -> Tensor:
+        """See `Part`."""
+        return inputs
+
+    def backward(self, gradient: Tensor) -> Tensor:
+        """See `Part`."""
+        return gradient.mul_(self.factors)
+
+
+class CrossEntropy:
+    """``F.cross_entropy`` and its gradient."""
+
+    def __init__(self, outputs: Tensor) -> None:
+        self.logs, self.of_logs, self.gradient = (torch.empty_like(outputs) for _ in range(3))
+        self.one, self.count = outputs.new_ones(()), outputs.new_empty(())
+
+    def measure(self, outputs: Tensor, inputs: Tensor, labels: Tensor, loss: Tensor) -> None:  # noqa: ARG002
+        """Write the mean loss of a batch into ``loss``."""
+        _aten._log_softmax.out(outputs, 1, False, out=self.logs)
+        _aten.nll_loss_forward.output(self.logs, labels, None, _MEAN, _NO_IGNORED, output=loss, total_weight=self.count)
+
+    def backward(self, outputs: Tensor, inputs: Tensor, labels: Tensor) -> Tensor:  # noqa: ARG002
+        """Return the gradient of the outputs that were measured last."""
+        _aten.nll_loss_backward.grad_input(
+            self.one, self.logs, labels, None, _MEAN, _NO_IGNORED, self.count, grad_input=self.of_logs
+        )
+        return _aten._log_softmax_backward_data.out(  # type: ignore[no-any-return]
+            self.of_logs, self.logs, 1, self.logs.dtype, out=self.gradient
+        )
+
+
+class SquaredError:
+    """``F.mse_loss`` of reconstructed inputs, and its gradient."""
+
+    def __init__(self, outputs: Tensor) -> None:
+        self.gradient, self.one = torch.empty_like(outputs), outputs.new_ones(())
+
+    def measure(self, outputs: Tensor, inputs: Tensor, labels: Tensor, loss: Tensor) -> None:  # noqa: ARG002
+        """Write the mean loss of a batch into ``loss``."""
+        loss.copy_(nn.functional.mse_loss(outputs, inputs))
+
+    def backward(self, outputs: Tensor, inputs: Tensor, labels: Tensor) -> Tensor:  # noqa: ARG002
+        """Return the gradient of the outputs."""
+        return _aten.mse_loss_backward.grad_input(  # type: ignore[no-any-return]
+            self.one, outputs, inputs, _MEAN, grad_input=self.gradient
+        )
+
+
+def written_activation(module: nn.Module) -> Written | None:
+    """Return an activation and its derivative as torch's own operations, or ``None`` if it is none of these."""
+    make = _WRITTEN.get(type(module))
+    return None if make is None or getattr(module, "inplace", False) else make(module)
+
+
+def _relu(_: Any) -> Written:
+    def derivative(gradient: Tensor, inputs: Tensor, of_inputs: Tensor) -> None:
+        _aten.threshold_backward.grad_input(gradient, inputs, 0, grad_input=of_inputs)
+
+    return lambda inputs, outputs: torch.clamp_min(inputs, 0, out=outputs), derivative
+
+
+def _gelu(module: Any) -> Written:
+    approximate = module.approximate
+
+    def derivative(gradient: Tensor, inputs: Tensor, of_inputs: Tensor) -> None:
+        _aten.gelu_backward.grad_input(gradient, inputs, approximate=approximate, grad_input=of_inputs)
+
+    return lambda inputs, outputs: _aten.gelu.out(inputs, approximate=approximate, out=outputs), derivative
+
+
+def _elu(module: Any) -> Written:
+    alpha = module.alpha
+
+    def derivative(gradient: Tensor, inputs: Tensor, of_inputs: Tensor) -> None:
+        _aten.elu_backward.grad_input(gradient, alpha, 1, 1, False, inputs, grad_input=of_inputs)
+
+    return lambda inputs, outputs: _aten.elu.out(inputs, alpha, out=outputs), derivative
+
+
+def _silu(_: Any) -> Written:
+    def derivative(gradient: Tensor, inputs: Tensor, of_inputs: Tensor) -> None:
+        _aten.silu_backward.grad_input(gradient, inputs, grad_input=of_inputs)
+
+    return lambda inputs, outputs: _aten.silu.out(inputs, out=outputs), derivative
+
+
+_WRITTEN: dict[type[nn.Module], Callable[[Any], Written]] = {
+    nn.ReLU: _relu,
+    nn.GELU: _gelu,
+    nn.ELU: _elu,
+    nn.SiLU: _silu,
+}
