@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from lit_gelu.data.errors import DataArgumentError, DataError
 from lit_gelu.data.resumable_loader import ResumableDataLoader
+from lit_gelu.data.seeded_order import ORDERS, SeededDataLoader, SeededSampler
 
 RESIDENT_SHARE = 0.25  # of a GPU's free memory: the net, its gradients and its activations need the rest
 Batch = tuple[Tensor, Tensor]
@@ -93,8 +94,8 @@ def whole_batch(batch: Any) -> Any:
 class InMemoryDataModule(LightningDataModule, ABC):
     """A data module whose samples fit in memory; a subclass says how its sets are read.
 
-    Training batches are shuffled anew every epoch with torch's default random number generator, and the last, smaller
-    one is dropped; evaluation goes through every sample in order. `predict_dataloader` goes through the test set.
+    Training batches are shuffled anew every epoch, and the last, smaller one is dropped; evaluation goes through every
+    sample in order. `predict_dataloader` goes through the test set.
 
     Trained on a CUDA device, a set that takes no more than a quarter of its free memory is moved there whole, once, and
     batches are cut out of it there; a larger set stays in pinned host memory, from where batches are copied while the
@@ -103,17 +104,21 @@ class InMemoryDataModule(LightningDataModule, ABC):
     Args:
         batch_size: Samples in a batch, for every loader; where ``evaluation_batch_size`` is set to another number, for
             the training loader.
+        order: What the order of training samples comes from: ``"global"``, torch's default generator, or ``"seed"``,
+            its seed and the number of the epoch alone.
 
     Raises:
-        DataArgumentError: If ``batch_size`` is no positive integer.
+        DataArgumentError: If ``batch_size`` is no positive integer, or ``order`` is neither.
     """
 
-    def __init__(self, batch_size: int) -> None:
+    def __init__(self, batch_size: int, order: str = "global") -> None:
         super().__init__()
         check_count("batch_size", batch_size, 1)
+        if order not in ORDERS:
+            raise DataArgumentError(f"order={order!r} is not accepted. Give one of {', '.join(map(repr, ORDERS))}.")
         # Where files lie on one machine is no property of a training run: only the batch size is recorded.
-        self.save_hyperparameters({"batch_size": batch_size})
-        self.batch_size = batch_size
+        self.save_hyperparameters({"batch_size": batch_size} | ({} if order == "global" else {"order": order}))
+        self.batch_size, self.order = batch_size, order
         self.evaluation_batch_size = batch_size  # a subclass may set another
         self.train_set: InMemorySamples | None = None
         self.val_set: InMemorySamples | None = None
@@ -176,11 +181,15 @@ class InMemoryDataModule(LightningDataModule, ABC):
             "ignore", message=r"The '\w+_dataloader' does not have many workers", category=PossibleUserWarning
         )
         # A plain DataLoader with PyTorch's own samplers: Lightning can put its distributed sampler in their place.
-        kind = ResumableDataLoader if training else DataLoader
+        kind: type[DataLoader[Any]] = ResumableDataLoader if training else DataLoader
+        shuffling: dict[str, Any] = {"shuffle": training}
+        if training and self.order == "seed":
+            # With a generator of its own, of which nothing depends, a loader leaves the global one as it is.
+            kind, shuffling = SeededDataLoader, {"sampler": SeededSampler(len(samples)), "generator": torch.Generator()}
         return kind(
             samples,
+            **shuffling,
             batch_size=self.batch_size if training else self.evaluation_batch_size,
-            shuffle=training,
             drop_last=training,
             collate_fn=whole_batch,
             pin_memory=device.type == "cuda" and not resident,

@@ -41,6 +41,8 @@ class MNISTData(InMemoryDataModule):
         download: Whether to download what is missing (12 MB, checked by checksum) when the Trainer prepares the data.
         validation: How many of the first training images are held out for validation; 0 holds out none.
         checksum: Whether the files must be MNIST's, byte for byte.
+        order: What the order of training samples comes from: ``"global"``, torch's default generator, or ``"seed"``,
+            its seed and the number of the epoch alone.
 
     Raises:
         DataArgumentError: If ``batch_size`` or ``validation`` is out of its range.
@@ -57,8 +59,9 @@ class MNISTData(InMemoryDataModule):
         download: bool = False,
         validation: int = VALIDATION_SAMPLES,
         checksum: bool = True,
+        order: str = "global",
     ) -> None:
-        super().__init__(batch_size)
+        super().__init__(batch_size, order)
         if isinstance(validation, bool) or not isinstance(validation, int) or not 0 <= validation < _SAMPLES["train"]:
             raise DataArgumentError(
                 f"validation={validation!r} is not accepted. Give an integer from 0 (train on all 60,000 images) to "

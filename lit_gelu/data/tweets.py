@@ -50,6 +50,8 @@ class TweetData(InMemoryDataModule):
         vectors: File of word vectors, an absolute path or one from the folder ``tweets`` on. ``None`` means
             ``embeddings-twitter.txt`` unless ``clusters`` is given.
         clusters: File of cluster bit paths (``50mpaths2``), in place of ``vectors``; a path of the same kind.
+        order: What the order of training samples comes from: ``"global"``, torch's default generator, or ``"seed"``,
+            its seed and the number of the epoch alone.
 
     Raises:
         DataArgumentError: If both ``vectors`` and ``clusters`` are given, or ``batch_size`` is no positive integer.
@@ -66,8 +68,9 @@ class TweetData(InMemoryDataModule):
         batch_size: int = 16,
         vectors: str | os.PathLike[str] | None = None,
         clusters: str | os.PathLike[str] | None = None,
+        order: str = "global",
     ) -> None:
-        super().__init__(batch_size)
+        super().__init__(batch_size, order)
         if vectors is not None and clusters is not None:
             raise DataArgumentError(
                 f"vectors={str(vectors)!r} and clusters={str(clusters)!r} given; accepted: one of them. Leave out "

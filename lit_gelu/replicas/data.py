@@ -54,7 +54,7 @@ class ReplicaDataModule(LightningDataModule):
     @property
     def order(self) -> BatchOrder:
         """How epochs are drawn."""
-        return BatchOrder(len(self.samples), self.data.batch_size)
+        return BatchOrder(len(self.samples), self.data.batch_size, self.data.order)
 
     def train_dataloader(self) -> MacroSteps:
         """Return the loader of step numbers."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import lightning
+import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor
 
@@ -73,8 +74,11 @@ def member_checkpoint(
 
 
 def _loader_alone(place: Whereabouts) -> dict[str, Any]:
-    """Return the state of a `ResumableDataLoader` at the replica's place; its order depends on torch's numbers."""
-    return {"taken": place.in_epoch, "start": random_states() | {"torch": place.epoch_start}}
+    """Return the state of a training loader at the replica's place, whatever its order comes from."""
+    generator = torch.Generator()
+    generator.set_state(place.epoch_start)
+    start = random_states() | {"torch": place.epoch_start}
+    return {"taken": place.in_epoch, "start": start, "seed": generator.initial_seed(), "epoch": place.epoch}
 
 
 def _random_numbers(place: Whereabouts) -> dict[str, Any]:

@@ -227,7 +227,7 @@ class ReplicaGroup(LightningModule):
 
     def _drawn(self) -> Tensor:
         """Draw the samples of an epoch, ``[steps, replicas, batch]``."""
-        return self._data.order.epoch(self.executor.streams.generators)
+        return self._data.order.epoch(self.executor.streams.generators, self.trainer.current_epoch)
 
     def _made(self, first: int, count: int) -> dict[str, Tensor]:
         assert self._plan is not None  # noqa: S101 - drawn when the epoch began

@@ -181,6 +181,7 @@ def test_hyperparameters_are_plain_data():
         "hidden_layers": 2,
         "momentum": 0.9,
         "fused_optimizer": False,
+        "noise": "global",
     }
 
 
@@ -225,6 +226,7 @@ def test_checkpoint_round_trip(tmp_path, activation):
         "hidden_layers": 3,
         "momentum": 0.9,
         "fused_optimizer": False,
+        "noise": "global",
     }
     loaded = MNISTClassifier.load_from_checkpoint(path, weights_only=True)
     images = torch.rand(4, 1, 28, 28)

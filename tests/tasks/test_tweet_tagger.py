@@ -98,6 +98,7 @@ def test_errors_are_shares_of_tokens_and_the_checkpoint_exports(tmp_path):
         "keep": 0.8,
         "vector_size": 50,
         "fused_optimizer": False,
+        "noise": "global",
     }
     assert dict(loaded.hparams) == dict(model.hparams)
     (result,) = quiet_trainer().test(loaded, datamodule=data, verbose=False)

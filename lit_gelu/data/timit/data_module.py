@@ -53,6 +53,8 @@ class TIMITData(InMemoryDataModule):
         centre_twice: Whether to take the training mean away from the validation and test features twice, as the
             paper's code does (D6). It only makes sense with features that were centred before; ours are not.
         allow_incomplete: Whether a full corpus that lacks sentences is accepted.
+        order: What the order of training samples comes from: ``"global"``, torch's default generator, or ``"seed"``,
+            its seed and the number of the epoch alone.
 
     Raises:
         DataArgumentError: If ``batch_size`` or ``glottal_stop`` is none of the accepted values.
@@ -72,8 +74,9 @@ class TIMITData(InMemoryDataModule):
         padded_statistics: bool = False,
         centre_twice: bool = False,
         allow_incomplete: bool = False,
+        order: str = "global",
     ) -> None:
-        super().__init__(batch_size)
+        super().__init__(batch_size, order)
         if glottal_stop not in {"sil", "ignore"}:
             raise DataArgumentError(f"glottal_stop={glottal_stop!r} is not accepted. Give 'sil' or 'ignore'.")
         self.save_hyperparameters({
