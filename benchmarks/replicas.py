@@ -1,9 +1,11 @@
 """Runs of the paper's small nets as a group, compared with the same runs alone: processor time of one step of one run.
 
-``python benchmarks/replicas.py [--runs N] [--steps N] [--only NET]`` trains every net by `Trainer.fit` alone and as a
-`ReplicaGroup` of N runs of three activations, on one thread, with Adam as torch chooses it and in its fused kernel. It
-prints the milliseconds of processor time (other processes of the machine do not count, its caches do) of a step of one
-run, Trainer and data included, the least of three stretches, and how many times less a group takes.
+``python benchmarks/replicas.py [--runs N] [--steps N] [--only NET] [--noise keys] [--seeds N]`` trains every net by
+`Trainer.fit` alone and as a `ReplicaGroup` of N runs of three activations, on one thread, with Adam as torch chooses it
+and in its fused kernel. It prints the milliseconds of processor time (other processes of the machine do not count, its
+caches do) of a step of one run, Trainer and data included, the least of three stretches, and how many times less a
+group takes. With ``--noise keys`` the group has dropout by key and orders by seed, and the run alone what it has by
+default; runs of a group that have a seed in common (``--seeds``) have masks and orders in common.
 """
 
 import argparse
@@ -32,8 +34,8 @@ NETS: dict[str, tuple[Any, dict[str, Any], int, int, int]] = {
 class RandomSamples(InMemoryDataModule):
     """A training set of random numbers."""
 
-    def __init__(self, batch_size: int, steps: int, features: int, classes: int) -> None:
-        super().__init__(batch_size)
+    def __init__(self, batch_size: int, steps: int, features: int, classes: int, order: str = "global") -> None:
+        super().__init__(batch_size, order)
         generator = torch.Generator().manual_seed(0)
         inputs = torch.rand(batch_size * steps, features, generator=generator)
         self.samples = InMemorySamples(inputs, torch.randint(classes, (len(inputs),), generator=generator))
@@ -74,17 +76,20 @@ def time_of(module: LightningModule, data: Any) -> float:
     return min(clock.milliseconds[1:])
 
 
-def compare(name: str, runs: int, steps: int, fused: bool) -> str:
+def compare(name: str, runs: int, steps: int, fused: bool, noise: str = "global", seeds: int | None = None) -> str:
     """Return a line about one net."""
     build, arguments, batch_size, features, classes = NETS[name]
+    keyed = {"noise": noise} if noise == "keys" and "keep" in arguments else {}
     cells = [
         {**arguments, "fused_optimizer": fused, "activation": activation}
         for activation in sorted((ACTIVATIONS * runs)[:runs])
     ]
     alone = time_of(build(**cells[runs // 2]), RandomSamples(batch_size, steps, features, classes))
-    data = ReplicaDataModule(RandomSamples(batch_size, steps, features, classes))
-    together = time_of(ReplicaGroup.of(build, cells, range(runs)), data) / runs
-    kernel = "fused Adam" if fused else "Adam"
+    order = "seed" if noise == "keys" else "global"
+    data = ReplicaDataModule(RandomSamples(batch_size, steps, features, classes, order))
+    own = [run % (seeds or runs) for run in range(runs)]
+    together = time_of(ReplicaGroup.of(build, [cell | keyed for cell in cells], own), data) / runs
+    kernel = ("fused Adam" if fused else "Adam") + (", noise by key" if noise == "keys" else "")
     return (
         f"{name}, {runs} runs, {kernel}: alone {alone:.2f} ms, in the group {together:.2f} ms, {alone / together:.1f} x"
     )
@@ -96,11 +101,13 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=15, help="runs in a group")
     parser.add_argument("--steps", type=int, default=34, help="optimizer steps in each of four epochs")
     parser.add_argument("--only", choices=NETS, help="one net")
+    parser.add_argument("--noise", choices=["global", "keys"], default="global", help="of the group")
+    parser.add_argument("--seeds", type=int, help="how many there are in a group; by default each run has its own")
     options = parser.parse_args()
     torch.set_num_threads(1)
     for name in [options.only] if options.only else NETS:
         for fused in (False, True):
-            print(compare(name, options.runs, options.steps, fused), flush=True)
+            print(compare(name, options.runs, options.steps, fused, options.noise, options.seeds), flush=True)
 
 
 if __name__ == "__main__":

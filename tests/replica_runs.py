@@ -3,6 +3,7 @@
 import copy
 import itertools
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 import torch
@@ -35,8 +36,8 @@ class Run:
 class Samples(InMemoryDataModule):
     """A training set of given inputs and labels, and nothing to validate with."""
 
-    def __init__(self, samples, batch_size):
-        super().__init__(batch_size)
+    def __init__(self, samples, batch_size, order="global"):
+        super().__init__(batch_size, order)
         self.samples = samples
 
     def load_train_and_val(self):
@@ -63,13 +64,37 @@ class Keeping(Callback):
             )
 
 
-def trained_alone(build, cell, seed, samples, batch_size, steps):
+class Saving(Callback):
+    """Saves checkpoints after the batches that end at some steps."""
+
+    def __init__(self, folder, steps):
+        self.folder, self.steps = folder, steps
+
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_index):
+        if trainer.global_step in self.steps:
+            trainer.save_checkpoint(self.folder / f"{trainer.global_step}.ckpt")
+
+    def on_train_epoch_end(self, trainer, module):
+        trainer.save_checkpoint(self.folder / f"end of {trainer.global_step}.ckpt")
+
+
+def runs_of(group, trainer):
+    """Return the members at the present step, as `trained_alone` returns runs."""
+    states = group.executor.streams.states()
+    checkpoints = [group.member_checkpoint(replica) for replica in range(len(states))]
+    return [
+        Run({trainer.global_step: State(saved["state_dict"], saved["optimizer_states"][0], state)})
+        for saved, state in zip(checkpoints, states, strict=True)
+    ]
+
+
+def trained_alone(build, cell, seed, samples, batch_size, steps, order="global"):
     """Train a cell as anybody would, and return its `Run`."""
     keeping = Keeping(steps)
     seed_everything(seed, verbose=False)
     module = build(**cell)
     trainer = quiet_trainer(max_steps=max(steps), max_epochs=-1, callbacks=[keeping], limit_val_batches=0)
-    given = Samples(samples, batch_size)
+    given = Samples(samples, batch_size, order)
     if isinstance(module, ActivationTask):
         trainer.fit(module, datamodule=given)
     else:
@@ -78,14 +103,14 @@ def trained_alone(build, cell, seed, samples, batch_size, steps):
     return keeping.run
 
 
-def trained_together(build, cells, seeds, samples, batch_size, steps, kind="auto"):
+def trained_together(build, cells, seeds, samples, batch_size, steps, kind="auto", order="global"):
     """Train cells as a group, without a Trainer, and return a `Run` for each."""
     members = build_members(build, cells, seeds)
     executor = EagerExecutor(members, kind)
     optimizer = executor.configure_optimizers()
-    order, runs, made = BatchOrder(len(samples[0]), batch_size), [Run() for _ in cells], 0
+    drawing, runs, made, epochs = BatchOrder(len(samples[0]), batch_size, order), [Run() for _ in cells], 0, count()
     while made < max(steps):
-        for rows in order.epoch(executor.streams.generators)[: max(steps) - made]:
+        for rows in drawing.epoch(executor.streams.generators, next(epochs))[: max(steps) - made]:
             logged = executor.step((samples[0][rows], samples[1][rows]))
             made += 1
             for replica, run in enumerate(runs):

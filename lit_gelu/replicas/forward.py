@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_map
 
 from lit_gelu.replicas.alike import activation_paths, registry_of
 from lit_gelu.replicas.errors import NotReplicableError
+from lit_gelu.replicas.keyed_rules import KeyedDropoutRule
 from lit_gelu.replicas.rules import (
     WHOLE_VECTORS,
     ActivationRule,
@@ -29,6 +30,7 @@ from lit_gelu.replicas.stacks import Stacks
 from lit_gelu.replicas.streams import Streams
 from lit_gelu.sandbox import evaluation_mode
 from lit_gelu.tasks import ActivationTask
+from lit_gelu.tasks.keyed_dropout import KeyedDropout
 
 Logged = dict[str, Tensor]
 _NO_VMAP = 'Or give the group executor="loop", which takes every training step.'
@@ -149,6 +151,9 @@ class VmapForward:
             if type(module) is nn.Dropout:
                 chances = [member.get_submodule(path).p for member in members]
                 _put(template, path, _Ruled(DropoutRule(chances, streams), only_training=True))  # type: ignore[arg-type]
+            elif type(module) is KeyedDropout:
+                layers: Any = [member.get_submodule(path) for member in members]
+                _put(template, path, _Ruled(KeyedDropoutRule(path, layers, stacks, streams), only_training=True))
         for path, names in differing.items():
             if names and not isinstance(template.get_submodule(path), _Ruled):
                 _hide(template.get_submodule(path), names)

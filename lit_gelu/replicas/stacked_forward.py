@@ -9,11 +9,13 @@ from torch.nn import functional
 
 from lit_gelu.replicas.alike import registry_of
 from lit_gelu.replicas.forward import Logged, is_task
+from lit_gelu.replicas.keyed_rules import KeyedDropoutRule
 from lit_gelu.replicas.rules import ActivationRule, DropoutRule, Rule, linear
 from lit_gelu.replicas.stacks import Stacks
 from lit_gelu.replicas.streams import Streams
 from lit_gelu.sandbox import evaluation_mode
 from lit_gelu.tasks import MNISTAutoencoder, MNISTClassifier, TIMITFrameClassifier, TweetTagger
+from lit_gelu.tasks.keyed_dropout import KeyedDropout
 from lit_gelu.tasks.layers import HiddenLayer
 
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -65,7 +67,7 @@ def _leaves(path: str, module: nn.Module) -> Iterator[tuple[str, nn.Module | Non
         yield f"{path}.activation", module.activation
         yield from _leaves(f"{path}.dropout", module.dropout)
     else:
-        yield path, module if type(module) in {nn.Linear, nn.Dropout} else None
+        yield path, module if type(module) in {nn.Linear, nn.Dropout, KeyedDropout} else None
 
 
 class StackedForward:
@@ -108,6 +110,8 @@ class StackedForward:
         own = [member.get_submodule(path) for member in members]
         if type(leaf) is nn.Dropout and not path.endswith(".activation"):
             return DropoutRule([float(module.p) for module in own], streams)  # type: ignore[arg-type]
+        if type(leaf) is KeyedDropout and not path.endswith(".activation"):
+            return KeyedDropoutRule(path, own, self.stacks, streams)  # type: ignore[arg-type] # all of one type
         self.own_activations.extend(own)
         return ActivationRule(path, own, self.stacks, streams, registry_of(members[0]))
 

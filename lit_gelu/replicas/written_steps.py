@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from lit_gelu.replicas.alike import registry_of
 from lit_gelu.replicas.desk import Desk
+from lit_gelu.replicas.keyed_rules import KeyedDropoutPart, in_common
 from lit_gelu.replicas.optimizers import StackedAdam
 from lit_gelu.replicas.rules import shared_function
 from lit_gelu.replicas.stacked_forward import cross_entropies, leaves_of, loss_of
@@ -26,7 +27,10 @@ from lit_gelu.replicas.written_layers import (
     written_activation,
 )
 from lit_gelu.sandbox import evaluation_mode
+from lit_gelu.tasks.keyed_dropout import KeyedDropout
+from lit_gelu.tasks.keyed_noise import Masks
 
+_MASKS = 2**25  # elements of a byte that are held for other members
 Batches = Iterable[tuple[Tensor, Tensor]]
 
 
@@ -95,6 +99,7 @@ class WrittenSteps:
         self._kept: dict[tuple[str | int, ...], Tensor] = {}
         self._desks: dict[tuple[str, ...], Desk] = {}
         self._nets: dict[tuple[int, int], MemberNet] = {}
+        self._masks = Masks(_MASKS)
         self._parameters = [
             {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
             for module in stacks.modules
@@ -120,6 +125,7 @@ class WrittenSteps:
             The losses that the runs alone log, ``[count, replicas]``; NaN of members that are stopped.
         """
         before = optimizer.begin()
+        self._masks.clear()
         logged = torch.full((len(self._parameters), count), torch.nan, dtype=self._dtype)
         for replica in range(len(self._parameters)):
             if replica not in optimizer.stopped:
@@ -180,6 +186,11 @@ class WrittenSteps:
                     continue
                 stays = False
                 parts.append(DropoutPart(path, leaf.p, self.streams.generators[replica], kept, width))
+            elif type(leaf) is KeyedDropout and not path.endswith(".activation"):
+                if not leaf.p:
+                    continue
+                stays = False
+                parts.append(KeyedDropoutPart(path, leaf, kept, width, self._masks_of(path, leaf)))
             else:
                 stays = shared_function(leaf, registry) is not None
                 written = written_activation(leaf) if stays else None
@@ -194,6 +205,11 @@ class WrittenSteps:
         place = len(parts) if noisy_from is None else noisy_from
         loss = CrossEntropy if loss_of(module) is cross_entropies else SquaredError
         return MemberNet(parts[:place], parts[place:], own, loss(kept("outputs", width)), self.logs_noise_free[replica])
+
+    def _masks_of(self, path: str, leaf: KeyedDropout) -> Masks | None:
+        """Return where masks are held until other members with the same seed have had them."""
+        layers: Any = [module.get_submodule(path) for module in self.stacks.modules]
+        return self._masks if int(leaf.seed) in in_common(layers) else None
 
 
 def can_be_written(modules: Sequence[nn.Module]) -> bool:

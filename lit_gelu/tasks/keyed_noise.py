@@ -74,25 +74,46 @@ def kept(chance: float) -> Kept:
     return Kept(max(round(keep * _WORDS) - 1, 0), 1 / keep if keep else 0.0)
 
 
+class Masks:
+    """What is kept by key, in memory as long as it is asked for several times.
+
+    Args:
+        most: How many elements are held, of all masks together.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most, self.held = most, 0
+        self._masks: dict[tuple[Key, int], NDArray[np.bool_]] = {}
+
+    def write_factors(self, factors: NDArray[Any], key: Key, chance: float) -> None:
+        """Write what dropout multiplies with."""
+        reading = kept(chance)
+        mask = self._masks.get((key, reading.highest))
+        if mask is None or mask.shape != factors.shape:
+            mask = (words(key, factors.size) <= np.uint32(reading.highest)).reshape(factors.shape)
+            if self.held + mask.size <= self.most:
+                self._masks[key, reading.highest] = mask
+                self.held += mask.size
+        np.multiply(mask, np.float32(reading.scale), out=factors)
+
+    def clear(self) -> None:
+        """Hold none."""
+        self._masks.clear()
+        self.held = 0
+
+
 def dropout_factors(shape: Sequence[int], keys: Sequence[Key], chances: Sequence[float]) -> Tensor:
     """Return what dropout multiplies ``[rows, ...]`` with, float32 on the CPU: each row's by its own key and chance.
 
-    Rows with equal keys have equal words, which are drawn once. A chance of 0 draws nothing.
+    A chance of 0 draws nothing, and rows with the same key and chance have one mask, which is drawn once.
     """
     factors = np.empty((len(keys), math.prod(shape[1:])), dtype=np.float32)
-    drawn: dict[Key, NDArray[np.uint32]] = {}
-    done: dict[tuple[Key, float], int] = {}
+    masks = Masks(factors.size if len(set(keys)) < len(keys) else 0)
     for row, (key, chance) in enumerate(zip(keys, chances, strict=True)):
         if chance == 0:
             factors[row] = 1
-        elif (key, chance) in done:
-            factors[row] = factors[done[key, chance]]
         else:
-            if key not in drawn:
-                drawn[key] = words(key, factors.shape[1])
-            highest, scale = kept(chance)
-            done[key, chance] = row
-            np.multiply(drawn[key] <= np.uint32(highest), np.float32(scale), out=factors[row])
+            masks.write_factors(factors[row], key, chance)
     return torch.from_numpy(factors).view(*shape)
 
 

@@ -26,13 +26,13 @@ def samples(count, inputs, classes):
     return torch.rand(count, inputs), torch.randint(classes, (count,))
 
 
-def compare(build, grid, data, batch_size, steps, sizes, kinds=KINDS):
+def compare(build, grid, data, batch_size, steps, sizes, kinds=KINDS, order="global"):
     """Compare every way to train a group with the runs alone."""
     cells, seeds = zip(*grid, strict=True)
-    alone = [trained_alone(build, cell, seed, data, batch_size, steps) for cell, seed in grid]
+    alone = [trained_alone(build, cell, seed, data, batch_size, steps, order) for cell, seed in grid]
     exact = batched_products_are_single_ones(sizes, batch_size)
     for kind in kinds:
-        together = trained_together(build, cells, seeds, data, batch_size, steps, kind)
+        together = trained_together(build, cells, seeds, data, batch_size, steps, kind, order)
         check_equal(alone, together, exact or kind in {"written", "loop"})
 
 
@@ -41,6 +41,13 @@ def test_a_grid_of_classifiers(fused):
     build = functools.partial(MNISTClassifier, hidden_layers=2, fused_optimizer=fused)
     # 245 samples leave a part of a batch; 23 steps are two borders of epochs; 24 x 10 outputs are no whole vectors
     compare(build, SMALL, samples(245, 784, 10), 24, (1, 10, 23), (784, 128, 128, 10))
+
+
+@pytest.mark.parametrize("order", ["global", "seed"])
+def test_a_grid_of_classifiers_with_noise_by_key(order):
+    build = functools.partial(MNISTClassifier, hidden_layers=2, noise="keys")
+    grid = [*SMALL, ({"activation": "relu", "keep": 0.5}, 0)]  # a mask that another has too
+    compare(build, grid, samples(245, 784, 10), 24, (1, 10, 23), (784, 128, 128, 10), order=order)
 
 
 def test_tails_of_tensors_that_are_no_whole_vectors():

@@ -6,7 +6,16 @@ from types import SimpleNamespace
 import pytest
 import torch
 from lightning.pytorch import Callback, LightningModule
-from replica_runs import Keeping, Run, Samples, State, batched_products_are_single_ones, check_equal, trained_alone
+from replica_runs import (
+    Keeping,
+    Samples,
+    Saving,
+    State,
+    batched_products_are_single_ones,
+    check_equal,
+    runs_of,
+    trained_alone,
+)
 from small_task import quiet_trainer
 
 from lit_gelu.callbacks import ExactResume
@@ -31,20 +40,6 @@ def samples():
     return inputs, torch.randint(25, (len(inputs),), generator=generator)
 
 
-class Saving(Callback):
-    """Saves checkpoints after the batches that end at some steps."""
-
-    def __init__(self, folder, steps):
-        self.folder, self.steps = folder, steps
-
-    def on_train_batch_end(self, trainer, module, outputs, batch, batch_index):
-        if trainer.global_step in self.steps:
-            trainer.save_checkpoint(self.folder / f"{trainer.global_step}.ckpt")
-
-    def on_train_epoch_end(self, trainer, module):
-        trainer.save_checkpoint(self.folder / f"end of {trainer.global_step}.ckpt")
-
-
 def trained(samples, steps_per_batch, steps, checkpoint=None, callbacks=(), cells=CELLS, seeds=SEEDS, **options):
     """Train a group, and return it with its Trainer."""
     group = ReplicaGroup.of(BUILD, cells, seeds, steps_per_batch=steps_per_batch)
@@ -52,16 +47,6 @@ def trained(samples, steps_per_batch, steps, checkpoint=None, callbacks=(), cell
     given = ReplicaDataModule(Samples(samples, 8))
     trainer.fit(group, datamodule=given, ckpt_path=checkpoint, weights_only=True if checkpoint else None)
     return group, trainer
-
-
-def runs_of(group, trainer):
-    """Return the members at the present step, as `trained_alone` returns runs."""
-    states = group.executor.streams.states()
-    checkpoints = [group.member_checkpoint(replica) for replica in range(len(states))]
-    return [
-        Run({trainer.global_step: State(saved["state_dict"], saved["optimizer_states"][0], state)})
-        for saved, state in zip(checkpoints, states, strict=True)
-    ]
 
 
 @pytest.fixture(scope="module")
