@@ -47,6 +47,8 @@ class Experiment:
     data_requires: Mapping[str, str] = field(default_factory=dict)  # of a property of the data, once prepared
     trainer_args: Mapping[str, Any] = field(default_factory=dict)
     has_fused_optimizer: bool = True  # whether torch has a fused kernel for the optimizer
+    # Which of the task's noise= and the data's order= there are: what --noise keys asks for.
+    keyed: frozenset[str] = frozenset({"noise", "order"})
     learning_rate_from: str | None = None  # the experiment that tuned it; `learning_rates` is empty then
     robustness_levels: tuple[float, ...] = ()  # of noise that a run's net is measured at in the end
     robust_settings: Mapping[str, float] = field(default_factory=dict)  # that a run must have for that
@@ -87,6 +89,7 @@ AUTOENCODER = Experiment(
     place="figure 4",
     task="lit_gelu.tasks.MNISTAutoencoder",
     data="lit_gelu.data.MNISTData",
+    keyed=frozenset({"order"}),
     arms=_FOUR,
     learning_rates=(1e-3, 1e-4),
     seeds=3,
@@ -140,6 +143,7 @@ CIFAR10_SEARCH = Experiment(
     evaluations=1,
     data_args={"batch_size": 100, "validation": 5000},
     has_fused_optimizer=False,
+    keyed=frozenset(),
     training_flop=2.16e16,
     notes="Trained on 45,000 images, 5,000 held out; the paper does not say how many seeds.",
 )
@@ -172,6 +176,7 @@ CIFAR100 = Experiment(
     tuned=(),
     data_args={"batch_size": 128},
     has_fused_optimizer=False,
+    keyed=frozenset(),
     training_flop=3.89e16,
     notes="An epoch is 100,000 images, the set and its mirror image (781 steps), as in the authors' code.",
 )

@@ -137,3 +137,7 @@ def _labels(record: RunRecord) -> Iterator[str]:
     precision = record.config.get("trainer", {}).get("precision", _FLOAT32[0])
     if precision not in _FLOAT32:
         yield f"precision {precision}, not 32 bit"
+    if record.config.get("model", {}).get("init_args", {}).get("noise") == "keys":
+        yield "random numbers by key (--noise keys)"
+    elif arguments.get("order") == "seed":
+        yield "order of samples by seed (--noise keys)"

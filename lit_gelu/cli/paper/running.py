@@ -99,6 +99,13 @@ def build_parser() -> jsonargparse.ArgumentParser:
         action="store_true",
         help="one kernel for all of Adam's step, of all but the CIFAR nets; it is part of a run's configuration",
     )
+    parser.add_argument(
+        "--noise",
+        choices=("global", "keys"),
+        default="global",
+        help="keys: dropout and the order of samples as functions of the seed, the same on every device, of all but "
+        "the CIFAR nets; part of a run's configuration",
+    )
     parser.add_argument("--checkpoints", action="store_true", help="keep each run's net in RESULTS/checkpoints")
     parser.add_argument("--skip-missing", action="store_true", help="missing data are no failure")
     parser.add_argument("--dry-run", action="store_true", help="say what would be run")
@@ -115,7 +122,7 @@ def run(arguments: jsonargparse.Namespace) -> int:
         tuple(arguments.arms),
         tuple(arguments.seeds),
         arguments.precision,
-        _own_experiments(arguments.preset, arguments.tweet_clusters, arguments.fused_optimizer),
+        _own_experiments(arguments.preset, arguments.tweet_clusters, arguments.fused_optimizer, arguments.noise),
         None if arguments.shard is None else parse_shard(arguments.shard),
     )
     if not any(request.runs(experiment) for experiment in request.experiments()):
@@ -125,6 +132,8 @@ def run(arguments: jsonargparse.Namespace) -> int:
         )
     if arguments.fused_optimizer:
         _check_fused_optimizer(request)
+    if arguments.noise == "keys":
+        _check_noise(request)
     folder = results_folder(arguments)
     return _dry_run(request, folder) if arguments.dry_run else _run(request, folder, arguments)
 
@@ -224,13 +233,17 @@ def _dry_run(request: RunRequest, folder: Path) -> int:
     return 0
 
 
-def _own_experiments(preset_name: str, clusters: str | None, fused: bool) -> dict[str, Experiment] | None:
+def _own_experiments(
+    preset_name: str, clusters: str | None, fused: bool, noise: str = "global"
+) -> dict[str, Experiment] | None:
     """Return a preset's experiments with what was asked for in place of the paper's; ``None`` to leave all as it is."""
-    if clusters is None and not fused:
+    if clusters is None and not fused and noise == "global":
         return None
     table = preset(preset_name)
     if clusters is not None:
         table = {name: _with_clusters(experiment, clusters) for name, experiment in table.items()}
+    if noise == "keys":
+        table = {name: _with_keys(experiment) for name, experiment in table.items()}
     return {name: _with_fused_optimizer(experiment) for name, experiment in table.items()} if fused else table
 
 
@@ -246,6 +259,23 @@ def _with_fused_optimizer(experiment: Experiment) -> Experiment:
     if not experiment.has_fused_optimizer:
         return experiment
     return replace(experiment, task_args={**experiment.task_args, "fused_optimizer": True})
+
+
+def _with_keys(experiment: Experiment) -> Experiment:
+    """Have dropout and the order of samples depend on the seed alone, where task and data can."""
+    noise = {"noise": "keys"} if "noise" in experiment.keyed else {}
+    order = {"order": "seed"} if "order" in experiment.keyed else {}
+    return replace(experiment, task_args={**experiment.task_args, **noise}, data_args={**experiment.data_args, **order})
+
+
+def _check_noise(request: RunRequest) -> None:
+    """Refuse an option that would change nothing."""
+    experiments = request.experiments()
+    if not any(experiment.keyed for experiment in experiments):
+        raise PaperArgumentError(
+            f"--noise keys: {', '.join(experiment.name for experiment in experiments)} draw random numbers that have "
+            "no keys. Leave it out."
+        )
 
 
 def _check_fused_optimizer(request: RunRequest) -> None:

@@ -11,9 +11,10 @@ from lit_gelu.cli.main import main
 from lit_gelu.cli.paper import running as paper_run
 from lit_gelu.paper.experiments import EXPERIMENTS, Arm
 from lit_gelu.paper.jobs import Failure
+from lit_gelu.paper.presets import labels_of
 from lit_gelu.paper.run_record import read_records
 from lit_gelu.paper.run_store import RecordStore
-from lit_gelu.paper.training import import_class
+from lit_gelu.paper.training import build, build_data, import_class
 
 
 class Pool(InlinePool):
@@ -117,6 +118,32 @@ def test_fused_adam_is_named_by_the_record(tmp_path, table, monkeypatch, capsys)
     assert made == [True, True]
     assert paper_run_in(tmp_path, *arguments[:2]) == 2
     assert "model.init_args.fused_optimizer: True in the record, None now" in capsys.readouterr().err
+
+
+def test_noise_by_key_is_named_by_the_record(tmp_path, table, monkeypatch, capsys):
+    monkeypatch.setattr(paper_run, "preset", lambda _: {"sharing": replace(SHARING, seeds=1)})
+    arguments = ["--only", "sharing", "--noise", "keys"]
+    assert paper_run_in(tmp_path, *arguments) == 0
+    records = read_records(tmp_path)
+    assert {record.config["model"]["init_args"]["noise"] for record in records} == {"keys"}
+    assert {record.config["data"]["init_args"]["order"] for record in records} == {"seed"}
+    assert "random numbers by key (--noise keys)" in labels_of(records)
+    capsys.readouterr()
+    assert paper_run_in(tmp_path, "--only", "sharing") == 2
+    assert "model.init_args.noise: 'keys' in the record, None now" in capsys.readouterr().err
+
+
+def test_noise_by_key_is_for_the_experiments_that_can_have_it(tmp_path, capsys):
+    table = paper_run._own_experiments("full", None, fused=False, noise="keys")
+    ordered = {name for name, row in table.items() if row.data_args.get("order") == "seed"}
+    assert table.keys() - ordered == {"cifar10_search", "cifar10", "cifar100"}
+    assert ordered - {name for name, row in table.items() if row.task_args.get("noise") == "keys"} == {"autoencoder"}
+    assert not any("order" in row.data_args for row in paper_run.preset("full").values())
+    for name in ordered:  # the classes take what they are given
+        build_data({"class_path": table[name].data, "init_args": table[name].data_args}, None)
+        build({"class_path": table[name].task, "init_args": table[name].task_args})
+    assert paper_run_in(tmp_path, "--preset", "full", "--only", "cifar10", "--noise", "keys", "--dry-run") == 2
+    assert "cifar10_search, cifar10 draw random numbers that have no keys" in capsys.readouterr().err
 
 
 def test_fused_adam_is_for_the_experiments_that_have_torch_s(tmp_path, capsys):
