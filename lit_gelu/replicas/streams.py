@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from lit_gelu.replicas.masks import keep_mask_
+from lit_gelu.replicas.masks import dropout_factors_
 
 
 class Streams:
@@ -48,8 +48,6 @@ class Streams:
         """
         factors = torch.ones(inputs.shape, dtype=inputs.dtype, device=inputs.device)
         for factor, chance, generator in zip(factors, chances, self.generators, strict=True):
-            if chance == 1:
-                factor.zero_()
-            elif chance > 0:
-                keep_mask_(factor, 1 - chance, generator).div_(1 - chance)
+            if chance > 0:
+                dropout_factors_(factor, chance, generator)
         return factors

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from lit_gelu.replicas.masks import keep_mask_
+from lit_gelu.replicas.masks import dropout_factors_
 
 Written = tuple[Callable[[Tensor, Tensor], Any], Callable[[Tensor, Tensor, Tensor], Any]]
 Kept = Callable[[str, int], Tensor]  # the tensor of a name, [batch, width]: one for all members
 _MEAN, _NO_IGNORED = 1, -100  # torch's numbers for reduction="mean" and ignore_index
-_aten = torch.ops.aten
+_aten, _nn = torch.ops.aten, torch._C._nn
 
 
 class Part(Protocol):
@@ -154,13 +154,11 @@ class DropoutPart:
     def __init__(self, path: str, chance: float, generator: torch.Generator, kept: Kept, width: int) -> None:
         self.chance, self.generator = chance, generator
         self.factors, self.outputs = kept(f"{path}: factors", width), kept(path, width)
+        self.words = torch.empty(self.factors.shape, dtype=torch.int64)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """See `Part`; a chance of 1 draws nothing."""
-        if self.chance == 1:
-            self.factors.zero_()
-        else:
-            keep_mask_(self.factors, 1 - self.chance, self.generator).div_(1 - self.chance)
+        """See `Part`."""
+        dropout_factors_(self.factors, self.chance, self.generator, self.words)
         return torch.mul(inputs, self.factors, out=self.outputs)
 
     def noise_free(self, inputs: Tensor) -> Tensor:
@@ -177,7 +175,10 @@ class CrossEntropy:
 
     def __init__(self, outputs: Tensor) -> None:
         self.logs, self.of_logs, self.gradient = (torch.empty_like(outputs) for _ in range(3))
-        self.one, self.count = outputs.new_ones(()), outputs.new_empty(())
+        self.one, self.count = (
+            outputs.new_ones(()),
+            outputs.new_tensor(len(outputs)),
+        )  # no label weighs less, none is ignored
 
     def measure(self, outputs: Tensor, inputs: Tensor, labels: Tensor, loss: Tensor) -> None:  # noqa: ARG002
         """Write the mean loss of a batch into ``loss``."""
@@ -189,9 +190,7 @@ class CrossEntropy:
         _aten.nll_loss_backward.grad_input(
             self.one, self.logs, labels, None, _MEAN, _NO_IGNORED, self.count, grad_input=self.of_logs
         )
-        return _aten._log_softmax_backward_data.out(  # type: ignore[no-any-return]
-            self.of_logs, self.logs, 1, self.logs.dtype, out=self.gradient
-        )
+        return torch._log_softmax_backward_data(self.of_logs, self.logs, 1, self.logs.dtype, out=self.gradient)
 
 
 class SquaredError:
@@ -230,7 +229,7 @@ def _gelu(module: Any) -> Written:
     def derivative(gradient: Tensor, inputs: Tensor, of_inputs: Tensor) -> None:
         _aten.gelu_backward.grad_input(gradient, inputs, approximate=approximate, grad_input=of_inputs)
 
-    return lambda inputs, outputs: _aten.gelu.out(inputs, approximate=approximate, out=outputs), derivative
+    return lambda inputs, outputs: _nn.gelu(inputs, approximate=approximate, out=outputs), derivative
 
 
 def _elu(module: Any) -> Written:
@@ -239,14 +238,14 @@ def _elu(module: Any) -> Written:
     def derivative(gradient: Tensor, inputs: Tensor, of_inputs: Tensor) -> None:
         _aten.elu_backward.grad_input(gradient, alpha, 1, 1, False, inputs, grad_input=of_inputs)
 
-    return lambda inputs, outputs: _aten.elu.out(inputs, alpha, out=outputs), derivative
+    return lambda inputs, outputs: _nn.elu(inputs, alpha, out=outputs), derivative
 
 
 def _silu(_: Any) -> Written:
     def derivative(gradient: Tensor, inputs: Tensor, of_inputs: Tensor) -> None:
         _aten.silu_backward.grad_input(gradient, inputs, grad_input=of_inputs)
 
-    return lambda inputs, outputs: _aten.silu.out(inputs, out=outputs), derivative
+    return lambda inputs, outputs: _nn.silu(inputs, out=outputs), derivative
 
 
 _WRITTEN: dict[type[nn.Module], Callable[[Any], Written]] = {

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from typing import Any
 
 import torch
@@ -74,7 +74,7 @@ class MemberNet:
             gradient = part.backward(gradient)
 
     def _measure_noise_free(self, values: Tensor, inputs: Tensor, labels: Tensor, logged: Tensor) -> None:
-        with evaluation_mode(self.own):
+        with evaluation_mode(self.own) if len(self.own) else nullcontext():
             for part in self.tail:
                 values = part.noise_free(values)
         self.loss.measure(values, inputs, labels, logged)
