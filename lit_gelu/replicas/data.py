@@ -1,12 +1,16 @@
 """`ReplicaDataModule`: the data of a group, of which every replica takes its own batches."""
 
+import warnings
 from collections.abc import Collection
+from typing import Any
 
 from lightning.pytorch import LightningDataModule, LightningModule
+from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from lit_gelu.data import InMemoryDataModule
 from lit_gelu.data.in_memory import InMemorySamples
 from lit_gelu.replicas.errors import ReplicaArgumentError
+from lit_gelu.replicas.hooks import check_data_hooks
 from lit_gelu.replicas.macro_steps import MacroSteps, steps_in_a_batch
 from lit_gelu.replicas.order import BatchOrder
 
@@ -22,7 +26,8 @@ class ReplicaDataModule(LightningDataModule):
             callback sees the members there.
 
     Raises:
-        ReplicaArgumentError: If ``data`` are no `lit_gelu.data.InMemoryDataModule`.
+        ReplicaArgumentError: If ``data`` are no `lit_gelu.data.InMemoryDataModule`, or make batches in ways of their
+            own, as those do that cut or mirror images anew each time.
     """
 
     def __init__(self, data: InMemoryDataModule, batch_ends: Collection[int] = ()) -> None:
@@ -32,6 +37,12 @@ class ReplicaDataModule(LightningDataModule):
                 f"data={type(data).__name__} is not accepted: the replicas take their batches out of memory. Give an "
                 "InMemoryDataModule; a subclass with load_train_and_val and load_test makes one of any two tensors."
             )
+        if type(data).train_dataloader is not InMemoryDataModule.train_dataloader:
+            raise ReplicaArgumentError(
+                f"{type(data).__name__} has a train_dataloader of its own, and the replicas take their batches as "
+                "InMemoryDataModule does. Leave it out, or train the modules alone."
+            )
+        check_data_hooks(data)
         self.data = data
         self.batch_ends = batch_ends
 
@@ -48,8 +59,14 @@ class ReplicaDataModule(LightningDataModule):
         """The training set."""
         if self.data.train_set is None:
             self.data.setup("fit")
-        assert self.data.train_set is not None  # noqa: S101 - set up
-        return self.data.train_set
+        train_set = self.data.train_set
+        assert train_set is not None  # noqa: S101 - set up
+        if type(train_set).__getitems__ is not InMemorySamples.__getitems__:
+            raise ReplicaArgumentError(
+                f"{type(self.data).__name__} makes its batches in a way of its own ({type(train_set).__name__}), which "
+                "a group cannot do for all its members at once. Train the modules alone."
+            )
+        return train_set
 
     @property
     def order(self) -> BatchOrder:
@@ -59,6 +76,19 @@ class ReplicaDataModule(LightningDataModule):
     def train_dataloader(self) -> MacroSteps:
         """Return the loader of step numbers."""
         return self.loader(None if self.trainer is None else self.trainer.lightning_module)
+
+    def val_dataloader(self) -> Any:
+        """Return the data's own loader, or none where the members have no ``validation_step``."""
+        members = [] if self.trainer is None else getattr(self.trainer.lightning_module, "members", [])
+        if members and not is_overridden("validation_step", members[0]):
+            # Lightning asks whether no batches were meant.
+            warnings.filterwarnings("ignore", message="Total length of `list` across ranks is zero")
+            return []
+        return self.data.val_dataloader()
+
+    def test_dataloader(self) -> Any:
+        """Return the data's own loader."""
+        return self.data.test_dataloader()
 
     def loader(self, group: LightningModule | None) -> MacroSteps:
         """Return the loader of step numbers for a group: as many in a batch as it asks for."""

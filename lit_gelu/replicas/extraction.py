@@ -1,6 +1,7 @@
 """An ordinary checkpoint of one member of a group."""
 
 import copy
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,7 +41,10 @@ class Whereabouts:
 
 
 def member_checkpoint(
-    member: LightningModule, optimizer: dict[str, Any] | None, place: Whereabouts | None
+    member: LightningModule,
+    optimizer: dict[str, Any] | None,
+    place: Whereabouts | None,
+    schedulers: Sequence[dict[str, Any]] = (),
 ) -> dict[str, Any]:
     """Return what the run alone would have saved; its tensors hold no part of a stack.
 
@@ -48,6 +52,7 @@ def member_checkpoint(
         member: The module.
         optimizer: The state of its optimizer, if it has one yet.
         place: Where its run is, if it has begun.
+        schedulers: The states of its schedulers.
 
     Returns:
         A checkpoint for ``load_from_checkpoint`` and ``Trainer.fit(ckpt_path=...)``; with the callback `ExactResume`
@@ -61,7 +66,7 @@ def member_checkpoint(
         "state_dict": {name: tensor.detach().clone() for name, tensor in member.state_dict().items()},
         "callbacks": {},
         "optimizer_states": [] if optimizer is None else [optimizer],
-        "lr_schedulers": [],
+        "lr_schedulers": copy.deepcopy(list(schedulers)),
     }
     if place is not None:
         checkpoint["loops"] = {"fit_loop": loop_alone(place)}

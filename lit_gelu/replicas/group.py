@@ -5,15 +5,20 @@ from typing import Any, Self
 
 import torch
 from lightning.pytorch import Callback, LightningModule
+from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from lit_gelu.callbacks.exact_resume import leave_epoch_finished, leave_epoch_unfinished
 from lit_gelu.replicas.building import Member, build_members
 from lit_gelu.replicas.data import ReplicaDataModule
 from lit_gelu.replicas.errors import NotReplicableError, ReplicaArgumentError
+from lit_gelu.replicas.evaluation import MemberEvaluation
 from lit_gelu.replicas.executors import EagerExecutor
 from lit_gelu.replicas.extraction import Whereabouts, member_checkpoint
+from lit_gelu.replicas.hooks import check_hooks
 from lit_gelu.replicas.macro_steps import MacroSteps, count_further_steps, place_in_epoch
+from lit_gelu.replicas.member_trainer import MemberTrainer
 from lit_gelu.replicas.optimizers import MemberOptimizers
 
 CHECKPOINT_KEY = "lit_gelu_replicas"
@@ -30,7 +35,8 @@ class ReplicaGroup(LightningModule):
 
     Linear layers, dropout, norms and registered activations are computed as each replica alone would; convolutions,
     and steps that branch on tensors or draw random numbers in other ways, with ``executor="loop"``, one replica after
-    another. Validation and schedulers are not part of a group: measure on `members`.
+    another. Validation and tests go through `members` one by one: `measured` has what each logged, ``[replicas]`` by
+    name, of the last pass, and the group logs the mean.
 
     Args:
         members: What `build_members` returns.
@@ -65,12 +71,16 @@ class ReplicaGroup(LightningModule):
             raise ReplicaArgumentError(
                 f'steps_per_batch={steps_per_batch!r} is not accepted. Give an integer of at least 1, or "auto".'
             )
+        for member in members:
+            check_hooks(member.module)
         self.automatic_optimization = False
         self.steps_per_batch = steps_per_batch
         self.executor = EagerExecutor(members, executor, differ)
         self.tree = self.executor.stacks.tree
         self.seeds = [member.seed for member in members]
         self.logged: dict[str, list[Tensor]] = {}
+        self.measured: dict[str, Tensor] = {}
+        self._plateau_epoch = -1  # the last one behind which schedulers looked at a value
         self._ends: dict[int, dict[str, Any]] = {}  # where the runs of inactive replicas are
         self._plan: Tensor | None = None
         self._epoch_start: list[Tensor] = []
@@ -104,8 +114,10 @@ class ReplicaGroup(LightningModule):
     def member_checkpoint(self, replica: int) -> dict[str, Any]:
         """Return an ordinary checkpoint of a member, as the run alone would have saved it."""
         optimizer = self.executor.optimizer
-        state = None if optimizer is None else optimizer.member_state(replica)
-        return member_checkpoint(self.members[replica], state, self._place_of(replica))
+        if optimizer is None:
+            return member_checkpoint(self.members[replica], None, self._place_of(replica))
+        state, schedulers = optimizer.member_state(replica), optimizer.configured[replica].states()
+        return member_checkpoint(self.members[replica], state, self._place_of(replica), schedulers)
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override] # torch has overloads
         """Return the stacks under the members' own names."""
@@ -123,6 +135,23 @@ class ReplicaGroup(LightningModule):
     def configure_optimizers(self) -> MemberOptimizers:
         """Return the optimizer of all members; they hold their parts of the stacks from now on."""
         return self.executor.configure_optimizers()
+
+    def setup(self, stage: str) -> None:  # noqa: ARG002 - Lightning's name
+        """Let the members see a Trainer, each as if its run were alone."""
+        is_fit = self.trainer.state.fn == TrainerFn.FITTING
+        self._of_members = MemberTrainer(self.trainer, self._data.order.steps if is_fit else None)
+        for module in self._seeing_a_trainer():
+            module.trainer = self._of_members
+
+    def teardown(self, stage: str) -> None:  # noqa: ARG002 - Lightning's name
+        """Let the members see none again."""
+        for module in self._seeing_a_trainer():
+            module.trainer = None
+
+    def on_fit_start(self) -> None:
+        """Let the members refuse what they would refuse alone."""
+        for member in self.members:
+            member.on_fit_start()
 
     def on_train_start(self) -> None:
         """Let the loader go on where a checkpoint was saved."""
@@ -148,6 +177,7 @@ class ReplicaGroup(LightningModule):
         steps = batch.tolist()[:left]
         optimizer: Any = self.optimizers()
         logged: dict[str, Tensor] = optimizer.step(closure=lambda: self._made(steps[0], len(steps)))
+        self._of_members.further = 0
         count_further_steps(trainer, len(steps) - 1)
         self._place = steps[-1] + 1
         for name, values in logged.items():
@@ -155,10 +185,63 @@ class ReplicaGroup(LightningModule):
             self.log(name, self._mean(values[-1]), prog_bar=name == "train_loss")
         return logged
 
+    def on_train_epoch_end(self) -> None:
+        """Step the schedulers that look at what validation found; once an epoch, also in a run that is resumed here."""
+        if self._plateau_epoch < self.trainer.current_epoch and self._place == self._data.order.steps:
+            self._plateau_epoch = self.trainer.current_epoch
+            self._optimizer.step_on_plateau(self._plateau_epoch, self.measured)
+
     def on_train_batch_end(self, *_: Any) -> None:
         """End the run when no replica is active."""
         if not self.active.any():
             self.trainer.should_stop = True
+
+    def on_validation_start(self) -> None:
+        """Begin a pass of the members, one by one, over the validation set."""
+        self._begin_evaluation("validation", self.trainer.val_dataloaders)
+
+    def on_validation_epoch_start(self) -> None:
+        """Call the members' own hook."""
+        self._evaluation.call("on_validation_epoch_start")
+
+    def validation_step(self, batch: Any, batch_index: int, dataloader_idx: int = 0) -> None:
+        """Call the members' own ``validation_step``."""
+        self._evaluation.step(batch, batch_index, dataloader_idx)
+
+    def on_validation_epoch_end(self) -> None:
+        """Keep in `measured` what the members logged, and log the mean."""
+        self._keep_measured()
+
+    def on_validation_end(self) -> None:
+        """End the pass."""
+        self._evaluation.end()
+
+    def on_test_start(self) -> None:
+        """Begin a pass of the members, one by one, over the test set."""
+        self._begin_evaluation("test", self.trainer.test_dataloaders)
+
+    def on_test_epoch_start(self) -> None:
+        """Call the members' own hook."""
+        self._evaluation.call("on_test_epoch_start")
+
+    def test_step(self, batch: Any, batch_index: int, dataloader_idx: int = 0) -> None:
+        """Call the members' own ``test_step``."""
+        self._evaluation.step(batch, batch_index, dataloader_idx)
+
+    def on_test_epoch_end(self) -> None:
+        """Keep in `measured` what the members logged, and log the mean."""
+        self._keep_measured()
+
+    def on_test_end(self) -> None:
+        """End the pass."""
+        self._evaluation.end()
+
+    def forward(self, *_: Any, **__: Any) -> Any:
+        """Refuse to answer for all members."""
+        raise NotReplicableError(
+            "A group has no forward pass, and predicts nothing: it holds several nets. Call one of its members: "
+            "group.members[0](inputs), Trainer.predict(group.members[0], ...)."
+        )
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keep the streams, where in the epoch they were, and who is active."""
@@ -170,6 +253,8 @@ class ReplicaGroup(LightningModule):
             "place": self._place,
             "active": self.active.tolist(),
             "ends": self._ends,
+            "measured": self.measured,
+            "plateau_epoch": self._plateau_epoch,
         }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -184,8 +269,8 @@ class ReplicaGroup(LightningModule):
         self.executor.streams.set_states(kept["streams"])
         self._epoch_start, self._place, self._plan = kept["epoch_start"], kept["place"], None
         self.active.copy_(torch.tensor(kept["active"]))
-        self._ends = kept["ends"]
-        if self._trainer is not None:
+        self._ends, self.measured, self._plateau_epoch = kept["ends"], kept["measured"], kept["plateau_epoch"]
+        if self._trainer is not None and self._trainer.state.fn == TrainerFn.FITTING:
             place_in_epoch(checkpoint, self._place, self._data.loader(self))
             leave_epoch_unfinished(checkpoint["loops"]["fit_loop"])
             if self._trainer.max_steps != -1 and not self._trainer.enable_validation:
@@ -229,10 +314,43 @@ class ReplicaGroup(LightningModule):
         """Draw the samples of an epoch, ``[steps, replicas, batch]``."""
         return self._data.order.epoch(self.executor.streams.generators, self.trainer.current_epoch)
 
+    @property
+    def _optimizer(self) -> MemberOptimizers:
+        assert self.executor.optimizer is not None  # noqa: S101 - a Trainer has had it configured
+        return self.executor.optimizer
+
     def _made(self, first: int, count: int) -> dict[str, Tensor]:
+        """Make steps of an epoch: all at once where nothing happens between them."""
         assert self._plan is not None  # noqa: S101 - drawn when the epoch began
         samples, rows = self._data.samples, self._plan[first : first + count]
-        return self.executor.steps(samples.inputs, samples.labels, rows, first)
+        if self.executor.written is not None and not self._optimizer.has_schedulers:
+            return self.executor.steps(samples.inputs, samples.labels, rows, first)
+        made = []
+        for further, own in enumerate(rows):
+            self._of_members.further = further
+            made.append(self.executor.step((samples.inputs[own], samples.labels[own]), first + further))
+            self._of_members.further = further + 1
+            is_last = first + further + 1 == len(self._plan)
+            self._optimizer.step_schedulers(first + further, self.trainer.current_epoch if is_last else -1)
+        return {name: torch.stack([values[name] for values in made]) for name in made[0]}
+
+    def _seeing_a_trainer(self) -> list[LightningModule]:
+        """Return the modules whose code runs: the members, and the one that stands for them."""
+        step = getattr(self.executor.forward, "step", None)
+        return [*self.members, *([] if step is None else [step.member])]
+
+    def _begin_evaluation(self, stage: str, loaders: Any) -> None:
+        self._note_stopped()
+        found = tree_leaves(loaders)
+        self._evaluation = MemberEvaluation(self.members, self.executor.streams, self._of_members, stage, found)
+        self._evaluation.call(f"on_{stage}_start")
+
+    def _keep_measured(self) -> None:
+        measured = self._evaluation.values()
+        if not self.trainer.sanity_checking:
+            self.measured = measured
+        for name, values in measured.items():
+            self.log(name, self._mean(values), prog_bar=True, add_dataloader_idx=False)
 
 
 def check_trainer(trainer: Any) -> None:
@@ -255,7 +373,7 @@ def check_trainer(trainer: Any) -> None:
     for name, is_asked in asked.items():
         if is_asked:
             raise NotReplicableError(f"Trainer({name}=...) is not accepted for a group: {_REASONS[name]}")
-    if not isinstance(getattr(trainer, "datamodule", None), ReplicaDataModule):
+    if trainer.state.fn == TrainerFn.FITTING and not isinstance(trainer.datamodule, ReplicaDataModule):
         raise NotReplicableError(
             "A group takes its batches from a ReplicaDataModule. Give Trainer.fit datamodule=ReplicaDataModule(data)."
         )

@@ -6,11 +6,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 from torch.optim import Adam, AdamW, Optimizer
 
-from lit_gelu.replicas.errors import NotReplicableError
+from lit_gelu.replicas.schedules import Configured, configured, step_on_plateau, step_schedulers
 from lit_gelu.replicas.stacks import Stacks
 
 Gradients = Mapping[str, Tensor | None]
@@ -23,34 +22,18 @@ _FLAGS = ("betas", "eps", "maximize", "fused", "decoupled_weight_decay")
 _UNKNOWN = ("amsgrad", "capturable", "differentiable", "foreach")
 
 
-def own_optimizer(member: LightningModule) -> Optimizer:
-    """Return the one optimizer that a member configures.
-
-    Raises:
-        NotReplicableError: If it configures none, several, or a scheduler.
-    """
-    given = member.configure_optimizers()
-    found = given[0] if isinstance(given, list | tuple) and len(given) == 1 else given
-    found = found.get("optimizer") if isinstance(found, Mapping) and "lr_scheduler" not in found else found
-    if not isinstance(found, Optimizer):
-        raise NotReplicableError(
-            f"{type(member).__name__}.configure_optimizers returned {type(given).__name__}; a group takes one "
-            "optimizer without a scheduler. Train this module alone."
-        )
-    return found
-
-
 class MemberOptimizers(Optimizer):
     """Every member's own optimizer, given its parts of the gradients; exact for any optimizer.
 
     Args:
         stacks: Those of the members, which hold parts of them.
-        own: The optimizer of every member.
+        configured: What every member configures.
     """
 
-    def __init__(self, stacks: Stacks, own: Sequence[Optimizer]) -> None:
+    def __init__(self, stacks: Stacks, configured: Sequence[Configured]) -> None:
         super().__init__(stacks.parameters.values(), {})
-        self.stacks, self.own = stacks, list(own)
+        self.stacks, self.configured = stacks, list(configured)
+        self.own = [one.optimizer for one in configured]
         self.stopped: set[int] = set()
 
     def stop(self, replica: int) -> None:
@@ -75,8 +58,11 @@ class MemberOptimizers(Optimizer):
                 parameter.grad = None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the states of the members' own optimizers, of which none holds a stack."""
-        return {"members": [self.member_state(replica) for replica in range(len(self.own))]}
+        """Return the states of the members' own optimizers, of which none holds a stack, and of their schedulers."""
+        return {
+            "members": [self.member_state(replica) for replica in range(len(self.own))],
+            "schedulers": [copy.deepcopy(one.states()) for one in self.configured],
+        }
 
     def member_state(self, replica: int) -> dict[str, Any]:
         """Return the state of a member's own optimizer, as it would be after the run alone."""
@@ -86,6 +72,26 @@ class MemberOptimizers(Optimizer):
         """Go on from a saved state."""
         for own, state in zip(self.own, state_dict["members"], strict=True):
             own.load_state_dict(state)
+        for one, states in zip(self.configured, state_dict["schedulers"], strict=True):
+            one.load_states(states)
+
+    @property
+    def has_schedulers(self) -> bool:
+        """Whether a member has configured one."""
+        return any(one.schedulers for one in self.configured)
+
+    def step_schedulers(self, step: int, epoch: int) -> None:
+        """Step the active members' schedulers behind a batch; see `lit_gelu.replicas.schedules.step_schedulers`."""
+        for replica, (module, one) in enumerate(zip(self.stacks.modules, self.configured, strict=True)):
+            if one.schedulers and replica not in self.stopped:
+                step_schedulers(module, one.schedulers, step, epoch)  # type: ignore[arg-type] # a LightningModule
+
+    def step_on_plateau(self, epoch: int, values: Mapping[str, Tensor]) -> None:
+        """Step behind an epoch what looks at values, ``[replicas]`` by name."""
+        for replica, (module, one) in enumerate(zip(self.stacks.modules, self.configured, strict=True)):
+            own = {name: of_all[replica] for name, of_all in values.items()}
+            if replica not in self.stopped:
+                step_on_plateau(module, one.schedulers, epoch, own.get)  # type: ignore[arg-type] # a LightningModule
 
 
 def _copied(state: dict[str, Any]) -> dict[str, Any]:
@@ -107,11 +113,11 @@ class StackedAdam(MemberOptimizers):
 
     Args:
         stacks: Those of the members, which hold parts of them.
-        own: The optimizer of every member.
+        configured: What every member configures.
     """
 
-    def __init__(self, stacks: Stacks, own: Sequence[Optimizer]) -> None:
-        super().__init__(stacks, own)
+    def __init__(self, stacks: Stacks, configured: Sequence[Configured]) -> None:
+        super().__init__(stacks, configured)
         self.steps: dict[str, Tensor] = {}  # by name as torch counts them: only where there was a gradient
         self.moments: dict[str, tuple[Tensor, Tensor]] = {}
 
@@ -137,6 +143,8 @@ class StackedAdam(MemberOptimizers):
     @torch.no_grad()
     def update(self, gradients: Gradients) -> None:
         """Make one step of all members with gradients ``[replicas, ...]`` by name."""
+        for own in self.own:
+            own._opt_called = True  # type: ignore[attr-defined] # schedulers look at it, and warn
         present = {name: gradient for name, gradient in gradients.items() if gradient is not None}
         for name in present:
             if name not in self.moments:
@@ -279,5 +287,6 @@ def stackable(stacks: Stacks, own: Sequence[Optimizer]) -> bool:
 
 def group_optimizer(stacks: Stacks) -> MemberOptimizers:
     """Return the optimizer of a group, as its members configure theirs; call it with the members on their device."""
-    own = [own_optimizer(module) for module in stacks.modules]  # type: ignore[arg-type] # LightningModules, in a group
-    return StackedAdam(stacks, own) if stackable(stacks, own) else MemberOptimizers(stacks, own)
+    given = [configured(module) for module in stacks.modules]  # type: ignore[arg-type] # LightningModules, in a group
+    stacks_them = stackable(stacks, [one.optimizer for one in given]) and all(one.changes_rates_alone for one in given)
+    return StackedAdam(stacks, given) if stacks_them else MemberOptimizers(stacks, given)

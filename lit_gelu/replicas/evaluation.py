@@ -1,0 +1,100 @@
+"""Validation and test of a group: the members one by one, each with its own steps and hooks."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule
+from lightning.pytorch.trainer.connectors.logger_connector.result import _ResultCollection
+from lightning.pytorch.utilities.model_helpers import is_overridden
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from lit_gelu.replicas.errors import NotReplicableError
+from lit_gelu.replicas.member_trainer import MemberTrainer, values_of
+from lit_gelu.replicas.streams import Streams
+from lit_gelu.sandbox import evaluation_mode
+
+
+class MemberEvaluation:
+    """One pass over the validation or test set.
+
+    On a CPU this takes no longer than all members at once would, and the values are those of the runs alone.
+
+    Args:
+        members: The modules.
+        streams: Their random numbers.
+        trainer: What they see of the Trainer.
+        stage: ``"validation"`` or ``"test"``.
+        loaders: Those of the pass.
+    """
+
+    def __init__(
+        self,
+        members: Sequence[LightningModule],
+        streams: Streams,
+        trainer: MemberTrainer,
+        stage: str,
+        loaders: Sequence[Any],
+    ) -> None:
+        self.members, self.streams, self.trainer, self.stage = members, streams, trainer, stage
+        self.loaders = len(loaders)
+        self.results = [_ResultCollection(training=False) for _ in members]
+        self.before = streams.states()
+        if self.is_overridden(f"{stage}_step") and not trainer.sanity_checking:
+            self._draw_base_seeds(loaders)
+
+    def is_overridden(self, hook: str) -> bool:
+        """Tell whether the members have a hook of their own."""
+        return is_overridden(hook, self.members[0])
+
+    def call(self, hook: str, *given: Any) -> None:
+        """Call a hook of every member, in evaluation mode and with its own random numbers."""
+        if self.is_overridden(hook):
+            for replica, (member, results) in enumerate(zip(self.members, self.results, strict=True)):
+                with (
+                    self.trainer.results(member, hook, results),
+                    self.streams.of(replica),
+                    evaluation_mode(member),
+                    torch.no_grad(),
+                ):
+                    getattr(member, hook)(*given)
+
+    def step(self, batch: Any, index: int, loader: int) -> None:
+        """Go through a batch with every member."""
+        several = self.loaders > 1
+        for results in self.results:
+            results.batch, results.batch_size, results.dataloader_idx = batch, None, loader if several else None
+        given = (batch, index, loader) if several else (batch, index)
+        self.call(f"on_{self.stage}_batch_start", *given)
+        self.call(f"{self.stage}_step", *given)
+        self.call(f"on_{self.stage}_batch_end", None, *given)
+
+    def values(self) -> dict[str, Tensor]:
+        """Return what the members logged, ``[replicas]`` each, as their runs alone would."""
+        for results in self.results:
+            results.batch, results.dataloader_idx = None, None
+        self.call(f"on_{self.stage}_epoch_end")
+        found = [values_of(results, self.loaders) for results in self.results]
+        for results in self.results:
+            results.reset()
+        for replica, values in enumerate(found):
+            if values.keys() != found[0].keys():
+                raise NotReplicableError(
+                    f"Members 0 and {replica} log other names: {sorted(found[0])} and {sorted(values)}. A group keeps "
+                    "one array for every name: log the same ones in all members."
+                )
+        return {name: torch.stack([values[name].cpu() for values in found]) for name in found[0]}
+
+    def end(self) -> None:
+        """End the pass; one that was a Trainer's sanity check has drawn no random numbers."""
+        self.call(f"on_{self.stage}_end")
+        if self.trainer.sanity_checking:
+            self.streams.set_states(self.before)
+
+    def _draw_base_seeds(self, loaders: Sequence[Any]) -> None:
+        """Draw what the iterator of each loader draws from the global generator, for worker processes if it has any."""
+        for loader in loaders:
+            if isinstance(loader, DataLoader) and loader.generator is None:
+                for generator in self.streams.generators:
+                    torch.empty((), dtype=torch.int64).random_(generator=generator)

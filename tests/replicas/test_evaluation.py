@@ -1,0 +1,241 @@
+"""Validation and test of a group: every member's values are those of its run alone, in training and afterwards."""
+
+import pytest
+import torch
+from lightning.pytorch import Callback, LightningModule, seed_everything
+from lightning.pytorch.callbacks import EarlyStopping
+from replica_runs import Run, Samples, State, batched_products_are_single_ones, check_equal
+from small_task import quiet_trainer
+from torch.nn import functional
+from torchmetrics.classification import MulticlassAccuracy
+
+from lit_gelu.data.in_memory import InMemorySamples
+from lit_gelu.replicas import NotReplicableError, ReplicaArgumentError, ReplicaDataModule, ReplicaGroup
+from lit_gelu.tasks import TweetTagger
+
+
+class Sets(Samples):
+    """Random training, validation and test sets; the last validation batch is a smaller one."""
+
+    def __init__(self):
+        generator = torch.Generator().manual_seed(0)
+
+        def drawn(count):
+            return torch.randn(count, 24, generator=generator), torch.randint(25, (count,), generator=generator)
+
+        super().__init__(drawn(48), 8)
+        self.others = InMemorySamples(*drawn(19)), InMemorySamples(*drawn(21))
+
+    def load_train_and_val(self):
+        return InMemorySamples(*self.samples), self.others[0]
+
+    def load_test(self):
+        return self.others[1]
+
+
+class Measuring(LightningModule):
+    """A module of somebody's own that measures in every way that Lightning knows."""
+
+    def __init__(self, lr=0.1, keep=0.5, schedule=None):
+        super().__init__()
+        self.lr, self.schedule = lr, schedule
+        self.net = torch.nn.Sequential(
+            torch.nn.Linear(24, 32), torch.nn.ELU(), torch.nn.Dropout(1 - keep), torch.nn.Linear(32, 25)
+        )
+        self.accuracy = MulticlassAccuracy(25, average="micro")
+        self.noisy = torch.nn.Dropout(0.25)
+        self.seen = []
+
+    def training_step(self, batch, index):
+        loss = functional.cross_entropy(self.net(batch[0]), batch[1])
+        self.log("train_loss", loss)
+        return loss
+
+    def validation_step(self, batch, index):
+        logits = self.net(batch[0])
+        loss = functional.cross_entropy(logits, batch[1])
+        self.accuracy(logits, batch[1])
+        self.log_dict({"val_loss": loss, "val_largest": logits.max()})
+        self.log("val_most", logits.max(), reduce_fx="max", batch_size=1)
+        self.log("val_accuracy", self.accuracy, prog_bar=True)
+        self.log("val_noise", functional.dropout(logits, training=True).sum())
+        self.seen.append(float(loss))
+
+    def on_validation_epoch_end(self):
+        self.log("val_mean", torch.tensor(self.seen).mean())
+        self.seen.clear()
+
+    def test_step(self, batch, index):
+        self.log("test_loss", functional.cross_entropy(self.net(batch[0]), batch[1]))
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.SGD(self.parameters(), self.lr, momentum=0.9)
+        return optimizer if self.schedule is None else self.schedule(optimizer, self)
+
+
+class Curves(Callback):
+    """Keeps what a run, or a group, has in ``callback_metrics`` behind each validation, and the weights at its end."""
+
+    def __init__(self):
+        self.values = []
+
+    def on_validation_end(self, trainer, module):
+        if not trainer.sanity_checking:
+            logged = {name: value.clone() for name, value in trainer.callback_metrics.items() if name[:3] == "val"}
+            self.values.append((logged, dict(getattr(module, "measured", {}))))
+
+
+def run_alone(build, cell, seed, **options):
+    """Train, validate and test a module as anybody would; return its curves, its tests and its last state."""
+    curves, data = Curves(), Sets()
+    seed_everything(seed, verbose=False)
+    module = build(**cell)
+    trainer = quiet_trainer(callbacks=[curves], **options)
+    trainer.fit(module, datamodule=data)
+    weights = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    state = State(weights, trainer.optimizers[0].state_dict(), torch.get_rng_state())
+    tested = trainer.test(module, datamodule=data, verbose=False)[0]
+    return [logged for logged, _ in curves.values], tested, Run({trainer.global_step: state})
+
+
+def run_together(build, cells, seeds, steps_per_batch=4, **options):
+    """Do the same with a group; return also what it logs itself."""
+    curves, data = Curves(), ReplicaDataModule(Sets())
+    group = ReplicaGroup.of(build, cells, seeds, steps_per_batch=steps_per_batch)
+    trainer = quiet_trainer(callbacks=[curves], **options)
+    trainer.fit(group, datamodule=data)
+    streams, step = group.executor.streams.states(), trainer.global_step
+    saved = [group.member_checkpoint(replica) for replica in range(len(cells))]
+    states = [State(one["state_dict"], one["optimizer_states"][0], s) for one, s in zip(saved, streams, strict=True)]
+    mean = trainer.test(group, datamodule=data, verbose=False)[0]
+    return curves.values, group, mean, [Run({step: state}) for state in states]
+
+
+CELLS = [{"lr": 0.1}, {"lr": 0.01, "keep": 1.0}, {"lr": 0.5, "keep": 0.8}]
+SEEDS = [0, 1, 0]
+SIZES = (24, 32, 25)
+
+
+def compare(build, cells, sizes=SIZES, **options):
+    """Compare the curves, the tests and the last states of a group with the runs alone."""
+    alone = [run_alone(build, cell, seed, **options) for cell, seed in zip(cells, SEEDS, strict=True)]
+    curves, group, mean, runs = run_together(build, cells, SEEDS, **options)
+    exact = batched_products_are_single_ones(sizes, 8)
+    tolerance = {"rtol": 0, "atol": 0} if exact else {"rtol": 1e-4, "atol": 1e-5}
+    for replica, (wanted, tested, _) in enumerate(alone):
+        assert len(wanted) == len(curves)
+        for own, (_, measured) in zip(wanted, curves, strict=True):
+            ours = {name: values[replica] for name, values in measured.items()}
+            torch.testing.assert_close(ours, own, **tolerance)
+        ours = {name: float(values[replica]) for name, values in group.measured.items()}
+        assert ours == pytest.approx(tested, rel=1e-9 if exact else 1e-4)
+    for logged, measured in curves:
+        torch.testing.assert_close(logged, {name: values.mean() for name, values in measured.items()})
+    assert mean == pytest.approx({name: float(values.mean()) for name, values in group.measured.items()})
+    check_equal([run for *_, run in alone], runs, exact)
+
+
+def tagger(**cell):
+    return TweetTagger(vector_size=8, **cell)
+
+
+@pytest.mark.parametrize("options", [{"max_epochs": 3}, {"max_steps": 10, "num_sanity_val_steps": 0}])
+def test_a_task(options):
+    cells = [
+        {"activation": "zero_identity_map", "keep": 0.8},
+        {"activation": "gelu", "keep": 0.5, "learning_rate": 1e-2},
+        {"activation": "prelu", "keep": 1.0},
+    ]
+    compare(tagger, cells, (24, 256, 256, 25), **options)
+
+
+@pytest.mark.parametrize("options", [{"max_epochs": 3}, {"max_epochs": 4, "check_val_every_n_epoch": 2}])
+def test_a_module_that_measures_in_many_ways(options):
+    compare(Measuring, CELLS, **options)
+
+
+def test_callbacks_see_the_mean_of_those_that_are_active():
+    class Stopping(Callback):
+        def on_train_epoch_end(self, trainer, module):
+            module.active[2] = False
+
+    curves, group, *_ = run_together(Measuring, CELLS, SEEDS, max_epochs=2)
+    assert float(curves[-1][0]["val_loss"]) == pytest.approx(float(curves[-1][1]["val_loss"].mean()))
+    stopping = EarlyStopping("val_accuracy", mode="max", patience=1, stopping_threshold=-1.0)
+    trainer = quiet_trainer(max_epochs=9, callbacks=[Stopping(), stopping], min_epochs=2)
+    group = ReplicaGroup.of(Measuring, CELLS, SEEDS, steps_per_batch=4)
+    trainer.fit(group, datamodule=ReplicaDataModule(Sets()))
+    assert trainer.current_epoch == 2
+    assert float(trainer.callback_metrics["val_loss"]) == pytest.approx(float(group.measured["val_loss"][:2].mean()))
+
+
+def test_validation_by_itself():
+    group = ReplicaGroup.of(Measuring, CELLS, SEEDS)
+    trainer, data = quiet_trainer(), Sets()
+    trainer.validate(group, datamodule=ReplicaDataModule(data), verbose=False)
+    for replica, member in enumerate(group.members):
+        values = quiet_trainer().validate(member, datamodule=data, verbose=False)[0]
+        assert float(group.measured["val_loss"][replica]) == values["val_loss"]
+        assert float(group.measured["val_accuracy"][replica]) == values["val_accuracy"]
+
+
+def test_a_group_predicts_nothing():
+    with pytest.raises(NotReplicableError, match=r"group\.members\[0\]"):
+        quiet_trainer().predict(ReplicaGroup.of(Measuring, CELLS[:1]), torch.zeros(2, 24))
+
+
+class Hooked(Measuring):
+    """A hook that a group would leave out."""
+
+    def on_train_epoch_start(self):
+        self.lr = 0
+
+
+class Manual(Measuring):
+    def __init__(self):
+        super().__init__()
+        self.automatic_optimization = False
+
+
+class Transferring(Sets):
+    def on_after_batch_transfer(self, batch, loader):
+        return batch
+
+
+class Loading(Sets):
+    def train_dataloader(self):
+        return super().train_dataloader()
+
+
+class OtherSamples(InMemorySamples):
+    def __getitems__(self, indices):
+        return super().__getitems__(indices)
+
+
+class Augmenting(Sets):
+    def load_train_and_val(self):
+        return OtherSamples(*self.samples), self.others[0]
+
+
+def test_hooks_that_a_group_does_not_call_are_refused():
+    with pytest.raises(
+        NotReplicableError, match=r"hook on_train_epoch_start.*training_step, configure_optimizers or a"
+    ):
+        ReplicaGroup.of(Hooked, CELLS)
+    with pytest.raises(NotReplicableError, match="automatic_optimization=False"):
+        ReplicaGroup.of(Manual, [{}])
+    for kind, said in ((Transferring, "on_after_batch_transfer.*load_train_and_val"), (Loading, "train_dataloader")):
+        with pytest.raises(ReplicaArgumentError, match=said):
+            ReplicaDataModule(kind())
+    with pytest.raises(ReplicaArgumentError, match=r"way of its own \(OtherSamples\)"):
+        quiet_trainer(max_epochs=1).fit(ReplicaGroup.of(Measuring, [{}]), datamodule=ReplicaDataModule(Augmenting()))
+
+
+class Sometimes(Measuring):
+    def validation_step(self, batch, index):
+        self.log("narrow" if self.lr < 0.1 else "wide", 1.0)
+
+
+def test_members_that_log_other_names():
+    with pytest.raises(NotReplicableError, match="log the same ones"):
+        run_together(Sometimes, CELLS, SEEDS, max_epochs=1)
