@@ -93,4 +93,7 @@ class ReplicaDataModule(LightningDataModule):
     def loader(self, group: LightningModule | None) -> MacroSteps:
         """Return the loader of step numbers for a group: as many in a batch as it asks for."""
         asked, replicas = getattr(group, "steps_per_batch", 1), len(getattr(group, "members", [None]))
-        return MacroSteps(self.order.steps, steps_in_a_batch(asked, replicas, self.order.steps), self.batch_ends)
+        steps, most = self.order.steps, -1 if self.trainer is None else self.trainer.max_steps
+        # A batch that max_steps cuts off must not be an epoch's last one: the run alone would not validate there.
+        ends = [*self.batch_ends, *([most % steps] if most >= 0 else [])]
+        return MacroSteps(steps, steps_in_a_batch(asked, replicas, steps), ends)

@@ -165,6 +165,7 @@ class ReplicaGroup(LightningModule):
     def on_train_epoch_start(self) -> None:
         """Begin an epoch; Lightning calls this for new ones only."""
         self._note_stopped()
+        self._step_on_plateau(self.trainer.current_epoch - 1)  # where the run was resumed before that epoch's last hook
         self._loader.start, self._place, self.logged = 0, 0, {}
         self._epoch_start = self.executor.streams.states()
         self._plan = self._drawn()
@@ -186,10 +187,8 @@ class ReplicaGroup(LightningModule):
         return logged
 
     def on_train_epoch_end(self) -> None:
-        """Step the schedulers that look at what validation found; once an epoch, also in a run that is resumed here."""
-        if self._plateau_epoch < self.trainer.current_epoch and self._place == self._data.order.steps:
-            self._plateau_epoch = self.trainer.current_epoch
-            self._optimizer.step_on_plateau(self._plateau_epoch, self.measured)
+        """Step the schedulers that look at what validation found."""
+        self._step_on_plateau(self.trainer.current_epoch)
 
     def on_train_batch_end(self, *_: Any) -> None:
         """End the run when no replica is active."""
@@ -333,6 +332,12 @@ class ReplicaGroup(LightningModule):
             is_last = first + further + 1 == len(self._plan)
             self._optimizer.step_schedulers(first + further, self.trainer.current_epoch if is_last else -1)
         return {name: torch.stack([values[name] for values in made]) for name in made[0]}
+
+    def _step_on_plateau(self, epoch: int) -> None:
+        """Step what looks at values behind an epoch, once and if it is over."""
+        if self._plateau_epoch < epoch and self._place == self._data.order.steps:
+            self._plateau_epoch = epoch
+            self._optimizer.step_on_plateau(epoch, self.measured)
 
     def _seeing_a_trainer(self) -> list[LightningModule]:
         """Return the modules whose code runs: the members, and the one that stands for them."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Adam, AdamW, Optimizer
 
-from lit_gelu.replicas.schedules import Configured, configured, step_on_plateau, step_schedulers
+from lit_gelu.replicas.rate_schedules import Configured, configured, step_on_plateau, step_schedulers
 from lit_gelu.replicas.stacks import Stacks
 
 Gradients = Mapping[str, Tensor | None]
@@ -81,7 +81,7 @@ class MemberOptimizers(Optimizer):
         return any(one.schedulers for one in self.configured)
 
     def step_schedulers(self, step: int, epoch: int) -> None:
-        """Step the active members' schedulers behind a batch; see `lit_gelu.replicas.schedules.step_schedulers`."""
+        """Step the active members' schedulers behind a batch; see `lit_gelu.replicas.rate_schedules.step_schedulers`."""
         for replica, (module, one) in enumerate(zip(self.stacks.modules, self.configured, strict=True)):
             if one.schedulers and replica not in self.stopped:
                 step_schedulers(module, one.schedulers, step, epoch)  # type: ignore[arg-type] # a LightningModule

@@ -7,7 +7,6 @@ import torch
 from lightning.pytorch import LightningModule
 from torch import nn
 
-from lit_gelu.replicas import NotReplicableError
 from lit_gelu.replicas.optimizers import MemberOptimizers, StackedAdam, group_optimizer
 from lit_gelu.replicas.stacks import Stacks
 
@@ -123,21 +122,6 @@ def test_a_changed_learning_rate_is_seen():
     group.own[1].param_groups[0]["lr"] = 0.0
     group.update({"late": torch.ones_like(stack)})
     assert (stack != before).any(dim=1).tolist() == [True, False, True]
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        None,
-        lambda o: [o, o],
-        lambda o: ([o], [torch.optim.lr_scheduler.StepLR(o, 1)]),
-        lambda o: {"optimizer": o, "lr_scheduler": torch.optim.lr_scheduler.StepLR(o, 1)},
-    ],
-)
-def test_schedulers_and_several_optimizers_are_refused(given):
-    net = Net(lambda p: given and given(torch.optim.Adam(p)))
-    with pytest.raises(NotReplicableError, match="one optimizer without a scheduler"):
-        group_optimizer(Stacks([net]))
 
 
 @pytest.mark.parametrize("given", [lambda o: o, lambda o: [o], lambda o: {"optimizer": o}])

@@ -1,6 +1,6 @@
 """What the members configure: an optimizer each, and schedulers, which are stepped as Lightning steps them alone."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -63,8 +63,8 @@ def configured(member: LightningModule) -> Configured:
     try:
         optimizers, schedulers, monitor = _configure_optimizers(given)  # type: ignore[arg-type] # checks it
         configs = _configure_schedulers_automatic_opt(schedulers, monitor)
-        _validate_optimizers_attached(optimizers, configs)
         _validate_scheduler_api(configs, member)
+        _validate_optimizers_attached(optimizers, configs)
     except (MisconfigurationException, TypeError) as error:
         raise NotReplicableError(f"{name} returned what Lightning does not take: {error}") from error
     if len(optimizers) != 1:
@@ -81,7 +81,7 @@ def configured(member: LightningModule) -> Configured:
     return Configured(optimizers[0], configs)
 
 
-def step_schedulers(member: LightningModule, schedulers: Iterable[LRSchedulerConfig], step: int, epoch: int) -> None:
+def step_schedulers(member: LightningModule, schedulers: Sequence[LRSchedulerConfig], step: int, epoch: int) -> None:
     """Step what Lightning steps behind a batch.
 
     Args:
@@ -90,10 +90,11 @@ def step_schedulers(member: LightningModule, schedulers: Iterable[LRSchedulerCon
         step: The number of the batch in its epoch, from 0.
         epoch: The number of the epoch that this batch ends, or -1.
     """
-    for config in schedulers:
-        index = step if config.interval == "step" else epoch
-        if not config.reduce_on_plateau and index >= 0 and (index + 1) % config.frequency == 0:
-            member.lr_scheduler_step(config.scheduler, None)
+    for interval, index in (("step", step), ("epoch", epoch)):
+        for config in schedulers:
+            is_due = config.interval == interval and index >= 0 and (index + 1) % config.frequency == 0
+            if is_due and not config.reduce_on_plateau:
+                member.lr_scheduler_step(config.scheduler, None)
 
 
 def step_on_plateau(
