@@ -81,7 +81,7 @@ class MemberOptimizers(Optimizer):
         return any(one.schedulers for one in self.configured)
 
     def step_schedulers(self, step: int, epoch: int) -> None:
-        """Step the active members' schedulers behind a batch; see `lit_gelu.replicas.rate_schedules.step_schedulers`."""
+        """Step the active members' schedulers behind a batch; see `rate_schedules`."""
         for replica, (module, one) in enumerate(zip(self.stacks.modules, self.configured, strict=True)):
             if one.schedulers and replica not in self.stopped:
                 step_schedulers(module, one.schedulers, step, epoch)  # type: ignore[arg-type] # a LightningModule
