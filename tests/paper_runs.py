@@ -8,7 +8,8 @@ from lightning.fabric.utilities.warnings import PossibleUserWarning
 
 from lit_gelu.paper.experiments import Arm, Experiment
 from lit_gelu.paper.grid_runner import Runner, Tally
-from lit_gelu.paper.jobs import Done, Failure, Job, Message, Restart, RunOptions
+from lit_gelu.paper.group_planning import GroupPlanner
+from lit_gelu.paper.jobs import CellGroup, Done, Failure, Job, Message, Restart, RunOptions
 from lit_gelu.paper.planning import RunRequest
 from lit_gelu.paper.pool import answer
 from lit_gelu.paper.run_record import RunRecord
@@ -60,8 +61,8 @@ class InlinePool:
 
     running = 0
 
-    def __init__(self, root: str | None = None, stop_after: int | None = None) -> None:
-        self.options = RunOptions(root=root)
+    def __init__(self, root: str | None = None, stop_after: int | None = None, groups: str | None = None) -> None:
+        self.options = RunOptions(root=root, groups=groups)
         self.data = DataCache(root)
         self.trained: list[str] = []
         self._stop_after = stop_after
@@ -81,8 +82,8 @@ class InlinePool:
             raise KeyboardInterrupt
         message = self.answer(job)
         self.running = 0
-        if isinstance(message, Done) and message.record is not None:
-            self.trained.append(message.record.key)
+        if isinstance(message, Done):
+            self.trained += [record.key for record in message.records]
         yield job, message
 
     def answer(self, job: Job) -> Message:
@@ -97,7 +98,7 @@ class Log:
     def __init__(self) -> None:
         self.heard: list[tuple[object, ...]] = []
 
-    def planned(self, plan: object, later: int) -> None:
+    def planned(self, plan: object, later: int, groups: int = 0) -> None:
         self.heard.append(("planned", later))
 
     def started(self, job: Job) -> None: ...
@@ -116,13 +117,21 @@ class Log:
     def failed(self, job: Job, failure: Failure, runs: int) -> None:
         self.heard.append(("failed", failure.kind, runs))
 
+    def retried(self, group: CellGroup, failure: Failure, *, goes_on: bool) -> None:
+        self.heard.append(("retried", failure.kind, goes_on))
+
+    def ended(self, group: CellGroup) -> None:
+        self.heard.append(("ended", len(group.cells)))
+
     def tick(self) -> None: ...
 
 
-def run(folder: object, wanted: RunRequest, pool: InlinePool | None = None) -> tuple[Tally, dict[str, RunRecord]]:
+def run(
+    folder: object, wanted: RunRequest, pool: InlinePool | None = None, grouping: GroupPlanner | None = None
+) -> tuple[Tally, dict[str, RunRecord]]:
     """Make the runs, and return what became of them and what is in the results."""
     with RecordStore(folder) as store:  # type: ignore[arg-type]
-        summary = Runner(wanted, store, pool or InlinePool(), Log()).run()  # type: ignore[arg-type]
+        summary = Runner(wanted, store, pool or InlinePool(), Log(), grouping=grouping).run()  # type: ignore[arg-type]
         return summary, dict(store.records)
 
 

@@ -53,8 +53,32 @@ def means(module: ActivationTask, samples: EvaluationSet) -> dict[str, float]:
     return {name: torch.cat(values).cpu().double().mean().item() for name, values in found.items()}
 
 
+def measured(task: ActivationTask, sets: Mapping[str, EvaluationSet], trainer: Trainer) -> dict[str, float]:
+    """Return `means` of a net that a Trainer trains, by stage and name, and leave no trace in the training."""
+    with isolate_rng(), evaluation_sandbox(task), trainer.precision_plugin.val_step_context():
+        return {
+            f"{stage}_{name}": value for stage, samples in sets.items() for name, value in means(task, samples).items()
+        }
+
+
+Points = dict[str, tuple[list[float], list[float]]]  # of curves that grow, by name: epochs and values
+
+
+def add_points(points: Points, epoch: float, values: Mapping[str, float]) -> None:
+    """Let curves grow by what was measured when so many epochs had passed."""
+    for name, value in values.items():
+        epochs, column = points.setdefault(name, ([], []))
+        epochs.append(epoch)
+        column.append(value)
+
+
+def as_curves(points: Points) -> dict[str, Curve]:
+    """Return curves as records hold them."""
+    return {name: Curve(tuple(epochs), tuple(values)) for name, (epochs, values) in points.items()}
+
+
 TRAINING_CURVES = ("train_loss", "train_error")
-_SECONDS_BETWEEN_REPORTS = 1.0
+SECONDS_BETWEEN_REPORTS = 1.0
 
 
 class CurveRecorder(Callback):
@@ -77,12 +101,12 @@ class CurveRecorder(Callback):
         self._reported = -math.inf
         self._steps: frozenset[int] = frozenset()
         self._logged: dict[str, list[Tensor]] = {}
-        self._curves: dict[str, tuple[list[float], list[float]]] = {}
+        self._points: Points = {}
 
     @property
     def curves(self) -> dict[str, Curve]:
         """What was measured so far, by name."""
-        return {name: Curve(tuple(epochs), tuple(values)) for name, (epochs, values) in self._curves.items()}
+        return as_curves(self._points)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Find the steps to measure after."""
@@ -110,25 +134,21 @@ class CurveRecorder(Callback):
         passed = trainer.current_epoch + (batch_idx + 1) / int(trainer.num_training_batches)
         if batch_idx + 1 in self._steps:
             self._measure(trainer, cast("ActivationTask", pl_module), passed)
-        if time.monotonic() - self._reported > _SECONDS_BETWEEN_REPORTS:
+        if time.monotonic() - self._reported > SECONDS_BETWEEN_REPORTS:
             self._reported = time.monotonic()
             self._report(passed)
 
     def _measure(self, trainer: Trainer, task: ActivationTask, epoch: float) -> None:
-        for name, values in self._logged.items():
-            self._add(name, epoch, torch.stack(values).cpu().double().mean().item())
+        logged = {name: mean_of(values) for name, values in self._logged.items()}
         self._logged = {}
-        self.diverged = not all(math.isfinite(value) for value in self._curves.get("train_loss", ((), ()))[1][-1:])
-        with isolate_rng(), evaluation_sandbox(task), trainer.precision_plugin.val_step_context():
-            for stage, samples in self._sets.items():
-                for name, value in means(task, samples).items():
-                    self._add(f"{stage}_{name}", epoch, value)
+        self.diverged = not math.isfinite(logged.get("train_loss", 0.0))
+        add_points(self._points, epoch, logged | measured(task, self._sets, trainer))
         trainer.should_stop = trainer.should_stop or self.diverged
 
-    def _add(self, name: str, epoch: float, value: float) -> None:
-        epochs, values = self._curves.setdefault(name, ([], []))
-        epochs.append(epoch)
-        values.append(value)
+
+def mean_of(values: list[Tensor]) -> float:
+    """Return the mean, computed in float64, of what single steps logged."""
+    return torch.stack(values).cpu().double().mean().item()
 
 
 def evaluation_steps(steps: int, evaluations: int) -> frozenset[int]:

@@ -4,12 +4,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from lit_gelu.paper.cells import Cell, check_same_configuration
+from lit_gelu.paper.cells import Cell, check_same_configuration, fingerprint
 from lit_gelu.paper.experiments import Experiment
-from lit_gelu.paper.jobs import Failure, Job, Message, Preparation, Progress, Restart
+from lit_gelu.paper.group_planning import GroupPlanner
+from lit_gelu.paper.jobs import CellGroup, Failure, Job, Message, Preparation, Progress, Restart, cells_of
 from lit_gelu.paper.planning import RunRequest, plan, searched_learning_rates, share
 from lit_gelu.paper.run_record import RunRecord
 from lit_gelu.paper.run_store import RecordStore
+from lit_gelu.paper.unfinished_groups import GROUPS_FOLDER, forget_group, forget_groups, unfinished_groups
 
 if TYPE_CHECKING:
     from lit_gelu.paper.job_pool import JobPool
@@ -28,6 +30,7 @@ class Tally:
     diverged: int = 0  # of `trained` and `shared`
     restarts: int = 0  # of jobs whose process or node was lost
     failures: list[tuple[Job, Failure, int]] = field(default_factory=list)  # with how many runs were not made for it
+    parted: list[tuple[CellGroup, Failure]] = field(default_factory=list)  # whose runs were made one by one then
 
     @property
     def not_made(self) -> int:
@@ -45,6 +48,7 @@ class Runner:
         pool: "JobPool",
         reporter: "GridProgress",
         elsewhere: Callable[[], Mapping[str, RunRecord]] = dict,
+        grouping: GroupPlanner | None = None,
     ) -> None:
         self.request = request
         self.store = store
@@ -52,8 +56,11 @@ class Runner:
         self.reporter = reporter
         self._elsewhere = elsewhere  # reads what other parts of the grid have recorded by now
         self.summary = Tally()
-        self._queue: list[tuple[Cell, ...]] = []
-        self._groups: dict[str, tuple[Cell, ...]] = {}
+        self._grouping = grouping  # None makes every run by itself
+        self._groups_folder = store.folder / GROUPS_FOLDER
+        self._queue: list[Cell | CellGroup] = []
+        self._identical: dict[str, tuple[Cell, ...]] = {}  # from the key of a run to be made to all that are identical
+        self._lost_once: set[str] = set()  # keys of groups whose process died
         self._prepared: dict[str, bool] = {}  # from the name of data to whether their preparation is over
 
     def run(self) -> Tally:
@@ -88,11 +95,12 @@ class Runner:
     def _stage(self, cells: Sequence[Cell], later: int) -> None:
         """Make the runs of some cells."""
         planned = plan(cells, self._records())
-        self.reporter.planned(planned, later)
+        self._identical = {identical[0].key: identical for identical in planned.groups}
+        self._queue = self._jobs(cells, [identical[0] for identical in planned.groups])
+        self.reporter.planned(planned, later, sum(isinstance(job, CellGroup) for job in self._queue))
         self.summary.finished += len(planned.finished)
         for record in planned.shared:
             self._record(record)
-        self._queue = list(planned.groups)
         while self._queue or self.pool.running:
             while self.pool.has_room and (job := self._next_job()) is not None:
                 self.pool.start(job)
@@ -101,18 +109,32 @@ class Runner:
                 self._hear(job, message)
             self.reporter.tick()
 
+    def _jobs(self, cells: Sequence[Cell], wanted: Sequence[Cell]) -> list[Cell | CellGroup]:
+        """Return what is to be done for the runs that are wanted, those first that a kill has left unfinished."""
+        recorded = {fingerprint(record.config, record.seed) for record in self._records().values()}
+        forget_groups(self._groups_folder, recorded)
+        if self._grouping is None:
+            return list(wanted)
+        by_fingerprint = {cell.fingerprint: cell for cell in [*cells, *wanted]}
+        begun = [
+            group
+            for group in unfinished_groups(self._groups_folder, by_fingerprint, {cell.fingerprint for cell in wanted})
+            if len(group.cells) <= self._grouping.limit(group.cells[0])
+        ]
+        keys = {cell.key for group in begun for cell in group.cells}
+        return [*begun, *self._grouping.jobs([cell for cell in wanted if cell.key not in keys])]
+
     def _next_job(self) -> Job | None:
-        """Return the next run whose data are prepared, or the preparation of the first that are not."""
-        for number, group in enumerate(self._queue):
-            cell = group[0]
-            is_over = self._prepared.get(cell.data_name)
+        """Return the next job whose data are prepared, or the preparation of the first that are not."""
+        for number, job in enumerate(self._queue):
+            cell = cells_of(job)[0]
+            is_over = self._prepared.get(job.data_name)
             if is_over is None:
-                self._prepared[cell.data_name] = False
+                self._prepared[job.data_name] = False
                 requires = self.request.all_experiments()[cell.experiment].data_requires
                 return Preparation(f"data of {cell.experiment}", cell.config["data"], requires)
             if is_over:
-                self._groups[cell.key] = self._queue.pop(number)
-                return cell
+                return self._queue.pop(number)
         return None
 
     def _hear(self, job: Job, message: Message) -> None:
@@ -124,12 +146,16 @@ class Runner:
             self.reporter.restarted(job, message)
         elif isinstance(message, Failure):
             self._lose(job, message)
-        elif message.record is None:
+        elif isinstance(job, Preparation):
             self._prepared[job.data_name] = True
             self.reporter.prepared(job)
         else:
-            for cell in self._groups.pop(job.key):
-                self._record(share(message.record, cell))
+            for made in message.records:
+                for cell in self._identical.pop(made.key, ()):  # none of a run that was recorded before a kill
+                    self._record(share(made, cell))
+            if isinstance(job, CellGroup):
+                self.reporter.ended(job)
+                forget_group(self._groups_folder, job)
 
     def _record(self, record: RunRecord) -> None:
         self.store.append(record)
@@ -141,12 +167,28 @@ class Runner:
         self.reporter.recorded(record)
 
     def _lose(self, job: Job, failure: Failure) -> None:
-        """Give up a run, or all runs with data that are missing."""
-        lost = [] if isinstance(job, Preparation) else [self._groups.pop(job.key)]
+        """Give up a run, or all runs with data that are missing; make the runs of a group in another way."""
+        if isinstance(job, CellGroup) and failure.kind != "missing":
+            self._retry(job, failure)
+            return
+        lost = [job] if not isinstance(job, Preparation) else []
         if isinstance(job, Preparation) or failure.kind == "missing":
-            lost += [group for group in self._queue if group[0].data_name == job.data_name]
-            self._queue = [group for group in self._queue if group[0].data_name != job.data_name]
-        self._fail(job, failure, sum(len(group) for group in lost))
+            lost += [other for other in self._queue if other.data_name == job.data_name]
+            self._queue = [other for other in self._queue if other.data_name != job.data_name]
+        runs = [self._identical.pop(cell.key, ()) for other in lost for cell in cells_of(other)]
+        self._fail(job, failure, sum(map(len, runs)))
+
+    def _retry(self, group: CellGroup, failure: Failure) -> None:
+        """Go on with a group whose process died; at the second time, or after an error, make its runs one by one."""
+        goes_on = failure.kind == "lost" and group.key not in self._lost_once
+        self.reporter.retried(group, failure, goes_on=goes_on)
+        if goes_on:
+            self._lost_once.add(group.key)
+            self._queue.insert(0, group)
+        else:
+            self.summary.parted.append((group, failure))
+            forget_group(self._groups_folder, group)
+            self._queue[:0] = [cell for cell in group.cells if cell.key in self._identical]
 
     def _fail(self, job: Job, failure: Failure, runs: int) -> None:
         self.summary.failures.append((job, failure, runs))

@@ -1,5 +1,6 @@
 """What the process that plans the runs and those that make them say to each other."""
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -18,6 +19,7 @@ class RunOptions:
     accelerator: str = "cpu"  # the Trainer's
     threads: int = 1  # of each process
     checkpoints: str | None = None  # folder for a checkpoint of every run's last epoch
+    groups: str | None = None  # folder for what an unfinished group goes on from after a kill
     gpus: tuple[str, ...] = ()  # one for each process in turn, as CUDA_VISIBLE_DEVICES names it; empty for all to all
 
 
@@ -35,21 +37,50 @@ class Preparation:
         return data_name(self.data)
 
 
-Job = Cell | Preparation
+@dataclass(frozen=True)
+class CellGroup:
+    """Runs of one net that a process makes together, as replicas."""
+
+    cells: tuple[Cell, ...]  # their order is that of the replicas
+
+    @property
+    def key(self) -> str:
+        """Where progress is shown."""
+        return f"{len(self.cells)} runs together, the first {self.cells[0].key}"
+
+    @property
+    def data_name(self) -> str:
+        """Text that two jobs with the same data have in common."""
+        return self.cells[0].data_name
+
+    @property
+    def name(self) -> str:
+        """Text for a file that two groups have in common if and only if they train the same nets in the same order."""
+        return hashlib.sha256("\n".join(cell.fingerprint for cell in self.cells).encode()).hexdigest()[:32]
+
+
+Job = Cell | CellGroup | Preparation
+
+
+def cells_of(job: Job) -> tuple[Cell, ...]:
+    """Return the runs that a job makes."""
+    if isinstance(job, CellGroup):
+        return job.cells
+    return (job,) if isinstance(job, Cell) else ()
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How many epochs of a run have passed."""
+    """How many epochs of a run, or of each run of a group, have passed."""
 
     epoch: float
 
 
 @dataclass(frozen=True)
 class Done:
-    """A job's end; the record is ``None`` for a preparation."""
+    """A job's end: the records of its runs; none for a preparation."""
 
-    record: RunRecord | None
+    records: tuple[RunRecord, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,8 @@ from lit_gelu.data import DataNotFoundError
 from lit_gelu.errors import LitGeluError
 from lit_gelu.paper.child_variables import threads_limited, variables_set
 from lit_gelu.paper.errors import PaperArgumentError
-from lit_gelu.paper.jobs import Done, Failure, Job, Message, Preparation, Progress, RunOptions
+from lit_gelu.paper.group_training import train_group
+from lit_gelu.paper.jobs import CellGroup, Done, Failure, Job, Message, Preparation, Progress, RunOptions
 from lit_gelu.paper.training import DataCache, build_data, train
 from lit_gelu.paper.visible_gpus import VARIABLE as VISIBLE_GPUS
 
@@ -46,8 +47,10 @@ def answer(job: Job, data: DataCache, options: RunOptions, report: Callable[[flo
     try:
         if isinstance(job, Preparation):
             prepare(job, options.root)
-            return Done(None)
-        return Done(train(job, data, options, report))
+            return Done()
+        if isinstance(job, CellGroup):
+            return Done(tuple(train_group(job, data, options, report)))
+        return Done((train(job, data, options, report),))
     except (BrokenPipeError, ConnectionResetError):
         raise
     except (DataNotFoundError, ImportError) as error:

@@ -8,9 +8,8 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from lit_gelu.paper.cells import Cell
 from lit_gelu.paper.experiments import Experiment
-from lit_gelu.paper.jobs import Failure, Job, Preparation, Restart
+from lit_gelu.paper.jobs import CellGroup, Failure, Job, Restart, cells_of
 from lit_gelu.paper.planning import Estimate, Plan
 from lit_gelu.paper.run_record import RunRecord
 
@@ -49,7 +48,7 @@ class GridProgress:
         """Take the bars away."""
         self._bars.stop()
 
-    def planned(self, plan: Plan, later: int) -> None:
+    def planned(self, plan: Plan, later: int, groups: int = 0) -> None:
         """Show how many runs there are."""
         cells = sum(len(group) for group in plan.groups)
         self._known += len(plan.finished) + len(plan.shared) + cells
@@ -59,20 +58,23 @@ class GridProgress:
         self._print(
             f"{len(plan.finished) + len(plan.shared) + cells} runs: {len(plan.finished)} finished before, "
             f"{len(plan.groups)} to be made, {cells - len(plan.groups) + len(plan.shared)} identical to others"
+            + (f"; {groups} groups of them are made together" if groups else "")
             + (f"; {later} more when their learning rates are chosen" if later else "")
         )
         self.tick()
 
     def started(self, job: Job) -> None:
         """Show that a job was begun."""
-        total = None if isinstance(job, Preparation) else job.config["trainer"]["max_epochs"]
+        cells = cells_of(job)
+        total = cells[0].config["trainer"]["max_epochs"] if cells else None
         self._tasks[job.key] = self._bars.add_task(job.key, total=total, note="epochs" if total else "")
 
     def progressed(self, job: Job, epoch: float) -> None:
-        """Show how many epochs of a run have passed."""
-        if isinstance(job, Cell):
-            self._bars.update(self._tasks[job.key], completed=int(epoch))
-            self._left[job.key] = (job.experiment, max(0.0, 1 - epoch / job.config["trainer"]["max_epochs"]))
+        """Show how many epochs of a run, or of each of a group, have passed."""
+        for cell in cells_of(job):
+            if cell.key in self._left:
+                self._left[cell.key] = (cell.experiment, max(0.0, 1 - epoch / cell.config["trainer"]["max_epochs"]))
+        self._bars.update(self._tasks[job.key], completed=int(epoch))
 
     def recorded(self, record: RunRecord) -> None:
         """Show that a run is in the results."""
@@ -95,14 +97,26 @@ class GridProgress:
     def failed(self, job: Job, failure: Failure, runs: int) -> None:
         """Show that a job failed."""
         self._forget(job.key)
+        for cell in cells_of(job):
+            self._forget(cell.key)
         if failure.kind == "missing":
             self._print(f"{job.key}: missing, {runs} runs left out; what is missing is said at the end")
         else:
             self._print(f"{job.key}: FAILED: {failure.message}")
 
+    def retried(self, group: CellGroup, failure: Failure, *, goes_on: bool) -> None:
+        """Show that a group failed, and how its runs are made then."""
+        self._forget(group.key)
+        then = "it goes on in another process" if goes_on else "its runs are made one by one"
+        self._print(f"{group.key}: FAILED: {failure.message} {then}.")
+
     def prepared(self, job: Job) -> None:
         """Take a preparation's bar away."""
         self._forget(job.key)
+
+    def ended(self, group: CellGroup) -> None:
+        """Take the bar away of a group whose runs are recorded."""
+        self._forget(group.key)
 
     def tick(self) -> None:
         """Bring the bar of all runs up to date."""

@@ -12,7 +12,8 @@ from lit_gelu.errors import shown
 from lit_gelu.files import is_folder, parse_json, without_nonfinite
 from lit_gelu.paper.errors import RecordsError
 
-SCHEMA = 1
+SCHEMA = 2
+READABLE = (1, SCHEMA)  # 1 has no `group`
 RECORDS_FILE = "runs.jsonl"
 Status = Literal["finished", "diverged"]
 _Part = TypeVar("_Part")
@@ -23,6 +24,7 @@ _KINDS: Mapping[str, tuple[type, ...]] = {
     "seed": (int,),
     "robustness": (dict, type(None)),
     "shared_from": (str, type(None)),
+    "group": (dict, type(None)),
 }
 _OF_NUMBERS = frozenset({"setting", "result"})
 
@@ -92,6 +94,9 @@ class RunRecord:
     status: Status = "finished"  # or "diverged": the training loss was no finite number any more
     shared_from: str | None = None  # key of the identical run whose numbers these are; None if this one was trained
     data: dict[str, Any] = field(default_factory=dict)  # what the data module logs of itself: which corpus it found
+    # Of a run that was made in a group of replicas: "size", "seconds" (of the whole group; `seconds` is its share) and
+    # "executor". All else is as if it had been made alone; the training loss is to 1e-6, the other curves to the bit.
+    group: dict[str, Any] | None = None
     schema: int = field(default=SCHEMA)
 
     def to_json(self) -> str:
@@ -107,9 +112,10 @@ class RunRecord:
             where = f"{error.msg} at character {error.pos}" if isinstance(error, json.JSONDecodeError) else error
             raise RecordsError(f"The line is not JSON ({where}).") from None
         schema = given.get("schema") if isinstance(given, dict) else None
-        if schema != SCHEMA:
+        if schema not in READABLE or isinstance(schema, bool):
             raise RecordsError(
-                f"A record of schema {shown(schema)} given; this version of lit-gelu reads schema {SCHEMA}. Read the "
+                f"A record of schema {shown(schema)} given; this version of lit-gelu reads schemas "
+                f"{' and '.join(map(str, READABLE))}. Read the "
                 "file with the version that wrote it, or repeat the runs in another folder."
             )
         if given.get("status") not in get_args(Status):
@@ -121,7 +127,7 @@ class RunRecord:
                 "result": RunResult(**given["result"]),
                 "robustness": None if given["robustness"] is None else _part(Robustness, given["robustness"]),
             }
-            return cls(**given | parts)
+            return cls(**given | parts | {"schema": SCHEMA})
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             expected = ", ".join(part.name for part in fields(cls))
             raise RecordsError(f"The record is not complete ({error}). Expected: {expected}.") from None

@@ -18,7 +18,7 @@ from lit_gelu.paper.cells import Cell, data_name
 from lit_gelu.paper.curve_recorder import CurveRecorder, EvaluationSet
 from lit_gelu.paper.errors import PaperArgumentError
 from lit_gelu.paper.jobs import RunOptions
-from lit_gelu.paper.run_record import Robustness, RunRecord, result_of
+from lit_gelu.paper.run_record import Curve, Robustness, RunRecord, result_of
 from lit_gelu.tasks import ActivationTask, noise_robustness
 
 PACKAGES = ("lit-gelu", "torch", "lightning", "numpy")
@@ -74,6 +74,32 @@ def train(cell: Cell, data: DataCache, options: RunOptions, report: Callable[[fl
     trainer.fit(model, datamodule=loaded.module)
     if options.checkpoints is not None:
         trainer.save_checkpoint(Path(options.checkpoints) / f"{cell.key}.ckpt")
+    seconds = time.monotonic() - clock
+    return record_of(
+        cell,
+        loaded,
+        recorder.curves,
+        None if recorder.diverged else robustness_of(cell, model, loaded),
+        is_diverged=recorder.diverged,
+        device=trainer.strategy.root_device,
+        started=started,
+        seconds=seconds,
+    )
+
+
+def record_of(
+    cell: Cell,
+    loaded: LoadedData,
+    curves: Mapping[str, Curve],
+    robustness: Robustness | None,
+    *,
+    is_diverged: bool,
+    device: torch.device,
+    started: datetime,
+    seconds: float,
+    group: Mapping[str, Any] | None = None,
+) -> RunRecord:
+    """Return the record of a run that was made."""
     return RunRecord(
         key=cell.key,
         preset=cell.preset,
@@ -85,14 +111,15 @@ def train(cell: Cell, data: DataCache, options: RunOptions, report: Callable[[fl
         seed=cell.seed,
         config=dict(cell.config),
         versions=versions(),
-        machine=machine(trainer.strategy.root_device),
+        machine=machine(device),
         started=started.isoformat(timespec="seconds"),
-        seconds=round(time.monotonic() - clock, 3),
-        curves=recorder.curves,
-        result=result_of(recorder.curves),
-        robustness=None if recorder.diverged else _robustness(cell, model, loaded.sets["test"]),
-        status="diverged" if recorder.diverged else "finished",
+        seconds=round(seconds, 3),
+        curves=dict(curves),
+        result=result_of(curves),
+        robustness=robustness,
+        status="diverged" if is_diverged else "finished",
         data={name: _plain(value) for name, value in loaded.module.hparams.items()},
+        group=None if group is None else dict(group),
     )
 
 
@@ -139,9 +166,10 @@ def machine(device: torch.device) -> dict[str, Any]:
     }
 
 
-def _robustness(cell: Cell, model: ActivationTask, test: EvaluationSet) -> Robustness | None:
+def robustness_of(cell: Cell, model: ActivationTask, loaded: LoadedData) -> Robustness | None:
     """Measure the net under noise; the noise depends on the run's seed, and is the same for all arms."""
     if not cell.robustness_levels:
         return None
+    test = loaded.sets["test"]
     found = noise_robustness(model, (test.inputs.to(model.dtype), test.labels), cell.robustness_levels, seed=cell.seed)
     return Robustness(found.levels, found.error, found.loss)

@@ -39,7 +39,7 @@ def test_a_killed_process_is_reported_and_replaced_and_none_stays_behind():
     with WorkerPool(1, RunOptions()) as pool:
         pool.start(Preparation("digits", DATA))
         assert not pool.has_room
-        assert [message for _, message in messages(pool)] == [Done(None)]
+        assert [message for _, message in messages(pool)] == [Done()]
         assert pool.has_room
 
         (process,) = processes_of(pool)
@@ -56,8 +56,8 @@ def test_a_killed_process_is_reported_and_replaced_and_none_stays_behind():
         heard = messages(pool)
         assert all(isinstance(message, Progress) for _, message in heard[:-1])
         (_, done) = heard[-1]
-        assert done.record.key == cell.key
-        assert done.record.machine["threads"] == 1
+        assert done.records[0].key == cell.key
+        assert done.records[0].machine["threads"] == 1
         (process,) = processes_of(pool)
         pool.start(Preparation("never finished", DATA))
     assert not process.is_alive()

@@ -39,7 +39,7 @@ def test_a_record_is_one_line_of_the_agreed_json():
     line = RECORD.to_json()
     assert "\n" not in line
     given = json.loads(line)
-    assert given["schema"] == 1
+    assert given["schema"] == 2
     assert given["curves"]["train_loss"] == {"epoch": [0.5, 1.0], "value": [0.25, 0.1]}
     assert given["robustness"] is None
     assert given["result"]["best_val_error"] == 0.2
@@ -72,7 +72,7 @@ def test_a_curve_has_as_many_epochs_as_values():
     [
         ("{", "not JSON"),
         ("[]", "schema None"),
-        ('{"schema": 2}', "schema 2 given"),
+        ('{"schema": 3}', "schema 3 given"),
         (json.dumps(json.loads(RECORD.to_json()) | {"status": "killed"}), "status='killed'"),
         (json.dumps({k: v for k, v in json.loads(RECORD.to_json()).items() if k != "seed"}), "seed"),
         (json.dumps(json.loads(RECORD.to_json()) | {"colour": "red"}), "colour"),

@@ -73,7 +73,7 @@ def test_classes_that_are_not_there(path):
 def test_answers():
     options, cache = RunOptions(root="nowhere"), DataCache("nowhere")
     digits = Preparation("digits", {"class_path": "lit_gelu.data.DigitsData", "init_args": {}})
-    assert answer(digits, cache, options, silent) == Done(None)
+    assert answer(digits, cache, options, silent) == Done()
     mnist = Preparation("mnist", {"class_path": "lit_gelu.data.MNISTData", "init_args": {}})
     missing = answer(mnist, cache, options, silent)
     assert isinstance(missing, Failure)

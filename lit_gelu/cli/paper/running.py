@@ -19,6 +19,7 @@ from lit_gelu.paper.cells import PRECISION
 from lit_gelu.paper.errors import PaperArgumentError
 from lit_gelu.paper.experiments import TWEETS, Experiment
 from lit_gelu.paper.grid_runner import Runner, Tally
+from lit_gelu.paper.group_planning import GroupPlanner, parse_replicas
 from lit_gelu.paper.jobs import RunOptions
 from lit_gelu.paper.planning import RunRequest, plan
 from lit_gelu.paper.presets import PRESETS, preset
@@ -26,6 +27,7 @@ from lit_gelu.paper.progress import GridProgress
 from lit_gelu.paper.run_record import RECORDS_FILE, RunRecord, read_records
 from lit_gelu.paper.run_store import RecordStore
 from lit_gelu.paper.shards import parse_shard, records_of_others
+from lit_gelu.paper.unfinished_groups import GROUPS_FOLDER
 from lit_gelu.paper.visible_gpus import VARIABLE, visible_gpus
 
 if TYPE_CHECKING:
@@ -39,6 +41,10 @@ Make the runs of the GELU paper's protocol with the ordinary Trainer and keep on
 Every finished run is a line of RESULTS/runs.jsonl: configuration, seed, versions, machine, curves, result. The same
 command goes on where it was stopped or killed; finished runs are not made again. Runs that two experiments have in
 common are made once.
+
+On the CPU, runs of a small net that differ in activation, learning rate, dropout and seed are made together, as
+replicas in one process, which takes less time: each with the numbers that it has alone (--replicas off), the training
+loss to one part in a million, all else to the bit. A killed group goes on where it was within the last minute.
 
 With --shard I/N, the I-th of N disjoint parts is made, the same one at every call, in RESULTS/shard-I-of-N, so that
 several machines can share a grid; lit-gelu paper merge joins them. Runs in RESULTS and in its other shards count as
@@ -80,6 +86,12 @@ def build_parser() -> jsonargparse.ArgumentParser:
     )
     parser.add_argument(
         "--workers", type=int, default=None, help="runs at a time; default: one for each core, one for each GPU"
+    )
+    parser.add_argument(
+        "--replicas",
+        metavar="auto|off|N",
+        default="auto",
+        help="how many runs are made together at most; auto: as many as the task gains from, on the CPU; off: one",
     )
     parser.add_argument(
         "--devices",
@@ -152,6 +164,8 @@ def _run(request: RunRequest, whole: Path, arguments: jsonargparse.Namespace) ->
     """Make the runs and say what became of them."""
     folder, accelerator = _own_folder(request, whole), _accelerator(arguments.accelerator)
     check_engine(arguments, accelerator)
+    most = parse_replicas(arguments.replicas)
+    together = _are_together(most, accelerator, request.precision)
     making = _pool(arguments, accelerator, folder)
     console = console_for_output()
     console.print(f"preset {request.preset}: {PRESETS[request.preset]}", markup=False, highlight=False, soft_wrap=True)
@@ -159,11 +173,12 @@ def _run(request: RunRequest, whole: Path, arguments: jsonargparse.Namespace) ->
         with RecordStore(folder) as store, making as pool:
             where = " ".join([accelerator, *arguments.devices, *(["by Ray"] if arguments.engine == "ray" else [])])
             console.print(
-                f"{pool.workers} at a time on {where}; results in {folder}",
+                f"{pool.workers} at a time on {where}{'' if together else ', each by itself'}; results in {folder}",
                 markup=False, highlight=False, soft_wrap=True,
             )  # fmt: skip
             with GridProgress(console, request.all_experiments(), pool.workers) as progress:
-                summary = Runner(request, store, pool, progress, lambda: _elsewhere(request, whole)).run()
+                planner = GroupPlanner(pool.workers, most) if together else None
+                summary = Runner(request, store, pool, progress, lambda: _elsewhere(request, whole), planner).run()
     except KeyboardInterrupt:
         sys.stderr.write(
             f"stopped; finished runs are in {folder / RECORDS_FILE}. The same command goes on from there.\n"
@@ -184,18 +199,33 @@ def _pool(arguments: jsonargparse.Namespace, accelerator: str, folder: Path) -> 
     gpus = _gpus(arguments.devices, accelerator) if arguments.devices else ()
     # Other processes, and other machines, have other current folders.
     checkpoints = str(folder.absolute() / "checkpoints") if arguments.checkpoints else None
+    groups = str(folder.absolute() / GROUPS_FOLDER)
     root = None if arguments.data_root is None else str(Path(arguments.data_root).absolute())
-    options = RunOptions(root, accelerator, arguments.threads, checkpoints, gpus)
+    options = RunOptions(root, accelerator, arguments.threads, checkpoints, groups, gpus)
     if arguments.engine == "ray":
         here = arguments.ray_address is None and accelerator == "cpu"
         return ray_pool(arguments, options, arguments.workers or (cores() if here else None), folder)
     return WorkerPool(arguments.workers or len(gpus) or (1 if accelerator == "cuda" else cores()), options)
 
 
+def _are_together(most: int | None, accelerator: str, precision: str) -> bool:
+    """Tell whether runs are made together, as far as their task has groups; refuse a number that would have no use."""
+    if accelerator == "cpu" and precision == PRECISION:
+        return most != 1
+    if most not in {None, 1}:
+        raise PaperArgumentError(
+            f"--replicas {most}: runs are made together on the CPU, with --precision {PRECISION}; given are "
+            f"--accelerator {accelerator} and --precision {precision}. Leave --replicas out to make each by itself."
+        )
+    return False
+
+
 def _say_summary(summary: Tally, folder: Path, console: Console) -> None:
     """Print what became of the runs."""
     for job, failure, runs in summary.failures:
         sys.stderr.write(f"{job.key}: {runs} not made ({failure.kind}): {failure.message}\n{failure.trace}")
+    for group, failure in summary.parted:
+        sys.stderr.write(f"{group.key}: made one by one ({failure.kind}): {failure.message}\n{failure.trace}")
     restarts = f"; {summary.restarts} times one was lost and begun again" if summary.restarts else ""
     console.print(
         f"{summary.finished} runs were finished before, {summary.trained} made, {summary.shared} identical to others, "

@@ -1,0 +1,103 @@
+"""Runs made together against the same runs alone: equal records, whatever group they are in."""
+
+import math
+from dataclasses import asdict, replace
+from functools import partial
+
+import pytest
+from paper_runs import DIGITS, request, run
+
+from lit_gelu.paper.experiments import Arm
+from lit_gelu.paper.group_planning import GroupPlanner
+from lit_gelu.paper.group_training import train_group
+from lit_gelu.paper.jobs import RunOptions
+from lit_gelu.paper.training import DataCache
+
+ARMS = {"gelu": Arm("gelu_tanh"), "relu": Arm("relu"), "prelu": Arm("prelu")}
+GRID = replace(DIGITS, arms=ARMS, learning_rates=(1e-2, 1e-3), seeds=2)
+TRAINING = ("train_loss", "train_error")
+
+
+def comparable(record):
+    """Return a record without what differs between two runs of the same, and apart from it the training curves."""
+    plain = asdict(replace(record, started="", seconds=0.0, group=None))
+    curves = {name: plain["curves"].pop(name) for name in TRAINING if name in plain["curves"]}
+    curves["last"] = plain["result"].pop("last_train_loss")
+    return plain, curves
+
+
+def check_same_runs(records, expected):
+    assert records.keys() == expected.keys()
+    for key, record in records.items():
+        (plain, training), (wanted, its) = comparable(record), comparable(expected[key])
+        assert plain == wanted, key
+        assert training["train_loss"]["epoch"] == its["train_loss"]["epoch"]
+        assert training["train_loss"]["value"] == pytest.approx(its["train_loss"]["value"], rel=1e-6, nan_ok=True)
+        assert training["last"] == pytest.approx(its["last"], rel=1e-6)
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    return run(tmp_path_factory.mktemp("alone"), request(GRID))[1]
+
+
+@pytest.mark.parametrize(("workers", "most"), [(1, None), (2, 5), (3, None), (1, 2)])
+def test_records_are_those_of_the_runs_alone(tmp_path, alone, workers, most):
+    summary, records = run(tmp_path, request(GRID), grouping=GroupPlanner(workers, most))
+    assert (summary.trained, summary.parted, summary.failures) == (24, [], [])
+    check_same_runs(records, alone)
+    sizes = sorted(record.group["size"] for record in records.values())
+    assert sizes == {(1, None): [12] * 24, (2, 5): [4] * 24, (3, None): [8] * 24, (1, 2): [2] * 24}[workers, most]
+    for record in records.values():
+        assert record.seconds == pytest.approx(record.group["seconds"] / record.group["size"], abs=2e-3)
+        assert record.group["executor"] == "stacked"
+        assert math.isfinite(record.curves["train_loss"].value[-1])
+
+
+class Killed(BaseException):
+    """What ends a process, in this one."""
+
+
+def killed(*_):
+    raise Killed
+
+
+def hear(heard, most, epoch):
+    if len(heard) == most:
+        raise Killed
+    heard.append(epoch)
+
+
+@pytest.fixture
+def group():
+    cells = GroupPlanner(1).jobs(request(replace(GRID, seeds=1)).first_cells())
+    assert len(cells) == 1
+    return cells[0]
+
+
+@pytest.fixture
+def eager(monkeypatch):
+    """Save and report at every batch of the Trainer."""
+    monkeypatch.setattr("lit_gelu.paper.group_recorder.SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+    monkeypatch.setattr("lit_gelu.paper.group_recorder.SECONDS_BETWEEN_REPORTS", -1.0)
+
+
+@pytest.mark.parametrize("kills", [(1,), (3,), (2, 1, 2), (6,)])
+def test_a_killed_group_goes_on_to_the_same_bits(tmp_path, monkeypatch, group, eager, kills):
+    options, data = RunOptions(groups=str(tmp_path)), DataCache(None)
+    unbroken = train_group(group, data, RunOptions(), lambda epoch: None)
+    heard = []
+    for reports in kills:  # of six, at each of which a checkpoint is saved
+        with monkeypatch.context() as patched:
+            patched.setattr("lit_gelu.paper.group_training.robustness_of", killed)  # when all are trained
+            with pytest.raises(Killed):
+                train_group(group, data, options, partial(hear, heard, len(heard) + reports))
+    records = train_group(group, data, options, heard.append)
+    assert heard == pytest.approx([number / 3 for number in range(1, 7)])  # nothing was made twice
+    for record, expected in zip(records, unbroken, strict=True):
+        assert bits(record) == bits(expected)
+
+
+def bits(record):
+    """Return a record without times."""
+    return asdict(replace(record, started="", seconds=0.0, group={**record.group, "seconds": 0.0}))
