@@ -4,6 +4,7 @@ import fnmatch
 import glob
 import math
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 import torch
@@ -17,9 +18,11 @@ from lit_gelu.curvature.activation.formulas import has_own_state
 from lit_gelu.curvature.activation.gaussian_prediction import PREDICTED, GaussianPrediction
 from lit_gelu.curvature.activation.recorder import ActivationRecorder
 from lit_gelu.curvature.activation.statistics import STATISTICS, SUMS, statistics_from_sums
+from lit_gelu.curvature.probe.training_loss import loss_of, muted
 from lit_gelu.curvature.ranks import is_one_of_several, maximum_over_ranks, sum_over_ranks
 from lit_gelu.curvature.settings import ActivationSettings
 from lit_gelu.errors import LitGeluError
+from lit_gelu.sandbox import evaluation_sandbox, isolated_random_state
 
 Figures = dict[str, dict[str, float]]
 """By site and statistic."""
@@ -206,6 +209,35 @@ class ActivationMeasurement:
                 sizes = maximum_over_ranks(sizes.to(device)).cpu()
             self._window = DeadUnitWindow(window, sizes.tolist(), device)
         return self._window.join(masks)
+
+
+class BatchStatistics(NamedTuple):
+    """The statistics of a model's activations on some batches."""
+
+    measured: Figures
+    gaussian: Figures  # of a normal input of the same mean and deviation
+    refused: dict[str, str]  # sites that cannot be watched, and why
+
+
+def statistics_on(
+    model: nn.Module, batches: Sequence[Any], registry: ActivationRegistry, input_sample: Any = None
+) -> BatchStatistics:
+    """Measure the activations in the passes that compute the loss of some batches; the model is left as it was."""
+    settings = ActivationSettings(sample_rows=None, dead_unit_window=1)
+    with ExitStack() as stack:
+        stack.enter_context(isolated_random_state(model))
+        stack.enter_context(evaluation_sandbox(model))
+        measurement = ActivationMeasurement(model, settings, registry, input_sample, gates_if_alone=True)
+        stack.callback(measurement.detach)
+        if not measurement.names:
+            return BatchStatistics({}, {}, dict(measurement.refused))
+        stack.enter_context(muted(model.modules()))
+        measurement.recorder.start()
+        for number, batch in enumerate(batches):
+            loss_of(model, batch, number)
+        measurement.recorder.stop()
+        readout = measurement.reduce([measurement.recorder.take()], torch.device("cpu"))
+        return BatchStatistics(*measurement.figures(readout)[0], dict(measurement.refused))
 
 
 def _to_host(values: Tensor) -> Readout:

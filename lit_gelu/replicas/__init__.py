@@ -1,6 +1,7 @@
 """Several runs of one net trained as one group: other activations, learning rates, dropout and seeds, the same bits."""
 
 from lit_gelu.replicas.building import Member, build_members
+from lit_gelu.replicas.choice import ActivationChoice, ChoiceArgumentError, ChoiceError, choose
 from lit_gelu.replicas.data import ReplicaDataModule
 from lit_gelu.replicas.errors import MembersDifferError, NotReplicableError, ReplicaArgumentError, ReplicaError
 from lit_gelu.replicas.executors import EagerExecutor
@@ -8,7 +9,10 @@ from lit_gelu.replicas.group import ReplicaGroup
 from lit_gelu.replicas.order import BatchOrder
 
 __all__ = [
+    "ActivationChoice",
     "BatchOrder",
+    "ChoiceArgumentError",
+    "ChoiceError",
     "EagerExecutor",
     "Member",
     "MembersDifferError",
@@ -18,4 +22,5 @@ __all__ = [
     "ReplicaError",
     "ReplicaGroup",
     "build_members",
+    "choose",
 ]

@@ -1,7 +1,8 @@
 """Building the members of a group, each as its run alone would be."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,9 +54,17 @@ def build_members(
         raise ReplicaArgumentError(
             f"{len(cells)} cells and {len(seeds)} seeds given. Give at least one cell, and a seed for each, or None."
         )
+    return [_built(build, cell, seed) for cell, seed in zip(cells, seeds, strict=True)]
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Run as a process does that begins with ``seed_everything``; generators and variables are put back afterwards."""
     before = {name: os.environ.get(name) for name in _SEED_VARIABLES}
     try:
-        return [_built(build, cell, seed) for cell, seed in zip(cells, seeds, strict=True)]
+        with isolate_rng():
+            seed_everything(seed, verbose=False)
+            yield
     finally:
         for name, value in before.items():
             os.environ.pop(name, None)
@@ -64,7 +73,6 @@ def build_members(
 
 
 def _built(build: Callable[..., LightningModule], cell: Mapping[str, Any], seed: int) -> Member:
-    with isolate_rng():
-        seed_everything(seed, verbose=False)
+    with seeded(seed):
         module = build(**cell)
         return Member(module, torch.get_rng_state(), seed, dict(cell))

@@ -1,7 +1,6 @@
 """What ``lit-gelu curvature`` measures on a checkpoint."""
 
 from collections.abc import Iterable
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -11,15 +10,13 @@ from lightning.pytorch import LightningDataModule, LightningModule
 
 from lit_gelu import activations
 from lit_gelu.cli.input_sample import InputSampleError, inputs_of
-from lit_gelu.curvature.activation_measurement import ActivationMeasurement, Figures
+from lit_gelu.curvature.activation_measurement import Figures, statistics_on
 from lit_gelu.curvature.loss import LossProbe
 from lit_gelu.curvature.loss_measurement import LossMeasurement, measure_loss
 from lit_gelu.curvature.probe.examples import count_examples, take_examples
 from lit_gelu.curvature.probe.loss_probe import Mode
-from lit_gelu.curvature.probe.training_loss import loss_of, muted
-from lit_gelu.curvature.settings import ActivationSettings, LossSettings
+from lit_gelu.curvature.settings import LossSettings
 from lit_gelu.errors import LitGeluError
-from lit_gelu.sandbox import evaluation_sandbox, isolated_random_state
 
 
 class NoBatchesError(LitGeluError, ValueError):
@@ -130,26 +127,13 @@ def _measure_activations(
 ) -> None:
     """Fill in the statistics of the activations, from the passes that compute the loss."""
     sample = _sample(model, batches[0]) if input_sample is None else input_sample
-    settings = ActivationSettings(sample_rows=None, dead_unit_window=1)
-    with ExitStack() as stack:
-        stack.enter_context(isolated_random_state(model))
-        stack.enter_context(evaluation_sandbox(model))
-        measurement = ActivationMeasurement(model, settings, activations.registry, sample, gates_if_alone=True)
-        stack.callback(measurement.detach)
-        report.refused = dict(measurement.refused)
-        if not measurement.names:
-            report.notes.append(
-                "The model has no activation that can be watched. Calls of functions are found with "
-                "example_input_array, or --input-shape."
-            )
-            return
-        stack.enter_context(muted(model.modules()))
-        measurement.recorder.start()
-        for number, batch in enumerate(batches):
-            loss_of(model, batch, number)
-        measurement.recorder.stop()
-        readout = measurement.reduce([measurement.recorder.take()], torch.device("cpu"))
-        report.activations, report.gaussian = measurement.figures(readout)[0]
+    found = statistics_on(model, batches, activations.registry, sample)
+    report.activations, report.gaussian, report.refused = found
+    if not found.measured:
+        report.notes.append(
+            "The model has no activation that can be watched. Calls of functions are found with example_input_array, "
+            "or --input-shape."
+        )
 
 
 def _sample(model: LightningModule, batch: Any) -> Any:

@@ -1,0 +1,15 @@
+"""What can go wrong when activations are compared for a model."""
+
+from lit_gelu.errors import LitGeluError
+
+
+class ChoiceError(LitGeluError):
+    """Every error of this package is one."""
+
+
+class ChoiceArgumentError(ChoiceError, ValueError):
+    """A value that `lit_gelu.replicas.choose` does not take."""
+
+
+class AllRunsFailedError(ChoiceError, RuntimeError):
+    """A comparison of which no run came to its end."""

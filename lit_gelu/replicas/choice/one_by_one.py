@@ -1,0 +1,125 @@
+"""Candidates trained one after another, each by an ordinary `Trainer.fit`."""
+
+import time
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
+from torch import nn
+
+from lit_gelu.errors import LitGeluError
+from lit_gelu.files import write_atomically
+from lit_gelu.replicas.alike import activation_paths
+from lit_gelu.replicas.building import seeded
+from lit_gelu.replicas.choice.candidates import ActivationCandidate, Build
+from lit_gelu.replicas.choice.run_files import TrainedRun, digest
+
+QUIET = {
+    "devices": 1,  # a run that is shared by several is another one
+    "logger": False,
+    "enable_checkpointing": False,
+    "enable_progress_bar": False,
+    "enable_model_summary": False,
+}
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What all runs have in common.
+
+    Args:
+        build: A function of ``activation``.
+        data: What they are trained on.
+        trainer: Options of their Trainer.
+        validates: Whether there is something to measure at the end of every epoch.
+        tests: Whether a test follows the last epoch.
+    """
+
+    build: Build
+    data: LightningDataModule
+    trainer: Mapping[str, Any]
+    validates: bool = True
+    tests: bool = False
+
+    def new_trainer(self, *callbacks: Callback, **options: Any) -> Trainer:
+        """Return a Trainer, with callbacks of its own beside copies of those that were given."""
+        given = {**QUIET, **self.trainer, **options}
+        own = given.pop("callbacks", None) or []
+        copies = deepcopy(list(own) if isinstance(own, list | tuple) else [own])
+        return Trainer(**given, callbacks=[*copies, *callbacks])
+
+
+class EpochNotes(Callback):
+    """Notes what a run logs in validation, and with which random numbers its epochs begin."""
+
+    def __init__(self, run: TrainedRun) -> None:
+        self.run = run
+        self._before: set[str] | None = None
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:  # noqa: ARG002
+        """Note the random numbers."""
+        self.run.orders.append(digest(torch.get_rng_state()))
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:  # noqa: ARG002
+        """Find out which figures are of training."""
+        if not trainer.sanity_checking and self._before is None:
+            self._before = set(trainer.callback_metrics)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:  # noqa: ARG002
+        """Note the figures of validation."""
+        if trainer.sanity_checking:
+            return
+        before = self._before or set()
+        found = {name: float(value) for name, value in trainer.callback_metrics.items() if name not in before}
+        self.run.add_epoch(trainer.current_epoch + 1, found)
+
+
+def train_alone(setup: Setup, candidate: ActivationCandidate, seed: int, checkpoint: Path) -> TrainedRun:
+    """Make a run; whatever goes wrong in it is noted, and does not go further."""
+    run, start = TrainedRun(candidate.label, candidate.spec, seed), time.perf_counter()
+    try:
+        with seeded(seed):
+            module = setup.build(activation=candidate.given)
+            run.initial = initial_weights(module)
+            trainer = setup.new_trainer(EpochNotes(run))
+            trainer.fit(module, datamodule=setup.data)
+            save_checkpoint(checkpoint, trainer.save_checkpoint, module)
+            if setup.tests:
+                run.test = tested(setup, module)
+    except Exception as error:  # noqa: BLE001 - of a user's module; the others are to be compared all the same
+        run.failure = said(error)
+    run.seconds = time.perf_counter() - start
+    return run
+
+
+def tested(setup: Setup, module: LightningModule) -> dict[str, float]:
+    """Return what a module logs in a test."""
+    (found,) = setup.new_trainer(callbacks=None).test(module, datamodule=setup.data, verbose=False)
+    return {name: float(value) for name, value in found.items()}
+
+
+def save_checkpoint(path: Path, save: Callable[[Path], Any], module: nn.Module) -> None:
+    """Save a checkpoint, of the weights alone where the activation cannot be named in one."""
+    try:
+        with write_atomically(path) as temporary:
+            save(temporary)
+    except LitGeluError:
+        weights = {name: tensor.detach().clone() for name, tensor in module.state_dict().items()}
+        with write_atomically(path) as temporary:
+            torch.save({"state_dict": weights}, temporary)
+
+
+def initial_weights(module: LightningModule) -> str:
+    """Return a digest of a module's parameters, those of activations left out."""
+    inside = tuple(f"{path}." for path in activation_paths([module]))
+    return digest(*(tensor for name, tensor in module.named_parameters() if not name.startswith(inside)))
+
+
+def said(error: BaseException) -> str:
+    """Return an error in one line."""
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__

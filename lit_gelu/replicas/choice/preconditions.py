@@ -1,0 +1,90 @@
+"""What is found out before and after training: what a module logs, and whether all began alike."""
+
+from collections.abc import Mapping, Sequence
+
+from lightning.pytorch import LightningDataModule
+
+from lit_gelu.errors import shown
+from lit_gelu.replicas.building import seeded
+from lit_gelu.replicas.choice.candidates import ActivationCandidate
+from lit_gelu.replicas.choice.errors import ChoiceArgumentError
+from lit_gelu.replicas.choice.metric import Stage
+from lit_gelu.replicas.choice.one_by_one import Setup, said
+from lit_gelu.replicas.choice.outcome import CandidateReport
+from lit_gelu.replicas.choice.verdict import listed
+
+
+def check_seeds(seeds: int | Sequence[int]) -> list[int]:
+    """Return the seeds; one alone has no spread, by which a difference could be told from chance."""
+    given = list(range(seeds)) if isinstance(seeds, int) and not isinstance(seeds, bool) else seeds
+    if isinstance(given, str) or not isinstance(given, Sequence):
+        raise ChoiceArgumentError(f"seeds={shown(seeds)} is not accepted. Give how many, or a list of whole numbers.")
+    if not all(isinstance(seed, int) and not isinstance(seed, bool) and seed >= 0 for seed in given):
+        raise ChoiceArgumentError(f"seeds={shown(seeds)} is not accepted. Give whole numbers from 0 on.")
+    if len(set(given)) != len(given) or len(given) < 2:
+        what = "has one twice" if len(given) > 1 else "has no spread: no interval is possible, and nothing is decided"
+        raise ChoiceArgumentError(f"seeds={shown(seeds)} {what}. Give five seeds or more.")
+    return list(given)
+
+
+def logged_by(
+    setup: Setup, candidates: Sequence[ActivationCandidate], seed: int, metric: str | None
+) -> Mapping[Stage, Sequence[str]]:
+    """Return the names of what is logged in validation and in a test, by one batch of each before anything is trained.
+
+    A test is tried only where validation has not the metric.
+
+    Raises:
+        ChoiceArgumentError: If no candidate can be built and measured.
+    """
+    failures = []
+    for candidate in candidates:
+        try:
+            return _logged(setup, candidate, seed, metric)
+        except Exception as error:  # noqa: BLE001 - of a user's module; it is named if no candidate does better
+            failures.append(f"{candidate.label}: {said(error)}")
+    raise ChoiceArgumentError(
+        f"No candidate can be built and measured. {'; '.join(failures)}. Try build and one of them in a Trainer first."
+    )
+
+
+def _logged(setup: Setup, candidate: ActivationCandidate, seed: int, metric: str | None) -> dict[Stage, list[str]]:
+    found: dict[Stage, list[str]] = {"val": [], "test": []}
+    with seeded(seed):
+        module = setup.build(activation=candidate.given)
+        options = {"callbacks": None, "limit_val_batches": 1, "limit_test_batches": 1}
+        if _has(setup.data, "val_dataloader") and setup.trainer.get("limit_val_batches") != 0:
+            for values in setup.new_trainer(**options).validate(module, datamodule=setup.data, verbose=False):
+                found["val"] += values
+        if metric not in found["val"] and (metric or not found["val"]) and _has(setup.data, "test_dataloader"):
+            for values in setup.new_trainer(**options).test(module, datamodule=setup.data, verbose=False):
+                found["test"] += values
+    return found
+
+
+def _has(data: LightningDataModule, name: str) -> bool:
+    return getattr(type(data), name) is not getattr(LightningDataModule, name)
+
+
+def check_equal_starts(candidates: Sequence[CandidateReport]) -> list[str]:
+    """Say which candidates did not begin with the weights of the others, or took other batches, at equal seeds."""
+    first, notes = candidates[0], []
+    for candidate in candidates[1:]:
+        pairs = [
+            (one, other)
+            for one, other in zip(first.runs, candidate.runs, strict=True)
+            if one.initial and other.initial  # of runs that failed before, nothing is known
+        ]
+        if any(one.initial != other.initial for one, other in pairs):
+            notes.append(
+                f"{listed([first.label, candidate.label])} began with other weights at equal seeds: the module draws "
+                "them depending on the activation, so that the pairs share less than they could."
+            )
+        epochs = min((min(len(one.orders), len(other.orders)) for one, other in pairs), default=0)
+        parted = [n for n in range(epochs) if any(one.orders[n] != other.orders[n] for one, other in pairs)]
+        if parted:
+            notes.append(
+                f"{listed([first.label, candidate.label])} have batches in another order from epoch {parted[0] + 1} "
+                "on, because one of them draws random numbers that the other does not."
+            )
+    return notes

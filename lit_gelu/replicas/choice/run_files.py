@@ -1,0 +1,155 @@
+"""What a run of a candidate gave, and the folder in which finished runs are kept: nothing of them is made twice."""
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lit_gelu.errors import shown
+from lit_gelu.files import is_file, parse_json, without_nonfinite, write_atomically
+from lit_gelu.replicas.choice.errors import ChoiceArgumentError
+from lit_gelu.replicas.choice.metric import Metric
+
+SCHEMA = 1
+SETTINGS_FILE = "settings.json"
+
+
+@dataclass
+class TrainedRun:
+    """One run: a candidate with a seed.
+
+    Args:
+        label: The candidate's.
+        spec: Its activation.
+        seed: What ``seed_everything`` was given before the module was built.
+        curves: What was logged in validation, by name, at the end of every epoch that had one.
+        epochs: Those epochs, counted from 1.
+        test: What was logged in a test behind the last epoch.
+        initial: A digest of the weights that it began with, those of activations left out.
+        orders: A digest of the random numbers that each epoch's batches were drawn with.
+        together: Whether it was trained in a group.
+        seconds: Its training, or its share of the group's.
+        failure: Why it ended early; empty if it did not.
+    """
+
+    label: str
+    spec: str
+    seed: int
+    curves: dict[str, list[float]] = field(default_factory=dict)
+    epochs: list[int] = field(default_factory=list)
+    test: dict[str, float] = field(default_factory=dict)
+    initial: str = ""
+    orders: list[str] = field(default_factory=list)
+    together: bool = False
+    seconds: float = 0.0
+    failure: str = ""
+
+    def add_epoch(self, epoch: int, values: Mapping[str, float]) -> None:
+        """Take over what was logged at the end of an epoch."""
+        self.epochs.append(epoch)
+        for name, value in values.items():
+            self.curves.setdefault(name, []).append(value)
+
+    def value(self, metric: Metric) -> float | None:
+        """Return the metric at the end of the run, ``None`` if there is none."""
+        found = self.test.get(metric.name) if metric.stage == "test" else self._last(metric.name)
+        return None if self.failure else found
+
+    def _last(self, name: str) -> float | None:
+        return self.curves[name][-1] if self.curves.get(name) else None
+
+
+def digest(*tensors: torch.Tensor) -> str:
+    """Return a short text that is another one for other tensors."""
+    found = hashlib.sha256()
+    for tensor in tensors:
+        found.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()[:16]
+
+
+class RunFolder:
+    """Finished runs on disk: figures as JSON, weights as ordinary checkpoints.
+
+    Args:
+        folder: Where they are; made if it is not there.
+        settings: What all runs in it have in common.
+
+    Raises:
+        ChoiceArgumentError: If it holds runs with other settings.
+        UnwritablePathError: If it cannot be written to.
+    """
+
+    def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
+        self.folder, self.runs = folder, folder / "runs"
+        plain = parse_json(json.dumps(dict(settings) | {"schema": SCHEMA}))
+        path = self.runs / SETTINGS_FILE
+        if is_file(path):
+            try:
+                kept = parse_json(path.read_bytes())
+            except ValueError:
+                kept = None
+            self._require_same(plain, kept)
+            return
+        with write_atomically(path) as temporary:
+            temporary.write_text(json.dumps(plain, indent=2) + "\n", encoding="utf-8")
+
+    def _require_same(self, given: Mapping[str, Any], kept: Any) -> None:
+        there = kept if isinstance(kept, dict) else {}
+        for name in sorted(given.keys() | there.keys()):
+            if given.get(name) != there.get(name):
+                raise ChoiceArgumentError(
+                    f"folder={str(self.folder)!r} holds runs with {name}={shown(there.get(name))}; now it is "
+                    f"{shown(given.get(name))}. Runs that differ in more than activation and seed are not compared. "
+                    "Give another folder, or remove this one."
+                )
+
+    def _path(self, label: str, spec: str, seed: int, suffix: str) -> Path:
+        # Labels are any text: what cannot be in a file's name is told apart by the digest.
+        plain = re.sub(r"[^A-Za-z0-9]+", "_", label).strip("_")[:40]
+        return self.runs / f"{plain}-{hashlib.sha256(f'{label} {spec}'.encode()).hexdigest()[:8]}-{seed}{suffix}"
+
+    def checkpoint(self, label: str, spec: str, seed: int) -> Path:
+        """Return where the weights of a run are."""
+        return self._path(label, spec, seed, ".ckpt")
+
+    def unfinished_group(self, names: object) -> Path:
+        """Return where a group is kept while it is trained, by what it is made of."""
+        return self.runs / f"unfinished-{hashlib.sha256(repr(names).encode()).hexdigest()[:12]}.ckpt"
+
+    def find(self, label: str, spec: str, seed: int) -> TrainedRun | None:
+        """Return a finished run; ``None`` if it is not there, or was damaged."""
+        path = self._path(label, spec, seed, ".json")
+        if not is_file(path) or not is_file(self.checkpoint(label, spec, seed)):
+            return None
+        try:
+            run = TrainedRun(**_numbers(parse_json(path.read_bytes())))
+        except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
+            return None
+        return run if (run.label, run.spec, run.seed) == (label, spec, seed) else None
+
+    def keep(self, run: TrainedRun) -> None:
+        """Write a run down; its checkpoint is there already."""
+        with write_atomically(self._path(run.label, run.spec, run.seed, ".json")) as temporary:
+            temporary.write_text(json.dumps(without_nonfinite(asdict(run), as_text=True), indent=1) + "\n")
+
+
+def _numbers(plain: dict[str, Any]) -> dict[str, Any]:
+    """Return what was read with numbers for the words that stand for NaN and infinities."""
+    return plain | {
+        "curves": {name: [float(value) for value in values] for name, values in plain["curves"].items()},
+        "test": {name: float(value) for name, value in plain["test"].items()},
+        "epochs": [int(epoch) for epoch in plain["epochs"]],
+        "orders": [str(order) for order in plain["orders"]],
+        "seconds": float(plain["seconds"]),
+    }
+
+
+def is_finite(value: float | None) -> bool:
+    """Return whether there is a value, and it is a number."""
+    return value is not None and math.isfinite(value)

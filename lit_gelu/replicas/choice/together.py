@@ -1,0 +1,125 @@
+"""Candidates trained side by side, as a `ReplicaGroup` whose members are measured at the end of every epoch."""
+
+import time
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from typing_extensions import override
+
+from lit_gelu.data import InMemoryDataModule
+from lit_gelu.files import is_file, write_atomically
+from lit_gelu.leftovers import forget
+from lit_gelu.replicas.choice.candidates import ActivationCandidate
+from lit_gelu.replicas.choice.one_by_one import Setup, initial_weights, save_checkpoint, tested
+from lit_gelu.replicas.choice.run_files import RunFolder, TrainedRun, digest
+from lit_gelu.replicas.data import ReplicaDataModule
+from lit_gelu.replicas.group import ReplicaGroup
+
+MOST = 24  # members of a group: more gain little on a CPU, and an interruption costs more
+SAVE_EVERY = 30.0  # seconds between two checkpoints of a group, at most once an epoch
+# What a group's Trainer takes as it is; the others ask for something that is meant for one run.
+_TAKEN = frozenset({
+    "max_epochs", "accelerator", "devices", "precision", "logger", "enable_checkpointing", "enable_progress_bar",
+    "enable_model_summary", "log_every_n_steps", "default_root_dir", "num_sanity_val_steps", "deterministic",
+    "limit_val_batches", "limit_test_batches",
+})  # fmt: skip
+
+
+def why_not_together(setup: Setup) -> str:
+    """Return why runs cannot be a group, as far as it is known before; empty if nothing speaks against it."""
+    if not isinstance(setup.data, InMemoryDataModule):
+        return f"{type(setup.data).__name__} is no InMemoryDataModule, out of which a group takes its batches"
+    for name, value in setup.trainer.items():
+        if name not in _TAKEN and value not in (None, [], ()):
+            return f"Trainer({name}=...) is meant for a run of its own"
+    return ""
+
+
+class MemberNotes(Callback):
+    """Notes at the end of every epoch what each member logs in validation, and saves the group now and then."""
+
+    def __init__(self, runs: Sequence[TrainedRun], setup: Setup, path: Path | None) -> None:
+        self.runs, self.setup, self.path = list(runs), setup, path
+        self._saved = time.monotonic()
+        self._validator = setup.new_trainer(callbacks=None, num_sanity_val_steps=0)
+
+    @override
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        for run, state in zip(self.runs, _group(pl_module).executor.streams.states(), strict=True):
+            run.orders.append(digest(state))
+
+    @override
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        group = _group(pl_module)
+        for replica, (run, member) in enumerate(zip(self.runs, group.members, strict=True)):
+            # What a loader of validation draws, the run alone draws too.
+            with group.executor.streams.of(replica) if self.setup.validates else nullcontext():
+                run.add_epoch(trainer.current_epoch + 1, self._validated(member))
+        if self.path is not None and time.monotonic() - self._saved > SAVE_EVERY:
+            with write_atomically(self.path) as temporary:
+                trainer.save_checkpoint(temporary)
+            self._saved = time.monotonic()
+
+    def _validated(self, member: LightningModule) -> dict[str, float]:
+        if not self.setup.validates:
+            return {}
+        (found,) = self._validator.validate(member, datamodule=self.setup.data, verbose=False)
+        return {name: float(value) for name, value in found.items()}
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        return {"runs": [asdict(run) for run in self.runs]}
+
+    @override
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        for run, kept in zip(self.runs, state_dict["runs"], strict=True):
+            vars(run).update(kept)
+
+
+def _group(module: LightningModule) -> ReplicaGroup:
+    assert isinstance(module, ReplicaGroup)  # noqa: S101 - it is given to no other Trainer
+    return module
+
+
+def train_together(
+    setup: Setup, wanted: Sequence[tuple[ActivationCandidate, int]], folder: RunFolder, *, keeps: bool
+) -> list[TrainedRun]:
+    """Make runs as one group; what goes wrong in it is raised.
+
+    Args:
+        setup: What they have in common.
+        wanted: Candidates, each with a seed.
+        folder: Where their checkpoints go.
+        keeps: Whether the group is saved while it is trained, and goes on where it was.
+
+    Returns:
+        The runs, in their order; they are kept in the folder.
+
+    Raises:
+        ReplicaError: If they cannot be a group.
+    """
+    start = time.perf_counter()
+    cells = [{"activation": candidate.given} for candidate, _ in wanted]
+    group = ReplicaGroup.of(setup.build, cells, [seed for _, seed in wanted])
+    runs = [TrainedRun(candidate.label, candidate.spec, seed, together=True) for candidate, seed in wanted]
+    for run, member in zip(runs, group.members, strict=True):
+        run.initial = initial_weights(member)
+    path = folder.unfinished_group([(run.label, run.spec, run.seed) for run in runs])
+    notes = MemberNotes(runs, setup, path if keeps else None)
+    resumed = path if keeps and is_file(path) else None
+    trainer = setup.new_trainer(notes, num_sanity_val_steps=0)
+    given = ReplicaDataModule(setup.data)  # type: ignore[arg-type] # `why_not_together` has looked
+    trainer.fit(group, datamodule=given, ckpt_path=resumed, weights_only=True if resumed else None)
+    for replica, (run, member) in enumerate(zip(runs, group.members, strict=True)):
+        checkpoint = folder.checkpoint(run.label, run.spec, run.seed)
+        save_checkpoint(checkpoint, lambda at, r=replica: torch.save(group.member_checkpoint(r), at), member)
+        run.test = tested(setup, member) if setup.tests else {}
+        run.seconds = (time.perf_counter() - start) / len(runs)
+        folder.keep(run)
+    forget(path)
+    return runs

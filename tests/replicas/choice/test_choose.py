@@ -1,0 +1,323 @@
+"""`choose` against runs made by hand, one by one; what fails, what is refused, and what an interruption leaves."""
+
+import json
+import math
+import re
+import warnings
+from unittest import mock
+
+import pytest
+import torch
+from choice_nets import BUILD, CPU, Breaks, FixedNet, OrdinaryStripes, OwnNet, Scheduled, Stripes, by_hand, explodes
+from lightning.pytorch import Trainer
+from torch import nn
+
+from lit_gelu import activations, surgery
+from lit_gelu.activations.errors import UnknownActivationError
+from lit_gelu.export import OnnxPredictor
+from lit_gelu.replicas import ChoiceArgumentError, choose
+from lit_gelu.replicas.choice import AllRunsFailedError, together
+
+PIXELS = Stripes(size=28)
+QUICK = {"seeds": 2, "max_epochs": 2, "trainer": CPU, "measure": False}
+
+
+@pytest.fixture(autouse=True)
+def _lightnings_advice():
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*(num_workers|LeafSpec|number of training batches)")
+        yield
+
+
+def check_by_hand(choice, build, data, metric, epochs, **options):
+    """Compare every run with the same run made by hand, and the best one's weights."""
+    for candidate in choice.candidates:
+        for run in candidate.runs:
+            alone = by_hand(build, candidate.label, run.seed, data, epochs, **CPU, **options)
+            assert run.value(choice.metric) == alone.logged[metric]
+            if run is choice.best_run:
+                torch.testing.assert_close(choice.module.state_dict(), alone.weights, rtol=0, atol=0)
+
+
+def test_a_task_side_by_side_is_the_runs_made_by_hand():
+    choice = choose(BUILD, ["gelu", "relu", "silu"], PIXELS, **QUICK)
+    assert choice.trained == "Trained side by side, as a group."
+    check_by_hand(choice, BUILD, PIXELS, "val_error", 2)
+    medians = [choice.median(candidate) for candidate in choice.candidates]
+    assert medians == sorted(medians)
+    assert choice.rows[0][0] == choice.best.label
+    assert choice.rows[0][1] == f"{medians[0]:.4g}"
+
+
+def test_a_net_of_ones_own_side_by_side_is_the_runs_made_by_hand():
+    choice = choose(OwnNet, ["gelu", "relu"], Stripes(), metric="val_acc", **QUICK)
+    assert "as a group" in choice.trained
+    check_by_hand(choice, OwnNet, Stripes(), "val_acc", 2)
+    medians = [choice.median(candidate) for candidate in choice.candidates]
+    assert medians == sorted(medians, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("build", "data", "trainer", "reason"),
+    [
+        (OwnNet, OrdinaryStripes(), {}, "OrdinaryStripes is no InMemoryDataModule"),
+        (Scheduled, Stripes(), {}, "without a scheduler"),
+        (OwnNet, Stripes(), {"gradient_clip_val": 0.1}, r"Trainer\(gradient_clip_val=...\)"),
+    ],
+)
+def test_one_after_another_where_there_is_no_group(build, data, trainer, reason):
+    options = QUICK | {"trainer": CPU | trainer}
+    choice = choose(build, ["gelu", "relu"], data, metric="val_loss", **options)
+    assert choice.trained.startswith("Trained one after another: ")
+    assert re.search(reason, choice.trained)
+    check_by_hand(choice, build, data, "val_loss", 2, **trainer)
+
+
+def test_side_by_side_gives_what_one_after_another_gives():
+    of_group, alone = (choose(BUILD, ["gelu", "elu"], PIXELS, together=together, **QUICK) for together in (True, False))
+    assert "together=False" in alone.trained
+    for one, other in zip(of_group.candidates, alone.candidates, strict=True):
+        for mine, its in zip(one.runs, other.runs, strict=True):
+            assert (mine.curves, mine.orders, mine.initial) == (its.curves, its.orders, its.initial)
+            assert (mine.together, its.together) == (True, False)
+    assert of_group.notes == alone.notes == []
+
+
+def test_a_metric_of_the_test_set():
+    choice = choose(OwnNet, ["gelu", "relu"], Stripes(), metric="test_acc", **QUICK)
+    assert choice.metric.stage == "test"
+    check_by_hand(choice, OwnNet, Stripes(), "test_acc", 2, test=True)
+
+
+def test_one_activation_under_two_names_is_no_difference():
+    with activations.registry.scope():
+
+        @activations.register("bent_one", aliases=("bent_too",))
+        def bent_one(x):
+            return x.relu() + 0.1 * x
+
+        choice = choose(BUILD, ["bent_one", "bent_too"], PIXELS, **QUICK | {"seeds": 5, "max_epochs": 1})
+    assert choice.verdict == [
+        "bent_one and bent_too gave the same numbers with every seed: there is no difference between them.",
+        "Nothing is decided: between bent_one and bent_too no difference of val_error is larger than the spread over 5 "
+        "seeds.",
+    ]
+    assert choice.notes == ["bent_one and bent_too are one activation, bent_one."]
+    assert not choice.difference("bent_one", "bent_too").is_decided
+    assert choice.rows[1][4] == "0"
+
+
+def test_what_is_worse_is_said():
+    # The net is one straight line where its activation is flat: it says one class of all.
+    names = {"gelu": "gelu", "flat": nn.Threshold(1e9, 0.0)}
+    choice = choose(OwnNet, names, Stripes(noise=0.2), metric="val_loss", **QUICK | {"seeds": 5, "max_epochs": 4})
+    assert choice.verdict[0].startswith("gelu is better than flat: its val_loss")
+    found = choice.difference("flat", "gelu")
+    assert found.is_decided
+    assert found.low > 0
+    assert choice.rows[1][4].endswith("] *")
+
+
+def test_what_fails_or_diverges_is_named_and_spoils_nothing():
+    names = {"gelu": "gelu", "broken": Breaks, "explodes": explodes, "relu": "relu"}
+    choice = choose(OwnNet, names, Stripes(), metric="val_loss", **QUICK)
+    assert [candidate.label for candidate in choice.candidates][2:] == ["broken", "explodes"]
+    assert choice.verdict[-2:] == [
+        "broken failed with every seed (RuntimeError: it broke), and is not compared.",
+        "explodes diverged with every seed, and is not compared.",
+    ]
+    assert "RuntimeError: it broke" in choice.trained  # why there was no group
+    alone = by_hand(OwnNet, "gelu", 1, Stripes(), 2, **CPU).logged["val_loss"]
+    (gelu,) = (candidate for candidate in choice.candidates if candidate.label == "gelu")
+    assert gelu.runs[1].value(choice.metric) == alone
+    assert len(choice.differences) == 1
+    assert "inf" in choice.to_json()
+
+
+def test_nothing_comes_to_its_end():
+    with pytest.raises(AllRunsFailedError, match="broken failed with every seed"):
+        choose(OwnNet, {"broken": Breaks, "explodes": explodes}, Stripes(), metric="val_loss", **QUICK)
+
+
+@pytest.mark.parametrize(
+    ("changed", "error", "said"),
+    [
+        ({"activations": ["gelu", "gelo"]}, UnknownActivationError, "gelo"),
+        ({"activations": ["gelu"]}, ChoiceArgumentError, "at least two"),
+        ({"activations": ["gelu", "gelu"]}, ChoiceArgumentError, "'gelu' is there twice.*labels of your own"),
+        ({"activations": "gelu"}, ChoiceArgumentError, "Give several"),
+        ({"seeds": 1}, ChoiceArgumentError, "no interval is possible"),
+        ({"seeds": [3, 3]}, ChoiceArgumentError, "twice"),
+        ({"seeds": "many"}, ChoiceArgumentError, "how many"),
+        ({"seeds": [0, -1]}, ChoiceArgumentError, "from 0 on"),
+        ({"metric": "val_eror"}, ChoiceArgumentError, "not logged.*val_acc, val_loss"),
+        ({"metric": "val_acc", "mode": "most"}, ChoiceArgumentError, "mode='most'"),
+        ({"baseline": "elu"}, ChoiceArgumentError, "one of gelu, relu"),
+        ({"build": FixedNet}, ChoiceArgumentError, r"FixedNet\(\) takes no activation.*swap=True"),
+        ({"build": 3}, ChoiceArgumentError, "build=3"),
+        ({"swap": []}, ChoiceArgumentError, r"swap=\[\]"),
+        ({"data": torch.utils.data.DataLoader([1])}, ChoiceArgumentError, "LightningDataModule"),
+    ],
+)
+def test_mistakes_are_found_before_anything_is_trained(changed, error, said):
+    given = {"build": OwnNet, "activations": ["gelu", "relu"], "data": Stripes(), **QUICK} | changed
+    with mock.patch.object(Trainer, "fit", side_effect=AssertionError("trained")), pytest.raises(error, match=said):
+        choose(given.pop("build"), given.pop("activations"), given.pop("data"), **given)
+
+
+def swapped(activation):
+    module = FixedNet()
+    surgery.swap(module, {"*": activation}, module.example_input_array)
+    return module
+
+
+@pytest.mark.parametrize("sites", [True, nn.ReLU, ["net.1"]])
+def test_the_activations_of_a_module_are_exchanged(sites):
+    choice = choose(FixedNet, ["gelu", "relu"], Stripes(), swap=sites, metric="val_loss", **QUICK)
+    (gelu,) = (candidate for candidate in choice.candidates if candidate.label == "gelu")
+    alone = by_hand(lambda activation: swapped(activation), "gelu", 0, Stripes(), 2, **CPU)
+    assert gelu.runs[0].value(choice.metric) == alone.logged["val_loss"]
+    own = by_hand(FixedNet, None, 1, Stripes(), 2, **CPU)  # its ReLU in the place of its ReLU
+    (relu,) = (candidate for candidate in choice.candidates if candidate.label == "relu")
+    assert relu.runs[1].value(choice.metric) == own.logged["val_loss"]
+
+
+def test_callers_random_numbers_stay():
+    torch.manual_seed(7)
+    before = torch.get_rng_state()
+    choose(OwnNet, ["gelu", "relu"], Stripes(), **QUICK | {"max_epochs": 1})
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+class DrawsByActivation(OwnNet):
+    """Weights that depend on the activation."""
+
+    def __init__(self, activation):
+        super().__init__(activation)
+        with torch.no_grad():
+            self.net[0].weight *= activations.gain(activation)
+
+
+def test_other_beginnings_are_said():
+    choice = choose(DrawsByActivation, ["gelu", "relu"], Stripes(), **QUICK | {"max_epochs": 1})
+    assert [note.split(":")[0][-35:] for note in choice.notes] == ["began with other weights at equal seeds"[-35:]]
+
+
+def test_another_order_of_the_data_is_said():
+    choice = choose(BUILD, ["gelu", "zero_identity_map"], PIXELS, **QUICK)
+    (note,) = choice.notes
+    assert "have batches in another order from epoch 2 on" in note
+
+
+def test_finished_runs_are_kept(tmp_path):
+    lines = []
+    options = QUICK | {"max_epochs": 1, "together": False, "folder": tmp_path}
+    real = Trainer.fit
+    counted = mock.Mock(side_effect=[None, None, SystemExit])
+
+    def fit(self, *given, **named):
+        counted()
+        return real(self, *given, **named)
+
+    with mock.patch.object(Trainer, "fit", fit), pytest.raises(SystemExit):
+        choose(OwnNet, ["gelu", "relu"], Stripes(), **options, say=lines.append)
+    assert [line.split(":")[0] for line in lines] == ["gelu, seed 0", "gelu, seed 1"]
+    counted = mock.Mock()
+    with mock.patch.object(Trainer, "fit", fit):
+        choice = choose(OwnNet, ["gelu", "relu"], Stripes(), **options)
+        assert counted.call_count == 2
+        again = choose(OwnNet, ["gelu", "relu", "elu"], Stripes(), **options)  # one more
+        assert counted.call_count == 4
+    wanted = choose(OwnNet, ["gelu", "relu"], Stripes(), **options | {"folder": None})
+    values = {c.label: c.values(choice.metric) for c in choice.candidates}
+    assert values == {c.label: c.values(wanted.metric) for c in wanted.candidates}
+    assert values.items() <= {c.label: c.values(again.metric) for c in again.candidates}.items()
+
+
+def test_a_group_goes_on_where_it_was(tmp_path, monkeypatch):
+    options = QUICK | {"max_epochs": 3}
+    wanted = choose(BUILD, ["gelu", "relu"], PIXELS, **options)
+    monkeypatch.setattr(together, "SAVE_EVERY", -1.0)
+    whole = together.MemberNotes.on_train_epoch_start
+
+    def stops(self, trainer, module):
+        if trainer.current_epoch == 2:
+            raise SystemExit
+        whole(self, trainer, module)
+
+    monkeypatch.setattr(together.MemberNotes, "on_train_epoch_start", stops)
+    with pytest.raises(SystemExit):
+        choose(BUILD, ["gelu", "relu"], PIXELS, folder=tmp_path, **options)
+    (kept,) = (tmp_path / "runs").glob("unfinished-*")
+    seen = []
+
+    def counts(self, trainer, module):
+        seen.append(trainer.current_epoch)
+        whole(self, trainer, module)
+
+    monkeypatch.setattr(together.MemberNotes, "on_train_epoch_start", counts)
+    choice = choose(BUILD, ["gelu", "relu"], PIXELS, folder=tmp_path, **options)
+    assert seen == [2]
+    assert not kept.exists()
+    for one, other in zip(choice.candidates, wanted.candidates, strict=True):
+        assert [(run.curves, run.orders) for run in one.runs] == [(run.curves, run.orders) for run in other.runs]
+    torch.testing.assert_close(choice.module.state_dict(), wanted.module.state_dict(), rtol=0, atol=0)
+
+
+def test_runs_with_other_settings_are_refused(tmp_path):
+    options = QUICK | {"max_epochs": 1, "folder": tmp_path}
+    choose(OwnNet, ["gelu", "relu"], Stripes(), **options)
+    with pytest.raises(ChoiceArgumentError, match=r"runs with trainer=.*now it is.*Give another folder"):
+        choose(OwnNet, ["gelu", "relu"], Stripes(), **options | {"max_epochs": 2})
+    with pytest.raises(ChoiceArgumentError, match="data_arguments"):
+        choose(OwnNet, ["gelu", "relu"], Stripes(batch_size=8), **options)
+
+
+@pytest.mark.parametrize("damage", ["", "[]", "{}", '{"curves": {"val_loss": ["x"]}, "test": {}}'])
+def test_a_damaged_run_is_made_again(tmp_path, damage):
+    options = QUICK | {"max_epochs": 1, "folder": tmp_path}
+    first = choose(OwnNet, ["gelu", "relu"], Stripes(), **options)
+    for path in (tmp_path / "runs").glob("gelu*.json"):
+        path.write_text(damage)
+    again = choose(OwnNet, ["gelu", "relu"], Stripes(), **options)
+    assert {c.label: c.values(first.metric) for c in first.candidates} == {
+        c.label: c.values(again.metric) for c in again.candidates
+    }
+
+
+@pytest.mark.parametrize(
+    ("build", "data", "classes"),
+    [pytest.param(BUILD, PIXELS, 10, marks=pytest.mark.full, id="task"), pytest.param(OwnNet, Stripes(), 2, id="own")],
+)
+def test_measured_and_written(tmp_path, build, data, classes):
+    choice = choose(
+        build, ["gelu", "relu"], data, seeds=2, max_epochs=1, trainer=CPU, folder=tmp_path, seconds=0.05,
+        metric="val_loss",
+    )  # fmt: skip
+    assert choice.notes == []
+    for candidate in choice.candidates:
+        assert 0 < candidate.step_seconds < 10
+        assert 0 < candidate.latency_seconds < 10
+        assert candidate.kept_bytes > 1000
+        assert {"top_eigenvalue", "trace", "curvature", "share_saturated"} == candidate.bends.keys()
+        assert all(map(math.isfinite, candidate.bends.values()))
+    plain = json.loads((tmp_path / "choice.json").read_text())
+    assert plain["best"]["label"] == choice.best.label
+    assert plain["verdict"] == choice.verdict
+    assert [entry["values"] for entry in plain["candidates"]] == [c.values(choice.metric) for c in choice.candidates]
+    for name in plain["files"].values():
+        assert (tmp_path / name).stat().st_size > 100
+    for picture in ("curves", "differences"):
+        assert (tmp_path / plain["files"][picture]).read_bytes().startswith(b"\x89PNG")
+    data.setup("test")
+    images = data.test_set.inputs[:3]
+    predict = OnnxPredictor(tmp_path / "best.onnx")
+    with torch.no_grad():
+        torch.testing.assert_close(predict(images), choice.module(images), rtol=1e-4, atol=1e-5)
+    assert predict(images).shape == (3, classes)
+    assert json.loads((tmp_path / "best.parity.json").read_text())["passed"]
+    saved = torch.load(tmp_path / "best.ckpt", weights_only=True)
+    torch.testing.assert_close(dict(saved["state_dict"]), dict(choice.module.state_dict()), rtol=0, atol=0)
+    text = str(choice)
+    assert text.splitlines()[0].split()[:3] == ["activation", "median", "val_loss"]
+    assert all(unit in text for unit in ("ms/step", "MB/step", "ms/row"))
