@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 _ALIGNED = 64  # bytes, a line of the cache: libraries may compute what begins elsewhere in another order
-_IN_CACHE = 2**15  # numbers that are updated at once
+_IN_CACHE = 2**17  # numbers that are updated at once
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from lit_gelu.replicas.masks import dropout_factors_
+from lit_gelu.replicas.masks import FactorsAhead
 
 Written = tuple[Callable[[Tensor, Tensor], Any], Callable[[Tensor, Tensor, Tensor], Any]]
 Kept = Callable[[str, int], Tensor]  # the tensor of a name, [batch, width]: one for all members
@@ -49,6 +49,7 @@ class LinearPart:
         self.weight, self.bias = values[f"{path}.weight"], values.get(f"{path}.bias")
         self.of_weight, self.of_bias = gradients[f"{path}.weight"], gradients.get(f"{path}.bias")
         self.turned = self.weight.t()
+        self.gradient: Tensor | None = None
         width, fed = self.weight.shape
         self.outputs, self.without_noise = kept(path, width), kept("linear, noise-free", width)
         self.of_inputs = None if is_first else kept("gradient of linear", fed)
@@ -64,7 +65,9 @@ class LinearPart:
 
     def backward(self, gradient: Tensor) -> Tensor:
         """See `Part`."""
-        torch.mm(gradient.t(), self.inputs, out=self.of_weight)
+        if gradient is not self.gradient:
+            self.gradient, self.transposed = gradient, gradient.t()
+        torch.mm(self.transposed, self.inputs, out=self.of_weight)
         if self.of_bias is not None:
             torch.sum(gradient, 0, out=self.of_bias)
         return gradient if self.of_inputs is None else torch.mm(gradient, self.weight, out=self.of_inputs)
@@ -149,16 +152,14 @@ class OwnActivation:
 
 
 class DropoutPart:
-    """``nn.Dropout`` at a chance above 0, out of a member's own stream."""
+    """``nn.Dropout`` at a chance above 0, with factors that were drawn ahead."""
 
-    def __init__(self, path: str, chance: float, generator: torch.Generator, kept: Kept, width: int) -> None:
-        self.chance, self.generator = chance, generator
-        self.factors, self.outputs = kept(f"{path}: factors", width), kept(path, width)
-        self.words = torch.empty(self.factors.shape, dtype=torch.int64)
+    def __init__(self, path: str, layer: int, ahead: FactorsAhead, kept: Kept, width: int) -> None:
+        self.layer, self.ahead, self.outputs = layer, ahead, kept(path, width)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """See `Part`."""
-        dropout_factors_(self.factors, self.chance, self.generator, self.words)
+        self.factors = self.ahead.of(self.layer)
         return torch.mul(inputs, self.factors, out=self.outputs)
 
     def noise_free(self, inputs: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lit_gelu.replicas.masks import dropout_factors_, torch_compares_53_bits
+from lit_gelu.replicas.masks import FactorsAhead, dropout_factors_, torch_compares_53_bits
 
 CHANCES = [0.5, 1 - 0.8, 0.1, 1 / 3, 1e-12, 1 - 1e-12]
 
@@ -40,6 +40,19 @@ def test_parts_of_a_stack_are_filled_in_place():
     wanted = torch.empty(8, 3).bernoulli_(0.5, generator=torch.Generator().manual_seed(0)) * 2
     assert torch.equal(stack[1], wanted)
     assert torch.equal(stack[0], torch.full((8, 3), 7.0))
+
+
+@pytest.mark.parametrize("steps", [1, 2, 5, 7])
+def test_factors_drawn_ahead_are_those_of_single_steps(steps):
+    mine, its = (torch.Generator().manual_seed(5) for _ in range(2))
+    shapes = [(4, 7), (4, 3)]
+    ahead = FactorsAhead(0.2, mine, shapes, torch.empty(3, 40), torch.empty(3, 40, dtype=torch.int64))
+    for _ in range(2):
+        ahead.begin(steps)
+        for _ in range(steps):
+            for layer, shape in enumerate(shapes):
+                assert torch.equal(ahead.of(layer), dropout_factors_(torch.empty(shape), 0.2, its))
+        assert torch.equal(mine.get_state(), its.get_state())
 
 
 def test_a_build_that_draws_otherwise_is_noticed(monkeypatch):

@@ -1,0 +1,200 @@
+"""A member's net as parts, forward and backward; all members' nets have the same tensors for what they compute."""
+
+import functools
+from collections.abc import Sequence
+from contextlib import ExitStack, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lit_gelu.replicas.alike import registry_of
+from lit_gelu.replicas.desk import Desk
+from lit_gelu.replicas.keyed_rules import KeyedDropoutPart, in_common
+from lit_gelu.replicas.masks import FactorsAhead
+from lit_gelu.replicas.rules import shared_function
+from lit_gelu.replicas.stacked_forward import cross_entropies, leaves_of, loss_of
+from lit_gelu.replicas.stacks import Stacks
+from lit_gelu.replicas.streams import Streams
+from lit_gelu.replicas.written_layers import (
+    CrossEntropy,
+    DropoutPart,
+    Kept,
+    LinearPart,
+    OwnActivation,
+    Part,
+    SquaredError,
+    WrittenActivation,
+    written_activation,
+)
+from lit_gelu.sandbox import evaluation_mode
+from lit_gelu.tasks.keyed_dropout import KeyedDropout
+from lit_gelu.tasks.keyed_noise import Masks
+
+_MASKS = 2**25  # elements of a byte that are held for other members
+_AHEAD = 2**16  # random numbers that are drawn at once
+
+
+class MemberNet:
+    """A member's net as parts, and a step of it.
+
+    Args:
+        head: What noise does not reach.
+        tail: The other parts; the last one is linear.
+        own: The members' own modules among them.
+        loss: What is measured and descended.
+        logs_noise_free: Whether the loss is to be logged with noise off.
+        ahead: What dropout takes its factors from.
+    """
+
+    def __init__(
+        self,
+        head: Sequence[Part],
+        tail: Sequence[Part],
+        own: nn.ModuleList,
+        loss: CrossEntropy | SquaredError,
+        logs_noise_free: bool,
+        ahead: Sequence[FactorsAhead],
+    ) -> None:
+        self.head, self.tail, self.own, self.loss, self.ahead = head, tail, own, loss, ahead
+        self.back = [*reversed(tail), *reversed(head)]
+        self.logs_noise_free = logs_noise_free
+        self._noisy_loss = torch.empty(())
+
+    def begin(self, steps: int) -> None:
+        """Say how many steps are to come."""
+        for source in self.ahead:
+            source.begin(steps)
+
+    def descend(self, inputs: Tensor, labels: Tensor, logged: Tensor) -> None:
+        """Compute all gradients of a batch, and write into ``logged`` the loss that the run alone logs."""
+        values = inputs
+        for part in self.head:
+            values = part.forward(values)
+        if self.logs_noise_free:
+            self._measure_noise_free(values, inputs, labels, logged)
+            logged = self._noisy_loss
+        for part in self.tail:
+            values = part.forward(values)
+        self.loss.measure(values, inputs, labels, logged)
+        gradient = self.loss.backward(values, inputs, labels)
+        for part in self.back:
+            gradient = part.backward(gradient)
+
+    def _measure_noise_free(self, values: Tensor, inputs: Tensor, labels: Tensor, logged: Tensor) -> None:
+        with evaluation_mode(self.own) if len(self.own) else nullcontext():
+            for part in self.tail:
+                values = part.noise_free(values)
+        self.loss.measure(values, inputs, labels, logged)
+
+
+class MemberNets:
+    """The nets of all members.
+
+    Args:
+        stacks: Those of the members.
+        streams: Their random numbers.
+        logs_noise_free: Whether each one's loss is to be logged with noise off.
+    """
+
+    def __init__(self, stacks: Stacks, streams: Streams, logs_noise_free: Sequence[bool]) -> None:
+        self.stacks, self.streams, self.logs_noise_free = stacks, streams, logs_noise_free
+        self.dtype = next(iter(stacks.parameters.values())).dtype
+        self.masks = Masks(_MASKS)
+        self._kept: dict[tuple[str | int, ...], Tensor] = {}
+        self._nets: dict[tuple[int, int], MemberNet] = {}
+
+    def kept(self, name: str, *sizes: int, dtype: torch.dtype | None = None) -> Tensor:
+        """Return the tensor of a name, the same one for all members."""
+        key = (name, *sizes)
+        if key not in self._kept:
+            self._kept[key] = torch.empty(sizes, dtype=dtype or self.dtype)
+        return self._kept[key]
+
+    def net(self, replica: int, batch: int, desk: Desk) -> MemberNet:
+        """Return a member's, for batches of a size, with its parameters on a desk."""
+        if (replica, batch) not in self._nets:
+            self._nets[replica, batch] = self._built(replica, batch, desk)
+        return self._nets[replica, batch]
+
+    def _built(self, replica: int, batch: int, desk: Desk) -> MemberNet:
+        module, width, own = self.stacks.modules[replica], 0, nn.ModuleList()
+        leaves, head, tail = leaves_of(module) or [], list[Part](), list[Part]()
+        ahead = self._ahead(replica, batch, leaves)
+
+        def kept(name: str, width: int) -> Tensor:
+            return self.kept(name, batch, width)
+
+        for path, leaf in leaves:
+            part: Part | None
+            if _is(nn.Linear, path, leaf):
+                width = leaf.out_features  # type: ignore[assignment]
+                part = LinearPart(path, desk.values, desk.gradients, kept, is_first=not head)
+            elif _is(nn.Dropout, path, leaf):
+                part = DropoutPart(path, *ahead[path], kept, width) if path in ahead else None
+            elif _is(KeyedDropout, path, leaf):
+                part = self._keyed(path, leaf, kept, width)
+            else:
+                part = self._activation(replica, path, leaf, desk, kept, width)
+            if isinstance(part, OwnActivation):
+                own.append(leaf)
+            if part is not None:
+                (tail if tail or self._is_noisy(replica, part) else head).append(part)
+        loss = CrossEntropy if loss_of(module) is cross_entropies else SquaredError
+        sources = {id(source): source for _, source in ahead.values()}
+        return MemberNet(
+            head, tail, own, loss(kept("outputs", width)), self.logs_noise_free[replica], [*sources.values()]
+        )
+
+    def _is_noisy(self, replica: int, part: Part) -> bool:
+        """Tell whether a part may have other outputs with noise off."""
+        if isinstance(part, OwnActivation):
+            return shared_function(part.module, registry_of(self.stacks.modules[replica])) is None
+        return isinstance(part, DropoutPart | KeyedDropoutPart)
+
+    def _activation(self, replica: int, path: str, leaf: nn.Module, desk: Desk, kept: Kept, width: int) -> Part:
+        is_function = shared_function(leaf, registry_of(self.stacks.modules[replica])) is not None
+        written = written_activation(leaf) if is_function else None
+        if written is not None:
+            return WrittenActivation(path, written, kept, width)
+        stream = ExitStack if is_function else functools.partial(self.streams.of, replica)
+        return OwnActivation(path, leaf, desk.values, desk.gradients, stream)
+
+    def _keyed(self, path: str, leaf: Any, kept: Kept, width: int) -> Part | None:
+        layers: Any = [module.get_submodule(path) for module in self.stacks.modules]
+        shared = self.masks if int(leaf.seed) in in_common(layers) else None
+        return KeyedDropoutPart(path, leaf, kept, width, shared) if leaf.p else None
+
+    def _ahead(
+        self, replica: int, batch: int, leaves: Sequence[tuple[str, nn.Module]]
+    ) -> dict[str, tuple[int, FactorsAhead]]:
+        """Return for every dropout that drops something its number and its source of factors."""
+        registry = registry_of(self.stacks.modules[replica])
+        width, found, draws_between = 0, list[tuple[str, float, tuple[int, int]]](), False
+        for path, leaf in leaves:
+            if _is(nn.Linear, path, leaf):
+                width = leaf.out_features  # type: ignore[assignment]
+            elif _is(nn.Dropout, path, leaf):
+                found += [(path, leaf.p, (batch, width))] if leaf.p else []  # type: ignore[list-item]
+            elif not _is(KeyedDropout, path, leaf):
+                draws_between |= shared_function(leaf, registry) is None
+        if draws_between or len({chance for _, chance, _ in found}) > 1:
+            return {path: (0, self._source(replica, path, chance, [shape], 1)) for path, chance, shape in found}
+        if not found:
+            return {}
+        shapes = [shape for *_, shape in found]
+        source = self._source(replica, "all", found[0][1], shapes, _AHEAD)
+        return {path: (number, source) for number, (path, *_) in enumerate(found)}
+
+    def _source(self, replica: int, of: str, chance: float, shapes: list[tuple[int, int]], most: int) -> FactorsAhead:
+        """Return a source of factors for as many steps as ``most`` numbers are."""
+        elements = sum(batch * width for batch, width in shapes)
+        steps = max(1, most // elements)
+        factors = self.kept(f"{of}: factors", steps, elements)
+        words = self.kept(f"{of}: words", steps, elements, dtype=torch.int64)
+        return FactorsAhead(chance, self.streams.generators[replica], shapes, factors, words)
+
+
+def _is(kind: type[nn.Module], path: str, leaf: nn.Module) -> bool:
+    """Tell whether a layer is of a kind, and not an activation that is of it too."""
+    return type(leaf) is kind and not path.endswith(".activation")
