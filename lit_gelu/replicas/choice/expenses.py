@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from lit_gelu.curvature.probe.training_loss import loss_of, muted
 from lit_gelu.replicas.errors import NotReplicableError
-from lit_gelu.replicas.optimizers import own_optimizer
+from lit_gelu.replicas.rate_schedules import configured
 
 
 def step_seconds(modules: Mapping[str, LightningModule], batch: Any, seconds: float) -> dict[str, float]:
@@ -46,8 +46,8 @@ def _step(module: LightningModule, batch: Any) -> Callable[[], None]:
 
 def _optimizer(module: LightningModule) -> Optimizer | None:
     try:
-        return own_optimizer(module)
-    except NotReplicableError:  # several, or with a scheduler: the update is then left out
+        return configured(module).optimizer
+    except NotReplicableError:  # several: the update is then left out
         return None
 
 
