@@ -137,4 +137,9 @@ def run(
 
 def without_times(records: dict[str, RunRecord]) -> dict[str, dict[str, object]]:
     """Return the records without what differs between two runs of the same."""
-    return {key: asdict(replace(record, started="", seconds=0.0)) for key, record in records.items()}
+    return {key: asdict(_without_times(record)) for key, record in records.items()}
+
+
+def _without_times(record: RunRecord) -> RunRecord:
+    group = None if record.group is None else {**record.group, "seconds": 0.0}
+    return replace(record, started="", seconds=0.0, group=group)

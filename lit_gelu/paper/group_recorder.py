@@ -121,7 +121,9 @@ class GroupRecorder(Callback):
             with isolate_rng():  # a measurement that draws numbers draws those of the run alone
                 torch.set_rng_state(group.executor.streams.generators[replica].get_state())
                 add_points(points, epoch, means | measured(task, self._sets, trainer))
-            self.diverged[replica] = not math.isfinite(means.get("train_loss", 0.0))
+            if not math.isfinite(means.get("train_loss", 0.0)):
+                self.diverged[replica] = True
+                group.active[replica] = False
         trainer.should_stop = trainer.should_stop or all(self.diverged)
 
     def _keep(self, trainer: Trainer, is_epochs_end: bool) -> None:

@@ -1,5 +1,6 @@
 """`JoinedResults`: the records of several folders of results as one, by key, with what is to be said of them."""
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -12,6 +13,8 @@ from lit_gelu.paper.run_store import RecordStore
 
 _IDENTITY = frozenset({"experiment", "arm", "activation", "setting", "learning_rate", "seed", "config"})
 _NUMBERS = frozenset({"status", "curves", "result", "robustness"})
+_TRAINING_LOSSES = frozenset({"train_loss", "last_train_loss"})  # those of a run in a group are added up elsewise
+_ROUNDING = 1e-6
 
 
 @dataclass(frozen=True)
@@ -116,7 +119,24 @@ def _contradicts(joined: JoinedResults, keep_first: bool) -> bool:
 def _differences(record: RunRecord, other: RunRecord) -> list[str]:
     """Return the names of the fields in which two records differ; where both have no finite number they agree."""
     mine, others = _plain(record), _plain(other)
-    return [name for name in mine if mine[name] != others[name]]
+    is_rounded = record.group is not None or other.group is not None
+    return [name for name in mine if not _agree(mine[name], others[name], is_rounded, is_loss=False)]
+
+
+def _agree(one: Any, other: Any, is_rounded: bool, is_loss: bool) -> bool:
+    """Tell whether two parts of records are the same; rounded losses may differ in their last digits."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(
+            _agree(one[name], other[name], is_rounded, is_loss or name in _TRAINING_LOSSES) for name in one
+        )
+    if not (is_rounded and is_loss):
+        return bool(one == other)
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(
+            _agree(*pair, is_rounded, is_loss) for pair in zip(one, other, strict=True)
+        )
+    both = isinstance(one, float) and isinstance(other, float)
+    return math.isclose(one, other, rel_tol=_ROUNDING) if both else bool(one == other)
 
 
 def _plain(record: RunRecord) -> dict[str, Any]:

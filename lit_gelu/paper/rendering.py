@@ -93,6 +93,7 @@ _CSV_COLUMNS: Mapping[str, Callable[[Row], object]] = {
     "standard_deviation": lambda row: row.summary and row.summary.standard_deviation,
     "runs": lambda row: len(row.candidate.runs),
     "diverged": lambda row: row.candidate.diverged,
+    "in_groups": lambda row: sum(run.group is not None for run in row.candidate.runs),
     "seeds_of_the_protocol": lambda row: row.experiment.seeds,
     "published": lambda row: row.published,
     "difference": lambda row: row.difference,
@@ -181,7 +182,14 @@ def _notes(rows: Sequence[Row]) -> list[str]:
         for number in NUMBERS_BESIDE
         if number.experiment == rows[0].experiment.name
     ]
-    return list(dict.fromkeys([*remarks, *sources, *beside]))
+    return list(dict.fromkeys([*remarks, *_together(rows), *sources, *beside]))
+
+
+def _together(rows: Sequence[Row]) -> list[str]:
+    """Say how many of the runs were made in groups."""
+    runs = {run.key: run for row in rows for run in row.candidate.runs}
+    together = sum(run.group is not None for run in runs.values())
+    return [f"made in groups of replicas: {together} of {len(runs)} runs"] if together else []
 
 
 def _by_experiment(rows: Iterable[Row]) -> list[list[Row]]:

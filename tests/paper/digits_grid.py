@@ -1,5 +1,6 @@
 """Runs a small grid on the digits in worker processes: a script, because a process is killed in its midst."""
 
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +9,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from paper_runs import DIGITS, SHARING, Log, request
 
+import lit_gelu.paper.group_recorder
 from lit_gelu.paper.grid_runner import Runner
+from lit_gelu.paper.group_planning import GroupPlanner
 from lit_gelu.paper.jobs import RunOptions
 from lit_gelu.paper.pool import WorkerPool
 from lit_gelu.paper.run_store import RecordStore
@@ -25,7 +28,16 @@ class Lines(Log):
     def recorded(self, record) -> None:
         print("recorded", record.key, flush=True)  # noqa: T201 - it is a script
 
+    def retried(self, group, failure, *, goes_on) -> None:
+        print("retried", goes_on, failure.message, flush=True)  # noqa: T201 - it is a script
+
+
+if os.environ.get("OFTEN"):  # in the workers too, which import this file
+    lit_gelu.paper.group_recorder.SECONDS_BETWEEN_CHECKPOINTS = 0.0
+    lit_gelu.paper.group_recorder.SECONDS_BETWEEN_REPORTS = -1.0
 
 if __name__ == "__main__":
-    with RecordStore(sys.argv[1]) as store, WorkerPool(2, RunOptions()) as pool:
-        Runner(WANTED, store, pool, Lines()).run()
+    folder, together = sys.argv[1], sys.argv[2:] == ["together"]
+    options = RunOptions(groups=str(Path(folder) / ".groups"))
+    with RecordStore(folder) as store, WorkerPool(2, options) as pool:
+        Runner(WANTED, store, pool, Lines(), grouping=GroupPlanner(2) if together else None).run()

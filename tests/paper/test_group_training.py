@@ -101,3 +101,26 @@ def test_a_killed_group_goes_on_to_the_same_bits(tmp_path, monkeypatch, group, e
 def bits(record):
     """Return a record without times."""
     return asdict(replace(record, started="", seconds=0.0, group={**record.group, "seconds": 0.0}))
+
+
+WRONG = replace(GRID, seeds=1, settings={"keep": (1.0,)}, learning_rates=(1e-2, 1e30), epochs=1, task_args={})
+
+
+def test_a_run_that_diverges_ends_as_it_does_alone_and_touches_no_other(tmp_path):
+    _, alone = run(tmp_path / "alone", request(WRONG))
+    summary, records = run(tmp_path / "together", request(WRONG), grouping=GroupPlanner(1))
+    assert summary.diverged == 3
+    assert {key for key, record in records.items() if record.status == "diverged"} == {
+        key for key in records if "lr=1e+30" in key
+    }
+    assert {record.group["size"] for record in records.values()} == {6}
+    for key, record in records.items():
+        if record.status == "finished":
+            check_same_runs({key: record}, {key: alone[key]})
+            continue
+        assert alone[key].status == "diverged"
+        assert record.robustness is None
+        for name, curve in record.curves.items():
+            assert curve.epoch == alone[key].curves[name].epoch  # they end at the same measurement
+            if name != "train_loss":
+                assert curve.value == pytest.approx(alone[key].curves[name].value, abs=0, nan_ok=True)
