@@ -100,8 +100,15 @@ class FixedNet(OwnNet):
         super().__init__("relu")
 
 
+class Hooked(OwnNet):
+    """The same with a hook that a group does not call."""
+
+    def on_train_batch_start(self, batch, index):
+        self.seen = index
+
+
 class Scheduled(OwnNet):
-    """The same with a schedule of its learning rate, which a group does not take."""
+    """The same with a schedule of its learning rate."""
 
     def configure_optimizers(self):
         optimizer = super().configure_optimizers()

@@ -11,6 +11,7 @@ COMMANDS = {
     "validate": FIT,
     "test": FIT,
     "predict": FIT,
+    "choose": FIT,
     "export": "lit_gelu.cli.export",
     "parity": "lit_gelu.cli.parity",
     "inspect": "lit_gelu.cli.inspect",

@@ -4,6 +4,7 @@
 ``lit-gelu validate``: measure a checkpoint on the validation set.
 ``lit-gelu test``: measure a checkpoint on the test set.
 ``lit-gelu predict``: run a checkpoint on the prediction set.
+``lit-gelu choose``: which activation for a model: lit-gelu choose --activations gelu silu relu.
 """
 
 import pickle
@@ -14,7 +15,7 @@ from contextlib import contextmanager, nullcontext
 from typing import Any, cast
 
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI, SaveConfigCallback
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
@@ -22,7 +23,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 import lit_gelu.callbacks  # noqa: F401
 from lit_gelu.activations import building_from_file
 from lit_gelu.callbacks.checkpoint_file import not_plain, texts_and_mappings
-from lit_gelu.cli import own_modules
+from lit_gelu.cli import choose, own_modules
 from lit_gelu.cli.loading import checked_arguments
 from lit_gelu.cli.options import ExamplesHelpFormatter
 from lit_gelu.cli.terminal import silence_known_warnings
@@ -33,6 +34,7 @@ from lit_gelu.tasks import MNISTClassifier
 
 DEFAULTS = (f"--model=lit_gelu.tasks.{MNISTClassifier.__name__}", f"--data=lit_gelu.data.{DigitsData.__name__}")
 TRAINER = {"max_epochs": 20, "log_every_n_steps": 10, "default_root_dir": "runs"}
+BEGIN_ANEW = {"fit", "choose"}  # sub-commands that need no checkpoint
 EXIT_TERMINATED = 143  # 128 + SIGTERM, as shells report it
 
 EXAMPLES = {
@@ -65,6 +67,7 @@ Predictions go to the callbacks: add one of Lightning's BasePredictionWriter to 
 examples:
   lit-gelu predict --ckpt_path last.ckpt --trainer.callbacks+ my_package.MyWriter
 """,
+    "choose": choose.EXAMPLES,
 }
 
 
@@ -95,6 +98,7 @@ class LitGeluCLI(LightningCLI):
         self._given: list[object] | None = None  # with --ckpt_path: what the caller's own configuration holds
         subcommand, *given = args
         super().__init__(
+            trainer_class=choose.ChoosingTrainer,
             save_config_callback=NewFolderConfig,
             trainer_defaults=dict(TRAINER),
             seed_everything_default=0,  # the same command gives the same run
@@ -107,6 +111,15 @@ class LitGeluCLI(LightningCLI):
             # (keep, batch_size), and jsonargparse hands those on to another class that takes some of the same name.
             args=[subcommand, *DEFAULTS, *given],
         )
+
+    @staticmethod
+    def subcommands() -> dict[str, set[str]]:
+        """Return Lightning's sub-commands, and ``choose``, with the arguments that no option is made of."""
+        return LightningCLI.subcommands() | {"choose": {"model", "datamodule"}}
+
+    def choose(self, model: LightningModule, datamodule: LightningDataModule | None = None, **options: Any) -> None:  # noqa: ARG002
+        """Compare activations in the model of the configuration, built anew for each run."""
+        choose.run_choice(self.config.choose, self.config_init.choose, datamodule, options)
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Add the options that LightningCLI does not have."""
@@ -149,7 +162,7 @@ class LitGeluCLI(LightningCLI):
         subcommand = self.config.subcommand
         options = self.config[subcommand]
         path = options.get("ckpt_path")
-        if subcommand != "fit" and not path and not options.without_ckpt:
+        if subcommand not in BEGIN_ANEW and not path and not options.without_ckpt:
             raise RunError(
                 "no --ckpt_path was given, and the weights of an untrained model are random. Give the checkpoint that "
                 "lit-gelu fit named, or --without_ckpt true for a model that needs none."
@@ -192,7 +205,7 @@ class LitGeluCLI(LightningCLI):
 @contextmanager
 def _checkpoint_required(subcommand: str) -> Iterator[None]:
     """Refuse to measure a model of which ``--ckpt_path last`` finds no checkpoint: Lightning warns, and goes on."""
-    if subcommand == "fit":
+    if subcommand in BEGIN_ANEW:
         yield
         return
     with warnings.catch_warnings():
@@ -220,7 +233,7 @@ def run(arguments: list[str]) -> int:
         # ModelCheckpoint's note that its folder is another one now; it saves nothing in these commands.
         warnings.filterwarnings("ignore", message="The dirpath has changed from", category=UserWarning)
     try:
-        LitGeluCLI(arguments)
+        LitGeluCLI(choose.gathered(arguments))
     except MisconfigurationException as error:
         raise RunError(str(error)) from error
     except pickle.UnpicklingError as error:

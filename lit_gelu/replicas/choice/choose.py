@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch import LightningDataModule, LightningModule
+from lightning.pytorch.utilities.seed import isolate_rng
 
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.activations.registry import registry_or_default
@@ -112,11 +113,12 @@ def choose(
     exchanged = _exchanged(swap)
     with ExitStack() as stack:
         stack.enter_context(_quiet())
+        stack.enter_context(isolate_rng())
         home = Path(folder or stack.enter_context(tempfile.TemporaryDirectory(prefix="lit_gelu-choose-")))
         made = builder(build, exchanged, registry)
         logged = logged_by(Setup(made, data, options), candidates, numbers[0], metric)
         decides = metric_of(metric, mode, logged)
-        setup = Setup(made, data, options, bool(logged["val"]), tests=decides.stage == "test")
+        setup = Setup(made, data, options, tests=decides.stage == "test")
         runs = RunFolder(home, _settings(build, exchanged, data, options))
         work = _RunMaker(setup, runs, report, keeps=folder is not None)
         trained = work.make([(candidate, seed) for candidate in candidates for seed in numbers], together)
@@ -202,10 +204,10 @@ def _settings(build: Any, exchanged: Sequence[Any], data: LightningDataModule, o
     arguments = [getattr(build, "args", ()), sorted(getattr(build, "keywords", {}).items())]
     return {
         "build": f"{getattr(inner, '__module__', '')}.{getattr(inner, '__qualname__', type(inner).__name__)}",
-        "arguments": shown(arguments) if inner is not build else "",
+        "arguments": _told(arguments) if inner is not build else "",
         "swap": [str(target) for target in exchanged],
         "data": type(data).__qualname__,
-        "data_arguments": {name: shown(value) for name, value in sorted(data.hparams.items())},
+        "data_arguments": {name: _told(value) for name, value in sorted(data.hparams.items())},
         "trainer": {name: _told(value) for name, value in sorted(options.items())},
         "versions": {"lit-gelu": version("lit-gelu"), "torch": torch.__version__, "lightning": version("lightning")},
     }
@@ -215,7 +217,9 @@ def _told(value: Any) -> str:
     """Return an option as text without addresses, which are others at every start."""
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_told, value))}]"
-    return shown(value) if isinstance(value, str | int | float | bool | None) else type(value).__qualname__
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{name}: {_told(entry)}' for name, entry in value.items())}}}"
+    return repr(value) if isinstance(value, str | int | float | bool | None) else type(value).__qualname__
 
 
 def _write_down(choice: ActivationChoice, folder: Path) -> None:

@@ -35,14 +35,12 @@ class Setup:
         build: A function of ``activation``.
         data: What they are trained on.
         trainer: Options of their Trainer.
-        validates: Whether there is something to measure at the end of every epoch.
         tests: Whether a test follows the last epoch.
     """
 
     build: Build
     data: LightningDataModule
     trainer: Mapping[str, Any]
-    validates: bool = True
     tests: bool = False
 
     def new_trainer(self, *callbacks: Callback, **options: Any) -> Trainer:

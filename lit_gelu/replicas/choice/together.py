@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ from typing_extensions import override
 
 from lit_gelu.data import InMemoryDataModule
 from lit_gelu.files import is_file, write_atomically
-from lit_gelu.leftovers import forget
 from lit_gelu.replicas.choice.candidates import ActivationCandidate
 from lit_gelu.replicas.choice.one_by_one import Setup, initial_weights, save_checkpoint, tested
 from lit_gelu.replicas.choice.run_files import RunFolder, TrainedRun, digest
@@ -26,7 +24,7 @@ SAVE_EVERY = 30.0  # seconds between two checkpoints of a group, at most once an
 _TAKEN = frozenset({
     "max_epochs", "accelerator", "devices", "precision", "logger", "enable_checkpointing", "enable_progress_bar",
     "enable_model_summary", "log_every_n_steps", "default_root_dir", "num_sanity_val_steps", "deterministic",
-    "limit_val_batches", "limit_test_batches",
+    "limit_val_batches", "limit_test_batches", "check_val_every_n_epoch",
 })  # fmt: skip
 
 
@@ -43,10 +41,9 @@ def why_not_together(setup: Setup) -> str:
 class MemberNotes(Callback):
     """Notes at the end of every epoch what each member logs in validation, and saves the group now and then."""
 
-    def __init__(self, runs: Sequence[TrainedRun], setup: Setup, path: Path | None) -> None:
-        self.runs, self.setup, self.path = list(runs), setup, path
+    def __init__(self, runs: Sequence[TrainedRun], path: Path | None) -> None:
+        self.runs, self.path = list(runs), path
         self._saved = time.monotonic()
-        self._validator = setup.new_trainer(callbacks=None, num_sanity_val_steps=0)
 
     @override
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -54,22 +51,17 @@ class MemberNotes(Callback):
             run.orders.append(digest(state))
 
     @override
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        measured = _group(pl_module).measured
+        for replica, run in enumerate(self.runs if not trainer.sanity_checking else ()):
+            run.add_epoch(trainer.current_epoch + 1, {name: float(of[replica]) for name, of in measured.items()})
+
+    @override
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        group = _group(pl_module)
-        for replica, (run, member) in enumerate(zip(self.runs, group.members, strict=True)):
-            # What a loader of validation draws, the run alone draws too.
-            with group.executor.streams.of(replica) if self.setup.validates else nullcontext():
-                run.add_epoch(trainer.current_epoch + 1, self._validated(member))
         if self.path is not None and time.monotonic() - self._saved > SAVE_EVERY:
             with write_atomically(self.path) as temporary:
                 trainer.save_checkpoint(temporary)
             self._saved = time.monotonic()
-
-    def _validated(self, member: LightningModule) -> dict[str, float]:
-        if not self.setup.validates:
-            return {}
-        (found,) = self._validator.validate(member, datamodule=self.setup.data, verbose=False)
-        return {name: float(value) for name, value in found.items()}
 
     @override
     def state_dict(self) -> dict[str, Any]:
@@ -110,9 +102,9 @@ def train_together(
     for run, member in zip(runs, group.members, strict=True):
         run.initial = initial_weights(member)
     path = folder.unfinished_group([(run.label, run.spec, run.seed) for run in runs])
-    notes = MemberNotes(runs, setup, path if keeps else None)
+    notes = MemberNotes(runs, path if keeps else None)
     resumed = path if keeps and is_file(path) else None
-    trainer = setup.new_trainer(notes, num_sanity_val_steps=0)
+    trainer = setup.new_trainer(notes)
     given = ReplicaDataModule(setup.data)  # type: ignore[arg-type] # `why_not_together` has looked
     trainer.fit(group, datamodule=given, ckpt_path=resumed, weights_only=True if resumed else None)
     for replica, (run, member) in enumerate(zip(runs, group.members, strict=True)):
@@ -121,5 +113,5 @@ def train_together(
         run.test = tested(setup, member) if setup.tests else {}
         run.seconds = (time.perf_counter() - start) / len(runs)
         folder.keep(run)
-    forget(path)
+    path.unlink(missing_ok=True)
     return runs

@@ -8,7 +8,19 @@ from unittest import mock
 
 import pytest
 import torch
-from choice_nets import BUILD, CPU, Breaks, FixedNet, OrdinaryStripes, OwnNet, Scheduled, Stripes, by_hand, explodes
+from choice_nets import (
+    BUILD,
+    CPU,
+    Breaks,
+    FixedNet,
+    Hooked,
+    OrdinaryStripes,
+    OwnNet,
+    Scheduled,
+    Stripes,
+    by_hand,
+    explodes,
+)
 from lightning.pytorch import Trainer
 from torch import nn
 
@@ -49,10 +61,11 @@ def test_a_task_side_by_side_is_the_runs_made_by_hand():
     assert choice.rows[0][1] == f"{medians[0]:.4g}"
 
 
-def test_a_net_of_ones_own_side_by_side_is_the_runs_made_by_hand():
-    choice = choose(OwnNet, ["gelu", "relu"], Stripes(), metric="val_acc", **QUICK)
+@pytest.mark.parametrize("build", [OwnNet, Scheduled])
+def test_a_net_of_ones_own_side_by_side_is_the_runs_made_by_hand(build):
+    choice = choose(build, ["gelu", "relu"], Stripes(), metric="val_acc", **QUICK)
     assert "as a group" in choice.trained
-    check_by_hand(choice, OwnNet, Stripes(), "val_acc", 2)
+    check_by_hand(choice, build, Stripes(), "val_acc", 2)
     medians = [choice.median(candidate) for candidate in choice.candidates]
     assert medians == sorted(medians, reverse=True)
 
@@ -61,7 +74,7 @@ def test_a_net_of_ones_own_side_by_side_is_the_runs_made_by_hand():
     ("build", "data", "trainer", "reason"),
     [
         (OwnNet, OrdinaryStripes(), {}, "OrdinaryStripes is no InMemoryDataModule"),
-        (Scheduled, Stripes(), {}, "without a scheduler"),
+        (Hooked, Stripes(), {}, "has a hook on_train_batch_start"),
         (OwnNet, Stripes(), {"gradient_clip_val": 0.1}, r"Trainer\(gradient_clip_val=...\)"),
     ],
 )

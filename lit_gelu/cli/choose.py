@@ -1,0 +1,185 @@
+"""What ``lit-gelu choose`` does with a configuration of ``lit-gelu fit``: its options, and the comparison."""
+
+import inspect
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from functools import cache, partial
+from typing import Any, Literal
+
+from lightning.pytorch import LightningDataModule, LightningModule, Trainer
+from lightning.pytorch.callbacks import Checkpoint
+from lightning.pytorch.cli import LightningArgumentParser, SaveConfigCallback
+from rich.table import Table
+
+from lit_gelu.cli.terminal import console_for_output
+from lit_gelu.errors import LitGeluError
+from lit_gelu.replicas import ActivationChoice
+from lit_gelu.replicas import choose as compare
+
+EXAMPLES = """\
+Each activation is trained with the same seeds, and with the same weights and batches for each seed; all of them side by
+side where that holds. A star marks a difference that is more than the spread over the seeds, corrected for the number
+of pairs. Finished runs are kept in the output folder: the same command goes on where it was interrupted.
+
+examples:
+  lit-gelu choose --activations gelu silu relu --trainer.max_epochs 3          MNISTClassifier on the bundled digits
+  lit-gelu choose --config my.yaml --activations gelu silu relu --seeds 5      a configuration of lit-gelu fit
+  lit-gelu choose --config my.yaml --activations gelu "elu(alpha=0.5)" --metric val_acc --baseline gelu
+  lit-gelu choose --import mymod --model MyNet --data MyData --activations gelu relu --swap true
+"""
+OF_LISTS = ("--activations", "--seeds")
+_OF_ONE_RUN = ("logger", "enable_checkpointing", "default_root_dir", "max_epochs", "callbacks")
+
+
+class ChooseCommandError(LitGeluError, ValueError):
+    """A configuration that activations cannot be compared with."""
+
+
+class ChoosingTrainer(Trainer):
+    """A Trainer with the options of ``lit-gelu choose``: LightningCLI reads them here."""
+
+    def choose(
+        self,
+        model: LightningModule,
+        activations: list[str],
+        datamodule: LightningDataModule | None = None,
+        seeds: int | list[int] = 5,
+        metric: str | None = None,
+        mode: Literal["min", "max"] | None = None,
+        baseline: str | None = None,
+        swap: bool | str = False,
+        together: bool = True,
+        measure: bool = True,
+        output: str = "runs/choose",
+        ckpt_path: str | None = None,
+        weights_only: bool | None = None,
+    ) -> None:
+        """Compare activations in a model.
+
+        Args:
+            model: The model.
+            activations: What to compare, two or more: gelu silu "elu(alpha=0.5)"
+            datamodule: The data.
+            seeds: How many seeds, from 0 on, or which; an interval needs five
+            metric: The logged figure that decides; default: val_error, or else val_loss
+            mode: Whether less of it is better, or more; default: its name says which
+            baseline: One of the activations, with which the others are compared too
+            swap: true to exchange all activations of a model that takes none, or which sites: "encoder.*"
+            together: Whether to train all side by side where that holds
+            measure: Whether to measure time, memory, latency and curvature, and to export the best module
+            output: The folder for results and finished runs
+            ckpt_path: Of lit-gelu fit, so that its configurations are taken; null
+            weights_only: The same
+        """
+
+
+def gathered(arguments: Sequence[str]) -> list[str]:
+    """Return arguments with the words behind an option that takes several as one list, as LightningCLI reads it."""
+    words, found = list(arguments), list[str]()
+    while words:
+        word = words.pop(0)
+        values = []
+        while word in OF_LISTS and words and not words[0].startswith("--"):
+            values.append(words.pop(0))
+        if len(values) > 1 or (values and word == OF_LISTS[0] and not values[0].startswith("[")):
+            listed = f"[{', '.join(values)}]" if word == "--seeds" else json.dumps(values)
+            found.append(f"{word}={listed}")
+        else:
+            found += [word, *values]
+    return found
+
+
+def run_choice(
+    config: Any, made: Any, data: LightningDataModule | None, options: Mapping[str, Any]
+) -> ActivationChoice:
+    """Compare, and print what was found.
+
+    Args:
+        config: The configuration of the sub-command, parsed.
+        made: The same with what it describes instantiated.
+        data: Its data module.
+        options: Arguments of `ChoosingTrainer.choose`.
+
+    Returns:
+        What was found.
+
+    Raises:
+        ChooseCommandError: If the configuration cannot be used.
+    """
+    given = dict(options)
+    output, swap = given.pop("output"), given.pop("swap")
+    del given["weights_only"]  # of how a checkpoint is read
+    if given.pop("ckpt_path") is not None:
+        raise ChooseCommandError("--ckpt_path is not accepted: every run begins anew. Leave it out.")
+    if data is None:
+        raise ChooseCommandError("There are no data. Give --data.")
+    trainer, left_out = trainer_options(config.trainer, made.trainer)
+    console = console_for_output()
+    if left_out:
+        console.print(f"Not used here: {', '.join(left_out)}.", soft_wrap=True)
+    found = compare(
+        model_builder(config.model, swap=bool(swap)),
+        given.pop("activations"),
+        data,
+        swap=swap,
+        max_epochs=config.trainer.max_epochs,
+        trainer=trainer,
+        folder=output,
+        say=lambda line: console.print(line, soft_wrap=True, markup=False),
+        **given,
+    )
+    console.print(_table(found))
+    for line in (*found.verdict, *found.notes, found.trained):
+        console.print(line, soft_wrap=True, markup=False)
+    console.print(f"{output}: {', '.join(found.files.values())}", soft_wrap=True, markup=False)
+    sys.stdout.flush()
+    return found
+
+
+def _table(found: ActivationChoice) -> Table:
+    table = Table(title=f"{found.metric.name}, medians of {len(found.seeds)} seeds", title_justify="left")
+    for number, head in enumerate(found.header):
+        table.add_column(head, justify="right" if number else "left")
+    for row in found.rows:
+        table.add_row(*(cell.replace("[", r"\[") for cell in row))
+    return table
+
+
+def trainer_options(config: Any, made: Any) -> tuple[dict[str, Any], list[str]]:
+    """Return the options of every run's Trainer, and what of the configuration is meant for one run alone."""
+    usual = {name: parameter.default for name, parameter in inspect.signature(Trainer).parameters.items()}
+    given = {name: value for name, value in made.items() if name in usual and value != usual[name]}
+    callbacks = made.get("callbacks") or []
+    callbacks = callbacks if isinstance(callbacks, list) else [callbacks]
+    kept = [each for each in callbacks if not isinstance(each, Checkpoint | SaveConfigCallback)]
+    left_out = [type(each).__name__ for each in callbacks if isinstance(each, Checkpoint)]
+    left_out = [*(["trainer.logger"] if config.get("logger") else []), *left_out]
+    options = {name: value for name, value in given.items() if name not in _OF_ONE_RUN}
+    return options | ({"callbacks": kept} if kept else {}), left_out
+
+
+def model_builder(config: Any, *, swap: bool) -> partial[LightningModule]:
+    """Return what builds the model of a configuration with another activation."""
+    arguments = config.init_args.as_dict() if "init_args" in config else {}
+    if not swap and "activation" not in arguments:
+        raise ChooseCommandError(
+            f"{config.class_path} takes no argument activation=. Give --swap true: the activations that it has are "
+            "then exchanged. Or let its constructor take one."
+        )
+    return partial(_built, config.class_path, arguments)
+
+
+def _built(class_path: str, arguments: Mapping[str, Any], activation: Any = None) -> LightningModule:
+    given = dict(arguments) if activation is None else {**arguments, "activation": activation}
+    parser = _parser_of_models()
+    parsed = parser.parse_object({"model": {"class_path": class_path, "init_args": given}})
+    module: LightningModule = parser.instantiate_classes(parsed).model
+    return module
+
+
+@cache
+def _parser_of_models() -> LightningArgumentParser:
+    parser = LightningArgumentParser()
+    parser.add_lightning_class_args(LightningModule, "model", subclass_mode=True)
+    return parser
