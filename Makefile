@@ -11,7 +11,7 @@ LOOPS ?= 2
 export OMP_NUM_THREADS := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help install demo web test quick test-loaded test-full test-floor browser rivals check format bench gpu docs clean
+.PHONY: help install demo web test quick test-loaded test-full test-floor browser rivals ray check format bench gpu docs clean
 help: ## Say what each command does
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
@@ -39,7 +39,7 @@ quick: $(READY) ## Only the tests of the folders that changed since BASE (main):
 test-loaded: check ## The same as test, with the lowest priority and beside two busy loops: no test may fail for want of time
 	$(BIN)/python tests/loaded.py --loops $(LOOPS) nice -n 19 $(BIN)/pytest -n $(WORKERS) -m 'not full'
 
-test-full: check browser rivals ## All tests, real data included where LIT_GELU_DATA names its folder
+test-full: check browser rivals ray ## All tests, real data included where LIT_GELU_DATA names its folder
 	$(BIN)/pytest -n $(WORKERS)
 
 # A bound without a release, or one that another dependency refuses, fails in pip: no floor is raised in silence.
@@ -59,6 +59,9 @@ browser: $(READY) ## Install what the tests in Chromium need, where it is missin
 
 rivals: $(READY) ## Install the packages that benchmarks/curvature.py compares with (test-full and bench do it)
 	$(BIN)/python -m pip install --quiet --editable '.[bench]' 'setuptools>=77'
+
+ray: $(READY) ## Install Ray, which the tests of `paper run --engine ray` start (test-full does it)
+	$(BIN)/python -m pip install --quiet --editable '.[ray]' 'setuptools>=77'
 
 # mypy and import-linter do not see the package-dir mapping of an editable install, so they read an installed copy.
 check: $(READY) ## Lint, types and import directions

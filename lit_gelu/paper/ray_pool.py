@@ -19,6 +19,7 @@ from lit_gelu.paper.ray_work import DATA_VARIABLE, Order, OtherVersions, work
 from lit_gelu.paper.training import versions
 
 _SECONDS_FOR_NOTES = 0.1
+_BOARDS, _SECONDS_FOR_BOARD = 3, 120.0
 _SECONDS_WITHOUT_NODES = 60.0
 
 
@@ -154,10 +155,25 @@ class RayPool:
         """Put the board on this node, and make tasks of what processes do."""
         if not any(map(self._slots, self._nodes())):
             raise ClusterError(self._no_room())
-        ray, here = self._session.ray, self._session.on(self._session.here, soft=False)
-        self._board = ray.remote(num_cpus=0, max_restarts=-1)(Board).options(scheduling_strategy=here).remote()
+        self._board = self._new_board()
+        ray = self._session.ray
         self._run = ray.remote(num_cpus=self._cpus, num_gpus=self._gpus, max_retries=0)(work)
         self._prepare = ray.remote(num_cpus=0, max_retries=0)(work)  # it waits for no one's jobs
+
+    def _new_board(self) -> Any:
+        """Return a board on this node that answers."""
+        # Ray may take a process for gone at the moment at which it has joined, and its actors with it.
+        ray, here = self._session.ray, self._session.on(self._session.here, soft=False)
+        for attempt in range(_BOARDS):
+            board = ray.remote(num_cpus=0, max_restarts=-1)(Board).options(scheduling_strategy=here).remote()
+            try:
+                ray.get(board.drain.remote(), timeout=_SECONDS_FOR_BOARD)
+            except ray.exceptions.RayError as error:
+                if attempt == _BOARDS - 1:
+                    raise ClusterError(f"Ray starts no process on this machine: {error}\nSee its logs.") from error
+            else:
+                break
+        return board
 
     def _order(self, task: _Task) -> None:
         task.number, task.place = next(self._numbers), None
@@ -177,6 +193,10 @@ class RayPool:
             if not ray.wait([self._drain], timeout=_SECONDS_FOR_NOTES)[0]:
                 return  # what is asked for is taken from the board: it must not be asked for twice
             notes = ray.get(self._drain)
+        except ray.exceptions.RayActorError:
+            notes = []
+            with contextlib.suppress(ClusterError):
+                self._board = self._new_board()
         except ray.exceptions.RayError:
             notes = []
         self._drain = None

@@ -1,4 +1,4 @@
-"""Runs a small grid on the digits in worker processes: a script, because a process is killed in its midst."""
+"""Runs a small grid on the digits in worker processes or by Ray: a script, because a process is killed in its midst."""
 
 import os
 import sys
@@ -11,7 +11,11 @@ from paper_runs import DIGITS, SHARING, Log, request
 
 import lit_gelu.paper.group_recorder
 from lit_gelu.paper.grid_runner import Runner
+<<<<<<< HEAD
 from lit_gelu.paper.group_planning import GroupPlanner
+=======
+from lit_gelu.paper.job_pool import JobPool
+>>>>>>> 5335787 (The contract of pools is tested on processes and on simulated nodes of Ray, which are killed)
 from lit_gelu.paper.jobs import RunOptions
 from lit_gelu.paper.pool import WorkerPool
 from lit_gelu.paper.run_store import RecordStore
@@ -36,8 +40,18 @@ if os.environ.get("OFTEN"):  # in the workers too, which import this file
     lit_gelu.paper.group_recorder.SECONDS_BETWEEN_CHECKPOINTS = 0.0
     lit_gelu.paper.group_recorder.SECONDS_BETWEEN_REPORTS = -1.0
 
+
+def pool_of(engine: str, folder: str) -> JobPool:
+    options = RunOptions(groups=str(Path(folder).absolute() / ".groups"))
+    if engine == "processes":
+        return WorkerPool(2, options)
+    from lit_gelu.paper.ray_pool import RayPool
+
+    return RayPool(options, jobs=2, logs=Path(folder) / "ray")
+
+
 if __name__ == "__main__":
-    folder, together = sys.argv[1], sys.argv[2:] == ["together"]
-    options = RunOptions(groups=str(Path(folder) / ".groups"))
-    with RecordStore(folder) as store, WorkerPool(2, options) as pool:
-        Runner(WANTED, store, pool, Lines(), grouping=GroupPlanner(2) if together else None).run()
+    folder, words = sys.argv[1], set(sys.argv[2:])  # of "ray", "together" and "pause"
+    with RecordStore(folder) as store, pool_of("ray" if "ray" in words else "processes", folder) as pool:
+        planner = GroupPlanner(2) if "together" in words else None
+        Runner(WANTED, store, pool, Lines(), grouping=planner).run()

@@ -1,0 +1,217 @@
+"""Runs by Ray: equal to those of processes, and complete when processes, nodes and the driver die."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections import Counter
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from child_processes import end_of, started, wait_until
+from paper_runs import DIGITS, Log, run, without_times
+
+from lit_gelu.paper.cells import expand
+from lit_gelu.paper.errors import ClusterError, PaperArgumentError
+from lit_gelu.paper.grid_runner import Runner
+from lit_gelu.paper.jobs import Failure, Preparation, Progress, Restart, RunOptions
+from lit_gelu.paper.run_record import read_records
+from lit_gelu.paper.run_store import RecordStore
+
+pytest.importorskip("ray")
+
+from ray_nodes import descendants, wait_until_ended
+
+from lit_gelu.paper.ray_pool import RayPool
+
+pytestmark = [
+    pytest.mark.ray,
+    pytest.mark.full,
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks for processes as Linux lists them"),
+]
+SCRIPT = Path(__file__).parent / "digits_grid.py"
+DATA = {"class_path": "lit_gelu.data.DigitsData", "init_args": {}}
+LONG = expand(replace(DIGITS, epochs=2000, evaluations=1), "quick")[0]
+
+
+@pytest.fixture(scope="module")
+def wanted():
+    sys.path.insert(0, str(SCRIPT.parent))
+    try:
+        from digits_grid import WANTED
+    finally:
+        sys.path.remove(str(SCRIPT.parent))
+    return WANTED
+
+
+@pytest.fixture(scope="module")
+def made_here(wanted, tmp_path_factory):
+    """The records of the grid, made in this process one after the other."""
+    _, records = run(tmp_path_factory.mktemp("here"), wanted)
+    assert len(records) == 12
+    return without_times(records)
+
+
+def until(pool, kind, say=lambda job, message: None):
+    """Return the first message of a kind."""
+    found = []
+
+    def look():
+        for job, message in pool.wait(1.0):
+            say(job, message)
+            if isinstance(message, kind):
+                found.append(message)
+        return found
+
+    wait_until(look, f"there is a {kind}")
+    return found[0]
+
+
+class Killer(Log):
+    """A reporter that kills the first process that is heard of, and then a node in the midst of a run."""
+
+    def __init__(self, pool, nodes) -> None:
+        super().__init__()
+        self.pool, self.nodes = pool, nodes
+        self.reasons: list[str] = []
+        self.killed: set[str] = set()
+
+    def progressed(self, job, epoch) -> None:
+        task = next((task for task in self.pool._tasks.values() if task.job is job and task.place), None)
+        if task is None or epoch > job.config["trainer"]["max_epochs"] / 2:
+            return
+        if not self.killed:
+            self.killed.add("process")
+            os.kill(task.place[1], signal.SIGKILL)
+        elif self.reasons and self.killed == {"process"}:
+            self.killed.add("node")
+            self.nodes.kill(self.nodes.of_id(task.place[0]))
+
+    def restarted(self, job, restart) -> None:
+        self.reasons.append(restart.reason)
+
+
+def test_a_process_and_a_node_are_killed_and_every_run_is_recorded_once(tmp_path, ray_cluster, wanted, made_here):
+    with RecordStore(tmp_path) as store, RayPool(RunOptions(), address=ray_cluster.address) as pool:
+        log = Killer(pool, ray_cluster)
+        try:
+            tally = Runner(wanted, store, pool, log).run()
+        finally:
+            if "node" in log.killed:
+                ray_cluster.add(num_cpus=1)
+    assert tally.failures == []
+    assert tally.restarts == len(log.reasons) >= 2
+    assert re.match(r"The process \d+ on [\d.]+ died", log.reasons[0])
+    assert any(re.match(r"The node of process \d+ on .* died", reason) for reason in log.reasons)
+    keys = Counter(record.key for record in read_records(tmp_path))
+    assert len(keys) == 12
+    assert set(keys.values()) == {1}
+    assert without_times({record.key: record for record in read_records(tmp_path)}) == made_here
+
+
+def grid(folder, **options):
+    """Start the script on Ray that it starts itself."""
+    return started([sys.executable, "-W", "ignore", str(SCRIPT), str(folder), "ray"], stdout=subprocess.PIPE, **options)
+
+
+def next_line(process, beginning):
+    return next((line for line in process.stdout if line.startswith(beginning)), None)
+
+
+def test_the_driver_is_killed_and_the_same_command_makes_the_rest(tmp_path, made_here):
+    folder = tmp_path / ("a deep folder " * 8)
+    with grid(folder) as process:
+        assert next_line(process, "recorded ")
+        assert next_line(process, "in the middle of ")
+        processes = descendants(process.pid)
+        process.kill()
+        end_of(process)
+    assert any("gcs_server" in text for text in processes.values())
+    assert any(re.match("ray::(IDLE|digits|sharing)", text) for text in processes.values())  # a worker
+    before = {record.key for record in read_records(folder)}
+    assert 1 <= len(before) < 12
+    wait_until_ended(processes)
+
+    with grid(folder) as process:
+        said, _ = end_of(process)
+    assert process.returncode == 0
+    after = {line.removeprefix("recorded ") for line in said.splitlines() if line.startswith("recorded ")}
+    assert not before & after
+    assert without_times({record.key: record for record in read_records(folder)}) == made_here
+    assert len(list((folder / "ray").glob("session_2*"))) == 1  # the logs of the last call
+
+
+def test_ctrl_c_in_a_terminal_ends_all_processes(tmp_path):
+    with grid(tmp_path, start_new_session=True, stderr=subprocess.PIPE) as process:
+        assert next_line(process, "recorded ")
+        processes = descendants(process.pid)
+        os.killpg(process.pid, signal.SIGINT)
+        _, errors = end_of(process)
+    assert errors.count("KeyboardInterrupt") == 1  # this script's own; no worker adds a trace
+    assert errors.count("Traceback") == 1
+    wait_until_ended(processes)
+    assert 1 <= len(read_records(tmp_path)) < 12
+
+
+def test_a_job_that_takes_too_much_memory_is_begun_again_and_given_up(tmp_path, monkeypatch):
+    """Ray ends the last task of a node whose memory is used to a share: here any machine's is."""
+    monkeypatch.setenv("RAY_memory_usage_threshold", "0.001")
+    with RayPool(RunOptions(), jobs=1, retries=1, logs=tmp_path) as pool:
+        pool.start(LONG)
+        again = until(pool, Restart)
+        failure = until(pool, Failure)
+        assert pool.running == 0
+    assert (again.attempt, again.attempts) == (1, 1)
+    assert "because memory was short there: give fewer --workers" in again.reason
+    assert failure.kind == "lost"
+    assert failure.message.endswith("It was begun 2 times.")
+
+
+def test_other_versions_on_a_node(ray_cluster, monkeypatch):
+    from lit_gelu.paper import ray_pool
+
+    there = ray_pool.versions()
+    monkeypatch.setattr(ray_pool, "versions", lambda: there | {"torch": "1.0"})
+    with RayPool(RunOptions(), address=ray_cluster.address) as pool:
+        pool.start(Preparation("digits", DATA))
+        said = re.escape(f" has torch {there['torch']} instead of 1.0. Install")
+        with pytest.raises(ClusterError, match=rf"^[\d.]+{said}.*--allow-other-versions"):
+            until(pool, Failure)
+    with RayPool(RunOptions(), address=ray_cluster.address, allow_other_versions=True) as pool:
+        pool.start(LONG)
+        until(pool, Progress)
+
+
+def test_quarters_of_a_gpu(ray_cluster):
+    """The GPU is pretended: Ray hands out what a node is said to have."""
+    with ExitStack() as stack:
+        node = ray_cluster.add(num_cpus=8, num_gpus=1)
+        stack.callback(ray_cluster.kill, node)
+        with RayPool(RunOptions(), address=ray_cluster.address, gpus=0.25) as pool:
+            assert pool.workers == 4
+            pool.start(LONG)
+            until(pool, Progress)
+            assert [task.place[0] for task in pool._tasks.values()] == [node.node_id]
+    with (
+        pytest.raises(ClusterError, match=r"No node of the cluster has the 1 CPUs and 1 GPUs.*--gpu-share"),
+        RayPool(RunOptions(), address=ray_cluster.address, gpus=1.0),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"jobs": 0}, "jobs=0"),
+        ({"cpus": 0}, "cpus=0"),
+        ({"gpus": -1.0}, "gpus=-1.0"),
+        ({"retries": -1}, "retries=-1"),
+        ({"options": RunOptions(accelerator="cuda")}, "all runs would be on the first GPU"),
+    ],
+)
+def test_arguments_out_of_range(arguments, message):
+    with pytest.raises(PaperArgumentError, match=message):
+        RayPool(**{"options": RunOptions()} | arguments)
