@@ -78,7 +78,7 @@ class InlinePool:
 
     def wait(self, seconds: float) -> Iterator[tuple[Job, Message]]:
         job = self._jobs.pop()
-        if self._stop_after is not None and len(self.trained) == self._stop_after:
+        if self._stop_after is not None and len(self.trained) >= self._stop_after:
             raise KeyboardInterrupt
         message = self.answer(job)
         self.running = 0

@@ -57,13 +57,13 @@ def simulated(folder: str) -> Iterator[Nodes]:
 
 def descendants(pid: int) -> dict[int, str]:
     """Return what a process started, with what that started, by number: the command lines."""
-    listed = [line.split(None, 2) for line in run_command(["ps", "-eo", "pid=,ppid=,args="]).stdout.splitlines()]
+    listed = [line.split(None, 2) for line in run_command(["ps", "-wweo", "pid=,ppid=,args="]).stdout.splitlines()]
     found, above = {}, {pid}
     while above:
         children = {int(row[0]): row[2] for row in listed if int(row[1]) in above and int(row[0]) not in found}
         found |= children
         above = set(children)
-    return {number: text for number, text in found.items() if not text.startswith("ps -eo")}
+    return {number: text for number, text in found.items() if not text.startswith("ps -wweo")}
 
 
 def is_there(pid: int) -> bool:

@@ -180,7 +180,7 @@ class Runner:
 
     def _retry(self, group: CellGroup, failure: Failure) -> None:
         """Go on with a group whose process died; at the second time, or after an error, make its runs one by one."""
-        goes_on = failure.kind == "lost" and group.key not in self._lost_once
+        goes_on = failure.kind == "lost" and failure.begun == 1 and group.key not in self._lost_once
         self.reporter.retried(group, failure, goes_on=goes_on)
         if goes_on:
             self._lost_once.add(group.key)

@@ -90,6 +90,7 @@ class Failure:
     kind: FailureKind  # "missing": data, or a library that only they need; "lost": the process died
     message: str
     trace: str = ""  # empty for a mistake that the user can mend
+    begun: int = 1  # how often the job was
 
 
 @dataclass(frozen=True)

@@ -236,7 +236,7 @@ class RayPool:
         if task.losses > self._retries:
             self._forget(task.job)
             times = "" if task.losses == 1 else f" It was begun {task.losses} times."
-            return Failure("lost", f"{reason}{times}")
+            return Failure("lost", f"{reason}{times}", begun=task.losses)
         at = task.place[0] if task.place is not None else task.node
         self._seen = (-1.0, [])
         others = [node for node in self._nodes() if node.id != at and self._slots(node)]

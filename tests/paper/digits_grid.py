@@ -11,11 +11,8 @@ from paper_runs import DIGITS, SHARING, Log, request
 
 import lit_gelu.paper.group_recorder
 from lit_gelu.paper.grid_runner import Runner
-<<<<<<< HEAD
 from lit_gelu.paper.group_planning import GroupPlanner
-=======
 from lit_gelu.paper.job_pool import JobPool
->>>>>>> 5335787 (The contract of pools is tested on processes and on simulated nodes of Ray, which are killed)
 from lit_gelu.paper.jobs import RunOptions
 from lit_gelu.paper.pool import WorkerPool
 from lit_gelu.paper.run_store import RecordStore
@@ -26,11 +23,18 @@ WANTED = request(replace(DIGITS, epochs=12), replace(SHARING, epochs=12))
 class Lines(Log):
     """Says what is going on, so that whoever kills this process knows when."""
 
+    def __init__(self, *, pauses: bool) -> None:
+        super().__init__()
+        self.pauses = pauses
+
     def progressed(self, job, epoch) -> None:
         print("in the middle of", job.key, flush=True)  # noqa: T201 - it is a script
 
     def recorded(self, record) -> None:
         print("recorded", record.key, flush=True)  # noqa: T201 - it is a script
+        if self.pauses:
+            self.pauses = False
+            sys.stdin.readline()
 
     def retried(self, group, failure, *, goes_on) -> None:
         print("retried", goes_on, failure.message, flush=True)  # noqa: T201 - it is a script
@@ -54,4 +58,4 @@ if __name__ == "__main__":
     folder, words = sys.argv[1], set(sys.argv[2:])  # of "ray", "together" and "pause"
     with RecordStore(folder) as store, pool_of("ray" if "ray" in words else "processes", folder) as pool:
         planner = GroupPlanner(2) if "together" in words else None
-        Runner(WANTED, store, pool, Lines(), grouping=planner).run()
+        Runner(WANTED, store, pool, Lines(pauses="pause" in words), grouping=planner).run()

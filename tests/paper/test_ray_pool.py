@@ -80,15 +80,20 @@ class Killer(Log):
         self.killed: set[str] = set()
 
     def progressed(self, job, epoch) -> None:
-        task = next((task for task in self.pool._tasks.values() if task.job is job and task.place), None)
-        if task is None or epoch > job.config["trainer"]["max_epochs"] / 2:
+        found = next(((reference, task) for reference, task in self.pool._tasks.items() if task.job is job), None)
+        if found is None or found[1].place is None or self.killed == {"process", "node"}:
             return
-        if not self.killed:
+        node, process = found[1].place
+        os.kill(process, signal.SIGSTOP)
+        if self.nodes.ray.wait([found[0]], timeout=1.0)[0]:
+            os.kill(process, signal.SIGCONT)  # the run has ended meanwhile
+        elif not self.killed:
             self.killed.add("process")
-            os.kill(task.place[1], signal.SIGKILL)
-        elif self.reasons and self.killed == {"process"}:
+            os.kill(process, signal.SIGKILL)
+        else:
             self.killed.add("node")
-            self.nodes.kill(self.nodes.of_id(task.place[0]))
+            self.nodes.kill(self.nodes.of_id(node))
+            os.kill(process, signal.SIGKILL)
 
     def restarted(self, job, restart) -> None:
         self.reasons.append(restart.reason)
@@ -103,7 +108,7 @@ def test_a_process_and_a_node_are_killed_and_every_run_is_recorded_once(tmp_path
             if "node" in log.killed:
                 ray_cluster.add(num_cpus=1)
     assert tally.failures == []
-    assert tally.restarts == len(log.reasons) >= 2
+    assert tally.restarts == len(log.reasons) >= 2, log.reasons
     assert re.match(r"The process \d+ on [\d.]+ died", log.reasons[0])
     assert any(re.match(r"The node of process \d+ on .* died", reason) for reason in log.reasons)
     keys = Counter(record.key for record in read_records(tmp_path))
@@ -112,25 +117,31 @@ def test_a_process_and_a_node_are_killed_and_every_run_is_recorded_once(tmp_path
     assert without_times({record.key: record for record in read_records(tmp_path)}) == made_here
 
 
-def grid(folder, **options):
-    """Start the script on Ray that it starts itself."""
-    return started([sys.executable, "-W", "ignore", str(SCRIPT), str(folder), "ray"], stdout=subprocess.PIPE, **options)
+def grid(folder, *arguments, **options):
+    """Start the script on Ray that it starts itself; with ``pause``, it waits for a line after its first record."""
+    command = [sys.executable, "-W", "ignore", str(SCRIPT), str(folder), "ray", *arguments]
+    return started(command, stdout=subprocess.PIPE, stdin=subprocess.PIPE, **options)
 
 
-def next_line(process, beginning):
-    return next((line for line in process.stdout if line.startswith(beginning)), None)
+def recorded(lines):
+    return [line.strip().removeprefix("recorded ") for line in lines if line.startswith("recorded ")]
+
+
+def processes_in_the_midst(process):
+    """Return what Ray has started when the script waits."""
+    assert any(line.startswith("recorded ") for line in process.stdout)
+    found = descendants(process.pid)
+    assert any("gcs_server" in text for text in found.values())
+    assert any(re.match("ray::(IDLE|digits|sharing)", text) for text in found.values())  # a worker
+    return found
 
 
 def test_the_driver_is_killed_and_the_same_command_makes_the_rest(tmp_path, made_here):
     folder = tmp_path / ("a deep folder " * 8)
-    with grid(folder) as process:
-        assert next_line(process, "recorded ")
-        assert next_line(process, "in the middle of ")
-        processes = descendants(process.pid)
+    with grid(folder, "pause") as process:
+        processes = processes_in_the_midst(process)
         process.kill()
         end_of(process)
-    assert any("gcs_server" in text for text in processes.values())
-    assert any(re.match("ray::(IDLE|digits|sharing)", text) for text in processes.values())  # a worker
     before = {record.key for record in read_records(folder)}
     assert 1 <= len(before) < 12
     wait_until_ended(processes)
@@ -138,16 +149,17 @@ def test_the_driver_is_killed_and_the_same_command_makes_the_rest(tmp_path, made
     with grid(folder) as process:
         said, _ = end_of(process)
     assert process.returncode == 0
-    after = {line.removeprefix("recorded ") for line in said.splitlines() if line.startswith("recorded ")}
-    assert not before & after
+    assert not before & set(recorded(said.splitlines()))
+    assert len(recorded(said.splitlines())) == 12 - len(before)
     assert without_times({record.key: record for record in read_records(folder)}) == made_here
     assert len(list((folder / "ray").glob("session_2*"))) == 1  # the logs of the last call
 
 
 def test_ctrl_c_in_a_terminal_ends_all_processes(tmp_path):
-    with grid(tmp_path, start_new_session=True, stderr=subprocess.PIPE) as process:
-        assert next_line(process, "recorded ")
-        processes = descendants(process.pid)
+    with grid(tmp_path, "pause", start_new_session=True, stderr=subprocess.PIPE) as process:
+        processes = processes_in_the_midst(process)
+        process.stdin.write("\n")
+        process.stdin.flush()
         os.killpg(process.pid, signal.SIGINT)
         _, errors = end_of(process)
     assert errors.count("KeyboardInterrupt") == 1  # this script's own; no worker adds a trace
@@ -187,6 +199,11 @@ def test_other_versions_on_a_node(ray_cluster, monkeypatch):
 
 def test_quarters_of_a_gpu(ray_cluster):
     """The GPU is pretended: Ray hands out what a node is said to have."""
+    with (
+        pytest.raises(ClusterError, match=r"No node of the cluster has the 1 CPUs and 1 GPUs.*--gpu-share"),
+        RayPool(RunOptions(), address=ray_cluster.address, gpus=1.0),
+    ):
+        pass
     with ExitStack() as stack:
         node = ray_cluster.add(num_cpus=8, num_gpus=1)
         stack.callback(ray_cluster.kill, node)
@@ -195,11 +212,6 @@ def test_quarters_of_a_gpu(ray_cluster):
             pool.start(LONG)
             until(pool, Progress)
             assert [task.place[0] for task in pool._tasks.values()] == [node.node_id]
-    with (
-        pytest.raises(ClusterError, match=r"No node of the cluster has the 1 CPUs and 1 GPUs.*--gpu-share"),
-        RayPool(RunOptions(), address=ray_cluster.address, gpus=1.0),
-    ):
-        pass
 
 
 @pytest.mark.parametrize(
