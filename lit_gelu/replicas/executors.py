@@ -9,16 +9,20 @@ from torch import Tensor, nn
 
 from lit_gelu.replicas.alike import check_alike
 from lit_gelu.replicas.building import Member
+from lit_gelu.replicas.device_adam import DeviceAdam
+from lit_gelu.replicas.device_steps import DeviceSteps, check_for_devices
 from lit_gelu.replicas.errors import ReplicaArgumentError
 from lit_gelu.replicas.forward import GroupForward, LoopForward, VmapForward, is_task
 from lit_gelu.replicas.optimizers import MemberOptimizers, group_optimizer
+from lit_gelu.replicas.rate_schedules import configured
 from lit_gelu.replicas.stacked_forward import StackedForward, leaves_of
 from lit_gelu.replicas.stacks import Stacks
 from lit_gelu.replicas.streams import Streams
 from lit_gelu.replicas.written_steps import WrittenSteps, can_be_written
 from lit_gelu.tasks import ActivationTask
 
-KINDS = ("auto", "written", "stacked", "vmap", "loop")
+KINDS = ("auto", "written", "stacked", "vmap", "loop", "graph", "device")
+ON_DEVICES = ("graph", "device")
 
 
 class EagerExecutor:
@@ -29,7 +33,8 @@ class EagerExecutor:
         kind: ``"written"`` (the tasks' fully connected nets with Adam on a CPU: several steps of one after the other,
             forward and backward written out), ``"stacked"`` (the same nets, all at once), ``"vmap"`` (any net without
             convolutions whose step can be mapped), ``"loop"`` (one after another: anything), or ``"auto"``, the first
-            of them that fits.
+            of them that fits. On a GPU ``"graph"`` (the nets of ``"stacked"`` with noise by key and Adam, one step
+            captured as a CUDA graph), which ``"auto"`` is there, or ``"device"``, the same step operation by operation.
         differ: Names of attributes that may differ, because no training step reads them.
 
     Raises:
@@ -44,9 +49,9 @@ class EagerExecutor:
         differing = check_alike(modules, differ)
         self.streams = Streams([member.stream for member in members])
         self.stacks = Stacks(modules)
-        self.kind = _chosen(kind, modules)
+        self.asked, self.kind = kind, _chosen(kind, modules)
         self.forward: GroupForward
-        if self.kind in {"stacked", "written"}:
+        if self.kind in {"stacked", "written", *ON_DEVICES}:
             self.forward = StackedForward(self.stacks, self.streams)
         elif self.kind == "vmap":
             self.forward = VmapForward(self.stacks, self.streams, differing)
@@ -60,11 +65,38 @@ class EagerExecutor:
         self.written = WrittenSteps(self.stacks, self.streams, self.logs_noise_free) if written else None
         self.active = torch.ones(len(modules), dtype=torch.bool)
         self.optimizer: MemberOptimizers | None = None
+        self.device_steps: DeviceSteps | None = None
+
+    @property
+    def takes_several(self) -> bool:
+        """Whether `steps` makes several at once."""
+        return self.written is not None or self.device_steps is not None
+
+    @property
+    def fits_a_gpu(self) -> bool:
+        """Whether steps can be made on CUDA."""
+        if self.asked not in {"auto", *ON_DEVICES}:
+            return False
+        try:
+            check_for_devices(self.stacks.modules, self.asked)
+        except ReplicaArgumentError:
+            return False
+        return True
 
     def configure_optimizers(self) -> MemberOptimizers:
         """Return the group's optimizer, made of those that the members configure; again after a move to a device."""
         self.stacks.attach()
-        self.optimizer = group_optimizer(self.stacks)
+        is_on_gpu = next(iter(self.stacks.parameters.values())).is_cuda
+        if self.asked == "auto" and is_on_gpu:
+            check_for_devices(self.stacks.modules, self.asked)
+            self.kind = "graph"
+        if self.kind == "graph" and not is_on_gpu:
+            raise ReplicaArgumentError('executor="graph" was given for a group on a CPU. Give accelerator="cuda".')
+        if self.kind in ON_DEVICES and isinstance(self.forward, StackedForward):
+            self.optimizer = adam = DeviceAdam(self.stacks, [configured(m) for m in self.stacks.modules])  # type: ignore[arg-type]
+            self.device_steps = DeviceSteps(self.forward, adam, self.logs_noise_free, self.kind == "graph")
+        else:
+            self.optimizer = group_optimizer(self.stacks)
         return self.optimizer
 
     def step(self, batch: Any, index: int = 0) -> dict[str, Tensor]:
@@ -102,6 +134,8 @@ class EagerExecutor:
         self._stop(optimizer)
         if self.written is not None and self.written.takes(optimizer):
             return {"train_loss": self.written.make_of(inputs, labels, rows, optimizer)}
+        if self.device_steps is not None:
+            return {"train_loss": self.device_steps.make_of(inputs, labels, rows)}
         made = [self.step((inputs[own], labels[own]), first + index) for index, own in enumerate(rows)]
         return {name: torch.stack([values[name] for values in made]) for name in made[0]}
 
@@ -140,7 +174,9 @@ class EagerExecutor:
             stack[places] = values
 
     def _logged(self, losses: Tensor, noise_free: Tensor | None) -> Tensor:
-        return losses if noise_free is None else torch.where(torch.tensor(self.logs_noise_free), noise_free, losses)
+        if noise_free is None:
+            return losses
+        return torch.where(torch.tensor(self.logs_noise_free, device=losses.device), noise_free, losses)
 
 
 def _chosen(kind: str, modules: Sequence[nn.Module]) -> str:
@@ -151,6 +187,13 @@ def _chosen(kind: str, modules: Sequence[nn.Module]) -> str:
         raise ReplicaArgumentError(
             f'executor="written" does not know the training step of {type(modules[0]).__name__}, or not all of its '
             'parameters are trained and of one dtype. Give "auto".'
+        )
+    if kind in ON_DEVICES:
+        check_for_devices(modules, kind)
+    if kind == "graph" and not torch.cuda.is_available():
+        raise ReplicaArgumentError(
+            'executor="graph" needs CUDA, and torch sees no device (lit-gelu doctor says why). Give executor="auto" '
+            'and accelerator="cpu".'
         )
     if kind == "stacked" and not fits:
         raise ReplicaArgumentError(

@@ -129,7 +129,7 @@ class ReplicaGroup(LightningModule):
 
     def configure_callbacks(self) -> list[Callback]:
         """Refuse what would mix replicas, before anything is trained; there are no callbacks."""
-        check_trainer(self.trainer)
+        check_trainer(self.trainer, self.executor.fits_a_gpu)
         return []
 
     def configure_optimizers(self) -> MemberOptimizers:
@@ -322,16 +322,16 @@ class ReplicaGroup(LightningModule):
         """Make steps of an epoch: all at once where nothing happens between them."""
         assert self._plan is not None  # noqa: S101 - drawn when the epoch began
         samples, rows = self._data.samples, self._plan[first : first + count]
-        if self.executor.written is not None and not self._optimizer.has_schedulers:
+        if self.executor.takes_several and not self._optimizer.has_schedulers:
             return self.executor.steps(samples.inputs, samples.labels, rows, first)
         made = []
         for further, own in enumerate(rows):
             self._of_members.further = further
-            made.append(self.executor.step((samples.inputs[own], samples.labels[own]), first + further))
+            made.append(self.executor.steps(samples.inputs, samples.labels, own.unsqueeze(0), first + further))
             self._of_members.further = further + 1
             is_last = first + further + 1 == len(self._plan)
             self._optimizer.step_schedulers(first + further, self.trainer.current_epoch if is_last else -1)
-        return {name: torch.stack([values[name] for values in made]) for name in made[0]}
+        return {name: torch.cat([values[name] for values in made]) for name in made[0]}
 
     def _step_on_plateau(self, epoch: int) -> None:
         """Step what looks at values behind an epoch, once and if it is over."""
@@ -358,11 +358,12 @@ class ReplicaGroup(LightningModule):
             self.log(name, self._mean(values), prog_bar=True, add_dataloader_idx=False)
 
 
-def check_trainer(trainer: Any) -> None:
+def check_trainer(trainer: Any, fits_a_gpu: bool = False) -> None:
     """Refuse a Trainer that asks for what a group cannot do.
 
     Args:
         trainer: It, with its data attached.
+        fits_a_gpu: Whether the group's steps can be made on CUDA.
 
     Raises:
         NotReplicableError: If it would mix replicas, or make another run of them than each alone.
@@ -372,7 +373,7 @@ def check_trainer(trainer: Any) -> None:
         "accumulate_grad_batches": trainer.accumulate_grad_batches != 1,
         "devices": trainer.world_size > 1,
         "limit_train_batches": trainer.limit_train_batches != 1.0,
-        "accelerator": trainer.strategy.root_device.type != "cpu",
+        "accelerator": trainer.strategy.root_device.type not in {"cpu", "cuda" if fits_a_gpu else "cpu"},
         "precision": trainer.precision not in {"32-true", "64-true"},
     }
     for name, is_asked in asked.items():
@@ -389,6 +390,7 @@ _REASONS = {
     "accumulate_grad_batches": "each step of a replica is one batch of its own. Leave it out, or give larger batches.",
     "devices": "one process trains it on one device. Give every device a group of its own, in a process of its own.",
     "limit_train_batches": "it would count batches of several steps. Give max_steps instead.",
-    "accelerator": 'its random numbers are those of runs on a CPU. Give accelerator="cpu".',
+    "accelerator": 'its random numbers are those of runs on a CPU. Give accelerator="cpu", or noise="keys" to members '
+    'that are small tasks, with executor="auto", for accelerator="cuda".',
     "precision": 'the bits of runs alone are kept in "32-true" and "64-true". Give one of them.',
 }

@@ -10,7 +10,7 @@ from lit_gelu.replicas.rules import DropoutRule
 from lit_gelu.replicas.stacks import Stacks
 from lit_gelu.replicas.streams import Streams
 from lit_gelu.tasks.keyed_dropout import KeyedDropout, has_kernel
-from lit_gelu.tasks.keyed_noise import DeviceKeys, KernelDropout, Key, Masks, dropout_factors, readings
+from lit_gelu.tasks.keyed_noise import DeviceKeys, KernelDropout, Key, SharedMasks, dropout_factors, readings
 
 
 class KeyedDropoutRule(DropoutRule):
@@ -44,6 +44,12 @@ class KeyedDropoutRule(DropoutRule):
         own = [Key(seed, self.site, step - 1) for seed, step in zip(seeds.tolist(), steps.tolist(), strict=True)]
         return inputs * dropout_factors(inputs.shape, own, self.chances).to(inputs)
 
+    def count_only(self, is_active: Tensor) -> None:
+        """Count steps of active replicas alone from now on."""
+        noisy = torch.tensor([chance > 0 for chance in self.chances], device=is_active.device)
+        self.noisy = self.noisy.to(is_active.device)
+        self.noisy.copy_(noisy & is_active.bool())
+
 
 class KeyedDropoutPart:
     """A member's `KeyedDropout` at a chance above 0, see `lit_gelu.replicas.written_layers.Part`.
@@ -57,7 +63,7 @@ class KeyedDropoutPart:
     """
 
     def __init__(
-        self, path: str, layer: KeyedDropout, kept: Callable[[str, int], Tensor], width: int, masks: Masks | None
+        self, path: str, layer: KeyedDropout, kept: Callable[[str, int], Tensor], width: int, masks: SharedMasks | None
     ) -> None:
         self.layer, self.masks = layer, masks
         self.factors, self.outputs = kept(f"{path}: factors", width), kept(path, width)
@@ -67,7 +73,7 @@ class KeyedDropoutPart:
         """Drop some of the inputs; the layer counts the step."""
         step = int(self.layer.step.add_(1))
         key = Key(int(self.layer.seed), self.layer.site, step - 1)
-        (self.masks or Masks(0)).write_factors(self._numbers, key, float(self.layer.p))
+        (self.masks or SharedMasks(0)).write_factors(self._numbers, key, float(self.layer.p))
         return torch.mul(inputs, self.factors, out=self.outputs)
 
     def noise_free(self, inputs: Tensor) -> Tensor:

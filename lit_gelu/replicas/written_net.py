@@ -29,7 +29,7 @@ from lit_gelu.replicas.written_layers import (
 )
 from lit_gelu.sandbox import evaluation_mode
 from lit_gelu.tasks.keyed_dropout import KeyedDropout
-from lit_gelu.tasks.keyed_noise import Masks
+from lit_gelu.tasks.keyed_noise import SharedMasks
 
 _MASKS = 2**25  # elements of a byte that are held for other members
 _AHEAD = 2**16  # random numbers that are drawn at once
@@ -100,7 +100,7 @@ class MemberNets:
     def __init__(self, stacks: Stacks, streams: Streams, logs_noise_free: Sequence[bool]) -> None:
         self.stacks, self.streams, self.logs_noise_free = stacks, streams, logs_noise_free
         self.dtype = next(iter(stacks.parameters.values())).dtype
-        self.masks = Masks(_MASKS)
+        self.masks = SharedMasks(_MASKS)
         self._kept: dict[tuple[str | int, ...], Tensor] = {}
         self._nets: dict[tuple[int, int], MemberNet] = {}
 

@@ -74,7 +74,7 @@ def kept(chance: float) -> Kept:
     return Kept(max(round(keep * _WORDS) - 1, 0), 1 / keep if keep else 0.0)
 
 
-class Masks:
+class SharedMasks:
     """What is kept by key, in memory as long as it is asked for several times.
 
     Args:
@@ -108,7 +108,7 @@ def dropout_factors(shape: Sequence[int], keys: Sequence[Key], chances: Sequence
     A chance of 0 draws nothing, and rows with the same key and chance have one mask, which is drawn once.
     """
     factors = np.empty((len(keys), math.prod(shape[1:])), dtype=np.float32)
-    masks = Masks(factors.size if len(set(keys)) < len(keys) else 0)
+    masks = SharedMasks(factors.size if len(set(keys)) < len(keys) else 0)
     for row, (key, chance) in enumerate(zip(keys, chances, strict=True)):
         if chance == 0:
             factors[row] = 1

@@ -13,7 +13,7 @@ from lit_gelu.replicas import ReplicaDataModule, ReplicaGroup
 from lit_gelu.replicas.keyed_rules import in_common
 from lit_gelu.tasks import TweetTagger
 from lit_gelu.tasks.keyed_dropout import KeyedDropout
-from lit_gelu.tasks.keyed_noise import Key, Masks
+from lit_gelu.tasks.keyed_noise import Key, SharedMasks
 
 CELLS = [
     {"activation": "relu", "keep": 0.8},
@@ -87,7 +87,7 @@ def test_masks_are_drawn_once_for_several_members(monkeypatch):
     monkeypatch.setattr(
         "lit_gelu.tasks.keyed_noise.words", lambda key, count: drawn.append(key) or torch.arange(count).numpy()
     )
-    masks, factors = Masks(20), torch.empty(2, 5).numpy()
+    masks, factors = SharedMasks(20), torch.empty(2, 5).numpy()
     for key in (Key(0, 0, 0), Key(0, 0, 1), Key(0, 0, 0), Key(0, 0, 2), Key(0, 0, 2)):
         masks.write_factors(factors, key, 0.5)
     assert [key.step for key in drawn] == [0, 1, 2, 2]  # there was no room for the third
