@@ -1,14 +1,18 @@
 """Runs of the paper's small nets as a group, compared with the same runs alone: processor time of one step of one run.
 
-``python benchmarks/replicas.py [--runs N] [--steps N] [--only NET] [--noise keys] [--seeds N]`` trains every net by
-`Trainer.fit` alone and as a `ReplicaGroup` of N runs of three activations, on one thread, with Adam as torch chooses it
-and in its fused kernel. It prints the milliseconds of processor time (other processes of the machine do not count, its
-caches do) of a step of one run, Trainer and data included, the least of three stretches, and how many times less a
-group takes. With ``--noise keys`` the group has dropout by key and orders by seed, and the run alone what it has by
-default; runs of a group that have a seed in common (``--seeds``) have masks and orders in common.
+``python benchmarks/replicas.py [--only NET] [--runs N] [--executor KIND] [--noise keys] [--seeds N] [--fused]`` trains
+every net by `Trainer.fit` alone, once for each of three activations, and as a `ReplicaGroup` of N runs of these
+activations, in turn, on one thread. It prints the milliseconds of processor time of a step of one run, Trainer and data
+included, the least of all stretches (alone: the mean of the three activations), and how many times less a group takes.
+Time in which other processes of the machine have the processor does not count, but they slow down its caches: the load
+is printed as well.
+
+With ``--noise keys`` the group has dropout by key and orders by seed; the run alone is what it is by default, and then
+again with keys too. Runs of a group that have a seed in common (``--seeds``) have masks and orders in common.
 """
 
 import argparse
+import os
 import time
 from typing import Any
 
@@ -20,14 +24,14 @@ from lit_gelu.data.in_memory import InMemorySamples
 from lit_gelu.replicas import ReplicaDataModule, ReplicaGroup
 from lit_gelu.tasks import MNISTAutoencoder, MNISTClassifier, TweetTagger
 
-STRETCHES = 3
+STRETCHES = 3  # epochs that are timed of each `Trainer.fit`, behind one that is not
 ACTIVATIONS = ("elu", "gelu_tanh", "relu")
-# The task, its arguments, samples in a batch, features of a sample, classes.
-NETS: dict[str, tuple[Any, dict[str, Any], int, int, int]] = {
-    "tweets": (TweetTagger, {"keep": 0.8}, 16, 150, 25),
-    "MNIST, keep 1": (MNISTClassifier, {"keep": 1.0}, 128, 784, 10),
-    "MNIST, keep .5": (MNISTClassifier, {"keep": 0.5}, 128, 784, 10),
-    "autoencoder": (MNISTAutoencoder, {}, 64, 784, 10),
+# The task, its arguments, samples in a batch, features of a sample, classes, and runs in a group.
+NETS: dict[str, tuple[Any, dict[str, Any], int, int, int, int]] = {
+    "tweets": (TweetTagger, {"keep": 0.8}, 16, 150, 25, 15),
+    "MNIST, keep 1": (MNISTClassifier, {"keep": 1.0}, 128, 784, 10, 18),
+    "MNIST, keep .5": (MNISTClassifier, {"keep": 0.5}, 128, 784, 10, 18),
+    "autoencoder": (MNISTAutoencoder, {}, 64, 784, 10, 6),
 }
 
 
@@ -76,38 +80,54 @@ def time_of(module: LightningModule, data: Any) -> float:
     return min(clock.milliseconds[1:])
 
 
-def compare(name: str, runs: int, steps: int, fused: bool, noise: str = "global", seeds: int | None = None) -> str:
+def compare(name: str, options: argparse.Namespace) -> str:
     """Return a line about one net."""
-    build, arguments, batch_size, features, classes = NETS[name]
-    keyed = {"noise": noise} if noise == "keys" and "keep" in arguments else {}
-    cells = [
-        {**arguments, "fused_optimizer": fused, "activation": activation}
-        for activation in sorted((ACTIVATIONS * runs)[:runs])
-    ]
-    alone = time_of(build(**cells[runs // 2]), RandomSamples(batch_size, steps, features, classes))
-    order = "seed" if noise == "keys" else "global"
-    data = ReplicaDataModule(RandomSamples(batch_size, steps, features, classes, order))
-    own = [run % (seeds or runs) for run in range(runs)]
-    together = time_of(ReplicaGroup.of(build, [cell | keyed for cell in cells], own), data) / runs
-    kernel = ("fused Adam" if fused else "Adam") + (", noise by key" if noise == "keys" else "")
+    build, arguments, batch_size, features, classes, usual = NETS[name]
+    runs, given = options.runs or usual, {**arguments, "fused_optimizer": options.fused}
+    cells = [{**given, "activation": activation} for activation in sorted((ACTIVATIONS * runs)[:runs])]
+    seeds = [run % (options.seeds or runs) for run in range(runs)]
+    keyed = {"noise": "keys"} if options.noise == "keys" and "keep" in arguments else {}
+    times: dict[str, list[float]] = {}
+
+    def measure(what: str, module: LightningModule, order: str) -> None:
+        data: Any = RandomSamples(batch_size, options.steps, features, classes, order)
+        data = ReplicaDataModule(data) if isinstance(module, ReplicaGroup) else data
+        times.setdefault(what, []).append(time_of(module, data))
+
+    for _ in range(options.rounds):
+        for activation in ACTIVATIONS:
+            measure(activation, build(**given, activation=activation), "global")
+            if options.noise == "keys":
+                measure(f"{activation}, keys", build(**given, activation=activation, **keyed), "seed")
+        group = ReplicaGroup.of(build, [cell | keyed for cell in cells], seeds, executor=options.executor)
+        measure("group", group, "seed" if options.noise == "keys" else "global")
+
+    def line(suffix: str = "") -> str:
+        alone = sum(min(times[f"{cell['activation']}{suffix}"]) for cell in cells) / runs
+        return f"alone{suffix} {alone:.2f} ms, {alone / min(times['group']) * runs:.2f} x"
+
+    kind = f"{group.executor.kind}{', fused Adam' if options.fused else ''}"
     return (
-        f"{name}, {runs} runs, {kernel}: alone {alone:.2f} ms, in the group {together:.2f} ms, {alone / together:.1f} x"
+        f"{name}, {runs} runs, {kind}: in the group {min(times['group']) / runs:.2f} ms; {line()}"
+        f"{'; ' + line(', keys') if options.noise == 'keys' else ''} (load {os.getloadavg()[0]:.1f})"
     )
 
 
 def main() -> None:
-    """Print two lines a net."""
+    """Print a line a net."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=15, help="runs in a group")
-    parser.add_argument("--steps", type=int, default=34, help="optimizer steps in each of four epochs")
     parser.add_argument("--only", choices=NETS, help="one net")
-    parser.add_argument("--noise", choices=["global", "keys"], default="global", help="of the group")
+    parser.add_argument("--runs", type=int, help="runs in a group; 15, 18 or 6 if it is not given")
+    parser.add_argument("--executor", default="auto", help="how the group computes")
+    parser.add_argument("--noise", choices=("global", "keys"), default="global", help="of the group")
     parser.add_argument("--seeds", type=int, help="how many there are in a group; by default each run has its own")
+    parser.add_argument("--fused", action="store_true", help="both with Adam in torch's fused kernel")
+    parser.add_argument("--rounds", type=int, default=3, help="how often each is trained anew")
+    parser.add_argument("--steps", type=int, default=34, help="optimizer steps in each of four epochs")
     options = parser.parse_args()
     torch.set_num_threads(1)
     for name in [options.only] if options.only else NETS:
-        for fused in (False, True):
-            print(compare(name, options.runs, options.steps, fused, options.noise, options.seeds), flush=True)
+        print(compare(name, options), flush=True)
 
 
 if __name__ == "__main__":
