@@ -38,6 +38,14 @@ def test_custom_activation(tmp_path):
 
 
 @pytest.mark.full
+def test_choose_activation(tmp_path):
+    text = printed("choose_activation.py", tmp_path, "--epochs", "1", "--seeds", "2")
+    assert "trained 8 runs side by side" in text
+    assert "Nothing is decided: 2 seeds are too few for an interval." in text
+    assert text.splitlines()[-1].startswith("runs/choose_activation: best.ckpt, best.onnx, ")
+
+
+@pytest.mark.full
 def test_timm_swap(tmp_path):
     text = printed("timm_swap.py", tmp_path)
     assert "before: {'silu(inplace=True)': 16, 'relu': 9, 'silu': 9}" in text

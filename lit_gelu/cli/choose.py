@@ -8,8 +8,8 @@ from functools import cache, partial
 from typing import Any, Literal
 
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
-from lightning.pytorch.callbacks import Checkpoint
-from lightning.pytorch.cli import LightningArgumentParser, SaveConfigCallback
+from lightning.pytorch.callbacks import Checkpoint, ModelSummary, ProgressBar
+from lightning.pytorch.cli import LightningArgumentParser
 from rich.table import Table
 
 from lit_gelu.cli.terminal import console_for_output
@@ -29,7 +29,7 @@ examples:
   lit-gelu choose --import mymod --model MyNet --data MyData --activations gelu relu --swap true
 """
 OF_LISTS = ("--activations", "--seeds")
-_OF_ONE_RUN = ("logger", "enable_checkpointing", "default_root_dir", "max_epochs", "callbacks")
+_OF_ONE_RUN = ("logger", "log_every_n_steps", "enable_checkpointing", "default_root_dir", "max_epochs", "callbacks")
 
 
 class ChooseCommandError(LitGeluError, ValueError):
@@ -150,10 +150,10 @@ def trainer_options(config: Any, made: Any) -> tuple[dict[str, Any], list[str]]:
     """Return the options of every run's Trainer, and what of the configuration is meant for one run alone."""
     usual = {name: parameter.default for name, parameter in inspect.signature(Trainer).parameters.items()}
     given = {name: value for name, value in made.items() if name in usual and value != usual[name]}
-    callbacks = made.get("callbacks") or []
-    callbacks = callbacks if isinstance(callbacks, list) else [callbacks]
-    kept = [each for each in callbacks if not isinstance(each, Checkpoint | SaveConfigCallback)]
-    left_out = [type(each).__name__ for each in callbacks if isinstance(each, Checkpoint)]
+    # A Trainer adds its own callbacks to the list that it was given.
+    callbacks = list(made.get("callbacks") or [])[: len(config.get("callbacks") or [])]
+    kept = [each for each in callbacks if not isinstance(each, Checkpoint | ProgressBar | ModelSummary)]
+    left_out = [type(each).__name__ for each in callbacks if each not in kept]
     left_out = [*(["trainer.logger"] if config.get("logger") else []), *left_out]
     options = {name: value for name, value in given.items() if name not in _OF_ONE_RUN}
     return options | ({"callbacks": kept} if kept else {}), left_out

@@ -1,0 +1,146 @@
+"""`lit-gelu choose`: a configuration of `lit-gelu fit`, one's own module, and what is refused before training."""
+
+import json
+import os
+from unittest import mock
+
+import pytest
+
+from lit_gelu.cli import choose
+from lit_gelu.cli.main import main
+from lit_gelu.replicas.choice.choose import _RunMaker
+from lit_gelu.replicas.choice.metric import Metric
+from lit_gelu.replicas.choice.outcome import ActivationChoice, CandidateReport
+from lit_gelu.replicas.choice.run_files import TrainedRun
+
+OWN = """
+from choice_nets import FixedNet, OwnNet, Stripes
+"""
+CONFIG = """
+seed_everything: 0
+ckpt_path: null
+weights_only: null
+model:
+  class_path: own.OwnNet
+  init_args: {activation: relu, width: 3}
+data:
+  class_path: own.Stripes
+  init_args: {noise: 1.0}
+trainer:
+  max_epochs: 2
+  accelerator: cpu
+  logger: {class_path: lightning.pytorch.loggers.CSVLogger, init_args: {save_dir: runs}}
+  callbacks:
+    - {class_path: lightning.pytorch.callbacks.ModelCheckpoint, init_args: {monitor: val_loss}}
+"""
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.py").write_text(OWN)
+    (tmp_path / "my.yaml").write_text(CONFIG)
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("PL_GLOBAL_SEED", "PL_SEED_WORKERS"):
+        monkeypatch.delenv(name, raising=False)
+    yield
+    for name in ("PL_GLOBAL_SEED", "PL_SEED_WORKERS"):
+        os.environ.pop(name, None)
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        (["--activations", "gelu", "elu(alpha=0.5)", "--x"], ['--activations=["gelu", "elu(alpha=0.5)"]', "--x"]),
+        (["--activations", "gelu"], ['--activations=["gelu"]']),
+        (["--activations", '["gelu", "relu"]'], ["--activations", '["gelu", "relu"]']),
+        (["--activations=[gelu, relu]"], ["--activations=[gelu, relu]"]),
+        (["--seeds", "5"], ["--seeds", "5"]),
+        (["--seeds", "1", "4", "--config", "a"], ["--seeds=[1, 4]", "--config", "a"]),
+        (["--seeds"], ["--seeds"]),
+    ],
+)  # fmt: skip
+def test_several_words_behind_an_option_are_one_list(words, wanted):
+    assert choose.gathered(words) == wanted
+
+
+def small():
+    """Return a result without any training."""
+    reports = []
+    for label, values in {"gelu": [0.1, 0.2], "relu": [0.3, 0.4]}.items():
+        runs = [TrainedRun(label, label, seed) for seed in (0, 1)]
+        for run, value in zip(runs, values, strict=True):
+            run.add_epoch(1, {"val_loss": value})
+        reports.append(CandidateReport(label, label, runs))
+    return ActivationChoice(Metric("val_loss", "val", "min"), [0, 1], reports)
+
+
+def test_a_configuration_of_fit_says_what_is_trained(capsys):
+    with mock.patch.object(choose, "compare", return_value=small()) as compare:
+        words = "choose --config my.yaml --activations gelu relu --seeds 2 --metric val_loss --output here"
+        code = main(words.split())
+    assert code == 0
+    (build, names, data), options = compare.call_args
+    assert names == ["gelu", "relu"]
+    assert (data.noise, options["max_epochs"], options["seeds"], options["folder"]) == (1.0, 2, 2, "here")
+    assert options["trainer"] == {"accelerator": "cpu"}
+    built = build(activation="silu")
+    assert type(built).__name__ == "OwnNet"
+    assert built.net[0].out_channels == 3
+    assert type(built.net[1]).__name__ == "SiLU"
+    printed = capsys.readouterr().out
+    assert "Not used here: trainer.logger, ModelCheckpoint." in printed
+    assert "2 seeds are too few for an interval" in printed
+    assert [line.split()[:2] for line in printed.splitlines() if line.startswith(("gelu", "relu"))] == [
+        ["gelu", "0.15"],
+        ["relu", "0.35"],
+    ]
+
+
+def test_callbacks_of_the_configuration_are_given_on():
+    early = "{class_path: lightning.pytorch.callbacks.EarlyStopping, init_args: {monitor: val_loss}}"
+    with mock.patch.object(choose, "compare", return_value=small()) as compare:
+        assert (
+            main(["choose", "--config", "my.yaml", f"--trainer.callbacks+={early}", "--activations", "gelu", "relu"])
+            == 0
+        )
+    assert [type(each).__name__ for each in compare.call_args.kwargs["trainer"]["callbacks"]] == ["EarlyStopping"]
+
+
+def test_from_a_configuration_to_files(tmp_path, capsys):
+    words = "choose --config my.yaml --activations gelu relu --seeds 2 --metric val_acc --measure false --output here"
+    assert main([*words.split(), "--trainer.max_epochs", "1"]) == 0
+    plain = json.loads((tmp_path / "here/choice.json").read_text())
+    assert plain["metric"] == {"name": "val_acc", "stage": "val", "mode": "max"}
+    assert [len(candidate["values"]) for candidate in plain["candidates"]] == [2, 2]
+    assert (tmp_path / "here/best.ckpt").is_file()
+    assert "Trained side by side" in capsys.readouterr().out
+    assert main([*words.split(), "--trainer.max_epochs", "1"]) == 0
+    assert "all runs were there" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--activations gelu gelo", "gelo"),
+        ("--activations gelu relu --seeds 1", "no interval is possible"),
+        ("--activations gelu relu --metric val_eror", "val_eror"),
+        ("--activations gelu relu --model own.FixedNet", "Give --swap true"),
+        ("--activations gelu relu --ckpt_path a.ckpt", "begins anew"),
+    ],
+)
+def test_mistakes_are_told_before_anything_is_trained(words, said, capsys):
+    config = "" if "FixedNet" in words else "--config my.yaml "
+    data = "--data own.Stripes " if "FixedNet" in words else ""
+    with mock.patch.object(_RunMaker, "make", side_effect=AssertionError("trained")):
+        assert main(f"choose {config}{words} {data}--trainer.accelerator cpu".split()) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_the_activations_of_a_net_that_takes_none_are_exchanged():
+    words = "choose --model own.FixedNet --data own.Stripes --activations gelu relu --swap true"
+    with mock.patch.object(choose, "compare", return_value=small()) as compare:
+        assert main(words.split()) == 0
+    (build, *_), options = compare.call_args
+    assert options["swap"] is True
+    assert type(build()).__name__ == "FixedNet"
