@@ -11,7 +11,11 @@ from lit_gelu.paper.child_variables import variables_set
 from lit_gelu.paper.ray_session import import_ray
 
 _STORE = 80 * 2**20
-_VARIABLES = {"RAY_worker_niceness": "0", "RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}
+#: On a machine whose memory others use, Ray would end processes at random.
+NO_MEMORY_MONITOR = ("RAY_memory_monitor_refresh_ms", "0")
+_VARIABLES = {"RAY_worker_niceness": "0", "RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"} | dict([
+    NO_MEMORY_MONITOR
+])
 
 
 class Nodes:

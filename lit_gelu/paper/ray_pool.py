@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import math
 import os
 import time
 from collections import Counter
@@ -77,7 +78,7 @@ class RayPool:
                 f"gpus=0 given with accelerator={options.accelerator!r}: all runs would be on the first GPU of a node. "
                 "Give gpus=1, or a share such as .25."
             )
-        local_cpus = None if jobs is None else max(1, int(jobs * self._cpus))
+        local_cpus = None if jobs is None else math.ceil(jobs * self._cpus)
         self._session = RaySession(address, cpus=local_cpus, threads=options.threads, logs=logs)
         self._options = options
         self._jobs = jobs
@@ -162,10 +163,11 @@ class RayPool:
 
     def _new_board(self) -> Any:
         """Return a board on this node that answers."""
-        # Ray may take a process for gone at the moment at which it has joined, and its actors with it.
+        # Ray may take a process for gone at the moment at which it has joined, and its actors with it. The actor has no
+        # restarts: where memory is short Ray first ends what it may restart.
         ray, here = self._session.ray, self._session.on(self._session.here, soft=False)
         for attempt in range(_BOARDS):
-            board = ray.remote(num_cpus=0, max_restarts=-1)(Board).options(scheduling_strategy=here).remote()
+            board = ray.remote(num_cpus=0)(Board).options(scheduling_strategy=here).remote()
             try:
                 ray.get(board.drain.remote(), timeout=_SECONDS_FOR_BOARD)
             except ray.exceptions.RayError as error:

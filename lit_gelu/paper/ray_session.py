@@ -3,6 +3,7 @@
 import contextlib
 import importlib
 import shutil
+import socket
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from lit_gelu.errors import shown
 from lit_gelu.paper.child_variables import threads_limited, variables_set
 from lit_gelu.paper.errors import ClusterError, PaperArgumentError
 
@@ -22,6 +24,7 @@ _VARIABLES = {
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
     "RAY_DEDUP_LOGS_SKIP_REGEX": ".",
 }
+_SECONDS_TO_ANSWER = 20.0
 _OBJECT_STORE_BYTES = 80 * 2**20  # records of 30 to 200 kB pass through it
 # The kernel's limit of a socket's path, and what Ray appends to its folder with a process number of seven digits.
 _SOCKET_BYTES = 103 if sys.platform == "darwin" else 107
@@ -52,11 +55,7 @@ class RaySession:
     """Ray within a ``with`` block: started here, and ended with the block, or a cluster that goes on afterwards."""
 
     def __init__(self, address: str | None, *, cpus: int | None, threads: int, logs: Path | None) -> None:
-        if address is not None and address.startswith("ray://"):
-            raise PaperArgumentError(
-                f"--ray-address {address} is Ray Client's, which has no node of its own to keep progress on. Run the "
-                "command on a machine of the cluster, with --ray-address auto or HOST:6379."
-            )
+        self._place = None if address in {None, "auto"} else _host_and_port(str(address))
         self.ray = import_ray()
         self._address = address
         self._cpus = cpus
@@ -68,6 +67,8 @@ class RaySession:
         """Start Ray, or join."""
         if self.ray.is_initialized():
             raise ClusterError("This process uses Ray already. Call ray.shutdown() first.")
+        if self._place is not None:
+            self._look_for_it(*self._place)
         with contextlib.ExitStack() as stack:
             arguments = self._arguments(stack)
             stack.callback(self.ray.shutdown)  # before the link to its folder is taken away
@@ -124,6 +125,13 @@ class RaySession:
             arguments["_temp_dir"] = stack.enter_context(_short_path(_emptied(self._logs)))
         return arguments
 
+    def _look_for_it(self, host: str, port: int) -> None:
+        """Refuse an address where nobody answers: Ray would try again for minutes."""
+        try:
+            socket.create_connection((host, port), timeout=_SECONDS_TO_ANSWER).close()
+        except OSError as error:
+            raise ClusterError(self._why_not(error)) from error
+
     def _why_not(self, error: Exception) -> str:
         if self._address is None:
             return f"Ray did not start on this machine: {error}\nGive --engine processes, which needs no Ray."
@@ -131,6 +139,17 @@ class RaySession:
             f"The Ray cluster {self._address!r} cannot be joined: {error}\nRun the command on one of its machines "
             "(ray status says whether it is), with the versions of Python and Ray that the cluster has."
         )
+
+
+def _host_and_port(address: str) -> tuple[str, int]:
+    """Read where a cluster's head is."""
+    host, _, port = address.rpartition(":")
+    if not host or "//" in host or not (port.isascii() and port.isdigit() and len(port) < 6):
+        raise PaperArgumentError(
+            f"--ray-address {shown(address)} given; accepted: auto, or HOST:PORT such as 10.0.0.1:6379, on a machine "
+            "of the cluster (Ray Client's ray:// has no node to keep progress on). Leave it out to start Ray here."
+        )
+    return host.strip("[]"), int(port)
 
 
 def import_ray() -> Any:

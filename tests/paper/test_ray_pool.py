@@ -17,13 +17,13 @@ from paper_runs import DIGITS, Log, run, without_times
 from lit_gelu.paper.cells import expand
 from lit_gelu.paper.errors import ClusterError, PaperArgumentError
 from lit_gelu.paper.grid_runner import Runner
-from lit_gelu.paper.jobs import Failure, Preparation, Progress, Restart, RunOptions
+from lit_gelu.paper.jobs import CellGroup, Failure, Preparation, Progress, Restart, RunOptions
 from lit_gelu.paper.run_record import read_records
 from lit_gelu.paper.run_store import RecordStore
 
 pytest.importorskip("ray")
 
-from ray_nodes import descendants, wait_until_ended
+from ray_nodes import NO_MEMORY_MONITOR, descendants, wait_until_ended
 
 from lit_gelu.paper.ray_pool import RayPool
 
@@ -35,6 +35,11 @@ pytestmark = [
 SCRIPT = Path(__file__).parent / "digits_grid.py"
 DATA = {"class_path": "lit_gelu.data.DigitsData", "init_args": {}}
 LONG = expand(replace(DIGITS, epochs=2000, evaluations=1), "quick")[0]
+
+
+@pytest.fixture(autouse=True)
+def memory_of_others(monkeypatch):
+    monkeypatch.setenv(*NO_MEMORY_MONITOR)
 
 
 @pytest.fixture(scope="module")
@@ -170,6 +175,7 @@ def test_ctrl_c_in_a_terminal_ends_all_processes(tmp_path):
 
 def test_a_job_that_takes_too_much_memory_is_begun_again_and_given_up(tmp_path, monkeypatch):
     """Ray ends the last task of a node whose memory is used to a share: here any machine's is."""
+    monkeypatch.delenv(NO_MEMORY_MONITOR[0])
     monkeypatch.setenv("RAY_memory_usage_threshold", "0.001")
     with RayPool(RunOptions(), jobs=1, retries=1, logs=tmp_path) as pool:
         pool.start(LONG)
@@ -180,6 +186,18 @@ def test_a_job_that_takes_too_much_memory_is_begun_again_and_given_up(tmp_path, 
     assert "because memory was short there: give fewer --workers" in again.reason
     assert failure.kind == "lost"
     assert failure.message.endswith("It was begun 2 times.")
+
+
+def test_a_group_that_was_lost_goes_on_from_its_checkpoint(tmp_path, ray_cluster):
+    cells = expand(replace(DIGITS, epochs=2000, evaluations=1, seeds=1), "quick")
+    with RayPool(RunOptions(groups=str(tmp_path)), address=ray_cluster.address, retries=1) as pool:
+        pool.start(CellGroup(tuple(cells[:2])))
+        assert until(pool, Progress).epoch < 1
+        wait_until(lambda: list(pool.wait(1.0)) and list(tmp_path.glob("*.ckpt")), "there is a checkpoint")
+        ((_, process),) = [task.place for task in pool._tasks.values()]
+        os.kill(process, signal.SIGKILL)
+        assert until(pool, Restart).attempt == 1
+        assert until(pool, Progress).epoch >= 1
 
 
 def test_other_versions_on_a_node(ray_cluster, monkeypatch):

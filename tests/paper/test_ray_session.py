@@ -1,8 +1,10 @@
 """What Ray is started with, and what is said if it cannot be; its own start is tested with the pool."""
 
 import os
+import socket
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -50,11 +52,24 @@ def test_sockets_of_a_deep_folder_have_short_paths(tmp_path, monkeypatch):
         assert short == "/tmp"
 
 
-@pytest.mark.ray
-def test_ray_client_is_refused():
-    pytest.importorskip("ray")
-    with pytest.raises(PaperArgumentError, match="--ray-address auto or HOST:6379"):
-        RaySession("ray://host:10001", cpus=None, threads=1, logs=None)
+@pytest.mark.parametrize("address", ["ray://host:10001", "local", "host", ":6379", "host:", "host:1234567", "host:x"])
+def test_addresses_that_are_none(address):
+    with pytest.raises(PaperArgumentError, match="accepted: auto, or HOST:PORT such as"):
+        RaySession(address, cpus=None, threads=1, logs=None)
+
+
+def test_an_address_where_nobody_answers(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: False))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+    with pytest.raises(ClusterError, match=f"The Ray cluster '{address}' cannot be joined: .*efused"):
+        RaySession(address, cpus=None, threads=1, logs=None).__enter__()
+
+
+def test_ray_that_is_used_already(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: True))
+    with pytest.raises(ClusterError, match=r"Call ray\.shutdown\(\) first"):
+        RaySession(None, cpus=None, threads=1, logs=None).__enter__()
 
 
 @pytest.mark.ray

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import pytest
 from paper_runs import SHARING, InlinePool
+from ray_nodes import NO_MEMORY_MONITOR
 
 from lit_gelu.cli.main import main
 from lit_gelu.paper.jobs import Message, Restart
@@ -117,8 +118,9 @@ def test_without_ray(tmp_path, capsys, monkeypatch):
 
 @pytest.mark.ray
 @pytest.mark.full
-def test_ray_is_started_here(tmp_path, capsys):
+def test_ray_is_started_here(tmp_path, capsys, monkeypatch):
     pytest.importorskip("ray")
+    monkeypatch.setenv(*NO_MEMORY_MONITOR)
     before = dict(os.environ)
     assert run_in(tmp_path, "--engine", "ray", "--accelerator", "cpu", "--workers", "2") == 0
     assert "2 at a time on cpu by Ray" in capsys.readouterr().out

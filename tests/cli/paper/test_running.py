@@ -239,13 +239,13 @@ def two_gpus(monkeypatch):
 def test_devices_are_handed_to_the_processes(tmp_path, table, two_gpus, capsys):
     assert paper_run_in(tmp_path, "--devices", "all") == 1
     assert {(options.accelerator, options.gpus) for options in two_gpus} == {("cuda", ("4", "6"))}
-    assert "2 at a time on cuda all; results" in capsys.readouterr().out
+    assert "2 at a time on cuda all, each by itself; results" in capsys.readouterr().out
     paper_run_in(tmp_path, "--devices", "1", "--workers", "3", "--accelerator", "gpu")
     assert two_gpus[-1].gpus == ("6",)
-    assert "3 at a time on cuda 1; results" in capsys.readouterr().out
+    assert "3 at a time on cuda 1, each by itself; results" in capsys.readouterr().out
     paper_run_in(tmp_path)
     assert two_gpus[-1].gpus == ()
-    assert "1 at a time on cuda; results" in capsys.readouterr().out
+    assert "1 at a time on cuda, each by itself; results" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
