@@ -30,7 +30,7 @@ class Tally:
     diverged: int = 0  # of `trained` and `shared`
     restarts: int = 0  # of jobs whose process or node was lost
     failures: list[tuple[Job, Failure, int]] = field(default_factory=list)  # with how many runs were not made for it
-    parted: list[tuple[CellGroup, Failure]] = field(default_factory=list)  # whose runs were made one by one then
+    parted: list[tuple[CellGroup, Failure]] = field(default_factory=list)  # those that were made in parts then
 
     @property
     def not_made(self) -> int:
@@ -179,7 +179,8 @@ class Runner:
         self._fail(job, failure, sum(map(len, runs)))
 
     def _retry(self, group: CellGroup, failure: Failure) -> None:
-        """Go on with a group whose process died; at the second time, or after an error, make its runs one by one."""
+        """Go on with a group whose process died; at the second time, or after an error, make two of it."""
+        # So the runs that can be made together are, beside the one that cannot, or that memory has no room for.
         goes_on = failure.kind == "lost" and failure.begun == 1 and group.key not in self._lost_once
         self.reporter.retried(group, failure, goes_on=goes_on)
         if goes_on:
@@ -188,7 +189,8 @@ class Runner:
         else:
             self.summary.parted.append((group, failure))
             forget_group(self._groups_folder, group)
-            self._queue[:0] = [cell for cell in group.cells if cell.key in self._identical]
+            left = CellGroup(tuple(cell for cell in group.cells if cell.key in self._identical))
+            self._queue[:0] = left.halves() if len(left.cells) > 1 else left.cells
 
     def _fail(self, job: Job, failure: Failure, runs: int) -> None:
         self.summary.failures.append((job, failure, runs))

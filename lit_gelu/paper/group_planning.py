@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from lit_gelu.errors import shown
 from lit_gelu.paper.cells import PRECISION, Cell
 from lit_gelu.paper.errors import PaperArgumentError
-from lit_gelu.paper.jobs import CellGroup
+from lit_gelu.paper.jobs import CellGroup, together
 
 # The most runs of a task in a group: where more would leave the processor's caches, or make the last ones wait long.
 # Tasks that gain nothing together (convolutions, or nets whose products are large) are not here: one run at a time.
@@ -44,7 +44,7 @@ class GroupPlanner:
         parts = [part for same in alike.values() for part in self._parts(same)]
         places = {cell.key: place for place, cell in enumerate(cells)}
         parts.sort(key=lambda part: min(places[cell.key] for cell in part))
-        return [CellGroup(tuple(part)) if len(part) > 1 else part[0] for part in parts]
+        return [together(tuple(part)) for part in parts]
 
     def _parts(self, cells: list[Cell]) -> Iterator[list[Cell]]:
         """Yield runs of about the same number, those with dropout by themselves as far as that goes."""

@@ -58,6 +58,16 @@ class CellGroup:
         """Text for a file that two groups have in common if and only if they train the same nets in the same order."""
         return hashlib.sha256("\n".join(cell.fingerprint for cell in self.cells).encode()).hexdigest()[:32]
 
+    def halves(self) -> "list[Cell | CellGroup]":
+        """Return two jobs that make the same runs; those of one activation stay together as far as that goes."""
+        middle = len(self.cells) // 2
+        return [together(part) for part in (self.cells[:middle], self.cells[middle:])]
+
+
+def together(cells: tuple[Cell, ...]) -> "Cell | CellGroup":
+    """Return the job that makes some runs, which may be one."""
+    return CellGroup(cells) if len(cells) > 1 else cells[0]
+
 
 Job = Cell | CellGroup | Preparation
 

@@ -107,7 +107,7 @@ class GridProgress:
     def retried(self, group: CellGroup, failure: Failure, *, goes_on: bool) -> None:
         """Show that a group failed, and how its runs are made then."""
         self._forget(group.key)
-        then = "it goes on in another process" if goes_on else "its runs are made one by one"
+        then = "it goes on in another process" if goes_on else "it is made in two parts"
         self._print(f"{group.key}: FAILED: {failure.message} {then}.")
 
     def prepared(self, job: Job) -> None:

@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 from paper_runs import DIGITS, request, run
+from replica_runs import batched_products_are_single_ones
 
 from lit_gelu.paper.experiments import Arm
 from lit_gelu.paper.group_planning import GroupPlanner
@@ -15,6 +16,8 @@ from lit_gelu.paper.training import DataCache
 
 ARMS = {"gelu": Arm("gelu_tanh"), "relu": Arm("relu"), "prelu": Arm("prelu")}
 GRID = replace(DIGITS, arms=ARMS, learning_rates=(1e-2, 1e-3), seeds=2)
+# Where a processor's library adds up a batch of products in another order, runs drift apart by rounding.
+EXACT = batched_products_are_single_ones((784, 128, 10), 128)
 TRAINING = ("train_loss", "train_error")
 
 
@@ -30,10 +33,15 @@ def check_same_runs(records, expected):
     assert records.keys() == expected.keys()
     for key, record in records.items():
         (plain, training), (wanted, its) = comparable(record), comparable(expected[key])
-        assert plain == wanted, key
+        if EXACT:
+            assert plain == wanted, key
+        else:
+            for name, curve in plain["curves"].items():
+                assert curve["value"] == pytest.approx(wanted["curves"][name]["value"], rel=1e-2, abs=1e-2)
         assert training["train_loss"]["epoch"] == its["train_loss"]["epoch"]
-        assert training["train_loss"]["value"] == pytest.approx(its["train_loss"]["value"], rel=1e-6, nan_ok=True)
-        assert training["last"] == pytest.approx(its["last"], rel=1e-6)
+        rounding = 1e-6 if EXACT else 1e-2
+        assert training["train_loss"]["value"] == pytest.approx(its["train_loss"]["value"], rel=rounding)
+        assert training["last"] == pytest.approx(its["last"], rel=rounding)
 
 
 @pytest.fixture(scope="module")

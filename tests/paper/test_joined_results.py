@@ -60,6 +60,25 @@ def test_a_run_made_twice_with_the_same_numbers_is_taken_once_and_said(tmp_path)
     assert keys_and_lines(tmp_path / "all")[1] == [RUNS[0].to_json()]
 
 
+@pytest.mark.parametrize(("loss", "is_same"), [(0.5000001, True), (0.50001, False)])
+def test_training_losses_of_a_group_may_be_rounded_elsewise(loss, is_same):
+    """A replica's losses are added up in another order; all else of it is the run alone."""
+
+    def made(loss, **changes):
+        curves = {"train_loss": [0.7, loss], "test_error": [0.5, 0.25], "val_error": [math.nan, 0.5]}
+        return replace(run_record(curves=curves), result=RunResult(last_train_loss=loss), **changes)
+
+    alone, grouped = made(0.5), made(loss, group={"size": 2, "seconds": 2.0, "executor": "stacked"})
+    for one, other in ((alone, grouped), (grouped, alone)):
+        joined = join([ResultsFile("a", (("a", one),)), ResultsFile("b", (("b", other),))])
+        assert (len(joined.repeated), len(joined.differing)) == ((1, 0) if is_same else (0, 1))
+    joined = join([ResultsFile("a", (("a", alone),)), ResultsFile("b", (("b", made(loss)),))])
+    assert len(joined.differing) == 1  # both alone: they should be equal
+    other = replace(grouped, curves={**alone.curves, "test_error": made(loss).curves["val_error"]})
+    joined = join([ResultsFile("a", (("a", alone),)), ResultsFile("b", (("b", other),))])
+    assert len(joined.differing) == 1
+
+
 def test_what_is_no_finite_number_in_both_is_the_same():
     def of_nan():
         return replace(RUNS[0], data={"scale": float("nan")})

@@ -171,6 +171,17 @@ class TestRounding:
 
 class TestForms:
     @pytest.mark.parametrize("form", ["text", "markdown", "csv"])
+    def test_runs_made_in_groups_are_counted_aloud(self, form):
+        group = {"size": 2, "seconds": 2.0, "executor": "stacked"}
+        runs = tweets()
+        mixed = [replace(run, group=group) if run.seed < 2 else run for run in runs]
+        if form == "csv":
+            assert [row["in_groups"] for row in read_csv(result_rows(mixed))] == ["2"]
+        else:
+            assert "made in groups of replicas: 2 of 5 runs" in render(result_rows(mixed), form)
+            assert "groups" not in render(result_rows(runs), form)
+
+    @pytest.mark.parametrize("form", ["text", "markdown", "csv"])
     def test_every_quick_table_says_so(self, form):
         assert QUICK in render(result_rows(tweets(preset="quick")), form)
         assert QUICK not in render(result_rows(tweets()), form)

@@ -35,6 +35,21 @@ RECORD = RunRecord(
 )
 
 
+def test_a_record_of_the_schema_before_is_read():
+    before = json.loads(RECORD.to_json())
+    del before["group"]
+    read = RunRecord.from_json(json.dumps(before | {"schema": 1}))
+    assert read == RECORD
+    assert (read.schema, read.group) == (2, None)
+
+
+def test_a_group_stays_in_the_record():
+    grouped = replace(RECORD, group={"size": 3, "seconds": 3.0, "executor": "stacked"})
+    assert RunRecord.from_json(grouped.to_json()) == grouped
+    with pytest.raises(RecordsError, match="group=3 given"):
+        RunRecord.from_json(json.dumps(json.loads(RECORD.to_json()) | {"group": 3}))
+
+
 def test_a_record_is_one_line_of_the_agreed_json():
     line = RECORD.to_json()
     assert "\n" not in line

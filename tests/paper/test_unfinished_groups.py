@@ -125,7 +125,7 @@ def test_what_another_version_left_is_not_gone_on_from(tmp_path, monkeypatch):
     assert heard[0] == pytest.approx(1 / 3)
 
 
-def test_runs_that_no_group_can_hold_are_made_one_by_one_and_it_is_said(tmp_path):
+def test_what_one_group_cannot_hold_is_made_in_two_and_it_is_said(tmp_path):
     # Stacks of both PReLUs would have parameters of two shapes.
     shapes = {"one": Arm("prelu", settings={}), "each": Arm("prelu(num_parameters=128)", settings={})}
     wanted = request(replace(SMALL, arms=shapes, settings={}, tuned=("learning_rate",)))
@@ -133,7 +133,7 @@ def test_runs_that_no_group_can_hold_are_made_one_by_one_and_it_is_said(tmp_path
         log = Log()
         summary = Runner(wanted, store, Listening(tmp_path), log, grouping=GroupPlanner(1)).run()
         assert len(store.records) == 4
-        assert all(record.group is None for record in store.records.values())
+        assert {record.group["size"] for record in store.records.values()} == {2}
     ((group, failure),) = summary.parted
     assert len(group.cells) == 4
     assert "The members differ in 'hidden.0.activation.weight'" in failure.message
@@ -146,13 +146,26 @@ def test_a_group_whose_process_dies_goes_on_once_and_is_parted_then(tmp_path):
     lost = Failure("lost", "killed")
     pool = Listening(tmp_path, [lost, lost])
     summary, records = run(tmp_path, request(SMALL), pool, GroupPlanner(1))
-    assert [hasattr(job, "cells") for job in pool.jobs[1:]] == [True, True, False, False, False, False]
+    assert [len(job.cells) for job in pool.jobs[1:]] == [4, 4, 2, 2]
     assert len(records) == 4
     assert [failure for _, failure in summary.parted] == [lost]
     pool = Listening(tmp_path / "once", [lost])
     summary, records = run(tmp_path / "once", request(SMALL), pool, GroupPlanner(1))
     assert {record.group["size"] for record in records.values()} == {4}
     assert summary.parted == []
+
+
+def test_one_faulty_run_leaves_the_others_together(tmp_path):
+    arms = {name: Arm(name, settings={}) for name in ("elu", "glu", "relu", "silu")}
+    pool = Listening(tmp_path)
+    summary, records = run(tmp_path, request(replace(SMALL, arms=arms, seeds=1)), pool, GroupPlanner(1))
+    assert [(job.arm, runs) for job, _, runs in summary.failures] == [("glu", 1)]
+    assert {record.arm: record.group and record.group["size"] for record in records.values()} == {
+        "elu": None,
+        "relu": 2,
+        "silu": 2,
+    }
+    assert all("turns shape" in failure.message for _, failure in summary.parted)
 
 
 def test_missing_data_leave_out_the_runs_of_groups(tmp_path):

@@ -224,8 +224,9 @@ def _say_summary(summary: Tally, folder: Path, console: Console) -> None:
     """Print what became of the runs."""
     for job, failure, runs in summary.failures:
         sys.stderr.write(f"{job.key}: {runs} not made ({failure.kind}): {failure.message}\n{failure.trace}")
-    for group, failure in summary.parted:
-        sys.stderr.write(f"{group.key}: made one by one ({failure.kind}): {failure.message}\n{failure.trace}")
+    said = {failure.message: (group, failure) for group, failure in reversed(summary.parted)}  # the first of each
+    for group, failure in reversed(said.values()):
+        sys.stderr.write(f"{group.key}: made in parts ({failure.kind}): {failure.message}\n{failure.trace}")
     restarts = f"; {summary.restarts} times one was lost and begun again" if summary.restarts else ""
     console.print(
         f"{summary.finished} runs were finished before, {summary.trained} made, {summary.shared} identical to others, "

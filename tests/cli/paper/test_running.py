@@ -5,7 +5,9 @@ import signal
 from dataclasses import replace
 
 import pytest
+import torch
 from paper_runs import DIGITS, FINAL, MISSING, SEARCH, SHARING, InlinePool
+from replica_runs import batched_products_are_single_ones
 
 from lit_gelu.cli.main import main
 from lit_gelu.cli.paper import running as paper_run
@@ -15,6 +17,7 @@ from lit_gelu.paper.presets import labels_of
 from lit_gelu.paper.run_record import read_records
 from lit_gelu.paper.run_store import RecordStore
 from lit_gelu.paper.training import build, build_data, import_class
+from lit_gelu.tasks import MNISTClassifier
 
 
 class Pool(InlinePool):
@@ -83,6 +86,38 @@ def test_checkpoints(tmp_path, table):
     assert paper_run_in(tmp_path, "--only", "sharing", "--checkpoints") == 0
     found = {path.relative_to(tmp_path / "checkpoints").as_posix() for path in tmp_path.rglob("*.ckpt")}
     assert found == {f"sharing/relu/keep={keep}/lr=0.01/seed=0.ckpt" for keep in ("1", "0.75")}
+
+
+def test_runs_are_made_together_where_they_can_be(tmp_path, table, capsys):
+    for replicas, sizes in (("4", [4, 4, 4, 4]), ("off", [])):
+        folder = tmp_path / replicas
+        arguments = ["--only", "digits", "--replicas", replicas, "--workers", "1", "--checkpoints"]
+        assert paper_run_in(folder, *arguments) == 0
+        text = capsys.readouterr().out
+        assert ("1 groups of them are made together" in text, "each by itself" in text) == (bool(sizes), not sizes)
+        assert [record.group["size"] for record in read_records(folder) if record.group] == sizes
+        assert not (folder / ".groups").exists()
+    assert main(["paper", "table", "--results", str(tmp_path / "4")]) == 0
+    assert "made in groups of replicas: 4 of 4 runs" in capsys.readouterr().out
+
+    name = "checkpoints/digits/gelu/keep=0.5/lr=0.01/seed=0.ckpt"
+    one, other = (MNISTClassifier.load_from_checkpoint(tmp_path / folder / name) for folder in ("4", "off"))
+    for mine, its in zip(one.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(mine, its, rtol=0, atol=1e-3)
+    if not batched_products_are_single_ones((784, 128, 10), 128):
+        return  # on this processor they are equal but for rounding
+
+    # Of all records of both, each is taken once: they differ in nothing but the last digits of the training loss.
+    folders = [str(tmp_path / folder) for folder in ("4", "off")]
+    assert main(["paper", "merge", *folders, "--results", str(tmp_path / "all")]) == 0
+    assert len(read_records(tmp_path / "all")) == 4
+
+
+@pytest.mark.parametrize("elsewhere", [["--precision", "64-true"], ["--accelerator", "cuda"]])
+def test_groups_are_for_the_cpu(tmp_path, table, capsys, elsewhere):
+    assert paper_run_in(tmp_path / "none", "--only", "sharing", "--replicas", "4", *elsewhere) == 2
+    assert "--replicas 4: runs are made together on the CPU, with --precision 32-true" in capsys.readouterr().err
+    assert not (tmp_path / "none").exists()
 
 
 def test_a_dry_run_makes_nothing(tmp_path, table, capsys):
@@ -183,7 +218,7 @@ def test_failed_runs(tmp_path, table, capsys):
 
 def test_ctrl_c(tmp_path, table, capsys, monkeypatch):
     monkeypatch.setattr(Pool, "stop_after", 2)
-    assert paper_run_in(tmp_path) == 128 + signal.SIGINT
+    assert paper_run_in(tmp_path, "--replicas", "off") == 128 + signal.SIGINT
     assert "stopped; finished runs are in" in capsys.readouterr().err
     made = len(read_records(tmp_path))
     assert 2 <= made < 6
@@ -290,6 +325,7 @@ def test_another_configuration(tmp_path, table, capsys):
         (["--workers", "0"], "integers of at least 1"),
         (["--shard", "3/2"], "Shard 3/2 given; accepted: 1/2 to 2/2"),
         (["--precision", "8"], "8"),
+        (["--replicas", "many"], "--replicas 'many' given; accepted: auto, off, or how many"),
     ],
 )
 def test_mistakes(tmp_path, table, capsys, arguments, message):
