@@ -97,8 +97,6 @@ def test_runs_are_made_together_where_they_can_be(tmp_path, table, capsys):
         assert ("1 groups of them are made together" in text, "each by itself" in text) == (bool(sizes), not sizes)
         assert [record.group["size"] for record in read_records(folder) if record.group] == sizes
         assert not (folder / ".groups").exists()
-    assert main(["paper", "table", "--results", str(tmp_path / "4")]) == 0
-    assert "made in groups of replicas: 4 of 4 runs" in capsys.readouterr().out
 
     name = "checkpoints/digits/gelu/keep=0.5/lr=0.01/seed=0.ckpt"
     one, other = (MNISTClassifier.load_from_checkpoint(tmp_path / folder / name) for folder in ("4", "off"))
