@@ -112,6 +112,32 @@ def _training(record: Record) -> str:
     return "\n\n".join(parts)
 
 
+def _replicas(record: Record) -> str:
+    figures = record["figures"]
+    equal = [
+        [
+            name.partition(":")[0],
+            "yes" if row["graph equals device"] else "no",
+            ", ".join(f"{step}: {number(value, 2)}" for step, value in row["from the run alone"].items()),
+        ]
+        for name, row in figures.items()
+        if name.endswith(": equality")
+    ]
+    keys = ("runs", "microseconds a step", "of each run", "seconds until the first batch had ended", "GiB at most")
+    steps = [
+        [name.partition(":")[0], *("" if row[key] is None else number(row[key], 4) for key in keys)]
+        for name, row in figures.items()
+        if name.endswith(": a step")
+    ]
+    whole = [
+        f"All {row['runs']} runs of {name.partition(':')[0]}, measured and recorded: {number(row['seconds'], 3)} s."
+        for name, row in figures.items()
+        if name.endswith(": all runs")
+    ]
+    parts = [table(["net", "graph = eager", "from the run alone after steps"], equal), table(["net", *keys], steps)]
+    return "\n\n".join([*parts, *whole])
+
+
 STAGES: dict[str, Callable[[Record], str]] = {
     "doctor": _doctor,
     "tests": _tests,
@@ -119,6 +145,7 @@ STAGES: dict[str, Callable[[Record], str]] = {
     "export": _export,
     "activations": _activations,
     "kernels": _kernels,
+    "replicas": _replicas,
     "cifar10": _training,
     "wrn": _training,
 }

@@ -5,6 +5,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from lit_gelu import activations
 from lit_gelu.errors import shown
 from lit_gelu.paper.cells import PRECISION, Cell
 from lit_gelu.paper.errors import PaperArgumentError
@@ -17,6 +18,12 @@ MOST_IN_A_GROUP: Mapping[str, int] = {
     "lit_gelu.tasks.TweetTagger": 18,
     "lit_gelu.tasks.MNISTAutoencoder": 6,
 }
+# On a GPU a step of many runs takes hardly longer than one of few; memory bounds it: parameters x 16 bytes x runs.
+MOST_ON_A_GPU: Mapping[str, int] = {
+    "lit_gelu.tasks.MNISTClassifier": 120,
+    "lit_gelu.tasks.TweetTagger": 120,
+    "lit_gelu.tasks.MNISTAutoencoder": 36,
+}
 _DIFFERING = frozenset({"activation", "learning_rate", "keep"})  # arguments in which the runs of a group may differ
 _TRAINER = frozenset({"max_epochs", "limit_val_batches", "precision"})  # arguments that a group's Trainer can have
 
@@ -27,10 +34,13 @@ class GroupPlanner:
 
     workers: int
     most: int | None = None  # runs in a group; None leaves it to the task
+    on_gpu: bool = False  # where runs with random numbers by key alone are made together
 
     def limit(self, cell: Cell) -> int:
         """Return how many runs like this one may be in a group; 1 if it is made alone."""
-        good = MOST_IN_A_GROUP.get(cell.config["model"]["class_path"], 1)
+        good = (MOST_ON_A_GPU if self.on_gpu else MOST_IN_A_GROUP).get(cell.config["model"]["class_path"], 1)
+        if self.on_gpu and not _fits_a_gpu(cell):
+            return 1
         trainer = cell.config["trainer"]
         if set(trainer) - _TRAINER or trainer.get("precision") != PRECISION:
             return 1
@@ -69,6 +79,12 @@ def parse_replicas(text: str) -> int | None:
             f"--replicas {shown(text)} given; accepted: auto, off, or how many runs are in a group at most."
         )
     return int(text)
+
+
+def _fits_a_gpu(cell: Cell) -> bool:
+    """Tell whether all random numbers of a run's steps are by key."""
+    has_keys = _keep(cell) == 1 or cell.config["model"]["init_args"].get("noise") == "keys"
+    return has_keys and not activations.info(cell.activation).stochastic
 
 
 def _keep(cell: Cell) -> float:

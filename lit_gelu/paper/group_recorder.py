@@ -13,6 +13,7 @@ from torch import Tensor
 
 from lit_gelu.files import write_atomically
 from lit_gelu.paper.curve_recorder import (
+    SAMPLES_AT_ONCE,
     SECONDS_BETWEEN_REPORTS,
     TRAINING_CURVES,
     EvaluationSet,
@@ -113,18 +114,32 @@ class GroupRecorder(Callback):
     def _measure(self, trainer: Trainer, group: ReplicaGroup, epoch: float) -> None:
         logged = {name: torch.cat(values).double() for name, values in self._logged.items()}
         self._logged = {}
+        together = self._measured_together(group)
         for replica, points in enumerate(self._points):
             if self.diverged[replica]:
                 continue
             means = {name: values[:, replica].mean().item() for name, values in logged.items()}
-            task = cast("ActivationTask", group.members[replica])
-            with isolate_rng():  # a measurement that draws numbers draws those of the run alone
-                torch.set_rng_state(group.executor.streams.generators[replica].get_state())
-                add_points(points, epoch, means | measured(task, self._sets, trainer))
+            if together is not None:
+                add_points(points, epoch, means | {name: values[replica].item() for name, values in together.items()})
+            else:
+                task = cast("ActivationTask", group.members[replica])
+                with isolate_rng():  # a measurement that draws numbers draws those of the run alone
+                    torch.set_rng_state(group.executor.streams.generators[replica].get_state())
+                    add_points(points, epoch, means | measured(task, self._sets, trainer))
             if not math.isfinite(means.get("train_loss", 0.0)):
                 self.diverged[replica] = True
                 group.active[replica] = False
         trainer.should_stop = trainer.should_stop or all(self.diverged)
+
+    def _measured_together(self, group: ReplicaGroup) -> dict[str, Tensor] | None:
+        """Return what all replicas have, where a group on a GPU measures all at once."""
+        found: dict[str, Tensor] = {}
+        for stage, samples in self._sets.items():
+            means = group.executor.means(samples.inputs, samples.labels, SAMPLES_AT_ONCE)
+            if means is None:
+                return None
+            found |= {f"{stage}_{name}": values for name, values in means.items()}
+        return found
 
     def _keep(self, trainer: Trainer, is_epochs_end: bool) -> None:
         """Save a checkpoint if it is time."""

@@ -16,6 +16,7 @@ from lit_gelu.replicas.forward import GroupForward, LoopForward, VmapForward, is
 from lit_gelu.replicas.optimizers import MemberOptimizers, group_optimizer
 from lit_gelu.replicas.rate_schedules import configured
 from lit_gelu.replicas.stacked_forward import StackedForward, leaves_of
+from lit_gelu.replicas.stacked_values import measures_as_known, stacked_means
 from lit_gelu.replicas.stacks import Stacks
 from lit_gelu.replicas.streams import Streams
 from lit_gelu.replicas.written_steps import WrittenSteps, can_be_written
@@ -67,6 +68,14 @@ class EagerExecutor:
         self.optimizer: MemberOptimizers | None = None
         self.device_steps: DeviceSteps | None = None
 
+    def means(self, inputs: Tensor, labels: Tensor, samples_at_once: int = 1000) -> dict[str, Tensor] | None:
+        """Return the means of every task's ``sample_values`` over a set; ``None`` if members are to be asked singly."""
+        known = all(measures_as_known(module) for module in self.stacks.modules)
+        if self.device_steps is None or not known or not isinstance(self.forward, StackedForward):
+            return None
+        device = next(iter(self.stacks.parameters.values())).device
+        return stacked_means(self.forward, inputs.to(device), labels.to(device), samples_at_once)
+
     @property
     def takes_several(self) -> bool:
         """Whether `steps` makes several at once."""
@@ -86,7 +95,10 @@ class EagerExecutor:
     def configure_optimizers(self) -> MemberOptimizers:
         """Return the group's optimizer, made of those that the members configure; again after a move to a device."""
         self.stacks.attach()
-        is_on_gpu = next(iter(self.stacks.parameters.values())).is_cuda
+        device = next(iter(self.stacks.parameters.values())).device
+        for module in self.stacks.modules:
+            module._device = device  # type: ignore[assignment] # as Lightning's own `to` does
+        is_on_gpu = device.type == "cuda"
         if self.asked == "auto" and is_on_gpu:
             check_for_devices(self.stacks.modules, self.asked)
             self.kind = "graph"

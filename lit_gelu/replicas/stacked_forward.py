@@ -93,7 +93,15 @@ class StackedForward:
     def noise_free_losses(self, batch: Any) -> Tensor:
         """See `lit_gelu.replicas.forward.GroupForward`."""
         with evaluation_mode(self.own_activations):
-            return self._losses(batch, [rule for rule in self.rules if not isinstance(rule, DropoutRule)])
+            inputs, labels = batch
+            flat = inputs.flatten(2)
+            return self.loss(self.noise_free_outputs(flat), flat, labels)
+
+    def noise_free_outputs(self, inputs: Tensor) -> Tensor:
+        """Return the outputs of flat inputs, ``[replicas, samples, ...]``; the caller sees to evaluation mode."""
+        for rule in self.rules:
+            inputs = inputs if isinstance(rule, DropoutRule) else rule(inputs)
+        return inputs
 
     def _losses(self, batch: tuple[Tensor, Tensor], rules: list[Rule]) -> Tensor:
         inputs, labels = batch

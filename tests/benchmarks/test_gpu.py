@@ -15,7 +15,7 @@ from child_processes import run_command
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 FACTS = {"machine": {"device": "a GPU"}, "versions": {"torch": "2.11.0"}, "commit": "abc", "sources": "0123"}
 BLANK = {"stage": "export", "figures": {}, "error": None, "complete": True}
-STAGES = ["doctor", "tests", "parity", "export", "activations", "kernels", "cifar10", "wrn"]
+STAGES = ["doctor", "tests", "parity", "export", "activations", "kernels", "replicas", "cifar10", "wrn"]
 
 
 @pytest.fixture
@@ -208,7 +208,7 @@ class TestArguments:
             (["--seconds", "0"], "--seconds 0 was given"),
             (["--seconds", "nan"], "--seconds nan was given"),
             (["--device", "cpu"], "add --quick"),
-            (["--json", "all.json"], "all.json is one file, for 8 stages: give a folder, or one --stage"),
+            (["--json", "all.json"], "all.json is one file, for 9 stages: give a folder, or one --stage"),
         ],
     )
     def test_a_mistake_is_named_before_anything_runs(self, module, capsys, arguments, said):

@@ -57,6 +57,21 @@ FIGURES = {
         "threshold": 4194304,
         "memory, vit, fused": {"saved_bytes": 3 << 20, "peak_bytes": 5 << 20},
     },
+    "replicas": {
+        "tweets: equality": {
+            "graph equals device": True,
+            "from the run alone": {"10": 2.5e-7, "100": 3e-5},
+            "too far": {},
+        },
+        "tweets: a step": {
+            "runs": 45,
+            "microseconds a step": 123.4,
+            "of each run": 2.74,
+            "seconds until the first batch had ended": 1.5,
+            "GiB at most": 0.25,
+        },
+        "mnist: all runs": {"runs": 90, "seconds": 23.456},
+    },
     "cifar10": {
         "milliseconds a step": {"milliseconds": {"nothing": 8.5}, "beside nothing": {"nothing": 1.0}},
         "epochs": {"seconds an epoch": 9.5, "curve": CURVE},
@@ -74,6 +89,11 @@ SAID = {
         "f 0.536 last places (gelu, float16), f' 0.501 of 1.13's (silu, bfloat16)",
         "Never slower than eager from 4194304 elements on",
         "| vit, fused | 3 | 5 |",
+    ],
+    "replicas": [
+        "| tweets | yes | 10: 2.5e-07, 100: 3e-05 |",
+        "| tweets | 45 | 123.4 | 2.74 | 1.5 | 0.25 |",
+        "All 90 runs of mnist, measured and recorded: 23.5 s.",
     ],
     "cifar10": [
         "| nothing | 8.5 | 1 |",

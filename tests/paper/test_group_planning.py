@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from paper_runs import DIGITS, SHARING, request
 
+from lit_gelu.cli.paper.running import _own_experiments
 from lit_gelu.paper.errors import PaperArgumentError
 from lit_gelu.paper.group_planning import GroupPlanner, parse_replicas
 from lit_gelu.paper.jobs import CellGroup, cells_of
@@ -41,6 +42,28 @@ def planned(name, workers, most=None, **filters):
 )
 def test_sizes(name, workers, most, sizes):
     assert sorted(len(cells_of(job)) for job in planned(name, workers, most)) == sizes
+
+
+@pytest.mark.parametrize(
+    ("name", "keyed", "sizes"),
+    [
+        ("mnist", True, [120]),
+        ("mnist", False, [1] * 60 + [60]),  # those without dropout need no keys
+        ("tweets", True, [60]),
+        ("tweets", False, [1] * 60),
+        ("autoencoder", True, [24]),
+        ("mnist_zero_identity", True, None),
+        ("timit", True, [1] * 45),
+    ],
+)
+def test_sizes_on_a_gpu(name, keyed, sizes):
+    table = _own_experiments("full", None, fused=False, noise="keys" if keyed else "global")
+    cells = RunRequest("full", only=(name,), table=table).first_cells()
+    jobs = GroupPlanner(1, on_gpu=True).jobs(cells)
+    for job in jobs:
+        if any("zero_identity" in cell.activation for cell in cells_of(job)):
+            assert len(cells_of(job)) == 1
+    assert sizes is None or sorted(len(cells_of(job)) for job in jobs) == sizes
 
 
 def test_runs_with_dropout_are_by_themselves_where_groups_allow_it():

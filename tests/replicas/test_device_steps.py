@@ -254,3 +254,20 @@ def test_a_graph_needs_a_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     with pytest.raises(ReplicaArgumentError, match=r'on a CPU. Give accelerator="cuda"'):
         group(kind="graph")
+
+
+@pytest.mark.gpu
+def test_a_graph_is_the_step_and_near_the_run_alone(samples):
+    found = []
+    for kind in ("graph", "device"):
+        executor = EagerExecutor(build_members(BUILD, CELLS, SEEDS), kind)
+        executor.stacks.tree.cuda()
+        executor.configure_optimizers()
+        rows = rows_of(executor, samples)
+        losses = [executor.steps(*samples, part)["train_loss"] for part in (rows[:4], rows[4:])]
+        found.append((torch.cat(losses), [stack.detach().cpu() for stack in executor.stacks.parameters.values()]))
+    assert torch.equal(found[0][0], found[1][0])
+    assert all(torch.equal(one, other) for one, other in zip(found[0][1], found[1][1], strict=True))
+    on_cpu = group()
+    losses = on_cpu.steps(*samples, rows_of(on_cpu, samples))["train_loss"]
+    torch.testing.assert_close(found[0][0], losses, rtol=1e-4, atol=1e-5)

@@ -2,6 +2,9 @@
 
 import interpreted_checks
 import pytest
+import torch
+
+from lit_gelu.tasks.keyed_dropout import KeyedDropout
 
 test_check = interpreted_checks.tests_of("interpreted_keyed_dropout.py")
 
@@ -24,3 +27,17 @@ def test_the_kernel_is_lean(generation):
     assert code.instructions <= 44  # of which the generator takes about 32
     assert code.beside_registers == 0
     assert "128" in code.accesses
+
+
+@pytest.mark.gpu
+def test_masks_on_a_gpu_are_those_of_the_cpu():
+    torch.manual_seed(0)
+    layer, x = KeyedDropout(0.3, 2), torch.randn(300, 70)
+    expected = [layer(x) for _ in range(2)]
+    layer.step.zero_()
+    layer.cuda()
+    leaf = x.cuda().requires_grad_()
+    found = [layer(leaf) for _ in range(2)]
+    assert all(torch.equal(one.cpu(), other) for one, other in zip(found, expected, strict=True))
+    found[0].sum().backward()
+    assert torch.equal(leaf.grad.cpu() == 0, expected[0] == 0)

@@ -165,7 +165,7 @@ def _run(request: RunRequest, whole: Path, arguments: jsonargparse.Namespace) ->
     folder, accelerator = _own_folder(request, whole), _accelerator(arguments.accelerator)
     check_engine(arguments, accelerator)
     most = parse_replicas(arguments.replicas)
-    together = _are_together(most, accelerator, request.precision)
+    together = _are_together(most, accelerator, request.precision, arguments.noise)
     making = _pool(arguments, accelerator, folder)
     console = console_for_output()
     console.print(f"preset {request.preset}: {PRESETS[request.preset]}", markup=False, highlight=False, soft_wrap=True)
@@ -177,7 +177,7 @@ def _run(request: RunRequest, whole: Path, arguments: jsonargparse.Namespace) ->
                 markup=False, highlight=False, soft_wrap=True,
             )  # fmt: skip
             with GridProgress(console, request.all_experiments(), pool.workers) as progress:
-                planner = GroupPlanner(pool.workers, most) if together else None
+                planner = GroupPlanner(pool.workers, most, on_gpu=accelerator == "cuda") if together else None
                 summary = Runner(request, store, pool, progress, lambda: _elsewhere(request, whole), planner).run()
     except KeyboardInterrupt:
         sys.stderr.write(
@@ -208,14 +208,15 @@ def _pool(arguments: jsonargparse.Namespace, accelerator: str, folder: Path) -> 
     return WorkerPool(arguments.workers or len(gpus) or (1 if accelerator == "cuda" else cores()), options)
 
 
-def _are_together(most: int | None, accelerator: str, precision: str) -> bool:
+def _are_together(most: int | None, accelerator: str, precision: str, noise: str) -> bool:
     """Tell whether runs are made together, as far as their task has groups; refuse a number that would have no use."""
-    if accelerator == "cpu" and precision == PRECISION:
+    if precision == PRECISION and (accelerator == "cpu" or (accelerator == "cuda" and noise == "keys")):
         return most != 1
     if most not in {None, 1}:
         raise PaperArgumentError(
-            f"--replicas {most}: runs are made together on the CPU, with --precision {PRECISION}; given are "
-            f"--accelerator {accelerator} and --precision {precision}. Leave --replicas out to make each by itself."
+            f"--replicas {most}: runs are made together on the CPU, with --precision {PRECISION}, or on a GPU with "
+            f"--noise keys too; given are --accelerator {accelerator}, --precision {precision} and --noise {noise}. "
+            "Leave --replicas out to make each by itself."
         )
     return False
 

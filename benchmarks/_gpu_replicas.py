@@ -1,0 +1,222 @@
+"""The stage ``replicas``: many runs of the paper's small nets as one CUDA graph: equality, steps, whole figures.
+
+Whole figures are made as ``lit-gelu paper run --preset full --noise keys`` makes them, measurements and records
+included, out of ``LIT_GELU_DATA``; where the data are not there, or with ``--quick``, scikit-learn's digits stand for
+MNIST's, in few epochs, and the record says so. On a CPU the same step runs without a graph.
+"""
+
+import itertools
+import logging
+import os
+import statistics
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from _gpu_record import Record, Settings
+from lightning.pytorch import Trainer, seed_everything
+from replicas import NETS, RandomSamples
+
+from lit_gelu.paper.cells import Cell, expand
+from lit_gelu.paper.experiments import MNIST, TWEETS, Experiment
+from lit_gelu.paper.group_training import train_group
+from lit_gelu.paper.jobs import CellGroup, RunOptions
+from lit_gelu.paper.training import DataCache
+from lit_gelu.replicas import BatchOrder, EagerExecutor, ReplicaDataModule, ReplicaGroup, build_members
+from lit_gelu.tasks.keyed_noise import DeviceKeys, Key, dropout_factors, launch, readings
+
+ACTIVATIONS = ("elu", "gelu_tanh", "relu")
+RUNS = {"tweets": 45, "MNIST, keep 1": 90, "MNIST, keep .5": 90, "autoencoder": 18}
+QUICK_RUNS, QUICK_STEPS, STEPS = 3, 4, 143
+NEEDS = 60.0  # seconds of a whole figure
+ALLOWED = {10: 1e-5, 100: 1e-3}  # of a weight, relative to the largest of its tensor, after so many steps
+
+
+def run(record: Record, settings: Settings) -> None:
+    """Compare, time steps, then make whole figures."""
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    warnings.filterwarnings("ignore", module="lightning")
+    cuda = settings.device == "cuda"
+    kinds = ("graph", "device") if cuda else ("device", "stacked")
+    if cuda:
+        record.figure("masks equal NumPy's", masks_are_equal)
+    else:
+        record.leave_out("graphs, masks of the kernel", "they are of a GPU; tests/replicas has the rest")
+    nets = [name for name in NETS if not (settings.quick and name == "autoencoder")]
+    for name in nets:
+        found = record.figure(f"{name}: equality", partial(equality, name, kinds, settings.device, settings.quick))
+        if found is not None and found["too far"]:
+            record.fail(f"{name}: equality", f"further apart than allowed: {found['too far']}")
+    for name in nets:
+        record.figure(f"{name}: a step", partial(step_time, name, kinds[0], settings.device, settings.quick))
+    for experiment in (MNIST, TWEETS)[: 1 if settings.quick else None]:
+        used, source = experiment_of(experiment, settings.quick)
+        if source:
+            record.leave_out(f"{experiment.name} in full", source)
+        record.figure(f"{experiment.name}: all runs", partial(whole, used, settings), 0.0 if settings.quick else NEEDS)
+
+
+def masks_are_equal() -> dict[str, Any]:
+    """Compare the kernel's masks with those of the CPU; an error says that they differ."""
+    shape, chances = (4, 128, 128), (0.5, 0.2, 0.0, 0.5)
+    keys = [Key(seed, 3, step) for seed, step in ((0, 0), (1, 7), (2, 2**33), (2**62, 1))]
+    seeds, steps = (torch.tensor(numbers).cuda() for numbers in zip(*((k.seed, k.step + 1) for k in keys), strict=True))
+    x = torch.ones(shape, device="cuda")
+    found = launch(x, DeviceKeys(seeds, steps, *readings(chances, x.device)), 3, 0)
+    if not torch.equal(found.cpu(), dropout_factors(shape, keys, chances)):
+        raise AssertionError("the kernel's masks are not those of the CPU")
+    return {"elements": x.numel()}
+
+
+def executor_of(name: str, kind: str, runs: int, device: str) -> EagerExecutor:
+    """Return a group's executor on a device, its optimizer made."""
+    build, arguments, *_ = NETS[name]
+    keyed = {"noise": "keys"} if "keep" in arguments else {}
+    cells = [{**arguments, **keyed, "activation": name} for name in sorted((ACTIVATIONS * runs)[:runs])]
+    executor = EagerExecutor(build_members(build, cells, [run % 5 for run in range(runs)]), kind)
+    executor.stacks.tree.to(device)
+    executor.configure_optimizers()
+    return executor
+
+
+def samples_of(name: str, steps: int, device: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return random inputs and labels for so many batches."""
+    _, _, batch, features, classes = NETS[name]
+    made = RandomSamples(batch, steps, features, classes).samples
+    return made.inputs.to(device), made.labels.to(device)
+
+
+def equality(name: str, kinds: Sequence[str], device: str, quick: bool) -> dict[str, Any]:
+    """Compare the step in the graph with itself outside, and a replica with its run alone."""
+    runs, steps = (QUICK_RUNS, 10) if quick else (15, 100)
+    samples, batch = samples_of(name, steps, device), NETS[name][2]
+    weights = []
+    for kind in kinds:
+        executor = executor_of(name, kind, runs, device)
+        rows = BatchOrder(len(samples[0]), batch, "seed").epoch(executor.streams.generators)
+        at = {}
+        for first, end in ((0, 10), (10, steps)):
+            if first < end:
+                executor.steps(*samples, rows[first:end].to(device), first)
+                at[end] = [stack.detach().double().cpu() for stack in executor.stacks.trained.values()]
+        weights.append(at)
+    alone = {step: weights_alone(name, step, steps, device) for step in weights[0]}
+    first = {step: [stack[0] for stack in stacks] for step, stacks in weights[0].items()}
+    apart = {step: distance(first[step], alone[step]) for step in alone}
+    return {
+        f"{kinds[0]} equals {kinds[1]}": all(
+            torch.equal(a, b) for step in weights[0] for a, b in zip(weights[0][step], weights[1][step], strict=True)
+        ),
+        "from the run alone": apart,
+        "too far": {step: value for step, value in apart.items() if value > ALLOWED[step]},
+    }
+
+
+def distance(one: Sequence[torch.Tensor], other: Sequence[torch.Tensor]) -> float:
+    """Return the largest difference, relative to the largest number of its tensor."""
+    return max(float((a - b).abs().max() / b.abs().max().clamp(min=1e-12)) for a, b in zip(one, other, strict=True))
+
+
+def weights_alone(name: str, steps: int, of: int, device: str) -> list[torch.Tensor]:
+    """Return the weights of the first replica's run alone after so many steps."""
+    build, arguments, batch, features, classes = NETS[name]
+    keyed = {"noise": "keys"} if "keep" in arguments else {}
+    seed_everything(0, verbose=False)
+    module = build(**arguments, **keyed, activation=sorted(ACTIVATIONS)[0])
+    trainer = Trainer(
+        max_steps=steps, accelerator="cuda" if device == "cuda" else "cpu", devices=1, logger=False,
+        limit_val_batches=0, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+    )  # fmt: skip
+    trainer.fit(module, datamodule=RandomSamples(batch, of, features, classes, "seed"))
+    return [parameter.detach().double().cpu() for parameter in module.parameters()]
+
+
+def step_time(name: str, kind: str, device: str, quick: bool) -> dict[str, Any]:
+    """Time steps of a group inside a Trainer, data and losses included, and the memory that it takes."""
+    runs, steps = (QUICK_RUNS, QUICK_STEPS) if quick else (RUNS[name], STEPS)
+    build, arguments, batch, features, classes = NETS[name]
+    keyed = {"noise": "keys"} if "keep" in arguments else {}
+    cells = [{**arguments, **keyed, "activation": own} for own in sorted((ACTIVATIONS * runs)[:runs])]
+    group = ReplicaGroup.of(build, cells, [run % 5 for run in range(runs)], steps_per_batch=steps, executor=kind)
+    ends: list[float] = []
+    original: Callable[..., Any] = group.training_step
+
+    def timed(*given: Any) -> Any:
+        made = original(*given)  # its losses are on the CPU: the device has ended
+        ends.append(time.perf_counter())
+        return made
+
+    group.training_step = timed  # type: ignore[method-assign, assignment]
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    begun = time.perf_counter()
+    trainer = Trainer(
+        max_epochs=6, accelerator="cuda" if device == "cuda" else "cpu", devices=1, logger=False, limit_val_batches=0,
+        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+    )  # fmt: skip
+    trainer.fit(group, datamodule=ReplicaDataModule(RandomSamples(batch, steps, features, classes, "seed")))
+    spans = [later - earlier for earlier, later in itertools.pairwise(ends)]
+    return {
+        "runs": runs,
+        "microseconds a step": round(1e6 * statistics.median(spans) / steps, 1),
+        "of each run": round(1e6 * statistics.median(spans) / steps / runs, 2),
+        "seconds until the first batch had ended": round(ends[0] - begun, 2),
+        "GiB at most": round(torch.cuda.max_memory_allocated() / 2**30, 2) if device == "cuda" else None,
+    }
+
+
+def experiment_of(experiment: Experiment, quick: bool) -> tuple[Experiment, str]:
+    """Return what is made of an experiment with noise by key, and why it is not the paper's, if it is not."""
+    root, own = os.environ.get("LIT_GELU_DATA", ""), "tweets" if experiment is TWEETS else "MNIST"
+    arms = {name: arm for name, arm in experiment.arms.items() if name in {"gelu", "relu", "elu"}}
+    noise = {"noise": "keys"}
+    keyed = replace(
+        experiment,
+        arms=arms,
+        task_args={**experiment.task_args, **noise},
+        data_args={**experiment.data_args, "order": "seed"},
+    )
+    if not quick and root and (Path(root) / own).exists():
+        return keyed, ""
+    why = "--quick" if quick else f"LIT_GELU_DATA has no {own}"
+    digits = replace(
+        keyed, task="lit_gelu.tasks.MNISTClassifier", data="lit_gelu.data.DigitsData", epochs=1, seeds=1,
+        task_args={"hidden_layers": 2, **noise}, data_args={"order": "seed"},
+    )  # fmt: skip
+    return digits, f"the digits stand for the data in one epoch, since {why}"
+
+
+def whole(experiment: Experiment, settings: Settings) -> dict[str, Any]:
+    """Make all runs of an experiment as one group, with its measurements and records."""
+    cells: list[Cell] = expand(experiment, "full")
+    cells.sort(key=lambda cell: (cell.activation, cell.seed, cell.setting.get("keep", 1.0)))
+    if settings.quick:
+        cells = cells[:QUICK_RUNS]
+    cuda = settings.device == "cuda"
+    root = os.environ.get("LIT_GELU_DATA") or None
+    options = RunOptions(root, "cuda" if cuda else "cpu", 1, None)
+    data = DataCache(root)
+    data.get(cells[0].config["data"])  # what a machine reads once is not timed
+    begun = time.perf_counter()
+    records = train_group(CellGroup(tuple(cells)), data, options, lambda _: None)
+    seconds = time.perf_counter() - begun
+    medians: dict[str, float] = {}
+    places = sorted({(record.arm, str(dict(record.setting)), record.learning_rate) for record in records})
+    for place in places:
+        chosen = [r for r in records if (r.arm, str(dict(r.setting)), r.learning_rate) == place]
+        losses = [r.result.last_train_loss for r in chosen if r.result.last_train_loss is not None]
+        if losses:
+            medians[" ".join(map(str, place))] = statistics.median(losses)
+    return {
+        "runs": len(records),
+        "seconds": round(seconds, 2),
+        "diverged": sum(record.status == "diverged" for record in records),
+        "executor": records[0].group["executor"] if records[0].group else None,
+        "last training loss, medians": medians,
+    }
