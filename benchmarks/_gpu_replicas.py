@@ -87,7 +87,7 @@ def executor_of(name: str, kind: str, runs: int, device: str) -> EagerExecutor:
 
 def samples_of(name: str, steps: int, device: str) -> tuple[torch.Tensor, torch.Tensor]:
     """Return random inputs and labels for so many batches."""
-    _, _, batch, features, classes = NETS[name]
+    _, _, batch, features, classes, _ = NETS[name]
     made = RandomSamples(batch, steps, features, classes).samples
     return made.inputs.to(device), made.labels.to(device)
 
@@ -125,7 +125,7 @@ def distance(one: Sequence[torch.Tensor], other: Sequence[torch.Tensor]) -> floa
 
 def weights_alone(name: str, steps: int, of: int, device: str) -> list[torch.Tensor]:
     """Return the weights of the first replica's run alone after so many steps."""
-    build, arguments, batch, features, classes = NETS[name]
+    build, arguments, batch, features, classes, _ = NETS[name]
     keyed = {"noise": "keys"} if "keep" in arguments else {}
     seed_everything(0, verbose=False)
     module = build(**arguments, **keyed, activation=sorted(ACTIVATIONS)[0])
@@ -140,7 +140,7 @@ def weights_alone(name: str, steps: int, of: int, device: str) -> list[torch.Ten
 def step_time(name: str, kind: str, device: str, quick: bool) -> dict[str, Any]:
     """Time steps of a group inside a Trainer, data and losses included, and the memory that it takes."""
     runs, steps = (QUICK_RUNS, QUICK_STEPS) if quick else (RUNS[name], STEPS)
-    build, arguments, batch, features, classes = NETS[name]
+    build, arguments, batch, features, classes, _ = NETS[name]
     keyed = {"noise": "keys"} if "keep" in arguments else {}
     cells = [{**arguments, **keyed, "activation": own} for own in sorted((ACTIVATIONS * runs)[:runs])]
     group = ReplicaGroup.of(build, cells, [run % 5 for run in range(runs)], steps_per_batch=steps, executor=kind)
