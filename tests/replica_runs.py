@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback, seed_everything
 from small_task import quiet_trainer
+from torch.utils._pytree import tree_flatten
 
 from lit_gelu.data import InMemoryDataModule
 from lit_gelu.data.in_memory import InMemorySamples
@@ -171,6 +172,13 @@ def batched_products_are_single_ones(sizes, batch_size, replicas=3):
         if not torch.equal(gradient @ weight, torch.stack([gradient[r] @ weight[r] for r in range(replicas)])):
             return False
     return True
+
+
+def same_content(one, other):
+    """Tell whether two checkpoints hold the same."""
+    (leaves, tree), (others, its) = tree_flatten(one), tree_flatten(other)
+    pairs = zip(leaves, others, strict=True) if tree == its else [(0, 1)]
+    return all(torch.equal(a, b) if isinstance(a, torch.Tensor) else bool(a == b) for a, b in pairs)
 
 
 ROUNDING = 1e-5  # of a weight after a hundred steps

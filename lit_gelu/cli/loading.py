@@ -14,7 +14,13 @@ from torch import nn
 from lit_gelu import tasks
 from lit_gelu.activations import StoredSpecError, registry
 from lit_gelu.callbacks import load_from_checkpoint
-from lit_gelu.callbacks.checkpoint_file import hyper_parameters, loading, read_checkpoint, require_no_imports
+from lit_gelu.callbacks.checkpoint_file import (
+    hyper_parameters,
+    loading,
+    read_checkpoint,
+    refuse_group,
+    require_no_imports,
+)
 from lit_gelu.callbacks.swap.checkpoint import ACTIVATIONS_KEY
 from lit_gelu.errors import LitGeluError, shown
 from lit_gelu.files import is_file
@@ -37,6 +43,7 @@ def load_model(source: str, model: str | None = None) -> LightningModule:
         raise LoadingError(f"There is no checkpoint {shown(source)}. Give the path of a file that lit-gelu fit wrote.")
     called = repr(source)
     checkpoint = read_checkpoint(path)
+    refuse_group(checkpoint, called)
     found = hyper_parameters(checkpoint, called)
     cls = own_class(found.get("_class_path"), called) if model is None else _module_class(model)
     try:
@@ -74,7 +81,9 @@ def checked_arguments(path: str, configured: str, given: Collection[object]) -> 
     # The parser imports class paths. So a class path is handed to it if it is one of `lit_gelu.tasks`, or if the
     # caller's own configuration holds it too (``--model my_package.MyModule``); and activations by registered names.
     called = repr(str(path))
-    found = hyper_parameters(read_checkpoint(path), called)
+    checkpoint = read_checkpoint(path)
+    refuse_group(checkpoint, called)
+    found = hyper_parameters(checkpoint, called)
     found.pop("_instantiator", None)
     if not found:
         return {}

@@ -3,7 +3,13 @@
 from lit_gelu.replicas.building import Member, build_members
 from lit_gelu.replicas.choice import ActivationChoice, ChoiceArgumentError, ChoiceError, choose
 from lit_gelu.replicas.data import ReplicaDataModule
-from lit_gelu.replicas.errors import MembersDifferError, NotReplicableError, ReplicaArgumentError, ReplicaError
+from lit_gelu.replicas.errors import (
+    DamagedGroupError,
+    MembersDifferError,
+    NotReplicableError,
+    ReplicaArgumentError,
+    ReplicaError,
+)
 from lit_gelu.replicas.executors import EagerExecutor
 from lit_gelu.replicas.group import ReplicaGroup
 from lit_gelu.replicas.order import BatchOrder
@@ -13,6 +19,7 @@ __all__ = [
     "BatchOrder",
     "ChoiceArgumentError",
     "ChoiceError",
+    "DamagedGroupError",
     "EagerExecutor",
     "Member",
     "MembersDifferError",

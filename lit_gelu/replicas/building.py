@@ -1,6 +1,7 @@
 """Building the members of a group, each as its run alone would be."""
 
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,6 +14,8 @@ from torch import Tensor
 
 from lit_gelu.replicas.errors import ReplicaArgumentError
 
+_NO_LETTERS = re.compile(r"[^\w.,=+()-]")
+_LONGEST = 150  # of a key: a file's name has 255 bytes at most
 _SEED_VARIABLES = ("PL_GLOBAL_SEED", "PL_SEED_WORKERS")
 
 
@@ -25,12 +28,30 @@ class Member:
         stream: The state of the global generator right afterwards, as ``torch.get_rng_state`` returns it.
         seed: What ``seed_everything`` was given before.
         arguments: Those of the constructor.
+        name: What the replica is called; ``None`` means its arguments and its seed.
     """
 
     module: LightningModule
     stream: Tensor
     seed: int
     arguments: Mapping[str, Any] = field(default_factory=dict)
+    name: str | None = None
+
+
+def keys_of(members: Sequence[Member]) -> list[str]:
+    """Return what every replica is called, each otherwise, in letters that a file's name may have."""
+    keys: list[str] = []
+    for member in members:
+        named = [*member.arguments.items(), ("seed", member.seed)]
+        text = ",".join(f"{name}={_text(value)}" for name, value in named) if member.name is None else member.name
+        key = _NO_LETTERS.sub("_", text)[:_LONGEST]
+        same = sum(other == key or other.startswith(f"{key}~") for other in keys)
+        keys.append(f"{key}~{same + 1}" if same else key)
+    return keys
+
+
+def _text(value: Any) -> str:
+    return str(getattr(value, "__name__", type(value).__name__ if type(value).__repr__ is object.__repr__ else value))
 
 
 def build_members(

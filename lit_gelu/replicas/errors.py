@@ -17,3 +17,7 @@ class MembersDifferError(ReplicaError, ValueError):
 
 class NotReplicableError(ReplicaError, RuntimeError):
     """A net or a training step that cannot be computed for all replicas at once."""
+
+
+class DamagedGroupError(ReplicaError, ValueError):
+    """A checkpoint of a group that is damaged."""

@@ -1,7 +1,7 @@
 """An ordinary checkpoint of one member of a group."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,8 @@ from torch import Tensor
 
 from lit_gelu.callbacks import ExactResume
 from lit_gelu.data.resumable_loader import random_states
+from lit_gelu.replicas.errors import DamagedGroupError
+from lit_gelu.replicas.group_record import GroupRecord
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,7 @@ class Whereabouts:
         steps: Those of a whole epoch.
         stream: The state of its random numbers.
         epoch_start: The same as the epoch began.
-        loops: The state of the group's fit loop, of which that of the run alone is made.
+        loops: The states of the group's loops, of which those of the run alone are made.
     """
 
     global_step: int
@@ -58,56 +60,152 @@ def member_checkpoint(
         A checkpoint for ``load_from_checkpoint`` and ``Trainer.fit(ckpt_path=...)``; with the callback `ExactResume`
         the run goes on alone as it would have in the group.
     """
+    state, extras = own_part(member)
+    return assembled(state, extras, optimizer, copy.deepcopy(list(schedulers)), place, random_states())
+
+
+def own_part(member: LightningModule) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return a member's ``state_dict`` and what else it puts into its checkpoint, such as hyper-parameters."""
+    checkpoint: dict[str, Any] = {"state_dict": member.state_dict()}
+    if member.hparams:
+        checkpoint[member.CHECKPOINT_HYPER_PARAMS_NAME] = member._hparams_name
+        checkpoint[member.CHECKPOINT_HYPER_PARAMS_KEY] = dict(member.hparams)
+    member.on_save_checkpoint(checkpoint)
+    return checkpoint.pop("state_dict"), checkpoint
+
+
+def kept_of(member: LightningModule, stacked: Collection[str]) -> dict[str, Any]:
+    """Return what a group's checkpoint holds of a member beside its parts of stacks, which are named only.
+
+    Hyper-parameters that are no plain data are left out: nothing would read a checkpoint that holds them.
+    """
+    state, extras = own_part(member)
+    others = {name: copy.deepcopy(value) for name, value in state.items() if name not in stacked}
+    for name, value in extras.items():
+        if isinstance(value, Mapping):
+            extras[name] = {key: inner for key, inner in value.items() if _is_plain(inner)}
+    extras = {name: value for name, value in extras.items() if _is_plain(value)}
+    return {"names": list(state), "extras": extras | ({"state_dict": others} if others else {})}
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return type(value) is dict and all(map(_is_plain, [*value, *value.values()]))
+    if isinstance(value, list | tuple):
+        return type(value) in {list, tuple} and all(map(_is_plain, value))
+    return value is None or type(value) in {str, bytes, int, float, bool, complex, Tensor}
+
+
+def assembled(
+    state: Mapping[str, Any],
+    extras: Mapping[str, Any],
+    optimizer: dict[str, Any] | None,
+    schedulers: list[dict[str, Any]],
+    place: Whereabouts | None,
+    generators: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Return an ordinary checkpoint of its parts; see `member_checkpoint`."""
     checkpoint: dict[str, Any] = {
         "epoch": 0 if place is None else place.epoch,
         "global_step": 0 if place is None else place.global_step,
         "pytorch-lightning_version": lightning.__version__,
         # A part of a stack, saved as it is, would take the storage of the whole stack along.
-        "state_dict": {name: tensor.detach().clone() for name, tensor in member.state_dict().items()},
+        "state_dict": {n: v.detach().clone() if isinstance(v, Tensor) else v for n, v in state.items()},
         "callbacks": {},
         "optimizer_states": [] if optimizer is None else [optimizer],
-        "lr_schedulers": copy.deepcopy(list(schedulers)),
+        "lr_schedulers": schedulers,
     }
     if place is not None:
-        checkpoint["loops"] = {"fit_loop": loop_alone(place)}
-        checkpoint["callbacks"] = {ExactResume().state_key: {"ranks": [_random_numbers(place)]}}
-    if member.hparams:
-        checkpoint[member.CHECKPOINT_HYPER_PARAMS_NAME] = member._hparams_name
-        checkpoint[member.CHECKPOINT_HYPER_PARAMS_KEY] = dict(member.hparams)
-    member.on_save_checkpoint(checkpoint)
-    return checkpoint
+        checkpoint["loops"] = {**place.loops, "fit_loop": loop_alone(place, generators)}
+        kept = {
+            "generators": {**generators, "torch": place.stream},
+            "loaders": [_loader_alone(place, generators)],
+            "gradients": {},
+        }
+        checkpoint["callbacks"] = {ExactResume().state_key: {"ranks": [kept]}}
+    return checkpoint | extras
 
 
-def _loader_alone(place: Whereabouts) -> dict[str, Any]:
+def extracted(checkpoint: Mapping[str, Any], which: str) -> tuple[str, dict[str, Any]]:
+    """Take one member out of a group's checkpoint.
+
+    Args:
+        checkpoint: That of the group.
+        which: The key of the replica, or its number.
+
+    Returns:
+        The key, and the member's ordinary checkpoint, as `ReplicaGroup.member_checkpoint` would have returned it.
+
+    Raises:
+        ReplicaArgumentError: If it is no checkpoint of a group, or there is no such replica.
+        DamagedGroupError: If it is damaged.
+    """
+    record = GroupRecord.read(checkpoint)
+    replica = record.number_of(which)
+    try:
+        return record.keys[replica], _member_of(checkpoint, record, replica)
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+        raise DamagedGroupError(
+            f"The checkpoint of the group is damaged ({type(error).__name__}: {error}). Give another one."
+        ) from error
+
+
+def _member_of(checkpoint: Mapping[str, Any], record: GroupRecord, replica: int) -> dict[str, Any]:
+    own, stacks, place = record.members[replica], checkpoint["state_dict"], None
+    state = {
+        name: stacks[name][record.rows[name].index(replica)] for name in own["names"] if name in record.rows
+    } | dict(own["extras"].get("state_dict", {}))
+    extras = {name: value for name, value in own["extras"].items() if name != "state_dict"}
+    if record.epoch_start and "loops" in checkpoint:
+        present = {
+            "global_step": checkpoint["global_step"],
+            "in_epoch": record.place,
+            "stream": record.streams[replica],
+            "epoch_start": record.epoch_start[replica],
+        }
+        where = record.ends.get(replica, present)
+        place = Whereabouts(**where, steps=record.steps, loops=checkpoint["loops"])
+    optimizers = checkpoint.get("optimizer_states") or [None]
+    if optimizers[0] is None:
+        return assembled(state, extras, None, [], place, record.generators)
+    states, schedulers = optimizers[0]["members"][replica], optimizers[0]["schedulers"][replica]
+    return assembled(state, extras, states, schedulers, place, record.generators)
+
+
+def _loader_alone(place: Whereabouts, generators: Mapping[str, Any]) -> dict[str, Any]:
     """Return the state of a training loader at the replica's place, whatever its order comes from."""
     generator = torch.Generator()
     generator.set_state(place.epoch_start)
-    start = random_states() | {"torch": place.epoch_start}
+    start = {**generators, "torch": place.epoch_start}
     return {"taken": place.in_epoch, "start": start, "seed": generator.initial_seed(), "epoch": place.epoch}
 
 
-def _random_numbers(place: Whereabouts) -> dict[str, Any]:
-    """Return what `ExactResume` keeps of a rank."""
-    generators = random_states() | {"torch": place.stream}
-    return {"generators": generators, "loaders": [_loader_alone(place)], "gradients": {}}
+def _is_at_last_batch(epoch: Mapping[str, int], batches: Mapping[str, Any]) -> bool:
+    """Tell whether a fit loop's state is from the hooks after an epoch's last batch: its validation is to come."""
+    current = batches["current"]
+    after_batch = current["ready"] == current["processed"] == current["completed"] + 1
+    return bool(batches["is_last_batch"] and after_batch and epoch["started"] == epoch["processed"] + 1)
 
 
-def loop_alone(place: Whereabouts) -> dict[str, Any]:
+def loop_alone(place: Whereabouts, generators: Mapping[str, Any]) -> dict[str, Any]:
     """Return the state of a fit loop that has counted each optimizer step as a batch of its own."""
-    is_over = place.in_epoch in {0, place.steps}
-    current = 0 if is_over else place.in_epoch
-    alone = copy.deepcopy(place.loops)
-    for progress in alone["epoch_progress"].values():
-        progress.update(ready=place.epoch + (not is_over), started=place.epoch + (not is_over))
-        progress.update(processed=0 if place is None else place.epoch, completed=place.epoch)
-    batches = alone["epoch_loop.batch_progress"]
-    batches["is_last_batch"] = False
+    alone = copy.deepcopy(place.loops["fit_loop"])
+    epochs, batches = alone["epoch_progress"], alone["epoch_loop.batch_progress"]
+    ends = _is_at_last_batch(epochs["current"], batches) and place.in_epoch == place.steps
+    is_over = place.in_epoch in {0, place.steps} and not ends
+    current, begun = 0 if is_over else place.in_epoch, place.epoch + (0 < place.in_epoch < place.steps)
+    for progress in epochs.values():
+        progress.update(dict.fromkeys(("ready", "started"), begun))
+        progress.update(dict.fromkeys(("processed", "completed"), place.epoch - ends))
+    batches["is_last_batch"] = ends
     optimizer = alone["epoch_loop.automatic_optimization.optim_progress"]["optimizer"]
     for counts in (batches, *optimizer.values()):
         for name, count in (("total", place.global_step), ("current", current)):
             counts[name] = dict.fromkeys(counts[name], count)
+    for counts in (batches["total"], batches["current"]):
+        counts["completed"] -= ends
     manual = alone["epoch_loop.manual_optimization.optim_step_progress"]
     for name in ("total", "current"):
         manual[name] = dict.fromkeys(manual[name], 0)
-    alone["state_dict"] = {"combined_loader": [_loader_alone(place)]}
+    alone["state_dict"] = {"combined_loader": [_loader_alone(place, generators)]}
     return alone

@@ -1,5 +1,6 @@
 """`ReplicaGroup`: several runs of one net as one LightningModule."""
 
+import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Self
 
@@ -9,19 +10,22 @@ from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from lit_gelu.callbacks.checkpoint_file import REPLICAS_KEY
 from lit_gelu.callbacks.exact_resume import leave_epoch_finished, leave_epoch_unfinished
-from lit_gelu.replicas.building import Member, build_members
+from lit_gelu.data.resumable_loader import random_states
+from lit_gelu.files import write_atomically
+from lit_gelu.replicas.building import Member, build_members, keys_of
 from lit_gelu.replicas.data import ReplicaDataModule
 from lit_gelu.replicas.errors import NotReplicableError, ReplicaArgumentError
 from lit_gelu.replicas.evaluation import MemberEvaluation
 from lit_gelu.replicas.executors import EagerExecutor
-from lit_gelu.replicas.extraction import Whereabouts, member_checkpoint
+from lit_gelu.replicas.extraction import Whereabouts, kept_of, member_checkpoint
+from lit_gelu.replicas.group_record import GroupRecord
 from lit_gelu.replicas.hooks import check_hooks
-from lit_gelu.replicas.macro_steps import MacroSteps, count_further_steps, place_in_epoch
+from lit_gelu.replicas.macro_steps import MacroSteps, count_further_steps, loop_states, place_in_epoch
 from lit_gelu.replicas.member_trainer import MemberTrainer
 from lit_gelu.replicas.optimizers import MemberOptimizers
-
-CHECKPOINT_KEY = "lit_gelu_replicas"
+from lit_gelu.tasks import ActivationTask
 
 
 class ReplicaGroup(LightningModule):
@@ -77,14 +81,14 @@ class ReplicaGroup(LightningModule):
         self.steps_per_batch = steps_per_batch
         self.executor = EagerExecutor(members, executor, differ)
         self.tree = self.executor.stacks.tree
-        self.seeds = [member.seed for member in members]
+        self.seeds, self.keys = [member.seed for member in members], keys_of(members)
         self.logged: dict[str, list[Tensor]] = {}
         self.measured: dict[str, Tensor] = {}
         self._plateau_epoch = -1  # the last one behind which schedulers looked at a value
         self._ends: dict[int, dict[str, Any]] = {}  # where the runs of inactive replicas are
         self._plan: Tensor | None = None
         self._epoch_start: list[Tensor] = []
-        self._place = 0
+        self._steps, self._place = 0, 0  # of an epoch, and made of it
 
     @classmethod
     def of(
@@ -119,13 +123,24 @@ class ReplicaGroup(LightningModule):
         state, schedulers = optimizer.member_state(replica), optimizer.configured[replica].states()
         return member_checkpoint(self.members[replica], state, self._place_of(replica), schedulers)
 
+    def save_member(self, replica: int, path: str | os.PathLike[str]) -> None:
+        """Write `member_checkpoint` to a file, in one rename."""
+        with write_atomically(path) as temporary:
+            torch.save(self.member_checkpoint(replica), temporary)
+
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override] # torch has overloads
         """Return the stacks under the members' own names."""
         return self.tree.state_dict(*args, **kwargs)
 
     def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
         """Load stacks; the members see them."""
-        return self.tree.load_state_dict(state_dict, *args, **kwargs)
+        try:
+            return self.tree.load_state_dict(state_dict, *args, **kwargs)
+        except RuntimeError as error:
+            raise ReplicaArgumentError(
+                f"The tensors of the checkpoint are not those of this group: {error}. Resume with the members that it "
+                "was saved with."
+            ) from error
 
     def configure_callbacks(self) -> list[Callback]:
         """Refuse what would mix replicas, before anything is trained; there are no callbacks."""
@@ -169,6 +184,7 @@ class ReplicaGroup(LightningModule):
         self._loader.start, self._place, self.logged = 0, 0, {}
         self._epoch_start = self.executor.streams.states()
         self._plan = self._drawn()
+        self._steps = len(self._plan)
 
     def training_step(self, batch: Tensor, batch_index: int) -> dict[str, Tensor]:  # noqa: ARG002 - Lightning's names
         """Make the steps whose numbers are in the batch, but no more than ``max_steps`` leaves."""
@@ -245,42 +261,63 @@ class ReplicaGroup(LightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keep the streams, where in the epoch they were, and who is active."""
         self._note_stopped()
-        checkpoint[CHECKPOINT_KEY] = {
-            "seeds": self.seeds,
-            "streams": self.executor.streams.states(),
-            "epoch_start": self._epoch_start,
-            "place": self._place,
-            "active": self.active.tolist(),
-            "ends": self._ends,
-            "measured": self.measured,
-            "plateau_epoch": self._plateau_epoch,
-        }
+        stacks = self.executor.stacks
+        checkpoint[REPLICAS_KEY] = GroupRecord(
+            keys=self.keys,
+            seeds=self.seeds,
+            steps=self._steps,
+            place=self._place,
+            streams=self.executor.streams.states(),
+            epoch_start=self._epoch_start,
+            active=self.active.tolist(),
+            ends=self._ends,
+            measured=self.measured,
+            plateau_epoch=self._plateau_epoch,
+            rows=stacks.rows,
+            members=[kept_of(member, stacks.rows) for member in self.members],
+            generators={name: state for name, state in random_states().items() if name in {"python", "numpy"}},
+        ).to_dict()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Go on as the group that saved the checkpoint."""
-        kept = checkpoint.get(CHECKPOINT_KEY)
-        if not isinstance(kept, dict) or kept["seeds"] != self.seeds:
-            has = "no group" if not isinstance(kept, dict) else f"a group with the seeds {kept['seeds']}"
-            raise ReplicaArgumentError(
-                f"The checkpoint holds {has}; this group has the seeds {self.seeds}. Resume with the members that "
-                "it was saved with, in their order."
-            )
-        self.executor.streams.set_states(kept["streams"])
-        self._epoch_start, self._place, self._plan = kept["epoch_start"], kept["place"], None
-        self.active.copy_(torch.tensor(kept["active"]))
-        self._ends, self.measured, self._plateau_epoch = kept["ends"], kept["measured"], kept["plateau_epoch"]
+        record = GroupRecord.read(checkpoint)
+        for name, theirs, ours in (("seeds", record.seeds, self.seeds), ("members", record.keys, self.keys)):
+            if theirs != ours:
+                raise ReplicaArgumentError(
+                    f"The checkpoint holds a group with the {name} {theirs}; this group has the {name} {ours}. Resume "
+                    "with the members that it was saved with, in their order."
+                )
+        self._check_data(record)
+        self.executor.streams.set_states(record.streams)
+        self._epoch_start, self._plan = record.epoch_start, None
+        self._steps, self._place = record.steps, record.place
+        self.active.copy_(torch.tensor(record.active))
+        self._ends, self.measured, self._plateau_epoch = record.ends, record.measured, record.plateau_epoch
+        for member, kept in zip(self.members, record.members, strict=True):
+            if not isinstance(member, ActivationTask):  # whose activations are there
+                member.on_load_checkpoint({**kept["extras"], "state_dict": member.state_dict()})
         if self._trainer is not None and self._trainer.state.fn == TrainerFn.FITTING:
             place_in_epoch(checkpoint, self._place, self._data.loader(self))
             leave_epoch_unfinished(checkpoint["loops"]["fit_loop"])
             if self._trainer.max_steps != -1 and not self._trainer.enable_validation:
                 leave_epoch_finished(checkpoint["loops"]["fit_loop"])
 
+    def _check_data(self, record: GroupRecord) -> None:
+        """Refuse to go on with data of another size."""
+        if self._trainer is None or self._trainer.state.fn != TrainerFn.FITTING or not record.steps:
+            return
+        if record.steps != self._data.order.steps:
+            raise ReplicaArgumentError(
+                f"The checkpoint was saved in epochs of {record.steps} steps, and these data have "
+                f"{self._data.order.steps}. Resume with the data and the batch size that it was saved with."
+            )
+
     def _place_of(self, replica: int) -> Whereabouts | None:
         if self._trainer is None or not self._epoch_start:
             return None
         self._note_stopped()
         place = self._ends.get(replica) or self._present(replica)
-        return Whereabouts(**place, steps=self._data.order.steps, loops=self.trainer.fit_loop.state_dict())
+        return Whereabouts(**place, steps=self._data.order.steps, loops=loop_states(self.trainer))
 
     def _present(self, replica: int) -> dict[str, Any]:
         return {

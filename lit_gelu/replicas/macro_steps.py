@@ -79,3 +79,9 @@ def place_in_epoch(checkpoint: dict[str, Any], place: int, loader: MacroSteps) -
     if 0 < place < loader.steps:  # Lightning takes an epoch that max_steps cut off as over
         for epoch in fit_loop["epoch_progress"].values():
             epoch["processed"] = epoch["completed"] = epoch["started"] - 1
+
+
+def loop_states(trainer: Trainer) -> dict[str, Any]:
+    """Return the states of a Trainer's loops, as its checkpoints hold them."""
+    names = ("fit_loop", "validate_loop", "test_loop", "predict_loop")
+    return {name: getattr(trainer, name).state_dict() for name in names}

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Adam, AdamW, Optimizer
 
+from lit_gelu.replicas.errors import DamagedGroupError
 from lit_gelu.replicas.rate_schedules import Configured, configured, step_on_plateau, step_schedulers
 from lit_gelu.replicas.stacks import Stacks
 
@@ -70,10 +71,16 @@ class MemberOptimizers(Optimizer):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from a saved state."""
-        for own, state in zip(self.own, state_dict["members"], strict=True):
-            own.load_state_dict(state)
-        for one, states in zip(self.configured, state_dict["schedulers"], strict=True):
-            one.load_states(states)
+        try:
+            for own, state in zip(self.own, state_dict["members"], strict=True):
+                own.load_state_dict(state)
+            for one, states in zip(self.configured, state_dict["schedulers"], strict=True):
+                one.load_states(states)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise DamagedGroupError(
+                f"The state of the optimizers in the checkpoint is damaged, or of others ({type(error).__name__}: "
+                f"{error}). Resume with the members that it was saved with, or give another checkpoint."
+            ) from error
 
     @property
     def has_schedulers(self) -> bool:

@@ -211,10 +211,24 @@ def test_a_replica_cannot_become_active_again(samples):
         trained(samples, 4, 27, callbacks=[Waking()])
 
 
+class SavingMember(Callback):
+    """Saves a member in the hooks behind a step."""
+
+    def __init__(self, path, step):
+        self.path, self.step = path, step
+
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_index):
+        if trainer.global_step == self.step:
+            module.save_member(1, self.path)
+
+
 @pytest.mark.parametrize("at", [17, 20])
-def test_a_members_run_goes_on_alone(samples, alone, tmp_path, at):
-    group, _ = trained(samples, 4, at)
-    torch.save(group.member_checkpoint(1), tmp_path / "member.ckpt")
+@pytest.mark.parametrize("in_hook", [False, True])
+def test_a_members_run_goes_on_alone(samples, alone, tmp_path, at, in_hook):
+    saving = SavingMember(tmp_path / "member.ckpt", at)
+    group, _ = trained(samples, 4, 27 if in_hook else at, callbacks=[saving] if in_hook else [])
+    if not in_hook:
+        group.save_member(1, tmp_path / "member.ckpt")
     module, keeping = BUILD(**CELLS[1]), Keeping((27,))
     trainer = quiet_trainer(max_steps=27, max_epochs=-1, limit_val_batches=0, callbacks=[ExactResume(), keeping])
     trainer.fit(module, datamodule=Samples(samples, 8), ckpt_path=tmp_path / "member.ckpt", weights_only=True)
