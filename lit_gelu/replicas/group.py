@@ -409,6 +409,7 @@ def check_trainer(trainer: Any, fits_a_gpu: bool = False) -> None:
         "gradient_clip_val": trainer.gradient_clip_val not in {None, 0},
         "accumulate_grad_batches": trainer.accumulate_grad_batches != 1,
         "devices": trainer.world_size > 1,
+        "val_check_interval": _validates_within_epochs(trainer),
         "limit_train_batches": trainer.limit_train_batches != 1.0,
         "accelerator": trainer.strategy.root_device.type not in {"cpu", "cuda" if fits_a_gpu else "cpu"},
         "precision": trainer.precision not in {"32-true", "64-true"},
@@ -422,7 +423,14 @@ def check_trainer(trainer: Any, fits_a_gpu: bool = False) -> None:
         )
 
 
+def _validates_within_epochs(trainer: Any) -> bool:
+    """Tell whether validation is asked for by counting batches, of which a group's hold several steps."""
+    one_step = getattr(trainer.lightning_module, "steps_per_batch", 1) == 1
+    return not one_step and (trainer.val_check_interval != 1.0 or trainer.check_val_every_n_epoch is None)
+
+
 _REASONS = {
+    "val_check_interval": "it would count batches of several steps. Leave it out, or give the group steps_per_batch=1.",
     "gradient_clip_val": "the norm over all replicas would mix them. Leave it out.",
     "accumulate_grad_batches": "each step of a replica is one batch of its own. Leave it out, or give larger batches.",
     "devices": "one process trains it on one device. Give every device a group of its own, in a process of its own.",

@@ -254,6 +254,8 @@ def test_a_members_checkpoint_is_an_ordinary_one(samples, tmp_path):
         {"gradient_clip_val": 1.0},
         {"accumulate_grad_batches": 2},
         {"limit_train_batches": 3},
+        {"val_check_interval": 0.5},
+        {"val_check_interval": 2},
         {"precision": "bf16-mixed"},
     ],
 )
@@ -272,6 +274,10 @@ def test_other_devices_are_refused(device, ranks, said):
         limit_train_batches=1.0,
         precision="32-true",
         world_size=ranks,
+        lightning_module=None,
+        val_check_interval=1.0,
+        check_val_every_n_epoch=1,
+        state=SimpleNamespace(fn="fit"),
         strategy=SimpleNamespace(root_device=torch.device(device)),
     )
     with pytest.raises(NotReplicableError, match=said):
