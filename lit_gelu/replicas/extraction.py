@@ -13,7 +13,7 @@ from torch import Tensor
 from lit_gelu.callbacks import ExactResume
 from lit_gelu.data.resumable_loader import random_states
 from lit_gelu.replicas.errors import DamagedGroupError
-from lit_gelu.replicas.group_record import GroupRecord
+from lit_gelu.replicas.stored_group import StoredGroup
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ def extracted(checkpoint: Mapping[str, Any], which: str) -> tuple[str, dict[str,
         ReplicaArgumentError: If it is no checkpoint of a group, or there is no such replica.
         DamagedGroupError: If it is damaged.
     """
-    record = GroupRecord.read(checkpoint)
+    record = StoredGroup.read(checkpoint)
     replica = record.number_of(which)
     try:
         return record.keys[replica], _member_of(checkpoint, record, replica)
@@ -150,7 +150,7 @@ def extracted(checkpoint: Mapping[str, Any], which: str) -> tuple[str, dict[str,
         ) from error
 
 
-def _member_of(checkpoint: Mapping[str, Any], record: GroupRecord, replica: int) -> dict[str, Any]:
+def _member_of(checkpoint: Mapping[str, Any], record: StoredGroup, replica: int) -> dict[str, Any]:
     own, stacks, place = record.members[replica], checkpoint["state_dict"], None
     state = {
         name: stacks[name][record.rows[name].index(replica)] for name in own["names"] if name in record.rows

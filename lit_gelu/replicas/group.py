@@ -20,11 +20,11 @@ from lit_gelu.replicas.errors import NotReplicableError, ReplicaArgumentError
 from lit_gelu.replicas.evaluation import MemberEvaluation
 from lit_gelu.replicas.executors import EagerExecutor
 from lit_gelu.replicas.extraction import Whereabouts, kept_of, member_checkpoint
-from lit_gelu.replicas.group_record import GroupRecord
 from lit_gelu.replicas.hooks import check_hooks
 from lit_gelu.replicas.macro_steps import MacroSteps, count_further_steps, loop_states, place_in_epoch
 from lit_gelu.replicas.member_trainer import MemberTrainer
 from lit_gelu.replicas.optimizers import MemberOptimizers
+from lit_gelu.replicas.stored_group import StoredGroup
 from lit_gelu.tasks import ActivationTask
 
 
@@ -262,7 +262,7 @@ class ReplicaGroup(LightningModule):
         """Keep the streams, where in the epoch they were, and who is active."""
         self._note_stopped()
         stacks = self.executor.stacks
-        checkpoint[REPLICAS_KEY] = GroupRecord(
+        checkpoint[REPLICAS_KEY] = StoredGroup(
             keys=self.keys,
             seeds=self.seeds,
             steps=self._steps,
@@ -280,7 +280,7 @@ class ReplicaGroup(LightningModule):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Go on as the group that saved the checkpoint."""
-        record = GroupRecord.read(checkpoint)
+        record = StoredGroup.read(checkpoint)
         for name, theirs, ours in (("seeds", record.seeds, self.seeds), ("members", record.keys, self.keys)):
             if theirs != ours:
                 raise ReplicaArgumentError(
@@ -302,7 +302,7 @@ class ReplicaGroup(LightningModule):
             if self._trainer.max_steps != -1 and not self._trainer.enable_validation:
                 leave_epoch_finished(checkpoint["loops"]["fit_loop"])
 
-    def _check_data(self, record: GroupRecord) -> None:
+    def _check_data(self, record: StoredGroup) -> None:
         """Refuse to go on with data of another size."""
         if self._trainer is None or self._trainer.state.fn != TrainerFn.FITTING or not record.steps:
             return

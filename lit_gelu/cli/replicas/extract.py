@@ -39,12 +39,12 @@ def run(arguments: jsonargparse.Namespace) -> int:
 
     from lit_gelu.callbacks.checkpoint_file import read_checkpoint
     from lit_gelu.replicas.extraction import extracted
-    from lit_gelu.replicas.group_record import GroupRecord
+    from lit_gelu.replicas.stored_group import StoredGroup
 
     source = Path(arguments.file)
     checkpoint = read_checkpoint(source)
     if arguments.which is None:
-        record = GroupRecord.read(checkpoint)
+        record = StoredGroup.read(checkpoint)
         for number, (key, is_active) in enumerate(zip(record.keys, record.active, strict=True)):
             sys.stdout.write(f"{number:>3}  {key}{'' if is_active else '  (inactive)'}\n")
         return 0

@@ -17,7 +17,7 @@ _OF_MEMBERS = {"names": list, "extras": dict}
 
 
 @dataclass(frozen=True)
-class GroupRecord:
+class StoredGroup:
     """A group as a checkpoint has it.
 
     Args:
