@@ -81,6 +81,7 @@ class RayPool:
         local_cpus = None if jobs is None else math.ceil(jobs * self._cpus)
         self._session = RaySession(address, cpus=local_cpus, threads=options.threads, logs=logs)
         self._options = options
+        self._data = str(Path(os.environ.get(DATA_VARIABLE, "data")).absolute())  # nodes have other current folders
         self._jobs = jobs
         self._gpus = gpus
         self._retries = retries
@@ -180,7 +181,7 @@ class RayPool:
     def _order(self, task: _Task) -> None:
         task.number, task.place = next(self._numbers), None
         known = tuple(one for one in self._preparations if one.data_name == task.job.data_name)
-        order = Order(task.number, task.job, self._options, known, self._versions, os.environ.get(DATA_VARIABLE))
+        order = Order(task.number, task.job, self._options, known, self._versions, self._data)
         run = self._prepare if isinstance(task.job, Preparation) else self._run
         strategy = "SPREAD" if task.node is None else self._session.on(task.node, soft=True)
         reference = run.options(name=task.job.key, scheduling_strategy=strategy).remote(order, self._board)
