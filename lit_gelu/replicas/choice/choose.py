@@ -19,8 +19,8 @@ from lit_gelu.errors import shown
 from lit_gelu.files import write_atomically
 from lit_gelu.replicas.choice.candidates import ActivationCandidate, builder, candidates_of
 from lit_gelu.replicas.choice.errors import AllRunsFailedError, ChoiceArgumentError
-from lit_gelu.replicas.choice.measuring import measure_candidates, write_best
-from lit_gelu.replicas.choice.metric import metric_of
+from lit_gelu.replicas.choice.measuring import TrainedModules, measure_candidates, write_best
+from lit_gelu.replicas.choice.metric import Metric, metric_of
 from lit_gelu.replicas.choice.one_by_one import Setup, said, train_alone
 from lit_gelu.replicas.choice.outcome import ActivationChoice, CandidateReport, label_notes
 from lit_gelu.replicas.choice.preconditions import check_equal_starts, check_seeds, logged_by
@@ -102,37 +102,52 @@ def choose(
         'gelu and same gave the same numbers with every seed: there is no difference between them.'
     """
     registry, report = registry_or_default(registry), say or _say_nothing
-    candidates = candidates_of(activations, registry)
-    numbers = check_seeds(seeds)
-    labels = [candidate.label for candidate in candidates]
-    if baseline is not None and baseline not in labels:
-        raise ChoiceArgumentError(f"baseline={baseline!r} is not compared. Give one of {', '.join(labels)}.")
-    if not isinstance(data, LightningDataModule):
-        raise ChoiceArgumentError(f"data={type(data).__name__} is not accepted. Give a LightningDataModule.")
-    options = {"max_epochs": max_epochs, **(trainer or {})}
-    exchanged = _exchanged(swap)
+    candidates, numbers = candidates_of(activations, registry), check_seeds(seeds)
+    _check_others(candidates, baseline, data)
+    options, exchanged = {"max_epochs": max_epochs, **(trainer or {})}, _exchanged(swap)
     with ExitStack() as stack:
         stack.enter_context(_quiet())
         stack.enter_context(isolate_rng())
         home = Path(folder or stack.enter_context(tempfile.TemporaryDirectory(prefix="lit_gelu-choose-")))
         made = builder(build, exchanged, registry)
-        logged = logged_by(Setup(made, data, options), candidates, numbers[0], metric)
-        decides = metric_of(metric, mode, logged)
+        decides = metric_of(metric, mode, logged_by(Setup(made, data, options), candidates, numbers[0], metric))
         setup = Setup(made, data, options, tests=decides.stage == "test")
         runs = RunFolder(home, _settings(build, exchanged, data, options))
         work = _RunMaker(setup, runs, report, keeps=folder is not None)
         trained = work.make([(candidate, seed) for candidate in candidates for seed in numbers], together)
-        reports = [CandidateReport(c.label, c.spec, [trained[c.label, seed] for seed in numbers]) for c in candidates]
-        choice = ActivationChoice(decides, numbers, reports, baseline, work.how)
-        choice.notes += label_notes({c.label: c.spec for c in candidates}) + check_equal_starts(reports)
-        if choice.best.middle(decides) is None:
-            raise AllRunsFailedError(f"No run came to its end with a number. {' '.join(choice.verdict)}")
-        given = {candidate.label: candidate for candidate in candidates}
+        choice = _compared(decides, numbers, candidates, trained, baseline)
+        choice.trained = work.how
+        modules = TrainedModules(setup, runs, {candidate.label: candidate for candidate in candidates}, registry)
+        choice.module = modules.of(choice.best_run)
         if measure:
-            measure_candidates(choice, setup, runs, given, seconds, registry, report)
-        write_best(choice, setup, runs, given, Path(folder) if folder else None, registry, exports=measure)
+            measure_candidates(choice, modules, seconds, report)
         if folder is not None:
-            _write_down(choice, Path(folder))
+            write_best(choice, modules, home, exports=measure)
+            _write_down(choice, home)
+    return choice
+
+
+def _check_others(candidates: Sequence[ActivationCandidate], baseline: str | None, data: Any) -> None:
+    labels = [candidate.label for candidate in candidates]
+    if baseline is not None and baseline not in labels:
+        raise ChoiceArgumentError(f"baseline={baseline!r} is not compared. Give one of {', '.join(labels)}.")
+    if not isinstance(data, LightningDataModule):
+        raise ChoiceArgumentError(f"data={type(data).__name__} is not accepted. Give a LightningDataModule.")
+
+
+def _compared(
+    metric: Metric,
+    seeds: list[int],
+    candidates: Sequence[ActivationCandidate],
+    trained: Mapping[tuple[str, int], TrainedRun],
+    baseline: str | None,
+) -> ActivationChoice:
+    """Return the comparison of runs, by label and seed."""
+    reports = [CandidateReport(c.label, c.spec, [trained[c.label, seed] for seed in seeds]) for c in candidates]
+    choice = ActivationChoice(metric, seeds, reports, baseline)
+    choice.notes += label_notes({c.label: c.spec for c in candidates}) + check_equal_starts(reports)
+    if choice.best.middle(metric) is None:
+        raise AllRunsFailedError(f"No run came to its end with a number. {' '.join(choice.verdict)}")
     return choice
 
 

@@ -52,8 +52,8 @@ class PairedDifference:
 
     def reversed(self) -> "PairedDifference":
         """Return the same with its sign turned."""
-        ends = (None, None) if self.low is None or self.high is None else (-self.high, -self.low)
-        return PairedDifference(self.to, self.of, self.seeds, -self.mean, *ends, self.p, self.equal)
+        low, high = None if self.high is None else -self.high, None if self.low is None else -self.low
+        return PairedDifference(self.to, self.of, self.seeds, -self.mean, low, high, self.p, self.equal)
 
 
 def all_differences(values: Mapping[str, Sequence[float]]) -> list[PairedDifference]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,6 +13,7 @@ from lightning.pytorch import LightningModule
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.callbacks.checkpoint_file import read_checkpoint
 from lit_gelu.curvature.probe.examples import count_examples, take_examples
+from lit_gelu.files import write_atomically
 from lit_gelu.replicas.building import seeded
 from lit_gelu.replicas.choice.bends import EXAMPLES, bends
 from lit_gelu.replicas.choice.candidates import ActivationCandidate
@@ -20,27 +22,36 @@ from lit_gelu.replicas.choice.one_by_one import Setup, said
 from lit_gelu.replicas.choice.outcome import ActivationChoice
 from lit_gelu.replicas.choice.run_files import RunFolder, TrainedRun
 
-Given = Mapping[str, ActivationCandidate]
 PROOFS = ("json", "markdown", "html")
 
 
-def module_of(run: TrainedRun, setup: Setup, folder: RunFolder, given: Given) -> LightningModule:
-    """Return the module of a run as it ended, in evaluation mode."""
-    with seeded(run.seed):
-        module = setup.build(activation=given[run.label].given)
-    path = folder.checkpoint(run.label, run.spec, run.seed)
-    module.load_state_dict(read_checkpoint(path)["state_dict"])
-    return module.eval()
+@dataclass(frozen=True)
+class TrainedModules:
+    """The modules of runs, built anew and with the weights that they ended with.
+
+    Args:
+        setup: What the runs have in common.
+        folder: Where their weights are.
+        candidates: By label.
+        registry: Which names activations.
+    """
+
+    setup: Setup
+    folder: RunFolder
+    candidates: Mapping[str, ActivationCandidate]
+    registry: ActivationRegistry
+
+    def of(self, run: TrainedRun) -> LightningModule:
+        """Return a run's module, in evaluation mode."""
+        with seeded(run.seed):
+            module = self.setup.build(activation=self.candidates[run.label].given)
+        path = self.folder.checkpoint(run.label, run.spec, run.seed)
+        module.load_state_dict(read_checkpoint(path)["state_dict"])
+        return module.eval()
 
 
 def measure_candidates(
-    choice: ActivationChoice,
-    setup: Setup,
-    folder: RunFolder,
-    given: Given,
-    seconds: float,
-    registry: ActivationRegistry,
-    say: Callable[[str], None],
+    choice: ActivationChoice, modules: TrainedModules, seconds: float, say: Callable[[str], None]
 ) -> None:
     """Fill in time, memory, latency and curvature; of each candidate that of the run nearest to its median.
 
@@ -48,22 +59,21 @@ def measure_candidates(
     """
     middle = {c.label: run for c in choice.candidates if (run := c.middle(choice.metric)) is not None}
     reports = {c.label: c for c in choice.candidates if c.label in middle}
-    batches = training_batches(setup)
+    batches = training_batches(modules.setup)
     with _noted(choice, "Time and memory of a step"):
-        trained = {label: module_of(run, setup, folder, given).train() for label, run in middle.items()}
-        times = step_seconds(trained, batches[0], seconds)
+        times = step_seconds({n: modules.of(run).train() for n, run in middle.items()}, batches[0], seconds)
         for label, run in middle.items():
             reports[label].step_seconds = times[label]
-            reports[label].kept_bytes = kept_bytes(module_of(run, setup, folder, given).train(), batches[0])
+            reports[label].kept_bytes = kept_bytes(modules.of(run).train(), batches[0])
         say("timed the steps")
     with _noted(choice, "Curvature"):
         for label, run in middle.items():
-            reports[label].bends = bends(module_of(run, setup, folder, given), list(_first(batches)), registry)
+            reports[label].bends = bends(modules.of(run), list(_first(batches)), modules.registry)
         say("measured the curvature")
     with TemporaryDirectory(prefix="lit_gelu-choose-") as place, _noted(choice, "Latency"):
         files = {label: Path(place) / f"{number}.onnx" for number, label in enumerate(middle)}
         for label, path in files.items():
-            _export(module_of(middle[label], setup, folder, given), path, batches[0], registry)
+            _export(modules.of(middle[label]), path, batches[0], modules.registry)
         for label, latency in latencies(files, None, seconds).items():
             reports[label].latency_seconds = latency
         say("timed the exported files")
@@ -111,45 +121,24 @@ def _sample(module: LightningModule, batch: Any) -> Any:
     return take_examples(inputs, 2)
 
 
-def write_best(
-    choice: ActivationChoice,
-    setup: Setup,
-    folder: RunFolder,
-    given: Given,
-    target: Path | None,
-    registry: ActivationRegistry,
-    *,
-    exports: bool,
-) -> None:
-    """Give the choice its best run's module, and write it as a checkpoint and an ONNX file with its proof."""
+def write_best(choice: ActivationChoice, modules: TrainedModules, target: Path, *, exports: bool) -> None:
+    """Write the best run's module as a checkpoint, and as an ONNX file with its proof."""
     run = choice.best_run
-    choice.module = module_of(run, setup, folder, given)
-    if target is None:
-        return
-    from lit_gelu.files import write_atomically
-
     with write_atomically(target / "best.ckpt") as temporary:
-        temporary.write_bytes(folder.checkpoint(run.label, run.spec, run.seed).read_bytes())
+        temporary.write_bytes(modules.folder.checkpoint(run.label, run.spec, run.seed).read_bytes())
     choice.files["checkpoint"] = "best.ckpt"
     if exports:
         with _noted(choice, "The best module's file"):
-            _write_proven(choice, choice.module, target, training_batches(setup)[0], setup, registry)
+            _write_proven(choice, modules, modules.of(run), target)
 
 
-def _write_proven(
-    choice: ActivationChoice,
-    module: LightningModule,
-    target: Path,
-    batch: Any,
-    setup: Setup,
-    registry: ActivationRegistry,
-) -> None:
+def _write_proven(choice: ActivationChoice, modules: TrainedModules, module: LightningModule, target: Path) -> None:
     from lit_gelu.export import check_parity, write_proof
 
-    path = target / "best.onnx"
-    _export(module, path, batch, registry)
-    sample = _sample(module, batch)
-    report = check_parity(module, path, setup.data, sample, strict=False, registry=registry)
+    path, batch = target / "best.onnx", training_batches(modules.setup)[0]
+    _export(module, path, batch, modules.registry)
+    data, sample = modules.setup.data, _sample(module, batch)
+    report = check_parity(module, path, data, sample, strict=False, registry=modules.registry)
     written = write_proof(report, path, PROOFS)
     choice.files |= {"onnx": path.name} | {f"proof_{name}": file.name for name, file in written.items()}
     if not report.passed:

@@ -61,7 +61,7 @@ def _of_best(
 
 
 def _of_baseline(metric: Metric, baseline: str, labels: Sequence[str], differences: Sequence[PairedDifference]) -> str:
-    better, worse, same = [], [], []
+    better, worse, same = list[str](), list[str](), list[str]()
     for label in labels:
         if label != baseline:
             found = _between(differences, label, baseline)
