@@ -36,8 +36,8 @@ def test_unknown_command(name, near, capsys):
     error = capsys.readouterr().err
     assert error.startswith(f"lit-gelu {name}: no such command.")
     assert near in error
-    commands = "fit, validate, test, predict, export, parity, inspect, bench, triton, doctor, curvature, activations"
-    assert f"Commands: {commands}, paper, replicas, demo, completion." in error
+    commands = "fit, validate, test, predict, choose, export, parity, inspect, bench, triton, doctor, curvature"
+    assert f"Commands: {commands}, activations, paper, replicas, demo, completion." in error
 
 
 @pytest.mark.parametrize(
