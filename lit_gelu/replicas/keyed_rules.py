@@ -28,6 +28,7 @@ class KeyedDropoutRule(DropoutRule):
         self.site = layers[0].site
         self.buffers = stacks.tree.get_submodule(path)
         self.noisy = torch.tensor([int(chance > 0) for chance in self.chances])
+        self._readings: tuple[Tensor, Tensor] | None = None
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """Drop some of ``[replicas, ...]``."""
@@ -38,7 +39,9 @@ class KeyedDropoutRule(DropoutRule):
         self.noisy = self.noisy.to(steps.device)
         steps.add_(self.noisy)
         if has_kernel(inputs):
-            keys = DeviceKeys(seeds, steps, *readings(tuple(self.chances), inputs.device))
+            if self._readings is None:  # held here, because a CUDA graph reads where they are
+                self._readings = readings(tuple(self.chances), inputs.device)
+            keys = DeviceKeys(seeds, steps, *self._readings)
             outputs: Tensor = KernelDropout.apply(inputs, keys, self.site, 0)
             return outputs
         own = [Key(seed, self.site, step - 1) for seed, step in zip(seeds.tolist(), steps.tolist(), strict=True)]

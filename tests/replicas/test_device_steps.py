@@ -224,6 +224,9 @@ def test_trainers_on_a_gpu(build, executor, fits):
         limit_train_batches=1.0,
         precision="32-true",
         world_size=1,
+        lightning_module=None,
+        val_check_interval=1.0,
+        check_val_every_n_epoch=1,
         strategy=SimpleNamespace(root_device=torch.device("cuda")),
         state=SimpleNamespace(fn=None),
     )
