@@ -1,12 +1,12 @@
 """One member's parameters, gradients and moments side by side, where it is trained for some steps and then put back."""
 
-import functools
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
+
+from lit_gelu.replicas.adam_arithmetic import AdamPiece, AdamSettings, ends_are_as_the_rest
 
 _ALIGNED = 64  # bytes, a line of the cache: libraries may compute what begins elsewhere in another order
 _IN_CACHE = 2**17  # numbers that are updated at once
@@ -37,9 +37,9 @@ class Desk:
         whole = (value, gradient, mean, square)
         scratch = torch.empty_like(value)
         pieces = list(zip(*(tensor.split(_IN_CACHE) for tensor in whole), strict=True))
-        if not _ends_are_as_the_rest(first.dtype):
+        if not ends_are_as_the_rest(first.dtype):
             pieces = list(zip(*([part.flatten() for part in parts.values()] for parts in self._parts()), strict=True))
-        self._pieces = [_Piece(*piece, scratch[: len(piece[0])]) for piece in pieces]
+        self._pieces = [AdamPiece(*piece, scratch[: len(piece[0])]) for piece in pieces]
 
     def _parts(self) -> tuple[dict[str, Tensor], ...]:
         return self.values, self.gradients, self.means, self.squares
@@ -61,7 +61,7 @@ class Desk:
         if group["fused"]:
             self._fused(group, step)
             return
-        settings = _Settings.of(group, step)
+        settings = AdamSettings.of(group, step)
         for piece in self._pieces:
             piece.adam(settings)
 
@@ -80,76 +80,3 @@ class Desk:
             amsgrad=False,
             maximize=group["maximize"],
         )
-
-
-class _Settings(NamedTuple):
-    """What one step of Adam computes with."""
-
-    maximize: bool
-    shrinking: float  # of the value, by decoupled decay
-    decay: float
-    of_mean: float
-    beta2: float
-    of_square: float
-    root: float
-    eps: float
-    size: float
-
-    @staticmethod
-    def of(group: Mapping[str, Any], step: int) -> "_Settings":
-        """Compute it as torch does, for the step of a number."""
-        (beta1, beta2), lr, decay = group["betas"], group["lr"], group["weight_decay"]
-        decoupled = group["decoupled_weight_decay"]
-        return _Settings(
-            group["maximize"],
-            1 - lr * decay if decoupled else 1,
-            0 if decoupled else decay,
-            1 - beta1,
-            beta2,
-            1 - beta2,
-            (1 - beta2**step) ** 0.5,
-            group["eps"],
-            -(lr / (1 - beta1**step)),
-        )
-
-
-class _Piece:
-    """Some numbers that are updated together: in numpy where its results cannot differ from torch's."""
-
-    # numpy's calls with numbers of Python take a third of the time of torch's, and *, / and + are the same everywhere.
-
-    def __init__(self, value: Tensor, gradient: Tensor, mean: Tensor, square: Tensor, scratch: Tensor) -> None:
-        self.value, self.gradient, self.mean, self.square, self.scratch = value, gradient, mean, square, scratch
-        self.square_, self.scratch_ = square.numpy(), scratch.numpy()
-        self.number = self.square_.dtype.type
-
-    def adam(self, settings: _Settings) -> None:
-        """Compute what torch computes of single tensors, in its order; the gradient may be overwritten."""
-        gradient, square, scratch, number = self.gradient, self.square_, self.scratch_, self.number
-        if settings.maximize:
-            gradient.neg_()
-        if settings.shrinking != 1:
-            self.value.mul_(settings.shrinking)
-        if settings.decay:
-            gradient.add_(self.value, alpha=settings.decay)
-        self.mean.lerp_(gradient, settings.of_mean)
-        np.multiply(square, number(settings.beta2), out=square)
-        self.square.addcmul_(gradient, gradient, value=settings.of_square)
-        torch.sqrt(self.square, out=self.scratch)  # not to the last bit in torch
-        np.divide(scratch, number(settings.root), out=scratch)
-        np.add(scratch, number(settings.eps), out=scratch)
-        self.value.addcdiv_(self.mean, self.scratch, value=settings.size)
-
-
-@functools.cache
-def _ends_are_as_the_rest(dtype: torch.dtype) -> bool:
-    """Tell whether this processor updates numbers one by one as many at once: at ends of tensors it does the first."""
-    generator = torch.Generator().manual_seed(0)
-    many = torch.rand(5, 601, dtype=dtype, generator=generator)
-    singly = many.clone()
-    settings = _Settings(False, 0.9, 0.1, 0.1, 0.999, 0.001, 0.3, 1e-8, -1e-3)
-    for _ in range(3):
-        _Piece(*many).adam(settings)
-        for one in singly.split(1, dim=1):
-            _Piece(*(row.flatten() for row in one)).adam(settings)
-    return torch.equal(many, singly)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Adam, AdamW, Optimizer
 
+from lit_gelu.replicas.adam_arithmetic import AdamPiece, AdamSettings, ends_are_as_the_rest
 from lit_gelu.replicas.errors import DamagedGroupError
 from lit_gelu.replicas.rate_schedules import Configured, configured, step_on_plateau, step_schedulers
 from lit_gelu.replicas.stacks import Stacks
@@ -241,7 +242,22 @@ class StackedAdam(MemberOptimizers):
             step, together = self.steps[name].item(), max(1, _IN_CACHE // max(1, stack[0].numel()))
             for first in range(0, len(rows), together):
                 part = slice(first, first + together)
-                _adam_step(stack[part], gradient[part], moments[0][part], moments[1][part], groups[part], step)
+                tensors, few = (stack[part], gradient[part], moments[0][part], moments[1][part]), groups[part]
+                if _is_plain(few, gradient):
+                    AdamPiece(*tensors, torch.empty_like(tensors[0])).adam(AdamSettings.of(few[0], int(step)))
+                else:
+                    _adam_step(*tensors, few, step)
+
+
+def _is_plain(groups: list[dict[str, Any]], gradient: Tensor) -> bool:
+    """Tell whether `AdamPiece` makes the step: with one learning rate, on a CPU, leaving gradients as they are."""
+    return (
+        gradient.is_cpu
+        and gradient.dtype in {torch.float32, torch.float64}
+        and ends_are_as_the_rest(gradient.dtype)
+        and not groups[0]["maximize"]
+        and not any(group["weight_decay"] or group["lr"] != groups[0]["lr"] for group in groups)
+    )
 
 
 def _adam_step(
