@@ -1,7 +1,7 @@
 """The training step of all members: by `torch.vmap` over the first one's code, or one after the other."""
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -34,6 +34,19 @@ from lit_gelu.tasks.keyed_dropout import KeyedDropout
 
 Logged = dict[str, Tensor]
 _NO_VMAP = 'Or give the group executor="loop", which takes every training step.'
+
+
+@contextmanager
+def modules_in_evaluation(modules: Sequence[nn.Module]) -> Iterator[None]:
+    """Do what `evaluation_mode` does of a net whose modules are known: without a look through them in each step."""
+    modes = [(vars(module), module.training) for module in modules]
+    for attributes, _ in modes:
+        attributes["training"] = False  # a module's own way to set it takes as long as an operation
+    try:
+        yield
+    finally:
+        for attributes, training in modes:
+            attributes["training"] = training
 
 
 class GroupForward(Protocol):
@@ -159,12 +172,13 @@ class VmapForward:
                 _hide(template.get_submodule(path), names)
         _hide_hyper_parameters(template, members)
         self.streams, self.step = streams, _MemberStep(template)  # type: ignore[arg-type] # of a group
+        self.names = {name for name, _ in [*template.named_parameters(), *template.named_buffers()]}
+        self.with_modes = [*self.step.modules(), *self.own_activations.modules()]
 
     def losses(self, batch: Any, index: int) -> tuple[Tensor, Logged]:
         """See `GroupForward`."""
-        names = dict(self.step.member.named_parameters()).keys() | dict(self.step.member.named_buffers()).keys()
         tensors = {**self.stacks.parameters, **self.stacks.buffers}
-        stacks = {f"member.{name}": tensor for name, tensor in tensors.items() if name in names}
+        stacks = {f"member.{name}": tensor for name, tensor in tensors.items() if name in self.names}
 
         def one(own: dict[str, Tensor], sample: Any) -> tuple[Tensor, Logged]:
             found: tuple[Tensor, Logged] = functional_call(self.step, own, (sample, index))
@@ -176,7 +190,7 @@ class VmapForward:
     @torch.no_grad()
     def noise_free_losses(self, batch: Any) -> Tensor:
         """See `GroupForward`."""
-        with evaluation_mode(self.step), evaluation_mode(self.own_activations):
+        with modules_in_evaluation(self.with_modes):
             return self.losses(batch, 0)[0]
 
 

@@ -8,12 +8,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lit_gelu.replicas.alike import registry_of
-from lit_gelu.replicas.forward import Logged, is_task
+from lit_gelu.replicas.forward import Logged, is_task, modules_in_evaluation
 from lit_gelu.replicas.keyed_rules import KeyedDropoutRule
 from lit_gelu.replicas.rules import ActivationRule, DropoutRule, Rule, linear
 from lit_gelu.replicas.stacks import Stacks
 from lit_gelu.replicas.streams import Streams
-from lit_gelu.sandbox import evaluation_mode
 from lit_gelu.tasks import MNISTAutoencoder, MNISTClassifier, TIMITFrameClassifier, TweetTagger
 from lit_gelu.tasks.keyed_dropout import KeyedDropout
 from lit_gelu.tasks.layers import HiddenLayer
@@ -84,6 +83,7 @@ class StackedForward:
         self.loss = loss_of(first)
         self.own_activations = nn.ModuleList()
         self.rules = [self._rule(path, leaf, streams) for path, leaf in leaves_of(first) or []]
+        self.with_modes = list(self.own_activations.modules())
 
     def losses(self, batch: Any, index: int) -> tuple[Tensor, Logged]:  # noqa: ARG002 - as every `GroupForward`
         """See `lit_gelu.replicas.forward.GroupForward`."""
@@ -92,7 +92,7 @@ class StackedForward:
     @torch.no_grad()
     def noise_free_losses(self, batch: Any) -> Tensor:
         """See `lit_gelu.replicas.forward.GroupForward`."""
-        with evaluation_mode(self.own_activations):
+        with modules_in_evaluation(self.with_modes):
             inputs, labels = batch
             flat = inputs.flatten(2)
             return self.loss(self.noise_free_outputs(flat), flat, labels)

@@ -183,4 +183,4 @@ def test_the_way_is_chosen_by_the_net():
     with pytest.raises(ReplicaArgumentError, match=r"stacked.*does not know the forward pass of Normed"):
         EagerExecutor(build_members(Normed, [{}]), "stacked")
     with pytest.raises(ReplicaArgumentError, match=r"one of auto, .*vmap, loop"):
-        EagerExecutor(build_members(Normed, [{}]), "graph")
+        EagerExecutor(build_members(Normed, [{}]), "fastest")
