@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor, nn
 
 from lit_gelu.replicas.alike import check_alike
@@ -216,4 +217,9 @@ def _chosen(kind: str, modules: Sequence[nn.Module]) -> str:
     has_convolutions = any(isinstance(part, nn.modules.conv._ConvNd) for part in modules[0].modules())
     if fits:
         return "written" if can_be_written(modules) else "stacked"
-    return "loop" if has_convolutions else "vmap"
+    if has_convolutions:
+        rank_zero_info(
+            "A group of nets with convolutions is computed one net after the other on a CPU: expect the time of the "
+            "runs alone, less what a Trainer adds to each step."
+        )
+    return "loop" if has_convolutions or len(modules) == 1 else "vmap"  # which gains nothing for one

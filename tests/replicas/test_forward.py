@@ -172,14 +172,17 @@ def test_what_vmap_would_do_wrong_is_refused(build, said):
     compare(build, cells, kinds=["loop"])
 
 
-def test_the_way_is_chosen_by_the_net():
+def test_the_way_is_chosen_by_the_net(caplog):
     class Convolutions(OwnModule):
         def __init__(self):
             super().__init__()
             self.net = nn.Conv2d(1, 1, 3)
 
-    assert EagerExecutor(build_members(Convolutions, [{}])).kind == "loop"
-    assert EagerExecutor(build_members(Normed, [{}])).kind == "vmap"
+    with caplog.at_level("INFO"):
+        assert EagerExecutor(build_members(Convolutions, [{}] * 2)).kind == "loop"
+        assert EagerExecutor(build_members(Normed, [{}] * 2)).kind == "vmap"
+    assert [record.message.count("convolutions") for record in caplog.records] == [1]
+    assert EagerExecutor(build_members(Normed, [{}])).kind == "loop"  # nothing is gained by mapping one
     with pytest.raises(ReplicaArgumentError, match=r"stacked.*does not know the forward pass of Normed"):
         EagerExecutor(build_members(Normed, [{}]), "stacked")
     with pytest.raises(ReplicaArgumentError, match=r"one of auto, .*vmap, loop"):
