@@ -1,11 +1,12 @@
 """``lit-gelu paper run --engine ray``: what is refused, what the pool is given, and runs that Ray makes."""
 
-import os
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
+from child_processes import run_python
 from paper_runs import SHARING, InlinePool
 from ray_nodes import NO_MEMORY_MONITOR
 
@@ -118,12 +119,27 @@ def test_without_ray(tmp_path, capsys, monkeypatch):
 
 @pytest.mark.ray
 @pytest.mark.full
-def test_ray_is_started_here(tmp_path, capsys, monkeypatch):
+def test_ray_is_started_here(tmp_path, monkeypatch):
+    """In a process of its own: one that has been in this cluster cannot have actors in another one any more."""
     pytest.importorskip("ray")
     monkeypatch.setenv(*NO_MEMORY_MONITOR)
-    before = dict(os.environ)
-    assert run_in(tmp_path, "--engine", "ray", "--accelerator", "cpu", "--workers", "2") == 0
-    assert "2 at a time on cpu by Ray" in capsys.readouterr().out
+    said = run_python(STARTED_HERE, str(Path(__file__).parents[2]), str(tmp_path)).stdout
+    assert "2 at a time on cpu by Ray" in said
     assert {record.arm for record in read_records(tmp_path)} == {"relu"}
     assert len(list((tmp_path / "ray").glob("session_2*/logs"))) == 1
-    assert dict(os.environ) == before
+
+
+STARTED_HERE = """
+import os, sys
+sys.path.insert(0, sys.argv[1])
+from dataclasses import replace
+from paper_runs import SHARING
+import lit_gelu.paper.planning
+from lit_gelu.cli.main import main
+row = replace(SHARING, seeds=1)
+lit_gelu.paper.planning.experiments_of = lambda preset: {row.name: row}
+before = dict(os.environ)
+arguments = ["--engine", "ray", "--accelerator", "cpu", "--workers", "2"]
+assert main(["paper", "run", "--results", sys.argv[2], *arguments]) == 0
+assert not [name for name in os.environ if name.startswith("RAY_") and name not in before], os.environ
+"""
