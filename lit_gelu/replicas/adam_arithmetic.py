@@ -77,6 +77,6 @@ def ends_are_as_the_rest(dtype: torch.dtype) -> bool:
     settings = AdamSettings(False, 0.9, 0.1, 0.1, 0.999, 0.001, 0.3, 1e-8, -1e-3)
     for _ in range(3):
         AdamPiece(*many).adam(settings)
-        for one in singly.split(1, dim=1):
+        for one in torch.split(singly, 1, dim=1):
             AdamPiece(*(row.flatten() for row in one)).adam(settings)
     return torch.equal(many, singly)

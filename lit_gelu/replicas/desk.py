@@ -28,7 +28,7 @@ class Desk:
         def flat() -> tuple[Tensor, dict[str, Tensor]]:
             whole = torch.zeros(sum(sizes) + unit, dtype=first.dtype, device=first.device)
             whole = whole[-whole.data_ptr() % _ALIGNED // first.element_size() :][: sum(sizes)]
-            parts = zip(like.items(), whole.split(sizes), strict=True)
+            parts = zip(like.items(), torch.split(whole, sizes), strict=True)
             return whole, {name: part[: tensor.numel()].view(tensor.shape) for (name, tensor), part in parts}
 
         (value, self.values), (gradient, self.gradients), (mean, self.means), (square, self.squares) = (
@@ -36,7 +36,7 @@ class Desk:
         )
         whole = (value, gradient, mean, square)
         scratch = torch.empty_like(value)
-        pieces = list(zip(*(tensor.split(_IN_CACHE) for tensor in whole), strict=True))
+        pieces: list[Any] = list(zip(*(torch.split(tensor, _IN_CACHE) for tensor in whole), strict=True))
         if not ends_are_as_the_rest(first.dtype):
             pieces = list(zip(*([part.flatten() for part in parts.values()] for parts in self._parts()), strict=True))
         self._pieces = [AdamPiece(*piece, scratch[: len(piece[0])]) for piece in pieces]
@@ -66,7 +66,7 @@ class Desk:
             piece.adam(settings)
 
     def _fused(self, group: Mapping[str, Any], step: int) -> None:
-        kernel = torch._fused_adamw_ if group["decoupled_weight_decay"] else torch._fused_adam_
+        kernel: Any = torch._fused_adamw_ if group["decoupled_weight_decay"] else torch._fused_adam_
         parts = [list(part.values()) for part in self._parts()]
         kernel(
             *parts,

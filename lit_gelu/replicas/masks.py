@@ -3,6 +3,7 @@
 import functools
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -44,7 +45,7 @@ class FactorsAhead:
         self.chance, self.generator, self.factors, self.words = chance, generator, factors, words
         sizes = [math.prod(shape) for shape in shapes]
         self.parts = [
-            [part.view(shape) for part, shape in zip(row.split(sizes), shapes, strict=True)] for row in factors
+            [part.view(shape) for part, shape in zip(torch.split(row, sizes), shapes, strict=True)] for row in factors
         ]
         self.left = self.place = self.drawn = 0
 
@@ -64,7 +65,7 @@ class FactorsAhead:
         return self.parts[self.place][layer]
 
 
-_KNOWN = {torch.float32: np.float32, torch.float64: np.float64}
+_KNOWN: dict[torch.dtype, Any] = {torch.float32: np.float32, torch.float64: np.float64}
 
 
 def _compared(factors: Tensor, keep: float, generator: torch.Generator, words: Tensor | None = None) -> Tensor:

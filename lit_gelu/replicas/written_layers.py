@@ -13,7 +13,8 @@ from lit_gelu.replicas.masks import FactorsAhead
 Written = tuple[Callable[[Tensor, Tensor], Any], Callable[[Tensor, Tensor, Tensor], Any]]
 Kept = Callable[[str, int], Tensor]  # the tensor of a name, [batch, width]: one for all members
 _MEAN, _NO_IGNORED = 1, -100  # torch's numbers for reduction="mean" and ignore_index
-_aten, _nn = torch.ops.aten, torch._C._nn
+_aten = torch.ops.aten
+_nn: Any = torch._C._nn  # whose stubs leave out some arguments
 
 
 class Part(Protocol):
