@@ -44,7 +44,7 @@ class _Generator(threading.local):
         self.counter, self.key = np.zeros(4, dtype=np.uint64), np.zeros(2, dtype=np.uint64)
         place = {"counter": self.counter, "key": self.key}
         state: dict[str, Any] = {"bit_generator": "Philox", "state": place, "buffer": np.zeros(4, dtype=np.uint64)}
-        self.state = state | {"buffer_pos": 4, "has_uint32": 0, "uinteger": 0}
+        self.state: Any = state | {"buffer_pos": 4, "has_uint32": 0, "uinteger": 0}
 
 
 _generator = _Generator()
