@@ -36,7 +36,7 @@ def _step(module: LightningModule, batch: Any) -> Callable[[], None]:
 
     def make() -> None:
         with muted(module.modules()), torch.enable_grad():
-            loss_of(module, batch, 0).backward()
+            loss_of(module, batch, 0).backward()  # type: ignore[no-untyped-call]
         if optimizer is not None:
             optimizer.step()
         module.zero_grad(set_to_none=True)

@@ -1,6 +1,7 @@
 """What is found out before and after training: what a module logs, and whether all began alike."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from lightning.pytorch import LightningDataModule
 
@@ -16,7 +17,7 @@ from lit_gelu.replicas.choice.verdict import listed
 
 def check_seeds(seeds: int | Sequence[int]) -> list[int]:
     """Return the seeds; one alone has no spread, by which a difference could be told from chance."""
-    given = list(range(seeds)) if isinstance(seeds, int) and not isinstance(seeds, bool) else seeds
+    given: Any = list(range(seeds)) if isinstance(seeds, int) and not isinstance(seeds, bool) else seeds
     if isinstance(given, str) or not isinstance(given, Sequence):
         raise ChoiceArgumentError(f"seeds={shown(seeds)} is not accepted. Give how many, or a list of whole numbers.")
     if not all(isinstance(seed, int) and not isinstance(seed, bool) and seed >= 0 for seed in given):

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,10 @@ def _group(module: LightningModule) -> ReplicaGroup:
     return module
 
 
+def _save_member(group: ReplicaGroup, replica: int, path: Path) -> None:
+    torch.save(group.member_checkpoint(replica), path)
+
+
 def train_together(
     setup: Setup, wanted: Sequence[tuple[ActivationCandidate, int]], folder: RunFolder, *, keeps: bool
 ) -> list[TrainedRun]:
@@ -109,7 +114,7 @@ def train_together(
     trainer.fit(group, datamodule=given, ckpt_path=resumed, weights_only=True if resumed else None)
     for replica, (run, member) in enumerate(zip(runs, group.members, strict=True)):
         checkpoint = folder.checkpoint(run.label, run.spec, run.seed)
-        save_checkpoint(checkpoint, lambda at, r=replica: torch.save(group.member_checkpoint(r), at), member)
+        save_checkpoint(checkpoint, partial(_save_member, group, replica), member)
         run.test = tested(setup, member) if setup.tests else {}
         run.seconds = (time.perf_counter() - start) / len(runs)
         folder.keep(run)
