@@ -82,7 +82,7 @@ class ReplicaCheckpoint(Callback):
                 "ModelCheckpoint."
             )
         wanted = range(len(keys)) if self.members is None else self.members
-        numbers = [keys.index(one) if one in keys else one for one in wanted]
+        numbers: list[Any] = [keys.index(one) if one in keys else one for one in wanted]
         for number in numbers:
             if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < len(keys):
                 raise CallbackArgumentError(

@@ -51,7 +51,8 @@ def keys_of(members: Sequence[Member]) -> list[str]:
 
 
 def _text(value: Any) -> str:
-    return str(getattr(value, "__name__", type(value).__name__ if type(value).__repr__ is object.__repr__ else value))
+    shown: Any = type(value).__repr__
+    return str(getattr(value, "__name__", type(value).__name__ if shown is object.__repr__ else value))
 
 
 def build_members(

@@ -123,7 +123,7 @@ def assembled(
             "gradients": {},
         }
         checkpoint["callbacks"] = {ExactResume().state_key: {"ranks": [kept]}}
-    return checkpoint | extras
+    return {**checkpoint, **extras}
 
 
 def extracted(checkpoint: Mapping[str, Any], which: str) -> tuple[str, dict[str, Any]]:
@@ -189,7 +189,7 @@ def _is_at_last_batch(epoch: Mapping[str, int], batches: Mapping[str, Any]) -> b
 
 def loop_alone(place: Whereabouts, generators: Mapping[str, Any]) -> dict[str, Any]:
     """Return the state of a fit loop that has counted each optimizer step as a batch of its own."""
-    alone = copy.deepcopy(place.loops["fit_loop"])
+    alone: dict[str, Any] = copy.deepcopy(place.loops["fit_loop"])
     epochs, batches = alone["epoch_progress"], alone["epoch_loop.batch_progress"]
     ends = _is_at_last_batch(epochs["current"], batches) and place.in_epoch == place.steps
     is_over = place.in_epoch in {0, place.steps} and not ends

@@ -156,7 +156,7 @@ class ReplicaGroup(LightningModule):
         is_fit = self.trainer.state.fn == TrainerFn.FITTING
         self._of_members = MemberTrainer(self.trainer, self._data.order.steps if is_fit else None)
         for module in self._seeing_a_trainer():
-            module.trainer = self._of_members
+            module.trainer = self._of_members  # type: ignore[assignment] # stands for one
 
     def teardown(self, stage: str) -> None:  # noqa: ARG002 - Lightning's name
         """Let the members see none again."""

@@ -5,13 +5,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lightning.pytorch import LightningModule
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.core.optimizer import (
     _configure_optimizers,
     _configure_schedulers_automatic_opt,
     _validate_optimizers_attached,
     _validate_scheduler_api,
 )
-from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.types import LRSchedulerConfig
 from torch import Tensor
 from torch.optim import Optimizer, lr_scheduler

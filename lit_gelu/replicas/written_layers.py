@@ -29,7 +29,7 @@ class Part(Protocol):
         ...
 
     def backward(self, gradient: Tensor) -> Tensor:
-        """Return the gradient of the inputs of the last `forward`; those of parameters are kept on the desk."""
+        """Return the gradient of the inputs of the last `forward`; those of parameters are kept on the workspace."""
         ...
 
 
@@ -38,7 +38,7 @@ class LinearPart:
 
     Args:
         path: Where it is in the net.
-        values: The desk's parameters by name.
+        values: The workspace's parameters by name.
         gradients: Where their gradients go.
         kept: Where outputs go.
         is_first: Whether nothing asks for the gradient of the inputs.
@@ -110,7 +110,7 @@ class OwnActivation:
     Args:
         path: Where it is in the net.
         module: It.
-        values: The desk's parameters by name.
+        values: The workspace's parameters by name.
         gradients: Where their gradients go.
         stream: Lets the member's random numbers be the global ones.
     """

@@ -2,14 +2,14 @@
 
 import functools
 from collections.abc import Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from lit_gelu.replicas.alike import registry_of
-from lit_gelu.replicas.desk import Desk
+from lit_gelu.replicas.workspace import Workspace
 from lit_gelu.replicas.keyed_rules import KeyedDropoutPart, in_common
 from lit_gelu.replicas.masks import FactorsAhead
 from lit_gelu.replicas.rules import shared_function
@@ -88,7 +88,7 @@ class MemberNet:
         self.loss.measure(values, inputs, labels, logged)
 
 
-class MemberNets:
+class NetBuilder:
     """The nets of all members.
 
     Args:
@@ -106,18 +106,18 @@ class MemberNets:
 
     def kept(self, name: str, *sizes: int, dtype: torch.dtype | None = None) -> Tensor:
         """Return the tensor of a name, the same one for all members."""
-        key = (name, *sizes)
+        key: tuple[str | int, ...] = (name, *sizes)
         if key not in self._kept:
             self._kept[key] = torch.empty(sizes, dtype=dtype or self.dtype)
         return self._kept[key]
 
-    def net(self, replica: int, batch: int, desk: Desk) -> MemberNet:
-        """Return a member's, for batches of a size, with its parameters on a desk."""
+    def net(self, replica: int, batch: int, workspace: Workspace) -> MemberNet:
+        """Return a member's, for batches of a size, with its parameters in a workspace."""
         if (replica, batch) not in self._nets:
-            self._nets[replica, batch] = self._built(replica, batch, desk)
+            self._nets[replica, batch] = self._built(replica, batch, workspace)
         return self._nets[replica, batch]
 
-    def _built(self, replica: int, batch: int, desk: Desk) -> MemberNet:
+    def _built(self, replica: int, batch: int, workspace: Workspace) -> MemberNet:
         module, width, own = self.stacks.modules[replica], 0, nn.ModuleList()
         leaves, head, tail = leaves_of(module) or [], list[Part](), list[Part]()
         ahead = self._ahead(replica, batch, leaves)
@@ -129,13 +129,13 @@ class MemberNets:
             part: Part | None
             if _is(nn.Linear, path, leaf):
                 width = leaf.out_features  # type: ignore[assignment]
-                part = LinearPart(path, desk.values, desk.gradients, kept, is_first=not head)
+                part = LinearPart(path, workspace.values, workspace.gradients, kept, is_first=not head)
             elif _is(nn.Dropout, path, leaf):
                 part = DropoutPart(path, *ahead[path], kept, width) if path in ahead else None
             elif _is(KeyedDropout, path, leaf):
                 part = self._keyed(path, leaf, kept, width)
             else:
-                part = self._activation(replica, path, leaf, desk, kept, width)
+                part = self._activation(replica, path, leaf, workspace, kept, width)
             if isinstance(part, OwnActivation):
                 own.append(leaf)
             if part is not None:
@@ -152,13 +152,13 @@ class MemberNets:
             return shared_function(part.module, registry_of(self.stacks.modules[replica])) is None
         return isinstance(part, DropoutPart | KeyedDropoutPart)
 
-    def _activation(self, replica: int, path: str, leaf: nn.Module, desk: Desk, kept: Kept, width: int) -> Part:
+    def _activation(self, replica: int, path: str, leaf: nn.Module, workspace: Workspace, kept: Kept, width: int) -> Part:
         is_function = shared_function(leaf, registry_of(self.stacks.modules[replica])) is not None
         written = written_activation(leaf) if is_function else None
         if written is not None:
             return WrittenActivation(path, written, kept, width)
-        stream = ExitStack if is_function else functools.partial(self.streams.of, replica)
-        return OwnActivation(path, leaf, desk.values, desk.gradients, stream)
+        own_stream = functools.partial(self.streams.of, replica)
+        return OwnActivation(path, leaf, workspace.values, workspace.gradients, nullcontext if is_function else own_stream)
 
     def _keyed(self, path: str, leaf: Any, kept: Kept, width: int) -> Part | None:
         layers: Any = [module.get_submodule(path) for module in self.stacks.modules]

@@ -1,17 +1,17 @@
 """The steps of the tasks' fully connected nets on a CPU: member by member, forward and backward written out."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
 
-from lit_gelu.replicas.desk import Desk
+from lit_gelu.replicas.workspace import Workspace
 from lit_gelu.replicas.optimizers import StackedAdam
 from lit_gelu.replicas.stacked_forward import leaves_of
 from lit_gelu.replicas.stacks import Stacks
 from lit_gelu.replicas.streams import Streams
-from lit_gelu.replicas.written_net import MemberNet, MemberNets
+from lit_gelu.replicas.written_net import MemberNet, NetBuilder
 
 Batches = Iterable[tuple[Tensor, Tensor]]
 
@@ -29,14 +29,14 @@ class WrittenSteps:
     """
 
     def __init__(self, stacks: Stacks, streams: Streams, logs_noise_free: Sequence[bool]) -> None:
-        self.stacks, self.nets = stacks, MemberNets(stacks, streams, logs_noise_free)
-        self._desks: dict[tuple[str, ...], Desk] = {}
+        self.stacks, self.nets = stacks, NetBuilder(stacks, streams, logs_noise_free)
+        self._workspaces: dict[tuple[str, ...], Workspace] = {}
         self._parameters = [
             {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
             for module in stacks.modules
         ]
 
-    def takes(self, optimizer: Any) -> bool:
+    def takes(self, optimizer: Any) -> TypeGuard[StackedAdam]:
         """Tell whether steps can be made with the group's optimizer; its counts are those of all tensors."""
         if not isinstance(optimizer, StackedAdam) or not all(stack.is_cpu for stack in self.stacks.parameters.values()):
             return False
@@ -78,24 +78,24 @@ class WrittenSteps:
 
     def _make(self, replica: int, batches: Batches, optimizer: StackedAdam, before: int, logged: Tensor) -> None:
         parameters, own = self._parameters[replica], optimizer.own[replica]
-        desk, tensors = self._desk(replica), list(parameters.values())
+        workspace, tensors = self._workspace(replica), list(parameters.values())
         states, settings = [own.state[tensor] for tensor in tensors], own.param_groups[0]
-        desk.take(tensors, states)
+        workspace.take(tensors, states)
         net: MemberNet | None = None
         for made, ((inputs, labels), loss) in enumerate(zip(batches, logged.unbind(), strict=True), 1):
             if net is None:  # all batches have one size
-                net = self.nets.net(replica, len(inputs), desk)
+                net = self.nets.net(replica, len(inputs), workspace)
                 net.begin(len(logged))
             net.descend(inputs.flatten(1), labels, loss)
-            desk.adam(settings, before + made)
-        desk.put_back(tensors, states)
+            workspace.adam(settings, before + made)
+        workspace.put_back(tensors, states)
 
-    def _desk(self, replica: int) -> Desk:
+    def _workspace(self, replica: int) -> Workspace:
         parameters = self._parameters[replica]
         names = tuple(parameters)
-        if names not in self._desks:
-            self._desks[names] = Desk(parameters)
-        return self._desks[names]
+        if names not in self._workspaces:
+            self._workspaces[names] = Workspace(parameters)
+        return self._workspaces[names]
 
 
 def can_be_written(modules: Sequence[nn.Module]) -> bool:

@@ -13,8 +13,8 @@ _IN_CACHE = 2**17  # numbers that are updated at once
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
-class Desk:
-    """Four flat tensors, of which every parameter has a part; one desk serves members in turn, and stays in the cache.
+class Workspace:
+    """Four flat tensors, of which every parameter has a part; one workspace serves members in turn, and stays in the cache.
 
     Args:
         like: Parameters by name, of one dtype on one device.
@@ -39,7 +39,7 @@ class Desk:
         pieces: list[Any] = list(zip(*(torch.split(tensor, _IN_CACHE) for tensor in whole), strict=True))
         if not ends_are_as_the_rest(first.dtype):
             pieces = list(zip(*([part.flatten() for part in parts.values()] for parts in self._parts()), strict=True))
-        self._pieces = [AdamPiece(*piece, scratch[: len(piece[0])]) for piece in pieces]
+        self._pieces = [AdamPiece(*(*piece, scratch[: len(piece[0])])) for piece in pieces]
 
     def _parts(self) -> tuple[dict[str, Tensor], ...]:
         return self.values, self.gradients, self.means, self.squares
