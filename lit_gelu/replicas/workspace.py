@@ -14,7 +14,7 @@ _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 class Workspace:
-    """Four flat tensors, of which every parameter has a part; one workspace serves members in turn, and stays in the cache.
+    """Four flat tensors, of which every parameter has a part; it serves members in turn, and stays in the cache.
 
     Args:
         like: Parameters by name, of one dtype on one device.

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from lit_gelu.replicas.alike import registry_of
-from lit_gelu.replicas.workspace import Workspace
 from lit_gelu.replicas.keyed_rules import KeyedDropoutPart, in_common
 from lit_gelu.replicas.masks import FactorsAhead
 from lit_gelu.replicas.rules import shared_function
 from lit_gelu.replicas.stacked_forward import cross_entropies, leaves_of, loss_of
 from lit_gelu.replicas.stacks import Stacks
 from lit_gelu.replicas.streams import Streams
+from lit_gelu.replicas.workspace import Workspace
 from lit_gelu.replicas.written_layers import (
     CrossEntropy,
     DropoutPart,
@@ -152,13 +152,15 @@ class NetBuilder:
             return shared_function(part.module, registry_of(self.stacks.modules[replica])) is None
         return isinstance(part, DropoutPart | KeyedDropoutPart)
 
-    def _activation(self, replica: int, path: str, leaf: nn.Module, workspace: Workspace, kept: Kept, width: int) -> Part:
+    def _activation(
+        self, replica: int, path: str, leaf: nn.Module, workspace: Workspace, kept: Kept, width: int
+    ) -> Part:
         is_function = shared_function(leaf, registry_of(self.stacks.modules[replica])) is not None
         written = written_activation(leaf) if is_function else None
         if written is not None:
             return WrittenActivation(path, written, kept, width)
-        own_stream = functools.partial(self.streams.of, replica)
-        return OwnActivation(path, leaf, workspace.values, workspace.gradients, nullcontext if is_function else own_stream)
+        stream: Any = nullcontext if is_function else functools.partial(self.streams.of, replica)
+        return OwnActivation(path, leaf, workspace.values, workspace.gradients, stream)
 
     def _keyed(self, path: str, leaf: Any, kept: Kept, width: int) -> Part | None:
         layers: Any = [module.get_submodule(path) for module in self.stacks.modules]

@@ -6,11 +6,11 @@ from typing import Any, TypeGuard
 import torch
 from torch import Tensor, nn
 
-from lit_gelu.replicas.workspace import Workspace
 from lit_gelu.replicas.optimizers import StackedAdam
 from lit_gelu.replicas.stacked_forward import leaves_of
 from lit_gelu.replicas.stacks import Stacks
 from lit_gelu.replicas.streams import Streams
+from lit_gelu.replicas.workspace import Workspace
 from lit_gelu.replicas.written_net import MemberNet, NetBuilder
 
 Batches = Iterable[tuple[Tensor, Tensor]]
