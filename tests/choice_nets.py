@@ -58,7 +58,7 @@ class OrdinaryStripes(LightningDataModule):
         return torch.utils.data.DataLoader(self.sets[1], 16)
 
 
-class OwnNet(LightningModule):
+class ConvolutionalNet(LightningModule):
     """Somebody's convolutional net, with a metric of which more is better."""
 
     def __init__(self, activation="relu", width=4, rate=3e-3):
@@ -93,21 +93,21 @@ class OwnNet(LightningModule):
         return torch.optim.Adam(self.parameters(), self.rate)
 
 
-class FixedNet(OwnNet):
+class FixedNet(ConvolutionalNet):
     """The same with an activation that nobody can name: only a swap brings in others."""
 
     def __init__(self):
         super().__init__("relu")
 
 
-class Hooked(OwnNet):
+class Hooked(ConvolutionalNet):
     """The same with a hook that a group does not call."""
 
     def on_train_batch_start(self, batch, index):
         self.seen = index
 
 
-class Scheduled(OwnNet):
+class Scheduled(ConvolutionalNet):
     """The same with a schedule of its learning rate."""
 
     def configure_optimizers(self):

@@ -49,6 +49,7 @@ READERS = {
         "export/runtime/model_file.py": "fuzz/test_other_files.py",
         "export/quantization/int8_metadata.py": "hostile/test_other_files.py",
         "lit_gelu/paper/run_record.py": "hostile/test_other_files.py",
+        "lit_gelu/paper/unfinished_groups.py": "paper/test_unfinished_groups.py",
         "lit_gelu/replicas/choice/run_files.py": "replicas/choice/test_run_files.py",
         "export/runtime/tuning_file.py": "hostile/test_other_files.py",
     },
