@@ -84,12 +84,11 @@ bench: rivals ## Run every benchmark that needs no GPU; each prints ratios measu
 gpu: $(READY) ## On a machine with a GPU: doctor, tests, parity, speed and training, one record each in runs/gpu (docs/gpu.md)
 	$(BIN)/python -P benchmarks/gpu.py $(GPU)
 
-docs: $(READY) ## Write docs/activations.md with its plots, docs/lowering.md, docs/kernels.md, docs/gpu.md and docs/paper.md anew; no figure on them is typed
+docs: $(READY) ## Write docs/activations.md with its plots, docs/lowering.md, docs/kernels.md and docs/gpu.md anew; no figure on them is typed
 	$(BIN)/python docs/make_activations.py
 	$(BIN)/python docs/make_lowering.py
 	$(BIN)/python docs/make_kernels.py
 	$(BIN)/python docs/make_gpu.py
-	$(BIN)/python docs/make_paper.py
 
 clean: ## Remove what the commands above made, runs/ excepted
 	rm -rf $(VENV) $(FLOOR) examples/web/node_modules build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
