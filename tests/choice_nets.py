@@ -58,7 +58,7 @@ class OrdinaryStripes(LightningDataModule):
         return torch.utils.data.DataLoader(self.sets[1], 16)
 
 
-class ConvolutionalNet(LightningModule):
+class ConvNet(LightningModule):
     """Somebody's convolutional net, with a metric of which more is better."""
 
     def __init__(self, activation="relu", width=4, rate=3e-3):
@@ -93,21 +93,21 @@ class ConvolutionalNet(LightningModule):
         return torch.optim.Adam(self.parameters(), self.rate)
 
 
-class FixedNet(ConvolutionalNet):
+class FixedNet(ConvNet):
     """The same with an activation that nobody can name: only a swap brings in others."""
 
     def __init__(self):
         super().__init__("relu")
 
 
-class Hooked(ConvolutionalNet):
+class Hooked(ConvNet):
     """The same with a hook that a group does not call."""
 
     def on_train_batch_start(self, batch, index):
         self.seen = index
 
 
-class Scheduled(ConvolutionalNet):
+class Scheduled(ConvNet):
     """The same with a schedule of its learning rate."""
 
     def configure_optimizers(self):

@@ -14,14 +14,14 @@ from lit_gelu.replicas.choice.outcome import ActivationChoice, CandidateReport
 from lit_gelu.replicas.choice.run_files import TrainedRun
 
 OWN = """
-from choice_nets import FixedNet, ConvolutionalNet, Stripes
+from choice_nets import FixedNet, ConvNet, Stripes
 """
 CONFIG = """
 seed_everything: 0
 ckpt_path: null
 weights_only: null
 model:
-  class_path: own.ConvolutionalNet
+  class_path: own.ConvNet
   init_args: {activation: relu, width: 3}
 data:
   class_path: own.Stripes
@@ -85,7 +85,7 @@ def test_a_configuration_of_fit_says_what_is_trained(capsys):
     assert (data.noise, options["max_epochs"], options["seeds"], options["folder"]) == (1.0, 2, 2, "here")
     assert options["trainer"] == {"accelerator": "cpu"}
     built = build(activation="silu")
-    assert type(built).__name__ == "ConvolutionalNet"
+    assert type(built).__name__ == "ConvNet"
     assert built.net[0].out_channels == 3
     assert type(built.net[1]).__name__ == "SiLU"
     printed = capsys.readouterr().out

@@ -12,10 +12,10 @@ from choice_nets import (
     BUILD,
     CPU,
     Breaks,
+    ConvNet,
     FixedNet,
     Hooked,
     OrdinaryStripes,
-    ConvolutionalNet,
     Scheduled,
     Stripes,
     by_hand,
@@ -61,7 +61,7 @@ def test_a_task_side_by_side_is_the_runs_made_by_hand():
     assert choice.rows[0][1] == f"{medians[0]:.4g}"
 
 
-@pytest.mark.parametrize("build", [ConvolutionalNet, Scheduled])
+@pytest.mark.parametrize("build", [ConvNet, Scheduled])
 def test_a_net_of_ones_own_side_by_side_is_the_runs_made_by_hand(build):
     choice = choose(build, ["gelu", "relu"], Stripes(), metric="val_acc", **QUICK)
     assert "as a group" in choice.trained
@@ -73,9 +73,9 @@ def test_a_net_of_ones_own_side_by_side_is_the_runs_made_by_hand(build):
 @pytest.mark.parametrize(
     ("build", "data", "trainer", "reason"),
     [
-        (ConvolutionalNet, OrdinaryStripes(), {}, "OrdinaryStripes is no InMemoryDataModule"),
+        (ConvNet, OrdinaryStripes(), {}, "OrdinaryStripes is no InMemoryDataModule"),
         (Hooked, Stripes(), {}, "has a hook on_train_batch_start"),
-        (ConvolutionalNet, Stripes(), {"gradient_clip_val": 0.1}, r"Trainer\(gradient_clip_val=...\)"),
+        (ConvNet, Stripes(), {"gradient_clip_val": 0.1}, r"Trainer\(gradient_clip_val=...\)"),
     ],
 )
 def test_one_after_another_where_there_is_no_group(build, data, trainer, reason):
@@ -97,9 +97,9 @@ def test_side_by_side_gives_what_one_after_another_gives():
 
 
 def test_a_metric_of_the_test_set():
-    choice = choose(ConvolutionalNet, ["gelu", "relu"], Stripes(), metric="test_acc", **QUICK)
+    choice = choose(ConvNet, ["gelu", "relu"], Stripes(), metric="test_acc", **QUICK)
     assert choice.metric.stage == "test"
-    check_by_hand(choice, ConvolutionalNet, Stripes(), "test_acc", 2, test=True)
+    check_by_hand(choice, ConvNet, Stripes(), "test_acc", 2, test=True)
 
 
 def test_one_activation_under_two_names_is_no_difference():
@@ -123,7 +123,7 @@ def test_one_activation_under_two_names_is_no_difference():
 def test_what_is_worse_is_said():
     # The net is one straight line where its activation is flat: it says one class of all.
     names = {"gelu": "gelu", "flat": nn.Threshold(1e9, 0.0)}
-    choice = choose(ConvolutionalNet, names, Stripes(noise=0.2), metric="val_loss", **QUICK | {"seeds": 5, "max_epochs": 4})
+    choice = choose(ConvNet, names, Stripes(noise=0.2), metric="val_loss", **QUICK | {"seeds": 5, "max_epochs": 4})
     assert choice.verdict[0].startswith("gelu is better than flat: its val_loss")
     found = choice.difference("flat", "gelu")
     assert found.is_decided
@@ -133,14 +133,14 @@ def test_what_is_worse_is_said():
 
 def test_what_fails_or_diverges_is_named_and_spoils_nothing():
     names = {"gelu": "gelu", "broken": Breaks, "explodes": explodes, "relu": "relu"}
-    choice = choose(ConvolutionalNet, names, Stripes(), metric="val_loss", **QUICK)
+    choice = choose(ConvNet, names, Stripes(), metric="val_loss", **QUICK)
     assert [candidate.label for candidate in choice.candidates][2:] == ["broken", "explodes"]
     assert choice.verdict[-2:] == [
         "broken failed with every seed (RuntimeError: it broke), and is not compared.",
         "explodes diverged with every seed, and is not compared.",
     ]
     assert "RuntimeError: it broke" in choice.trained  # why there was no group
-    alone = by_hand(ConvolutionalNet, "gelu", 1, Stripes(), 2, **CPU).logged["val_loss"]
+    alone = by_hand(ConvNet, "gelu", 1, Stripes(), 2, **CPU).logged["val_loss"]
     (gelu,) = (candidate for candidate in choice.candidates if candidate.label == "gelu")
     assert gelu.runs[1].value(choice.metric) == alone
     assert len(choice.differences) == 1
@@ -149,7 +149,7 @@ def test_what_fails_or_diverges_is_named_and_spoils_nothing():
 
 def test_nothing_comes_to_its_end():
     with pytest.raises(AllRunsFailedError, match="broken failed with every seed"):
-        choose(ConvolutionalNet, {"broken": Breaks, "explodes": explodes}, Stripes(), metric="val_loss", **QUICK)
+        choose(ConvNet, {"broken": Breaks, "explodes": explodes}, Stripes(), metric="val_loss", **QUICK)
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_nothing_comes_to_its_end():
     ],
 )
 def test_mistakes_are_found_before_anything_is_trained(changed, error, said):
-    given = {"build": ConvolutionalNet, "activations": ["gelu", "relu"], "data": Stripes(), **QUICK} | changed
+    given = {"build": ConvNet, "activations": ["gelu", "relu"], "data": Stripes(), **QUICK} | changed
     with mock.patch.object(Trainer, "fit", side_effect=AssertionError("trained")), pytest.raises(error, match=said):
         choose(given.pop("build"), given.pop("activations"), given.pop("data"), **given)
 
@@ -198,11 +198,11 @@ def test_the_activations_of_a_module_are_exchanged(sites):
 def test_callers_random_numbers_stay():
     torch.manual_seed(7)
     before = torch.get_rng_state()
-    choose(ConvolutionalNet, ["gelu", "relu"], Stripes(), **QUICK | {"max_epochs": 1})
+    choose(ConvNet, ["gelu", "relu"], Stripes(), **QUICK | {"max_epochs": 1})
     assert torch.equal(torch.get_rng_state(), before)
 
 
-class DrawsByActivation(ConvolutionalNet):
+class DrawsByActivation(ConvNet):
     """Weights that depend on the activation."""
 
     def __init__(self, activation):
@@ -233,15 +233,15 @@ def test_finished_runs_are_kept(tmp_path):
         return real(self, *given, **named)
 
     with mock.patch.object(Trainer, "fit", fit), pytest.raises(SystemExit):
-        choose(ConvolutionalNet, ["gelu", "relu"], Stripes(), **options, say=lines.append)
+        choose(ConvNet, ["gelu", "relu"], Stripes(), **options, say=lines.append)
     assert [line.split(":")[0] for line in lines] == ["gelu, seed 0", "gelu, seed 1"]
     counted = mock.Mock()
     with mock.patch.object(Trainer, "fit", fit):
-        choice = choose(ConvolutionalNet, ["gelu", "relu"], Stripes(), **options)
+        choice = choose(ConvNet, ["gelu", "relu"], Stripes(), **options)
         assert counted.call_count == 2
-        again = choose(ConvolutionalNet, ["gelu", "relu", "elu"], Stripes(), **options)  # one more
+        again = choose(ConvNet, ["gelu", "relu", "elu"], Stripes(), **options)  # one more
         assert counted.call_count == 4
-    wanted = choose(ConvolutionalNet, ["gelu", "relu"], Stripes(), **options | {"folder": None})
+    wanted = choose(ConvNet, ["gelu", "relu"], Stripes(), **options | {"folder": None})
     values = {c.label: c.values(choice.metric) for c in choice.candidates}
     assert values == {c.label: c.values(wanted.metric) for c in wanted.candidates}
     assert values.items() <= {c.label: c.values(again.metric) for c in again.candidates}.items()
@@ -279,20 +279,20 @@ def test_a_group_goes_on_where_it_was(tmp_path, monkeypatch):
 
 def test_runs_with_other_settings_are_refused(tmp_path):
     options = QUICK | {"max_epochs": 1, "folder": tmp_path}
-    choose(ConvolutionalNet, ["gelu", "relu"], Stripes(), **options)
+    choose(ConvNet, ["gelu", "relu"], Stripes(), **options)
     with pytest.raises(ChoiceArgumentError, match=r"runs with trainer=.*now it is.*Give another folder"):
-        choose(ConvolutionalNet, ["gelu", "relu"], Stripes(), **options | {"max_epochs": 2})
+        choose(ConvNet, ["gelu", "relu"], Stripes(), **options | {"max_epochs": 2})
     with pytest.raises(ChoiceArgumentError, match="data_arguments"):
-        choose(ConvolutionalNet, ["gelu", "relu"], Stripes(batch_size=8), **options)
+        choose(ConvNet, ["gelu", "relu"], Stripes(batch_size=8), **options)
 
 
 @pytest.mark.parametrize("damage", ["", "[]", "{}", '{"curves": {"val_loss": ["x"]}, "test": {}}'])
 def test_a_damaged_run_is_made_again(tmp_path, damage):
     options = QUICK | {"max_epochs": 1, "folder": tmp_path}
-    first = choose(ConvolutionalNet, ["gelu", "relu"], Stripes(), **options)
+    first = choose(ConvNet, ["gelu", "relu"], Stripes(), **options)
     for path in (tmp_path / "runs").glob("gelu*.json"):
         path.write_text(damage)
-    again = choose(ConvolutionalNet, ["gelu", "relu"], Stripes(), **options)
+    again = choose(ConvNet, ["gelu", "relu"], Stripes(), **options)
     assert {c.label: c.values(first.metric) for c in first.candidates} == {
         c.label: c.values(again.metric) for c in again.candidates
     }
@@ -300,7 +300,7 @@ def test_a_damaged_run_is_made_again(tmp_path, damage):
 
 @pytest.mark.parametrize(
     ("build", "data", "classes"),
-    [pytest.param(BUILD, PIXELS, 10, marks=pytest.mark.full, id="task"), pytest.param(ConvolutionalNet, Stripes(), 2, id="own")],
+    [pytest.param(BUILD, PIXELS, 10, marks=pytest.mark.full, id="task"), pytest.param(ConvNet, Stripes(), 2, id="own")],
 )
 def test_measured_and_written(tmp_path, build, data, classes):
     choice = choose(

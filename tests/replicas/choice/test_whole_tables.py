@@ -5,7 +5,7 @@ import warnings
 
 import numpy as np
 import pytest
-from choice_nets import CPU, ConvolutionalNet, Stripes, by_hand
+from choice_nets import CPU, ConvNet, Stripes, by_hand
 from scipy import stats
 
 from lit_gelu.data import MNISTData
@@ -21,7 +21,7 @@ SEEDS = 5
     ("build", "data", "metric", "epochs"),
     [
         pytest.param(MNISTClassifier, MNISTData, "val_error", 3, marks=pytest.mark.realdata, id="mnist"),
-        pytest.param(ConvolutionalNet, lambda: Stripes(noise=0.7), "val_acc", 3, id="own"),
+        pytest.param(ConvNet, lambda: Stripes(noise=0.7), "val_acc", 3, id="own"),
     ],
 )
 def test_the_table_is_that_of_runs_made_by_hand(build, data, metric, epochs):
