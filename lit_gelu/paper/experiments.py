@@ -47,6 +47,7 @@ class Experiment:
     data_requires: Mapping[str, str] = field(default_factory=dict)  # of a property of the data, once prepared
     trainer_args: Mapping[str, Any] = field(default_factory=dict)
     has_fused_optimizer: bool = True  # whether torch has a fused kernel for the optimizer
+    has_schedule: bool = False  # whether a schedule ends with the run, so that a shorter run is another one
     # Which of the task's noise= and the data's order= there are: what --noise keys asks for.
     keyed: frozenset[str] = frozenset({"noise", "order"})
     learning_rate_from: str | None = None  # the experiment that tuned it; `learning_rates` is empty then
@@ -143,6 +144,7 @@ CIFAR10_SEARCH = Experiment(
     evaluations=1,
     data_args={"batch_size": 100, "validation": 5000},
     has_fused_optimizer=False,
+    has_schedule=True,
     keyed=frozenset(),
     training_flop=2.16e16,
     notes="Trained on 45,000 images, 5,000 held out; the paper does not say how many seeds.",
@@ -176,6 +178,7 @@ CIFAR100 = Experiment(
     tuned=(),
     data_args={"batch_size": 128},
     has_fused_optimizer=False,
+    has_schedule=True,
     keyed=frozenset(),
     training_flop=3.89e16,
     notes="An epoch is 100,000 images, the set and its mirror image (781 steps), as in the authors' code.",

@@ -134,6 +134,7 @@ def _labels(record: RunRecord) -> Iterator[str]:
     for argument, part in (("train_samples", "training"), ("test_samples", "test")):
         if arguments.get(argument) is not None:
             yield f"only the first {arguments[argument]} {part} samples"
+    yield from _shorter(record)
     precision = record.config.get("trainer", {}).get("precision", _FLOAT32[0])
     if precision not in _FLOAT32:
         yield f"precision {precision}, not 32 bit"
@@ -141,3 +142,12 @@ def _labels(record: RunRecord) -> Iterator[str]:
         yield "random numbers by key (--noise keys)"
     elif arguments.get("order") == "seed":
         yield "order of samples by seed (--noise keys)"
+
+
+def _shorter(record: RunRecord) -> Iterator[str]:
+    """Yield what has to be said of a run that ended before the protocol's end; ``quick`` says so itself."""
+    epochs = record.config.get("trainer", {}).get("max_epochs")
+    if record.preset == "full" and record.experiment in EXPERIMENTS and epochs is not None:
+        full = EXPERIMENTS[record.experiment].epochs
+        if epochs < full:
+            yield f"ended after {epochs} of {full} epochs"

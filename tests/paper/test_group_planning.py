@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 from paper_runs import DIGITS, SHARING, request
 
-from lit_gelu.cli.paper.running import _own_experiments
 from lit_gelu.paper.errors import PaperArgumentError
 from lit_gelu.paper.group_planning import GroupPlanner, parse_replicas
 from lit_gelu.paper.jobs import CellGroup, cells_of
 from lit_gelu.paper.planning import RunRequest
+from lit_gelu.paper.variants import ProtocolVariant, own_experiments
 
 FULL = RunRequest("full")
 
@@ -57,7 +57,7 @@ def test_sizes(name, workers, most, sizes):
     ],
 )
 def test_sizes_on_a_gpu(name, keyed, sizes):
-    table = _own_experiments("full", None, fused=False, noise="keys" if keyed else "global")
+    table = own_experiments("full", ProtocolVariant(noise="keys" if keyed else "global"))
     cells = RunRequest("full", only=(name,), table=table).first_cells()
     jobs = GroupPlanner(1, on_gpu=True).jobs(cells)
     for job in jobs:

@@ -3,7 +3,6 @@
 import os
 import sys
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,17 +16,17 @@ from lit_gelu.cli.terminal import console_for_output
 from lit_gelu.files import is_file
 from lit_gelu.paper.cells import PRECISION
 from lit_gelu.paper.errors import PaperArgumentError
-from lit_gelu.paper.experiments import TWEETS, Experiment
 from lit_gelu.paper.grid_runner import Runner, Tally
 from lit_gelu.paper.group_planning import GroupPlanner, parse_replicas
 from lit_gelu.paper.jobs import RunOptions
 from lit_gelu.paper.planning import RunRequest, plan
-from lit_gelu.paper.presets import PRESETS, preset
+from lit_gelu.paper.presets import PRESETS
 from lit_gelu.paper.progress import GridProgress
 from lit_gelu.paper.run_record import RECORDS_FILE, RunRecord, read_records
 from lit_gelu.paper.run_store import RecordStore
 from lit_gelu.paper.shards import parse_shard, records_of_others
 from lit_gelu.paper.unfinished_groups import GROUPS_FOLDER
+from lit_gelu.paper.variants import ProtocolVariant, check_variant, own_experiments
 from lit_gelu.paper.visible_gpus import VARIABLE, visible_gpus
 
 if TYPE_CHECKING:
@@ -75,6 +74,12 @@ def build_parser() -> jsonargparse.ArgumentParser:
     parser.add_argument("--only", nargs="*", metavar="EXPERIMENT", default=[], help="only these experiments")
     parser.add_argument("--arms", nargs="*", metavar="ARM", default=[], help="only these arms, such as gelu")
     parser.add_argument("--seeds", nargs="*", type=int, metavar="SEED", default=[], help="only these seeds")
+    parser.add_argument(
+        "--epochs",
+        type=int,
+        default=None,
+        help="end each run after so many, where time is short: not the paper's protocol, and tables say so",
+    )
     parser.add_argument("--shard", metavar="I/N", default=None, help="only the I-th of N parts, counted from 1")
     parser.add_argument("--results", metavar="FOLDER", default=None, help="default: runs/paper/PRESET")
     parser.add_argument("--data-root", metavar="FOLDER", default=None, help="default: LIT_GELU_DATA, or data")
@@ -134,7 +139,7 @@ def run(arguments: jsonargparse.Namespace) -> int:
         tuple(arguments.arms),
         tuple(arguments.seeds),
         arguments.precision,
-        _own_experiments(arguments.preset, arguments.tweet_clusters, arguments.fused_optimizer, arguments.noise),
+        own_experiments(arguments.preset, _variant(arguments)),
         None if arguments.shard is None else parse_shard(arguments.shard),
     )
     if not any(request.runs(experiment) for experiment in request.experiments()):
@@ -142,12 +147,14 @@ def run(arguments: jsonargparse.Namespace) -> int:
             f"There is no run with --arms {' '.join(request.arms) or 'all'} and --seeds "
             f"{' '.join(map(str, request.seeds)) or 'all'}. See lit-gelu paper list --preset {request.preset}."
         )
-    if arguments.fused_optimizer:
-        _check_fused_optimizer(request)
-    if arguments.noise == "keys":
-        _check_noise(request)
+    check_variant(_variant(arguments), request.preset, [experiment.name for experiment in request.experiments()])
     folder = results_folder(arguments)
     return _dry_run(request, folder) if arguments.dry_run else _run(request, folder, arguments)
+
+
+def _variant(arguments: jsonargparse.Namespace) -> ProtocolVariant:
+    """Return what was asked for in place of the preset's."""
+    return ProtocolVariant(arguments.tweet_clusters, arguments.fused_optimizer, arguments.noise, arguments.epochs)
 
 
 def _own_folder(request: RunRequest, folder: Path) -> Path:
@@ -263,61 +270,6 @@ def _dry_run(request: RunRequest, folder: Path) -> int:
         sys.stdout.write(f"{experiment.name}: {text}\n")
     sys.stdout.write(f"finished before: {len(planned.finished)}; to be made: {len(planned.groups)}\n")
     return 0
-
-
-def _own_experiments(
-    preset_name: str, clusters: str | None, fused: bool, noise: str = "global"
-) -> dict[str, Experiment] | None:
-    """Return a preset's experiments with what was asked for in place of the paper's; ``None`` to leave all as it is."""
-    if clusters is None and not fused and noise == "global":
-        return None
-    table = preset(preset_name)
-    if clusters is not None:
-        table = {name: _with_clusters(experiment, clusters) for name, experiment in table.items()}
-    if noise == "keys":
-        table = {name: _with_keys(experiment) for name, experiment in table.items()}
-    return {name: _with_fused_optimizer(experiment) for name, experiment in table.items()} if fused else table
-
-
-def _with_clusters(experiment: Experiment, clusters: str) -> Experiment:
-    """Put a substitute in the place of the tweets' word vectors."""
-    if experiment.data != TWEETS.data:
-        return experiment
-    return replace(experiment, data_args={**experiment.data_args, "clusters": clusters})
-
-
-def _with_fused_optimizer(experiment: Experiment) -> Experiment:
-    """Have torch's Adam, where the experiment uses it, make its step in one kernel."""
-    if not experiment.has_fused_optimizer:
-        return experiment
-    return replace(experiment, task_args={**experiment.task_args, "fused_optimizer": True})
-
-
-def _with_keys(experiment: Experiment) -> Experiment:
-    """Have dropout and the order of samples depend on the seed alone, where task and data can."""
-    noise = {"noise": "keys"} if "noise" in experiment.keyed else {}
-    order = {"order": "seed"} if "order" in experiment.keyed else {}
-    return replace(experiment, task_args={**experiment.task_args, **noise}, data_args={**experiment.data_args, **order})
-
-
-def _check_noise(request: RunRequest) -> None:
-    """Refuse an option that would change nothing."""
-    experiments = request.experiments()
-    if not any(experiment.keyed for experiment in experiments):
-        raise PaperArgumentError(
-            f"--noise keys: {', '.join(experiment.name for experiment in experiments)} draw random numbers that have "
-            "no keys. Leave it out."
-        )
-
-
-def _check_fused_optimizer(request: RunRequest) -> None:
-    """Refuse an option that would change nothing."""
-    experiments = request.experiments()
-    if not any(experiment.has_fused_optimizer for experiment in experiments):
-        raise PaperArgumentError(
-            f"--fused-optimizer: {', '.join(experiment.name for experiment in experiments)} have no optimizer with a "
-            "fused kernel. Leave it out."
-        )
 
 
 def _accelerator(given: str) -> str:

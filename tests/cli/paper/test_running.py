@@ -11,12 +11,14 @@ from replica_runs import batched_products_are_single_ones
 
 from lit_gelu.cli.main import main
 from lit_gelu.cli.paper import running as paper_run
+from lit_gelu.paper import variants
 from lit_gelu.paper.experiments import EXPERIMENTS, Arm
 from lit_gelu.paper.jobs import Failure
-from lit_gelu.paper.presets import labels_of
+from lit_gelu.paper.presets import labels_of, preset
 from lit_gelu.paper.run_record import read_records
 from lit_gelu.paper.run_store import RecordStore
 from lit_gelu.paper.training import build, build_data, import_class
+from lit_gelu.paper.variants import ProtocolVariant, own_experiments
 from lit_gelu.tasks import MNISTClassifier
 
 
@@ -136,15 +138,15 @@ def test_clusters_stand_in_for_word_vectors_where_asked(tmp_path, capsys):
     arguments = ["--preset", "full", "--only", "tweets", "mnist", "--dry-run"]
     assert paper_run_in(tmp_path, *arguments, "--tweet-clusters", "50mpaths2") == 0
     assert "to be made: 180" in capsys.readouterr().out
-    table = paper_run._own_experiments("full", "50mpaths2", fused=False)
+    table = own_experiments("full", ProtocolVariant("50mpaths2"))
     assert table["tweets"].data_args == {"batch_size": 16, "clusters": "50mpaths2"}
     assert table["tweets_zero_identity"].data_args == {"batch_size": 16, "clusters": "50mpaths2"}
     assert table["mnist"] == EXPERIMENTS["mnist"]
-    assert paper_run._own_experiments("full", None, fused=False) is None
+    assert own_experiments("full", ProtocolVariant()) is None
 
 
 def test_fused_adam_is_named_by_the_record(tmp_path, table, monkeypatch, capsys):
-    monkeypatch.setattr(paper_run, "preset", lambda _: {"sharing": replace(SHARING, seeds=1)})
+    monkeypatch.setattr(variants, "preset", lambda _: {"sharing": replace(SHARING, seeds=1)})
     arguments = ["--only", "sharing", "--fused-optimizer"]
     assert paper_run_in(tmp_path, *arguments) == 0
     made = [record.config["model"]["init_args"]["fused_optimizer"] for record in read_records(tmp_path)]
@@ -154,7 +156,7 @@ def test_fused_adam_is_named_by_the_record(tmp_path, table, monkeypatch, capsys)
 
 
 def test_noise_by_key_is_named_by_the_record(tmp_path, table, monkeypatch, capsys):
-    monkeypatch.setattr(paper_run, "preset", lambda _: {"sharing": replace(SHARING, seeds=1)})
+    monkeypatch.setattr(variants, "preset", lambda _: {"sharing": replace(SHARING, seeds=1)})
     arguments = ["--only", "sharing", "--noise", "keys"]
     assert paper_run_in(tmp_path, *arguments) == 0
     records = read_records(tmp_path)
@@ -167,11 +169,11 @@ def test_noise_by_key_is_named_by_the_record(tmp_path, table, monkeypatch, capsy
 
 
 def test_noise_by_key_is_for_the_experiments_that_can_have_it(tmp_path, capsys):
-    table = paper_run._own_experiments("full", None, fused=False, noise="keys")
+    table = own_experiments("full", ProtocolVariant(noise="keys"))
     ordered = {name for name, row in table.items() if row.data_args.get("order") == "seed"}
     assert table.keys() - ordered == {"cifar10_search", "cifar10", "cifar100"}
     assert ordered - {name for name, row in table.items() if row.task_args.get("noise") == "keys"} == {"autoencoder"}
-    assert not any("order" in row.data_args for row in paper_run.preset("full").values())
+    assert not any("order" in row.data_args for row in preset("full").values())
     for name in ordered:  # the classes take what they are given
         build_data({"class_path": table[name].data, "init_args": table[name].data_args}, None)
         build({"class_path": table[name].task, "init_args": table[name].task_args})
@@ -180,7 +182,7 @@ def test_noise_by_key_is_for_the_experiments_that_can_have_it(tmp_path, capsys):
 
 
 def test_fused_adam_is_for_the_experiments_that_have_torch_s(tmp_path, capsys):
-    table = paper_run._own_experiments("full", "50mpaths2", fused=True)
+    table = own_experiments("full", ProtocolVariant("50mpaths2", fused_optimizer=True))
     assert {name for name, row in table.items() if not row.task_args.get("fused_optimizer")} == {
         "cifar10_search",
         "cifar10",
@@ -192,6 +194,18 @@ def test_fused_adam_is_for_the_experiments_that_have_torch_s(tmp_path, capsys):
         import_class(row.task)(**row.task_args)
     assert paper_run_in(tmp_path, "--preset", "full", "--only", "cifar10", "--fused-optimizer", "--dry-run") == 2
     assert "cifar10_search, cifar10 have no optimizer with a fused kernel" in capsys.readouterr().err
+
+
+def test_fewer_epochs_are_named_by_the_record(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("lit_gelu.paper.pool.WorkerPool", Pool)
+    monkeypatch.setattr(variants, "preset", lambda _: {"sharing": replace(SHARING, seeds=1, epochs=2)})
+    assert paper_run_in(tmp_path, "--only", "sharing", "--epochs", "1") == 0
+    assert {record.config["trainer"]["max_epochs"] for record in read_records(tmp_path)} == {1}
+    assert {max(record.curves["train_loss"].epoch) for record in read_records(tmp_path)} == {1}
+    capsys.readouterr()
+    monkeypatch.setattr("lit_gelu.paper.planning.experiments_of", variants.preset)
+    assert paper_run_in(tmp_path, "--only", "sharing") == 2
+    assert "trainer.max_epochs: 1 in the record, 2 now" in capsys.readouterr().err
 
 
 def test_missing_data(tmp_path, table, capsys):
