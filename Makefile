@@ -11,7 +11,7 @@ LOOPS ?= 2
 export OMP_NUM_THREADS := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help install demo web test quick test-loaded test-full test-floor browser rivals ray check format bench gpu docs clean
+.PHONY: help install demo web test quick test-loaded test-full test-floor browser rivals ray check format bench gpu docs pictures clean
 help: ## Say what each command does
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
@@ -89,6 +89,9 @@ docs: $(READY) ## Write docs/activations.md with its plots, docs/lowering.md, do
 	$(BIN)/python docs/make_lowering.py
 	$(BIN)/python docs/make_kernels.py
 	$(BIN)/python docs/make_gpu.py
+
+pictures: $(READY) ## Draw the pictures of README.md and docs/start.md anew, from a run of the demo and one of choose: a minute
+	$(BIN)/python docs/make_pictures.py
 
 clean: ## Remove what the commands above made, runs/ excepted
 	rm -rf $(VENV) $(FLOOR) examples/web/node_modules build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -22,8 +22,20 @@ def test_the_python_runs_from_top_to_bottom(tmp_path):
     result = run_python(code, cwd=tmp_path, env={**os.environ, "LIT_GELU_PLUGINS": "0"})
     assert (tmp_path / "digits.onnx").is_file()
     assert "0.0004732355 at -2.698941, 2.698941" in result.stdout
+    assert "0.02033487 at -2.270398, 2.270398" in result.stdout
     assert "(-0.75179" in result.stdout
     assert "features.1.0.block.4: gelu -> bent_identity(amount=0.25)" in result.stdout
+
+
+def test_what_it_says_of_the_forms_of_gelu_is_what_its_python_prints():
+    assert "off by up to 0.00047 and the sigmoid form by up to 0.0203" in README.replace("\n  ", " ")
+
+
+def test_the_first_screen_has_a_picture_two_commands_and_ten_lines():
+    screen = README.split("## Why")[0]
+    assert "](docs/images/overview.png)" in screen
+    assert len(_blocks("sh", screen)[0].splitlines()) == 2
+    assert len(_blocks("python", screen)[0].strip().splitlines()) <= 12  # ten and what they import
 
 
 @pytest.mark.full

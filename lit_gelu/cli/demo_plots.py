@@ -48,7 +48,7 @@ def plot_training(log: Path, path: Path, swap_step: int) -> None:
     errors.set_title("validation error, %", pad=18)
     errors.set_ylim(bottom=0)
     for axes in (losses, errors):
-        _finish(axes, swap_step)
+        mark_swap(axes, swap_step)
     _save(figure, path)
 
 
@@ -61,17 +61,17 @@ def plot_curvature(log: Path, path: Path, swap_step: int) -> None:
     for axes, (statistics, title) in zip(figure.subplots(2, 2).flat, PANELS.items(), strict=True):
         for number, site in enumerate(sites):
             color = colors(0.9 - 0.9 * number / max(1, len(sites) - 1))  # its yellow end is too pale for a line
-            _plot_around(axes, _sum(series, site, statistics), swap_step, color=color, label=f"layer {number + 1}")
+            plot_around(axes, summed(series, site, statistics), swap_step, color=color, label=f"layer {number + 1}")
         axes.set_title(title, loc="left", pad=18)
         axes.set_ylim(bottom=0)
-        _finish(axes, swap_step)
+        mark_swap(axes, swap_step)
     handles, labels = figure.axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(sites), frameon=False)
     figure.suptitle("The activations' inputs in training, one line for each hidden layer")
     _save(figure, path)
 
 
-def _sum(series: dict[str, Series], site: str, statistics: tuple[str, ...]) -> Series:
+def summed(series: dict[str, Series], site: str, statistics: tuple[str, ...]) -> Series:
     """Return the sum of a site's statistics, at the steps of the first."""
     steps, _ = series[f"curvature/{site}/{statistics[0]}"]
     parts = [series[f"curvature/{site}/{statistic}"] for statistic in statistics]
@@ -79,17 +79,26 @@ def _sum(series: dict[str, Series], site: str, statistics: tuple[str, ...]) -> S
     return steps, [sum(part[step] for part in by_step) for step in steps]
 
 
-def _plot_around(
+def plot_around(
     axes: Axes, series: Series, swap_step: int, *, color: tuple[float, float, float, float], label: str
 ) -> None:
-    """Draw a line that is broken at the swap: what lies between two activations was measured of neither."""
+    """Draw a line that is broken at the swap: what lies between two activations was measured of neither.
+
+    Args:
+        axes: Where.
+        series: Steps and values.
+        swap_step: The first step after the swap.
+        color: Of the line.
+        label: Its name in the legend.
+    """
     pairs = list(zip(*series, strict=True))
     before, after = [p for p in pairs if p[0] < swap_step], [p for p in pairs if p[0] >= swap_step]
     for points, name in ((before, label), (after, None)):
         axes.plot([x for x, _ in points], [y for _, y in points], color=color, linewidth=1.5, label=name, clip_on=False)
 
 
-def _finish(axes: Axes, swap_step: int) -> None:
+def mark_swap(axes: Axes, swap_step: int) -> None:
+    """Draw the swap as a dashed line with the names of both activations above it; take the frame's upper half away."""
     axes.axvline(swap_step, color="0.4", linewidth=1, linestyle="--")
     for text, side, offset in (("ReLU", "right", -5), ("GELU", "left", 5)):
         axes.annotate(  # above the frame, where no curve is
