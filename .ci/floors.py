@@ -5,13 +5,14 @@ The bounds are read out of pyproject.toml, so that they stand in one place.
 
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from packaging.requirements import Requirement
 
 # What the tests need; the extras that only benchmarks and the browser need are not tried at their floors.
-EXTRAS = ("speech", "dev")
+EXTRA = "dev"
 
 
 class NoFloorError(SystemExit):
@@ -27,12 +28,19 @@ def floor_of(requirement: Requirement) -> str:
     return f"{requirement.name}=={bounds[0]}{marker}"
 
 
+def requirements_of(project: dict[str, Any], extra: str) -> Iterator[Requirement]:
+    """What an extra brings, those extras included that it names as `NAME[...]` of the project itself."""
+    for requirement in map(Requirement, project["optional-dependencies"][extra]):
+        if requirement.name != project["name"]:
+            yield requirement
+        for other in sorted(requirement.extras if requirement.name == project["name"] else ()):
+            yield from requirements_of(project, other)
+
+
 def constraints(project: dict[str, Any]) -> list[str]:
-    """The constraints of a `[project]` table: its dependencies and those of the extras in `EXTRAS`."""
-    extras = project["optional-dependencies"]
-    declared = [*project["dependencies"], *(text for name in EXTRAS for text in extras[name])]
-    requirements = [Requirement(text) for text in declared]
-    return [floor_of(requirement) for requirement in requirements if requirement.name != project["name"]]
+    """The constraints of a `[project]` table: its dependencies and those of the extra `EXTRA`, each once."""
+    requirements = [*map(Requirement, project["dependencies"]), *requirements_of(project, EXTRA)]
+    return list(dict.fromkeys(map(floor_of, requirements)))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.loggers import MLFlowLogger, TensorBoardLogger, WandbLogger
-from lightning.pytorch.utilities import rank_zero_only
+from lightning.pytorch.utilities import rank_zero_only, rank_zero_warn
 
 from lit_gelu.callbacks.errors import CallbackArgumentError
 from lit_gelu.callbacks.trainer_facts import callbacks_of
@@ -18,6 +18,7 @@ from lit_gelu.curvature import HistogramBins
 from lit_gelu.curvature.activation.evaluator import ActivationEvent
 from lit_gelu.curvature.activation_measurement import ActivationMeasurement, Figures, Readout, has_arrived
 from lit_gelu.curvature.plots import HeatMapHistory
+from lit_gelu.extras import MissingExtraError
 from lit_gelu.files import write_atomically
 
 PREFIX = "curvature"
@@ -104,11 +105,15 @@ class ActivationLog:
 
     def draw(self, trainer: Trainer) -> None:
         """Draw the heat maps and write them to every logger, on rank 0."""
-        if trainer.is_global_zero:
+        if not trainer.is_global_zero:
+            return
+        try:
             for statistic in self.heat_maps.statistics:
                 figure = self.heat_maps.draw(statistic)
                 if figure is not None:
                     log_figure(trainer, (*self._prefix, "heat_map", statistic), figure)
+        except MissingExtraError as error:  # a run does not fail at its end for want of a picture
+            rank_zero_warn(f"ActivationCurvatureMonitor leaves its heat maps out; all figures are logged. {error}")
 
     def state_dict(self) -> dict[str, Any]:
         """Return the history that a resumed run goes on with; to be called on all ranks."""

@@ -28,6 +28,7 @@ from lit_gelu.curvature.loss_measurement import LossMeasurement, Step, WarmStart
 from lit_gelu.curvature.plots import density_figure
 from lit_gelu.curvature.ranks import sum_over_ranks
 from lit_gelu.curvature.settings import LossSettings
+from lit_gelu.extras import MissingExtraError
 
 
 class LossCurvatureMonitor(ExplainedOnce):
@@ -357,7 +358,10 @@ class LossCurvatureMonitor(ExplainedOnce):
         publish_figures(trainer, named)
         if measured.spectrum is not None:
             title = f"{self.settings.operator} of the loss, step {logged_step(trainer)}"
-            log_figure(trainer, (*prefix, "spectral_density"), density_figure(measured.spectrum, title))
+            try:
+                log_figure(trainer, (*prefix, "spectral_density"), density_figure(measured.spectrum, title))
+            except MissingExtraError as error:
+                self._warn_once(f"the picture of the spectral density is left out. {error}")
         if not self._said and self._warm.method:
             self._said = True
             rank_zero_info(

@@ -6,11 +6,11 @@ import sys
 from collections.abc import Mapping
 from typing import cast
 
-import shtab
 from jsonargparse import ArgumentParser, Namespace, capture_parser
 
 from lit_gelu.cli.commands import COMMANDS, FIT, summary
 from lit_gelu.cli.options import command_parser
+from lit_gelu.extras import need
 
 EXAMPLES = """\
 It takes a few seconds: write it into a file once, and again after an update.
@@ -33,6 +33,7 @@ def build_parser() -> ArgumentParser:
 
 def run(arguments: Namespace) -> int:
     """Print the script; return 0."""
+    shtab = need("shtab", extra="completion", what="lit-gelu completion")
     sys.stdout.write(shtab.complete(root_parser(), arguments.shell) + "\n")
     return 0
 
@@ -68,6 +69,8 @@ def _parsers_of_lightning() -> Mapping[str, argparse.ArgumentParser]:
 
 def _say_what_completes(action: argparse.Action) -> None:
     """Tell shtab what the values of an option are, as far as its name and metavar say that."""
+    import shtab
+
     shown = action.metavar if isinstance(action.metavar, str) else ""
     if shown.startswith("{"):
         action.choices = shown[1:-1].split(",")

@@ -20,6 +20,7 @@ from lit_gelu.cli.terminal import console_for_output, silence_known_warnings
 from lit_gelu.data import DigitsData
 from lit_gelu.errors import LitGeluError
 from lit_gelu.export import OnnxPredictor, ParityReport, check_parity, export_onnx, write_proof
+from lit_gelu.extras import need
 from lit_gelu.files import write_atomically
 from lit_gelu.tasks import MNISTClassifier
 
@@ -72,6 +73,8 @@ def run(arguments: jsonargparse.Namespace) -> int:
         raise DemoArgumentError(
             f"--epochs {arguments.epochs} is not accepted: the swap comes midway, so give at least 2."
         )
+    for library in ("sklearn", "matplotlib"):  # the second is needed at the end only: it is missed before the training
+        need(library, extra="demo", what="lit-gelu demo")
     folder, console = Path(arguments.output), console_for_output()
     data = DigitsData()
     console.rule("1/3  train with ReLU, swap to GELU midway")

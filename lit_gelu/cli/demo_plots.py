@@ -3,12 +3,13 @@
 import csv
 from collections import defaultdict
 from pathlib import Path
-
-from matplotlib import colormaps
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from typing import TYPE_CHECKING
 
 from lit_gelu.files import write_atomically
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 Series = tuple[list[int], list[float]]
 
@@ -35,6 +36,8 @@ def read_log(path: Path) -> dict[str, Series]:
 
 def plot_training(log: Path, path: Path, swap_step: int) -> None:
     """Draw losses and validation error over the steps, with the swap marked."""
+    from matplotlib.figure import Figure
+
     series = read_log(log)
     figure = Figure(figsize=(11, 4), layout="constrained")
     losses, errors = figure.subplots(1, 2)
@@ -54,6 +57,9 @@ def plot_training(log: Path, path: Path, swap_step: int) -> None:
 
 def plot_curvature(log: Path, path: Path, swap_step: int) -> None:
     """Draw what the monitor logged: one panel a statistic, one line a site, from light for the first to dark."""
+    from matplotlib import colormaps
+    from matplotlib.figure import Figure
+
     series = read_log(log)
     figure = Figure(figsize=(11, 7.5), layout="constrained")
     sites = sorted({name.split("/")[1] for name in series if name.startswith("curvature/hidden.")})
@@ -80,7 +86,7 @@ def summed(series: dict[str, Series], site: str, statistics: tuple[str, ...]) ->
 
 
 def plot_around(
-    axes: Axes, series: Series, swap_step: int, *, color: tuple[float, float, float, float], label: str
+    axes: "Axes", series: Series, swap_step: int, *, color: tuple[float, float, float, float], label: str
 ) -> None:
     """Draw a line that is broken at the swap: what lies between two activations was measured of neither.
 
@@ -97,7 +103,7 @@ def plot_around(
         axes.plot([x for x, _ in points], [y for _, y in points], color=color, linewidth=1.5, label=name, clip_on=False)
 
 
-def mark_swap(axes: Axes, swap_step: int) -> None:
+def mark_swap(axes: "Axes", swap_step: int) -> None:
     """Draw the swap as a dashed line with the names of both activations above it; take the frame's upper half away."""
     axes.axvline(swap_step, color="0.4", linewidth=1, linestyle="--")
     for text, side, offset in (("ReLU", "right", -5), ("GELU", "left", 5)):
@@ -116,6 +122,6 @@ def mark_swap(axes: Axes, swap_step: int) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _save(figure: Figure, path: Path) -> None:
+def _save(figure: "Figure", path: Path) -> None:
     with write_atomically(path) as temporary:
         figure.savefig(temporary, dpi=130)

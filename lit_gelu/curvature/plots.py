@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from lit_gelu.curvature.loss import SpectralDensity
+from lit_gelu.extras import need
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -59,6 +60,7 @@ class HeatMapHistory:
         steps, sites, values = self.table(statistic)
         if not any(value == value for row in values for value in row):
             return None
+        need("matplotlib", extra="plots", what="A heat map")
         import numpy as np
         from matplotlib.figure import Figure  # when something is drawn: it takes half a second to import
 
@@ -100,6 +102,7 @@ def statistic_of(values: Mapping[str, float], name: str) -> float:
 
 def density_figure(spectrum: SpectralDensity, title: str) -> "Figure":
     """Draw how many eigenvalues lie where, on a logarithmic scale: most are near 0, and the few large ones count."""
+    need("matplotlib", extra="plots", what="The picture of a spectral density")
     # A figure without pyplot: nothing global is changed.
     from matplotlib.figure import Figure  # takes a second to import, and is not needed without a picture
 

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lit_gelu.data.in_memory import InMemoryDataModule, InMemoryImages
+from lit_gelu.extras import need
 
 TEST_SAMPLES = 360
 VALIDATION_SAMPLES = 180
@@ -92,6 +93,7 @@ def _split() -> tuple[InMemoryImages, InMemoryImages, InMemoryImages]:
 def _digits() -> tuple[Tensor, Tensor, tuple[Tensor, Tensor, Tensor]]:
     """Return all grey levels ``[1797, 8, 8]``, labels, and the rows of the three sets."""
     # sklearn takes a second to import, and the other data sets do without it.
+    need("sklearn", extra="digits", what="DigitsData", remark="MNISTData(download=True) needs no further library.")
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
 

@@ -17,7 +17,3 @@ class CorruptDataError(DataError, ValueError):
 
 class DataArgumentError(DataError, ValueError):
     """An argument of a data module with a value that it does not take."""
-
-
-class MissingExtraError(DataError, ImportError):
-    """A library that only some data sets need, and that is not installed."""

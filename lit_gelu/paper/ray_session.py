@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from lit_gelu.errors import shown
+from lit_gelu.extras import need
 from lit_gelu.paper.child_variables import threads_limited, variables_set
 from lit_gelu.paper.errors import ClusterError, PaperArgumentError
 
@@ -154,14 +155,9 @@ def _host_and_port(address: str) -> tuple[str, int]:
 
 def import_ray() -> Any:
     """Import Ray, which is no dependency of this package."""
-    try:
-        with variables_set(_VARIABLES):  # some are read here, others by the processes that it starts
-            return importlib.import_module("ray")
-    except ImportError as error:
-        raise PaperArgumentError(
-            f"--engine ray needs Ray, which cannot be imported ({error}). Install it: pip install 'lit-gelu[ray]', on "
-            "every machine of the cluster; --engine processes needs nothing."
-        ) from error
+    remark = "Every machine of the cluster needs it; --engine processes does without."
+    with variables_set(_VARIABLES):  # some are read here, others by the processes that it starts
+        return need("ray", extra="ray", what="--engine ray", remark=remark)
 
 
 def _emptied(folder: Path) -> Path:

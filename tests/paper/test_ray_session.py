@@ -8,13 +8,14 @@ from types import SimpleNamespace
 
 import pytest
 
+from lit_gelu.extras import MissingExtraError
 from lit_gelu.paper.errors import ClusterError, PaperArgumentError
 from lit_gelu.paper.ray_session import Node, RaySession, _emptied, _short_path, import_ray
 
 
 def test_ray_that_is_not_installed(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(PaperArgumentError, match=r"pip install 'lit-gelu\[ray\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install 'lit-gelu\[ray\]'"):
         import_ray()
 
 

@@ -2,6 +2,7 @@
 
 import io
 import re
+import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from html import escape
@@ -16,6 +17,7 @@ from lit_gelu.export.parity.report.parity_report import ParityReport
 from lit_gelu.export.parity.report.tables import TextTable, findings, tables, version_text
 from lit_gelu.export.parity.rows import ELEMENTWISE, ParityRow
 from lit_gelu.export.parity.ulp import EDGES
+from lit_gelu.extras import MissingExtraError, need
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 75rem; padding: 0 1rem; color: #1a1a1a; }
@@ -40,11 +42,20 @@ def page(report: ParityReport) -> str:
         f'<h1>Parity of {escape(report.path)}: <span class="{kind}">{verdict}</span></h1>',
         f"<p>{escape(about)}</p>",
         f"<ul>{found}</ul>" if found else "",
-        *(f"<figure>{svg}<figcaption>{escape(caption)}</figcaption></figure>" for caption, svg in plots(report)),
+        *_figures(report),
         *map(_table, tables(report)),
     ]
     head = f'<meta charset="utf-8"><title>{title}</title><style>{_STYLE}</style>'
     return f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head>\n<body>\n' + "\n".join(parts) + "\n</body></html>\n"
+
+
+def _figures(report: ParityReport) -> list[str]:
+    """Return the plots; without matplotlib a sentence in their place, which is said as a warning too."""
+    try:
+        return [f"<figure>{svg}<figcaption>{escape(caption)}</figcaption></figure>" for caption, svg in plots(report)]
+    except MissingExtraError as error:
+        warnings.warn(f"The page of {report.path} has tables alone. {error}", stacklevel=2)
+        return [f"<p>{escape(str(error))}</p>"]
 
 
 def _table(table: TextTable) -> str:
@@ -157,6 +168,7 @@ def _histogram(check: ElementwiseCheck, axes: "Axes") -> None:
 
 def _svg(draw: Draw, height: float, prefix: str) -> str:
     """Draw one plot and return its SVG element, without what names addresses or could clash with another plot."""
+    need("matplotlib", extra="plots", what="Drawing the plots of a proof")
     import matplotlib as mpl
     from matplotlib.figure import Figure
 

@@ -15,6 +15,7 @@ from lit_gelu.activations.functional import derivative
 from lit_gelu.cli.activations.tables import selected
 from lit_gelu.cli.options import add_import, command_parser
 from lit_gelu.errors import LitGeluError
+from lit_gelu.extras import need
 from lit_gelu.files import write_atomically
 
 if TYPE_CHECKING:
@@ -88,6 +89,7 @@ def panels(
     titles: Sequence[str],
 ) -> "Figure":
     """Return a figure with a panel for each order and a line for each curve."""
+    need("matplotlib", extra="plots", what="lit-gelu activations plot")
     from matplotlib.figure import Figure  # not needed for the tables, and slow to load
 
     figure = Figure(figsize=(13 / 3 * max(len(orders), 1.5), 4), layout="constrained")

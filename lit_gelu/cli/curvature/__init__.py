@@ -11,6 +11,7 @@ from lit_gelu.cli.options import add_data, add_input_shape, add_json, add_model,
 from lit_gelu.cli.terminal import console_for_output, silence_known_warnings, write_text
 from lit_gelu.deprecation import warn_renamed
 from lit_gelu.errors import LitGeluError
+from lit_gelu.extras import need
 
 if TYPE_CHECKING:
     from lit_gelu.cli.curvature.checkpoint import Settings
@@ -127,6 +128,8 @@ def _settings(arguments: Namespace) -> "Settings":
             )
     if arguments.figure is not None and Path(arguments.figure).suffix.lower() not in _FORMATS:
         raise CurvatureCommandError(f"--figure {arguments.figure} is not accepted. Give a file {', '.join(_FORMATS)}.")
+    if arguments.figure is not None:  # before minutes of measuring
+        need("matplotlib", extra="plots", what="--figure")
     from lit_gelu.cli.curvature.checkpoint import Settings
 
     given = {option.name: arguments[option.name] for option in fields(Settings)}

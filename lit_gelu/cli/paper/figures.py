@@ -9,6 +9,7 @@ import jsonargparse
 from lit_gelu.cli.main import EXIT_FAILURE
 from lit_gelu.cli.options import command_parser
 from lit_gelu.cli.paper.results import add_results_arguments, read_results, results_folder
+from lit_gelu.extras import need
 from lit_gelu.paper.figures.catalogue import FIGURES, draw, numbers_of
 from lit_gelu.paper.figures.drawing import PAPER_ARMS, Drawing, FigureOptions, Format, write
 
@@ -46,6 +47,7 @@ def build_parser() -> jsonargparse.ArgumentParser:
 def run(arguments: jsonargparse.Namespace) -> int:
     """Run ``lit-gelu paper figures``."""
     numbers = numbers_of(arguments.only)
+    need("matplotlib", extra="plots", what="lit-gelu paper figures")
     needs_runs = set(numbers) != {1}
     records = read_results(arguments) if needs_runs else []
     options = FigureOptions(tuple(dict.fromkeys(arguments.arms)), arguments.published, arguments.band)

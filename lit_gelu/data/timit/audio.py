@@ -1,12 +1,12 @@
 """Reading TIMIT's audio, NIST SPHERE or RIFF: files are known by their content, since both are named ``.wav``."""
 
 from pathlib import Path
-from types import ModuleType
 
 import torch
 from torch import Tensor
 
-from lit_gelu.data.errors import CorruptDataError, MissingExtraError
+from lit_gelu.data.errors import CorruptDataError
+from lit_gelu.extras import need
 
 SAMPLE_RATE = 16_000
 _SPHERE_HEADER = 1024
@@ -14,7 +14,7 @@ _SPHERE_HEADER = 1024
 
 def read_audio(path: Path) -> Tensor:
     """Read a recording of one channel with 16 bits a sample at 16 kHz."""
-    soundfile = import_soundfile()
+    soundfile = need("soundfile", extra="speech", what="Reading TIMIT's audio")
     _check_header(path)
     try:
         with soundfile.SoundFile(path) as file:
@@ -30,18 +30,6 @@ def read_audio(path: Path) -> Tensor:
         raise CorruptDataError(
             f"{str(path)!r} is no audio file that can be read ({error.error_string}) Copy it again from the corpus."
         ) from error
-
-
-def import_soundfile() -> ModuleType:
-    """Import soundfile, the library that reads audio."""
-    try:
-        import soundfile
-    except (ImportError, OSError) as error:
-        raise MissingExtraError(
-            f"TIMIT's audio cannot be read without soundfile ({error}). Install it: pip install 'lit-gelu[speech]'"
-        ) from error
-    module: ModuleType = soundfile
-    return module
 
 
 def _check_header(path: Path) -> None:

@@ -3,11 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
-
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
+from typing import TYPE_CHECKING, Any
 
 from lit_gelu.paper.experiments import Experiment
 from lit_gelu.paper.figures import drawing
@@ -17,6 +13,10 @@ from lit_gelu.paper.presets import labels_of
 from lit_gelu.paper.published import published_curve
 from lit_gelu.paper.run_record import RunRecord
 from lit_gelu.paper.selection import ArmRuns, choices
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,9 @@ def _belongs(candidate: ArmRuns, panel: Panel) -> bool:
     return same_rate and all(candidate.setting.get(name) == value for name, value in panel.setting.items())
 
 
-def _draw_panel(axes: Axes, figure: CurveFigure, panel: Panel, lines: Sequence[_Line], options: FigureOptions) -> None:
+def _draw_panel(
+    axes: "Axes", figure: CurveFigure, panel: Panel, lines: Sequence[_Line], options: FigureOptions
+) -> None:
     """Draw the curves, light ones below dark ones."""
     for line in lines:
         shade = drawing.colour(line.arm)
@@ -175,7 +177,7 @@ def _draw_panel(axes: Axes, figure: CurveFigure, panel: Panel, lines: Sequence[_
         axes.text(0.5, 0.5, "no runs", transform=axes.transAxes, ha="center", color="#777777")
 
 
-def _set_limits(axes: Axes, figure: CurveFigure, lines: Sequence[_Line]) -> None:
+def _set_limits(axes: "Axes", figure: CurveFigure, lines: Sequence[_Line]) -> None:
     """Cut off the steep beginning, and what is far from zero starts near its lowest value: differences are seen."""
     points = [
         (epoch, value * figure.scale)
@@ -195,7 +197,7 @@ def _set_limits(axes: Axes, figure: CurveFigure, lines: Sequence[_Line]) -> None
     axes.set_ylim(low - margin if low > _FAR_FROM_ZERO * high else 0, high + margin)
 
 
-def _draw_published(axes: Axes, figure: CurveFigure, lines: Sequence[_Line]) -> None:
+def _draw_published(axes: "Axes", figure: CurveFigure, lines: Sequence[_Line]) -> None:
     """Mark the points that were read from the paper's figure, as far as the axes reach."""
     for line in lines:
         candidate = line.candidate
@@ -222,8 +224,10 @@ def _draw_published(axes: Axes, figure: CurveFigure, lines: Sequence[_Line]) -> 
                 )
 
 
-def _legend(canvas: Figure, figure: CurveFigure, lines: Sequence[Sequence[_Line]]) -> None:
+def _legend(canvas: "Figure", figure: CurveFigure, lines: Sequence[Sequence[_Line]]) -> None:
     """Name the activations, what is dark and what is light."""
+    from matplotlib.lines import Line2D
+
     arms = list(dict.fromkeys(line.arm for drawn in lines for line in drawn))
     dark, bright = figure.legends
     extra = [

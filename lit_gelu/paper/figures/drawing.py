@@ -7,15 +7,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import matplotlib as mpl
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-
+from lit_gelu.extras import need
 from lit_gelu.files import write_atomically
 from lit_gelu.paper.medians import MedianCurve
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
 Format = Literal["png", "svg", "pdf"]
 
@@ -72,6 +73,9 @@ _METADATA: dict[Format, dict[str, Any]] = {
 @contextmanager
 def style() -> Iterator[None]:
     """Draw with the figures' fonts, frames and grid, whatever the user's own defaults are."""
+    need("matplotlib", extra="plots", what="A figure of the paper")
+    import matplotlib as mpl
+
     with mpl.rc_context():
         mpl.rcdefaults()
         mpl.rcParams.update(_STYLE)
@@ -96,8 +100,10 @@ def name_of(arm: str) -> str:
 
 def panels(
     number: int, title: str, labels: Sequence[str], width: int = 1, legend_below: bool = True
-) -> tuple[Figure, list[Axes]]:
+) -> tuple["Figure", list["Axes"]]:
     """Return an empty figure with panels side by side; below the title, in red, what must be said of its numbers."""
+    from matplotlib.figure import Figure
+
     size = _TWO_PANELS if width > 1 else _ONE_PANEL
     lines = [line for label in labels for line in textwrap.wrap(label, int(_BOLD_LETTERS * (size[0] - 2 * _EDGE)))]
     top = _TITLE + _LINE * (len(lines) + (width > 1))
@@ -115,8 +121,10 @@ def panels(
     return figure, list(axes)
 
 
-def legend(figure: Figure, arms: Sequence[str], extra: Sequence[Line2D] = ()) -> None:
+def legend(figure: "Figure", arms: Sequence[str], extra: Sequence["Line2D"] = ()) -> None:
     """Name the arms, and in a second row what else is drawn, below the panels, where no curve can be."""
+    from matplotlib.lines import Line2D
+
     first = [Line2D([], [], color=colour(arm), linewidth=DARK_WIDTH + 0.4, label=name_of(arm)) for arm in arms]
     height = figure.get_figheight()
     for row, handles in enumerate((first, extra)):
@@ -132,14 +140,14 @@ def legend(figure: Figure, arms: Sequence[str], extra: Sequence[Line2D] = ()) ->
             )
 
 
-def caption(figure: Figure, text: str) -> None:
+def caption(figure: "Figure", text: str) -> None:
     """Write a caption below the legend, in lines as long as the figure is wide."""
     width, height = figure.get_size_inches()
     lines = textwrap.wrap(text, int(_LETTERS * (width - 2 * _EDGE)))
     figure.text(_EDGE / width, 0.06 / height, "\n".join(lines), va="bottom", fontsize=7.5, color="#555555")
 
 
-def write(figure: Figure, path: Path, form: Format) -> None:
+def write(figure: "Figure", path: Path, form: Format) -> None:
     """Write a figure, whole or not at all; the same figure gives the same bytes."""
     buffer = io.BytesIO()
     with style():
@@ -165,12 +173,12 @@ class Drawing:
     """One of the paper's figures, as far as it could be drawn."""
 
     number: int
-    figure: Figure | None  # None if there is no run of it
+    figure: "Figure | None"  # None if there is no run of it
     missing: tuple[str, ...] = ()  # which curves are not in it for want of runs
 
 
 def draw_median(
-    axes: Axes, curve: MedianCurve, mapped: Callable[[float], float], options: FigureOptions, **look: Any
+    axes: "Axes", curve: MedianCurve, mapped: Callable[[float], float], options: FigureOptions, **look: Any
 ) -> None:
     """Draw a median, no line where it is infinite, and around it the range of the runs if that is asked for."""
     middle, low, high = (

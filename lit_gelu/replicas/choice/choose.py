@@ -16,6 +16,7 @@ from lightning.pytorch.utilities.seed import isolate_rng
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.activations.registry import registry_or_default
 from lit_gelu.errors import shown
+from lit_gelu.extras import MissingExtraError, need
 from lit_gelu.files import write_atomically
 from lit_gelu.replicas.choice.candidates import ActivationCandidate, builder, candidates_of
 from lit_gelu.replicas.choice.errors import AllRunsFailedError, ChoiceArgumentError
@@ -238,10 +239,15 @@ def _told(value: Any) -> str:
 
 
 def _write_down(choice: ActivationChoice, folder: Path) -> None:
-    from lit_gelu.replicas.choice.pictures import write_pictures  # matplotlib takes a second to import
-
     choice.folder = folder
-    choice.files |= write_pictures(choice, folder) | {"figures": "choice.json"}
+    try:
+        need("matplotlib", extra="plots", what="Drawing the pictures of the comparison")
+        from lit_gelu.replicas.choice.pictures import write_pictures  # it takes a second to import
+
+        choice.files |= write_pictures(choice, folder)
+    except MissingExtraError as error:  # hours of training may be behind this: the figures are written all the same
+        choice.notes.append(f"There are no pictures. {error}")
+    choice.files["figures"] = "choice.json"
     with write_atomically(folder / "choice.json") as temporary:
         temporary.write_text(choice.to_json() + "\n", encoding="utf-8")
 
