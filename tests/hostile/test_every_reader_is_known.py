@@ -69,6 +69,7 @@ IMPORTERS = {
     "lit_gelu/cli/completion.py": "its own sub-commands",
     "lit_gelu/cli/main.py": "its own sub-commands",
     "lit_gelu/cli/own_modules.py": "modules that --import names",
+    "lit_gelu/extras.py": "libraries of extras, named in code",
     "lit_gelu/paper/training.py": "classes of the experiments in code",
     "lit_gelu/surgery/source.py": "the source of a module's own forward, for a swap of a call",
 }
