@@ -16,6 +16,7 @@ from lit_gelu import surgery
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.activations.naming.forms import function_spec
 from lit_gelu.activations.registry import registry_or_default
+from lit_gelu.display import Displayed, HtmlTable, count_of
 from lit_gelu.export.copying import evaluation_copy
 from lit_gelu.export.forms import NoGeluError, approximate_, require_forms
 from lit_gelu.export.inputs import FlatModule, batch_sizes, sample_of, take_apart
@@ -30,8 +31,8 @@ from lit_gelu.export.trial import require_faithful, require_labels_fit, trial_ru
 from lit_gelu.files import is_folder, require_writable
 
 
-@dataclass(frozen=True)
-class ExportReport:
+@dataclass(frozen=True, repr=False)
+class ExportReport(Displayed):
     """What `export_onnx` wrote.
 
     Args:
@@ -72,6 +73,20 @@ class ExportReport:
         notes = [note for note in self.notes if not any(site.folded and site.folded in note for site in self.sites)]
         lines = [*filter(None, [made, raw]), *(f"  {line}" for line in (*self.sites, *notes))]
         return "\n".join([f"{self.path} ({how})", *lines])
+
+    def _summary(self) -> str:
+        return (
+            f"{str(self.path)!r}, opset {self.opset}, approximate={self.metadata.approximate}, "
+            f"{count_of(len(self.sites), 'activation site')}, {count_of(sum(self.census.values()), 'node')}"
+        )
+
+    def _html_table(self) -> HtmlTable:
+        rows = [
+            (site.site or "(the module itself)", site.spec, " ".join(site.operators), site.lowering, site.calls)
+            for site in self.sites
+        ]
+        head = ("site", "activation", "operators", "lowering", "calls")
+        return HtmlTable(head, rows, str(self).partition("\n")[0], self.notes)
 
 
 def export_onnx(

@@ -12,6 +12,7 @@ from onnx_ir.passes.common import ShapeInferencePass
 
 from lit_gelu.activations import ActivationRegistry, ActivationSpec
 from lit_gelu.activations.registry import registry_or_default
+from lit_gelu.display import Displayed, HtmlTable
 from lit_gelu.export.lowering.lowering_table import MARKER_OPERATOR, BoundActivation
 from lit_gelu.export.lowering.spellings import mark_spellings
 from lit_gelu.export.metadata import PREFIX, FileMetadata, SiteRecord, read_metadata, strip_origin
@@ -30,8 +31,8 @@ _OPTIONS = ("approximate", "lowering", "target", "dtype", "policy", "layout")
 _MICROSOFT = "com.microsoft"
 
 
-@dataclass(frozen=True, kw_only=True)
-class FileInspection:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class FileInspection(Displayed):
     """What a file says of itself.
 
     Args:
@@ -81,6 +82,14 @@ class FileInspection:
             *([] if self.quantization is None else [f"int8: {self.quantization}"]),
             *(f"tuned: {choice}" for choice in self.tuning),
         ])
+
+    def _summary(self) -> str:
+        counted = _counted(self.activations) or "none that is known"
+        return f"{self.file!r}, {self.size:,} bytes, {sum(self.operators.values())} nodes, activations: {counted}"
+
+    def _html_table(self) -> HtmlTable:
+        said = (line.partition(": ") for line in str(self).split("\n"))
+        return HtmlTable(("", "value"), [(name, value) for name, _, value in said], self.file)
 
 
 def inspect_onnx(path: str | os.PathLike[str], registry: ActivationRegistry | None = None) -> FileInspection:

@@ -16,6 +16,7 @@ import onnx_ir as ir
 from torch import nn
 
 from lit_gelu.activations import ActivationSpec, ActivationSpecError
+from lit_gelu.display import Displayed
 from lit_gelu.errors import shown
 from lit_gelu.export.errors import ExportError, ModelFileError
 from lit_gelu.export.options import ExportOptions
@@ -29,8 +30,8 @@ _SIZES = "names of sizes by input and axis"
 _VERSIONS = ("lit-gelu", "torch", "onnx", "onnxscript")
 
 
-@dataclass(frozen=True)
-class SiteRecord:
+@dataclass(frozen=True, repr=False)
+class SiteRecord(Displayed):
     """One activation site as the file records it.
 
     Args:
@@ -64,6 +65,9 @@ class SiteRecord:
         calls = "1 call" if self.calls == 1 else f"{self.calls} calls"
         folded = f"; folded: {self.folded}" if self.folded else ""
         return f"{name}: {self.spec} -> {' '.join(self.operators)} ({self.lowering}, {calls}{folded})"
+
+    def _summary(self) -> str:
+        return str(self)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,6 +24,7 @@ from lit_gelu.curvature.errors import CurvatureArgumentError
 from lit_gelu.curvature.plots import HeatMapHistory
 from lit_gelu.curvature.settings import ActivationSettings
 from lit_gelu.deprecation import renamed_attributes
+from lit_gelu.display import ShownFigures
 from lit_gelu.surgery import SwapReport
 
 
@@ -158,12 +159,12 @@ class ActivationCurvatureMonitor(ExplainedOnce):
     @property
     def latest(self) -> Figures:
         """The figures of the last measurement that was logged, by site and statistic, on every rank."""
-        return self._log.latest
+        return ShownFigures(self._log.latest)
 
     @property
     def latest_gaussian(self) -> Figures:
         """The same for a normal input."""
-        return self._log.latest_gaussian
+        return ShownFigures(self._log.latest_gaussian)
 
     @property
     def heat_maps(self) -> HeatMapHistory:

@@ -28,6 +28,7 @@ from lit_gelu.curvature.loss_measurement import LossMeasurement, Step, WarmStart
 from lit_gelu.curvature.plots import density_figure
 from lit_gelu.curvature.ranks import sum_over_ranks
 from lit_gelu.curvature.settings import LossSettings
+from lit_gelu.display import ShownFigures
 from lit_gelu.extras import MissingExtraError
 
 
@@ -189,7 +190,7 @@ class LossCurvatureMonitor(ExplainedOnce):
         self.autocast = autocast
         self.save_vectors_up_to = save_vectors_up_to
         self.name = name
-        self.latest: dict[str, float] = {}
+        self.latest: dict[str, float] = ShownFigures()
         self.spectrum: SpectralDensity | None = None
         self._warm = WarmStart()
         self._pending: PendingEvent | None = None
@@ -262,7 +263,7 @@ class LossCurvatureMonitor(ExplainedOnce):
             ("interval",): float(cost.interval),
             ("cost_in_training_batches",): cost.seconds / max(start - pending.start, 1e-9),
         }
-        self.latest = {"/".join(path): value for path, value in figures.items()}
+        self.latest = ShownFigures({"/".join(path): value for path, value in figures.items()})
         self.spectrum = measured.spectrum or self.spectrum
         self._log(trainer, figures, measured)
 
@@ -284,7 +285,7 @@ class LossCurvatureMonitor(ExplainedOnce):
 
     def _start_anew(self, trainer: Trainer) -> None:
         """Forget another run, unless this Trainer goes on with it; a checkpoint is loaded later."""
-        self.latest, self.spectrum, self._pending, self._said = {}, None, None, False
+        self.latest, self.spectrum, self._pending, self._said = ShownFigures(), None, None, False
         self._warned.clear()
         self._reduction_known = False
         if trainer.global_step == 0:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from lit_gelu.display import Displayed
 from lit_gelu.export.parity.criterion import in_limits
 
 VS_PYTORCH = "file vs PyTorch"  # in the file's dtype, which follows: "file vs PyTorch float32"
@@ -11,8 +12,8 @@ TF32_VS_FLOAT64 = "file with TF32 vs PyTorch float64"
 ELEMENTWISE = "operator alone vs PyTorch float64"
 
 
-@dataclass(frozen=True)
-class ParityRow:
+@dataclass(frozen=True, repr=False)
+class ParityRow(Displayed):
     """One comparison of one output on one family of inputs.
 
     ``error``, ``own`` and ``limit`` are in units of the row's ``scale``; the other errors are absolute.
@@ -111,3 +112,6 @@ class ParityRow:
             return f"{self.index} is off by {error:.3g} (limit {limit:.3g})"
         error, limit = error / self.index_scale, limit / self.index_scale
         return f"{self.index} is off by {error:.3g} of its scale {self.index_scale:.3g} (limit {limit:.3g})"
+
+    def _summary(self) -> str:
+        return str(self)

@@ -11,6 +11,7 @@ import onnx
 import onnx_ir as ir
 import onnxruntime
 
+from lit_gelu.display import Displayed
 from lit_gelu.export.errors import ExportOptionError, ModelFileError
 from lit_gelu.export.metadata import PREFIX, census, read_metadata, save_model
 from lit_gelu.export.quantization.calibration import calibration_feeds, find_ranges
@@ -28,8 +29,8 @@ from lit_gelu.files import require_writable
 _INTEGER = ("Quantize", "Dequantize", "QLinear", "QGemm", "Integer", "DynamicQuant")
 
 
-@dataclass(frozen=True)
-class QuantizationResult:
+@dataclass(frozen=True, repr=False)
+class QuantizationResult(Displayed):
     """What `quantize_onnx` wrote.
 
     Args:
@@ -57,6 +58,9 @@ class QuantizationResult:
             worst = ", ".join(f"{cost.layer} {cost.sqnr:.1f} dB" for cost in self.costs[:3])
             said.append(f"  costliest layers, each alone in int8: {worst}")
         return "\n".join(said)
+
+    def _summary(self) -> str:
+        return str(self)
 
 
 def quantize_onnx(

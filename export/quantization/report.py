@@ -9,11 +9,13 @@ from rich import box
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 
+from lit_gelu.display import Displayed
 from lit_gelu.export.parity.activation_census import ActivationFate, fate_counts
 from lit_gelu.export.parity.report.tables import (
     TextTable,
     cell_text,
     figure,
+    html_of,
     markdown_text,
     metrics_table,
     operators_table,
@@ -71,8 +73,8 @@ class Criterion:
         return f"{self.name}: {self.value:.4g}, {self.kind} {self.limit:g} is accepted: {verdict}"
 
 
-@dataclass(frozen=True)
-class QuantizationReport:
+@dataclass(frozen=True, repr=False)
+class QuantizationReport(Displayed):
     """What `check_quantized` found.
 
     Args:
@@ -173,6 +175,13 @@ class QuantizationReport:
     def __str__(self) -> str:
         """Return the tables as plain text."""
         return plain_text(self)
+
+    def _summary(self) -> str:
+        return f"{self.path!r}: {self.summary()}"
+
+    def _repr_html_(self) -> str:
+        """Return the tables that Jupyter shows."""
+        return html_of(self.summary(), tables(self), findings(self))
 
 
 def tables(report: QuantizationReport) -> list[TextTable]:

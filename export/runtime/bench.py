@@ -14,6 +14,7 @@ import onnxruntime
 import torch
 from torch import Tensor, nn
 
+from lit_gelu.display import Displayed, HtmlTable
 from lit_gelu.export.runtime.ports import Port, bind_names, made_inputs
 from lit_gelu.export.runtime.predictor import OnnxPredictor
 from lit_gelu.export.runtime.providers import Provider
@@ -98,8 +99,8 @@ class BenchRow:
     error: float  # see `relative_error`; against the module in float64, without a module against the first variant
 
 
-@dataclass(frozen=True)
-class BenchReport:
+@dataclass(frozen=True, repr=False)
+class BenchReport(Displayed):
     """What `bench` measured.
 
     Args:
@@ -129,6 +130,18 @@ class BenchReport:
             The text.
         """
         return json.dumps(asdict(self), indent=2)
+
+    def _summary(self) -> str:
+        rows = ", ".join(f"{row.variant} x {row.batch_size} {row.ratio:.3g}" for row in self.rows)
+        return f"{self.path!r}, {self.provider}, time beside {self.baseline}: {rows}"
+
+    def _html_table(self) -> HtmlTable:
+        rows = [
+            (row.batch_size, row.variant, f"{1e6 * row.latency.p50:.4g}", row.throughput, row.ratio, row.error)
+            for row in self.rows
+        ]
+        head = ("batch size", "variant", "median, microseconds", "rows a second", f"time / {self.baseline}", "error")
+        return HtmlTable(head, rows, f"{self.path} on {self.device}, {self.provider}")
 
 
 def bench(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import onnxruntime
 
+from lit_gelu.display import Displayed, HtmlTable, count_of
 from lit_gelu.export.errors import ProviderError
 from lit_gelu.export.runtime.model_file import SIZES, ModelFile, graphs_of, nodes_of, parsed_file
 from lit_gelu.export.runtime.providers import CUDA
@@ -34,8 +35,8 @@ class PlacedNode:
     name: str
 
 
-@dataclass(frozen=True)
-class Placement:
+@dataclass(frozen=True, repr=False)
+class Placement(Displayed):
     """Who runs what, as onnxruntime divided the graph: before its fusions, so nodes are those of the file.
 
     Args:
@@ -85,6 +86,13 @@ class Placement:
             names = ", ".join(name if number == 1 else f"{number} {name}" for name, number in operators.items())
             rows.append(f"{provider:<{width}}  {count} node{'s' if count != 1 else ' '}  {names}")
         return "\n".join(rows)
+
+    def _summary(self) -> str:
+        return ", ".join(f"{provider} {count_of(count, 'node')}" for provider, count in self.counts.items())
+
+    def _html_table(self) -> HtmlTable:
+        rows = [(provider, self.counts[provider], operators) for provider, operators in self.operators.items()]
+        return HtmlTable(("provider", "nodes", "operators"), rows)
 
 
 def placement_of(session: onnxruntime.InferenceSession) -> Placement:

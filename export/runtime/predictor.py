@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import onnxruntime
 
+from lit_gelu.display import HtmlTable
 from lit_gelu.export.errors import ModelFileError, ModelInputError, ProviderError
 from lit_gelu.export.runtime.engine import Engine, Request, one_or_all, open_engine
 from lit_gelu.export.runtime.model_file import read_model_file
@@ -176,6 +177,12 @@ class OnnxPredictor:
         how = f", tuned: {engine.tuning}" if engine.tuning else ""
         buckets = f", buckets={engine.buckets}" if engine.buckets else ""
         return f"OnnxPredictor({str(self.path)!r}, {', '.join(self.providers)}{buckets}{how})"
+
+    def _repr_html_(self) -> str:
+        """Return the table that Jupyter shows: inputs and outputs with their sizes."""
+        both = (("input", self.ports), ("output", self.output_ports))
+        rows = [(way, name, port.type_name, port.shape) for way, ports in both for name, port in ports.items()]
+        return HtmlTable(("", "name", "type", "sizes"), rows, repr(self)).render()
 
     def __call__(self, *inputs: Array | Mapping[str, Array], **named_inputs: Array) -> Any:
         """Run the file.

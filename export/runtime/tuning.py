@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from lit_gelu.display import Displayed, HtmlTable, count_of
 from lit_gelu.export.errors import ModelFileError, ModelInputError, ProviderError
 from lit_gelu.export.runtime.knobs import Knob, knobs_for
 from lit_gelu.export.runtime.model_file import read_model_file
@@ -40,8 +41,8 @@ class TuningTrial:
     verdict: str
 
 
-@dataclass(frozen=True)
-class TuningReport:
+@dataclass(frozen=True, repr=False)
+class TuningReport(Displayed):
     """What `tune` did.
 
     Args:
@@ -63,6 +64,13 @@ class TuningReport:
             error = "" if trial.error is None else f" error {trial.error:.1e},"
             lines.append(f"  {settings}:{time}{error} {trial.verdict}")
         return "\n".join(lines)
+
+    def _summary(self) -> str:
+        return f"{self.choice}; {count_of(len(self.trials), 'trial')}"
+
+    def _html_table(self) -> HtmlTable:
+        rows = [(trial.settings, trial.ratio, trial.error, trial.verdict) for trial in self.trials]
+        return HtmlTable(("settings", "time", "error", "verdict"), rows, str(self.choice))
 
 
 def relative_error(outputs: Sequence[np.ndarray], reference: Sequence[np.ndarray]) -> float:

@@ -11,6 +11,7 @@ import onnx
 import onnxruntime
 from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NoKernelError
 
+from lit_gelu.display import Displayed
 from lit_gelu.export.errors import ExportOptionError, ModelFileError
 from lit_gelu.export.metadata import PREFIX, FileMetadata, read_metadata
 from lit_gelu.export.runtime.model_file import ModelFile, read_model_file
@@ -27,8 +28,8 @@ _LARGEST_VERSION = 2**63 - 1  # Triton's are int64
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
-@dataclass(frozen=True)
-class TritonModel:
+@dataclass(frozen=True, repr=False)
+class TritonModel(Displayed):
     """What `write_triton_repository` wrote.
 
     Args:
@@ -51,6 +52,9 @@ class TritonModel:
     def __str__(self) -> str:
         """Return the file, and one line a note."""
         return "\n".join([f"{self.model}, {self.folder / CONFIG_FILE}", *(f"  {note}" for note in self.notes)])
+
+    def _summary(self) -> str:
+        return f"{str(self.folder)!r}, version {self.version}"
 
 
 def write_triton_repository(

@@ -31,6 +31,7 @@ from lit_gelu.curvature.loss.start_vectors import directions_of, learned_mixture
 from lit_gelu.curvature.probe.loss_probe import LossProbe
 from lit_gelu.curvature.probe.training_loss import ParsedLoss
 from lit_gelu.curvature.settings import EIGENVALUES, INEXACT, LossSettings
+from lit_gelu.display import Displayed, HtmlTable
 
 Reduce = Callable[[Tensor], Tensor]
 """Sums a flat tensor over ranks."""
@@ -93,8 +94,8 @@ class Step:
     learning_rate: float | None  # as `first_learning_rate` found it; ``None`` if there is none
 
 
-@dataclass
-class LossMeasurement:
+@dataclass(repr=False)
+class LossMeasurement(Displayed):
     """What was measured; what was not asked for is empty or ``None``."""
 
     figures: Figures = field(default_factory=dict)  # by the parts of the names under which a monitor logs them
@@ -107,6 +108,14 @@ class LossMeasurement:
     parameters: int = 0  # how many parameters are trained
     # What was asked for and is not there, and why: a sentence each, without numbers.
     left_out: list[str] = field(default_factory=list)
+
+    def _summary(self) -> str:
+        figures = ", ".join(f"{'/'.join(name)} {value:.4g}" for name, value in self.figures.items())
+        return f"{figures or 'no figures'}, {self.parameters} parameters"
+
+    def _html_table(self) -> HtmlTable:
+        rows = [("/".join(name), value) for name, value in self.figures.items()]
+        return HtmlTable(("figure", "value"), rows, f"loss curvature, {self.parameters} parameters", self.left_out)
 
 
 def measure_loss(

@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from lit_gelu import activations
 from lit_gelu.activations import ActivationRegistry, ActivationSpec
+from lit_gelu.display import Displayed, HtmlTable, count_of
 from lit_gelu.surgery.errors import SwapError
 from lit_gelu.surgery.observation import Key, before_every_module, key_of, locate, on_the_side, run
 from lit_gelu.surgery.places import Origin
@@ -19,8 +20,8 @@ from lit_gelu.surgery.selectors import ActivationSelector
 from lit_gelu.surgery.sites import ActivationSite, Role, Survey, without_wrappers
 
 
-@dataclass(frozen=True)
-class CoveredSite:
+@dataclass(frozen=True, repr=False)
+class CoveredSite(Displayed):
     """What ran at one site.
 
     Args:
@@ -48,9 +49,12 @@ class CoveredSite:
         ran = f"{self.calls} call{'s' * (self.calls != 1)}" if self.calls else idle
         return f"{self.name or '(the model itself)'}: {self.spec}, {ran}{' (gate)' * (self.role == 'gate')}"
 
+    def _summary(self) -> str:
+        return str(self)
 
-@dataclass(frozen=True)
-class OutsideActivation:
+
+@dataclass(frozen=True, repr=False)
+class OutsideActivation(Displayed):
     """An activation that ran where there is no site.
 
     Args:
@@ -76,9 +80,12 @@ class OutsideActivation:
         gate = " (gate)" * (self.role == "gate")
         return f"{self.module or '(the model itself)'}, {self.where}: {what}{fused}, {times}{gate}"
 
+    def _summary(self) -> str:
+        return str(self)
 
-@dataclass(frozen=True)
-class CoverageReport:
+
+@dataclass(frozen=True, repr=False)
+class CoverageReport(Displayed):
     """Which activations of a model ran in one pass.
 
     Args:
@@ -147,6 +154,25 @@ class CoverageReport:
             lines += ["Ran outside any known site:", *(f"  {row}" for row in self.outside)]
         totals = ", ".join(f"{spec} {calls}" for spec, calls in self.counts().items())
         return "\n".join([*lines, *self.notes, f"Calls of activations: {totals or 'none'}."])
+
+    def _summary(self) -> str:
+        totals = ", ".join(f"{spec} {calls}" for spec, calls in self.counts().items()) or "no activation ran"
+        never = f", {count_of(len(self.never_ran), 'site')} never ran" if self.never_ran else ""
+        return f"{count_of(len(self.sites), 'site')}: {totals}{never}, {len(self.outside)} outside"
+
+    def _html_table(self) -> HtmlTable:
+        sites = [(row.name or "(the model itself)", row.spec, row.role, row.calls, row.where) for row in self.sites]
+        outside = [
+            (
+                f"{row.module or '(the model itself)'}, outside any site",
+                row.spec or row.kernel,
+                row.role,
+                row.calls,
+                row.where,
+            )
+            for row in self.outside
+        ]
+        return HtmlTable(("site", "activation", "role", "calls", "where"), [*sites, *outside], "coverage", self.notes)
 
 
 def coverage(

@@ -11,6 +11,7 @@ from torch import nn
 
 from lit_gelu import activations
 from lit_gelu.activations import ActivationRegistry, ActivationSpec
+from lit_gelu.display import Displayed, HtmlTable, count_of, readable
 from lit_gelu.surgery.changes import edits_of
 from lit_gelu.surgery.errors import SwapError
 from lit_gelu.surgery.observation import CallWatcher, Observation, SeenCall, observe
@@ -20,8 +21,8 @@ Role = Literal["activation", "gate"]
 Kind = Literal["module", "attribute", "call"]
 
 
-@dataclass(frozen=True)
-class ActivationCall:
+@dataclass(frozen=True, repr=False)
+class ActivationCall(Displayed):
     """One expression that calls an activation.
 
     Args:
@@ -52,9 +53,12 @@ class ActivationCall:
         only = ", in training alone" if self.training_only else ""
         return f"{self.name} at {self.where}, {self.count} time{'s' * (self.count != 1)}{only}"
 
+    def _summary(self) -> str:
+        return str(self)
 
-@dataclass(frozen=True)
-class ActivationSite:
+
+@dataclass(frozen=True, repr=False)
+class ActivationSite(Displayed):
     """A place of a model where an activation is computed.
 
     Args:
@@ -87,6 +91,19 @@ class ActivationSite:
     def names(self) -> tuple[str, ...]:
         """All fully qualified names."""
         return (self.name, *self.aliases)
+
+    def _summary(self) -> str:
+        gate = ", gate" if self.role == "gate" else ""
+        calls = "" if self.calls is None else f", {count_of(sum(call.count for call in self.calls), 'call')}"
+        return f"{self.name!r}, {self.spec}, {self.kind} of {type(self.module).__name__}{gate}{calls}"
+
+    def _html_table(self) -> HtmlTable:
+        calls = None if self.calls is None else tuple(map(str, self.calls))
+        rows: dict[str, Any] = {"activation": self.spec, "kind": self.kind, "role": self.role}
+        rows |= {"module": type(self.module).__name__, "other names": self.aliases, "calls": calls}
+        return HtmlTable(
+            ("", "value"), [(name, readable(value)) for name, value in rows.items()], f"site {self.name!r}"
+        )
 
 
 def relative_name(name: str, base: str) -> str:

@@ -2,7 +2,8 @@
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -11,6 +12,7 @@ from torch import nn
 from lit_gelu import activations
 from lit_gelu.activations import ActivationRegistry, ActivationSpec
 from lit_gelu.activations.numerics.channels import INFER
+from lit_gelu.display import Displayed, HtmlTable, count_of
 from lit_gelu.surgery.changes import make_all, revert_all, share_hooks
 from lit_gelu.surgery.channels import with_inferred_channels
 from lit_gelu.surgery.errors import SwapError
@@ -21,8 +23,8 @@ from lit_gelu.surgery.selectors import collect_claims
 from lit_gelu.surgery.sites import ActivationSite, Survey, without_wrappers
 
 
-@dataclass(frozen=True)
-class SwappedSite:
+@dataclass(frozen=True, repr=False)
+class SwappedSite(Displayed):
     """One site that was given another activation.
 
     Args:
@@ -54,9 +56,12 @@ class SwappedSite:
         specs = {"old": str(self.old), "new": str(self.new)}
         return {**vars(self), **specs, "aliases": list(self.aliases)}
 
+    def _summary(self) -> str:
+        return str(self)
 
-@dataclass(frozen=True)
-class SkippedSite:
+
+@dataclass(frozen=True, repr=False)
+class SkippedSite(Displayed):
     """One site that was selected and left as it was.
 
     Args:
@@ -74,9 +79,12 @@ class SkippedSite:
     def __str__(self) -> str:
         return f"{self.name}: {self.spec} left as it is, {self.reason}"
 
+    def _summary(self) -> str:
+        return str(self)
 
-@dataclass
-class SwapReport:
+
+@dataclass(repr=False)
+class SwapReport(Displayed):
     """What `lit_gelu.surgery.swap` did.
 
     ``print(report)`` gives one line a site, ``len(report)`` counts the swapped ones.
@@ -131,6 +139,26 @@ class SwapReport:
     def __len__(self) -> int:
         return len(self.rows)
 
+    def _summary(self) -> str:
+        return f"{_in_one_line(self.rows, self.skipped)}{'' if self._restore else ', undone'}"
+
+    def _html_table(self) -> HtmlTable:
+        return _table("swapped", self.rows, self.skipped, self.notes)
+
+
+def _in_one_line(rows: Sequence[SwappedSite], skipped: Sequence[SkippedSite]) -> str:
+    """Return how many sites are given what, and how many are left."""
+    changes = Counter(f"{row.old} -> {row.new}" for row in rows)
+    what = "; ".join(f"{count_of(count, 'site')} {change}" for change, count in changes.items())
+    return (what or "no site") + (f", {len(skipped)} left as they are" if skipped else "")
+
+
+def _table(title: str, rows: Sequence[SwappedSite], skipped: Sequence[SkippedSite], notes: Sequence[str]) -> HtmlTable:
+    """Return the sites for a notebook."""
+    said: list[tuple[Any, ...]] = [(row.name, row.old, row.new, row.mechanism, row.calls) for row in rows]
+    said += [(row.name, row.spec, row.spec, f"left as it is, {row.reason}", None) for row in skipped]
+    return HtmlTable(("site", "old", "new", "how", "calls"), said, f"{count_of(len(rows), 'site')} {title}", notes)
+
 
 OnObstacle = Literal["refuse", "skip"]
 """What becomes of a selected site that cannot be swapped."""
@@ -173,8 +201,8 @@ class _Obstacles:
         return passing
 
 
-@dataclass(frozen=True)
-class SwapPlan:
+@dataclass(frozen=True, repr=False)
+class SwapPlan(Displayed):
     """A swap that was checked and can be applied.
 
     Args:
@@ -215,6 +243,12 @@ class SwapPlan:
         changes = changes_for(self.model, list(self.placements))
         make_all(changes)
         return SwapReport(self.rows, self.skipped, self.notes, lambda: revert_all(changes))
+
+    def _summary(self) -> str:
+        return f"{type(self.model).__name__}: {_in_one_line(self.rows, self.skipped)}"
+
+    def _html_table(self) -> HtmlTable:
+        return _table("to be swapped", self.rows, self.skipped, self.notes)
 
 
 def swap(

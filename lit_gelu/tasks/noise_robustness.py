@@ -12,6 +12,7 @@ from lightning.pytorch import LightningDataModule
 from torch import Tensor, nn
 from torch.nn import functional
 
+from lit_gelu.display import Displayed, HtmlTable
 from lit_gelu.sandbox import evaluation_sandbox
 from lit_gelu.tasks.errors import TaskArgumentError, TaskInputError
 
@@ -20,8 +21,8 @@ Batch = tuple[Tensor, Tensor]
 _ROWS = 1000  # of tensors given whole; a bound on memory, without effect on the noise
 
 
-@dataclass(frozen=True)
-class RobustnessCurves:
+@dataclass(frozen=True, repr=False)
+class RobustnessCurves(Displayed):
     """Error and log loss of a classifier at each level of noise.
 
     Args:
@@ -51,6 +52,11 @@ class RobustnessCurves:
     def to_dict(self) -> dict[str, Any]:
         """Return the curves as plain data, with a list for each curve."""
         return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+
+    def _html_table(self) -> HtmlTable:
+        columns = (self.levels, self.error, self.error_spread, self.loss, self.loss_spread)
+        head = ("level", "error", "its spread", "loss", "its spread")
+        return HtmlTable(head, list(zip(*columns, strict=True)), f"{self.samples} samples, {self.draws} draws")
 
 
 def noise_robustness(

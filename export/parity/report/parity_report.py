@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderResult
 
+from lit_gelu.display import Displayed
 from lit_gelu.errors import LitGeluError
 from lit_gelu.export.parity.activation_census import ActivationFate
 from lit_gelu.export.parity.alone.elementwise import ElementwiseCheck
@@ -22,8 +23,8 @@ SCHEMA = "lit-gelu-parity"
 SCHEMA_VERSION = 1
 
 
-@dataclass(frozen=True)
-class ParityReport:
+@dataclass(frozen=True, repr=False)
+class ParityReport(Displayed):
     """What `check_parity` found.
 
     Args:
@@ -145,6 +146,15 @@ class ParityReport:
         from lit_gelu.export.parity.report.tables import plain_text
 
         return plain_text(self)
+
+    def _summary(self) -> str:
+        return f"{self.path!r}: {self.summary()}"
+
+    def _repr_html_(self) -> str:
+        """Return the tables that Jupyter shows."""
+        from lit_gelu.export.parity.report.tables import findings, html_of, tables
+
+        return html_of(self.summary(), tables(self), findings(self))
 
 
 def _plain(value: Any) -> Any:

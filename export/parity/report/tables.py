@@ -1,11 +1,13 @@
 """The report as tables of text: what Markdown, the page and the terminal show."""
 
 import io
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 
 from rich.console import Console
 
+from lit_gelu.display import HtmlTable
 from lit_gelu.export.parity.alone.elementwise import OK
 from lit_gelu.export.parity.report.parity_report import ParityReport
 from lit_gelu.export.parity.rows import ParityRow
@@ -206,6 +208,14 @@ def markdown_text(title: str, about: str, found: Iterable[str], made: Iterable[T
     listed = [f"- {cell_text(line)}" for line in found]
     head = [f"# {title}", "", about, *(["", *listed] if listed else [])]
     return "\n".join([*head, *(line for table in made for line in table_lines(table)), ""])
+
+
+def html_of(summary: str, made: Sequence[TextTable], found: Sequence[str]) -> str:
+    """Return a report for a notebook: the verdict, the first table and what was found; the others unfold."""
+    first, *others = [HtmlTable(one.head, one.body, one.title, [one.legend] * bool(one.legend)) for one in made]
+    folded = "".join(f"<details><summary>{escape(one.title)}</summary>{one.render()}</details>" for one in others)
+    said = "".join(f"<p>{escape(line)}</p>" for line in found)
+    return f"<p><b>{escape(summary)}</b></p>{first.render()}{said}{folded}"
 
 
 def version_text(versions: Mapping[str, str]) -> str:

@@ -12,6 +12,7 @@ from lit_gelu.activations.errors import ActivationArgumentError
 from lit_gelu.activations.naming.names import Names
 from lit_gelu.activations.naming.scalar import ScalarActivation, checked_interval
 from lit_gelu.activations.numerics.sampling import Function, bisect, sampling_grid
+from lit_gelu.display import Displayed, HtmlTable
 
 _EPSILON = torch.finfo(torch.float64).eps
 _ROUNDING = 16 * _EPSILON  # two values that differ by less than this share are equal
@@ -21,8 +22,8 @@ _WIDE = 1e-3  # share of the interval from which on equal values are a stretch a
 _MOST_HILLS = 200  # of equal height; a difference that oscillates has more, and then the first of them are named
 
 
-@dataclass(frozen=True)
-class LargestDifference:
+@dataclass(frozen=True, repr=False)
+class LargestDifference(Displayed):
     """The largest absolute difference of two functions on an interval.
 
     Args:
@@ -43,9 +44,12 @@ class LargestDifference:
         """Return the fields as plain data for JSON."""
         return {"largest": self.largest, "places": [*self.places], "stretches": [[*pair] for pair in self.stretches]}
 
+    def _summary(self) -> str:
+        return str(self)
 
-@dataclass(frozen=True)
-class ActivationComparison:
+
+@dataclass(frozen=True, repr=False)
+class ActivationComparison(Displayed):
     """How far two activations lie apart.
 
     Args:
@@ -74,6 +78,17 @@ class ActivationComparison:
         """Return the fields as plain data for JSON."""
         differences = {name: getattr(self, name).to_dict() for name in ("value", "slope", "curvature")}
         return {"a": self.a, "b": self.b, "interval": [*self.interval], **differences}
+
+    def _summary(self) -> str:
+        low, high = self.interval
+        figures = f"f {self.value.largest:.4g}, f' {self.slope.largest:.4g}, f'' {self.curvature.largest:.4g}"
+        return f"{self.a} and {self.b} on [{low:g}, {high:g}]: {figures}"
+
+    def _html_table(self) -> HtmlTable:
+        low, high = self.interval
+        named = {"f": self.value, "f'": self.slope, "f''": self.curvature}
+        rows = [(name, one.largest, str(one).partition(" at ")[2]) for name, one in named.items()]
+        return HtmlTable(("of", "largest difference", "at"), rows, f"{self.a} and {self.b} on [{low:g}, {high:g}]")
 
 
 def compare(

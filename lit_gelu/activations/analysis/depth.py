@@ -24,6 +24,7 @@ from lit_gelu.activations.errors import ActivationArgumentError, NoGaussianMomen
 from lit_gelu.activations.gaussian import gaussian_moments, normal_rule, scalar_function
 from lit_gelu.activations.naming.names import Names
 from lit_gelu.activations.naming.scalar import derivatives_of
+from lit_gelu.display import Displayed, HtmlTable, count_of
 
 __all__ = [
     "CriticalVariances",
@@ -38,8 +39,8 @@ __all__ = [
 _ROUNDING = 1e-12  # a bias variance this small beside q is 0 (ReLU's, the identity's)
 
 
-@dataclass(frozen=True)
-class DepthProfile:
+@dataclass(frozen=True, repr=False)
+class DepthProfile(Displayed):
     """What `propagate` returns.
 
     Args:
@@ -55,9 +56,17 @@ class DepthProfile:
         """Mean squared gradient at the first pre-activations over that at the last: the product of ``chi``."""
         return math.prod(self.chi)
 
+    def _summary(self) -> str:
+        ends = f"q {self.q[0]:.4g} to {self.q[-1]:.4g}" if self.q else "no layer"
+        return f"{count_of(len(self.q), 'layer')}: {ends}, gradient_ratio {self.gradient_ratio:.4g}"
 
-@dataclass(frozen=True)
-class CriticalVariances:
+    def _html_table(self) -> HtmlTable:
+        rows = [(number + 1, q, dict(enumerate(self.chi)).get(number)) for number, q in enumerate(self.q)]
+        return HtmlTable(("layer", "q", "chi to the next"), rows, f"gradient ratio {self.gradient_ratio:.6g}")
+
+
+@dataclass(frozen=True, repr=False)
+class CriticalVariances(Displayed):
     """What `edge_of_chaos` returns.
 
     Args:

@@ -18,6 +18,7 @@ from lit_gelu.activations.analysis.gains import KINDS, gain
 from lit_gelu.activations.errors import ActivationArgumentError
 from lit_gelu.activations.naming.names import Names, default_names
 from lit_gelu.activations.naming.spec import ActivationSpec
+from lit_gelu.display import Displayed
 
 SCHEMES = ("gain", "edge_of_chaos")
 
@@ -34,8 +35,8 @@ WeightLayer = (
 )
 
 
-@dataclass(frozen=True)
-class InitialisedLayer:
+@dataclass(frozen=True, repr=False)
+class InitialisedLayer(Displayed):
     """How one layer was initialised."""
 
     name: str  # its fully qualified name

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from lit_gelu.activations.naming.spec import ActivationSpec
+from lit_gelu.display import Displayed, HtmlTable, readable
 
 
 @dataclass(frozen=True)
@@ -84,8 +85,8 @@ class ActivationGains:
     backward: float
 
 
-@dataclass(frozen=True, kw_only=True)
-class ActivationInfo(ActivationFacts, ActivationShape):
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ActivationInfo(Displayed, ActivationFacts, ActivationShape):
     """Everything the registry knows of one activation with given arguments.
 
     It has the fields of `ActivationFacts`, stated by the author, and of `ActivationShape`, computed; the computed ones
@@ -109,3 +110,14 @@ class ActivationInfo(ActivationFacts, ActivationShape):
     gains: ActivationGains | None = None
     aliases: tuple[str, ...] = ()
     registered_by: str = ""
+
+    def _summary(self) -> str:
+        lowest = "" if self.minimum is None else f", minimum {self.minimum[1]:.6g} at {self.minimum[0]:.6g}"
+        steepest = "" if self.lipschitz is None else f", |f'| <= {self.lipschitz:.6g}"
+        return f"{self.spec}: {self.formula or 'no formula stated'}{lowest}{steepest}"
+
+    def _html_table(self) -> HtmlTable:
+        gains = None if self.gains is None else {name: f"{gain:.7g}" for name, gain in vars(self.gains).items()}
+        facts = {name: value for name, value in vars(self).items() if name != "spec"} | {"gains": gains}
+        rows = [(name.replace("_", " "), readable(value)) for name, value in facts.items()]
+        return HtmlTable(("", "value"), rows, str(self.spec))

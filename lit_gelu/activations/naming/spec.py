@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from lit_gelu.activations.errors import ActivationArgumentError, ActivationSpecError, OpaqueActivationError
+from lit_gelu.display import HtmlTable
 from lit_gelu.errors import shown
 
 PlainValue = None | bool | int | float | str | tuple["PlainValue", ...]
@@ -127,6 +128,10 @@ class ActivationSpec:
     def __str__(self) -> str:
         name = f"opaque:{self.name}" if self.opaque else self.name
         return f"{name}({', '.join([f'{key}={_literal(v)}' for key, v in self.kwargs])})" if self.kwargs else name
+
+    def _repr_html_(self) -> str:
+        """Return what Jupyter shows."""
+        return HtmlTable(("activation", *self.arguments), [(str(self), *map(repr, self.arguments.values()))]).render()
 
     @property
     def arguments(self) -> dict[str, Any]:

@@ -11,10 +11,11 @@ from torch import Tensor
 from lit_gelu.curvature.errors import LossCurvatureError, NonFiniteCurvatureError
 from lit_gelu.curvature.loss.evaluation import Closure, Reduce, mean_loss
 from lit_gelu.curvature.loss.layout import Displacement, ParameterLayout, displaced
+from lit_gelu.display import Displayed
 
 
-@dataclass(frozen=True)
-class CriticalSharpness:
+@dataclass(frozen=True, repr=False)
+class CriticalSharpness(Displayed):
     """What `critical_sharpness` found.
 
     Attributes:

@@ -10,10 +10,11 @@ from lit_gelu.curvature.errors import LossCurvatureError
 from lit_gelu.curvature.loss.lanczos import check_steps, lanczos, tridiagonal_eigen
 from lit_gelu.curvature.loss.linear_operator import LinearOperator
 from lit_gelu.curvature.loss.vectors import check_memory, rademacher
+from lit_gelu.display import Displayed, HtmlTable
 
 
-@dataclass(frozen=True, eq=False)
-class SpectralDensity:
+@dataclass(frozen=True, eq=False, repr=False)
+class SpectralDensity(Displayed):
     """Where the eigenvalues of a matrix lie, as points with weights, one set a run.
 
     The weights of a run add up to 1. It is the Gauss quadrature of the spectrum as its start vector v sees it:
@@ -66,6 +67,18 @@ class SpectralDensity:
         distance = (points.unsqueeze(-1) - self.nodes.flatten()) / width
         heights = torch.exp(-0.5 * distance.square()) / (width * math.sqrt(2 * math.pi))
         return (heights * self.weights.flatten()).sum(-1) / len(self.nodes)
+
+    def _summary(self) -> str:
+        low, high = float(self.nodes.min()), float(self.nodes.max())
+        return f"{self.size} eigenvalues from {low:.4g} to {high:.4g}, {self.products} products"
+
+    def _html_table(self) -> HtmlTable:
+        rows = [
+            (run + 1, float(node), float(weight))
+            for run in range(len(self.nodes))
+            for node, weight in zip(self.nodes[run], self.weights[run], strict=True)
+        ]
+        return HtmlTable(("run", "eigenvalue near", "share"), rows, self._summary())
 
 
 def spectral_density(

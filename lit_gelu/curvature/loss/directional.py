@@ -13,13 +13,14 @@ from lit_gelu.curvature.errors import LossCurvatureError, NonFiniteCurvatureErro
 from lit_gelu.curvature.loss.evaluation import Closure, Reduce, loss_and_gradient, mean_loss
 from lit_gelu.curvature.loss.layout import ParameterLayout
 from lit_gelu.curvature.loss.parameter_operator import ParameterOperator
+from lit_gelu.display import Displayed
 
 DirectionalMethod = Literal["loss", "gradient", "loss_and_gradient"]
 DIRECTIONAL_METHODS: tuple[str, ...] = ("loss", "gradient", "loss_and_gradient")
 
 
-@dataclass(frozen=True)
-class DirectionalCurvature:
+@dataclass(frozen=True, repr=False)
+class DirectionalCurvature(Displayed):
     """How curved the loss is along an update u, which moved the parameters from theta to theta + u.
 
     Attributes:

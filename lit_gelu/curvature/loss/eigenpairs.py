@@ -19,6 +19,7 @@ from lit_gelu.curvature.loss.lanczos import (
 from lit_gelu.curvature.loss.linear_operator import LinearOperator
 from lit_gelu.curvature.loss.start_vectors import start_vector
 from lit_gelu.curvature.loss.vectors import check_memory
+from lit_gelu.display import Displayed, HtmlTable, readable
 
 _LARGEST_RESIDUAL = 0.15
 """In units of the value. With a larger residual the Ritz values found so far say little about the spectrum."""
@@ -75,8 +76,8 @@ def are_accurate(alphas: Tensor, betas: Tensor, numbers: Sequence[int], accuracy
 Which = Literal["largest", "smallest", "magnitude"]
 
 
-@dataclass(frozen=True, eq=False)
-class Eigenpair:
+@dataclass(frozen=True, eq=False, repr=False)
+class Eigenpair(Displayed):
     """An approximate eigenvalue and its vector.
 
     Attributes:
@@ -99,6 +100,14 @@ class Eigenpair:
     converged: bool
     products: int
     estimate: float
+
+    def _summary(self) -> str:
+        end = "converged" if self.converged else "not converged"
+        return f"{self.value:.6g}, residual {self.residual:.2g}, {end} after {self.products} products"
+
+    def _html_table(self) -> HtmlTable:
+        shown = ("value", "estimate", "residual", "converged", "products")
+        return HtmlTable(("", "value"), [(name, readable(getattr(self, name))) for name in shown], "eigenvalue")
 
 
 @overload

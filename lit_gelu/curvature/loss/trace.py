@@ -12,13 +12,14 @@ from lit_gelu.curvature.errors import LossCurvatureError, NonFiniteCurvatureErro
 from lit_gelu.curvature.loss.eigenpairs import Eigenpair
 from lit_gelu.curvature.loss.linear_operator import LinearOperator, agreed_on
 from lit_gelu.curvature.loss.vectors import check_memory, rademacher
+from lit_gelu.display import Displayed, HtmlTable
 
 Stretches = slice | Sequence[slice]
 _ORTHONORMALITY = 0.01
 
 
-@dataclass(frozen=True)
-class TraceEstimate:
+@dataclass(frozen=True, repr=False)
+class TraceEstimate(Displayed):
     """What `hutchinson_trace` estimates.
 
     Attributes:
@@ -39,6 +40,15 @@ class TraceEstimate:
     standard_error_by_layer: dict[str, float]
     probes: int
     products: int
+
+    def _summary(self) -> str:
+        size = f"frobenius_norm {self.frobenius_norm:.6g}"
+        return f"{self.trace:.6g} +- {self.standard_error:.2g}, {size}, {self.probes} probes"
+
+    def _html_table(self) -> HtmlTable:
+        layers = [(name, trace, self.standard_error_by_layer.get(name)) for name, trace in self.by_layer.items()]
+        rows = [("all", self.trace, self.standard_error), *layers]
+        return HtmlTable(("layer", "trace", "standard error"), rows, f"trace, by {self.probes} random vectors")
 
 
 def hutchinson_trace(

@@ -13,14 +13,16 @@ from functools import cache
 
 import numpy as np
 
+from lit_gelu.display import Displayed
+
 CONFIDENCE = 0.95
 FEWEST_SEEDS = 5  # four differences of one sign come by chance in one of eight cases, however small they are
 _ALL_RESAMPLES = 8  # seeds up to which they are all counted: 6,435
 _DRAWN = 20_000  # resamples where there are more seeds
 
 
-@dataclass(frozen=True)
-class PairedDifference:
+@dataclass(frozen=True, repr=False)
+class PairedDifference(Displayed):
     """How much a candidate's metric is above another's, over the seeds of both.
 
     Args:

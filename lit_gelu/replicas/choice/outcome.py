@@ -9,6 +9,7 @@ from pathlib import Path
 
 from lightning.pytorch import LightningModule
 
+from lit_gelu.display import Displayed, HtmlTable, count_of
 from lit_gelu.files import without_nonfinite
 from lit_gelu.replicas.choice.intervals import PairedDifference, all_differences
 from lit_gelu.replicas.choice.metric import Metric
@@ -19,8 +20,8 @@ _UNITS = {"step_seconds": ("ms/step", 1e3), "kept_bytes": ("MB/step", 1e-6), "la
 _BENDS = {"top_eigenvalue": "top eigenvalue", "curvature": "E|f''|"}
 
 
-@dataclass
-class CandidateReport:
+@dataclass(repr=False)
+class CandidateReport(Displayed):
     """What is known of one candidate.
 
     Args:
@@ -60,9 +61,12 @@ class CandidateReport:
         median = statistics.median(value for value, _ in finite)
         return min(finite, key=lambda pair: abs(pair[0] - median))[1]
 
+    def _summary(self) -> str:
+        return f"{self.label}: {self.spec}, {count_of(len(self.runs), 'run')}"
 
-@dataclass
-class ActivationChoice:
+
+@dataclass(repr=False)
+class ActivationChoice(Displayed):
     """What `lit_gelu.replicas.choose` found.
 
     ``print(choice)`` gives the table and the sentences, `to_json` all figures, `module` the best run's module.
@@ -200,6 +204,14 @@ class ActivationChoice:
             "differences": [asdict(found) | {"decided": found.is_decided} for found in self.differences],
         }
         return json.dumps(without_nonfinite(found, as_text=True), indent=1)
+
+    def _summary(self) -> str:
+        medians = ", ".join(f"{one.label} {self.median(one):.4g}" for one in self.candidates)
+        return f"{self.metric.name} over {count_of(len(self.seeds), 'seed')}: {medians}"
+
+    def _html_table(self) -> HtmlTable:
+        said = [*self.verdict, *self.notes, self.trained]
+        return HtmlTable(tuple(self.header), self.rows, f"{self.metric.name}, medians over the seeds", said)
 
 
 def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from lit_gelu.display import Displayed
 from lit_gelu.errors import shown
 from lit_gelu.files import is_file, parse_json, without_nonfinite, write_atomically
 from lit_gelu.replicas.choice.errors import ChoiceArgumentError
@@ -20,8 +21,8 @@ SCHEMA = 1
 SETTINGS_FILE = "settings.json"
 
 
-@dataclass
-class TrainedRun:
+@dataclass(repr=False)
+class TrainedRun(Displayed):
     """One run: a candidate with a seed.
 
     Args:
@@ -63,6 +64,10 @@ class TrainedRun:
 
     def _last(self, name: str) -> float | None:
         return self.curves[name][-1] if self.curves.get(name) else None
+
+    def _summary(self) -> str:
+        end = f"failed: {self.failure}" if self.failure else f"{len(self.epochs)} epochs, {self.seconds:.3g} s"
+        return f"{self.label}, seed {self.seed}, {end}"
 
 
 def digest(*tensors: torch.Tensor) -> str:

@@ -1,0 +1,196 @@
+"""How results show themselves: a ``repr`` of one short line, and in notebooks a table of safe HTML."""
+
+import dataclasses
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from typing import Any
+
+LONGEST_REPR = 300
+"""Characters of a ``repr``: what is longer hides the other lines of a notebook or a traceback."""
+
+MOST_ROWS = 200
+"""Rows of a table in a notebook; how many are left out is said below it."""
+
+_LONGEST_VALUE = 70  # of one value within a repr
+_LONGEST_CELL = 300
+
+# Neither text nor ground has a colour of its own, so that it reads in light and in dark notebooks. Styles stand in the
+# elements, because notebooks take out style sheets that they do not trust.
+_CELL = "padding:.2em .7em;border-bottom:1px solid rgba(128,128,128,.35);vertical-align:top;text-align:"
+
+
+@dataclasses.dataclass(frozen=True)
+class HtmlTable:
+    """A table for a notebook: no script, no style sheet, and all text escaped.
+
+    Args:
+        head: The columns' names.
+        rows: The cells; numbers stand on the right.
+        title: What stands above it.
+        notes: Lines below it.
+
+    Example:
+        >>> html = HtmlTable(("file", "bytes"), [("<a>.onnx", 12)]).render()
+        >>> html.count("<tr>"), "&lt;a&gt;.onnx" in html
+        (2, True)
+    """
+
+    head: tuple[str, ...]
+    rows: Sequence[Sequence[Any]]
+    title: str = ""
+    notes: Sequence[str] = ()
+
+    def render(self) -> str:
+        """Return the HTML."""
+        title = (
+            f'<caption style="text-align:left;font-weight:bold">{escape(self.title)}</caption>' if self.title else ""
+        )
+        right = [bool(column) and all(map(_is_number, column)) for column in zip(*self.rows, strict=True)]
+        sides = ["right" if side else "left" for side in right] or ["left"] * len(self.head)
+        head = "".join(_cell("th", name, side) for name, side in zip(self.head, sides, strict=True))
+        body = "".join(
+            f"<tr>{''.join(_cell('td', value, side) for value, side in zip(row, sides, strict=True))}</tr>"
+            for row in self.rows[:MOST_ROWS]
+        )
+        left_out = len(self.rows) - MOST_ROWS
+        notes = [*self.notes, *([f"{left_out} more rows are not shown."] if left_out > 0 else [])]
+        below = "".join(f"<p>{escape(note)}</p>" for note in notes)
+        table = f'<table style="border-collapse:collapse">{title}<thead><tr>{head}</tr></thead>'
+        return f'<div style="overflow-x:auto">{table}<tbody>{body}</tbody></table>{below}</div>'
+
+
+class Displayed:
+    """Gives a dataclass, which is made with ``repr=False``, a short ``repr`` and a table in notebooks.
+
+    Both show the fields; a class with something better to say overrides `_summary` and `_html_table`.
+
+    Example:
+        >>> @dataclasses.dataclass(repr=False)
+        ... class Run(Displayed):
+        ...     name: str
+        ...     losses: tuple[float, ...]
+        ...     note: str = ""
+        >>> Run("first", tuple(range(1000)))
+        Run(name='first', losses=<1000 entries>)
+    """
+
+    def _summary(self) -> str:
+        """Return what the ``repr`` says in its brackets: the fields that are not at their defaults."""
+        return ", ".join(
+            f"{name}={_brief(value)}" for name, value, default in _fields(self) if not _is_same(value, default)
+        )
+
+    def _html_table(self) -> HtmlTable:
+        """Return what a notebook shows: a row a field."""
+        rows = [(name.replace("_", " "), readable(value)) for name, value, _ in _fields(self)]
+        return HtmlTable(("", "value"), rows, type(self).__name__)
+
+    def __repr__(self) -> str:
+        return short(f"{type(self).__name__}({self._summary()})")
+
+    def _repr_html_(self) -> str:
+        """Return the table that Jupyter shows."""
+        return self._html_table().render()
+
+
+class ShownFigures(dict[str, Any]):
+    """Figures by name, or by site and statistic: a dict that notebooks show as a table.
+
+    Example:
+        >>> ShownFigures({"hidden.0": {"mean": 0.25, "share_dead": 0.0}})
+        {'hidden.0': {'mean': 0.25, 'share_dead': 0.0}}
+    """
+
+    def __repr__(self) -> str:
+        return short(super().__repr__())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Be plain data in a file, which ``torch.load`` reads with ``weights_only=True``."""
+        return OrderedDict, (), None, None, iter(self.items())
+
+    def _repr_html_(self) -> str:
+        """Return the table that Jupyter shows: a row a name, or a row a site and a column a statistic."""
+        columns = list(dict.fromkeys(key for row in self.values() if isinstance(row, Mapping) for key in row))
+        if not columns:
+            return HtmlTable(("", "value"), list(self.items())).render()
+        rows = [(site or "(the model)", *(row.get(key) for key in columns)) for site, row in self.items()]
+        return HtmlTable(("site", *(key.replace("_", " ") for key in columns)), rows).render()
+
+
+def short(text: str, longest: int = LONGEST_REPR) -> str:
+    """Return a text in one line, cut off where it is longer; a bracket that stood at its end still does.
+
+    Example:
+        >>> short("Report(one two three four)", 16)
+        'Report(one ...)'
+    """
+    line = " ".join(text.split())
+    if len(line) <= longest:
+        return line
+    end = line[-1] if line[-1] in ")}]>" else ""
+    return f"{line[: longest - 4 - len(end)].rstrip(' ,')} ...{end}"
+
+
+def readable(value: Any) -> str:
+    """Return a value for a cell of a table.
+
+    Example:
+        >>> [readable(value) for value in (None, True, 0.123456789, (1, 2), {"Gelu": 2})]
+        ['-', 'yes', '0.123457', '1, 2', 'Gelu: 2']
+    """
+    if value is None or value == ():
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, Mapping):
+        return short(", ".join(f"{key}: {readable(entry)}" for key, entry in value.items()) or "-", _LONGEST_CELL)
+    if isinstance(value, list | tuple):
+        parts = (f"({readable(entry)})" if isinstance(entry, list | tuple) else readable(entry) for entry in value)
+        return short(", ".join(parts) or "-", _LONGEST_CELL)
+    return short(str(value), _LONGEST_CELL)
+
+
+def count_of(number: int, what: str) -> str:
+    """Return a number with its noun: ``1 site``, ``2 sites``."""
+    return f"{number} {what}{'s' * (number != 1)}"
+
+
+def _cell(element: str, value: Any, side: str) -> str:
+    scope = ' scope="col"' if element == "th" else ""
+    return f'<{element}{scope} style="{_CELL}{side}">{escape(readable(value))}</{element}>'
+
+
+def _is_number(value: Any) -> bool:
+    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+
+
+def _fields(record: Any) -> Iterable[tuple[str, Any, Any]]:
+    """Yield a dataclass's shown fields with their defaults."""
+    for field in dataclasses.fields(record):
+        if field.repr and not field.name.startswith("_"):
+            made = field.default_factory
+            default = field.default if made is dataclasses.MISSING else made()
+            yield field.name, getattr(record, field.name), default
+
+
+def _is_same(value: Any, default: Any) -> bool:
+    """Return whether a field is at its default; arrays, which compare element by element, never are."""
+    plain = (str, int, float, tuple, list, dict, type(None))
+    return type(value) is type(default) and isinstance(value, plain) and bool(value == default)
+
+
+def _brief(value: Any) -> str:
+    """Return a value's repr, or how much it is where that would be long."""
+    if isinstance(value, list | tuple | Mapping) and len(value) > _LONGEST_VALUE:
+        return f"<{len(value)} entries>"
+    text = repr(value)
+    if len(text) <= _LONGEST_VALUE and "\n" not in text:
+        return text
+    if isinstance(value, list | tuple | Mapping):
+        return f"<{len(value)} entries>"
+    if isinstance(value, Displayed | str):
+        return short(text, _LONGEST_VALUE)
+    return f"<{type(value).__name__}>"

@@ -1,0 +1,207 @@
+"""What notebooks and tracebacks show of results: safe tables, and one short line."""
+
+import dataclasses
+import importlib
+import pkgutil
+from html.parser import HTMLParser
+
+import pytest
+import torch
+from torch import nn
+
+import lit_gelu
+from lit_gelu import activations, surgery
+from lit_gelu.curvature import SpectralDensity, TraceEstimate
+from lit_gelu.display import LONGEST_REPR, MOST_ROWS, Displayed, HtmlTable, ShownFigures, readable, short
+from lit_gelu.export.parity.report.parity_report import ParityReport
+from lit_gelu.export.parity.rows import VS_FLOAT64, ParityRow
+from lit_gelu.replicas.choice.intervals import PairedDifference
+from lit_gelu.tasks.noise_robustness import RobustnessCurves
+
+_NEVER_CLOSED = {"br", "hr", "img"}
+
+
+class Page(HTMLParser):
+    """Reads HTML as a browser does: elements must be closed in their order."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.open, self.elements, self.cells, self.attributes = [], [], [], {}
+        self.feed(html)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        assert tag not in _NEVER_CLOSED
+        self.open.append(tag)
+        self.elements.append(tag)
+        for name, value in attrs:
+            self.attributes.setdefault(name, set()).add(value)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.cells.append(data)
+
+
+def parity_report(rows=200):
+    made = [
+        ParityRow(VS_FLOAT64, f"inputs {n}", "output", 8, 1e-7, 1e-8, 1.0, 1e-7, own=1e-7, limit=1e-5)
+        for n in range(rows)
+    ]
+    return ParityReport("net.onnx", "CPUExecutionProvider", "tanh", tuple(made))
+
+
+def many_sites():
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear, self.act = nn.Linear(4, 4), nn.ReLU()
+
+        def forward(self, x):
+            return self.act(self.linear(x))
+
+    return nn.Sequential(*(Block() for _ in range(60)))
+
+
+def shown():
+    model, sample = many_sites(), torch.zeros(1, 4)
+    plan = surgery.plan_swap(model, {"activation:relu": "gelu(approximate='tanh')"}, sample)
+    return {
+        "site": surgery.find_sites(model, sample)[0],
+        "plan": plan,
+        "coverage": surgery.coverage(model, sample),
+        "swap": plan.apply(),
+        "info": activations.info("gelu"),
+        "spec": activations.resolve("swish(beta=1.5)"),
+        "comparison": activations.compare("gelu", "gelu_tanh"),
+        "parity": parity_report(),
+        "density": SpectralDensity(torch.rand(2, 40).double(), torch.rand(2, 40).double(), 1000, 80),
+        "trace": TraceEstimate(1.0, 0.1, 2.0, {"a": 1.0}, {"a": 0.1}, 8, 8),
+        "difference": PairedDifference("gelu", "relu", 5, 0.1, 0.0, 0.2, 0.04, equal=False),
+        "robustness": RobustnessCurves((0.0,), (0.1,), (0.2,), (0.0,), (0.0,), 9, "pixel", clip=True, draws=1, seed=0),
+        "figures": ShownFigures({f"hidden.{n}": {"mean": 0.1, "share_dead": 0.0} for n in range(60)}),
+    }
+
+
+@pytest.fixture(scope="module")
+def results():
+    return shown()
+
+
+NAMES = (
+    "site", "plan", "coverage", "swap", "info", "spec", "comparison", "parity", "density", "trace", "difference",
+    "robustness", "figures",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_result_is_one_short_line_and_a_safe_table(results, name):
+    line, page = repr(results[name]), Page(results[name]._repr_html_())
+    assert len(line) <= LONGEST_REPR
+    assert "\n" not in line
+    assert page.elements.count("td") > 0
+    assert not {"script", "style", "link", "img", "iframe"} & set(page.elements)
+    assert set(page.attributes) <= {"style", "scope"}
+    assert not any("color:" in style.replace("rgba", "") for style in page.attributes["style"])  # it reads in the dark
+
+
+def test_what_a_person_asks_first_is_in_the_line(results):
+    assert "60 sites relu -> gelu(approximate='tanh')" in repr(results["swap"])
+    assert repr(results["site"]) == "ActivationSite('0.act', relu, module of ReLU, 1 call)"
+    assert "parity passed on CPUExecutionProvider" in repr(results["parity"])
+    assert repr(results["coverage"]) == "CoverageReport(60 sites: relu 60, 0 outside)"
+
+
+def test_a_report_that_was_undone_says_so():
+    report = surgery.swap(nn.Sequential(nn.ReLU()), {"0": "gelu"})
+    report.undo()
+    assert repr(report) == "SwapReport(1 site relu -> gelu, undone)"
+
+
+def test_the_parity_report_shows_its_first_table_and_folds_the_others():
+    failed = dataclasses.replace(parity_report(3), faults=("the labels <b>differ</b>",), census={"Gelu": 1})
+    page = Page(dataclasses.replace(failed, optimized_census={"Gelu": 1})._repr_html_())
+    assert "FAILED (the labels <b>differ</b>)" in "".join(page.cells)  # as text: it was escaped
+    assert page.elements.count("details") == 1
+
+
+class TestHtmlTable:
+    def test_text_is_escaped_everywhere(self):
+        bad = "<script>alert(1)</script>"
+        page = Page(HtmlTable((bad,), [(bad,)], bad, [bad]).render())
+        assert page.cells == [bad] * 4
+        assert "script" not in page.elements
+
+    def test_numbers_stand_on_the_right(self):
+        page = Page(HtmlTable(("name", "value"), [("a", 1.0), ("b", None)]).render())
+        assert {style.rpartition(":")[2] for style in page.attributes["style"] if "text-align" in style} == {
+            "left",
+            "right",
+        }
+
+    def test_rows_that_are_left_out_are_counted(self):
+        page = Page(HtmlTable(("n",), [(n,) for n in range(MOST_ROWS + 3)]).render())
+        assert page.cells[-1] == "3 more rows are not shown."
+        assert page.elements.count("td") == MOST_ROWS
+
+    def test_a_table_without_rows_has_its_head(self):
+        assert Page(HtmlTable(("a", "b"), []).render()).cells == ["a", "b"]
+
+
+class TestDisplayed:
+    @dataclasses.dataclass(repr=False)
+    class Run(Displayed):
+        name: str
+        model: object = None
+        values: tuple = ()
+        hidden: int = dataclasses.field(default=3, repr=False)
+
+    def test_fields_at_their_defaults_are_left_out(self):
+        assert repr(self.Run("a")) == "Run(name='a')".replace("Run", self.Run.__name__)
+
+    def test_what_is_long_is_named_by_its_class(self):
+        assert (
+            repr(self.Run("a", many_sites(), tuple(range(100))))
+            == "Run(name='a', model=<Sequential>, values=<100 entries>)"
+        )
+
+    def test_long_text_is_cut(self):
+        assert len(repr(self.Run("x" * 10_000))) < LONGEST_REPR
+
+    def test_arrays_need_no_truth_value(self):
+        assert repr(self.Run("a", torch.zeros(2))) == "Run(name='a', model=tensor([0., 0.]))"
+
+    def test_every_class_that_is_displayed_has_the_short_repr(self):
+        for module in pkgutil.walk_packages(lit_gelu.__path__, "lit_gelu."):
+            if module.name.startswith(("lit_gelu.surgery.", "lit_gelu.curvature.", "lit_gelu.replicas.choice.")):
+                importlib.import_module(module.name)
+        for cls in Displayed.__subclasses__():
+            assert cls.__repr__ is Displayed.__repr__, cls  # a dataclass needs repr=False
+
+
+def test_figures_without_sites_are_a_table_of_two_columns():
+    page = Page(ShownFigures({"lambda_max": 2.5})._repr_html_())
+    assert page.cells == ["value", "lambda_max", "2.5"]
+
+
+def test_a_site_without_a_statistic_has_an_empty_place():
+    page = Page(ShownFigures({"a": {"mean": 1.0}, "": {"share_dead": 0.5}})._repr_html_())
+    assert page.cells == ["site", "mean", "share dead", "a", "1", "-", "(the model)", "-", "0.5"]
+
+
+def test_figures_in_a_file_are_plain_data(tmp_path):
+    figures = ShownFigures({"a": {"mean": 1.0}})
+    torch.save(figures, tmp_path / "figures.pt")
+    assert torch.load(tmp_path / "figures.pt", weights_only=True) == figures
+
+
+def test_a_cut_text_keeps_its_bracket():
+    assert short("R(" + "x" * 400 + ")").endswith(" ...)")
+    assert short("a\n  b") == "a b"
+
+
+def test_values_are_readable():
+    assert readable(float("inf")) == "inf"
+    assert readable(((0.0, 1.0),)) == "(0, 1)"
