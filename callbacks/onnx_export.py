@@ -207,7 +207,7 @@ class OnnxExport(ExplainedOnce):
         both = {"input_sample": self.input_sample, "registry": registry, "preprocessing": preprocessing}
         self.exported = export_onnx(module, path, **self.options, **both)
         if not self.check:
-            rank_zero_info(f"OnnxExport: wrote {path}, not compared with PyTorch.")
+            rank_zero_info(f"OnnxExport: wrote {_facts(self.exported)}; not compared with PyTorch.")
             return
         data = _data(trainer, raw=preprocessing is not None)
         self.parity = check_parity(module, path, data, strict=False, **both)
@@ -217,7 +217,7 @@ class OnnxExport(ExplainedOnce):
             raise ParityError(
                 f"The exported file does not compute what the module computes. {self.parity.summary()}.", self.parity
             )
-        rank_zero_info(f"OnnxExport: wrote {path}; {self.parity.summary()}.")
+        rank_zero_info(f"OnnxExport: wrote {_facts(self.exported)}; {self.parity.summary()}.")
 
     def _preprocessing(self, trainer: Trainer) -> nn.Module | None:
         """Return what the file does to raw pixels."""
@@ -245,6 +245,13 @@ def figures_of(report: "ParityReport") -> dict[tuple[str, ...], float]:
         figures["export", "test_metric", metric.name, "pytorch"] = metric.pytorch
         figures["export", "test_metric", metric.name, "file"] = metric.file
     return figures
+
+
+def _facts(exported: "ExportReport") -> str:
+    """Return what a person wants to know of a file: where it is, its size with the weights beside it, its opset."""
+    from lit_gelu.export import inspect_onnx
+
+    return f"{exported.path} ({inspect_onnx(exported.path).size:,} bytes, opset {exported.opset})"
 
 
 def _beside(best: str, folder: str) -> Path:

@@ -124,7 +124,8 @@ def bind_names(names: Sequence[str], inputs: Sequence[Array], named: Mapping[str
     wrong = [name for name in named if name not in names or name in given]
     missing = [name for name in names if name not in given and name not in named]
     if wrong or missing:
-        problem = f"unknown or given twice: {', '.join(wrong)}" if wrong else f"missing: {', '.join(missing)}"
+        parts = {"unknown or given twice": wrong, "missing": missing}
+        problem = "; ".join(f"{what}: {', '.join(map(str, found))}" for what, found in parts.items() if found)
         raise ModelInputError(f"Inputs {problem}. The file takes: {', '.join(names)}.")
     return {name: given[name] if name in given else named[name] for name in names}
 

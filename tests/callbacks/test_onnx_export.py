@@ -77,7 +77,8 @@ def test_one_line_says_what_was_written_and_whether_it_was_proved(tmp_path, capl
     with caplog.at_level(logging.INFO, logger="lightning.pytorch.utilities.rank_zero"):
         fit(tmp_path, Exportable(), export, enable_checkpointing=False)
     (line,) = [record.getMessage() for record in caplog.records if "OnnxExport" in record.getMessage()]
-    assert line.startswith(f"OnnxExport: wrote {tmp_path / 'net.onnx'}")
+    size = (tmp_path / "net.onnx").stat().st_size
+    assert line.startswith(f"OnnxExport: wrote {tmp_path / 'net.onnx'} ({size:,} bytes, opset 20); ")
     assert proved in line
 
 
