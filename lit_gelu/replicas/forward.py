@@ -20,6 +20,7 @@ from lit_gelu.replicas.keyed_rules import KeyedDropoutRule
 from lit_gelu.replicas.rules import (
     WHOLE_VECTORS,
     ActivationRule,
+    CrossEntropyUnderVmap,
     DropoutRule,
     EachUnderVmap,
     LinearUnderVmap,
@@ -28,6 +29,7 @@ from lit_gelu.replicas.rules import (
 )
 from lit_gelu.replicas.stacks import Stacks
 from lit_gelu.replicas.streams import Streams
+from lit_gelu.replicas.under_vmap import TensorPlaces, mapped_call
 from lit_gelu.sandbox import evaluation_mode
 from lit_gelu.tasks import ActivationTask
 from lit_gelu.tasks.keyed_dropout import KeyedDropout
@@ -172,20 +174,21 @@ class VmapForward:
                 _hide(template.get_submodule(path), names)
         _hide_hyper_parameters(template, members)
         self.streams, self.step = streams, _MemberStep(template)  # type: ignore[arg-type] # of a group
-        self.names = {name for name, _ in [*template.named_parameters(), *template.named_buffers()]}
+        self.places = TensorPlaces(template)
         self.with_modes = [*self.step.modules(), *self.own_activations.modules()]
 
     def losses(self, batch: Any, index: int) -> tuple[Tensor, Logged]:
         """See `GroupForward`."""
-        tensors = {**self.stacks.parameters, **self.stacks.buffers}
-        stacks = {f"member.{name}": tensor for name, tensor in tensors.items() if name in self.names}
+        found = {**self.stacks.parameters, **self.stacks.buffers}
+        tensors = [found[name] for name in self.places.names]
 
-        def one(own: dict[str, Tensor], sample: Any) -> tuple[Tensor, Logged]:
-            found: tuple[Tensor, Logged] = functional_call(self.step, own, (sample, index))
-            return found
+        def one(sample: Any, *own: Tensor) -> tuple[Tensor, Logged]:
+            with self.places.holding(own):
+                outputs: tuple[Tensor, Logged] = self.step(sample, index)
+            return outputs
 
         with _RulesForFunctions(self.streams), _explained():
-            return torch.vmap(one, randomness="error")(stacks, batch)
+            return torch.vmap(one, randomness="error")(batch, *tensors)
 
     @torch.no_grad()
     def noise_free_losses(self, batch: Any) -> Tensor:
@@ -205,7 +208,7 @@ class _Ruled(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         if self.only_training and not self.training:
             return inputs
-        outputs: Tensor = RuleUnderVmap.apply(inputs, self.__dict__["rule"])
+        outputs: Tensor = mapped_call(RuleUnderVmap, inputs, self.__dict__["rule"])
         return outputs
 
 
@@ -218,6 +221,13 @@ _EACH_BUT_WHOLE_VECTORS = frozenset({
     functional.softplus, functional.logsigmoid, functional.sigmoid, functional.tanh, torch.sigmoid, torch.tanh,
     Tensor.sigmoid, Tensor.tanh, torch.exp, Tensor.exp, torch.erf, Tensor.erf,
 })  # fmt: skip
+
+
+# The arguments of a cross-entropy for which there is a rule: torch gives all of them to what stands in its place.
+_USUAL_LOSS = {
+    "weight": None, "size_average": None, "ignore_index": -100, "reduce": None, "reduction": "mean",
+    "label_smoothing": 0.0,
+}  # fmt: skip
 
 
 class _RulesForFunctions(TorchFunctionMode):
@@ -233,13 +243,15 @@ class _RulesForFunctions(TorchFunctionMode):
             return _linear(*args, **given)
         if func is functional.dropout:
             return _dropout(self.streams, *args, **given)
+        if func is functional.cross_entropy:
+            return _cross_entropy(*args, **given)
         if func in _EACH or (func in _EACH_BUT_WHOLE_VECTORS and args and args[0].numel() % WHOLE_VECTORS):
             return _each(func, args, given)
         return func(*args, **given)
 
 
 def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:  # noqa: A002 - torch's names
-    outputs: Tensor = LinearUnderVmap.apply(input, weight, bias)
+    outputs: Tensor = mapped_call(LinearUnderVmap, input, weight, bias)
     return outputs
 
 
@@ -250,14 +262,24 @@ def _each(function: Any, given: tuple[Any, ...], named: Mapping[str, Any]) -> Te
         outputs: Tensor = function(*values[: len(given)], **dict(zip(named, values[len(given) :], strict=True)))
         return outputs
 
-    outputs: Tensor = EachUnderVmap.apply(call, *given, *named.values())
+    outputs: Tensor = mapped_call(EachUnderVmap, call, *given, *named.values())
     return outputs
 
 
 def _dropout(streams: Streams, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:  # noqa: A002, ARG001
     if not training or p == 0:
         return input
-    outputs: Tensor = RuleUnderVmap.apply(input, DropoutRule([p] * len(streams.generators), streams))
+    outputs: Tensor = mapped_call(RuleUnderVmap, input, DropoutRule([p] * len(streams.generators), streams))
+    return outputs
+
+
+def _cross_entropy(input: Tensor, target: Tensor, *args: Any, **given: Any) -> Tensor:  # noqa: A002 - torch's names
+    is_usual = not args and all(
+        (given[name] is usual or given[name] == usual) for name, usual in _USUAL_LOSS.items() if name in given
+    )
+    if not is_usual or input.ndim != 2 or target.ndim != 1:
+        return functional.cross_entropy(input, target, *args, **given)
+    outputs: Tensor = mapped_call(CrossEntropyUnderVmap, input, target)
     return outputs
 
 

@@ -15,9 +15,7 @@ from lit_gelu.replicas.rate_schedules import Configured, configured, step_on_pla
 from lit_gelu.replicas.stacks import Stacks
 
 Gradients = Mapping[str, Tensor | None]
-_IN_CACHE = (
-    2**16
-)  # numbers of a stack that are updated at once: the whole of it would go through memory in each operation
+_IN_CACHE = 2**18  # numbers of a stack that are updated at once: all of a large one would go through memory each time
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 # What must be equal for one arithmetic; of the learning rate and the decay each member has its own.
 _FLAGS = ("betas", "eps", "maximize", "fused", "decoupled_weight_decay")

@@ -21,6 +21,7 @@ _OWN_LOOP_BELOW = 400
 # A vector register's elements, twice, of the longest registers and 16-bit numbers: what is left over at the end of a
 # tensor is computed one by one, in some activations by another formula, and in a stack ends lie elsewhere.
 WHOLE_VECTORS = 64
+_LEFT_OUT = -100  # a label that torch's cross-entropy does not count
 
 
 class _StackedLinear(torch.autograd.Function):
@@ -57,6 +58,8 @@ def _product(left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor:
 
 def linear(inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Return the linear layer of every replica: inputs ``[R, ..., I]``, weight ``[R, O, I]``, bias ``[R, O]``."""
+    if inputs.ndim == 3:
+        return torch.as_tensor(_StackedLinear.apply(inputs, weight, bias))
     samples = inputs.shape[1:-1]
     flat = inputs.reshape(len(inputs), samples.numel(), inputs.shape[-1])
     outputs: Tensor = _StackedLinear.apply(flat, weight, bias)
@@ -95,19 +98,22 @@ class ActivationRule:
             (name, [replica for _, replica in run])
             for name, run in groupby(zip(names, range(len(modules)), strict=True), key=lambda pair: pair[0])
         ]
+        self.singly = [(name, [replica]) for replica, name in enumerate(names)]
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """Apply them to ``[replicas, ...]``."""
         whole = inputs[0].numel() % WHOLE_VECTORS == 0
-        outputs = []
-        for name, replicas in self.runs:
-            module, first, end = self.modules[replicas[0]], replicas[0], replicas[-1] + 1
-            if not isinstance(name, str):
-                outputs.append(self._alone(first, inputs[first]).unsqueeze(0))
-            elif whole:
-                outputs.append(module(inputs[first:end]))
-            else:
-                outputs.extend(module(inputs[replica : replica + 1]) for replica in replicas)
+        if len(self.runs) == 1 and whole and isinstance(self.runs[0][0], str):
+            return torch.as_tensor(self.modules[0](inputs))
+        runs = self.runs if whole else self.singly
+        # The gradient of one split is one concatenation; each slice's own would be a tensor of all replicas.
+        parts = torch.split(inputs, [len(replicas) for _, replicas in runs])
+        outputs = [
+            self.modules[replicas[0]](part)
+            if isinstance(name, str)
+            else self._alone(replicas[0], part.squeeze(0)).unsqueeze(0)
+            for (name, replicas), part in zip(runs, parts, strict=True)
+        ]
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
     def _alone(self, replica: int, inputs: Tensor) -> Tensor:
@@ -136,6 +142,13 @@ def _plain(module: nn.Module) -> dict[str, str]:
     return {name: repr(value) for name, value in vars(module).items() if not name.startswith("_")}
 
 
+def _in_front(info: Any, tensor: Tensor, dim: int | None) -> Tensor:
+    """Bring the replicas to the front; of what is the same for all, a view for each."""
+    if dim is None:
+        return tensor.expand(info.batch_size, *tensor.shape)
+    return tensor.movedim(dim, 0) if dim else tensor
+
+
 class LinearUnderVmap(torch.autograd.Function):
     """``F.linear`` that under `torch.vmap` is `linear`."""
 
@@ -160,15 +173,40 @@ class LinearUnderVmap(torch.autograd.Function):
     def vmap(info: Any, dims: tuple[int | None, ...], *tensors: Tensor | None) -> tuple[Tensor, int]:
         """Bring the replicas of all tensors to the front."""
         inputs, weight, bias = (
-            tensor
-            if tensor is None
-            else tensor.expand(info.batch_size, *tensor.shape)
-            if dim is None
-            else tensor.movedim(dim, 0)
-            for tensor, dim in zip(tensors, dims, strict=True)
+            None if tensor is None else _in_front(info, tensor, dim) for tensor, dim in zip(tensors, dims, strict=True)
         )
         assert inputs is not None and weight is not None  # noqa: S101, PT018 - of F.linear
         return linear(inputs, weight, bias), 0
+
+
+class CrossEntropyUnderVmap(torch.autograd.Function):
+    """The mean cross-entropy of logits ``[samples, classes]``, for all replicas by one call of it."""
+
+    # torch's own way to map it goes through a dozen operations; -100 stands for samples that are left out, as there.
+
+    @staticmethod
+    def forward(logits: Tensor, labels: Tensor) -> Tensor:
+        """Compute it for tensors without replicas."""
+        return nn.functional.cross_entropy(logits, labels)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        """Keep nothing: autograd sees what `vmap` does."""
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:  # noqa: ARG004 - torch's signature
+        """Refuse: nothing asks for it where logits have replicas."""
+        raise NotReplicableError(
+            'A gradient of a loss that no replica has logits for was asked for. Give the group executor="loop".'
+        )
+
+    @staticmethod
+    def vmap(info: Any, dims: tuple[int | None, int | None], logits: Tensor, labels: Tensor) -> tuple[Tensor, int]:
+        """Compute it of all samples at once, and each replica's mean."""
+        logits, labels = (_in_front(info, tensor, dim) for tensor, dim in zip((logits, labels), dims, strict=True))
+        with torch._C.DisableTorchFunction():
+            each = nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none")
+            return each.view(labels.shape).sum(1) / (labels != _LEFT_OUT).sum(1), 0
 
 
 class EachUnderVmap(torch.autograd.Function):
@@ -227,4 +265,4 @@ class RuleUnderVmap(torch.autograd.Function):
         """Apply the rule to ``[replicas, ...]``, out of reach of what stands for torch's functions under vmap."""
         assert dims[0] is not None  # noqa: S101 - else `forward` is called
         with torch._C.DisableTorchFunction():
-            return rule(inputs.movedim(dims[0], 0)), 0
+            return rule(inputs.movedim(dims[0], 0) if dims[0] else inputs), 0
