@@ -38,7 +38,7 @@ tasks = [lit_gelu.tasks.__name__, "tasks" in dir(lit_gelu)]
 with open("steps.json", "w") as file:
     json.dump({"loaded": steps, "parts": parts, "codes": codes, "bare": bare, "tasks": tasks, "dotted": dotted}, file)
 """
-LIBRARIES = {"timm", "transformers"}
+LIBRARIES = {"diffusers", "keras", "timm", "transformers"}
 TRAINING = {"lightning", "onnx", "onnxscript", "onnxruntime", "torchvision", "sklearn"}
 
 

@@ -405,9 +405,11 @@ class ActivationRegistry:
 
         ``"transformers"``: ``hidden_act="gaussian_gelu"`` in a configuration, and what else is looked up in ``ACT2FN``.
         ``"timm"``: ``act_layer="gaussian_gelu"`` in ``timm.create_model``, for models that look their activation up.
+        ``"diffusers"``: ``act_fn="gaussian_gelu"`` of its models, and what else asks ``get_activation``.
+        ``"keras"``: ``activation="gaussian_gelu"`` of its layers, where Keras computes with PyTorch.
 
         Args:
-            library: ``"timm"`` or ``"transformers"``. It is imported now, and only now.
+            library: ``"timm"``, ``"transformers"``, ``"diffusers"`` or ``"keras"``. It is imported now, and only now.
             override: Whether names that the library has too (``"gelu"``) get this registry's meaning.
 
         Returns:
@@ -416,14 +418,14 @@ class ActivationRegistry:
 
         Raises:
             UnknownLibraryError: If there is no integration with it.
-            MissingLibraryError: If it is not installed.
+            MissingLibraryError: If it is not installed, or if Keras computes with something other than PyTorch.
             AlreadyInstalledError: If another registry's names are there, or the other ``override``.
 
         Example:
-            >>> ActivationRegistry().install("keras")
+            >>> ActivationRegistry().install("flax")
             Traceback (most recent call last):
-            lit_gelu.activations.errors.UnknownLibraryError: There is no integration with 'keras'. Accepted: 'timm', \
-'transformers'.
+            lit_gelu.activations.errors.UnknownLibraryError: There is no integration with 'flax'. Accepted: \
+'diffusers', 'keras', 'timm', 'transformers'.
         """
         from lit_gelu.activations.integrations import install
 

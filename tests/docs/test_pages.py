@@ -1,5 +1,6 @@
 """Every page is true: its Python runs as it stands, its commands exist, its links lead somewhere."""
 
+import ast
 import importlib
 import os
 import re
@@ -11,11 +12,14 @@ from child_processes import run_python
 from lit_gelu.cli.commands import COMMANDS, FIT
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = [".", "docs", "examples/web"]
+FOLDERS = [".", "docs", "docs/guides", "examples/web"]
 PAGES = {str(path.relative_to(ROOT)): path.read_text() for folder in FOLDERS for path in (ROOT / folder).glob("*.md")}
 LINKS = [
     (page, link) for page, text in PAGES.items() for link in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in link
 ]
+FULL = {  # they import other libraries, train or export several files; their imports are looked at in any case
+    "docs/coming_from.md",
+}
 FILES_OF_THE_README = {"docs/serving.md": "digits.onnx"}  # what a page's Python reads, made as the README makes it
 
 
@@ -48,7 +52,12 @@ def test_every_page_of_docs_is_linked_from_another(page):
     assert ROOT / page in linked
 
 
-@pytest.mark.parametrize("page", sorted(page for page in PAGES if page != "README.md" and blocks(page, "python")))
+def pages_with_python():
+    pages = sorted(page for page in PAGES if page != "README.md" and blocks(page, "python"))
+    return [pytest.param(page, marks=[pytest.mark.full] * (page in FULL)) for page in pages]
+
+
+@pytest.mark.parametrize("page", pages_with_python())
 def test_the_python_of_a_page_runs_from_top_to_bottom(page, tmp_path):
     code = "\n".join(blocks(page, "python"))
     if page in FILES_OF_THE_README:
@@ -58,6 +67,17 @@ def test_the_python_of_a_page_runs_from_top_to_bottom(page, tmp_path):
         )
         code = made + code
     run_python(code, cwd=tmp_path, env={**os.environ, "LIT_GELU_PLUGINS": "0"})
+
+
+@pytest.mark.parametrize("page", sorted(FULL))
+def test_what_a_page_imports_from_here_exists(page):
+    tree = ast.parse("\n".join(blocks(page, "python")))
+    imported = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    for node in imported:
+        if node.module.startswith("lit_gelu"):
+            module = importlib.import_module(node.module)
+            assert all(hasattr(module, alias.name) for alias in node.names), ast.unparse(node)
+    assert imported
 
 
 @pytest.mark.parametrize("page", PAGES)

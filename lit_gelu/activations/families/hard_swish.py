@@ -131,7 +131,7 @@ ENTRIES = (
             asymptotes=("0", "x"),
             kinks=((-3.0, -0.5), (3.0, -0.5)),
         ),
-        aliases=("hardswish",),
+        aliases=("hardswish", "hard_silu"),
         modules=(
             ModuleForm(nn.Hardswish, INPLACE, keeps_input=True, fused=KernelHardswish),
             ModuleForm(OutputHardswish, MEMORY),

@@ -1,6 +1,7 @@
 """What a registry's names in another library have in common: import, install once, undo."""
 
 import importlib
+import re
 from collections.abc import Callable
 from types import ModuleType
 from typing import Self
@@ -8,6 +9,7 @@ from typing import Self
 from lit_gelu.activations.errors import AlreadyInstalledError, MissingLibraryError
 from lit_gelu.activations.naming.names import Names
 
+_LITERALS = re.compile(r"(?<==)\s*(true|false|none)\s*(?=[,)])")
 _installed: dict[str, "Installation"] = {}
 
 
@@ -68,6 +70,11 @@ def names_of(registry: Names) -> list[str]:
 def is_path(text: str) -> bool:
     """Return whether a text is a dotted path: what a configuration file names is looked up, never imported."""
     return "." in text.partition("(")[0]
+
+
+def from_lower_case(text: str) -> str:
+    """Return a spec as it was meant: some libraries put names into lower case, ``learnable=True`` included."""
+    return _LITERALS.sub(lambda match: match[1].capitalize(), text)
 
 
 def import_library(name: str, library: str) -> ModuleType:

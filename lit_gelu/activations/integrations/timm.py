@@ -6,20 +6,25 @@ arrives as ``learnable=true``; it is read as it was meant.
 """
 
 import functools
-import re
 from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor, nn
 
 from lit_gelu.activations.errors import ActivationSpecError
-from lit_gelu.activations.integrations.installation import Installation, import_library, is_path, names_of, present
+from lit_gelu.activations.integrations.installation import (
+    Installation,
+    from_lower_case,
+    import_library,
+    is_path,
+    names_of,
+    present,
+)
 from lit_gelu.activations.naming.names import Names
 from lit_gelu.activations.naming.spec import ActivationSpec
 
 _LAYERS = ("_ACT_LAYER_ME", "_ACT_LAYER_DEFAULT")  # timm asks the first for what it has, then the second for all
 _FUNCTIONS = ("_ACT_FN_ME", "_ACT_FN_DEFAULT")
-_LITERALS = re.compile(r"(?<==)\s*(true|false|none)\s*(?=[,)])")
 
 
 def install(registry: Names, override: bool = False) -> Installation:
@@ -56,7 +61,7 @@ class _AskingTable(dict[str, Any]):
         self._make = make
 
     def __missing__(self, key: str) -> Any:
-        text = _LITERALS.sub(lambda match: match[1].capitalize(), key)
+        text = from_lower_case(key)
         if is_path(text):
             raise KeyError(key)
         # Raises now, with the known names, and not when the model is half built; a spec names what is registered.

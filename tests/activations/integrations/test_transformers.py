@@ -155,8 +155,10 @@ def test_wrong_names_and_arguments_are_refused_with_the_remedy(transformers, ins
         transformers.activations.get_activation("swish(slope=2)")
     with pytest.raises(KeyError):  # a configuration file may not name what is imported
         transformers.activations.get_activation("torch.nn.ELU")
-    with pytest.raises(UnknownLibraryError, match=r"no integration with .keras.\. Accepted: .timm., .transformers."):
-        activations.install("keras")
+    with pytest.raises(
+        UnknownLibraryError, match=r"no integration with .flax.\. Accepted: .diffusers., .keras., .timm."
+    ):
+        activations.install("flax")
 
 
 def test_a_missing_library_says_what_to_do(monkeypatch):
