@@ -27,7 +27,7 @@ def install(registry: Names, override: bool = False) -> Installation:
     module: Any = import_library("diffusers.models.activations", "diffusers")
     before = module.ACT2CLS
     taken = set(names_of(registry)) if override else set()
-    module.ACT2CLS = _AskingTable({key: value for key, value in before.items() if key not in taken}, registry)
+    module.ACT2CLS = _DiffusersTable({key: value for key, value in before.items() if key not in taken}, registry)
 
     def undo() -> None:
         module.ACT2CLS = before
@@ -35,7 +35,7 @@ def install(registry: Names, override: bool = False) -> Installation:
     return Installation("diffusers", registry, override, undo)
 
 
-class _AskingTable(dict[str, Any]):
+class _DiffusersTable(dict[str, Any]):
     """diffusers' table, which asks the registry for the keys it lacks; ``get_activation`` asks ``in`` first."""
 
     def __init__(self, content: dict[str, Any], registry: Names) -> None:

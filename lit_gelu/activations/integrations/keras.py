@@ -31,7 +31,7 @@ def install(registry: Names, override: bool = False) -> Installation:
     before = module.ALL_OBJECTS_DICT
     taken = set(names_of(registry)) if override else set()
     own = {key: value for key, value in before.items() if key not in taken}
-    module.ALL_OBJECTS_DICT = _AskingTable(own, kind)
+    module.ALL_OBJECTS_DICT = _KerasTable(own, kind)
     naming.GLOBAL_CUSTOM_OBJECTS[name], naming.GLOBAL_CUSTOM_NAMES[kind] = kind, name
 
     def undo() -> None:
@@ -52,7 +52,7 @@ def _require_torch() -> None:
         raise MissingLibraryError(f"keras computes with {backend}. {remedy}")
 
 
-class _AskingTable(dict[str, Any]):
+class _KerasTable(dict[str, Any]):
     """Keras' table, which asks the registry for the keys it lacks."""
 
     def __init__(self, content: dict[str, Any], kind: Callable[[str], Any]) -> None:
