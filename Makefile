@@ -11,7 +11,7 @@ LOOPS ?= 2
 export OMP_NUM_THREADS := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help install demo web test quick test-loaded test-full test-floor browser rivals ray check format bench gpu docs pictures clean
+.PHONY: help install demo web test quick test-loaded test-full test-floor browser rivals ray check format bench gpu docs pictures site links clean
 help: ## Say what each command does
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
@@ -39,7 +39,7 @@ quick: $(READY) ## Only the tests of the folders that changed since BASE (main):
 test-loaded: check ## The same as test, with the lowest priority and beside two busy loops: no test may fail for want of time
 	$(BIN)/python tests/loaded.py --loops $(LOOPS) nice -n 19 $(BIN)/pytest -n $(WORKERS) -m 'not full'
 
-test-full: check browser rivals ray ## All tests, real data included where LIT_GELU_DATA names its folder
+test-full: check browser rivals ray site links ## All tests, real data included where LIT_GELU_DATA names its folder
 	$(BIN)/pytest -n $(WORKERS)
 
 # A bound without a release, or one that another dependency refuses, fails in pip: no floor is raised in silence.
@@ -92,6 +92,12 @@ docs: $(READY) ## Write docs/activations.md with its plots, docs/lowering.md, do
 
 pictures: $(READY) ## Draw the pictures of README.md and docs/start.md anew, from a run of the demo and one of choose: a minute
 	$(BIN)/python docs/make_pictures.py
+
+site: $(READY) ## Build the site into build/website/site: guides, gallery of activations, reference, search; nothing is fetched
+	$(BIN)/python docs/make_site.py
+
+links: ## Check every link of the built site: none may be broken; those that lead outside are listed
+	$(BIN)/python docs/check_links.py
 
 clean: ## Remove what the commands above made, runs/ excepted
 	rm -rf $(VENV) $(FLOOR) examples/web/node_modules build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -4,9 +4,9 @@ The prose is in ``docs/templates/lowering.md``; every ``{{name}}`` in it is repl
 """
 
 import itertools
-from collections.abc import Iterable
 from pathlib import Path
 
+from _lowering_rows import recipe_rows
 from _pages import filled, write
 from _text import number, table
 
@@ -27,39 +27,10 @@ def _missing() -> str:
     return table(["target", "operators", "dtypes", "opset", "what happens"], rows)
 
 
-def _cells(row: str, of_row: Iterable[tuple[kernels.Target, policy.Choice]]) -> list[list[str]]:
-    """Return a line for each distinct recipe of an activation: where it is taken, its error in strict 16-bit files."""
-    places: dict[str, list[tuple[str, str, str]]] = {}
-    errors: dict[str, str] = {}
-    for target, choice in of_row:
-        places.setdefault(str(choice), []).append((target.runtime, target.dtype, target.policy))
-        if target.dtype != "fp32" and target.policy == "strict":
-            errors[str(choice)] = number(policy.absolute_error(TABLE[row], choice), 2)
-    return [[f"`{recipe}`", _where(where), errors.get(recipe, "")] for recipe, where in places.items()]
-
-
-def _where(places: list[tuple[str, str, str]]) -> str:
-    """Return cells as text: dtypes and policies that go together are joined."""
-    by_target: dict[str, dict[str, list[str]]] = {}
-    for target, dtype, wanted in places:
-        by_target.setdefault(target, {}).setdefault(dtype, []).append(wanted)
-    texts: dict[str, list[str]] = {}
-    for target, dtypes in by_target.items():
-        full = all(len(dtypes.get(dtype, [])) == len(kernels.POLICIES) for dtype in kernels.DTYPES)
-        parts = [
-            dtype if len(wanted) == len(kernels.POLICIES) else f"{dtype} {wanted[0]}"
-            for dtype, wanted in dtypes.items()
-        ]
-        texts.setdefault("all" if full else ", ".join(parts), []).append(target)
-    if list(texts) == ["all"] and len(texts["all"]) == len(kernels.TARGETS):
-        return "everywhere"
-    return "; ".join(f"{', '.join(targets)}: {text}" for text, targets in texts.items())
-
-
 def _policy_table() -> str:
     rows = []
     for row, group in itertools.groupby(policy.cells(), key=lambda cell: cell[0]):
-        lines = _cells(row, [cell[1:] for cell in group])
+        lines = recipe_rows(row, [cell[1:] for cell in group])
         notes = "; ".join(f"{where}: {text}" for where, text in TABLE[row].notes.items())
         for i, line in enumerate(lines):
             rows.append([f"`{row}`" if i == 0 else "", *line, notes if i == 0 else ""])

@@ -18,7 +18,8 @@ BY_NAME = {
     "README.md": ("tests/test_readme.py",),
     "CONTRIBUTING.md": ("tests/test_contributing.py",),
     "examples": ("tests/test_examples.py", "tests/web"),
-    "docs": ("tests/docs",),
+    "docs": ("tests/docs", "tests/site"),
+    "mkdocs.yml": ("tests/site",),
     "benchmarks": ("tests/benchmarks",),
 }
 

@@ -1,0 +1,92 @@
+"""The gallery: a page for each activation of the registry, written from its row, and an index with small plots."""
+
+import re
+from collections.abc import Iterable
+from pathlib import PurePosixPath
+
+from _family import infos
+
+from lit_gelu.activations import ActivationInfo, ActivationRegistry
+from website import gallery_facts
+from website.gallery_plots import PlotFiles, draw
+from website.places import GALLERY
+from website.source_tree import SourceTree
+
+USE = """\
+import lit_gelu as lg
+
+activation = lg.activations.create("{name}")
+print(lg.activations.info("{name}"))
+"""
+ARXIV = re.compile(r"arXiv (\d{4}\.\d{4,5})")
+
+
+def names() -> dict[str, ActivationInfo]:
+    """Return what is known of each activation, by the name under which the registry builds it."""
+    registry = ActivationRegistry()
+    by_spec = {str(info.spec): info for info in infos()}
+    found: dict[str, ActivationInfo] = {}
+    for name in sorted(registry.list_activations(), key=lambda name: (str(registry.resolve(name)) != name, name)):
+        info = by_spec.pop(str(registry.resolve(name)), None)
+        if info is not None:
+            found[name] = info
+    return dict(sorted(found.items()))
+
+
+def reference_links(text: str) -> str:
+    """Return a source with its numbers of arXiv as links.
+
+    Example:
+        >>> reference_links("Misra 2019 (arXiv 1908.08681)")
+        'Misra 2019 ([arXiv 1908.08681](https://arxiv.org/abs/1908.08681))'
+    """
+    return ARXIV.sub(r"[\g<0>](https://arxiv.org/abs/\1)", text)
+
+
+def page(name: str, info: ActivationInfo, plots: PlotFiles) -> str:
+    """Return the page of an activation.
+
+    Args:
+        name: The name under which the registry builds it.
+        info: What is known of it.
+        plots: Its plots.
+
+    Returns:
+        Markdown.
+    """
+    formula = info.formula if info.halves else f"f(x) = {info.formula}"
+    parts = [
+        f"# {name}\n",
+        f'<p class="formula">{formula}</p>\n',
+        plots.as_markdown("../"),
+        "## Use it\n",
+        f"```python\n{USE.format(name=name)}```\n",
+        *gallery_facts.sections(name, info),
+    ]
+    if info.reference:
+        parts += ["## Source\n", reference_links(info.reference) + "\n"]
+    return "\n".join(parts)
+
+
+def index(entries: Iterable[tuple[str, ActivationInfo, PlotFiles]]) -> str:
+    """Return the gallery's first page: a small plot of each activation, which leads to its page."""
+    entries = list(entries)
+    cards = [
+        f"[{plots.small_as_markdown('../')}`{name}`<br><small>{info.formula}</small>]({name}.md)\n{{ .card }}\n"
+        for name, info, plots in entries
+    ]
+    return (
+        f"# Activations\n\nThe {len(entries)} activations of the registry. Each has a page with its formula, its "
+        "plots, its gains, its cost, its accuracy and the ONNX operators it becomes. The thick curve is f, the thin "
+        "one f'.\n\n"
+        '<div class="gallery" markdown>\n\n' + "\n".join(cards) + "\n</div>\n"
+    )
+
+
+def write(tree: SourceTree) -> list[str]:
+    """Write the gallery, and return its pages, the index first."""
+    entries = [(name, info, draw(name, info, tree.folder)) for name, info in names().items()]
+    for name, info, plots in entries:
+        tree.write(PurePosixPath(GALLERY, f"{name}.md"), page(name, info, plots))
+    tree.write(PurePosixPath(GALLERY, "index.md"), index(entries))
+    return [f"{GALLERY}/index.md", *(f"{GALLERY}/{name}.md" for name, *_ in entries)]

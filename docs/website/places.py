@@ -1,0 +1,85 @@
+"""Where a file of the repository stands on the site, and what the site's menu holds."""
+
+from collections.abc import Iterable
+from pathlib import Path, PurePosixPath
+
+ROOT = Path(__file__).resolve().parents[2]
+SHOWN = "files"  # the folder of pages that show a file as it is
+
+# Titles of the menu's parts, with their pages in order. What stands in no part goes into the last one.
+GUIDES = ("choose", "names", "swapping", "curvature", "export", "export_speed", "providers", "quantization", "serving")
+GUIDES += ("replicas", "kernels", "gains", "command_line")
+PARTS: dict[str, tuple[str, ...]] = {
+    "Guides": tuple(f"{name}.md" for name in GUIDES),
+    "The paper": ("paper.md",),
+    "Background": ("numerics.md", "lowering.md", "gpu.md", "decisions.md", "contributing.md", "changelog.md"),
+}
+GALLERY = "gallery"
+REFERENCE = "reference"
+
+
+def place(path: PurePosixPath, start: bool) -> PurePosixPath:
+    """Return where a file of the repository stands in the site's source.
+
+    Args:
+        path: From the repository's root.
+        start: Whether there is a ``docs/start.md``; otherwise the README is the start page.
+
+    Returns:
+        From the source's root. Pages and images keep their place below ``docs``; other files become pages that show
+        them.
+
+    Example:
+        >>> [str(place(PurePosixPath(name), start=False)) for name in ("docs/export.md", "README.md", "Makefile")]
+        ['export.md', 'index.md', 'files/Makefile.md']
+    """
+    first = PurePosixPath("docs/start.md") if start else PurePosixPath("README.md")
+    if path == first:
+        return PurePosixPath("index.md")
+    if path.suffix not in {".md", ".png", ".svg"}:
+        return PurePosixPath(SHOWN, f"{path}.md")
+    if path.parts[0] == "docs":
+        return path.relative_to("docs")
+    return path if len(path.parts) > 1 else PurePosixPath(path.name.lower())
+
+
+def pages(root: Path = ROOT) -> list[PurePosixPath]:
+    """Return the Markdown pages of the repository that belong on the site, from its root."""
+    folders = (root, root / "docs", root / "docs" / "guides", root / "examples" / "web")
+    found = [path for folder in folders for path in sorted(folder.glob("*.md"))]
+    return [PurePosixPath(path.relative_to(root).as_posix()) for path in found]
+
+
+def menu(names: Iterable[str], gallery: list[str], reference: list[str], explorer: bool) -> list[dict[str, object]]:
+    """Return the site's menu as MkDocs takes it.
+
+    Args:
+        names: All pages that were written from the repository, by their place in the source.
+        gallery: The gallery's pages, its index first.
+        reference: The pages of the reference, its index first.
+        explorer: Whether the explorer of activations is there.
+
+    Returns:
+        One entry a part.
+    """
+    left = [name for name in names if not name.startswith(f"{SHOWN}/")]
+    left.remove("index.md")
+    guides = sorted(name for name in left if name.startswith("guides/"))
+    parts: dict[str, list[object]] = {}
+    for title, wanted in PARTS.items():
+        there = [name for name in wanted if name in left]
+        parts[title] = [*guides, *there] if title == "Guides" else list(there)
+    tables = [name for name in ("activations.md",) if name in left]
+    placed = {name for part in parts.values() for name in part} | set(tables)
+    parts["Background"] += [name for name in left if name not in placed]
+    activations: list[object] = [*gallery[:1], *tables, {"All activations": gallery[1:]}]
+    if explorer:
+        activations.insert(1, {"Explorer": "explorer/index.html"})
+    return [
+        {"Start": "index.md"},
+        {"Guides": parts["Guides"]},
+        {"Activations": activations},
+        {"The paper": parts["The paper"]},
+        {"Reference": reference},
+        {"Background": parts["Background"]},
+    ]
