@@ -37,7 +37,7 @@ def test_a_page_says_what_is_known(names):
 def test_the_code_of_every_page_runs(names, capsys):
     for name in names:
         exec(gallery.USE.format(name=name), {})
-    assert capsys.readouterr().out.count("formula=") == len(names)
+    assert capsys.readouterr().out.count("ActivationInfo(") == len(names)
 
 
 @pytest.mark.parametrize(
