@@ -155,7 +155,8 @@ def check_distribution(name: str, distribution: Any) -> None:
 
 def _cauchy_cdf(x: Tensor) -> Tensor:
     """Return ``F(x)`` of the Cauchy distribution with full relative accuracy on both sides, for bounded ``x``."""
-    return torch.atan2(torch.ones_like(x), -x) * INVERSE_PI
+    # 0 - x and not -x: the atan2 that torch's exporter writes takes -0 for a number left of 0.
+    return torch.atan2(torch.ones_like(x), 0.0 - x) * INVERSE_PI
 
 
 def _cauchy_derivative(x: Tensor, order: int) -> Tensor:
@@ -173,7 +174,7 @@ def _cauchy_derivative(x: Tensor, order: int) -> Tensor:
         series = 1.0 + (2.0 * n / (2.0 * n + 1.0)) * q * series
     left = (-tail * q) * ((2.0 / 3.0 * INVERSE_PI) * q * series)
     inner = torch.where(in_tail, CAUCHY_TAIL, x)
-    body = (torch.atan2(torch.ones_like(x), -inner) + inner / (1.0 + inner * inner)) * INVERSE_PI
+    body = _cauchy_cdf(inner) + inner / (1.0 + inner * inner) * INVERSE_PI
     return torch.where(in_tail, left, body)
 
 

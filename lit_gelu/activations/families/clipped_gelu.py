@@ -18,8 +18,11 @@ from lit_gelu.activations.numerics.sampling import bisect
 from lit_gelu.activations.onnx_recipes import OnnxRecipes
 
 
+Bound = float | Tensor
+
+
 @elementwise
-def clipped_gelu(x: Tensor, min: float = -10.0, max: float = 10.0) -> Tensor:  # noqa: A002 - the source's names
+def clipped_gelu(x: Tensor, min: Bound = -10.0, max: Bound = 10.0) -> Tensor:  # noqa: A002 - the source's names
     """Exact GELU, clipped: ``f(x) = min(max(x Phi(x), min), max)``.
 
     Made for quantised inference; with the default bounds it is transformers' ``gelu_10``.
@@ -50,8 +53,8 @@ def clipped_gelu(x: Tensor, min: float = -10.0, max: float = 10.0) -> Tensor:  #
 def clipped_gelu_derivative(
     x: Tensor,
     order: int = 1,
-    min: float = -10.0,  # noqa: A002 - the source's names
-    max: float = 10.0,  # noqa: A002
+    min: Bound = -10.0,  # noqa: A002 - the source's names
+    max: Bound = 10.0,  # noqa: A002
 ) -> Tensor:
     """First or second derivative of `clipped_gelu`: GELU's where the value is within the bounds, 0 elsewhere.
 
@@ -77,9 +80,9 @@ def clipped_gelu_derivative(
     return keep_nan(x, torch.where((value >= min) & (value <= max), gelu_derivative(x, order), 0.0))
 
 
-def _check_bounds(name: str, lower: float, upper: float) -> None:
-    """Refuse bounds that leave nothing between them."""
-    if not lower < upper:
+def _check_bounds(name: str, lower: Bound, upper: Bound) -> None:
+    """Refuse numbers that leave nothing between them; tensors are not looked at, which would wait for the device."""
+    if not isinstance(lower, Tensor) and not isinstance(upper, Tensor) and not lower < upper:
         raise ActivationArgumentError(f"{name}: min={lower!r}, max={upper!r} is not accepted. Give min below max.")
 
 
