@@ -17,7 +17,6 @@ from lit_gelu.activations.numerics.arguments import elementwise, elementwise_der
 from lit_gelu.activations.numerics.sampling import bisect
 from lit_gelu.activations.onnx_recipes import OnnxRecipes
 
-
 Bound = float | Tensor
 
 
