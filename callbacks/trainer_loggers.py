@@ -10,6 +10,7 @@ from lightning.pytorch.loggers import Logger, MLFlowLogger, TensorBoardLogger, W
 from lightning.pytorch.utilities import rank_zero_warn
 
 from lit_gelu.callbacks.errors import NoLoggerError
+from lit_gelu.callbacks.figure_keeper import FigureKeeper, keeps_figures
 from lit_gelu.callbacks.trainer_facts import logged_step
 from lit_gelu.files import write_atomically
 
@@ -23,7 +24,7 @@ Path = tuple[str, ...]
 
 def require_logger(trainer: Trainer, callback: str, remedy: str = "") -> None:
     """Refuse a Trainer without logger; ``remedy`` ends the sentence that says what else would help."""
-    if not trainer.loggers:
+    if not trainer.loggers and not keeps_figures(trainer):
         raise NoLoggerError(
             f"{callback} has nowhere to log to: Trainer(logger=False). Give the Trainer a logger, such as logger=True "
             f"or CSVLogger('runs'){remedy}."
@@ -67,6 +68,8 @@ def log_figure(trainer: Trainer, path: Path, figure: "Figure", step: int | None 
     step = logged_step(trainer) if step is None else step
     for logger in trainer.loggers:
         name = logger.group_separator.join(path)
+        if isinstance(logger, FigureKeeper):
+            continue  # draws for itself
         if isinstance(logger, TensorBoardLogger):
             logger.experiment.add_image(name, _rendered(figure), step, dataformats="HWC")
         elif isinstance(logger, WandbLogger):
@@ -84,6 +87,8 @@ def log_figure(trainer: Trainer, path: Path, figure: "Figure", step: int | None 
 
 def folder_of(logger: Logger) -> FilePath | None:
     """Return where a logger keeps its files; ``None`` if it has no folder."""
+    if isinstance(logger, FigureKeeper):
+        return None
     folder = getattr(logger, "log_dir", None) or logger.save_dir
     return None if folder is None else FilePath(folder)
 

@@ -11,6 +11,7 @@ from lit_gelu.activations import ActivationRegistry
 from lit_gelu.activations.naming.spec import dotted_path
 from lit_gelu.activations.registry import registry_or_default
 from lit_gelu.errors import shown
+from lit_gelu.report import SwapChange, SwapEvent
 from lit_gelu.surgery import NoMatchError, SwapError, SwapPlan, SwapReport
 from lit_gelu.surgery.activation_record import is_call
 from lit_gelu.surgery.blend import Annealing
@@ -34,6 +35,11 @@ class SwapRecord:
         """Make the record of a swap."""
         sites = {row.name: (str(row.old), str(row.new)) for row in live.report.rows}
         return cls(epoch, step, live.order, sites, live.annealing is not None)
+
+    def event(self) -> SwapEvent:
+        """Return what the report of a run says of it."""
+        changes = tuple(SwapChange(name, old, new) for name, (old, new) in self.sites.items())
+        return SwapEvent(self.step, self.epoch, changes, self.annealing)
 
     def line(self) -> str:
         """Return one line that says what was replaced."""

@@ -82,6 +82,7 @@ def _tested(model: Any, data: Any) -> dict[str, float]:
     from lightning.pytorch import Trainer
 
     before = data.trainer
+    model._metric_attributes = None  # in a copy of a module that is being fitted these are the original's
     with torch.random.fork_rng(devices=[]), _quiet():
         torch.manual_seed(0)
         trainer = Trainer(

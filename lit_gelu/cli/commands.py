@@ -19,6 +19,7 @@ COMMANDS = {
     "triton": "lit_gelu.cli.triton",
     "doctor": "lit_gelu.cli.doctor",
     "curvature": "lit_gelu.cli.curvature",
+    "report": "lit_gelu.cli.report",
     "activations": "lit_gelu.cli.activations",
     "activations list": "lit_gelu.cli.activations.listing",
     "activations show": "lit_gelu.cli.activations.show",

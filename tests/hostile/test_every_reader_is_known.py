@@ -37,7 +37,15 @@ READERS = {
         "lit_gelu/paper/cells.py": "what it wrote itself, in memory",
     },
     "load_checkpoint": {"callbacks/loading.py": "hostile/test_checkpoints.py"},
-    "safe_load": {"callbacks/checkpoint_file.py": "hostile/test_checkpoints.py"},
+    "safe_load": {
+        "callbacks/checkpoint_file.py": "hostile/test_checkpoints.py",
+        "lit_gelu/report/log_folder.py": "report/test_log_folder.py",
+    },
+    "EventAccumulator": {"lit_gelu/report/logged_values.py": "fuzz/test_run_folders.py"},
+    "csv.DictReader": {
+        "lit_gelu/cli/demo_plots.py": "what the demo wrote just now",
+        "lit_gelu/report/logged_values.py": "fuzz/test_run_folders.py",
+    },
     "ParseFromString": {"export/runtime/onnx_proto.py": "export/test_bad_files.py"},
     "parsed_model": {"export/runtime/model_file.py": "export/test_bad_files.py"},
     "parsed_file": {
@@ -52,6 +60,7 @@ READERS = {
         "lit_gelu/paper/unfinished_groups.py": "paper/test_unfinished_groups.py",
         "lit_gelu/replicas/choice/run_files.py": "replicas/choice/test_run_files.py",
         "export/runtime/tuning_file.py": "hostile/test_other_files.py",
+        "lit_gelu/report/plain_data.py": "fuzz/test_run_folders.py",
     },
     "literal_eval": {
         "export/lowering/spellings.py": "what torch's exporter wrote just now",

@@ -1,0 +1,206 @@
+"""What the loss's curvature and the metrics of a run mean, in plain sentences."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+from lit_gelu.report.content import Level, LoggedCurve, OptimizerSettings, ReportedRun, RunFinding
+
+NEAR_EDGE = 0.8
+"""Share of the limit from which the sharpness is called near it. Cohen et al. 2021 (arXiv 2103.00065) see it rise up to
+the limit and stay about there, in full-batch gradient descent."""
+
+BEYOND_EDGE = 1.5
+"""Share of the limit from which there is a warning: a few steps beyond it happen at the edge of stability."""
+
+STEEP_STEPS = 0.25
+"""Share of the measured steps that raise the loss's quadratic model, from which there is a warning."""
+
+WORSE = 0.1
+"""By how much of itself a loss on validation data must have risen above its minimum to be called overfitted."""
+
+_EDGE = "Cohen et al. 2021, arXiv 2103.00065"
+_ADAPTIVE_EDGE = "Cohen et al. 2022, arXiv 2207.14484"
+
+
+def stability_limit(optimizer: OptimizerSettings) -> float | None:
+    """Return the largest sharpness at which an optimizer is stable on a quadratic loss; ``None`` if it is not known.
+
+    For gradient descent with learning rate eta, momentum beta and weight decay w, on the eigenvalue lambda of the
+    Hessian: ``2 (1 + beta) / eta - w``, and with Nesterov's momentum ``(2 + 2 beta) / (eta (1 + 2 beta)) - w``. Weight
+    decay adds w to every eigenvalue. Adam has a limit for another matrix, its preconditioned Hessian, which the monitor
+    does not measure.
+
+    Source: Cohen et al. 2021, arXiv 2103.00065, equation 1 and appendix B.
+
+    Example:
+        >>> stability_limit(OptimizerSettings("SGD", 0.1, momentum=0.9, plain=True))
+        38.0
+    """
+    rate, beta = optimizer.learning_rate, optimizer.momentum
+    if not optimizer.plain or not rate > 0 or not 0 <= beta < 1:
+        return None
+    scale = 1 + 2 * beta if optimizer.nesterov else 1.0
+    return 2 * (1 + beta) / (rate * scale) - optimizer.weight_decay
+
+
+def rule_in_words(optimizer: OptimizerSettings) -> str:
+    """Return the formula of `stability_limit` with this optimizer's numbers."""
+    decay = f" - weight decay {optimizer.weight_decay:g}" if optimizer.weight_decay else ""
+    if not optimizer.momentum:
+        return f"2 / learning rate {optimizer.learning_rate:.3g}{decay}"
+    below = f"learning rate {optimizer.learning_rate:.3g}"
+    if optimizer.nesterov:
+        below = f"({below} (1 + 2 momentum))"
+    return f"2 (1 + momentum {optimizer.momentum:g}) / {below}{decay}"
+
+
+def loss_findings(run: ReportedRun) -> Iterator[RunFinding]:
+    """Yield what the sharpness, the steps, the metrics and the swaps of a run say."""
+    for curve in run.curves:
+        prefix, _, name = curve.name.rpartition("/")
+        if name.removesuffix("_finite_differences") == "top_eigenvalue":
+            yield from sharpness(curve, optimizers_at(run, curve.steps[-1]))
+        elif name.removesuffix("_finite_differences") == "directional_stability":
+            yield from steep_steps(curve)
+        elif name == "critical_learning_rate":
+            yield from critical_rate(curve, optimizers_at(run, curve.steps[-1]))
+        elif prefix.startswith("activation_swap") and name == "relative":
+            yield _jump(curve)
+        elif "/" not in curve.name and "loss" in name:
+            yield from diverged(curve)
+            if name.startswith("val"):
+                yield from overfitted(curve)
+
+
+def is_learning_rate(name: str) -> bool:
+    """Return whether a curve is a learning rate: of `RunReport`, or of Lightning's LearningRateMonitor."""
+    return name.startswith(("learning_rate/", "lr-"))
+
+
+def optimizers_at(run: ReportedRun, step: int) -> tuple[OptimizerSettings, ...]:
+    """Return the optimizers of a run with the learning rate that the only one of them had at a step, if it is known."""
+    rates = [curve for curve in run.curves if is_learning_rate(curve.name)]
+    if len(run.optimizers) != 1 or not rates:
+        return run.optimizers
+    before = [value for at, value in zip(rates[0].steps, rates[0].values, strict=True) if at <= step]
+    rate = before[-1] if before else rates[0].values[0]
+    return (replace(run.optimizers[0], learning_rate=rate),)
+
+
+def sharpness(curve: LoggedCurve, optimizers: tuple[OptimizerSettings, ...]) -> Iterator[RunFinding]:
+    """Yield what the Hessian's largest eigenvalue says of the learning rate.
+
+    Args:
+        curve: The eigenvalue.
+        optimizers: Of the run; with several, nothing is said.
+
+    Yields:
+        Findings.
+
+    Example:
+        >>> curve = LoggedCurve("curvature/loss/top_eigenvalue", (9,), (19.0,))
+        >>> [each.topic for each in sharpness(curve, (OptimizerSettings("SGD", 0.1, plain=True),))]
+        ['edge of stability']
+    """
+    values = [value for value in curve.values if math.isfinite(value)]
+    if not values or len(optimizers) != 1:
+        return
+    (optimizer,), top = optimizers, values[-1]
+    limit = stability_limit(optimizer)
+    if limit is None or limit <= 0:
+        yield _no_limit(curve.name, top, optimizer)
+        return
+    ratio, rule = top / limit, rule_in_words(optimizer)
+    figures = {"top_eigenvalue": top, "limit": limit, "ratio": ratio}
+    said = f"The sharpness was {top:.3g} at step {curve.steps[-1]}, {ratio:.2g} of the limit {limit:.3g} = {rule}"
+    if ratio >= BEYOND_EDGE:
+        text = f"{said}. On a quadratic loss, full-batch steps would grow along the top eigenvector."
+        advice = "Lower the learning rate or warm it up, unless the loss still falls. Batch noise blurs this limit."
+        yield RunFinding("warning", "edge of stability", curve.name, text, advice, figures, _EDGE)
+    elif ratio >= NEAR_EDGE:
+        text = f"{said}: training is at the edge of stability, where the learning rate itself holds the sharpness down."
+        advice = "This is common and no fault. A higher learning rate will flatten further or diverge."
+        yield RunFinding("note", "edge of stability", curve.name, text, advice, figures, _EDGE)
+    else:
+        yield RunFinding("good", "edge of stability", curve.name, f"{said}: there is room.", "", figures, _EDGE)
+
+
+def _no_limit(name: str, top: float, optimizer: OptimizerSettings) -> RunFinding:
+    """Return what is said of a sharpness that has no known limit."""
+    called = optimizer.name or "this optimizer"
+    text = (
+        f"The sharpness was {top:.3g} at the last measurement. The limit 2 / learning rate does not hold for {called}."
+    )
+    if optimizer.adaptive:
+        text += " It is stable by the Hessian in its own preconditioned coordinates."
+    advice = (
+        "LossCurvatureMonitor(['directional', 'critical_sharpness']) measures along the steps that it really takes."
+    )
+    source = _ADAPTIVE_EDGE if optimizer.adaptive else _EDGE
+    return RunFinding("note", "sharpness", name, text, advice, {"top_eigenvalue": top}, source)
+
+
+def steep_steps(curve: LoggedCurve) -> Iterator[RunFinding]:
+    """Yield what ``directional_stability`` = u'Hu / (-2 g'u) says: from 1 on, a step raises the quadratic model."""
+    values = [value for value in curve.values if math.isfinite(value)]
+    if not values:
+        return
+    steep = sum(value >= 1 for value in values)
+    share = steep / len(values)
+    text = f"{steep} of {len(values)} measured steps raise the quadratic model of the probe's loss (u'Hu >= -2 g'u)."
+    if share >= STEEP_STEPS:
+        advice = "The steps are too long for the curvature along them: lower the learning rate, or use larger batches."
+        yield RunFinding("warning", "long steps", curve.name, text, advice, {"share": share}, _EDGE)
+    else:
+        yield RunFinding("good", "long steps", curve.name, text, "", {"share": share}, _EDGE)
+
+
+def critical_rate(curve: LoggedCurve, optimizers: tuple[OptimizerSettings, ...]) -> Iterator[RunFinding]:
+    """Yield how near the learning rate is to the one at which a step along the update gains nothing."""
+    if len(optimizers) != 1 or not curve.values or not curve.values[-1] > 0:
+        return
+    rate, critical = optimizers[0].learning_rate, curve.values[-1]
+    if not math.isfinite(critical) or not rate > 0:
+        return
+    ratio = rate / critical
+    text = (
+        f"The learning rate was {rate:.3g} at step {curve.steps[-1]}, {ratio:.2g} of the {critical:.3g} at which a "
+        "step along the update brings the probe's loss back to where it was."
+    )
+    figures = {"learning_rate": rate, "critical_learning_rate": critical, "ratio": ratio}
+    if ratio >= 1:
+        yield RunFinding("warning", "critical learning rate", curve.name, text, "Lower the learning rate.", figures)
+    else:
+        level: Level = "note" if ratio >= NEAR_EDGE else "good"
+        yield RunFinding(level, "critical learning rate", curve.name, text, "", figures)
+
+
+def diverged(curve: LoggedCurve) -> Iterator[RunFinding]:
+    """Yield an alarm for a loss that is no finite number."""
+    bad = [step for step, value in zip(curve.steps, curve.values, strict=True) if not math.isfinite(value)]
+    if bad:
+        ends = "" if math.isfinite(curve.values[-1]) else " and at the end"
+        text = f"{curve.name} was NaN or infinite first at step {bad[0]}{ends}."
+        advice = "Lower the learning rate, clip gradients, or look for a logarithm or a division of 0."
+        yield RunFinding("alarm", "loss not finite", curve.name, text, advice, {"step": float(bad[0])})
+
+
+def overfitted(curve: LoggedCurve) -> Iterator[RunFinding]:
+    """Yield a note for a loss on validation data that rose again."""
+    points = [(value, step) for step, value in zip(curve.steps, curve.values, strict=True) if math.isfinite(value)]
+    if len(points) < 3:
+        return
+    (best, step), last = min(points), points[-1][0]
+    if best > 0 and last > (1 + WORSE) * best:
+        text = f"{curve.name} was lowest at step {step}, with {best:.4g}, and {last:.4g} at the end."
+        advice = "Take the checkpoint of that step (ModelCheckpoint(monitor=...)), stop early, or regularise."
+        yield RunFinding("note", "overfitting", curve.name, text, advice, {"lowest": best, "last": last})
+
+
+def _jump(curve: LoggedCurve) -> RunFinding:
+    """Return what a swap changed at once."""
+    step, jump = curve.steps[-1], curve.values[-1]
+    text = f"The swap at step {step} changed the model's output by {100 * jump:.3g} % of its norm, before any training."
+    advice = "ActivationSwap(anneal_steps=n) brings the new activation gradually." if jump >= WORSE else ""
+    return RunFinding("note", "swap", "", text, advice, {"relative_jump": jump})

@@ -1,0 +1,103 @@
+"""The limits against optimizers that are run, and findings against figures made by hand."""
+
+import pytest
+import torch
+
+from lit_gelu.report import LoggedCurve, OptimizerSettings, ReportedRun
+from lit_gelu.report.loss_findings import (
+    critical_rate,
+    diverged,
+    loss_findings,
+    overfitted,
+    rule_in_words,
+    sharpness,
+    stability_limit,
+    steep_steps,
+)
+
+SETTINGS = [
+    OptimizerSettings("SGD", 0.1, plain=True),
+    OptimizerSettings("SGD", 0.1, momentum=0.9, plain=True),
+    OptimizerSettings("SGD", 0.3, momentum=0.5, nesterov=True, plain=True),
+    OptimizerSettings("SGD", 0.1, momentum=0.9, weight_decay=2.0, plain=True),
+]
+
+
+def reached(settings, sharp):
+    """Where torch's SGD comes to on the loss sharp / 2 x^2, from 1 in 3000 steps."""
+    x = torch.ones((), dtype=torch.float64, requires_grad=True)
+    optimizer = torch.optim.SGD(
+        [x], settings.learning_rate, settings.momentum, 0, settings.weight_decay, settings.nesterov, foreach=False
+    )
+    for _ in range(3000):
+        x.grad = sharp * x.detach()
+        optimizer.step()
+    return abs(x.item())
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=["plain", "momentum", "nesterov", "decay"])
+def test_the_limit_is_where_the_optimizer_begins_to_grow(settings):
+    limit = stability_limit(settings)
+    assert reached(settings, 0.99 * limit) < 1e-3
+    assert not reached(settings, 1.01 * limit) < 1e3
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        OptimizerSettings("Adam", 0.1, momentum=0.9, adaptive=True),
+        OptimizerSettings("SGD", 0.0, plain=True),
+        OptimizerSettings("SGD", float("nan"), plain=True),
+        OptimizerSettings("SGD", 0.1, momentum=1.0, plain=True),
+    ],
+)
+def test_no_limit_where_none_is_known(settings):
+    assert stability_limit(settings) is None
+
+
+def test_the_rule_is_said_with_its_numbers():
+    assert rule_in_words(SETTINGS[0]) == "2 / learning rate 0.1"
+    assert rule_in_words(SETTINGS[3]) == "2 (1 + momentum 0.9) / learning rate 0.1 - weight decay 2"
+    assert "(1 + 2 momentum)" in rule_in_words(SETTINGS[2])
+
+
+@pytest.mark.parametrize(("top", "level"), [(10.0, "good"), (17.0, "note"), (29.0, "note"), (31.0, "warning")])
+def test_sharpness_beside_2_over_the_learning_rate(top, level):
+    (found,) = sharpness(LoggedCurve("curvature/loss/top_eigenvalue", (9,), (top,)), (SETTINGS[0],))
+    assert found.level == level
+    assert found.figures == pytest.approx({"top_eigenvalue": top, "limit": 20.0, "ratio": top / 20})
+
+
+def test_adam_is_told_apart():
+    (found,) = sharpness(LoggedCurve("top_eigenvalue", (9,), (1e4,)), (OptimizerSettings("Adam", 0.1, adaptive=True),))
+    assert found.level == "note"
+    assert "does not hold for Adam" in found.text
+
+
+def test_the_learning_rate_of_the_measured_step_counts():
+    curves = (
+        LoggedCurve("learning_rate/SGD", (0, 10, 20), (0.1, 0.1, 1e-6)),
+        LoggedCurve("curvature/loss/top_eigenvalue", (12,), (19.0,)),
+    )
+    run = ReportedRun(
+        title="", source="", made="", curves=curves, optimizers=(OptimizerSettings("SGD", 1e-6, plain=True),)
+    )
+    (found,) = loss_findings(run)
+    assert found.figures["limit"] == pytest.approx(20.0)
+
+
+def test_long_steps_and_critical_rates():
+    (steep,) = steep_steps(LoggedCurve("x/directional_stability", (1, 2, 3, 4), (0.2, 1.0, 1.5, float("nan"))))
+    assert (steep.level, steep.figures["share"]) == ("warning", pytest.approx(2 / 3))
+    (found,) = critical_rate(LoggedCurve("x/critical_learning_rate", (7,), (0.05,)), (SETTINGS[0],))
+    assert (found.level, found.figures["ratio"]) == ("warning", pytest.approx(2.0))
+
+
+def test_losses():
+    (bad,) = diverged(LoggedCurve("train_loss", (0, 5, 9), (2.0, float("nan"), 1.0)))
+    assert bad.level == "alarm"
+    assert bad.text == "train_loss was NaN or infinite first at step 5."
+    (rose,) = overfitted(LoggedCurve("val_loss", (1, 2, 3), (2.0, 1.0, 1.2)))
+    assert "step 2" in rose.text
+    assert not list(overfitted(LoggedCurve("val_loss", (1, 2, 3), (2.0, 1.0, 1.05))))
+    assert not list(diverged(LoggedCurve("train_loss", (0,), (1.0,))))
