@@ -231,6 +231,12 @@ def _spec(entry: str | Mapping[str, str]) -> str:
 def _missing(names: set[str]) -> tuple[str, ...]:
     """Return what other callbacks would have added."""
     said = []
+    measured = any(name.endswith("/share_saturated") for name in names)
+    if measured and not any(name.endswith("/share_dead") for name in names):
+        said.append(
+            "Dead units: there were fewer measurements than ActivationCurvatureMonitor's dead_unit_window (100 by "
+            "default), or no site says which dimension counts its channels. Measure more often, or give a smaller one."
+        )
     if not any(name.startswith("curvature/") for name in names):
         said.append(
             "Curvature: nothing measured it. ActivationCurvatureMonitor() shows what every activation is given, "

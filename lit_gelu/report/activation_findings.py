@@ -48,8 +48,9 @@ def activation_findings(run: ReportedRun) -> Iterator[RunFinding]:
         if ratio is not None:
             ratios[site] = ratio
     yield from gain_over_depth(ratios)
-    if measured and not any(_is_dead(figures) for figures in measured.values()):
-        most = max((figures.get("share_dead", 0.0) for figures in measured.values()), default=0.0)
+    shares = [share for figures in measured.values() if math.isfinite(share := figures.get("share_dead", math.nan))]
+    most = max(shares, default=math.inf)
+    if most < DEAD:
         text = f"No site has lost a tenth of its units: at most {_percent(most)} of the channels passed no gradient."
         yield RunFinding("good", "dead units", "", text, figures={"share_dead": most})
 

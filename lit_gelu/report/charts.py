@@ -10,10 +10,11 @@ from lit_gelu.report.safe_text import attribute, text
 WIDTH, HEIGHT = 460, 240
 _LEFT, _RIGHT, _TOP, _BOTTOM = 58, 12, 14, 34
 MOST_SERIES = 6
+_FAR = 20.0  # between the ends of a heat map, from which its colours are logarithmic
 _DECADES = 2.0  # of positive values, from which an axis is logarithmic
 _MARKED = 40  # points of a curve up to which each has a mark
 _MOST_COLUMNS, MOST_ROWS = 60, 48
-_LABELS, _ROW = 128, 15  # of a heat map
+_LABELS, _ROW = 142, 15  # of a heat map
 _VIRIDIS = ((68, 1, 84), (72, 40, 120), (62, 74, 137), (49, 104, 142), (38, 130, 142), (31, 158, 137), (53, 183, 121),
             (110, 206, 88), (181, 222, 43), (253, 231, 37))  # fmt: skip
 
@@ -30,7 +31,7 @@ class Axis:
 
     def place(self, value: float) -> float:
         """Return where a value is drawn."""
-        low, high, at = (math.log10(v) if self.logarithmic else v for v in (self.low, self.high, value))
+        low, high, at = (math.log10(v) if self.logarithmic else v / 2 for v in (self.low, self.high, value))
         share = (at - low) / (high - low) if high > low else 0.5
         return self.start + share * (self.end - self.start)
 
@@ -173,9 +174,9 @@ def heat_map(rows: Sequence[LoggedCurve], label: str, swaps: Iterable[int] = ())
         return ""
     count = min(len(steps), _MOST_COLUMNS)
     columns = [steps[i * len(steps) // count] for i in range(count)]
-    low, high = min(finite), max(finite)
+    colours = Axis(min(finite), max(finite), 0.0, 1.0, logarithmic=min(finite) > 0 and max(finite) / min(finite) > _FAR)
     bottom = _TOP + _ROW * len(rows)
-    parts = [part for i, row in enumerate(rows) for part in _row(row, _TOP + _ROW * i, columns, low, high)]
+    parts = [part for i, row in enumerate(rows) for part in _row(row, _TOP + _ROW * i, columns, colours)]
     for step in swaps:
         if columns[0] < step <= columns[-1]:
             before = sum(column < step for column in columns)
@@ -184,7 +185,7 @@ def heat_map(rows: Sequence[LoggedCurve], label: str, swaps: Iterable[int] = ())
     parts += [
         f'<text x="{_LABELS}" y="{bottom + 14}">step {columns[0]}</text>',
         f'<text x="{WIDTH - _RIGHT}" y="{bottom + 14}" text-anchor="end">{columns[-1]}</text>',
-        *_scale(low, high, bottom + 24),
+        *_scale(colours, bottom + 24),
     ]
     return _svg(parts, label, bottom + _BOTTOM + 22)
 
@@ -194,7 +195,7 @@ def _cell(columns: Sequence[int]) -> float:
     return (WIDTH - _LABELS - _RIGHT) / len(columns)
 
 
-def _row(row: LoggedCurve, y: float, columns: Sequence[int], low: float, high: float) -> list[str]:
+def _row(row: LoggedCurve, y: float, columns: Sequence[int], colours: Axis) -> list[str]:
     """Return one row of a heat map: its name, and a cell a column that has a value."""
     known, width = dict(zip(row.steps, row.values, strict=True)), _cell(columns)
     name = row.name or "(the model)"
@@ -204,33 +205,34 @@ def _row(row: LoggedCurve, y: float, columns: Sequence[int], low: float, high: f
     for i, step in enumerate(columns):
         value = known.get(step, math.nan)
         if math.isfinite(value):
+            said, colour = f"{text(name)}, step {step}: {number(value)}", _colour(colours.place(value))
             parts.append(
                 f'<rect x="{_LABELS + i * width:.1f}" y="{y}" width="{width + 0.3:.1f}" height="{_ROW - 1}" '
-                f'fill="{_colour(value, low, high)}"><title>{text(name)}, step {step}: {number(value)}</title></rect>'
+                f'fill="{colour}"><title>{said}</title></rect>'
             )
     return parts
 
 
-def _scale(low: float, high: float, y: float) -> list[str]:
+def _scale(colours: Axis, y: float) -> list[str]:
     """Return the colours with the values at their ends."""
+    kind = "<title>logarithmic colours</title>" if colours.logarithmic else ""
     width = (WIDTH - _LABELS - _RIGHT - 120) / len(_VIRIDIS)
     x0 = _LABELS + 60
     cells = [
-        f'<rect x="{x0 + i * width:.1f}" y="{y}" width="{width + 0.3:.1f}" height="10" fill="rgb{colour}"/>'
+        f'<rect x="{x0 + i * width:.1f}" y="{y}" width="{width + 0.3:.1f}" height="10" fill="rgb{colour}">{kind}</rect>'
         for i, colour in enumerate(_VIRIDIS)
     ]
     end = x0 + len(_VIRIDIS) * width
     return [
         *cells,
-        f'<text x="{x0 - 5}" y="{y + 9}" text-anchor="end">{number(low)}</text>',
-        f'<text x="{end + 5:.1f}" y="{y + 9}">{number(high)}</text>',
+        f'<text x="{x0 - 5}" y="{y + 9}" text-anchor="end">{number(colours.low)}</text>',
+        f'<text x="{end + 5:.1f}" y="{y + 9}">{number(colours.high)}</text>',
     ]
 
 
-def _colour(value: float, low: float, high: float) -> str:
-    """Return the colour of a value, between dark for the lowest and bright for the highest."""
-    share = (value / 2 - low / 2) / (high / 2 - low / 2) if high > low else 0.5
-    place = min(share, 1.0) * (len(_VIRIDIS) - 1)
+def _colour(share: float) -> str:
+    """Return the colour of a value, between dark for the lowest (0) and bright for the highest (1)."""
+    place = min(max(share, 0.0), 1.0) * (len(_VIRIDIS) - 1)
     i = min(int(place), len(_VIRIDIS) - 2)
     mixed = [round(a + (place - i) * (b - a)) for a, b in zip(_VIRIDIS[i], _VIRIDIS[i + 1], strict=True)]
     return "#{:02x}{:02x}{:02x}".format(*mixed)
@@ -238,7 +240,7 @@ def _colour(value: float, low: float, high: float) -> str:
 
 def _short(name: str) -> str:
     """Return a name that fits beside a row: its end, which tells sites apart."""
-    return name if len(name) <= 18 else f"…{name[-17:]}"
+    return name if len(name) <= 21 else f"…{name[-20:]}"
 
 
 def _svg(parts: Sequence[str], label: str, height: float) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from lit_gelu.errors import LitGeluError
 from lit_gelu.report.content import LoggedCurve, SwapChange, SwapEvent
 from lit_gelu.report.errors import ReportSourceError
 from lit_gelu.report.logged_values import from_event_files, from_metrics_csv
@@ -125,7 +126,7 @@ def _curves(log: Path | None, missing: list[str]) -> tuple[tuple[LoggedCurve, ..
         try:
             read, texts = from_event_files(log)
             curves |= {curve.name: curve for curve in read}
-        except ReportSourceError as error:
+        except LitGeluError as error:
             missing.append(str(error))
     if log is not None and (log / METRICS).is_file():
         try:

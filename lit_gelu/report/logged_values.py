@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from lit_gelu.extras import need
 from lit_gelu.report.content import LoggedCurve
 from lit_gelu.report.errors import ReportSourceError
 
@@ -16,6 +17,7 @@ MOST_SITE_POINTS = 120
 """Of a statistic of an activation, of which there are many."""
 
 SITE_PREFIX = "curvature/"
+_READER = "tensorboard.backend.event_processing.event_accumulator"
 
 
 class CurveCollection:
@@ -135,18 +137,13 @@ def from_event_files(folder: str | os.PathLike[str]) -> tuple[tuple[LoggedCurve,
         A curve a tag, and the last text of each tag of texts.
 
     Raises:
-        ReportSourceError: If the package tensorboard is not installed, or the files cannot be read.
+        MissingExtraError: If the package tensorboard is not installed.
+        ReportSourceError: If the files cannot be read.
     """
-    try:
-        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-    except ImportError as error:
-        raise ReportSourceError(
-            f"{str(folder)!r} holds TensorBoard's event files, and the package tensorboard, which reads them, is not "
-            "installed. pip install tensorboard, or log with CSVLogger too."
-        ) from error
+    reader = need(_READER, extra="tensorboard", what=f"Reading TensorBoard's event files in {str(folder)!r}")
     limits = {"scalars": 0, "tensors": 1000, "images": 1, "audio": 1, "histograms": 1, "compressedHistograms": 1}
     try:
-        events = EventAccumulator(str(folder), size_guidance=limits)
+        events = reader.EventAccumulator(str(folder), size_guidance=limits)
         events.Reload()
         tags = events.Tags()
         scalars = {tag: {e.step: float(e.value) for e in events.Scalars(tag)} for tag in tags["scalars"]}

@@ -51,7 +51,7 @@ def page(run: ReportedRun) -> str:
     )
     return (
         f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head>\n<body>\n<header><h1>{text(run.title)}</h1>'
-        f'<p class="soft">Report of a run, made {text(run.made)} from {text(run.source)}.</p>{_facts(run)}'
+        f'<p class="soft">Report of a run, made {text(_when(run.made))} from {text(run.source)}.</p>{_facts(run)}'
         f'<nav aria-label="Sections"><ul>{links}</ul></nav></header>\n<main>{body}</main>\n'
         "<footer><p>Written by lit-gelu. The numbers of this page are in it as JSON: "
         "<code>lit_gelu.report.read_report(path)</code>.</p></footer>\n"
@@ -88,6 +88,11 @@ def _facts(run: ReportedRun) -> str:
     rows = "".join(f"<div><dt>{text(name)}</dt><dd>{text(value)}</dd></div>" for name, value in facts.items())
     failure = f'<div class="finding alarm"><span class="level">Error:</span> {text(run.failure)}</div>'
     return f'<dl class="facts">{rows}</dl>{failure if run.failure else ""}'
+
+
+def _when(made: str) -> str:
+    """Return ISO 8601 as a person reads it."""
+    return made.replace("T", " ", 1).replace("+00:00", " UTC")
 
 
 def _duration(seconds: float) -> str:
@@ -134,9 +139,12 @@ def _activations(run: ReportedRun) -> str:
     for swap in run.swaps:
         epoch = "" if swap.epoch is None else f", epoch {swap.epoch}"
         gradual = " (still giving way when the run ended)" if swap.annealing else ""
+        places: dict[tuple[str, str], list[str]] = {}
+        for change in swap.changes:
+            places.setdefault((change.old, change.new), []).append(_site(change.site))
         changes = "".join(
-            f"<li><code>{text(c.site or '(the model)')}</code>: {text(c.old)} → {text(c.new)}</li>"
-            for c in swap.changes
+            f"<li>{text(old)} → {text(new)} at <code>{text(', '.join(sites))}</code></li>"
+            for (old, new), sites in places.items()
         )
         events.append(f"<li><strong>Step {swap.step}{epoch}</strong>{gradual}<ul>{changes}</ul></li>")
     line = f'<ol class="timeline">{"".join(events)}</ol>' if events else ""

@@ -8,19 +8,20 @@ STYLE = """
   --edge: #3a3b44; --link: #8ab8f2; --alarm: #ff8f8f; --warning: #f2b45e; --note: #b9c3dd; --good: #83d69a;
   --swap: #c9a0f0; --s0: #6fb3ef; --s1: #f09a63; --s2: #6fd198; --s3: #d79be3; --s4: #d6cf5c; --s5: #f58ab0; } }
 * { box-sizing: border-box; }
-body { margin: 0; background: var(--paper); color: var(--ink); font: 16px/1.5 system-ui, sans-serif; }
+body { margin: 0; background: var(--paper); color: var(--ink); font: 16px/1.5 system-ui, sans-serif;
+  overflow-wrap: anywhere; }
 header, main, footer { max-width: 76rem; margin: 0 auto; padding: 0 1rem; }
 header { padding-top: 1.5rem; }
-h1 { font-size: 1.7rem; line-height: 1.2; margin: 0 0 .3rem; overflow-wrap: anywhere; }
+h1 { font-size: 1.7rem; line-height: 1.2; margin: 0 0 .3rem; }
 h2 { font-size: 1.25rem; margin: 2.2rem 0 .7rem; border-bottom: 1px solid var(--edge); padding-bottom: .2rem; }
-h3 { font-size: 1rem; margin: 0 0 .3rem; overflow-wrap: anywhere; }
+h3 { font-size: 1rem; margin: 0 0 .3rem; }
 p { margin: .3rem 0; } a { color: var(--link); } .soft { color: var(--soft); }
 nav ul { display: flex; flex-wrap: wrap; gap: .2rem 1rem; list-style: none; padding: 0; margin: .8rem 0; }
 .facts { display: flex; flex-wrap: wrap; gap: .6rem; padding: 0; margin: 1rem 0; }
 .facts div { background: var(--card); border: 1px solid var(--edge); border-radius: .4rem; padding: .4rem .8rem; }
 .facts dt { color: var(--soft); font-size: .8rem; } .facts dd { margin: 0; font-weight: 600; }
 .finding { border-left: .3rem solid var(--note); background: var(--card); padding: .5rem .9rem; margin: .6rem 0;
-  border-radius: 0 .4rem .4rem 0; overflow-wrap: anywhere; }
+  border-radius: 0 .4rem .4rem 0; }
 .finding .level { font-weight: 700; color: var(--note); }
 .finding.alarm { border-color: var(--alarm); } .alarm .level { color: var(--alarm); }
 .finding.warning { border-color: var(--warning); } .warning .level { color: var(--warning); }
@@ -29,7 +30,7 @@ nav ul { display: flex; flex-wrap: wrap; gap: .2rem 1rem; list-style: none; padd
 .charts { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 27rem), 1fr)); gap: 1rem; }
 figure { margin: 0; background: var(--card); border: 1px solid var(--edge); border-radius: .4rem; padding: .7rem;
   min-width: 0; }
-figcaption { font-size: .88rem; overflow-wrap: anywhere; }
+figcaption { font-size: .88rem; }
 svg { display: block; width: 100%; height: auto; } svg text { fill: var(--soft); font: 11px system-ui, sans-serif; }
 .grid { stroke: var(--edge); } .swap { stroke: var(--swap); stroke-width: 1.5; stroke-dasharray: 5 3; }
 .line { fill: none; stroke-width: 1.8; stroke-linejoin: round; }
@@ -41,11 +42,12 @@ svg { display: block; width: 100%; height: auto; } svg text { fill: var(--soft);
 .legend { list-style: none; padding: 0; margin: .3rem 0 0; font-size: .85rem; }
 .legend svg { display: inline-block; width: 1.8rem; height: .7rem; vertical-align: middle; margin-right: .4rem; }
 .scroll { overflow-x: auto; } table { border-collapse: collapse; font-size: .88rem; }
+table { overflow-wrap: normal; }
 th, td { text-align: left; padding: .25rem .8rem .25rem 0; border-bottom: 1px solid var(--edge); vertical-align: top; }
-td.number { font-variant-numeric: tabular-nums; white-space: nowrap; } td.value { overflow-wrap: anywhere; }
+td.number { font-variant-numeric: tabular-nums; white-space: nowrap; } td.value { min-width: 6rem; }
 ol.timeline { border-left: 2px solid var(--swap); list-style: none; padding: 0 0 0 1rem; margin: .5rem 0; }
-ol.timeline li { margin: .6rem 0; overflow-wrap: anywhere; }
-code { font: .9em ui-monospace, monospace; overflow-wrap: anywhere; }
+ol.timeline li { margin: .6rem 0; }
+code { font: .9em ui-monospace, monospace; }
 details { margin: .5rem 0; } summary { cursor: pointer; }
 footer { margin-top: 2.5rem; padding-bottom: 2rem; color: var(--soft); font-size: .88rem; }
 @media (max-width: 30rem) { header, main, footer { padding-left: .7rem; padding-right: .7rem; } }

@@ -1,0 +1,124 @@
+"""A page of a real run, and one of hostile names, opened in Chromium: nothing is asked of the net, nothing runs."""
+
+import shutil
+from importlib.util import find_spec
+from itertools import pairwise
+
+import pytest
+import web_pages
+from lightning.pytorch.callbacks import ModelCheckpoint
+from small_task import SmallData, quiet_trainer
+
+from lit_gelu.callbacks import (
+    ActivationCurvatureMonitor,
+    ActivationSwap,
+    LossCurvatureMonitor,
+    OnnxExport,
+    RunReport,
+)
+from lit_gelu.report import LoggedCurve, ReportedRun, RunFinding, page, read_report
+from lit_gelu.tasks import MNISTClassifier
+
+pytestmark = pytest.mark.full
+
+BAD = "</script><img src=x onerror=\"document.title='run'\"><script>document.title='run'</script>"
+WIDER = "return document.documentElement.scrollWidth > document.documentElement.clientWidth"
+ASKED = "return performance.getEntriesByType('resource').map((entry) => entry.name)"
+JSON = "return JSON.parse(document.getElementById('lit-gelu-report').textContent).schema"
+CONTRAST = """
+const luminance = (colour) => colour.match(/[0-9.]+/g).slice(0, 3).map((c) => c / 255)
+  .map((c) => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4)
+  .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
+const background = (element) => {
+  for (; element; element = element.parentElement) {
+    const colour = getComputedStyle(element).backgroundColor;
+    if (colour !== 'rgba(0, 0, 0, 0)') return colour;
+  }
+  return 'rgb(255, 255, 255)';
+};
+return Array.from(document.querySelectorAll('h1, h2, h3, p, li, dt, dd, td, th, a, summary, .level, text')).map((e) => {
+  const style = getComputedStyle(e);
+  const [a, b] = [e.tagName === 'text' ? style.fill : style.color, background(e)].map(luminance);
+  return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+}).reduce((least, ratio) => Math.min(least, ratio), 21);
+"""
+
+
+@pytest.fixture(scope="module")
+def browser():
+    if shutil.which("chromium") is None or shutil.which("chromedriver") is None or find_spec("selenium") is None:
+        pytest.skip("no chromium, chromedriver or selenium: `make browser` installs them")
+    with web_pages.chromium() as found:
+        yield found.driver
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory):
+    """The page of a run with every callback that has something to say."""
+    folder = tmp_path_factory.mktemp("real")
+    callbacks = [
+        ActivationSwap({"activation:relu": "gelu"}, at_epoch=2, curvature=True),
+        ActivationCurvatureMonitor(every_n_steps=1, dead_unit_window=2),
+        LossCurvatureMonitor(["top_eigenvalue", "directional", "critical_sharpness"], every_n_steps=2, fraction=None),
+        ModelCheckpoint(folder, monitor="val_loss"),
+        OnnxExport(str(folder / "net.onnx")),
+        RunReport(str(folder / "report.html"), title=BAD),
+    ]
+    trainer = quiet_trainer(default_root_dir=folder, callbacks=callbacks, max_epochs=4, enable_checkpointing=True)
+    model, data = MNISTClassifier("relu", hidden_layers=2), SmallData()
+    trainer.fit(model, data)
+    trainer.test(model, data, verbose=False)
+    return folder / "report.html"
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory):
+    """A page whose every text is hostile."""
+    path = tmp_path_factory.mktemp("hostile") / "report.html"
+    curves = tuple(LoggedCurve(name, (1, 2), (0.5, float("nan"))) for name in (BAD, f"curvature/{BAD}/share_dead"))
+    findings = (RunFinding("alarm", BAD, BAD, BAD, BAD, {BAD: 1.0}, BAD),)
+    run = ReportedRun(
+        title=BAD, source=BAD, made=BAD, failure=BAD, curves=curves, findings=findings, missing=(BAD,) * 9
+    )
+    path.write_text(page(run), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("name", ["real", "hostile"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_wide_and_on_a_phone(name, scheme, browser, request):
+    path = request.getfixturevalue(name)
+    media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
+    for width in (1100, 360):
+        size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 500}
+        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        browser.get_log("browser")
+        browser.get(path.as_uri())
+        assert [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"] == []
+        assert browser.execute_script(JSON) == "lit_gelu.run_report"
+        assert browser.title != "run"
+        assert browser.execute_script(ASKED) == []
+        assert not browser.execute_script(WIDER)
+        assert browser.execute_script(CONTRAST) >= 4.5  # WCAG 2.2, 1.4.3
+
+
+def test_every_picture_has_words_and_every_link_a_place(browser, real):
+    browser.get(real.as_uri())
+    pictures = browser.find_elements("css selector", "svg[role=img]")
+    assert len(pictures) > 10
+    assert all(picture.get_attribute("aria-label") for picture in pictures)
+    links = [link.get_attribute("href").partition("#")[2] for link in browser.find_elements("css selector", "nav a")]
+    assert all(browser.find_elements("id", link) for link in links)
+    levels = [int(heading.tag_name[1]) for heading in browser.find_elements("css selector", "h1, h2, h3")]
+    assert levels[0] == 1
+    assert all(after - before <= 1 for before, after in pairwise(levels))
+
+
+def test_the_page_says_what_the_run_was(real):
+    found = read_report(real)
+    assert (found.title, found.status, found.epochs) == (BAD, "finished", 4)
+    assert [file.proof for file in found.files] == ["passed"]
+    assert {"val_loss", "test_error", "curvature/loss/top_eigenvalue"} <= {curve.name for curve in found.curves}
+    assert found.swaps[0].epoch == 2
+    assert {finding.topic for finding in found.findings} >= {"sharpness", "swap", "exported file"}
