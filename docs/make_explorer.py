@@ -8,8 +8,6 @@ import argparse
 import shutil
 from pathlib import Path
 
-from _explorer_files import write_models
-
 from lit_gelu.errors import LitGeluError
 
 DOCS = Path(__file__).resolve().parent
@@ -58,6 +56,8 @@ def main() -> None:
     parser.add_argument("--models", action="store_true", help="first export the ONNX files of docs/explorer/models")
     arguments = parser.parse_args()
     if arguments.models:
+        from _explorer_files import write_models  # which loads the exporter; the site needs the page alone
+
         write_models(MODELS)
     build_explorer(arguments.folder)
     print(f"{arguments.folder}: serve it, such as by `python -m http.server --directory {arguments.folder}`")

@@ -1,5 +1,5 @@
 // Signals and gradients in a deep, wide, plain net with random weights: the mean-field maps.
-// Poole et al. 2016 (arXiv 1606.05340), Schoenholz et al. 2017 (arXiv 1611.01232); lit_gelu.activations.propagate.
+// Poole et al. 2016 (arXiv 1606.05340), Schoenholz et al. 2017 (arXiv 1611.01232); lit_gelu.activations.depth.propagate.
 
 import { moments } from "./quadrature.js";
 

@@ -16,6 +16,16 @@ function places(range, kinks) {
   return [...apart, ...beside].sort((a, b) => a - b);
 }
 
+/** Where f' jumps within the picture: f'' has a point mass there, upwards or downwards. */
+function jumps(side, { xs, all }, range) {
+  const near = (x) => xs.findIndex((each) => Math.abs(each - x) < BESIDE / 2);
+  return side.entry.kinks
+    .filter((kink) => Math.abs(kink) < range)
+    .map((kink) => [kink, all.first[near(kink + BESIDE)] - all.first[near(kink - BESIDE)]])
+    .filter(([, jump]) => Math.abs(jump) > 1e-3)
+    .map(([kink, jump]) => ({ side: side.side, x: kink, up: jump > 0 }));
+}
+
 /** An interval that holds all values, with room above and below; never less than a tenth. */
 function around(values) {
   let [low, high] = [Infinity, -Infinity];
@@ -52,6 +62,7 @@ export async function showFunctions(plots, sides, { range, x: cursor }) {
       y: around(lines.flatMap(({ y }) => Array.from(y))),
       lines,
       cursor: at,
+      masses: key === "second" ? Object.values(sides).flatMap((side) => jumps(side, drawn[side.side], range)) : [],
       points: at === cursor ? lines.map(({ side }) => ({ side, x: at, y: sides[side].atCursor[key] })) : [],
       summary: `${name} for x from ${-range} to ${range}. ${ends.join(". ")}.`,
     });

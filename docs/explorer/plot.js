@@ -71,8 +71,8 @@ export class Plot {
   }
 
   /**
-   * @param {object} drawn x and y: intervals; lines: {side, x, y, breaks}; area: {x, y}; stems: {side, x, y, text};
-   *   cursor: a place; note: a text; summary: what the picture shows, in words
+   * @param {object} drawn x and y: intervals; lines: {side, x, y, breaks}; area: {x, y}; stems: {side, x, y, text, row};
+   *   cursor: a place; points: {side, x, y}; masses: {side, x, up}, drawn as arrows; summary: what the picture shows, in words
    */
   draw(drawn) {
     this.drawn = drawn;
@@ -101,8 +101,11 @@ export class Plot {
     for (const { side, x: at, y: value } of drawn.points ?? []) {
       lines.append(svg("circle", { class: `point ${side}`, cx: x(at), cy: y(value), r: 4 }));
     }
-    if (drawn.note) {
-      this.svg.append(svg("text", { class: "note", x: MARGIN.left + 8, y: MARGIN.top + 14 }, drawn.note));
+    for (const { side, x: at, up } of drawn.masses ?? []) {
+      const [tip, shaft] = up ? [-34, -26] : [34, 26];
+      const head = `M${x(at) - 5} ${y(0) + shaft}L${x(at)} ${y(0) + tip}L${x(at) + 5} ${y(0) + shaft}Z`;
+      lines.append(svg("path", { class: `line mass ${side}`, d: `M${x(at)} ${y(0)}V${y(0) + shaft}` }));
+      lines.append(svg("path", { class: `head ${side}`, d: head }));
     }
   }
 

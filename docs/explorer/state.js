@@ -10,7 +10,7 @@ export const NUMBERS = {
   bias: { initial: 0, low: 0, high: 1 },
 };
 export const RULES = ["gain", "edge", "own"];
-const INITIAL = { a: "gelu", b: "relu" };
+const INITIAL = { a: "swish", b: "gelu" };
 
 export function defaults(entry) {
   return Object.fromEntries(entry.parameters.map((parameter) => [parameter.name, parameter.default]));

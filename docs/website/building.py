@@ -3,6 +3,7 @@
 import shutil
 from pathlib import Path
 
+from make_explorer import NoRuntimeError, build_explorer
 from mkdocs.commands.build import build
 from mkdocs.config import load_config
 
@@ -38,10 +39,17 @@ def write_source(folder: Path, code: Path) -> list[dict[str, object]]:
     shown = gallery.write(tree)
     rooms = reference.write(tree, package)
     shutil.copytree(ASSETS, folder / "assets")
-    explorer = ROOT / "docs" / "explorer" / "index.html"
-    if explorer.is_file():
-        shutil.copytree(explorer.parent, folder / "explorer")
-    return menu(written, shown, rooms, explorer.is_file())
+    return menu(written, shown, rooms, _add_explorer(folder / "explorer"))
+
+
+def _add_explorer(folder: Path) -> bool:
+    """Put the explorer into the site, and return whether it could be: npm brings what runs its files."""
+    try:
+        build_explorer(folder)
+    except NoRuntimeError as error:
+        print(f"the site is built without the explorer: {error}")
+        return False
+    return True
 
 
 def build_site() -> Path:

@@ -1,6 +1,6 @@
 #!/bin/sh
 # What the browser's tests need beside Python, where it is missing: Chromium with its WebDriver, npm, the packages of
-# examples/web, Selenium. Says what it could not bring, and goes on: those tests are then skipped with that reason.
+# examples/web (onnxruntime-web) and tests/docs/explorer/axe (axe-core), Selenium. Says what it could not bring, and goes on: those tests are then skipped with that reason.
 # Takes the folder with the environment's commands.
 set -u
 cd "$(dirname "$0")/../.."
@@ -18,10 +18,12 @@ have() { for name in "$@"; do command -v "$name" >/dev/null || return 1; done; }
 have chromium chromedriver || system chromium chromium-driver || echo "No Chromium." >&2
 have npm || system nodejs npm || echo "No npm." >&2
 if have npm; then
-    installed=examples/web/node_modules/.package-lock.json # npm writes it last
-    if [ ! -e "$installed" ] || [ examples/web/package-lock.json -nt "$installed" ]; then
-        (cd examples/web && npm ci) || echo "No onnxruntime-web." >&2
-    fi
+    for folder in examples/web tests/docs/explorer/axe; do
+        installed=$folder/node_modules/.package-lock.json # npm writes it last
+        if [ ! -e "$installed" ] || [ "$folder/package-lock.json" -nt "$installed" ]; then
+            (cd "$folder" && npm ci) || echo "No packages of $folder." >&2
+        fi
+    done
 fi
 # Not by '.[browser]', which would install the project anew.
 extra='import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["browser"], sep="\n")'

@@ -41,8 +41,7 @@ def browser():
 
 
 @pytest.fixture
-def page(browser, explorer):
-    """The page, opened anew; its console must have no error at the end."""
-    browser.open(explorer)
+def page(browser):
+    """Chromium, in which a test opens the page; its console must have no error at the end."""
     yield browser
     assert browser.errors() == []

@@ -1,6 +1,5 @@
 """The explorer in Chromium: its values are Python's; sliders redraw; the address keeps the view; people can use it."""
 
-import itertools
 import json
 from pathlib import Path
 
@@ -48,9 +47,17 @@ SETTINGS = [
 ]
 
 
+@pytest.fixture(scope="module")
+def opened(browser, explorer):
+    """The page, opened once: what is tested here are its modules."""
+    browser.open(explorer)
+    yield browser
+    assert browser.errors() == []
+
+
 @pytest.mark.parametrize(("name", "values"), SETTINGS)
-def test_values_are_those_of_python(page, name, values):
-    found = page.run(COMPUTE, name, GRID.tolist(), values)
+def test_values_are_those_of_python(opened, name, values):
+    found = opened.run(COMPUTE, name, GRID.tolist(), values)
     rounded = {key: float(np.float32(value)) for key, value in values.items()}  # as the graph gets them
     module = activations.create(name, **rounded).double()
     x = torch.from_numpy(GRID.astype(np.float32).astype(np.float64))
@@ -60,17 +67,13 @@ def test_values_are_those_of_python(page, name, values):
         assert error.max() <= 1e-6, (order, GRID[error.argmax()], error.max())
 
 
-INPUTS = list(itertools.product((-1.0, 0.0, 1.5), (0.3, 1.0, 3.0)))
+INPUTS = [(0.0, 1.0), (0.0, 0.3), (-1.0, 3.0), (-1.0, 0.3), (1.5, 2.0)]  # mean and standard deviation
 
 
 @pytest.mark.parametrize(("name", "values"), SETTINGS)
-def test_gains_are_those_of_python(page, name, values):
+def test_gains_are_those_of_python(opened, name, values):
     rounded = {key: float(np.float32(value)) for key, value in values.items()}
-    for (mean, std), found in zip(INPUTS, page.run(GAINS, name, values, INPUTS), strict=True):
+    for (mean, std), found in zip(INPUTS, opened.run(GAINS, name, values, INPUTS), strict=True):
         for kind, gain in found.items():
-            try:
-                exact = activations.gain(activations.create(name, **rounded), kind, mean, std)
-            except activations.NoGaussianMomentsError:
-                assert gain is None or gain > 1e6
-                continue
+            exact = activations.gain(activations.create(name, **rounded), kind, mean, std)
             assert gain == pytest.approx(exact, rel=1e-6), (kind, mean, std)

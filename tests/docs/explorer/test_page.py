@@ -1,0 +1,205 @@
+"""The explorer as a person uses it, in Chromium: controls redraw, the address keeps the view, everybody can use it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from lit_gelu import activations
+
+pytestmark = pytest.mark.full
+
+AXE = Path(__file__).parent / "axe" / "node_modules" / "axe-core" / "axe.min.js"
+VIEW = "#a=swish&a.beta=2.5&b=gaussian_gelu&b.sigma=0.5&x=-0.75&mean=0.5&std=2&layers=12&weight=1.5&bias=0.1&rule=own"
+WIDTHS = {"wide": (1200, False), "phone": (360, True)}
+
+
+@pytest.fixture
+def width(page):
+    """Set the size of the window, for one test."""
+
+    def resize(name):
+        across, mobile = WIDTHS[name]
+        size = {"width": across, "height": 800, "deviceScaleFactor": 1, "mobile": mobile}
+        page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+
+    yield resize
+    page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def rounds(page):
+    return int(page.driver.execute_script("return document.body.dataset.ready"))
+
+
+def wait(page, condition):
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    return WebDriverWait(page.driver, 60, 0.05).until(lambda _: condition())
+
+
+def lines(page, figure, side):
+    return page.driver.execute_script(f"return document.querySelector('#{figure} path.line.{side}').getAttribute('d')")
+
+
+def numbers(page, table):
+    """Return a table's rows: its name, then the numbers of A, B and maybe others."""
+    rows = page.driver.execute_script(
+        f"return Array.from(document.getElementById('{table}').tBodies[0].rows, (row) => "
+        "[row.cells[0].textContent, ...Array.from(row.cells).slice(1).map((cell) => cell.dataset.value)])"
+    )
+    return {name: [float(value) for value in values] for name, *values in rows}
+
+
+def named(page, name):
+    return page.driver.find_element("css selector", f"[name='{name}']")
+
+
+def test_a_slider_that_a_key_moves_redraws_and_writes_the_address(page, explorer):
+    from selenium.webdriver.common.keys import Keys
+
+    page.open(f"{explorer}#a=swish&b=relu")
+    before, drawn = lines(page, "plot-value", "a"), rounds(page)
+    forward = numbers(page, "gains")["forward gain"]
+    slider = named(page, "a.beta")
+    slider.send_keys(Keys.ARROW_RIGHT)
+    wait(page, lambda: rounds(page) > drawn and lines(page, "plot-value", "a") != before)
+    beta = float(named(page, "a.beta-number").get_attribute("value"))
+    assert 1.0 < beta < 1.1
+    assert slider.get_attribute("aria-valuetext") == named(page, "a.beta-number").get_attribute("value")
+    assert f"a.beta={beta:g}" in page.driver.current_url
+    wait(page, lambda: numbers(page, "gains")["forward gain"] != forward)
+    exact = activations.gain(f"swish(beta={beta})")
+    assert numbers(page, "gains")["forward gain"] == pytest.approx([exact, forward[1]], rel=1e-6)
+
+
+def test_a_number_outside_a_slider_is_brought_to_its_end(page, explorer):
+    from selenium.webdriver.common.keys import Keys
+
+    page.open(f"{explorer}#a=elu&b=relu")
+    field = named(page, "a.alpha-number")
+    field.clear()
+    field.send_keys("99", Keys.TAB)
+    wait(page, lambda: "a.alpha=5" in page.driver.current_url)
+    assert field.get_attribute("value") == "5"
+
+
+def test_the_address_keeps_the_view(page, explorer):
+    page.open(explorer + VIEW)
+    first = {figure: lines(page, figure, "b") for figure in ("plot-value", "plot-second", "plot-variance")}
+    named(page, "x").send_keys("\ue014")  # so that the page writes its address itself
+    wait(page, lambda: "x=-0.74" in page.driver.current_url)
+    written = page.driver.current_url
+    page.driver.refresh()
+    wait(page, lambda: page.driver.execute_script("return document.body.dataset.ready"))
+    assert page.driver.current_url == written
+    assert {figure: lines(page, figure, "b") for figure in first} == first
+    assert named(page, "a").get_attribute("value") == "swish"
+    assert named(page, "b.sigma-number").get_attribute("value") == "0.5"
+    assert named(page, "rule").get_attribute("value") == "own"
+
+
+def test_an_address_that_holds_nonsense_shows_something_all_the_same(page, explorer):
+    page.open(f"{explorer}#a=nobody&b=swish&b.beta=NaN&mean=1e9&std=-3&layers=2.5&x=&rule=none")
+    assert page.element("status").text == ""
+    assert named(page, "b.beta-number").get_attribute("value") == "1"
+    assert named(page, "mean-number").get_attribute("value") == "4"
+    assert named(page, "std-number").get_attribute("value") == "0.1"
+
+
+def test_tables_and_layers_are_pythons(page, explorer):
+    page.open(explorer + VIEW)
+    specs = ["swish(beta=2.5)", "gaussian_gelu(sigma=0.5)"]
+    gains = numbers(page, "gains")
+    for kind in ("forward", "variance", "backward"):
+        wanted = [activations.gain(spec, kind, 0.5, 2.0) for spec in specs]
+        assert gains[f"{kind} gain"] == pytest.approx(wanted, rel=1e-6)
+    shown = page.driver.execute_script(
+        "return Array.from(document.querySelectorAll('#depth-summary .sentence'), (each) => each.dataset.value)"
+    )
+    for spec, text in zip(specs, shown, strict=True):
+        found = json.loads(text)
+        profile = activations.depth.propagate(spec, 12, 4.0, 1.5, 0.1)
+        assert found["q"] == pytest.approx(profile.q, rel=1e-5)
+        assert found["chi"] == pytest.approx(profile.chi, rel=1e-5)
+
+
+@pytest.mark.parametrize("spec", ["gelu", "mish", "sigmoid"])
+def test_the_edge_of_chaos_is_pythons(page, explorer, spec):
+    page.open(f"{explorer}#a={spec}&b=relu&rule=edge&std=0.5")
+    text = page.driver.execute_script("return document.querySelector('.sentence.a').dataset.value")
+    try:
+        exact = activations.depth.edge_of_chaos(spec, 0.25)
+    except activations.ActivationArgumentError:  # there is none
+        assert text is None
+        return
+    found = json.loads(text)["chosen"]
+    assert found["weight"] == pytest.approx(exact.weight_variance, rel=1e-6)
+    assert found["bias"] == pytest.approx(exact.bias_variance, rel=1e-4)
+
+
+def test_densities_hold_all_the_mass(page, explorer):
+    page.open(explorer)
+    found = page.run(
+        """
+        const { cellEdges, outputDensity } = await import("./density.js");
+        const edges = cellEdges(0, 1);
+        const of = (f) => outputDensity(edges, edges.map(f), 0, 1, [-8, 8]);
+        return [of((x) => Math.max(x, 0)), of((x) => 2 * x + 1)];
+        """
+    )
+    (relu, line) = found
+    assert [atom["at"] for atom in relu["atoms"]] == [0]
+    assert relu["atoms"][0]["mass"] == pytest.approx(0.5, abs=1e-3)
+    assert sum(relu["density"]) * 16 / 200 == pytest.approx(0.5, abs=1e-3)
+    assert sum(line["density"]) * 16 / 200 == pytest.approx(1, abs=1e-3)
+    assert max(line["density"]) == pytest.approx(0.19947, abs=2e-4)  # N(1, 2^2) at its mean
+    assert not line["atoms"]
+
+
+def test_exchanging_and_picking(page, explorer):
+    from selenium.webdriver.support.ui import Select
+
+    page.open(f"{explorer}#a=swish&a.beta=3&b=tanh")
+    page.element("swap").click()
+    wait(page, lambda: "a=tanh&b=swish&b.beta=3" in page.driver.current_url)
+    for name in ("mish", "gelu_10", "xielu"):
+        Select(named(page, "a")).select_by_value(name)
+        wait(page, lambda name=name: f"a={name}&" in page.driver.current_url)
+    assert named(page, "a.alpha_n").is_displayed()
+
+
+@pytest.mark.parametrize("size", WIDTHS)
+def test_nothing_is_wider_than_the_window(page, explorer, width, size):
+    width(size)
+    page.open(explorer + VIEW)
+    across = WIDTHS[size][0]
+    assert page.driver.execute_script("return document.documentElement.scrollWidth") <= across
+    boxes = page.driver.execute_script(
+        "return Array.from(document.querySelectorAll('input, select, button, figure, table'), (each) => "
+        "each.getBoundingClientRect()).map((box) => [box.left, box.right])"
+    )
+    assert len(boxes) > 20
+    assert all(left >= 0 and right <= across for left, right in boxes)
+
+
+@pytest.mark.parametrize("size", WIDTHS)
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_axe_finds_nothing_serious(page, explorer, width, size, theme):
+    if not AXE.is_file():
+        pytest.skip("no axe-core in tests/docs/explorer/axe/node_modules: `make browser` installs it")
+    media = {"features": [{"name": "prefers-color-scheme", "value": theme}]}
+    page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
+    width(size)
+    page.open(explorer + VIEW)
+    assert page.driver.execute_script("return document.documentElement.dataset.theme") == theme
+    page.driver.execute_script(AXE.read_text())
+    found = page.run("return (await axe.run()).violations.map((each) => [each.id, each.impact, each.nodes[0].html])")
+    page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+    assert [each for each in found if each[1] in {"serious", "critical"}] == []
+
+
+def test_nothing_is_loaded_from_elsewhere(page, explorer):
+    page.open(explorer)
+    loaded = page.run("return performance.getEntriesByType('resource').map((entry) => entry.name)")
+    assert len(loaded) >= 10
+    assert all(name.startswith(explorer) for name in loaded)
