@@ -30,6 +30,8 @@ async function tableOf(curves, values) {
   return tables.get(key);
 }
 
+let drawnBelow = ""; // what the pictures below those of f, f' and f'' show: the place of the cursor changes none of it
+
 async function round(now) {
   const sides = {};
   for (const side of ["a", "b"]) {
@@ -38,9 +40,14 @@ async function round(now) {
     sides[side] = { side, entry, values, curves, at: (x) => curves.at(x, values) };
   }
   await showFunctions(plots, sides, now);
+  const { x, range, ...below } = now;
+  const wantedBelow = JSON.stringify(below);
+  if (wantedBelow === drawnBelow) return;
+  drawnBelow = "";
   for (const each of Object.values(sides)) each.table = await tableOf(each.curves, each.values);
   await showSignals(plots, sides, now);
   showDepth(plots, sides, now);
+  drawnBelow = wantedBelow;
 }
 
 async function redraw() {
@@ -63,8 +70,16 @@ async function redraw() {
   running = false;
 }
 
-function changed() {
+let writing = 0;
+
+function writeAddress() {
+  clearTimeout(writing);
   history.replaceState(null, "", writeState(state));
+}
+
+function changed() {
+  clearTimeout(writing);
+  writing = setTimeout(writeAddress, 150); // browsers refuse an address that changes many times a second
   redraw();
 }
 
@@ -184,6 +199,7 @@ function theme() {
 }
 
 async function share() {
+  writeAddress();
   try {
     await navigator.clipboard.writeText(location.href);
     status.textContent = "The link is copied.";

@@ -66,7 +66,7 @@ def test_a_slider_that_a_key_moves_redraws_and_writes_the_address(page, explorer
     beta = float(named(page, "a.beta-number").get_attribute("value"))
     assert 1.0 < beta < 1.1
     assert slider.get_attribute("aria-valuetext") == named(page, "a.beta-number").get_attribute("value")
-    assert f"a.beta={beta:g}" in page.driver.current_url
+    wait(page, lambda: f"a.beta={beta:g}" in page.driver.current_url)
     wait(page, lambda: numbers(page, "gains")["forward gain"] != forward)
     exact = activations.gain(f"swish(beta={beta})")
     assert numbers(page, "gains")["forward gain"] == pytest.approx([exact, forward[1]], rel=1e-6)
