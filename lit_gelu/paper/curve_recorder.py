@@ -12,6 +12,7 @@ from torch import Tensor
 
 from lit_gelu.data.in_memory import fits
 from lit_gelu.paper.errors import PaperArgumentError
+from lit_gelu.paper.jobs import Progress
 from lit_gelu.paper.run_record import Curve
 from lit_gelu.sandbox import evaluation_sandbox
 from lit_gelu.tasks import ActivationTask
@@ -87,10 +88,10 @@ class CurveRecorder(Callback):
     # Training curves are means, over the steps since the measurement before, of what the task logs as train_loss and
     # (where it does) train_error. Weights, buffers, modes, optimizer and random numbers are untouched: a run with this
     # callback gives the same weights to the bit as one without. A training loss that is no finite number ends the run:
-    # `diverged` is true then. `report` is called with the epochs that have passed, at most once a second.
+    # `diverged` is true then. `report` is called with how far it is, at most once a second.
 
     def __init__(
-        self, sets: Mapping[str, EvaluationSet], evaluations: int, report: Callable[[float], None] = lambda _: None
+        self, sets: Mapping[str, EvaluationSet], evaluations: int, report: Callable[[Progress], None] = lambda _: None
     ) -> None:
         if evaluations < 1:
             raise PaperArgumentError(f"evaluations={evaluations} is not accepted. Give an integer of at least 1.")
@@ -136,7 +137,7 @@ class CurveRecorder(Callback):
             self._measure(trainer, cast("ActivationTask", pl_module), passed)
         if time.monotonic() - self._reported > SECONDS_BETWEEN_REPORTS:
             self._reported = time.monotonic()
-            self._report(passed)
+            self._report(Progress(passed, int(trainer.num_training_batches)))
 
     def _measure(self, trainer: Trainer, task: ActivationTask, epoch: float) -> None:
         logged = {name: mean_of(values) for name, values in self._logged.items()}

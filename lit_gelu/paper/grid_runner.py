@@ -140,7 +140,7 @@ class Runner:
     def _hear(self, job: Job, message: Message) -> None:
         """Record a run and the runs that are identical to it, or note how far a job is, or what went wrong."""
         if isinstance(message, Progress):
-            self.reporter.progressed(job, message.epoch)
+            self.reporter.progressed(job, message)
         elif isinstance(message, Restart):
             self.summary.restarts += 1
             self.reporter.restarted(job, message)

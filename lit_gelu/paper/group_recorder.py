@@ -22,6 +22,7 @@ from lit_gelu.paper.curve_recorder import (
     as_curves,
     measured,
 )
+from lit_gelu.paper.jobs import Progress
 from lit_gelu.paper.run_record import Curve
 from lit_gelu.replicas import ReplicaGroup
 
@@ -48,7 +49,7 @@ class GroupRecorder(Callback):
         epoch_steps: int,
         *,
         checkpoint: Path | None = None,
-        report: Callable[[float], None] = lambda _: None,
+        report: Callable[[Progress], None] = lambda _: None,
     ) -> None:
         self.diverged = [False] * replicas
         self._sets = dict(sets)
@@ -108,7 +109,7 @@ class GroupRecorder(Callback):
         now = time.monotonic()
         if now - self._reported > SECONDS_BETWEEN_REPORTS:
             self._reported = now
-            self._report(passed)
+            self._report(Progress(passed, self._epoch_steps))
         self._keep(trainer, is_epochs_end=step == self._epoch_steps)
 
     def _measure(self, trainer: Trainer, group: ReplicaGroup, epoch: float) -> None:

@@ -13,7 +13,7 @@ from lightning.pytorch import Trainer
 from lit_gelu.files import write_atomically
 from lit_gelu.paper.curve_recorder import evaluation_steps
 from lit_gelu.paper.group_recorder import GroupRecorder
-from lit_gelu.paper.jobs import CellGroup, RunOptions
+from lit_gelu.paper.jobs import CellGroup, Progress, RunOptions
 from lit_gelu.paper.run_record import RunRecord
 from lit_gelu.paper.training import DataCache, LoadedData, import_class, record_of, robustness_of, versions
 from lit_gelu.paper.unfinished_groups import checkpoint_file, description, description_file
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 
 def train_group(
-    group: CellGroup, data: DataCache, options: RunOptions, report: Callable[[float], None]
+    group: CellGroup, data: DataCache, options: RunOptions, report: Callable[[Progress], None]
 ) -> list[RunRecord]:
-    """Make the runs of a group; ``report`` is called with the epochs that have passed of each."""
+    """Make the runs of a group; ``report`` is called with how far each is."""
     # What a kill left of the same group is gone on from, to the same bits.
     started, clock = datetime.now(UTC), time.monotonic()
     first = group.cells[0].config

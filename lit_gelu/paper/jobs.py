@@ -84,6 +84,7 @@ class Progress:
     """How many epochs of a run, or of each run of a group, have passed."""
 
     epoch: float
+    epoch_steps: int = 0  # optimizer steps in an epoch of one run; 0 where that is not said
 
 
 @dataclass(frozen=True)

@@ -37,12 +37,12 @@ def work(connection: Connection, options: RunOptions) -> None:
     data = DataCache(options.root)
     try:
         while (job := connection.recv()) is not None:
-            connection.send(answer(job, data, options, lambda epoch: connection.send(Progress(epoch))))
+            connection.send(answer(job, data, options, connection.send))
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return  # nobody is there to take the result
 
 
-def answer(job: Job, data: DataCache, options: RunOptions, report: Callable[[float], None]) -> Message:
+def answer(job: Job, data: DataCache, options: RunOptions, report: Callable[[Progress], None]) -> Message:
     """Do a job: an error of one run is no reason to lose the others, unless nobody is there to hear of it."""
     try:
         if isinstance(job, Preparation):

@@ -8,6 +8,7 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from lit_gelu.paper import jobs
 from lit_gelu.paper.experiments import Experiment
 from lit_gelu.paper.jobs import CellGroup, Failure, Job, Restart, cells_of
 from lit_gelu.paper.planning import Estimate, Plan
@@ -33,6 +34,7 @@ class GridProgress:
         )
         self._all = self._bars.add_task("all runs", total=None, note="")
         self._tasks: dict[str, TaskID] = {}
+        self._first: dict[str, tuple[float, float]] = {}  # of a job: when it was first heard of, and at which epoch
         self._left: dict[str, tuple[str, float]] = {}  # of runs to be made: experiment and share that is left
         self._began = time.monotonic()
         self._known = self._later = self._recorded = 0
@@ -69,12 +71,16 @@ class GridProgress:
         total = cells[0].config["trainer"]["max_epochs"] if cells else None
         self._tasks[job.key] = self._bars.add_task(job.key, total=total, note="epochs" if total else "")
 
-    def progressed(self, job: Job, epoch: float) -> None:
-        """Show how many epochs of a run, or of each of a group, have passed."""
+    def progressed(self, job: Job, how_far: jobs.Progress) -> None:
+        """Show how many epochs of a run, or of each of a group, have passed, and how fast all of its steps are."""
+        epoch, now = how_far.epoch, time.monotonic()
+        began, first = self._first.setdefault(job.key, (now, epoch))
+        speed = len(cells_of(job)) * how_far.epoch_steps * (epoch - first) / max(now - began, 1e-9)
         for cell in cells_of(job):
             if cell.key in self._left:
                 self._left[cell.key] = (cell.experiment, max(0.0, 1 - epoch / cell.config["trainer"]["max_epochs"]))
-        self._bars.update(self._tasks[job.key], completed=int(epoch))
+        note = f"epochs, {speed:,.0f} steps/s" if speed > 0 else "epochs"
+        self._bars.update(self._tasks[job.key], completed=int(epoch), note=note)
 
     def recorded(self, record: RunRecord) -> None:
         """Show that a run is in the results."""
@@ -91,8 +97,11 @@ class GridProgress:
 
     def restarted(self, job: Job, restart: Restart) -> None:
         """Show that a job was lost, and is being done again."""
-        self._print(f"{job.key}: LOST, begun again ({restart.attempt} of {restart.attempts}): {restart.reason}")
-        self.progressed(job, 0.0)
+        where = ", from its checkpoint if there is one" if isinstance(job, CellGroup) else ""
+        self._print(f"{job.key}: LOST, begun again ({restart.attempt} of {restart.attempts}){where}: {restart.reason}")
+        self._first.pop(job.key, None)
+        self.progressed(job, jobs.Progress(0.0))
+        self._first.pop(job.key, None)
 
     def failed(self, job: Job, failure: Failure, runs: int) -> None:
         """Show that a job failed."""
@@ -128,6 +137,7 @@ class GridProgress:
 
     def _forget(self, name: str) -> None:
         self._left.pop(name, None)
+        self._first.pop(name, None)
         if (task := self._tasks.pop(name, None)) is not None:
             self._bars.remove_task(task)
 

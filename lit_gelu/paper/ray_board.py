@@ -1,7 +1,7 @@
 """`Board`: an actor of Ray's on which jobs say where and how far they are. It holds plain data and loads no torch."""
 
-PLACE, EPOCH = "place", "epoch"  # kinds of notes: a node with a process of it, and how many epochs have passed
-Value = tuple[str, int] | float
+PLACE, EPOCH = "place", "epoch"  # kinds of notes: a node with a process of it, and the fields of a `Progress`
+Value = tuple[str, int] | tuple[float, int]
 
 
 class Board:

@@ -210,7 +210,7 @@ class RayPool:
             if kind == PLACE:
                 task.place = value
             else:
-                yield task.job, Progress(value)
+                yield task.job, Progress(*value)
 
     def _end(self, reference: Any) -> Iterator[tuple[Job, Message]]:
         """Yield what became of a task that Ray has done with."""

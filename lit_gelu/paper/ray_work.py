@@ -2,7 +2,7 @@
 
 import importlib
 import os
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import torch
@@ -52,7 +52,7 @@ def work(order: Order, board: Any) -> Message | OtherVersions:
         os.environ.setdefault(DATA_VARIABLE, order.data)
     data = _data.setdefault(order.options.root, DataCache(order.options.root))
     return _prepare(order, data) or answer(
-        order.job, data, order.options, lambda epoch: board.put.remote(order.number, EPOCH, epoch)
+        order.job, data, order.options, lambda how_far: board.put.remote(order.number, EPOCH, astuple(how_far))
     )
 
 

@@ -17,7 +17,7 @@ from lightning.pytorch import LightningDataModule, Trainer, seed_everything
 from lit_gelu.paper.cells import Cell, data_name
 from lit_gelu.paper.curve_recorder import CurveRecorder, EvaluationSet
 from lit_gelu.paper.errors import PaperArgumentError
-from lit_gelu.paper.jobs import RunOptions
+from lit_gelu.paper.jobs import Progress, RunOptions
 from lit_gelu.paper.run_record import Curve, Robustness, RunRecord, result_of
 from lit_gelu.tasks import ActivationTask, noise_robustness
 
@@ -53,8 +53,8 @@ class DataCache:
         return self._loaded[1]
 
 
-def train(cell: Cell, data: DataCache, options: RunOptions, report: Callable[[float], None]) -> RunRecord:
-    """Make one run; ``report`` is called with the epochs that have passed."""
+def train(cell: Cell, data: DataCache, options: RunOptions, report: Callable[[Progress], None]) -> RunRecord:
+    """Make one run; ``report`` is called with how far it is."""
     # The data are read before the seed is set: whether they were in memory already has no influence on random numbers.
     started, clock = datetime.now(UTC), time.monotonic()
     loaded = data.get(cell.config["data"])

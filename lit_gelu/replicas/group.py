@@ -115,6 +115,11 @@ class ReplicaGroup(LightningModule):
         """
         return self.executor.active
 
+    @property
+    def steps_of_epoch(self) -> tuple[int, int]:
+        """Optimizer steps that are made of the epoch, and how many it has; the Trainer counts batches of several."""
+        return self._place, self._data.order.steps
+
     def member_checkpoint(self, replica: int) -> dict[str, Any]:
         """Return an ordinary checkpoint of a member, as the run alone would have saved it."""
         optimizer = self.executor.optimizer

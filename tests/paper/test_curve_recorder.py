@@ -163,7 +163,8 @@ def test_a_healthy_run_has_not_diverged():
 def test_progress_is_reported():
     reported = []
     train([CurveRecorder(sets_of(SmallData()), 1, reported.append)])
-    assert reported[0] == pytest.approx(1 / 3)
+    assert reported[0].epoch == pytest.approx(1 / 3)
+    assert reported[0].epoch_steps == 3
 
 
 @pytest.mark.parametrize(("steps", "evaluations"), [(429, 3), (937, 6), (57, 6), (913, 6), (500, 1), (5, 10), (1, 6)])

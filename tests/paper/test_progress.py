@@ -5,7 +5,7 @@ from paper_runs import DIGITS
 from rich.console import Console
 
 from lit_gelu.paper.cells import expand
-from lit_gelu.paper.jobs import Failure, Preparation
+from lit_gelu.paper.jobs import CellGroup, Failure, Preparation, Progress, Restart
 from lit_gelu.paper.planning import plan
 from lit_gelu.paper.progress import GridProgress, duration
 
@@ -19,7 +19,7 @@ def test_bars_in_a_terminal(capsys):
         progress.started(preparation)
         progress.prepared(preparation)
         progress.started(cells[0])
-        progress.progressed(cells[0], 1.5)
+        progress.progressed(cells[0], Progress(1.5, 10))
         progress.tick()
         progress.failed(cells[0], Failure("error", "no such thing"), 1)
     text = capsys.readouterr().out
@@ -33,3 +33,23 @@ def test_bars_in_a_terminal(capsys):
 )
 def test_durations(seconds, text):
     assert duration(seconds) == text
+
+
+def test_a_group_says_how_many_steps_a_second_makes_and_where_it_is_begun_again(capsys, monkeypatch):
+    now = 0.0
+    monkeypatch.setattr("lit_gelu.paper.progress.time.monotonic", lambda: now)
+    group = CellGroup(tuple(expand(DIGITS, "quick")[:4]))
+    with GridProgress(Console(force_terminal=True, width=160), {"digits": DIGITS}, 1) as progress:
+        progress.started(group)
+        progress.progressed(group, Progress(0.5, 20))
+        now = 2.0
+        progress.progressed(group, Progress(1.0, 20))
+        assert "20 steps/s" in shown(progress)  # of 4 runs, half an epoch of 20 steps each, in 2 s
+        progress.restarted(group, Restart("its node died", 1, 2))
+        assert "steps/s" not in shown(progress)
+    assert "begun again (1 of 2), from its checkpoint if there is one: its node died" in capsys.readouterr().out
+
+
+def shown(progress):
+    """Return the notes of the bars."""
+    return " ".join(task.fields["note"] for task in progress._bars.tasks)

@@ -41,7 +41,7 @@ def test_a_run_says_where_and_how_far_it_is(board):
     first, *others = board.seen
     assert first == (3, PLACE, ("here", os.getpid()))
     assert others
-    assert all(note[:2] == (3, EPOCH) and 0 < note[2] <= 2 for note in others)
+    assert all(note[:2] == (3, EPOCH) and 0 < note[2][0] <= 2 for note in others)
 
 
 def test_other_versions_do_nothing(board):

@@ -1,6 +1,7 @@
 """Replicas are the runs alone: weights, the optimizer's state and random numbers, at each step, to the bit."""
 
 import functools
+import itertools
 
 import pytest
 import torch
@@ -17,6 +18,13 @@ SMALL = [
     ({"activation": "prelu", "learning_rate": 1e-3, "keep": 0.5}, 0),
     ({"activation": "zero_identity_map", "learning_rate": 1e-4, "keep": 0.5}, 1),
     ({"activation": "elu", "learning_rate": 1e-3, "keep": 0.5}, 0),
+]
+# All combinations of four activations, two keeps, two learning rates and two seeds.
+WHOLE_GRID = [
+    ({"activation": activation, "keep": keep, "learning_rate": rate}, seed)
+    for activation, keep, rate, seed in itertools.product(
+        ("elu", "gelu_tanh", "swish(beta=1.5, learnable=True)", "zero_identity_map"), (1.0, 0.5), (1e-3, 1e-4), (0, 1)
+    )
 ]
 KINDS = ["written", "stacked", "vmap", "loop"]
 
@@ -91,6 +99,44 @@ def test_the_whole_classifier():
         (784, *[128] * 8, 10),
         ["written", "stacked"],
     )
+
+
+@pytest.mark.full
+def test_a_whole_grid_in_one_group():
+    build = functools.partial(MNISTClassifier, hidden_layers=2)
+    kinds = ["written", "stacked", "vmap"]
+    assert len(WHOLE_GRID) == 32
+    compare(build, WHOLE_GRID, samples(32 * 30, 784, 10), 32, (1, 10, 100), (784, 128, 128, 10), kinds)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("build", "sizes", "batch_size"),
+    [
+        pytest.param(MNISTClassifier, (784, *[128] * 8, 10), 128, id="MNIST"),
+        pytest.param(TweetTagger, (150, 256, 256, 25), 16, id="tweets"),
+    ],
+)
+def test_five_hundred_steps_of_the_whole_nets(build, sizes, batch_size):
+    grid = [
+        ({"activation": "elu", "keep": 1.0, "learning_rate": 1e-4}, 1),
+        ({"activation": "gelu_tanh", "keep": 0.5}, 0),
+        ({"activation": "relu", "keep": 0.5}, 0),
+    ]
+    compare(build, grid, samples(batch_size * 10, sizes[0], sizes[-1]), batch_size, (10, 100, 500), sizes, KINDS[:3])
+
+
+@pytest.mark.parametrize("kind", [*(pytest.param(kind, marks=pytest.mark.full) for kind in KINDS[:2]), "vmap"])
+def test_a_member_of_eighteen_is_the_one_of_a_loop_and_of_a_group_of_one(kind):
+    build, data = functools.partial(TweetTagger, vector_size=8), samples(40, 24, 25)
+    cells, seeds = zip(*[WHOLE_GRID[number] for number in range(0, 32, 2)], *SMALL[:2], strict=True)
+    exact = kind == "written" or batched_products_are_single_ones((24, 256, 256, 25), 8)
+    eighteen = trained_together(build, cells, seeds, data, 8, (1, 7), kind)
+    assert len(eighteen) == 18
+    check_equal(trained_together(build, cells, seeds, data, 8, (1, 7), "loop"), eighteen, exact)
+    for one in (0, 17):
+        by_itself = trained_together(build, cells[one : one + 1], seeds[one : one + 1], data, 8, (1, 7), kind)
+        check_equal(by_itself, eighteen[one : one + 1], exact)
 
 
 @pytest.mark.parametrize("order", [[1, 0, 2], [2, 1, 0]])
