@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from lit_gelu.activations import registry
+from lit_gelu.activations.families import ENTRIES
 from lit_gelu.activations.naming.entry import ActivationEntry
 from lit_gelu.export import export_onnx
 from lit_gelu.files import write_atomically
@@ -104,9 +105,9 @@ class Curves(nn.Module):
 
 
 def explored() -> list[Explored]:
-    """Return all registered activations that are deterministic and elementwise, in the registry's order."""
+    """Return all activations of lit-gelu that are deterministic and elementwise, in the registry's order."""
     found = []
-    for row in registry.entries():
+    for row in ENTRIES:
         spec = registry.resolve(row.name)
         entry = registry.entry(spec.name)
         facts = entry.facts_for(spec.arguments)
@@ -123,10 +124,17 @@ def _explored(row: ActivationEntry, entry: ActivationEntry) -> Explored:
     named = {key: _name_in_spec(row, key, value) for key, value in given.items() if isinstance(value, float)}
     moved = {key: name for key, name in named.items() if name is not None}
     parameters = tuple(
-        Parameter(name, key, round(given[key], 6), *OWN_RANGES.get((row.name, name), RANGES[name]))
-        for key, name in moved.items()
+        Parameter(name, key, round(given[key], 6), *_range(row.name, name)) for key, name in moved.items()
     )
     return Explored(row.name, entry, parameters, {key: given[key] for key in given if key not in moved})
+
+
+def _range(activation: str, parameter: str) -> Range:
+    """Return the range of a slider."""
+    found = OWN_RANGES.get((activation, parameter), RANGES.get(parameter))
+    if found is None:
+        raise ValueError(f"{activation}: nothing says how far a slider moves {parameter!r}; add it to RANGES")
+    return found
 
 
 def _name_in_spec(row: ActivationEntry, argument: str, value: float) -> str | None:

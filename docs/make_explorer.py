@@ -1,6 +1,7 @@
 """Put the interactive explorer into a folder that any web server can serve: ``python docs/make_explorer.py``.
 
-The page is in ``docs/explorer``, and so are the ONNX files that compute what it draws; ``--models`` exports these anew.
+The page is in ``docs/explorer``, and so are the ONNX files that compute what it draws; ``--models`` exports these anew
+and does no more.
 onnxruntime-web, which runs them, comes from npm by ``examples/web`` (``make browser`` installs it).
 """
 
@@ -53,12 +54,14 @@ def main() -> None:
     """Write the files if asked to, and assemble the folder."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", nargs="?", type=Path, default=OUTPUT, help="where the page goes")
-    parser.add_argument("--models", action="store_true", help="first export the ONNX files of docs/explorer/models")
+    parser.add_argument("--models", action="store_true", help="export the ONNX files of docs/explorer/models")
     arguments = parser.parse_args()
     if arguments.models:
         from _explorer_files import write_models  # which loads the exporter; the site needs the page alone
 
         write_models(MODELS)
+        print(f"wrote {MODELS}")
+        return
     build_explorer(arguments.folder)
     print(f"{arguments.folder}: serve it, such as by `python -m http.server --directory {arguments.folder}`")
 
