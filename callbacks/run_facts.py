@@ -48,9 +48,16 @@ def configuration_of(
             **flat({name: value for name, value in values.items() if value is not None}),
         },
         "Callbacks": {str(i): str(callback.state_key)[:400] for i, callback in enumerate(callbacks_of(trainer))},
-        "Logged as hyper-parameters": flat(hyper_parameters),
+        "Logged as hyper-parameters": _logged(hyper_parameters, [pl_module, data]),
     }
     return {name: group for name, group in groups.items() if group}
+
+
+def _logged(hyper_parameters: Mapping[str, Any], owners: Sequence[Any]) -> dict[str, str]:
+    """Return what was logged as hyper-parameters, but for those of the modules, and swaps, which stand elsewhere."""
+    known = {name for owner in owners for name in _hyper_parameters(owner)}
+    swap = "activation_swap/"
+    return flat({name: v for name, v in hyper_parameters.items() if name not in known and not name.startswith(swap)})
 
 
 def optimizers_of(optimizers: Sequence[Optimizer]) -> tuple[OptimizerSettings, ...]:

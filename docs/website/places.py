@@ -7,7 +7,10 @@ ROOT = Path(__file__).resolve().parents[2]
 SHOWN = "files"  # the folder of pages that show a file as it is
 
 # Titles of the menu's parts, with their pages in order. What stands in no part goes into the last one.
-GUIDES = ("choose", "names", "swapping", "curvature", "export", "export_speed", "providers", "quantization", "serving")
+GUIDES = (
+    *("choose", "names", "swapping", "curvature", "report", "export", "export_speed", "providers", "quantization"),
+    "serving",
+)
 GUIDES += ("replicas", "kernels", "gains", "command_line")
 PARTS: dict[str, tuple[str, ...]] = {
     "Guides": tuple(f"{name}.md" for name in GUIDES),

@@ -70,7 +70,8 @@ def of_one_site(site: str, figures: Mapping[str, float], spec: str = "") -> Iter
         >>> [finding.text for finding in of_one_site("net.1", {"share_dead": 0.6})]
         ['60 % of the channels passed no gradient in any of the last measurements: these units are dead.']
     """
-    for rule in (_non_finite, _dead, _saturated, _idle, _kinks, _heavy_tails):
+    yield from _dead(site, figures, spec)
+    for rule in (_non_finite, _saturated, _idle, _kinks, _heavy_tails):
         yield from rule(site, figures)
     ratio = gain_ratio(figures, spec)
     if ratio is not None and not 1 / OFF_BY < ratio < OFF_BY:
@@ -128,7 +129,7 @@ def _is_dead(figures: Mapping[str, float]) -> bool:
     return figures.get("share_dead", 0.0) >= DEAD
 
 
-def _dead(site: str, figures: Mapping[str, float]) -> Iterator[RunFinding]:
+def _dead(site: str, figures: Mapping[str, float], spec: str) -> Iterator[RunFinding]:
     if not _is_dead(figures):
         return
     share = figures["share_dead"]
@@ -137,8 +138,8 @@ def _dead(site: str, figures: Mapping[str, float]) -> Iterator[RunFinding]:
         f"{_percent(share)} of the channels passed no gradient in any of the last measurements: these units are dead."
     )
     advice = (
-        "Lower the learning rate or warm it up, check the bias in front, or swap in an activation whose slope is not 0 "
-        "on one side, such as gelu or leaky_relu."
+        "Lower the learning rate or warm it up, check the bias in front, or swap in an activation with a slope on both "
+        f"sides, such as {'leaky_relu' if spec.startswith(('gelu', 'silu')) else 'gelu or leaky_relu'}."
     )
     yield RunFinding(level, "dead units", site, text, advice, {"share_dead": share}, "Lu et al. 2019, arXiv 1903.06733")
 

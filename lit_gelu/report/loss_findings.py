@@ -34,7 +34,7 @@ def stability_limit(optimizer: OptimizerSettings) -> float | None:
     Source: Cohen et al. 2021, arXiv 2103.00065, equation 1 and appendix B.
 
     Example:
-        >>> stability_limit(OptimizerSettings("SGD", 0.1, momentum=0.9, plain=True))
+        >>> round(stability_limit(OptimizerSettings("SGD", 0.1, momentum=0.9, plain=True)), 9)
         38.0
     """
     rate, beta = optimizer.learning_rate, optimizer.momentum

@@ -52,7 +52,6 @@ def test_a_folder_with_its_newest_checkpoint(checkpoint, tmp_path, capsys):
     assert {(finding.level, finding.topic) for finding in found.findings} == {
         ("warning", "saturation"),
         ("note", "edge of stability"),
-        ("good", "dead units"),
     }
     assert "note: curvature/loss/top_eigenvalue: The sharpness was 19 at step 1, 0.95 of the limit 20" in printed
 

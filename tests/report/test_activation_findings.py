@@ -57,6 +57,14 @@ def test_gains_multiply_over_the_depth():
     assert "smaller" in found.text
 
 
+@pytest.mark.parametrize(("statistic", "topics"), [("share_dead", ["dead units"]), ("share_linear", [])])
+def test_that_no_unit_is_dead_is_said_only_where_it_was_measured(statistic, topics):
+    curve = LoggedCurve(f"curvature/net.1/{statistic}", (9,), (0.0,))
+    found = list(activation_findings(ReportedRun(title="", source="", made="", curves=(curve,))))
+    assert [finding.topic for finding in found] == topics
+    assert all(finding.level == "good" for finding in found)
+
+
 def test_the_last_figures_of_every_site_are_judged():
     curves = (
         LoggedCurve("curvature/net.1/share_dead", (0, 9), (0.9, 0.0)),
