@@ -1,6 +1,10 @@
 """Folders of loggers: what is found, what is missing in plain words, and what is none."""
 
+import math
+import sys
+
 import pytest
+from torch.utils.tensorboard import SummaryWriter
 
 from lit_gelu.report import ReportSourceError, SwapChange
 from lit_gelu.report.log_folder import read_log_folder
@@ -54,3 +58,22 @@ def test_a_folder_without_a_run(tmp_path):
         read_log_folder(tmp_path)
     with pytest.raises(ReportSourceError, match="is no folder"):
         read_log_folder(tmp_path / "none")
+
+
+def test_event_files_of_tensorboard(tmp_path):
+    """Written by torch's own writer, as Lightning's TensorBoardLogger uses it."""
+    with SummaryWriter(tmp_path) as writer:
+        for step, loss in enumerate((2.5, float("nan"), 0.5)):
+            writer.add_scalar("train_loss", loss, step)
+        writer.add_text("activation_swap/step_3/net.1", "relu -> gelu", 3)
+    found = read_log_folder(tmp_path)
+    (curve,) = found.curves
+    assert (curve.name, curve.steps, curve.values[::2]) == ("train_loss", (0, 1, 2), (2.5, 0.5))
+    assert math.isnan(curve.values[1])
+    assert found.swaps[0].changes == (SwapChange("net.1", "relu", "gelu"),)
+
+
+def test_event_files_without_tensorboard(tmp_path, monkeypatch):
+    (tmp_path / "events.out.tfevents.1").write_bytes(b"")
+    monkeypatch.setitem(sys.modules, "tensorboard.backend.event_processing.event_accumulator", None)
+    assert any("lit-gelu[tensorboard]" in line for line in read_log_folder(tmp_path).missing)
