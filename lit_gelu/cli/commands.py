@@ -33,6 +33,7 @@ COMMANDS = {
     "paper merge": "lit_gelu.cli.paper.merge",
     "replicas": "lit_gelu.cli.replicas",
     "replicas extract": "lit_gelu.cli.replicas.extract",
+    "new": "lit_gelu.cli.new",
     "demo": "lit_gelu.cli.demo",
     "completion": "lit_gelu.cli.completion",
 }

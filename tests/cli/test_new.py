@@ -1,0 +1,122 @@
+"""``lit-gelu new``: a project that works as it stands, or a refusal, and never half of one."""
+
+import ast
+import os
+import re
+import sys
+import tomllib
+
+import pytest
+import yaml
+from child_processes import command_line, run_command
+
+from lit_gelu.cli import new
+from lit_gelu.cli.main import main
+from lit_gelu.cli.new import NewProjectError, package_name, write_project
+from lit_gelu.files import UnwritablePathError
+
+
+def names(folder):
+    return [path.name for path in folder.iterdir()]
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("new") / "spiral-net"
+    write_project(folder)
+    return folder
+
+
+def test_the_files_are_there_and_nothing_else(project):
+    found = sorted(path.relative_to(project).as_posix() for path in project.rglob("*") if path.is_file())
+    package = [f"spiral_net/{name}.py" for name in ("__init__", "data", "export", "model")]
+    rest = [".gitignore", "README.md", "config.yaml", "pyproject.toml", "tests/test_project.py"]
+    assert found == sorted([*rest, *package])
+    assert names(project.parent) == ["spiral-net"]  # no temporary folder is left
+
+
+def test_every_file_reads_as_what_it_is(project):
+    for path in project.rglob("*.py"):
+        ast.parse(path.read_text())
+    assert tomllib.loads((project / "pyproject.toml").read_text())["project"]["name"] == "spiral-net"
+    config = yaml.safe_load((project / "config.yaml").read_text())
+    assert config["model"]["class_path"] == "spiral_net.model.SpiralClassifier"
+
+
+def test_no_placeholder_is_left(project):
+    for path in project.rglob("*"):
+        assert path.is_dir() or not re.search(r"@\w+@", path.read_text()), path
+
+
+def test_the_files_that_the_readme_names_are_there(project):
+    named = re.findall(r"^\| `([^`]+)`", (project / "README.md").read_text(), re.MULTILINE)
+    assert len(named) == 5
+    assert all((project / name).is_file() for name in named)
+
+
+def test_it_says_what_comes_next(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["new", "waves"]) == 0
+    assert "  cd waves\n  lit-gelu fit --config config.yaml\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("My Project", "no word of Python's own: my_project."),
+        ("3d", "a letter first, at most 60 of them and no word of Python's own: my_project."),
+        ("lambda", "my_project"),
+        ("über", "is no name for a project"),
+        ("", "is no name for a project"),
+        ("x" * 61, "at most 60"),
+        ("json", "is taken: Python has another module 'json'. Give another one: my_json."),
+        ("torch", "my_torch"),
+        ("lit-gelu", "my_lit_gelu"),
+        ("tests", "my_tests"),
+    ],
+)
+def test_a_name_that_cannot_be_used(name, remedy):
+    with pytest.raises(NewProjectError, match=re.escape(remedy)):
+        package_name(name)
+
+
+def test_a_folder_that_holds_something_is_left_alone(tmp_path):
+    folder = tmp_path / "waves"
+    folder.mkdir()
+    (folder / "notes.txt").write_text("mine")
+    with pytest.raises(NewProjectError, match="holds files, and nothing is overwritten"):
+        write_project(folder)
+    assert names(folder) == ["notes.txt"]
+
+
+def test_a_file_of_that_name_is_left_alone(tmp_path):
+    (tmp_path / "waves").write_text("mine")
+    with pytest.raises(NewProjectError, match="is no folder"):
+        write_project(tmp_path / "waves")
+    assert (tmp_path / "waves").read_text() == "mine"
+
+
+def test_an_empty_folder_is_taken(tmp_path):
+    (tmp_path / "waves").mkdir()
+    assert "config.yaml" in write_project(tmp_path / "waves")
+    assert (tmp_path / "waves/config.yaml").is_file()
+
+
+def test_what_fails_in_the_midst_leaves_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(new, "_files", lambda values: {"a.txt": "a", "a.txt/b.txt": "a file is no folder"})
+    with pytest.raises(UnwritablePathError, match="Cannot write"):
+        write_project(tmp_path / "waves")
+    assert names(tmp_path) == []
+
+
+@pytest.mark.full
+def test_the_commands_of_the_readme_run_in_order(project):
+    block = re.search(r"```sh\n(.*?)```", (project / "README.md").read_text(), re.DOTALL)[1]
+    environment = os.environ | {"PYTHONPATH": str(project)}
+    for line in block.strip().splitlines():
+        words = line.split()
+        command = command_line(*words[1:]) if words[0] == "lit-gelu" else [sys.executable, *words[1:]]
+        run_command(command, cwd=project, env=environment)
+    assert (project / "model.onnx").is_file()
+    log = (project / "runs/spiral_net/version_0/metrics.csv").read_text()
+    assert "curvature/net.1/share_dead" in log.splitlines()[0]
