@@ -25,6 +25,7 @@ from lit_gelu.activations import building_from_file
 from lit_gelu.callbacks.checkpoint_file import not_plain, texts_and_mappings
 from lit_gelu.cli import choose, own_modules
 from lit_gelu.cli.loading import checked_arguments
+from lit_gelu.cli.mistakes import PlainErrors
 from lit_gelu.cli.options import ExamplesHelpFormatter
 from lit_gelu.cli.terminal import silence_known_warnings
 from lit_gelu.data import DigitsData
@@ -91,6 +92,10 @@ class NewFolderConfig(SaveConfigCallback):
             ) from error
 
 
+class FitParser(PlainErrors, LightningArgumentParser):
+    """LightningCLI's parser, which says mistakes in a sentence."""
+
+
 class LitGeluCLI(LightningCLI):
     """LightningCLI whose model and data have defaults; it takes the arguments, sub-command first."""
 
@@ -98,6 +103,7 @@ class LitGeluCLI(LightningCLI):
         self._given: list[object] | None = None  # with --ckpt_path: what the caller's own configuration holds
         subcommand, *given = args
         super().__init__(
+            parser_class=FitParser,
             trainer_class=choose.ChoosingTrainer,
             save_config_callback=NewFolderConfig,
             trainer_defaults=dict(TRAINER),

@@ -71,8 +71,8 @@ def run(name: str, arguments: list[str]) -> int:
         hint = f" Did you mean {near[0]!r}?" if near else ""
         raise UnknownCommandError(f"no such command.{hint} Commands: {', '.join(names)}. See lit-gelu --help.")
     if COMMANDS[name] == FIT:
-        arguments = import_early([name, *arguments])
-        return int(importlib.import_module(FIT).run(arguments))
+        return _run_lightning(name, arguments)
+    from lit_gelu.cli.mistakes import sub_command
     from lit_gelu.cli.options import current_spelling, in_own_words
 
     module = importlib.import_module(COMMANDS[name])
@@ -83,7 +83,20 @@ def run(name: str, arguments: list[str]) -> int:
         return int(module.run(parsed))
     except LitGeluError as error:
         message = in_own_words(str(error), parser, getattr(module, "ARGUMENTS", {}))
+        near = sub_command(name, arguments[0]) if arguments else ""
+        message += f" Or did you mean {near}?" if near else ""
         error.args = (message, *error.args[1:])
+        raise
+
+
+def _run_lightning(name: str, arguments: list[str]) -> int:
+    """Run a sub-command of LightningCLI; an error about an argument of a class names the option."""
+    from lit_gelu.cli.mistakes import as_options
+
+    try:
+        return int(importlib.import_module(FIT).run(import_early([name, *arguments])))
+    except LitGeluError as error:
+        error.args = (as_options(str(error), arguments), *error.args[1:])
         raise
 
 

@@ -9,10 +9,12 @@ import jsonargparse
 
 from lit_gelu.cli import own_modules
 from lit_gelu.cli.commands import COMMANDS, summary, table
+from lit_gelu.cli.mistakes import CommandParser
 from lit_gelu.deprecation import REMOVED_IN
 
 _BOOLEANS = {"true": True, "yes": True, "false": False, "no": False}
 _JSON_FILE = "FILE.json"  # the metavar of a --json that stands beside names
+_COMMANDS_OF_FUNCTIONS = {"lit_gelu.export.export_onnx": "lit-gelu export"}
 _CALL = re.compile(r"(\w\([^()]*\))")  # gelu(approximate='tanh') is a spec, and no option
 _VALUE = r"""('[^']*'|"[^"]*"|\w[\w*-]*(?:\.\w+)*)?"""
 
@@ -31,7 +33,7 @@ def command_parser(name: str, examples: str, description: str = "") -> jsonargpa
     description = description or summary(name)
     if any(command.startswith(f"{name} ") for command in COMMANDS):
         description += f"\n\nsub-commands (lit-gelu {name} SUB-COMMAND --help):\n{table(name)}\n"
-    return jsonargparse.ArgumentParser(
+    return CommandParser(
         prog=f"lit-gelu {name}", description=description, epilog=examples, formatter_class=ExamplesHelpFormatter
     )
 
@@ -171,5 +173,7 @@ def in_own_words(message: str, parser: jsonargparse.ArgumentParser, arguments: M
             return _flag(known, name, on=value == "True") or f"no {name}"
         return name if value is None else f"{name} {value.strip(chr(39) + chr(34))}"
 
+    for function, command in _COMMANDS_OF_FUNCTIONS.items():
+        message = message.replace(function, command)
     parts = _CALL.split(message)
     return "".join(part if _CALL.fullmatch(part) else pattern.sub(option, part) for part in parts)
