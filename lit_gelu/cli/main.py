@@ -83,8 +83,8 @@ def run(name: str, arguments: list[str]) -> int:
         return int(module.run(parsed))
     except LitGeluError as error:
         message = in_own_words(str(error), parser, getattr(module, "ARGUMENTS", {}))
-        near = sub_command(name, arguments[0]) if arguments else ""
-        message += f" Or did you mean {near}?" if near else ""
+        meant = sub_command(name, arguments[0]) if arguments else ""
+        message += f" Or did you mean {meant}?" if meant else ""
         error.args = (message, *error.args[1:])
         raise
 
