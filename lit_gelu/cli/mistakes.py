@@ -194,7 +194,7 @@ def _required(found: re.Match[str], given: Sequence[str], parser: Any) -> str:
                     return _class_needs(cls.__name__, option, names)
         return ""
     shown = [actions[name].option_strings[-1] if actions[name].option_strings else name.upper() for name in names]
-    return f"missing: {' and '.join(shown)}."
+    return f"{' and '.join(shown)} {'is' if len(shown) == 1 else 'are'} required."
 
 
 def _no_value(found: re.Match[str], given: Sequence[str], parser: Any) -> str:  # noqa: ARG001 - one signature for all
@@ -213,7 +213,7 @@ def _no_choice(found: re.Match[str], given: Sequence[str], parser: Any) -> str: 
     *first, last = [choice.strip(" '\"") for choice in found[3].split(",")]
     near = _nearest(found[2], [*first, last])
     hint = f" Did you mean {near}?" if near else ""
-    return f"{found[1]}: {found[2]!r} is an invalid choice. Give {', '.join(first)} or {last}.{hint}"
+    return f"{found[1]}: invalid choice: {found[2]!r}. Give {', '.join(first)} or {last}.{hint}"
 
 
 def _no_file(found: re.Match[str], given: Sequence[str], parser: Any) -> str:

@@ -34,12 +34,12 @@ def parser():
     [
         ("unrecognized arguments: --opst 3", ["--opst", "3"], "--opst is no option. Did you mean --opset?"),
         ("unrecognized arguments: again", ["again"], "'again' is not expected here: options begin with --."),
-        ("the following arguments are required: source", [], "missing: SOURCE."),
+        ("the following arguments are required: source", [], "SOURCE is required."),
         ("argument --opset: expected one argument", ["a", "--opset"], "--opset needs a value."),
         (
             "argument --target: invalid choice: 'ort-gpu' (choose from 'portable', 'ort-cpu')",
             [],
-            "--target: 'ort-gpu' is an invalid choice. Give portable or ort-cpu. Did you mean ort-cpu?",
+            "--target: invalid choice: 'ort-gpu'. Give portable or ort-cpu. Did you mean ort-cpu?",
         ),
         (
             "Parser key \"model.rate\":\n  Expected a <class 'float'>. Got value: fast",
@@ -108,12 +108,12 @@ TABLE = {
     "fit --trainer.callbacks+ MyCallback": "Your own class is named with its module: my_module.MyCallback.",
     "fit gelu": "'gelu' is not expected here: options begin with --.",
     "test --ckpt_path nowhere.ckpt": "Checkpoint file not found: nowhere.ckpt",
-    "export": "missing: SOURCE.",
+    "export": "SOURCE is required.",
     "export nowhere.ckpt": "There is no checkpoint 'nowhere.ckpt'. Give the path of a file that lit-gelu fit wrote.",
-    "parity nowhere.onnx": "missing: --ckpt.",
+    "parity nowhere.onnx": "--ckpt is required.",
     "bench nowhere.onnx": "There is no file 'nowhere.onnx': it is not there. Write it with lit-gelu export.",
     "activations sohw gelu": "Or did you mean lit-gelu activations show?",
-    "activations plot gelu": "missing: --output.",
+    "activations plot gelu": "--output is required.",
     "paper rnu": "'rnu' is not expected here: options begin with --. Did you mean lit-gelu paper run?",
     "doctor --jsno": "--jsno is no option. Did you mean --json?",
 }
