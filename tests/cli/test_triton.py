@@ -48,7 +48,7 @@ def test_what_is_there_is_replaced_only_if_asked_for(path, tmp_path, capsys):
     [
         (["missing.onnx", "r", "--device", "cpu"], "There is no file 'missing.onnx'"),
         (["FILE", "r"], "device"),
-        (["FILE", "r", "--device", "cuda"], "choose from 'cpu', 'gpu'"),
+        (["FILE", "r", "--device", "cuda"], "invalid choice: 'cuda'. Give cpu or gpu."),
         (["FILE", "FILE", "--device", "cpu"], "Give a repository that you may write to"),
     ],
 )
