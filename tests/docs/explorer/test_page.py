@@ -11,7 +11,7 @@ pytestmark = pytest.mark.full
 
 AXE = Path(__file__).parent / "axe" / "node_modules" / "axe-core" / "axe.min.js"
 VIEW = "#a=swish&a.beta=2.5&b=gaussian_gelu&b.sigma=0.5&x=-0.75&mean=0.5&std=2&layers=12&weight=1.5&bias=0.1&rule=own"
-WIDTHS = {"wide": (1200, False), "phone": (360, True)}
+WIDTHS = {"wide": (1200, False), "tablet": (760, True), "phone": (360, True)}
 
 
 @pytest.fixture
