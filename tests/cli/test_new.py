@@ -119,4 +119,4 @@ def test_the_commands_of_the_readme_run_in_order(project):
         run_command(command, cwd=project, env=environment)
     assert (project / "model.onnx").is_file()
     log = (project / "runs/spiral_net/version_0/metrics.csv").read_text()
-    assert "curvature/net.1/share_dead" in log.splitlines()[0]
+    assert "curvature/net.1/excess_kurtosis" in log.splitlines()[0]
