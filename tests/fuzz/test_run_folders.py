@@ -62,7 +62,10 @@ def read_events(content, folder):
 
 
 def read_kept(found, folder):
-    torch.save({"state_dict": {}, **found}, folder / "last.ckpt")
+    try:
+        torch.save({"state_dict": {}, **found}, folder / "last.ckpt")
+    except RecursionError:  # what torch itself cannot write is in no file
+        return
     show(run_of_checkpoint, folder / "last.ckpt")
 
 
