@@ -102,4 +102,4 @@ links: ## Check every link of the built site: none may be broken; those that lea
 	$(BIN)/python docs/check_links.py
 
 clean: ## Remove what the commands above made, runs/ excepted
-	rm -rf $(VENV) $(FLOOR) examples/web/node_modules build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(FLOOR) examples/web/node_modules tests/docs/explorer/axe/node_modules build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

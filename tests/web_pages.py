@@ -26,13 +26,16 @@ const done = arguments[arguments.length - 1];
 """
 
 
-def missing():
-    """Return what the browser's tests lack here, or None."""
+RUNTIME = EXAMPLE / "node_modules" / "onnxruntime-web"
+
+
+def missing(package=RUNTIME, name="onnxruntime-web in examples/web/node_modules"):
+    """Return what the browser's tests lack here, or None: the browser, its driver, or a package of npm."""
     lacks = [name for name in ("chromium", "chromedriver") if shutil.which(name) is None]
     if find_spec("selenium") is None:
         lacks.append("the Python package selenium")
-    if not (EXAMPLE / "node_modules" / "onnxruntime-web").is_dir():
-        lacks.append("the npm package onnxruntime-web in examples/web/node_modules")
+    if not package.exists():
+        lacks.append(f"the npm package {name}")
     return f"no {', no '.join(lacks)}: `make browser` installs them" if lacks else None
 
 

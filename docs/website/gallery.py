@@ -1,5 +1,6 @@
 """The gallery: a page for each activation of the registry, written from its row, and an index with small plots."""
 
+import html
 import re
 from collections.abc import Iterable
 from pathlib import PurePosixPath
@@ -18,6 +19,7 @@ import lit_gelu as lg
 activation = lg.activations.create("{name}")
 print(lg.activations.info("{name}"))
 """
+LETTERS = {"Phi": "Φ", "alpha": "α", "beta": "β", "mu": "μ", "sigma": "σ", "pi": "π", "sqrt": "√"}  # noqa: RUF001
 ARXIV = re.compile(r"arXiv (\d{4}\.\d{4,5})")
 
 
@@ -43,6 +45,19 @@ def reference_links(text: str) -> str:
     return ARXIV.sub(r"[\g<0>](https://arxiv.org/abs/\1)", text)
 
 
+def typeset(formula: str) -> str:
+    """Return a formula in plain text as HTML, with Greek letters, roots and powers as they are written by hand.
+
+    Example:
+        >>> typeset("x Phi(x / sigma)^2 / sqrt(pi)")
+        'x Φ(x / σ)<sup>2</sup> / √(π)'
+    """
+    text = html.escape(formula, quote=False)
+    text = re.sub(r"\b(" + "|".join(LETTERS) + r")\b", lambda match: LETTERS[match[1]], text)
+    text = re.sub(r"\b(alpha|beta)_(\w)", lambda match: f"{LETTERS[match[1]]}<sub>{match[2]}</sub>", text)
+    return re.sub(r"\^(\w+)", r"<sup>\1</sup>", text)
+
+
 def page(name: str, info: ActivationInfo, plots: PlotFiles) -> str:
     """Return the page of an activation.
 
@@ -54,7 +69,7 @@ def page(name: str, info: ActivationInfo, plots: PlotFiles) -> str:
     Returns:
         Markdown.
     """
-    formula = info.formula if info.halves else f"f(x) = {info.formula}"
+    formula = typeset(info.formula if info.halves else f"f(x) = {info.formula}")
     parts = [
         f"# {name}\n",
         f'<p class="formula">{formula}</p>\n',
@@ -72,7 +87,7 @@ def index(entries: Iterable[tuple[str, ActivationInfo, PlotFiles]]) -> str:
     """Return the gallery's first page: a small plot of each activation, which leads to its page."""
     entries = list(entries)
     cards = [
-        f"[{plots.small_as_markdown('../')}`{name}`<br><small>{info.formula}</small>]({name}.md)\n{{ .card }}\n"
+        f"[{plots.small_as_markdown('../')}`{name}`<br><small>{typeset(info.formula)}</small>]({name}.md)\n{{ .card }}\n"
         for name, info, plots in entries
     ]
     return (
@@ -87,6 +102,6 @@ def write(tree: SourceTree) -> list[str]:
     """Write the gallery, and return its pages, the index first."""
     entries = [(name, info, draw(name, info, tree.folder)) for name, info in names().items()]
     for name, info, plots in entries:
-        tree.write(PurePosixPath(GALLERY, f"{name}.md"), page(name, info, plots))
+        tree.write(PurePosixPath(GALLERY, f"{name}.md"), tree.link_names(page(name, info, plots)))
     tree.write(PurePosixPath(GALLERY, "index.md"), index(entries))
     return [f"{GALLERY}/index.md", *(f"{GALLERY}/{name}.md" for name, *_ in entries)]

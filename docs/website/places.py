@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
 ROOT = Path(__file__).resolve().parents[2]
+EXPLORER = PurePosixPath("docs/explorer")  # a page of its own, which docs/make_explorer.py assembles
 SHOWN = "files"  # the folder of pages that show a file as it is
 
 # Titles of the menu's parts, with their pages in order. What stands in no part goes into the last one.
@@ -39,6 +40,8 @@ def place(path: PurePosixPath, start: bool) -> PurePosixPath:
     first = PurePosixPath("docs/start.md") if start else PurePosixPath("README.md")
     if path == first:
         return PurePosixPath("index.md")
+    if path.is_relative_to(EXPLORER):
+        return path.relative_to("docs")
     if path.suffix not in {".md", ".png", ".svg"}:
         return PurePosixPath(SHOWN, f"{path}.md")
     if path.parts[0] == "docs":
@@ -72,7 +75,7 @@ def menu(names: Iterable[str], gallery: list[str], reference: list[str], explore
     for title, wanted in PARTS.items():
         there = [name for name in wanted if name in left]
         parts[title] = [*guides, *there] if title == "Guides" else list(there)
-    tables = [name for name in ("activations.md",) if name in left]
+    tables = [name for name in ("activations.md", "explorer.md") if name in left]
     placed = {name for part in parts.values() for name in part} | set(tables)
     parts["Background"] += [name for name in left if name not in placed]
     activations: list[object] = [*gallery[:1], *tables, {"All activations": gallery[1:]}]

@@ -118,7 +118,8 @@ def _changed(text: str, item: griffe.Object, paths: Mapping[str, str]) -> str:
             found = paths.get(item.resolve(name))
         except griffe.NameResolutionError:
             found = None
-        return found or short.get(name)
+        owner, _, method = name.rpartition(".")
+        return found or short.get(name) or paths.get(f"{short.get(owner)}.{method}")
 
     text = re.sub(r"^(\s*)Example:$", r"\1Examples:", text, flags=re.MULTILINE)
     return with_links(text, find)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from website.markdown import relative, relinked, with_room_for_lists
-from website.places import ROOT, place
+from website.places import EXPLORER, ROOT, place
 
 LANGUAGES = {".py": "python", ".yaml": "yaml", ".sh": "sh", ".js": "js", ".css": "css", ".html": "html"}
 
@@ -48,6 +48,8 @@ class SourceTree:
     def _add(self, path: PurePosixPath) -> set[PurePosixPath]:
         """Write one file, and return those that it links to."""
         new, linked = place(path, self._start), set[PurePosixPath]()
+        if path.is_relative_to(EXPLORER):
+            return linked
         if path.suffix in {".png", ".svg"}:
             (self.folder / new).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(self.root / path, self.folder / new)

@@ -65,3 +65,15 @@ def test_the_interval_holds_every_special_point(names):
 
 def test_the_dark_plot_has_no_colour_of_the_light_one():
     assert not set(DARK) & set(re.findall(r"#\w{6}", dark(" ".join(DARK))))
+
+
+@pytest.mark.parametrize(
+    ("formula", "wanted"),
+    [
+        ("x Phi((x - mu) / sigma)", "x Φ((x - μ) / σ)"),
+        ("alpha_p x^2 if x > 0", "α<sub>p</sub> x<sup>2</sup> if x &gt; 0"),
+        ("sqrt(2 / pi) alphabet", "√(2 / π) alphabet"),
+    ],
+)
+def test_formulas_have_letters_roots_and_powers(formula, wanted):
+    assert gallery.typeset(formula) == wanted

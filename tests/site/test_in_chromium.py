@@ -1,0 +1,159 @@
+"""The built site in Chromium: pages, search, gallery, reference, dark colours, a phone's width, accessibility, links."""
+
+import re
+import time
+
+import pytest
+from website.built_links import check
+from website.gallery import names
+
+pytestmark = pytest.mark.full
+
+START, GALLERY, GELU, SURGERY = "index.html", "gallery/index.html", "gallery/gelu.html", "reference/surgery.html"
+TABLES, CHANGELOG = "activations.html", "changelog.html"
+WAIT = 30  # seconds, for what the page does by itself
+
+
+@pytest.fixture
+def go(browser, address):
+    """Open a page of the site as a first visitor; the console must have no error at the end."""
+
+    def opened(page, scheme="light", width=1280, height=1000):
+        driver = browser.driver
+        features = [
+            {"name": "prefers-color-scheme", "value": scheme},
+            {"name": "prefers-reduced-motion", "value": "reduce"},
+        ]
+        driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
+        driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+        driver.get(address + "assets/icon.svg")
+        driver.execute_script("localStorage.clear()")
+        driver.get_log("browser")
+        driver.get(address + page)
+        until(lambda: driver.execute_script("return document.readyState") == "complete")
+        return driver
+
+    yield opened
+    assert browser.errors() == []
+
+
+def until(ready):
+    """Wait for what the page does, and return it."""
+    end = time.monotonic() + WAIT
+    while not (found := ready()):
+        assert time.monotonic() < end, "the page did not come so far"
+        time.sleep(0.05)
+    return found
+
+
+def all_of(driver, selector):
+    return driver.find_elements("css selector", selector)
+
+
+def scheme_of(driver):
+    return driver.find_element("tag name", "body").get_attribute("data-md-color-scheme")
+
+
+def test_no_link_is_broken_and_nothing_comes_from_elsewhere(site):
+    found = check(site)
+    assert found.checked > 5000
+    assert found.broken == ()
+    assert found.fetched == ()
+
+
+def test_the_start_page(go, address):
+    driver = go(START)
+    assert "lit-gelu" in driver.title
+    assert all_of(driver, "article h1")[0].is_displayed()
+    assert all(image.get_property("naturalWidth") > 0 for image in all_of(driver, "article img"))
+    loaded = driver.execute_script("return performance.getEntriesByType('resource').map((entry) => entry.name)")
+    assert len(loaded) > 3
+    assert [name for name in loaded if not name.startswith(address)] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "page"),
+    [
+        ("ActivationSwap", "reference/callbacks.html"),
+        ("gelu_tanh", "gallery/gelu_tanh.html"),
+        ("quantization", "quantization.html"),
+    ],
+)
+def test_search_finds_a_page(go, words, page):
+    driver = go(START)
+    field = driver.find_element("css selector", "input[data-md-component=search-query]")
+    field.click()
+    field.send_keys(words)
+    links = until(lambda: all_of(driver, ".md-search-result__link"))
+    targets = [link.get_attribute("href").partition("?")[0].partition("#")[0] for link in links]
+    wanted = next(i for i, target in enumerate(targets) if target.endswith(page))
+    driver.execute_script("arguments[0].click()", links[wanted])
+    until(lambda: page in driver.current_url)
+
+
+def test_the_gallery_leads_to_each_activation(go):
+    driver = go(GALLERY)
+    cards = all_of(driver, ".gallery a")
+    assert [card.find_element("tag name", "code").text for card in cards] == list(names())
+    assert all(card.get_attribute("href").endswith(f"/{name}.html") for card, name in zip(cards, names(), strict=True))
+    cards[list(names()).index("gelu")].click()
+    until(lambda: driver.current_url.endswith(GELU))
+    shown = [image for image in all_of(driver, ".plots img") if image.is_displayed()]
+    assert len(shown) == 3
+    assert all(until(lambda image=image: image.get_property("naturalWidth")) > 0 for image in shown)
+    assert len({image.location["y"] for image in shown}) == 1  # side by side
+
+
+def test_a_page_of_the_reference_has_types_that_lead_somewhere(go):
+    driver = go(SURGERY)
+    ids = {element.get_attribute("id") for element in all_of(driver, "h3[id]")}
+    assert {"lit_gelu.surgery.find_sites", "lit_gelu.surgery.swap.swap", "lit_gelu.surgery.SwapReport"} <= ids
+    types = all_of(driver, ".doc-signature a")
+    assert "ActivationSite" in {link.text for link in types}
+    examples = "".join(block.text for block in all_of(driver, ".doc-contents pre"))
+    assert ">>> report = " in examples or ">>> print(" in examples
+
+
+def test_dark_colours_are_chosen_by_system_and_by_hand(go):
+    assert scheme_of(go(GELU, "dark")) == "slate"
+    driver = go(GELU, "light")
+    assert scheme_of(driver) == "default"
+    next(label for label in all_of(driver, "form[data-md-component=palette] label") if label.is_displayed()).click()
+    until(lambda: scheme_of(driver) == "slate")
+    shown = [image.get_attribute("src") for image in all_of(driver, ".plots img") if image.is_displayed()]
+    assert len(shown) == 3
+    assert all("-dark.svg" in source for source in shown)
+    background = driver.execute_script("return getComputedStyle(document.body).backgroundColor")
+    assert max(map(int, re.findall(r"\d+", background)[:3])) < 60
+
+
+def test_no_page_is_wider_than_a_phone(go, site, address):
+    pages = sorted(path.relative_to(site).as_posix() for path in site.rglob("*.html"))
+    pages = [page for page in pages if not page.startswith(("files/", "explorer/"))]
+    assert len(pages) > 60
+    widths = {}
+    driver = go(START, width=390, height=844)
+    for page in pages:
+        driver.get(address + page)
+        widths[page] = driver.execute_script("return document.documentElement.scrollWidth")
+    assert {page: width for page, width in widths.items() if width > 390} == {}
+
+
+def test_a_phone_has_the_menu_behind_a_button(go):
+    driver = go(START, width=390, height=844)
+    driver.find_element("css selector", "label.md-header__button[for=__drawer]").click()
+    guides = until(lambda: [e for e in all_of(driver, ".md-nav--primary .md-nav__link") if "Guides" in e.text])
+    assert guides[0].is_displayed()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("page", [START, GALLERY, GELU, SURGERY, TABLES, CHANGELOG])
+def test_axe_finds_nothing_serious(go, axe, page, scheme):
+    driver = go(page, scheme)
+    driver.execute_script(axe)
+    found = driver.execute_async_script(
+        "const done = arguments[arguments.length - 1];"
+        "axe.run().then((result) => done(result.violations.map((v) => [v.impact, v.id, v.nodes.map((n) => n.html)])))"
+    )
+    assert [violation for violation in found if violation[0] in {"serious", "critical"}] == []
