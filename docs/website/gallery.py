@@ -49,8 +49,8 @@ def typeset(formula: str) -> str:
     """Return a formula in plain text as HTML, with Greek letters, roots and powers as they are written by hand.
 
     Example:
-        >>> typeset("x Phi(x / sigma)^2 / sqrt(pi)")
-        'x Φ(x / σ)<sup>2</sup> / √(π)'
+        >>> typeset("x Phi(x)^2 / sqrt(pi)")
+        'x Φ(x)<sup>2</sup> / √(π)'
     """
     text = html.escape(formula, quote=False)
     text = re.sub(r"\b(" + "|".join(LETTERS) + r")\b", lambda match: LETTERS[match[1]], text)
@@ -83,13 +83,16 @@ def page(name: str, info: ActivationInfo, plots: PlotFiles) -> str:
     return "\n".join(parts)
 
 
+def _card(name: str, info: ActivationInfo, plots: PlotFiles) -> str:
+    """Return the link to an activation's page, with its small plot."""
+    shown = f"{plots.small_as_markdown('../')}`{name}`<br><small>{typeset(info.formula)}</small>"
+    return f"[{shown}]({name}.md)\n{{ .card }}\n"
+
+
 def index(entries: Iterable[tuple[str, ActivationInfo, PlotFiles]]) -> str:
     """Return the gallery's first page: a small plot of each activation, which leads to its page."""
     entries = list(entries)
-    cards = [
-        f"[{plots.small_as_markdown('../')}`{name}`<br><small>{typeset(info.formula)}</small>]({name}.md)\n{{ .card }}\n"
-        for name, info, plots in entries
-    ]
+    cards = [_card(name, info, plots) for name, info, plots in entries]
     return (
         f"# Activations\n\nThe {len(entries)} activations of the registry. Each has a page with its formula, its "
         "plots, its gains, its cost, its accuracy and the ONNX operators it becomes. The thick curve is f, the thin "

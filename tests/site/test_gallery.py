@@ -70,8 +70,8 @@ def test_the_dark_plot_has_no_colour_of_the_light_one():
 @pytest.mark.parametrize(
     ("formula", "wanted"),
     [
-        ("x Phi((x - mu) / sigma)", "x Φ((x - μ) / σ)"),
-        ("alpha_p x^2 if x > 0", "α<sub>p</sub> x<sup>2</sup> if x &gt; 0"),
+        ("x Phi((x - mu) / sigma)", "x Φ((x - μ) / σ)"),  # noqa: RUF001
+        ("alpha_p x^2 if x > 0", "α<sub>p</sub> x<sup>2</sup> if x &gt; 0"),  # noqa: RUF001
         ("sqrt(2 / pi) alphabet", "√(2 / π) alphabet"),
     ],
 )
