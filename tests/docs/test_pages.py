@@ -19,6 +19,14 @@ LINKS = [
 ]
 FULL = {  # they import other libraries, train or export several files; their imports are looked at in any case
     "docs/coming_from.md",
+    "docs/guides/choose_an_activation.md",
+    "docs/guides/export_and_serve.md",
+    "docs/guides/many_runs.md",
+    "docs/guides/register_your_own.md",
+    "docs/guides/swap_in_my_model.md",
+    "docs/guides/use_kernels.md",
+    "docs/guides/watch_curvature.md",
+    "docs/start.md",
 }
 FILES_OF_THE_README = {"docs/serving.md": "digits.onnx"}  # what a page's Python reads, made as the README makes it
 
