@@ -12,7 +12,7 @@ GUIDES = (
     *("choose", "names", "swapping", "curvature", "report", "export", "export_speed", "providers", "quantization"),
     "serving",
 )
-GUIDES += ("replicas", "kernels", "gains", "command_line")
+GUIDES += ("replicas", "kernels", "gains", "command_line", "coming_from")
 PARTS: dict[str, tuple[str, ...]] = {
     "Guides": tuple(f"{name}.md" for name in GUIDES),
     "The paper": ("paper.md",),
