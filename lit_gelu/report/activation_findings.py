@@ -138,8 +138,8 @@ def _dead(site: str, figures: Mapping[str, float], spec: str) -> Iterator[RunFin
         f"{_percent(share)} of the channels passed no gradient in any of the last measurements: these units are dead."
     )
     advice = (
-        "Lower the learning rate or warm it up, check the bias in front, or swap in an activation with a slope on both "
-        f"sides, such as {'leaky_relu' if spec.startswith(('gelu', 'silu')) else 'gelu or leaky_relu'}."
+        f"Lower the learning rate or warm it up, check the bias in front, or swap {spec} for an activation with a "
+        "slope on both sides, such as leaky_relu."
     )
     yield RunFinding(level, "dead units", site, text, advice, {"share_dead": share}, "Lu et al. 2019, arXiv 1903.06733")
 
