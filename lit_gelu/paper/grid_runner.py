@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 from lit_gelu.paper.cells import Cell, check_same_configuration, fingerprint
 from lit_gelu.paper.experiments import Experiment
 from lit_gelu.paper.group_planning import GroupPlanner
-from lit_gelu.paper.jobs import CellGroup, Failure, Job, Message, Preparation, Progress, Restart, cells_of
+from lit_gelu.paper.jobs import CellGroup, Failure, Job, Message, Preparation, Restart, cells_of
 from lit_gelu.paper.planning import RunRequest, plan, searched_learning_rates, share
+from lit_gelu.paper.run_progress import Progress
 from lit_gelu.paper.run_record import RunRecord
 from lit_gelu.paper.run_store import RecordStore
 from lit_gelu.paper.unfinished_groups import GROUPS_FOLDER, forget_group, forget_groups, unfinished_groups

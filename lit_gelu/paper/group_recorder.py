@@ -22,7 +22,7 @@ from lit_gelu.paper.curve_recorder import (
     as_curves,
     measured,
 )
-from lit_gelu.paper.jobs import Progress
+from lit_gelu.paper.run_progress import Progress
 from lit_gelu.paper.run_record import Curve
 from lit_gelu.replicas import ReplicaGroup
 

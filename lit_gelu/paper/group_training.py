@@ -13,7 +13,8 @@ from lightning.pytorch import Trainer
 from lit_gelu.files import write_atomically
 from lit_gelu.paper.curve_recorder import evaluation_steps
 from lit_gelu.paper.group_recorder import GroupRecorder
-from lit_gelu.paper.jobs import CellGroup, Progress, RunOptions
+from lit_gelu.paper.jobs import CellGroup, RunOptions
+from lit_gelu.paper.run_progress import Progress
 from lit_gelu.paper.run_record import RunRecord
 from lit_gelu.paper.training import DataCache, LoadedData, import_class, record_of, robustness_of, versions
 from lit_gelu.paper.unfinished_groups import checkpoint_file, description, description_file

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from lit_gelu.paper.cells import Cell, data_name
+from lit_gelu.paper.run_progress import Progress
 from lit_gelu.paper.run_record import RunRecord
 
 FailureKind = Literal["missing", "error", "lost"]
@@ -77,14 +78,6 @@ def cells_of(job: Job) -> tuple[Cell, ...]:
     if isinstance(job, CellGroup):
         return job.cells
     return (job,) if isinstance(job, Cell) else ()
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How many epochs of a run, or of each run of a group, have passed."""
-
-    epoch: float
-    epoch_steps: int = 0  # optimizer steps in an epoch of one run; 0 where that is not said
 
 
 @dataclass(frozen=True)

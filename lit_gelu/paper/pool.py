@@ -22,7 +22,8 @@ from lit_gelu.errors import LitGeluError
 from lit_gelu.paper.child_variables import threads_limited, variables_set
 from lit_gelu.paper.errors import PaperArgumentError
 from lit_gelu.paper.group_training import train_group
-from lit_gelu.paper.jobs import CellGroup, Done, Failure, Job, Message, Preparation, Progress, RunOptions
+from lit_gelu.paper.jobs import CellGroup, Done, Failure, Job, Message, Preparation, RunOptions
+from lit_gelu.paper.run_progress import Progress
 from lit_gelu.paper.training import DataCache, build_data, train
 from lit_gelu.paper.visible_gpus import VARIABLE as VISIBLE_GPUS
 

@@ -8,7 +8,7 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from lit_gelu.paper import jobs
+from lit_gelu.paper import run_progress
 from lit_gelu.paper.experiments import Experiment
 from lit_gelu.paper.jobs import CellGroup, Failure, Job, Restart, cells_of
 from lit_gelu.paper.planning import Estimate, Plan
@@ -71,7 +71,7 @@ class GridProgress:
         total = cells[0].config["trainer"]["max_epochs"] if cells else None
         self._tasks[job.key] = self._bars.add_task(job.key, total=total, note="epochs" if total else "")
 
-    def progressed(self, job: Job, how_far: jobs.Progress) -> None:
+    def progressed(self, job: Job, how_far: run_progress.Progress) -> None:
         """Show how many epochs of a run, or of each of a group, have passed, and how fast all of its steps are."""
         epoch, now = how_far.epoch, time.monotonic()
         began, first = self._first.setdefault(job.key, (now, epoch))
@@ -100,7 +100,7 @@ class GridProgress:
         where = ", from its checkpoint if there is one" if isinstance(job, CellGroup) else ""
         self._print(f"{job.key}: LOST, begun again ({restart.attempt} of {restart.attempts}){where}: {restart.reason}")
         self._first.pop(job.key, None)
-        self.progressed(job, jobs.Progress(0.0))
+        self.progressed(job, run_progress.Progress(0.0))
         self._first.pop(job.key, None)
 
     def failed(self, job: Job, failure: Failure, runs: int) -> None:

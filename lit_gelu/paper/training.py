@@ -17,7 +17,8 @@ from lightning.pytorch import LightningDataModule, Trainer, seed_everything
 from lit_gelu.paper.cells import Cell, data_name
 from lit_gelu.paper.curve_recorder import CurveRecorder, EvaluationSet
 from lit_gelu.paper.errors import PaperArgumentError
-from lit_gelu.paper.jobs import Progress, RunOptions
+from lit_gelu.paper.jobs import RunOptions
+from lit_gelu.paper.run_progress import Progress
 from lit_gelu.paper.run_record import Curve, Robustness, RunRecord, result_of
 from lit_gelu.tasks import ActivationTask, noise_robustness
 

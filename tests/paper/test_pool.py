@@ -14,8 +14,9 @@ from paper_runs import DIGITS, run, without_times
 
 from lit_gelu.paper.cells import expand
 from lit_gelu.paper.errors import PaperArgumentError
-from lit_gelu.paper.jobs import Done, Preparation, Progress, RunOptions
+from lit_gelu.paper.jobs import Done, Preparation, RunOptions
 from lit_gelu.paper.pool import WorkerPool
+from lit_gelu.paper.run_progress import Progress
 from lit_gelu.paper.run_record import read_records
 
 SCRIPT = Path(__file__).parent / "digits_grid.py"

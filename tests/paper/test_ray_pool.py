@@ -17,7 +17,8 @@ from paper_runs import DIGITS, Log, run, without_times
 from lit_gelu.paper.cells import expand
 from lit_gelu.paper.errors import ClusterError, PaperArgumentError
 from lit_gelu.paper.grid_runner import Runner
-from lit_gelu.paper.jobs import CellGroup, Failure, Preparation, Progress, Restart, RunOptions
+from lit_gelu.paper.jobs import CellGroup, Failure, Preparation, Restart, RunOptions
+from lit_gelu.paper.run_progress import Progress
 from lit_gelu.paper.run_record import read_records
 from lit_gelu.paper.run_store import RecordStore
 
