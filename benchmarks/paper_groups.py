@@ -4,6 +4,9 @@
 group that ``lit-gelu paper run`` would make of each experiment with so many workers, and the first and the last of its
 runs alone, in one process and on one thread, evaluation and robustness included, start and reading of data not. It
 prints the seconds of a run either way and their ratio. The data must be there (``LIT_GELU_DATA``).
+
+On one core of a shared AMD EPYC (AVX2), at a load of 15 to 26 on four cores, a run in the first quick group took .21 of
+the time of one alone for the tweets (4 runs) and .49 for MNIST (8 runs).
 """
 
 import argparse

@@ -10,9 +10,10 @@ is printed as well.
 With ``--noise keys`` the group has dropout by key and orders by seed; the run alone is what it is by default, and then
 again with keys too. Runs of a group that have a seed in common (``--seeds``) have masks and orders in common.
 
-On one core of a shared AMD EPYC (AVX2), at a load of 15 to 28 on four cores, a group took, each figure of one command:
+On one core of a shared AMD EPYC (AVX2), at a load of 9 to 28 on four cores, a group took, each figure of one command:
 tweets 5.2 times less than alone (``--only tweets --rounds 4``), of one run 5.4 (``--runs 1``), with
-``--executor vmap`` 3.5; MNIST 2.2 with keep 1 and 2.3 with keep .5, with keep 1 and ``--executor vmap`` 2.1.
+``--executor vmap`` 3.0 to 3.5; MNIST 2.2 with keep 1 and 2.3 with keep .5, with keep 1 and ``--executor vmap`` 2.0 to
+2.1.
 """
 
 import argparse

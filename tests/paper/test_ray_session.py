@@ -1,5 +1,6 @@
 """What Ray is started with, and what is said if it cannot be; its own start is tested with the pool."""
 
+import functools
 import os
 import socket
 import sys
@@ -79,6 +80,8 @@ def test_a_cluster_that_is_not_there(tmp_path, monkeypatch):
     pytest.importorskip("ray")
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))  # where "auto" looks
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    # Without a note there it looks for processes, and other tests' clusters may run.
+    monkeypatch.setattr("ray._private.services.find_gcs_addresses", functools.cache(set), raising=False)
     with (
         pytest.raises(ClusterError, match="The Ray cluster 'auto' cannot be joined"),
         RaySession("auto", cpus=None, threads=1, logs=None),
