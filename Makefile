@@ -11,7 +11,7 @@ LOOPS ?= 2
 export OMP_NUM_THREADS := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help install demo web test quick test-loaded test-full test-floor browser rivals ray check format bench gpu docs pictures site links clean
+.PHONY: help install demo web test quick test-loaded test-full test-floor browser rivals ray check format bench gpu docs pictures site links release-check locks clean
 help: ## Say what each command does
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
@@ -100,6 +100,14 @@ site: $(READY) ## Build the site into build/website/site: guides, gallery of act
 
 links: ## Check every link of the built site: none may be broken; those that lead outside are listed
 	$(BIN)/python docs/check_links.py
+
+# Other Pythons too: make release-check RELEASE='--python python3.11 python3.12 python3.13'. 6 GB each while it runs.
+release-check: $(READY) ## Build sdist and wheel, check them, and try the wheel in an empty environment with each extra alone
+	$(BIN)/python -m pip install --quiet --editable '.[release]' 'setuptools>=77'
+	$(BIN)/python .ci/release_check.py $(RELEASE)
+
+locks: $(READY) ## Write docker/cpu.lock and docker/gpu.lock anew: what the images hold, as pip resolves pyproject.toml
+	$(BIN)/python .ci/make_locks.py
 
 clean: ## Remove what the commands above made, runs/ excepted
 	rm -rf $(VENV) $(FLOOR) examples/web/node_modules tests/docs/explorer/axe/node_modules build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, ParamSpec, TypeVar
 
-REMOVED_IN = "0.2"  # the release whose code no longer knows the names that are old today; a test fails when it comes
+REMOVED_IN = "0.3"  # the release whose code no longer knows the names that are old today; a test fails when it comes
 
 P = ParamSpec("P")
 R = TypeVar("R")

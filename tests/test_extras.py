@@ -20,7 +20,7 @@ from lit_gelu.extras import MissingExtraError, need
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS = PROJECT["optional-dependencies"]
-FOR_DEVELOPERS = {"bench", "browser", "dev", "site"}  # what users have no use for
+FOR_DEVELOPERS = {"bench", "browser", "dev", "release", "site"}  # what users have no use for
 DISTRIBUTIONS = {  # by the name that is imported
     "matplotlib": "matplotlib",
     "ray": "ray",

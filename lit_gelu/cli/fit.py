@@ -30,6 +30,7 @@ from lit_gelu.cli.options import ExamplesHelpFormatter
 from lit_gelu.cli.terminal import silence_known_warnings
 from lit_gelu.data import DigitsData
 from lit_gelu.errors import LitGeluError
+from lit_gelu.extras import MissingExtraError, need
 from lit_gelu.files import is_file
 from lit_gelu.tasks import MNISTClassifier
 
@@ -228,8 +229,21 @@ def _mistake_behind(error: BaseException) -> LitGeluError | None:
     """Return the error of this package that jsonargparse wrapped in the list of the types that it tried."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, LitGeluError):
+        if isinstance(cause, ModuleNotFoundError):
+            return _missing_library(cause)
         cause = cause.__cause__
     return cause
+
+
+def _missing_library(error: ModuleNotFoundError) -> LitGeluError:
+    """Return what to say of a library that a class of the configuration, such as a logger, does not find."""
+    text = " ".join(str(error).split())
+    try:
+        if "tensorboard" in text:
+            need("tensorboard", extra="tensorboard", what="TensorBoardLogger")
+    except MissingExtraError as missing:
+        return missing
+    return RunError(f"a class of the configuration cannot be made: {text}")
 
 
 def run(arguments: list[str]) -> int:
