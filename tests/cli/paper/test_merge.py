@@ -69,7 +69,7 @@ def test_damaged_lines_are_said_and_the_rest_is_joined(tmp_path, capsys):
     assert merged(tmp_path / "second", second) == 0  # a run that is still being written is no damage
 
 
-@pytest.mark.parametrize(("arguments", "message"), [(["{}/none"], "There are no runs in"), ([], "folders")])
+@pytest.mark.parametrize(("arguments", "message"), [(["{}/none"], "There are no runs in"), ([], "FOLDERS is required")])
 def test_mistakes(tmp_path, capsys, arguments, message):
     assert merged(tmp_path / "all", *(text.format(tmp_path) for text in arguments)) == 2
     assert message in capsys.readouterr().err
