@@ -114,6 +114,13 @@ def levels_apart():
     return True
 
 
+def tuned_relu():
+    """Return the test errors of ReLU on tweets, dropout and learning rate chosen on the validation set."""
+    by_keep = [chosen("tweets_zero_identity", "relu", keep=keep) for keep in (1.0, 0.75, 0.5)]
+    best = min(by_keep, key=lambda runs: median(run["result"]["best_val_error"] for run in runs))
+    return [100 * run["result"]["test_error_at_best_val"] for run in best]
+
+
 #: Sentences of the page, and what has to hold for each.
 CLAIMS = {
     "The other four are off by less than a quarter of their value": lambda: all(
@@ -137,6 +144,14 @@ CLAIMS = {
     "Each run with GELU is below each with ELU. The runs of GELU and ReLU overlap": lambda: (
         are_apart(errors("tweets", "gelu"), errors("tweets", "elu"))
         and overlap(errors("tweets", "gelu"), errors("tweets", "relu"))
+    ),
+    "each run of the 0-I map alone is above each of ReLU with the dropout that the validation set chose": lambda: (
+        are_apart(tuned_relu(), errors("tweets_zero_identity", "zero_identity", keep=1.0))
+    ),
+    "The medians are .5 points apart. The submission of 2016 printed .6": lambda: (
+        0.45 <= median(errors("tweets_zero_identity", "zero_identity", keep=1.0)) - median(tuned_relu()) < 0.55
+        and published_number("tweets_zero_identity", "zero_identity", {}, tuned=True).printed == "12.5"
+        and published_number("tweets_zero_identity", "relu", {}, tuned=True).printed == "11.9"
     ),
     ".2 to .4 points above the paper's": lambda: all(
         0.15 <= median(errors("tweets", arm)) - 100 * published_number("tweets", arm, {}).value < 0.45 for arm in ARMS
