@@ -17,7 +17,9 @@ PAGES = {str(path.relative_to(ROOT)): path.read_text() for folder in FOLDERS for
 LINKS = [
     (page, link) for page, text in PAGES.items() for link in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in link
 ]
-FULL = {  # they import other libraries, train or export several files; their imports are looked at in any case
+# They take ten seconds and more: they train, export, or import other libraries. Their imports are looked at in any case.
+FULL = {
+    "docs/choose.md",
     "docs/coming_from.md",
     "docs/guides/choose_an_activation.md",
     "docs/guides/export_and_serve.md",
@@ -26,6 +28,10 @@ FULL = {  # they import other libraries, train or export several files; their im
     "docs/guides/swap_in_my_model.md",
     "docs/guides/use_kernels.md",
     "docs/guides/watch_curvature.md",
+    "docs/quantization.md",
+    "docs/replicas.md",
+    "docs/report.md",
+    "docs/serving.md",
     "docs/start.md",
 }
 FILES_OF_THE_README = {"docs/serving.md": "digits.onnx"}  # what a page's Python reads, made as the README makes it
