@@ -65,6 +65,7 @@ def test_errors_along_a_run(printed):
     assert all(many[4] <= few[4] for many, few in zip(last, first, strict=True))  # the largest error
 
 
+@pytest.mark.full
 def test_the_profiler_says_nothing():
     """In a process of its own: the level is read as torch is loaded, and the lines come from C++."""
     code = "import curvature, torch; from torch.profiler import profile\nwith profile(): torch.ones(3).sum()"

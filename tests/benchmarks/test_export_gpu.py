@@ -22,6 +22,7 @@ def measured(monkeypatch, tmp_path, *arguments):
     return json.loads(file.read_text())
 
 
+@pytest.mark.full
 def test_the_block(monkeypatch, tmp_path, capsys):
     measurements = measured(monkeypatch, tmp_path, "--only", "block")
     assert [(found["net"], found["form"], found["batch_size"]) for found in measurements] == [

@@ -6,9 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "predictor.py"
 
 
+@pytest.mark.full
 def test_a_line_for_each_net_and_batch_size():
     arguments = ["--seconds", "0.01", "--nets", "8-16-4", "mnist", "--batches", "1", "8"]
     done = subprocess.run(

@@ -54,6 +54,7 @@ def free_port():
         return probe.getsockname()[1]
 
 
+@pytest.mark.full
 def test_two_ranks_refuse_with_one_traceback_and_the_same_exit_code(tmp_path):
     script = tmp_path / "fit.py"
     script.write_text(SCRIPT)

@@ -271,6 +271,7 @@ def test_digits_example_runs_as_it_stands(tmp_path):
     assert metrics(run / "version_1")["test_error"] < 0.08
 
 
+@pytest.mark.full
 def test_script_example_runs_as_it_stands(tmp_path):
     script = [sys.executable, "-P", str(EXAMPLES / "train_digits.py"), "elu(alpha=0.5)"]
     done = run_command(script, cwd=tmp_path)
@@ -278,7 +279,9 @@ def test_script_example_runs_as_it_stands(tmp_path):
     assert error < 8
 
 
-@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("sent", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.full)]
+)
 def test_a_signal_ends_a_run_in_order(sent, code, tmp_path):
     arguments = [*FAST, "--trainer.max_epochs=100000", "--model.hidden_layers=1"]
     checkpoints = tmp_path / "runs/lightning_logs/version_0/checkpoints"

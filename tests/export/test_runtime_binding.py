@@ -184,7 +184,7 @@ def test_no_second_try_on_another_provider(path, monkeypatch):
         predictor(torch.zeros(1, 6))
 
 
-@pytest.mark.parametrize("kind", ["array", "tensor"])
+@pytest.mark.parametrize("kind", [pytest.param("array", marks=pytest.mark.full), "tensor"])
 def test_calls_leave_no_memory_behind(path, kind):
     """Three spells of ten thousand, of which the best counts: Python itself takes or gives back some hundred bytes."""
     predictor, x = OnnxPredictor(path, [CPU]), torch.randn(4, 6)

@@ -34,6 +34,7 @@ def processes_of(pool):
     return [worker.process for worker in pool._processes]
 
 
+@pytest.mark.full
 def test_a_killed_process_is_reported_and_replaced_and_none_stays_behind():
     threads = {name: os.environ.get(name) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
     cell = expand(DIGITS, "quick")[0]
