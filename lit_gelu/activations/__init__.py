@@ -6,6 +6,7 @@ from lit_gelu.activations import functional, modules
 from lit_gelu.activations.activation_dropout import ActivationDropout
 from lit_gelu.activations.analysis import depth, information
 from lit_gelu.activations.analysis.comparison import ActivationComparison, LargestDifference, compare
+from lit_gelu.activations.analysis.drawing import plot
 from lit_gelu.activations.analysis.gains import calculate_gain, gain
 from lit_gelu.activations.analysis.initialisation import initialise_for_activations_
 from lit_gelu.activations.errors import (
@@ -67,6 +68,7 @@ __all__ = [
     "install",
     "list_activations",
     "modules",
+    "plot",
     "register",
     "registry",
     "resolve",

@@ -62,9 +62,10 @@ class HeatMapHistory:
             return None
         need("matplotlib", extra="plots", what="A heat map")
         import numpy as np
-        from matplotlib.figure import Figure  # when something is drawn: it takes half a second to import
 
-        figure = Figure(figsize=(9, 1.6 + 0.22 * max(4, len(sites))), layout="constrained")
+        from lit_gelu.notebook_figure import NotebookFigure  # when something is drawn: it takes half a second to import
+
+        figure = NotebookFigure(figsize=(9, 1.6 + 0.22 * max(4, len(sites))), layout="constrained")
         axes = figure.subplots()
         edges = [*steps, steps[-1] + max(1, steps[-1] - steps[-2] if len(steps) > 1 else 1)]
         mesh = axes.pcolormesh(edges, np.arange(len(sites) + 1), np.asarray(values), cmap="viridis", shading="flat")
@@ -103,10 +104,9 @@ def statistic_of(values: Mapping[str, float], name: str) -> float:
 def density_figure(spectrum: SpectralDensity, title: str) -> "Figure":
     """Draw how many eigenvalues lie where, on a logarithmic scale: most are near 0, and the few large ones count."""
     need("matplotlib", extra="plots", what="The picture of a spectral density")
-    # A figure without pyplot: nothing global is changed.
-    from matplotlib.figure import Figure  # takes a second to import, and is not needed without a picture
+    from lit_gelu.notebook_figure import NotebookFigure  # takes a second to import, and is not needed without a picture
 
-    figure = Figure(figsize=(6.4, 3.6), layout="constrained")
+    figure = NotebookFigure(figsize=(6.4, 3.6), layout="constrained")
     draw_density(figure.add_subplot(), spectrum, title)
     return figure
 

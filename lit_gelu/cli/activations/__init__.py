@@ -9,7 +9,7 @@ import jsonargparse
 
 from lit_gelu import activations
 from lit_gelu.cli.activations import listing, show
-from lit_gelu.cli.activations.plot import draw
+from lit_gelu.cli.activations.plot import save
 from lit_gelu.cli.activations.tables import selected
 from lit_gelu.cli.options import add_import, add_json, command_parser
 
@@ -45,6 +45,6 @@ def run(arguments: jsonargparse.Namespace) -> int:
     names = selected(arguments.names or ["*"])
     if arguments.plot is None:
         return show.run(arguments) if len(names) == 1 else listing.run(arguments)
-    draw([activations.info(name) for name in names], arguments.plot, tuple(arguments.interval))
+    save(activations.plot(*names, interval=tuple(arguments.interval)), arguments.plot)
     sys.stderr.write(f"wrote {arguments.plot}\n")
     return 0

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from functools import partial
 
 import jsonargparse
 import torch
@@ -10,9 +11,10 @@ from torch import Tensor
 
 from lit_gelu import activations
 from lit_gelu.activations import ActivationComparison
+from lit_gelu.activations.analysis.drawing import TITLES, panels
 from lit_gelu.activations.functional import derivative
 from lit_gelu.activations.numerics.sampling import both_sides
-from lit_gelu.cli.activations.plot import TITLES, panels, save
+from lit_gelu.cli.activations.plot import save
 from lit_gelu.cli.options import add_import, add_json, command_parser
 from lit_gelu.cli.terminal import console_for_output, write_text
 
@@ -67,15 +69,16 @@ def draw_differences(comparison: ActivationComparison, path: str) -> None:
     """Draw the differences of two activations, and mark where they are largest."""
 
     def difference(x: Tensor, order: int) -> Tensor:
-        return derivative(comparison.a, x, order) - derivative(comparison.b, x, order)
+        return (derivative(comparison.a, x, order) - derivative(comparison.b, x, order)).detach()
 
     name = f"{comparison.a} - {comparison.b}"
+    functions = [partial(difference, order=order) for order in (0, 1, 2)]
     titles = [f"difference of {title}" for title in TITLES]
-    figure = panels({name: difference}, comparison.interval, (0, 1, 2), titles)
+    figure = panels({name: functions}, comparison.interval, (0, 1, 2), titles)
     rows = (comparison.value, comparison.slope, comparison.curvature)
     for order, (axes, row) in enumerate(zip(figure.axes, rows, strict=True)):
         for place in row.places:
-            sides = difference(torch.tensor(both_sides([place]), dtype=torch.float64), order).detach()
+            sides = difference(torch.tensor(both_sides([place]), dtype=torch.float64), order)
             axes.plot([place], [sides[sides.abs().argmax()].item()], "o", markersize=4, color="0.3")
         axes.set_title(f"{axes.get_title()}: at most {row.largest:.4g}")
     save(figure, path)

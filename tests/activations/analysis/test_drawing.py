@@ -1,0 +1,76 @@
+"""What `plot` draws, against closed forms and mpmath; what it refuses."""
+
+import math
+import sys
+
+import mpmath
+import numpy as np
+import pytest
+from torch import nn
+
+from lit_gelu import activations
+from lit_gelu.activations import ActivationArgumentError
+from lit_gelu.extras import MissingExtraError
+
+
+def curve(figure, panel, name):
+    (line,) = [line for line in figure.axes[panel].get_lines() if line.get_label() == name]
+    return line.get_xdata(), line.get_ydata()
+
+
+def gelu(x):
+    return x * mpmath.ncdf(x)
+
+
+def test_the_lines_are_the_function_and_its_derivatives():
+    figure = activations.plot("gelu", "relu", interval=(-3, 2))
+    for order in (0, 1, 2):
+        x, y = curve(figure, order, "gelu")
+        assert (x[0], x[-1]) == (-3, 2)
+        places = range(0, len(x), 200)
+        expected = [float(mpmath.diff(gelu, mpmath.mpf(x[place]), order)) for place in places]
+        np.testing.assert_allclose(y[list(places)], expected, rtol=1e-9, atol=1e-12)
+    x, y = curve(figure, 0, "relu")
+    np.testing.assert_array_equal(y, np.maximum(x, 0))
+
+
+def test_panels_are_in_ascending_order_and_named():
+    figure = activations.plot("tanh", derivatives=[2, 0])
+    assert [axes.get_title() for axes in figure.axes] == ["f(x)", "f''(x)"]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["tanh"]
+
+
+def test_a_module_is_drawn_as_it_is_now():
+    module = nn.PReLU(init=0.25)
+    nn.init.constant_(module.weight, 0.5)
+    x, y = curve(activations.plot(module), 0, str(activations.resolve(module)))
+    np.testing.assert_array_equal(y, np.where(x < 0, 0.5 * x, x))
+
+
+def test_pyplot_is_left_alone():
+    before = "matplotlib.pyplot" in sys.modules
+    activations.plot("gelu")
+    assert ("matplotlib.pyplot" in sys.modules) == before
+
+
+@pytest.mark.parametrize(
+    ("specs", "options", "message"),
+    [
+        ([], {}, "Cannot plot 0 activations: give one to 10"),
+        (["gelu"] * 11, {}, "Cannot plot 11 activations"),
+        (["geglu"], {}, "geglu is not elementwise"),
+        (["gelu"], {"interval": (1, 1)}, "two finite numbers from left to right"),
+        (["gelu"], {"interval": (0, math.inf)}, "two finite numbers from left to right"),
+        (["gelu"], {"derivatives": [3]}, r"derivatives \[3\]. Give some of 0"),
+        (["gelu"], {"derivatives": []}, r"derivatives \[\]. Give some of 0"),
+    ],
+)
+def test_what_cannot_be_drawn(specs, options, message):
+    with pytest.raises(ActivationArgumentError, match=message):
+        activations.plot(*specs, **options)
+
+
+def test_without_matplotlib_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(MissingExtraError, match=r"lit-gelu\[plots\]"):
+        activations.plot("gelu")
