@@ -19,6 +19,7 @@ $(READY): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11 ...")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	rm -rf build
+	@echo 'Installing into $(VENV): 7 GB, some minutes, and nothing more is said until it is done.'
 	$(BIN)/python -m pip install --quiet --editable '.[dev]' 'setuptools>=77'
 	touch $(READY)
 
