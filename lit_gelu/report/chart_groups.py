@@ -8,7 +8,7 @@ from lit_gelu.report.content import LoggedCurve, ReportedRun
 from lit_gelu.report.logged_values import is_of_site
 from lit_gelu.report.loss_findings import is_learning_rate, optimizers_at, rule_in_words, stability_limit
 from lit_gelu.report.safe_text import text
-from lit_gelu.report.site_figures import CURVATURE, site_curves
+from lit_gelu.report.site_figures import CURVATURE, site_curves, unstated_kinks
 
 _MOST_OTHERS = 24
 _ERRORS = ("error", "acc", "f1", "auc", "precision", "recall", "rmse", "mae", "mse")
@@ -146,9 +146,27 @@ def _maps(run: ReportedRun, swaps: Sequence[int]) -> str:
         if statistic == "share_non_finite" and not any(value for row in rows for value in row.values):
             continue
         svg = heat_map(rows, f"{title}, by site and step", swaps)
+        unknown = _of_unknown_kinks(unstated_kinks(sites)) if statistic == CURVATURE else ""
         if svg:
             more = f"<p>The first {MOST_ROWS} of {len(rows)} sites.</p>" if len(rows) > MOST_ROWS else ""
             last = ", ".join(f"{row.name or '(the model)'} {number(row.values[-1])}" for row in rows)
             table = f"<details><summary>Last values</summary><p>{text(last)}</p></details>"
-            figures.append(f"<figure><figcaption><h3>{text(title)}</h3></figcaption>{svg}{more}{table}</figure>")
+            figures.append(
+                f"<figure><figcaption><h3>{text(title)}</h3></figcaption>{svg}{more}{unknown}{table}</figure>"
+            )
+        elif unknown:
+            figures.append(f"<figure><figcaption><h3>{text(title)}</h3></figcaption>{unknown}</figure>")
     return _side_by_side(figures, swaps)
+
+
+def _of_unknown_kinks(sites: Sequence[str]) -> str:
+    """Return why the curvature of these sites is not known, and how it becomes known; empty if there are none."""
+    if not sites:
+        return ""
+    shown = ", ".join(name or "(the model)" for name in sites[:MOST_ROWS]) + (", ..." if len(sites) > MOST_ROWS else "")
+    said = (
+        f"Not known at the end for {shown}: nobody stated whether this activation has kinks. register(name, "
+        "facts=ActivationFacts(smoothness=math.inf)) says that it has none, kinks=((x, jump of f'), ...) "
+        "where they are."
+    )
+    return f"<p>{text(said)}</p>"

@@ -1,5 +1,6 @@
 """Which of the logged curves belong to which activation, and what is remembered of them."""
 
+import math
 from collections.abc import Iterable, Mapping
 
 from lit_gelu.report.content import LoggedCurve, SiteActivations
@@ -34,8 +35,28 @@ def site_curves(curves: Iterable[LoggedCurve], *, gaussian: bool = False) -> Sit
 
 
 def last_figures(statistics: Mapping[str, LoggedCurve]) -> dict[str, float]:
-    """Return the last value of each statistic of a site."""
-    return {name: curve.values[-1] for name, curve in statistics.items() if curve.values}
+    """Return each statistic of a site at its last measurement; what was not measured then is left out.
+
+    After a swap, figures of the old activation may have none of the new one that would replace them.
+
+    Example:
+        >>> curves = {"kink_mass": LoggedCurve("k", (9,), (1.0,)), "mean": LoggedCurve("m", (9, 19), (0.5, 0.25))}
+        >>> last_figures(curves)
+        {'mean': 0.25}
+    """
+    last = max((curve.steps[-1] for curve in statistics.values() if curve.steps), default=0)
+    return {name: curve.values[-1] for name, curve in statistics.items() if curve.steps and curve.steps[-1] == last}
+
+
+def unstated_kinks(sites: SiteCurves) -> list[str]:
+    """Return the sites whose kinks were not known at the last measurement, so that their curvature is not.
+
+    Example:
+        >>> unstated_kinks({"net.1": {"mean_abs_second_derivative": LoggedCurve("a", (9,), (0.4,))}})
+        ['net.1']
+    """
+    last = {site: last_figures(statistics) for site, statistics in sites.items()}
+    return [site for site, found in last.items() if "mean_abs_second_derivative" in found and "kink_mass" not in found]
 
 
 def spec_of_site(site: str, sites: Iterable[SiteActivations]) -> str:
@@ -46,11 +67,13 @@ def spec_of_site(site: str, sites: Iterable[SiteActivations]) -> str:
 
 
 def _sum_of(smooth: LoggedCurve | None, kinks: LoggedCurve | None) -> LoggedCurve | None:
-    """Return the sum of two curves at the steps that both have."""
-    if smooth is None or kinks is None:
+    """Return the sum of two curves at the steps that both have, and NaN where the kinks are not known any more."""
+    if smooth is None or kinks is None or not kinks.steps:
         return None
     others = dict(zip(kinks.steps, kinks.values, strict=True))
     both = [
-        (step, value + others[step]) for step, value in zip(smooth.steps, smooth.values, strict=True) if step in others
+        (step, value + others.get(step, math.nan))
+        for step, value in zip(smooth.steps, smooth.values, strict=True)
+        if step in others or not kinks.steps[0] <= step <= kinks.steps[-1]  # between them one is thinned out
     ]
     return LoggedCurve(CURVATURE, tuple(step for step, _ in both), tuple(value for _, value in both)) if both else None
