@@ -80,8 +80,8 @@ def sample_of(model: nn.Module, input_sample: Any) -> Any:
     sample = getattr(model, "example_input_array", None) if input_sample is None else input_sample
     if sample is None:
         raise ModelInputError(
-            f"{type(model).__name__} has no example_input_array, so give input_sample=: a tensor, a tuple of forward's "
-            "arguments or a dict of them by name. The first dimension is the batch."
+            f"{type(model).__name__} has no example_input_array. Set it in the module, or give input_sample=: a "
+            "tensor, a tuple of forward's arguments or a dict of them by name. The first dimension is the batch."
         )
     return sample
 

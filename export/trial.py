@@ -42,7 +42,9 @@ def trial_run(flat: FlatModule) -> Trial:
             shapes = ", ".join(
                 f"{name} {tuple(t.shape)} {t.dtype}" for name, t in zip(call.names, tensors, strict=True)
             )
-            raise ModelInputError(f"{model}.forward fails on the input sample ({shapes}): {error}") from error
+            raise ModelInputError(
+                f"{model}.forward fails on the input sample ({shapes}; the first size is the batch): {error}"
+            ) from error
     if not first:
         raise ExportError(f"{model}.forward returns no tensor, so there is nothing to export.")
     differing = [name for (name, a), (_, b) in zip(first, second, strict=True) if not _same(a, b)]

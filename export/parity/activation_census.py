@@ -15,6 +15,8 @@ from lit_gelu.export.runtime import OnnxPredictor
 _RECORD = "session.record_ep_graph_assignment_info"
 # How onnxruntime names a value once a Cast has taken the old name over.
 _RENAMED = ("{}", "InsertedPrecisionFreeCast_{}", "InsertedCast_{}")
+# They compute nothing: onnxruntime keeps channels in blocks around its convolutions.
+_REORDERED = ("ReorderOutput", "ReorderInput")
 
 
 @dataclass(frozen=True)
@@ -80,9 +82,12 @@ def _fate(entry: SiteNodes, producer: Mapping[str, onnx.NodeProto], providers: M
 
 
 def _computing(name: str, producer: Mapping[str, onnx.NodeProto]) -> onnx.NodeProto | None:
-    """Return the node that computes a value, behind the Casts that onnxruntime inserts for a dtype without kernels."""
+    """Return the node that computes a value, behind the Casts and changes of layout that onnxruntime inserts."""
     candidates = [producer[key] for pattern in _RENAMED if (key := pattern.format(name)) in producer]
-    return next((node for node in candidates if node.op_type != "Cast"), next(iter(candidates), None))
+    node = next((node for node in candidates if node.op_type != "Cast"), next(iter(candidates), None))
+    while node is not None and node.op_type in _REORDERED and node.input[0] in producer:
+        node = producer[node.input[0]]
+    return node
 
 
 def fate_counts(entries: list[ActivationFate]) -> dict[str, int]:

@@ -43,7 +43,9 @@ def activation_faults(
     for record in metadata.sites:
         own = bound.get(record.site)
         if own is not None and own.row != record.row:
-            faults.append(f"{_called(record.site)} is {own.row} in the module, and {record.row} is recorded.")
+            faults.append(
+                f"{_called(record.site)} is {own.row} in the module, and {record.row or record.spec} is recorded."
+            )
             continue
         if not record.row or (rewritable and record.site not in nodes):
             continue

@@ -51,8 +51,8 @@ def read_model_file(path: str | os.PathLike[str]) -> ModelFile:
     """Read what a model's file says; refuse one that is no whole model, or whose data are not in its folder."""
     path = Path(path)
     if not is_file(path):
-        kind = "is a folder" if is_folder(path) else "is not there"
-        raise ModelFileError(f"There is no file {str(path)!r}: it {kind}. Write it with lit_gelu.export.export_onnx.")
+        kind = ": it is a folder" if is_folder(path) else ""
+        raise ModelFileError(f"There is no file {str(path)!r}{kind}. Write it with lit_gelu.export.export_onnx.")
     if path.suffix == ".ort":
         raise ModelFileError(
             f"{str(path)!r} is in onnxruntime's own format (.ort). Give the ONNX file it was made from."

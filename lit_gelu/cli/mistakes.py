@@ -23,6 +23,7 @@ _TYPES = {
     "list": "a list, such as '[1, 2]'",
     "collections.abc.Iterable": "a list, such as '[1, 2]'",
 }
+_IN_PYTHON = {"folder": "output"}  # arguments of Python that are called otherwise on the command line
 _CLOSE, _CLOSE_CLASS = 0.6, 0.8  # how alike two names must be, as difflib counts, to be offered; classes end alike
 
 
@@ -102,7 +103,8 @@ def _unrecognized(found: re.Match[str], given: Sequence[str], parser: Any) -> st
     options = [option for option in parser._option_string_actions if option.startswith("--")]
     inside = {f"--{place}.{name}": name for place in _places(parser) for name in _arguments_of_classes(given)}
     last = word.lstrip("-").rpartition(".")[2]
-    exact = [option for option, name in inside.items() if name == last]
+    meant = f"--{_IN_PYTHON.get(last, '')}"
+    exact = [meant] if meant in options else [option for option, name in inside.items() if name == last]
     near = exact[0] if exact else _nearest(word, [*options, *inside])
     return f"{word} is no option.{f' Did you mean {near}?' if near else ''}"
 

@@ -25,6 +25,8 @@ def parser():
     made = CommandParser(prog="lit-gelu export")
     made.add_argument("source")
     made.add_argument("--opset", type=int | None)
+    made.add_argument("--mode")
+    made.add_argument("--output")
     made.add_argument("--target", choices=("portable", "ort-cpu"))
     return made
 
@@ -33,6 +35,7 @@ def parser():
     ("message", "given", "sentence"),
     [
         ("unrecognized arguments: --opst 3", ["--opst", "3"], "--opst is no option. Did you mean --opset?"),
+        ("unrecognized arguments: --folder x", ["--folder", "x"], "--folder is no option. Did you mean --output?"),
         ("unrecognized arguments: again", ["again"], "'again' is not expected here: options begin with --."),
         ("the following arguments are required: source", [], "SOURCE is required."),
         ("argument --opset: expected one argument", ["a", "--opset"], "--opset needs a value."),
@@ -111,7 +114,7 @@ TABLE = {
     "export": "SOURCE is required.",
     "export nowhere.ckpt": "There is no checkpoint 'nowhere.ckpt'. Give the path of a file that lit-gelu fit wrote.",
     "parity nowhere.onnx": "--ckpt is required.",
-    "bench nowhere.onnx": "There is no file 'nowhere.onnx': it is not there. Write it with lit-gelu export.",
+    "bench nowhere.onnx": "There is no file 'nowhere.onnx'. Write it with lit-gelu export.",
     "activations sohw gelu": "Or did you mean lit-gelu activations show?",
     "activations plot gelu": "--output is required.",
     "paper rnu": "'rnu' is not expected here: options begin with --. Did you mean lit-gelu paper run?",

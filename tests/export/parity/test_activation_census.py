@@ -4,7 +4,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from onnx import TensorProto
+from onnx import TensorProto, helper
 from parity_files import ON_CPU, model, node
 from torch import nn
 
@@ -55,6 +55,13 @@ def test_two_activations_that_share_an_input_and_one_that_stays(tmp_path):
     onnx.save(made, path)
     found = fates(site_nodes(made, {"a": 1, "b": 1}), optimized_graph(path, ON_CPU), placement(path, ON_CPU))
     assert fate_counts(found) == {"Sigmoid, Mul -> QuickGelu(alpha=1)": 1, "Elu -> Elu": 1}
+
+
+def test_behind_a_reordered_value():
+    nodes = [node("Sigmoid", ["x"], "blocked", None), node("ReorderOutput", ["blocked"], "y", None)]
+    optimized = helper.make_model(helper.make_graph(nodes, "main", [], []))
+    (fate,) = fates(site_nodes(model([node("Sigmoid", ["x"], "y", "act")]), {"act": 1}), optimized, {})
+    assert str(fate) == "Sigmoid -> Sigmoid"
 
 
 def test_behind_the_casts_of_float16_on_a_cpu(tmp_path):

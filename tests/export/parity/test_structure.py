@@ -7,7 +7,7 @@ from export_cases import EveryActivation
 from torch import nn
 
 from lit_gelu import activations
-from lit_gelu.export import check_parity, export_onnx
+from lit_gelu.export import check_parity, export_onnx, inspect_onnx
 from lit_gelu.export.inputs import take_apart
 from lit_gelu.export.parity.references import References
 from lit_gelu.export.parity.structure import activation_faults, output_faults
@@ -100,6 +100,21 @@ def test_a_swapped_activation_is_a_fault_whatever_the_numbers(tmp_path):
     assert report.faults == ("1 is gelu(approximate='tanh') in the module, and gelu(approximate='none') is recorded.",)
     assert "FAILED (1 is gelu(approximate='tanh') in the module" in report.summary()
     assert "Fault: 1 is gelu" in str(report)
+
+
+def test_what_torch_decomposed_is_named_beside_a_fault(tmp_path):
+    with activations.registry.scope():
+
+        @activations.register("slanted")
+        def slanted(x):
+            return 2 * torch.tanh(x)
+
+        net = nn.Sequential(nn.Linear(6, 3), activations.create("slanted"))
+        export_onnx(net, tmp_path / "net.onnx", SAMPLE)
+        assert inspect_onnx(tmp_path / "net.onnx").activations == {"slanted": 1, "tanh": 1}
+        other = nn.Sequential(net[0], nn.ReLU())
+        report = check_parity(other, tmp_path / "net.onnx", strict=False, input_sample=SAMPLE)
+    assert "1 is relu in the module, and slanted is recorded." in report.faults
 
 
 @pytest.mark.parametrize(("name", "message"), [("nan", "NaN"), ("dropout", "two runs on the same input differ")])
