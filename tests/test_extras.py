@@ -29,8 +29,12 @@ DISTRIBUTIONS = {  # by the name that is imported
     "soundfile": "soundfile",
     "tensorboard": "tensorboard",
 }
-# Modules that are imported only after `need`, so that their types stand in their signatures.
-WHOLE_MODULES = {"lit_gelu/cli/curvature/drawing.py", "lit_gelu/replicas/choice/pictures.py"}
+# Modules that are imported only after `need`: their signatures or their base classes are the library's types.
+WHOLE_MODULES = {
+    "lit_gelu/cli/curvature/drawing.py",
+    "lit_gelu/notebook_figure.py",
+    "lit_gelu/replicas/choice/pictures.py",
+}
 SOURCES = [path for folder in ("lit_gelu", "callbacks", "export") for path in sorted((ROOT / folder).rglob("*.py"))]
 
 
