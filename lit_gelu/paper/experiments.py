@@ -226,10 +226,12 @@ PHI_QUALITY = replace(
     title="how well Phi is approximated, MNIST",
     place="section 4, second practical tip",
     arms={"gelu": Arm("gelu"), "gelu_tanh": _GELU, "gelu_sigmoid": Arm("gelu_sigmoid"), "silu": _SILU},
+    learning_rates=(1e-3,),
     robustness_levels=(),
     robust_settings={},
     notes="Ours: exact Phi, tanh (largest error of the GELU 4.7e-4), sigmoid(1.702 x) (2.0e-2), sigmoid(x) (0.19). The "
-    "paper says that the form matters and shows no run.",
+    "paper says that the form matters and shows no run. At the one learning rate that mnist's validation error chooses "
+    "for all of its arms.",
 )
 
 EXPERIMENTS: Mapping[str, Experiment] = {

@@ -18,7 +18,7 @@ def test_without_a_sub_command_it_says_what_there_is(capsys):
 def test_the_table(capsys):
     assert main(["paper", "list"]) == 0
     text = capsys.readouterr().out
-    assert "666 runs, 516 different" in text
+    assert "586 runs, 476 different" in text
     for name in EXPERIMENTS:
         assert f"\n{name} " in text  # whole, not cut
     assert "gelu 20.74" in text
