@@ -173,6 +173,10 @@ class ReplicaGroup(LightningModule):
         for member in self.members:
             member.on_fit_start()
 
+    def on_fit_end(self) -> None:
+        """Step what looks at values, where the run was resumed behind its last epoch but before that epoch's last hook."""
+        self._step_on_plateau(self.trainer.current_epoch - 1)
+
     def on_train_start(self) -> None:
         """Let the loader go on where a checkpoint was saved."""
         self._loader.start = self._place if self.trainer.fit_loop.restarted_mid_epoch else 0

@@ -2,6 +2,7 @@
 
 import os
 import random
+import shutil
 import signal
 import threading
 import time
@@ -51,14 +52,34 @@ class Saving(Callback):
     on_train_batch_end = on_validation_end = on_train_epoch_end = save
 
 
+class SavingEach(Saving):
+    """The same, and keeps a copy of each file."""
+
+    def __init__(self, path):
+        super().__init__(path)
+        self.copies = []
+
+    def save(self, trainer, *_):
+        if not trainer.sanity_checking:
+            super().save(trainer)
+            self.copies.append(shutil.copy(self.path, self.path.with_name(f"copy-{len(self.copies)}.ckpt")))
+
+    on_train_batch_end = on_validation_end = on_train_epoch_end = save
+
+
 def train(kind, folder, steps_per_batch, seconds=None):
     """Train to the end from the last checkpoint, if there is one, or until a signal after some seconds."""
     if seconds is not None:
         threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGKILL)).start()
+    trained(kind, folder, steps_per_batch, EPOCHS, Saving(folder / "group.ckpt"))
+
+
+def trained(kind, folder, steps_per_batch, epochs, saving):
+    """Train to the end from the last checkpoint, if there is one, and keep what there is then."""
     build, cells = BUILDS[kind]
     path = folder / "group.ckpt"
     group = ReplicaGroup.of(build, cells, SEEDS, steps_per_batch=steps_per_batch)
-    trainer = quiet_trainer(max_epochs=EPOCHS, callbacks=[Saving(path)])
+    trainer = quiet_trainer(max_epochs=epochs, callbacks=[saving])
     given = {"ckpt_path": path, "weights_only": True} if path.exists() else {}
     trainer.fit(group, datamodule=ReplicaDataModule(Sets()), **given)
     members = [group.member_checkpoint(replica) for replica in range(len(cells))]
@@ -92,3 +113,17 @@ def test_it_ends_with_the_bits_of_the_unbroken_run(kind, kills, tmp_path):
         assert run_forked(train, kind, folder, steps[1]) == 0
         assert same_content(end_of(unbroken), end_of(folder)), f"kill {kill}, K {steps}, from a checkpoint: {had}"
     assert broken >= kills // 2
+
+
+@pytest.mark.parametrize("kind", BUILDS)
+def test_each_file_that_a_run_leaves_leads_to_the_same_bits(kind, tmp_path):
+    """Random moments seldom hit the last hook of the last epoch."""
+    saving = SavingEach(tmp_path / "group.ckpt")
+    trained(kind, tmp_path, 3, 2, saving)
+    assert len(saving.copies) == 8  # of two epochs: two batches, a validation and the end
+    for number, copy in enumerate(saving.copies):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        shutil.copy(copy, folder / "group.ckpt")
+        trained(kind, folder, "auto", 2, Saving(folder / "group.ckpt"))
+        assert same_content(end_of(tmp_path), end_of(folder)), f"copy {number}"
