@@ -422,11 +422,12 @@ class ActivationCurvatureMonitor(ExplainedOnce):
     def _nothing_to_watch(self, model: LightningModule, found: ActivationMeasurement) -> str:
         gates = found.gates
         gate_hint = f"; its gates, which are watched if include= names them in full: {', '.join(gates)}"
+        calls = "Calls of functions such as F.gelu are found with input_sample=, a batch for forward; otherwise use "
+        remedy = f"{calls}activation modules" if self.input_sample is None else "Use other patterns"
         return (
             f"ActivationCurvatureMonitor(include={list(self.settings.include)}) finds nothing to watch in "
             f"{type(model).__name__}. Its activations: {', '.join(found.passed_over) or 'none'}"
-            f"{gate_hint if gates else ''}. Calls of functions such as F.gelu are found with input_sample=, a batch "
-            "for forward; otherwise use activation modules."
+            f"{gate_hint if gates else ''}. {remedy}, or leave the monitor out."
         )
 
     def _warn_once(self, site: str, message: str) -> None:

@@ -174,7 +174,7 @@ class ReplicaGroup(LightningModule):
             member.on_fit_start()
 
     def on_fit_end(self) -> None:
-        """Step what looks at values, where the run was resumed behind its last epoch but before that epoch's last hook."""
+        """Step what looks at values, where the run was resumed behind its last epoch, but before the last hook."""
         self._step_on_plateau(self.trainer.current_epoch - 1)
 
     def on_train_start(self) -> None:

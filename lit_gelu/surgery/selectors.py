@@ -13,6 +13,7 @@ from lit_gelu.activations import ActivationRegistry, ActivationSpec
 from lit_gelu.activations.naming.importing import import_object
 from lit_gelu.surgery.errors import NoMatchError, SwapConflictError, SwapError
 from lit_gelu.surgery.sites import ActivationSite, Survey
+from lit_gelu.surgery.written_calls import WrittenCall
 
 
 class Selector:
@@ -21,6 +22,10 @@ class Selector:
     def matches(self, site: ActivationSite, registry: ActivationRegistry) -> bool:
         """Say whether a site is selected."""
         raise NotImplementedError
+
+    def matches_written(self, call: WrittenCall, registry: ActivationRegistry) -> bool:  # noqa: ARG002
+        """Say whether a call that was only read would be selected, as far as reading tells."""
+        return False
 
 
 @dataclass(frozen=True)
@@ -34,6 +39,9 @@ class NameSelector(Selector):
         if site.role == "gate":
             return self.pattern in {*names, *(glob.escape(name) for name in names)}
         return any(fnmatch.fnmatchcase(name, self.pattern) for name in names)
+
+    def matches_written(self, call: WrittenCall, registry: ActivationRegistry) -> bool:  # noqa: ARG002, D102
+        return fnmatch.fnmatchcase(call.name, self.pattern)
 
     def __str__(self) -> str:
         return repr(self.pattern)
@@ -65,6 +73,9 @@ class ActivationSelector(Selector):
 
     def matches(self, site: ActivationSite, registry: ActivationRegistry) -> bool:  # noqa: D102
         return self.matches_spec(site.spec, registry)
+
+    def matches_written(self, call: WrittenCall, registry: ActivationRegistry) -> bool:  # noqa: D102
+        return registry.resolve(self.activation).name == call.activation
 
     def matches_spec(self, spec: ActivationSpec, registry: ActivationRegistry) -> bool:
         """Say whether an activation is selected, by its canonical spec."""
@@ -162,6 +173,23 @@ def collect_claims(survey: Survey, targets: Mapping[Any, Any]) -> list[tuple[Act
 
 def _conflict(name: str, first: Selector, second: Selector) -> str:
     return f"{name!r} is claimed by {first} and by {second}. Let only one of them match it."
+
+
+def note_of_written(survey: Survey, targets: Mapping[Any, Any]) -> list[str]:
+    """Say which calls of functions would be selected too, if a sample had found them; at most one sentence."""
+    selectors = [selector_of(target) for target in targets]
+    missed = [
+        str(call)
+        for call in survey.written_calls()
+        if any(selector.matches_written(call, survey.registry) for selector in selectors)
+    ]
+    if not missed:
+        return []
+    more = f" and {len(missed) - _LISTED} more" if len(missed) > _LISTED else ""
+    return [
+        "Calls of functions are sites only with input_sample, a batch for forward. Without it these stay as they are: "
+        f"{', '.join(missed[:_LISTED])}{more}."
+    ]
 
 
 def _single_calls(sites: list[ActivationSite], selector: Selector) -> list[ActivationSite]:

@@ -16,6 +16,7 @@ from lit_gelu.surgery.changes import edits_of
 from lit_gelu.surgery.errors import SwapError
 from lit_gelu.surgery.observation import CallWatcher, Observation, SeenCall, observe
 from lit_gelu.surgery.recognition import FunctionTable, KnownFunction, activation_spec, hidden_modules, is_gate
+from lit_gelu.surgery.written_calls import WrittenCall, written_calls
 
 Role = Literal["activation", "gate"]
 Kind = Literal["module", "attribute", "call"]
@@ -201,7 +202,7 @@ class Survey:
         self._specs: dict[int, ActivationSpec] = {}
         self._held_functions: dict[int, dict[str, tuple[KnownFunction, ActivationSpec]]] = {}
         self._swapped_calls: dict[int, str] = {}
-        modules: dict[int, nn.Module] = {}
+        modules = self._modules = dict[int, nn.Module]()
         for name, module in model.named_modules(remove_duplicate=False):
             self._names.setdefault(id(module), []).append(name)
             modules[id(module)] = module
@@ -261,6 +262,15 @@ class Survey:
         if outermost:
             notes.append(f"TorchScript has compiled {', '.join(outermost)}: activations in it are no sites.")
         return tuple(notes)
+
+    def written_calls(self) -> list[WrittenCall]:
+        """Return the calls of functions that stand in the code and are no sites, as no sample was run to find them."""
+        if self.seen is not None:
+            return []
+        inside = {id(part) for key, module in self._modules.items() if key in self._specs for part in module.modules()}
+        others = [module for key, module in self._modules.items() if key not in inside]
+        read = {kind: written_calls(kind, self.table) for kind in dict.fromkeys(map(type, others))}
+        return [call.of(self.names_of(module)[0]) for module in others for call in read[type(module)]]
 
     def names_of(self, module: nn.Module) -> list[str]:
         """Return all fully qualified names of a module of the model."""

@@ -56,14 +56,22 @@ def with_calls_replaced(code: types.CodeType, replacements: Sequence[Replacement
     text = _source(code)
     new = _edited(text, replacements)
     digest = hashlib.sha256(new.encode()).hexdigest()[:12]
-    original = code.co_filename.removeprefix("<lit_gelu ").partition(" rewritten ")[0]
-    filename = f"<lit_gelu {original} rewritten {digest}>"
+    filename = f"<lit_gelu {_original(code)} rewritten {digest}>"
     _REWRITTEN[filename] = new
     linecache.cache[filename] = (len(new), None, new.splitlines(keepends=True), filename)
     found = _codes_by_place(filename, new).get(_place(code), [])
     if len(found) != 1 or not set(found[0].co_freevars) <= set(code.co_freevars):
         raise SourceError(f"{code.co_qualname} cannot be told from other functions of {code.co_filename}")
     return found[0]
+
+
+def file_name(code: types.CodeType) -> str:
+    """Return the file that code comes from, without its folder; of rewritten code, that of the original."""
+    return _original(code).replace("\\", "/").rpartition("/")[2]
+
+
+def _original(code: types.CodeType) -> str:
+    return code.co_filename.removeprefix("<lit_gelu ").partition(" rewritten ")[0]
 
 
 def parent_of(code: types.CodeType, node: ast.AST) -> ast.AST | None:

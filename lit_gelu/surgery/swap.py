@@ -19,7 +19,7 @@ from lit_gelu.surgery.errors import SwapError
 from lit_gelu.surgery.marks import mark
 from lit_gelu.surgery.mechanisms import Substitution, changes_for, require_no_capture, substitution
 from lit_gelu.surgery.rehearsal import ineffective, require_no_aliasing
-from lit_gelu.surgery.selectors import collect_claims
+from lit_gelu.surgery.selectors import collect_claims, note_of_written
 from lit_gelu.surgery.sites import ActivationSite, Survey, without_wrappers
 
 
@@ -358,7 +358,7 @@ def plan_swap(
     planned = _passing(survey, input_sample, planned, obstacles)
     placements = tuple(row for row, _ in planned)
     rows = tuple(_swapped_site(survey.model, row, spec) for row, spec in planned)
-    notes = [row.note for row in placements if row.note]
+    notes = [*(row.note for row in placements if row.note), *note_of_written(survey, targets)]
     return SwapPlan(survey.model, placements, rows, (*skipped, *obstacles.skipped), (*survey.notes, *notes))
 
 

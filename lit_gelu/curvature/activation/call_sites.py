@@ -113,6 +113,9 @@ def watchable_sites(
     for owner, rows in edits.values():
         _probe(owner, rows, found, registry)
     found.refused = {name: reason for name, reason in found.refused.items() if name in order}
+    for written in survey.written_calls():
+        if accept(written.name):
+            found.refused[written.name] = f"it is a call of a function ({written.where}): input_sample= finds it"
     found.calls = {name: found.calls[name] for name in order if name in found.calls}
     _add_layouts(survey, input_sample, found)
     return found

@@ -195,12 +195,13 @@ def test_two_processes_equal_one_to_twelve_digits(tmp_path, log_every_n_steps):
     [({"every_n_epochs": 2}, ["7", "15"]), ({"at_steps": [0, 5]}, ["0", "5"]), ({"every_n_steps": 6}, ["5", "11"])],
 )
 def test_schedules(tmp_path, options, steps):
-    run(tmp_path, ActivationCurvatureMonitor(**options), max_epochs=4)
+    run(tmp_path, ActivationCurvatureMonitor(**options), model=SmallNet(), max_epochs=4)
     assert [row["step"] for row in logged_rows(tmp_path)] == steps
 
 
 def test_an_overhead_bound_stretches_the_interval(tmp_path):
-    run(tmp_path, ActivationCurvatureMonitor(every_n_steps=1, max_overhead=1e-9), max_epochs=6)
+    monitor = ActivationCurvatureMonitor(every_n_steps=1, max_overhead=1e-9)
+    run(tmp_path, monitor, model=SmallNet(), max_epochs=6)
     assert len(logged_rows(tmp_path)) == 1  # paid for after years
 
 
@@ -313,7 +314,7 @@ def test_figures_that_arrive_late_carry_the_step_that_was_measured(tmp_path, mon
 
     def once(folder):
         monitor = ActivationCurvatureMonitor(every_n_steps=2)
-        run(folder, monitor, SaveEachEpoch(folder), max_epochs=2)
+        run(folder, monitor, SaveEachEpoch(folder), model=SmallNet(), max_epochs=2)
         return {row["step"]: measured(row) for row in logged_rows(folder)}
 
     at_once = once(tmp_path / "at_once")

@@ -207,6 +207,28 @@ def test_numbers_that_are_not_positive_are_refused(arguments):
         ActivationCurvatureMonitor(**arguments)
 
 
+class OneCall(SmallNet):
+    """A net with activation modules, and a call of a function behind them."""
+
+    def forward(self, x):
+        return nn.functional.relu(super().forward(x))
+
+
+def test_calls_that_are_not_watched_for_want_of_a_sample_are_named(tmp_path):
+    for number, sample in enumerate((None, torch.zeros(1, FEATURES))):
+        monitor = ActivationCurvatureMonitor(every_n_steps=2, input_sample=sample)
+        with collected_warnings("cannot observe ':relu': it is a call of a function (test_sites.py:") as messages:
+            fit(tmp_path / str(number), monitor, model=OneCall())
+        assert len(messages) == (sample is None)
+
+
+def test_what_would_give_something_to_watch_is_said_by_whether_there_was_a_sample(tmp_path):
+    for sample, remedy in ((None, "are found with input_sample="), (torch.zeros(1, FEATURES), "Use other patterns")):
+        monitor = ActivationCurvatureMonitor(every_n_steps=2, input_sample=sample, include="nothing")
+        with pytest.raises(NoActivationError, match=f"{remedy}.*or leave the monitor out"):
+            fit(tmp_path, monitor)
+
+
 def test_a_run_too_short_for_a_measurement_warns(tmp_path):
     with collected_warnings("will measure nothing: this run has 8 steps") as messages:
         fit(tmp_path, ActivationCurvatureMonitor(every_n_steps=9))

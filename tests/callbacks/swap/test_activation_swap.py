@@ -167,6 +167,21 @@ def test_what_the_sample_cannot_show_is_said_before_training(tmp_path):
     assert len(messages) == 1
 
 
+class OneCall(SmallNet):
+    """A net with activation modules, and a call of a function behind them."""
+
+    def forward(self, x):
+        return nn.functional.relu(super().forward(x))
+
+
+def test_calls_that_are_left_as_they_are_for_want_of_a_sample_are_named(tmp_path):
+    for number, sample in enumerate((None, torch.zeros(1, 6))):
+        swap = ActivationSwap(RELU_TO_GELU, at_epoch=1, input_sample=sample)
+        with collected_warnings("Without it these stay as they are: ':relu' (test_activation_swap.py:") as messages:
+            fit(tmp_path / str(number), swap, model=OneCall(), max_epochs=1)
+        assert len(messages) == (sample is None)
+
+
 def test_a_swap_that_changes_nothing_warns(tmp_path):
     with collected_warnings("will change nothing") as messages:
         fit(tmp_path, ActivationSwap({"*": "gelu"}, at_epoch=1), model=SmallNet(nn.GELU))

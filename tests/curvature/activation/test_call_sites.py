@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from lit_gelu.activations import registry
 from lit_gelu.curvature import ActivationRecorder, activation_statistics, watchable_sites
+from lit_gelu.surgery import find_sites
 
 
 class Block(nn.Module):
@@ -70,7 +71,10 @@ def test_what_cannot_be_observed_is_named_with_the_reason(model):
     refused = watchable_sites(model, X, registry=registry).refused
     assert set(refused) == {"0:prelu", "1:prelu"}
     assert "arguments of the call" in refused["0:prelu"]
-    assert set(watchable_sites(model, registry=registry).refused) == {"0.held", "1.held"}
+    read = watchable_sites(model, registry=registry).refused
+    sites = [site for site in find_sites(model, X) if site.kind == "call" and site.role == "activation"]
+    assert set(read) == {"0.held", "1.held", *(site.name.partition("#")[0] for site in sites)}
+    assert "input_sample= finds it" in read["0:gelu"]
 
 
 def test_nothing_but_the_class_changes_and_removal_restores_it(model):

@@ -1,0 +1,84 @@
+"""Calls of functions that are read in the code: those that a sample finds, and what is said where none was given."""
+
+import functional_nets as nets
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from lit_gelu import activations, surgery
+from lit_gelu.surgery.sites import Survey
+
+SAMPLE = torch.zeros(3, 4)
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear, self.relu, self.calls = nn.Linear(4, 4), nn.ReLU(), [F.mish]
+
+    def activate(self, h):
+        return F.silu(h)
+
+    def never(self, h):
+        return F.elu(h)
+
+    def forward(self, x, gelu=F.hardswish):
+        h = self.activate(F.gelu(self.relu(self.linear(x)), approximate="tanh"))
+        return gelu(h.relu()) * torch.sigmoid(x) + self.calls[0](x)
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.own = nn.Sequential(Block(), Block()), nn.GELU()
+
+    def forward(self, x):
+        return torch.relu(self.own(self.body(x)))
+
+
+def read(model):
+    return Survey(model, None, activations.registry).written_calls()
+
+
+@pytest.mark.parametrize("cls", nets.REWRITTEN)
+def test_they_are_the_sites_that_a_sample_finds(cls):
+    model = nn.Sequential(cls())
+    found = {site.name.partition("#")[0] for site in surgery.find_sites(model, SAMPLE) if site.kind == "call"}
+    assert {call.name for call in read(model)} == found
+
+
+def test_methods_that_forward_calls_are_read_and_modules_functions_held_and_gates_are_left_out():
+    names = [call.name for call in read(Net())]
+    of_block = [":relu", ":gelu", ":silu"]
+    assert sorted(names) == sorted([":relu", *(f"body.{i}{name}" for i in (0, 1) for name in of_block)])
+    assert all(call.where.startswith("test_written_calls.py:") for call in read(Net()))
+
+
+def test_none_is_missed_where_a_sample_was_run():
+    assert Survey(Net(), SAMPLE, activations.registry).written_calls() == []
+
+
+@pytest.mark.parametrize(
+    ("target", "missed"),
+    [
+        ("activation:relu", [":relu", "body.0:relu", "body.1:relu"]),
+        ("body.0*", ["body.0:gelu", "body.0:relu", "body.0:silu"]),
+        (nn.ReLU, []),
+        ("own", []),
+    ],
+)
+def test_a_swap_without_a_sample_says_which_calls_it_leaves(target, missed):
+    notes = " ".join(surgery.swap(Net(), {target: "mish"}).notes)
+    assert [
+        name for name in (":relu", "body.0:gelu", "body.0:relu", "body.0:silu", "body.1:relu") if f"'{name}' (" in notes
+    ] == missed
+    assert ("sites only with input_sample" in notes) == bool(missed)
+    assert surgery.swap(Net(), {target: "mish"}, SAMPLE).notes == ()
+
+
+def test_what_was_swapped_with_a_sample_is_read_no_more():
+    model = Net()
+    surgery.swap(model, {"activation:relu": "mish"}, SAMPLE)
+    assert {call.activation for call in read(model)} == {"gelu", "silu"}
+    assert all(call.where.startswith("test_written_calls.py:") for call in read(model))
