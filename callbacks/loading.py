@@ -48,8 +48,8 @@ def load_from_checkpoint(
         checkpoint_path: The file.
         map_location: As ``torch.load``.
         registry: Where the activations are looked up; ``None`` means the default registry.
-        input_sample: What ``forward`` takes, if calls of functions were swapped; ``None`` means the module's
-            ``example_input_array``.
+        input_sample: What ``forward`` takes, if calls of functions were swapped, or a function that returns it for the
+            module; ``None`` means the module's ``example_input_array``.
         **arguments: What else ``LightningModule.load_from_checkpoint`` takes: ``strict``, ``weights_only``,
             ``hparams_file``, and arguments of the constructor.
 
@@ -62,11 +62,14 @@ def load_from_checkpoint(
         StoredSpecError: If it names an activation that is not registered.
     """
 
+    def sample_for(module: Module) -> Any:
+        given = input_sample(module) if callable(input_sample) else input_sample
+        return on_device(module.example_input_array if given is None else given, module.device)
+
     def rebuild(module: LightningModule, checkpoint: Checkpoint) -> None:
         if ACTIVATIONS_KEY not in checkpoint:
             raise CheckpointMismatchError(_unnamed(checkpoint, checkpoint_path, module_class))
-        sample = on_device(module.example_input_array if input_sample is None else input_sample, module.device)
-        restore_activations(module, checkpoint[ACTIVATIONS_KEY], registry_for(module, [registry]), sample)
+        restore_activations(module, checkpoint[ACTIVATIONS_KEY], registry_for(module, [registry]), sample_for)
         without_marks(checkpoint.get("state_dict", {}))
 
     arguments = {**arguments, "weights_only": arguments.get("weights_only") is not False}

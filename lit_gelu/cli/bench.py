@@ -115,7 +115,8 @@ def _model(arguments: Namespace, *, raw: bool) -> "nn.Module | None":
     """Return the model that the file came from, behind the preprocessing that is in the file."""
     from torch import nn
 
-    from lit_gelu.cli.loading import load_model, load_preprocessing
+    from lit_gelu.cli.input_sample import sample_for
+    from lit_gelu.cli.loading import load_data, load_model, load_preprocessing
 
     if arguments.ckpt is None:
         if arguments.preprocessing is not None or arguments.model is not None:
@@ -127,7 +128,9 @@ def _model(arguments: Namespace, *, raw: bool) -> "nn.Module | None":
             "--preprocessing MNISTData, for example."
         )
     preprocessing = load_preprocessing(arguments.preprocessing, arguments.data_root)
-    model = load_model(arguments.ckpt, arguments.model)
+    is_of_model = arguments.data is not None and not raw
+    data = load_data(arguments.data, arguments.data_root) if is_of_model else None
+    model = load_model(arguments.ckpt, arguments.model, sample_for([] if raw else arguments.input_shape, data))
     return model if preprocessing is None or not raw else nn.Sequential(preprocessing, model)
 
 

@@ -137,17 +137,18 @@ def _add_int8(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Export; return 0, or 1 if a file does not compute what the model computes."""
-    from lit_gelu.cli.input_sample import evaluation_data, input_sample, require_input
+    from lit_gelu.cli.input_sample import evaluation_data, input_sample, require_input, sample_for
     from lit_gelu.cli.loading import load_data, load_model, load_preprocessing
     from lit_gelu.export import check_parity, export_onnx, write_proof
     from lit_gelu.export.options import ExportOptions
 
     outputs = output_paths(arguments.source, arguments.output, arguments.approximate)
     _require_int8_options(arguments)
-    model = load_model(arguments.source, arguments.model)
     root = None if arguments.data is not None and arguments.preprocessing is None else arguments.data_root
     preprocessing = load_preprocessing(arguments.preprocessing, root)
     data = None if arguments.data is None else load_data(arguments.data, arguments.data_root)
+    shapes = arguments.input_shape if preprocessing is None else []  # of raw pixels, which the model does not take
+    model = load_model(arguments.source, arguments.model, sample_for(shapes, data))
     # A data module's batches are behind its preprocessing, and then a sample is raw pixels.
     sample = input_sample(arguments.input_shape, model, data if preprocessing is None else None)
     if preprocessing is None:

@@ -2,7 +2,7 @@
 
 import inspect
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -31,6 +31,17 @@ def input_sample(shapes: list[str], model: nn.Module, data: LightningDataModule 
     if data is None or getattr(model, "example_input_array", None) is not None:
         return None
     return inputs_of_data(data, model)
+
+
+def sample_for(shapes: list[str], data: LightningDataModule | None) -> Callable[[nn.Module], Any]:
+    """Return what gives a model's sample as soon as the model is there, or says what it would need for that."""
+
+    def of(model: nn.Module) -> Any:
+        sample = input_sample(shapes, model, data)
+        require_input(sample, model)
+        return sample
+
+    return of
 
 
 def inputs_of_data(data: LightningDataModule, model: nn.Module) -> Any:

@@ -4,7 +4,7 @@ import functools
 import importlib
 import inspect
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from lit_gelu.callbacks.checkpoint_file import (
     require_no_imports,
 )
 from lit_gelu.callbacks.swap.checkpoint import ACTIVATIONS_KEY
+from lit_gelu.cli.input_sample import InputSampleError
 from lit_gelu.errors import LitGeluError, shown
 from lit_gelu.files import is_file
 from lit_gelu.tasks.activation_task import ActivationTask
@@ -31,8 +32,10 @@ class LoadingError(LitGeluError, ValueError):
     """A model, checkpoint or data set that cannot be loaded."""
 
 
-def load_model(source: str, model: str | None = None) -> LightningModule:
-    """Load a model from a checkpoint, or build it untrained from its class."""
+def load_model(
+    source: str, model: str | None = None, sample_for: Callable[[LightningModule], Any] | None = None
+) -> LightningModule:
+    """Load a model from a checkpoint, or build it untrained from its class; a sample finds calls that were swapped."""
     # The class of a checkpoint is ``model`` if that is given; else the one of `lit_gelu.tasks` that ``lit-gelu fit``
     # recorded in it; else `lit_gelu.tasks.MNISTClassifier`. A class that only the checkpoint names is not imported, and
     # nothing else in it is either.
@@ -49,16 +52,14 @@ def load_model(source: str, model: str | None = None) -> LightningModule:
     try:
         with warnings.catch_warnings(), loading(cls, path, {}):
             warnings.simplefilter("ignore")  # of Lightning, about the checkpoint's version: loading works or raises
-            swapped = functools.partial(load_from_checkpoint, cls)
+            swapped = functools.partial(load_from_checkpoint, cls, input_sample=sample_for)
             load = swapped if ACTIVATIONS_KEY in checkpoint else cls.load_from_checkpoint
             loaded: LightningModule = load(path, map_location="cpu", weights_only=True)
-    except StoredSpecError:
+    except (InputSampleError, StoredSpecError):
         raise
     except Exception as error:
-        raise LoadingError(
-            f"{source!r} does not fit {cls.__name__}: {str(error).rstrip('.')}. Name the class it was trained with: "
-            "--model package.module.Class."
-        ) from error
+        remedy = " Name the class it was trained with: --model package.module.Class." if model is None else ""
+        raise LoadingError(f"{source!r} does not fit {cls.__name__}: {str(error).rstrip('.')}.{remedy}") from error
     return loaded
 
 

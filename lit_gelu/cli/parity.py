@@ -79,14 +79,15 @@ def build_parser() -> ArgumentParser:
 
 def run(arguments: Namespace) -> int:
     """Compare; return 0 if the file computes what the model computes, else 1."""
+    from lit_gelu.cli.input_sample import sample_for
     from lit_gelu.cli.loading import load_data, load_model
     from lit_gelu.export import check_parity
     from lit_gelu.export.quantization import is_quantized
 
     int8 = is_quantized(arguments.file)
     _require_kind(arguments, int8=int8)
-    model = load_model(arguments.ckpt, arguments.model)
     data = None if arguments.data is None else load_data(arguments.data, arguments.data_root)
+    model = load_model(arguments.ckpt, arguments.model, sample_for(arguments.input_shape, data))
     if int8:
         report: Any = _check_int8(model, arguments, data)
     else:

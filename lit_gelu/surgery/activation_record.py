@@ -65,14 +65,15 @@ def restore_activations(
 ) -> None:
     """Give every site of a model the activation that was recorded for it; sites that have it stay as they are."""
     # A record may come from a file: its specs name registered activations, and nothing is imported. Calls that were
-    # swapped are found with an ``input_sample`` alone.
+    # swapped are found with an ``input_sample`` alone; it may be a function of the model, called where there are some.
     wanted = read_activations(recorded)
     present = record_activations(model, registry, name_opaque=True)
     calls = {
         name: spec for name in wanted.keys() - present.keys() if is_call(name) and isinstance(spec := wanted[name], str)
     }
     if calls:
-        _swap_calls(model, calls, registry, input_sample)
+        sample = input_sample(model) if callable(input_sample) else input_sample
+        _swap_calls(model, calls, registry, sample)
         present = record_activations(model, registry, name_opaque=True)
     _require_same_sites(wanted, present)
     changed = {name: entry for name, entry in wanted.items() if present[name] != entry}

@@ -99,11 +99,11 @@ def run(arguments: Namespace) -> int:
     from lit_gelu.cli.curvature.checkpoint import measure
     from lit_gelu.cli.curvature.files import as_json, write_csv, write_figure
     from lit_gelu.cli.curvature.tables import tables
-    from lit_gelu.cli.input_sample import made_sample
+    from lit_gelu.cli.input_sample import made_sample, sample_for
     from lit_gelu.cli.loading import load_data, load_model
 
-    model = load_model(arguments.ckpt, arguments.model)
     data = load_data(arguments.data, arguments.data_root)
+    model = load_model(arguments.ckpt, arguments.model, sample_for(arguments.input_shape, data))
     sample = made_sample(arguments.input_shape) if arguments.input_shape else None
     report = measure(model, data, settings, source=arguments.ckpt, input_sample=sample)
     if arguments.json != "-":
