@@ -19,7 +19,7 @@ from lit_gelu.activations.registry import registry_or_default
 from lit_gelu.display import Displayed, HtmlTable, count_of
 from lit_gelu.export.copying import evaluation_copy
 from lit_gelu.export.forms import NoGeluError, approximate_, require_forms
-from lit_gelu.export.inputs import FlatModule, batch_sizes, sample_of, take_apart
+from lit_gelu.export.inputs import FlatModule, batch_sizes, require_order, sample_of, take_apart
 from lit_gelu.export.lowering.lowering_table import mark
 from lit_gelu.export.lowering.replace import lower
 from lit_gelu.export.metadata import FileMetadata, SiteRecord, census, class_path, save_model, strip_origin
@@ -181,6 +181,7 @@ def export_onnx(
         >>> dict(report.census)
         {'Gemm': 2, 'Gelu': 1}
     """
+    require_order(model, path)
     options = ExportOptions.checked(
         approximate=approximate,
         target=target,

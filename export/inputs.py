@@ -1,6 +1,7 @@
 """A module's inputs and outputs as flat, named lists of tensors."""
 
 import inspect
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -73,6 +74,15 @@ def batch_sizes(call: Call, name: str = BATCH) -> tuple[OpenSize, ...]:
     """Return the open sizes of a call of which nothing else is said: the batch, in every input that has it."""
     rows = torch.export.Dim(name)
     return tuple(OpenSize(place, 0, name, rows) for place, is_batched in enumerate(call.batched) if is_batched)
+
+
+def require_order(model: object, path: object) -> None:
+    """Refuse a module and a path that were given in each other's place."""
+    if isinstance(model, str | os.PathLike) or isinstance(path, nn.Module):
+        raise ModelInputError(
+            f"The module comes first, and the path of the file second; given are {type(model).__name__} and "
+            f"{type(path).__name__}."
+        )
 
 
 def sample_of(model: nn.Module, input_sample: Any) -> Any:

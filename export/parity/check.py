@@ -16,7 +16,7 @@ from torch import nn
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.activations.registry import registry_or_default
 from lit_gelu.export.errors import ModelFileError, ModelInputError
-from lit_gelu.export.inputs import Call
+from lit_gelu.export.inputs import Call, require_order
 from lit_gelu.export.metadata import FileMetadata, census, read_metadata
 from lit_gelu.export.parity.activation_census import fates, optimized_graph, placement
 from lit_gelu.export.parity.alone.sites import check_sites
@@ -129,6 +129,7 @@ def check_parity(
         >>> report.row("gaussian, batch 32").error < 1e-6
         True
     """
+    require_order(model, path)
     require_tolerance(tolerance)
     registry = registry_or_default(registry)
     name, dtype = repr(os.fspath(path)), _recorded_dtype(path)

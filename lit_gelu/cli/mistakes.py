@@ -85,6 +85,8 @@ def _not_accepted(found: re.Match[str], given: Sequence[str], parser: Any) -> st
     name = found[1]
     option = _option(name, given, parser)
     if not option.startswith("--"):
+        if near := _nearest(name, [dest for dest in _dests(parser) if "." in name and "." in dest]):
+            return f"{option} is no option of what the configuration configures. Did you mean {near}?"
         name = name.partition(".")[0]  # of a mapping, the option itself
         option = _option(name, given, parser)
     near = _nearest(name.rpartition(".")[2], [*_arguments_of_classes(given), *_dests(parser)])

@@ -98,6 +98,8 @@ TABLE = {
     "fit --model.keep 2": AT_MOST_1,
     "fit --config missing.yaml": "--config: there is no file 'missing.yaml'.",
     "fit --config unknown.yaml": UNKNOWN,
+    "fit --config trainer.yaml": "'trainer.max_epoch' is no option of what the configuration configures. Did you mean "
+    "trainer.max_epochs?",
     "fit --model NoSuchModel": "--model: there is no class NoSuchModel. Your own class is named with its module",
     "fit --model mymod.Net": "--model: mymod.Net cannot be imported (No module named 'mymod').",
     "fit --trainer.callbacks+ ActivationSwop": "there is no class ActivationSwop. Did you mean ActivationSwap?",
@@ -126,6 +128,7 @@ TABLE = {
 @pytest.mark.parametrize("words", TABLE)
 def test_a_mistake_has_its_remedy(words, tmp_path, monkeypatch, capsys):
     (tmp_path / "unknown.yaml").write_text("model:\n  class_path: MNISTClassifier\n  init_args:\n    activaton: gelu\n")
+    (tmp_path / "trainer.yaml").write_text("trainer:\n  max_epoch: 3\n")
     monkeypatch.chdir(tmp_path)
     assert main(shlex.split(words)) == 2
     error = capsys.readouterr().err

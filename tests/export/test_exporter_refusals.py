@@ -15,6 +15,7 @@ from lit_gelu.export import (
     ExportError,
     ExportOptionError,
     ModelInputError,
+    check_parity,
     export_onnx,
 )
 
@@ -86,6 +87,15 @@ def test_what_has_no_graph_is_refused_and_the_old_file_stays(tmp_path, model, me
     assert path.read_bytes() == b"what was there"
     assert list(tmp_path.iterdir()) == [path]
     assert capfd.readouterr() == ("", "")  # torch's exporter prints graphs and logs its attempts
+
+
+@pytest.mark.parametrize("call", [export_onnx, check_parity])
+def test_a_path_in_the_place_of_the_module(tmp_path, call):
+    for path in (str(tmp_path / "net.onnx"), tmp_path / "net.onnx"):
+        with pytest.raises(
+            ModelInputError, match=r"The module comes first.* given are \w+ and Sequential"
+        ):
+            call(path, gelu_net(), SAMPLE)
 
 
 def test_a_sample_that_does_not_fit(tmp_path):
