@@ -26,7 +26,7 @@ from lit_gelu.callbacks.trainer_facts import (
 )
 from lit_gelu.files import require_writable, write_atomically
 from lit_gelu.report import ReportedRun, SiteActivations, judged, page
-from lit_gelu.report.content import Status
+from lit_gelu.report.content import Status, SwapEvent
 from lit_gelu.report.environment import environment
 from lit_gelu.report.onnx_files import exported_file
 from lit_gelu.surgery.activation_record import ActivationRecord, record_activations
@@ -185,6 +185,7 @@ class RunReport(ExplainedOnce):
         if not trainer.is_global_zero or self._keeper is None:
             return
         keeper, before = self._keeper, self.report
+        swaps = tuple(swap.record.event() for swap in swaps_of(trainer) if swap.record is not None)
         curves = keeper.collection.curves()
         run = ReportedRun(
             title=self.title or type(pl_module).__name__,
@@ -198,8 +199,8 @@ class RunReport(ExplainedOnce):
             configuration=configuration_of(trainer, pl_module, keeper.hyper_parameters),
             optimizers=optimizers_of(trainer.optimizers) or (before.optimizers if before else ()),
             curves=curves,
-            sites=_sites(self._at_start, self._activations(pl_module)),
-            swaps=tuple(swap.record.event() for swap in swaps_of(trainer) if swap.record is not None),
+            sites=_sites(self._at_start, self._activations(pl_module), swaps),
+            swaps=swaps,
             files=tuple(exported_file(path) for path in self._files(trainer)),
             environment=self._environment,
             environment_of="run",
@@ -217,10 +218,17 @@ class RunReport(ExplainedOnce):
         return list(dict.fromkeys([*made, *map(Path, self.onnx_files)]))
 
 
-def _sites(at_start: ActivationRecord, at_end: ActivationRecord) -> tuple[SiteActivations, ...]:
+def _sites(
+    at_start: ActivationRecord, at_end: ActivationRecord, swaps: Sequence[SwapEvent]
+) -> tuple[SiteActivations, ...]:
     """Return the sites of both, in the model's order."""
+    # A call is a site from its swap on; that says what was there before.
+    replaced = {change.site: change.old for swap in reversed(swaps) for change in swap.changes}
     names = dict.fromkeys([*at_start, *at_end])
-    return tuple(SiteActivations(name, _spec(at_start.get(name, "")), _spec(at_end.get(name, ""))) for name in names)
+    return tuple(
+        SiteActivations(name, _spec(at_start.get(name) or replaced.get(name, "")), _spec(at_end.get(name, "")))
+        for name in names
+    )
 
 
 def _spec(entry: str | Mapping[str, str]) -> str:

@@ -27,7 +27,7 @@ def require_logger(trainer: Trainer, callback: str, remedy: str = "") -> None:
     if not trainer.loggers and not keeps_figures(trainer):
         raise NoLoggerError(
             f"{callback} has nowhere to log to: Trainer(logger=False). Give the Trainer a logger, such as logger=True "
-            f"or CSVLogger('runs'){remedy}."
+            f"or CSVLogger('runs'), or the callback RunReport{remedy}."
         )
 
 

@@ -293,7 +293,7 @@ def _failure(report: ParityReport) -> str:
     rows = "; ".join(map(str, report.failures[:4]))
     reasons = " ".join(findings(report))
     return (
-        f"{report.path!r} does not compute what the module computes ({'; '.join(report.reasons)})"
-        f"{f': {rows}' if rows else ''}. {reasons} Was the module trained or changed since the export? Export it "
-        "again; ParityError.report holds every comparison."
+        f"{report.path!r} does not compute what the module computes ({'; '.join(report.reasons)}). Was the module "
+        f"trained or changed since the export? Then export it again. {f'{rows}. ' if rows else ''}{reasons} "
+        "ParityError.report holds every comparison."
     )

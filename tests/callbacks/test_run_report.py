@@ -100,8 +100,26 @@ def test_without_a_logger_and_without_a_trace(tmp_path):
     assert not list((tmp_path / "2").glob("*.png"))
 
 
+class OneCall(SmallNet):
+    """A net with activation modules, and a call of a function behind them."""
+
+    def forward(self, x):
+        return torch.nn.functional.relu(super().forward(x))
+
+
+def test_what_a_swapped_call_was_before(tmp_path):
+    swaps = [
+        ActivationSwap({old: new}, at_epoch=epoch, input_sample=torch.zeros(1, 6))
+        for epoch, old, new in ((0, ":relu", "silu"), (1, "activation:silu", "mish"))
+    ]
+    report = RunReport(tmp_path / "report.html")
+    quiet_trainer(tmp_path, report, *swaps, max_epochs=2).fit(OneCall(), loader())
+    (site,) = [site for site in report.report.sites if site.name == ":relu"]
+    assert (site.at_start, site.at_end) == ("relu", "mish")
+
+
 def test_monitors_without_either_are_refused(tmp_path):
-    with pytest.raises(NoLoggerError, match="nowhere to log"):
+    with pytest.raises(NoLoggerError, match=r"nowhere to log to.* or the callback RunReport"):
         quiet_trainer(tmp_path, LossCurvatureMonitor(), logger=False).fit(SmallNet(), loader())
 
 

@@ -92,9 +92,7 @@ def test_what_has_no_graph_is_refused_and_the_old_file_stays(tmp_path, model, me
 @pytest.mark.parametrize("call", [export_onnx, check_parity])
 def test_a_path_in_the_place_of_the_module(tmp_path, call):
     for path in (str(tmp_path / "net.onnx"), tmp_path / "net.onnx"):
-        with pytest.raises(
-            ModelInputError, match=r"The module comes first.* given are \w+ and Sequential"
-        ):
+        with pytest.raises(ModelInputError, match=r"The module comes first.* given are \w+ and Sequential"):
             call(path, gelu_net(), SAMPLE)
 
 
