@@ -109,7 +109,8 @@ class EagerExecutor:
             self.optimizer = adam = DeviceAdam(self.stacks, [configured(m) for m in self.stacks.modules])  # type: ignore[arg-type]
             self.device_steps = DeviceSteps(self.forward, adam, self.logs_noise_free, self.kind == "graph")
         else:
-            self.optimizer = group_optimizer(self.stacks)
+            # One after the other, a member's step may use a parameter that another's does not.
+            self.optimizer = group_optimizer(self.stacks, stacked=not isinstance(self.forward, LoopForward))
         return self.optimizer
 
     def step(self, batch: Any, index: int = 0) -> dict[str, Tensor]:
@@ -157,8 +158,11 @@ class EagerExecutor:
         trained = self.stacks.trained
         with torch.enable_grad():
             losses, logged = self.forward.losses(batch, index)
-            gradients = torch.autograd.grad(losses.sum(), list(trained.values()), allow_unused=True)
-        optimizer.update(dict(zip(trained, gradients, strict=True)))
+            if isinstance(self.forward, LoopForward):
+                optimizer.update_each(self.forward.gradients(losses))
+            else:
+                gradients = torch.autograd.grad(losses.sum(), list(trained.values()), allow_unused=True)
+                optimizer.update(dict(zip(trained, gradients, strict=True)))
         if is_task(self.stacks.modules[0]):
             logged = {"train_loss": self._logged(losses.detach(), noise_free)}
         return logged

@@ -112,19 +112,29 @@ class LoopForward:
     def __init__(self, stacks: Stacks, streams: Streams) -> None:
         self.stacks, self.streams = stacks, streams
         self.steps = [_MemberStep(module) for module in stacks.modules]  # type: ignore[arg-type] # of a group
+        self.own: list[dict[str, Tensor]] = []  # each member's parts of the trained stacks, of the last `losses`
 
     def losses(self, batch: Any, index: int) -> tuple[Tensor, Logged]:
         """See `GroupForward`."""
-        own = self.stacks.slices(self.stacks.trained)
+        own = self.stacks.slices({name: stack.detach() for name, stack in self.stacks.trained.items()})
+        self.own = [{name: part.requires_grad_() for name, part in parts.items()} for parts in own]
         found = []
         for replica, step in enumerate(self.steps):
-            parameters = {f"member.{name}": tensor for name, tensor in own[replica].items()}
+            parameters = {f"member.{name}": tensor for name, tensor in self.own[replica].items()}
             with self.streams.of(replica):
                 found.append(functional_call(step, parameters, (_row(batch, replica), index)))
         names = found[0][1]
         return torch.stack([loss for loss, _ in found]), {
             n: torch.stack([values[n] for _, values in found]) for n in names
         }
+
+    def gradients(self, losses: Tensor) -> list[dict[str, Tensor]]:
+        """Return each member's gradients of the last `losses`, by name; none of what its step has not used."""
+        parts = [part for own in self.own for part in own.values()]
+        found = iter(torch.autograd.grad(losses.sum(), parts, allow_unused=True))
+        given = [{name: next(found) for name in own} for own in self.own]
+        self.own = []
+        return [{name: one for name, one in own.items() if one is not None} for own in given]
 
     @torch.no_grad()
     def noise_free_losses(self, batch: Any) -> Tensor:

@@ -46,7 +46,10 @@ class MemberOptimizers(Optimizer):
 
     def update(self, gradients: Gradients) -> None:
         """Make one step of all members with gradients ``[replicas, ...]`` by name."""
-        parts_of = self.stacks.slices(gradients)
+        self.update_each(self.stacks.slices(gradients))
+
+    def update_each(self, parts_of: Sequence[Mapping[str, Tensor]]) -> None:
+        """Make one step of all members with gradients of each by name; what is not there is left as it is."""
         for replica, (module, own, parts) in enumerate(zip(self.stacks.modules, self.own, parts_of, strict=True)):
             if replica in self.stopped:
                 continue
@@ -306,8 +309,14 @@ def stackable(stacks: Stacks, own: Sequence[Optimizer]) -> bool:
     return all(needed <= ids for needed, ids in zip(wanted, held, strict=True))
 
 
-def group_optimizer(stacks: Stacks) -> MemberOptimizers:
-    """Return the optimizer of a group, as its members configure theirs; call it with the members on their device."""
+def group_optimizer(stacks: Stacks, stacked: bool = True) -> MemberOptimizers:
+    """Return the optimizer of a group, as its members configure theirs; call it with the members on their device.
+
+    Args:
+        stacks: Those of the members.
+        stacked: Whether a parameter has a gradient in all members, or in none, at every step.
+    """
     given = [configured(module) for module in stacks.modules]  # type: ignore[arg-type] # LightningModules, in a group
-    stacks_them = stackable(stacks, [one.optimizer for one in given]) and all(one.changes_rates_alone for one in given)
+    fits = stacked and stackable(stacks, [one.optimizer for one in given])
+    stacks_them = fits and all(one.changes_rates_alone for one in given)
     return StackedAdam(stacks, given) if stacks_them else MemberOptimizers(stacks, given)

@@ -1,5 +1,7 @@
 """Users' own modules in a group, each against its run alone by `Trainer.fit`."""
 
+import functools
+
 import pytest
 import torch
 from lightning.pytorch import LightningModule
@@ -111,6 +113,25 @@ def test_batch_norm():
 def test_layer_norm_and_learnable_activations():
     cells = [{"norm": nn.LayerNorm, "activation": nn.PReLU}, {"norm": nn.LayerNorm, "lr": 0.01}]
     compare(Normed, cells)
+
+
+class LayerDrop(Normed):
+    """A step that uses some of its parameters at times only."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.kind, self.sometimes = kind, nn.Linear(48, 48)
+
+    def forward(self, inputs):
+        return self.net(inputs + self.sometimes(inputs) if torch.rand(()) < 0.5 else inputs)
+
+    def configure_optimizers(self):
+        return self.kind(self.parameters(), 1e-2)
+
+
+@pytest.mark.parametrize("kind", [torch.optim.Adam, functools.partial(torch.optim.SGD, momentum=0.9, weight_decay=0.1)])
+def test_a_parameter_that_a_step_does_not_use_has_no_gradient(kind):
+    compare(LayerDrop, [{"kind": kind}] * 3, kinds=["loop"])
 
 
 def test_what_is_logged():
