@@ -8,6 +8,7 @@ from typing import Any
 import lightning
 import torch
 from lightning.pytorch import LightningModule
+from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
 from lit_gelu.callbacks import ExactResume
@@ -77,23 +78,39 @@ def own_part(member: LightningModule) -> tuple[dict[str, Any], dict[str, Any]]:
 def kept_of(member: LightningModule, stacked: Collection[str]) -> dict[str, Any]:
     """Return what a group's checkpoint holds of a member beside its parts of stacks, which are named only.
 
-    Hyper-parameters that are no plain data are left out: nothing would read a checkpoint that holds them.
+    What is no plain data is left out, with a warning: nothing would read a checkpoint that holds it.
     """
     state, extras = own_part(member)
     others = {name: copy.deepcopy(value) for name, value in state.items() if name not in stacked}
-    for name, value in extras.items():
-        if isinstance(value, Mapping):
-            extras[name] = {key: inner for key, inner in value.items() if _is_plain(inner)}
-    extras = {name: value for name, value in extras.items() if _is_plain(value)}
-    return {"names": list(state), "extras": extras | ({"state_dict": others} if others else {})}
+    left_out: list[str] = []
+    kept = _plain(extras, "", left_out)
+    if left_out:
+        rank_zero_warn(
+            f"The group's checkpoint leaves out {', '.join(map(repr, left_out))} of {type(member).__name__}: accepted "
+            "are numbers, text, tensors, None, and lists, tuples and mappings of them. Write it in on_save_checkpoint "
+            "as such if on_load_checkpoint needs it; give load_from_checkpoint what the constructor needs."
+        )
+    return {"names": list(state), "extras": kept | ({"state_dict": others} if others else {})}
 
 
-def _is_plain(value: Any) -> bool:
+def _plain(value: Any, path: str, left_out: list[str]) -> Any:
+    """Return a value in the types that a checkpoint is read with, and note the paths of what has no such type."""
+    if isinstance(value, Tensor):
+        return value.detach().as_subclass(Tensor).clone()  # a part of a stack would take all of it along
     if isinstance(value, Mapping):
-        return type(value) is dict and all(map(_is_plain, [*value, *value.values()]))
-    if isinstance(value, list | tuple):
-        return type(value) in {list, tuple} and all(map(_is_plain, value))
-    return value is None or type(value) in {str, bytes, int, float, bool, complex, Tensor}
+        given = [(key, inner, f"{path}.{key}" if path else str(key)) for key, inner in value.items()]
+        items = [(_plain(key, place, left_out), _plain(inner, place, left_out)) for key, inner, place in given]
+        return {key: inner for key, inner in items if key is not _NONE and inner is not _NONE}
+    if type(value) in {list, tuple}:
+        found = [_plain(inner, f"{path}[{index}]", left_out) for index, inner in enumerate(value)]
+        return _NONE if any(inner is _NONE for inner in found) else type(value)(found)
+    if value is None or type(value) in {str, bytes, int, float, bool, complex}:
+        return value
+    left_out.append(path)
+    return _NONE
+
+
+_NONE = object()  # stands for what is left out
 
 
 def assembled(
@@ -142,8 +159,13 @@ def extracted(checkpoint: Mapping[str, Any], which: str) -> tuple[str, dict[str,
     """
     record = StoredGroup.read(checkpoint)
     replica = record.number_of(which)
+    return record.keys[replica], checkpoint_of(checkpoint, record, replica)
+
+
+def checkpoint_of(checkpoint: Mapping[str, Any], record: StoredGroup, replica: int) -> dict[str, Any]:
+    """Return a member's ordinary checkpoint out of a group's; see `extracted`."""
     try:
-        return record.keys[replica], _member_of(checkpoint, record, replica)
+        return _member_of(checkpoint, record, replica)
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
         raise DamagedGroupError(
             f"The checkpoint of the group is damaged ({type(error).__name__}: {error}). Give another one."

@@ -7,6 +7,7 @@ from typing import Any, Self
 import torch
 from lightning.pytorch import Callback, LightningModule
 from lightning.pytorch.trainer.states import TrainerFn
+from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
@@ -19,13 +20,14 @@ from lit_gelu.replicas.data import ReplicaDataModule
 from lit_gelu.replicas.errors import NotReplicableError, ReplicaArgumentError
 from lit_gelu.replicas.evaluation import MemberEvaluation
 from lit_gelu.replicas.executors import EagerExecutor
-from lit_gelu.replicas.extraction import Whereabouts, kept_of, member_checkpoint
+from lit_gelu.replicas.extraction import Whereabouts, checkpoint_of, kept_of, member_checkpoint
 from lit_gelu.replicas.hooks import check_hooks
 from lit_gelu.replicas.macro_steps import MacroSteps, count_further_steps, loop_states, place_in_epoch
 from lit_gelu.replicas.member_trainer import MemberTrainer
 from lit_gelu.replicas.optimizers import MemberOptimizers
 from lit_gelu.replicas.stored_group import StoredGroup
 from lit_gelu.tasks import ActivationTask
+from lit_gelu.tasks.activation_task import CHECKPOINT_KEY
 
 
 class ReplicaGroup(LightningModule):
@@ -302,9 +304,12 @@ class ReplicaGroup(LightningModule):
         self._steps, self._place = record.steps, record.place
         self.active.copy_(torch.tensor(record.active))
         self._ends, self.measured, self._plateau_epoch = record.ends, record.measured, record.plateau_epoch
-        for member, kept in zip(self.members, record.members, strict=True):
-            if not isinstance(member, ActivationTask):  # whose activations are there
-                member.on_load_checkpoint({**kept["extras"], "state_dict": member.state_dict()})
+        for replica, member in enumerate(self.members):
+            is_a_task = isinstance(member, ActivationTask)
+            if is_overridden("on_load_checkpoint", member, ActivationTask if is_a_task else LightningModule):
+                own = checkpoint_of(checkpoint, record, replica)
+                own.pop(CHECKPOINT_KEY, None)  # a task's activations are there
+                member.on_load_checkpoint(own)
         if self._trainer is not None and self._trainer.state.fn == TrainerFn.FITTING:
             place_in_epoch(checkpoint, self._place, self._data.loader(self))
             leave_epoch_unfinished(checkpoint["loops"]["fit_loop"])

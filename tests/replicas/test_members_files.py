@@ -278,6 +278,7 @@ class Own(LightningModule):
         self.counted = checkpoint["counted"]
 
 
+@pytest.mark.filterwarnings("ignore:The group's checkpoint leaves out 'hyper_parameters.make' of Own")
 def test_what_members_of_ones_own_keep_comes_back(tmp_path):
     cells = [{"lr": 0.1}, {"lr": 0.2, "make": torch.nn.ELU}]
     for epochs in (1, 3):
@@ -291,6 +292,75 @@ def test_what_members_of_ones_own_keep_comes_back(tmp_path):
     assert key == "lr=0.2,make=ELU,seed=0"
     assert member["counted"] == 9
     assert member["hyper_parameters"] == {"lr": 0.2}  # a class is no plain data
+
+
+class Keeping(Own):
+    """Keeps what Lightning would save in any type."""
+
+    def on_save_checkpoint(self, checkpoint):
+        state = self.net.state_dict()  # an OrderedDict of parts of stacks
+        checkpoint["kept"] = {"n": 3, "net": state, "again": [torch.nn.Parameter(torch.ones(2))], "odd": {object()}}
+
+    def on_load_checkpoint(self, checkpoint):
+        self.found = copy.deepcopy(checkpoint)
+
+
+def test_mappings_and_kinds_of_tensors_are_kept_and_what_is_not_is_named(tmp_path):
+    group = ReplicaGroup.of(Keeping, [{}, {}])
+    trainer = quiet_trainer(max_epochs=1)
+    trainer.fit(group, datamodule=ReplicaDataModule(SmallData()))
+    weights = [member.net[0].weight.clone() for member in group.members]
+    with pytest.warns(UserWarning, match=r"leaves out 'hyper_parameters.make', 'kept.odd' of Keeping.*tensors"):
+        trainer.save_checkpoint(tmp_path / "group.ckpt")
+    resumed = ReplicaGroup.of(Keeping, [{}, {}])
+    path = tmp_path / "group.ckpt"
+    quiet_trainer(max_epochs=1).fit(
+        resumed, datamodule=ReplicaDataModule(SmallData()), ckpt_path=path, weights_only=True
+    )
+    for member, weight in zip(resumed.members, weights, strict=True):
+        assert member.found["kept"].keys() == {"n", "net", "again"}
+        assert torch.equal(member.found["kept"]["net"]["0.weight"], weight)
+        assert torch.equal(member.found["kept"]["again"][0], torch.ones(2))
+        assert torch.equal(member.found["state_dict"]["net.0.weight"], weight)  # as in the run alone's own hook
+        assert (member.found["epoch"], member.found["global_step"]) == (1, EPOCH)
+
+
+class Scaling(MNISTClassifier):
+    """A task with a state of its own in checkpoints."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.scale = 1.0
+
+    def training_step(self, batch, index):
+        self.scale *= 1.01
+        loss = self.mean_loss(*batch) * self.scale
+        self.log("train_loss", loss)
+        return loss
+
+    def on_save_checkpoint(self, checkpoint):
+        super().on_save_checkpoint(checkpoint)
+        checkpoint["scale"] = self.scale
+
+    def on_load_checkpoint(self, checkpoint):
+        super().on_load_checkpoint(checkpoint)
+        self.scale = checkpoint["scale"]
+
+
+def test_a_class_made_from_a_task_gets_its_own_state_back(tmp_path):
+    cells = [{"activation": "prelu", "hidden_layers": 1}, {"activation": "gelu", "hidden_layers": 1}]
+    for epochs in (1, 2):
+        group = ReplicaGroup.of(Scaling, cells, [0, 1], executor="loop")
+        trainer = quiet_trainer(max_epochs=epochs)
+        path = tmp_path / "group.ckpt" if epochs == 2 else None
+        trainer.fit(group, datamodule=ReplicaDataModule(SmallData()), ckpt_path=path, weights_only=True)
+        trainer.save_checkpoint(tmp_path / "group.ckpt")
+    for seed, (cell, member) in enumerate(zip(cells, group.members, strict=True)):
+        seed_everything(seed, verbose=False)
+        alone = Scaling(**cell)
+        quiet_trainer(max_epochs=2).fit(alone, datamodule=SmallData())
+        assert member.scale == alone.scale
+        torch.testing.assert_close(member.state_dict(), alone.state_dict(), rtol=0, atol=0)
 
 
 def test_keys():
