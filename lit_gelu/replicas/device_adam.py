@@ -105,7 +105,7 @@ class DeviceAdam(StackedAdam):
         super()._begin(name)
         alone, self.steps[name] = self.steps[name], self.made
         for replica in self.stacks.rows[name]:
-            entry = self.own[replica].state[self._parameter(name, replica)]
+            entry = self._entry(name, replica)
             if entry.get("step") is alone:
                 entry["step"] = self.made
 

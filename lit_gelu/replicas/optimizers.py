@@ -134,9 +134,9 @@ class StackedAdam(MemberOptimizers):
         """Leave a member as it is from now on; its own optimizer counts no further steps."""
         super().stop(replica)
         for name, count in self.steps.items():
-            if replica in self.stacks.rows[name]:
-                entry = self.own[replica].state[self._parameter(name, replica)]
-                entry["step"] = count.clone() if entry["step"] is count else entry["step"]
+            entry = self._entry(name, replica) if replica in self.stacks.rows[name] else {}
+            if entry.get("step") is count:
+                entry["step"] = count.clone()
 
     def begin(self) -> int:
         """Make the moments that are not there yet, and return how many steps were made."""
@@ -171,18 +171,20 @@ class StackedAdam(MemberOptimizers):
         self.moments.clear()
         self.steps.clear()
         for name in self.stacks.trained:
-            holders = [self.own[replica].state for replica in self.stacks.rows[name]]
-            parameters = [self._parameter(name, replica) for replica in self.stacks.rows[name]]
-            loaded = [dict(state[parameter]) for state, parameter in zip(holders, parameters, strict=True) if state]
-            if not all(loaded) or not loaded:
+            rows = self.stacks.rows[name]
+            loaded = {place: dict(entry) for place, r in enumerate(rows) if (entry := self._entry(name, r))}
+            if not loaded:
                 continue
             self._begin(name)
-            for moment, key in zip(self.moments[name], _MOMENTS, strict=True):
-                moment.copy_(torch.stack([entry[key] for entry in loaded]))
-            self.steps[name].copy_(torch.stack([entry["step"] for entry in loaded]).max())
-            for state, parameter, entry in zip(holders, parameters, loaded, strict=True):
-                if entry["step"] < self.steps[name]:  # of a member that was stopped
-                    state[parameter]["step"] = entry["step"].clone()
+            for place, entry in loaded.items():
+                for moment, key in zip(self.moments[name], _MOMENTS, strict=True):
+                    moment[place].copy_(entry[key])
+            self.steps[name].copy_(torch.stack([entry["step"] for entry in loaded.values()]).max())
+            for place, replica in enumerate(rows):
+                if place not in loaded:  # of a member that was stopped before its first step
+                    self.own[replica].state.pop(self._parameter(name, replica), None)
+                elif loaded[place]["step"] < self.steps[name]:  # or later
+                    self._entry(name, replica)["step"] = loaded[place]["step"].clone()
 
     @contextmanager
     def _stopped_as_they_are(self, names: Iterable[str]) -> Iterator[None]:
@@ -198,6 +200,11 @@ class StackedAdam(MemberOptimizers):
 
     def _parameter(self, name: str, replica: int) -> nn.Parameter:
         return self.stacks.modules[replica].get_parameter(name)
+
+    def _entry(self, name: str, replica: int) -> dict[str, Any]:
+        """Return what a member's own optimizer holds of a parameter; nothing before its first step."""
+        entry: dict[str, Any] = self.own[replica].state.get(self._parameter(name, replica), {})
+        return entry
 
     def _begin(self, name: str) -> None:
         """Make the moments of a stack, and let the members' own optimizers hold their parts."""

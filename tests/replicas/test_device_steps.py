@@ -100,6 +100,22 @@ def test_an_inactive_replica_stays_as_it_is(samples):
         assert all(torch.equal(t, weights[name]) for name, t in state_of(executor, mine).weights.items() if mine == 0)
 
 
+def test_a_replica_that_never_made_a_step_has_no_state(samples):
+    executor, other = group(), group()
+    rows = rows_of(executor, samples)
+    executor.active[1] = other.active[1] = False
+    executor.steps(*samples, rows[:4])
+    assert executor.optimizer.member_state(1)["state"] == {}
+    other.stacks.tree.load_state_dict(executor.stacks.tree.state_dict())
+    other.optimizer.load_state_dict(executor.optimizer.state_dict())
+    other.streams.set_states(executor.streams.states())
+    for one in (executor, other):
+        one.steps(*samples, rows[4:])
+    for replica in range(len(CELLS)):
+        mine, its = (Run({10: state_of(one, replica)}) for one in (executor, other))
+        check_equal([mine], [its])
+
+
 def test_it_goes_on_from_a_state(samples):
     executor, other = group(), group()
     rows = rows_of(executor, samples)

@@ -158,6 +158,28 @@ def test_an_inactive_replica_stays_as_it_is(samples, tmp_path, at, fused):
         check_equal(alone, runs, exact)
 
 
+@pytest.mark.parametrize("executor", ["auto", "stacked", "loop"])
+def test_a_replica_that_never_made_a_step_is_resumed(samples, tmp_path, executor):
+    def fitted(path=None, callbacks=()):
+        group = ReplicaGroup.of(BUILD, CELLS, SEEDS, steps_per_batch=4, executor=executor)
+        group.active[2] = False
+        trainer = quiet_trainer(max_steps=27, max_epochs=-1, callbacks=list(callbacks))
+        given = ReplicaDataModule(Samples(samples, 8))
+        trainer.fit(group, datamodule=given, ckpt_path=path, weights_only=True if path else None)
+        return runs_of(group, trainer)
+
+    unbroken = fitted(callbacks=[Saving(tmp_path, {14})])
+    resumed = fitted(tmp_path / "14.ckpt")
+    check_equal(unbroken, resumed)
+    alone = [trained_alone(BUILD, cell, 0, samples, 8, (27,)) for cell in CELLS[:1]]
+    resumed[0].losses = alone[0].losses
+    check_equal(alone, resumed[:1], batched_products_are_single_ones((24, 256, 256, 25), 8))
+    for runs in (unbroken, resumed):
+        assert runs[2].states[27].optimizer["state"] == {}  # as of a run alone before its first step
+    fresh = ReplicaGroup.of(BUILD, CELLS, SEEDS).members[2].state_dict()
+    torch.testing.assert_close(dict(fresh), resumed[2].states[27].weights, rtol=0, atol=0)
+
+
 class Norms(LightningModule):
     """A module of somebody's own with a state that training steps change, and any optimizer."""
 
