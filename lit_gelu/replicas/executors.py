@@ -63,8 +63,7 @@ class EagerExecutor:
             isinstance(m, ActivationTask) and is_task(m) and m.logs_noise_free_training_loss and m.is_noisy
             for m in modules
         ]
-        written = self.kind == "written"
-        self.written = WrittenSteps(self.stacks, self.streams, self.logs_noise_free) if written else None
+        self.written = self._written()
         self.active = torch.ones(len(modules), dtype=torch.bool)
         self.optimizer: MemberOptimizers | None = None
         self.device_steps: DeviceSteps | None = None
@@ -96,6 +95,7 @@ class EagerExecutor:
     def configure_optimizers(self) -> MemberOptimizers:
         """Return the group's optimizer, made of those that the members configure; again after a move to a device."""
         self.stacks.attach()
+        self.written = self._written()  # what it keeps has the type of the numbers
         device = next(iter(self.stacks.parameters.values())).device
         for module in self.stacks.modules:
             module._device = device  # type: ignore[assignment] # as Lightning's own `to` does
@@ -152,6 +152,9 @@ class EagerExecutor:
             return {"train_loss": self.device_steps.make_of(inputs, labels, rows)}
         made = [self.step((inputs[own], labels[own]), first + index) for index, own in enumerate(rows)]
         return {name: torch.stack([values[name] for values in made]) for name in made[0]}
+
+    def _written(self) -> WrittenSteps | None:
+        return WrittenSteps(self.stacks, self.streams, self.logs_noise_free) if self.kind == "written" else None
 
     def _step(self, optimizer: MemberOptimizers, batch: Any, index: int) -> dict[str, Tensor]:
         noise_free = self.forward.noise_free_losses(batch) if any(self.logs_noise_free) else None

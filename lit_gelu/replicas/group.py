@@ -89,6 +89,7 @@ class ReplicaGroup(LightningModule):
         self._plateau_epoch = -1  # the last one behind which schedulers looked at a value
         self._ends: dict[int, dict[str, Any]] = {}  # where the runs of inactive replicas are
         self._plan: Tensor | None = None
+        self._converted: tuple[object, tuple[Tensor, Tensor]] | None = None  # samples, and what they are made into
         self._epoch_start: list[Tensor] = []
         self._steps, self._place = 0, 0  # of an epoch, and made of it
 
@@ -135,6 +136,14 @@ class ReplicaGroup(LightningModule):
         with write_atomically(path) as temporary:
             torch.save(self.member_checkpoint(replica), temporary)
 
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Move the stacks to another device or type, as torch does, and let the members hold their parts there."""
+        super()._apply(fn, recurse)
+        self.executor.stacks.attach()
+        for member in self.members:
+            member._dtype = self._dtype  # type: ignore[assignment] # as Lightning's own `to` does
+        return self
+
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override] # torch has overloads
         """Return the stacks under the members' own names."""
         return self.tree.state_dict(*args, **kwargs)
@@ -160,6 +169,7 @@ class ReplicaGroup(LightningModule):
 
     def setup(self, stage: str) -> None:  # noqa: ARG002 - Lightning's name
         """Let the members see a Trainer, each as if its run were alone."""
+        self._converted = None  # it may have another precision
         is_fit = self.trainer.state.fn == TrainerFn.FITTING
         self._of_members = MemberTrainer(self.trainer, self._data.order.steps if is_fit else None)
         for module in self._seeing_a_trainer():
@@ -299,6 +309,8 @@ class ReplicaGroup(LightningModule):
                     "with the members that it was saved with, in their order."
                 )
         self._check_data(record)
+        if self._trainer is not None:  # Lightning would do this behind loading: numbers would lose half of their digits
+            self._trainer.precision_plugin.convert_module(self)
         self.executor.streams.set_states(record.streams)
         self._epoch_start, self._plan = record.epoch_start, None
         self._steps, self._place = record.steps, record.place
@@ -372,17 +384,26 @@ class ReplicaGroup(LightningModule):
     def _made(self, first: int, count: int) -> dict[str, Tensor]:
         """Make steps of an epoch: all at once where nothing happens between them."""
         assert self._plan is not None  # noqa: S101 - drawn when the epoch began
-        samples, rows = self._data.samples, self._plan[first : first + count]
+        inputs, labels = self._tensors()
+        rows = self._plan[first : first + count]
         if self.executor.takes_several and not self._optimizer.has_schedulers:
-            return self.executor.steps(samples.inputs, samples.labels, rows, first)
+            return self.executor.steps(inputs, labels, rows, first)
         made = []
         for further, own in enumerate(rows):
             self._of_members.further = further
-            made.append(self.executor.steps(samples.inputs, samples.labels, own.unsqueeze(0), first + further))
+            made.append(self.executor.steps(inputs, labels, own.unsqueeze(0), first + further))
             self._of_members.further = further + 1
             is_last = first + further + 1 == len(self._plan)
             self._optimizer.step_schedulers(first + further, self.trainer.current_epoch if is_last else -1)
         return {name: torch.cat([values[name] for values in made]) for name in made[0]}
+
+    def _tensors(self) -> tuple[Tensor, Tensor]:
+        """Return all samples' inputs and labels, once in the numbers that the Trainer's precision makes of batches."""
+        samples = self._data.samples
+        if self._converted is None or self._converted[0] is not samples:
+            given = samples.inputs, samples.labels
+            self._converted = samples, self.trainer.precision_plugin.convert_input(given)
+        return self._converted[1]
 
     def _step_on_plateau(self, epoch: int) -> None:
         """Step what looks at values behind an epoch, once and if it is over."""

@@ -22,6 +22,17 @@ _FLAGS = ("betas", "eps", "maximize", "fused", "decoupled_weight_decay")
 _UNKNOWN = ("amsgrad", "capturable", "differentiable", "foreach")
 
 
+@contextmanager
+def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """Let new tensors have a type, as they have where a run alone makes its optimizer's step."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
 class MemberOptimizers(Optimizer):
     """Every member's own optimizer, given its parts of the gradients; exact for any optimizer.
 
@@ -35,6 +46,7 @@ class MemberOptimizers(Optimizer):
         self.stacks, self.configured = stacks, list(configured)
         self.own = [one.optimizer for one in configured]
         self.stopped: set[int] = set()
+        self.default = torch.get_default_dtype()  # of counts; a step in float64 has another one
 
     def stop(self, replica: int) -> None:
         """Leave a member as it is from now on."""
@@ -56,7 +68,8 @@ class MemberOptimizers(Optimizer):
             parameters = dict(module.named_parameters())
             for name, parameter in parameters.items():
                 parameter.grad = parts.get(name)
-            own.step()
+            with _default_dtype(self.default):
+                own.step()
             for parameter in parameters.values():
                 parameter.grad = None
 
@@ -209,7 +222,8 @@ class StackedAdam(MemberOptimizers):
     def _begin(self, name: str) -> None:
         """Make the moments of a stack, and let the members' own optimizers hold their parts."""
         stack = self.stacks.parameters[name].detach()
-        self.moments[name], self.steps[name] = (torch.zeros_like(stack), torch.zeros_like(stack)), torch.zeros(())
+        self.moments[name] = torch.zeros_like(stack), torch.zeros_like(stack)
+        self.steps[name] = torch.zeros((), dtype=self.default)
         for place, replica in enumerate(self.stacks.rows[name]):
             if replica in self.stopped:
                 continue
