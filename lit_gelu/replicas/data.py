@@ -6,6 +6,8 @@ from typing import Any
 
 from lightning.pytorch import LightningDataModule, LightningModule
 from lightning.pytorch.utilities.model_helpers import is_overridden
+from torch.utils._pytree import tree_leaves
+from torch.utils.data import RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
 from lit_gelu.data import InMemoryDataModule
 from lit_gelu.data.in_memory import InMemorySamples
@@ -13,6 +15,8 @@ from lit_gelu.replicas.errors import ReplicaArgumentError
 from lit_gelu.replicas.hooks import check_data_hooks
 from lit_gelu.replicas.macro_steps import MacroSteps, steps_in_a_batch
 from lit_gelu.replicas.order import BatchOrder
+
+_DRAWING = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)  # from torch's generator, without one of its own
 
 
 class ReplicaDataModule(LightningDataModule):
@@ -27,7 +31,8 @@ class ReplicaDataModule(LightningDataModule):
 
     Raises:
         ReplicaArgumentError: If ``data`` are no `lit_gelu.data.InMemoryDataModule`, or make batches in ways of their
-            own, as those do that cut or mirror images anew each time.
+            own, as those do that cut or mirror images anew each time; or if their loaders for validation or test
+            shuffle with a run's own random numbers.
     """
 
     def __init__(self, data: InMemoryDataModule, batch_ends: Collection[int] = ()) -> None:
@@ -84,11 +89,11 @@ class ReplicaDataModule(LightningDataModule):
             # Lightning asks whether no batches were meant.
             warnings.filterwarnings("ignore", message="Total length of `list` across ranks is zero")
             return []
-        return self.data.val_dataloader()
+        return self._for_all("val_dataloader")
 
     def test_dataloader(self) -> Any:
         """Return the data's own loader."""
-        return self.data.test_dataloader()
+        return self._for_all("test_dataloader")
 
     def loader(self, group: LightningModule | None) -> MacroSteps:
         """Return the loader of step numbers for a group: as many in a batch as it asks for."""
@@ -97,3 +102,21 @@ class ReplicaDataModule(LightningDataModule):
         # A batch that max_steps cuts off must not be an epoch's last one: the run alone would not validate there.
         ends = [*self.batch_ends, *([most % steps] if most >= 0 else [])]
         return MacroSteps(steps, steps_in_a_batch(asked, replicas, steps), ends)
+
+    def _for_all(self, name: str) -> Any:
+        """Return loaders of the data by the name of their hook, if every member's run alone would go through the same.
+
+        Raises:
+            ReplicaArgumentError: If one draws its order out of the random numbers of a run.
+        """
+        loaders = getattr(self.data, name)()
+        for loader in tree_leaves(loaders):
+            own = getattr(loader, "batch_sampler", None)
+            for sampler in (getattr(loader, "sampler", None), own, getattr(own, "sampler", None)):
+                if isinstance(sampler, _DRAWING) and sampler.generator is None:
+                    raise ReplicaArgumentError(
+                        f"{type(self.data).__name__}.{name} returns a loader with a {type(sampler).__name__}, which "
+                        "draws an order for each member's run alone, and a group goes through one for all members. "
+                        "Leave shuffle=True out, or give the loader a generator=torch.Generator() of its own."
+                    )
+        return loaders

@@ -12,6 +12,11 @@ _OF_TRAINING = (
     "on_before_optimizer_step", "optimizer_step", "optimizer_zero_grad", "backward", "configure_gradient_clipping",
     "configure_callbacks", "configure_model", "prepare_data", "setup", "teardown",
 )  # fmt: skip
+# The modes that a pass changes and changes back, which a group does for each member as Lightning's own hooks do.
+_OF_MODES = (
+    "on_validation_model_eval", "on_validation_model_train", "on_validation_model_zero_grad", "on_test_model_eval",
+    "on_test_model_train",
+)  # fmt: skip
 _OF_BATCHES = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
 _OF_TASKS = frozenset({"on_fit_start"})  # looks at the activation's name alone, and a group calls it
 
@@ -29,11 +34,12 @@ def check_hooks(member: LightningModule) -> None:
             "members. Train this module alone."
         )
     called = _OF_TASKS if isinstance(member, ActivationTask) else frozenset()
-    for hook in (*_OF_TRAINING, *_OF_BATCHES):
+    for hook in (*_OF_TRAINING, *_OF_MODES, *_OF_BATCHES):
         if hook not in called and is_overridden(hook, member, LightningModule):
             raise NotReplicableError(
                 f"{name} has a hook {hook}, which a group does not call for its members. Move what it does into "
-                "training_step, configure_optimizers or a callback of the group, or train this module alone."
+                "training_step, validation_step, configure_optimizers or a callback of the group, or train this module "
+                "alone."
             )
 
 

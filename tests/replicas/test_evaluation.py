@@ -2,13 +2,14 @@
 
 import pytest
 import torch
-from lightning.pytorch import Callback
+from lightning.pytorch import Callback, seed_everything
 from lightning.pytorch.callbacks import EarlyStopping
 from measured_replicas import CELLS, SEEDS, SIZES, Measuring, Sets, run_alone, run_together
 from replica_runs import batched_products_are_single_ones, check_equal
 from small_task import quiet_trainer
+from torch.utils.data import DataLoader
 
-from lit_gelu.data.in_memory import InMemorySamples
+from lit_gelu.data.in_memory import InMemorySamples, whole_batch
 from lit_gelu.replicas import NotReplicableError, ReplicaArgumentError, ReplicaDataModule, ReplicaGroup
 from lit_gelu.tasks import TweetTagger
 
@@ -88,6 +89,13 @@ class Hooked(Measuring):
         self.lr = 0
 
 
+class Noisy(Measuring):
+    """Keeps dropout on in validation."""
+
+    def on_validation_model_eval(self):
+        self.net[2].train()
+
+
 class Manual(Measuring):
     def __init__(self):
         super().__init__()
@@ -116,9 +124,12 @@ class Augmenting(Sets):
 
 def test_hooks_that_a_group_does_not_call_are_refused():
     with pytest.raises(
-        NotReplicableError, match=r"hook on_train_epoch_start.*training_step, configure_optimizers or a"
+        NotReplicableError,
+        match=r"hook on_train_epoch_start.*training_step, validation_step, configure_optimizers or a",
     ):
         ReplicaGroup.of(Hooked, CELLS)
+    with pytest.raises(NotReplicableError, match=r"hook on_validation_model_eval.*validation_step"):
+        ReplicaGroup.of(Noisy, CELLS)
     with pytest.raises(NotReplicableError, match="automatic_optimization=False"):
         ReplicaGroup.of(Manual, [{}])
     for kind, said in ((Transferring, "on_after_batch_transfer.*load_train_and_val"), (Loading, "train_dataloader")):
@@ -126,6 +137,52 @@ def test_hooks_that_a_group_does_not_call_are_refused():
             ReplicaDataModule(kind())
     with pytest.raises(ReplicaArgumentError, match=r"way of its own \(OtherSamples\)"):
         quiet_trainer(max_epochs=1).fit(ReplicaGroup.of(Measuring, [{}]), datamodule=ReplicaDataModule(Augmenting()))
+
+
+class Shuffling(Sets):
+    """Loaders of its own, which shuffle."""
+
+    def __init__(self, generator=None):
+        super().__init__()
+        self.generator = generator
+
+    def shuffled(self, samples):
+        return DataLoader(samples, 8, shuffle=True, collate_fn=whole_batch, generator=self.generator)
+
+    def val_dataloader(self):
+        return self.shuffled(self.val_set)
+
+    def test_dataloader(self):
+        return self.shuffled(self.test_set)
+
+
+def test_an_order_that_each_run_alone_would_draw_is_refused():
+    steps = []
+
+    class Counting(Callback):
+        def on_train_batch_end(self, trainer, module, outputs, batch, batch_index):
+            steps.append(trainer.global_step)
+
+    group = ReplicaGroup.of(Measuring, CELLS, SEEDS)
+    trainer = quiet_trainer(max_epochs=1, num_sanity_val_steps=0, callbacks=[Counting()])
+    with pytest.raises(ReplicaArgumentError, match=r"Shuffling\.val_dataloader .* RandomSampler.*shuffle=True"):
+        trainer.fit(group, datamodule=ReplicaDataModule(Shuffling()))
+    assert not steps
+    with pytest.raises(ReplicaArgumentError, match=r"Shuffling\.test_dataloader .* RandomSampler.*generator="):
+        quiet_trainer().test(group, datamodule=ReplicaDataModule(Shuffling()))
+
+
+@pytest.mark.filterwarnings("ignore:Your `val_dataloader`'s sampler has shuffling:UserWarning")
+def test_a_loader_that_shuffles_by_a_generator_of_its_own():
+    cells, data = CELLS[:2], [Shuffling(torch.Generator().manual_seed(3)) for _ in range(3)]
+    group = ReplicaGroup.of(Measuring, cells, SEEDS[:2])
+    quiet_trainer(max_epochs=2).fit(group, datamodule=ReplicaDataModule(data[0]))
+    for replica, (cell, seed) in enumerate(zip(cells, SEEDS, strict=False)):
+        seed_everything(seed, verbose=False)
+        module, trainer = Measuring(**cell), quiet_trainer(max_epochs=2)
+        trainer.fit(module, datamodule=data[replica + 1])
+        assert float(group.measured["val_noise"][replica]) == float(trainer.callback_metrics["val_noise"])
+        torch.testing.assert_close(dict(group.members[replica].state_dict()), dict(module.state_dict()))
 
 
 class Sometimes(Measuring):
