@@ -5,6 +5,7 @@ from collections.abc import Collection
 from typing import Any
 
 from lightning.pytorch import LightningDataModule, LightningModule
+from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import RandomSampler, SubsetRandomSampler, WeightedRandomSampler
@@ -101,7 +102,13 @@ class ReplicaDataModule(LightningDataModule):
         steps, most = self.order.steps, -1 if self.trainer is None else self.trainer.max_steps
         # A batch that max_steps cuts off must not be an epoch's last one: the run alone would not validate there.
         ends = [*self.batch_ends, *([most % steps] if most >= 0 else [])]
-        return MacroSteps(steps, steps_in_a_batch(asked, replicas, steps), ends)
+        return MacroSteps(steps, steps_in_a_batch(asked, replicas, steps), ends, self._intervals())
+
+    def _intervals(self) -> list[int]:
+        """Return the numbers of steps at multiples of which callbacks of the Trainer look for a batch's end."""
+        callbacks = [] if self.trainer is None else self.trainer.callbacks  # type: ignore[attr-defined] # a connector's
+        given = [one._every_n_train_steps for one in callbacks if isinstance(one, ModelCheckpoint)]
+        return [every for every in given if every > 0]
 
     def _for_all(self, name: str) -> Any:
         """Return loaders of the data by the name of their hook, if every member's run alone would go through the same.

@@ -1,6 +1,7 @@
 """`ReplicaGroup`: several runs of one net as one LightningModule."""
 
 import os
+import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Self
 
@@ -25,6 +26,7 @@ from lit_gelu.replicas.hooks import check_hooks
 from lit_gelu.replicas.macro_steps import MacroSteps, count_further_steps, loop_states, place_in_epoch
 from lit_gelu.replicas.member_trainer import MemberTrainer
 from lit_gelu.replicas.optimizers import MemberOptimizers
+from lit_gelu.replicas.refused_options import check_trainer
 from lit_gelu.replicas.stored_group import StoredGroup
 from lit_gelu.tasks import ActivationTask
 from lit_gelu.tasks.activation_task import CHECKPOINT_KEY
@@ -169,6 +171,8 @@ class ReplicaGroup(LightningModule):
 
     def setup(self, stage: str) -> None:  # noqa: ARG002 - Lightning's name
         """Let the members see a Trainer, each as if its run were alone."""
+        for message in _UNTRUE:
+            warnings.filterwarnings("ignore", message=message)
         self._converted = None  # it may have another precision
         is_fit = self.trainer.state.fn == TrainerFn.FITTING
         self._of_members = MemberTrainer(self.trainer, self._data.order.steps if is_fit else None)
@@ -192,6 +196,7 @@ class ReplicaGroup(LightningModule):
     def on_train_start(self) -> None:
         """Let the loader go on where a checkpoint was saved."""
         self._loader.start = self._place if self.trainer.fit_loop.restarted_mid_epoch else 0
+        self._loader.before = self.trainer.global_step - self._loader.start
         if self._plan is None and self._epoch_start:
             now = self.executor.streams.states()
             self.executor.streams.set_states(self._epoch_start)
@@ -203,6 +208,7 @@ class ReplicaGroup(LightningModule):
         self._note_stopped()
         self._step_on_plateau(self.trainer.current_epoch - 1)  # where the run was resumed before that epoch's last hook
         self._loader.start, self._place, self.logged = 0, 0, {}
+        self._loader.before = self.trainer.global_step
         self._epoch_start = self.executor.streams.states()
         self._plan = self._drawn()
         self._steps = len(self._plan)
@@ -212,7 +218,7 @@ class ReplicaGroup(LightningModule):
         self._note_stopped()
         trainer = self.trainer
         left = trainer.max_steps - trainer.global_step if trainer.max_steps >= 0 else len(batch)
-        steps = batch.tolist()[:left]
+        steps, before = batch.tolist()[:left], trainer.global_step
         optimizer: Any = self.optimizers()
         logged: dict[str, Tensor] = optimizer.step(closure=lambda: self._made(steps[0], len(steps)))
         self._of_members.further = 0
@@ -221,7 +227,19 @@ class ReplicaGroup(LightningModule):
         for name, values in logged.items():
             self.logged.setdefault(name, []).append(values.cpu())
             self.log(name, self._mean(values[-1]), prog_bar=name == "train_loss")
+        self._write_to_loggers(logged, before, len(steps))
         return logged
+
+    def _write_to_loggers(self, logged: Mapping[str, Tensor], before: int, count: int) -> None:
+        """Write what steps logged, but for the last one of a batch: Lightning looks at that one alone."""
+        every = self.trainer.log_every_n_steps
+        if not every or not self.trainer.loggers:
+            return
+        for step in range(before, before + count - 1):  # as Lightning numbers them, from 0
+            if (step + 1) % every == 0:
+                means = {name: float(self._mean(values[step - before])) for name, values in logged.items()}
+                for logger in self.trainer.loggers:
+                    logger.log_metrics({**means, "epoch": self.trainer.current_epoch}, step)
 
     def on_train_epoch_end(self) -> None:
         """Step the schedulers that look at what validation found."""
@@ -323,7 +341,9 @@ class ReplicaGroup(LightningModule):
                 own.pop(CHECKPOINT_KEY, None)  # a task's activations are there
                 member.on_load_checkpoint(own)
         if self._trainer is not None and self._trainer.state.fn == TrainerFn.FITTING:
-            place_in_epoch(checkpoint, self._place, self._data.loader(self))
+            loader = self._data.loader(self)
+            loader.before = checkpoint["global_step"] - self._place
+            place_in_epoch(checkpoint, self._place, loader)
             leave_epoch_unfinished(checkpoint["loops"]["fit_loop"])
             if self._trainer.max_steps != -1 and not self._trainer.enable_validation:
                 leave_epoch_finished(checkpoint["loops"]["fit_loop"])
@@ -430,63 +450,5 @@ class ReplicaGroup(LightningModule):
             self.log(name, self._mean(values), prog_bar=True, add_dataloader_idx=False)
 
 
-def check_trainer(trainer: Any, fits_a_gpu: bool = False) -> None:
-    """Refuse a Trainer that asks for what a group cannot do.
-
-    Args:
-        trainer: It, with its data attached.
-        fits_a_gpu: Whether the group's steps can be made on CUDA.
-
-    Raises:
-        NotReplicableError: If it would mix replicas, or make another run of them than each alone.
-    """
-    is_fit = trainer.state.fn == TrainerFn.FITTING
-    asked = {
-        "gradient_clip_val": trainer.gradient_clip_val not in {None, 0},
-        "accumulate_grad_batches": trainer.accumulate_grad_batches != 1,
-        "devices": trainer.world_size > 1,
-        "val_check_interval": _validates_within_epochs(trainer),
-        "fast_dev_run": is_fit and bool(trainer.fast_dev_run),  # these two set limit_train_batches, too
-        "overfit_batches": is_fit and trainer.overfit_batches > 0,
-        "limit_train_batches": is_fit and not _is_whole(trainer.limit_train_batches),
-        "accelerator": trainer.strategy.root_device.type not in {"cpu", "cuda" if fits_a_gpu else "cpu"},
-        "precision": trainer.precision not in {"32-true", "64-true"},
-    }
-    for name, is_asked in asked.items():
-        if is_asked:
-            raise NotReplicableError(f"Trainer({name}=...) is not accepted for a group: {_REASONS[name]}")
-    if is_fit and not isinstance(trainer.datamodule, ReplicaDataModule):
-        raise NotReplicableError(
-            "A group takes its batches from a ReplicaDataModule. Give Trainer.fit datamodule=ReplicaDataModule(data)."
-        )
-
-
-def _validates_within_epochs(trainer: Any) -> bool:
-    """Tell whether validation is asked for by batches, of which a group's hold several steps, or by time."""
-    one_step = getattr(trainer.lightning_module, "steps_per_batch", 1) == 1
-    by_time = trainer._val_check_time_interval is not None  # Lightning sets no val_check_interval then
-    return not one_step and (
-        by_time or not _is_whole(trainer.val_check_interval) or trainer.check_val_every_n_epoch is None
-    )
-
-
-def _is_whole(given: Any) -> bool:
-    """Tell whether a share of an epoch's batches is all of them: 1.0, where 1 is one batch."""
-    return isinstance(given, float) and given == 1.0
-
-
-_REASONS = {
-    "val_check_interval": "it would count batches of several steps. Leave it out, or give the group steps_per_batch=1.",
-    "gradient_clip_val": "the norm over all replicas would mix them. Leave it out.",
-    "accumulate_grad_batches": "each step of a replica is one batch of its own. Leave it out, or give larger batches.",
-    "devices": "one process trains it on one device. Give every device a group of its own, in a process of its own.",
-    "fast_dev_run": "it would count batches of several steps. Give max_steps and limit_val_batches instead, and "
-    "logger=False, enable_checkpointing=False.",
-    "overfit_batches": "it would count batches of several steps, and replicas shuffle theirs. Give data of fewer "
-    "samples.",
-    "limit_train_batches": "it would count batches of several steps, as 1 does, which is one batch; 1.0 is all of "
-    "them. Give max_steps instead.",
-    "accelerator": 'its random numbers are those of runs on a CPU. Give accelerator="cpu", or noise="keys" to members '
-    'that are small tasks, with executor="auto", for accelerator="cuda".',
-    "precision": 'the bits of runs alone are kept in "32-true" and "64-true". Give one of them.',
-}
+# What Lightning says of training that steps optimizers itself, and of batches that it takes for steps.
+_UNTRUE = ("Using ModelCheckpoint with manual optimization", "The number of training batches .* the logging interval")

@@ -1,5 +1,6 @@
 """Several optimizer steps in one batch of the Trainer: the loader of their numbers, and Lightning's own counters."""
 
+import math
 from collections.abc import Collection, Iterator
 from typing import Any
 
@@ -13,20 +14,28 @@ REPLICA_STEPS = 256  # in one macro-step by default: what the Trainer does aroun
 class MacroSteps:
     """A loader of step numbers: an epoch in chunks, each of which is a batch for the Trainer.
 
+    Every epoch has as many of them, because Lightning asks for their number once.
+
     Args:
         steps: Optimizer steps in an epoch.
         steps_per_batch: How many of them are one batch of the Trainer, at most.
         ends: Numbers of steps after which a batch ends in any case.
+        intervals: A batch also ends where the steps of the whole run, with those `before`, are a multiple of one.
     """
 
-    def __init__(self, steps: int, steps_per_batch: int, ends: Collection[int] = ()) -> None:
-        self.steps, self.steps_per_batch = steps, steps_per_batch
+    def __init__(
+        self, steps: int, steps_per_batch: int, ends: Collection[int] = (), intervals: Collection[int] = ()
+    ) -> None:
+        self.steps, self.steps_per_batch, self.intervals = steps, steps_per_batch, sorted(set(intervals))
         self.ends = sorted({steps, *(end for end in ends if 0 < end < steps)})
         self.start = 0
+        self.before = 0  # steps of the epochs that are over
+        most = len(self._chunks(0, self.ends)) + sum(math.ceil(steps / interval) for interval in self.intervals)
+        self._length = min(steps, most)
 
     def __len__(self) -> int:
         """Return the batches of a whole epoch."""
-        return self.batches_from(0)
+        return self._length
 
     def __iter__(self) -> Iterator[Tensor]:
         """Yield the numbers of an epoch's steps, from `start` on, which is 0 again afterwards."""
@@ -36,14 +45,24 @@ class MacroSteps:
 
     def batches_from(self, start: int) -> int:
         """Return the batches of an epoch that goes on behind so many steps."""
-        return sum(1 for _ in self._batches(start))
+        return len(self._batches(start))
 
-    def _batches(self, start: int) -> Iterator[tuple[int, int]]:
-        """Yield the first step of every batch and the one behind its last."""
-        for end in self.ends:
-            for first in range(start, end, self.steps_per_batch):
-                yield first, min(first + self.steps_per_batch, end)
+    def _batches(self, start: int) -> list[tuple[int, int]]:
+        """Return the first step of every batch and the one behind its last."""
+        due = {end for n in self.intervals for end in range(n - self.before % n, self.steps, n)}
+        chunks = self._chunks(start, sorted({*self.ends, *due}))
+        while start == 0 and len(chunks) < self._length:
+            chunks = _some_halved(chunks, self._length - len(chunks))
+        return chunks
+
+    def _chunks(self, start: int, ends: Collection[int]) -> list[tuple[int, int]]:
+        found: list[tuple[int, int]] = []
+        for end in ends:
+            found.extend(
+                (first, min(first + self.steps_per_batch, end)) for first in range(start, end, self.steps_per_batch)
+            )
             start = max(start, end)
+        return found
 
     def state_dict(self) -> dict[str, Any]:
         """Return nothing: the group's checkpoint says at which step an epoch was."""
@@ -51,6 +70,19 @@ class MacroSteps:
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Do nothing, as `state_dict`; without it Lightning warns that an epoch cannot go on."""
+
+
+def _some_halved(chunks: Collection[tuple[int, int]], count: int) -> list[tuple[int, int]]:
+    """Return chunks of which so many, if there are, are two of half the size."""
+    halved: list[tuple[int, int]] = []
+    for first, end in chunks:
+        middle = (first + end) // 2
+        if count and middle > first:
+            halved += [(first, middle), (middle, end)]
+            count -= 1
+        else:
+            halved.append((first, end))
+    return halved
 
 
 def steps_in_a_batch(asked: int | str, replicas: int, steps: int) -> int:

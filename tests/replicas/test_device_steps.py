@@ -19,7 +19,7 @@ from lit_gelu.replicas import (
     build_members,
 )
 from lit_gelu.replicas.device_steps import WARM_UP, RepeatedStep, captured
-from lit_gelu.replicas.group import check_trainer
+from lit_gelu.replicas.refused_options import check_trainer
 from lit_gelu.tasks import MNISTClassifier, TweetTagger
 
 CELLS = [

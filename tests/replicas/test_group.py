@@ -1,11 +1,13 @@
 """A group inside `Trainer.fit` against the runs alone; resumed, with other sizes of batches, and its members' files."""
 
+import csv
 import functools
-from types import SimpleNamespace
 
 import pytest
 import torch
-from lightning.pytorch import Callback, LightningModule
+from lightning.pytorch import Callback, LightningModule, seed_everything
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.loggers import CSVLogger
 from replica_runs import (
     Keeping,
     Samples,
@@ -20,7 +22,6 @@ from small_task import quiet_trainer
 
 from lit_gelu.callbacks import ExactResume
 from lit_gelu.replicas import NotReplicableError, ReplicaArgumentError, ReplicaDataModule, ReplicaGroup
-from lit_gelu.replicas.group import check_trainer
 from lit_gelu.tasks import TweetTagger
 
 CELLS = [
@@ -76,6 +77,49 @@ def test_the_trainer_counts_steps_and_batches(samples):
     assert trainer.fit_loop.epoch_loop._batches_that_stepped == 17  # by which loggers count
     shapes = [(4, 3), (3, 3), (3, 3), (4, 3), (3, 3)]
     assert seen == list(zip((4, 7, 10, 14, 17), shapes, (0, 0, 0, 1, 1), strict=True))
+
+
+def logged_by(folder):
+    """Return the steps that a CSVLogger has written, and the losses."""
+    with (folder / "lightning_logs" / "version_0" / "metrics.csv").open(newline="") as file:
+        return {int(row["step"]): float(row["train_loss"]) for row in csv.DictReader(file)}
+
+
+@pytest.mark.filterwarnings("ignore:The dirpath has changed:UserWarning")
+@pytest.mark.parametrize("steps_per_batch", [4, "auto"])
+def test_what_counts_steps_sees_them_as_in_a_run_alone(samples, tmp_path, steps_per_batch):
+    def counting(name):
+        saving = ModelCheckpoint(tmp_path / name, "{step}", save_top_k=-1, every_n_train_steps=7)
+        logger = CSVLogger(tmp_path / "logs" / name)
+        return {"callbacks": [saving], "logger": logger, "enable_checkpointing": True, "log_every_n_steps": 3}
+
+    cells, seeds = CELLS[:1] * 2, [0, 0]
+    _, trainer = trained(samples, steps_per_batch, 47, cells=cells, seeds=seeds, **counting("group"))
+    seed_everything(0, verbose=False)
+    alone = quiet_trainer(max_steps=47, max_epochs=-1, limit_val_batches=0, **counting("alone"))
+    alone.fit(BUILD(**CELLS[0]), datamodule=Samples(samples, 8))
+    files = [sorted(path.name for path in (tmp_path / name).glob("*.ckpt")) for name in ("group", "alone")]
+    assert files[0] == files[1] == sorted(f"step={step}.ckpt" for step in range(7, 47, 7))
+    ours, theirs = (logged_by(tmp_path / "logs" / name) for name in ("group", "alone"))
+    assert list(ours) == list(theirs) == list(range(2, 47, 3))
+    assert list(ours.values()) == pytest.approx(list(theirs.values()), rel=1e-5)
+    group, resumed = trained(
+        samples, 3, 47, tmp_path / "group" / "step=28.ckpt", cells=cells, seeds=seeds, **counting("resumed")
+    )
+    assert sorted(path.name for path in (tmp_path / "resumed").glob("*.ckpt")) == ["step=35.ckpt", "step=42.ckpt"]
+    check_equal(runs_of(trainer.lightning_module, trainer), runs_of(group, resumed))
+
+
+@pytest.mark.parametrize("at", [1, 2, 11])
+@pytest.mark.parametrize("every", [3, 50])
+def test_an_interval_of_steps_does_not_change_where_a_run_goes_on(samples, tmp_path, at, every):
+    saving = ModelCheckpoint(tmp_path / "every", every_n_train_steps=every)
+    stopped = trained(samples, 4, at)[1]
+    stopped.save_checkpoint(tmp_path / "at.ckpt")
+    wanted = runs_of(*trained(samples, 4, 27))
+    resumed = trained(samples, 4, 27, tmp_path / "at.ckpt", callbacks=[saving], enable_checkpointing=True)
+    assert resumed[1].global_step == 27
+    check_equal(wanted, runs_of(*resumed))
 
 
 @pytest.fixture(scope="module")
@@ -268,53 +312,6 @@ def test_a_members_checkpoint_is_an_ordinary_one(samples, tmp_path):
     loaded = TweetTagger.load_from_checkpoint(tmp_path / "member.ckpt")
     assert loaded.hparams == group.members[1].hparams
     torch.testing.assert_close(loaded.state_dict(), group.members[1].state_dict(), rtol=0, atol=0)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"gradient_clip_val": 1.0},
-        {"accumulate_grad_batches": 2},
-        {"limit_train_batches": 3},
-        {"limit_train_batches": 1},
-        {"limit_train_batches": 0.5},
-        {"overfit_batches": 1},
-        {"overfit_batches": 1.0},
-        {"fast_dev_run": True},
-        {"fast_dev_run": 3},
-        {"val_check_interval": 0.5},
-        {"val_check_interval": 2},
-        {"val_check_interval": 1},
-        {"val_check_interval": "00:00:00:01"},
-        {"precision": "bf16-mixed"},
-    ],
-)
-def test_what_would_mix_replicas_is_refused(samples, options):
-    with pytest.raises(NotReplicableError, match=next(iter(options))):
-        trained(samples, 4, 8, **options)
-
-
-@pytest.mark.parametrize(
-    ("device", "ranks", "said"), [("cuda", 1, 'accelerator="cpu"'), ("cpu", 2, "Give every device")]
-)
-def test_other_devices_are_refused(device, ranks, said):
-    trainer = SimpleNamespace(
-        gradient_clip_val=None,
-        accumulate_grad_batches=1,
-        limit_train_batches=1.0,
-        fast_dev_run=False,
-        overfit_batches=0.0,
-        precision="32-true",
-        world_size=ranks,
-        lightning_module=None,
-        val_check_interval=1.0,
-        _val_check_time_interval=None,
-        check_val_every_n_epoch=1,
-        state=SimpleNamespace(fn="fit"),
-        strategy=SimpleNamespace(root_device=torch.device(device)),
-    )
-    with pytest.raises(NotReplicableError, match=said):
-        check_trainer(trainer)
 
 
 def test_other_data_are_refused(samples):

@@ -29,3 +29,29 @@ def test_what_is_left_of_an_epoch(start):
     assert [step for batch in left for step in batch] == list(range(start, 10))
     assert loader.batches_from(start) == len(left)
     assert all(len(batch) <= 4 and not {4, 5} & set(batch[:-1]) for batch in left)
+
+
+@pytest.mark.parametrize("steps", [1, 7, 10, 60])
+@pytest.mark.parametrize("size", [1, 4, 100])
+@pytest.mark.parametrize("intervals", [(3,), (5, 4), (100,), (1,), (10,)])
+def test_batches_end_at_multiples_of_the_whole_runs_steps(steps, size, intervals):
+    loader = MacroSteps(steps, size, intervals=intervals)
+    for epoch in range(7):
+        loader.before = epoch * steps
+        made = chunks(loader)
+        assert [step for batch in made for step in batch] == list(range(steps))
+        assert len(made) == len(loader)  # which Lightning has asked for before
+        ends = {loader.before + batch[-1] + 1 for batch in made}
+        multiples = {
+            n for n in range(loader.before + 1, loader.before + steps + 1) if any(n % i == 0 for i in intervals)
+        }
+        assert multiples <= ends
+        assert max(map(len, made)) <= size
+        for start in range(1, steps + 1):
+            assert loader.batches_from(start) <= len(loader)
+
+
+def test_batches_are_no_smaller_than_they_have_to_be():
+    loader = MacroSteps(1000, 85, intervals=[100])
+    assert len(loader) <= 12 + 10
+    assert len(MacroSteps(1000, 85)) == 12

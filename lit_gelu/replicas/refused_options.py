@@ -1,0 +1,70 @@
+"""Refusing a Trainer whose options a group cannot keep to: it would be another run, in silence."""
+
+from typing import Any
+
+from lightning.pytorch.trainer.states import TrainerFn
+
+from lit_gelu.replicas.data import ReplicaDataModule
+from lit_gelu.replicas.errors import NotReplicableError
+
+
+def check_trainer(trainer: Any, fits_a_gpu: bool = False) -> None:
+    """Refuse a Trainer that asks for what a group cannot do.
+
+    Args:
+        trainer: It, with its data attached.
+        fits_a_gpu: Whether the group's steps can be made on CUDA.
+
+    Raises:
+        NotReplicableError: If it would mix replicas, or make another run of them than each alone.
+    """
+    is_fit = trainer.state.fn == TrainerFn.FITTING
+    asked = {
+        "gradient_clip_val": trainer.gradient_clip_val not in {None, 0},
+        "accumulate_grad_batches": trainer.accumulate_grad_batches != 1,
+        "devices": trainer.world_size > 1,
+        "val_check_interval": _validates_within_epochs(trainer),
+        "fast_dev_run": is_fit and bool(trainer.fast_dev_run),  # these two set limit_train_batches, too
+        "overfit_batches": is_fit and trainer.overfit_batches > 0,
+        "limit_train_batches": is_fit and not _is_whole(trainer.limit_train_batches),
+        "accelerator": trainer.strategy.root_device.type not in {"cpu", "cuda" if fits_a_gpu else "cpu"},
+        "precision": trainer.precision not in {"32-true", "64-true"},
+    }
+    for name, is_asked in asked.items():
+        if is_asked:
+            raise NotReplicableError(f"Trainer({name}=...) is not accepted for a group: {_REASONS[name]}")
+    if is_fit and not isinstance(trainer.datamodule, ReplicaDataModule):
+        raise NotReplicableError(
+            "A group takes its batches from a ReplicaDataModule. Give Trainer.fit datamodule=ReplicaDataModule(data)."
+        )
+
+
+def _validates_within_epochs(trainer: Any) -> bool:
+    """Tell whether validation is asked for by batches, of which a group's hold several steps, or by time."""
+    one_step = getattr(trainer.lightning_module, "steps_per_batch", 1) == 1
+    by_time = trainer._val_check_time_interval is not None  # Lightning sets no val_check_interval then
+    return not one_step and (
+        by_time or not _is_whole(trainer.val_check_interval) or trainer.check_val_every_n_epoch is None
+    )
+
+
+def _is_whole(given: Any) -> bool:
+    """Tell whether a share of an epoch's batches is all of them: 1.0, where 1 is one batch."""
+    return isinstance(given, float) and given == 1.0
+
+
+_REASONS = {
+    "val_check_interval": "it would count batches of several steps. Leave it out, or give the group steps_per_batch=1.",
+    "gradient_clip_val": "the norm over all replicas would mix them. Leave it out.",
+    "accumulate_grad_batches": "each step of a replica is one batch of its own. Leave it out, or give larger batches.",
+    "devices": "one process trains it on one device. Give every device a group of its own, in a process of its own.",
+    "fast_dev_run": "it would count batches of several steps. Give max_steps and limit_val_batches instead, and "
+    "logger=False, enable_checkpointing=False.",
+    "overfit_batches": "it would count batches of several steps, and replicas shuffle theirs. Give data of fewer "
+    "samples.",
+    "limit_train_batches": "it would count batches of several steps, as 1 does, which is one batch; 1.0 is all of "
+    "them. Give max_steps instead.",
+    "accelerator": 'its random numbers are those of runs on a CPU. Give accelerator="cpu", or noise="keys" to members '
+    'that are small tasks, with executor="auto", for accelerator="cuda".',
+    "precision": 'the bits of runs alone are kept in "32-true" and "64-true". Give one of them.',
+}
