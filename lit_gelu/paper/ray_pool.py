@@ -90,6 +90,7 @@ class RayPool:
         self._tasks: dict[Any, _Task] = {}  # by what Ray calls a task's result
         self._numbers = itertools.count()
         self._preparations: list[Preparation] = []
+        self._unordered: list[Preparation] = []  # those for which no node had room
         self._seen: tuple[float, list[Node]] = (-1.0, [])
         self._without_nodes: float | None = None  # since when
         self._board: Any = None
@@ -130,22 +131,24 @@ class RayPool:
     @property
     def running(self) -> int:
         """How many jobs have neither ended nor failed."""
-        return len({id(task.job) for task in self._tasks.values()})
+        return len({id(task.job) for task in self._tasks.values()}) + len(self._unordered)
 
     def start(self, job: Job) -> None:
         """Give a job to Ray; a preparation to each node."""
         if isinstance(job, Preparation):
-            for node in self._nodes():
-                if self._slots(node):
-                    self._order(_Task(job, node.id))
+            self._spread(job)
             self._preparations.append(job)
         else:
             self._order(_Task(job, None))
 
     def wait(self, seconds: float) -> Iterator[tuple[Job, Message]]:
         """Yield jobs with what is said of them: `Progress` and `Restart`, then one `Done` or `Failure`."""
+        waiting, self._unordered = self._unordered, []
+        for preparation in waiting:
+            self._spread(preparation)
         if not self._tasks:
             time.sleep(seconds)
+            self._check_nodes()
             return
         done, _ = self._session.ray.wait(list(self._tasks), timeout=seconds)
         yield from self._notes()
@@ -178,6 +181,14 @@ class RayPool:
             else:
                 break
         return board
+
+    def _spread(self, job: Preparation) -> None:
+        """Order a preparation on each node that has room, or keep it until one has."""
+        nodes = [node for node in self._nodes() if self._slots(node)]
+        for node in nodes:
+            self._order(_Task(job, node.id))
+        if not nodes:
+            self._unordered.append(job)
 
     def _order(self, task: _Task) -> None:
         task.number, task.place = next(self._numbers), None
