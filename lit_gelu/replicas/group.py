@@ -140,10 +140,10 @@ class ReplicaGroup(LightningModule):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Move the stacks to another device or type, as torch does, and let the members hold their parts there."""
-        super()._apply(fn, recurse)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call] # torch's
         self.executor.stacks.attach()
         for member in self.members:
-            member._dtype = self._dtype  # type: ignore[assignment] # as Lightning's own `to` does
+            member._dtype = self._dtype  # as Lightning's own `to` does
         return self
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override] # torch has overloads
@@ -232,7 +232,7 @@ class ReplicaGroup(LightningModule):
 
     def _write_to_loggers(self, logged: Mapping[str, Tensor], before: int, count: int) -> None:
         """Write what steps logged, but for the last one of a batch: Lightning looks at that one alone."""
-        every = self.trainer.log_every_n_steps
+        every = self.trainer.log_every_n_steps  # type: ignore[attr-defined] # set by a connector
         if not every or not self.trainer.loggers:
             return
         for step in range(before, before + count - 1):  # as Lightning numbers them, from 0

@@ -54,7 +54,8 @@ def _is_whole(given: Any) -> bool:
 
 
 _REASONS = {
-    "val_check_interval": "it would count batches of several steps. Leave it out, or give the group steps_per_batch=1.",
+    "val_check_interval": "batches are of several steps, and a run alone would validate between these. Leave it out, "
+    "or give the group steps_per_batch=1.",
     "gradient_clip_val": "the norm over all replicas would mix them. Leave it out.",
     "accumulate_grad_batches": "each step of a replica is one batch of its own. Leave it out, or give larger batches.",
     "devices": "one process trains it on one device. Give every device a group of its own, in a process of its own.",
