@@ -53,7 +53,8 @@ def _methods(kind: type[nn.Module]) -> Iterator[types.FunctionType]:
     """Yield ``forward``, and the methods that it or they call."""
     names = ["forward"]
     for name in names:  # which grows meanwhile
-        method = inspect.unwrap(getattr(kind, name, None))  # decorators of transformers' methods
+        found = getattr(kind, name, None)
+        method = inspect.unwrap(found) if callable(found) else None  # transformers decorates its methods
         if isinstance(method, types.FunctionType):
             yield method
             called = [node.func for node in _calls_in(method) if isinstance(node.func, ast.Attribute)]
