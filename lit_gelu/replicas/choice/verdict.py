@@ -30,43 +30,69 @@ def sentences(
         ]
     if len(medians) < 2:
         return [*said, "Nothing is decided: there are no two candidates to compare."]
-    best, *others = medians
-    # The mean of the differences may be on the other side than the medians: then best is not shown to be better.
-    decided = [
-        label
-        for label in others
-        if (found := _between(differences, best, label)).is_decided and metric.badness(found.mean) < 0
-    ]
-    said.append(_of_best(metric, best, medians[best], decided, others, seeds))
-    if baseline in medians and baseline != best:
+    if not any(found.is_decided for found in differences):
+        everyone = listed(list(medians))
+        said.append(
+            f"Nothing is decided: between {everyone} no difference of {metric.name} is larger than the spread over "
+            f"{seeds} seeds."
+        )
+    else:
+        said += _of_best(metric, medians, differences, seeds) + _of_others(metric, list(medians), differences)
+    if baseline in medians and baseline != next(iter(medians)):
         said.append(_of_baseline(metric, str(baseline), list(medians), differences))
     return said
 
 
 def _of_best(
-    metric: Metric, best: str, median: float, decided: Sequence[str], others: Sequence[str], seeds: int
-) -> str:
-    open_ones = [label for label in others if label not in decided]
-    if not decided:
-        return (
-            f"Nothing is decided: between {listed([best, *open_ones])} no difference of {metric.name} is larger than "
-            f"the spread over {seeds} seeds."
+    metric: Metric, medians: Mapping[str, float], differences: Sequence[PairedDifference], seeds: int
+) -> list[str]:
+    """Say what is decided between the best median and each of the others, and of nothing else."""
+    best, *others = medians
+    better, worse, same = _against(metric, best, others, differences)
+    more, spread = "lower" if metric.mode == "min" else "higher", f"the spread over {seeds} seeds"
+    its = f"its {metric.name} (median {medians[best]:.4g})"
+    said = []
+    if worse:
+        said.append(f"{best} is better than {listed(worse)}: {its} is {more} by more than {spread}.")
+    if better:  # the mean of the differences is on the other side than the medians
+        said.append(
+            f"{listed(better)} {'is' if len(better) == 1 else 'are'} better than {best}, though {best} has the best "
+            f"median: in the mean over the seeds {metric.name} is {more} by more than {spread}."
         )
-    more = "lower" if metric.mode == "min" else "higher"
-    text = (
-        f"{best} is better than {listed(decided)}: its {metric.name} (median {median:.4g}) is {more} by more than the "
-        f"spread over {seeds} seeds."
-    )
-    return f"{text} Between {listed([best, *open_ones])} there is no such difference." if open_ones else text
+    if same and said:
+        said.append(f"Between {best} and {_each(same)} there is no such difference.")
+    elif same:
+        said.append(f"Between {best} and {_each(same)} no difference of {metric.name} is larger than {spread}.")
+    return said
+
+
+def _of_others(metric: Metric, labels: Sequence[str], differences: Sequence[PairedDifference]) -> list[str]:
+    """Say what is decided between candidates of which none has the best median."""
+    others = labels[1:]
+    worse = {label: _against(metric, label, others, differences)[1] for label in others}
+    parts = [f"{label} is better than {listed(than)}" for label, than in worse.items() if than]
+    return [f"Of the others, {'; '.join(parts)}."] if parts else []
+
+
+def _against(
+    metric: Metric, label: str, others: Sequence[str], differences: Sequence[PairedDifference]
+) -> tuple[list[str], list[str], list[str]]:
+    """Return which others are better than a candidate, which are worse, and with which nothing is decided."""
+    better, worse, same = list[str](), list[str](), list[str]()
+    for other in others:
+        if other != label:
+            found = _between(differences, other, label)
+            kind = same if not found.is_decided else better if metric.badness(found.mean) < 0 else worse
+            kind.append(other)
+    return better, worse, same
+
+
+def _each(labels: Sequence[str]) -> str:
+    return labels[0] if len(labels) == 1 else f"each of {listed(labels)}"
 
 
 def _of_baseline(metric: Metric, baseline: str, labels: Sequence[str], differences: Sequence[PairedDifference]) -> str:
-    better, worse, same = list[str](), list[str](), list[str]()
-    for label in labels:
-        if label != baseline:
-            found = _between(differences, label, baseline)
-            kind = same if not found.is_decided else better if metric.badness(found.mean) < 0 else worse
-            kind.append(label)
+    better, worse, same = _against(metric, baseline, labels, differences)
     parts = [
         f"{listed(those)} {'is' if len(those) == 1 else 'are'} {what}"
         for those, what in ((better, "better"), (worse, "worse"), (same, "no different beyond the spread"))

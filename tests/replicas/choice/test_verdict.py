@@ -1,6 +1,9 @@
 """What is said of differences, decided and not."""
 
+import statistics
+
 import pytest
+from scipy import stats
 
 from lit_gelu.replicas.choice.intervals import all_differences
 from lit_gelu.replicas.choice.metric import Metric
@@ -29,7 +32,7 @@ def test_better_than_all():
 def test_better_than_some():
     text = said({"gelu": SPREAD, "silu": SPREAD[::-1], "relu": shifted(0.2)})
     assert text.startswith("gelu is better than relu: ")
-    assert text.endswith("Between gelu and silu there is no such difference.")
+    assert text.endswith("Between gelu and silu there is no such difference. Of the others, silu is better than relu.")
 
 
 def test_more_is_better():
@@ -63,7 +66,7 @@ def test_against_a_baseline():
         "silu": SPREAD[::-1],
         "relu": shifted(0.2),
         "elu": shifted(0.21, -0.002),
-        "tanh": shifted(0.5),
+        "tanh": shifted(0.5, 0.002),  # from relu not by one number with every seed
     }
     assert said(values, baseline="relu").endswith(
         "Against the baseline relu: gelu and silu are better; tanh is worse; elu is no different beyond the spread."
@@ -75,6 +78,46 @@ def test_a_difference_to_the_other_side_than_the_medians_is_not_said_of_the_best
     # The mean of the differences is far on the other side of the medians' in one seed only: that is spread.
     values = {"a": [0.1, 0.1, 0.1, 5.0, 9.0], "b": [0.2, 0.2, 0.2, 0.2, 0.2]}
     assert said(values).startswith("Nothing is decided")
+
+
+B_TO_C = {
+    "A": [0.08, 0.09, 0.10, 0.20, 0.30],
+    "B": [0.11, 0.12, 0.11, 0.13, 0.12],
+    "C": [0.14, 0.15, 0.142, 0.161, 0.149],
+}
+
+
+def test_what_is_decided_between_others_than_the_best():
+    chances = {pair: stats.ttest_rel(B_TO_C[pair[0]], B_TO_C[pair[1]]).pvalue for pair in ("AB", "AC", "BC")}
+    assert [pair for pair, p in chances.items() if p < 0.05] == ["BC"]
+    assert 3 * chances["BC"] < 0.05  # Holm's, of three pairs
+    assert said(B_TO_C) == (
+        "Between A and each of B and C no difference of val_error is larger than the spread over 5 seeds. "
+        "Of the others, B is better than C."
+    )
+    assert said(B_TO_C, baseline="B").endswith("C is worse; A is no different beyond the spread.")
+
+
+def test_of_more_candidates_each_decided_pair_is_said_once():
+    values = {"gelu": SPREAD, "silu": SPREAD[::-1], "relu": shifted(0.2), "tanh": shifted(0.5, 0.002)}
+    assert said(values) == (
+        "gelu is better than relu and tanh: its val_error (median 0.02) is lower by more than the spread over 5 seeds. "
+        "Between gelu and silu there is no such difference. Of the others, silu is better than relu and tanh; relu is "
+        "better than tanh."
+    )
+
+
+@pytest.mark.parametrize(("metric", "more", "sign"), [(ERROR, "lower", 1), (ACCURACY, "higher", -1)])
+def test_the_best_median_may_be_worse_in_the_mean(metric, more, sign):
+    base, apart = [-5.0, -5.0, 0.0, 5.0, 5.0], [1.0, 1.1, -0.05, 0.9, 1.0]
+    values = {"a": [sign * (b + d) for b, d in zip(base, apart, strict=True)], "b": [sign * b for b in base]}
+    assert stats.ttest_rel(values["a"], values["b"]).pvalue < 0.05
+    medians = {label: statistics.median(numbers) for label, numbers in values.items()}
+    assert metric.badness(medians["a"]) < metric.badness(medians["b"])
+    assert said(values, metric) == (
+        f"b is better than a, though a has the best median: in the mean over the seeds {metric.name} is {more} by more "
+        "than the spread over 5 seeds."
+    )
 
 
 @pytest.mark.parametrize(("words", "text"), [(["a"], "a"), (["a", "b"], "a and b"), (["a", "b", "c"], "a, b and c")])
