@@ -19,6 +19,7 @@ CONFIDENCE = 0.95
 FEWEST_SEEDS = 5  # four differences of one sign come by chance in one of eight cases, however small they are
 _ALL_RESAMPLES = 8  # seeds up to which they are all counted: 6,435
 _DRAWN = 20_000  # resamples where there are more seeds
+_ROUNDING = 1e-6  # of the largest value: what is logged is float32, and a mean over batches rounds some times more
 
 
 @dataclass(frozen=True, repr=False)
@@ -62,7 +63,8 @@ def all_differences(values: Mapping[str, Sequence[float]]) -> list[PairedDiffere
     """Return the differences of all pairs; ``values`` has finite numbers, by label, in the order of the seeds."""
     pairs = list(itertools.combinations(values, 2))
     apart = [[a - b for a, b in zip(values[one], values[other], strict=True)] for one, other in pairs]
-    chances = holm([student_chance(each) for each in apart])
+    rounding = [_ROUNDING * max(map(abs, [*values[one], *values[other]]), default=0.0) for one, other in pairs]
+    chances = holm(list(map(student_chance, apart, rounding)))
     return [_difference(one, other, each, p) for (one, other), each, p in zip(pairs, apart, chances, strict=True)]
 
 
@@ -124,21 +126,23 @@ def resamples(count: int) -> tuple[np.ndarray, np.ndarray]:
     return counts / count, np.array(ways) / count**count
 
 
-def student_chance(apart: Sequence[float]) -> float:
+def student_chance(apart: Sequence[float], rounding: float = 0.0) -> float:
     """Return how often chance alone makes a mean as far from 0, by Student's test of one sample, two-sided.
 
-    Where all numbers are one, they have been rounded to it: then by their signs, ``2 / 2^n``.
+    Where all numbers are one but for rounding, as errors on a hundred samples may be, they have no spread to be tested
+    by: then by their signs, ``2 / 2^n``.
 
     Args:
         apart: Differences, one a seed.
+        rounding: How far from each other rounding alone may bring them.
 
     Returns:
-        A number between 0 and 1; 1 if all differences are 0, or there are less than two.
+        A number between 0 and 1; 1 if all differences are 0 or as small as rounding, or there are less than two.
     """
     numbers = np.asarray(apart, dtype=np.float64)
-    if len(numbers) < 2 or not numbers.any():
+    if len(numbers) < 2 or float(np.abs(numbers).max()) <= rounding:
         return 1.0
-    if np.ptp(numbers) == 0:
+    if float(np.ptp(numbers)) <= rounding:  # and all have one sign: one of them is farther from 0 than from any other
         return float(2.0 ** (1 - len(numbers)))
     t = abs(float(numbers.mean())) / (float(numbers.std(ddof=1)) / math.sqrt(len(numbers)))
     return student_tail(t, len(numbers) - 1)

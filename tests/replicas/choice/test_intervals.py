@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+import torch
 from scipy import stats
 
 from lit_gelu.replicas.choice.intervals import (
@@ -71,6 +72,31 @@ def test_students_test_is_scipys():
 def test_equal_differences_count_by_their_signs():
     assert student_chance([0.25] * 5) == stats.binomtest(5, 5).pvalue == 0.0625
     assert student_chance([0.0] * 5) == 1
+
+
+@pytest.mark.parametrize("seeds", [5, 8])
+def test_errors_that_differ_by_one_sample_with_every_seed_count_by_their_signs(seeds):
+    # As Lightning logs them: shares of 100 samples in float32, which are 0.01 apart but for rounding.
+    wrong = [37, 36, 2, 55, 91, 13, 64, 28][:seeds]
+    values = {label: (torch.tensor(wrong) / 100 - less).tolist() for label, less in {"a": 0.0, "b": 0.01}.items()}
+    assert len({a - b for a, b in zip(*values.values(), strict=True)}) > 1
+    (found,) = all_differences(values)
+    assert found.p == stats.binomtest(seeds, seeds).pvalue
+    assert found.is_decided == (seeds == 8)
+
+
+def test_rounding_alone_is_no_difference():
+    values = torch.rand(8, generator=torch.Generator().manual_seed(0)) + 1
+    (found,) = all_differences({"a": values.tolist(), "b": torch.nextafter(values, torch.tensor(9.0)).tolist()})
+    assert not found.equal
+    assert (found.p, found.is_decided) == (1, False)
+
+
+def test_a_spread_beyond_rounding_is_tested_by_students_test():
+    apart = [0.01, 0.01001, 0.00999, 0.01002, 0.01]  # of values near 1: ten times what rounding makes
+    base = [0.9, 0.8, 0.7, 0.95, 1.0]
+    (found,) = all_differences({"a": [b + d for b, d in zip(base, apart, strict=True)], "b": base})
+    assert found.p == pytest.approx(stats.ttest_1samp(apart, 0).pvalue, rel=1e-3, abs=1e-15)
 
 
 def test_holms_correction():
