@@ -130,7 +130,7 @@ class Breaks(nn.Module):
 
 
 def by_hand(build, activation, seed, data, max_epochs, test=False, **options):
-    """Make one run as anybody would, and return what it logged at its end, and its weights."""
+    """Make one run as anybody would, and return what it logged at its end, its weights and its module."""
     seed_everything(seed, verbose=False)
     module = build() if activation is None else build(activation=activation)
     trainer: Trainer = quiet_trainer(max_epochs=max_epochs, **options)
@@ -140,4 +140,4 @@ def by_hand(build, activation, seed, data, max_epochs, test=False, **options):
         logged |= trainer.test(module, datamodule=data, verbose=False)[0]
     for name in ("PL_GLOBAL_SEED", "PL_SEED_WORKERS"):
         os.environ.pop(name, None)
-    return SimpleNamespace(logged=logged, weights=module.state_dict())
+    return SimpleNamespace(logged=logged, weights=module.state_dict(), module=module)

@@ -117,6 +117,7 @@ def choose(
         work = _RunMaker(setup, runs, report, keeps=folder is not None)
         trained = work.make([(candidate, seed) for candidate in candidates for seed in numbers], together)
         choice = _compared(decides, numbers, candidates, trained, baseline)
+        choice.notes += check_equal_starts(choice.candidates, data)
         choice.trained = work.how
         modules = TrainedModules(setup, runs, {candidate.label: candidate for candidate in candidates}, registry)
         choice.module = modules.of(choice.best_run)
@@ -146,7 +147,7 @@ def _compared(
     """Return the comparison of runs, by label and seed."""
     reports = [CandidateReport(c.label, c.spec, [trained[c.label, seed] for seed in seeds]) for c in candidates]
     choice = ActivationChoice(metric, seeds, reports, baseline)
-    choice.notes += label_notes({c.label: c.spec for c in candidates}) + check_equal_starts(reports)
+    choice.notes += label_notes({c.label: c.spec for c in candidates})
     if choice.best.middle(metric) is None:
         raise AllRunsFailedError(f"No run came to its end with a number. {' '.join(choice.verdict)}")
     return choice

@@ -17,6 +17,7 @@ from lit_gelu.replicas.alike import activation_paths
 from lit_gelu.replicas.building import seeded
 from lit_gelu.replicas.choice.candidates import ActivationCandidate, Build
 from lit_gelu.replicas.choice.run_files import TrainedRun, digest
+from lit_gelu.replicas.member_trainer import values_of
 
 QUIET = {
     "devices": 1,  # a run that is shared by several is another one
@@ -56,24 +57,18 @@ class EpochNotes(Callback):
 
     def __init__(self, run: TrainedRun) -> None:
         self.run = run
-        self._before: set[str] | None = None
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:  # noqa: ARG002
         """Note the random numbers."""
         self.run.orders.append(digest(torch.get_rng_state()))
 
-    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:  # noqa: ARG002
-        """Find out which figures are of training."""
-        if not trainer.sanity_checking and self._before is None:
-            self._before = set(trainer.callback_metrics)
-
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:  # noqa: ARG002
         """Note the figures of validation."""
-        if trainer.sanity_checking:
-            return
-        before = self._before or set()
-        found = {name: float(value) for name, value in trainer.callback_metrics.items() if name not in before}
-        self.run.add_epoch(trainer.current_epoch + 1, found)
+        # Out of the pass's own results: what training logs may have the same name.
+        results = trainer._results
+        if results is not None and not trainer.sanity_checking:
+            found = values_of(results, len(trainer.num_val_batches))
+            self.run.add_epoch(trainer.current_epoch + 1, {name: float(value) for name, value in found.items()})
 
 
 def train_alone(setup: Setup, candidate: ActivationCandidate, seed: int, checkpoint: Path) -> TrainedRun:

@@ -5,6 +5,7 @@ from typing import Any
 
 from lightning.pytorch import LightningDataModule
 
+from lit_gelu.data import InMemoryDataModule
 from lit_gelu.errors import shown
 from lit_gelu.replicas.building import seeded
 from lit_gelu.replicas.choice.candidates import ActivationCandidate
@@ -67,8 +68,9 @@ def _has(data: LightningDataModule, name: str) -> bool:
     return getattr(type(data), name) is not getattr(LightningDataModule, name)
 
 
-def check_equal_starts(candidates: Sequence[CandidateReport]) -> list[str]:
+def check_equal_starts(candidates: Sequence[CandidateReport], data: LightningDataModule) -> list[str]:
     """Say which candidates did not begin with the weights of the others, or took other batches, at equal seeds."""
+    is_drawn = not _is_ordered_by_seed(data)
     first, notes = candidates[0], []
     for candidate in candidates[1:]:
         pairs = [
@@ -83,9 +85,15 @@ def check_equal_starts(candidates: Sequence[CandidateReport]) -> list[str]:
             )
         epochs = min((min(len(one.orders), len(other.orders)) for one, other in pairs), default=0)
         parted = [n for n in range(epochs) if any(one.orders[n] != other.orders[n] for one, other in pairs)]
-        if parted:
+        if parted and is_drawn:
             notes.append(
                 f"{listed([first.label, candidate.label])} have batches in another order from epoch {parted[0] + 1} "
                 "on, because one of them draws random numbers that the other does not."
             )
     return notes
+
+
+def _is_ordered_by_seed(data: LightningDataModule) -> bool:
+    """Tell whether the order of training samples comes from the seed alone, whatever else a run draws."""
+    loads_itself = type(data).train_dataloader is not InMemoryDataModule.train_dataloader
+    return isinstance(data, InMemoryDataModule) and data.order == "seed" and not loads_itself

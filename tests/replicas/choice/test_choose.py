@@ -21,7 +21,8 @@ from choice_nets import (
     by_hand,
     explodes,
 )
-from lightning.pytorch import Trainer
+from lightning.pytorch import Callback, Trainer
+from small_task import quiet_trainer
 from torch import nn
 
 from lit_gelu import activations, surgery
@@ -220,6 +221,74 @@ def test_another_order_of_the_data_is_said():
     choice = choose(BUILD, ["gelu", "zero_identity_map"], PIXELS, **QUICK)
     (note,) = choice.notes
     assert "have batches in another order from epoch 2 on" in note
+
+
+class SeededStripes(Stripes):
+    """The same in an order that comes from the seed alone."""
+
+    def __init__(self):
+        super().__init__(size=28)
+        self.order = "seed"
+
+
+class Batches(Callback):
+    """Notes which samples a run takes."""
+
+    def __init__(self):
+        self.labels = []
+
+    def on_train_batch_start(self, trainer, module, batch, index):
+        self.labels.append(batch[1].tolist())
+
+
+@pytest.mark.parametrize(("data", "noted"), [(SeededStripes(), 0), (PIXELS, 1)])
+def test_another_order_is_said_of_those_alone_that_have_one(data, noted):
+    taken = []
+    for activation in ("gelu", "zero_identity_map"):
+        notes = Batches()
+        by_hand(BUILD, activation, 0, data, 2, **CPU, callbacks=[notes])
+        taken.append(notes.labels)
+    assert (taken[0] != taken[1]) == bool(noted)
+    assert len(choose(BUILD, ["gelu", "zero_identity_map"], data, **QUICK).notes) == noted
+
+
+class OneName(ConvNet):
+    """A net that logs its training and its validation by one name."""
+
+    def training_step(self, batch, index):
+        loss = super().training_step(batch, index)
+        self.log("loss", loss)
+        return loss
+
+    def validation_step(self, batch, index, dataloader_idx=0):
+        images, labels = batch
+        self.log("loss", nn.functional.cross_entropy(self(images), labels))
+
+
+class TwoSets(OrdinaryStripes):
+    """Data with two validation sets."""
+
+    def val_dataloader(self):
+        return [super().val_dataloader(), torch.utils.data.DataLoader(self.sets[0], 16)]
+
+
+@pytest.mark.parametrize(
+    ("data", "together", "metric"),
+    [
+        (Stripes(), False, "loss"),
+        (Stripes(), True, "loss"),
+        (TwoSets(), True, "loss/dataloader_idx_0"),
+        (TwoSets(), True, "loss/dataloader_idx_1"),
+    ],
+)
+def test_a_name_of_training_and_validation_is_that_of_validation(data, together, metric):
+    choice = choose(OneName, ["gelu", "relu"], data, metric=metric, together=together, **QUICK)
+    for candidate in choice.candidates:
+        for run in candidate.runs:
+            module = by_hand(OneName, candidate.label, run.seed, data, 2, **CPU).module
+            passes = quiet_trainer(**CPU).validate(module, datamodule=data, verbose=False)
+            logged = {name: value for found in passes for name, value in found.items()}
+            assert run.value(choice.metric) == logged[metric]
 
 
 def test_finished_runs_are_kept(tmp_path):
