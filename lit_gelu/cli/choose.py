@@ -16,6 +16,7 @@ from lit_gelu.cli.terminal import console_for_output
 from lit_gelu.errors import LitGeluError
 from lit_gelu.replicas import ActivationChoice
 from lit_gelu.replicas import choose as compare
+from lit_gelu.replicas.choice.samples_text import is_told_whole
 
 EXAMPLES = """\
 Each activation is trained with the same seeds, and with the same weights and batches for each seed; all of them side by
@@ -30,6 +31,8 @@ examples:
 """
 OF_LISTS = ("--activations", "--seeds")
 _OF_ONE_RUN = ("logger", "log_every_n_steps", "enable_checkpointing", "default_root_dir", "max_epochs", "callbacks")
+
+_CALLBACKS_OF_ONE_RUN = (Checkpoint, ProgressBar, ModelSummary)
 
 
 class ChooseCommandError(LitGeluError, ValueError):
@@ -126,6 +129,7 @@ def run_choice(
         max_epochs=config.trainer.max_epochs,
         trainer=trainer,
         folder=output,
+        settings=given_settings(config, made.trainer, data),
         say=lambda line: console.print(line, soft_wrap=True, markup=False),
         **given,
     )
@@ -152,11 +156,24 @@ def trainer_options(config: Any, made: Any) -> tuple[dict[str, Any], list[str]]:
     given = {name: value for name, value in made.items() if name in usual and value != usual[name]}
     # A Trainer adds its own callbacks to the list that it was given.
     callbacks = list(made.get("callbacks") or [])[: len(config.get("callbacks") or [])]
-    kept = [each for each in callbacks if not isinstance(each, Checkpoint | ProgressBar | ModelSummary)]
+    kept = [each for each in callbacks if not isinstance(each, _CALLBACKS_OF_ONE_RUN)]
     left_out = [type(each).__name__ for each in callbacks if each not in kept]
     left_out = [*(["trainer.logger"] if config.get("logger") else []), *left_out]
     options = {name: value for name, value in given.items() if name not in _OF_ONE_RUN}
     return options | ({"callbacks": kept} if kept else {}), left_out
+
+
+def given_settings(config: Any, made: Any, data: LightningDataModule) -> dict[str, Any]:
+    """Return the configuration of data and Trainer, which kept runs must have in common; the builder has the model's.
+
+    That of data in memory is left out, of which all samples are compared: where their files are may change.
+    """
+    plain = config.trainer.as_dict()
+    trainer = {name: value for name, value in plain.items() if name not in _OF_ONE_RUN}
+    callbacks = zip(plain.get("callbacks") or [], made.get("callbacks") or [], strict=False)
+    trainer["callbacks"] = [given for given, each in callbacks if not isinstance(each, _CALLBACKS_OF_ONE_RUN)]
+    whole = is_told_whole(data) or "data" not in config
+    return {"trainer": trainer} | ({} if whole else {"data": config.data.as_dict()})
 
 
 def model_builder(config: Any, *, swap: bool) -> partial[LightningModule]:
@@ -167,7 +184,8 @@ def model_builder(config: Any, *, swap: bool) -> partial[LightningModule]:
             f"{config.class_path} takes no argument activation=. Give --swap true: the activations that it has are "
             "then exchanged. Or let its constructor take one."
         )
-    return partial(_built, config.class_path, arguments)
+    fixed = {name: value for name, value in arguments.items() if swap or name != "activation"}
+    return partial(_built, config.class_path, fixed)
 
 
 def _built(class_path: str, arguments: Mapping[str, Any], activation: Any = None) -> LightningModule:

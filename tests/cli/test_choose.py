@@ -8,13 +8,19 @@ import pytest
 
 from lit_gelu.cli import choose
 from lit_gelu.cli.main import main
-from lit_gelu.replicas.choice.choose import _RunMaker
 from lit_gelu.replicas.choice.metric import Metric
 from lit_gelu.replicas.choice.outcome import ActivationChoice, CandidateReport
 from lit_gelu.replicas.choice.run_files import TrainedRun
+from lit_gelu.replicas.choice.run_maker import RunMaker
 
 OWN = """
-from choice_nets import FixedNet, ConvNet, Stripes
+from choice_nets import FixedNet, ConvNet, OrdinaryStripes, Stripes
+
+
+class Ordinary(OrdinaryStripes):
+    def __init__(self, noise: float = 1.0, name: str = ""):
+        super().__init__()
+        self.inner = Stripes(noise=noise)
 """
 CONFIG = """
 seed_everything: 0
@@ -119,6 +125,33 @@ def test_from_a_configuration_to_files(tmp_path, capsys):
     assert "all runs were there" in capsys.readouterr().out
 
 
+OWN_DATA = ["--data", "own.Ordinary"]
+EARLY = "{class_path: lightning.pytorch.callbacks.EarlyStopping, init_args: {monitor: val_loss, patience: %d}}"
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "said"),
+    [
+        (["--data.noise", ".1"], ["--data.noise", ".5"], "samples.train="),
+        (["--model.width", "3"], ["--model.width", "5"], "arguments.1.width='3'; now it is '5'"),
+        ([*OWN_DATA, "--data.noise", ".1"], [*OWN_DATA, "--data.noise", ".5"], "samples.train="),
+        ([*OWN_DATA, "--data.name", "a"], [*OWN_DATA, "--data.name", "b"], "settings.data.init_args.name="),
+        ([f"--trainer.callbacks+={EARLY % 3}"], [f"--trainer.callbacks+={EARLY % 4}"], "settings.trainer.callbacks="),
+        (["--trainer.deterministic", "true"], [], "settings.trainer.deterministic="),
+    ],
+)
+def test_runs_of_another_configuration_are_refused(one, other, said, capsys):
+    words = "choose --config my.yaml --activations gelu relu --seeds 2 --metric val_loss --measure false --output here"
+    before = [*words.split(), "--trainer.max_epochs", "1"]
+    assert main([*before, *one]) == 0
+    same = ["--trainer.logger", "false", "--model.activation", "silu"]  # which decide nothing
+    assert main([*before, *one, *same]) == 0
+    assert "all runs were there" in capsys.readouterr().out
+    with mock.patch.object(RunMaker, "make", side_effect=AssertionError("trained")):
+        assert main([*before, *other]) == 2
+    assert f"runs with {said}" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -132,7 +165,7 @@ def test_from_a_configuration_to_files(tmp_path, capsys):
 def test_mistakes_are_told_before_anything_is_trained(words, said, capsys):
     config = "" if "FixedNet" in words else "--config my.yaml "
     data = "--data own.Stripes " if "FixedNet" in words else ""
-    with mock.patch.object(_RunMaker, "make", side_effect=AssertionError("trained")):
+    with mock.patch.object(RunMaker, "make", side_effect=AssertionError("trained")):
         assert main(f"choose {config}{words} {data}--trainer.accelerator cpu".split()) == 2
     assert said in capsys.readouterr().err
 

@@ -1,7 +1,7 @@
 """Which activation for a model: candidates trained alike, compared over seeds, with what each costs."""
 
 from lit_gelu.replicas.choice.choose import choose
-from lit_gelu.replicas.choice.errors import AllRunsFailedError, ChoiceArgumentError, ChoiceError
+from lit_gelu.replicas.choice.errors import AllRunsFailedError, ChoiceArgumentError, ChoiceError, FolderInUseError
 from lit_gelu.replicas.choice.intervals import PairedDifference
 from lit_gelu.replicas.choice.metric import Metric
 from lit_gelu.replicas.choice.outcome import ActivationChoice, CandidateReport
@@ -13,6 +13,7 @@ __all__ = [
     "CandidateReport",
     "ChoiceArgumentError",
     "ChoiceError",
+    "FolderInUseError",
     "Metric",
     "PairedDifference",
     "TrainedRun",

@@ -5,11 +5,9 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import torch
 from lightning.pytorch import LightningDataModule, LightningModule
 from lightning.pytorch.utilities.seed import isolate_rng
 
@@ -20,13 +18,18 @@ from lit_gelu.extras import MissingExtraError, need
 from lit_gelu.files import write_atomically
 from lit_gelu.replicas.choice.candidates import ActivationCandidate, builder, candidates_of
 from lit_gelu.replicas.choice.errors import AllRunsFailedError, ChoiceArgumentError
+from lit_gelu.replicas.choice.folder_lock import locked
+from lit_gelu.replicas.choice.kept_settings import settings_before, settings_of_data
 from lit_gelu.replicas.choice.measuring import TrainedModules, measure_candidates, write_best
 from lit_gelu.replicas.choice.metric import Metric, metric_of
-from lit_gelu.replicas.choice.one_by_one import Setup, said, train_alone
+from lit_gelu.replicas.choice.one_by_one import Setup
 from lit_gelu.replicas.choice.outcome import ActivationChoice, CandidateReport, label_notes
+from lit_gelu.replicas.choice.plain_text import told
 from lit_gelu.replicas.choice.preconditions import check_equal_starts, check_seeds, logged_by
 from lit_gelu.replicas.choice.run_files import RunFolder, TrainedRun
-from lit_gelu.replicas.choice.together import MOST, train_together, why_not_together
+from lit_gelu.replicas.choice.run_maker import RunMaker
+from lit_gelu.replicas.choice.samples_text import samples_told
+from lit_gelu.replicas.choice.verdict import listed
 
 Say = Callable[[str], None]
 
@@ -45,6 +48,7 @@ def choose(
     together: bool = True,
     trainer: Mapping[str, Any] | None = None,
     folder: str | os.PathLike[str] | None = None,
+    settings: Mapping[str, Any] | None = None,
     measure: bool = True,
     seconds: float = 2.0,
     registry: ActivationRegistry | None = None,
@@ -78,7 +82,10 @@ def choose(
             their own.
         folder: Where finished runs are kept as they end, and results are written: ``choice.json``, ``curves.png``,
             ``differences.png``, ``best.ckpt``, ``best.onnx`` and its proof. Called again with it, runs that are there
-            are not made again; activations and seeds may be added. ``None`` keeps nothing.
+            are not made again; activations and seeds may be added. Runs of another ``build``, other data or another
+            ``trainer`` are refused. ``None`` keeps nothing.
+        settings: What else the runs in the folder must have in common, by name: whatever ``build`` and ``data`` do not
+            show, such as the version of your code.
         measure: Whether to measure time, memory, latency and curvature, and to export the best module.
         seconds: How long to time steps, and how long latencies.
         registry: Where names are looked up; ``None`` means `lit_gelu.activations.registry`.
@@ -88,7 +95,9 @@ def choose(
         The table, the sentences, all figures.
 
     Raises:
-        ChoiceArgumentError: Before anything is trained, if an argument is not accepted or the metric is not logged.
+        ChoiceArgumentError: Before anything is trained, if an argument is not accepted, the metric is not logged, or
+            the folder holds runs with other settings.
+        FolderInUseError: If another comparison is at work in the folder.
         UnknownActivationError: Before anything is trained, if a name is not registered.
         AllRunsFailedError: If no run came to its end with a number.
 
@@ -104,22 +113,28 @@ def choose(
     """
     registry, report = registry_or_default(registry), say or _say_nothing
     candidates, numbers = candidates_of(activations, registry), check_seeds(seeds)
-    _check_others(candidates, baseline, data)
+    _check_others(candidates, baseline, data, settings)
     options, exchanged = {"max_epochs": max_epochs, **(trainer or {})}, _exchanged(swap)
     with ExitStack() as stack:
         stack.enter_context(_quiet())
         stack.enter_context(isolate_rng())
         home = Path(folder or stack.enter_context(tempfile.TemporaryDirectory(prefix="lit_gelu-choose-")))
+        untold: list[str] = []
+        given = {} if folder is None else settings_before(build, exchanged, options, settings or {}, untold)
         made = builder(build, exchanged, registry)
         decides = metric_of(metric, mode, logged_by(Setup(made, data, options), candidates, numbers[0], metric))
-        setup = Setup(made, data, options, tests=decides.stage == "test")
-        runs = RunFolder(home, _settings(build, exchanged, data, options))
-        work = _RunMaker(setup, runs, report, keeps=folder is not None)
+        stack.enter_context(locked(home / "runs"))
+        tests, tested_on = decides.stage == "test", ""
+        if folder is not None:
+            given |= settings_of_data(data, untold)
+            tested_on = told(samples_told(data, "test", untold), untold) if tests else ""
+        setup, runs = Setup(made, data, options, tests, tested_on), RunFolder(home, given)
+        modules = TrainedModules(setup, runs, {candidate.label: candidate for candidate in candidates}, registry)
+        work = RunMaker(modules, report, keeps=folder is not None)
         trained = work.make([(candidate, seed) for candidate in candidates for seed in numbers], together)
         choice = _compared(decides, numbers, candidates, trained, baseline)
-        choice.notes += check_equal_starts(choice.candidates, data)
+        choice.notes += check_equal_starts(choice.candidates, data) + ([] if runs.is_new else _untold_notes(untold))
         choice.trained = work.how
-        modules = TrainedModules(setup, runs, {candidate.label: candidate for candidate in candidates}, registry)
         choice.module = modules.of(choice.best_run)
         if measure:
             measure_candidates(choice, modules, seconds, report)
@@ -129,12 +144,24 @@ def choose(
     return choice
 
 
-def _check_others(candidates: Sequence[ActivationCandidate], baseline: str | None, data: Any) -> None:
+def _check_others(candidates: Sequence[ActivationCandidate], baseline: str | None, data: Any, settings: Any) -> None:
     labels = [candidate.label for candidate in candidates]
     if baseline is not None and baseline not in labels:
         raise ChoiceArgumentError(f"baseline={baseline!r} is not compared. Give one of {', '.join(labels)}.")
     if not isinstance(data, LightningDataModule):
         raise ChoiceArgumentError(f"data={type(data).__name__} is not accepted. Give a LightningDataModule.")
+    if settings is not None and not isinstance(settings, Mapping):
+        raise ChoiceArgumentError(f'settings={shown(settings)} is not accepted. Give a mapping: {{"code": "2026-05"}}.')
+
+
+def _untold_notes(untold: Sequence[str]) -> list[str]:
+    """Say of what it is not known whether the runs that were there before were made with the same."""
+    if not untold:
+        return []
+    return [
+        f"Of {listed(sorted(set(untold)))} nothing but the type can be compared with that of the runs that were in the "
+        "folder. Give settings= what they hold, or another folder."
+    ]
 
 
 def _compared(
@@ -157,52 +184,6 @@ def _say_nothing(line: str) -> None:
     """Take the place of ``say``."""
 
 
-class _RunMaker:
-    """Makes the runs that are not there yet."""
-
-    def __init__(self, setup: Setup, folder: RunFolder, say: Say, *, keeps: bool) -> None:
-        self.setup, self.folder, self.say, self.keeps = setup, folder, say, keeps
-        self.how = "Nothing was trained: all runs were there."
-
-    def make(
-        self, wanted: Sequence[tuple[ActivationCandidate, int]], together: bool
-    ) -> dict[tuple[str, int], TrainedRun]:
-        """Return all runs by label and seed."""
-        found = {(c.label, seed): self.folder.find(c.label, c.spec, seed) for c, seed in wanted}
-        done = {key: run for key, run in found.items() if run is not None}
-        missing = [(c, seed) for c, seed in wanted if (c.label, seed) not in done]
-        if not missing:
-            return done
-        reason = why_not_together(self.setup) if together else "together=False was given"
-        for first in range(0, len(missing), MOST):
-            part = missing[first : first + MOST]
-            made, reason = self._part(part, reason)
-            done |= {(run.label, run.seed): run for run in made}
-        self.how = "Trained one after another" if reason else "Trained side by side, as a group"
-        self.how += f": {reason}." if reason else "."
-        return done
-
-    def _part(self, wanted: Sequence[tuple[ActivationCandidate, int]], reason: str) -> tuple[list[TrainedRun], str]:
-        """Return runs of a group, or where there can be none, single ones and why."""
-        if not reason:
-            try:
-                runs = train_together(self.setup, wanted, self.folder, keeps=self.keeps)
-            except Exception as error:  # noqa: BLE001 - whatever a group cannot do, single runs may
-                reason = f"as a group they cannot be trained ({said(error).rstrip('.')})"
-                self.say(f"one after another: {reason}")
-            else:
-                self.say(f"trained {len(runs)} runs side by side in {sum(run.seconds for run in runs):.1f} s")
-                return runs, ""
-        return [self._alone(candidate, seed) for candidate, seed in wanted], reason
-
-    def _alone(self, candidate: ActivationCandidate, seed: int) -> TrainedRun:
-        run = train_alone(self.setup, candidate, seed, self.folder.checkpoint(candidate.label, candidate.spec, seed))
-        self.say(f"{candidate.label}, seed {seed}: {run.failure or f'trained in {run.seconds:.1f} s'}")
-        if not run.failure:
-            self.folder.keep(run)
-        return run
-
-
 def _exchanged(swap: bool | str | type | Sequence[Any]) -> list[Any]:
     """Return the targets of a swap; none if the module takes the activation itself."""
     if isinstance(swap, bool):
@@ -213,30 +194,6 @@ def _exchanged(swap: bool | str | type | Sequence[Any]) -> list[Any]:
             f'swap={shown(swap)} is not accepted. Give True, or which sites: "encoder.*", nn.ReLU, or several.'
         )
     return targets
-
-
-def _settings(build: Any, exchanged: Sequence[Any], data: LightningDataModule, options: Mapping[str, Any]) -> Any:
-    """Return what all runs in a folder have in common, as plain data."""
-    inner = getattr(build, "func", build)  # of functools.partial
-    arguments = [getattr(build, "args", ()), sorted(getattr(build, "keywords", {}).items())]
-    return {
-        "build": f"{getattr(inner, '__module__', '')}.{getattr(inner, '__qualname__', type(inner).__name__)}",
-        "arguments": _told(arguments) if inner is not build else "",
-        "swap": [str(target) for target in exchanged],
-        "data": type(data).__qualname__,
-        "data_arguments": {name: _told(value) for name, value in sorted(data.hparams.items())},
-        "trainer": {name: _told(value) for name, value in sorted(options.items())},
-        "versions": {"lit-gelu": version("lit-gelu"), "torch": torch.__version__, "lightning": version("lightning")},
-    }
-
-
-def _told(value: Any) -> str:
-    """Return an option as text without addresses, which are others at every start."""
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_told, value))}]"
-    if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{name}: {_told(entry)}' for name, entry in value.items())}}}"
-    return repr(value) if isinstance(value, str | int | float | bool | None) else type(value).__qualname__
 
 
 def _write_down(choice: ActivationChoice, folder: Path) -> None:

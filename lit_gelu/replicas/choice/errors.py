@@ -13,3 +13,7 @@ class ChoiceArgumentError(ChoiceError, ValueError):
 
 class AllRunsFailedError(ChoiceError, RuntimeError):
     """A comparison of which no run came to its end."""
+
+
+class FolderInUseError(ChoiceError, RuntimeError):
+    """A folder in which another comparison is at work."""

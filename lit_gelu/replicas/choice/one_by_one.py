@@ -37,12 +37,14 @@ class Setup:
         data: What they are trained on.
         trainer: Options of their Trainer.
         tests: Whether a test follows the last epoch.
+        tested_on: What the test's samples are told as; empty where runs are not kept.
     """
 
     build: Build
     data: LightningDataModule
     trainer: Mapping[str, Any]
     tests: bool = False
+    tested_on: str = ""
 
     def new_trainer(self, *callbacks: Callback, **options: Any) -> Trainer:
         """Return a Trainer, with callbacks of its own beside copies of those that were given."""
@@ -82,17 +84,17 @@ def train_alone(setup: Setup, candidate: ActivationCandidate, seed: int, checkpo
             trainer.fit(module, datamodule=setup.data)
             save_checkpoint(checkpoint, trainer.save_checkpoint, module)
             if setup.tests:
-                run.test = tested(setup, module)
+                take_test(setup, run, module)
     except Exception as error:  # noqa: BLE001 - of a user's module; the others are to be compared all the same
         run.failure = said(error)
     run.seconds = time.perf_counter() - start
     return run
 
 
-def tested(setup: Setup, module: LightningModule) -> dict[str, float]:
-    """Return what a module logs in a test."""
+def take_test(setup: Setup, run: TrainedRun, module: LightningModule) -> None:
+    """Note what a run's module logs in a test."""
     (found,) = setup.new_trainer(callbacks=None).test(module, datamodule=setup.data, verbose=False)
-    return {name: float(value) for name, value in found.items()}
+    run.test, run.tested_on = {name: float(value) for name, value in found.items()}, setup.tested_on
 
 
 def save_checkpoint(path: Path, save: Callable[[Path], Any], module: nn.Module) -> None:

@@ -4,7 +4,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from lit_gelu.replicas.choice.metric import Metric
 
 SCHEMA = 1
 SETTINGS_FILE = "settings.json"
+SETTINGS_SCHEMA = 2  # the first one held neither samples nor what objects hold
 
 
 @dataclass(repr=False)
@@ -32,6 +33,7 @@ class TrainedRun(Displayed):
         curves: What was logged in validation, by name, at the end of every epoch that had one.
         epochs: Those epochs, counted from 1.
         test: What was logged in a test behind the last epoch.
+        tested_on: What the samples of that test were told as; empty where runs are not kept.
         initial: A digest of the weights that it began with, those of activations left out.
         orders: A digest of the random numbers that each epoch's batches were drawn with.
         together: Whether it was trained in a group.
@@ -45,6 +47,7 @@ class TrainedRun(Displayed):
     curves: dict[str, list[float]] = field(default_factory=dict)
     epochs: list[int] = field(default_factory=list)
     test: dict[str, float] = field(default_factory=dict)
+    tested_on: str = ""
     initial: str = ""
     orders: list[str] = field(default_factory=list)
     together: bool = False
@@ -92,9 +95,10 @@ class RunFolder:
 
     def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
         self.folder, self.runs = folder, folder / "runs"
-        plain = parse_json(json.dumps(dict(settings) | {"schema": SCHEMA}))
+        plain = parse_json(json.dumps(dict(settings) | {"schema": SETTINGS_SCHEMA}))
         path = self.runs / SETTINGS_FILE
-        if is_file(path):
+        self.is_new = not is_file(path)
+        if not self.is_new:
             try:
                 kept = parse_json(path.read_bytes())
             except ValueError:
@@ -106,13 +110,16 @@ class RunFolder:
 
     def _require_same(self, given: Mapping[str, Any], kept: Any) -> None:
         there = kept if isinstance(kept, dict) else {}
-        for name in sorted(given.keys() | there.keys()):
-            if given.get(name) != there.get(name):
-                raise ChoiceArgumentError(
-                    f"folder={str(self.folder)!r} holds runs with {name}={shown(there.get(name))}; now it is "
-                    f"{shown(given.get(name))}. Runs that differ in more than activation and seed are not compared. "
-                    "Give another folder, or remove this one."
-                )
+        if there.get("schema") != SETTINGS_SCHEMA:
+            raise ChoiceArgumentError(
+                f"folder={str(self.folder)!r} holds runs of which it is not known what they were made with: they "
+                f"are of an earlier lit-gelu, or {SETTINGS_FILE} is damaged. Give another folder, or remove this one."
+            )
+        for name, was, is_now in _differences(there, given):
+            raise ChoiceArgumentError(
+                f"folder={str(self.folder)!r} holds runs with {name}={was}; now it is {is_now}. Runs that differ in "
+                "more than activation and seed are not compared. Give another folder, or remove this one."
+            )
 
     def _path(self, label: str, spec: str, seed: int, suffix: str) -> Path:
         # Labels are any text: what cannot be in a file's name is told apart by the digest.
@@ -126,6 +133,10 @@ class RunFolder:
     def unfinished_group(self, names: object) -> Path:
         """Return where a group is kept while it is trained, by what it is made of."""
         return self.runs / f"unfinished-{hashlib.sha256(repr(names).encode()).hexdigest()[:12]}.ckpt"
+
+    def unfinished_groups(self) -> list[Path]:
+        """Return the files of groups that were interrupted."""
+        return sorted(self.runs.glob("unfinished-*.ckpt"))
 
     def find(self, label: str, spec: str, seed: int) -> TrainedRun | None:
         """Return a finished run; ``None`` if it is not there, or was damaged."""
@@ -144,6 +155,28 @@ class RunFolder:
             temporary.write_text(json.dumps(without_nonfinite(asdict(run), as_text=True), indent=1) + "\n")
 
 
+def _differences(
+    there: Mapping[str, Any], given: Mapping[str, Any], within: str = ""
+) -> Iterator[tuple[str, str, str]]:
+    """Yield the names of what differs, with both values as a message shows them."""
+    for name in sorted(given.keys() | there.keys()):
+        was, is_now = there.get(name), given.get(name)
+        if isinstance(was, dict) and isinstance(is_now, dict):
+            yield from _differences(was, is_now, f"{within}{name}.")
+        elif was != is_now:
+            yield f"{within}{name}", *_apart(was, is_now)
+
+
+def _apart(was: Any, is_now: Any) -> tuple[str, str]:
+    """Return two values as a message shows them: of long texts what is around their first difference."""
+    if not isinstance(was, str) or not isinstance(is_now, str):
+        return shown(was), shown(is_now)
+    parts = (place for place, (one, other) in enumerate(zip(was, is_now, strict=False)) if one != other)
+    begin = max(0, next(parts, min(len(was), len(is_now))) - 40)
+    first, second = (f"{'...' if begin else ''}{text[begin : begin + 120]}" for text in (was, is_now))
+    return shown(first), shown(second)
+
+
 def _numbers(plain: dict[str, Any]) -> dict[str, Any]:
     """Return what was read with numbers for the words that stand for NaN and infinities."""
     return plain | {
@@ -151,6 +184,7 @@ def _numbers(plain: dict[str, Any]) -> dict[str, Any]:
         "test": {name: float(value) for name, value in plain["test"].items()},
         "epochs": [int(epoch) for epoch in plain["epochs"]],
         "orders": [str(order) for order in plain["orders"]],
+        "tested_on": str(plain["tested_on"]),
         "seconds": float(plain["seconds"]),
     }
 

@@ -11,10 +11,11 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from typing_extensions import override
 
+from lit_gelu.callbacks.checkpoint_file import CheckpointFileError, read_checkpoint
 from lit_gelu.data import InMemoryDataModule
 from lit_gelu.files import is_file, write_atomically
 from lit_gelu.replicas.choice.candidates import ActivationCandidate
-from lit_gelu.replicas.choice.one_by_one import Setup, initial_weights, save_checkpoint, tested
+from lit_gelu.replicas.choice.one_by_one import Setup, initial_weights, save_checkpoint, take_test
 from lit_gelu.replicas.choice.run_files import RunFolder, TrainedRun, digest
 from lit_gelu.replicas.data import ReplicaDataModule
 from lit_gelu.replicas.group import ReplicaGroup
@@ -115,8 +116,26 @@ def train_together(
     for replica, (run, member) in enumerate(zip(runs, group.members, strict=True)):
         checkpoint = folder.checkpoint(run.label, run.spec, run.seed)
         save_checkpoint(checkpoint, partial(_save_member, group, replica), member)
-        run.test = tested(setup, member) if setup.tests else {}
+        if setup.tests:
+            take_test(setup, run, member)
         run.seconds = (time.perf_counter() - start) / len(runs)
         folder.keep(run)
     path.unlink(missing_ok=True)
     return runs
+
+
+def remove_overtaken(folder: RunFolder) -> None:
+    """Remove what was kept of interrupted groups that will not go on: of which runs have been finished otherwise."""
+    for path in folder.unfinished_groups():
+        cells = _cells_within(path)
+        if not cells or any(folder.find(*cell) is not None for cell in cells):
+            path.unlink(missing_ok=True)
+
+
+def _cells_within(path: Path) -> list[tuple[str, str, int]]:
+    """Return label, spec and seed of an interrupted group's runs; none if the file is damaged."""
+    try:
+        kept = read_checkpoint(path)["callbacks"][MemberNotes.__qualname__]["runs"]
+        return [(str(run["label"]), str(run["spec"]), int(run["seed"])) for run in kept]
+    except (CheckpointFileError, KeyError, OSError, TypeError, ValueError):
+        return []

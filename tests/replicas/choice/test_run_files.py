@@ -61,13 +61,34 @@ def test_damage_is_no_run(tmp_path, damage):
     assert runs.find("gelu", "gelu", 3) is None
 
 
-@pytest.mark.parametrize("damage", [b"", b"\xff", b"[" * 100_000, b"3", b'{"a": 2, "schema": 1}'])
-def test_other_settings_are_refused(tmp_path, damage):
+@pytest.mark.parametrize("damage", [b"", b"\xff", b"[" * 100_000, b"3", b'{"a": 1, "schema": 1}'])
+def test_settings_that_are_damaged_or_of_an_earlier_schema_are_refused(tmp_path, damage):
     kept(tmp_path)
     RunFolder(tmp_path, {"a": 1})
     (tmp_path / "runs/settings.json").write_bytes(damage)
-    with pytest.raises(ChoiceArgumentError, match="Give another folder"):
+    with pytest.raises(ChoiceArgumentError, match=r"not known what they were made with.*Give another folder"):
         RunFolder(tmp_path, {"a": 1})
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"a": {"b": "y", "c": "z"}}, r"with a\.b='x'; now it is 'y'\."),
+        ({"a": {"c": "z"}}, r"with a\.b='x'; now it is None\."),
+        ({"a": {"b": "x", "c": "z"}, "d": 3}, r"with d=None; now it is 3\."),
+        ({"a": "all else"}, r"with a=\{.*\}; now it is 'all else'\."),
+    ],
+)
+def test_a_refusal_names_what_differs(tmp_path, given, said):
+    RunFolder(tmp_path, {"a": {"b": "x", "c": "z"}})
+    with pytest.raises(ChoiceArgumentError, match=said):
+        RunFolder(tmp_path, given)
+
+
+def test_a_refusal_shows_long_texts_where_they_differ(tmp_path):
+    RunFolder(tmp_path, {"a": "x" * 1000 + "one"})
+    with pytest.raises(ChoiceArgumentError, match=r"a='\.\.\.x{40}one'; now it is '\.\.\.x{40}two'"):
+        RunFolder(tmp_path, {"a": "x" * 1000 + "two"})
 
 
 def test_labels_that_differ_in_what_no_file_name_holds(tmp_path):
