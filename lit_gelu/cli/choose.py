@@ -68,7 +68,8 @@ class ChoosingTrainer(Trainer):
             metric: The logged figure that decides; default: val_error, or else val_loss
             mode: Whether less of it is better, or more; default: its name says which
             baseline: One of the activations, with which the others are compared too
-            swap: true to exchange all activations of a model that takes none, or which sites: "encoder.*"
+            swap: true to exchange all activations of a model that takes none, or which sites: "encoder.*"; calls of
+                functions only if the model has an example_input_array
             together: Whether to train all side by side where that holds
             measure: Whether to measure time, memory, latency and curvature, and to export the best module
             output: The folder for results and finished runs

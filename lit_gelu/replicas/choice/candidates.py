@@ -10,9 +10,11 @@ from lightning.pytorch import LightningModule
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.errors import shown
 from lit_gelu.replicas.choice.errors import ChoiceArgumentError
-from lit_gelu.surgery import swap
+from lit_gelu.replicas.choice.verdict import listed
+from lit_gelu.surgery import NoMatchError, SwapPlan, plan_swap
 
 Build = Callable[..., LightningModule]
+_SAMPLE = "A comparison takes the module's example_input_array for it: define that."
 
 
 @dataclass(frozen=True)
@@ -85,11 +87,33 @@ def builder(build: Build, exchanged: Sequence[Any], registry: ActivationRegistry
 
     def swapped(activation: Any) -> LightningModule:
         module = build()
-        sample = getattr(module, "example_input_array", None)
-        swap(module, dict.fromkeys(exchanged, activation), sample, registry=registry)
+        _plan(module, exchanged, activation, registry).apply()
         return module
 
     return swapped
+
+
+def notes_of_exchange(
+    build: Build, exchanged: Sequence[Any], candidate: ActivationCandidate, registry: ActivationRegistry
+) -> list[str]:
+    """Say which sites of a module are given the activation, and which calls of functions are not."""
+    if not exchanged:
+        return []
+    module = build()
+    plan = _plan(module, exchanged, candidate.given, registry)
+    sites = [row.name or "the module itself" for row in (*plan.rows, *plan.skipped)]
+    notes = [f"The activations at {listed(sites)} are exchanged.", *plan.notes]
+    if plan.notes and getattr(module, "example_input_array", None) is None:
+        notes[-1] += f" {_SAMPLE}"
+    return notes
+
+
+def _plan(module: LightningModule, exchanged: Sequence[Any], activation: Any, registry: ActivationRegistry) -> SwapPlan:
+    sample = getattr(module, "example_input_array", None)
+    try:
+        return plan_swap(module, dict.fromkeys(exchanged, activation), sample, registry=registry)
+    except NoMatchError as error:
+        raise error if sample is not None else NoMatchError(f"{error} {_SAMPLE}") from error
 
 
 def _require_activation(build: Build) -> None:

@@ -16,7 +16,7 @@ from lit_gelu.activations.registry import registry_or_default
 from lit_gelu.errors import shown
 from lit_gelu.extras import MissingExtraError, need
 from lit_gelu.files import write_atomically
-from lit_gelu.replicas.choice.candidates import ActivationCandidate, builder, candidates_of
+from lit_gelu.replicas.choice.candidates import ActivationCandidate, builder, candidates_of, notes_of_exchange
 from lit_gelu.replicas.choice.errors import AllRunsFailedError, ChoiceArgumentError
 from lit_gelu.replicas.choice.folder_lock import locked
 from lit_gelu.replicas.choice.kept_settings import settings_before, settings_of_data
@@ -133,6 +133,7 @@ def choose(
         work = RunMaker(modules, report, keeps=folder is not None)
         trained = work.make([(candidate, seed) for candidate in candidates for seed in numbers], together)
         choice = _compared(decides, numbers, candidates, trained, baseline)
+        choice.notes += notes_of_exchange(build, exchanged, candidates[0], registry)
         choice.notes += check_equal_starts(choice.candidates, data) + ([] if runs.is_new else _untold_notes(untold))
         choice.trained = work.how
         choice.module = modules.of(choice.best_run)

@@ -200,6 +200,37 @@ def test_the_activations_of_a_module_are_exchanged(sites):
     assert relu.runs[1].value(choice.metric) == own.logged["val_loss"]
 
 
+class OneCall(FixedNet):
+    """The same with a call of a function behind it, and nothing that finds the call."""
+
+    def __init__(self):
+        super().__init__()
+        self.example_input_array = None
+
+    def forward(self, x):
+        return nn.functional.relu(super().forward(x))
+
+
+class OnlyCalls(OneCall):
+    """The same without an activation module."""
+
+    def __init__(self):
+        super().__init__()
+        self.net[1] = nn.Identity()
+
+
+def test_which_sites_are_exchanged_is_said_and_which_calls_are_not():
+    quick = {**QUICK, "metric": "val_loss", "max_epochs": 1}
+    (sites,) = choose(FixedNet, ["gelu", "relu"], Stripes(), swap=True, **quick).notes
+    assert sites == "The activations at net.1 are exchanged."
+    sites, calls = choose(OneCall, ["gelu", "relu"], Stripes(), swap=True, **quick).notes
+    assert sites == "The activations at net.1 are exchanged."
+    assert "these stay as they are: ':relu' (test_choose.py:" in calls
+    assert "takes the module's example_input_array for it" in calls
+    with pytest.raises(ChoiceArgumentError, match="takes the module's example_input_array for it: define that"):
+        choose(OnlyCalls, ["gelu", "relu"], Stripes(), swap=True, **quick)
+
+
 def test_callers_random_numbers_stay():
     torch.manual_seed(7)
     before = torch.get_rng_state()
