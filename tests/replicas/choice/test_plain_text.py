@@ -150,7 +150,7 @@ def test_order_in_a_mapping_and_a_set_does_not_count():
         (torch.empty(2, device="meta"), "torch.Tensor"),
         (nn.LazyLinear(3), "torch.nn.parameter.UninitializedParameter"),
     ],
-    ids=str,
+    ids=["lock", "lock within", "file", "generator", "no storage", "not initialised"],
 )
 def test_what_has_no_content_is_said(value, said):
     untold = []
