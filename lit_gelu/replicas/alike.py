@@ -1,18 +1,14 @@
 """Refusing members that cannot share their code: what differs in them would be ignored in silence."""
 
-import functools
-import math
-from collections.abc import Callable, Collection, Mapping, Sequence
-from types import FunctionType, MethodType
-from typing import Any
+from collections.abc import Collection, Sequence
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from lit_gelu.activations.registry import ActivationRegistry
 from lit_gelu.activations.registry import registry as default_registry
 from lit_gelu.errors import shown
 from lit_gelu.replicas.errors import MembersDifferError
+from lit_gelu.replicas.same_values import Places, closes_over, same
 from lit_gelu.tasks.layers import HiddenLayer
 
 READ_BY_OPTIMIZERS = frozenset({"learning_rate", "lr", "momentum", "beta1", "weight_decay"})
@@ -21,7 +17,6 @@ _OF_ACTIVATIONS = frozenset({"activation", "activation_spec"})
 _NO_ATTRIBUTES = frozenset({
     "_parameters", "_buffers", "_modules", "_trainer", "_fabric", "_hparams", "_hparams_initial", "_modules_seen",
 })  # fmt: skip
-_DEEPEST = 6
 
 
 def registry_of(module: nn.Module) -> ActivationRegistry:
@@ -60,29 +55,18 @@ def check_alike(modules: Sequence[nn.Module], differ: Collection[str] = ()) -> d
         differ: Names of further attributes that may differ, because no training step reads them.
 
     Returns:
-        For every module's path the attributes in which members do differ.
+        For every module's path the attributes that are no other member's.
 
     Raises:
         MembersDifferError: If they differ in anything else.
     """
     first, found = modules[0], dict[str, set[str]]()
     activations = activation_paths(modules)
-    trees = [_outside(module, activations) for module in modules]
+    trees, places = [_outside(module, activations) for module in modules], [Places(module) for module in modules]
     for replica, (module, tree) in enumerate(zip(modules, trees, strict=True)):
         for path in sorted(trees[0].keys() | tree.keys()):
-            one, other = trees[0].get(path), tree.get(path)
-            if type(one) is not type(other):
-                raise MembersDifferError(
-                    f"Members 0 and {replica} differ at {_place(path)}: {_kind(one)} and {_kind(other)}. A "
-                    "group has one net for all; give nets of another kind to another group."
-                )
-            assert one is not None and other is not None  # noqa: S101, PT018 - their types are the same
-            if _tensors(one) != _tensors(other):
-                raise MembersDifferError(
-                    f"Members 0 and {replica} differ at {_place(path)}: they hold {_tensors(one)} and "
-                    f"{_tensors(other)}. Give members that hold the same parameters and buffers."
-                )
-            names = _differing(one, other)
+            one, other = _of_a_kind(path, replica, trees[0].get(path), tree.get(path))
+            names = _differing(one, other, (places[0], places[replica]))
             allowed = READ_BY_OPTIMIZERS | set(differ) | ({"p"} if isinstance(one, nn.Dropout) else set())
             allowed |= _OF_ACTIVATIONS if module is other and first is one else set()
             for name in sorted(names - allowed):
@@ -93,8 +77,37 @@ def check_alike(modules: Sequence[nn.Module], differ: Collection[str] = ()) -> d
                     f"ignored. Give them to groups of their own, or, if only configure_optimizers reads it, "
                     f"differ=({name!r},)."
                 )
+            names |= {name for name, value in vars(other).items() if closes_over(value, places[replica])}
             found.setdefault(path, set()).update(names)
+        _check_ties(replica, places[0], places[replica])
     return found
+
+
+def _of_a_kind(path: str, replica: int, one: nn.Module | None, other: nn.Module | None) -> tuple[nn.Module, nn.Module]:
+    """Return two members' modules at a path, or refuse them."""
+    if type(one) is not type(other) or one is None or other is None:
+        raise MembersDifferError(
+            f"Members 0 and {replica} differ at {_place(path)}: {_kind(one)} and {_kind(other)}. A "
+            "group has one net for all; give nets of another kind to another group."
+        )
+    if _tensors(one) != _tensors(other):
+        raise MembersDifferError(
+            f"Members 0 and {replica} differ at {_place(path)}: they hold {_tensors(one)} and "
+            f"{_tensors(other)}. Give members that hold the same parameters and buffers."
+        )
+    return one, other
+
+
+def _check_ties(replica: int, first: Places, other: Places) -> None:
+    """Refuse members of which one holds a thing under several names, and another has a thing of its own for each."""
+    for mine, its in ((first.tensors, other.tensors), (first.modules, other.modules)):
+        tied, its_tied = ({names for names in found.values() if len(names) > 1} for found in (mine, its))
+        for names in sorted(map(sorted, tied ^ its_tied)):
+            raise MembersDifferError(
+                f"Members 0 and {replica} differ in {shown(names)}: in one of them these names are of one thing, in "
+                "the other they are not. A group holds what is the same once for all. Give nets that share parts to "
+                "one group, and those that do not to another."
+            )
 
 
 def _outside(module: nn.Module, activations: Collection[str]) -> dict[str, nn.Module]:
@@ -118,45 +131,7 @@ def _tensors(module: nn.Module) -> list[str]:
     return sorted(name for name, tensor in named if tensor is not None)
 
 
-def _differing(one: nn.Module, other: nn.Module) -> set[str]:
+def _differing(one: nn.Module, other: nn.Module, places: tuple[Places, Places]) -> set[str]:
     names = (vars(one).keys() | vars(other).keys()) - _NO_ATTRIBUTES
     missing = object()
-    return {name for name in names if not same(vars(one).get(name, missing), vars(other).get(name, missing))}
-
-
-def same(one: Any, other: Any, depth: int = 0) -> bool:
-    """Tell whether two attributes would make the same code compute the same; what cannot be told is another."""
-    if one is other or (isinstance(one, nn.Module) and type(one) is type(other)):  # modules are compared themselves
-        return True
-    if type(one) is not type(other) or depth > _DEEPEST:
-        return False
-    if isinstance(one, Tensor):
-        return one.shape == other.shape and one.dtype == other.dtype and torch.equal(one, other)
-    if isinstance(one, float):
-        return one == other or (math.isnan(one) and math.isnan(other))
-    deeper = functools.partial(same, depth=depth + 1)
-    if isinstance(one, Mapping):
-        return list(one) == list(other) and all(deeper(one[key], other[key]) for key in one)
-    if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(map(deeper, one, other))
-    return deeper(*map(_parts, (one, other))) if isinstance(one, _IN_PARTS) else _same_objects(one, other, deeper)
-
-
-_IN_PARTS = (FunctionType, MethodType, functools.partial)
-
-
-def _parts(function: Any) -> tuple[Any, ...]:
-    """Return what a function computes with: its code, and what it holds."""
-    if isinstance(function, functools.partial):
-        return function.func, function.args, function.keywords
-    if isinstance(function, MethodType):
-        return function.__func__, function.__self__
-    held = [cell.cell_contents for cell in function.__closure__ or ()]
-    return function.__code__, function.__defaults__, function.__kwdefaults__, held
-
-
-def _same_objects(one: Any, other: Any, deeper: Callable[[Any, Any], bool]) -> bool:
-    equality: Any = type(one).__eq__
-    if equality is not object.__eq__:
-        return bool(one == other)
-    return hasattr(one, "__dict__") and deeper(vars(one), vars(other))
+    return {name for name in names if not same(vars(one).get(name, missing), vars(other).get(name, missing), places)}

@@ -1,13 +1,14 @@
 """Which members may share their code, and that the others are refused with a remedy."""
 
 import functools
+import random
 
 import pytest
 import torch
 from lightning.pytorch import LightningModule
 from torch import nn
 
-from lit_gelu.replicas.alike import activation_paths, check_alike, same
+from lit_gelu.replicas.alike import activation_paths, check_alike
 from lit_gelu.replicas.errors import MembersDifferError
 from lit_gelu.replicas.stacks import Stacks
 from lit_gelu.tasks import MNISTClassifier, TweetTagger
@@ -71,44 +72,69 @@ def test_sizes_that_differ_are_refused():
         Stacks([Net(), Net(width=5)])
 
 
-@pytest.mark.parametrize("one", [1, 1.0, float("nan"), "a", (1, [2.0]), {"a": 1}, torch.ones(2), print, nn.ReLU()])
-def test_what_is_the_same(one):
-    import copy
+class Sharing(LightningModule):
+    """Two layers that may share their weights, or may be one layer."""
 
-    assert same(one, copy.deepcopy(one))
-
-
-def test_what_is_not_the_same():
-    values = [
-        1,
-        1.0,
-        True,
-        "1",
-        (1,),
-        [1],
-        {"a": 1},
-        {"a": 2},
-        torch.ones(1),
-        torch.ones(2),
-        torch.zeros(2),
-        print,
-        None,
-    ]
-    values += [functools.partial(print, 1), functools.partial(print, 2), Held(1), Held(2), object()]
-    values += [lambda: 1, lambda: 2, closed_over(1), closed_over(2), Held(1).value_of, Held(2).value_of]
-    for i, one in enumerate(values):
-        assert all(same(one, other) == (i == j) for j, other in enumerate(values)), one
-    assert same(closed_over(1), closed_over(1))
-    assert same(Held(1).value_of, Held(1).value_of)
+    def __init__(self, ties=False, is_one=False, act=None):
+        super().__init__()
+        self.first, self.act = nn.Linear(3, 3), act or nn.ReLU()
+        self.second = self.first if is_one else nn.Linear(3, 3)
+        self.net = nn.Sequential(self.act, nn.Linear(3, 3), self.act)
+        if ties:
+            self.second.weight = self.first.weight
 
 
-class Held:
-    def __init__(self, value):
-        self.value = value
+@pytest.mark.parametrize(
+    ("one", "other", "said"),
+    [
+        ({"ties": True}, {}, r"'first\.weight', 'second\.weight'"),
+        ({}, {"ties": True}, r"'first\.weight', 'second\.weight'"),
+        ({"ties": True}, {"is_one": True}, "'second'.*|second.*nothing"),
+    ],
+)
+def test_members_that_share_other_parts_are_refused(one, other, said):
+    with pytest.raises(MembersDifferError, match=said):
+        check_alike([Sharing(**one), Sharing(**one), Sharing(**other)])
 
-    def value_of(self):
-        return self.value
+
+@pytest.mark.parametrize("cell", [{}, {"ties": True}, {"is_one": True}])
+def test_members_that_share_the_same_parts_are_alike(cell):
+    check_alike([Sharing(**cell), Sharing(**cell), Sharing(act=nn.PReLU(), **cell)])
 
 
-def closed_over(value):
-    return lambda: value
+class Holding(LightningModule):
+    """A module with anything in attributes that are no registered modules."""
+
+    def __init__(self, make=lambda module: module):
+        super().__init__()
+        self.net, self.other = nn.Linear(3, 3), nn.Linear(3, 3)
+        self.held = [make(self)]
+
+
+def test_modules_in_lists_are_compared_with_all_that_they_hold():
+    def refused(one, other):
+        with pytest.raises(MembersDifferError, match="'held'"):
+            check_alike([Holding(one), Holding(other)])
+
+    refused(lambda _: nn.CrossEntropyLoss(), lambda _: nn.CrossEntropyLoss(label_smoothing=0.1))
+    refused(lambda _: nn.Linear(2, 2), lambda _: nn.Linear(2, 2))
+    refused(lambda module: module.net, lambda module: module.other)
+    refused(lambda _: {"a": random.Random(0)}, lambda _: {"a": random.Random(1)})
+    check_alike([Holding(lambda module: module.net), Holding(lambda module: module.net)])
+    check_alike([Holding(lambda _: nn.CrossEntropyLoss(label_smoothing=0.1)) for _ in range(2)])
+
+
+def test_a_members_own_tensor_in_a_list_is_refused():
+    def held(module):
+        torch.nn.init.ones_(module.net.weight)
+        return module.net.weight
+
+    with pytest.raises(MembersDifferError, match="'held'"):
+        check_alike([Holding(held), Holding(held)])
+
+
+def test_functions_that_hold_a_member_are_named():
+    found = check_alike([Holding(lambda module: lambda inputs: module.net(inputs)) for _ in range(2)])
+    assert found[""] == {"held"}
+    found = check_alike([Holding(lambda module: functools.partial(module.net)) for _ in range(2)])
+    assert found[""] == set()

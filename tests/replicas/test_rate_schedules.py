@@ -13,9 +13,9 @@ from torch.optim import lr_scheduler
 
 from lit_gelu.callbacks import ExactResume
 from lit_gelu.replicas import NotReplicableError, ReplicaDataModule, ReplicaGroup
-from lit_gelu.replicas.alike import same
 from lit_gelu.replicas.optimizers import MemberOptimizers, StackedAdam, group_optimizer
 from lit_gelu.replicas.rate_schedules import configured
+from lit_gelu.replicas.same_values import same
 from lit_gelu.replicas.stacks import Stacks
 
 EPOCH = 6  # steps
