@@ -1,6 +1,6 @@
 """What makes the optimizer steps of a group: forward, backward and update of all members."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -142,7 +142,7 @@ class EagerExecutor:
             first: The number of the first batch in the epoch.
 
         Returns:
-            What the members log, ``[steps, replicas]`` each.
+            What the members log, ``[steps, replicas]`` each, of those steps in which any has logged it.
         """
         optimizer = self.optimizer or self.configure_optimizers()
         self._stop(optimizer)
@@ -151,7 +151,7 @@ class EagerExecutor:
         if self.device_steps is not None:
             return {"train_loss": self.device_steps.make_of(inputs, labels, rows)}
         made = [self.step((inputs[own], labels[own]), first + index) for index, own in enumerate(rows)]
-        return {name: torch.stack([values[name] for values in made]) for name in made[0]}
+        return steps_by_name([{name: value.unsqueeze(0) for name, value in values.items()} for values in made])
 
     def _written(self) -> WrittenSteps | None:
         return WrittenSteps(self.stacks, self.streams, self.logs_noise_free) if self.kind == "written" else None
@@ -197,6 +197,12 @@ class EagerExecutor:
         if noise_free is None:
             return losses
         return torch.where(torch.tensor(self.logs_noise_free, device=losses.device), noise_free, losses)
+
+
+def steps_by_name(made: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """Join what steps logged, ``[steps, replicas]`` each, by name: a step may have logged what others have not."""
+    names = dict.fromkeys(name for values in made for name in values)
+    return {name: torch.cat([values[name] for values in made if name in values]) for name in names}
 
 
 def _chosen(kind: str, modules: Sequence[nn.Module]) -> str:

@@ -1,21 +1,21 @@
 """The training step of all members: by `torch.vmap` over the first one's code, or one after the other."""
 
 import copy
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
 from lightning.pytorch import LightningModule
-from lightning.pytorch.utilities.parsing import AttributeDict
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
 from lit_gelu.replicas.alike import activation_paths, registry_of
 from lit_gelu.replicas.errors import NotReplicableError
+from lit_gelu.replicas.hidden import NO_VMAP, hide, hide_hyper_parameters
 from lit_gelu.replicas.keyed_rules import KeyedDropoutRule
 from lit_gelu.replicas.rules import (
     WHOLE_VECTORS,
@@ -24,7 +24,6 @@ from lit_gelu.replicas.rules import (
     DropoutRule,
     EachUnderVmap,
     LinearUnderVmap,
-    Rule,
     RuleUnderVmap,
 )
 from lit_gelu.replicas.stacks import Stacks
@@ -35,7 +34,6 @@ from lit_gelu.tasks import ActivationTask
 from lit_gelu.tasks.keyed_dropout import KeyedDropout
 
 Logged = dict[str, Tensor]
-_NO_VMAP = 'Or give the group executor="loop", which takes every training step.'
 
 
 @contextmanager
@@ -113,20 +111,19 @@ class LoopForward:
         self.stacks, self.streams = stacks, streams
         self.steps = [_MemberStep(module) for module in stacks.modules]  # type: ignore[arg-type] # of a group
         self.own: list[dict[str, Tensor]] = []  # each member's parts of the trained stacks, of the last `losses`
+        self.places = [TensorPlaces(module, " in torch.no_grad()", stacks.trained) for module in stacks.modules]
 
     def losses(self, batch: Any, index: int) -> tuple[Tensor, Logged]:
         """See `GroupForward`."""
         own = self.stacks.slices({name: stack.detach() for name, stack in self.stacks.trained.items()})
         self.own = [{name: part.requires_grad_() for name, part in parts.items()} for parts in own]
         found = []
-        for replica, step in enumerate(self.steps):
-            parameters = {f"member.{name}": tensor for name, tensor in self.own[replica].items()}
-            with self.streams.of(replica):
-                found.append(functional_call(step, parameters, (_row(batch, replica), index)))
-        names = found[0][1]
-        return torch.stack([loss for loss, _ in found]), {
-            n: torch.stack([values[n] for _, values in found]) for n in names
-        }
+        for replica, (step, places) in enumerate(zip(self.steps, self.places, strict=True)):
+            tensors = [self.own[replica][name] for name in places.names]
+            with self.streams.of(replica), places.holding(tensors):
+                found.append(step(_row(batch, replica), index))
+        self.stacks.take_back()
+        return torch.stack([loss for loss, _ in found]), _by_name([logged for _, logged in found])
 
     def gradients(self, losses: Tensor) -> list[dict[str, Tensor]]:
         """Return each member's gradients of the last `losses`, by name; none of what its step has not used."""
@@ -144,6 +141,15 @@ class LoopForward:
             with evaluation_mode(step):
                 losses.append(step(_row(batch, replica), 0)[0])
         return torch.stack(losses)
+
+
+def _by_name(logged: Sequence[Logged]) -> Logged:
+    """Return what members logged, ``[replicas]`` by name, and NaN for those that logged no such figure."""
+    kinds = {name: value for values in logged for name, value in values.items()}
+    return {
+        name: torch.stack([values[name] if name in values else torch.full(kind.shape, torch.nan) for values in logged])
+        for name, kind in kinds.items()
+    }
 
 
 def _row(batch: Any, replica: int) -> Any:
@@ -171,20 +177,23 @@ class VmapForward:
                 path, [m.get_submodule(path) for m in members], stacks, streams, registry_of(template)
             )
             self.own_activations.extend(rule.modules)
-            _put(template, path, _Ruled(rule))
-        for path, module in list(template.named_modules()):
+            _become_ruled(template.get_submodule(path), rule)
+        for path, module in template.named_modules():
+            layers: Any = [member.get_submodule(path) for member in members]
             if type(module) is nn.Dropout:
-                chances = [member.get_submodule(path).p for member in members]
-                _put(template, path, _Ruled(DropoutRule(chances, streams), only_training=True))  # type: ignore[arg-type]
+                rule_of = DropoutRule([layer.p for layer in layers], streams)
+                vars(module)["forward"] = functools.partial(_dropped, module, rule_of)
             elif type(module) is KeyedDropout:
-                layers: Any = [member.get_submodule(path) for member in members]
-                _put(template, path, _Ruled(KeyedDropoutRule(path, layers, stacks, streams), only_training=True))
+                module._buffers.clear()  # which the rule takes from the stacks
+                vars(module)["forward"] = functools.partial(
+                    _dropped, module, KeyedDropoutRule(path, layers, stacks, streams)
+                )
         for path, names in differing.items():
-            if names and not isinstance(template.get_submodule(path), _Ruled):
-                _hide(template.get_submodule(path), names)
-        _hide_hyper_parameters(template, members)
+            if names:
+                hide(template.get_submodule(path), names)
+        hide_hyper_parameters(template, members)
         self.streams, self.step = streams, _MemberStep(template)  # type: ignore[arg-type] # of a group
-        self.places = TensorPlaces(template)
+        self.places = TensorPlaces(template, ', or give the group executor="loop"')
         self.with_modes = [*self.step.modules(), *self.own_activations.modules()]
 
     def losses(self, batch: Any, index: int) -> tuple[Tensor, Logged]:
@@ -208,18 +217,36 @@ class VmapForward:
 
 
 class _Ruled(nn.Module):
-    """Stands in the template where a rule computes what the members' modules do."""
+    """Stands in the template where a rule computes what the members' activations do."""
 
-    def __init__(self, rule: Rule, only_training: bool = False) -> None:
-        super().__init__()
-        self.__dict__["rule"] = rule
-        self.only_training = only_training
+    rule: ActivationRule
 
     def forward(self, inputs: Tensor) -> Tensor:
-        if self.only_training and not self.training:
-            return inputs
-        outputs: Tensor = mapped_call(RuleUnderVmap, inputs, self.__dict__["rule"])
+        outputs: Tensor = mapped_call(RuleUnderVmap, inputs, self.rule)
         return outputs
+
+    def train(self, mode: bool = True) -> "_Ruled":
+        for module in self.rule.modules:
+            module.train(mode)
+        return super().train(mode)
+
+
+def _become_ruled(module: nn.Module, rule: ActivationRule) -> None:
+    """Let a rule stand for an activation wherever the template holds it, also in lists and under several names."""
+    module.__class__ = _Ruled
+    vars(module).clear()
+    nn.Module.__init__(module)
+    vars(module)["rule"] = rule
+
+
+def _dropped(module: nn.Module, rule: DropoutRule, inputs: Tensor) -> Tensor:
+    """Be the forward pass of a dropout, whose mode may change in each step."""
+    return _drop(inputs, rule, bool(getattr(module, "inplace", False))) if module.training else inputs
+
+
+def _drop(inputs: Tensor, rule: DropoutRule, inplace: bool) -> Tensor:
+    outputs: Tensor = mapped_call(RuleUnderVmap, inputs, rule)
+    return inputs.copy_(outputs) if inplace else outputs
 
 
 # Sums that torch adds up in another order for a batch of replicas.
@@ -276,11 +303,10 @@ def _each(function: Any, given: tuple[Any, ...], named: Mapping[str, Any]) -> Te
     return outputs
 
 
-def _dropout(streams: Streams, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:  # noqa: A002, ARG001
+def _dropout(streams: Streams, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:  # noqa: A002
     if not training or p == 0:
         return input
-    outputs: Tensor = mapped_call(RuleUnderVmap, input, DropoutRule([p] * len(streams.generators), streams))
-    return outputs
+    return _drop(input, DropoutRule([p] * len(streams.generators), streams), inplace)
 
 
 def _cross_entropy(input: Tensor, target: Tensor, *args: Any, **given: Any) -> Tensor:  # noqa: A002 - torch's names
@@ -293,48 +319,6 @@ def _cross_entropy(input: Tensor, target: Tensor, *args: Any, **given: Any) -> T
     return outputs
 
 
-def _put(tree: nn.Module, path: str, module: nn.Module) -> None:
-    parent, _, name = path.rpartition(".")
-    setattr(tree.get_submodule(parent), name, module)
-
-
-def _hide(module: nn.Module, names: set[str]) -> None:
-    """Let attributes raise an error when they are read: the first member's value is not that of all."""
-
-    def unread(name: str) -> property:
-        def read(_: nn.Module) -> Any:
-            raise NotReplicableError(_read(name))
-
-        return property(read)
-
-    kind = type(module)
-    module.__class__ = type(
-        kind.__name__, (kind,), {name: unread(name) for name in names} | {"__module__": kind.__module__}
-    )
-
-
-def _hide_hyper_parameters(template: nn.Module, members: list[nn.Module]) -> None:
-    given = [dict(getattr(member, "hparams", {})) for member in members]
-    if given[0]:
-        missing = object()
-        values = {name: value for name, value in given[0].items() if all(g.get(name, missing) == value for g in given)}
-        template._hparams = _SharedHyperParameters(values)  # type: ignore[assignment] # Lightning's own attribute
-
-
-class _SharedHyperParameters(AttributeDict):
-    """The hyper-parameters in which all members agree."""
-
-    def __missing__(self, name: str) -> Any:
-        raise NotReplicableError(_read(name))
-
-
-def _read(name: str) -> str:
-    return (
-        f"The training step reads {name!r}, in which the members differ, and all are computed by the code of one. Give "
-        f"members of equal {name} to one group. {_NO_VMAP}"
-    )
-
-
 @contextmanager
 def _explained() -> Iterator[None]:
     """Say what a training step may not do, where torch's error speaks of vmap."""
@@ -344,7 +328,7 @@ def _explained() -> Iterator[None]:
         text = str(error)
         for sign, remedy in _SIGNS.items():
             if sign in text:
-                raise NotReplicableError(f"{remedy} {_NO_VMAP} torch says: {text.strip().splitlines()[0]}") from error
+                raise NotReplicableError(f"{remedy} {NO_VMAP} torch says: {text.strip().splitlines()[0]}") from error
         raise
 
 

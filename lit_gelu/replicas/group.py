@@ -20,7 +20,7 @@ from lit_gelu.replicas.building import Member, build_members, keys_of
 from lit_gelu.replicas.data import ReplicaDataModule
 from lit_gelu.replicas.errors import NotReplicableError, ReplicaArgumentError
 from lit_gelu.replicas.evaluation import MemberEvaluation
-from lit_gelu.replicas.executors import EagerExecutor
+from lit_gelu.replicas.executors import EagerExecutor, steps_by_name
 from lit_gelu.replicas.extraction import Whereabouts, checkpoint_of, kept_of, member_checkpoint
 from lit_gelu.replicas.hooks import check_hooks
 from lit_gelu.replicas.macro_steps import MacroSteps, count_further_steps, loop_states, place_in_epoch
@@ -415,7 +415,7 @@ class ReplicaGroup(LightningModule):
             self._of_members.further = further + 1
             is_last = first + further + 1 == len(self._plan)
             self._optimizer.step_schedulers(first + further, self.trainer.current_epoch if is_last else -1)
-        return {name: torch.cat([values[name] for values in made]) for name in made[0]}
+        return steps_by_name(made)
 
     def _tensors(self) -> tuple[Tensor, Tensor]:
         """Return all samples' inputs and labels, once in the numbers that the Trainer's precision makes of batches."""

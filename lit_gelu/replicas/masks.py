@@ -16,9 +16,11 @@ def dropout_factors_(factors: Tensor, chance: float, generator: torch.Generator,
     """Fill a tensor with 0 at a chance, else with what makes up for it: ``bernoulli_(1 - chance).div_(1 - chance)``."""
     # A chance of 1 draws nothing, as in `nn.Dropout`. 1 - chance is computed anew as torch does: it is not the `keep`
     # that a user gave, which was subtracted from 1 before. `words` saves making a tensor of integers of that shape.
+    # Torch draws in the order in which elements lie in memory, or not, as it was built: it says so itself.
     if chance == 1:
         return factors.zero_()
-    if factors.is_cpu and factors.dtype in _KNOWN and torch_compares_53_bits(factors.dtype):
+    is_known = factors.is_cpu and factors.dtype in _KNOWN and factors.is_contiguous()
+    if is_known and torch_compares_53_bits(factors.dtype):
         return _compared(factors, 1 - chance, generator, words)
     return factors.bernoulli_(1 - chance, generator=generator).div_(1 - chance)
 

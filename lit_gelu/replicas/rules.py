@@ -10,6 +10,7 @@ from torch.func import functional_call
 
 from lit_gelu.activations.registry import ActivationRegistry
 from lit_gelu.replicas.errors import NotReplicableError
+from lit_gelu.replicas.memory_order import joined_as_they_lie
 from lit_gelu.replicas.stacks import Stacks
 from lit_gelu.replicas.streams import Streams
 
@@ -114,7 +115,7 @@ class ActivationRule:
             else self._alone(replicas[0], part.squeeze(0)).unsqueeze(0)
             for (name, replicas), part in zip(runs, parts, strict=True)
         ]
-        return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+        return outputs[0] if len(outputs) == 1 else joined_as_they_lie(outputs)
 
     def _alone(self, replica: int, inputs: Tensor) -> Tensor:
         """Apply a member's own module, whose buffers are parts of the stacks already, to its own parameters."""
@@ -237,7 +238,7 @@ class EachUnderVmap(torch.autograd.Function):
                 function(*(value.select(dim, replica) if isinstance(dim, int) else value for value, dim in pairs))
                 for replica in range(info.batch_size)
             ]
-        return torch.stack(outputs), 0
+        return joined_as_they_lie([output.unsqueeze(0) for output in outputs]), 0
 
 
 class RuleUnderVmap(torch.autograd.Function):

@@ -66,7 +66,8 @@ def _leaves(path: str, module: nn.Module) -> Iterator[tuple[str, nn.Module | Non
         yield f"{path}.activation", module.activation
         yield from _leaves(f"{path}.dropout", module.dropout)
     else:
-        yield path, module if type(module) in {nn.Linear, nn.Dropout, KeyedDropout} else None
+        is_frozen = isinstance(module, nn.Dropout) and not module.training
+        yield path, module if type(module) in {nn.Linear, nn.Dropout, KeyedDropout} and not is_frozen else None
 
 
 class StackedForward:

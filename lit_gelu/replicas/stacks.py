@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from lit_gelu.replicas.errors import MembersDifferError
+from lit_gelu.replicas.errors import MembersDifferError, NotReplicableError
 
 Names = Mapping[str, Tensor]
 
@@ -69,6 +69,26 @@ class Stacks:
         for module, own in zip(self.modules, self.slices({n: t.detach() for n, t in tensors.items()}), strict=True):
             for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
                 tensor.data = own[name]
+        self._places = [place for module in self.modules for place in _places_of_buffers(module)]
+
+    def take_back(self) -> None:
+        """Copy what members have assigned to buffers into the stacks, and let them hold their parts again.
+
+        Raises:
+            NotReplicableError: If it is of another size or type.
+        """
+        for held, key, part, name in self._places:
+            found = held.get(key)
+            if found is part:
+                continue
+            if found is None or found.shape != part.shape or found.dtype != part.dtype:
+                kinds = ["nothing" if t is None else f"{list(t.shape)} {t.dtype}" for t in (part, found)]
+                raise NotReplicableError(
+                    f"A member's step assigned {kinds[1]} to the buffer {name!r}, of which the group holds {kinds[0]} "
+                    "for every member. Assign tensors of one size and type, or train the module alone."
+                )
+            part.copy_(found.detach().clone())  # a clone, because it may be a view of the part
+            held[key] = part
 
     def _stacked(self, name: str, members: Mapping[int, Tensor]) -> Tensor:
         kinds = {(tuple(t.shape), t.dtype, t.requires_grad) for t in members.values()}
@@ -93,6 +113,14 @@ def _by_name(
         for name, tensor in named(module):
             found.setdefault(name, {})[replica] = tensor
     return found
+
+
+def _places_of_buffers(module: nn.Module) -> Iterable[tuple[dict[str, Tensor | None], str, Tensor, str]]:
+    """Return where a module has its buffers: the dictionary, the key, the tensor and its name."""
+    for path, part in module.named_modules():
+        for key, tensor in part._buffers.items():
+            if tensor is not None:
+                yield part._buffers, key, tensor, ".".join(filter(None, (path, key)))
 
 
 def _branch(tree: nn.Module, name: str) -> nn.Module:

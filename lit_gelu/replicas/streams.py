@@ -44,10 +44,16 @@ class Streams:
         """Return what dropout multiplies ``inputs``, ``[replicas, ...]``, with: drawn as ``nn.Dropout`` draws it.
 
         A chance of 0 or 1 draws nothing, as there. ``1 - chance`` is computed anew as torch does: it is not the
-        ``keep`` that a user gave, which was subtracted from 1 before.
+        ``keep`` that a user gave, which was subtracted from 1 before. Numbers are drawn in the order in which a
+        replica's elements lie in memory, as there.
         """
-        factors = torch.ones(inputs.shape, dtype=inputs.dtype, device=inputs.device)
+        lie_in_order = inputs.is_contiguous() or inputs[0].is_contiguous()
+        factors: Tensor | list[Tensor] = (
+            torch.ones(inputs.shape, dtype=inputs.dtype, device=inputs.device)
+            if lie_in_order
+            else [torch.ones_like(own) for own in inputs]
+        )
         for factor, chance, generator in zip(factors, chances, self.generators, strict=True):
             if chance > 0:
                 dropout_factors_(factor, chance, generator)
-        return factors
+        return factors if isinstance(factors, Tensor) else torch.stack(factors)

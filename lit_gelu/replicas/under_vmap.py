@@ -4,7 +4,7 @@
 tenth of a millisecond, several times what a small layer of all replicas does.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -49,15 +49,23 @@ def mapped_call(function: type[autograd.Function], *arguments: Any) -> Any:
 class TensorPlaces:
     """Where a module's code finds its parameters and buffers.
 
+    `torch.func.functional_call` leaves the other tensors where they are in a module that is there under several names.
+
     Args:
         module: Whose tensors are to be others for some calls.
+        remedy: What somebody is to do whose code puts a tensor in the place of one of these.
+        names: Those of the tensors; ``None`` means all.
 
     `names` are those of the tensors; one that is there under several names is meant wherever it is.
     """
 
-    def __init__(self, module: nn.Module) -> None:
-        tensors = dict([*module.named_parameters(), *module.named_buffers()])
-        self.names = list(tensors)
+    def __init__(self, module: nn.Module, remedy: str, names: Collection[str] | None = None) -> None:
+        tensors = {
+            name: tensor
+            for name, tensor in [*module.named_parameters(), *module.named_buffers()]
+            if names is None or name in names
+        }
+        self.names, self.remedy = list(tensors), remedy
         numbers = {id(tensor): number for number, tensor in enumerate(tensors.values())}
         self._places: list[tuple[dict[str, Any], str, int]] = [
             (held, key, numbers[id(tensor)])
@@ -81,14 +89,14 @@ class TensorPlaces:
             yield
             for held, key, number in self._places:
                 if held.get(key) is not tensors[number]:
-                    raise NotReplicableError(_assigned(self.names[number]))
+                    raise NotReplicableError(_assigned(self.names[number], self.remedy))
         finally:
             for (held, key, _), tensor in zip(self._places, before, strict=True):
                 held[key] = tensor
 
 
-def _assigned(name: str) -> str:
+def _assigned(name: str, remedy: str) -> str:
     return (
         f"The training step assigns a new tensor to {name!r}, which a group would lose: change it in place, as "
-        f'{name}.copy_(...), or give the group executor="loop".'
+        f"{name}.copy_(...){remedy}."
     )

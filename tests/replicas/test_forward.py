@@ -14,6 +14,7 @@ from replica_runs import (
 from torch import nn
 from torch.nn import functional
 
+from lit_gelu.activations import create
 from lit_gelu.replicas import EagerExecutor, NotReplicableError, ReplicaArgumentError, build_members
 
 
@@ -76,6 +77,67 @@ class Normed(OwnModule):
         return self.net(inputs)
 
 
+class Frozen(TwoHeads):
+    """A body that is left in evaluation mode, and a step that turns a layer's mode for a while."""
+
+    def __init__(self, lr=0.05, keep=0.5):
+        super().__init__(lr, keep)
+        self.body = nn.Sequential(nn.Linear(48, 48), nn.Dropout(0.5), create("zero_identity_map")).eval()
+        self.late = nn.Sequential(create("zero_identity_map"), nn.Dropout(0.3))
+
+    def forward(self, inputs):
+        inputs = self.late.eval()(self.body(inputs))
+        return super().forward(self.late.train()(inputs))
+
+
+class InPlace(OwnModule):
+    """Dropout that overwrites its input, which is read again."""
+
+    def __init__(self, lr=0.05, keep=0.5, own=True):
+        super().__init__(lr)
+        self.first, self.second, self.drop = nn.Linear(48, 64), nn.Linear(64, 10), nn.Dropout(1 - keep, inplace=own)
+
+    def forward(self, inputs):
+        hidden = self.first(inputs)
+        dropped = self.drop(hidden) if self.drop.inplace else functional.dropout(hidden, 0.25, self.training, True)
+        return self.second(dropped + hidden)
+
+
+class Transposed(OwnModule):
+    """Dropout of tensors whose elements lie in another order, at once and behind functions and activations."""
+
+    def __init__(self, lr=0.05, keep=0.5, activation=nn.GELU, norm=nn.LayerNorm, odd=0):
+        super().__init__(lr)
+        self.token, self.act, self.drop = nn.Linear(12, 16 + odd), activation(), nn.Dropout(1 - keep)
+        self.norm, self.last = norm(4), nn.Linear(4 * (16 + odd), 10)
+
+    def forward(self, inputs):
+        hidden = self.token(inputs.view(-1, 4, 12)).transpose(1, 2)
+        hidden = self.drop(self.act(self.drop(hidden)))
+        hidden = functional.dropout(functional.softplus(hidden), 0.25, self.training)
+        hidden = self.drop(self.norm(hidden.transpose(1, 2).transpose(1, 2)) + hidden)
+        strided = self.drop(hidden[:, ::2])
+        return self.last(
+            torch.cat([strided, self.drop(hidden[:, 1::2].permute(2, 0, 1)).permute(1, 2, 0)], 1).flatten(1)
+        )
+
+
+class Listed(OwnModule):
+    """Layers that are used in two places, under several names and out of lists."""
+
+    def __init__(self, lr=0.05, keep=0.5, activation=nn.GELU):
+        super().__init__(lr)
+        self.act, self.drop = activation(), nn.Dropout(1 - keep)
+        self.net = nn.Sequential(nn.Linear(48, 64), self.act, self.drop, nn.Linear(64, 64), self.act, self.drop)
+        self.last, self.used = nn.Linear(64, 10), [self.act, self.drop]
+
+    def forward(self, inputs):
+        hidden = self.net(inputs)
+        for layer in self.used:
+            hidden = layer(hidden)
+        return self.last(hidden)
+
+
 def data():
     return torch.randn(100, 48), torch.randint(10, (100,))
 
@@ -134,6 +196,29 @@ def test_a_parameter_that_a_step_does_not_use_has_no_gradient(kind):
     compare(LayerDrop, [{"kind": kind}] * 3, kinds=["loop"])
 
 
+@pytest.mark.filterwarnings("ignore:.*in eval mode at the start")
+def test_layers_in_evaluation_mode_drop_nothing():
+    compare(Frozen, [{}, {"keep": 0.8}, {"lr": 0.01}], batched_products_are_single_ones((12, 32), 64))
+
+
+def test_dropout_in_place_changes_its_input():
+    compare(InPlace, [{}, {"keep": 0.8}, {"keep": 1.0}])
+    compare(InPlace, [{"own": False}, {"own": False}])
+
+
+@pytest.mark.parametrize("odd", [0, 1])
+@pytest.mark.parametrize("norm", [nn.LayerNorm, nn.Identity])
+def test_dropout_draws_in_the_order_in_which_elements_lie_in_memory(odd, norm):
+    cells = [{}, {"activation": nn.SiLU}, {"keep": 0.8, "activation": nn.PReLU}, {"activation": nn.SiLU, "keep": 1.0}]
+    cells = [{**cell, "odd": odd, "norm": norm} for cell in cells]
+    compare(Transposed, cells, batched_products_are_single_ones((12, 16 + odd), 64))
+
+
+def test_layers_under_several_names():
+    cells = [{}, {"activation": nn.SiLU, "keep": 0.8}, {"activation": nn.PReLU}, {"keep": 1.0}]
+    compare(Listed, cells)
+
+
 def test_what_is_logged():
     members = build_members(Normed, [{}, {"lr": 0.5}])
     inputs, labels = data()
@@ -144,6 +229,70 @@ def test_what_is_logged():
         assert [tuple(values.shape) for values in logged.values()] == [(2,)] * 3
         assert logged["index"].tolist() == [3.0, 3.0]
         assert not any(values.requires_grad for values in logged.values())
+
+
+class LoggingAtTimes(Normed):
+    """A step that logs figures in some steps only, and one that only a member logs."""
+
+    def __init__(self, lr=0.05, extra=False):
+        super().__init__(lr)
+        self.hparams.extra = extra
+
+    def training_step(self, batch, index):
+        if index % 2:
+            self.log("odd", float(index))
+        if self.hparams.extra:
+            self.log("extra", 7)
+        return super().training_step(batch, index)
+
+
+def test_figures_that_are_logged_at_times():
+    inputs, labels = data()
+    rows = torch.arange(32).view(4, 2, 4)
+    for kind, cells in (("vmap", [{}, {}]), ("loop", [{}, {"extra": True}])):
+        logged = EagerExecutor(build_members(LoggingAtTimes, cells), kind).steps(inputs, labels, rows)
+        assert logged["index"][:, 0].tolist() == [0, 1, 2, 3]
+        assert logged["odd"].tolist() == [[1, 1], [3, 3]]
+        if kind == "loop":
+            assert logged["extra"][:, 0].isnan().all()
+            assert logged["extra"][:, 1].tolist() == [7] * 4
+
+
+class ByClosure(Normed):
+    """A function in an attribute that has the module from around it."""
+
+    def __init__(self, lr=0.05):
+        super().__init__(lr)
+        self.run = lambda inputs: self.net(inputs)
+
+    def forward(self, inputs):
+        return self.run(inputs)
+
+
+class Averaging(Normed):
+    """A buffer that is not changed in place but assigned, also in a view of itself, and read in the next step."""
+
+    def __init__(self, lr=0.05, widens=False):
+        super().__init__(lr)
+        self.register_buffer("mean", torch.zeros(10))
+        self.widens = widens
+
+    def training_step(self, batch, index):
+        self.mean = 0.9 * self.mean.flip(0) + 0.1 * self.net(batch[0]).detach().mean(0)
+        if self.widens:
+            self.mean = torch.zeros(11)
+        return super().training_step(batch, index) * (1 + self.mean.square().mean())
+
+
+def test_a_buffer_that_is_assigned():
+    compare(Averaging, [{}, {"lr": 0.01}], kinds=["loop"])
+    executor = EagerExecutor(build_members(Averaging, [{}, {}], [0, 1]), "loop")
+    executor.step((torch.randn(2, 16, 48), torch.randint(10, (2, 16))))
+    for replica, member in enumerate(executor.stacks.modules):
+        assert torch.equal(executor.stacks.buffers["mean"][replica], member.mean)
+        assert member.mean.untyped_storage().data_ptr() == executor.stacks.buffers["mean"].untyped_storage().data_ptr()
+    with pytest.raises(NotReplicableError, match=r"\[11\].*'mean'.*\[10\]"):
+        trained_together(Averaging, [{"widens": True}] * 2, [0, 1], data(), 16, (1,), "loop")
 
 
 class Reading(Normed):
@@ -159,6 +308,11 @@ class Reading(Normed):
 class ReadingHyperParameters(Reading):
     def read(self):
         return self.hparams.lr
+
+
+class GettingHyperParameters(Reading):
+    def read(self):
+        return self.hparams.get("lr", 1.0)
 
 
 class Branching(Reading):
@@ -181,13 +335,16 @@ class Drawing(Reading):
     [
         (Reading, "reads 'lr', in which the members differ"),
         (ReadingHyperParameters, "reads 'lr', in which the members differ"),
+        (GettingHyperParameters, "reads 'lr', in which the members differ"),
+        (ByClosure, "reads 'run', in which the members differ"),
+        (Averaging, "assigns a new tensor to 'mean'"),
         (Branching, "branches on a tensor"),
         (MakingNumbers, "makes a Python number of a tensor"),
         (Drawing, "draws random numbers"),
     ],
 )
 def test_what_vmap_would_do_wrong_is_refused(build, said):
-    cells, inputs = [{"lr": 0.1, "norm": nn.LayerNorm}, {"lr": 0.2, "norm": nn.LayerNorm}], data()
+    cells, inputs = [{"lr": 0.1}, {"lr": 0.2}], data()
     with pytest.raises(NotReplicableError, match=rf"(?s){said}.*loop"):
         trained_together(build, cells, [0, 1], inputs, 16, (1,), "vmap")
     compare(build, cells, kinds=["loop"])

@@ -71,7 +71,7 @@ def tensors_of(net, names):
 
 def test_tensors_are_held_wherever_they_are_and_then_no_longer():
     net = Shared()
-    before, places = dict(net.state_dict(keep_vars=True)), TensorPlaces(net)
+    before, places = dict(net.state_dict(keep_vars=True)), TensorPlaces(net, ", or do not")
     others = [torch.full_like(before[name], 2.0) for name in places.names]
     with places.holding(others):
         assert net.first.weight is net.second.weight is others[places.names.index("first.weight")]
@@ -80,10 +80,21 @@ def test_tensors_are_held_wherever_they_are_and_then_no_longer():
     assert all(net.state_dict(keep_vars=True)[name] is tensor for name, tensor in before.items())
 
 
+def test_some_tensors_are_held_in_a_module_under_several_names():
+    net = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    net.append(net[0])
+    before, other = dict(net.state_dict(keep_vars=True)), torch.ones(3, 3)
+    places = TensorPlaces(net, "", {"0.weight"})
+    with places.holding([other]):
+        assert net[0].weight is net[2].weight is other
+        assert net[1].weight is before["1.weight"]
+    assert all(net.state_dict(keep_vars=True)[name] is tensor for name, tensor in before.items())
+
+
 def test_a_tensor_that_is_assigned_is_not_lost_in_silence():
     net = Shared()
-    places, count = TensorPlaces(net), net.count
+    places, count = TensorPlaces(net, ", or do not"), net.count
     others = [tensor.detach().clone() for tensor in tensors_of(net, places.names)]
-    with pytest.raises(NotReplicableError, match=r"'count'.*in place"), places.holding(others):
+    with pytest.raises(NotReplicableError, match=r"'count'.*in place.*, or do not"), places.holding(others):
         net.count = net.count + 1
     assert net.count is count
