@@ -13,6 +13,7 @@ from lightning.pytorch.utilities.seed import isolate_rng
 from torch import Tensor
 
 from lit_gelu.replicas.errors import ReplicaArgumentError
+from lit_gelu.replicas.streams import OtherStates, other_states
 
 _NO_LETTERS = re.compile(r"[^\w.,=+()-]")
 _LONGEST = 150  # of a key: a file's name has 255 bytes at most
@@ -21,14 +22,16 @@ _SEED_VARIABLES = ("PL_GLOBAL_SEED", "PL_SEED_WORKERS")
 
 @dataclass(frozen=True)
 class Member:
-    """A module of a group, and the state of torch's generator with which its run alone begins.
+    """A module of a group, and the states of the global generators with which its run alone begins.
 
     Args:
         module: As its constructor left it.
-        stream: The state of the global generator right afterwards, as ``torch.get_rng_state`` returns it.
+        stream: The state of torch's generator right afterwards, as ``torch.get_rng_state`` returns it.
         seed: What ``seed_everything`` was given before.
         arguments: Those of the constructor.
         name: What the replica is called; ``None`` means its arguments and its seed.
+        others: The states of Python's and NumPy's global generators with which its run alone begins; none means those
+            that ``seed_everything`` leaves.
     """
 
     module: LightningModule
@@ -36,6 +39,14 @@ class Member:
     seed: int
     arguments: Mapping[str, Any] = field(default_factory=dict)
     name: str | None = None
+    others: OtherStates = field(default_factory=dict)
+
+    def other_states(self) -> OtherStates:
+        """Return the states of Python's and NumPy's global generators with which its run alone begins."""
+        if self.others:
+            return self.others
+        with seeded(self.seed):
+            return other_states()
 
 
 def keys_of(members: Sequence[Member]) -> list[str]:
@@ -97,4 +108,4 @@ def seeded(seed: int) -> Iterator[None]:
 def _built(build: Callable[..., LightningModule], cell: Mapping[str, Any], seed: int) -> Member:
     with seeded(seed):
         module = build(**cell)
-        return Member(module, torch.get_rng_state(), seed, dict(cell))
+        return Member(module, torch.get_rng_state(), seed, dict(cell), others=other_states())

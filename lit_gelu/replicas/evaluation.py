@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader
 
 from lit_gelu.replicas.errors import NotReplicableError
 from lit_gelu.replicas.member_trainer import MemberTrainer, values_of
+from lit_gelu.replicas.stacked_forward import KNOWN
 from lit_gelu.replicas.streams import Streams
 from lit_gelu.sandbox import evaluation_mode
 
@@ -40,7 +41,9 @@ class MemberEvaluation:
         self.members, self.streams, self.trainer, self.stage = members, streams, trainer, stage
         self.loaders = len(loaders)
         self.results = [_ResultCollection(training=False) for _ in members]
-        self.before = streams.states()
+        self.before = (streams.states(), streams.others()) if trainer.sanity_checking else None
+        is_known = all(type(member) in KNOWN for member in members)
+        self.global_generators_of = streams.of if is_known else streams.whole_of
         if self.is_overridden(f"{stage}_step") and not trainer.sanity_checking:
             self._draw_base_seeds(loaders)
 
@@ -54,7 +57,7 @@ class MemberEvaluation:
             for replica, (member, results) in enumerate(zip(self.members, self.results, strict=True)):
                 with (
                     self.trainer.results(member, hook, results),
-                    self.streams.of(replica),
+                    self.global_generators_of(replica),
                     evaluation_mode(member),
                     torch.no_grad(),
                 ):
@@ -89,8 +92,9 @@ class MemberEvaluation:
     def end(self) -> None:
         """End the pass; one that was a Trainer's sanity check has drawn no random numbers."""
         self.call(f"on_{self.stage}_end")
-        if self.trainer.sanity_checking:
-            self.streams.set_states(self.before)
+        if self.before is not None:
+            self.streams.set_states(self.before[0])
+            self.streams.set_others(self.before[1])
 
     def _draw_base_seeds(self, loaders: Sequence[Any]) -> None:
         """Draw what the iterator of each loader draws from the global generator, for worker processes if it has any."""

@@ -49,7 +49,7 @@ class EagerExecutor:
     def __init__(self, members: Sequence[Member], kind: str = "auto", differ: Collection[str] = ()) -> None:
         modules = [member.module for member in members]
         differing = check_alike(modules, differ)
-        self.streams = Streams([member.stream for member in members])
+        self.streams = Streams([member.stream for member in members], [member.other_states() for member in members])
         self.stacks = Stacks(modules)
         self.asked, self.kind = kind, _chosen(kind, modules)
         self.forward: GroupForward

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import lightning
@@ -28,6 +28,7 @@ class Whereabouts:
         stream: The state of its random numbers.
         epoch_start: The same as the epoch began.
         loops: The states of the group's loops, of which those of the run alone are made.
+        others: The states of its Python's and NumPy's random numbers.
     """
 
     global_step: int
@@ -36,6 +37,7 @@ class Whereabouts:
     stream: Tensor
     epoch_start: Tensor
     loops: dict[str, Any]
+    others: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def epoch(self) -> int:
@@ -135,7 +137,7 @@ def assembled(
     if place is not None:
         checkpoint["loops"] = {**place.loops, "fit_loop": loop_alone(place, generators)}
         kept = {
-            "generators": {**generators, "torch": place.stream},
+            "generators": {**generators, **place.others, "torch": place.stream},
             "loaders": [_loader_alone(place, generators)],
             "gradients": {},
         }
@@ -184,6 +186,7 @@ def _member_of(checkpoint: Mapping[str, Any], record: StoredGroup, replica: int)
             "in_epoch": record.place,
             "stream": record.streams[replica],
             "epoch_start": record.epoch_start[replica],
+            "others": record.others[replica] if record.others else {},
         }
         where = record.ends.get(replica, present)
         place = Whereabouts(**where, steps=record.steps, loops=checkpoint["loops"])

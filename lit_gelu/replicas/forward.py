@@ -27,7 +27,7 @@ from lit_gelu.replicas.rules import (
     RuleUnderVmap,
 )
 from lit_gelu.replicas.stacks import Stacks
-from lit_gelu.replicas.streams import Streams
+from lit_gelu.replicas.streams import Streams, without_other_draws
 from lit_gelu.replicas.under_vmap import TensorPlaces, mapped_call
 from lit_gelu.sandbox import evaluation_mode
 from lit_gelu.tasks import ActivationTask
@@ -120,7 +120,7 @@ class LoopForward:
         found = []
         for replica, (step, places) in enumerate(zip(self.steps, self.places, strict=True)):
             tensors = [self.own[replica][name] for name in places.names]
-            with self.streams.of(replica), places.holding(tensors):
+            with self.streams.whole_of(replica), places.holding(tensors):
                 found.append(step(_row(batch, replica), index))
         self.stacks.take_back()
         return torch.stack([loss for loss, _ in found]), _by_name([logged for _, logged in found])
@@ -206,7 +206,7 @@ class VmapForward:
                 outputs: tuple[Tensor, Logged] = self.step(sample, index)
             return outputs
 
-        with _RulesForFunctions(self.streams), _explained():
+        with _RulesForFunctions(self.streams), _explained(), without_other_draws(f"{_OTHER_DRAWS} {NO_VMAP}"):
             return torch.vmap(one, randomness="error")(batch, *tensors)
 
     @torch.no_grad()
@@ -332,6 +332,10 @@ def _explained() -> Iterator[None]:
         raise
 
 
+_OTHER_DRAWS = (
+    "The training step draws from the random numbers of Python or NumPy, which would be the same for all replicas: only "
+    "nn.Dropout, F.dropout and registered activations draw for each."
+)
 _SIGNS: Mapping[str, str] = {
     ".item()": "The training step makes a Python number of a tensor, which stands for all replicas: log plain tensors.",
     "data-dependent control flow": "The training step branches on a tensor: replicas may go different ways.",

@@ -14,7 +14,6 @@ from torch.utils._pytree import tree_leaves
 
 from lit_gelu.callbacks.checkpoint_file import REPLICAS_KEY
 from lit_gelu.callbacks.exact_resume import leave_epoch_finished, leave_epoch_unfinished
-from lit_gelu.data.resumable_loader import random_states
 from lit_gelu.files import write_atomically
 from lit_gelu.replicas.building import Member, build_members, keys_of
 from lit_gelu.replicas.data import ReplicaDataModule
@@ -28,6 +27,7 @@ from lit_gelu.replicas.member_trainer import MemberTrainer
 from lit_gelu.replicas.optimizers import MemberOptimizers
 from lit_gelu.replicas.refused_options import check_trainer
 from lit_gelu.replicas.stored_group import StoredGroup
+from lit_gelu.replicas.streams import other_states
 from lit_gelu.tasks import ActivationTask
 from lit_gelu.tasks.activation_task import CHECKPOINT_KEY
 
@@ -268,7 +268,7 @@ class ReplicaGroup(LightningModule):
 
     def on_validation_end(self) -> None:
         """End the pass."""
-        self._evaluation.end()
+        self._end_evaluation()
 
     def on_test_start(self) -> None:
         """Begin a pass of the members, one by one, over the test set."""
@@ -288,7 +288,7 @@ class ReplicaGroup(LightningModule):
 
     def on_test_end(self) -> None:
         """End the pass."""
-        self._evaluation.end()
+        self._end_evaluation()
 
     def forward(self, *_: Any, **__: Any) -> Any:
         """Refuse to answer for all members."""
@@ -314,7 +314,8 @@ class ReplicaGroup(LightningModule):
             plateau_epoch=self._plateau_epoch,
             rows=stacks.rows,
             members=[kept_of(member, stacks.rows) for member in self.members],
-            generators={name: state for name, state in random_states().items() if name in {"python", "numpy"}},
+            generators=dict(other_states()),
+            others=[dict(states) for states in self.executor.streams.others()],
         ).to_dict()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -330,6 +331,7 @@ class ReplicaGroup(LightningModule):
         if self._trainer is not None:  # Lightning would do this behind loading: numbers would lose half of their digits
             self._trainer.precision_plugin.convert_module(self)
         self.executor.streams.set_states(record.streams)
+        self.executor.streams.set_others(record.others)  # none in files of earlier code
         self._epoch_start, self._plan = record.epoch_start, None
         self._steps, self._place = record.steps, record.place
         self.active.copy_(torch.tensor(record.active))
@@ -371,6 +373,7 @@ class ReplicaGroup(LightningModule):
             "in_epoch": self._place,
             "stream": self.executor.streams.generators[replica].get_state(),
             "epoch_start": self._epoch_start[replica],
+            "others": dict(self.executor.streams.others()[replica]),
         }
 
     def _note_stopped(self) -> None:
@@ -442,8 +445,13 @@ class ReplicaGroup(LightningModule):
         self._evaluation = MemberEvaluation(self.members, self.executor.streams, self._of_members, stage, found)
         self._evaluation.call(f"on_{stage}_start")
 
+    def _end_evaluation(self) -> None:
+        self._evaluation.end()
+        self.executor.stacks.take_back()
+
     def _keep_measured(self) -> None:
         measured = self._evaluation.values()
+        self.executor.stacks.take_back()
         if not self.trainer.sanity_checking:
             self.measured = measured
         for name, values in measured.items():

@@ -1,18 +1,20 @@
 """What a group's checkpoint holds beside what Lightning saves, and reading it: it may be damaged, or anybody's."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
 import torch
 from torch import Tensor
 
 from lit_gelu.callbacks.checkpoint_file import REPLICAS_KEY
+from lit_gelu.data.errors import CorruptDataError
+from lit_gelu.data.resumable_loader import check_random_states
 from lit_gelu.errors import shown
 from lit_gelu.replicas.errors import DamagedGroupError, ReplicaArgumentError
 
 _STREAM = len(torch.Generator().get_state())  # bytes of a generator's state
-_OF_ENDS = {"global_step": int, "in_epoch": int, "stream": Tensor, "epoch_start": Tensor}
+_OF_ENDS = {"global_step": int, "in_epoch": int, "stream": Tensor, "epoch_start": Tensor, "others": dict}
 _OF_MEMBERS = {"names": list, "extras": dict}
 
 
@@ -34,6 +36,7 @@ class StoredGroup:
         rows: The replicas that hold each tensor of the stacks, by name.
         members: For each what its own checkpoint holds beside tensors.
         generators: The global generators of Python and NumPy.
+        others: Those of each replica; empty in files of earlier code.
     """
 
     keys: list[str]
@@ -49,10 +52,11 @@ class StoredGroup:
     rows: dict[str, list[int]]
     members: list[dict[str, Any]]
     generators: dict[str, Any]
+    others: list[dict[str, Any]] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        return {own.name: getattr(self, own.name) for own in fields(self)}
 
     @classmethod
     def read(cls, checkpoint: Mapping[str, Any]) -> Self:
@@ -63,8 +67,8 @@ class StoredGroup:
                 "The checkpoint holds no group: it is one of a single model. Give one that was saved by a Trainer of a "
                 "ReplicaGroup."
             )
-        names = {field.name for field in fields(cls)}
-        if not isinstance(found, dict) or found.keys() != names:
+        names = {own.name for own in fields(cls)}
+        if not isinstance(found, dict) or {*found, "others"} != names:
             raise _damaged(f"it has {shown(sorted(map(str, found)) if isinstance(found, dict) else found)}")
         record = cls(**found)
         record._check()
@@ -74,13 +78,16 @@ class StoredGroup:
         """Refuse what has other types or sizes than what was written."""
         count = len(self.seeds) if isinstance(self.seeds, list) else 0
         lists = {"keys": str, "seeds": int, "streams": Tensor, "active": bool, "members": dict, "epoch_start": Tensor}
+        lists["others"] = dict
         for name, kind in lists.items():
             values = getattr(self, name)
-            may_be_empty = name == "epoch_start" and values == []
+            may_be_empty = name in {"epoch_start", "others"} and values == []
             if not _is_list(values, kind) or not count or (len(values) != count and not may_be_empty):
                 raise _damaged(f"its {name} are {shown(values)}, and not {count or 'some'} of {kind.__name__}")
         for state in (*self.streams, *self.epoch_start):
             _check_stream(state)
+        for others in self.others:
+            _check_others(others)
         for name in ("steps", "place", "plateau_epoch"):
             if type(getattr(self, name)) is not int:
                 raise _damaged(f"its {name} is {shown(getattr(self, name))}")
@@ -107,8 +114,10 @@ class StoredGroup:
 
     def _check_ends(self, count: int) -> None:
         for replica, end in self.ends.items():
-            if replica not in range(count) or not _has(end, _OF_ENDS) or not 0 <= end["in_epoch"] <= self.steps:
+            whole = {"others": {}, **end} if isinstance(end, dict) else end  # files of earlier code have no others
+            if replica not in range(count) or not _has(whole, _OF_ENDS) or not 0 <= end["in_epoch"] <= self.steps:
                 raise _damaged(f"the end of replica {shown(replica)} is {shown(end)}")
+            _check_others(whole["others"])
             _check_stream(end["stream"])
             _check_stream(end["epoch_start"])
 
@@ -142,6 +151,15 @@ def _check_stream(state: Tensor) -> None:
     try:
         torch.Generator().set_state(state)
     except RuntimeError as error:
+        raise _damaged(f"a state of random numbers is none ({error})") from error
+
+
+def _check_others(states: Mapping[str, Any]) -> None:
+    """Refuse states of Python's and NumPy's generators that these would not take."""
+    try:
+        if states:
+            check_random_states({**states, "torch": torch.get_rng_state()})
+    except CorruptDataError as error:
         raise _damaged(f"a state of random numbers is none ({error})") from error
 
 

@@ -1,7 +1,9 @@
 """Users' own modules in a group, each against its run alone by `Trainer.fit`."""
 
 import functools
+import random
 
+import numpy as np
 import pytest
 import torch
 from lightning.pytorch import LightningModule
@@ -328,6 +330,34 @@ class MakingNumbers(Reading):
 class Drawing(Reading):
     def read(self):
         return torch.rand(())
+
+
+class Mixing(Normed):
+    """Mixup by NumPy's global generator, and a flip by Python's, from the constructor on."""
+
+    def __init__(self, lr=0.05):
+        super().__init__(lr)
+        self.net[0].bias.data += random.random() + np.random.rand()  # noqa: NPY002
+
+    def training_step(self, batch, index):
+        inputs, labels = batch
+        share = float(np.random.beta(0.4, 0.4))  # noqa: NPY002
+        if random.random() < 0.5:
+            inputs = inputs.flip(1)
+        loss = super().training_step((inputs, labels), index) * share
+        return loss + (1 - share) * functional.cross_entropy(self(inputs.flip(0)), labels)
+
+
+@pytest.mark.parametrize("library", [random.random, np.random.rand])
+def test_random_numbers_of_python_and_numpy_are_each_replicas_own(library):
+    compare(Mixing, [{}, {"lr": 0.01}], kinds=["loop"])
+
+    class One(Reading):
+        def read(self):
+            return library()
+
+    with pytest.raises(NotReplicableError, match=r"of Python or NumPy.*loop"):
+        trained_together(One, [{}, {}], [0, 1], data(), 16, (1,), "vmap")
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,12 @@
 """Members as files of their own: from a callback, from a live group, out of the group's; and hostile ones."""
 
 import copy
+import random
 
+import numpy as np
 import pytest
 import torch
-from lightning.pytorch import LightningModule, seed_everything
+from lightning.pytorch import Callback, LightningModule, seed_everything
 from replica_runs import same_content
 from small_task import SmallData, quiet_trainer
 
@@ -361,6 +363,87 @@ def test_a_class_made_from_a_task_gets_its_own_state_back(tmp_path):
         quiet_trainer(max_epochs=2).fit(alone, datamodule=SmallData())
         assert member.scale == alone.scale
         torch.testing.assert_close(member.state_dict(), alone.state_dict(), rtol=0, atol=0)
+
+
+class DrawingOtherwise(LightningModule):
+    """A module that draws from the global generators of Python and NumPy in training and validation."""
+
+    def __init__(self, lr=0.1):
+        super().__init__()
+        self.lr, self.net = lr, torch.nn.Linear(784, 10)
+        self.register_buffer("seen", torch.zeros(()))
+
+    def training_step(self, batch, index):
+        inputs = batch[0].flatten(1) * random.random()
+        return torch.nn.functional.cross_entropy(self.net(inputs), batch[1]) * np.random.rand()  # noqa: NPY002
+
+    def validation_step(self, batch, index):
+        self.seen = self.seen + random.random() + np.random.randn()  # noqa: NPY002
+        self.log("seen", self.seen)
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), self.lr)
+
+
+class SavingAll(Callback):
+    """Saves the group, and a member, within an epoch, and lets another one stop there."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_index):
+        if trainer.global_step == 5:
+            module.active[2] = False
+            trainer.save_checkpoint(self.folder / "group.ckpt")
+            module.save_member(1, self.folder / "1.ckpt")
+
+
+def test_random_numbers_of_python_and_numpy_go_on(tmp_path):
+    def fit(module, data, path=None, callbacks=()):
+        trainer = quiet_trainer(max_steps=8, max_epochs=-1, callbacks=list(callbacks))
+        trainer.fit(module, datamodule=data, ckpt_path=path, weights_only=True if path else None)
+        return module
+
+    def alone(seed, path=None):
+        seed_everything(seed, verbose=False)
+        return fit(DrawingOtherwise(), SmallData(), path, [ExactResume()]).state_dict()
+
+    def group(path=None, callbacks=()):
+        made = ReplicaGroup.of(DrawingOtherwise, [{}] * 3, [0, 1, 2], executor="loop", steps_per_batch=2)
+        return fit(made, ReplicaDataModule(SmallData()), path, callbacks)
+
+    wanted = [alone(0), alone(1)]
+    for made in (group(callbacks=[SavingAll(tmp_path)]), group(tmp_path / "group.ckpt")):
+        assert all(same_content(dict(made.members[r].state_dict()), dict(wanted[r])) for r in (0, 1))
+    _, taken = extracted(read(tmp_path / "group.ckpt"), "1")
+    torch.save(taken, tmp_path / "taken.ckpt")
+    for name in ("1.ckpt", "taken.ckpt"):
+        assert same_content(dict(alone(7, tmp_path / name)), dict(wanted[1])), name
+    stopped = read(tmp_path / "group.ckpt")[REPLICAS_KEY]["ends"][2]
+    assert stopped["others"] == read(tmp_path / "group.ckpt")[REPLICAS_KEY]["others"][2]
+
+
+def test_files_of_earlier_code_have_no_random_numbers_of_python_and_numpy(made, tmp_path):
+    content = read(made[0] / "group 5.ckpt")
+    record = {name: value for name, value in content[REPLICAS_KEY].items() if name != "others"}
+    record["ends"] = {
+        replica: {name: value for name, value in end.items() if name != "others"}
+        for replica, end in record["ends"].items()
+    }
+    group = fitted({**content, REPLICAS_KEY: record}, tmp_path)
+    assert same_content(group.state_dict(), fitted(content, tmp_path).state_dict())
+    assert extracted({**content, REPLICAS_KEY: record}, "2")[1]["global_step"] == 2
+
+
+def test_damaged_random_numbers_of_python_and_numpy_are_refused(made):
+    content = read(made[0] / "group 5.ckpt")
+    record = content[REPLICAS_KEY]
+    for others in (None, [{}], [1] * 3, [{"python": 1, "numpy": 2}] * 3, record["others"][:2]):
+        with pytest.raises(DamagedGroupError, match="Give another"):
+            extracted({**content, REPLICAS_KEY: {**record, "others": others}}, "0")
+    ends = {2: {**record["ends"][2], "others": {"python": None}}}
+    with pytest.raises(DamagedGroupError, match="Give another"):
+        extracted({**content, REPLICAS_KEY: {**record, "ends": ends}}, "0")
 
 
 def test_keys():
