@@ -7,6 +7,7 @@ import torch
 from lightning.pytorch import LightningModule
 from lightning.pytorch.trainer.connectors.logger_connector.result import _ResultCollection
 from lightning.pytorch.utilities.model_helpers import is_overridden
+from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
 from torch import Tensor
 from torch.utils.data import DataLoader
 
@@ -40,6 +41,8 @@ class MemberEvaluation:
     ) -> None:
         self.members, self.streams, self.trainer, self.stage = members, streams, trainer, stage
         self.loaders = len(loaders)
+        step = getattr(members[0], f"{stage}_step")  # which may leave the batch's number out, as Lightning tells
+        self.takes_index = is_param_in_hook_signature(step, "batch_idx", min_args=2)
         self.results = [_ResultCollection(training=False) for _ in members]
         self.before = (streams.states(), streams.others()) if trainer.sanity_checking else None
         is_known = all(type(member) in KNOWN for member in members)
@@ -70,7 +73,7 @@ class MemberEvaluation:
             results.batch, results.batch_size, results.dataloader_idx = batch, None, loader if several else None
         given = (batch, index, loader) if several else (batch, index)
         self.call(f"on_{self.stage}_batch_start", *given)
-        self.call(f"{self.stage}_step", *given)
+        self.call(f"{self.stage}_step", *(given if self.takes_index else given[:1]))
         self.call(f"on_{self.stage}_batch_end", None, *given)
 
     def values(self) -> dict[str, Tensor]:

@@ -8,14 +8,16 @@ from typing import Any, Protocol
 
 import torch
 from lightning.pytorch import LightningModule
+from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
+from torchmetrics import Metric, MetricCollection
 
 from lit_gelu.replicas.alike import activation_paths, registry_of
 from lit_gelu.replicas.errors import NotReplicableError
-from lit_gelu.replicas.hidden import NO_VMAP, hide, hide_hyper_parameters
+from lit_gelu.replicas.hidden import NO_VMAP, hide, hide_hyper_parameters, hide_metric
 from lit_gelu.replicas.keyed_rules import KeyedDropoutRule
 from lit_gelu.replicas.rules import (
     WHOLE_VECTORS,
@@ -72,13 +74,15 @@ class _MemberStep(nn.Module):
     def __init__(self, member: LightningModule) -> None:
         super().__init__()
         self.member = member
+        # As Lightning tells: two arguments, of whatever names, are the batch and its number.
+        self.takes_index = is_param_in_hook_signature(member.training_step, "batch_idx", min_args=2)
 
     def forward(self, batch: Any, index: int) -> tuple[Tensor, Logged]:
         if is_task(self.member):
             return self.member.mean_loss(*batch), {}  # type: ignore[operator] # of a task
         with _log_taken_over(self.member) as logged:
-            outputs = self.member.training_step(batch, index)
-        loss = outputs["loss"] if isinstance(outputs, Mapping) else outputs
+            outputs = self.member.training_step(*(batch, index)[: 1 + self.takes_index])
+        loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
         if not isinstance(loss, Tensor):
             raise NotReplicableError(
                 f"{type(self.member).__name__}.training_step returned {type(loss).__name__}; accepted: a loss, or a "
@@ -94,6 +98,12 @@ def _log_taken_over(member: LightningModule) -> Iterator[Logged]:
 
     def log_dict(values: Mapping[str, Any], *_: Any, **__: Any) -> None:
         for name, value in values.items():
+            if isinstance(value, Metric | MetricCollection):
+                raise NotReplicableError(
+                    f"The training step logs the metric {name!r} itself, which counts through an epoch, and a group "
+                    "keeps what each step found. Log its value: self.log(name, self.metric(outputs, labels)). In validation "
+                    "and test steps metrics are logged as ever."
+                )
             logged[name] = torch.as_tensor(value, dtype=None if isinstance(value, Tensor) else torch.float32).detach()
 
     own = vars(member)
@@ -188,8 +198,10 @@ class VmapForward:
                 vars(module)["forward"] = functools.partial(
                     _dropped, module, KeyedDropoutRule(path, layers, stacks, streams)
                 )
+            elif isinstance(module, Metric):
+                hide_metric(path, module)
         for path, names in differing.items():
-            if names:
+            if names and not isinstance(template.get_submodule(path), Metric):
                 hide(template.get_submodule(path), names)
         hide_hyper_parameters(template, members)
         self.streams, self.step = streams, _MemberStep(template)  # type: ignore[arg-type] # of a group
@@ -333,12 +345,17 @@ def _explained() -> Iterator[None]:
 
 
 _OTHER_DRAWS = (
-    "The training step draws from the random numbers of Python or NumPy, which would be the same for all replicas: only "
-    "nn.Dropout, F.dropout and registered activations draw for each."
+    "The training step draws from the random numbers of Python or NumPy, which would be the same for all replicas: "
+    "only nn.Dropout, F.dropout and registered activations draw for each."
 )
 _SIGNS: Mapping[str, str] = {
     ".item()": "The training step makes a Python number of a tensor, which stands for all replicas: log plain tensors.",
     "data-dependent control flow": "The training step branches on a tensor: replicas may go different ways.",
     "random operation": "The training step draws random numbers of which a group does not know how a run alone draws "
     "them: only nn.Dropout, F.dropout and registered activations are known.",
+    "data pointer": "The training step takes a tensor, which stands for all replicas, to NumPy or into a list.",
+    "setup_context": "The training step calls a function with a gradient of its own that torch.vmap does not know, as "
+    "torch.distributions do.",
+    "vmap": "The training step does what torch.vmap cannot.",
+    "functorch": "The training step does what torch.vmap cannot.",
 }

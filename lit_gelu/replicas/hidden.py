@@ -27,6 +27,24 @@ def hide(module: nn.Module, names: Collection[str]) -> None:
     )
 
 
+def hide_metric(path: str, metric: nn.Module) -> None:
+    """Let a metric raise an error when it is used: it would count all replicas as one."""
+
+    def use(*_: Any, **__: Any) -> Any:
+        raise NotReplicableError(
+            f"The training step uses the metric {path!r}, which would count all replicas as one. Compute the figure "
+            f"from tensors, with torchmetrics.functional for example. {NO_VMAP}"
+        )
+
+    kind, read = type(metric), property(lambda _: use)
+    metric.__class__ = type(
+        kind.__name__, (kind,), {"__call__": use, **dict.fromkeys(_OF_METRICS, read), "__module__": kind.__module__}
+    )
+
+
+_OF_METRICS = ("forward", "update", "compute", "reset")
+
+
 def hide_hyper_parameters(template: nn.Module, members: Sequence[nn.Module]) -> None:
     """Let hyper-parameters in which members differ raise an error when they are read, in whatever way."""
     places = [Places(member) for member in members]

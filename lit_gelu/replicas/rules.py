@@ -109,12 +109,18 @@ class ActivationRule:
         runs = self.runs if whole else self.singly
         # The gradient of one split is one concatenation; each slice's own would be a tensor of all replicas.
         parts = torch.split(inputs, [len(replicas) for _, replicas in runs])
+        overwrites = [getattr(self.modules[replicas[0]], "inplace", False) for _, replicas in runs]
+        if any(overwrites):  # autograd forbids it in parts of a split
+            parts = tuple(part.clone() for part in parts)
         outputs = [
             self.modules[replicas[0]](part)
             if isinstance(name, str)
             else self._alone(replicas[0], part.squeeze(0)).unsqueeze(0)
             for (name, replicas), part in zip(runs, parts, strict=True)
         ]
+        for (_, replicas), output, is_in_place in zip(runs, outputs, overwrites, strict=True):
+            if is_in_place:
+                inputs[replicas[0] : replicas[-1] + 1].copy_(output)
         return outputs[0] if len(outputs) == 1 else joined_as_they_lie(outputs)
 
     def _alone(self, replica: int, inputs: Tensor) -> Tensor:

@@ -67,6 +67,31 @@ def test_callbacks_see_the_mean_of_those_that_are_active():
     assert float(trainer.callback_metrics["val_loss"]) == pytest.approx(float(group.measured["val_loss"][:2].mean()))
 
 
+class Briefly(Measuring):
+    """Steps without the batch's number, and a buffer that validation assigns."""
+
+    def __init__(self, **cell):
+        super().__init__(**cell)
+        self.register_buffer("best", torch.tensor(9.0))
+
+    def training_step(self, batch):
+        return super().training_step(batch, 0) * (1 + self.best)
+
+    def validation_step(self, batch):
+        super().validation_step(batch, 0)
+
+    def on_validation_epoch_end(self):
+        self.best = torch.minimum(self.best, torch.tensor(self.seen).mean())
+        super().on_validation_epoch_end()
+
+
+def test_steps_without_the_batchs_number_and_buffers_that_are_assigned():
+    compare(Briefly, CELLS, max_epochs=3)
+    _, group, *_ = run_together(Briefly, CELLS, SEEDS, max_epochs=2)
+    assert group.state_dict()["best"].tolist() == [float(member.best) for member in group.members]
+    assert float(group.state_dict()["best"].max()) < 9
+
+
 def test_validation_by_itself():
     group = ReplicaGroup.of(Measuring, CELLS, SEEDS)
     trainer, data = quiet_trainer(), Sets()

@@ -15,6 +15,8 @@ from replica_runs import (
 )
 from torch import nn
 from torch.nn import functional
+from torchmetrics import MetricCollection
+from torchmetrics.classification import MulticlassAccuracy
 
 from lit_gelu.activations import create
 from lit_gelu.replicas import EagerExecutor, NotReplicableError, ReplicaArgumentError, build_members
@@ -208,6 +210,24 @@ def test_dropout_in_place_changes_its_input():
     compare(InPlace, [{"own": False}, {"own": False}])
 
 
+def test_activations_in_place_change_their_input():
+    class Residual(OwnModule):
+        def __init__(self, activation=nn.ReLU, odd=0):
+            super().__init__()
+            self.first, self.second, self.act = nn.Linear(48, 64 + odd), nn.Linear(64 + odd, 10), activation()
+
+        def forward(self, inputs):
+            hidden = self.first(inputs)
+            return self.second(self.act(hidden) + hidden)
+
+    in_place = [{"activation": functools.partial(kind, inplace=True)} for kind in (nn.ReLU, nn.SiLU, nn.ELU, nn.ReLU)]
+    for odd in (0, 1):
+        cells = [{**cell, "odd": odd} for cell in (*in_place, {"activation": nn.Mish}, {"activation": nn.PReLU})]
+        exact = batched_products_are_single_ones((48, 64 + odd, 10), 16, len(cells))
+        compare(Residual, cells, exact)
+        compare(Residual, cells[:1] * 2, exact)
+
+
 @pytest.mark.parametrize("odd", [0, 1])
 @pytest.mark.parametrize("norm", [nn.LayerNorm, nn.Identity])
 def test_dropout_draws_in_the_order_in_which_elements_lie_in_memory(odd, norm):
@@ -317,6 +337,81 @@ class GettingHyperParameters(Reading):
         return self.hparams.get("lr", 1.0)
 
 
+class ToNumbers(Reading):
+    def read(self):
+        return float(self.net[0].bias.detach().numpy().sum())
+
+
+class OfDistributions(Reading):
+    def read(self):
+        return torch.distributions.Beta(0.4, 0.4).sample()
+
+
+class Unmapped(Reading):
+    def read(self):
+        return 1 + functional.rrelu(self.net[0].bias, training=True).square().mean()
+
+
+class UsingMetric(Normed):
+    def __init__(self, lr=0.05):
+        super().__init__(lr)
+        self.metrics = MetricCollection({"micro": MulticlassAccuracy(10, average="micro")})
+
+    def training_step(self, batch, index):
+        self.log_dict(self.metrics(self(batch[0]), batch[1]))
+        return super().training_step(batch, index)
+
+
+class WithoutIndex(OwnModule):
+    """Steps as Lightning also takes them: without the batch's number, or with any arguments."""
+
+    def __init__(self, lr=0.05):
+        super().__init__(lr)
+        self.net = nn.Linear(48, 10)
+
+    def training_step(self, batch):
+        loss = functional.cross_entropy(self.net(batch[0]), batch[1])
+        self.log("train_loss", loss)
+        return {"loss": loss}
+
+
+class WithAnyArguments(WithoutIndex):
+    def training_step(self, *given):
+        return WithoutIndex.training_step(self, given[0])["loss"] * (1 + given[1])
+
+
+class LoggingMetric(UsingMetric):
+    def training_step(self, batch, index):
+        loss = super().training_step(batch, index)
+        self.log("micro", self.metrics["micro"])
+        return loss
+
+
+@pytest.mark.parametrize("build", [WithoutIndex, WithAnyArguments])
+def test_arguments_of_a_step(build):
+    if build is WithAnyArguments:  # the index is given by a Trainer only
+        batch = torch.randn(2, 8, 48), torch.randint(10, (2, 8))
+        for kind in ("vmap", "loop"):
+            losses = EagerExecutor(build_members(build, [{}] * 2), kind).forward.losses
+            torch.testing.assert_close(losses(batch, 2)[0], 3 * losses(batch, 0)[0])
+    else:
+        compare(build, [{}, {"lr": 0.01}], batched_products_are_single_ones((48, 10), 16))
+
+
+def test_a_metric_is_not_logged_itself():
+    with pytest.raises(NotReplicableError, match=r"metric 'micro' itself.*self\.log\(name"):
+        trained_together(LoggingMetric, [{}, {}], [0, 1], data(), 16, (1,), "loop")
+
+
+def test_a_step_without_a_loss_is_refused():
+    class Nothing(WithoutIndex):
+        def training_step(self, batch, index):
+            return {"losses": 1}
+
+    with pytest.raises(NotReplicableError, match="returned NoneType"):
+        trained_together(Nothing, [{}, {}], [0, 1], data(), 16, (1,), "loop")
+
+
 class Branching(Reading):
     def read(self):
         return 1.0 if self.net[0].bias.sum() > 0 else 2.0
@@ -367,6 +462,10 @@ def test_random_numbers_of_python_and_numpy_are_each_replicas_own(library):
         (ReadingHyperParameters, "reads 'lr', in which the members differ"),
         (GettingHyperParameters, "reads 'lr', in which the members differ"),
         (ByClosure, "reads 'run', in which the members differ"),
+        (ToNumbers, "to NumPy or into a list"),
+        (OfDistributions, "a gradient of its own"),
+        (Unmapped, "what torch.vmap cannot"),
+        (UsingMetric, "uses the metric 'metrics.micro'"),
         (Averaging, "assigns a new tensor to 'mean'"),
         (Branching, "branches on a tensor"),
         (MakingNumbers, "makes a Python number of a tensor"),
