@@ -69,7 +69,7 @@ def is_task(module: nn.Module) -> bool:
 
 
 class _MemberStep(nn.Module):
-    """A member's training step as a forward pass, for ``functional_call``."""
+    """A member's training step as a forward pass."""
 
     def __init__(self, member: LightningModule) -> None:
         super().__init__()
@@ -101,8 +101,8 @@ def _log_taken_over(member: LightningModule) -> Iterator[Logged]:
             if isinstance(value, Metric | MetricCollection):
                 raise NotReplicableError(
                     f"The training step logs the metric {name!r} itself, which counts through an epoch, and a group "
-                    "keeps what each step found. Log its value: self.log(name, self.metric(outputs, labels)). In validation "
-                    "and test steps metrics are logged as ever."
+                    "keeps what each step found. Log its value: self.log(name, self.metric(outputs, labels)). In "
+                    "validation and test steps metrics are logged as ever."
                 )
             logged[name] = torch.as_tensor(value, dtype=None if isinstance(value, Tensor) else torch.float32).detach()
 
@@ -336,6 +336,8 @@ def _explained() -> Iterator[None]:
     """Say what a training step may not do, where torch's error speaks of vmap."""
     try:
         yield
+    except NotReplicableError:
+        raise
     except RuntimeError as error:
         text = str(error)
         for sign, remedy in _SIGNS.items():

@@ -180,7 +180,8 @@ def _same_objects(one: Any, other: Any, deeper: Callable[[Any, Any], bool]) -> b
 
 def _content(value: Any) -> Any:
     """Return all that an object holds, as far as it can be seen: attributes, and what pickle would keep of others."""
-    kind, attributes = type(value), getattr(value, "__dict__", {})
+    kind: Any = type(value)
+    attributes = getattr(value, "__dict__", {})
     reduced = value.__reduce_ex__(2)  # raises an error where something is out of Python's sight
     if kind.__reduce_ex__ is not object.__reduce_ex__ or kind.__reduce__ is not object.__reduce__:
         return {"": reduced, **attributes}
