@@ -18,16 +18,20 @@ RandomStates = dict[str, Any]
 T_co = TypeVar("T_co", covariant=True)
 
 
-def random_states() -> RandomStates:
-    """Return the states of Python's, NumPy's and PyTorch's global generators, as ``torch.load`` reads plain data."""
+def python_and_numpy_states() -> RandomStates:
+    """Return the states of Python's and NumPy's global generators, as ``torch.load`` reads plain data."""
     version, numbers, gauss = random.getstate()
     numpy_state = np.random.get_state(legacy=False)  # noqa: NPY002 - the global generator is what is meant
     assert isinstance(numpy_state, dict)  # noqa: S101 - of legacy=False
-    states: RandomStates = {
+    return {
         "python": [version, list(numbers), gauss],
         "numpy": numpy_state | {"state": numpy_state["state"] | {"key": numpy_state["state"]["key"].tolist()}},
-        "torch": torch.get_rng_state(),
     }
+
+
+def random_states() -> RandomStates:
+    """Return the states of Python's, NumPy's and PyTorch's global generators, as ``torch.load`` reads plain data."""
+    states = python_and_numpy_states() | {"torch": torch.get_rng_state()}
     if torch.cuda.is_available():
         states["cuda"] = torch.cuda.get_rng_state()
     return states

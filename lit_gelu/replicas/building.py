@@ -12,8 +12,9 @@ from lightning.pytorch import LightningModule, seed_everything
 from lightning.pytorch.utilities.seed import isolate_rng
 from torch import Tensor
 
+from lit_gelu.data.resumable_loader import python_and_numpy_states
 from lit_gelu.replicas.errors import ReplicaArgumentError
-from lit_gelu.replicas.streams import OtherStates, other_states
+from lit_gelu.replicas.streams import OtherStates
 
 _NO_LETTERS = re.compile(r"[^\w.,=+()-]")
 _LONGEST = 150  # of a key: a file's name has 255 bytes at most
@@ -46,7 +47,7 @@ class Member:
         if self.others:
             return self.others
         with seeded(self.seed):
-            return other_states()
+            return python_and_numpy_states()
 
 
 def keys_of(members: Sequence[Member]) -> list[str]:
@@ -108,4 +109,4 @@ def seeded(seed: int) -> Iterator[None]:
 def _built(build: Callable[..., LightningModule], cell: Mapping[str, Any], seed: int) -> Member:
     with seeded(seed):
         module = build(**cell)
-        return Member(module, torch.get_rng_state(), seed, dict(cell), others=other_states())
+        return Member(module, torch.get_rng_state(), seed, dict(cell), others=python_and_numpy_states())

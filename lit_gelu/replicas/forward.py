@@ -29,7 +29,7 @@ from lit_gelu.replicas.rules import (
     RuleUnderVmap,
 )
 from lit_gelu.replicas.stacks import Stacks
-from lit_gelu.replicas.streams import Streams, without_other_draws
+from lit_gelu.replicas.streams import Streams, others_as_they_were, without_other_draws
 from lit_gelu.replicas.under_vmap import TensorPlaces, mapped_call
 from lit_gelu.sandbox import evaluation_mode
 from lit_gelu.tasks import ActivationTask
@@ -128,10 +128,11 @@ class LoopForward:
         own = self.stacks.slices({name: stack.detach() for name, stack in self.stacks.trained.items()})
         self.own = [{name: part.requires_grad_() for name, part in parts.items()} for parts in own]
         found = []
-        for replica, (step, places) in enumerate(zip(self.steps, self.places, strict=True)):
-            tensors = [self.own[replica][name] for name in places.names]
-            with self.streams.whole_of(replica), places.holding(tensors):
-                found.append(step(_row(batch, replica), index))
+        with others_as_they_were():
+            for replica, (step, places) in enumerate(zip(self.steps, self.places, strict=True)):
+                tensors = [self.own[replica][name] for name in places.names]
+                with self.streams.within_others(replica), places.holding(tensors):
+                    found.append(step(_row(batch, replica), index))
         self.stacks.take_back()
         return torch.stack([loss for loss, _ in found]), _by_name([logged for _, logged in found])
 

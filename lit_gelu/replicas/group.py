@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 from lit_gelu.callbacks.checkpoint_file import REPLICAS_KEY
 from lit_gelu.callbacks.exact_resume import leave_epoch_finished, leave_epoch_unfinished
+from lit_gelu.data.resumable_loader import python_and_numpy_states
 from lit_gelu.files import write_atomically
 from lit_gelu.replicas.building import Member, build_members, keys_of
 from lit_gelu.replicas.data import ReplicaDataModule
@@ -27,7 +28,6 @@ from lit_gelu.replicas.member_trainer import MemberTrainer
 from lit_gelu.replicas.optimizers import MemberOptimizers
 from lit_gelu.replicas.refused_options import check_trainer
 from lit_gelu.replicas.stored_group import StoredGroup
-from lit_gelu.replicas.streams import other_states
 from lit_gelu.tasks import ActivationTask
 from lit_gelu.tasks.activation_task import CHECKPOINT_KEY
 
@@ -314,7 +314,7 @@ class ReplicaGroup(LightningModule):
             plateau_epoch=self._plateau_epoch,
             rows=stacks.rows,
             members=[kept_of(member, stacks.rows) for member in self.members],
-            generators=dict(other_states()),
+            generators=dict(python_and_numpy_states()),
             others=[dict(states) for states in self.executor.streams.others()],
         ).to_dict()
 

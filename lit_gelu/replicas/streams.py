@@ -9,16 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lit_gelu.data.resumable_loader import random_states, set_random_states
+from lit_gelu.data.resumable_loader import python_and_numpy_states, set_random_states
 from lit_gelu.replicas.errors import NotReplicableError
 from lit_gelu.replicas.masks import dropout_factors_
 
 OtherStates = Mapping[str, Any]  # of Python's and NumPy's global generators, as plain data
-
-
-def other_states() -> OtherStates:
-    """Return the present states of Python's and NumPy's global generators, to be saved."""
-    return {name: state for name, state in random_states().items() if name in {"python", "numpy"}}
 
 
 class Streams:
@@ -33,7 +28,7 @@ class Streams:
         self.generators = [torch.Generator() for _ in states]
         self.set_states(states)
         self._others = [_of_python_and_numpy() for _ in states]
-        self.set_others(others or [other_states()] * len(states))
+        self.set_others(others or [python_and_numpy_states()] * len(states))
 
     def states(self) -> list[Tensor]:
         """Return the present states, to be saved."""
@@ -49,7 +44,7 @@ class Streams:
         found = []
         for replica in range(len(self._others)):
             with self.whole_of(replica):
-                found.append(other_states())
+                found.append(python_and_numpy_states())
         return found
 
     def set_others(self, states: Sequence[OtherStates]) -> None:
@@ -64,15 +59,19 @@ class Streams:
 
     @contextmanager
     def whole_of(self, replica: int) -> Iterator[None]:
-        """Let a replica's Python's and NumPy's generators be the global ones, too: some 40 us more than `of` takes."""
-        before = _of_python_and_numpy()
+        """Let a replica's Python's and NumPy's generators be the global ones, too, which takes ten times longer."""
+        with others_as_they_were(), self.within_others(replica):
+            yield
+
+    @contextmanager
+    def within_others(self, replica: int) -> Iterator[None]:
+        """Do the same within `others_as_they_were`, for one replica after another."""
         _set_python_and_numpy(self._others[replica])
         try:
             with self.of(replica):
                 yield
         finally:
             self._others[replica] = _of_python_and_numpy()
-            _set_python_and_numpy(before)
 
     @contextmanager
     def of(self, replica: int) -> Iterator[None]:
@@ -111,6 +110,16 @@ def _of_python_and_numpy() -> tuple[Any, Any]:
 def _set_python_and_numpy(states: tuple[Any, Any]) -> None:
     random.setstate(states[0])
     np.random.set_state(states[1])  # noqa: NPY002
+
+
+@contextmanager
+def others_as_they_were() -> Iterator[None]:
+    """Put Python's and NumPy's global generators back on leaving."""
+    before = _of_python_and_numpy()
+    try:
+        yield
+    finally:
+        _set_python_and_numpy(before)
 
 
 @contextmanager

@@ -6,8 +6,8 @@ import pytest
 import torch
 from lightning.pytorch import seed_everything
 
+from lit_gelu.data.resumable_loader import python_and_numpy_states
 from lit_gelu.replicas import Member, ReplicaArgumentError, build_members
-from lit_gelu.replicas.streams import other_states
 from lit_gelu.tasks import TweetTagger
 
 
@@ -20,8 +20,8 @@ def test_a_member_is_what_the_run_alone_begins_with():
         seed_everything(member.seed, verbose=False)
         alone = TweetTagger(**member.arguments)
         assert torch.equal(torch.get_rng_state(), member.stream)
-        assert other_states() == member.other_states()
-        assert other_states() == Member(member.module, member.stream, member.seed).other_states()
+        assert python_and_numpy_states() == member.other_states()
+        assert python_and_numpy_states() == Member(member.module, member.stream, member.seed).other_states()
         assert all(map(torch.equal, alone.parameters(), member.module.parameters()))
 
 

@@ -8,8 +8,9 @@ import torch
 from lightning.pytorch import seed_everything
 from torch import nn
 
+from lit_gelu.data.resumable_loader import python_and_numpy_states
 from lit_gelu.replicas import NotReplicableError
-from lit_gelu.replicas.streams import Streams, other_states, without_other_draws
+from lit_gelu.replicas.streams import Streams, without_other_draws
 
 
 def streams(*seeds):
@@ -43,8 +44,8 @@ def drawn():
 
 def test_the_whole_stream_is_pythons_and_numpys_too():
     seed_everything(5, verbose=False)
-    five = Streams(streams(1, 2).states(), [other_states()] * 2)
-    wanted, before = [drawn() for _ in range(3)], other_states()
+    five = Streams(streams(1, 2).states(), [python_and_numpy_states()] * 2)
+    wanted, before = [drawn() for _ in range(3)], python_and_numpy_states()
     with five.whole_of(1):
         assert drawn() == wanted[0]
         assert torch.equal(torch.rand(3), torch.rand(3, generator=torch.Generator().manual_seed(2)))
@@ -55,7 +56,7 @@ def test_the_whole_stream_is_pythons_and_numpys_too():
         with five.whole_of(1):
             assert drawn() == wanted[1]
         five.set_others(saved)
-    assert other_states() == before
+    assert python_and_numpy_states() == before
 
 
 def test_draws_from_other_generators_are_noticed():
