@@ -41,7 +41,7 @@ class Streams:
 
     def others(self) -> list[OtherStates]:
         """Return the present states of Python's and NumPy's generators, to be saved."""
-        found = []
+        found: list[OtherStates] = []
         for replica in range(len(self._others)):
             with self.whole_of(replica):
                 found.append(python_and_numpy_states())
