@@ -27,7 +27,12 @@ import importlib, pkgutil
 import lit_gelu
 count = 0
 for module in pkgutil.walk_packages(lit_gelu.__path__, "lit_gelu."):
-    if module.name in {"lit_gelu.__main__", "lit_gelu.cli.curvature.drawing", "lit_gelu.replicas.choice.pictures"}:
+    if module.name in {
+        "lit_gelu.__main__",
+        "lit_gelu.cli.curvature.drawing",
+        "lit_gelu.notebook_figure",
+        "lit_gelu.replicas.choice.pictures",
+    }:
         continue
     try:
         importlib.import_module(module.name)

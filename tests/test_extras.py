@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import re
 import sys
 import tomllib
 from pathlib import Path
@@ -98,6 +99,14 @@ def test_every_call_names_an_extra_that_brings_the_library(trees):
 def test_no_library_of_an_extra_is_imported_with_a_module(trees):
     found = {path for path, tree in trees.items() if set(imports_when_loaded(tree)) & set(DISTRIBUTIONS)}
     assert found == WHOLE_MODULES
+
+
+def test_the_release_check_imports_all_other_modules_without_extras():
+    text = (ROOT / ".ci" / "extra_smokes.py").read_text(encoding="utf-8")
+    left_out = set(
+        re.findall(r'"(lit_gelu\.[\w.]+)",?$', text.partition("IMPORT_ALL")[2].partition("continue")[0], re.M)
+    )
+    assert left_out == {path.removesuffix(".py").replace("/", ".") for path in {*WHOLE_MODULES, "lit_gelu/__main__.py"}}
 
 
 def test_what_pip_installs_without_an_extra_is_in_none_of_them():

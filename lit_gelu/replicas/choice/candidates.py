@@ -101,8 +101,9 @@ def notes_of_exchange(
         return []
     module = build()
     plan = _plan(module, exchanged, candidate.given, registry)
-    sites = [row.name or "the module itself" for row in (*plan.rows, *plan.skipped)]
-    notes = [f"The activations at {listed(sites)} are exchanged.", *plan.notes]
+    names = [row.name for row in plan.rows] + [row.name for row in plan.skipped]
+    sites = listed([name or "the module itself" for name in names])
+    notes = [f"The activations at {sites} are exchanged.", *plan.notes]
     if plan.notes and getattr(module, "example_input_array", None) is None:
         notes[-1] += f" {_SAMPLE}"
     return notes
