@@ -173,6 +173,9 @@ def _no_class(message: str, option: str, value: str, given: Sequence[str], parse
                 f"{option}: {problem[1]} cannot be imported ({cause}). Modules are looked for in the current folder "
                 "and among those installed."
             )
+        lacking = re.fullmatch(r"module '([\w.]+)' has no attribute '(\w+)'", cause)
+        if lacking is not None:
+            return f"{option}: there is no {lacking[2]} in {lacking[1]}.{_class_like(lacking[2], lacking[1])}"
         return in_plain_words(problem[2].strip(), [*given, f"{option}={problem[1]}"], parser)
     if re.fullmatch(r"[A-Za-z_]\w*", value) is None:
         return ""
@@ -180,6 +183,13 @@ def _no_class(message: str, option: str, value: str, given: Sequence[str], parse
     near = _nearest(value, [cls.__name__ for cls in _subclasses_of(types)], _CLOSE_CLASS)
     hint = f" Did you mean {near}?" if near else ""
     return f"{option}: there is no class {value}.{hint} Your own class is named with its module: my_module.{value}."
+
+
+def _class_like(name: str, module: str) -> str:
+    """Offer the class of a module whose name is nearly that; empty if there is none."""
+    classes = [other for other, value in vars(sys.modules.get(module, object)).items() if isinstance(value, type)]
+    near = _nearest(name, classes, _CLOSE_CLASS)
+    return f" Did you mean {module}.{near}?" if near else ""
 
 
 def _class_needs(name: str, option: str, missing: Sequence[str]) -> str:

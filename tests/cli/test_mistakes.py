@@ -101,6 +101,12 @@ TABLE = {
     "fit --config trainer.yaml": "'trainer.max_epoch' is no option of what the configuration configures. Did you mean "
     "trainer.max_epochs?",
     "fit --model NoSuchModel": "--model: there is no class NoSuchModel. Your own class is named with its module",
+    "fit --model lit_gelu.tasks.MNISTClasifier": (
+        "--model: there is no MNISTClasifier in lit_gelu.tasks. Did you mean lit_gelu.tasks.MNISTClassifier?"
+    ),
+    "fit --config callback.yaml": (
+        "there is no ActivationSwop in lit_gelu.callbacks. Did you mean lit_gelu.callbacks.ActivationSwap?"
+    ),
     "fit --model mymod.Net": "--model: mymod.Net cannot be imported (No module named 'mymod').",
     "fit --trainer.callbacks+ ActivationSwop": "there is no class ActivationSwop. Did you mean ActivationSwap?",
     "fit --trainer.callbacks+ ActivationSwap": (
@@ -129,6 +135,8 @@ TABLE = {
 def test_a_mistake_has_its_remedy(words, tmp_path, monkeypatch, capsys):
     (tmp_path / "unknown.yaml").write_text("model:\n  class_path: MNISTClassifier\n  init_args:\n    activaton: gelu\n")
     (tmp_path / "trainer.yaml").write_text("trainer:\n  max_epoch: 3\n")
+    swop = "trainer:\n  callbacks:\n  - class_path: lit_gelu.callbacks.ActivationSwop\n"
+    (tmp_path / "callback.yaml").write_text(swop)
     monkeypatch.chdir(tmp_path)
     assert main(shlex.split(words)) == 2
     error = capsys.readouterr().err
