@@ -22,7 +22,7 @@ from lit_gelu.sandbox import as_written, evaluation_sandbox, isolated_random_sta
 from lit_gelu.surgery.errors import SwapError
 from lit_gelu.surgery.places import CallPlace, Origin, call_place, holder_of
 from lit_gelu.surgery.recognition import FunctionTable, KnownFunction
-from lit_gelu.surgery.source import Position, file_name
+from lit_gelu.surgery.source import Position
 
 _PASSED_OVER = frozenset({
     "torch._compile",
@@ -100,6 +100,7 @@ def locate(frame: types.FrameType, modules: Mapping[int, Any]) -> Origin | None:
         return None
     code, owner = inner.f_code, next(iter(chain.values()))
     names = {method.co_varnames[0], *code.co_freevars, *code.co_cellvars}
+    filename = code.co_filename.replace("\\", "/").rpartition("/")[2]
     return Origin(
         owner=owner,
         method=method,
@@ -110,7 +111,7 @@ def locate(frame: types.FrameType, modules: Mapping[int, Any]) -> Origin | None:
         variables_of_file=inner.f_globals,
         running=tuple(running),
         chain=tuple(chain.values()),
-        where=f"{file_name(code)}:{inner.f_lineno}",
+        where=f"{filename}:{inner.f_lineno}",
         checkpointed=checkpointed,
     )
 
