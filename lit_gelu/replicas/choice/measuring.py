@@ -21,6 +21,7 @@ from lit_gelu.replicas.choice.expenses import kept_bytes, latencies, step_second
 from lit_gelu.replicas.choice.one_by_one import Setup, said
 from lit_gelu.replicas.choice.outcome import ActivationChoice
 from lit_gelu.replicas.choice.run_files import RunFolder, TrainedRun
+from lit_gelu.replicas.choice.verdict import listed
 
 PROOFS = ("json", "markdown", "html")
 
@@ -69,6 +70,12 @@ def measure_candidates(
     with _noted(choice, "Curvature"):
         for label, run in middle.items():
             reports[label].bends = bends(modules.of(run), list(_first(batches)), modules.registry)
+        unknown = [label for label in middle if "curvature" not in reports[label].bends]
+        if unknown:
+            choice.notes.append(
+                f"The mean curvature of {listed(unknown)} is not known, because nothing says where its f' jumps. State "
+                "it with the activation: register(name, facts=ActivationFacts(...))."
+            )
         say("measured the curvature")
     with TemporaryDirectory(prefix="lit_gelu-choose-") as place, _noted(choice, "Latency"):
         files = {label: Path(place) / f"{number}.onnx" for number, label in enumerate(middle)}

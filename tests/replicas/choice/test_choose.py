@@ -615,6 +615,15 @@ def test_a_damaged_run_is_made_again(tmp_path, damage):
     }
 
 
+def test_a_curvature_that_nobody_knows_is_said():
+    with activations.registry.scope():
+        activations.register("wavy")(lambda x: x + torch.sin(x) / 2)
+        options = {"seeds": 2, "max_epochs": 1, "trainer": CPU, "seconds": 0.01, "metric": "val_loss"}
+        choice = choose(ConvNet, ["gelu", "wavy"], Stripes(), **options)
+    (note,) = choice.notes
+    assert note.startswith("The mean curvature of wavy is not known, because nothing says where its f' jumps.")
+
+
 @pytest.mark.parametrize(
     ("build", "data", "classes"),
     [pytest.param(BUILD, PIXELS, 10, marks=pytest.mark.full, id="task"), pytest.param(ConvNet, Stripes(), 2, id="own")],
