@@ -141,3 +141,13 @@ def by_hand(build, activation, seed, data, max_epochs, test=False, **options):
     for name in ("PL_GLOBAL_SEED", "PL_SEED_WORKERS"):
         os.environ.pop(name, None)
     return SimpleNamespace(logged=logged, weights=module.state_dict(), module=module)
+
+
+def check_by_hand(choice, build, data, metric, epochs, **options):
+    """Compare every run with the same run made by hand, and the best one's weights."""
+    for candidate in choice.candidates:
+        for run in candidate.runs:
+            alone = by_hand(build, candidate.label, run.seed, data, epochs, **CPU, **options)
+            assert run.value(choice.metric) == alone.logged[metric]
+            if run is choice.best_run:
+                torch.testing.assert_close(choice.module.state_dict(), alone.weights, rtol=0, atol=0)
