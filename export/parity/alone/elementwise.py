@@ -35,6 +35,11 @@ class SpecialValue:
     # OK, FINDING where the file gives something else and that does not decide, or FAULT: a NaN that does not stay one.
     verdict: str
 
+    def said(self) -> str:
+        """Return what the file computes beside what the definition gives, and whether it counts."""
+        counts = "" if self.verdict == FAULT else ", which is noted and does not decide"
+        return f"f({self.name}) = {self.file:.3g}, by definition {self.expected + 0.0:.3g}{counts}"
+
 
 @dataclass(frozen=True)
 class Rounding:
@@ -73,7 +78,7 @@ class ElementwiseCheck:
 
     def row(self) -> ParityRow:
         """Return the check as a row that decides; NaN inputs that do not stay NaN count as not finite."""
-        special = ", ".join(f"f({value.name}) = {value.file:.3g}" for value in self.special if value.verdict != OK)
+        special = "; ".join(value.said() for value in self.special if value.verdict != OK)
         return ParityRow(
             comparison=ELEMENTWISE,
             inputs=self.label,

@@ -110,6 +110,8 @@ def test_a_nan_that_does_not_stay_one_is_a_fault():
         found = check_activation(made, entry, nn.ReLU(), torch.float32, ON_CPU, label="relu")
         assert {value.name: value.verdict for value in found.special}["nan"] == verdict
         assert found.row().passed is (verdict == OK)
+        assert ("f(nan) = 0, by definition nan" in found.row().detail) is (verdict == FAULT)
+        assert "does not decide" not in found.row().detail
 
 
 def test_what_comes_of_infinity_is_a_finding_that_does_not_decide():
@@ -119,7 +121,7 @@ def test_what_comes_of_infinity_is_a_finding_that_does_not_decide():
     assert special["-inf"].expected == 0
     assert special["-inf"].verdict == FINDING
     assert special["inf"].expected == np.inf
-    assert "f(-inf) = nan" in found.row().detail
+    assert "f(-inf) = nan, by definition 0, which is noted and does not decide" in found.row().detail
     assert found.row().passed
 
 
