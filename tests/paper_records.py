@@ -35,7 +35,12 @@ def run_record(
         setting=setting,
         learning_rate=learning_rate,
         seed=seed,
-        config={"model": {}, "data": dict(data or {"class_path": "lit_gelu.data.MNISTData", "init_args": {}})},
+        config={
+            "model": {},
+            "data": dict(data or {"class_path": "lit_gelu.data.MNISTData", "init_args": {}}),
+            "trainer": {},
+            "measurement": {},
+        },
         versions={},
         machine={},
         started="2026-01-01T00:00:00+00:00",

@@ -9,6 +9,7 @@ from typing import Any
 from lit_gelu import activations
 from lit_gelu.paper.errors import OtherConfigurationError, PaperArgumentError
 from lit_gelu.paper.experiments import Arm, Experiment
+from lit_gelu.paper.published import agrees
 from lit_gelu.paper.run_record import RunRecord
 
 PRECISION = "32-true"
@@ -69,7 +70,8 @@ def expand(
     # are passed over; an arm without a searched learning rate has no cells.
     if seeds is not None and any(seed < 0 for seed in seeds):
         raise PaperArgumentError(f"seeds={list(seeds)} given; accepted: 0 and above.")
-    chosen = range(experiment.seeds) if seeds is None else [seed for seed in seeds if seed < experiment.seeds]
+    given = range(experiment.seeds) if seeds is None else dict.fromkeys(seeds)
+    chosen = [seed for seed in given if seed < experiment.seeds]
     names = [name for name in experiment.arms if arms is None or name in arms]
     return [
         _cell(experiment, name, preset, setting, learning_rate, seed, precision)
@@ -84,7 +86,7 @@ def fingerprint(config: Mapping[str, Any], seed: int) -> str:
     """Return text that two runs have in common if and only if they train the same net in the same way."""
     # Noise on the trained net is no part of the training.
     parts = {name: config[name] for name in ("model", "data", "trainer")}
-    return json.dumps([parts, config["measurement"]["evaluations_per_epoch"], seed], sort_keys=True)
+    return json.dumps([parts, config["measurement"].get("evaluations_per_epoch"), seed], sort_keys=True)
 
 
 def data_name(data: Mapping[str, Any]) -> str:
@@ -109,7 +111,8 @@ def group_identical(cells: Iterable[Cell]) -> list[list[Cell]]:
 
 def check_same_configuration(cell: Cell, record: RunRecord) -> None:
     """Refuse to take a finished run for a cell that is another run of the same name."""
-    found = list(_differences(record.config, json.loads(json.dumps(cell.config)), ""))
+    places = ("in the record", "now")
+    found = list(differences(record.config, json.loads(json.dumps(cell.config)), "", places))
     if record.preset != cell.preset:
         found.insert(0, f"preset: {record.preset!r} in the record, {cell.preset!r} now")
     if found:
@@ -117,6 +120,15 @@ def check_same_configuration(cell: Cell, record: RunRecord) -> None:
             f"The run {cell.key!r} is in the results with another configuration ({'; '.join(found)}). Give another "
             "folder (--results), or delete the record's line to make the run again."
         )
+
+
+def differences(one: Any, other: Any, path: str, places: tuple[str, str]) -> Iterator[str]:
+    """Say where two trees of plain data differ, and what each has there."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        for name in [*one, *(name for name in other if name not in one)]:
+            yield from differences(one.get(name), other.get(name), f"{path}.{name}" if path else name, places)
+    elif one != other:
+        yield f"{path}: {one!r} {places[0]}, {other!r} {places[1]}"
 
 
 def _cell(
@@ -130,7 +142,7 @@ def _cell(
 ) -> Cell:
     activation = str(activations.registry.resolve(experiment.arms[arm].activation))
     settings = [f"{name}={value:g}" for name, value in setting.items()]
-    is_robust = all(setting.get(name) == value for name, value in experiment.robust_settings.items())
+    is_robust = agrees(experiment.robust_settings, setting)
     return Cell(
         key="/".join([experiment.name, arm, *settings, f"lr={learning_rate:g}", f"seed={seed}"]),
         preset=preset,
@@ -177,13 +189,3 @@ def _plain(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return arguments as JSON gives them back, so that a record's configuration equals its cell's."""
     plain: dict[str, Any] = json.loads(json.dumps(dict(arguments)))
     return plain
-
-
-def _differences(recorded: Any, now: Any, path: str) -> Iterator[str]:
-    """Say where two trees of plain data differ."""
-    if isinstance(recorded, dict) and isinstance(now, dict):
-        for name in [*recorded, *(name for name in now if name not in recorded)]:
-            place = f"{path}.{name}" if path else name
-            yield from _differences(recorded.get(name), now.get(name), place)
-    elif recorded != now:
-        yield f"{path}: {recorded!r} in the record, {now!r} now"

@@ -63,6 +63,7 @@ class Runner:
         self._identical: dict[str, tuple[Cell, ...]] = {}  # from the key of a run to be made to all that are identical
         self._lost_once: set[str] = set()  # keys of groups whose process died
         self._prepared: dict[str, bool] = {}  # from the name of data to whether their preparation is over
+        self._unprepared: dict[str, tuple[Preparation, Failure]] = {}  # from the name of data that are missing
 
     def run(self) -> Tally:
         """Make the runs."""
@@ -81,14 +82,22 @@ class Runner:
             if cell.key in records:
                 check_same_configuration(cell, records[cell.key])
         rates = searched_learning_rates(search, searching, records)
-        reason = f"the search for its learning rate, {search.name}, is not complete"
-        if self.request.shard is not None:
-            reason += ". Other shards take part in it: when they have ended, give the same command again"
         for arm in experiment.arms:
             waiting = [] if arm in rates else self.request.later_cells(experiment, {arm: 0.0})
             if waiting:
-                self._fail(waiting[0], Failure("missing", f"Arm {arm}: {reason}."), len(waiting))
+                is_over = all(cell.key in records for cell in searching if cell.arm == arm)
+                reason = f"Arm {arm}: {self._why_no_rate(search, is_over)}."
+                self._fail(waiting[0], Failure("missing", reason), len(waiting))
         return self.request.later_cells(experiment, rates)
+
+    def _why_no_rate(self, search: Experiment, is_over: bool) -> str:
+        """Return why an arm has no learning rate."""
+        if is_over:
+            return f"its runs of {search.name} diverged at every learning rate"
+        reason = f"the search for its learning rate, {search.name}, is not complete"
+        if self.request.shard is not None:
+            reason += ". Other shards take part in it: when they have ended, give the same command again"
+        return reason
 
     def _records(self) -> dict[str, RunRecord]:
         return {**self._elsewhere(), **self.store.records}
@@ -102,6 +111,8 @@ class Runner:
         self.summary.finished += len(planned.finished)
         for record in planned.shared:
             self._record(record)
+        for name in self._unprepared.keys() & {job.data_name for job in self._queue}:
+            self._lose(*self._unprepared[name])
         while self._queue or self.pool.running:
             while self.pool.has_room and (job := self._next_job()) is not None:
                 self.pool.start(job)
@@ -173,6 +184,8 @@ class Runner:
             self._retry(job, failure)
             return
         lost = [job] if not isinstance(job, Preparation) else []
+        if isinstance(job, Preparation):
+            self._unprepared[job.data_name] = job, failure
         if isinstance(job, Preparation) or failure.kind == "missing":
             lost += [other for other in self._queue if other.data_name == job.data_name]
             self._queue = [other for other in self._queue if other.data_name != job.data_name]

@@ -1,6 +1,7 @@
 """Which runs are to be made, of several identical ones one, and how long those that are left will take."""
 
 import difflib
+import math
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,6 +10,7 @@ from dataclasses import dataclass, replace
 from lit_gelu.paper.cells import PRECISION, Cell, check_same_configuration, expand, fingerprint, group_identical
 from lit_gelu.paper.errors import PaperArgumentError
 from lit_gelu.paper.experiments import Experiment
+from lit_gelu.paper.one_protocol import check_same_protocol
 from lit_gelu.paper.presets import preset as experiments_of
 from lit_gelu.paper.run_record import RunRecord
 from lit_gelu.paper.selection import choices
@@ -85,7 +87,7 @@ class Plan:
 
 def plan(cells: Iterable[Cell], records: Mapping[str, RunRecord]) -> Plan:
     """Plan the runs for some cells."""
-    finished, todo = [], []
+    finished, todo, cells = [], [], list(cells)
     for cell in cells:
         record = records.get(cell.key)
         if record is None:
@@ -93,6 +95,7 @@ def plan(cells: Iterable[Cell], records: Mapping[str, RunRecord]) -> Plan:
         else:
             check_same_configuration(cell, record)
             finished.append(cell.key)
+    check_same_protocol(cells, records.values())
     made = {
         fingerprint(record.config, record.seed): record for record in records.values() if record.shared_from is None
     }
@@ -126,13 +129,18 @@ def share(record: RunRecord, cell: Cell) -> RunRecord:
 def searched_learning_rates(
     search: Experiment, cells: Sequence[Cell], records: Mapping[str, RunRecord]
 ) -> dict[str, float]:
-    """Return the learning rates that a search chose for the arms all of whose runs are finished."""
+    """Return the learning rates that a search chose for the arms all of whose runs are finished.
+
+    An arm that diverged at every rate is not among them.
+    """
     rates = {}
     for arm in search.arms:
         keys = [cell.key for cell in cells if cell.arm == arm]
         if keys and all(key in records for key in keys):
             (choice,) = choices(search, arm, [records[key] for key in keys])
-            rates[arm] = choice.chosen.learning_rate
+            validation = choice.chosen.validation
+            if validation is None or math.isfinite(validation.median):
+                rates[arm] = choice.chosen.learning_rate
     return rates
 
 

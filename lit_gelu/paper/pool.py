@@ -193,7 +193,7 @@ class WorkerPool:
         code = worker.process.exitcode
         if code is None or code >= 0:
             return Failure("lost", f"The process ended with exit code {code}.")
-        name = signal.Signals(-code).name
+        name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
         hint = ", often for want of memory: give fewer --workers" if name == "SIGKILL" else ""
         return Failure("lost", f"The process was killed by {name}{hint}.")
 

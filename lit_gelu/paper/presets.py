@@ -125,10 +125,12 @@ def _labels(record: RunRecord) -> Iterator[str]:
     arguments = data.get("init_args", {})
     if name == "TweetData" and arguments.get("clusters"):
         yield "substitute data: bit paths of word clusters, not the paper's word vectors"
-    corpus = str(record.data.get("corpus", _FULL_TIMIT))
+    corpus = str(record.data.get("corpus", "a corpus that the record does not name"))
     if name == "TIMITData" and not corpus.startswith(_FULL_TIMIT):
         found = "NLTK's sample of TIMIT, not the corpus" if "sample" in corpus else corpus.partition(":")[0]
         yield f"substitute data: {found}"
+    if name.startswith("CIFAR") and record.data.get("arrays") is not None:
+        yield f"images from {record.data['arrays']}, which need not be the whole of CIFAR"
     if name == "DigitsData":
         yield "substitute data: scikit-learn's digits, not MNIST"
     for argument, part in (("train_samples", "training"), ("test_samples", "test")):

@@ -2,8 +2,9 @@
 
 import json
 import math
+import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
@@ -26,7 +27,7 @@ _KINDS: Mapping[str, tuple[type, ...]] = {
     "shared_from": (str, type(None)),
     "group": (dict, type(None)),
 }
-_OF_NUMBERS = frozenset({"setting", "result"})
+_CONFIG_PARTS = ("model", "data", "trainer", "measurement")
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,14 @@ class Robustness:
     levels: tuple[float, ...]  # level a means U[-a, a]
     error: tuple[float, ...]  # share of wrong classes at each level
     loss: tuple[float, ...]  # mean cross-entropy, nats; NaN where it was no finite number
+
+    def __post_init__(self) -> None:
+        """Refuse parts that do not belong together."""
+        if not len(self.levels) == len(self.error) == len(self.loss):
+            raise RecordsError(
+                f"{len(self.levels)} levels of noise, {len(self.error)} errors and {len(self.loss)} losses given; "
+                "accepted: as many of each."
+            )
 
 
 @dataclass(frozen=True)
@@ -191,12 +200,31 @@ def _check_kinds(given: Mapping[str, Any]) -> None:
     """Refuse fields of another kind than `RunRecord` has; those that are missing are found by its constructor."""
     for name, kinds in _KINDS.items():
         value = given.get(name)
-        values = value.values() if name in _OF_NUMBERS and isinstance(value, dict) else ()
-        numbers = all(item is None or _is_number(item) for item in values)
-        if name in given and not (isinstance(value, kinds) and not isinstance(value, bool) and numbers):
+        if name in given and not (isinstance(value, kinds) and not isinstance(value, bool)):
             raise RecordsError(
                 f"{name}={shown(value)} given; accepted: {' or '.join(kind.__name__ for kind in kinds)}."
             )
+    for name, values, null in (
+        ("result", given.get("result", {}).values(), True),
+        ("setting", given.get("setting", {}).values(), False),
+        ("learning_rate", [given.get("learning_rate", 0)], False),
+    ):
+        _check_finite(name, values, null)
+    if given.get("seed", 0) < 0:
+        raise RecordsError(f"seed={shown(given['seed'])} given; accepted: 0 and above.")
+    parts = given.get("config", {name: {} for name in _CONFIG_PARTS})
+    if any(not isinstance(parts.get(name), dict) for name in _CONFIG_PARTS):
+        raise RecordsError(
+            f"config={shown(parts)} given; accepted: a mapping with the mappings {', '.join(_CONFIG_PARTS)}."
+        )
+
+
+def _check_finite(name: str, values: Iterable[Any], null: bool) -> None:
+    """Refuse what is no finite number, except null where that is one."""
+    for value in values:
+        is_finite = _is_number(value) and abs(value) <= sys.float_info.max  # an int may be larger, NaN is not
+        if not is_finite and not (null and value is None):
+            raise RecordsError(f"{name}={shown(value)} given; accepted: finite numbers{' and null' if null else ''}.")
 
 
 def _is_number(value: Any) -> bool:

@@ -4,15 +4,15 @@ import os
 import warnings
 from pathlib import Path
 from types import TracebackType
-from typing import Self
-
-from filelock import FileLock, Timeout
+from typing import TYPE_CHECKING, Self
 
 from lit_gelu.files import UnwritablePathError, synchronise
+from lit_gelu.folder_lock import lock_folder
 from lit_gelu.paper.errors import RecordsError, ResultsInUseError
 from lit_gelu.paper.run_record import RECORDS_FILE, RunRecord, parse_records, split_cut_line
 
-LOCK_FILE = ".lock"
+if TYPE_CHECKING:
+    from filelock import FileLock
 
 
 class RecordStore:
@@ -24,34 +24,30 @@ class RecordStore:
         self.folder = Path(folder)
         self.path = self.folder / RECORDS_FILE
         self.records: dict[str, RunRecord] = {}
-        self._lock = FileLock(self.folder / LOCK_FILE)
+        self._lock: FileLock | None = None
 
     def __enter__(self) -> Self:
         """Lock the folder and read its records."""
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            self._lock.acquire(timeout=0)
-        except Timeout:
-            raise ResultsInUseError(
+        lock = lock_folder(
+            self.folder,
+            ResultsInUseError(
                 f"Another run is writing to {str(self.folder)!r}. Wait for it, or give another folder (--results)."
-            ) from None
-        except (OSError, ValueError) as error:  # ValueError: a path with NUL
-            reason = getattr(error, "strerror", None) or error
-            raise UnwritablePathError(
-                f"Cannot write to {str(self.folder)!r}: {reason}. Give a folder that you may write to."
-            ) from error
+            ),
+        )
         try:
             self._read()
         except BaseException:
-            self._lock.release()
+            lock.release()
             raise
+        self._lock = lock
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Give the folder free."""
-        self._lock.release()
+        if self._lock is not None:
+            self._lock.release()
 
     def append(self, record: RunRecord) -> None:
         """Add a finished run; it is on the disk when this returns, or the file is as it was."""
@@ -74,6 +70,14 @@ class RecordStore:
 
     def _read(self) -> None:
         content = self.path.read_bytes() if self.path.exists() else b""
+        try:
+            if content:
+                self.path.open("ab").close()  # refused now, and not when the first run has been trained
+        except OSError as error:
+            raise UnwritablePathError(
+                f"Cannot write to {str(self.path)!r}: {error.strerror}. Give a file that you may write to, or another "
+                "folder (--results)."
+            ) from error
         complete, cut = split_cut_line(content)
         self.records = parse_records(complete, str(self.path))
         if cut:

@@ -8,6 +8,7 @@ median of the test errors at those evaluations. The CIFAR nets and the autoencod
 the paper's curves end. The test set never chooses anything.
 """
 
+import itertools
 import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -17,6 +18,7 @@ from lit_gelu.paper.errors import PaperArgumentError, RecordsError
 from lit_gelu.paper.experiments import Experiment
 from lit_gelu.paper.experiments import Selection as Rule
 from lit_gelu.paper.medians import Summary, infinite_if_not_finite
+from lit_gelu.paper.one_protocol import check_one_protocol
 from lit_gelu.paper.run_record import RunRecord
 
 LEARNING_RATE = "learning_rate"
@@ -56,8 +58,7 @@ class ArmRuns:
 
     def __str__(self) -> str:
         """Return learning rate and setting in words."""
-        setting = "".join(f", {name} {value:g}" for name, value in self.setting.items())
-        return f"learning rate {self.learning_rate:g}{setting}"
+        return f"learning rate {_in_words(self.learning_rate, self.setting)}"
 
 
 @dataclass(frozen=True)
@@ -121,12 +122,14 @@ def select(candidates: Sequence[ArmRuns], seeds: Collection[int] = ()) -> ArmCho
 
 def choices(experiment: Experiment, arm: str, records: Iterable[RunRecord]) -> list[ArmChoice]:
     """Return what is reported for an arm: one choice for each value of what is not tuned, in the experiment's order."""
-    runs = [record for record in records if (record.experiment, record.arm) == (experiment.name, arm)]
+    of_experiment = [record for record in records if record.experiment == experiment.name]
+    check_one_protocol(of_experiment)
+    runs = [record for record in of_experiment if record.arm == arm]
     groups: dict[tuple[tuple[str, float], ...], list[ArmRuns]] = defaultdict(list)
     for candidate in candidates_of(runs, experiment.selection, experiment.metric):
         groups[_fixed(experiment, candidate)].append(candidate)
     return [
-        _with_missing_rates(experiment, select(group, range(experiment.seeds)))
+        _with_what_is_missing(experiment, arm, select(group, range(experiment.seeds)))
         for _, group in sorted(groups.items(), key=lambda item: _place(experiment, item[0]))
     ]
 
@@ -191,14 +194,38 @@ def _missing_seeds(candidates: Sequence[ArmRuns], seeds: Collection[int]) -> lis
     ]
 
 
-def _with_missing_rates(experiment: Experiment, choice: ArmChoice) -> ArmChoice:
-    """Say which learning rates of the experiment took no part in the choice."""
-    tried = {candidate.learning_rate for candidate in choice.candidates}
-    missing = [f"{rate:g}" for rate in experiment.learning_rates if rate not in tried]
-    if LEARNING_RATE not in experiment.tuned or not missing:
+def _with_what_is_missing(experiment: Experiment, arm: str, choice: ArmChoice) -> ArmChoice:
+    """Say which learning rates, and which settings that are chosen too, took no part in the choice."""
+    if LEARNING_RATE not in experiment.tuned:
+        return choice
+    tried = {_tuned(experiment, one.learning_rate, one.setting) for one in choice.candidates}
+    settings = experiment.arms[arm].settings if arm in experiment.arms else None
+    offered = {
+        name: values
+        for name, values in (experiment.settings if settings is None else settings).items()
+        if name in experiment.tuned
+    }
+    missing = [
+        _in_words(rate, setting)
+        for rate in experiment.learning_rates
+        for values in itertools.product(*offered.values())
+        for setting in [dict(zip(offered, values, strict=True))]
+        if _tuned(experiment, rate, setting) not in tried
+    ]
+    if not missing:
         return choice
     fixed = "".join(f"{name} {value:g}: " for name, value in _fixed(experiment, choice.chosen))
-    return replace(choice, remarks=(*choice.remarks, f"{fixed}not run at learning rate {', '.join(missing)}"))
+    joined = "; ".join(missing) if offered else ", ".join(missing)
+    return replace(choice, remarks=(*choice.remarks, f"{fixed}not run at learning rate {joined}"))
+
+
+def _tuned(experiment: Experiment, learning_rate: float, setting: Mapping[str, float]) -> tuple[object, ...]:
+    """Return what the validation set chooses of a run."""
+    return learning_rate, *sorted((name, value) for name, value in setting.items() if name in experiment.tuned)
+
+
+def _in_words(learning_rate: float, setting: Mapping[str, float]) -> str:
+    return f"{learning_rate:g}" + "".join(f", {name} {value:g}" for name, value in setting.items())
 
 
 def _divergence(candidates: Sequence[ArmRuns]) -> list[str]:

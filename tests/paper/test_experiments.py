@@ -161,6 +161,10 @@ def test_filters():
         cells_of("mnist", seeds=[-1])
 
 
+def test_a_seed_that_is_given_twice_is_one_seed():
+    assert cells_of("mnist", seeds=(1, 0, 1)) == cells_of("mnist", seeds=(1, 0))
+
+
 def test_cells_of_a_searched_learning_rate_wait_for_it():
     experiment = preset("full")["cifar10"]
     assert expand(experiment, "full") == []

@@ -175,6 +175,18 @@ def test_data_of_another_kind_than_required_are_missing(tmp_path):
     assert "batch_size is 128; this protocol needs 'core test'" in summary.failures[0][1].message
 
 
+def test_data_that_could_not_be_prepared_are_missing_at_a_later_stage_too(tmp_path):
+    """A stage that waited for them would wait for ever: they are prepared once."""
+    search = replace(SEARCH, learning_rates=(1e-2,))
+    needy = replace(FINAL, data=MISSING.data)
+    with RecordStore(tmp_path / "results") as store:
+        pool = InlinePool(root=str(tmp_path / "no data"))
+        summary = Runner(request(MISSING, search, needy), store, pool, Log()).run()
+    assert [(failure.kind, runs) for _, failure, runs in summary.failures] == [("missing", 4), ("missing", 4)]
+    assert "MNIST is not in" in summary.failures[1][1].message
+    assert summary.trained == 2
+
+
 class TestSearch:
     def test_final_runs_use_what_the_search_chose_for_their_arm(self, tmp_path):
         summary, records = run(tmp_path, request(SEARCH, FINAL))
@@ -201,6 +213,14 @@ class TestSearch:
         again, records = run(tmp_path, request(SEARCH, FINAL))
         assert again.not_made == 0
         assert len([record for record in records.values() if record.experiment == "final"]) == 4
+
+    def test_an_arm_that_diverged_at_every_rate_is_left_out(self, tmp_path):
+        wild = replace(SEARCH, learning_rates=(1e30, 1e29), arms={"relu": Arm("relu")})
+        summary, records = run(tmp_path, request(wild, replace(FINAL, arms=wild.arms)))
+        assert {record.status for record in records.values()} == {"diverged"}
+        assert {record.experiment for record in records.values()} == {"search"}
+        assert [(failure.kind, runs) for _, failure, runs in summary.failures] == [("missing", 2)]
+        assert "Arm relu: its runs of search diverged at every learning rate." in summary.failures[0][1].message
 
 
 def test_a_diverged_run_is_recorded_and_not_repeated(tmp_path):

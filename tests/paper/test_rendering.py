@@ -10,7 +10,7 @@ import pytest
 from paper_records import classifier_records, curve, run_record
 
 from lit_gelu.paper.errors import PaperArgumentError, RecordsError
-from lit_gelu.paper.presets import QUICK
+from lit_gelu.paper.presets import QUICK, labels_of
 from lit_gelu.paper.rendering import render, rounded
 from lit_gelu.paper.rows import point_rows, result_rows
 from lit_gelu.paper.run_record import Robustness
@@ -215,9 +215,23 @@ class TestForms:
         assert [label for row in result_rows(records) for label in row.labels] == ([text] if text else [])
 
     def test_one_of_several_quick_runs_is_enough_for_the_label(self):
-        records = tweets()
-        rows = result_rows([*records, *tweets(preset="quick", arm="relu")])
+        full, quick = tweets()[:4], tweets(preset="quick", arm="relu")[4]
+        assert labels_of(full) == []
+        assert labels_of([*full, quick]) == labels_of([quick, *full]) == [QUICK]
+
+    def test_each_preset_has_its_own_label(self):
+        rows = result_rows([*tweets(), *tweets(preset="quick", arm="relu")])
         assert [row.labels for row in rows] == [(), (QUICK,)]
+
+    def test_images_of_an_own_file_are_labelled(self):
+        record = run_record("cifar10", curves={"test_error": [0.5]}, data={"class_path": "lit_gelu.data.CIFAR10Data"})
+        assert labels_of([record]) == []
+        own = replace(record, data={"arrays": "cifar10.npz"})
+        assert labels_of([own]) == ["images from cifar10.npz, which need not be the whole of CIFAR"]
+
+    def test_a_corpus_that_is_not_named_is_not_taken_for_the_papers(self):
+        record = run_record("timit", curves={"test_error": [0.5]}, data={"class_path": "lit_gelu.data.TIMITData"})
+        assert labels_of([record]) == ["substitute data: a corpus that the record does not name"]
 
     def test_text(self):
         records = tweets(0.1262)

@@ -1,5 +1,6 @@
 """Records of runs and the file that holds them."""
 
+import errno
 import io
 import json
 import math
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 from child_processes import end_of, started
 
+from lit_gelu.files import UnwritablePathError
 from lit_gelu.paper.errors import RecordsError, ResultsInUseError
 from lit_gelu.paper.run_record import Curve, Robustness, RunRecord, RunResult, read_records
 from lit_gelu.paper.run_store import RecordStore
@@ -92,6 +94,17 @@ def test_a_curve_has_as_many_epochs_as_values():
         (json.dumps({k: v for k, v in json.loads(RECORD.to_json()).items() if k != "seed"}), "seed"),
         (json.dumps(json.loads(RECORD.to_json()) | {"colour": "red"}), "colour"),
         (json.dumps({k: v for k, v in json.loads(RECORD.to_json()).items() if k != "curves"}), "curves"),
+        (json.dumps(json.loads(RECORD.to_json()) | {"setting": {"keep": None}}), "setting=None .*finite numbers"),
+        (json.dumps(json.loads(RECORD.to_json()) | {"result": {"best_val_error": "x"}}), "result='x' .*and null"),
+        (json.dumps(json.loads(RECORD.to_json()) | {"learning_rate": 10**400}), "learning_rate=1000"),
+        (json.dumps(json.loads(RECORD.to_json()) | {"seed": -1}), "seed=-1 .*0 and above"),
+        (json.dumps(json.loads(RECORD.to_json()) | {"config": {"model": {}}}), "config=.*data, trainer, measurement"),
+        (
+            json.dumps(
+                json.loads(RECORD.to_json()) | {"robustness": {"levels": [0, 1, 2], "error": [0.1], "loss": [0, 0, 0]}}
+            ),
+            "3 levels of noise, 1 errors and 3 losses",
+        ),
     ],
 )
 def test_a_damaged_line_is_named(tmp_path, line, message):
@@ -203,6 +216,28 @@ def test_a_full_disk_leaves_the_file_as_it_was(tmp_path, monkeypatch):
         assert (tmp_path / "runs.jsonl").read_bytes() == before
         store.append(replace(RECORD, key="b"))
     assert len(read_records(tmp_path)) == 2
+
+
+def test_a_file_that_cannot_be_written_is_refused_before_anything_is_trained(tmp_path, monkeypatch):
+    """The superuser may write to any file, so the refusal is played."""
+    with RecordStore(tmp_path) as store:
+        store.append(RECORD)
+
+    def refused(path, mode="r", *rest, **named):
+        if "a" in mode:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return opened(path, mode, *rest, **named)
+
+    opened = Path.open
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", refused)
+        with (
+            pytest.raises(UnwritablePathError, match=r"runs\.jsonl.*Permission denied.*--results"),
+            RecordStore(tmp_path),
+        ):
+            pass
+    with RecordStore(tmp_path):  # and the folder is free
+        pass
 
 
 def test_two_runs_do_not_write_to_one_folder(tmp_path):

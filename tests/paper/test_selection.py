@@ -1,5 +1,6 @@
 """Which evaluation and which learning rate count: every expected number below is computed by hand."""
 
+import itertools
 import math
 from dataclasses import replace
 
@@ -209,6 +210,34 @@ class TestChoices:
             "learning rate 0.001, keep 1: 2 of 5 seeds",
             "keep 1: not run at learning rate 0.0001, 1e-05",
         )
+
+    def test_settings_that_are_chosen_and_were_not_run_are_said(self):
+        experiment = MNIST_ZERO_IDENTITY
+
+        def runs(pairs):
+            return [
+                record
+                for rate, keep in pairs
+                for record in classifier_records(
+                    {rate: [(0.1, 0.1)] * 5}, experiment=experiment.name, arm="relu", setting={"keep": keep}
+                )
+            ]
+
+        grid = list(itertools.product((1e-3, 1e-4, 1e-5), (1.0, 0.75, 0.5)))
+        (whole,) = choices(experiment, "relu", runs(grid))
+        assert not [remark for remark in whole.remarks if "not run" in remark]
+        (diagonal,) = choices(experiment, "relu", runs([grid[0], grid[4], grid[8]]))
+        assert diagonal.remarks[-1] == (
+            "not run at learning rate 0.001, keep 0.75; 0.001, keep 0.5; 0.0001, keep 1; 0.0001, keep 0.5; "
+            "1e-05, keep 1; 1e-05, keep 0.75"
+        )
+        # The arm of the 0-I map has one setting, so that nothing of it is missing.
+        (single,) = choices(
+            experiment,
+            "zero_identity",
+            [replace(record, arm="zero_identity") for record in runs([pair for pair in grid if pair[1] == 1.0])],
+        )
+        assert not [remark for remark in single.remarks if "not run" in remark]
 
     def test_an_arm_without_runs(self):
         assert choices(MNIST, "gelu", []) == []

@@ -155,6 +155,15 @@ def test_a_group_whose_process_dies_goes_on_once_and_is_parted_then(tmp_path):
     assert summary.parted == []
 
 
+def test_a_group_that_its_engine_began_several_times_is_parted_at_once(tmp_path):
+    """Ray has begun it again by itself, so that the whole group would be lost once more."""
+    pool = Listening(tmp_path, [Failure("lost", "killed", begun=3)])
+    summary, records = run(tmp_path, request(SMALL), pool, GroupPlanner(1))
+    assert [len(job.cells) for job in pool.jobs[1:]] == [4, 2, 2]
+    assert len(records) == 4
+    assert [failure.begun for _, failure in summary.parted] == [3]
+
+
 def test_one_faulty_run_leaves_the_others_together(tmp_path):
     arms = {name: Arm(name, settings={}) for name in ("elu", "glu", "relu", "silu")}
     pool = Listening(tmp_path)

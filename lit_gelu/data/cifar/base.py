@@ -161,8 +161,10 @@ class CIFARData(InMemoryDataModule):
         """Return every image, whatever ``train_samples`` and ``test_samples`` are."""
         self.prepare_data()  # files may be missing on a node where Lightning has not called it
         file = self.arrays_file()
-        name = self.set_name
-        return read_cifar(self.root, name) if file is None else read_arrays_file(file, CLASSES[name])
+        if file is None:
+            return read_cifar(self.root, self.set_name)
+        self.save_hyperparameters({"arrays": file.name})  # also where it was found beside the set's folder
+        return read_arrays_file(file, CLASSES[self.set_name])
 
     def _split(self, samples: int) -> tuple[Tensor, Tensor]:
         """Return the rows that are trained on and those held out, each in order."""

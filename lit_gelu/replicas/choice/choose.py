@@ -16,9 +16,9 @@ from lit_gelu.activations.registry import registry_or_default
 from lit_gelu.errors import shown
 from lit_gelu.extras import MissingExtraError, need
 from lit_gelu.files import write_atomically
+from lit_gelu.folder_lock import lock_folder
 from lit_gelu.replicas.choice.candidates import ActivationCandidate, builder, candidates_of, notes_of_exchange
-from lit_gelu.replicas.choice.errors import AllRunsFailedError, ChoiceArgumentError
-from lit_gelu.replicas.choice.folder_lock import locked
+from lit_gelu.replicas.choice.errors import AllRunsFailedError, ChoiceArgumentError, FolderInUseError
 from lit_gelu.replicas.choice.kept_settings import settings_before, settings_of_data
 from lit_gelu.replicas.choice.measuring import TrainedModules, measure_candidates, write_best
 from lit_gelu.replicas.choice.metric import Metric, metric_of
@@ -123,7 +123,7 @@ def choose(
         given = {} if folder is None else settings_before(build, exchanged, options, settings or {}, untold)
         made = builder(build, exchanged, registry)
         decides = metric_of(metric, mode, logged_by(Setup(made, data, options), candidates, numbers[0], metric))
-        stack.enter_context(locked(home / "runs"))
+        stack.callback(lock_folder(home / "runs", _in_use(home)).release)
         tests, tested_on = decides.stage == "test", ""
         if folder is not None:
             given |= settings_of_data(data, untold)
@@ -143,6 +143,12 @@ def choose(
             write_best(choice, modules, home, exports=measure)
             _write_down(choice, home)
     return choice
+
+
+def _in_use(folder: Path) -> FolderInUseError:
+    return FolderInUseError(
+        f"Another comparison is at work in {str(folder)!r}. Wait for it, or give another folder (folder=, --output)."
+    )
 
 
 def _check_others(candidates: Sequence[ActivationCandidate], baseline: str | None, data: Any, settings: Any) -> None:

@@ -50,7 +50,7 @@ def test_other_numbers_stop_it_unless_the_first_are_kept(tmp_path, capsys):
 
 
 def test_runs_of_another_configuration_stop_it_in_any_case(tmp_path, capsys):
-    other = written(tmp_path / "b", replace(RUNS[0], config={}))
+    other = written(tmp_path / "b", replace(RUNS[0], config={**RUNS[0].config, "trainer": {"max_epochs": 1}}))
     assert merged(tmp_path / "all", written(tmp_path / "a", RUNS[0]), other, "--keep", "first") == 1
     error = capsys.readouterr().err
     assert error.startswith(f"1 runs of the same name are other runs:\n  {RUNS[0].key}: config in ")
