@@ -50,7 +50,7 @@ def chosen(experiment, arm, **setting):
     for run in RUNS:
         if (run["experiment"], run["arm"]) == (experiment, arm) and run["setting"] == setting:
             by_rate[run["learning_rate"]].append(run)
-    assert len(by_rate) == 3
+    assert len(by_rate) == (1 if experiment == "phi_quality" else 3)
     return min(by_rate.values(), key=lambda runs: statistics.median(run["result"]["best_val_error"] for run in runs))
 
 
@@ -121,6 +121,60 @@ def tuned_relu():
     return [100 * run["result"]["test_error_at_best_val"] for run in best]
 
 
+FORMS = ("gelu", "gelu_tanh", "gelu_sigmoid", "silu")
+
+
+def forms(keep):
+    """Return the test errors of MNIST's nets with each form of GELU, and with SiLU."""
+    return [errors("phi_quality", arm, keep=keep) for arm in FORMS]
+
+
+def printed_errors_are_within():
+    """Tell whether the submission's errors of MNIST, with the 0-I map and with ReLU, are within the runs' ranges."""
+    for arm, printed in (("zero_identity", "2.00"), ("relu", "2.10")):
+        number = published_number("mnist_zero_identity", arm, {}, tuned=True)
+        found = errors("mnist_zero_identity", arm, keep=1.0)
+        if number.printed != printed or not min(found) - 0.005 <= 100 * number.value <= max(found) + 0.005:
+            return False
+    return True
+
+
+def relu_is_chosen_without_dropout():
+    medians = {
+        keep: median(run["result"]["best_val_error"] for run in chosen("mnist_zero_identity", "relu", keep=keep))
+        for keep in (1.0, 0.75, 0.5)
+    }
+    return min(medians, key=medians.get) == 1.0
+
+
+def autoencoder(arm, rate):
+    """Yield each point of the paper's Figure 4 that our run reached, with the run's loss there."""
+    (run,) = [
+        run for run in RUNS if (run["experiment"], run["arm"], run["learning_rate"]) == ("autoencoder", arm, rate)
+    ]
+    assert run["config"]["trainer"]["max_epochs"] == 60
+    for name in ("train_loss", "test_loss"):
+        curve = dict(zip(run["curves"][name]["epoch"], run["curves"][name]["value"], strict=True))
+        for epoch, value in published_curve("autoencoder", arm, name, {}, rate).points:
+            if epoch < 60:
+                yield value, curve[epoch]
+
+
+def autoencoder_is_off_by(arm, rate, least, most):
+    points = list(autoencoder(arm, rate))
+    return len(points) == 4 and all(least <= ours / value - 1 <= most for value, ours in points)
+
+
+def autoencoder_is_in_order():
+    for rate in (1e-3, 1e-4):
+        for (_, gelu), (_, elu), (_, relu) in zip(
+            *(autoencoder(arm, rate) for arm in ("gelu", "elu", "relu")), strict=True
+        ):
+            if not gelu < elu < relu:
+                return False
+    return True
+
+
 #: Sentences of the page, and what has to hold for each.
 CLAIMS = {
     "The other four are off by less than a quarter of their value": lambda: all(
@@ -155,6 +209,21 @@ CLAIMS = {
     ),
     ".2 to .4 points above the paper's": lambda: all(
         0.15 <= median(errors("tweets", arm)) - 100 * published_number("tweets", arm, {}).value < 0.45 for arm in ARMS
+    ),
+    "On MNIST the ranges of the 0-I map alone and of ReLU overlap": lambda: overlap(
+        *(errors("mnist_zero_identity", arm, keep=1.0) for arm in ("zero_identity", "relu"))
+    ),
+    "The two errors that the submission printed, 2.00 and 2.10 %, lie within these ranges": printed_errors_are_within,
+    "For ReLU the validation set chose no dropout": relu_is_chosen_without_dropout,
+    "show no difference: the ranges of all four overlap, without dropout and with it": lambda: (
+        overlap(*forms(1.0)) and overlap(*forms(0.5))
+    ),
+    "both losses are in the paper's order at both learning rates: GELU, ELU, ReLU": autoencoder_is_in_order,
+    "Those of GELU and ELU are within 9 % of the paper's curves": lambda: all(
+        autoencoder_is_off_by(arm, rate, -0.09, 0.09) for arm in ("gelu", "elu") for rate in (1e-3, 1e-4)
+    ),
+    "ReLU's are within 5 % at 1e-4, and 24 to 30 % above at 1e-3": lambda: (
+        autoencoder_is_off_by("relu", 1e-4, -0.05, 0.05) and autoencoder_is_off_by("relu", 1e-3, 0.235, 0.305)
     ),
 }
 
