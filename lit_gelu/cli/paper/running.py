@@ -3,15 +3,25 @@
 import os
 import sys
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import jsonargparse
 from rich.console import Console
 
+from lit_gelu.cli.main import EXIT_FAILURE
 from lit_gelu.cli.options import command_parser
 from lit_gelu.cli.paper.ray_options import add_engine_options, check_engine, ray_pool
 from lit_gelu.cli.paper.results import results_folder
+from lit_gelu.cli.paper.run_options import (
+    add_choice_options,
+    add_file_options,
+    add_outcome_options,
+    add_trainer_options,
+    add_worker_options,
+)
 from lit_gelu.cli.terminal import console_for_output
 from lit_gelu.files import is_file
 from lit_gelu.paper.cells import PRECISION
@@ -33,7 +43,6 @@ if TYPE_CHECKING:
     from lit_gelu.paper.job_pool import JobPool
 
 RENAMED = {"--data": "--data-root"}
-PRECISIONS = ("32-true", "bf16-mixed", "16-mixed", "bf16-true", "16-true", "64-true")
 DESCRIPTION = """\
 Make the runs of the GELU paper's protocol with the ordinary Trainer and keep one record of each.
 
@@ -69,63 +78,12 @@ examples:
 def build_parser() -> jsonargparse.ArgumentParser:
     """Return the parser."""
     parser = command_parser("paper run", EXAMPLES, DESCRIPTION)
-    meanings = "; ".join(f"{name}: {meaning}" for name, meaning in PRESETS.items())
-    parser.add_argument("--preset", choices=list(PRESETS), default="quick", help=meanings)
-    parser.add_argument("--only", nargs="*", metavar="EXPERIMENT", default=[], help="only these experiments")
-    parser.add_argument("--arms", nargs="*", metavar="ARM", default=[], help="only these arms, such as gelu")
-    parser.add_argument("--seeds", nargs="*", type=int, metavar="SEED", default=[], help="only these seeds")
-    parser.add_argument(
-        "--epochs",
-        type=int,
-        default=None,
-        help="end each run after so many, where time is short: not the paper's protocol, and tables say so",
-    )
-    parser.add_argument("--shard", metavar="I/N", default=None, help="only the I-th of N parts, counted from 1")
-    parser.add_argument("--results", metavar="FOLDER", default=None, help="default: runs/paper/PRESET")
-    parser.add_argument("--data-root", metavar="FOLDER", default=None, help="default: LIT_GELU_DATA, or data")
-    parser.add_argument(
-        "--tweet-clusters",
-        metavar="FILE",
-        default=None,
-        help="word clusters (50mpaths2) in place of the authors' word vectors; tables and figures say so",
-    )
-    parser.add_argument(
-        "--workers", type=int, default=None, help="runs at a time; default: one for each core, one for each GPU"
-    )
-    parser.add_argument(
-        "--replicas",
-        metavar="auto|off|N",
-        default="auto",
-        help="how many runs are made together at most; auto: as many as the task gains from, on the CPU; off: one",
-    )
-    parser.add_argument(
-        "--devices",
-        nargs="+",
-        metavar="GPU",
-        default=[],
-        help="all, or numbers as torch counts: each run sees one of these GPUs only; default: the first for all",
-    )
+    add_choice_options(parser)
+    add_file_options(parser)
+    add_worker_options(parser)
     add_engine_options(parser)
-    parser.add_argument("--threads", type=int, default=1, help="of each run on the CPU: small nets are fastest with 1")
-    parser.add_argument("--accelerator", default="auto", help="the Trainer's; auto: cuda if it is there, else cpu")
-    parser.add_argument(
-        "--precision", choices=PRECISIONS, default=PRECISION, help="the Trainer's; it is part of a run's configuration"
-    )
-    parser.add_argument(
-        "--fused-optimizer",
-        action="store_true",
-        help="one kernel for all of Adam's step, of all but the CIFAR nets; it is part of a run's configuration",
-    )
-    parser.add_argument(
-        "--noise",
-        choices=("global", "keys"),
-        default="global",
-        help="keys: dropout and the order of samples as functions of the seed, the same on every device, of all but "
-        "the CIFAR nets; part of a run's configuration",
-    )
-    parser.add_argument("--checkpoints", action="store_true", help="keep each run's net in RESULTS/checkpoints")
-    parser.add_argument("--skip-missing", action="store_true", help="missing data are no failure")
-    parser.add_argument("--dry-run", action="store_true", help="say what would be run")
+    add_trainer_options(parser)
+    add_outcome_options(parser)
     return parser
 
 
@@ -175,28 +133,42 @@ def _run(request: RunRequest, whole: Path, arguments: jsonargparse.Namespace) ->
     together = _are_together(most, accelerator, request.precision, arguments.noise)
     making = _pool(arguments, accelerator, folder)
     console = console_for_output()
-    console.print(f"preset {request.preset}: {PRESETS[request.preset]}", markup=False, highlight=False, soft_wrap=True)
+    _say(console, f"preset {request.preset}: {PRESETS[request.preset]}")
+    with _saying_that_it_goes_on(folder), RecordStore(folder) as store, making as pool:
+        where = " ".join([accelerator, *arguments.devices, *(["by Ray"] if arguments.engine == "ray" else [])])
+        alone = "" if together else ", each by itself"
+        _say(console, f"{pool.workers} at a time on {where}{alone}; results in {folder}")
+        with GridProgress(console, request.all_experiments(), pool.workers) as progress:
+            planner = GroupPlanner(pool.workers, most, on_gpu=accelerator == "cuda") if together else None
+            summary = Runner(request, store, pool, progress, lambda: _elsewhere(request, whole), planner).run()
+    _say_summary(summary, folder, console)
+    if _has_failed(summary, skip_missing=arguments.skip_missing):
+        return EXIT_FAILURE
+    _say(console, f"next: {_next_commands(request, whole, arguments)}")
+    return 0
+
+
+@contextmanager
+def _saying_that_it_goes_on(folder: Path) -> Iterator[None]:
+    """Say after Ctrl-C where the finished runs are."""
     try:
-        with RecordStore(folder) as store, making as pool:
-            where = " ".join([accelerator, *arguments.devices, *(["by Ray"] if arguments.engine == "ray" else [])])
-            console.print(
-                f"{pool.workers} at a time on {where}{'' if together else ', each by itself'}; results in {folder}",
-                markup=False, highlight=False, soft_wrap=True,
-            )  # fmt: skip
-            with GridProgress(console, request.all_experiments(), pool.workers) as progress:
-                planner = GroupPlanner(pool.workers, most, on_gpu=accelerator == "cuda") if together else None
-                summary = Runner(request, store, pool, progress, lambda: _elsewhere(request, whole), planner).run()
+        yield
     except KeyboardInterrupt:
         sys.stderr.write(
             f"stopped; finished runs are in {folder / RECORDS_FILE}. The same command goes on from there.\n"
         )
         raise
-    _say_summary(summary, folder, console)
+
+
+def _say(console: Console, text: str) -> None:
+    """Print a line as it stands, however long."""
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def _has_failed(summary: Tally, *, skip_missing: bool) -> bool:
+    """Tell whether runs were not made that should have been."""
     failed = [failure for _, failure, _ in summary.failures if failure.kind != "missing"]
-    if failed or (summary.failures and not arguments.skip_missing):
-        return 1
-    console.print(f"next: {_next_commands(request, whole, arguments)}", markup=False, soft_wrap=True)
-    return 0
+    return bool(failed or (summary.failures and not skip_missing))
 
 
 def _pool(arguments: jsonargparse.Namespace, accelerator: str, folder: Path) -> "JobPool":
@@ -236,11 +208,11 @@ def _say_summary(summary: Tally, folder: Path, console: Console) -> None:
     for group, failure in reversed(said.values()):
         sys.stderr.write(f"{group.key}: made in parts ({failure.kind}): {failure.message}\n{failure.trace}")
     restarts = f"; {summary.restarts} times one was lost and begun again" if summary.restarts else ""
-    console.print(
+    _say(
+        console,
         f"{summary.finished} runs were finished before, {summary.trained} made, {summary.shared} identical to others, "
         f"{summary.diverged} diverged, {summary.not_made} not made{restarts}; results in {folder / RECORDS_FILE}",
-        markup=False, highlight=False, soft_wrap=True,
-    )  # fmt: skip
+    )
 
 
 def _next_commands(request: RunRequest, folder: Path, arguments: jsonargparse.Namespace) -> str:
