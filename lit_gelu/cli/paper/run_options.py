@@ -2,6 +2,7 @@
 
 import jsonargparse
 
+from lit_gelu.cli.paper.accelerators import ACCELERATORS
 from lit_gelu.paper.cells import PRECISION
 from lit_gelu.paper.presets import PRESETS
 
@@ -59,7 +60,12 @@ def add_worker_options(parser: jsonargparse.ArgumentParser) -> None:
 def add_trainer_options(parser: jsonargparse.ArgumentParser) -> None:
     """Add the options that say what each run is computed on, and how."""
     parser.add_argument("--threads", type=int, default=1, help="of each run on the CPU: small nets are fastest with 1")
-    parser.add_argument("--accelerator", default="auto", help="the Trainer's; auto: cuda if it is there, else cpu")
+    parser.add_argument(
+        "--accelerator",
+        choices=ACCELERATORS,
+        default="auto",
+        help="the Trainer's; auto: cuda if it is there, else cpu",
+    )
     parser.add_argument(
         "--precision", choices=PRECISIONS, default=PRECISION, help="the Trainer's; it is part of a run's configuration"
     )

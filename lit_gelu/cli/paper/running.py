@@ -13,6 +13,7 @@ from rich.console import Console
 
 from lit_gelu.cli.main import EXIT_FAILURE
 from lit_gelu.cli.options import command_parser
+from lit_gelu.cli.paper.accelerators import accelerator_of
 from lit_gelu.cli.paper.ray_options import add_engine_options, check_engine, ray_pool
 from lit_gelu.cli.paper.results import results_folder
 from lit_gelu.cli.paper.run_options import (
@@ -127,7 +128,7 @@ def _elsewhere(request: RunRequest, folder: Path) -> dict[str, RunRecord]:
 
 def _run(request: RunRequest, whole: Path, arguments: jsonargparse.Namespace) -> int:
     """Make the runs and say what became of them."""
-    folder, accelerator = _own_folder(request, whole), _accelerator(arguments.accelerator)
+    folder, accelerator = _own_folder(request, whole), accelerator_of(arguments.accelerator, arguments.engine)
     check_engine(arguments, accelerator)
     most = parse_replicas(arguments.replicas)
     together = _are_together(most, accelerator, request.precision, arguments.noise)
@@ -242,14 +243,6 @@ def _dry_run(request: RunRequest, folder: Path) -> int:
         sys.stdout.write(f"{experiment.name}: {text}\n")
     sys.stdout.write(f"finished before: {len(planned.finished)}; to be made: {len(planned.groups)}\n")
     return 0
-
-
-def _accelerator(given: str) -> str:
-    import torch  # a second that --help does without
-
-    if given == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    return "cuda" if given == "gpu" and torch.cuda.is_available() else given
 
 
 def _gpus(devices: list[str], accelerator: str) -> tuple[str, ...]:

@@ -114,7 +114,8 @@ def test_runs_are_made_together_where_they_can_be(tmp_path, table, capsys):
 
 
 @pytest.mark.parametrize("elsewhere", [["--precision", "64-true"], ["--accelerator", "cuda"]])
-def test_groups_are_for_the_cpu(tmp_path, table, capsys, elsewhere):
+def test_groups_are_for_the_cpu(tmp_path, table, capsys, monkeypatch, elsewhere):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: "cuda" in elsewhere)
     assert paper_run_in(tmp_path / "none", "--only", "sharing", "--replicas", "4", *elsewhere) == 2
     assert "--replicas 4: runs are made together on the CPU, with --precision 32-true" in capsys.readouterr().err
     assert not (tmp_path / "none").exists()
@@ -338,9 +339,12 @@ def test_another_configuration(tmp_path, table, capsys):
         (["--shard", "3/2"], "Shard 3/2 given; accepted: 1/2 to 2/2"),
         (["--precision", "8"], "8"),
         (["--replicas", "many"], "--replicas 'many' given; accepted: auto, off, or how many"),
+        (["--accelerator", "cdua"], "invalid choice: 'cdua'. Give auto, cpu, cuda, gpu or mps. Did you mean cuda?"),
+        (["--accelerator", "mps"], "--accelerator mps given, but torch sees none here"),
     ],
 )
-def test_mistakes(tmp_path, table, capsys, arguments, message):
+def test_mistakes(tmp_path, table, capsys, monkeypatch, arguments, message):
+    monkeypatch.setattr("torch.backends.mps.is_available", lambda: False)
     assert paper_run_in(tmp_path / "none", *arguments) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "none").exists()

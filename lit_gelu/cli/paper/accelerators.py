@@ -1,0 +1,21 @@
+"""``--accelerator`` of ``lit-gelu paper run``: its values, and what the Trainer of each run is given."""
+
+from lit_gelu.paper.errors import PaperArgumentError
+
+ACCELERATORS = ("auto", "cpu", "cuda", "gpu", "mps")
+
+
+def accelerator_of(given: str, engine: str) -> str:
+    """Return the Trainer's accelerator; refuse one that this machine lacks, unless Ray's nodes may have it."""
+    import torch  # a second that --help does without
+
+    has_cuda, has_mps = torch.cuda.is_available(), torch.backends.mps.is_available()
+    if given == "auto":
+        return "cuda" if has_cuda else "cpu"
+    is_here = {"cpu": True, "cuda": has_cuda, "gpu": has_cuda or has_mps, "mps": has_mps}[given]
+    if not is_here and engine != "ray":
+        raise PaperArgumentError(
+            f"--accelerator {given} given, but torch sees none here. Leave it out to take what there is, or run where "
+            "there is one; lit-gelu doctor says what torch sees."
+        )
+    return "cuda" if given == "gpu" and has_cuda else given
