@@ -7,7 +7,7 @@ import jsonargparse
 
 from lit_gelu.cli.main import EXIT_FAILURE
 from lit_gelu.cli.options import command_parser
-from lit_gelu.cli.paper.results import NoRunsError
+from lit_gelu.cli.paper.results import NoRunsError, records_file
 from lit_gelu.files import is_file
 from lit_gelu.paper.joined_results import JoinedResults, ResultsFile, join_into, read_results_file
 from lit_gelu.paper.run_record import RECORDS_FILE
@@ -61,8 +61,7 @@ def _paths(given: list[str]) -> list[Path]:
     """Return the files of the given folders, each once."""
     paths: dict[Path, Path] = {}
     for text in given:
-        path = Path(text)
-        path = path if path.suffix == ".jsonl" else path / RECORDS_FILE
+        path = records_file(Path(text))
         if not is_file(path):
             raise NoRunsError(f"There are no runs in {text!r} (no {path.name}). Leave it out, or make them first.")
         paths.setdefault(path.resolve(), path)

@@ -1,4 +1,4 @@
-"""Where ``lit-gelu paper table`` and ``lit-gelu paper figures`` find the runs."""
+"""Where the commands of ``lit-gelu paper`` find the runs: in a folder of results, or in a file of records."""
 
 from pathlib import Path
 
@@ -21,18 +21,29 @@ def add_results_arguments(parser: jsonargparse.ArgumentParser) -> None:
     )
 
 
-def results_folder(arguments: jsonargparse.Namespace) -> Path:
-    """Return the folder of the runs."""
+def given_results(arguments: jsonargparse.Namespace) -> Path:
+    """Return where the runs are as it was given: a folder, or a file of records."""
     return Path(arguments.results or f"runs/paper/{arguments.preset}")
+
+
+def results_folder(arguments: jsonargparse.Namespace) -> Path:
+    """Return the folder of the runs; of a file of records the folder that it is in."""
+    given = given_results(arguments)
+    return given.parent if is_file(given) else given
+
+
+def records_file(given: Path) -> Path:
+    """Return a file of records that was given, or that of a folder, which may not be there."""
+    return given if is_file(given) else given / RECORDS_FILE
 
 
 def read_results(arguments: jsonargparse.Namespace) -> list[RunRecord]:
     """Read the runs."""
-    folder = results_folder(arguments)
+    given = given_results(arguments)
+    path = records_file(given)
     remedy = f"Make runs with lit-gelu paper run --preset {arguments.preset}, or say where they are with --results."
-    path = folder / RECORDS_FILE if folder.suffix != ".jsonl" else folder
     if not is_file(path):
-        raise NoRunsError(f"There are no runs in {str(folder)!r} (no {path.name}). {remedy}")
+        raise NoRunsError(f"There are no runs in {str(given)!r} (no {path.name}). {remedy}")
     records = read_records(path)
     if not records:
         raise NoRunsError(f"There are no runs in {str(path)!r}: it is empty. {remedy}")

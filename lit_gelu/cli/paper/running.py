@@ -15,7 +15,7 @@ from lit_gelu.cli.main import EXIT_FAILURE
 from lit_gelu.cli.options import command_parser
 from lit_gelu.cli.paper.accelerators import accelerator_of
 from lit_gelu.cli.paper.ray_options import add_engine_options, check_engine, ray_pool
-from lit_gelu.cli.paper.results import results_folder
+from lit_gelu.cli.paper.results import given_results
 from lit_gelu.cli.paper.run_options import (
     add_choice_options,
     add_file_options,
@@ -107,13 +107,24 @@ def run(arguments: jsonargparse.Namespace) -> int:
             f"{' '.join(map(str, request.seeds)) or 'all'}. See lit-gelu paper list --preset {request.preset}."
         )
     check_variant(_variant(arguments), request.preset, [experiment.name for experiment in request.experiments()])
-    folder = results_folder(arguments)
+    folder = _folder(arguments)
     return _dry_run(request, folder) if arguments.dry_run else _run(request, folder, arguments)
 
 
 def _variant(arguments: jsonargparse.Namespace) -> ProtocolVariant:
     """Return what was asked for in place of the preset's."""
     return ProtocolVariant(arguments.tweet_clusters, arguments.fused_optimizer, arguments.noise, arguments.epochs)
+
+
+def _folder(arguments: jsonargparse.Namespace) -> Path:
+    """Return the folder of the results; refuse a file."""
+    folder = given_results(arguments)
+    if is_file(folder):
+        raise PaperArgumentError(
+            f"--results {str(folder)!r} is a file; accepted: a folder, also one that is not there yet. Its runs go to "
+            f"{RECORDS_FILE} in it."
+        )
+    return folder
 
 
 def _own_folder(request: RunRequest, folder: Path) -> Path:

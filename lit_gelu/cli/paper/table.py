@@ -6,7 +6,7 @@ from typing import get_args
 import jsonargparse
 
 from lit_gelu.cli.options import command_parser
-from lit_gelu.cli.paper.results import NoRunsError, add_results_arguments, read_results, results_folder
+from lit_gelu.cli.paper.results import NoRunsError, add_results_arguments, given_results, read_results
 from lit_gelu.files import write_atomically
 from lit_gelu.paper.rendering import Format, render
 from lit_gelu.paper.rows import point_rows, result_rows
@@ -47,7 +47,7 @@ def run(arguments: jsonargparse.Namespace) -> int:
     if not rows:
         what = "with a measurement at a published point" if arguments.of == "points" else "of these experiments"
         present = ", ".join(dict.fromkeys(record.experiment for record in records))
-        raise NoRunsError(f"There are no runs {what} in {str(results_folder(arguments))!r}; it has runs of {present}.")
+        raise NoRunsError(f"There are no runs {what} in {str(given_results(arguments))!r}; it has runs of {present}.")
     table = render(rows, arguments.format)
     if arguments.output is None:
         sys.stdout.write(table)

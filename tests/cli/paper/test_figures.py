@@ -95,6 +95,13 @@ def test_figure_1_needs_no_runs(tmp_path, monkeypatch):
     assert (tmp_path / "runs/paper/quick/figures/figure_1.png").is_file()
 
 
+@pytest.mark.parametrize("only", ["1", "5"])
+def test_figures_of_a_results_file_stand_beside_it(folder, only, capsys):
+    write_results(folder, everything())
+    assert main(["paper", "figures", "--only", only, "--results", "runs/paper/quick/runs.jsonl"]) == 0
+    assert (folder / f"figures/figure_{only}.png").is_file()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -23,7 +23,8 @@ def merged(target, *arguments):
 
 def test_folders_and_files_are_joined(tmp_path, capsys):
     first, second = written(tmp_path / "a", *RUNS[:2]), written(tmp_path / "b", *RUNS[1:3])
-    assert merged(tmp_path / "all", first, f"{second}/runs.jsonl", first) == 0
+    (tmp_path / "b" / "runs.jsonl").rename(tmp_path / "b" / "records")  # whatever the file is called
+    assert merged(tmp_path / "all", first, f"{second}/records", first) == 0
     captured = capsys.readouterr()
     assert captured.out == f"3 runs in {tmp_path / 'all' / 'runs.jsonl'}; 4 read from 2 files, 1 of them in several\n"
     assert captured.err == ""

@@ -84,6 +84,17 @@ def test_the_default_folder_is_the_preset_s(tmp_path, table, monkeypatch):
     assert len(read_records(tmp_path / "runs" / "paper" / "full")) == 2
 
 
+def test_results_are_a_folder_whatever_it_is_called(tmp_path, table, capsys):
+    folder = tmp_path / "x.jsonl"
+    for mode in ([], ["--dry-run"]):
+        (tmp_path / "file").write_text("")
+        assert paper_run_in(tmp_path / "file", "--only", "sharing", *mode) == 2
+        assert "is a file; accepted: a folder" in capsys.readouterr().err
+    assert paper_run_in(folder, "--only", "sharing") == 0
+    assert main(["paper", "merge", str(folder), "--results", str(tmp_path / "all")]) == 0
+    assert len(read_records(tmp_path / "all")) == 2
+
+
 def test_checkpoints(tmp_path, table):
     assert paper_run_in(tmp_path, "--only", "sharing", "--checkpoints") == 0
     found = {path.relative_to(tmp_path / "checkpoints").as_posix() for path in tmp_path.rglob("*.ckpt")}

@@ -73,6 +73,12 @@ def test_a_results_file_by_name(results, capsys):
     assert "12.57" in capsys.readouterr().out
 
 
+def test_a_folder_that_is_called_like_a_file(results, capsys):
+    (results / "runs/paper/full").rename(results / "x.jsonl")
+    assert main(["paper", "table", "--results", "x.jsonl"]) == 0
+    assert "12.57" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
