@@ -7,6 +7,7 @@ import jsonargparse
 
 from lit_gelu.cli.main import EXIT_FAILURE
 from lit_gelu.cli.options import command_parser
+from lit_gelu.cli.paper.listed import say_listed
 from lit_gelu.cli.paper.results import NoRunsError, records_file
 from lit_gelu.files import is_file
 from lit_gelu.paper.joined_results import JoinedResults, ResultsFile, join_into, read_results_file
@@ -28,7 +29,6 @@ examples:
   lit-gelu paper merge machine_a machine_b --results all
   lit-gelu paper merge machine_a/runs.jsonl machine_b --results all --keep first
 """
-_SHOWN = 10  # of runs of a kind: several folders may hold hundreds
 
 
 def build_parser() -> jsonargparse.ArgumentParser:
@@ -77,10 +77,10 @@ def _say_damage(file: ResultsFile) -> None:
 
 def _say_differences(joined: JoinedResults, *, keep_first: bool) -> bool:
     """Say which runs have several records, and return whether the runs were joined nevertheless."""
-    _say(joined.incompatible, "runs of the same name are other runs")
-    _say(joined.differing, "runs were made more than once, with other numbers")
-    _say(joined.repeated, "runs were made more than once, with the same numbers; the first is taken")
-    _say(joined.orphaned, "copies are left out; lit-gelu paper run makes them again")
+    say_listed(joined.incompatible, "runs of the same name are other runs")
+    say_listed(joined.differing, "runs were made more than once, with other numbers")
+    say_listed(joined.repeated, "runs were made more than once, with the same numbers; the first is taken")
+    say_listed(joined.orphaned, "copies are left out; lit-gelu paper run makes them again")
     if joined.incompatible:
         sys.stderr.write("Nothing is written. Leave one of the folders out, or delete the lines of one of the two.\n")
     elif joined.differing and not keep_first:
@@ -88,9 +88,3 @@ def _say_differences(joined: JoinedResults, *, keep_first: bool) -> bool:
     elif joined.differing:
         sys.stderr.write("Of each the first is taken.\n")
     return not joined.incompatible and (keep_first or not joined.differing)
-
-
-def _say(texts: list[str], what: str) -> None:
-    if texts:
-        more = [f"and {len(texts) - _SHOWN} more"] if len(texts) > _SHOWN else []
-        sys.stderr.write("\n  ".join([f"{len(texts)} {what}:", *texts[:_SHOWN], *more]) + "\n")

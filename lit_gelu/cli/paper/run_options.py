@@ -85,6 +85,8 @@ def add_trainer_options(parser: jsonargparse.ArgumentParser) -> None:
 
 def add_outcome_options(parser: jsonargparse.ArgumentParser) -> None:
     """Add the options that say what is kept, what is a failure, and whether anything is made."""
-    parser.add_argument("--checkpoints", action="store_true", help="keep each run's net in RESULTS/checkpoints")
+    parser.add_argument(
+        "--checkpoints", action="store_true", help="keep the net of each run that is made, in RESULTS/checkpoints"
+    )
     parser.add_argument("--skip-missing", action="store_true", help="missing data are no failure")
     parser.add_argument("--dry-run", action="store_true", help="say what would be run")

@@ -14,6 +14,7 @@ from rich.console import Console
 from lit_gelu.cli.main import EXIT_FAILURE
 from lit_gelu.cli.options import command_parser
 from lit_gelu.cli.paper.accelerators import accelerator_of
+from lit_gelu.cli.paper.checkpoints import CHECKPOINTS_FOLDER, say_runs_without
 from lit_gelu.cli.paper.ray_options import add_engine_options, check_engine, ray_pool
 from lit_gelu.cli.paper.results import given_results
 from lit_gelu.cli.paper.run_options import (
@@ -147,13 +148,15 @@ def _run(request: RunRequest, whole: Path, arguments: jsonargparse.Namespace) ->
     console = console_for_output()
     _say(console, f"preset {request.preset}: {PRESETS[request.preset]}")
     with _saying_that_it_goes_on(folder), RecordStore(folder) as store, making as pool:
-        where = " ".join([accelerator, *arguments.devices, *(["by Ray"] if arguments.engine == "ray" else [])])
+        before = frozenset(store.records)
         alone = "" if together else ", each by itself"
-        _say(console, f"{pool.workers} at a time on {where}{alone}; results in {folder}")
+        _say(console, f"{pool.workers} at a time on {_where(arguments, accelerator)}{alone}; results in {folder}")
         with GridProgress(console, request.all_experiments(), pool.workers) as progress:
             planner = GroupPlanner(pool.workers, most, on_gpu=accelerator == "cuda") if together else None
             summary = Runner(request, store, pool, progress, lambda: _elsewhere(request, whole), planner).run()
     _say_summary(summary, folder, console)
+    if arguments.checkpoints:
+        say_runs_without(request, _elsewhere(request, whole) | store.records, store.records.keys() - before, whole)
     if _has_failed(summary, skip_missing=arguments.skip_missing):
         return EXIT_FAILURE
     _say(console, f"next: {_next_commands(request, whole, arguments)}")
@@ -170,6 +173,11 @@ def _saying_that_it_goes_on(folder: Path) -> Iterator[None]:
             f"stopped; finished runs are in {folder / RECORDS_FILE}. The same command goes on from there.\n"
         )
         raise
+
+
+def _where(arguments: jsonargparse.Namespace, accelerator: str) -> str:
+    """Say on what the runs are made."""
+    return " ".join([accelerator, *arguments.devices, *(["by Ray"] if arguments.engine == "ray" else [])])
 
 
 def _say(console: Console, text: str) -> None:
@@ -189,7 +197,7 @@ def _pool(arguments: jsonargparse.Namespace, accelerator: str, folder: Path) -> 
 
     gpus = _gpus(arguments.devices, accelerator) if arguments.devices else ()
     # Other processes, and other machines, have other current folders.
-    checkpoints = str(folder.absolute() / "checkpoints") if arguments.checkpoints else None
+    checkpoints = str(folder.absolute() / CHECKPOINTS_FOLDER) if arguments.checkpoints else None
     groups = str(folder.absolute() / GROUPS_FOLDER)
     root = None if arguments.data_root is None else str(Path(arguments.data_root).absolute())
     options = RunOptions(root, accelerator, arguments.threads, checkpoints, groups, gpus)

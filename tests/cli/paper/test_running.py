@@ -101,6 +101,26 @@ def test_checkpoints(tmp_path, table):
     assert found == {f"sharing/relu/keep={keep}/lr=0.01/seed=0.ckpt" for keep in ("1", "0.75")}
 
 
+def test_runs_without_a_checkpoint_are_said(tmp_path, table, capsys):
+    shared, source = "sharing/relu/keep=1/lr=0.01/seed=0", "digits/relu/keep=1/lr=0.01/seed=0"
+    assert paper_run_in(tmp_path, "--only", "digits", "--arms", "relu") == 0
+    capsys.readouterr()
+    assert paper_run_in(tmp_path, "--arms", "relu", "--checkpoints") == 0
+    captured = capsys.readouterr()
+    assert "2 runs were finished before, 1 made, 1 identical to others" in captured.out
+    assert captured.err == (
+        "3 runs have no checkpoint, as they were finished before:\n"
+        f"  {source}\n  digits/relu/keep=0.5/lr=0.01/seed=0\n  {shared}, identical to {source}\n"
+        "To get one, give another folder (--results), or delete the lines of these runs in runs.jsonl and give the "
+        "same command again.\n"
+    )
+    assert paper_run_in(tmp_path / "other", "--arms", "relu", "--checkpoints") == 0
+    assert capsys.readouterr().err == (
+        "1 runs have no checkpoint of their own; that of the identical run is of the same net:\n"
+        f"  {shared}, identical to {source}\n"
+    )
+
+
 def test_runs_are_made_together_where_they_can_be(tmp_path, table, capsys):
     for replicas, sizes in (("4", [4, 4, 4, 4]), ("off", [])):
         folder = tmp_path / replicas

@@ -1,0 +1,59 @@
+"""Which runs have no checkpoint of their own after ``lit-gelu paper run --checkpoints``: those that it did not make."""
+
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+
+from lit_gelu.cli.paper.listed import say_listed
+from lit_gelu.files import is_file
+from lit_gelu.paper.cells import Cell
+from lit_gelu.paper.planning import RunRequest
+from lit_gelu.paper.run_record import RECORDS_FILE, RunRecord
+
+CHECKPOINTS_FOLDER = "checkpoints"  # in that of the results
+
+
+def say_runs_without(request: RunRequest, records: Mapping[str, RunRecord], new: Collection[str], folder: Path) -> None:
+    """Say which runs of a request have no checkpoint, where the same net is kept, and how to get one.
+
+    Args:
+        request: What was asked for.
+        records: What is in the results now, by key.
+        new: The keys of those that this command recorded.
+        folder: The results of all shards.
+    """
+    # What this command made has one, though perhaps on another machine's disk: there Ray's nodes may write them.
+    made = {key for key in new if records[key].shared_from is None}
+    folders = [folder, *sorted(folder.glob("shard-*-of-*"))]
+    copies, absent = [], []
+    for record in _asked_for(request, records):
+        if record.key in made or _is_kept(record.key, folders):
+            continue
+        source = record.shared_from
+        is_copy = source is not None and (source in made or _is_kept(source, folders))
+        (copies if is_copy else absent).append(record.key if source is None else f"{record.key}, identical to {source}")
+    say_listed(copies, "runs have no checkpoint of their own; that of the identical run is of the same net")
+    say_listed(absent, "runs have no checkpoint, as they were finished before")
+    if absent:
+        sys.stderr.write(
+            f"To get one, give another folder (--results), or delete the lines of these runs in {RECORDS_FILE} and "
+            "give the same command again.\n"
+        )
+
+
+def _asked_for(request: RunRequest, records: Mapping[str, RunRecord]) -> list[RunRecord]:
+    """Return the records of the runs that were asked for."""
+    keys = {cell.key for cell in request.first_cells()}
+    searched = [experiment for experiment in request.experiments() if experiment.learning_rate_from is not None]
+    # The learning rate is a part of the key. Here it is the one that was found, whatever it is.
+    places = {_place(cell) for experiment in searched for cell in request.later_cells(experiment)}
+    return [record for key, record in records.items() if key in keys or _place(record) in places]
+
+
+def _place(run: Cell | RunRecord) -> tuple[object, ...]:
+    """Return all of a run's key but its learning rate."""
+    return run.experiment, run.arm, *run.setting.items(), run.seed
+
+
+def _is_kept(key: str, folders: Sequence[Path]) -> bool:
+    return any(is_file(folder / CHECKPOINTS_FOLDER / f"{key}.ckpt") for folder in folders)
