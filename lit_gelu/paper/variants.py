@@ -32,6 +32,8 @@ def check_variant(variant: ProtocolVariant, preset_name: str, names: Sequence[st
         return
     table = preset(preset_name)
     chosen, said = [table[name] for name in names], ", ".join(names)
+    if variant.clusters is not None and not any(experiment.data == TWEETS.data for experiment in chosen):
+        raise PaperArgumentError(f"--tweet-clusters: {said} have no tweets. Leave it out.")
     if variant.fused_optimizer and not any(experiment.has_fused_optimizer for experiment in chosen):
         raise PaperArgumentError(f"--fused-optimizer: {said} have no optimizer with a fused kernel. Leave it out.")
     if variant.noise == "keys" and not any(experiment.keyed for experiment in chosen):

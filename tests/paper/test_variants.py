@@ -1,4 +1,4 @@
-"""Experiments with fewer epochs; what the other changes do stands in tests/cli/paper/test_running.py."""
+"""Experiments with fewer epochs, what is refused; what else changes stands in tests/cli/paper/test_running.py."""
 
 from dataclasses import replace
 
@@ -34,6 +34,12 @@ def test_longer_runs_end_earlier_and_shorter_ones_stay():
 def test_what_is_refused(names, epochs, said):
     with pytest.raises(PaperArgumentError, match=said):
         check_variant(ProtocolVariant(epochs=epochs), "full", names)
+
+
+def test_clusters_are_for_the_experiments_that_read_tweets():
+    check_variant(ProtocolVariant("50mpaths2"), "full", ["mnist", "tweets_zero_identity"])
+    with pytest.raises(PaperArgumentError, match="--tweet-clusters: mnist, timit have no tweets"):
+        check_variant(ProtocolVariant("50mpaths2"), "full", ["mnist", "timit"])
 
 
 def test_tables_say_that_runs_ended_early():
