@@ -102,14 +102,22 @@ def run(arguments: jsonargparse.Namespace) -> int:
         own_experiments(arguments.preset, _variant(arguments)),
         None if arguments.shard is None else parse_shard(arguments.shard),
     )
-    if not any(request.runs(experiment) for experiment in request.experiments()):
-        raise PaperArgumentError(
-            f"There is no run with --arms {' '.join(request.arms) or 'all'} and --seeds "
-            f"{' '.join(map(str, request.seeds)) or 'all'}. See lit-gelu paper list --preset {request.preset}."
-        )
+    _check_seeds(request)
     check_variant(_variant(arguments), request.preset, [experiment.name for experiment in request.experiments()])
     folder = _folder(arguments)
     return _dry_run(request, folder) if arguments.dry_run else _run(request, folder, arguments)
+
+
+def _check_seeds(request: RunRequest) -> None:
+    """Refuse seeds that no chosen experiment has; those that some have are made of these."""
+    chosen = [row for row in request.experiments() if not request.arms or set(request.arms) & set(row.arms)]
+    most = max(experiment.seeds for experiment in chosen)
+    if any(not 0 <= seed < most for seed in request.seeds):
+        raise PaperArgumentError(
+            f"--seeds {' '.join(map(str, request.seeds))} given; accepted: {'0' if most == 1 else f'0 to {most - 1}'}, "
+            f"the seeds of {', '.join(row.name for row in chosen if row.seeds == most)}. See lit-gelu paper list "
+            f"--preset {request.preset}."
+        )
 
 
 def _variant(arguments: jsonargparse.Namespace) -> ProtocolVariant:

@@ -175,6 +175,8 @@ def test_clusters_stand_in_for_word_vectors_where_asked(tmp_path, capsys):
     assert table["tweets_zero_identity"].data_args == {"batch_size": 16, "clusters": "50mpaths2"}
     assert table["mnist"] == EXPERIMENTS["mnist"]
     assert own_experiments("full", ProtocolVariant()) is None
+    assert paper_run_in(tmp_path, "--only", "mnist", "--tweet-clusters", "50mpaths2", "--dry-run") == 2
+    assert "--tweet-clusters: mnist have no tweets" in capsys.readouterr().err
 
 
 def test_fused_adam_is_named_by_the_record(tmp_path, table, monkeypatch, capsys):
@@ -291,6 +293,18 @@ def test_shards_are_made_by_themselves_and_merged(tmp_path, table, capsys):
     assert "finished before: 6; to be made: 0" in capsys.readouterr().out
 
 
+def test_seeds_that_some_of_the_experiments_have(tmp_path, table, capsys):
+    table(replace(DIGITS, seeds=3), replace(SHARING, seeds=1))
+    assert paper_run_in(tmp_path, "--seeds", "0", "2", "--dry-run") == 0
+    assert "digits: 8 to be made, 0 identical\nsharing: 1 to be made, 1 identical" in capsys.readouterr().out
+    for arguments, accepted in ([], "0 to 2"), (["--only", "sharing"], "0"):
+        assert paper_run_in(tmp_path, "--seeds", "0", "3", *arguments, "--dry-run") == 2
+        assert f"--seeds 0 3 given; accepted: {accepted}, the seeds of " in capsys.readouterr().err
+    table(replace(DIGITS, seeds=3), replace(SHARING, seeds=5))  # which has no run of this arm
+    assert paper_run_in(tmp_path, "--seeds", "0", "3", "--arms", "gelu", "--dry-run") == 2
+    assert "--seeds 0 3 given; accepted: 0 to 2, the seeds of digits." in capsys.readouterr().err
+
+
 def test_a_dry_run_of_a_shard(tmp_path, table, capsys):
     table(replace(DIGITS, seeds=1), replace(SHARING, seeds=1), SEARCH, FINAL)
     assert paper_run_in(tmp_path, "--shard", "1/3", "--dry-run") == 0
@@ -365,7 +379,8 @@ def test_another_configuration(tmp_path, table, capsys):
     [
         (["--only", "digit"], "Did you mean 'digits'?"),
         (["--arms", "elu"], "Accepted: gelu, relu"),
-        (["--seeds", "7"], "There is no run with --arms all and --seeds 7"),
+        (["--seeds", "7"], "--seeds 7 given; accepted: 0, the seeds of digits, sharing"),
+        (["--seeds", "0", "-1"], "--seeds 0 -1 given; accepted: 0, the"),
         (["--workers", "0"], "integers of at least 1"),
         (["--shard", "3/2"], "Shard 3/2 given; accepted: 1/2 to 2/2"),
         (["--precision", "8"], "8"),
