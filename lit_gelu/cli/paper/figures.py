@@ -1,6 +1,7 @@
 """``lit-gelu paper figures``: the paper's figures 1 to 7, from the runs."""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
 
@@ -8,17 +9,19 @@ import jsonargparse
 
 from lit_gelu.cli.main import EXIT_FAILURE
 from lit_gelu.cli.options import command_parser
-from lit_gelu.cli.paper.results import add_results_arguments, read_results, results_folder
+from lit_gelu.cli.paper.results import add_results_arguments, check_names, read_results, results_folder
 from lit_gelu.extras import need
+from lit_gelu.paper.errors import PaperError
 from lit_gelu.paper.figures.catalogue import FIGURES, draw, numbers_of
-from lit_gelu.paper.figures.drawing import PAPER_ARMS, Drawing, FigureOptions, Format, write
+from lit_gelu.paper.figures.drawing import PAPER_ARMS, FigureOptions, Format, write
+from lit_gelu.paper.run_record import RunRecord
 
 DESCRIPTION = f"""\
 The paper's figures, one file each, medians over the seeds: training curves dark, validation or test curves light.
 
 figures: {", ".join(f"{number} {name}" for number, name in FIGURES.items())}
-A figure without runs is not drawn, one that lacks some curves is; standard error says which. The exit code is 0 if
-nothing was missing and 1 otherwise.
+A figure without runs, or whose runs do not fit together, is not drawn; one that lacks some curves is. Standard error
+says which. The exit code is 0 if nothing was missing and 1 otherwise.
 """
 EXAMPLES = """\
 examples:
@@ -48,26 +51,34 @@ def run(arguments: jsonargparse.Namespace) -> int:
     """Run ``lit-gelu paper figures``."""
     numbers = numbers_of(arguments.only)
     need("matplotlib", extra="plots", what="lit-gelu paper figures")
-    needs_runs = set(numbers) != {1}
-    records = read_results(arguments) if needs_runs else []
-    options = FigureOptions(tuple(dict.fromkeys(arguments.arms)), arguments.published, arguments.band)
+    records = read_results(arguments) if set(numbers) != {1} else []
+    options = FigureOptions(_arms(arguments.arms, records), arguments.published, arguments.band)
     folder = Path(arguments.output) if arguments.output else results_folder(arguments) / "figures"
-    drawings = [draw(number, records, options) for number in numbers]
-    for drawing in drawings:
-        if drawing.figure is not None:
-            path = folder / f"figure_{drawing.number}.{arguments.format}"
-            write(drawing.figure, path, arguments.format)
-            sys.stderr.write(f"wrote {path}\n")
-        _report_missing(drawing)
-    return EXIT_FAILURE if any(drawing.missing for drawing in drawings) else 0
+    are_complete = [_make(number, records, options, folder, arguments.format) for number in numbers]
+    return 0 if all(are_complete) else EXIT_FAILURE
 
 
-def _report_missing(drawing: Drawing) -> None:
-    """Say which runs a figure lacks."""
-    if not drawing.missing:
-        return
-    name = f"figure {drawing.number} ({FIGURES[drawing.number]})"
+def _arms(given: Sequence[str], records: Sequence[RunRecord]) -> tuple[str, ...]:
+    """Return the arms that are drawn, each once; refuse those that neither an experiment nor a record has."""
+    recorded = {record.arm for record in records}
+    check_names(arms=[arm for arm in given if arm not in recorded])
+    return tuple(dict.fromkeys(given))
+
+
+def _make(number: int, records: Sequence[RunRecord], options: FigureOptions, folder: Path, form: Format) -> bool:
+    """Draw and write a figure, say what is missing, and return whether nothing is."""
+    name = f"figure {number} ({FIGURES[number]})"
+    try:
+        drawing = draw(number, records, options)
+    except PaperError as error:  # of its records: the others can be drawn
+        sys.stderr.write(f"{name} is not drawn: {error}\n")
+        return False
     if drawing.figure is None:
         sys.stderr.write(f"{name} is not drawn: there are no runs of it\n")
-    else:
+        return False
+    path = folder / f"figure_{number}.{form}"
+    write(drawing.figure, path, form)
+    sys.stderr.write(f"wrote {path}\n")
+    if drawing.missing:
         sys.stderr.write(f"{name} is incomplete: there are no runs of {'; '.join(drawing.missing)}\n")
+    return not drawing.missing

@@ -1,11 +1,13 @@
 """Where the commands of ``lit-gelu paper`` find the runs: in a folder of results, or in a file of records."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import jsonargparse
 
 from lit_gelu.files import is_file
 from lit_gelu.paper.errors import RecordsError
+from lit_gelu.paper.planning import RunRequest
 from lit_gelu.paper.run_record import RECORDS_FILE, RunRecord, read_records
 
 
@@ -35,6 +37,11 @@ def results_folder(arguments: jsonargparse.Namespace) -> Path:
 def records_file(given: Path) -> Path:
     """Return a file of records that was given, or that of a folder, which may not be there."""
     return given if is_file(given) else given / RECORDS_FILE
+
+
+def check_names(experiments: Sequence[str] = (), arms: Sequence[str] = ()) -> None:
+    """Refuse names of experiments and arms that the paper's protocol does not have, as ``lit-gelu paper run`` does."""
+    RunRequest("full", tuple(experiments), tuple(arms)).experiments()
 
 
 def read_results(arguments: jsonargparse.Namespace) -> list[RunRecord]:

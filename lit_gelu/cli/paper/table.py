@@ -6,7 +6,7 @@ from typing import get_args
 import jsonargparse
 
 from lit_gelu.cli.options import command_parser
-from lit_gelu.cli.paper.results import NoRunsError, add_results_arguments, given_results, read_results
+from lit_gelu.cli.paper.results import NoRunsError, add_results_arguments, check_names, given_results, read_results
 from lit_gelu.files import write_atomically
 from lit_gelu.paper.rendering import Format, render
 from lit_gelu.paper.rows import point_rows, result_rows
@@ -42,6 +42,7 @@ def build_parser() -> jsonargparse.ArgumentParser:
 
 def run(arguments: jsonargparse.Namespace) -> int:
     """Run ``lit-gelu paper table``."""
+    check_names(arguments.only or ())
     records = read_results(arguments)
     rows = (result_rows if arguments.of == "results" else point_rows)(records, arguments.only)
     if not rows:

@@ -85,8 +85,38 @@ def test_what_is_missing_is_said_and_the_exit_code_tells(folder, tmp_path, capsy
 def test_further_arms(folder, capsys):
     write_results(folder, everything(arms=("gelu", "silu")))
     assert main(["paper", "figures", "--only", "2", "--arms", "gelu", "silu"]) == 0
-    assert main(["paper", "figures", "--only", "2", "--arms", "gelu", "slu"]) == 1
-    assert "no runs of no dropout: slu" in capsys.readouterr().err
+    assert main(["paper", "figures", "--only", "2", "--arms", "gelu", "elu"]) == 1
+    assert "no runs of no dropout: ELU" in capsys.readouterr().err
+
+
+def test_an_arm_of_one_s_own_is_drawn(folder):
+    write_results(folder, everything(arms=("gelu", "mine")))
+    assert main(["paper", "figures", "--only", "2", "--arms", "gelu", "mine"]) == 0
+
+
+@pytest.mark.parametrize("only", ["1", "2"])
+def test_an_arm_that_does_not_exist(folder, only, capsys):
+    write_results(folder, everything())
+    assert main(["paper", "figures", "--only", only, "--arms", "gelu", "slu"]) == 2
+    assert "There is no arm 'slu'. Did you mean 'silu'? Accepted: gelu, relu" in capsys.readouterr().err
+    assert not (folder / "figures").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"seed": 1, "curves": {name: [0.1] for name in CURVES}}, "measured train_loss at other epochs"),
+        ({"preset": "full"}, "The runs of 'timit' are of the presets full, quick"),
+    ],
+)
+def test_runs_that_do_not_fit_together_leave_out_their_figure_only(folder, change, said, capsys):
+    named = {"learning_rate": 1e-3, "curves": CURVES, "preset": "quick", "seed": 7} | change
+    write_results(folder, [*everything(), run_record("timit", "gelu", **named)])
+    assert main(["paper", "figures", "--only", "2", "5", "6"]) == 1
+    assert sorted(path.name for path in (folder / "figures").iterdir()) == ["figure_2.png", "figure_6.png"]
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("wrote ")]
+    assert line.startswith("figure 5 (timit) is not drawn: ")
+    assert said in line
 
 
 def test_figure_1_needs_no_runs(tmp_path, monkeypatch):

@@ -87,7 +87,7 @@ def test_a_folder_that_is_called_like_a_file(results, capsys):
         (["--results", "nul\0nul"], "There are no runs in 'nul"),
         (["--results", "empty"], "it is empty"),
         (["--results", "damaged"], "line 1: The line is not JSON"),
-        (["--only", "mnits"], "No experiment 'mnits'. Accepted: mnist, autoencoder"),
+        (["--only", "mnits"], "no experiment 'mnits'. Did you mean 'mnist'? Accepted: mnist, autoencoder"),
         (["--only", "timit"], "it has runs of tweets, mnist, autoencoder"),
         (["--of", "points", "--only", "tweets"], "no runs with a measurement at a published point"),
         (["--output", "file/table.txt"], "Give a path in a folder that you may write to"),
