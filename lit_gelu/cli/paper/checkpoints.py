@@ -25,7 +25,8 @@ def say_runs_without(request: RunRequest, records: Mapping[str, RunRecord], new:
     # What this command made has one, though perhaps on another machine's disk: there Ray's nodes may write them.
     made = {key for key in new if records[key].shared_from is None}
     folders = [folder, *sorted(folder.glob("shard-*-of-*"))]
-    copies, absent = [], []
+    copies: list[str] = []
+    absent: list[str] = []
     for record in _asked_for(request, records):
         if record.key in made or _is_kept(record.key, folders):
             continue
