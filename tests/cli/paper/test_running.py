@@ -305,6 +305,14 @@ def test_seeds_that_some_of_the_experiments_have(tmp_path, table, capsys):
     assert "--seeds 0 3 given; accepted: 0 to 2, the seeds of digits." in capsys.readouterr().err
 
 
+def test_a_seed_that_is_given_twice_is_made_once(tmp_path, table, capsys):
+    said = []
+    for seeds in (["0"], ["0", "0"]):
+        assert paper_run_in(tmp_path, "--seeds", *seeds, "--dry-run") == 0
+        said.append(capsys.readouterr().out)
+    assert said[0] == said[1]
+
+
 def test_a_dry_run_of_a_shard(tmp_path, table, capsys):
     table(replace(DIGITS, seeds=1), replace(SHARING, seeds=1), SEARCH, FINAL)
     assert paper_run_in(tmp_path, "--shard", "1/3", "--dry-run") == 0
