@@ -112,7 +112,7 @@ def group_identical(cells: Iterable[Cell]) -> list[list[Cell]]:
 def check_same_configuration(cell: Cell, record: RunRecord) -> None:
     """Refuse to take a finished run for a cell that is another run of the same name."""
     places = ("in the record", "now")
-    found = list(differences(record.config, json.loads(json.dumps(cell.config)), "", places))
+    found = list(differences(record.config, plain(cell.config), "", places))
     if record.preset != cell.preset:
         found.insert(0, f"preset: {record.preset!r} in the record, {cell.preset!r} now")
     if found:
@@ -129,6 +129,12 @@ def differences(one: Any, other: Any, path: str, places: tuple[str, str]) -> Ite
             yield from differences(one.get(name), other.get(name), f"{path}.{name}" if path else name, places)
     elif one != other:
         yield f"{path}: {one!r} {places[0]}, {other!r} {places[1]}"
+
+
+def plain(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arguments as JSON gives them back, so that a record's configuration equals its cell's."""
+    read_back: dict[str, Any] = json.loads(json.dumps(dict(arguments)))
+    return read_back
 
 
 def _cell(
@@ -155,16 +161,16 @@ def _cell(
         config={
             "model": {
                 "class_path": experiment.task,
-                "init_args": _plain(experiment.task_args)
+                "init_args": plain(experiment.task_args)
                 | {**setting, "activation": activation, "learning_rate": learning_rate},
             },
-            "data": {"class_path": experiment.data, "init_args": _plain(experiment.data_args)},
+            "data": {"class_path": experiment.data, "init_args": plain(experiment.data_args)},
             # No validation by Lightning: it would draw random numbers, and the recorder goes through both sets itself.
             "trainer": {
                 "max_epochs": experiment.epochs,
                 "limit_val_batches": 0,
                 "precision": precision,
-                **_plain(experiment.trainer_args),
+                **plain(experiment.trainer_args),
             },
             "measurement": {
                 "evaluations_per_epoch": experiment.evaluations,
@@ -183,9 +189,3 @@ def _learning_rates(experiment: Experiment, arm: str, given: Mapping[str, float]
     if experiment.learning_rate_from is None:
         return experiment.learning_rates
     return (given[arm],) if given is not None and arm in given else ()
-
-
-def _plain(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return arguments as JSON gives them back, so that a record's configuration equals its cell's."""
-    plain: dict[str, Any] = json.loads(json.dumps(dict(arguments)))
-    return plain

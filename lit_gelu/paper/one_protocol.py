@@ -1,10 +1,9 @@
 """What the runs of an experiment have in common: a median over two protocols, or a choice among them, is of neither."""
 
-import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-from lit_gelu.paper.cells import Cell, differences
+from lit_gelu.paper.cells import Cell, differences, plain
 from lit_gelu.paper.errors import OtherConfigurationError, RecordsError
 from lit_gelu.paper.run_record import RunRecord
 
@@ -36,7 +35,7 @@ def check_same_protocol(cells: Iterable[Cell], records: Iterable[RunRecord]) -> 
         if cell is None:
             continue
         varied = _VARIED.union(cell.setting, record.setting)
-        recorded, now = protocol(record.config, varied), protocol(json.loads(json.dumps(cell.config)), varied)
+        recorded, now = protocol(record.config, varied), protocol(plain(cell.config), varied)
         if recorded != now:
             found = "; ".join(differences(recorded, now, "", ("in the results", "now")))
             raise OtherConfigurationError(

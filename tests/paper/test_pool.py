@@ -67,8 +67,10 @@ def test_a_killed_process_is_reported_and_replaced_and_none_stays_behind():
 
 
 def environment_of(process) -> dict[str, str]:
-    """Return the variables that a process was started with."""
-    text = Path(f"/proc/{process.pid}/environ").read_bytes().decode()
+    """Return the variables that a process was started with; between fork and exec Linux shows none."""
+    file = Path(f"/proc/{process.pid}/environ")
+    wait_until(lambda: file.read_bytes(), "the process has variables")
+    text = file.read_bytes().decode()
     return dict(line.partition("=")[::2] for line in text.split("\0") if line)
 
 

@@ -107,7 +107,7 @@ def test_searched_rates_come_from_the_search_s_other_parts(tmp_path):
 def test_a_search_of_another_configuration_chooses_nothing(tmp_path):
     first, second = parts(request(SEARCH, FINAL), 2)
     part_run(tmp_path, replace(second, precision="64-true"))
-    with pytest.raises(OtherConfigurationError, match="'64-true' in the record, '32-true' now"):
+    with pytest.raises(OtherConfigurationError, match="'64-true' in the results, '32-true' now"):
         part_run(tmp_path, first)
 
 

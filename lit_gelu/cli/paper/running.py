@@ -14,7 +14,7 @@ from rich.console import Console
 from lit_gelu.cli.main import EXIT_FAILURE
 from lit_gelu.cli.options import command_parser
 from lit_gelu.cli.paper.accelerators import accelerator_of
-from lit_gelu.cli.paper.checkpoints import CHECKPOINTS_FOLDER, say_runs_without
+from lit_gelu.cli.paper.kept_nets import CHECKPOINTS_FOLDER, say_runs_without
 from lit_gelu.cli.paper.ray_options import add_engine_options, check_engine, ray_pool
 from lit_gelu.cli.paper.results import given_results
 from lit_gelu.cli.paper.run_options import (

@@ -5,7 +5,7 @@ from dataclasses import replace
 from paper_records import run_record
 from paper_runs import FINAL, SEARCH, request
 
-from lit_gelu.cli.paper.checkpoints import say_runs_without
+from lit_gelu.cli.paper.kept_nets import say_runs_without
 
 RUNS = {
     record.key: record
