@@ -14,6 +14,10 @@ On one core of a shared AMD EPYC (AVX2), at a load of 9 to 28 on four cores, a g
 tweets 5.2 times less than alone (``--only tweets --rounds 4``), of one run 5.4 (``--runs 1``), with
 ``--executor vmap`` 3.0 to 3.5; MNIST 2.2 with keep 1 and 2.3 with keep .5, with keep 1 and ``--executor vmap`` 2.0 to
 2.1.
+
+On one core of a quiet AMD EPYC (AVX-512, load .6 to 1 on two cores), one run of all nets: tweets 4.3, MNIST 2.1 with
+keep 1 and 2.2 with keep .5, autoencoder 1.2; another run, MNIST with keep 1 and ``--executor vmap``: 1.7. There the run
+alone has the caches to itself, and a step of it takes less.
 """
 
 import argparse
