@@ -16,8 +16,7 @@ tweets 5.2 times less than alone (``--only tweets --rounds 4``), of one run 5.4 
 2.1.
 
 On one core of a quiet AMD EPYC (AVX-512, load .6 to 1 on two cores), one run of all nets: tweets 4.3, MNIST 2.1 with
-keep 1 and 2.2 with keep .5, autoencoder 1.2; another run, MNIST with keep 1 and ``--executor vmap``: 1.7. There the run
-alone has the caches to itself, and a step of it takes less.
+keep 1 and 2.2 with keep .5, autoencoder 1.2; another run, MNIST with keep 1 and ``--executor vmap``: 1.7.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""One process at a time in a folder, in a thread's view too; who may not write to it is told so."""
+"""A folder that is taken raises the caller's error, and one that cannot be written to is said."""
 
 import pytest
 

@@ -111,8 +111,9 @@ class Runner:
         self.summary.finished += len(planned.finished)
         for record in planned.shared:
             self._record(record)
-        for name in self._unprepared.keys() & {job.data_name for job in self._queue}:
-            self._lose(*self._unprepared[name])
+        wanted = {job.data_name for job in self._queue}
+        for preparation, failure in [self._unprepared[name] for name in self._unprepared if name in wanted]:
+            self._lose(preparation, failure)
         while self._queue or self.pool.running:
             while self.pool.has_room and (job := self._next_job()) is not None:
                 self.pool.start(job)

@@ -217,6 +217,10 @@ def _check_kinds(given: Mapping[str, Any]) -> None:
         raise RecordsError(
             f"config={shown(parts)} given; accepted: a mapping with the mappings {', '.join(_CONFIG_PARTS)}."
         )
+    for name in ("model", "data"):
+        arguments = parts[name].get("init_args", {})
+        if not isinstance(arguments, dict):
+            raise RecordsError(f"config.{name}.init_args={shown(arguments)} given; accepted: a mapping.")
 
 
 def _check_finite(name: str, values: Iterable[Any], null: bool) -> None:

@@ -74,6 +74,17 @@ def environment_of(process) -> dict[str, str]:
     return dict(line.partition("=")[::2] for line in text.split("\0") if line)
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="signals without a name are Linux's")
+def test_a_signal_without_a_name_loses_its_job_and_ends_nothing_else():
+    unnamed = signal.SIGRTMIN + 6
+    with WorkerPool(1, RunOptions()) as pool:
+        pool.start(Preparation("digits", DATA))
+        os.kill(processes_of(pool)[0].pid, unnamed)
+        ((_, failure),) = messages(pool)
+        assert (failure.kind, failure.message) == ("lost", f"The process was killed by signal {unnamed}.")
+        assert pool.has_room
+
+
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads variables of processes as Linux shows them")
 def test_every_process_sees_a_gpu_of_its_own_and_the_one_that_replaces_it_the_same(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,GPU-5")

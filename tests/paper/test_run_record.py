@@ -100,6 +100,10 @@ def test_a_curve_has_as_many_epochs_as_values():
         (json.dumps(json.loads(RECORD.to_json()) | {"seed": -1}), "seed=-1 .*0 and above"),
         (json.dumps(json.loads(RECORD.to_json()) | {"config": {"model": {}}}), "config=.*data, trainer, measurement"),
         (
+            json.dumps(json.loads(RECORD.to_json()) | {"config": RECORD.config | {"data": {"init_args": [1]}}}),
+            r"config\.data\.init_args=\[1\] given; accepted: a mapping",
+        ),
+        (
             json.dumps(
                 json.loads(RECORD.to_json()) | {"robustness": {"levels": [0, 1, 2], "error": [0.1], "loss": [0, 0, 0]}}
             ),

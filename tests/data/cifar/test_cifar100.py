@@ -141,7 +141,10 @@ def test_where_files_are_looked_for(tmp_path, monkeypatch):
     monkeypatch.setenv("LIT_GELU_DATA", str(tmp_path))
     assert CIFAR100Data().arrays_file() is None
     write_arrays(tmp_path / "cifar100.npz", 6, 3, 100)
-    assert CIFAR100Data().arrays_file() == tmp_path / "cifar100.npz"
+    found = CIFAR100Data()
+    assert found.arrays_file() == tmp_path / "cifar100.npz"
+    found.raw_test_inputs()
+    assert found.hparams["arrays"] == "cifar100.npz"  # so that a log says what was read
     write_batches(tmp_path, CIFAR100, random_arrays(7, 3, 100), monkeypatch)
     assert CIFAR100Data().arrays_file() is None
     for arguments, samples in (({}, 7), ({"arrays": "own.npz"}, 5), ({"arrays": tmp_path / "cifar100.npz"}, 6)):
