@@ -127,7 +127,7 @@ class EagerExecutor:
         self._stop(optimizer)
         if self.written is not None and self.written.takes(optimizer):
             inputs, labels = batch
-            losses = self.written.make(1, lambda replica: [(inputs[replica], labels[replica])], optimizer)
+            losses = self.written.make(1, lambda replica: (inputs[replica, None], labels[replica, None]), optimizer)
             return {"train_loss": losses[0]}
         with self._stopped_buffers_as_they_are():
             return self._step(optimizer, batch, index)

@@ -8,7 +8,7 @@ import torch
 from lightning.pytorch import Trainer
 from torch import Tensor
 
-REPLICA_STEPS = 256  # in one macro-step by default: what the Trainer does around it then takes little, and it ends soon
+REPLICA_STEPS = 512  # in one macro-step by default: what the Trainer does around it then takes little, and it ends soon
 
 
 class MacroSteps:

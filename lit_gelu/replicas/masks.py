@@ -47,7 +47,8 @@ class FactorsAhead:
         self.chance, self.generator, self.factors, self.words = chance, generator, factors, words
         sizes = [math.prod(shape) for shape in shapes]
         self.parts = [
-            [part.view(shape) for part, shape in zip(torch.split(row, sizes), shapes, strict=True)] for row in factors
+            [part.view(shape).numpy() for part, shape in zip(torch.split(row, sizes), shapes, strict=True)]
+            for row in factors
         ]
         self.left = self.place = self.drawn = 0
 
@@ -55,8 +56,8 @@ class FactorsAhead:
         """Say how many steps are to come: no more is drawn than these need."""
         self.left, self.place, self.drawn = steps, 0, 0
 
-    def of(self, layer: int) -> Tensor:
-        """Return the factors of a layer; the first one's are those of the next step."""
+    def of(self, layer: int) -> Any:
+        """Return the factors of a layer, as an array; the first one's are those of the next step."""
         if layer == 0:
             self.place += 1
             if self.place >= self.drawn:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from lit_gelu.replicas.adam_arithmetic import AdamPiece, AdamSettings, ends_are_as_the_rest
 
-_ALIGNED = 64  # bytes, a line of the cache: libraries may compute what begins elsewhere in another order
+ALIGNED = 64  # bytes, a line of the cache: libraries may compute what begins elsewhere in another order
 _IN_CACHE = 2**17  # numbers that are updated at once
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 
@@ -22,12 +22,12 @@ class Workspace:
 
     def __init__(self, like: Mapping[str, Tensor]) -> None:
         first = next(iter(like.values()))
-        unit = _ALIGNED // first.element_size()
+        unit = ALIGNED // first.element_size()
         sizes = [-(-tensor.numel() // unit) * unit for tensor in like.values()]
 
         def flat() -> tuple[Tensor, dict[str, Tensor]]:
             whole = torch.zeros(sum(sizes) + unit, dtype=first.dtype, device=first.device)
-            whole = whole[-whole.data_ptr() % _ALIGNED // first.element_size() :][: sum(sizes)]
+            whole = whole[-whole.data_ptr() % ALIGNED // first.element_size() :][: sum(sizes)]
             parts = zip(like.items(), torch.split(whole, sizes), strict=True)
             return whole, {name: part[: tensor.numel()].view(tensor.shape) for (name, tensor), part in parts}
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -12,8 +13,12 @@ from lit_gelu.replicas.masks import FactorsAhead
 
 Written = tuple[Callable[[Tensor, Tensor], Any], Callable[[Tensor, Tensor, Tensor], Any]]
 Kept = Callable[[str, int], Tensor]  # the tensor of a name, [batch, width]: one for all members
-_MEAN, _NO_IGNORED = 1, -100  # torch's numbers for reduction="mean" and ignore_index
-_aten = torch.ops.aten
+_aten: Any = torch.ops.aten
+# What an operator calls: the frame of Python around it takes as long as the kernel for a layer of this size.
+_threshold_backward, _gelu_backward, _elu_backward, _silu_backward = (
+    operator.grad_input._op
+    for operator in (_aten.threshold_backward, _aten.gelu_backward, _aten.elu_backward, _aten.silu_backward)
+)
 _nn: Any = torch._C._nn  # whose stubs leave out some arguments
 
 
@@ -53,6 +58,7 @@ class LinearPart:
         self.gradient: Tensor | None = None
         width, fed = self.weight.shape
         self.outputs, self.without_noise = kept(path, width), kept("linear, noise-free", width)
+        self.biases = None if self.bias is None else self.bias.expand_as(self.outputs)
         self.of_inputs = None if is_first else kept("gradient of linear", fed)
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -74,9 +80,9 @@ class LinearPart:
         return gradient if self.of_inputs is None else torch.mm(gradient, self.weight, out=self.of_inputs)
 
     def _product(self, inputs: Tensor, outputs: Tensor) -> Tensor:
-        if self.bias is None:
+        if self.biases is None:
             return torch.mm(inputs, self.turned, out=outputs)
-        return torch.addmm(self.bias, inputs, self.turned, out=outputs)
+        return torch.addmm(self.biases, inputs, self.turned, out=outputs)
 
 
 class WrittenActivation:
@@ -153,15 +159,22 @@ class OwnActivation:
 
 
 class DropoutPart:
-    """``nn.Dropout`` at a chance above 0, with factors that were drawn ahead."""
+    """``nn.Dropout`` at a chance above 0, with factors that were drawn ahead.
+
+    numpy's calls take half of the time of torch's for so few numbers, and a product is the same everywhere.
+    """
 
     def __init__(self, path: str, layer: int, ahead: FactorsAhead, kept: Kept, width: int) -> None:
         self.layer, self.ahead, self.outputs = layer, ahead, kept(path, width)
+        self.of_inputs = kept("gradient of dropout", width)
+        self._outputs, self._of_inputs = self.outputs.numpy(), self.of_inputs.numpy()
+        self._inputs, self._gradient = _SeenAsArray(), _SeenAsArray()
 
     def forward(self, inputs: Tensor) -> Tensor:
         """See `Part`."""
         self.factors = self.ahead.of(self.layer)
-        return torch.mul(inputs, self.factors, out=self.outputs)
+        np.multiply(self._inputs.of(inputs), self.factors, out=self._outputs)
+        return self.outputs
 
     def noise_free(self, inputs: Tensor) -> Tensor:
         """See `Part`."""
@@ -169,47 +182,20 @@ class DropoutPart:
 
     def backward(self, gradient: Tensor) -> Tensor:
         """See `Part`."""
-        return gradient.mul_(self.factors)
+        np.multiply(self._gradient.of(gradient), self.factors, out=self._of_inputs)
+        return self.of_inputs
 
 
-class CrossEntropy:
-    """``F.cross_entropy`` and its gradient."""
+class _SeenAsArray:
+    """The array of a tensor, which is made anew only for another tensor than the last one."""
 
-    def __init__(self, outputs: Tensor) -> None:
-        self.logs, self.of_logs, self.gradient = (torch.empty_like(outputs) for _ in range(3))
-        self.one, self.count = (
-            outputs.new_ones(()),
-            outputs.new_tensor(len(outputs)),
-        )  # no label weighs less, none is ignored
+    def __init__(self) -> None:
+        self.tensor: Tensor | None = None
 
-    def measure(self, outputs: Tensor, inputs: Tensor, labels: Tensor, loss: Tensor) -> None:  # noqa: ARG002
-        """Write the mean loss of a batch into ``loss``."""
-        _aten._log_softmax.out(outputs, 1, False, out=self.logs)
-        _aten.nll_loss_forward.output(self.logs, labels, None, _MEAN, _NO_IGNORED, output=loss, total_weight=self.count)
-
-    def backward(self, outputs: Tensor, inputs: Tensor, labels: Tensor) -> Tensor:  # noqa: ARG002
-        """Return the gradient of the outputs that were measured last."""
-        _aten.nll_loss_backward.grad_input(
-            self.one, self.logs, labels, None, _MEAN, _NO_IGNORED, self.count, grad_input=self.of_logs
-        )
-        return torch._log_softmax_backward_data(self.of_logs, self.logs, 1, self.logs.dtype, out=self.gradient)
-
-
-class SquaredError:
-    """``F.mse_loss`` of reconstructed inputs, and its gradient."""
-
-    def __init__(self, outputs: Tensor) -> None:
-        self.gradient, self.one = torch.empty_like(outputs), outputs.new_ones(())
-
-    def measure(self, outputs: Tensor, inputs: Tensor, labels: Tensor, loss: Tensor) -> None:  # noqa: ARG002
-        """Write the mean loss of a batch into ``loss``."""
-        loss.copy_(nn.functional.mse_loss(outputs, inputs))
-
-    def backward(self, outputs: Tensor, inputs: Tensor, labels: Tensor) -> Tensor:  # noqa: ARG002
-        """Return the gradient of the outputs."""
-        return _aten.mse_loss_backward.grad_input(  # type: ignore[no-any-return]
-            self.one, outputs, inputs, _MEAN, grad_input=self.gradient
-        )
+    def of(self, tensor: Tensor) -> Any:
+        if tensor is not self.tensor:
+            self.tensor, self.array = tensor, tensor.numpy()
+        return self.array
 
 
 def written_activation(module: nn.Module) -> Written | None:
@@ -220,7 +206,7 @@ def written_activation(module: nn.Module) -> Written | None:
 
 def _relu(_: Any) -> Written:
     def derivative(gradient: Tensor, inputs: Tensor, of_inputs: Tensor) -> None:
-        _aten.threshold_backward.grad_input(gradient, inputs, 0, grad_input=of_inputs)
+        _threshold_backward(gradient, inputs, 0, grad_input=of_inputs)
 
     return lambda inputs, outputs: torch.clamp_min(inputs, 0, out=outputs), derivative
 
@@ -229,7 +215,7 @@ def _gelu(module: Any) -> Written:
     approximate = module.approximate
 
     def derivative(gradient: Tensor, inputs: Tensor, of_inputs: Tensor) -> None:
-        _aten.gelu_backward.grad_input(gradient, inputs, approximate=approximate, grad_input=of_inputs)
+        _gelu_backward(gradient, inputs, approximate=approximate, grad_input=of_inputs)
 
     return lambda inputs, outputs: _nn.gelu(inputs, approximate=approximate, out=outputs), derivative
 
@@ -238,14 +224,14 @@ def _elu(module: Any) -> Written:
     alpha = module.alpha
 
     def derivative(gradient: Tensor, inputs: Tensor, of_inputs: Tensor) -> None:
-        _aten.elu_backward.grad_input(gradient, alpha, 1, 1, False, inputs, grad_input=of_inputs)
+        _elu_backward(gradient, alpha, 1, 1, False, inputs, grad_input=of_inputs)
 
     return lambda inputs, outputs: _nn.elu(inputs, alpha, out=outputs), derivative
 
 
 def _silu(_: Any) -> Written:
     def derivative(gradient: Tensor, inputs: Tensor, of_inputs: Tensor) -> None:
-        _aten.silu_backward.grad_input(gradient, inputs, grad_input=of_inputs)
+        _silu_backward(gradient, inputs, grad_input=of_inputs)
 
     return lambda inputs, outputs: _nn.silu(inputs, out=outputs), derivative
 

@@ -17,16 +17,15 @@ from lit_gelu.replicas.stacks import Stacks
 from lit_gelu.replicas.streams import Streams
 from lit_gelu.replicas.workspace import Workspace
 from lit_gelu.replicas.written_layers import (
-    CrossEntropy,
     DropoutPart,
     Kept,
     LinearPart,
     OwnActivation,
     Part,
-    SquaredError,
     WrittenActivation,
     written_activation,
 )
+from lit_gelu.replicas.written_losses import CrossEntropy, Loss, SquaredError
 from lit_gelu.sandbox import evaluation_mode
 from lit_gelu.tasks.keyed_dropout import KeyedDropout
 from lit_gelu.tasks.keyed_noise import SharedMasks
@@ -52,40 +51,42 @@ class MemberNet:
         head: Sequence[Part],
         tail: Sequence[Part],
         own: nn.ModuleList,
-        loss: CrossEntropy | SquaredError,
+        loss: Loss,
         logs_noise_free: bool,
         ahead: Sequence[FactorsAhead],
     ) -> None:
         self.head, self.tail, self.own, self.loss, self.ahead = head, tail, own, loss, ahead
         self.back = [*reversed(tail), *reversed(head)]
         self.logs_noise_free = logs_noise_free
-        self._noisy_loss = torch.empty(())
 
-    def begin(self, steps: int) -> None:
-        """Say how many steps are to come."""
+    def begin(self, labels: Tensor) -> None:
+        """Take the labels of the steps to come, ``[steps, batch]``."""
         for source in self.ahead:
-            source.begin(steps)
+            source.begin(len(labels))
+        self.loss.begin(labels)
 
-    def descend(self, inputs: Tensor, labels: Tensor, logged: Tensor) -> None:
-        """Compute all gradients of a batch, and write into ``logged`` the loss that the run alone logs."""
+    def descend(self, step: int, inputs: Tensor) -> None:
+        """Compute all gradients of a batch; ``step`` counts from 0 at `begin`."""
         values = inputs
         for part in self.head:
             values = part.forward(values)
         if self.logs_noise_free:
-            self._measure_noise_free(values, inputs, labels, logged)
-            logged = self._noisy_loss
+            self._log_noise_free(step, values, inputs)
         for part in self.tail:
             values = part.forward(values)
-        self.loss.measure(values, inputs, labels, logged)
-        gradient = self.loss.backward(values, inputs, labels)
+        gradient = self.loss.backward(step, values, inputs, not self.logs_noise_free)
         for part in self.back:
             gradient = part.backward(gradient)
 
-    def _measure_noise_free(self, values: Tensor, inputs: Tensor, labels: Tensor, logged: Tensor) -> None:
+    def logged(self) -> Tensor:
+        """Return the losses that the run alone logs, of the steps since `begin`, ``[steps]``."""
+        return self.loss.logged()
+
+    def _log_noise_free(self, step: int, values: Tensor, inputs: Tensor) -> None:
         with evaluation_mode(self.own) if len(self.own) else nullcontext():
             for part in self.tail:
                 values = part.noise_free(values)
-        self.loss.measure(values, inputs, labels, logged)
+        self.loss.log(step, values, inputs)
 
 
 class NetBuilder:
@@ -101,14 +102,15 @@ class NetBuilder:
         self.stacks, self.streams, self.logs_noise_free = stacks, streams, logs_noise_free
         self.dtype = next(iter(stacks.parameters.values())).dtype
         self.masks = SharedMasks(_MASKS)
-        self._kept: dict[tuple[str | int, ...], Tensor] = {}
+        self._kept: dict[tuple[Any, ...], Tensor] = {}
         self._nets: dict[tuple[int, int], MemberNet] = {}
 
     def kept(self, name: str, *sizes: int, dtype: torch.dtype | None = None) -> Tensor:
         """Return the tensor of a name, the same one for all members."""
-        key: tuple[str | int, ...] = (name, *sizes)
+        key = (name, *sizes, dtype)
         if key not in self._kept:
-            self._kept[key] = torch.empty(sizes, dtype=dtype or self.dtype)
+            with torch.inference_mode(False):  # members with gradients of their own use it too
+                self._kept[key] = torch.empty(sizes, dtype=dtype or self.dtype)
         return self._kept[key]
 
     def net(self, replica: int, batch: int, workspace: Workspace) -> MemberNet:
@@ -142,9 +144,8 @@ class NetBuilder:
                 (tail if tail or self._is_noisy(replica, part) else head).append(part)
         loss = CrossEntropy if loss_of(module) is cross_entropies else SquaredError
         sources = {id(source): source for _, source in ahead.values()}
-        return MemberNet(
-            head, tail, own, loss(kept("outputs", width)), self.logs_noise_free[replica], [*sources.values()]
-        )
+        measured = loss(lambda name, steps: self.kept(name, steps, batch, width))
+        return MemberNet(head, tail, own, measured, self.logs_noise_free[replica], [*sources.values()])
 
     def _is_noisy(self, replica: int, part: Part) -> bool:
         """Tell whether a part may have other outputs with noise off."""

@@ -1,19 +1,22 @@
 """The steps of the tasks' fully connected nets on a CPU: member by member, forward and backward written out."""
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from typing import Any, TypeGuard
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from lit_gelu.replicas.gathered import gathered
 from lit_gelu.replicas.optimizers import StackedAdam
 from lit_gelu.replicas.stacked_forward import leaves_of
 from lit_gelu.replicas.stacks import Stacks
 from lit_gelu.replicas.streams import Streams
 from lit_gelu.replicas.workspace import Workspace
-from lit_gelu.replicas.written_net import MemberNet, NetBuilder
+from lit_gelu.replicas.written_net import NetBuilder
 
-Batches = Iterable[tuple[Tensor, Tensor]]
+Batches = tuple[Iterable[Tensor], Tensor]  # the inputs of each step, [batch, ...], and all labels, [steps, batch]
 
 
 class WrittenSteps:
@@ -49,7 +52,7 @@ class WrittenSteps:
 
         Args:
             count: How many.
-            batches: Returns the batches of a member, one after the other, ``[batch, ...]``.
+            batches: Returns those of a member.
             optimizer: What `takes` accepts.
 
         Returns:
@@ -60,35 +63,35 @@ class WrittenSteps:
         logged = torch.full((len(self._parameters), count), torch.nan, dtype=self.nets.dtype)
         for replica in range(len(self._parameters)):
             if replica not in optimizer.stopped:
-                self._make(replica, batches(replica), optimizer, before, logged[replica])
+                logged[replica] = self._make(replica, batches(replica), optimizer, before)
         optimizer.count(count)
         return logged.t()
 
     def make_of(self, inputs: Tensor, labels: Tensor, rows: Tensor, optimizer: StackedAdam) -> Tensor:
         """Make the steps for samples, of which ``rows``, ``[steps, replicas, batch]``, says whose they are."""
-        flat = inputs.flatten(1)
-        taken = self.nets.kept("inputs", rows.shape[2], flat.shape[1])
+        samples = inputs.flatten(1)
 
         def batches(replica: int) -> Batches:
             own = rows[:, replica]
-            for few, its in zip(own.unbind(), labels[own].unbind(), strict=True):
-                yield torch.index_select(flat, 0, few, out=taken), its
+            return gathered(samples, own, self.nets.kept), labels[own]
 
         return self.make(len(rows), batches, optimizer)
 
-    def _make(self, replica: int, batches: Batches, optimizer: StackedAdam, before: int, logged: Tensor) -> None:
+    def _make(self, replica: int, batches: Batches, optimizer: StackedAdam, before: int) -> Tensor:
         parameters, own = self._parameters[replica], optimizer.own[replica]
         workspace, tensors = self._workspace(replica), list(parameters.values())
         states, settings = [own.state[tensor] for tensor in tensors], own.param_groups[0]
+        inputs, labels = batches
+        net = self.nets.net(replica, labels.shape[1], workspace)
         workspace.take(tensors, states)
-        net: MemberNet | None = None
-        for made, ((inputs, labels), loss) in enumerate(zip(batches, logged.unbind(), strict=True), 1):
-            if net is None:  # all batches have one size
-                net = self.nets.net(replica, len(inputs), workspace)
-                net.begin(len(logged))
-            net.descend(inputs.flatten(1), labels, loss)
-            workspace.adam(settings, before + made)
+        net.begin(labels)
+        # What autograd asks of each call takes a twentieth of a small net's time; modules' own gradients need it.
+        with nullcontext() if len(net.own) else torch.inference_mode(), np.errstate(all="ignore"):  # as torch is silent
+            for made, few in enumerate(inputs):
+                net.descend(made, few.flatten(1))
+                workspace.adam(settings, before + made + 1)
         workspace.put_back(tensors, states)
+        return net.logged()
 
     def _workspace(self, replica: int) -> Workspace:
         parameters = self._parameters[replica]

@@ -3,14 +3,11 @@
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional
 
 from lit_gelu.activations import create
 from lit_gelu.replicas.written_layers import (
-    CrossEntropy,
     LinearPart,
     OwnActivation,
-    SquaredError,
     WrittenActivation,
     written_activation,
 )
@@ -75,22 +72,3 @@ def test_linear(generator, has_bias, is_first):
     checked(part, layer, inputs, gradient, of_inputs=not is_first)
     for name, value in layer.named_parameters():
         assert torch.equal(gradients[f"at.{name}"], value.grad)
-
-
-@pytest.mark.parametrize(
-    ("kind", "function"),
-    [
-        (CrossEntropy, lambda o, i, y: functional.cross_entropy(o, y)),
-        (SquaredError, lambda o, i, y: functional.mse_loss(o, i)),
-    ],
-)
-def test_losses(generator, kind, function):
-    outputs, inputs = (torch.randn(BATCH, WIDTH, generator=generator) for _ in range(2))
-    labels = torch.randint(WIDTH, (BATCH,), generator=generator)
-    leaf = outputs.clone().requires_grad_()
-    wanted = function(leaf, inputs, labels)
-    wanted.backward()
-    part, loss = kind(outputs), torch.empty(())
-    part.measure(outputs, inputs, labels, loss)
-    assert torch.equal(loss, wanted)
-    assert torch.equal(part.backward(outputs, inputs, labels), leaf.grad)
