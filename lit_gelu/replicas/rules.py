@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.func import functional_call
 
 from lit_gelu.activations.registry import ActivationRegistry
@@ -13,6 +14,7 @@ from lit_gelu.replicas.errors import NotReplicableError
 from lit_gelu.replicas.memory_order import joined_as_they_lie
 from lit_gelu.replicas.stacks import Stacks
 from lit_gelu.replicas.streams import Streams
+from lit_gelu.replicas.written_activations import Written, written_activation
 
 Rule = Callable[[Tensor], Tensor]
 
@@ -79,6 +81,28 @@ class DropoutRule:
         return inputs * self.streams.dropout_factors(inputs, self.chances) if self.is_noisy else inputs
 
 
+class _WrittenRuns(torch.autograd.Function):
+    """Activations of neighbours, all into one tensor, and so their gradients: nothing is joined afterwards."""
+
+    @staticmethod
+    def forward(ctx: Any, inputs: Tensor, runs: list[tuple[slice, Written]]) -> Tensor:
+        ctx.save_for_backward(inputs)
+        ctx.runs = runs
+        outputs = torch.empty_like(inputs)
+        for rows, (function, _) in runs:
+            function(inputs[rows], outputs[rows])
+        return outputs
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        (inputs,) = ctx.saved_tensors
+        gradient, of_inputs = gradients[0].contiguous(), torch.empty_like(inputs)
+        for rows, (_, derivative) in ctx.runs:
+            derivative(gradient[rows], inputs[rows], of_inputs[rows])
+        return of_inputs, None
+
+
 class ActivationRule:
     """The activations of all replicas at one place: neighbours with the same one together, the others one by one.
 
@@ -100,12 +124,15 @@ class ActivationRule:
             for name, run in groupby(zip(names, range(len(modules)), strict=True), key=lambda pair: pair[0])
         ]
         self.singly = [(name, [replica]) for replica, name in enumerate(names)]
+        self.written = self._written()
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """Apply them to ``[replicas, ...]``."""
         whole = inputs[0].numel() % WHOLE_VECTORS == 0
         if len(self.runs) == 1 and whole and isinstance(self.runs[0][0], str):
             return torch.as_tensor(self.modules[0](inputs))
+        if self.written and whole and inputs.is_cpu and inputs.is_contiguous() and inputs.is_floating_point():
+            return torch.as_tensor(_WrittenRuns.apply(inputs, self.written))
         runs = self.runs if whole else self.singly
         # The gradient of one split is one concatenation; each slice's own would be a tensor of all replicas.
         parts = torch.split(inputs, [len(replicas) for _, replicas in runs])
@@ -122,6 +149,16 @@ class ActivationRule:
             if is_in_place:
                 inputs[replicas[0] : replicas[-1] + 1].copy_(output)
         return outputs[0] if len(outputs) == 1 else joined_as_they_lie(outputs)
+
+    def _written(self) -> list[tuple[slice, Written]]:
+        """Return the replicas of every run and what is written out for them; nothing if one of them is not."""
+        found: list[tuple[slice, Written]] = []
+        for name, replicas in self.runs:
+            written = written_activation(self.modules[replicas[0]]) if isinstance(name, str) else None
+            if written is None:
+                return []
+            found.append((slice(replicas[0], replicas[-1] + 1), written))
+        return found
 
     def _alone(self, replica: int, inputs: Tensor) -> Tensor:
         """Apply a member's own module, whose buffers are parts of the stacks already, to its own parameters."""

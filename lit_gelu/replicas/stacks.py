@@ -18,6 +18,8 @@ class Stacks:
     Args:
         modules: The members.
 
+    `parameters` and `buffers` are the stacks by name.
+
     Raises:
         MembersDifferError: If members have tensors of different shape, dtype or use of gradients under one name.
     """
@@ -36,19 +38,9 @@ class Stacks:
         self.attach()
 
     @property
-    def parameters(self) -> dict[str, nn.Parameter]:
-        """The stacks of parameters by name."""
-        return dict(self.tree.named_parameters())
-
-    @property
     def trained(self) -> dict[str, nn.Parameter]:
         """The stacks that have a gradient."""
         return {name: stack for name, stack in self.parameters.items() if stack.requires_grad}
-
-    @property
-    def buffers(self) -> dict[str, Tensor]:
-        """The stacks of buffers by name."""
-        return dict(self.tree.named_buffers())
 
     def slice(self, name: str, replica: int) -> Tensor:
         """Return a replica's part of a stack of parameters; gradients flow into the stack."""
@@ -65,6 +57,9 @@ class Stacks:
 
     def attach(self) -> None:
         """Let the members hold the stacks' parts: again, whenever stacks were moved or others took their place."""
+        # Held here, because to look for them takes as long as a small layer, several times a step.
+        self.parameters: dict[str, nn.Parameter] = dict(self.tree.named_parameters())
+        self.buffers: dict[str, Tensor] = dict(self.tree.named_buffers())
         tensors = {**self.parameters, **self.buffers}
         for module, own in zip(self.modules, self.slices({n: t.detach() for n, t in tensors.items()}), strict=True):
             for name, tensor in [*module.named_parameters(), *module.named_buffers()]:

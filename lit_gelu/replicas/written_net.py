@@ -16,6 +16,7 @@ from lit_gelu.replicas.stacked_forward import cross_entropies, leaves_of, loss_o
 from lit_gelu.replicas.stacks import Stacks
 from lit_gelu.replicas.streams import Streams
 from lit_gelu.replicas.workspace import Workspace
+from lit_gelu.replicas.written_activations import written_activation
 from lit_gelu.replicas.written_layers import (
     DropoutPart,
     Kept,
@@ -23,7 +24,6 @@ from lit_gelu.replicas.written_layers import (
     OwnActivation,
     Part,
     WrittenActivation,
-    written_activation,
 )
 from lit_gelu.replicas.written_losses import CrossEntropy, Loss, SquaredError
 from lit_gelu.sandbox import evaluation_mode

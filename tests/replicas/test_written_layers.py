@@ -5,11 +5,11 @@ import torch
 from torch import nn
 
 from lit_gelu.activations import create
+from lit_gelu.replicas.written_activations import written_activation
 from lit_gelu.replicas.written_layers import (
     LinearPart,
     OwnActivation,
     WrittenActivation,
-    written_activation,
 )
 
 BATCH, WIDTH = 5, 13
@@ -54,11 +54,6 @@ def test_activations(generator, name):
     checked(part, module, inputs, torch.randn(BATCH, WIDTH, generator=generator))
     for key, value in module.named_parameters():
         assert torch.equal(gradients[f"at.{key}"], value.grad)
-
-
-def test_an_activation_in_place_is_not_written():
-    assert written_activation(nn.ReLU(inplace=True)) is None
-    assert written_activation(nn.ReLU()) is not None
 
 
 @pytest.mark.parametrize("has_bias", [True, False])
