@@ -20,8 +20,10 @@ keep 1 and 2.2 with keep .5, autoencoder 1.2; another run, MNIST with keep 1 and
 """
 
 import argparse
+import logging
 import os
 import time
+import warnings
 from typing import Any
 
 import torch
@@ -134,6 +136,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=34, help="optimizer steps in each of four epochs")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)  # else a dozen lines stand between two results
+    warnings.filterwarnings("ignore", ".*LeafSpec")  # Lightning's own
     for name in [options.only] if options.only else NETS:
         print(compare(name, options), flush=True)
 

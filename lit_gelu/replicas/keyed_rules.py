@@ -60,16 +60,21 @@ class KeyedDropoutPart:
     Args:
         path: Where it is in the net.
         layer: It.
-        kept: Where factors and outputs go.
-        width: Of its inputs.
+        kept: Where factors go.
+        outputs: Where outputs go.
         masks: Those that members have in common.
     """
 
     def __init__(
-        self, path: str, layer: KeyedDropout, kept: Callable[[str, int], Tensor], width: int, masks: SharedMasks | None
+        self,
+        path: str,
+        layer: KeyedDropout,
+        kept: Callable[[str, int], Tensor],
+        outputs: Tensor,
+        masks: SharedMasks | None,
     ) -> None:
-        self.layer, self.masks = layer, masks
-        self.factors, self.outputs = kept(f"{path}: factors", width), kept(path, width)
+        self.layer, self.masks, self.outputs = layer, masks, outputs
+        self.factors = kept(f"{path}: factors", outputs.shape[1])
         self._numbers = self.factors.numpy()
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -82,6 +87,10 @@ class KeyedDropoutPart:
     def noise_free(self, inputs: Tensor) -> Tensor:
         """Return the inputs."""
         return inputs
+
+    def both(self, inputs: Tensor, noise_free: Tensor) -> tuple[Tensor, Tensor]:
+        """Drop some of the inputs, and return the others."""
+        return self.forward(inputs), noise_free
 
     def backward(self, gradient: Tensor) -> Tensor:
         """Drop the same of a gradient."""

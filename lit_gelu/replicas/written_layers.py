@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from lit_gelu.replicas.joint_products import lying_behind, rows_are_those_alone
 from lit_gelu.replicas.masks import FactorsAhead
 from lit_gelu.replicas.written_activations import Written
 
@@ -26,6 +27,10 @@ class Part(Protocol):
         """Return the outputs with noise off."""
         ...
 
+    def both(self, inputs: Tensor, noise_free: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what `forward` and `noise_free` do."""
+        ...
+
     def backward(self, gradient: Tensor) -> Tensor:
         """Return the gradient of the inputs of the last `forward`; those of parameters are kept on the workspace."""
         ...
@@ -38,21 +43,32 @@ class LinearPart:
         path: Where it is in the net.
         values: The workspace's parameters by name.
         gradients: Where their gradients go.
-        kept: Where outputs go.
+        kept: Where the gradient of inputs goes.
+        outputs: Where outputs go.
         is_first: Whether nothing asks for the gradient of the inputs.
     """
 
     def __init__(
-        self, path: str, values: Mapping[str, Tensor], gradients: Mapping[str, Tensor], kept: Kept, is_first: bool
+        self,
+        path: str,
+        values: Mapping[str, Tensor],
+        gradients: Mapping[str, Tensor],
+        kept: Kept,
+        outputs: tuple[Tensor, Tensor],
+        is_first: bool,
     ) -> None:
         self.weight, self.bias = values[f"{path}.weight"], values.get(f"{path}.bias")
         self.of_weight, self.of_bias = gradients[f"{path}.weight"], gradients.get(f"{path}.bias")
         self.turned = self.weight.t()
         self.gradient: Tensor | None = None
-        width, fed = self.weight.shape
-        self.outputs, self.without_noise = kept(path, width), kept("linear, noise-free", width)
-        self.biases = None if self.bias is None else self.bias.expand_as(self.outputs)
-        self.of_inputs = None if is_first else kept("gradient of linear", fed)
+        self.outputs, self.without_noise = outputs
+        self.all_outputs = lying_behind(*outputs)
+        self.given: tuple[Tensor, Tensor] | None = None
+        self.biases, self.all_biases = (
+            None if self.bias is None or out is None else self.bias.expand_as(out)
+            for out in (self.outputs, self.all_outputs)
+        )
+        self.of_inputs = None if is_first else kept("gradient of linear", self.weight.shape[1])
 
     def forward(self, inputs: Tensor) -> Tensor:
         """See `Part`."""
@@ -62,6 +78,24 @@ class LinearPart:
     def noise_free(self, inputs: Tensor) -> Tensor:
         """See `Part`."""
         return self._product(inputs, self.without_noise)
+
+    def both(self, inputs: Tensor, noise_free: Tensor) -> tuple[Tensor, Tensor]:
+        """See `Part`; by one product, where that has the same bits."""
+        if self.given is None or inputs is not self.given[0] or noise_free is not self.given[1]:
+            self.given, self.joint = (inputs, noise_free), self._joint(inputs, noise_free)
+        if self.joint is None:
+            return self.forward(inputs), self.noise_free(noise_free)
+        self.inputs = inputs
+        if self.all_biases is None:
+            torch.mm(self.joint, self.turned, out=self.all_outputs)
+        else:
+            torch.addmm(self.all_biases, self.joint, self.turned, out=self.all_outputs)
+        return self.outputs, self.without_noise
+
+    def _joint(self, inputs: Tensor, noise_free: Tensor) -> Tensor | None:
+        (width, fed), has_bias = self.weight.shape, self.bias is not None
+        known = (len(inputs), fed, width, inputs.dtype, has_bias, torch.get_num_threads())
+        return lying_behind(inputs, noise_free) if rows_are_those_alone(*known) else None
 
     def backward(self, gradient: Tensor) -> Tensor:
         """See `Part`."""
@@ -81,10 +115,10 @@ class LinearPart:
 class WrittenActivation:
     """A function of each element with a known derivative: torch's own operations."""
 
-    def __init__(self, path: str, written: Written, kept: Kept, width: int) -> None:
+    def __init__(self, written: Written, kept: Kept, outputs: tuple[Tensor, Tensor]) -> None:
         self.function, self.derivative = written
-        self.outputs, self.without_noise = kept(path, width), kept("activation, noise-free", width)
-        self.of_inputs = kept("gradient of activation", width)
+        self.outputs, self.without_noise = outputs
+        self.of_inputs = kept("gradient of activation", self.outputs.shape[1])
 
     def forward(self, inputs: Tensor) -> Tensor:
         """See `Part`."""
@@ -96,6 +130,10 @@ class WrittenActivation:
         """See `Part`."""
         self.function(inputs, self.without_noise)
         return self.without_noise
+
+    def both(self, inputs: Tensor, noise_free: Tensor) -> tuple[Tensor, Tensor]:
+        """See `Part`."""
+        return self.forward(inputs), self.noise_free(noise_free)
 
     def backward(self, gradient: Tensor) -> Tensor:
         """See `Part`."""
@@ -139,6 +177,10 @@ class OwnActivation:
         with self.stream():
             return self._called(inputs)
 
+    def both(self, inputs: Tensor, noise_free: Tensor) -> tuple[Tensor, Tensor]:
+        """Refuse: a module is in one mode at a time."""
+        raise NotImplementedError
+
     def backward(self, gradient: Tensor) -> Tensor:
         """See `Part`."""
         of_inputs, *found = torch.autograd.grad(self.outputs, [self.inputs, *self.own.values()], gradient)
@@ -157,9 +199,9 @@ class DropoutPart:
     numpy's calls take half of the time of torch's for so few numbers, and a product is the same everywhere.
     """
 
-    def __init__(self, path: str, layer: int, ahead: FactorsAhead, kept: Kept, width: int) -> None:
-        self.layer, self.ahead, self.outputs = layer, ahead, kept(path, width)
-        self.of_inputs = kept("gradient of dropout", width)
+    def __init__(self, layer: int, ahead: FactorsAhead, kept: Kept, outputs: Tensor) -> None:
+        self.layer, self.ahead, self.outputs = layer, ahead, outputs
+        self.of_inputs = kept("gradient of dropout", outputs.shape[1])
         self._outputs, self._of_inputs = self.outputs.numpy(), self.of_inputs.numpy()
         self._inputs, self._gradient = _SeenAsArray(), _SeenAsArray()
 
@@ -172,6 +214,10 @@ class DropoutPart:
     def noise_free(self, inputs: Tensor) -> Tensor:
         """See `Part`."""
         return inputs
+
+    def both(self, inputs: Tensor, noise_free: Tensor) -> tuple[Tensor, Tensor]:
+        """See `Part`."""
+        return self.forward(inputs), noise_free
 
     def backward(self, gradient: Tensor) -> Tensor:
         """See `Part`."""

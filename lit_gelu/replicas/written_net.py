@@ -16,7 +16,7 @@ from lit_gelu.replicas.stacked_forward import cross_entropies, leaves_of, loss_o
 from lit_gelu.replicas.stacks import Stacks
 from lit_gelu.replicas.streams import Streams
 from lit_gelu.replicas.workspace import Workspace
-from lit_gelu.replicas.written_activations import written_activation
+from lit_gelu.replicas.written_activations import Written, written_activation
 from lit_gelu.replicas.written_layers import (
     DropoutPart,
     Kept,
@@ -70,10 +70,13 @@ class MemberNet:
         values = inputs
         for part in self.head:
             values = part.forward(values)
-        if self.logs_noise_free:
-            self._log_noise_free(step, values, inputs)
-        for part in self.tail:
-            values = part.forward(values)
+        if self.logs_noise_free and not len(self.own):
+            values = self._with_noise_free(step, values, inputs)
+        else:
+            if self.logs_noise_free:
+                self._log_noise_free(step, values, inputs)
+            for part in self.tail:
+                values = part.forward(values)
         gradient = self.loss.backward(step, values, inputs, not self.logs_noise_free)
         for part in self.back:
             gradient = part.backward(gradient)
@@ -82,8 +85,15 @@ class MemberNet:
         """Return the losses that the run alone logs, of the steps since `begin`, ``[steps]``."""
         return self.loss.logged()
 
+    def _with_noise_free(self, step: int, values: Tensor, inputs: Tensor) -> Tensor:
+        noise_free = values
+        for part in self.tail:
+            values, noise_free = part.both(values, noise_free)
+        self.loss.log(step, noise_free, inputs)
+        return values
+
     def _log_noise_free(self, step: int, values: Tensor, inputs: Tensor) -> None:
-        with evaluation_mode(self.own) if len(self.own) else nullcontext():
+        with evaluation_mode(self.own):
             for part in self.tail:
                 values = part.noise_free(values)
         self.loss.log(step, values, inputs)
@@ -127,17 +137,28 @@ class NetBuilder:
         def kept(name: str, width: int) -> Tensor:
             return self.kept(name, batch, width)
 
-        for path, leaf in leaves:
+        def pair(name: str, width: int) -> tuple[Tensor, Tensor]:
+            return self.kept(name, 2, batch, width).unbind()  # type: ignore[return-value] # of two
+
+        for number, (path, leaf) in enumerate(leaves):
             part: Part | None
             if _is(nn.Linear, path, leaf):
                 width = leaf.out_features  # type: ignore[assignment]
-                part = LinearPart(path, workspace.values, workspace.gradients, kept, is_first=not head)
+                part = LinearPart(
+                    path, workspace.values, workspace.gradients, kept, pair(path, width), is_first=not head
+                )
             elif _is(nn.Dropout, path, leaf):
-                part = DropoutPart(path, *ahead[path], kept, width) if path in ahead else None
+                part = DropoutPart(*ahead[path], kept, pair(path, width)[0]) if path in ahead else None
             elif _is(KeyedDropout, path, leaf):
-                part = self._keyed(path, leaf, kept, width)
+                part = self._keyed(path, leaf, kept, pair(path, width)[0])
+            elif (written := self._written(replica, leaf)) is not None:
+                # Without noise its outputs lie behind those of the dropout that follows.
+                following = [to for to, layer in leaves[number + 1 : number + 2] if _drops(to, layer)]
+                noise_free = pair(following[0], width)[1] if following else kept("activation, noise-free", width)
+                outputs = kept(path, width) if tail or not following else noise_free
+                part = WrittenActivation(written, kept, (outputs, noise_free))
             else:
-                part = self._activation(replica, path, leaf, workspace, kept, width)
+                part = self._own_activation(replica, path, leaf, workspace)
             if isinstance(part, OwnActivation):
                 own.append(leaf)
             if part is not None:
@@ -153,20 +174,19 @@ class NetBuilder:
             return shared_function(part.module, registry_of(self.stacks.modules[replica])) is None
         return isinstance(part, DropoutPart | KeyedDropoutPart)
 
-    def _activation(
-        self, replica: int, path: str, leaf: nn.Module, workspace: Workspace, kept: Kept, width: int
-    ) -> Part:
+    def _written(self, replica: int, leaf: nn.Module) -> Written | None:
         is_function = shared_function(leaf, registry_of(self.stacks.modules[replica])) is not None
-        written = written_activation(leaf) if is_function else None
-        if written is not None:
-            return WrittenActivation(path, written, kept, width)
+        return written_activation(leaf) if is_function else None
+
+    def _own_activation(self, replica: int, path: str, leaf: nn.Module, workspace: Workspace) -> OwnActivation:
+        is_function = shared_function(leaf, registry_of(self.stacks.modules[replica])) is not None
         stream: Any = nullcontext if is_function else functools.partial(self.streams.of, replica)
         return OwnActivation(path, leaf, workspace.values, workspace.gradients, stream)
 
-    def _keyed(self, path: str, leaf: Any, kept: Kept, width: int) -> Part | None:
+    def _keyed(self, path: str, leaf: Any, kept: Kept, outputs: Tensor) -> Part | None:
         layers: Any = [module.get_submodule(path) for module in self.stacks.modules]
         shared = self.masks if int(leaf.seed) in in_common(layers) else None
-        return KeyedDropoutPart(path, leaf, kept, width, shared) if leaf.p else None
+        return KeyedDropoutPart(path, leaf, kept, outputs, shared) if leaf.p else None
 
     def _ahead(
         self, replica: int, batch: int, leaves: Sequence[tuple[str, nn.Module]]
@@ -201,3 +221,8 @@ class NetBuilder:
 def _is(kind: type[nn.Module], path: str, leaf: nn.Module) -> bool:
     """Tell whether a layer is of a kind, and not an activation that is of it too."""
     return type(leaf) is kind and not path.endswith(".activation")
+
+
+def _drops(path: str, leaf: Any) -> bool:
+    """Tell whether a layer is a dropout that drops something."""
+    return (_is(nn.Dropout, path, leaf) or _is(KeyedDropout, path, leaf)) and leaf.p > 0

@@ -23,7 +23,8 @@ class WrittenSteps:
     """Makes steps of members by the very operations of each alone, on tensors of the same sizes.
 
     A member goes through all steps that are asked for before the next one begins: what it works with stays in the
-    processor's cache. So equality does not depend on how a library computes batched products.
+    processor's cache. Equality does not depend on how a library computes batched products: where a step also needs
+    outputs with noise off, these are computed by the same products only if that was seen to leave the others' bits.
 
     Args:
         stacks: Those of the members; `can_be_written` says whether their nets are known.

@@ -24,6 +24,10 @@ def kept(name, width):
     return torch.empty(BATCH, width)
 
 
+def pair(width):
+    return torch.empty(2, BATCH, width).unbind()
+
+
 def checked(part, function, inputs, gradient, of_inputs=True):
     """Compare outputs and gradients of a part and of a function."""
     leaf = inputs.clone().requires_grad_()
@@ -49,7 +53,7 @@ def test_activations(generator, name):
     part = (
         OwnActivation("at", module, values, gradients)
         if written is None
-        else WrittenActivation("at", written, kept, WIDTH)
+        else WrittenActivation(written, kept, pair(WIDTH))
     )
     checked(part, module, inputs, torch.randn(BATCH, WIDTH, generator=generator))
     for key, value in module.named_parameters():
@@ -62,7 +66,7 @@ def test_linear(generator, has_bias, is_first):
     layer = nn.Linear(7, WIDTH, bias=has_bias)
     values = {f"at.{name}": value.detach() for name, value in layer.named_parameters()}
     gradients = {name: torch.empty_like(value) for name, value in values.items()}
-    part = LinearPart("at", values, gradients, kept, is_first)
+    part = LinearPart("at", values, gradients, kept, pair(WIDTH), is_first)
     inputs, gradient = (torch.randn(BATCH, size, generator=generator) for size in (7, WIDTH))
     checked(part, layer, inputs, gradient, of_inputs=not is_first)
     for name, value in layer.named_parameters():
