@@ -142,6 +142,7 @@ class StackedAdam(MemberOptimizers):
         super().__init__(stacks, configured)
         self.steps: dict[str, Tensor] = {}  # by name as torch counts them: only where there was a gradient
         self.moments: dict[str, tuple[Tensor, Tensor]] = {}
+        self._scratch = torch.empty(0)
 
     def stop(self, replica: int) -> None:
         """Leave a member as it is from now on; its own optimizer counts no further steps."""
@@ -266,9 +267,15 @@ class StackedAdam(MemberOptimizers):
                 part = slice(first, first + together)
                 tensors, few = (stack[part], gradient[part], moments[0][part], moments[1][part]), groups[part]
                 if _is_plain(few, gradient):
-                    AdamPiece(*tensors, torch.empty_like(tensors[0])).adam(AdamSettings.of(few[0], int(step)))
+                    AdamPiece(*tensors, self._scratch_of(tensors[0])).adam(AdamSettings.of(few[0], int(step)))
                 else:
                     _adam_step(*tensors, few, step)
+
+    def _scratch_of(self, tensor: Tensor) -> Tensor:
+        """Return a tensor of a shape to compute in: one memory for all, as fresh memory takes longer than the step."""
+        if self._scratch.dtype != tensor.dtype or self._scratch.numel() < tensor.numel():
+            self._scratch = torch.empty(tensor.numel(), dtype=tensor.dtype)
+        return self._scratch[: tensor.numel()].view(tensor.shape)
 
 
 def _is_plain(groups: list[dict[str, Any]], gradient: Tensor) -> bool:

@@ -21,6 +21,7 @@ from lit_gelu.paper.jobs import CellGroup, Failure, Preparation, Restart, RunOpt
 from lit_gelu.paper.run_progress import Progress
 from lit_gelu.paper.run_record import read_records
 from lit_gelu.paper.run_store import RecordStore
+from lit_gelu.paper.unfinished_groups import checkpoint_file
 
 pytest.importorskip("ray")
 
@@ -207,10 +208,12 @@ def test_a_job_that_takes_too_much_memory_is_begun_again_and_given_up(tmp_path, 
 
 def test_a_group_that_was_lost_goes_on_from_its_checkpoint(tmp_path, ray_cluster):
     cells = expand(replace(DIGITS, epochs=2000, evaluations=1, seeds=1), "quick")
+    group = CellGroup(tuple(cells[:2]))
+    checkpoint = checkpoint_file(tmp_path, group)  # and not a temporary file, which has its suffix
     with RayPool(RunOptions(groups=str(tmp_path)), address=ray_cluster.address, retries=1) as pool:
-        pool.start(CellGroup(tuple(cells[:2])))
+        pool.start(group)
         first = until(pool, Progress).epoch
-        wait_until(lambda: list(pool.wait(1.0)) and list(tmp_path.glob("*.ckpt")), "there is a checkpoint")
+        wait_until(lambda: list(pool.wait(1.0)) and checkpoint.exists(), "there is a checkpoint")
         ((_, process),) = [task.place for task in pool._tasks.values()]
         os.kill(process, signal.SIGKILL)
         assert until(pool, Restart).attempt == 1
