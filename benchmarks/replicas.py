@@ -15,9 +15,9 @@ tweets 5.2 times less than alone (``--only tweets --rounds 4``), of one run 5.4 
 ``--executor vmap`` 3.0 to 3.5; MNIST 2.2 with keep 1 and 2.3 with keep .5, with keep 1 and ``--executor vmap`` 2.0 to
 2.1.
 
-On one core of a quiet AMD EPYC (AVX-512, load .8 to 1 on two cores), one run of all nets: tweets 5.2, MNIST 2.1 with
-keep 1 and 2.3 with keep .5, autoencoder 1.2. Another run, an hour before: 4.9, 1.95, 2.2 and 1.2; alone, a step of MNIST
-took 4.5 ms then, and 5.0 in the first one. With ``--executor vmap``: MNIST with keep 1 1.6 to 1.8, tweets 2.3 to 2.6.
+On one core of a quiet AMD EPYC (AVX-512, load .8 to 1 on two cores), one run of all nets: tweets 5.1, MNIST 2.1 with
+keep 1 and 2.3 with keep .5, autoencoder 1.2. Another run, an hour before: 4.9, 1.9, 2.2 and 1.2; a step of MNIST alone
+took 4.5 ms then, and 5.0 in the first one. With ``--executor vmap``: MNIST with keep 1 1.5 to 1.7, tweets 2.2 to 2.5.
 """
 
 import argparse
