@@ -272,7 +272,7 @@ class StackedAdam(MemberOptimizers):
                     _adam_step(*tensors, few, step)
 
     def _scratch_of(self, tensor: Tensor) -> Tensor:
-        """Return a tensor of a shape to compute in: one memory for all, as fresh memory takes longer than the step."""
+        """Return a tensor of a shape to compute in, of one memory for all: the system clears fresh memory first."""
         if self._scratch.dtype != tensor.dtype or self._scratch.numel() < tensor.numel():
             self._scratch = torch.empty(tensor.numel(), dtype=tensor.dtype)
         return self._scratch[: tensor.numel()].view(tensor.shape)

@@ -48,9 +48,16 @@ def rule_of(*specs, training=True):
 
 
 @pytest.mark.parametrize("width", [64, 33])  # whole vectors, and a tail that torch computes by another formula
-def test_mixed_activations(width):
-    specs = ["gelu_tanh", "gelu_tanh", "silu", "prelu", "gelu_tanh", "mish", "mish"]
+@pytest.mark.parametrize(
+    ("specs", "is_written"),
+    [
+        (["gelu_tanh", "gelu_tanh", "silu", "prelu", "gelu_tanh", "mish", "mish"], False),
+        (["gelu_tanh", "gelu_tanh", "silu", "relu", "elu(alpha=0.3)", "elu", "gelu"], True),
+    ],
+)
+def test_mixed_activations(specs, is_written, width):
     rule, inputs = rule_of(*specs), torch.randn(len(specs), 3, width, requires_grad=True)
+    assert bool(rule.written) == is_written
     outputs = rule(inputs)
     (gradient,) = torch.autograd.grad(outputs.sum(), [inputs])
     for r, spec in enumerate(specs):
