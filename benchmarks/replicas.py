@@ -18,6 +18,10 @@ tweets 5.2 times less than alone (``--only tweets --rounds 4``), of one run 5.4 
 On one core of a quiet AMD EPYC (AVX-512, load .8 to 1 on two cores), one run of all nets: tweets 5.1, MNIST 2.1 with
 keep 1 and 2.3 with keep .5, autoencoder 1.2. Another run, an hour before: 4.9, 1.9, 2.2 and 1.2; a step of MNIST alone
 took 4.5 ms then, and 5.0 in the first one. With ``--executor vmap``: MNIST with keep 1 1.5 to 1.7, tweets 2.2 to 2.5.
+
+On one core of a quiet AMD EPYC of 2017 (AVX2), whose products are a third as fast, so that less of a step is Python's:
+one run of all nets 4.9, 1.8 with keep 1, 2.0 with keep .5, and 1.1; the run before 5.1, 1.9, 2.0 and 1.1. With
+``--executor vmap``: MNIST with keep 1 1.7 to 1.9, tweets 3.0 to 3.3.
 """
 
 import argparse

@@ -86,8 +86,10 @@ def pytest_runtest_protocol():
         return (yield)
     finally:
         for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
-        logging.disable(disabled)
+            if logger.level != level:  # each setting goes through all loggers: 68 ms for 660 of them
+                logger.setLevel(level)
+        if logging.root.manager.disable != disabled:
+            logging.disable(disabled)
 
 
 def pytest_collection_modifyitems(items):

@@ -1,6 +1,7 @@
 """What is particular to one activation stands in its family: no other file asks which activation it has by name."""
 
 import ast
+import functools
 import re
 from pathlib import Path
 
@@ -27,6 +28,7 @@ GPU = ROOT / "lit_gelu" / "activations" / "gpu"
 KERNEL_LANGUAGE = {GPU / name for name in ("device.py", "formulas.py", "output_kernels.py")}
 
 
+@functools.cache
 def files():
     found = [path for folder in ("lit_gelu", "callbacks", "export") for path in (ROOT / folder).rglob("*.py")]
     found = [path for path in found if FAMILIES not in path.parents and path not in KERNEL_LANGUAGE]

@@ -1,6 +1,7 @@
 """One word, one thing: no two classes share a name, and no two modules or classes differ by a suffix."""
 
 import ast
+import functools
 import itertools
 from collections import Counter
 from pathlib import Path
@@ -60,6 +61,7 @@ def modules() -> set[str]:
     return {path.name for path in found if path.as_posix().removeprefix("lit_gelu/") not in commands}
 
 
+@functools.cache
 def classes() -> Counter[str]:
     """Return the names of classes, private ones without their underscore, and how many have each."""
     trees = [ast.parse(path.read_text()) for path in files()]

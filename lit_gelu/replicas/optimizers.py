@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -142,6 +142,7 @@ class StackedAdam(MemberOptimizers):
         super().__init__(stacks, configured)
         self.steps: dict[str, Tensor] = {}  # by name as torch counts them: only where there was a gradient
         self.moments: dict[str, tuple[Tensor, Tensor]] = {}
+        self._parts: dict[str, tuple[tuple[Tensor, Tensor], int, list[_SomeRows]]] = {}
         self._scratch = torch.empty(0)
 
     def stop(self, replica: int) -> None:
@@ -260,33 +261,55 @@ class StackedAdam(MemberOptimizers):
     def _singly(self, gradients: Mapping[str, Tensor]) -> None:
         """Compute what `torch.optim.Adam` computes of single tensors, in its order, with a learning rate a replica."""
         for name, gradient in gradients.items():
-            stack, moments, rows = self.stacks.parameters[name], self.moments[name], self.stacks.rows[name]
-            groups = [self.own[replica].param_groups[0] for replica in rows]
-            step, together = self.steps[name].item(), max(1, _IN_CACHE // max(1, stack[0].numel()))
-            for first in range(0, len(rows), together):
-                part = slice(first, first + together)
-                tensors, few = (stack[part], gradient[part], moments[0][part], moments[1][part]), groups[part]
-                if _is_plain(few, gradient):
-                    AdamPiece(*tensors, self._scratch_of(tensors[0])).adam(AdamSettings.of(few[0], int(step)))
+            groups = [self.own[replica].param_groups[0] for replica in self.stacks.rows[name]]
+            step, leaves_gradients = self.steps[name].item(), not groups[0]["maximize"]
+            for part in self._parts_of(name):
+                few, own = groups[part.rows], gradient[part.rows]
+                if part.piece is not None and leaves_gradients and _have_one_rate(few):
+                    part.piece.adam(own, AdamSettings.of(few[0], int(step)))
                 else:
-                    _adam_step(*tensors, few, step)
+                    _adam_step(part.value, own, part.mean, part.square, few, step)
+
+    def _parts_of(self, name: str) -> list["_SomeRows"]:
+        """Return the parts of a stack that are updated at once; to make them takes as long as a small layer."""
+        stack, moments = self.stacks.parameters[name].detach(), self.moments[name]
+        held = self._parts.get(name)
+        if held is None or held[0] is not moments or held[1] != stack.data_ptr():
+            self._parts[name] = held = (moments, stack.data_ptr(), self._made_of(stack, *moments))
+        return held[2]
+
+    def _made_of(self, stack: Tensor, means: Tensor, squares: Tensor) -> list["_SomeRows"]:
+        together = max(1, _IN_CACHE // max(1, stack[0].numel()))
+        is_known = stack.is_cpu and stack.dtype in {torch.float32, torch.float64} and ends_are_as_the_rest(stack.dtype)
+        parts = []
+        for first in range(0, len(stack), together):
+            rows = slice(first, first + together)
+            tensors = stack[rows], means[rows], squares[rows]
+            piece = AdamPiece(*tensors, self._scratch_of(tensors[0])) if is_known else None
+            parts.append(_SomeRows(rows, *tensors, piece))
+        return parts
 
     def _scratch_of(self, tensor: Tensor) -> Tensor:
         """Return a tensor of a shape to compute in, of one memory for all: the system clears fresh memory first."""
         if self._scratch.dtype != tensor.dtype or self._scratch.numel() < tensor.numel():
-            self._scratch = torch.empty(tensor.numel(), dtype=tensor.dtype)
+            self._scratch = torch.empty(max(_IN_CACHE, tensor.numel()), dtype=tensor.dtype)
         return self._scratch[: tensor.numel()].view(tensor.shape)
 
 
-def _is_plain(groups: list[dict[str, Any]], gradient: Tensor) -> bool:
-    """Tell whether `AdamPiece` makes the step: with one learning rate, on a CPU, leaving gradients as they are."""
-    return (
-        gradient.is_cpu
-        and gradient.dtype in {torch.float32, torch.float64}
-        and ends_are_as_the_rest(gradient.dtype)
-        and not groups[0]["maximize"]
-        and not any(group["weight_decay"] or group["lr"] != groups[0]["lr"] for group in groups)
-    )
+class _SomeRows(NamedTuple):
+    """Some replicas of one stack and of its moments."""
+
+    rows: slice
+    value: Tensor
+    mean: Tensor
+    square: Tensor
+    piece: AdamPiece | None  # ``None`` if torch's operations are to make the step
+
+
+def _have_one_rate(groups: Sequence[Mapping[str, Any]]) -> bool:
+    """Tell whether `AdamPiece` makes the step: with one learning rate and no decay."""
+    rate = groups[0]["lr"]
+    return not any(group["weight_decay"] or group["lr"] != rate for group in groups)
 
 
 def _adam_step(

@@ -85,22 +85,24 @@ class _WrittenRuns(torch.autograd.Function):
     """Activations of neighbours, all into one tensor, and so their gradients: nothing is joined afterwards."""
 
     @staticmethod
-    def forward(ctx: Any, inputs: Tensor, runs: list[tuple[slice, Written]]) -> Tensor:
+    def forward(ctx: Any, inputs: Tensor, lengths: list[int], written: list[Written]) -> Tensor:
         ctx.save_for_backward(inputs)
-        ctx.runs = runs
+        ctx.lengths, ctx.written = lengths, written
         outputs = torch.empty_like(inputs)
-        for rows, (function, _) in runs:
-            function(inputs[rows], outputs[rows])
+        runs = (tensor.split_with_sizes(lengths) for tensor in (inputs, outputs))
+        for (function, _), *tensors in zip(written, *runs, strict=True):
+            function(*tensors)
         return outputs
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
         (inputs,) = ctx.saved_tensors
         gradient, of_inputs = gradients[0].contiguous(), torch.empty_like(inputs)
-        for rows, (_, derivative) in ctx.runs:
-            derivative(gradient[rows], inputs[rows], of_inputs[rows])
-        return of_inputs, None
+        runs = (tensor.split_with_sizes(ctx.lengths) for tensor in (gradient, inputs, of_inputs))
+        for (_, derivative), *tensors in zip(ctx.written, *runs, strict=True):
+            derivative(*tensors)
+        return of_inputs, None, None
 
 
 class ActivationRule:
@@ -132,7 +134,8 @@ class ActivationRule:
         if len(self.runs) == 1 and whole and isinstance(self.runs[0][0], str):
             return torch.as_tensor(self.modules[0](inputs))
         if self.written and whole and inputs.is_cpu and inputs.is_contiguous() and inputs.is_floating_point():
-            return torch.as_tensor(_WrittenRuns.apply(inputs, self.written))
+            lengths = [len(replicas) for _, replicas in self.runs]
+            return torch.as_tensor(_WrittenRuns.apply(inputs, lengths, self.written))
         runs = self.runs if whole else self.singly
         # The gradient of one split is one concatenation; each slice's own would be a tensor of all replicas.
         parts = torch.split(inputs, [len(replicas) for _, replicas in runs])
@@ -150,14 +153,14 @@ class ActivationRule:
                 inputs[replicas[0] : replicas[-1] + 1].copy_(output)
         return outputs[0] if len(outputs) == 1 else joined_as_they_lie(outputs)
 
-    def _written(self) -> list[tuple[slice, Written]]:
-        """Return the replicas of every run and what is written out for them; nothing if one of them is not."""
-        found: list[tuple[slice, Written]] = []
+    def _written(self) -> list[Written]:
+        """Return what is written out for every run; nothing if one of them is not."""
+        found: list[Written] = []
         for name, replicas in self.runs:
             written = written_activation(self.modules[replicas[0]]) if isinstance(name, str) else None
             if written is None:
                 return []
-            found.append((slice(replicas[0], replicas[-1] + 1), written))
+            found.append(written)
         return found
 
     def _alone(self, replica: int, inputs: Tensor) -> Tensor:
@@ -220,7 +223,8 @@ class LinearUnderVmap(torch.autograd.Function):
             None if tensor is None else _in_front(info, tensor, dim) for tensor, dim in zip(tensors, dims, strict=True)
         )
         assert inputs is not None and weight is not None  # noqa: S101, PT018 - of F.linear
-        return linear(inputs, weight, bias), 0
+        with torch._C.DisableTorchFunction():
+            return linear(inputs, weight, bias), 0
 
 
 class CrossEntropyUnderVmap(torch.autograd.Function):

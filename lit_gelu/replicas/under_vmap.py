@@ -12,7 +12,6 @@ from torch import Tensor, autograd, nn
 
 # torch has no public names for these; `tests/replicas/test_under_vmap.py` fails where they have moved.
 from torch._C import _functorch
-from torch._functorch import pyfunctorch
 
 from lit_gelu.replicas.errors import NotReplicableError
 
@@ -30,19 +29,22 @@ def mapped_call(function: type[autograd.Function], *arguments: Any) -> Any:
         function: With a ``vmap`` that returns one tensor and the dimension of its replicas.
         arguments: Tensors and others, in no containers.
     """
-    level = _functorch.maybe_current_level()
-    interpreter = pyfunctorch.retrieve_current_functorch_interpreter() if level == 1 else None
-    if level != 1 or not isinstance(interpreter, pyfunctorch.VmapInterpreter):
+    is_alone = _functorch.maybe_current_level() == 1
+    if not is_alone or _functorch.peek_interpreter_stack().key() != _functorch.TransformType.Vmap:
         return function.apply(*arguments)
-    pairs = [
-        _functorch._unwrap_batched(value, 1) if isinstance(value, Tensor) else (value, None) for value in arguments
-    ]
-    dims = tuple(dim for _, dim in pairs)
-    if all(dim is None for dim in dims):
+    values, dims = zip(
+        *(_functorch._unwrap_batched(value, 1) if isinstance(value, Tensor) else (value, None) for value in arguments),
+        strict=True,
+    )
+    sizes = [value.shape[dim] for value, dim in zip(values, dims, strict=True) if dim is not None]
+    if not sizes:
         return function.apply(*arguments)
     mapped: Any = function
-    with interpreter.lower():
-        output, dim = mapped.vmap(Mapped(interpreter.batch_size()), dims, *(value for value, _ in pairs))
+    layer = _functorch.pop_dynamic_layer_stack()
+    try:
+        output, dim = mapped.vmap(Mapped(sizes[0]), dims, *values)
+    finally:
+        _functorch.push_dynamic_layer_stack(layer)
     return _functorch._add_batch_dim(output, dim, 1)
 
 

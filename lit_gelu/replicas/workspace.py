@@ -39,7 +39,10 @@ class Workspace:
         pieces: list[Any] = list(zip(*(torch.split(tensor, _IN_CACHE) for tensor in whole), strict=True))
         if not ends_are_as_the_rest(first.dtype):
             pieces = list(zip(*([part.flatten() for part in parts.values()] for parts in self._parts()), strict=True))
-        self._pieces = [AdamPiece(*(*piece, scratch[: len(piece[0])])) for piece in pieces]
+        self._pieces = [
+            (AdamPiece(values, means, squares, scratch[: len(values)]), gradients)
+            for values, gradients, means, squares in pieces
+        ]
 
     def _parts(self) -> tuple[dict[str, Tensor], ...]:
         return self.values, self.gradients, self.means, self.squares
@@ -62,8 +65,8 @@ class Workspace:
             self._fused(group, step)
             return
         settings = AdamSettings.of(group, step)
-        for piece in self._pieces:
-            piece.adam(settings)
+        for piece, gradient in self._pieces:
+            piece.adam(gradient, settings)
 
     def _fused(self, group: Mapping[str, Any], step: int) -> None:
         kernel: Any = torch._fused_adamw_ if group["decoupled_weight_decay"] else torch._fused_adam_

@@ -1,6 +1,7 @@
 """Whatever opens a file, imports by name or runs text is listed here, with the test that hands it hostile content."""
 
 import ast
+import functools
 from pathlib import Path
 
 import pytest
@@ -86,10 +87,10 @@ IMPORTS = {"importlib.import_module", "import_module", "__import__", "eval", "ex
 UNSAFE = {"pickle.load", "pickle.loads", "joblib.load", "dill.load", "yaml.load", "yaml.unsafe_load", "yaml.full_load"}
 
 
+@functools.cache
 def calls(tree):
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
-            yield ast.unparse(node.func), node
+    found = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    return [(ast.unparse(node.func), node) for node in found if isinstance(node.func, ast.Name | ast.Attribute)]
 
 
 def imports_of(tree):

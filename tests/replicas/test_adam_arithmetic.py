@@ -16,12 +16,12 @@ def test_steps_are_those_of_torch(dtype, kind, given):
     optimizer = kind([value], lr=0.01, **given)
     numbers = [value.detach().clone(), *(torch.zeros_like(value.detach()) for _ in range(4))]
     own, gradient, mean, square, scratch = numbers
-    piece = AdamPiece(own, gradient, mean, square, scratch)
+    piece = AdamPiece(own, mean, square, scratch)
     for step in range(1, 5):
         value.grad = torch.randn(517, dtype=dtype, generator=generator)
         gradient.copy_(value.grad)
         optimizer.step()
-        piece.adam(AdamSettings.of(optimizer.param_groups[0], step))
+        piece.adam(gradient, AdamSettings.of(optimizer.param_groups[0], step))
         state = optimizer.state[value]
         assert torch.equal(own, value)
         assert torch.equal(mean, state["exp_avg"])
@@ -30,8 +30,8 @@ def test_steps_are_those_of_torch(dtype, kind, given):
 
 def test_a_processor_with_another_formula_at_ends_is_noticed(monkeypatch):
     class Ending(AdamPiece):
-        def adam(self, settings):
-            super().adam(settings)
+        def adam(self, gradient, settings):
+            super().adam(gradient, settings)
             if len(self.value) == 1:
                 self.value.mul_(1.001)
 

@@ -42,6 +42,16 @@ def test_other_nestings_go_torchs_way():
     assert torch.equal(mapped_call(EachUnderVmap, torch.exp, inputs), inputs.exp())
 
 
+def test_after_an_error_torch_maps_as_before():
+    def fails(tensor):
+        raise ZeroDivisionError
+
+    tensor = torch.arange(3.0)
+    with pytest.raises(ZeroDivisionError):
+        torch.vmap(lambda own: mapped_call(EachUnderVmap, fails, own))(tensor)
+    assert torch.equal(torch.vmap(lambda own: mapped_call(EachUnderVmap, torch.exp, own))(tensor), tensor.exp())
+
+
 @pytest.mark.parametrize("left_out", [0, 3], ids=["all count", "three are left out"])
 def test_cross_entropy_and_its_gradient_are_those_of_each_replica(left_out):
     logits, labels = torch.randn(4, 30, 10, requires_grad=True), torch.randint(10, (4, 30))
