@@ -108,6 +108,33 @@ def test_a_saved_state_goes_on(makes):
     torch.testing.assert_close(other.state_dict(), group.state_dict(), rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("is_moved", [False, True])
+def test_an_optimizer_that_has_made_steps_goes_back(is_moved):
+    """Views of stacks and moments are kept between steps: not of those whose place others have taken."""
+    stacks = Stacks([Net(make) for make in [lambda p: torch.optim.Adam(p, lr=1e-2)] * 3])
+    group = group_optimizer(stacks)
+    gradients = [{name: torch.randn_like(s) for name, s in stacks.parameters.items()} for _ in range(5)]
+    for gradient in gradients[:3]:
+        group.update(gradient)
+    saved, weights = group.state_dict(), copy.deepcopy(stacks.tree.state_dict())
+    for gradient in gradients[3:]:
+        group.update(gradient)
+    wanted, state = copy.deepcopy(stacks.tree.state_dict()), group.state_dict()
+    if is_moved:
+        for stack in stacks.parameters.values():
+            stack.data = stack.data.clone()
+        stacks.attach()
+        before = copy.deepcopy(stacks.tree.state_dict())
+        group.update(gradients[0])  # with the same moments
+        assert all(not torch.equal(value, before[name]) for name, value in stacks.tree.state_dict().items())
+    group.load_state_dict(saved)
+    stacks.tree.load_state_dict(weights)
+    for gradient in gradients[3:]:
+        group.update(gradient)
+    torch.testing.assert_close(stacks.tree.state_dict(), wanted, rtol=0, atol=0)
+    torch.testing.assert_close(group.state_dict(), state, rtol=0, atol=0)
+
+
 def test_a_members_state_holds_no_stack():
     group = compare(made(torch.optim.Adam))
     for entry in group.member_state(0)["state"].values():
