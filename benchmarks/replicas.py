@@ -20,8 +20,8 @@ keep 1 and 2.3 with keep .5, autoencoder 1.2. Another run, an hour before: 4.9, 
 took 4.5 ms then, and 5.0 in the first one. With ``--executor vmap``: MNIST with keep 1 1.5 to 1.7, tweets 2.2 to 2.5.
 
 On one core of a quiet AMD EPYC of 2017 (AVX2), whose products are a third as fast, so that less of a step is Python's:
-one run of all nets 4.9, 1.8 with keep 1, 2.0 with keep .5, and 1.1; the run before 5.1, 1.9, 2.0 and 1.1. With
-``--executor vmap``: MNIST with keep 1 1.7 to 1.9, tweets 3.0 to 3.3.
+three runs of all nets 4.9 to 5.2, 1.7 to 1.9 with keep 1, 1.9 to 2.0 with keep .5, and 1.1. With ``--executor vmap``,
+twice: MNIST with keep 1 1.8, tweets 3.0 and 3.3.
 """
 
 import argparse

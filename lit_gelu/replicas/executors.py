@@ -14,6 +14,7 @@ from lit_gelu.replicas.device_adam import DeviceAdam
 from lit_gelu.replicas.device_steps import DeviceSteps, check_for_devices
 from lit_gelu.replicas.errors import ReplicaArgumentError
 from lit_gelu.replicas.forward import GroupForward, LoopForward, VmapForward, is_task
+from lit_gelu.replicas.freed_memory import keep_freed_memory
 from lit_gelu.replicas.optimizers import MemberOptimizers, group_optimizer
 from lit_gelu.replicas.rate_schedules import configured
 from lit_gelu.replicas.stacked_forward import StackedForward, leaves_of
@@ -47,6 +48,7 @@ class EagerExecutor:
     """
 
     def __init__(self, members: Sequence[Member], kind: str = "auto", differ: Collection[str] = ()) -> None:
+        keep_freed_memory()
         modules = [member.module for member in members]
         differing = check_alike(modules, differ)
         self.streams = Streams([member.stream for member in members], [member.other_states() for member in members])
