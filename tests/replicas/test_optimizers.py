@@ -85,6 +85,17 @@ def test_any_other_optimizer(makes):
     compare(makes, kind=MemberOptimizers)
 
 
+def saved_amid_steps(group, stacks):
+    """Make five steps; return the gradients of the last two, and the state and the weights before these."""
+    gradients = [{name: torch.randn_like(s) for name, s in stacks.parameters.items()} for _ in range(5)]
+    for gradient in gradients[:3]:
+        group.update(gradient)
+    saved, weights = group.state_dict(), copy.deepcopy(stacks.tree.state_dict())
+    for gradient in gradients[3:]:
+        group.update(gradient)
+    return gradients[3:], saved, weights
+
+
 @pytest.mark.parametrize(
     "makes", [made(torch.optim.Adam), made(torch.optim.Adam, fused=True), made(torch.optim.SGD, momentum=0.9)]
 )
@@ -92,17 +103,12 @@ def test_a_saved_state_goes_on(makes):
     members = [Net(make) for make in makes]
     stacks = Stacks(members)
     group = group_optimizer(stacks)
-    gradients = [{name: torch.randn_like(s) for name, s in stacks.parameters.items()} for _ in range(5)]
-    for gradient in gradients[:3]:
-        group.update(gradient)
-    saved, weights = group.state_dict(), copy.deepcopy(stacks.tree.state_dict())
-    for gradient in gradients[3:]:
-        group.update(gradient)
+    gradients, saved, weights = saved_amid_steps(group, stacks)
     wanted = copy.deepcopy(stacks.tree.state_dict())
     stacks.tree.load_state_dict(weights)
     other = group_optimizer(stacks)
     other.load_state_dict(saved)
-    for gradient in gradients[3:]:
+    for gradient in gradients:
         other.update(gradient)
     torch.testing.assert_close(stacks.tree.state_dict(), wanted, rtol=0, atol=0)
     torch.testing.assert_close(other.state_dict(), group.state_dict(), rtol=0, atol=0)
@@ -113,12 +119,7 @@ def test_an_optimizer_that_has_made_steps_goes_back(is_moved):
     """Views of stacks and moments are kept between steps: not of those whose place others have taken."""
     stacks = Stacks([Net(make) for make in [lambda p: torch.optim.Adam(p, lr=1e-2)] * 3])
     group = group_optimizer(stacks)
-    gradients = [{name: torch.randn_like(s) for name, s in stacks.parameters.items()} for _ in range(5)]
-    for gradient in gradients[:3]:
-        group.update(gradient)
-    saved, weights = group.state_dict(), copy.deepcopy(stacks.tree.state_dict())
-    for gradient in gradients[3:]:
-        group.update(gradient)
+    gradients, saved, weights = saved_amid_steps(group, stacks)
     wanted, state = copy.deepcopy(stacks.tree.state_dict()), group.state_dict()
     if is_moved:
         for stack in stacks.parameters.values():
@@ -129,7 +130,7 @@ def test_an_optimizer_that_has_made_steps_goes_back(is_moved):
         assert all(not torch.equal(value, before[name]) for name, value in stacks.tree.state_dict().items())
     group.load_state_dict(saved)
     stacks.tree.load_state_dict(weights)
-    for gradient in gradients[3:]:
+    for gradient in gradients:
         group.update(gradient)
     torch.testing.assert_close(stacks.tree.state_dict(), wanted, rtol=0, atol=0)
     torch.testing.assert_close(group.state_dict(), state, rtol=0, atol=0)
