@@ -14,6 +14,7 @@ import torch
 from lit_gelu.export.errors import ExportError
 from lit_gelu.export.inputs import SCOPE, Call, FlatModule, OpenSize
 from lit_gelu.export.shape_arithmetic import fold_shape_arithmetic
+from lit_gelu.export.torch_translations import read_once
 from lit_gelu.export.trial import Trial, random_message
 
 _RANDOM = frozenset({
@@ -49,7 +50,7 @@ def _export(flat: FlatModule, trial: Trial, opset: int, sizes: Sequence[OpenSize
     places = range(len(flat.call.names))
     shapes = tuple({size.axis: size.dim for size in sizes if size.place == place} or None for place in places)
     try:
-        with _quiet():
+        with _quiet(), read_once():
             program = torch.onnx.export(
                 flat,
                 trial.tensors,
