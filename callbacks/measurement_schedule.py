@@ -13,6 +13,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 from lit_gelu.callbacks.errors import CallbackArgumentError
 from lit_gelu.callbacks.trainer_facts import is_trial_run, logged_step, steps_of_run
 from lit_gelu.curvature.ranks import maximum_over_ranks
+from lit_gelu.numbers_given import is_count, is_number
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,6 @@ class MeasurementSchedule:
         *,
         default: int = 50,  # of `every_n_steps`, if none of the three is given
     ) -> None:
-        at_steps = None if at_steps is None else tuple(at_steps)
         given = sum(way is not None for way in (every_n_steps, every_n_epochs, at_steps))
         if given > 1:
             raise CallbackArgumentError(f"{every_n_steps=}, {every_n_epochs=}, {at_steps=}: give one.")
@@ -193,25 +193,26 @@ def _is_last_step_of_epoch(trainer: Trainer) -> bool:
 
 def _positive(name: str, number: int | None) -> int | None:
     """Return a positive integer or ``None``; refuse the rest."""
-    if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 1):
+    if number is not None and not is_count(number, 1):
         raise CallbackArgumentError(f"{name}={number!r} is not accepted. Give a positive integer.")
     return number
 
 
-def _step_numbers(at_steps: tuple[int, ...] | None) -> frozenset[int] | None:
+def _step_numbers(at_steps: Iterable[int] | None) -> frozenset[int] | None:
     """Return step numbers as a set; refuse none at all and what is no step number."""
     if at_steps is None:
         return None
-    if not at_steps or any(isinstance(step, bool) or not isinstance(step, int) or step < 0 for step in at_steps):
-        raise CallbackArgumentError(f"{at_steps=} is not accepted. Give step numbers, integers from 0.")
-    return frozenset(at_steps)
+    steps = tuple(at_steps) if isinstance(at_steps, Iterable) else ()
+    if not steps or not all(map(is_count, steps)):
+        raise CallbackArgumentError(f"{at_steps=} is not accepted. Give step numbers, a list of integers from 0.")
+    return frozenset(steps)
 
 
 def _overhead(max_overhead: float | None, at_steps: frozenset[int] | None) -> float | None:
     """Return a share of training time; refuse what is none, and one that could stretch nothing."""
     if max_overhead is None:
         return None
-    if not 0 < max_overhead < math.inf:
+    if not (is_number(max_overhead) and max_overhead > 0):
         raise CallbackArgumentError(f"{max_overhead=} is not accepted. Give a positive share such as 0.01, or None.")
     if at_steps is not None:
         raise CallbackArgumentError(

@@ -151,9 +151,9 @@ class RunReport(ExplainedOnce):
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Write the page of a run that did not come to its end; the error itself is raised as it is."""
         super().on_exception(trainer, pl_module, exception)
+        self._leave(trainer)
         if self._keeper is None or self._started == 0.0:
             return
-        self._leave(trainer)
         stopped = isinstance(exception, KeyboardInterrupt | SIGTERMException)
         failure = "" if stopped else f"{type(exception).__name__}: {exception}"
         seconds = time.perf_counter() - self._started

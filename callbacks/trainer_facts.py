@@ -42,6 +42,12 @@ def steps_of_run(trainer: Trainer) -> float:
         return math.inf
 
 
+def steps_of_epoch(trainer: Trainer) -> float:
+    """Return how many optimizer steps an epoch has, one for each batch or accumulation; infinite if nobody knows."""
+    steps = trainer.num_training_batches / trainer.accumulate_grad_batches
+    return math.ceil(steps) if math.isfinite(steps) else steps
+
+
 def logged_step(trainer: Trainer) -> int:
     """Return the step under which Lightning logs the batch at hand: those before it, one a batch."""
     return trainer.fit_loop.epoch_loop._batches_that_stepped

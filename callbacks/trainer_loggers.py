@@ -1,5 +1,6 @@
 """Writing numbers, texts and figures to whatever loggers a Trainer has."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING
@@ -36,7 +37,7 @@ def log_figures(trainer: Trainer, figures: Mapping[Path, float], step: int | Non
     step = logged_step(trainer) if step is None else step
     for logger in trainer.loggers:
         join = logger.group_separator.join
-        defined = {join(path): value for path, value in figures.items() if value == value}
+        defined = {_accepted(logger, join(path)): value for path, value in figures.items() if value == value}
         if defined:
             logger.log_metrics(defined, step=step)
 
@@ -53,7 +54,7 @@ def log_texts(trainer: Trainer, texts: Mapping[Path, str]) -> None:
     # TensorBoard's hyperparameters can be written once only: a second time resets the metric that belongs to them. A
     # name is used once in a run, as some loggers refuse a second value.
     for logger in trainer.loggers:
-        named = {logger.group_separator.join(path): text for path, text in texts.items()}
+        named = {_accepted(logger, logger.group_separator.join(path)): text for path, text in texts.items()}
         if isinstance(logger, TensorBoardLogger):
             for name, text in named.items():
                 logger.experiment.add_text(name, text, logged_step(trainer))
@@ -83,6 +84,11 @@ def log_figure(trainer: Trainer, path: Path, figure: "Figure", step: int | None 
                 continue
             with write_atomically(folder / f"{'_'.join(path)}.png") as temporary:
                 figure.savefig(temporary)
+
+
+def _accepted(logger: Logger, name: str) -> str:
+    """Return a name as a logger takes it: MLflow refuses some characters, such as the ``#`` in names of calls."""
+    return re.sub(r"[^\w\-. /:]", "_", name) if isinstance(logger, MLFlowLogger) else name
 
 
 def folder_of(logger: Logger) -> FilePath | None:

@@ -13,6 +13,7 @@ from lit_gelu.activations import ActivationRegistry
 from lit_gelu.export.errors import ExportOptionError
 from lit_gelu.export.inputs import SCOPE, FlatModule
 from lit_gelu.export.metadata import SiteRecord
+from lit_gelu.surgery.sites import names_for_patterns
 
 _GELU = surgery.by_activation("gelu")
 _ROW = re.compile(r"gelu\(approximate='(\w+)'\)")  # of a GELU in the lowering table
@@ -76,16 +77,17 @@ def _targets(
     unused = dict(forms)
     for name in gelus:
         plain = name.removeprefix(prefix)
-        pattern = next((p for p in forms if fnmatch.fnmatchcase(plain, p)), None)
+        names = names_for_patterns(plain)
+        pattern = next((p for p in forms if any(fnmatch.fnmatchcase(each, p) for each in names)), None)
         if pattern is not None:
             unused.pop(pattern, None)
             if forms[pattern] != "as_trained":
                 targets[glob.escape(name)] = f"gelu(approximate={forms[pattern]!r})"
     if unused:
-        names = ", ".join(name.removeprefix(prefix) for name in gelus) or "none"
+        listed = ", ".join(name.removeprefix(prefix) for name in gelus) or "none"
         raise NoGeluError(
             f"approximate={dict(forms)!r}: {', '.join(map(repr, unused))} fits no GELU that an earlier pattern does "
-            f"not take. GELUs of this model: {names}."
+            f"not take. GELUs of this model: {listed}."
         )
     return targets
 
@@ -113,6 +115,6 @@ def _wanted(site: str, approximate: str | Mapping[str, str]) -> str:
     forms = forms_of(approximate)
     if isinstance(forms, str):
         return forms
-    names = {site, site.partition(":")[0]}
+    names = {*names_for_patterns(site), site.partition(":")[0]}
     fitting = (form for pattern, form in forms.items() if any(fnmatch.fnmatchcase(name, pattern) for name in names))
     return next(fitting, "as_trained")

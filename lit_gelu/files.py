@@ -29,14 +29,19 @@ def is_folder(path: str | os.PathLike[str]) -> bool:
     return os.path.isdir(path)  # noqa: PTH112 - Path.is_dir raises for names that are too long
 
 
+def is_special(path: str | os.PathLike[str]) -> bool:
+    """Tell whether there is something that is neither file nor folder: a device, a pipe, a socket."""
+    return os.path.exists(path) and not is_file(path) and not is_folder(path)  # noqa: PTH110 - see `is_file`
+
+
 @contextmanager
 def write_atomically(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a temporary path in the folder of ``path``; on success it takes the place of ``path`` in one rename."""
     # Missing folders are made. If the body raises, the temporary file is removed and what was at the path stays as it
     # was. What was written is on the disk before it takes that place, so that a power cut leaves one of the two. If the
     # process is killed, the temporary file stays until the next write to the path. Its name keeps the path's suffix,
-    # because writers such as matplotlib choose a format by it.
-    target = Path(path)
+    # because writers such as matplotlib choose a format by it. A link stays, and the file that it names is replaced.
+    target = _linked(path)
     temporary = _reserve(target)
     try:
         yield temporary
@@ -56,7 +61,7 @@ def write_atomically(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 def require_writable(path: str | os.PathLike[str]) -> None:
     """Find out early whether `write_atomically` could begin: before the work whose result is to be written."""
-    forget(_reserve(Path(path)))
+    forget(_reserve(_linked(path)))
 
 
 def synchronise(path: Path) -> None:
@@ -89,12 +94,19 @@ def without_nonfinite(value: Any, *, as_text: bool) -> Any:
     return value
 
 
+def _linked(path: str | os.PathLike[str]) -> Path:
+    """Return the path, or the one that it is a link to."""
+    return Path(os.path.realpath(path)) if os.path.islink(path) else Path(path)  # noqa: PTH114 - see `is_file`
+
+
 def _reserve(target: Path) -> Path:
     """Make an empty temporary file beside ``target``, or say why that cannot be done."""
     if is_folder(target):
         raise UnwritablePathError(
             f"Cannot write {str(target)!r}: it is a folder. Give a path that ends in a file name."
         )
+    if is_special(target):
+        raise UnwritablePathError(f"Cannot write {str(target)!r}: it is a device or a pipe. Give the path of a file.")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with suppress(FileNotFoundError):

@@ -10,7 +10,15 @@ from pathlib import Path
 import pytest
 from child_processes import run_forked
 
-from lit_gelu.files import UnwritablePathError, is_file, is_folder, parse_json, require_writable, write_atomically
+from lit_gelu.files import (
+    UnwritablePathError,
+    is_file,
+    is_folder,
+    is_special,
+    parse_json,
+    require_writable,
+    write_atomically,
+)
 
 
 def test_the_new_file_takes_the_place_of_the_old(tmp_path):
@@ -204,6 +212,30 @@ def test_files_and_folders(tmp_path):
     (tmp_path / "file").write_text("")
     assert (is_file(tmp_path / "file"), is_folder(tmp_path / "file")) == (True, False)
     assert (is_file(tmp_path), is_folder(tmp_path)) == (False, True)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_a_pipe_or_a_device_stays_what_it_is(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UnwritablePathError, match="a device or a pipe"):
+        require_writable(tmp_path / "pipe")
+    with pytest.raises(UnwritablePathError, match="a device or a pipe"), write_atomically(tmp_path / "pipe"):
+        pass
+    assert (tmp_path / "pipe").is_fifo()
+    assert is_special(tmp_path / "pipe")
+    assert not any(map(is_special, (tmp_path, tmp_path / "nothing", "with\0nul")))
+
+
+def test_a_link_stays_and_its_file_is_replaced(tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "file").write_text("old")
+    (tmp_path / "link").symlink_to(tmp_path / "folder" / "file")
+    (tmp_path / "dangling").symlink_to(tmp_path / "folder" / "other")
+    for name, written in (("link", "file"), ("dangling", "other")):
+        with write_atomically(tmp_path / name) as temporary:
+            temporary.write_text("new")
+        assert (tmp_path / name).is_symlink()
+        assert (tmp_path / "folder" / written).read_text() == "new"
 
 
 def test_a_folder_is_refused(tmp_path):

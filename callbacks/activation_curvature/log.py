@@ -12,9 +12,10 @@ from lightning.pytorch.loggers import MLFlowLogger, TensorBoardLogger, WandbLogg
 from lightning.pytorch.utilities import rank_zero_only, rank_zero_warn
 
 from lit_gelu.callbacks.errors import CallbackArgumentError
+from lit_gelu.callbacks.names_given import names_given
 from lit_gelu.callbacks.trainer_facts import callbacks_of
 from lit_gelu.callbacks.trainer_loggers import Path, folder_of, log_figure, log_figures
-from lit_gelu.curvature import HistogramBins
+from lit_gelu.curvature import STATISTICS, HistogramBins
 from lit_gelu.curvature.activation.evaluator import ActivationEvent
 from lit_gelu.curvature.activation_measurement import ActivationMeasurement, Figures, Readout, has_arrived
 from lit_gelu.curvature.plots import HeatMapHistory
@@ -22,6 +23,15 @@ from lit_gelu.extras import MissingExtraError
 from lit_gelu.files import write_atomically
 
 PREFIX = "curvature"
+
+
+def heat_maps_given(statistics: object) -> tuple[str, ...]:
+    """Return the statistics that heat maps are to show; refuse what is none."""
+    accepted = (*STATISTICS, "share_dead", "curvature")
+    for name in (names := names_given("heat_maps", statistics)):
+        if name not in accepted:
+            raise CallbackArgumentError(f"heat_maps={name!r} is no statistic. Accepted are {', '.join(accepted)}.")
+    return names
 
 
 def refuse_namesake(trainer: Trainer, monitor: Callback, name: str) -> None:

@@ -12,9 +12,10 @@ from typing_extensions import override
 
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.activations.registry import registry_or_default
-from lit_gelu.callbacks.activation_curvature.log import ActivationLog, refuse_namesake
+from lit_gelu.callbacks.activation_curvature.log import ActivationLog, heat_maps_given, refuse_namesake
 from lit_gelu.callbacks.errors import CallbackArgumentError, ExplainedOnce, NoActivationError
 from lit_gelu.callbacks.measurement_schedule import MeasurementSchedule
+from lit_gelu.callbacks.names_given import name_given, names_given
 from lit_gelu.callbacks.trainer_facts import logged_step, logs_at_this_step, on_device, refuse_mixed_packages
 from lit_gelu.callbacks.trainer_loggers import require_logger
 from lit_gelu.curvature import HistogramBins
@@ -133,20 +134,20 @@ class ActivationCurvatureMonitor(ExplainedOnce):
     ) -> None:
         try:
             self.settings = ActivationSettings(
-                include=(include,) if isinstance(include, str) else tuple(include),
+                include=names_given("include", include),
                 sample_rows=sample_rows,
                 seed=seed,
                 dead_unit_window=dead_unit_window,
                 gaussian=gaussian,
-                histograms=HistogramBins() if histograms is True else histograms or None,
+                histograms=HistogramBins() if histograms is True else None if histograms is False else histograms,
             )
         except CurvatureArgumentError as error:
             raise CallbackArgumentError(str(error)) from None
         self.schedule = MeasurementSchedule(every_n_steps, every_n_epochs, at_steps, max_overhead)
         self.registry = registry
         self.input_sample = input_sample
-        self.name = name
-        self._log = ActivationLog(heat_maps, gaussian=gaussian, name=name)
+        self.name = name_given("name", name)
+        self._log = ActivationLog(heat_maps_given(heat_maps), gaussian=gaussian, name=name)
         self._measurement: ActivationMeasurement | None = None  # while hooks are on
         self._recording = False
         self._overdue = False
@@ -414,9 +415,10 @@ class ActivationCurvatureMonitor(ExplainedOnce):
         for site in sorted(site for site, row in figures.items() if row["share_non_finite"] != row["share_non_finite"]):
             self._warn_once(
                 site,
-                f"ActivationCurvatureMonitor logs nothing for {site!r}: it was not called in the training step, "
-                "or its input was overwritten before the backward pass, or torch.compile goes on with code from before "
-                "the hooks were on (torch._dynamo.reset() lets it compile anew).",
+                f"ActivationCurvatureMonitor logs nothing for {site!r}: it was not called in the training step, or "
+                "with nested, sparse or complex tensors alone, or its input was overwritten before the backward pass, "
+                "or torch.compile goes on with code from before the hooks were on (torch._dynamo.reset() lets it "
+                "compile anew).",
             )
 
     def _nothing_to_watch(self, model: LightningModule, found: ActivationMeasurement) -> str:

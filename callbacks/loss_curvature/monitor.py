@@ -1,11 +1,13 @@
 """`LossCurvatureMonitor`: logs, during training, how curved the loss is."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+from torch import nn
 from typing_extensions import override
 
 from lit_gelu.callbacks.errors import CallbackArgumentError, ExplainedOnce
@@ -20,6 +22,7 @@ from lit_gelu.callbacks.loss_curvature.run import (
     warn_of_half_precision,
 )
 from lit_gelu.callbacks.measurement_schedule import MeasurementSchedule
+from lit_gelu.callbacks.names_given import name_given, names_given
 from lit_gelu.callbacks.trainer_facts import logged_step, refuse_mixed_packages
 from lit_gelu.callbacks.trainer_loggers import log_figure, log_figures, log_texts, publish_figures, require_logger
 from lit_gelu.curvature.errors import CurvatureArgumentError, NoLossError
@@ -169,7 +172,7 @@ class LossCurvatureMonitor(ExplainedOnce):
     ) -> None:
         try:
             self.settings = LossSettings(
-                quantities=(quantities,) if isinstance(quantities, str) else tuple(quantities),
+                quantities=names_given("quantities", quantities),
                 operator=operator,
                 lanczos_steps=lanczos_steps,
                 warm_steps=warm_steps,
@@ -189,7 +192,7 @@ class LossCurvatureMonitor(ExplainedOnce):
         self.batches = ProbeBatches(probe, fraction, samples, seed)
         self.autocast = autocast
         self.save_vectors_up_to = save_vectors_up_to
-        self.name = name
+        self.name = name_given("name", name)
         self.latest: dict[str, float] = ShownFigures()
         self.spectrum: SpectralDensity | None = None
         self._warm = WarmStart()
@@ -230,11 +233,11 @@ class LossCurvatureMonitor(ExplainedOnce):
         self._pending = None
         if not self.schedule.is_due(trainer) or trainer.fit_loop._should_accumulate():
             return
+        parameters = dict(pl_module.named_parameters())
         step = None
         if self.settings.of_update:
-            before = ParameterLayout(dict(pl_module.named_parameters())).values()
-            step = Step(before, first_learning_rate(trainer.optimizers))
-        self._pending = PendingEvent(self.batches.keep(batch), step, now(trainer))
+            step = Step(ParameterLayout(parameters).values(), first_learning_rate(trainer.optimizers))
+        self._pending = PendingEvent(self.batches.keep(batch), step, now(trainer), tuple(parameters.values()))
 
     @override
     def on_train_batch_end(
@@ -244,6 +247,12 @@ class LossCurvatureMonitor(ExplainedOnce):
         pending, self._pending = self._pending, None
         if pending is None:
             return
+        if pending.step is not None and not _are_same(pending.parameters, pl_module.parameters()):
+            self._warn_once(
+                f"{' and '.join(self.settings.of_update)} are left out at steps amid which a swap brings or takes "
+                "parameters: the difference would not be the optimizer's update."
+            )
+            pending = replace(pending, step=None)
         start = now(trainer)
         try:
             with loggers_off(trainer):
@@ -371,3 +380,8 @@ class LossCurvatureMonitor(ExplainedOnce):
             )
             texts = {"method": self._warm.method, "operator": self.settings.operator, "mode": self.settings.mode}
             log_texts(trainer, {(*prefix, name): text for name, text in texts.items()})
+
+
+def _are_same(some: Iterable[nn.Parameter], others: Iterable[nn.Parameter]) -> bool:
+    """Return whether two lists hold the very same parameters, in the same order."""
+    return list(map(id, some)) == list(map(id, others))

@@ -10,6 +10,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.loggers.logger import DummyLogger
 from lightning.pytorch.plugins.precision import MixedPrecision
 from lightning.pytorch.utilities import rank_zero_warn
+from torch import nn
 
 from lit_gelu.callbacks.errors import UnsupportedRunError
 from lit_gelu.callbacks.loss_curvature.batches import ProbePart
@@ -35,6 +36,7 @@ class PendingEvent:
     kept: ProbePart | None  # what `ProbeBatches.keep` kept of the batch
     step: Step | None  # what the optimizer is about to change, if that is needed
     start: float  # when the batch began, in seconds
+    parameters: tuple[nn.Parameter, ...]  # the module's then: a swap may bring and take some
 
 
 @contextmanager

@@ -24,7 +24,7 @@ class SwapRecord:
     """A swap that was made, as plain data."""
 
     epoch: int  # the epoch in which it was made
-    step: int  # the number of optimizer steps before it
+    step: int  # the number of optimizer steps before it; below 0 if another Trainer began it
     order: int  # how many swaps of the same run came before it
     # From the fully qualified name of a site to its spec before and after, as text.
     sites: Mapping[str, tuple[str, str]]

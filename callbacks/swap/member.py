@@ -1,6 +1,7 @@
 """`RestorableSwap`: what of a swap is in a checkpoint, and how it comes out of one."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
 
 from lightning.pytorch import LightningModule, Trainer
@@ -98,9 +99,18 @@ class RestorableSwap(ExplainedOnce):
         """Learn which model is meant; a swap made in another one does not count."""
         if self.run is not None and self.run.pl_module is not pl_module:
             self.record = self.live = self.report = None
+            self.schedule.metric.reset()
+        elif self.run is not None and self.run.trainer is not trainer:
+            self._count_from(trainer.global_step)
         self.run = run_of(trainer, pl_module)
         self.run.forget_checkpoint()
         install_hooks(pl_module, find_run)
+
+    def _count_from(self, step: int) -> None:
+        """Let an annealing that another Trainer began go on from where it is, at this Trainer's present step."""
+        if self.record is not None and self.live is not None and self.live.annealing is not None:
+            made = round(self.live.annealing.progress * self.anneal_steps)
+            self.record = replace(self.record, step=step - made)
 
     def plan(self, pl_module: LightningModule) -> SwapPlan:
         """Return the swap, checked."""

@@ -126,6 +126,7 @@ class ParameterGroups:
 
     def record(self) -> list[list[GroupRecord]]:
         """Return what is in each optimizer's groups: ``{"names": [...], "like": the group whose options it has}``."""
+        self._know_all()
         names = {id(parameter): name for name, parameter in self.model.named_parameters()}
         return [
             [
@@ -141,6 +142,7 @@ class ParameterGroups:
             raise CheckpointMismatchError(
                 f"The checkpoint has {len(recorded)} optimizers, and the module {len(self.optimizers)}."
             )
+        self._know_all()
         parameters = dict(self.model.named_parameters())
         _check_same(parameters, self.optimizers, recorded)
         for number, (optimizer, groups) in enumerate(zip(self.optimizers, recorded, strict=True)):
@@ -159,6 +161,11 @@ class ParameterGroups:
             self.likes[number] = [record["like"] for record in groups]
             for scheduler in self._schedulers_of(optimizer):
                 resize_scheduler(scheduler, sources)
+
+    def _know_all(self) -> None:
+        """Take groups that others have added since, such as `BaseFinetuning`, for groups like themselves."""
+        for optimizer, likes in zip(self.optimizers, self.likes, strict=True):
+            likes += range(len(likes), len(optimizer.param_groups))
 
     def _places(self) -> dict[int, list[tuple[int, int]]]:
         """Return where every parameter is: numbers of optimizer and group, by the parameter's identity."""
@@ -194,6 +201,7 @@ class ParameterGroups:
         weight_decay: float,
     ) -> None:
         """Add a group to one optimizer, and room for it to its schedulers."""
+        self._know_all()
         optimizer = self.optimizers[number]
         group = _options(optimizer.param_groups[like])
         factor = _factor(group, learning_rate)
@@ -247,9 +255,9 @@ def _set(group: dict[str, Any], parameters: list[nn.Parameter]) -> None:
 
 
 def _source(groups: list[GroupRecord], index: int, present: int) -> int:
-    """Return which of the present groups a recorded one is like."""
+    """Return which of the present groups a recorded one is like: one that was added by others, the first."""
     while index >= present:
-        index = int(groups[index]["like"])
+        index = int(groups[index]["like"]) if groups[index]["like"] != index else 0
     return index
 
 
@@ -261,7 +269,8 @@ def _check_same(
     present = [{names.get(id(p), "?") for g in optimizer.param_groups for p in g["params"]} for optimizer in optimizers]
     every = {name for groups in recorded for record in groups for name in record["names"]}
     for number, (own, groups) in enumerate(zip(present, recorded, strict=True)):
-        at_start = {name for index, record in enumerate(groups) if record["like"] == index for name in record["names"]}
+        first = groups[: len(optimizers[number].param_groups)]  # others may have added some later
+        at_start = {name for index, record in enumerate(first) if record["like"] == index for name in record["names"]}
         if own - every or at_start - own:
             raise CheckpointMismatchError(
                 f"Optimizer {number} has {', '.join(sorted(own - every)) or 'nothing'} that the checkpoint's had not, "

@@ -1,6 +1,5 @@
 """Runs in which a swap would go wrong, refused before training starts."""
 
-import math
 from collections.abc import Mapping
 
 from lightning.pytorch import LightningModule, Trainer
@@ -14,6 +13,7 @@ from lit_gelu.activations.numerics.channels import ChannelModule
 from lit_gelu.activations.registry import registry_or_default
 from lit_gelu.callbacks.errors import CallbackArgumentError, UnsupportedRunError
 from lit_gelu.callbacks.trainer_facts import callbacks_of, shards_parameters
+from lit_gelu.numbers_given import is_count, is_number
 from lit_gelu.surgery import SwapConflictError, SwapPlan
 from lit_gelu.surgery.blend import blends
 
@@ -87,9 +87,9 @@ def refuse_blended(pl_module: LightningModule, plan: SwapPlan) -> None:
 
 def check_numbers(anneal_steps: int, learning_rate: float | None, weight_decay: float) -> None:
     """Refuse numbers out of range."""
-    if isinstance(anneal_steps, bool) or not isinstance(anneal_steps, int) or anneal_steps < 0:
+    if not is_count(anneal_steps):
         raise CallbackArgumentError(f"{anneal_steps=} is not accepted. Give a number of optimizer steps, from 0.")
-    if learning_rate is not None and not 0 < learning_rate < math.inf:
+    if learning_rate is not None and not (is_number(learning_rate) and learning_rate > 0):
         raise CallbackArgumentError(f"{learning_rate=} is not accepted. Give a positive number, or None.")
-    if not 0 <= weight_decay < math.inf:
+    if not (is_number(weight_decay) and weight_decay >= 0):
         raise CallbackArgumentError(f"{weight_decay=} is not accepted. Give a finite number from 0.")

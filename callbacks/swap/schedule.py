@@ -1,7 +1,7 @@
 """When a swap is due: `SwapSchedule`, and `MetricTrigger` for one that waits for a metric."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 import torch
@@ -9,8 +9,9 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 
 from lit_gelu.callbacks.errors import CallbackArgumentError
-from lit_gelu.callbacks.trainer_facts import is_trial_run, steps_of_run
+from lit_gelu.callbacks.trainer_facts import is_trial_run, steps_of_epoch, steps_of_run
 from lit_gelu.curvature.ranks import sum_over_ranks
+from lit_gelu.numbers_given import is_count, is_number
 
 Mode = Literal["min", "max"]
 
@@ -33,10 +34,16 @@ class MetricTrigger:
     def __post_init__(self) -> None:
         if self.mode not in {"min", "max"}:
             raise CallbackArgumentError(f"mode={self.mode!r} is not accepted. Give 'min' or 'max'.")
-        if isinstance(self.patience, bool) or not isinstance(self.patience, int) or self.patience < 1:
+        if not is_count(self.patience, 1):
             raise CallbackArgumentError(f"patience={self.patience!r} is not accepted. Give an integer of at least 1.")
-        if not (0 <= self.threshold < math.inf):
+        if not (is_number(self.threshold) and self.threshold >= 0):
             raise CallbackArgumentError(f"threshold={self.threshold!r} is not accepted. Give a finite number from 0.")
+        if self.reaches is not None and not is_number(self.reaches):
+            raise CallbackArgumentError(f"reaches={self.reaches!r} is not accepted. Give a finite number, or None.")
+
+    def reset(self) -> None:
+        """Forget all checks: they were of another model."""
+        self.best, self.waited, self.fired = math.nan, 0, False
 
     def check(self, value: float) -> bool:
         """Take another value of the metric."""
@@ -75,12 +82,21 @@ class SwapSchedule:
             raise CallbackArgumentError(
                 f"ActivationSwap takes one of at_epoch, at_step and when, not {at_epoch=}, {at_step=}, {when=}."
             )
-        if (at_epoch or at_step or 0) < 0:
-            raise CallbackArgumentError(f"{at_epoch=}, {at_step=} is not accepted. Count from 0.")
+        for name, number in (("at_epoch", at_epoch), ("at_step", at_step)):
+            if number is not None and not is_count(number):
+                raise CallbackArgumentError(f"{name}={number!r} is not accepted. Give an integer, counted from 0.")
+        if when is not None and not (isinstance(when, str) and when):
+            raise CallbackArgumentError(f"{when=} is not accepted. Give the name of a metric that is logged.")
         self.at_epoch = at_epoch
         self.at_step = at_step
         self.when = when
         self.metric = metric or MetricTrigger()
+        rules = [rule for rule in fields(MetricTrigger) if rule.init]
+        if when is None and any(getattr(self.metric, rule.name) != rule.default for rule in rules):
+            raise CallbackArgumentError(
+                "mode, patience, threshold and reaches say when a metric lets the swap be made, and none is named. "
+                f"Give when= in the place of {at_epoch=}, {at_step=}, or leave them out."
+            )
         self.check_on_train_epoch_end = check_on_train_epoch_end
 
     def describe(self) -> dict[str, Any]:
@@ -130,8 +146,14 @@ class SwapSchedule:
         epochs = trainer.max_epochs
         if self.at_epoch is not None and epochs is not None and epochs != -1 and self.at_epoch >= epochs:
             rank_zero_warn(f"{name} will not be made: this run ends after {epochs} epochs.")
+            return
         steps = steps_of_run(trainer) if pl_module.automatic_optimization else math.inf  # else a batch may take several
-        if self.at_step is not None and self.at_step >= steps:
+        begin: float | None = self.at_step
+        if self.at_epoch:
+            begin = self.at_epoch * steps_of_epoch(trainer)
+        if begin is None or math.isinf(steps):
+            return
+        if begin >= steps:
             rank_zero_warn(f"{name} will not be made: this run ends after {steps} steps.")
-        elif self.at_step is not None and self.at_step + anneal_steps > steps:
+        elif begin + anneal_steps > steps:
             rank_zero_warn(f"{name} will be left halfway: this run ends after {steps} steps.")

@@ -2,7 +2,7 @@
 
 import difflib
 import fnmatch
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -80,7 +80,7 @@ class ActivationRegistry:
         self,
         name: str,
         *,
-        aliases: tuple[str, ...] = (),
+        aliases: Sequence[str] = (),
         override: bool = False,
         derivative: Callable[..., Tensor] | None = None,
         joint: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor | None]] | None = None,
@@ -132,10 +132,15 @@ class ActivationRegistry:
             >>> registry.create("bent")(torch.tensor(0.0)).item()
             0.0
         """
+        if not isinstance(name, str):
+            raise ActivationSpecError(
+                f"register({shown(name)}): the name comes first, in parentheses: @register('my_activation')."
+            )
+        if isinstance(aliases, str):
+            raise ActivationSpecError(f"{name!r}: {aliases=} is one text. Give several names, such as ({aliases!r},).")
 
         def decorate(target: Registered) -> Registered:
-            origin = registered_by or current_plugin() or f"{target.__module__}.{target.__qualname__}"
-            entry = entry_for(name, target, tuple(aliases), origin, kernel)
+            entry = entry_for(name, target, tuple(aliases), registered_by or current_plugin(), kernel)
             row = replace(
                 entry, derivative=derivative, joint=joint, moments=moments, facts=facts or ActivationFacts(), onnx=onnx
             )
@@ -324,8 +329,9 @@ class ActivationRegistry:
             one = ActivationSpec.of(canonical.name, **{**canonical.arguments, "channels": 1})
         shape = vars(shape_of(self.create(one), facts.kinks, registry=self)) if facts.elementwise else {}
         presets = [row for row in self.entries() if row.preset == canonical]
-        names = [name for row in presets for name in (row.name, *row.aliases)]
+        names = [name for row in presets for name in (row.name, *row.aliases) if self.entry(name) is row]
         own = () if names and canonical.kwargs else entry.aliases  # which stand for the entry without arguments
+        own = tuple(name for name in own if self.entry(name) is entry)  # another may have taken one since
         return ActivationInfo(
             spec=canonical,
             gains=self._gains(one) if facts.elementwise else None,

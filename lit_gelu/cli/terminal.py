@@ -4,6 +4,7 @@ import os
 import sys
 import warnings
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -12,7 +13,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from lit_gelu.files import write_atomically
+from lit_gelu.files import is_special, write_atomically
 
 _PIPE_WIDTH = 10_000  # nothing is wrapped or cut off that another program reads
 
@@ -62,6 +63,9 @@ def write_text(text: str, target: str) -> None:
     """Write a report into a file, or on standard output where the file is ``-``."""
     if target == "-":
         sys.stdout.write(text.rstrip() + "\n")
+        return
+    if is_special(target):  # such as /dev/stderr: there is nothing to be kept, and no file to take its place
+        Path(target).write_text(text.rstrip() + "\n", encoding="utf-8")
         return
     with write_atomically(target) as temporary:
         temporary.write_text(text.rstrip() + "\n", encoding="utf-8")

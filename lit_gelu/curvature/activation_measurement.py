@@ -23,6 +23,7 @@ from lit_gelu.curvature.ranks import is_one_of_several, maximum_over_ranks, sum_
 from lit_gelu.curvature.settings import ActivationSettings
 from lit_gelu.errors import LitGeluError
 from lit_gelu.sandbox import evaluation_sandbox, isolated_random_state
+from lit_gelu.surgery.sites import names_for_patterns
 
 Figures = dict[str, dict[str, float]]
 """By site and statistic."""
@@ -60,10 +61,12 @@ class ActivationMeasurement:
 
         def wanted(name: str) -> bool:
             self.passed_over[name] = None
-            return any(fnmatch.fnmatchcase(name, pattern) for pattern in settings.include)
+            names = names_for_patterns(name)
+            return any(fnmatch.fnmatchcase(each, pattern) for each in names for pattern in settings.include)
 
         def named(name: str) -> bool:  # as in `lit_gelu.surgery.swap`: a pattern does not catch a gate
-            return not {name, glob.escape(name)}.isdisjoint(settings.include)
+            names = names_for_patterns(name)
+            return not {*names, *map(glob.escape, names)}.isdisjoint(settings.include)
 
         self._sites = watchable_sites(model, input_sample, registry=registry, accept=wanted, accept_gate=named)
         if gates_if_alone and not self._sites.calls and self._sites.gates:

@@ -10,6 +10,7 @@ from lit_gelu.curvature.loss.gauss_newton import GAUSS_NEWTON_METHODS
 from lit_gelu.curvature.loss.hessian import METHODS as HESSIAN_METHODS
 from lit_gelu.curvature.loss.hessian import ONE_SIDED
 from lit_gelu.curvature.probe.loss_probe import Mode
+from lit_gelu.numbers_given import is_count, is_number
 
 EIGENVALUES = ("top_eigenvalue", "smallest_eigenvalue")
 
@@ -54,8 +55,14 @@ class ActivationSettings:
             )
         for option in ("sample_rows", "dead_unit_window"):
             number = getattr(self, option)
-            if isinstance(number, int) and number < 1:
-                raise CurvatureArgumentError(f"{option}={number} is not accepted. Give a positive number, or None.")
+            if not (number is None or isinstance(number, str) or is_count(number, 1)):
+                raise CurvatureArgumentError(f"{option}={number!r} is not accepted. Give a positive integer, or None.")
+        if not is_count(self.seed):
+            raise CurvatureArgumentError(f"seed={self.seed!r} is not accepted. Give an integer from 0.")
+        if not isinstance(self.histograms, HistogramBins | None):
+            raise CurvatureArgumentError(
+                f"histograms={self.histograms!r} is not accepted. Give True, False, or HistogramBins(-8, 8, 64)."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,16 +96,16 @@ class LossSettings:
         self._require_word("method", ("auto", *METHODS[self.operator]), f" with operator={self.operator!r}")
         for name in ("accuracy", "trace_accuracy"):
             error = getattr(self, name)
-            if error is not None and not 0 < error < 1:
+            if error is not None and not (is_number(error) and 0 < error < 1):
                 raise CurvatureArgumentError(
                     f"{name}={error!r} is not accepted. Give a relative error between 0 and 1, or None."
                 )
         eigenvalues = max(1, sum(name in self.quantities for name in EIGENVALUES))  # a step finds one
         least = dict.fromkeys(("lanczos_steps", "warm_steps"), eigenvalues)
-        least |= {"trace_probes": 2, "max_trace_probes": 2, "density_steps": 1, "density_runs": 1}
+        least |= {"trace_probes": 2, "max_trace_probes": 2, "density_steps": 1, "density_runs": 1, "seed": 0}
         for name, smallest in least.items():
             number = getattr(self, name)
-            if isinstance(number, bool) or not isinstance(number, int) or number < smallest:
+            if not is_count(number, smallest):
                 raise CurvatureArgumentError(f"{name}={number!r} is not accepted. Give an integer from {smallest}.")
 
     def _require_word(self, name: str, accepted: tuple[str, ...], beside: str = "") -> None:

@@ -57,6 +57,11 @@ class Annealing:
         """Return the names of the parameters that go at the end."""
         return [f"{names[0]}.old.{name}" for names, blend in self._places for name, _ in blend.old.named_parameters()]
 
+    @property
+    def progress(self) -> float:
+        """The share of the new activations now."""
+        return float(self._places[0][1].progress) if self._places else 1.0
+
     def set_progress(self, progress: float) -> None:
         """Set the share of the new activations, from 0 to 1."""
         for _, blend in self._places:

@@ -102,7 +102,8 @@ def _child_name(owner: nn.Module, relative: str) -> str:
     called, _, number = re.split(r"[.:^]", relative)[-1].partition("#")
     stem = called if called.isidentifier() else "activation"
     candidates = (f"{stem}_call{f'_{number}' if number else ''}{'_' * extra}" for extra in itertools.count())
-    return next(name for name in candidates if not hasattr(owner, name))
+    taken = {*dir(type(owner)), *vars(owner), *owner._modules, *owner._parameters, *owner._buffers}
+    return next(name for name in candidates if name not in taken)
 
 
 def changes_for(model: nn.Module, planned: Sequence[Substitution]) -> list[Change]:

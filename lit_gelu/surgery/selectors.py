@@ -12,7 +12,7 @@ from torch import nn
 from lit_gelu.activations import ActivationRegistry, ActivationSpec
 from lit_gelu.activations.naming.importing import import_object
 from lit_gelu.surgery.errors import NoMatchError, SwapConflictError, SwapError
-from lit_gelu.surgery.sites import ActivationSite, Survey
+from lit_gelu.surgery.sites import ActivationSite, Survey, names_for_patterns
 from lit_gelu.surgery.written_calls import WrittenCall
 
 
@@ -35,7 +35,8 @@ class NameSelector(Selector):
     pattern: str  # such as "encoder.*"; * also matches dots and what follows a colon
 
     def matches(self, site: ActivationSite, registry: ActivationRegistry) -> bool:  # noqa: ARG002, D102
-        names = (*site.names, site.call) if site.call else site.names
+        own = (*site.names, site.call) if site.call else site.names
+        names = [name for each in own for name in names_for_patterns(each)]
         if site.role == "gate":
             return self.pattern in {*names, *(glob.escape(name) for name in names)}
         return any(fnmatch.fnmatchcase(name, self.pattern) for name in names)

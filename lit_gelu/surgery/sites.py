@@ -69,8 +69,8 @@ class ActivationSite(Displayed):
             which they are first reached: ``"blocks.0.mlp:gelu"``, ``":relu#1"``.
         module: The activation module; for an attribute or a call, the module that holds it or makes it.
         spec: Its canonical spec.
-        role: ``"gate"`` for sigmoid, hard sigmoid, tanh and softmax, which mostly gate another value; such a site is
-            swapped only if it is named in full, by its class or by its activation.
+        role: ``"gate"`` for a sigmoid, a hard sigmoid, tanh, softmax and the registry's other gates, which mostly gate
+            another value; such a site is swapped only if it is named in full, by its class or by its activation.
         aliases: The other fully qualified names, if the module stands in several places.
         kind: ``"module"``, ``"attribute"`` or ``"call"``.
         calls: From where it is called and how often; ``None`` if no ``input_sample`` was run, empty if the sample does
@@ -123,6 +123,17 @@ def absolute_name(relative: str, base: str) -> str:
     own = _parts(base)
     path, tail = _split(rest)
     return ".".join([*own[: max(0, len(own) - (len(relative) - len(rest)))], *path]) + tail
+
+
+def names_for_patterns(name: str) -> tuple[str, ...]:
+    """Return what a pattern may call a site: its name; of one of several calls of a function, that without number too.
+
+    Example:
+        >>> names_for_patterns("blocks.0:gelu#1")
+        ('blocks.0:gelu#1', 'blocks.0:gelu')
+    """
+    whole, number, _ = name.partition("#")
+    return (name, whole) if number and ":" in whole else (name,)
 
 
 def _parts(path: str) -> list[str]:
@@ -187,7 +198,8 @@ def find_sites(
 def without_wrappers(model: nn.Module) -> nn.Module:
     """Return the module inside the wrappers of ``torch.compile`` and of Lightning's ``Fabric.setup``, or itself."""
     # Both would put a prefix before every name.
-    held = getattr(model, "_original_module" if type(model).__name__ == "_FabricModule" else "_orig_mod", None)
+    name = "_original_module" if type(model).__name__ == "_FabricModule" else "_orig_mod"
+    held = dict(model.named_children()).get(name)  # not getattr: a module may answer for one that it holds
     return model if held is None else without_wrappers(held)
 
 

@@ -1,10 +1,10 @@
 """Swaps in three steps: collect what is claimed, check all of it, then change the model."""
 
 import contextlib
-import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal, get_args
 
 from torch import nn
@@ -242,7 +242,7 @@ class SwapPlan(Displayed):
         """Change the model, and return the report; if any step fails, what was changed is put back."""
         changes = changes_for(self.model, list(self.placements))
         make_all(changes)
-        return SwapReport(self.rows, self.skipped, self.notes, lambda: revert_all(changes))
+        return SwapReport(self.rows, self.skipped, self.notes, partial(revert_all, changes))
 
     def _summary(self) -> str:
         return f"{type(self.model).__name__}: {_in_one_line(self.rows, self.skipped)}"
@@ -355,11 +355,37 @@ def plan_swap(
             planned.append((substitution(survey, site, new), spec))
             if planned[-1][0].place:  # a model that is itself the activation has nobody else's weights
                 mark(new, spec)
+    planned, parts = _without_parts(planned)
     planned = _passing(survey, input_sample, planned, obstacles)
     placements = tuple(row for row, _ in planned)
     rows = tuple(_swapped_site(survey.model, row, spec) for row, spec in planned)
     notes = [*(row.note for row in placements if row.note), *note_of_written(survey, targets)]
-    return SwapPlan(survey.model, placements, rows, (*skipped, *obstacles.skipped), (*survey.notes, *notes))
+    return SwapPlan(survey.model, placements, rows, (*skipped, *parts, *obstacles.skipped), (*survey.notes, *notes))
+
+
+def _without_parts(planned: Planned) -> tuple[Planned, list[SkippedSite]]:
+    """Leave out the sites that go with a module which is replaced: activations that an activation is made of."""
+    replaced = {name: row.site for row, _ in planned if row.site.kind == "module" for name in row.site.names}
+    kept: Planned = []
+    parts = []
+    for row, spec in planned:
+        wholes = [_whole_of(name, replaced) for name in row.site.names]
+        whole = wholes[0]
+        if whole is None or None in wholes:
+            kept.append((row, spec))
+        else:
+            reason = f"because it is a part of {whole.name!r}, which is replaced"
+            parts.append(SkippedSite(row.site.name, row.site.spec, reason))
+    return kept, parts
+
+
+def _whole_of(name: str, replaced: Mapping[str, ActivationSite]) -> ActivationSite | None:
+    """Return the site that holds the one of a name, of those that are replaced."""
+    return next((site for outer, site in replaced.items() if name != outer and _is_within(name, outer)), None)
+
+
+def _is_within(name: str, outer: str) -> bool:
+    return not outer or name.startswith(f"{outer}.")
 
 
 def _passing(survey: Survey, input_sample: Any, planned: Planned, obstacles: _Obstacles) -> Planned:
@@ -401,12 +427,24 @@ def _new_module(model: nn.Module, site: ActivationSite, wanted: Any, registry: A
     """Build the module for a site, with the old one's mode, hooks, device, dtype and whether it is trained."""
     new = registry.create(wanted)
     own = list(site.module.parameters()) if site.kind == "module" else []
-    reference = next(itertools.chain(own, site.module.parameters(), model.parameters()), None)
-    if reference is not None and reference.is_floating_point():
-        new = new.to(device=reference.device, dtype=reference.dtype)
+    reference = _neighbour(model, site.module)
+    if reference is not None:
+        new = new.to(device=reference.device, dtype=reference.dtype if reference.is_floating_point() else None)
     if own and not any(parameter.requires_grad for parameter in own):
         new.requires_grad_(False)
     new.train(site.module.training)
     if site.kind == "module":
         share_hooks(site.module, new)
     return new
+
+
+def _neighbour(model: nn.Module, module: nn.Module) -> nn.Parameter | None:
+    """Return a parameter of a module, else the nearest one before it, else behind it: floating-point if any is."""
+    before: list[nn.Parameter] = []
+    behind: list[nn.Parameter] = []
+    found = before
+    for other in model.modules():
+        found = behind if other is module else found
+        found += other.parameters(recurse=False)
+    nearest = [*module.parameters(), *reversed(before), *behind]
+    return next((parameter for parameter in nearest if parameter.is_floating_point()), next(iter(nearest), None))

@@ -239,10 +239,36 @@ def test_override_takes_the_place_and_the_aliases_follow(registry):
     assert isinstance(registry.create("hard_swish"), nn.Hardswish)
 
 
-@pytest.mark.parametrize("target", [nn.ReLU(), 3, "relu"])
+@pytest.mark.parametrize("target", [nn.ReLU(), 3, "relu", dict])
 def test_what_cannot_be_registered(registry, target):
     with pytest.raises(ActivationSpecError, match=r"Give a torch\.nn\.Module class or a function"):
-        registry.register("thing", registered_by="a test")(target)
+        registry.register("thing")(target)
+
+
+def test_names_are_given_in_parentheses_and_aliases_in_a_list(registry):
+    with pytest.raises(ActivationSpecError, match=r"the name comes first, in parentheses"):
+        registry.register(cube)
+    with pytest.raises(ActivationSpecError, match=r"aliases='bent' is one text.*\('bent',\)"):
+        registry.register("thing", aliases="bent")
+
+
+def test_functions_without_a_name_of_their_own_are_registered(registry):
+    class Adds:
+        def __call__(self, x):
+            return x + 1
+
+    registry.register("eightfold")(functools.partial(cube, scale=8.0))
+    registry.register("adds")(Adds())
+    assert registry.create("eightfold")(torch.tensor(0.5)).item() == 1
+    assert registry.create("adds")(torch.tensor(0.5)).item() == 1.5
+    assert registry.info("eightfold").registered_by == "functools.partial"
+    assert registry.info("adds").registered_by.endswith("Adds")
+
+
+def test_what_is_known_names_no_alias_that_another_has_taken(registry):
+    assert registry.info("gelu(approximate='sigmoid')").aliases == ("gelu_sigmoid", "quick_gelu")
+    registry.register("quick_gelu", override=True)(cube)
+    assert registry.info("gelu(approximate='sigmoid')").aliases == ("gelu_sigmoid",)
 
 
 def test_what_was_never_registered_is_opaque(registry):

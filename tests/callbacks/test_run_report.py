@@ -20,6 +20,7 @@ from lit_gelu.callbacks import (
 )
 from lit_gelu.files import UnwritablePathError
 from lit_gelu.report import read_report
+from lit_gelu.surgery import NoMatchError
 
 
 class Fails(Callback):
@@ -136,6 +137,15 @@ def test_a_run_that_does_not_end_well(error, ended, status, tmp_path, monkeypatc
     assert (found.status, found.steps) == (status, 4)
     assert found.failure == ("RuntimeError: </script>" if status == "failed" else "")
     assert found.findings[0].topic == f"{status} run"
+
+
+def test_a_run_that_is_refused_before_its_start_leaves_no_logger_behind(tmp_path):
+    swap = ActivationSwap({"nowhere": "gelu"}, at_step=1)
+    trainer = quiet_trainer(tmp_path, swap, RunReport())
+    before = list(trainer.loggers)
+    with pytest.raises(NoMatchError):
+        trainer.fit(SmallNet(), loader())
+    assert trainer.loggers == before
 
 
 def test_the_error_of_the_run_is_raised_where_the_page_cannot_be_written(tmp_path, monkeypatch):

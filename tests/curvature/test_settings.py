@@ -23,11 +23,17 @@ def test_they_are_given_by_name_and_do_not_change(settings):
         (ActivationSettings, {"sample_rows": 0}, "sample_rows=0 is not accepted"),
         (ActivationSettings, {"sample_rows": "all"}, "'auto', 'sparse', or None"),
         (ActivationSettings, {"dead_unit_window": 0}, "dead_unit_window=0 is not accepted"),
+        (ActivationSettings, {"dead_unit_window": 1.5}, "dead_unit_window=1.5 is not accepted"),
+        (ActivationSettings, {"sample_rows": 2.5}, "sample_rows=2.5 is not accepted"),
+        (ActivationSettings, {"seed": "a"}, "seed='a' is not accepted"),
+        (ActivationSettings, {"histograms": 5}, "histograms=5 is not accepted"),
         (LossSettings, {"quantities": ()}, "Give some of top_eigenvalue"),
         (LossSettings, {"operator": "fisher"}, "operator='fisher' is not accepted"),
         (LossSettings, {"operator": "gauss_newton", "method": "exact"}, "with operator='gauss_newton'"),
         (LossSettings, {"trace_accuracy": 1.0}, "relative error between 0 and 1"),
+        (LossSettings, {"accuracy": "a"}, "accuracy='a' is not accepted"),
         (LossSettings, {"trace_probes": 1}, "Give an integer from 2"),
+        (LossSettings, {"seed": 1.5}, "seed=1.5 is not accepted"),
     ],
 )
 def test_what_is_not_accepted(settings, options, message):
@@ -37,6 +43,27 @@ def test_what_is_not_accepted(settings, options, message):
     monitor = ActivationCurvatureMonitor if settings is ActivationSettings else LossCurvatureMonitor
     with pytest.raises(CallbackArgumentError, match=message):
         monitor(**options)
+
+
+@pytest.mark.parametrize(
+    ("monitor", "options"),
+    [
+        (ActivationCurvatureMonitor, {"include": 3}),
+        (ActivationCurvatureMonitor, {"heat_maps": ["mean", "foo"]}),
+        (ActivationCurvatureMonitor, {"name": 3}),
+        (ActivationCurvatureMonitor, {"at_steps": 5}),
+        (ActivationCurvatureMonitor, {"max_overhead": "a"}),
+        (LossCurvatureMonitor, {"quantities": 3}),
+        (LossCurvatureMonitor, {"name": 3}),
+    ],
+)
+def test_what_a_monitor_cannot_read_is_refused_when_it_is_made(monitor, options):
+    with pytest.raises(CallbackArgumentError, match=f"{next(iter(options))}=.* (is not|is no)"):
+        monitor(**options)
+
+
+def test_one_heat_map_is_a_list_of_one():
+    assert ActivationCurvatureMonitor(heat_maps="mean").heat_maps.statistics == ("mean",)
 
 
 def test_a_monitor_keeps_what_it_was_given():

@@ -70,6 +70,17 @@ def test_only_the_named_block_changes():
     ]
 
 
+def test_a_name_without_a_number_means_all_calls_of_that_name():
+    model = nn.Sequential(build(nets.Function), build(nets.Nested), build(nets.Nested))
+    assert [row.name for row in surgery.swap(model, {"*:gelu": "silu", "1:relu": "mish"}, SAMPLE).rows] == [
+        "0:gelu",
+        "1:relu#0",
+        "1:relu#1",
+    ]
+    assert [row.name for row in surgery.swap(model, {"1:relu": "elu"}).rows] == ["1:relu#0", "1:relu#1"]  # modules now
+    assert [row.name for row in surgery.swap(model, {"2:relu#1": "gelu"}, SAMPLE).rows] == ["2:relu#1"]
+
+
 def test_a_swapped_call_is_still_known_by_its_name_and_numbers_stay():
     model = build(nets.Nested)
     first = surgery.swap(model, {":relu#0": "silu"}, SAMPLE)

@@ -1,6 +1,8 @@
 """Swaps: what is selected, what carries over, what is refused, and that nothing changes unless all of it can."""
 
+import copy
 import json
+import pickle
 
 import pytest
 import torch
@@ -225,6 +227,100 @@ def test_what_changes_the_shape_is_refused():
     registry.register("halving", facts=ActivationFacts(elementwise=False))(nn.GLU)
     with pytest.raises(SwapError, match="not elementwise"):
         surgery.swap(_net(), {"1": "halving"}, registry=registry)
+
+
+def _scaled_relu(registry):
+    """Register an activation that is made of another."""
+
+    @registry.register("scaled_relu")
+    class ScaledReLU(nn.Module):
+        def __init__(self, scale=1.0):
+            super().__init__()
+            self.inner, self.scale = nn.ReLU(), scale
+
+        def forward(self, x):
+            return self.scale * self.inner(x)
+
+    return ScaledReLU
+
+
+@pytest.mark.parametrize("targets", [{"*": "gelu"}, {"0": "gelu", "0.inner": "silu"}, {"0.inner": "silu", "0": "gelu"}])
+def test_a_part_of_what_is_replaced_goes_with_it(targets):
+    registry = ActivationRegistry()
+    model = nn.Sequential(_scaled_relu(registry)(2.0), nn.Linear(4, 4), nn.ReLU())
+    targets = targets if "*" in targets else targets | {"2": "gelu"}
+    report = surgery.swap(model, targets, registry=registry)
+    assert [row.name for row in report.rows] == ["0", "2"]
+    said = "0.inner: relu left as it is, because it is a part of '0', which is replaced"
+    assert [str(row) for row in report.skipped] == [said]
+    report.undo()
+    assert isinstance(model[0].inner, nn.ReLU)
+
+
+def test_a_part_is_a_site_where_the_whole_stays():
+    registry = ActivationRegistry()
+    model = nn.Sequential(_scaled_relu(registry)(2.0))
+    assert [row.name for row in surgery.swap(model, {"activation:relu": "gelu"}, registry=registry).rows] == ["0.inner"]
+    assert model(torch.tensor([-1.0])).item() == pytest.approx(-2 * 0.15865525, rel=1e-6)  # 2 gelu(-1) = -2 Phi(-1)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda pair: pickle.loads(pickle.dumps(pair))])
+def test_a_copied_report_undoes_the_copied_model(copied):
+    model = _net()
+    report = surgery.swap(model, {"1": "gelu"})
+    other, its_report = copied((model, report))
+    its_report.undo()
+    assert (type(model[1]), type(other[1])) == (nn.GELU, nn.ReLU)
+
+
+def test_new_parameters_are_like_those_nearby():
+    teacher = nn.Sequential(nn.Linear(4, 4), nn.ReLU()).bfloat16()
+    student = nn.Sequential(nn.ReLU(), nn.Linear(4, 4), nn.ReLU())
+    model = nn.ModuleDict({"teacher": teacher, "student": student})
+    surgery.swap(model, {"*": "prelu"})
+    assert [slope.dtype for slope in (teacher[1].weight, student[0].weight, student[2].weight)] == [
+        torch.bfloat16,
+        torch.bfloat16,
+        torch.float32,
+    ]
+    mixed = nn.Sequential(nn.ReLU(), nn.Linear(4, 4, dtype=torch.float64))
+    mixed.codes = nn.Parameter(torch.zeros(2, dtype=torch.int8), requires_grad=False)
+    surgery.swap(mixed, {"0": "prelu"})
+    assert mixed(torch.ones(1, 4, dtype=torch.float64)).dtype == torch.float64
+
+
+def test_a_module_that_answers_for_its_compiled_child_is_looked_into():
+    class Delegates(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = torch.compile(nn.Sequential(nn.ReLU()), backend="eager")
+            self.out = nn.ReLU()
+
+        def __getattr__(self, name):
+            try:
+                return super().__getattr__(name)
+            except AttributeError:
+                return getattr(super().__getattr__("net"), name)
+
+    model = Delegates()
+    surgery.swap(model, {"activation:relu": "gelu"})
+    assert isinstance(model.out, nn.GELU)
+
+
+def test_a_module_that_answers_to_any_name_is_swapped_in():
+    class Answers(nn.Module):
+        def forward(self, x):
+            return torch.relu(x)
+
+        def __getattr__(self, name):
+            try:
+                return super().__getattr__(name)
+            except AttributeError:
+                return None
+
+    model, x = Answers(), torch.tensor([-1.0])
+    surgery.swap(model, {"*": "silu"}, x)
+    assert model(x).item() == pytest.approx(-0.26894142, rel=1e-6)  # -1 / (1 + e)
 
 
 def test_a_plan_changes_nothing_and_says_what_it_would_do():

@@ -214,15 +214,19 @@ class ActivationEntry:
 
 
 def entry_for(
-    name: str, target: Any, aliases: tuple[str, ...], registered_by: str, kernel: OwnKernel = "auto"
+    name: str, target: Any, aliases: tuple[str, ...], registered_by: str | None, kernel: OwnKernel = "auto"
 ) -> ActivationEntry:
     """Make the row of a module class or of a plain function; anything else raises `ActivationSpecError`."""
-    if isinstance(target, nn.Module) or not callable(target):
+    is_class = isinstance(target, type)
+    if isinstance(target, nn.Module) or not callable(target) or (is_class and not issubclass(target, nn.Module)):
         raise ActivationSpecError(
             f"{name!r}: cannot register {target!r}. Give a torch.nn.Module class or a function from tensor to tensor."
         )
     _check_kernel(name, kernel)
-    if isinstance(target, type) and issubclass(target, nn.Module):
+    if registered_by is None:
+        named = target if hasattr(target, "__qualname__") else type(target)  # such as that of a functools.partial
+        registered_by = f"{named.__module__}.{named.__qualname__}"
+    if is_class:
         entry = ActivationEntry(name, target, aliases=aliases, registered_by=registered_by, kernel=kernel)
         names = tuple(entry.parameters)
         form = ModuleForm(target, ConstructionArguments(names), live=PresentArguments(names))

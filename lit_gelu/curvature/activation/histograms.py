@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from lit_gelu.curvature.errors import CurvatureArgumentError
+from lit_gelu.numbers_given import is_count, is_number
 
 
 @dataclass(frozen=True)
@@ -31,9 +32,11 @@ class HistogramBins:
     bins: int = 64
 
     def __post_init__(self) -> None:
-        if not (self.low < self.high and self.bins >= 1):
+        ends = is_number(self.low) and is_number(self.high)
+        if not (ends and self.low < self.high and is_count(self.bins, 1)):
             raise CurvatureArgumentError(
-                f"{self!r} has no bins. Give low < high and a positive number, such as HistogramBins(-8, 8, 64)."
+                f"{self!r} has no bins. Give finite numbers low < high and a positive integer, such as "
+                "HistogramBins(-8, 8, 64)."
             )
 
     @property

@@ -64,6 +64,37 @@ def test_calls_of_functions_and_single_calls_are_logged(tmp_path):
     assert "curvature/:gelu/gaussian/mean_gate" in logged_rows(tmp_path)[0]
 
 
+@pytest.mark.parametrize("sample_rows", ["auto", None])
+def test_inputs_that_are_no_table_of_real_numbers_are_left_out_and_said(tmp_path, sample_rows):
+    class Others(SmallNet):
+        def forward(self, x):
+            jagged = torch.nested.nested_tensor(list(x.split([3, 5])), layout=torch.jagged)
+            assert self.act(jagged).is_nested
+            assert self.tanh(torch.complex(x, x)).is_complex()
+            return super().forward(x)
+
+        def __init__(self):
+            super().__init__()
+            self.act, self.tanh = nn.ReLU(), nn.Tanh()
+
+    monitor = ActivationCurvatureMonitor(every_n_steps=1, sample_rows=sample_rows, include=["*", "tanh"])
+    with collected_warnings("or with nested, sparse or complex tensors alone") as said:
+        run(tmp_path, monitor, model=Others(), max_epochs=1)
+    assert sorted(message.partition("'")[2].partition("'")[0] for message in said) == ["act", "tanh"]
+    assert not math.isnan(monitor.latest["net.1"]["mean"])
+
+
+def test_a_name_without_a_number_watches_all_calls_of_that_name(tmp_path):
+    class Twice(FunctionalNet):
+        def forward(self, x):
+            x = F.gelu(self.net[3](self.net[2](F.gelu(self.net[0](x)))))
+            return self.net[6](self.act(self.net[4](x)))
+
+    monitor = ActivationCurvatureMonitor(every_n_steps=4, input_sample=SAMPLE, include=":gelu")
+    run(tmp_path, monitor, model=Twice(), max_epochs=1)
+    assert list(monitor.latest) == [":gelu#0", ":gelu#1"]
+
+
 @pytest.mark.parametrize("options", [{}, {"accumulate_grad_batches": 3}, {"precision": "bf16-mixed"}])
 def test_training_with_probes_and_all_outputs_is_bitwise_the_same(tmp_path, options):
     class Nothing(Callback):

@@ -2,17 +2,50 @@
 
 import pytest
 import torch
-from callback_helpers import collected_warnings
+from callback_helpers import collected_warnings, quiet_trainer
 from lightning.pytorch import Callback
-from loss_monitor_nets import Net, OnceDifferentiable, Witness, fit
+from loss_monitor_nets import History, Net, OnceDifferentiable, Witness, data, fit
 from probe_nets import CLASSES, FEATURES, full_hessian
 from torch import nn
 from torch.nn import functional as F
 
-from lit_gelu.callbacks import LossCurvatureMonitor
+from lit_gelu.callbacks import ActivationSwap, LossCurvatureMonitor
 from lit_gelu.curvature.settings import OF_UPDATE
 
 SETTINGS = {"every_n_steps": 1, "fraction": None}
+
+
+class Slopes(Callback):
+    """Keeps g'u of each step of gradient descent: the learning rate times -g'g."""
+
+    def __init__(self):
+        self.seen = []
+
+    def on_before_optimizer_step(self, trainer, pl_module, optimizer):
+        gradients = [p.grad for group in optimizer.param_groups for p in group["params"]]
+        self.seen.append(-0.5 * sum(gradient.square().sum().item() for gradient in gradients))
+
+
+@pytest.mark.parametrize("monitor_first", [True, False])
+@pytest.mark.parametrize(
+    ("before", "after", "steps"),
+    [(nn.ReLU, "prelu", 0), (nn.PReLU, "swish(learnable=True)", 0), (nn.PReLU, "gelu", 0), (nn.PReLU, "gelu", 2)],
+)
+def test_a_swap_of_parameters_is_no_update(tmp_path, before, after, steps, monitor_first):
+    """Figures along the update are those of the optimizer's step alone, or left out, which is said."""
+    swap = ActivationSwap({"*": after}, at_step=2, anneal_steps=steps)
+    monitor, slopes = LossCurvatureMonitor(OF_UPDATE, **SETTINGS), Slopes()
+    history = History(monitor)
+    callbacks = [monitor, history, swap] if monitor_first else [swap, monitor, history]
+    with collected_warnings("left out at steps amid which a swap brings or takes parameters") as said:
+        trainer = quiet_trainer(tmp_path, *callbacks, slopes, max_epochs=1, precision="64-true")
+        trainer.fit(Net(before), data(48))
+    measured = {step for step, row in history.figures.items() if "directional_slope" in row}
+    assert len(history.figures) == 6
+    assert measured >= {0, 1, 4, 5}
+    assert len(said) == (len(measured) < 6)
+    for step in measured - ({2, 3} if steps else set()):  # a blend goes on between the step and the event
+        assert history.figures[step]["directional_slope"] == pytest.approx(slopes.seen[step], rel=1e-6), step
 
 
 class Groups(Net):

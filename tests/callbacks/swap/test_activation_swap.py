@@ -208,6 +208,16 @@ def test_one_swap_serves_one_model_after_another(tmp_path):
         assert [name for _, _, name in witness.seen] == ["ReLU"] * 4 + ["GELU"] * 8
 
 
+@pytest.mark.parametrize("rule", [{"patience": 2, "threshold": 1e6}, {"reaches": 1e6}])
+def test_a_metric_counts_anew_for_another_model(tmp_path, rule):
+    swap = ActivationSwap(RELU_TO_GELU, when="train_loss", **rule)
+    steps = []
+    for number in range(2):
+        fit(tmp_path / str(number), swap, max_epochs=4)
+        steps.append(swap.record.step)
+    assert steps == [12 if "patience" in rule else 4] * 2
+
+
 def test_a_custom_registry_is_used_throughout(tmp_path):
     registry = activations.ActivationRegistry()
 

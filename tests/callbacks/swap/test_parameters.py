@@ -3,6 +3,7 @@
 import pytest
 import torch
 from callback_helpers import SaveEachEpoch, SmallNet, collected_warnings, loader, quiet_trainer
+from lightning.pytorch.callbacks import BackboneFinetuning
 from torch import nn
 from torch.optim import lr_scheduler
 
@@ -318,6 +319,57 @@ def test_nothing_is_said_of_groups_where_nothing_came_or_went(tmp_path):
     with collected_warnings(""):
         fit(tmp_path, Configured(sgd), ActivationSwap({"activation:relu": "gelu"}, at_step=2), SaveEachEpoch(tmp_path))
     assert "lit_gelu_parameter_groups" not in torch.load(tmp_path / "epoch1.ckpt", weights_only=True)
+
+
+class TwoParts(SmallNet):
+    """Trains its head, and from epoch 1 on its backbone too if it is told to."""
+
+    def __init__(self, unfreezes=False):
+        super().__init__(dropout=0)
+        self.backbone, self.head = self.net[:2], self.net[2:]
+        del self.net
+        self.unfreezes = unfreezes
+
+    def forward(self, x):
+        return self.head(self.backbone(x))
+
+    def configure_optimizers(self):
+        parameters = self.head.parameters() if self.unfreezes else self.parameters()
+        return torch.optim.AdamW([p for p in parameters if p.requires_grad], lr=1e-2)
+
+    def on_train_epoch_start(self):
+        if self.unfreezes and self.current_epoch == 1:
+            self.optimizers().add_param_group({"params": list(self.backbone.parameters()), "lr": 1e-3})
+
+
+def trained_in_parts(folder, model, *callbacks, ckpt_path=None):
+    saved = SaveEachEpoch(folder)
+    optimizer = fit(folder, model, *callbacks, saved, max_epochs=3, ckpt_path=ckpt_path).optimizers[0]
+    return [(len(group["params"]), group["lr"]) for group in optimizer.param_groups]
+
+
+def test_groups_that_the_module_adds_later_are_saved_and_resumed(tmp_path):
+    whole, resumed = TwoParts(unfreezes=True), TwoParts(unfreezes=True)
+    swaps = [ActivationSwap({"head.*": "prelu"}, at_epoch=0) for _ in range(2)]
+    groups = trained_in_parts(tmp_path / "a", whole, swaps[0])
+    checkpoint = tmp_path / "a" / "epoch1.ckpt"
+    assert trained_in_parts(tmp_path / "b", resumed, swaps[1], ckpt_path=checkpoint) == groups
+    assert groups == [(6, 1e-2), (1, 1e-2), (2, 1e-3)]  # of the head, PReLU, the backbone
+    for (name, wanted), found in zip(whole.state_dict().items(), resumed.state_dict().values(), strict=True):
+        assert torch.equal(wanted, found), name
+
+
+@pytest.mark.parametrize("swap_first", [True, False])
+def test_finetuning_adds_its_groups_beside_those_of_swaps(tmp_path, swap_first):
+    def callbacks():
+        swap = ActivationSwap({"head.*": "prelu"}, at_epoch=0)
+        finetuning = BackboneFinetuning(unfreeze_backbone_at_epoch=1, backbone_initial_lr=1e-3)
+        return [swap, finetuning] if swap_first else [finetuning, swap]
+
+    groups = trained_in_parts(tmp_path / "a", TwoParts(), *callbacks())
+    assert groups == [(6, 1e-2), (1, 1e-2), (2, 2e-3)]  # it doubles the backbone's rate in each epoch
+    checkpoint = tmp_path / "a" / "epoch1.ckpt"
+    assert trained_in_parts(tmp_path / "b", TwoParts(), *callbacks(), ckpt_path=checkpoint) == groups
 
 
 def test_a_group_like_one_that_was_added_has_the_options_of_the_first(tmp_path):

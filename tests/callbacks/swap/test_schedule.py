@@ -1,5 +1,6 @@
 """`SwapSchedule` alone, with a stand-in for the Trainer: bounds, metrics of several ranks, and its warnings."""
 
+import math
 import warnings
 from types import SimpleNamespace
 
@@ -25,6 +26,7 @@ class Values(MetricTrigger):
 
 def trainer(**changes):
     facts = {"current_epoch": 0, "global_step": 0, "max_epochs": 4, "world_size": 1, "sanity_checking": False}
+    facts |= {"num_training_batches": 3, "accumulate_grad_batches": 1}
     return SimpleNamespace(**(facts | {"enable_validation": True, "callback_metrics": {"loss": 0.5}} | changes))
 
 
@@ -34,8 +36,15 @@ def trainer(**changes):
         ((None, None, None), "one of at_epoch, at_step and when"),
         ((1, 1, None), "one of at_epoch, at_step and when"),
         ((1, None, "loss"), "one of at_epoch, at_step and when"),
-        ((-1, None, None), "Count from 0"),
-        ((None, -1, None), "Count from 0"),
+        ((-1, None, None), "at_epoch=-1 .* counted from 0"),
+        ((None, -1, None), "at_step=-1 .* counted from 0"),
+        ((math.nan, None, None), "at_epoch=nan .* counted from 0"),
+        ((1.5, None, None), "at_epoch=1.5 .* counted from 0"),
+        ((True, None, None), "at_epoch=True .* counted from 0"),
+        ((None, "3", None), "at_step='3' .* counted from 0"),
+        ((None, None, 3), "when=3 .* name of a metric"),
+        ((1, None, None, MetricTrigger(reaches=0.1)), "Give when= in the place of at_epoch=1"),
+        ((None, 1, None, MetricTrigger(patience=7)), "Give when= in the place of at_epoch=None, at_step=1"),
     ],
 )
 def test_exactly_one_trigger_from_0_on(given, message):
@@ -122,8 +131,19 @@ def test_several_ranks_decide_by_their_mean_and_all_must_have_logged(monkeypatch
     [
         (SwapSchedule(4, None), {}, 0, "not be made: this run ends after 4 epochs"),
         (SwapSchedule(3, None), {}, 0, None),
-        (SwapSchedule(9, None), {"max_epochs": -1}, 0, None),
-        (SwapSchedule(9, None), {"max_epochs": None}, 0, None),
+        (SwapSchedule(9, None), {"max_epochs": -1}, 0, "not be made: this run ends after 10 steps"),
+        (SwapSchedule(9, None), {"max_epochs": None}, 0, "not be made: this run ends after 10 steps"),
+        (SwapSchedule(4, None), {"max_epochs": 1000}, 0, "not be made: this run ends after 10 steps"),
+        (SwapSchedule(2, None), {}, 4, None),
+        (SwapSchedule(2, None), {}, 5, "left halfway: this run ends after 10 steps"),
+        (
+            SwapSchedule(2, None),
+            {"num_training_batches": 7, "accumulate_grad_batches": 2},
+            3,
+            "left halfway: this run ends after 10 steps",
+        ),
+        (SwapSchedule(2, None), {"num_training_batches": math.inf}, 0, "not be made: this run ends after 10 steps"),
+        (SwapSchedule(0, None), {"num_training_batches": math.inf}, 0, None),
         (SwapSchedule(None, 10), {}, 0, "not be made: this run ends after 10 steps"),
         (SwapSchedule(None, 9), {}, 0, None),
         (SwapSchedule(None, 7), {}, 3, None),

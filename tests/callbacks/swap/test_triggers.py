@@ -10,7 +10,7 @@ from lit_gelu.callbacks import ActivationSwap, CallbackArgumentError, ExactResum
 from lit_gelu.callbacks.swap.schedule import MetricTrigger
 from lit_gelu.data import ResumableDataLoader
 from lit_gelu.surgery import SwapConflictError, without_marks
-from lit_gelu.surgery.blend import Blend
+from lit_gelu.surgery.blend import Blend, blends
 
 RELU_TO_GELU = {"activation:relu": "gelu"}
 STEPS_AN_EPOCH = 4
@@ -177,6 +177,25 @@ def test_a_run_that_ends_before_warns(tmp_path):
     with collected_warnings("left halfway") as messages:
         quiet_trainer(tmp_path, annealed(at_step=3, steps=6), max_epochs=2).fit(SmallNet(), loader())
     assert len(messages) == 1
+
+
+def test_another_trainer_goes_on_where_the_blend_is(tmp_path):
+    class Shares(Callback):
+        def __init__(self):
+            self.seen = []
+
+        def on_train_batch_start(self, trainer, pl_module, *arguments):
+            self.seen += [round(float(blend.progress), 6) for blend in blends(pl_module).values()]
+
+    model, swap, shares = SmallNet(dropout=0), annealed("net.1", at_step=2, steps=5), Shares()
+    with collected_warnings("left halfway"):
+        quiet_trainer(tmp_path / "a", swap, shares, max_epochs=1).fit(model, loader())
+    assert shares.seen == [0, 0.2]  # of the steps 2 and 3
+    shares.seen.clear()
+    fit(tmp_path / "b", model, swap, shares, max_epochs=2)
+    assert shares.seen == [0.4, 0.6, 0.8]
+    assert isinstance(model.net[1], nn.GELU)
+    assert not swap.record.annealing
 
 
 def test_both_halves_are_trained_and_the_old_one_leaves_the_optimizer(tmp_path):

@@ -236,3 +236,24 @@ def test_an_attribute_that_makes_way_for_another_comes_back():
             assert seen == [True]
     assert module.empty is None
     assert not hasattr(module, "other")
+
+
+def test_a_module_that_answers_for_its_compiled_child_is_probed_itself():
+    class Delegates(LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.net = torch.compile(nn.Linear(3, 1, bias=False), backend="eager")
+
+        def __getattr__(self, name):
+            try:
+                return super().__getattr__(name)
+            except AttributeError:
+                return getattr(super().__getattr__("net"), name)
+
+        def curvature_loss(self, batch):
+            return self.net(batch).square().mean()
+
+    model, batch = Delegates(), torch.eye(3)
+    with LossProbe(model, [batch]) as probe:
+        loss = probe.closures[0]().item()
+    assert loss == pytest.approx(model.net.weight.square().mean().item(), rel=1e-6)

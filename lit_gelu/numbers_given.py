@@ -1,0 +1,14 @@
+"""Whether an argument is a number of some kind, for those who refuse it where it is not."""
+
+import math
+from numbers import Integral, Real
+
+
+def is_number(value: object) -> bool:
+    """Return whether an argument is a finite number; no bool is meant as one."""
+    return not isinstance(value, bool) and isinstance(value, Real) and math.isfinite(value)
+
+
+def is_count(value: object, least: int = 0) -> bool:
+    """Return whether an argument is an integer that is large enough; no bool is meant as one."""
+    return not isinstance(value, bool) and isinstance(value, Integral) and int(value) >= least
