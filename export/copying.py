@@ -2,12 +2,14 @@
 
 import contextlib
 import functools
+import itertools
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from lit_gelu.export.errors import ExportError
 from lit_gelu.surgery.recognition import faithful_copy
@@ -22,8 +24,7 @@ def evaluation_copy(model: nn.Module, dtype: torch.dtype = torch.float32) -> nn.
     # no backward hooks and none of this package's or Lightning's: a monitor's hook holds its callback, the callback the
     # Trainer, and neither belongs in a file. Every other forward hook and pre-hook stays, because it may be a part of
     # what the module computes: ``torch.nn.utils`` computes weights in them, and transformers gathers outputs.
-    if not isinstance(model, nn.Module):
-        raise ExportError(f"Only a torch.nn.Module can be exported, not {type(model).__name__}.")
+    require_copyable(model)
     model = getattr(model, "_orig_mod", model)
     memo: dict[int, Any] = {}
     for module in list(model.modules()):
@@ -45,7 +46,61 @@ def evaluation_copy(model: nn.Module, dtype: torch.dtype = torch.float32) -> nn.
     for hooks in _forward_hooks(twin):
         for key in watching.keys() & hooks.keys():
             del hooks[key]
-    return twin.cpu().to(dtype).eval().requires_grad_(False)
+    return _converted(twin.cpu(), dtype).eval().requires_grad_(False)
+
+
+def require_copyable(model: object) -> None:
+    """Refuse what is no module, what TorchScript made, and tensors without values."""
+    if not isinstance(model, nn.Module):
+        raise ExportError(f"Only a torch.nn.Module can be exported, not {type(model).__name__}.")
+    name = type(model).__name__
+    scripted = next((where for where, part in model.named_modules() if isinstance(part, torch.jit.ScriptModule)), None)
+    if scripted is not None:
+        part = f"its part {scripted!r}" if scripted else "it"
+        raise ExportError(
+            f"{name} cannot be exported: {part} was made by torch.jit.trace or torch.jit.script, whose copies and "
+            "forward are TorchScript's. Give the module that it was made from."
+        )
+    for where, tensor in itertools.chain(model.named_parameters(), model.named_buffers()):
+        if is_lazy(tensor):
+            raise ExportError(f"{name} cannot be exported: {where!r} has no shape yet. Call the module once first.")
+        if tensor.is_meta:
+            raise ExportError(
+                f"{name} cannot be exported: {where!r} is on the meta device, which holds no values. Load them first, "
+                "such as by model.to_empty(device='cpu') and model.load_state_dict(...), or "
+                "load_state_dict(..., assign=True)."
+            )
+
+
+def _converted(model: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """Return a module in a dtype; complex tensors stay complex, which ``Module.to`` would cut to their real part."""
+    kept: list[tuple[dict[str, Any], str, Tensor]] = []
+    for module in model.modules():
+        for tensors in (module._parameters, module._buffers):
+            found = [(name, t) for name, t in tensors.items() if t is not None and t.is_complex()]
+            for name, tensor in found:
+                kept.append((tensors, name, tensor))
+                tensors[name] = None
+    model = model.to(dtype)
+    in_complex = torch.complex128 if dtype == torch.float64 else torch.complex64  # there is none to speak of in 16 bit
+    once: dict[int, Tensor] = {}  # a tensor may be in two places
+    for place, name, tensor in kept:
+        is_parameter = isinstance(tensor, nn.Parameter)
+        twin = tensor.detach().to(in_complex)
+        place[name] = once.setdefault(id(tensor), nn.Parameter(twin, requires_grad=False) if is_parameter else twin)
+    return model
+
+
+@contextlib.contextmanager
+def without_callers_autocast() -> Iterator[None]:
+    """Turn off the autocast that surrounds a call, as Lightning's mixed precision does; forward's own still applies."""
+    accelerator = torch.accelerator.current_accelerator()
+    kinds = {"cpu"} if accelerator is None else {"cpu", accelerator.type}
+    with contextlib.ExitStack() as stack:
+        for kind in kinds:
+            if torch.is_autocast_enabled(kind):
+                stack.enter_context(torch.autocast(kind, enabled=False))
+        yield
 
 
 @contextlib.contextmanager

@@ -17,13 +17,14 @@ from lit_gelu.activations import ActivationRegistry
 from lit_gelu.activations.naming.forms import function_spec
 from lit_gelu.activations.registry import registry_or_default
 from lit_gelu.display import Displayed, HtmlTable, count_of
-from lit_gelu.export.copying import evaluation_copy
+from lit_gelu.export.copying import evaluation_copy, without_callers_autocast
 from lit_gelu.export.forms import NoGeluError, approximate_, require_forms
 from lit_gelu.export.inputs import FlatModule, batch_sizes, require_order, sample_of, take_apart
 from lit_gelu.export.lowering.lowering_table import mark
 from lit_gelu.export.lowering.replace import lower
 from lit_gelu.export.metadata import FileMetadata, SiteRecord, census, class_path, save_model, strip_origin
 from lit_gelu.export.options import ExportOptions
+from lit_gelu.export.parity.other_sizes import require_alike, runs_at_other_sizes
 from lit_gelu.export.preprocessing import describe, preprocessing_copy, raw_call
 from lit_gelu.export.sizes import at_least_two, open_sizes
 from lit_gelu.export.torch_export import recorded_sizes, trace
@@ -89,6 +90,7 @@ class ExportReport(Displayed):
         return HtmlTable(head, rows, str(self).partition("\n")[0], self.notes)
 
 
+@without_callers_autocast()
 def export_onnx(
     model: nn.Module,
     path: str | os.PathLike[str],
@@ -168,7 +170,7 @@ def export_onnx(
             that cannot be swapped, a lowering that has no recipe for any of its activations.
         ModelInputError: If the sample is missing or does not fit ``forward``.
         ExportError: If the module cannot be translated, is random in evaluation mode, fixes the batch size or one that
-            ``dynamic_shapes`` names, or computes something else when it is copied.
+            ``dynamic_shapes`` names, or computes something else when it is copied or its graph runs at another size.
         UnwritablePathError: If the file cannot be written.
 
     Example:
@@ -199,7 +201,7 @@ def export_onnx(
     made_folder = "" if is_folder(Path(path).parent) else str(Path(path).parent)
     require_writable(path)
     registry = registry_or_default(registry)
-    flat = _flat(model, input_sample, preprocessing, softmax=softmax)
+    flat = _flat(model, input_sample, preprocessing, softmax=options.softmax)
     sizes = batch_sizes(flat.call)
     if options.dynamic_shapes:
         sizes = open_sizes(options.dynamic_shapes, flat.call, list(inspect.signature(flat.model.forward).parameters))
@@ -209,8 +211,10 @@ def export_onnx(
     require_labels_fit(options, trial)
     no_gelu = _approximated(flat, options, registry)
     specs = {site.name: str(function_spec(site.spec)) for site in surgery.find_sites(flat.model, registry=registry)}
+    elsewhere, untried = runs_at_other_sizes(flat, sizes)  # before markers stand in the place of activations
     marked = mark(flat.model, registry)
     graph = trace(flat, trial, options.traced_opset, sizes)
+    untried += require_alike(graph, flat, elsewhere, marked, registry)
     lowered = lower(graph, marked, options, registry, specs)
     require_forms(lowered.sites, options.approximate)
     if no_gelu is not None:  # nor one that is written by hand, which the line above would have named
@@ -227,7 +231,7 @@ def export_onnx(
     strip_origin(graph)
     graph.metadata_props.update(metadata.to_properties())
     save_model(graph, path)
-    notes = (*lowered.notes, *unasked, *_never_called(lowered.sites))
+    notes = (*lowered.notes, *unasked, *untried, *_never_called(lowered.sites))
     operators = census(ir.to_proto(graph))
     return ExportReport(Path(path), lowered.opset, metadata.sites, operators, metadata, notes, made_folder)
 

@@ -115,6 +115,12 @@ def take_apart(model: nn.Module, sample: Any) -> Call:
             "The input sample needs a tensor whose first dimension is the batch, with at least one row."
         )
     names = unique_names([_name(paths[i][0], list(signature.parameters)) for i in positions])
+    complex_ones = [name for name, tensor in zip(names, tensors, strict=True) if tensor.is_complex()]
+    if complex_ones:
+        raise ModelInputError(
+            f"The input sample has complex tensors ({', '.join(complex_ones)}), and no file takes complex numbers. Let "
+            "forward take real ones and begin with torch.view_as_complex(x), and give torch.view_as_real(x)."
+        )
     leaves = tuple(None if i in positions else leaf for i, (_, leaf) in enumerate(paths))
     return Call(tuple(names), tensors, leaves, structure, positions)
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import Field, dataclass, field, fields
 from typing import Any, Literal, Self, get_args
 
+import numpy as np
 import torch
 
 from lit_gelu.export.errors import ExportOptionError
@@ -53,6 +54,9 @@ class ExportOptions:
             if option.metadata["choices"] and option.name in given and option.name not in {"approximate", "dtype"}:
                 _require_known(option.name, given[option.name], option.metadata["choices"])
         asked = {**{option.name: option.default for option in cls.all()}, **given}
+        asked["softmax"] = _truth("softmax", asked["softmax"])
+        for name, what in (("keep_fp32", "operators or patterns over names"), ("labels", "one for each class")):
+            asked[name] = _texts(name, asked[name], what)
         asked["approximate"] = _forms(asked["approximate"])
         asked["dtype"] = _dtype(asked["dtype"])
         asked["dynamic_shapes"] = require_readable(asked["dynamic_shapes"]) if asked["dynamic_shapes"] else ()
@@ -62,9 +66,7 @@ class ExportOptions:
                 "lowering='contrib' does not go with target='tensorrt', whose parser knows standard operators only. "
                 "Use lowering='auto', or target='ort-cuda'."
             )
-        keep, labels = asked["keep_fp32"], asked["labels"]
-        if isinstance(keep, str):
-            raise ExportOptionError(f"keep_fp32={keep!r} is one text. Accepted: a list, such as [{keep!r}].")
+        keep = asked["keep_fp32"]
         if asked["dtype"] == "fp32" and (keep or asked["io_dtype"] != "same"):
             raise ExportOptionError(
                 "keep_fp32= and io_dtype= are for dtype='fp16' and 'bf16'; in an fp32 file everything is float32. "
@@ -76,9 +78,7 @@ class ExportOptions:
                 "onnxruntime's CUDA provider knows it, and has no bfloat16 convolution in it. Use target='ort-cuda' "
                 "with dtype='fp32' or 'fp16', or leave layout out."
             )
-        if isinstance(labels, str) or not all(isinstance(label, str) for label in labels):
-            raise ExportOptionError(f"labels={labels!r} is not accepted. Give a list of texts, one for each class.")
-        return cls(**{**asked, "keep_fp32": tuple(keep), "labels": tuple(labels)})
+        return cls(**asked)
 
     @property
     def destination(self) -> Target:
@@ -99,12 +99,34 @@ class ExportOptions:
         return values
 
 
+def _truth(option: str, value: object) -> bool:
+    """Return a Boolean as Python's; a text such as ``"no"`` would be true."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise ExportOptionError(f"{option}={value!r} is not accepted. Accepted: True, False.")
+    return bool(value)
+
+
+def _texts(option: str, value: object, what: str) -> tuple[str, ...]:
+    """Return a list of texts as a tuple."""
+    if isinstance(value, str):
+        raise ExportOptionError(f"{option}={value!r} is one text. Give a list of texts, {what}, such as [{value!r}].")
+    texts = tuple(value) if isinstance(value, Iterable) else (None,)
+    if not all(isinstance(text, str) for text in texts):
+        raise ExportOptionError(f"{option}={value!r} is not accepted. Give a list of texts, {what}.")
+    return texts
+
+
 def _forms(approximate: str | Mapping[str, str]) -> str | Mapping[str, str]:
     """Return the form of every GELU, or forms by name pattern, in canonical form."""
     if not isinstance(approximate, Mapping):
         _require_known("approximate", approximate, get_args(Approximate))
         return "none" if approximate == "exact" else approximate
     for pattern, form in approximate.items():
+        if not isinstance(pattern, str):
+            raise ExportOptionError(
+                f"approximate={dict(approximate)!r} names a site by {pattern!r}. Accepted: {{name pattern: form}}, "
+                "such as {'encoder.*': 'tanh'}."
+            )
         _require_known(f"approximate[{pattern!r}]", form, get_args(Approximate))
     if not approximate:
         raise ExportOptionError("approximate={} names no site. Use 'as_trained', or {name pattern: form}.")
@@ -114,7 +136,7 @@ def _forms(approximate: str | Mapping[str, str]) -> str | Mapping[str, str]:
 def _require_known(option: str, value: object, known: Iterable[str]) -> None:
     """Refuse a value that does not exist; near values and the whole list are in the message."""
     known = list(known)
-    if value in known:
+    if isinstance(value, str) and value in known:
         return
     near = difflib.get_close_matches(str(value).lower(), known, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
@@ -125,6 +147,7 @@ def _dtype(dtype: torch.dtype | str | None) -> str:
     """Return the dtype's name."""
     names = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16", None: "fp32"}
     aliases = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
-    name = aliases.get(dtype, dtype) if isinstance(dtype, str) else names.get(dtype, str(dtype))
-    _require_known("dtype", name, DTYPES)
-    return name
+    named = isinstance(dtype, (torch.dtype, type(None)))  # what else is given may have no hash
+    name = aliases.get(dtype, dtype) if isinstance(dtype, str) else names.get(dtype, dtype) if named else dtype
+    _require_known("dtype", str(name) if named else name, DTYPES)
+    return str(name)

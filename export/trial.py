@@ -39,18 +39,23 @@ def trial_run(flat: FlatModule) -> Trial:
         try:
             first, second = named_outputs(flat.run(tensors)), named_outputs(flat.run(tensors))
         except Exception as error:
-            shapes = ", ".join(
-                f"{name} {tuple(t.shape)} {t.dtype}" for name, t in zip(call.names, tensors, strict=True)
-            )
-            raise ModelInputError(
-                f"{model}.forward fails on the input sample ({shapes}; the first size is the batch): {error}"
-            ) from error
+            raise _refused(flat, tensors, error) from error
     if not first:
         raise ExportError(f"{model}.forward returns no tensor, so there is nothing to export.")
     differing = [name for (name, a), (_, b) in zip(first, second, strict=True) if not _same(a, b)]
     if differing:
         raise ExportError(random_message(model, ", ".join(differing)))
     return Trial(tensors, output_names([name for name, _ in first], call), tuple(tensor for _, tensor in first))
+
+
+def _refused(flat: FlatModule, tensors: Sequence[Tensor], error: Exception) -> ModelInputError:
+    """Return the error for a sample that the module does not take."""
+    pairs = zip(flat.call.names, tensors, strict=True)
+    shapes = ", ".join(f"{name} {tuple(t.shape)} {t.dtype}" for name, t in pairs)
+    model = type(flat.model).__name__
+    return ModelInputError(
+        f"{model}.forward fails on the input sample ({shapes}; the first size is the batch): {error}"
+    )
 
 
 def _same(first: Tensor, second: Tensor) -> bool:
@@ -93,7 +98,10 @@ def require_faithful(flat: FlatModule, model: nn.Module, tensors: Sequence[Tenso
     # The module runs where it is, on the side of its training; modes, buffers and the random state are as before.
     # Integer outputs are compared where it is in float32 or float64 on the CPU, as the copy is.
     model = getattr(model, "_orig_mod", model)
-    copied = _outputs(flat, flat.model, tensors)
+    try:
+        copied = _outputs(flat, flat.model, tensors)
+    except Exception as error:
+        raise _refused(flat, tensors, error) from error
     try:
         own = _outputs(flat, model, tensors)
     except Exception as error:  # noqa: BLE001 - a module in 16 bit need not run on the CPU, and then it cannot be asked

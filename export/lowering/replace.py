@@ -15,12 +15,12 @@ from lit_gelu.activations.onnx_recipes import LOWERINGS, OnnxRecipes
 from lit_gelu.export.errors import ExportOptionError
 from lit_gelu.export.lowering.bias_of_layers import hand_over_biases
 from lit_gelu.export.lowering.folding import fold
-from lit_gelu.export.lowering.kernels import DTYPES, Target, off_target, raise_opset, solve
+from lit_gelu.export.lowering.kernels import DTYPES, Target, off_target, raise_opset, solve, without_float64
 from lit_gelu.export.lowering.lowering_table import MARKER_DOMAIN, TABLE, BoundActivation
 from lit_gelu.export.lowering.policy import Choice, choose, cuda_kernels, is_available, preferred
 from lit_gelu.export.lowering.precision import convert
 from lit_gelu.export.lowering.recipe import CONTRIB_DOMAIN, Argument, RecipeBuilder, inlined
-from lit_gelu.export.lowering.spellings import mark_spellings
+from lit_gelu.export.lowering.spellings import mark_spellings, spec_text
 from lit_gelu.export.metadata import SiteRecord
 from lit_gelu.export.options import ExportOptions
 
@@ -77,7 +77,7 @@ def lower(
     rows = tuple(
         SiteRecord(
             site,
-            (specs or {}).get(site) or _spec_text(activation, registry),
+            (specs or {}).get(site) or spec_text(activation, registry),
             activation.row,
             taken[site].lowering,
             _operators(found[site], taken[site], target.dtype),
@@ -94,15 +94,6 @@ def lower(
     return Lowered(rows, opset, tuple(_notes(model, target, opset, rows)))
 
 
-def _spec_text(activation: BoundActivation, registry: ActivationRegistry) -> str:
-    """Return the spec of an activation that surgery does not list: a call of a function, or a gate."""
-    plain = {key: value for key, value in activation.arguments.items() if isinstance(value, (int, float, str))}
-    plain.pop("channel_dim", None)
-    if activation.name not in registry:  # such as erfc, which is no activation
-        return activation.name
-    return str(registry.resolve(activation.name, **plain))
-
-
 def _replace_all(
     model: ir.Model, activations: Mapping[str, BoundActivation], taken: Mapping[str, Choice]
 ) -> Counter[str]:
@@ -115,6 +106,7 @@ def _replace_all(
             calls[site] += 1
             _replace(node, site, activations[site], taken[site], constants)
     common_passes.RemoveUnusedNodesPass()(model)
+    common_passes.NameFixPass()(model)  # new nodes in the branches of an If are numbered as those around it are
     return calls
 
 
@@ -186,7 +178,14 @@ def _require_applicable(found: Mapping[str, BoundActivation], lowering: str) -> 
 
 def _notes(model: ir.Model, target: Target, opset: int, rows: tuple[SiteRecord, ...]) -> list[str]:
     """Say what a user of the file should know."""
-    notes = off_target(list(ir.traversal.RecursiveGraphIterator(model.graph)), target.runtime, opset)
+    nodes = list(ir.traversal.RecursiveGraphIterator(model.graph))
+    notes = off_target(nodes, target.runtime, opset)
+    doubles = without_float64(nodes) if target.runtime in {"portable", "ort-cpu"} else []
+    if doubles:
+        notes.append(
+            f"onnxruntime's CPU provider has no float64 kernels of {', '.join(doubles)} and does not load this file: "
+            "let forward compute them in float32 (x.float())."
+        )
     if target.dtype == "bf16" and target.runtime in {"portable", "ort-cpu"}:
         notes.append("onnxruntime's CPU provider has no bfloat16 kernels: this file runs on a GPU only.")
     folded = [f"{row.site}: {row.folded}" for row in rows if row.folded]

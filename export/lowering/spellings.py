@@ -18,7 +18,8 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir import convenience
 
-from lit_gelu.activations import ActivationRegistry
+from lit_gelu import activations
+from lit_gelu.activations import ActivationArgumentError, ActivationRegistry
 from lit_gelu.activations.families import ENTRIES
 from lit_gelu.activations.naming.entry import ActivationEntry
 from lit_gelu.activations.onnx_recipes import OnnxOperator, OnnxSpelling
@@ -159,7 +160,8 @@ class _Recogniser:
                     activation = self._formula_of(node, x)
                     if activation is not None:
                         return activation, x
-        return self._operator(node)
+        found = self._operator(node)
+        return found if found is not None and self._is_accepted(found[0]) else None
 
     def _operator(self, node: ir.Node) -> Recognised | None:
         """Return the activation that a single operator is."""
@@ -184,8 +186,27 @@ class _Recogniser:
         for known in [*_own_spellings(), *_spellings(self._users, {})]:
             arguments = known.found_in(formula)
             if arguments is not None and all(np.ndim(value) <= rank for value in arguments.values()):
-                return bind_named(known.name, arguments, self._registry)
+                activation = bind_named(known.name, arguments, self._registry)
+                if activation is not None and self._is_accepted(activation):
+                    return activation
         return None
+
+    def _is_accepted(self, activation: BoundActivation) -> bool:
+        """Return whether an activation takes the arguments that a graph has: swish of a negative beta is none."""
+        try:
+            spec_text(activation, activations.registry if self._registry is None else self._registry)
+        except ActivationArgumentError:
+            return False
+        return True
+
+
+def spec_text(activation: BoundActivation, registry: ActivationRegistry) -> str:
+    """Return the spec of an activation that surgery does not list: a call of a function, or a gate."""
+    plain = {key: value for key, value in activation.arguments.items() if isinstance(value, (int, float, str))}
+    plain.pop("channel_dim", None)
+    if activation.name not in registry:  # such as erfc, which is no activation
+        return activation.name
+    return str(registry.resolve(activation.name, **plain))
 
 
 def mark_spellings(model: ir.Model, registry: ActivationRegistry | None = None) -> dict[str, BoundActivation]:

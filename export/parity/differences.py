@@ -26,12 +26,12 @@ class Differences:
     compared_rows: int = 0
     changed_margins: list[float] = field(default_factory=list)
 
-    def add(self, output: np.ndarray, reference: np.ndarray, excused: np.ndarray | None = None) -> None:
-        """Add one batch; an output of another shape than the reference's is infinitely wrong."""
+    def add(self, output: np.ndarray | None, reference: np.ndarray, excused: np.ndarray | None = None) -> None:
+        """Add one batch; no output, or one of another shape than the reference's, is infinitely wrong."""
         self.count += len(reference) if reference.ndim else 1
         r = overflowed(reference.astype(np.float64), self.dtype)
         self.scale = max(self.scale, float(np.abs(r[np.isfinite(r)]).max(initial=0.0)))
-        if output.shape != reference.shape:
+        if output is None or output.shape != reference.shape:
             self.max_abs = float("inf")
             return
         y = output.astype(np.float64)

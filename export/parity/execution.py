@@ -40,7 +40,7 @@ class SessionSetup:
     def options(self) -> onnxruntime.SessionOptions:
         """Return onnxruntime's session options."""
         options = onnxruntime.SessionOptions()
-        options.log_severity_level = 3  # warnings about what is done here on purpose, such as writing optimised graphs
+        options.log_severity_level = 4  # no warnings about what is done here on purpose; errors are raised
         entries = dict(self.config)
         if self.disabled:
             entries[_DISABLED] = ";".join([*filter(None, [entries.get(_DISABLED)]), *self.disabled])

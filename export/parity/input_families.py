@@ -20,6 +20,7 @@ from lit_gelu.export.runtime import OnnxPredictor
 GAUSSIAN_ROWS = 32
 EXTREME_ROWS = 8
 LENGTH_ROWS = 4
+DATA = "data"  # the family of the user's own
 _OTHER_LENGTHS = 4  # beside the sample's
 _CHANGES: Sequence[Callable[[int], int]] = (
     lambda n: n // 2,
@@ -83,15 +84,15 @@ def families(
     whole = f"{kind}, batch {GAUSSIAN_ROWS}"
     yield Family("sample", [call.tensors], gap=data is None, rows_of=whole)
     if data is not None:
-        yield Family("data", data_batches(data, model, call), gap=True)
+        yield Family(DATA, data_batches(data, model, call), gap=True)
     generator = torch.Generator().manual_seed(seed)
-    rows = _random(call, GAUSSIAN_ROWS, generator, kinds, raw=raw)
+    rows = random_batch(call, GAUSSIAN_ROWS, generator, kinds, raw=raw)
     yield Family(whole, [rows], gap=True)
     for size in (1, 2):
         yield Family(f"{kind}, batch {size}", [first_rows(rows, call, size)], rows_of=whole)
     for other in lengths:
         shapes = ", ".join(f"{name} {list(t.shape[1:])}" for name, t in zip(other.names, other.tensors, strict=True))
-        yield Family(f"{kind}, {shapes}", [_random(other, LENGTH_ROWS, generator, kinds, raw=raw)])
+        yield Family(f"{kind}, {shapes}", [random_batch(other, LENGTH_ROWS, generator, kinds, raw=raw)])
     if raw:
         for name, value in (("black", 0), ("white", 255)):
             pixels, *others = first_rows(rows, call, 2)
@@ -99,11 +100,11 @@ def families(
     if floating:
         large = _LARGE_FLOAT16 if dtype == torch.float16 else _LARGE
         for name, change in {**large, **_EXTREMES}.items():
-            batch = _random(call, EXTREME_ROWS, generator, kinds, raw=raw)
+            batch = random_batch(call, EXTREME_ROWS, generator, kinds, raw=raw)
             yield Family(name, [tuple(change(t) if t.is_floating_point() else t for t in batch)], extreme=True)
 
 
-def _random(call: Call, rows: int, generator: torch.Generator, kinds: Mapping[int, Kind], *, raw: bool) -> Batch:
+def random_batch(call: Call, rows: int, generator: torch.Generator, kinds: Mapping[int, Kind], *, raw: bool) -> Batch:
     """Return random pixels, standard normal values for floating-point tensors, and what integer ones may hold."""
     first, *others = (
         torch.randn(t.shape, generator=generator, dtype=torch.float32).to(t.dtype) if t.is_floating_point() else t
@@ -198,39 +199,39 @@ def other_lengths(
     }
     if not lengths:
         return [], []
-    resized = functools.partial(_resized, call, shapes)
+    at = functools.partial(resized, call, shapes)
     for groups in ([{name: length} for name, length in lengths.items()], [lengths]):
-        tried = [_accepted(group, call.names, resized, accepts) for group in groups]
+        tried = [_accepted(group, call.names, at, accepts) for group in groups]
         turns = range(max(len(found) for found, _ in tried) if all(found for found, _ in tried) else 0)
         calls = []
         for turn in turns:
             parts = [found[(turn + i) % len(found)] for i, (found, _) in enumerate(tried)]
-            calls.append(replace(call, tensors=resized({name: n for part in parts for name, n in part.items()})))
+            calls.append(replace(call, tensors=at({name: n for part in parts for name, n in part.items()})))
         if calls and not any(accepts(other.tensors) for other in calls):
             break
     return calls, [note for _, notes in tried for note in notes]
 
 
 def _accepted(
-    lengths: Mapping[str, int], names: Sequence[str], resized: Callable[..., Batch], accepts: Callable[..., str]
+    lengths: Mapping[str, int], names: Sequence[str], at: Callable[..., Batch], accepts: Callable[..., str]
 ) -> tuple[list[dict[str, int]], list[str]]:
     """Return up to four other sizes of open dimensions that the module takes, and why it does not take others."""
     found: list[dict[str, int]] = []
     notes = []
     others = [{name: max(1, change(n)) for name, n in lengths.items()} for change in _CHANGES]
-    for sizes in [_smallest(lengths, lambda sizes: not accepts(resized(sizes))), *others]:
+    for sizes in [smallest_sizes(lengths, lambda sizes: not accepts(at(sizes))), *others]:
         if len(found) == _OTHER_LENGTHS or sizes in (lengths, *found):
             continue
-        trouble = accepts(resized(sizes))
+        trouble = accepts(at(sizes))
         if trouble:
-            shown = ", ".join(f"{name} {list(t.shape)}" for name, t in zip(names, resized(sizes), strict=True))
+            shown = ", ".join(f"{name} {list(t.shape)}" for name, t in zip(names, at(sizes), strict=True))
             notes.append(f"the sizes {shown} were not tried: with them {trouble}.")
         else:
             found.append(sizes)
     return found, notes
 
 
-def _smallest(lengths: Mapping[str, int], accepted: Callable[[Mapping[str, int]], bool]) -> dict[str, int]:
+def smallest_sizes(lengths: Mapping[str, int], accepted: Callable[[Mapping[str, int]], bool]) -> dict[str, int]:
     """Return 1 for all sizes, or the smallest that are accepted, as divisors of the sample's and bisection tell."""
     low, share = 0, math.gcd(*lengths.values())
     for part in (k for k in range(1, share + 1) if share % k == 0):
@@ -243,7 +244,7 @@ def _smallest(lengths: Mapping[str, int], accepted: Callable[[Mapping[str, int]]
     return {name: n // share * part for name, n in lengths.items()}
 
 
-def _resized(call: Call, shapes: Sequence[Sequence[int | str]], sizes: Mapping[str, int]) -> tuple[Tensor, ...]:
+def resized(call: Call, shapes: Sequence[Sequence[int | str]], sizes: Mapping[str, int]) -> tuple[Tensor, ...]:
     """Return tensors with other sizes of open dimensions; entries are repeated."""
     tensors = []
     for tensor, shape in zip(call.tensors, shapes, strict=True):

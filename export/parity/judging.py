@@ -7,12 +7,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lit_gelu.export.errors import ModelInputError
+from lit_gelu.export.errors import ModelFileError, ModelInputError
 from lit_gelu.export.parity.by_index import ByIndex, WorstIndex
 from lit_gelu.export.parity.criterion import dtype_name, limit, smallest_error, smallest_error_of_an_index
 from lit_gelu.export.parity.differences import Differences
-from lit_gelu.export.parity.input_families import Batch, Family
-from lit_gelu.export.parity.references import Outputs, References
+from lit_gelu.export.parity.input_families import DATA, Batch, Family
+from lit_gelu.export.parity.references import Outputs, References, failure
 from lit_gelu.export.parity.rows import VS_FLOAT64, VS_PYTORCH, VS_TRAINED, ParityRow
 from lit_gelu.export.parity.ties import without_ties
 from lit_gelu.export.parity.ulp import overflowed
@@ -26,6 +26,7 @@ class _Found:
     def __init__(self, dtype: torch.dtype) -> None:
         self.vs_own, self.vs64, self.spread, self.gap = (Differences(dtype) for _ in range(4))
         self.by_index = ByIndex()
+        self.unrun = ""  # why the file does not run on a batch
 
     def add_own(
         self, own: np.ndarray | None, exact: np.ndarray, excused: np.ndarray | None, dtype: torch.dtype
@@ -35,6 +36,15 @@ class _Found:
             self.spread.add(own, exact, excused)
         if exact.dtype.kind == "f":
             self.by_index.add(overflowed(exact, dtype), own=own)
+
+
+def _add_failure(found: Mapping[str, _Found], reference: Outputs, why: str) -> None:
+    """Add a batch on which the file does not run: it is infinitely far from all references."""
+    for i, differences in enumerate(found.values()):
+        differences.unrun = why
+        for difference, outputs in ((differences.vs_own, reference.own), (differences.vs64, reference.float64)):
+            if outputs is not None and i < len(outputs):
+                difference.add(None, outputs[i])
 
 
 @dataclass(frozen=True)
@@ -60,6 +70,8 @@ class Judge:
     _scales: dict[str, float] = field(default_factory=dict)
     _own: dict[tuple[str, str], float] = field(default_factory=dict)
     usual: dict[str, ByIndex] = field(default_factory=dict)
+    untried: list[str] = field(default_factory=list)  # which families the module does not take, and why
+    unrun: set[str] = field(default_factory=set)  # the families on which the file does not run
     # The largest error found so far in units of its limit, and the batch that shows it.
     worst: tuple[float, Batch] | None = None
 
@@ -75,7 +87,16 @@ class Judge:
         peak = -1.0
         for batch in family.batches:
             fed = self.inputs(batch)
-            self._add(found, fed, family)
+            reference = self._reference(fed, family)
+            if reference is None:
+                continue
+            try:
+                outputs = self.run(fed)
+            except ModelFileError as error:  # such as for a window as large as the sample, and smaller inputs
+                self.unrun.add(family.name)
+                _add_failure(found, reference, str(error))
+                continue
+            self._add(found, outputs, reference, fed, family)
             largest = max((max(d.vs64.max_abs, d.vs_own.max_abs) for d in found.values()), default=0.0)
             if largest > peak:
                 hardest, peak = fed, largest
@@ -101,10 +122,21 @@ class Judge:
             self.worst = (excess, gathered.hardest)
         return rows
 
-    def _add(self, found: Mapping[str, _Found], batch: Batch, family: Family) -> None:
-        """Add one batch to the differences."""
-        y = self.run(batch)
-        reference = self.references.outputs(batch)
+    def _reference(self, batch: Batch, family: Family) -> Outputs | None:
+        """Run the module; note that it does not take what is no data of the user's, such as a batch of one row."""
+        try:
+            return self.references.outputs(batch)
+        except Exception as error:
+            if family.name == DATA:
+                shapes = ", ".join(str(list(tensor.shape)) for tensor in batch)
+                raise ModelInputError(f"The module does not take a batch of the data ({shapes}): {error}") from error
+            self.untried.append(f"{family.name} was not tried: {failure(error)}.")
+            return None
+
+    def _add(
+        self, found: Mapping[str, _Found], y: list[np.ndarray], reference: Outputs, batch: Batch, family: Family
+    ) -> None:
+        """Add what the file gives on one batch to the differences."""
         returned = next((len(r) for r in (reference.float64, reference.own) if r is not None), len(y))
         if returned != len(y):
             raise ModelInputError(
@@ -199,6 +231,7 @@ class Judge:
                 top1_changes=len(differences.changed_margins) if differences.compared_rows else None,
                 top1_flips=differences.top1_flips(allowed * scale),
                 extreme=family.extreme,
+                detail=found.unrun if gating else "",
                 **({} if worst is None else vars(worst)),
             )
 

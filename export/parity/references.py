@@ -111,7 +111,7 @@ class References:
         try:
             outputs = self.run(self.float32, batch, torch.float32)
         except Exception as error:  # noqa: BLE001 - forward is the user's: whatever it raises is reported
-            return f"forward fails ({error})"
+            return failure(error)
         return "" if all(np.isfinite(y).all() for y in outputs) else "outputs are not finite"
 
     @torch.no_grad()
@@ -151,6 +151,11 @@ class References:
         if self._preprocessing:
             tensors[0] = self._preprocessing.get(dtype, self._preprocessing[torch.float32])(tensors[0])
         return self._call.arguments([t.to(dtype) if t.is_floating_point() else t for t in tensors])
+
+
+def failure(error: Exception) -> str:
+    """Say that the module does not take an input."""
+    return f"forward fails ({error})"
 
 
 @torch.no_grad()

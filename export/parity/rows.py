@@ -101,6 +101,8 @@ class ParityRow(Displayed):
             parts.append(f"{self.nonfinite} values not finite")
         if self.top1_changes:
             parts.append(f"{self.top1_changes} rows changed their largest logit")
+        if self.error == float("inf") and self.detail:
+            parts.append(self.detail)
         return ", ".join(parts)
 
     def index_text(self) -> str:

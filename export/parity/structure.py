@@ -2,7 +2,7 @@
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from lit_gelu.export.lowering.lowering_table import TABLE, BoundActivation, bind
 from lit_gelu.export.lowering.recipe import Argument, RecipeBuilder, names_in
 from lit_gelu.export.metadata import FileMetadata, SiteRecord, versions
 from lit_gelu.export.parity.references import OutputSignature
-from lit_gelu.export.parity.subgraph import node_label, site_of
+from lit_gelu.export.parity.subgraph import all_nodes, node_label, site_of
 
 
 def activation_faults(
@@ -98,7 +98,7 @@ _16_BIT = frozenset({onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16})
 def nodes_by_site(model: onnx.ModelProto) -> dict[str, list[onnx.NodeProto]]:
     """Return the nodes of every activation, in the graph's order, those of subgraphs after them."""
     found: dict[str, list[onnx.NodeProto]] = defaultdict(list)
-    for node in _all_nodes(model.graph):
+    for node in all_nodes(model.graph):
         site = site_of(node)
         if site is not None:
             found[site].append(node)
@@ -123,15 +123,6 @@ def recipe_fault(
         if difference:
             return difference
     return ""
-
-
-def _all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    """Yield the nodes of a graph, then those of its subgraphs."""
-    yield from graph.node
-    for node in graph.node:
-        for attribute in node.attribute:
-            for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
-                yield from _all_nodes(inner)
 
 
 def _difference(
@@ -287,12 +278,12 @@ def mismatches(model: nn.Module, metadata: FileMetadata, registry: ActivationReg
 def rewritten(model: onnx.ModelProto, metadata: FileMetadata) -> list[str]:
     """Say which activations were taken out of the file after the export."""
     # ``onnxruntime.transformers.optimizer`` does so, and makes the exact GELU of one in its tanh form.
-    present = {site_of(node) for node in model.graph.node}
+    present = {site_of(node) for node in all_nodes(model.graph)}
     gone = [record for record in metadata.sites if record.row and record.calls and record.site not in present]
     if not gone:
         return []
     sites = ", ".join(f"{record.site or '(the module itself)'} ({record.spec})" for record in gone)
-    foreign = sorted({node_label(node) for node in model.graph.node if node.domain and site_of(node) is None})
+    foreign = sorted({node_label(node) for node in all_nodes(model.graph) if node.domain and site_of(node) is None})
     return [
         f"another program rewrote the file after the export: the nodes of {sites} are gone"
         + (f", and {', '.join(foreign)} came in." if foreign else ".")

@@ -1,7 +1,8 @@
 """The nodes of activation sites in a file: where they are, and one of them cut out as a model of its own."""
 
+import itertools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,6 +30,15 @@ def site_of(node: onnx.NodeProto) -> str | None:
     return next((entry.value for entry in node.metadata_props if entry.key == SITE_PROPERTY), None)
 
 
+def all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    """Yield the nodes of a graph, then those of its subgraphs."""
+    yield from graph.node
+    for node in graph.node:
+        for attribute in node.attribute:
+            for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+                yield from all_nodes(inner)
+
+
 def node_label(node: onnx.NodeProto) -> str:
     """Return an operator with what tells its variants apart, such as ``Gelu(tanh)`` or ``QuickGelu(alpha=1.702)``."""
     attributes = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
@@ -41,11 +51,13 @@ def node_label(node: onnx.NodeProto) -> str:
 
 def site_nodes(model: onnx.ModelProto, calls: Mapping[str, int]) -> list[SiteNodes]:
     """Find every call of every site in a graph, in the graph's order."""
-    # Left out: a call whose nodes have several inputs or outputs, a site whose nodes its calls do not divide evenly.
+    # Left out: a call whose nodes have several inputs or outputs, a site whose nodes its calls do not divide evenly,
+    # and one that is called within a branch or loop too.
+    inner = sites_in_subgraphs(model)
     members: dict[str, list[int]] = {}
     for i, node in enumerate(model.graph.node):
         site = site_of(node)
-        if site is not None:
+        if site is not None and site not in inner:
             members.setdefault(site, []).append(i)
     found = []
     for site, places in members.items():
@@ -56,6 +68,12 @@ def site_nodes(model: onnx.ModelProto, calls: Mapping[str, int]) -> list[SiteNod
             found += [entry for call, part in enumerate(parts) if (entry := _one_call(model, site, call, part))]
     order = {name: i for i, node in enumerate(model.graph.node) for name in node.output}
     return sorted(found, key=lambda entry: order[entry.y])
+
+
+def sites_in_subgraphs(model: onnx.ModelProto) -> set[str]:
+    """Return the sites that are called within a branch or a loop."""
+    inner = itertools.islice(all_nodes(model.graph), len(model.graph.node), None)
+    return {site for node in inner if (site := site_of(node)) is not None}
 
 
 def _one_call(model: onnx.ModelProto, site: str, call: int, places: Sequence[int]) -> SiteNodes | None:
@@ -76,7 +94,7 @@ def _one_call(model: onnx.ModelProto, site: str, call: int, places: Sequence[int
 def load_structure(path: str | os.PathLike[str]) -> onnx.ModelProto:
     """Return a file's graph; of weights that are kept beside it, only those of activations."""
     model = onnx.load(path, load_external_data=False)
-    read = {name for node in model.graph.node if site_of(node) is not None for name in node.input}
+    read = {name for node in all_nodes(model.graph) if site_of(node) is not None for name in node.input}
     for tensor in model.graph.initializer:
         if tensor.name in read and uses_external_data(tensor):
             load_external_data_for_tensor(tensor, str(Path(path).parent))

@@ -41,6 +41,7 @@ def spacing(values: np.ndarray, dtype: torch.dtype) -> np.ndarray:
 def overflowed(exact: np.ndarray, dtype: torch.dtype) -> np.ndarray:
     """Return exact values with those that a dtype rounds to infinity made infinite."""
     bits, _, largest = _FORMATS[dtype]
+    exact = exact.astype(np.float64)  # a module may end in a cast to 16 bit, which cannot hold the threshold
     threshold = (2.0 - 2.0**-bits) * 2.0**largest  # half a step above the largest finite number
     return np.where(np.abs(exact) >= threshold, np.copysign(np.inf, exact), exact)
 

@@ -13,6 +13,7 @@ from torch import nn
 
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.activations.registry import registry_or_default
+from lit_gelu.export.copying import without_callers_autocast
 from lit_gelu.export.errors import ModelInputError
 from lit_gelu.export.inputs import sample_of, take_apart
 from lit_gelu.export.metadata import FileMetadata, census, read_metadata
@@ -103,6 +104,7 @@ class Comparison:
         return tuple(LayerNoise(*place, noise.sqnr) for place, noise in self._layers.items() if noise.differences.count)
 
 
+@without_callers_autocast()
 def check_quantized(
     model: nn.Module,
     path: str | os.PathLike[str],

@@ -23,7 +23,7 @@ from lit_gelu.export.quantization.sensitivity import LayerCost, first_outputs, l
 from lit_gelu.export.quantization.settings import QuantizationSettings
 from lit_gelu.export.runtime import CPU, OnnxPredictor
 from lit_gelu.export.runtime.model_file import ModelFile, read_model_file
-from lit_gelu.files import require_writable
+from lit_gelu.files import is_file, require_writable
 
 # What operators on int8 are called.
 _INTEGER = ("Quantize", "Dequantize", "QLinear", "QGemm", "Integer", "DynamicQuant")
@@ -86,7 +86,7 @@ def quantize_onnx(
 
     Args:
         path: The float file.
-        output: The file to write; ``path`` is allowed.
+        output: The file to write; never ``path``, which stays as it is.
         data: What to calibrate on: a LightningDataModule (its training data), a tensor, or batches that begin with the
             file's inputs. For a file that takes raw pixels, raw pixels.
         target: For which runtime: ``"portable"`` and ``"ort-cpu"`` store activations as uint8, ``"ort-cuda"`` and
@@ -108,8 +108,8 @@ def quantize_onnx(
         What was written.
 
     Raises:
-        ExportOptionError: If an option is not accepted, the file is in 16 bit or quantised already, has no layer to
-            quantise, or ``max_difference`` cannot be met.
+        ExportOptionError: If an option is not accepted, ``output`` is ``path``, the file is in 16 bit or quantised
+            already, has no layer to quantise, or ``max_difference`` cannot be met.
         ModelFileError: If the file is missing, damaged, not of `export_onnx`, or keeps its weights beside it.
         ModelInputError: If there are no data, or they do not fit or are not finite.
         ExportError: If onnx's checker refuses the result.
@@ -142,6 +142,7 @@ def quantize_onnx(
     model = with_shapes(path)
     layers = find_layers(model)
     wanted = chosen(layers, settings.float_layers)
+    _require_other(path, output)
     require_writable(output)
     feeds = calibration_feeds(data, OnnxPredictor(path, [CPU], tuning=False), samples, seed)
     references = first_outputs(model, feeds)
@@ -160,6 +161,15 @@ def quantize_onnx(
     return QuantizationResult(
         Path(output), record, tuple(costs), dict(census(model)), dict(census(result)), Path(output).stat().st_size
     )
+
+
+def _require_other(path: Path, output: str | os.PathLike[str]) -> None:
+    """Refuse to write in the place of the float file, by whatever name: nothing could be compared or made anew."""
+    if is_file(output) and path.samefile(output):
+        raise ExportOptionError(
+            f"output={os.fspath(output)!r} is the float32 file itself, which would be lost. Give another name, such as "
+            f"{path.stem + '-int8.onnx'!r}."
+        )
 
 
 def _require_float(file: ModelFile) -> str:

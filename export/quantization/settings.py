@@ -1,10 +1,12 @@
 """How a file is quantised: options, checked before any work is done, and what onnxruntime's quantizer is told."""
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Any
 
+import numpy as np
 from onnxruntime.quantization import CalibrationMethod, QuantType
 
 from lit_gelu.export.errors import ExportOptionError
@@ -19,6 +21,19 @@ METHODS: Mapping[str, CalibrationMethod] = {
 
 SYMMETRIC_TARGETS = frozenset({"ort-cuda", "tensorrt"})
 """Runtimes whose int8 is symmetric about 0, of activations too; the others take unsigned activations."""
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _is_list_of_texts(value: object) -> bool:
+    texts = value if isinstance(value, Iterable) and not isinstance(value, str) else [None]
+    return all(isinstance(text, str) for text in texts)
 
 
 @dataclass(frozen=True)
@@ -43,22 +58,24 @@ class QuantizationSettings:
     def __post_init__(self) -> None:
         """Refuse what is not accepted."""
         for option, value, known in (("target", self.target, TARGETS), ("method", self.method, METHODS)):
-            if value not in known:
+            if not isinstance(value, str) or value not in known:
                 near = difflib.get_close_matches(str(value).lower(), list(known), n=1)
                 hint = f" Did you mean {near[0]!r}?" if near else ""
                 raise ExportOptionError(f"Unknown {option}={value!r}.{hint} Accepted: {', '.join(map(repr, known))}.")
-        if self.samples < 1:
+        for option, number in (("samples", self.samples), ("seed", self.seed)):
+            if not _is_whole(number) or (option == "samples" and number < 1):
+                about = "the number of rows to calibrate on, such as 512" if option == "samples" else "a whole number"
+                raise ExportOptionError(f"{option}={number!r} is not accepted: give {about}.")
+        for option, truth in (("per_channel", self.per_channel), ("reduce_range", self.reduce_range)):
+            if not isinstance(truth, (bool, np.bool_)):
+                raise ExportOptionError(f"{option}={truth!r} is not accepted. Accepted: True, False.")
+        if not _is_list_of_texts(self.float_layers):
             raise ExportOptionError(
-                f"samples={self.samples} is not accepted: give the number of rows to calibrate on, such as 512."
+                f"float_layers={self.float_layers!r} is not accepted: give a list of patterns, such as ['head']."
             )
-        if isinstance(self.float_layers, str):
+        if self.max_difference is not None and not (_is_number(self.max_difference) and 0 <= self.max_difference <= 1):
             raise ExportOptionError(
-                f"float_layers={self.float_layers!r} is one text. Accepted: a list of patterns, such as "
-                f"[{self.float_layers!r}]."
-            )
-        if self.max_difference is not None and not 0 <= self.max_difference <= 1:
-            raise ExportOptionError(
-                f"max_difference={self.max_difference} is not accepted: give a share from 0 to 1, such as 0.01, or "
+                f"max_difference={self.max_difference!r} is not accepted: give a share from 0 to 1, such as 0.01, or "
                 "None."
             )
         object.__setattr__(self, "float_layers", tuple(self.float_layers))

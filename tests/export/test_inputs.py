@@ -3,10 +3,12 @@
 from collections import OrderedDict
 from typing import Any, NamedTuple
 
+import pytest
 import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from lit_gelu.export import ModelInputError, export_onnx
 from lit_gelu.export.inputs import named_outputs, take_apart
 
 X = torch.zeros(2, 3)
@@ -56,3 +58,13 @@ def test_a_mapping_without_keys_as_an_argument():
     args, kwargs = call.arguments(call.tensors)
     assert isinstance(args[1], Keyless)
     assert not kwargs
+
+
+def test_complex_inputs_are_refused_with_the_remedy(tmp_path):
+    class Net(nn.Module):
+        def forward(self, x, turns):
+            return x * torch.view_as_real(turns)
+
+    sample = (torch.zeros(2, 3, 2), torch.zeros(2, 3, dtype=torch.complex64))
+    with pytest.raises(ModelInputError, match=r"complex tensors \(turns\).*begin with torch.view_as_complex\(x\)"):
+        export_onnx(Net(), tmp_path / "net.onnx", sample)

@@ -2,6 +2,7 @@
 
 import inspect
 
+import numpy as np
 import onnx
 import pytest
 import torch
@@ -9,7 +10,7 @@ from torch import nn
 
 from lit_gelu.callbacks import OnnxExport
 from lit_gelu.cli.export import build_parser
-from lit_gelu.export import ExportOptionError, ModelFileError, export_onnx
+from lit_gelu.export import ExportOptionError, ModelFileError, check_parity, export_onnx
 from lit_gelu.export.metadata import PREFIX, FileMetadata, read_metadata
 from lit_gelu.export.options import ExportOptions
 
@@ -68,3 +69,37 @@ def test_files_of_before_have_no_open_sizes_and_damaged_ones_are_refused(tmp_pat
 def test_labels_are_refused_before_any_work():
     with pytest.raises(ExportOptionError, match="one for each class"):
         OnnxExport(labels="cat")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"softmax": "no"}, "softmax='no' is not accepted. Accepted: True, False"),
+        ({"softmax": 1}, "softmax=1 is not accepted"),
+        ({"softmax": None}, "softmax=None is not accepted"),
+        ({"labels": 5}, "labels=5 is not accepted. Give a list of texts, one for each class"),
+        ({"labels": None}, "labels=None is not accepted"),
+        ({"labels": {0: "cat"}}, "labels={0: 'cat'} is not accepted"),
+        ({"keep_fp32": None, "dtype": "fp16"}, "keep_fp32=None is not accepted. Give a list of texts, operators or"),
+        ({"keep_fp32": [3], "dtype": "fp16"}, r"keep_fp32=\[3\] is not accepted"),
+        ({"keep_fp32": "Softmax", "dtype": "fp16"}, r"keep_fp32='Softmax' is one text.*such as \['Softmax'\]"),
+        ({"dtype": ["fp16"]}, r"Unknown dtype=\['fp16'\].* Accepted: 'fp32', 'fp16', 'bf16'"),
+        ({"dtype": torch.int8}, "Unknown dtype='torch.int8'"),
+        ({"dtype": 16}, "Unknown dtype=16"),
+        ({"target": ["ort-cpu"]}, r"Unknown target=\['ort-cpu'\]"),
+        ({"approximate": {1: "tanh"}}, r"approximate={1: 'tanh'} names a site by 1. Accepted: {name pattern: form}"),
+        ({"approximate": {"1": ["tanh"]}}, r"Unknown approximate\['1'\]=\['tanh'\]"),
+    ],
+)
+def test_values_of_another_type_are_refused_in_words_before_any_work(tmp_path, given, message):
+    with pytest.raises(ExportOptionError, match=message):
+        export_onnx(nn.GELU(), tmp_path / "net.onnx", torch.zeros(1, 4), **given)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_boolean_of_numpy_is_one(tmp_path):
+    report = export_onnx(nn.GELU(), tmp_path / "net.onnx", torch.zeros(1, 4), softmax=np.bool_(True))
+    assert report.metadata.softmax is True
+    assert report.census["Softmax"] == 1
+    assert check_parity(nn.GELU(), tmp_path / "net.onnx").passed
+    assert ExportOptions.checked(softmax=np.bool_(False)).softmax is False

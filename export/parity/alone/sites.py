@@ -7,7 +7,7 @@ import onnx
 import torch
 from torch import nn
 
-from lit_gelu.activations import ActivationRegistry
+from lit_gelu.activations import ActivationArgumentError, ActivationRegistry
 from lit_gelu.export.errors import ModelFileError
 from lit_gelu.export.lowering.lowering_table import TABLE, BoundActivation, bind
 from lit_gelu.export.lowering.policy import Choice, absolute_error, ulp_bound
@@ -15,7 +15,7 @@ from lit_gelu.export.metadata import FileMetadata, SiteRecord
 from lit_gelu.export.parity.alone.elementwise import ElementwiseCheck, Rounding, check_activation
 from lit_gelu.export.parity.execution import SessionSetup
 from lit_gelu.export.parity.structure import REGION
-from lit_gelu.export.parity.subgraph import SiteNodes, element_type, node_label
+from lit_gelu.export.parity.subgraph import SiteNodes, element_type, node_label, sites_in_subgraphs
 
 _DTYPES: Mapping[int, torch.dtype] = {
     int(onnx.TensorProto.FLOAT): torch.float32,
@@ -37,10 +37,15 @@ def check_sites(
     modules = dict(module.named_modules())
     first = {entry.site: entry for entry in reversed(found)}
     checks: dict[tuple[str, str, tuple[str, ...], torch.dtype], ElementwiseCheck] = {}
-    notes = []
+    inner = sites_in_subgraphs(model)
+    notes = [_unrun(r.spec, "it is called within a branch or a loop.") for r in metadata.sites if r.site in inner]
     for record in metadata.sites:
         entry = first.get(record.site)
-        known = None if entry is None or record.folded else _module_of(record, modules, registry)
+        try:
+            known = None if entry is None or record.folded else _module_of(record, modules, registry)
+        except ActivationArgumentError as error:
+            notes.append(_unrun(record.spec, error))
+            continue
         dtype = None if entry is None else _DTYPES.get(element_type(model, entry))
         if entry is None or known is None or dtype is None:
             continue
@@ -61,9 +66,13 @@ def check_sites(
                 tolerance=tolerance,
                 rounding=_rounding(record, bound, metadata, dtype),
             )
-        except ModelFileError as error:
-            notes.append(f"{label} could not be run alone: {error}")
+        except (ModelFileError, ActivationArgumentError) as error:  # torch takes arguments that no definition does
+            notes.append(_unrun(label, error))
     return list(checks.values()), notes
+
+
+def _unrun(label: str, error: object) -> str:
+    return f"{label} could not be run alone: {error}"
 
 
 def _module_of(

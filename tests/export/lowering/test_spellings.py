@@ -67,6 +67,10 @@ OTHERS = [
     lambda x: x * torch.minimum(F.relu(x + 3), torch.tensor(5.0)) / 6,
     lambda x: x * torch.minimum(2 * F.relu(x + 3), torch.tensor(6.0)) / 6,
     lambda x: x.flip(1) * torch.erf(x / ROOT),
+    lambda x: x * torch.sigmoid(-x),  # swish and its like, with arguments that these do not take
+    lambda x: x * torch.sigmoid(-1.702 * x),
+    lambda x: x / (1 + torch.exp(x)),
+    lambda x: torch.sigmoid(x) * (1 + x * torch.sigmoid(-x)),
 ]
 CASES = [(row, function) for row, functions in SPELLINGS.items() for function in functions]
 
@@ -120,7 +124,7 @@ def test_one_beta_a_channel_is_swish_with_one_a_channel(spelled):
 
 
 def test_what_is_another_function_is_left_alone(spelled):
-    """Constants of four digits, other factors, two different inputs."""
+    """Constants of four digits, other factors, two different inputs, arguments that the activation does not take."""
     _, graph, _ = spelled
     found = sites(graph)
     assert {found[f"other_{i}"] for i in range(len(OTHERS))} == {""}

@@ -2,6 +2,7 @@
 
 import copy
 import math
+import warnings
 
 import pytest
 import torch
@@ -247,3 +248,85 @@ def test_a_provider_that_would_fall_back_without_a_word_is_an_error(exported):
     net, path = exported
     with pytest.raises(ProviderError):
         check_parity(net, path, providers=["CUDAExecutionProvider"])
+
+
+class Standardised(nn.Module):
+    """Takes no batch of one row, in evaluation mode either."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.net = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8, track_running_stats=False), nn.GELU())
+
+    def forward(self, x):
+        return self.net(x)
+
+
+def test_batches_that_the_module_does_not_take_are_left_out_with_a_note(tmp_path):
+    path, sample = tmp_path / "net.onnx", torch.randn(3, 4)
+    export_onnx(Standardised(), path, sample)
+    report = check_parity(Standardised(), path, input_sample=sample)
+    assert report.passed
+    assert "gaussian, batch 1" not in {row.inputs for row in report.rows}
+    (note,) = [note for note in report.notes if "was not tried" in note]
+    assert note.startswith("gaussian, batch 1 was not tried: forward fails (Expected more than 1 value per channel")
+    assert report.row("gaussian, batch 2").gating
+    assert [layer.site for layer in report.layers] == ["net.2"]
+    with pytest.raises(ModelInputError, match=r"does not take a batch of the data \(\[1, 4\]\): Expected more than 1"):
+        check_parity(Standardised(), path, [sample, sample[:1]], sample)
+    with pytest.raises(ModelInputError, match=r"forward fails on the input sample \(x \(1, 4\) torch.float32"):
+        check_parity(Standardised(), path, None, sample[:1])
+
+
+def test_a_module_that_takes_only_one_or_three_rows_is_compared_on_these(tmp_path):
+    class Odd(nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.linear = nn.Linear(4, 2)
+
+        def forward(self, x):
+            if not torch.compiler.is_exporting() and x.shape[0] not in {1, 3}:
+                raise ValueError("one or three rows")
+            return nn.functional.silu(self.linear(x))
+
+    path, sample = tmp_path / "net.onnx", torch.randn(3, 4)
+    export_onnx(Odd(), path, sample)
+    report = check_parity(Odd(), path, input_sample=sample)
+    assert report.passed
+    assert {row.inputs for row in report.rows if row.gating} >= {"sample", "gaussian, batch 1"}
+    assert "gaussian, batch 32 was not tried: forward fails (one or three rows)." in report.notes
+
+
+@pytest.mark.parametrize(
+    ("sample", "message"),
+    [
+        (torch.randn(3, 5), r"Input 'input' has shape \(3, 5\), the file takes \(batch, 4\)"),
+        (torch.randn(3, 2, 4), r"Input 'input' has shape \(3, 2, 4\), the file takes \(batch, 4\)"),
+        (torch.ones(3, 4, dtype=torch.long), "Input 'input' is int64, the file takes float32. Convert it first"),
+    ],
+)
+def test_a_sample_that_does_not_fit_the_file(tmp_path, sample, message):
+    net, path = nn.Sequential(nn.Linear(4, 3), nn.GELU()), tmp_path / "net.onnx"
+    export_onnx(net, path, torch.randn(3, 4))
+    with pytest.raises(ModelInputError, match=message):
+        check_parity(net, path, None, sample)
+    net = nn.Sequential(nn.Linear(5, 3), nn.GELU())
+    with pytest.raises(ModelInputError, match=r"Sequential.forward fails on the input sample \(input \(3, 4\)"):
+        check_parity(net, path, None, torch.randn(3, 4))  # a sample of the file's, another module's file
+
+
+def test_a_module_that_ends_in_a_cast_to_16_bit_is_compared_without_a_warning(tmp_path):
+    class Half(nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.linear = nn.Linear(4, 8)
+
+        def forward(self, x):
+            return nn.functional.gelu(self.linear(x)).half()
+
+    export_onnx(Half(), tmp_path / "net.onnx", torch.randn(3, 4))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        assert check_parity(Half(), tmp_path / "net.onnx", input_sample=torch.randn(3, 4)).passed

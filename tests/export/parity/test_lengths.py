@@ -1,10 +1,12 @@
 """Dimensions that a file leaves open are tried in several sizes."""
 
+import numpy as np
 import onnx
+import pytest
 import torch
 from torch import nn
 
-from lit_gelu.export import check_parity, export_onnx
+from lit_gelu.export import ParityError, check_parity, export_onnx
 from lit_gelu.export.inputs import take_apart
 from lit_gelu.export.parity.input_families import other_lengths
 
@@ -78,3 +80,53 @@ def test_a_file_that_is_right_at_the_samples_length_alone_is_caught(tmp_path):
     report = check_parity(Mean(), path, input_sample=SAMPLE, strict=False)
     assert {row.inputs for row in report.failures} == {f"gaussian, x [{steps}, 2]" for steps in (1, 4, 6, 9)}
     assert check_parity(Mean(3), path, input_sample=SAMPLE).passed
+
+
+def test_a_length_at_which_the_file_does_not_run_is_a_failed_row(tmp_path, capfd):
+    class Three(nn.Module):
+        """The first three steps, or as many zeros as are missing where there may be fewer."""
+
+        def __init__(self, padded):
+            super().__init__()
+            torch.manual_seed(0)
+            self.act, self.head, self.padded = nn.GELU(), nn.Linear(6, 4), padded
+
+        def forward(self, x):
+            if self.padded:
+                x = nn.functional.pad(x, (0, 0, 0, max(0, 3 - x.shape[1])))[:, :3]
+            return self.act(self.head(x.flatten(1)))
+
+    path = tmp_path / "net.onnx"
+    export_onnx(Three(padded=False), path, SAMPLE)
+    model = onnx.load(path)
+    model.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "time"
+    del model.graph.value_info[:]
+    onnx.save(model, path)
+    report = check_parity(Three(padded=True), path, input_sample=SAMPLE, strict=False)
+    assert not report.passed
+    assert {row.inputs for row in report.failures} == {f"gaussian, x [{steps}, 2]" for steps in (1, 4, 6, 9)}
+    assert all(row.error == float("inf") for row in report.failures)
+    unrun = {row.inputs for row in report.failures if "onnxruntime failed while it ran" in str(row)}
+    assert unrun == {"gaussian, x [1, 2]", "gaussian, x [4, 2]"}  # six steps are two rows of three
+    assert capfd.readouterr().err == ""
+    assert report.repeatability is not None
+    assert all("onnxruntime failed while it ran" in text for text in (str(report), report.to_json()))
+    assert report.to_html()
+    with pytest.raises(ParityError, match="onnxruntime failed while it ran"):
+        check_parity(Three(padded=True), path, input_sample=SAMPLE)
+
+
+def test_a_file_that_runs_on_no_other_batch_than_its_samples_is_reported(tmp_path):
+    path = tmp_path / "net.onnx"
+    net = nn.Sequential(nn.Flatten(), nn.Linear(6, 4), nn.GELU())
+    export_onnx(net, path, SAMPLE)
+    model = onnx.load(path)
+    (flatten,) = [node for node in model.graph.node if node.op_type in {"Flatten", "Reshape"}]
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array([len(SAMPLE), 6]), "fixed"))
+    flatten.CopyFrom(onnx.helper.make_node("Reshape", [flatten.input[0], "fixed"], flatten.output))
+    del model.graph.value_info[:]
+    onnx.save(model, path)
+    report = check_parity(net, path, input_sample=SAMPLE, strict=False)
+    assert report.row("sample").passed
+    assert not report.row("gaussian, batch 32").passed
+    assert report.repeatability is None

@@ -1,10 +1,11 @@
 """Where an activation's nodes are in a graph."""
 
 import numpy as np
+import onnx
 import onnxruntime
 from parity_files import model, node
 
-from lit_gelu.export.parity.subgraph import cut_out, site_nodes
+from lit_gelu.export.parity.subgraph import cut_out, site_nodes, sites_in_subgraphs
 
 
 def silu(x, y, site="act"):
@@ -34,6 +35,15 @@ def test_what_cannot_be_divided_is_left_out():
     assert not found(model([*silu("x", "a"), node("Neg", ["a"], "y")]), act=2)
     assert not found(model(silu("x", "y")), other=1)
     assert not found(model([node("Mul", ["x", "x"], "a", None), node("Add", ["x", "a"], "y")]), act=1)  # two inputs
+
+
+def test_a_site_that_is_called_within_a_branch_too_is_left_out():
+    branch = onnx.helper.make_graph(silu("x", "a"), "branch", [], [onnx.helper.make_empty_tensor_value_info("a")])
+    choice = onnx.helper.make_node("If", ["c"], ["b"], then_branch=branch, else_branch=branch)
+    made = model([*silu("x", "s"), choice, node("Tanh", ["s"], "t", "other"), node("Add", ["t", "b"], "y", None)])
+    assert sites_in_subgraphs(made) == {"act"}
+    assert [entry[0] for entry in found(made, act=3, other=1)] == ["other"]
+    assert [entry[0] for entry in found(made, act=2, other=1)] == ["other"]
 
 
 def test_the_cut_out_model_computes_what_its_part_computed():

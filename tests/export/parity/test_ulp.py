@@ -98,3 +98,8 @@ def test_the_strided_values_reach_every_binade_of_float32():
     exponents = set(torch.frexp(values[values.abs() >= 2.0**-126]).exponent.tolist())
     assert exponents == set(range(-125, 129))
     assert len(values) > 320_000
+
+
+def test_values_in_16_bit_are_compared_with_the_limits_of_float32():
+    exact = np.array([1.0, -65504.0, np.inf, np.nan], dtype=np.float16)
+    np.testing.assert_array_equal(overflowed(exact, torch.float32), exact.astype(np.float64))

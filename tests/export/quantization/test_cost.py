@@ -157,3 +157,9 @@ def test_what_cannot_be_compared(digits):
         check_quantized(digits.model, digits.int8, None)
     with pytest.raises(ModelInputError, match="hold no batch"):
         check_quantized(digits.model, digits.int8, [])
+
+
+def test_autocast_around_the_comparison_is_the_callers(report, digits):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = check_quantized(digits.model, digits.int8, DigitsData())
+    assert found.outputs == report.outputs

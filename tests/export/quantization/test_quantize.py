@@ -52,7 +52,7 @@ def test_the_proof_of_the_float_file_is_not_that_of_the_int8_file(digits, tmp_pa
     export_onnx(digits.model, path, softmax=True)
     write_proof(check_parity(digits.model, path), path, [])
     assert json.loads(OnnxPredictor(path).metadata["lit_gelu.parity"])["passed"] is True
-    quantize_onnx(path, path, DigitsData())  # in its own place
+    path = quantize_onnx(path, tmp_path / "int8.onnx", DigitsData()).path
     assert json.loads(OnnxPredictor(path).metadata["lit_gelu.parity"]) == {}
     assert is_quantized(path)
     assert json.loads(OnnxPredictor(path).metadata["lit_gelu.softmax"]) is True
@@ -113,6 +113,18 @@ def test_a_path_that_cannot_be_written_is_refused_before_any_row_is_read(digits,
     with pytest.raises(UnwritablePathError):
         quantize_onnx(digits.path, tmp_path, rows())
     assert read == []
+
+
+def test_the_float_file_is_not_written_over_by_any_of_its_names(digits, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path, before = tmp_path / "net.onnx", digits.path.read_bytes()
+    path.write_bytes(before)
+    (tmp_path / "link.onnx").symlink_to(path)
+    (tmp_path / "hard.onnx").hardlink_to(path)
+    for name in ("net.onnx", "./net.onnx", path, f"{tmp_path}/../{tmp_path.name}/net.onnx", "link.onnx", "hard.onnx"):
+        with pytest.raises(ExportOptionError, match=r"is the float32 file itself.*such as 'net-int8.onnx'"):
+            quantize_onnx("net.onnx", name, DigitsData())
+    assert path.read_bytes() == before
 
 
 def test_a_failure_leaves_what_was_there(digits, tmp_path):

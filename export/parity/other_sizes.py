@@ -1,0 +1,171 @@
+"""Does a graph compute what the module computes at other sizes than the sample's? Asked before a file is written."""
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import onnx_ir as ir
+import torch
+from torch import Tensor
+
+from lit_gelu.activations import ActivationRegistry
+from lit_gelu.export.errors import ExportError, ExportOptionError, ModelFileError, ModelInputError
+from lit_gelu.export.inputs import FlatModule, OpenSize, named_outputs
+from lit_gelu.export.lowering.lowering_table import BoundActivation
+from lit_gelu.export.lowering.replace import lower
+from lit_gelu.export.options import ExportOptions
+from lit_gelu.export.parity.execution import SessionSetup, run_file
+from lit_gelu.export.parity.input_families import Batch, random_batch, resized, smallest_sizes
+from lit_gelu.export.runtime import CPU, OnnxPredictor
+
+_ROWS = 2
+# Of an output's root mean square, so that a few values that rounding decides, such as those of round(x), are no fault:
+# what a size is fixed in shows all over.
+_ALIKE = 1e-3
+_NOTHING = 1e-6  # what is left where an output should be 0
+
+
+@dataclass(frozen=True)
+class OtherRun:
+    """One run of the module at other sizes than the sample's."""
+
+    sizes: Mapping[str, int]  # by the names that dynamic_shapes gave
+    inputs: Batch
+    outputs: tuple[Tensor, ...]
+
+
+def runs_at_other_sizes(flat: FlatModule, sizes: Sequence[OpenSize]) -> tuple[list[OtherRun], list[str]]:
+    """Run the module once with every open size changed, beside the batch; say which sizes could not be tried."""
+    # All change in one run, which costs as little as can be; where the module does not take that, each for itself.
+    wanted = [size for size in sizes if size.required and not (size.axis == 0 and flat.call.batched[size.place])]
+    lengths = {size.name: flat.call.tensors[size.place].shape[size.axis] for size in wanted}
+    if not lengths:
+        return [], []
+    together = _accepted_run(flat, wanted, lengths)
+    if isinstance(together, OtherRun):
+        return [together], []
+    alone = [_accepted_run(flat, wanted, {name: length}) for name, length in lengths.items()]
+    return (
+        [run for run in alone if isinstance(run, OtherRun)],
+        [
+            f"the open size {name!r} was tried at the sample's {length} alone: with others {run}."
+            for (name, length), run in zip(lengths.items(), alone, strict=True)
+            if not isinstance(run, OtherRun)
+        ],
+    )
+
+
+def _accepted_run(flat: FlatModule, wanted: Sequence[OpenSize], lengths: Mapping[str, int]) -> OtherRun | str:
+    """Run the module at the first other sizes that it takes; say why it takes none."""
+    troubles = []
+
+    def tried(sizes: Mapping[str, int]) -> OtherRun | None:
+        run = _run(flat, wanted, sizes)
+        if isinstance(run, str):
+            troubles.append(run)
+        return run if isinstance(run, OtherRun) else None
+
+    for sizes in _candidates(lengths, lambda sizes: tried(sizes) is not None):
+        if sizes != lengths and (run := tried(sizes)) is not None:
+            return run
+    return troubles[0] if troubles else "there is nothing to try"
+
+
+def _candidates(lengths: Mapping[str, int], accepted: Callable[[Mapping[str, int]], bool]) -> Iterator[dict[str, int]]:
+    """Yield other sizes, those first that tell most."""
+    # A window or a table of the sample's size shows itself best at a larger size that is no multiple. Modules that take
+    # multiples of a patch alone take the sample's size and the smallest one more; tables of places end at the sample.
+    yield {name: n + n // 2 + 1 for name, n in lengths.items()}
+    least = smallest_sizes(lengths, accepted)
+    for change in (least, dict.fromkeys(lengths, 1), lengths):
+        yield {name: n + change[name] for name, n in lengths.items()}
+    yield {name: n // 2 + 1 for name, n in lengths.items()}
+    for change in (least, dict.fromkeys(lengths, 1)):
+        yield {name: max(1, n - change[name]) for name, n in lengths.items()}
+
+
+def _run(flat: FlatModule, wanted: Sequence[OpenSize], sizes: Mapping[str, int]) -> OtherRun | str:
+    """Run the module at some sizes; say what is wrong if it does not take them."""
+    bounds = {size.name: (getattr(size.dim, "min", None), getattr(size.dim, "max", None)) for size in wanted}
+    outside = [name for name, n in sizes.items() if not _is_within(n, *bounds[name])]
+    if outside:
+        return f"{', '.join(outside)} would be outside the bounds of dynamic_shapes="
+    shapes: list[list[int | str]] = [list(tensor.shape) for tensor in flat.call.tensors]
+    for size in wanted:
+        shapes[size.place][size.axis] = size.name
+    call = replace(flat.call, tensors=resized(flat.call, shapes, sizes))
+    inputs = random_batch(call, _ROWS, torch.Generator().manual_seed(0), {}, raw=flat.preprocessing is not None)
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            found = named_outputs(flat.run([tensor.clone() for tensor in inputs]))
+    except Exception as error:  # noqa: BLE001 - forward is the user's: whatever it raises is reported
+        return f"forward fails ({error})"
+    outputs = tuple(torch.view_as_real(t) if t.is_complex() else t for _, t in found)  # as a file gives them
+    finite = all(bool(t.isfinite().all()) for t in outputs)
+    return OtherRun(dict(sizes), inputs, outputs) if finite else "outputs are not finite"
+
+
+def _is_within(size: int, least: int | None, most: int | None) -> bool:
+    """Return whether a size is within the bounds of a ``Dim``; torch's hints may have none."""
+    return (least is None or size >= least) and (most is None or size <= most)
+
+
+def require_alike(
+    graph: ir.Model,
+    flat: FlatModule,
+    runs: Sequence[OtherRun],
+    marked: Mapping[str, BoundActivation],
+    registry: ActivationRegistry,
+) -> list[str]:
+    """Refuse a traced graph that does not compute what the module computed; return why nothing was compared."""
+    # What fixes a size is in the graph as torch made it. So its float32 form for the CPU is run, whatever the file's
+    # dtype and target are: 16 bit would hide small differences, and there is no kernel for some of it here.
+    if not runs:
+        return []
+    twin = graph.clone()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.onnx"
+        try:
+            lower(twin, marked, ExportOptions.checked(target="ort-cpu"), registry)
+            ir.save(twin, path, external_data="weights")
+            predictor = SessionSetup((CPU,)).open(path)
+        except (ExportOptionError, ModelFileError) as error:
+            return [f"no other size than the sample's was tried: {error}"]
+        for run in runs:
+            trouble = _trouble(predictor, run)
+            if trouble:
+                raise ExportError(_message(flat, run, trouble))
+    return []
+
+
+def _trouble(predictor: OnnxPredictor, run: OtherRun) -> str:
+    """Say in what a graph's outputs are not the module's; empty for nothing."""
+    try:
+        outputs = run_file(predictor, run.inputs)
+    except (ModelFileError, ModelInputError) as error:
+        return f"fails ({error.__cause__ or error})"
+    for name, own, there in zip(predictor.output_names, run.outputs, map(torch.from_numpy, outputs), strict=True):
+        if own.shape != there.shape:
+            return f"gives {name!r} the shape {list(there.shape)}, and the module {list(own.shape)}"
+        if not own.is_floating_point():  # rounding may decide whole numbers
+            continue
+        off, scale = _root_mean_square(there - own), _root_mean_square(own)
+        if not off <= _ALIKE * scale + _NOTHING:
+            return f"is off by {off:.2g} in {name!r}, which is {scale:.2g} (root mean squares)"
+    return ""
+
+
+def _root_mean_square(tensor: Tensor) -> float:
+    return float(tensor.double().square().mean().sqrt()) if tensor.numel() else 0.0
+
+
+def _message(flat: FlatModule, run: OtherRun, trouble: str) -> str:
+    names = " and ".join(map(repr, run.sizes))
+    shapes = ", ".join(f"{name} {list(tensor.shape)}" for name, tensor in zip(flat.call.names, run.inputs, strict=True))
+    return (
+        f"dynamic_shapes= has {names}, but {type(flat.model).__name__}.forward fixes something at the sample's size: "
+        f"with {shapes} the graph {trouble}. Adaptive pooling to more than one cell does so, whose windows are numbers "
+        "in a graph, and so does int() of a size. Pool to one cell (nn.AdaptiveAvgPool2d(1), or a mean over the axes), "
+        "use x.shape[...] as it is, or leave the size fixed: take it out of dynamic_shapes=."
+    )

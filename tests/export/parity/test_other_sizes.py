@@ -1,0 +1,119 @@
+"""A graph is run at other sizes than the sample's before it is written: windows and tables may be numbers in it."""
+
+import pytest
+import torch
+from torch import nn
+from torch.export import Dim
+
+from lit_gelu.errors import LitGeluError
+from lit_gelu.export import ExportError, OnnxPredictor, export_onnx
+from lit_gelu.export.inputs import FlatModule, take_apart
+from lit_gelu.export.parity.other_sizes import runs_at_other_sizes
+from lit_gelu.export.sizes import open_sizes
+
+
+class Pooled(nn.Module):
+    """Convolutions around a pooling to some cells, perhaps behind patches."""
+
+    def __init__(self, cells, patch=1):
+        super().__init__()
+        torch.manual_seed(0)
+        self.patches = nn.Conv2d(3, 4, patch, stride=patch)
+        self.patch, self.pool = patch, nn.AdaptiveAvgPool2d(cells)
+        self.head = nn.Conv2d(4, 3, 3, padding=1)
+
+    def forward(self, pixels):
+        if pixels.shape[2] % self.patch or pixels.shape[3] % self.patch:
+            raise ValueError("no multiple of a patch")
+        return self.head(self.pool(nn.functional.gelu(self.patches(pixels)))).mean((2, 3))
+
+
+class Places(nn.Module):
+    """A table that ends at the sample's size: only smaller ones are taken."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.table, self.head = nn.Embedding(8, 4), nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.head(nn.functional.silu(x + self.table(torch.arange(x.shape[1]))))
+
+
+IMAGES = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(1))
+TEXT = torch.randn(2, 8, 4, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize(
+    ("patch", "sample", "options"),
+    [
+        (1, IMAGES, {}),
+        (4, torch.zeros(1, 3, 16, 16), {}),
+        (1, IMAGES, {"dtype": "bf16"}),
+        (4, IMAGES, {"target": "ort-cuda", "dtype": "fp16"}),
+    ],
+)
+def test_windows_that_are_numbers_in_the_graph_are_refused(tmp_path, patch, sample, options, capfd):
+    path = tmp_path / "net.onnx"
+    with pytest.raises(ExportError, match=r"'height' and 'width'.*Pooled\.forward.*AdaptiveAvgPool2d") as caught:
+        export_onnx(Pooled(2, patch), path, sample, dynamic_shapes="image-size", **options)
+    assert isinstance(caught.value, LitGeluError)
+    assert not path.exists()
+    assert capfd.readouterr() == ("", "")
+
+
+def test_one_cell_and_sizes_of_the_sample_alone_are_written(tmp_path):
+    for cells, patch, sizes in ((1, 1, [(17, 20), (5, 9)]), (1, 4, [(20, 8)]), (2, 1, [])):
+        path, model = tmp_path / "net.onnx", Pooled(cells, patch).eval()
+        report = export_onnx(model, path, IMAGES, dynamic_shapes="image-size" if sizes else ())
+        assert report.notes == ()
+        for height, width in sizes:
+            x = torch.randn(3, 3, height, width)
+            torch.testing.assert_close(OnnxPredictor(path)(x), model(x).detach())
+
+
+class Several(nn.Module):
+    """Outputs of all kinds, some of them decided by rounding."""
+
+    def forward(self, x):
+        y = nn.functional.gelu(x)
+        steps = torch.round(64 * y) / 64
+        return y, steps, y > 0, y.argmax(-1), torch.complex(y, x)
+
+
+def test_outputs_of_all_kinds_are_taken(tmp_path):
+    path = tmp_path / "net.onnx"
+    report = export_onnx(Several(), path, TEXT, dynamic_shapes={"x": {1: "length"}})
+    assert report.notes == ()
+    x = torch.randn(2, 11, 4)
+    y, _, positive, _, _ = OnnxPredictor(path)(x)
+    torch.testing.assert_close(y, nn.functional.gelu(x))
+    assert torch.equal(positive, y > 0)
+
+
+def sizes_tried(model, sample, given):
+    flat = FlatModule(model, take_apart(model, sample))
+    runs, notes = runs_at_other_sizes(flat, open_sizes(given, flat.call, []))
+    return [run.sizes for run in runs], notes
+
+
+def test_the_sizes_are_some_that_the_module_takes():
+    assert sizes_tried(Pooled(1), IMAGES, "image-size") == ([{"height": 25, "width": 25}], [])
+    assert sizes_tried(Pooled(1, 4), IMAGES, "image-size") == ([{"height": 20, "width": 20}], [])
+    assert sizes_tried(Places(), TEXT, {"x": {1: "length"}}) == ([{"length": 5}], [])
+    bounded = {"x": {1: Dim("length", min=6, max=8)}}
+    assert sizes_tried(nn.GELU(), TEXT, {"input": bounded["x"]}) == ([{"length": 7}], [])
+    assert sizes_tried(nn.GELU(), TEXT, {"input": {1: Dim.AUTO}}) == ([], [])
+    assert sizes_tried(nn.GELU(), TEXT, ()) == ([], [])
+
+
+def test_a_size_that_can_only_be_the_samples_is_noted():
+    class Alone(nn.Module):
+        def forward(self, x, y):
+            if x.shape[1] != 8:
+                raise ValueError("eight and no other")
+            return nn.functional.gelu(x) + y.mean(1, keepdim=True)
+
+    runs, (note,) = sizes_tried(Alone(), (TEXT, TEXT), {"x": {1: "length"}, "y": {1: "other"}})
+    assert runs == [{"other": 13}]
+    assert "'length' was tried at the sample's 8 alone: with others forward fails (eight and no other)" in note

@@ -1,0 +1,90 @@
+"""The copy that is exported: what it is converted to, and what cannot be copied."""
+
+import pytest
+import torch
+from torch import nn
+
+from lit_gelu.export import ExportError, OnnxPredictor, check_parity, export_onnx
+from lit_gelu.export.copying import evaluation_copy
+
+X = torch.randn(3, 5, 8, generator=torch.Generator().manual_seed(0))
+
+
+class Rotary(nn.Module):
+    """Rotations of pairs by angles that are a complex buffer, as Llama's ``freqs_cis``."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        angles = torch.outer(torch.arange(5.0), 0.5 ** torch.arange(4.0))
+        self.register_buffer("freqs_cis", torch.polar(torch.ones_like(angles), angles))
+        self.head = nn.Sequential(nn.Linear(8, 8), nn.GELU())
+
+    def forward(self, x):
+        pairs = torch.view_as_complex(self.head(x).unflatten(-1, (4, 2)))
+        return torch.view_as_real(pairs * self.freqs_cis).flatten(-2)
+
+
+def rotated(x):
+    """The same in real numbers, in float64."""
+    model = Rotary().double()
+    y = model.head(x.double()).unflatten(-1, (4, 2))
+    angles = torch.outer(torch.arange(5.0), 0.5 ** torch.arange(4.0)).double()
+    cos, sin = angles.cos(), angles.sin()
+    a, b = y[..., 0], y[..., 1]
+    return torch.stack([a * cos - b * sin, a * sin + b * cos], -1).flatten(-2).detach()
+
+
+def test_complex_buffers_are_a_part_of_the_file(tmp_path):
+    path = tmp_path / "net.onnx"
+    export_onnx(Rotary(), path, X)
+    torch.testing.assert_close(OnnxPredictor(path)(X).double(), rotated(X), rtol=0, atol=1e-5)
+    report = check_parity(Rotary(), path, input_sample=X)
+    assert report.passed
+    assert not any("reference" in note for note in report.notes)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "in_complex"),
+    [(torch.float32, torch.complex64), (torch.float64, torch.complex128), (torch.float16, torch.complex64)],
+)
+def test_a_copy_has_real_and_complex_tensors_of_one_precision(dtype, in_complex):
+    model = Rotary()
+    model.scale = nn.Parameter(torch.ones(2, dtype=torch.complex128))
+    model.tied = model.scale
+    model.register_buffer("steps", torch.arange(3))
+    twin = evaluation_copy(model, dtype)
+    assert twin.freqs_cis.dtype == twin.scale.dtype == in_complex
+    assert twin.head[0].weight.dtype == dtype
+    assert twin.steps.dtype == torch.int64
+    assert twin.tied is twin.scale
+    assert isinstance(twin.scale, nn.Parameter)
+    assert not twin.scale.requires_grad
+    assert list(twin.state_dict()) == list(model.state_dict())
+    torch.testing.assert_close(twin.freqs_cis.to(torch.complex64), model.freqs_cis)
+
+
+def traced(net):
+    return torch.jit.trace(net.eval(), X)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (traced, "it was made by torch.jit.trace or torch.jit.script.* Give the module that it was made from"),
+        (torch.jit.script, "it was made by torch.jit.trace or torch.jit.script"),
+        (lambda net: nn.Sequential(nn.GELU(), traced(net)), "Sequential cannot be exported: its part '1' was made by"),
+        (lambda net: net.to("meta"), "'0.weight' is on the meta device, which holds no values. Load them first"),
+        (lambda net: nn.Sequential(net, nn.LazyLinear(3)), "'1.weight' has no shape yet. Call the module once first"),
+        (lambda net: net.state_dict(), "Only a torch.nn.Module can be exported, not"),
+    ],
+)
+def test_what_cannot_be_copied_is_refused_with_the_remedy(tmp_path, make, message):
+    net, path = nn.Sequential(nn.Linear(8, 8), nn.GELU()), tmp_path / "net.onnx"
+    export_onnx(net, path, X)
+    model = make(net)
+    for call in (lambda: export_onnx(model, tmp_path / "other.onnx", X), lambda: check_parity(model, path, None, X)):
+        with pytest.raises(ExportError, match=message):
+            call()
+    assert [file.name for file in tmp_path.iterdir()] == ["net.onnx"]
