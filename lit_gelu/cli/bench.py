@@ -1,5 +1,8 @@
 """``lit-gelu bench``: time an ONNX file beside PyTorch eager and torch.compile, in one run."""
 
+import json
+import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from jsonargparse import ArgumentParser, Namespace
@@ -17,6 +20,7 @@ from lit_gelu.cli.options import (
 )
 from lit_gelu.cli.terminal import console_for_output, write_text
 from lit_gelu.errors import LitGeluError
+from lit_gelu.files import without_nonfinite
 
 if TYPE_CHECKING:
     from torch import nn
@@ -46,7 +50,10 @@ def build_parser() -> ArgumentParser:
     parser = command_parser("bench", EXAMPLES)
     parser.add_argument("file", type=str, help="an ONNX file")
     parser.add_argument(
-        "--ckpt", type=str | None, default=None, help="the Lightning checkpoint that it came from, or a class"
+        "--ckpt",
+        type=str | None,
+        default=None,
+        help="the Lightning checkpoint that it came from, or a class; of random weights only times are compared",
     )
     add_model(parser)
     add_input_shape(parser)
@@ -83,14 +90,14 @@ def run(arguments: Namespace) -> int:
 
     predictor = OnnxPredictor(arguments.file, arguments.providers, tuning=not arguments.tune)
     raw = bool(predictor.metadata.get("lit_gelu.preprocessing"))
-    model = _model(arguments, raw=raw)
+    model, is_random = _model(arguments, raw=raw)
     inputs = named_inputs(_sample(arguments, model, raw=raw), list(predictor.ports))
     console = console_for_output()
     quiet = arguments.json == "-"
     if arguments.tune:
         rows = max(arguments.batch_sizes)
         values = () if inputs is None else resized(inputs, predictor.ports, rows).values()
-        tuning = predictor.tune(*values, batch_size=rows, reference=model)
+        tuning = predictor.tune(*values, batch_size=rows, reference=None if is_random else model)
         if not quiet:
             console.print(str(tuning), markup=False)
     report = bench(
@@ -104,24 +111,43 @@ def run(arguments: Namespace) -> int:
         compiled=arguments.compile,
         channels_last=arguments.channels_last,
     )
+    if is_random:
+        report = _uncompared(report)
     if not quiet:
         _print(report, console, int8=is_quantized(arguments.file))
+        if is_random:
+            console.print(
+                f"{arguments.ckpt} is a class, and its weights are random: its outputs are not compared with those of "
+                "the file. Give a checkpoint for that.",
+                markup=False,
+            )
     if arguments.json is not None:
-        write_text(report.to_json(), arguments.json)
+        write_text(_as_json(report), arguments.json)
     return 0
 
 
-def _model(arguments: Namespace, *, raw: bool) -> "nn.Module | None":
-    """Return the model that the file came from, behind the preprocessing that is in the file."""
+def _uncompared(report: "BenchReport") -> "BenchReport":
+    """Return a report without the errors of the file, whose weights are other ones than the model's."""
+    rows = (row if row.variant.startswith("torch") else replace(row, error=math.nan) for row in report.rows)
+    return replace(report, rows=tuple(rows))
+
+
+def _as_json(report: "BenchReport") -> str:
+    """Return a report as JSON, with null for errors that are not known."""
+    return json.dumps(without_nonfinite(json.loads(report.to_json()), as_text=False), indent=2)
+
+
+def _model(arguments: Namespace, *, raw: bool) -> "tuple[nn.Module | None, bool]":
+    """Return the model that the file came from, behind the file's preprocessing, and whether its weights are random."""
     from torch import nn
 
     from lit_gelu.cli.input_sample import sample_for
-    from lit_gelu.cli.loading import load_data, load_model, load_preprocessing
+    from lit_gelu.cli.loading import draws_weights, load_data, load_model, load_preprocessing
 
     if arguments.ckpt is None:
         if arguments.preprocessing is not None or arguments.model is not None:
             raise BenchArgumentError("--model and --preprocessing are of the PyTorch model: give --ckpt too.")
-        return None
+        return None, False
     if raw and arguments.preprocessing is None:
         raise BenchArgumentError(
             f"{arguments.file!r} takes raw pixels. Name the data module whose preprocessing is a part of it: "
@@ -131,7 +157,8 @@ def _model(arguments: Namespace, *, raw: bool) -> "nn.Module | None":
     is_of_model = arguments.data is not None and not raw
     data = load_data(arguments.data, arguments.data_root) if is_of_model else None
     model = load_model(arguments.ckpt, arguments.model, sample_for([] if raw else arguments.input_shape, data))
-    return model if preprocessing is None or not raw else nn.Sequential(preprocessing, model)
+    is_random = draws_weights(arguments.ckpt, model)
+    return (model if preprocessing is None or not raw else nn.Sequential(preprocessing, model)), is_random
 
 
 def _sample(arguments: Namespace, model: "nn.Module | None", *, raw: bool) -> Any:
@@ -164,11 +191,16 @@ def _print(report: "BenchReport", console: Console, *, int8: bool) -> None:
     for row in report.rows:
         found = (f"{1000 * value:.4g}" for value in (row.latency.p50, row.latency.p90, row.latency.p99, row.in_a_row))
         table.add_row(
-            str(row.batch_size), row.variant, *found, f"{row.throughput:.4g}", f"{row.ratio:.3f}", f"{row.error:.1e}"
+            str(row.batch_size),
+            row.variant,
+            *found,
+            f"{row.throughput:.4g}",
+            f"{row.ratio:.3f}",
+            "-" if math.isnan(row.error) else f"{row.error:.1e}",
         )
     console.print(table)
     # Files in int8 cut off the normal random numbers that are run here, and so differ on them.
-    if (worst := max(row.error for row in report.rows)) > _ANOTHER_MODEL and not int8:
+    if (worst := max(row.error for row in report.rows if not math.isnan(row.error))) > _ANOTHER_MODEL and not int8:
         console.print(
             f"outputs differ by {worst:.1e} of the largest: the file is not of this model's weights, or wrong"
         )

@@ -20,8 +20,9 @@ from lit_gelu.replicas.choice.samples_text import is_told_whole
 
 EXAMPLES = """\
 Each activation is trained with the same seeds, and with the same weights and batches for each seed; all of them side by
-side where that holds. A star marks a difference that is more than the spread over the seeds, corrected for the number
-of pairs. Finished runs are kept in the output folder: the same command goes on where it was interrupted.
+side where that holds. A star marks a difference that is decided: its 95 % interval excludes 0, and a test over the
+seeds, corrected for the number of pairs, agrees. Finished runs are kept in the output folder: the same command goes on
+where it was interrupted.
 
 examples:
   lit-gelu choose --activations gelu silu relu --trainer.max_epochs 3          MNISTClassifier on the bundled digits
@@ -40,7 +41,10 @@ class ChooseCommandError(LitGeluError, ValueError):
 
 
 class ChoosingTrainer(Trainer):
-    """A Trainer with the options of ``lit-gelu choose``: LightningCLI reads them here."""
+    """The Trainer's options."""
+
+    # The text above heads these options in `lit-gelu fit --help`. LightningCLI makes the options of `lit-gelu choose`
+    # of the arguments of the method.
 
     def choose(
         self,

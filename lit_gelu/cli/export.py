@@ -172,7 +172,7 @@ def run(arguments: Namespace) -> int:
             write_proof(parity, path, [])
             console.print(f"  {parity.summary()}")
         if arguments.int8:
-            passed &= _write_int8(arguments, model, path, data, preprocessing, console)
+            passed &= _write_int8(arguments, model, path, data, sample, preprocessing, console)
     return 0 if passed else 1
 
 
@@ -206,6 +206,7 @@ def _write_int8(
     model: "nn.Module",
     path: Path,
     data: Any,
+    sample: Any,
     preprocessing: "nn.Module | None",
     console: "Console",
 ) -> bool:
@@ -230,7 +231,9 @@ def _write_int8(
     if not arguments.check:
         return True
     limit = MAX_DIFFERENCE if limit is None else limit
-    report = check_quantized(model, output, data, max_difference=limit, strict=False, preprocessing=preprocessing)
+    report = check_quantized(
+        model, output, data, sample, max_difference=limit, strict=False, preprocessing=preprocessing
+    )
     record_parity(output, report.proof())
     console.print(f"  {report.summary()}")
     return report.passed

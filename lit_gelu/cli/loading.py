@@ -1,5 +1,6 @@
 """Models and data that a command is given by name or by checkpoint; nothing that a file names is imported."""
 
+import difflib
 import functools
 import importlib
 import inspect
@@ -8,11 +9,12 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from lightning.pytorch import LightningDataModule, LightningModule
-from torch import nn
+from torch import Tensor, nn
 
 from lit_gelu import tasks
-from lit_gelu.activations import StoredSpecError, registry
+from lit_gelu.activations import StoredSpecError, UnknownActivationError, registry
 from lit_gelu.callbacks import load_from_checkpoint
 from lit_gelu.callbacks.checkpoint_file import (
     hyper_parameters,
@@ -58,9 +60,24 @@ def load_model(
     except (InputSampleError, StoredSpecError):
         raise
     except Exception as error:
+        if isinstance(error, UnknownActivationError):
+            raise unregistered(error, called) from error
         remedy = " Name the class it was trained with: --model package.module.Class." if model is None else ""
         raise LoadingError(f"{source!r} does not fit {cls.__name__}: {str(error).rstrip('.')}.{remedy}") from error
     return loaded
+
+
+def unknown_name(error: UnknownActivationError) -> str:
+    """Return the name that is not registered, out of the message."""
+    return str(error).removeprefix("Unknown activation ").partition(". ")[0].strip("'")
+
+
+def unregistered(error: UnknownActivationError, called: str) -> LoadingError:
+    """Return what to say of a checkpoint with an activation that is not registered: a module of one's own does that."""
+    return LoadingError(
+        f"{called} was trained with the activation {unknown_name(error)!r}, which is not registered. If a module of "
+        "your own registers it, name that module: --import MODULE, from the current folder or installed."
+    )
 
 
 def own_class(recorded: object, called: str) -> type[LightningModule]:
@@ -94,7 +111,10 @@ def checked_arguments(path: str, configured: str, given: Collection[object]) -> 
     named = recorded == configured or recorded in given
     cls = import_class(recorded, LightningModule, "lit_gelu.tasks") if named else own_class(recorded, called)
     if issubclass(cls, ActivationTask) and "activation" in found:
-        found["activation"] = str(registry.stored.resolve(found["activation"]))
+        try:
+            found["activation"] = str(registry.stored.resolve(found["activation"]))
+        except UnknownActivationError as error:
+            raise unregistered(error, called) from error
     require_no_imports(found, cls, given, called)
     return {"class_path": recorded, "dict_kwargs": found}
 
@@ -124,6 +144,25 @@ def _untrained(path: str) -> LightningModule:
         return cls()
     except TypeError as error:
         raise LoadingError(f"{path} cannot be built without arguments: {error}. Give a checkpoint of it.") from error
+
+
+def draws_weights(source: str, model: LightningModule) -> bool:
+    """Return whether a model was built from its class, and has other weights each time that it is built."""
+    # A class that loads weights of its own, such as pretrained ones, has the same each time.
+    if is_file(Path(source)):
+        return False
+    once, again = model.state_dict(), _untrained(source).state_dict()
+    tensors = [(value, again.get(name)) for name, value in once.items() if isinstance(value, Tensor)]
+    return not all(isinstance(other, Tensor) and torch.equal(value, other) for value, other in tensors)
+
+
+def require_same_weights(source: str, model: LightningModule, file: str) -> None:
+    """Refuse a class in the place of the checkpoint of a file, if its weights are random."""
+    if draws_weights(source, model):
+        raise LoadingError(
+            f"--ckpt {source} is a class, whose weights are random: {file!r} has other ones. Give the checkpoint that "
+            f"the file was exported from. For an untrained model, lit-gelu export {source} writes and compares a file."
+        )
 
 
 def load_data(name: str, root: str | None = None) -> LightningDataModule:
@@ -163,8 +202,10 @@ def import_class(path: str, base: type, package: str) -> Any:
     except (ImportError, AttributeError, ValueError) as error:
         members = vars(importlib.import_module(package)).items()
         classes = (n for n, value in members if _is_class(value, base) and not inspect.isabstract(value))
+        near = _own_classes_like(name, base)
+        hint = f" Did you mean {near}?" if near else ""
         raise LoadingError(
-            f"There is no class {path!r} ({error}). Give package.module.Class, or one of {package}: "
+            f"There is no class {path!r} ({error}).{hint} Give package.module.Class, or one of {package}: "
             f"{', '.join(sorted(classes))}."
         ) from error
     if not _is_class(found, base):
@@ -174,6 +215,19 @@ def import_class(path: str, base: type, package: str) -> Any:
 
 def _imported(name: str, base: type) -> type | None:
     """Return the one class of that name outside lit_gelu that is imported, as LightningCLI finds a bare name."""
+    found = [cls for cls in _own_classes(base) if cls.__name__ == name]
+    return found[0] if len(found) == 1 else None
+
+
+def _own_classes_like(name: str, base: type) -> str:
+    """Return the full names of imported classes that have nearly that name; empty if there are none."""
+    own = _own_classes(base)
+    near = difflib.get_close_matches(name, [cls.__name__ for cls in own], n=1)
+    return " or ".join(sorted({f"{cls.__module__}.{cls.__qualname__}" for cls in own if cls.__name__ in near}))
+
+
+def _own_classes(base: type) -> list[type]:
+    """Return the classes derived from ``base`` that are imported, without those of lit_gelu and lightning."""
     seen: set[type] = set()
     waiting = [base]
     while waiting:
@@ -181,8 +235,7 @@ def _imported(name: str, base: type) -> type | None:
         new = [cls for cls in derived if cls not in seen]
         seen.update(new)
         waiting += new
-    found = [cls for cls in seen if cls.__name__ == name and not cls.__module__.startswith(("lit_gelu.", "lightning."))]
-    return found[0] if len(found) == 1 else None
+    return [cls for cls in seen if not cls.__module__.startswith(("lit_gelu.", "lightning."))]
 
 
 def _is_class(value: object, base: type) -> bool:

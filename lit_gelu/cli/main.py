@@ -19,7 +19,7 @@ EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
 EXAMPLES = """\
 examples:
-  lit-gelu fit                                         train MNISTClassifier with GELU on the bundled digits
+  lit-gelu fit                                         train MNISTClassifier with GELU (tanh form) on bundled digits
   lit-gelu fit --config examples/mnist_gelu.yaml       train as a configuration file says
   lit-gelu fit --model.activation "elu(alpha=0.5)" --trainer.max_epochs 5
   lit-gelu test --ckpt_path runs/digits_gelu/version_0/checkpoints/last.ckpt
@@ -72,7 +72,7 @@ def run(name: str, arguments: list[str]) -> int:
         raise UnknownCommandError(f"no such command.{hint} Commands: {', '.join(names)}. See lit-gelu --help.")
     if COMMANDS[name] == FIT:
         return _run_lightning(name, arguments)
-    from lit_gelu.cli.mistakes import sub_command
+    from lit_gelu.cli.mistakes import of_sample, sub_command
     from lit_gelu.cli.options import current_spelling, in_own_words
 
     module = importlib.import_module(COMMANDS[name])
@@ -82,7 +82,8 @@ def run(name: str, arguments: list[str]) -> int:
     try:
         return int(module.run(parsed))
     except LitGeluError as error:
-        message = in_own_words(str(error), parser, getattr(module, "ARGUMENTS", {}))
+        message = of_sample(str(error), parsed.get("input_shape") or [], parsed.get("data"))
+        message = in_own_words(message, parser, getattr(module, "ARGUMENTS", {}))
         meant = sub_command(name, arguments[0]) if arguments else ""
         message += f" Or did you mean {meant}?" if meant else ""
         error.args = (message, *error.args[1:])

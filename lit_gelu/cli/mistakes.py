@@ -24,6 +24,10 @@ _TYPES = {
     "collections.abc.Iterable": "a list, such as '[1, 2]'",
 }
 _IN_PYTHON = {"folder": "output"}  # arguments of Python that are called otherwise on the command line
+_FAILS = (  # what lit_gelu.surgery and lit_gelu.export say, the former perhaps behind the checkpoint that does not fit
+    r"^(?:.+? does not fit \w+: )?(\w+\.forward) fails on (?:input_sample|the input sample) "
+    r"(\(.*?)(?: Give a tensor, a tuple of forward's arguments .*)?$"
+)
 _CLOSE, _CLOSE_CLASS = 0.6, 0.8  # how alike two names must be, as difflib counts, to be offered; classes end alike
 
 
@@ -134,6 +138,26 @@ def as_options(message: str, given: Sequence[str]) -> str:
     options = [word.partition("=")[0] for word in given if word.startswith("--")]
     written = [option for option in options if found and option.lstrip("-").rstrip("+").rpartition(".")[2] == found[1]]
     return f"{written[-1]} {message[found.end() :]}" if found and written else message
+
+
+def of_sample(message: str, shapes: Sequence[str], data: str | None) -> str:
+    """Return an error of a model that fails on its input sample as one about the option that gave the sample.
+
+    Example:
+        >>> of_sample("Net.forward fails on the input sample (x (2, 5)): no.", ["5"], None)
+        'Net.forward fails on --input-shape 5 (x (2, 5)): no. Give the sizes of one row, without the batch.'
+    """
+    found = re.search(_FAILS, message, re.DOTALL)
+    if found is None:
+        return message
+    if shapes:
+        cause, remedy = f"--input-shape {' '.join(shapes)}", "Give the sizes of one row, without the batch."
+    elif data is not None:
+        cause = f"its example_input_array, or without one on the first batch of --data {data}"
+        remedy = "Mend that, or give --input-shape."
+    else:
+        cause, remedy = "its example_input_array", "Mend it in the module, or give --input-shape."
+    return f"{found[1]} fails on {cause} {found[2].rstrip('.')}. {remedy}"
 
 
 def _wrong_type(found: re.Match[str], given: Sequence[str], parser: Any) -> str:

@@ -16,7 +16,8 @@ _BOOLEANS = {"true": True, "yes": True, "false": False, "no": False}
 _JSON_FILE = "FILE.json"  # the metavar of a --json that stands beside names
 _COMMANDS_OF_FUNCTIONS = {"lit_gelu.export.export_onnx": "lit-gelu export"}
 _CALL = re.compile(r"(\w\([^()]*\))")  # gelu(approximate='tanh') is a spec, and no option
-_VALUE = r"""('[^']*'|"[^"]*"|\w[\w*-]*(?:\.\w+)*)?"""
+_QUOTED = r"'([^']*)'"
+_VALUE = r"""('[^']*'|"[^"]*"|\['[^\]]*\]|\w[\w*-]*(?:\.\w+)*)?"""  # a list of texts is several words
 
 
 class ExamplesHelpFormatter(jsonargparse.DefaultHelpFormatter):
@@ -171,6 +172,8 @@ def in_own_words(message: str, parser: jsonargparse.ArgumentParser, arguments: M
         name, value = options[found[1]], found[2]
         if value in {"True", "False"}:
             return _flag(known, name, on=value == "True") or f"no {name}"
+        if value is not None and value.startswith("["):
+            return f"{name} {' '.join(re.findall(_QUOTED, value))}"
         return name if value is None else f"{name} {value.strip(chr(39) + chr(34))}"
 
     for function, command in _COMMANDS_OF_FUNCTIONS.items():

@@ -43,7 +43,10 @@ def build_parser() -> ArgumentParser:
     parser = command_parser("parity", EXAMPLES)
     parser.add_argument("file", type=str, help="an ONNX file that lit-gelu wrote")
     parser.add_argument(
-        "--ckpt", type=str, required=True, help="the Lightning checkpoint that it was exported from, or a class"
+        "--ckpt",
+        type=str,
+        required=True,
+        help="the Lightning checkpoint that it was exported from, or a class that always has the same weights",
     )
     add_model(parser)
     add_input_shape(parser)
@@ -80,7 +83,7 @@ def build_parser() -> ArgumentParser:
 def run(arguments: Namespace) -> int:
     """Compare; return 0 if the file computes what the model computes, else 1."""
     from lit_gelu.cli.input_sample import sample_for
-    from lit_gelu.cli.loading import load_data, load_model
+    from lit_gelu.cli.loading import load_data, load_model, require_same_weights
     from lit_gelu.export import check_parity
     from lit_gelu.export.quantization import is_quantized
 
@@ -88,6 +91,7 @@ def run(arguments: Namespace) -> int:
     _require_kind(arguments, int8=int8)
     data = None if arguments.data is None else load_data(arguments.data, arguments.data_root)
     model = load_model(arguments.ckpt, arguments.model, sample_for(arguments.input_shape, data))
+    require_same_weights(arguments.ckpt, model, arguments.file)
     if int8:
         report: Any = _check_int8(model, arguments, data)
     else:
@@ -142,6 +146,7 @@ def _check_int8(model: "nn.Module", arguments: Namespace, data: Any) -> "Quantiz
         model,
         arguments.file,
         data,
+        _sample(arguments, model, data),
         max_difference=limit,
         min_top1=arguments.min_top1,
         providers=arguments.providers,

@@ -1,6 +1,7 @@
 """``lit-gelu bench``: a table, a JSON file, and what is refused."""
 
 import json
+import random
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ from export_cases import gelu_net
 from lightning.pytorch import LightningModule
 
 from lit_gelu.cli.main import main
-from lit_gelu.export import export_onnx
+from lit_gelu.export import OnnxPredictor, export_onnx
 
 QUICK = ["--seconds", "0", "--no-compile", "--threads", "1"]
 
@@ -23,6 +24,14 @@ class Net(LightningModule):
 
     def forward(self, x):
         return self.net(x)
+
+
+class RandomNet(Net):
+    """The same with weights that are drawn anew each time."""
+
+    def __init__(self):
+        super().__init__()
+        torch.nn.init.constant_(next(self.parameters()), random.random())  # torch's generator is seeded above
 
 
 class OtherNet(Net):
@@ -46,7 +55,7 @@ def importable(monkeypatch):
     from types import ModuleType
 
     module = ModuleType("bench_models")
-    module.Net, module.OtherNet = Net, OtherNet
+    module.Net, module.OtherNet, module.RandomNet = Net, OtherNet, RandomNet
     monkeypatch.setitem(sys.modules, "bench_models", module)
 
 
@@ -77,6 +86,21 @@ def test_weights_that_are_not_the_files(path, capsys):
     arguments = [str(path), "--ckpt", "bench_models.OtherNet", "--batch-sizes", "1", *QUICK]
     assert main(["bench", *arguments]) == 0
     assert "the file is not of this model's weights, or wrong" in " ".join(capsys.readouterr().out.split())
+
+
+def test_of_random_weights_only_times_are_compared(path, tmp_path, capsys, monkeypatch):
+    tuned = []
+    monkeypatch.setattr(OnnxPredictor, "tune", lambda self, *_, reference, **__: tuned.append(reference))
+    file = tmp_path / "bench.json"
+    arguments = [str(path), "--ckpt", "bench_models.RandomNet", "--batch-sizes", "1", *QUICK, "--json", str(file)]
+    assert main(["bench", *arguments, "--tune"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "bench_models.RandomNet is a class, and its weights are random: its outputs are not compared" in said
+    assert "the file is not of this model's weights" not in said
+    errors = {row["variant"]: row["error"] for row in json.loads(file.read_text())["rows"]}
+    assert errors["onnxruntime"] is None
+    assert errors["torch eager"] < 1e-5
+    assert tuned == [None]  # no settings are judged by such a model's outputs
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import csv
 import inspect
+import json
 import os
 import re
 import signal
@@ -236,6 +237,7 @@ def test_help_with_examples(command, capsys):
     output = capsys.readouterr().out
     assert f"  lit-gelu {command}" in output
     assert "--trainer.max_epochs" in output
+    assert "\nThe Trainer's options:\n" in output
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.name)
@@ -259,6 +261,19 @@ def test_a_class_chosen_by_name_has_its_own_defaults(name, capsys):
     for argument, value in config.get("init_args", {}).items():
         default = parameters[argument].default
         assert value == (list(default) if isinstance(default, tuple) else default), argument
+
+
+def test_the_export_of_the_readme_writes_another_form_than_was_trained(tmp_path, capsys):
+    """The README's third line of shell says --approximate tanh of what its first trains, so that is exact."""
+    arguments = [f"--config={EXAMPLES / 'digits_gelu.yaml'}", *FAST[:3], "--trainer.max_epochs=1"]
+    assert main(["fit", *arguments, "--trainer.limit_train_batches=2", "--trainer.log_every_n_steps=1"]) == 0
+    checkpoint = tmp_path / "runs/digits_gelu/version_0/checkpoints/last.ckpt"
+    assert MNISTClassifier.load_from_checkpoint(checkpoint, weights_only=True).hparams["activation"] == "gelu"
+    assert main(["export", str(checkpoint), "--approximate", "tanh", "--output", "digits.onnx", "--no-check"]) == 0
+    assert main(["parity", "digits.onnx", "--ckpt", str(checkpoint), "--json", "parity.json"]) == 0
+    rows = json.loads(Path("parity.json").read_text())["rows"]
+    gaps = [row["error"] for row in rows if row["comparison"] == "approximation gap: file vs module as trained"]
+    assert min(gaps) > 1e-4  # of a module with the tanh form it would be rounding
 
 
 def test_digits_example_runs_as_it_stands(tmp_path):

@@ -47,6 +47,8 @@ def test_old_spellings(old, new, said, capsys):
         ("tuning=False", "--no-tuning"),
         ("swish(name=1) and unknown=2 stay", "swish(name=1) and unknown=2 stay"),
         ("Use path=.", "Use --output."),
+        ("pass tuning=['First'].", "pass --tuning First."),
+        ("pass tuning=['First', 'Second'].", "pass --tuning First Second."),
     ],
 )
 def test_errors_name_options(message, shown):

@@ -154,6 +154,79 @@ def test_the_same_after_a_swap_of_calls(tmp_path, monkeypatch, capsys):
     capsys.readouterr()
     assert main(["export", "swapped.ckpt", *own]) == 2
     assert "has no example_input_array, which would say what it takes. Give the shape" in capsys.readouterr().err
+    assert main(["export", "swapped.ckpt", *own, "--input-shape", "5"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("lit-gelu export: OwnNet.forward fails on --input-shape 5 (RuntimeError: ")
+    assert error.endswith("). Give the sizes of one row, without the batch.\n")
+
+
+@pytest.mark.parametrize("given", [["--input-shape", "3"], []], ids=["shape", "first batch"])
+def test_a_file_in_int8_of_a_model_that_says_nothing_of_its_input(given, checkpoint, capsys):
+    """It is written, compared, and compared once more by ``lit-gelu parity``."""
+    own = ["--import", "own_cli_module", "--model", "own_cli_module.OwnNet"]
+    own += ["--data", "own_cli_module.OwnData", *given]
+    assert main(["export", checkpoint, "-o", "own.onnx", *own, "--int8", "--max-difference", "1"]) == 0
+    assert "int8 parity passed" in capsys.readouterr().out
+    assert main(["parity", "own-int8.onnx", "--ckpt", checkpoint, *own, "--max-difference", "1"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "cause"),
+    [
+        (["--input-shape", "3,8,8"], "fails on --input-shape 3,8,8 (x (2, 3, 8, 8) torch.float32"),
+        (["--data", "DigitsData"], "or without one on the first batch of --data DigitsData (x (2, 1, 28, 28) "),
+    ],
+)
+def test_a_wrong_input_is_told_as_the_option_that_gave_it(given, cause, checkpoint, capsys):
+    assert main(["export", checkpoint, "--import", "own_cli_module", "--model", "own_cli_module.OwnNet", *given]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("lit-gelu export: OwnNet.forward fails on ")
+    assert cause in error
+    assert error.endswith(
+        ". Give the sizes of one row, without the batch.\n" if "--input-shape" in given else "--input-shape.\n"
+    )
+
+
+@pytest.mark.parametrize("model", ["own_cli_module.OwnNet", "MNISTClassifier"])
+def test_a_checkpoint_with_an_activation_that_a_module_of_ones_own_registers(model, tmp_path, capsys):
+    """The module of the class does not register it, so that its own module has to be named."""
+    registers, rest = MODULE.split("class OwnNet")[0], MODULE.replace("@activations.register", "# ")
+    (tmp_path / "own_cli_module.py").write_text(rest)
+    (tmp_path / "own_cli_act.py").write_text(registers)
+    own = [f"--model={model}", f"--data={'DigitsData' if model == 'MNISTClassifier' else 'own_cli_module.OwnData'}"]
+    with activations.registry.scope():
+        quick = ["--model.activation=wavy", "--trainer.limit_train_batches=1", "--trainer.limit_val_batches=1"]
+        assert main(["fit", *FAST, *own, *quick, "--import=own_cli_act"]) == 0
+    sys.modules.pop("own_cli_act")
+    (checkpoint,) = map(str, tmp_path.rglob("*.ckpt"))
+    tested = ["test", f"--ckpt_path={checkpoint}", *FAST, "--trainer.limit_test_batches=1", *own]
+    for arguments in (["export", checkpoint, *own, "-o", "own.onnx"], tested):
+        capsys.readouterr()
+        assert main(arguments) == 2
+        error = capsys.readouterr().err
+        assert f"'{checkpoint}' was trained with the activation 'wavy', which is not registered." in error
+        assert "name that module: --import MODULE" in error
+        assert "Registered: " not in error
+        with activations.registry.scope():
+            assert main([*arguments, "--import=own_cli_act"]) == 0
+        sys.modules.pop("own_cli_act")
+
+
+def test_an_unknown_activation_of_the_command_line_is_none_of_the_checkpoint(checkpoint, capsys):
+    """A checkpoint without arguments leaves those of the command line as they are."""
+    content = torch.load(checkpoint, weights_only=True)
+    del content["hyper_parameters"]
+    torch.save(content, "plain.ckpt")
+    own = ["--model=own_cli_module.OwnNet", "--data=own_cli_module.OwnData", "--import=own_cli_module"]
+    assert main(["test", *FAST, *own, "--ckpt_path=plain.ckpt", "--model.activation=wawy"]) == 2
+    assert "lit-gelu test: Unknown activation 'wawy'. Did you mean 'wavy'" in capsys.readouterr().err
+
+
+def test_a_class_that_is_nearly_named_is_offered_with_its_module(checkpoint, capsys):
+    assert main(["export", checkpoint, "--import", "own_cli_module", "--model", "OwnNett"]) == 2
+    error = capsys.readouterr().err
+    assert "There is no class 'OwnNett' (" in error
+    assert "Did you mean own_cli_module.OwnNet? Give package.module.Class" in error
 
 
 def test_named_inputs_of_whole_numbers(tmp_path, capsys):

@@ -1,6 +1,8 @@
 """``lit-gelu parity``."""
 
 import json
+import sys
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -105,6 +107,32 @@ def test_mistakes_are_exit_code_2(files, arguments, message, capsys):
     captured = capsys.readouterr()
     assert captured.err.startswith("lit-gelu parity: ")
     assert message in captured.err
+
+
+def test_a_class_with_random_weights_is_no_checkpoint(files, capsys):
+    arguments = [str(files / "net.onnx"), "--ckpt", "lit_gelu.tasks.MNISTClassifier"]
+    assert main(["parity", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert "--ckpt lit_gelu.tasks.MNISTClassifier is a class, whose weights are random: " in error
+    assert "Give the checkpoint that the file was exported from." in error
+
+
+class Pretrained(MNISTClassifier):
+    """A class that has the same weights each time."""
+
+    def __init__(self):
+        super().__init__(activation="gelu", hidden_layers=1)
+        with torch.no_grad():
+            for number, parameter in enumerate(self.parameters()):
+                parameter.copy_(torch.linspace(-0.1, 0.1 + number / 100, parameter.numel()).view_as(parameter))
+
+
+def test_a_class_that_always_has_the_same_weights_stands_for_a_checkpoint(tmp_path, monkeypatch):
+    module = ModuleType("parity_models")
+    module.Pretrained = Pretrained
+    monkeypatch.setitem(sys.modules, "parity_models", module)
+    export_onnx(Pretrained(), tmp_path / "net.onnx")
+    assert main(["parity", str(tmp_path / "net.onnx"), "--ckpt", "parity_models.Pretrained"]) == 0
 
 
 def test_a_missing_argument_is_exit_code_2(capsys):

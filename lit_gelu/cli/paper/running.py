@@ -230,8 +230,12 @@ def _are_together(most: int | None, accelerator: str, precision: str, noise: str
 
 def _say_summary(summary: Tally, folder: Path, console: Console) -> None:
     """Print what became of the runs."""
+    alike: dict[tuple[str, str, str], list[tuple[str, int]]] = {}  # two experiments may miss the same data
     for job, failure, runs in summary.failures:
-        sys.stderr.write(f"{job.key}: {runs} not made ({failure.kind}): {failure.message}\n{failure.trace}")
+        alike.setdefault((failure.kind, failure.message, failure.trace), []).append((job.key, runs))
+    for (kind, message, trace), jobs in alike.items():
+        keys, not_made = ", ".join(key for key, _ in jobs), sum(runs for _, runs in jobs)
+        sys.stderr.write(f"{keys}: {not_made} not made ({kind}): {message}\n{trace}")
     said = {failure.message: (group, failure) for group, failure in reversed(summary.parted)}  # the first of each
     for group, failure in reversed(said.values()):
         sys.stderr.write(f"{group.key}: made in parts ({failure.kind}): {failure.message}\n{failure.trace}")

@@ -61,8 +61,8 @@ def choose(
     are those of the same lines written by hand, to the bit. The metric is that of the last epoch.
 
     A difference counts as decided if its interval (a paired bootstrap over the seeds, 95 %) leaves out 0, and
-    Student's test of the paired differences does too, corrected for all pairs by Holm's method. One that is not is
-    called none. Learning rates are not tuned: what is decided is decided for those that were given.
+    Student's test of the paired differences does too, corrected for all pairs by Holm's method. One that is not
+    may exist all the same. Learning rates are not tuned: what is decided is decided for those that were given.
 
     Args:
         build: The class of the module, or a function that returns one; called as ``build(activation=...)``, with

@@ -1,4 +1,4 @@
-"""Differences between candidates that were trained with the same seeds: intervals, and which are more than spread.
+"""Differences between candidates that were trained with the same seeds: intervals, and which are decided.
 
 The interval is that of a paired bootstrap over the seeds, widened for small numbers: as it stands, an interval of
 percentiles that should hold in 95 of 100 cases holds in 84 with five seeds. Whether a difference is decided is told by
@@ -48,7 +48,7 @@ class PairedDifference(Displayed):
 
     @property
     def is_decided(self) -> bool:
-        """Whether it is more than the spread over the seeds: the interval is on one side of 0, and ``p`` below 5 %."""
+        """Whether both say that it is not 0: the interval is on one side of 0, and ``p`` is below 5 %."""
         if self.equal or self.p is None or self.low is None or self.high is None:
             return False
         return self.p < 1 - CONFIDENCE and (self.low > 0 or self.high < 0)

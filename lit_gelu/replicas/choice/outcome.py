@@ -17,7 +17,7 @@ from lit_gelu.replicas.choice.run_files import SCHEMA, TrainedRun, is_finite
 from lit_gelu.replicas.choice.verdict import listed, sentences
 
 _UNITS = {"step_seconds": ("ms/step", 1e3), "kept_bytes": ("MB/step", 1e-6), "latency_seconds": ("ms/row", 1e3)}
-_BENDS = {"top_eigenvalue": "top eigenvalue", "curvature": "E|f''|"}
+_BENDS = {"top_eigenvalue": "top eigenvalue", "curvature": "curvature"}
 
 
 @dataclass(repr=False)

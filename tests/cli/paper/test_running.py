@@ -254,6 +254,15 @@ def test_missing_data(tmp_path, table, capsys):
     assert paper_run_in(tmp_path, *arguments, "--skip-missing") == 0
 
 
+def test_data_that_two_experiments_miss_are_told_once(tmp_path, table, capsys):
+    other = replace(MISSING, name="missing_too", data_args={**MISSING.data_args, "batch_size": 7})
+    table(MISSING, other)
+    assert paper_run_in(tmp_path, "--data-root", str(tmp_path / "no data")) == 1
+    error = capsys.readouterr().err
+    assert "data of missing, data of missing_too: 8 not made (missing): MNIST is not in" in error
+    assert error.count("MNIST is not in") == 1
+
+
 def test_failed_runs(tmp_path, table, capsys):
     table(replace(SHARING, seeds=1, arms={"bad": Arm("glu"), "relu": Arm("relu", settings={"keep": (1.0,)})}))
     assert paper_run_in(tmp_path, "--skip-missing") == 1
