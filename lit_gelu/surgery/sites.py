@@ -199,7 +199,7 @@ def without_wrappers(model: nn.Module) -> nn.Module:
     """Return the module inside the wrappers of ``torch.compile`` and of Lightning's ``Fabric.setup``, or itself."""
     # Both would put a prefix before every name.
     name = "_original_module" if type(model).__name__ == "_FabricModule" else "_orig_mod"
-    held = dict(model.named_children()).get(name)  # not getattr: a module may answer for one that it holds
+    held = dict(model._modules.items()).get(name)  # not getattr: a module may answer for one that it holds
     return model if held is None else without_wrappers(held)
 
 

@@ -35,6 +35,7 @@ READERS = {
     "json.load": {},
     "json.loads": {
         "lit_gelu/files.py": "hostile/test_other_files.py",
+        "lit_gelu/cli/bench.py": "what it wrote itself, in memory",
         "lit_gelu/paper/cells.py": "what it wrote itself, in memory",
     },
     "load_checkpoint": {"callbacks/loading.py": "hostile/test_checkpoints.py"},
@@ -72,6 +73,7 @@ READERS = {
 IMPORTERS = {
     "lit_gelu/__init__.py": "its own parts, when they are asked for",
     "export/__init__.py": "its own parts, when they are asked for",
+    "export/torch_translations.py": "modules of torch and onnxscript, named in code",
     "lit_gelu/activations/naming/importing.py": "specs of code, of the command line and of YAML",
     "lit_gelu/activations/integrations/installation.py": "the library that install() names",
     "lit_gelu/deprecation.py": "what an old name of this package is called now",

@@ -134,7 +134,7 @@ class LossProbe:
         precision: Callable[[], AbstractContextManager[Any]] | None = None,
         count: Callable[[Any], int] | None = None,
     ) -> None:
-        self.module: nn.Module = dict(module.named_children()).get("_orig_mod", module)  # of ``torch.compile``
+        self.module: nn.Module = dict(module._modules.items()).get("_orig_mod") or module  # of ``torch.compile``
         self._loss_of = loss_function(self.module)
         check_part(fraction, samples)
         _check(mode, batches)

@@ -50,7 +50,8 @@ def test_interval_moments_against_mpmath(low, high, rate, mean, std):
         a, b = max(low, middle - 13 * std), min(high, middle + 13 * std)
         for power, moment in enumerate(found):
             edges = [a + (b - a) * mpmath.mpf(k) / 16 for k in range(17)] if a < b else [0, 0]
-            exact = mpmath.quad(lambda x, k=power: x**k * mpmath.exp(rate * x) * mpmath.npdf(x, mean, std), edges)
+            integrand = lambda x, k=power: x**k * mpmath.exp(rate * x) * mpmath.npdf(x, mean, std)  # noqa: E731
+            exact = mpmath.quad(integrand, edges, method="gauss-legendre")  # smooth: a third of the default's time
             size = (abs(middle) + std) ** power * mpmath.exp(rate * mean + (rate * std) ** 2 / 2)
             assert abs(moment.item() - exact) <= 1e-14 * size, power
 

@@ -267,7 +267,8 @@ def test_failed_runs(tmp_path, table, capsys):
     table(replace(SHARING, seeds=1, arms={"bad": Arm("glu"), "relu": Arm("relu", settings={"keep": (1.0,)})}))
     assert paper_run_in(tmp_path, "--skip-missing") == 1
     captured = capsys.readouterr()
-    assert "sharing/bad/keep=1/lr=0.01/seed=0: 1 not made (error): activation='glu' turns shape" in captured.err
+    both = "sharing/bad/keep=1/lr=0.01/seed=0, sharing/bad/keep=0.5/lr=0.01/seed=0"
+    assert f"{both}: 2 not made (error): activation='glu' turns shape" in captured.err
     assert len(read_records(tmp_path)) == 1
 
 
