@@ -13,6 +13,7 @@ from torch.nn.parameter import is_lazy
 
 from lit_gelu.export.errors import ExportError
 from lit_gelu.surgery.recognition import faithful_copy
+from lit_gelu.surgery.sites import without_wrappers
 
 # Whose hooks watch a training: they hold their callback and that the Trainer, and compute nothing.
 _OF_TRAINING = frozenset({"lightning", "lightning_fabric", "lit_gelu", "pytorch_lightning"})
@@ -25,7 +26,7 @@ def evaluation_copy(model: nn.Module, dtype: torch.dtype = torch.float32) -> nn.
     # Trainer, and neither belongs in a file. Every other forward hook and pre-hook stays, because it may be a part of
     # what the module computes: ``torch.nn.utils`` computes weights in them, and transformers gathers outputs.
     require_copyable(model)
-    model = getattr(model, "_orig_mod", model)
+    model = without_wrappers(model)
     memo: dict[int, Any] = {}
     for module in list(model.modules()):
         _leave_out(module, memo)
@@ -34,8 +35,9 @@ def evaluation_copy(model: nn.Module, dtype: torch.dtype = torch.float32) -> nn.
     memo.update((id(hook), None) for hook in watching.values())  # what they hold is not copied
     try:
         for module in list(model.modules()):
-            if hasattr(module, "_orig_mod"):
-                memo[id(module)] = faithful_copy(module._orig_mod, memo)
+            wrapped = without_wrappers(module)
+            if wrapped is not module:
+                memo[id(module)] = faithful_copy(wrapped, memo)
         twin = faithful_copy(model, memo)
     except Exception as error:
         raise ExportError(

@@ -22,6 +22,7 @@ from lit_gelu.export.errors import ExportError, ModelFileError
 from lit_gelu.export.options import ExportOptions
 from lit_gelu.files import is_file, parse_json, synchronise, write_atomically
 from lit_gelu.leftovers import forget, make_temporary_folder
+from lit_gelu.surgery.sites import without_wrappers
 
 FORMAT_VERSION = 1
 PREFIX = "lit_gelu."
@@ -217,7 +218,7 @@ def _strip(part: ir.Graph | ir.Function | ir.Node | ir.Value) -> None:
 
 def class_path(module: nn.Module) -> str:
     """Return the dotted path of a module's class; of a compiled one, of the module within."""
-    cls = type(getattr(module, "_orig_mod", module))
+    cls = type(without_wrappers(module))
     return f"{cls.__module__}.{cls.__qualname__}"
 
 

@@ -11,6 +11,7 @@ from lit_gelu.export.errors import ExportError, ExportOptionError, ModelInputErr
 from lit_gelu.export.inputs import Call, FlatModule, named_outputs, unique_names
 from lit_gelu.export.options import ExportOptions
 from lit_gelu.sandbox import evaluation_sandbox, isolated_random_state, side_pass
+from lit_gelu.surgery.sites import without_wrappers
 
 # Of the largest output. A copy goes wrong by a lost hook or attribute and not by rounding, so they leave room for a GPU
 # with TF32, and for a module in 16 bit whose copy is in float32.
@@ -97,7 +98,7 @@ def require_faithful(flat: FlatModule, model: nn.Module, tensors: Sequence[Tenso
     """Refuse a copy whose outputs are not the module's (names, shapes, values); return why nothing was compared."""
     # The module runs where it is, on the side of its training; modes, buffers and the random state are as before.
     # Integer outputs are compared where it is in float32 or float64 on the CPU, as the copy is.
-    model = getattr(model, "_orig_mod", model)
+    model = without_wrappers(model)
     try:
         copied = _outputs(flat, flat.model, tensors)
     except Exception as error:

@@ -149,10 +149,10 @@ class SwapSchedule:
             return
         steps = steps_of_run(trainer) if pl_module.automatic_optimization else math.inf  # else a batch may take several
         begin: float | None = self.at_step
-        if self.at_epoch:
-            begin = self.at_epoch * steps_of_epoch(trainer)
-        if begin is None or math.isinf(steps):
-            return
+        if self.at_epoch is not None:
+            begin = self.at_epoch * steps_of_epoch(trainer) if self.at_epoch else 0
+        if begin is None or math.isinf(begin) or math.isinf(steps):
+            return  # nobody knows
         if begin >= steps:
             rank_zero_warn(f"{name} will not be made: this run ends after {steps} steps.")
         elif begin + anneal_steps > steps:

@@ -46,6 +46,7 @@ from lit_gelu.export.parity.task_metrics import task_metrics
 from lit_gelu.export.preprocessing import other_preprocessing, preprocessing_of_file, raw_data_of
 from lit_gelu.export.runtime import CUDA, OnnxPredictor, Provider
 from lit_gelu.export.runtime.ports import require_fit
+from lit_gelu.surgery.sites import without_wrappers
 
 _LOOKED_INTO_BELOW = 256 * 1024**2  # bytes of file: above, layers and optimised graph cost copies of it in memory
 _LAYER_ROWS = 2
@@ -145,7 +146,7 @@ def check_parity(
             f"{name} is in int8, whose rounding no tolerance of floating-point arithmetic fits. Compare it with "
             "lit_gelu.export.quantization.check_quantized, which asks what becomes of the task."
         )
-    model = getattr(model, "_orig_mod", model)
+    model = without_wrappers(model)
     preprocessing = preprocessing_of_file(metadata.preprocessing, name, preprocessing, data)
     call = sample_call(model, preprocessing, input_sample, predictor)
     batches, raw = data, preprocessing is not None

@@ -33,6 +33,7 @@ from lit_gelu.export.quantization.noise import Noise
 from lit_gelu.export.quantization.report import LayerNoise, OutputNoise, QuantizationReport
 from lit_gelu.export.quantization.saturation import saturating_layers
 from lit_gelu.export.runtime import OnnxPredictor, Provider
+from lit_gelu.surgery.sites import without_wrappers
 
 _INNER_BATCHES = 4  # that inner values are compared on: they are many, and their noise settles quickly
 
@@ -177,7 +178,7 @@ def check_quantized(
     name = repr(os.fspath(path))
     predictor, setup, notes = open_wanted(Path(path), providers, {}, torch.float32)
     record, metadata = read_record(predictor.metadata, name), read_metadata(predictor.metadata, name)
-    model = getattr(model, "_orig_mod", model)
+    model = without_wrappers(model)
     registry = registry_or_default(registry)
     preprocessing = preprocessing_of_file(metadata.preprocessing, name, preprocessing, data)
     batches = data

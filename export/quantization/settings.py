@@ -3,7 +3,6 @@
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ from onnxruntime.quantization import CalibrationMethod, QuantType
 
 from lit_gelu.export.errors import ExportOptionError
 from lit_gelu.export.lowering.kernels import TARGETS
+from lit_gelu.numbers_given import is_count, is_number
 
 METHODS: Mapping[str, CalibrationMethod] = {
     "minmax": CalibrationMethod.MinMax,
@@ -21,14 +21,6 @@ METHODS: Mapping[str, CalibrationMethod] = {
 
 SYMMETRIC_TARGETS = frozenset({"ort-cuda", "tensorrt"})
 """Runtimes whose int8 is symmetric about 0, of activations too; the others take unsigned activations."""
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def _is_list_of_texts(value: object) -> bool:
@@ -62,10 +54,12 @@ class QuantizationSettings:
                 near = difflib.get_close_matches(str(value).lower(), list(known), n=1)
                 hint = f" Did you mean {near[0]!r}?" if near else ""
                 raise ExportOptionError(f"Unknown {option}={value!r}.{hint} Accepted: {', '.join(map(repr, known))}.")
-        for option, number in (("samples", self.samples), ("seed", self.seed)):
-            if not _is_whole(number) or (option == "samples" and number < 1):
-                about = "the number of rows to calibrate on, such as 512" if option == "samples" else "a whole number"
-                raise ExportOptionError(f"{option}={number!r} is not accepted: give {about}.")
+        if not is_count(self.samples, 1):
+            raise ExportOptionError(
+                f"samples={self.samples!r} is not accepted: give the number of rows to calibrate on, such as 512."
+            )
+        if not is_count(self.seed, -(2**63)):  # the smallest that torch takes
+            raise ExportOptionError(f"seed={self.seed!r} is not accepted: give a whole number.")
         for option, truth in (("per_channel", self.per_channel), ("reduce_range", self.reduce_range)):
             if not isinstance(truth, (bool, np.bool_)):
                 raise ExportOptionError(f"{option}={truth!r} is not accepted. Accepted: True, False.")
@@ -73,7 +67,7 @@ class QuantizationSettings:
             raise ExportOptionError(
                 f"float_layers={self.float_layers!r} is not accepted: give a list of patterns, such as ['head']."
             )
-        if self.max_difference is not None and not (_is_number(self.max_difference) and 0 <= self.max_difference <= 1):
+        if self.max_difference is not None and not (is_number(self.max_difference) and 0 <= self.max_difference <= 1):
             raise ExportOptionError(
                 f"max_difference={self.max_difference!r} is not accepted: give a share from 0 to 1, such as 0.01, or "
                 "None."

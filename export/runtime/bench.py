@@ -23,6 +23,7 @@ from lit_gelu.export.runtime.timing import IN_A_ROW, Latency, interleaved, laten
 from lit_gelu.export.runtime.tuning import relative_error
 from lit_gelu.export.runtime.tuning_file import processor
 from lit_gelu.surgery.recognition import faithful_copy
+from lit_gelu.surgery.sites import without_wrappers
 
 EAGER = "torch eager"
 
@@ -44,7 +45,7 @@ def torch_variants(
     dtypes = [
         port.dtype for port in predictor.ports.values() if port.dtype is not None and port.dtype.is_floating_point
     ]
-    twin = faithful_copy(getattr(model, "_orig_mod", model)).eval().to(predictor.device, dtypes[0] if dtypes else None)
+    twin = faithful_copy(without_wrappers(model)).eval().to(predictor.device, dtypes[0] if dtypes else None)
     variants = [Variant(EAGER, lambda values: twin(*values.values()))]
     if channels_last:
         other: nn.Module = faithful_copy(twin).to(memory_format=torch.channels_last)
@@ -58,7 +59,7 @@ def torch_variants(
 def float64_outputs(model: nn.Module, values: Mapping[str, Tensor]) -> list[np.ndarray]:
     """Return a copied module's outputs in float64, where its inputs, given in order, lie."""
     device = next(iter(values.values())).device
-    twin = faithful_copy(getattr(model, "_orig_mod", model)).eval().to(device).double()
+    twin = faithful_copy(without_wrappers(model)).eval().to(device).double()
     return arrays_of(twin(*(value.double() if value.is_floating_point() else value for value in values.values())))
 
 

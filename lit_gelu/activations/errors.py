@@ -14,6 +14,10 @@ class StoredSpecError(ActivationSpecError):
 class UnknownActivationError(LitGeluError, KeyError, ValueError):
     """A name that nobody registered; the message suggests near names and lists all."""
 
+    def __init__(self, message: str, name: str = "") -> None:
+        super().__init__(message)
+        self.name = name  # as it was given
+
 
 class ActivationArgumentError(LitGeluError, TypeError, ValueError):
     """A keyword or value that the named activation does not take."""

@@ -20,7 +20,7 @@ from lit_gelu.activations.errors import (
 )
 from lit_gelu.activations.families import ENTRIES
 from lit_gelu.activations.naming import importing
-from lit_gelu.activations.naming.entry import ActivationEntry, NameTable, OwnKernel, Resolved, entry_for
+from lit_gelu.activations.naming.entry import ActivationEntry, NameTable, OwnKernel, Resolved, check_names, entry_for
 from lit_gelu.activations.naming.facts import ActivationFacts, ActivationGains, ActivationInfo
 from lit_gelu.activations.naming.forms import (
     ConstructionArguments,
@@ -132,12 +132,7 @@ class ActivationRegistry:
             >>> registry.create("bent")(torch.tensor(0.0)).item()
             0.0
         """
-        if not isinstance(name, str):
-            raise ActivationSpecError(
-                f"register({shown(name)}): the name comes first, in parentheses: @register('my_activation')."
-            )
-        if isinstance(aliases, str):
-            raise ActivationSpecError(f"{name!r}: {aliases=} is one text. Give several names, such as ({aliases!r},).")
+        check_names(name, aliases)
 
         def decorate(target: Registered) -> Registered:
             entry = entry_for(name, target, tuple(aliases), registered_by or current_plugin(), kernel)
@@ -368,7 +363,7 @@ class ActivationRegistry:
             near = difflib.get_close_matches(name.lower()[:100], self._table.seen(self).rows, n=3, cutoff=0.6)
             hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
             raise UnknownActivationError(
-                f"Unknown activation {shown(name)}.{hint} Registered: {', '.join(self.list_activations())}."
+                f"Unknown activation {shown(name)}.{hint} Registered: {', '.join(self.list_activations())}.", name
             )
         return found
 

@@ -24,7 +24,7 @@ import lit_gelu.callbacks  # noqa: F401
 from lit_gelu.activations import UnknownActivationError, building_from_file
 from lit_gelu.callbacks.checkpoint_file import not_plain, texts_and_mappings
 from lit_gelu.cli import choose, own_modules
-from lit_gelu.cli.loading import checked_arguments, unknown_name, unregistered
+from lit_gelu.cli.loading import checked_arguments, unregistered
 from lit_gelu.cli.mistakes import PlainErrors
 from lit_gelu.cli.options import ExamplesHelpFormatter
 from lit_gelu.cli.terminal import silence_known_warnings
@@ -161,7 +161,7 @@ class LitGeluCLI(LightningCLI):
         """Return a mistake as one of the checkpoint, if that and not the configuration names an unknown activation."""
         if self._given is None or not isinstance(mistake, UnknownActivationError):
             return mistake
-        name, path = unknown_name(mistake), self.config[self.config.subcommand].ckpt_path
+        name, path = mistake.name, self.config[self.config.subcommand].ckpt_path
         return mistake if any(name in str(given) for given in self._given) else unregistered(mistake, repr(str(path)))
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:

@@ -67,15 +67,10 @@ def load_model(
     return loaded
 
 
-def unknown_name(error: UnknownActivationError) -> str:
-    """Return the name that is not registered, out of the message."""
-    return str(error).removeprefix("Unknown activation ").partition(". ")[0].strip("'")
-
-
 def unregistered(error: UnknownActivationError, called: str) -> LoadingError:
     """Return what to say of a checkpoint with an activation that is not registered: a module of one's own does that."""
     return LoadingError(
-        f"{called} was trained with the activation {unknown_name(error)!r}, which is not registered. If a module of "
+        f"{called} was trained with the activation {error.name!r}, which is not registered. If a module of "
         "your own registers it, name that module: --import MODULE, from the current folder or installed."
     )
 

@@ -213,6 +213,16 @@ class ActivationEntry:
         return kept
 
 
+def check_names(name: object, aliases: object) -> None:
+    """Refuse what `register` is given in the place of a name, and one text in the place of several."""
+    if not isinstance(name, str):
+        raise ActivationSpecError(
+            f"register({shown(name)}): the name comes first, in parentheses: @register('my_activation')."
+        )
+    if isinstance(aliases, str):
+        raise ActivationSpecError(f"{name!r}: {aliases=} is one text. Give several names, such as ({aliases!r},).")
+
+
 def entry_for(
     name: str, target: Any, aliases: tuple[str, ...], registered_by: str | None, kernel: OwnKernel = "auto"
 ) -> ActivationEntry:

@@ -17,6 +17,7 @@ from lit_gelu.curvature.probe.state import Contents, ModuleState, seed_random_st
 from lit_gelu.curvature.probe.training_loss import logging_modules, loss_function, muted
 from lit_gelu.curvature.probe.writes import WriteGuard
 from lit_gelu.sandbox import as_written, evaluation_mode, isolated_generators, side_pass
+from lit_gelu.surgery.sites import without_wrappers
 
 
 class ProbeInput:
@@ -134,7 +135,7 @@ class LossProbe:
         precision: Callable[[], AbstractContextManager[Any]] | None = None,
         count: Callable[[Any], int] | None = None,
     ) -> None:
-        self.module: nn.Module = dict(module._modules.items()).get("_orig_mod") or module  # of ``torch.compile``
+        self.module: nn.Module = without_wrappers(module)
         self._loss_of = loss_function(self.module)
         check_part(fraction, samples)
         _check(mode, batches)
