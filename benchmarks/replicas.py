@@ -2,10 +2,11 @@
 
 ``python benchmarks/replicas.py [--only NET] [--runs N] [--executor KIND] [--noise keys] [--seeds N] [--fused]`` trains
 every net by `Trainer.fit` alone, once for each of three activations, and as a `ReplicaGroup` of N runs of these
-activations, in turn, on one thread. It prints the milliseconds of processor time of a step of one run, Trainer and data
-included, the least of all stretches (alone: the mean of the three activations), and how many times less a group takes.
-Time in which other processes of the machine have the processor does not count, but they slow down its caches: the load
-is printed as well.
+activations, in turn, each time in a process of its own with one thread: what a group leaves behind, such as memory that
+the C library keeps, is not there for the run alone. It prints the milliseconds of processor time of a step of one run,
+Trainer and data included, the least of all stretches (alone: the mean of the three activations), and how many times
+less a group takes. Time in which other processes of the machine have the processor does not count, but they slow down
+its caches: the load is printed as well.
 
 With ``--noise keys`` the group has dropout by key and orders by seed; the run alone is what it is by default, and then
 again with keys too. Runs of a group that have a seed in common (``--seeds``) have masks and orders in common.
@@ -26,9 +27,11 @@ twice: MNIST with keep 1 1.8, tweets 3.0 and 3.3.
 
 import argparse
 import logging
+import multiprocessing
 import os
 import time
 import warnings
+from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 import torch
@@ -95,37 +98,65 @@ def time_of(module: LightningModule, data: Any) -> float:
     return min(clock.milliseconds[1:])
 
 
-def compare(name: str, options: argparse.Namespace) -> str:
-    """Return a line about one net."""
+def measured(name: str, activation: str | None, keyed: bool, options: argparse.Namespace) -> tuple[str, float]:
+    """Train a net of one activation alone, or where none is named the group; return how, and the milliseconds."""
+    _quiet()
     build, arguments, batch_size, features, classes, usual = NETS[name]
-    runs, given = options.runs or usual, {**arguments, "fused_optimizer": options.fused}
-    cells = [{**given, "activation": activation} for activation in sorted((ACTIVATIONS * runs)[:runs])]
-    seeds = [run % (options.seeds or runs) for run in range(runs)]
-    keyed = {"noise": "keys"} if options.noise == "keys" and "keep" in arguments else {}
-    times: dict[str, list[float]] = {}
-
-    def measure(what: str, module: LightningModule, order: str) -> None:
-        data: Any = RandomSamples(batch_size, options.steps, features, classes, order)
-        data = ReplicaDataModule(data) if isinstance(module, ReplicaGroup) else data
-        times.setdefault(what, []).append(time_of(module, data))
-
-    for _ in range(options.rounds):
-        for activation in ACTIVATIONS:
-            measure(activation, build(**given, activation=activation), "global")
-            if options.noise == "keys":
-                measure(f"{activation}, keys", build(**given, activation=activation, **keyed), "seed")
-        group = ReplicaGroup.of(build, [cell | keyed for cell in cells], seeds, executor=options.executor)
-        measure("group", group, "seed" if options.noise == "keys" else "global")
-
-    def line(suffix: str = "") -> str:
-        alone = sum(min(times[f"{cell['activation']}{suffix}"]) for cell in cells) / runs
-        return f"alone{suffix} {alone:.2f} ms, {alone / min(times['group']) * runs:.2f} x"
-
-    kind = f"{group.executor.kind}{', fused Adam' if options.fused else ''}"
-    return (
-        f"{name}, {runs} runs, {kind}: in the group {min(times['group']) / runs:.2f} ms; {line()}"
-        f"{'; ' + line(', keys') if options.noise == 'keys' else ''} (load {os.getloadavg()[0]:.1f})"
+    given = {**arguments, "fused_optimizer": options.fused} | (
+        {"noise": "keys"} if keyed and "keep" in arguments else {}
     )
+    data = RandomSamples(batch_size, options.steps, features, classes, "seed" if keyed else "global")
+    if activation is not None:
+        return "alone", time_of(build(**given, activation=activation), data)
+    runs = options.runs or usual
+    cells = [{**given, "activation": one} for one in _activations(runs)]
+    group = ReplicaGroup.of(
+        build, cells, [run % (options.seeds or runs) for run in range(runs)], executor=options.executor
+    )
+    return group.executor.kind, time_of(group, ReplicaDataModule(data)) / runs
+
+
+def compare(name: str, options: argparse.Namespace) -> str:
+    """Return a line about one net; what is compared is measured in turn, each time in a new process."""
+    runs, keyed = options.runs or NETS[name][-1], options.noise == "keys"
+    times: dict[tuple[str | None, bool], list[float]] = {}
+    kind = ""
+    for _ in range(options.rounds):
+        alone = [(activation, keys) for activation in ACTIVATIONS for keys in ((False, True) if keyed else (False,))]
+        for activation, keys in [*alone, (None, keyed)]:
+            with ProcessPoolExecutor(1, mp_context=_context()) as pool:
+                kind, milliseconds = pool.submit(measured, name, activation, keys, options).result()
+            times.setdefault((activation, keys), []).append(milliseconds)
+
+    def line(keys: bool) -> str:
+        alone = sum(min(times[activation, keys]) for activation in _activations(runs)) / runs
+        return f"alone{', keys' if keys else ''} {alone:.2f} ms, {alone / min(times[None, keyed]):.2f} x"
+
+    return (
+        f"{name}, {runs} runs, {kind}{', fused Adam' if options.fused else ''}: in the group "
+        f"{min(times[None, keyed]):.2f} ms; {line(False)}{'; ' + line(True) if keyed else ''} "
+        f"(load {os.getloadavg()[0]:.1f})"
+    )
+
+
+def _activations(runs: int) -> list[str]:
+    """Return those of a group, neighbours alike."""
+    return sorted((ACTIVATIONS * runs)[:runs])
+
+
+def _context() -> Any:
+    """Return how a process begins that has trained nothing yet: what it imports is imported once, if the system can."""
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["lightning.pytorch", "lit_gelu.replicas", "lit_gelu.tasks"])
+    return context
+
+
+def _quiet() -> None:
+    torch.set_num_threads(1)
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)  # else a dozen lines stand between two results
+    warnings.filterwarnings("ignore", ".*LeafSpec")  # Lightning's own
 
 
 def main() -> None:
@@ -140,9 +171,6 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="how often each is trained anew")
     parser.add_argument("--steps", type=int, default=34, help="optimizer steps in each of four epochs")
     options = parser.parse_args()
-    torch.set_num_threads(1)
-    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)  # else a dozen lines stand between two results
-    warnings.filterwarnings("ignore", ".*LeafSpec")  # Lightning's own
     for name in [options.only] if options.only else NETS:
         print(compare(name, options), flush=True)
 

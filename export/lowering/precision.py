@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from lit_gelu.export.errors import ExportOptionError
 from lit_gelu.export.inputs import SCOPE
+from lit_gelu.export.lowering.integer_values import computed_from_integers
 from lit_gelu.export.lowering.kernels import DTYPES, NEWEST_OPSET, accepted_types, schema_of
 from lit_gelu.export.lowering.spellings import calling_module
 
@@ -37,6 +38,7 @@ class _Conversion:
 
     dtype: ir.DataType
     keep: tuple[str, ...]
+    exact: set[ir.Node]  # stay in float32 as well
     used: set[str] = field(default_factory=set)
     casts: dict[tuple[int, int, ir.DataType], ir.Value] = field(default_factory=dict)
 
@@ -45,10 +47,12 @@ def convert(model: ir.Model, dtype: str, keep_fp32: Sequence[str] = (), *, stric
     """Convert a float32 model in place."""
     # Weights are rounded once; finite constants beyond the dtype's range (attention masks of -3.4e38) become its
     # largest number. What a preprocessing computes stays in float32, and so does any operator that does not exist in
-    # the dtype.
+    # the dtype, and with `strict` what follows from integers, up to the first product.
     if dtype == "fp32":
         return
-    state = _Conversion(DTYPES[dtype], (*keep_fp32, *(STRICT_KEEP if strict else ())))
+    narrow = DTYPES[dtype]
+    exact = computed_from_integers(model.graph, _FINITE[narrow]) if strict else set()
+    state = _Conversion(narrow, (*keep_fp32, *(STRICT_KEEP if strict else ())), exact)
     for value in model.graph.inputs:
         if value.dtype == _FLOAT and not io_fp32:
             value.dtype = state.dtype
@@ -91,6 +95,8 @@ def _dtype_of(node: ir.Node, state: _Conversion) -> ir.DataType:
         if any(fnmatch.fnmatchcase(name, entry) for name in names if name):
             state.used.add(entry)
             return _FLOAT
+    if node in state.exact:
+        return _FLOAT
     scopes = node.metadata_props.get("pkg.torch.onnx.name_scopes", "")
     if f"'{_PREPROCESSING}" in scopes and f"'{SCOPE}" not in scopes:
         return _FLOAT

@@ -39,7 +39,7 @@ from lit_gelu.export.parity.references import References
 from lit_gelu.export.parity.repeatability import Repeatability, repeatability
 from lit_gelu.export.parity.report import ParityError, ParityReport
 from lit_gelu.export.parity.report.tables import findings
-from lit_gelu.export.parity.rows import TF32_VS_FLOAT64, VS_FLOAT64, ParityRow
+from lit_gelu.export.parity.rows import TF32_VS_FLOAT64, VS_FLOAT64, VS_PYTORCH, ParityRow
 from lit_gelu.export.parity.structure import activation_faults, mismatches, output_faults, rewritten
 from lit_gelu.export.parity.subgraph import has_weights_beside, load_structure, site_nodes
 from lit_gelu.export.parity.task_metrics import task_metrics
@@ -232,8 +232,9 @@ class _Check:
         )
         return self._looked_into(report, subject, gaussian, judge.worst)
 
-    def _judge(self, predictor: OnnxPredictor, label: str = VS_FLOAT64) -> Judge:
+    def _judge(self, predictor: OnnxPredictor, label: str = "") -> Judge:
         """Return what compares a session with the module."""
+        usual = VS_FLOAT64 if self.references.exact_dtype == torch.float64 else f"{VS_PYTORCH} float32"
         return Judge(
             run=partial(run_file, predictor),
             references=self.references,
@@ -241,7 +242,7 @@ class _Check:
             inputs=partial(file_inputs, predictor),
             dtype=self.references.dtype,
             tolerance=self.tolerance,
-            vs_float64=label,
+            vs_float64=label or usual,
         )
 
     def _tf32_rows(self, inputs: Sequence[Family]) -> list[ParityRow]:

@@ -13,7 +13,7 @@ from lit_gelu.export.parity.criterion import dtype_name, limit, smallest_error, 
 from lit_gelu.export.parity.differences import Differences
 from lit_gelu.export.parity.input_families import DATA, Batch, Family
 from lit_gelu.export.parity.references import Outputs, References, failure
-from lit_gelu.export.parity.rows import VS_FLOAT64, VS_PYTORCH, VS_TRAINED, ParityRow
+from lit_gelu.export.parity.rows import TF32_VS_FLOAT64, VS_FLOAT64, VS_PYTORCH, VS_TRAINED, ParityRow
 from lit_gelu.export.parity.ties import without_ties
 from lit_gelu.export.parity.ulp import overflowed
 
@@ -42,7 +42,7 @@ def _add_failure(found: Mapping[str, _Found], reference: Outputs, why: str) -> N
     """Add a batch on which the file does not run: it is infinitely far from all references."""
     for i, differences in enumerate(found.values()):
         differences.unrun = why
-        for difference, outputs in ((differences.vs_own, reference.own), (differences.vs64, reference.float64)):
+        for difference, outputs in ((differences.vs_own, reference.own), (differences.vs64, reference.exact)):
             if outputs is not None and i < len(outputs):
                 difference.add(None, outputs[i])
 
@@ -66,7 +66,7 @@ class Judge:
     inputs: Callable[[Batch], Batch]  # rounds a batch to the file's dtypes
     dtype: torch.dtype
     tolerance: float  # what float32 arithmetic may cost, in units of the largest output
-    vs_float64: str = VS_FLOAT64  # name of the comparison with float64
+    vs_float64: str = VS_FLOAT64  # name of the comparison with float64, or with what stands in for it
     _scales: dict[str, float] = field(default_factory=dict)
     _own: dict[tuple[str, str], float] = field(default_factory=dict)
     usual: dict[str, ByIndex] = field(default_factory=dict)
@@ -114,7 +114,7 @@ class Judge:
         # Before an error counts as a breach, PyTorch's own error is measured again, with weights and inputs moved by a
         # unit in the last place: a net that amplifies rounding shows that on some rows only, and not in every run.
         rows = self._rows(gathered)
-        decides = self.vs_float64 == VS_FLOAT64  # rows with TF32 are reported only
+        decides = self.vs_float64 != TF32_VS_FLOAT64  # rows with TF32 are reported only
         if decides and gathered.hardest is not None and any(1 < row.excess < float("inf") for row in rows):
             rows = self._rows_after_variation(gathered, gathered.hardest)
         excess = max((row.excess for row in rows), default=0.0)
@@ -137,7 +137,7 @@ class Judge:
         self, found: Mapping[str, _Found], y: list[np.ndarray], reference: Outputs, batch: Batch, family: Family
     ) -> None:
         """Add what the file gives on one batch to the differences."""
-        returned = next((len(r) for r in (reference.float64, reference.own) if r is not None), len(y))
+        returned = next((len(r) for r in (reference.exact, reference.own) if r is not None), len(y))
         if returned != len(y):
             raise ModelInputError(
                 f"The file has {len(y)} outputs ({', '.join(self.outputs)}), the module returns {returned} tensors. "
@@ -149,8 +149,8 @@ class Judge:
             excused = own if family.extreme else None
             if own is not None:
                 differences.vs_own.add(y[i], own, excused)
-            if reference.float64 is not None:
-                exact = reference.float64[i]
+            if reference.exact is not None:
+                exact = reference.exact[i]
                 differences.vs64.add(y[i], exact, excused)
                 differences.add_own(own, exact, excused, self.dtype)
                 if exact.dtype.kind == "f":
@@ -160,7 +160,7 @@ class Judge:
 
     def _without_ties(self, y: list[np.ndarray], reference: Outputs, batch: Batch) -> list[np.ndarray]:
         """Return outputs in which indices of largest values that differ by a tie are the module's."""
-        exact = reference.float64 or []
+        exact = reference.exact or []
         differing = [i for i, r in enumerate(exact) if r.dtype.kind in "iu" and not np.array_equal(y[i], r)]
         candidates = self.references.candidates(batch) if differing else []
         for i in differing:

@@ -1,7 +1,9 @@
 """The module in PyTorch: in the file's dtype, in float64, and as trained."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,8 @@ from lit_gelu.export.forms import approximate_
 from lit_gelu.export.inputs import Call, FlatModule, named_outputs, probabilities_first
 from lit_gelu.export.parity.criterion import dtype_name
 from lit_gelu.export.parity.execution import as_array
+from lit_gelu.export.parity.float64_throughout import Float64Throughout
+from lit_gelu.export.parity.rounded import RoundedTo
 from lit_gelu.export.parity.ties import Candidates, IndexTracker
 from lit_gelu.export.trial import output_names, require_faithful
 
@@ -25,7 +29,7 @@ class Outputs:
     """PyTorch's outputs for one batch, one array an output."""
 
     own: list[np.ndarray] | None  # in the file's dtype
-    float64: list[np.ndarray] | None  # in float64
+    exact: list[np.ndarray] | None  # in float64
     trained: list[np.ndarray] | None  # in float32 with the module's own form of GELU
 
 
@@ -67,8 +71,12 @@ class References:
         self.signatures = _signatures(flat)
         self._trained = None if approximate == "as_trained" else trained
         self.float32 = self._copy(model, torch.float32)
+        self._modes: dict[nn.Module, Callable[[], AbstractContextManager[Any]]] = {}
         self.own = self.float32 if dtype == torch.float32 else self._tried(model, dtype)
-        self.float64 = self._tried(model, torch.float64)
+        self.exact = self._tried(model, torch.float64)
+        self.own_dtype, self.exact_dtype = dtype, torch.float64
+        if self.own is None:
+            self._let_float32_stand_in(model)
 
     def _copy(self, model: nn.Module, dtype: torch.dtype) -> nn.Module:
         """Return a copy with the file's form of GELU."""
@@ -77,31 +85,50 @@ class References:
         return flat.model
 
     def _tried(self, model: nn.Module, dtype: torch.dtype) -> nn.Module | None:
-        """Return a copy that can run in a dtype, or note why there is none."""
-        try:
-            twin = self._copy(model, dtype)
-            self.run(twin, self._call.tensors, dtype)
-        except Exception as error:  # noqa: BLE001 - forward is the user's: whatever it raises is reported
-            name = dtype_name(dtype)
-            self.notes.append(f"no {name} reference: forward fails in {name} ({error}).")
-            return None
-        return twin
+        """Return a copy that can run in a dtype, in a mode if its ``forward`` needs one; or note why there is none."""
+        reason, name = "", dtype_name(dtype)
+        for mode in (nullcontext, _helpful_mode(dtype)):
+            known = dict(self._modes)
+            try:
+                twin = self._copy(model, dtype)
+                self._modes[twin] = mode
+                self.run(twin, self._call.tensors, dtype)
+            except Exception as error:  # noqa: BLE001 - forward is the user's: whatever it raises is reported
+                reason, self._modes = reason or f"forward fails in {name} ({error}).", known
+                continue
+            if reason and dtype != torch.float64:
+                self.notes.append(f"PyTorch's own {name} is that of autocast: {reason}")
+            return twin
+        self.notes.append(f"no {name} reference: {reason}")
+        return None
+
+    def _let_float32_stand_in(self, model: nn.Module) -> None:
+        """Let rounded float32 be the file's 16 bits, and float32 float64 if need be: a proof is of the whole net."""
+        name = dtype_name(self.dtype)
+        self.own, self.own_dtype = self._copy(model, torch.float32), torch.float32
+        self._modes[self.own] = partial(RoundedTo, self.dtype)
+        for tensor in (*self.own.parameters(), *self.own.buffers()):
+            if tensor.is_floating_point():
+                tensor.copy_(tensor.to(self.dtype))
+        if self.exact is None:
+            self.exact, self.exact_dtype = self.float32, torch.float32
+            self.notes.append(f"float32 stands in for float64, which is as good for {name}.")
+        self.notes.append(f"PyTorch's own {name} is float32 with every result rounded to it.")
 
     def outputs(self, batch: Sequence[Tensor]) -> Outputs:
         """Run all references."""
-        modules = ((self.own, self.dtype), (self.float64, torch.float64), (self._trained, torch.float32))
+        modules = ((self.own, self.own_dtype), (self.exact, self.exact_dtype), (self._trained, torch.float32))
         return Outputs(*(None if module is None else self.run(module, batch, dtype) for module, dtype in modules))
 
     @torch.no_grad()
     def candidates(self, batch: Sequence[Tensor]) -> list[tuple[Candidates | None, Candidates | None]]:
         """Return what each output is an index into, if it is one: in float64, and in the file's dtype."""
-        if self.float64 is None:
+        if self.exact is None:
             return []
         found = []
-        for module, dtype in ((self.float64, torch.float64), (self.own, self.dtype)):
-            args, kwargs = self.arguments(batch, dtype)
+        for module, dtype in ((self.exact, self.exact_dtype), (self.own, self.own_dtype)):
             with IndexTracker() as tracker:
-                outputs = [] if module is None else named_outputs(module(*args, **kwargs))
+                outputs = [] if module is None else named_outputs(self._called(module, batch, dtype))
             found.append([tracker.of(tensor) for _, tensor in outputs])
         exact, own = found
         return list(zip(exact, own or [None] * len(exact), strict=True))
@@ -120,9 +147,9 @@ class References:
         # That is what another order of additions does to a net: by backward analysis, each layer then computes what it
         # would compute exactly of numbers that are off in their last places. In 16 bit nothing is yielded: there the
         # rounding of what is stored decides, and all implementations share it.
-        if self.dtype != torch.float32 or self.own is None or self.float64 is None:
+        if self.dtype != torch.float32 or self.own is None or self.exact is None:
             return
-        exact = self.run(self.float64, batch, torch.float64)
+        exact = self.run(self.exact, batch, torch.float64)
         generator = torch.Generator().manual_seed(0)
         values = [t for t in (*self.own.parameters(), *self.own.buffers()) if t.is_floating_point()]
         before = [t.clone() for t in values]
@@ -139,18 +166,24 @@ class References:
     @torch.no_grad()
     def run(self, module: nn.Module, batch: Sequence[Tensor], dtype: torch.dtype) -> list[np.ndarray]:
         """Run one module on one batch, in one dtype from the preprocessing on (which is never in 16 bit)."""
-        args, kwargs = self.arguments(batch, dtype)
-        output = module(*args, **kwargs)
+        output = self._called(module, batch, dtype)
         return [
             as_array(tensor) for _, tensor in named_outputs(probabilities_first(output) if self._softmax else output)
         ]
 
-    def arguments(self, batch: Sequence[Tensor], dtype: torch.dtype) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return the arguments of a copy's ``forward`` for a batch."""
+    def _called(self, module: nn.Module, batch: Sequence[Tensor], dtype: torch.dtype) -> Any:
+        """Return what a copy's ``forward`` returns for a batch."""
         tensors = list(batch)
         if self._preprocessing:
             tensors[0] = self._preprocessing.get(dtype, self._preprocessing[torch.float32])(tensors[0])
-        return self._call.arguments([t.to(dtype) if t.is_floating_point() else t for t in tensors])
+        args, kwargs = self._call.arguments([t.to(dtype) if t.is_floating_point() else t for t in tensors])
+        with self._modes.get(module, nullcontext)():
+            return module(*args, **kwargs)
+
+
+def _helpful_mode(dtype: torch.dtype) -> Callable[[], AbstractContextManager[Any]]:
+    """Return a mode for a ``forward`` that mixes dtypes, in which modules of a dtype can often run all the same."""
+    return Float64Throughout if dtype == torch.float64 else partial(torch.autocast, "cpu", dtype, cache_enabled=False)
 
 
 def failure(error: Exception) -> str:

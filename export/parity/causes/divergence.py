@@ -96,10 +96,10 @@ def checkpoints(
     # Activations that are calls of functions in the module have no output of their own there, and are left out. A site
     # whose nodes are gone from the file, because something fused them after the export, is looked for among the fused
     # operators that no site claims.
-    if references.float64 is None:
+    if references.exact is None:
         return []
-    wide = captured(references, references.float64, batch, torch.float64)
-    own = {} if references.own is None else captured(references, references.own, batch, references.dtype)
+    wide = captured(references, references.exact, batch, references.exact_dtype)
+    own = {} if references.own is None else captured(references, references.own, batch, references.own_dtype)
     values: dict[Place, str] = {(entry.site, entry.call): entry.y for entry in found}
     values.update(_relocated(model, [p for p in wide if p[1] < expected.get(p[0], 0) and p not in values]))
     order = {name: i for i, node in enumerate(model.graph.node) for name in node.output}

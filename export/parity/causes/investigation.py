@@ -65,9 +65,9 @@ class Subject:
     def culprit(self, batch: Batch) -> Culprit | None:
         """Return what causes a breach on a batch; ``None`` if there is none on it alone, or no float64 reference."""
         expected = self.references.outputs(batch)
-        if expected.float64 is None:
+        if expected.exact is None:
             return None
-        exact, own = expected.float64, expected.own
+        exact, own = expected.exact, expected.own
 
         def excess(setup: SessionSetup) -> float:
             values = run_file(setup.open(self.path), batch)

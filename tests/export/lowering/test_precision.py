@@ -1,5 +1,7 @@
 """Files that compute in float16 and bfloat16: what is converted, what stays, and the values."""
 
+import math
+
 import ml_dtypes
 import numpy as np
 import onnx
@@ -180,3 +182,38 @@ def test_torchs_own_bfloat16_export_is_invalid_and_ours_is_not(tmp_path):
     assert report.opset == 22
     assert "Elu" not in report.census
     onnx.checker.check_model(str(path), full_check=True)
+
+
+class TimeSteps(nn.Module):
+    """Sines of time steps before a layer, as in diffusion models; and a mask of integers, made in the forward pass."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = nn.Linear(64, 16)
+        self.example_input_array = {"steps": torch.arange(4), "allowed": torch.ones(4, 16, dtype=torch.int64)}
+
+    def forward(self, steps, allowed):
+        frequencies = torch.exp(-torch.arange(32) * (math.log(10000) / 31))
+        angles = steps.float()[:, None] * frequencies
+        out = self.layer(torch.cat([angles.sin(), angles.cos()], -1))
+        return torch.softmax(out + (1 - allowed.float()) * -1e9, -1)
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+def test_what_follows_from_integers_stays_in_float32_up_to_the_first_layer(dtype):
+    traced = TracedGraph(TimeSteps())
+    graph, _ = traced.lowered("ort-cpu", dtype)
+    proto = ir.to_proto(graph)
+    onnx.checker.check_model(proto, full_check=True)
+    twin = fp32_twin(graph)
+    steps, allowed = torch.arange(0, 1000, 7), torch.ones(143, 16, dtype=torch.int64)
+    allowed[::3, 5:] = 0
+    allowed[-1] = 0  # nothing is allowed: the mask must not be infinite
+    (got,) = run(twin, {"steps": steps.numpy(), "allowed": allowed.numpy()})
+    with torch.no_grad():
+        exact = traced.model.eval()(steps, allowed)
+    assert np.isfinite(got).all()
+    assert np.abs(got - exact.numpy())[:-1].max() < {"fp16": 1e-3, "bf16": 8e-3}[dtype]
+    kept = {node.op_type for node in graph.graph if any(value.dtype == ir.DataType.FLOAT for value in node.outputs)}
+    assert kept == {"Cast", "Unsqueeze", "Mul", "Sin", "Cos", "Concat", "Sub"}

@@ -197,13 +197,24 @@ def test_token_indices_are_drawn_from_the_whole_table(tmp_path):
         check_parity(model, path)
 
 
-class OnlyFloat32(nn.Module):
+class Mixed(nn.Module):
+    """Asks for float32 ahead of a layer, as embeddings of time steps do; in another dtype than that it fails."""
+
     def __init__(self):
         super().__init__()
         self.linear, self.act = nn.Linear(6, 3), nn.GELU()
 
     def forward(self, x):
-        return self.act(self.linear(x.float()))
+        return self.act(self.linear(x.float() * torch.linspace(1, 2, 6)))
+
+
+class OnlyFloat32(Mixed):
+    """Fails in any other dtype, whatever is done about it."""
+
+    def forward(self, x):
+        if self.linear.weight.dtype != torch.float32:
+            raise TypeError("float32 only")
+        return super().forward(x)
 
 
 def test_a_missing_float64_reference_is_said(tmp_path):
@@ -214,6 +225,29 @@ def test_a_missing_float64_reference_is_said(tmp_path):
     assert report.passed
     assert any("no float64 reference" in note for note in report.notes)
     assert not any(row.comparison == "file vs PyTorch float64" for row in report.rows)
+
+
+def test_a_module_that_asks_for_float32_is_compared_with_itself_in_float64(tmp_path):
+    path = tmp_path / "net.onnx"
+    model = Mixed()
+    export_onnx(model, path, SAMPLE)
+    report = check_parity(model, path)
+    assert not any("reference" in note for note in report.notes)
+    assert report.row("gaussian, batch 32", "file vs PyTorch float64").error < 1e-6
+
+
+@pytest.mark.parametrize(("kind", "comparison"), [(Mixed, "float64"), (OnlyFloat32, "float32")])
+def test_a_file_of_16_bits_is_compared_as_a_whole_though_its_module_fails_in_them(tmp_path, kind, comparison):
+    path = tmp_path / "net.onnx"
+    model = kind()
+    export_onnx(model, path, SAMPLE, dtype="fp16", target="ort-cpu")
+    report = check_parity(model, path)
+    row = report.row("gaussian, batch 32", f"file vs PyTorch {comparison}")
+    assert 0 < row.error <= row.limit < 5e-3
+    assert any(note.startswith("PyTorch's own float16 is") for note in report.notes)
+    with torch.no_grad():
+        model.linear.weight += 0.05
+    assert not check_parity(model, path, strict=False).row("sample", f"file vs PyTorch {comparison}").passed
 
 
 def test_files_that_lit_gelu_did_not_write(tmp_path, exported):
