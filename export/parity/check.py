@@ -40,6 +40,7 @@ from lit_gelu.export.parity.repeatability import Repeatability, repeatability
 from lit_gelu.export.parity.report import ParityError, ParityReport
 from lit_gelu.export.parity.report.tables import findings
 from lit_gelu.export.parity.rows import TF32_VS_FLOAT64, VS_FLOAT64, VS_PYTORCH, ParityRow
+from lit_gelu.export.parity.sample_values import instead_of_gaussian
 from lit_gelu.export.parity.structure import activation_faults, mismatches, output_faults, rewritten
 from lit_gelu.export.parity.subgraph import has_weights_beside, load_structure, site_nodes
 from lit_gelu.export.parity.task_metrics import task_metrics
@@ -71,9 +72,9 @@ def check_parity(
 
     The module is copied; it stays as it is. onnxruntime runs the file on CUDA if that works, else on the CPU (the
     report says which); PyTorch runs the copies on the CPU in the file's dtype and in float64. Inputs are the sample,
-    the data, gaussian rows in batches of 32, 1 and 2, and extremes (large magnitudes, a negative tail, tiny,
-    subnormal, zero); integers are random indices of the table that they reach, and random masks. An output passes on a
-    family of inputs if
+    the data, gaussian rows in batches of 32, 1 and 2 (of the sample's values, where the module takes no gaussian ones),
+    and extremes (large magnitudes, a negative tail, tiny, subnormal, zero); integers are random indices of the table
+    that they reach, and random masks. An output passes on a family of inputs if
 
     * ``max|y - y64| / max|y64|`` is at most ``tolerance`` (in 16 bit one rounding more, see
       `lit_gelu.export.parity.criterion`), or at most twice the same figure of PyTorch in the file's dtype, where that
@@ -163,7 +164,7 @@ def check_parity(
     references = References(model, call, metadata.approximate, registry, preprocessing, dtype, softmax=metadata.softmax)
     notes += references.notes + mismatches(references.float32, metadata, registry)
     check = _Check(Path(path), predictor, setup, metadata, references, call, tolerance, registry)
-    kinds, unvaried = _integer_kinds(call, references, raw=raw)
+    kinds, unvaried = _kinds(call, references, raw=raw)
     notes += unvaried
     shapes = [value.shape for value in predictor.session.get_inputs()]
     lengths, untaken = other_lengths(call, shapes, references.trouble)
@@ -284,14 +285,15 @@ class _Check:
         return replace(report, culprit=subject.culprit(worst[1]), divergence=subject.divergence(worst[1]))
 
 
-def _integer_kinds(call: Call, references: References, *, raw: bool) -> tuple[dict[int, Kind], list[str]]:
-    """Return what integer inputs may hold, and what is to be said of it; raw pixels are no such input."""
+def _kinds(call: Call, references: References, *, raw: bool) -> tuple[dict[int, Kind], list[str]]:
+    """Return what inputs may hold that are not to be gaussian, and what is to be said of it; raw pixels are none."""
     pixels = frozenset({0} if raw else ())
     kinds, notes = integer_kinds(call, partial(references.run, references.float32, dtype=torch.float32), pixels)
     if references.trouble(call.tensors):  # on the sample already: drawn values cannot be judged
         return kinds, notes
     kinds, refused = usable(call, kinds, references.trouble)
-    return kinds, [*notes, *refused, *untried(call, kinds, GAUSSIAN_ROWS)]
+    others, instead = ({}, []) if raw else instead_of_gaussian(call, kinds, references.trouble)
+    return {**kinds, **others}, [*notes, *refused, *untried(call, kinds, GAUSSIAN_ROWS), *instead]
 
 
 def _recorded_dtype(path: str | os.PathLike[str]) -> torch.dtype:

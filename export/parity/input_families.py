@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from lit_gelu.export.errors import ModelInputError
 from lit_gelu.export.inputs import Call, plain_tensor, sample_of, take_apart
 from lit_gelu.export.parity.integer_inputs import Kind, drawn
+from lit_gelu.export.parity.sample_values import Magnitudes, OfSample
 from lit_gelu.export.preprocessing import RAW_DTYPE, is_data_module, preprocessing_copy, random_pixels, raw_call
 from lit_gelu.export.runtime import OnnxPredictor
 
@@ -80,7 +81,9 @@ def families(
     # values; without a floating-point input there are no gaussian and no extreme families. Raw pixels are random ones
     # in the place of gaussian values, and all black and all white.
     floating = any(tensor.is_floating_point() for tensor in call.tensors)
-    kind = "random pixels" if raw else "gaussian" if floating else "random" if kinds else "sample"
+    others = [kind.label for kind in kinds.values() if isinstance(kind, OfSample | Magnitudes)]
+    usual = others[0] if others else "gaussian"
+    kind = "random pixels" if raw else usual if floating else "random" if kinds else "sample"
     whole = f"{kind}, batch {GAUSSIAN_ROWS}"
     yield Family("sample", [call.tensors], gap=data is None, rows_of=whole)
     if data is not None:
@@ -99,16 +102,19 @@ def families(
             yield Family(name, [(torch.full_like(pixels, value), *others)])
     if floating:
         large = _LARGE_FLOAT16 if dtype == torch.float16 else _LARGE
+        integers = {i: kind for i, kind in kinds.items() if not call.tensors[i].is_floating_point()}
         for name, change in {**large, **_EXTREMES}.items():
-            batch = random_batch(call, EXTREME_ROWS, generator, kinds, raw=raw)
+            batch = random_batch(call, EXTREME_ROWS, generator, integers, raw=raw)
             yield Family(name, [tuple(change(t) if t.is_floating_point() else t for t in batch)], extreme=True)
 
 
 def random_batch(call: Call, rows: int, generator: torch.Generator, kinds: Mapping[int, Kind], *, raw: bool) -> Batch:
-    """Return random pixels, standard normal values for floating-point tensors, and what integer ones may hold."""
+    """Return random pixels, what tensors may hold, and standard normal values for the other floating-point ones."""
     first, *others = (
-        torch.randn(t.shape, generator=generator, dtype=torch.float32).to(t.dtype) if t.is_floating_point() else t
-        for t in drawn(call.resized(rows), kinds, generator)
+        torch.randn(t.shape, generator=generator, dtype=torch.float32).to(t.dtype)
+        if t.is_floating_point() and i not in kinds
+        else t
+        for i, t in enumerate(drawn(call.resized(rows), kinds, generator))
     )
     return (random_pixels(first.shape, generator) if raw else first, *others)
 

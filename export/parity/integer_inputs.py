@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -17,6 +17,14 @@ _HANDING_ON = frozenset({
     "permute", "select", "slice", "split", "squeeze", "t", "transpose", "unbind", "unsqueeze", "view",
 })  # fmt: skip
 _PROBABILITY_OF_KEEPING = 0.7
+
+
+class Kind(Protocol):
+    """What an input may hold."""
+
+    def draw(self, shape: torch.Size, generator: torch.Generator) -> Tensor:
+        """Return a tensor of that."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -63,9 +71,6 @@ class Between:
     def draw(self, shape: torch.Size, generator: torch.Generator) -> Tensor:
         """Return numbers between the sample's smallest and largest."""
         return torch.randint(self.low, self.high + 1, shape, generator=generator)
-
-
-Kind = Indices | Mask | Between
 
 
 def integer_kinds(
