@@ -17,9 +17,12 @@ def read_once() -> Iterator[None]:
 
     ``torch.onnx.export`` has some 500 of them, functions of onnxscript, and parses each anew: two thirds of the time of
     a small module's export. What it reads of a function depends on the function alone. One thread exports at a time.
+
+    It also asks C++ for operators that are made of others, once for each of two times thirty namespaces: once an export
+    is enough.
     """
     with _LOCK, contextlib.ExitStack() as stack:
-        for owner, name, kept in _kept():
+        for owner, name, kept in (*_kept(), *_asked_once()):
             stack.callback(setattr, owner, name, vars(owner)[name])
             setattr(owner, name, kept)
         yield
@@ -39,6 +42,14 @@ def _kept() -> tuple[tuple[Any, str, Any], ...]:
     if signature:
         found.append((schemas, "op_signature_from_function", functools.cache(signature)))
     return tuple(found)
+
+
+def _asked_once() -> Iterator[tuple[Any, str, Any]]:
+    """Yield what asks for composite operators; between exports others may be registered, so its answer is not kept."""
+    utils = _module("torch._export.utils")
+    ask = getattr(utils, "_materialize_cpp_cia_ops", None)
+    if ask:
+        yield utils, "_materialize_cpp_cia_ops", functools.cache(ask)
 
 
 def _module(name: str) -> ModuleType | None:

@@ -64,3 +64,18 @@ def test_translations_that_the_caller_gives_are_read_in_each_export():
         with read_once():
             model = exported(Sine(), custom_translation_table={torch.ops.aten.sin.default: given})
         assert [node.op_type for node in model.graph.node] == [{cosine: "Cos", tangent: "Tan"}[given]]
+
+
+def test_composite_operators_are_asked_for_once_in_each_export(monkeypatch):
+    ask, asked = torch._C._dispatch_get_registrations_for_dispatch_key, []
+    monkeypatch.setattr(
+        torch._C, "_dispatch_get_registrations_for_dispatch_key", lambda key: asked.append(key) or ask(key)
+    )
+    net = nn.Linear(4, 3)
+    exported(net)
+    assert len(asked) > 10
+    for _ in range(2):
+        asked.clear()
+        with read_once():
+            exported(net)
+        assert asked == ["CompositeImplicitAutograd"]
