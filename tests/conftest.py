@@ -7,11 +7,14 @@ import os
 import random
 import signal
 import zlib
+from collections import Counter
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
+
+gc.disable()  # until all tests are imported
 
 # Small nets are 10 to 40 times slower with two threads that contend for two cores.
 torch.set_num_threads(1)
@@ -30,8 +33,8 @@ settings.load_profile("repeatable")
 
 
 def pytest_collection_finish():
-    """Leave out of garbage collection what imports made, and collect less often: that takes a twelfth of the time."""
-    gc.collect()
+    """Leave out of garbage collection what imports made, and collect less often: it takes a twelfth of the time."""
+    gc.enable()
     gc.freeze()
     gc.set_threshold(20000, 20, 10)
 
@@ -100,8 +103,10 @@ def pytest_runtest_protocol():
             logging.disable(disabled)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     """Skip, with the reason, what needs data or a device that is not here; put first what forks."""
+    _leave_to_full(items)
     # It sets the levels of its loggers, which tests put back, and lets them propagate because pytest listens by now.
     importlib.import_module("lightning.pytorch")
     items.sort(key=lambda item: item.get_closest_marker("forks") is None)
@@ -113,3 +118,17 @@ def pytest_collection_modifyitems(items):
         for marker, reason in reasons.items():
             if reason and item.get_closest_marker(marker):
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def _leave_to_full(items):
+    """Let `make test` run one in so many of the parameters of a test that is marked so; the first is one of them."""
+    # The first of the first few, the second of the next few, and so on: where the last of two lists of parameters is as
+    # long as that, each of both comes.
+    met = Counter()
+    for item in items:
+        marker, test = item.get_closest_marker("one_in"), item.nodeid.partition("[")[0]
+        if marker:
+            block, place = divmod(met[test], marker.args[0])
+            if place != block % marker.args[0]:
+                item.add_marker(pytest.mark.full)
+            met[test] += 1

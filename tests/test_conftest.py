@@ -66,3 +66,28 @@ def test_every_test_draws_the_same_alone_and_in_any_order(drawn):
     assert every["two"][3] == every["three"][3]  # what they share
     assert len({numbers[i] for numbers in every.values() for i in range(3)}) == 9
     assert len(set(every["three"])) == 7
+
+
+MANY = """
+import pytest
+
+@pytest.mark.one_in(3)
+@pytest.mark.parametrize("dtype", "abc")
+@pytest.mark.parametrize("name", "wxyz")
+def test_many(name, dtype):
+    pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "ran"),
+    [(["-m", "not full"], ["w-a", "x-b", "y-c", "z-a"]), ([], [f"{n}-{d}" for n in "wxyz" for d in "abc"])],
+)
+def test_one_in_three_parameters_runs_and_in_the_full_run_all(pytester, request, options, ran):
+    root = request.config.rootpath
+    pytester.makeconftest((root / "tests" / "conftest.py").read_text())
+    pytester.makeini("[pytest]\nmarkers =\n    full\n    one_in(n)\n    gpu\n    forks\n    realdata")
+    pytester.makepyfile(test_many=MANY)
+    found = pytester.runpytest_inprocess("-v", *options)
+    names = [line.split("[")[1].split("]")[0] for line in found.outlines if "PASSED" in line]
+    assert names == ran

@@ -22,6 +22,7 @@ def test_the_page_holds_the_table(name):
     assert f"{command}\n\n{_benchmark().TABLES[name]()}\n" in page, f"docs/gains.md is stale: {command}"
 
 
+@pytest.mark.full
 def test_random_nets_are_measured():
     rows = _benchmark().nets_table(width=32, seeds=3).splitlines()
     assert len(rows) == 2 + 9

@@ -35,6 +35,7 @@ def record():
     return content
 
 
+@pytest.mark.full
 def test_the_record_says_that_its_times_mean_nothing(record):
     assert record["quick"]
     assert "nothing is to be read from its times" in record["note"]
@@ -61,6 +62,7 @@ def test_machine_code_is_counted():
     assert len(rows["fused", "bias and gelu", "forward"]) == 1
 
 
+@pytest.mark.full
 def test_speeds_and_which_code_ran(record):
     for dtype in ("bfloat16", "float16"):
         rows = record["speed"][dtype]
@@ -70,11 +72,13 @@ def test_speeds_and_which_code_ran(record):
             assert row["route"] == ["torch", "the tensor lies on cpu, and kernels are for CUDA"]
 
 
+@pytest.mark.full
 def test_a_sweep_without_kernels_finds_no_threshold(record):
     assert [row["elements"] for row in record["sweep"]["bfloat16"]["rows"]] == [4096, 8192, 16384]
     assert record["sweep"]["bfloat16"]["threshold"] is None
 
 
+@pytest.mark.full
 def test_what_twelve_layers_keep(record):
     """The input, and of 11 activations what goes in and what comes out: 8 rows of 32 and of 128 16-bit numbers."""
     for way in ("eager", "fused"):

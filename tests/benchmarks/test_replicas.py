@@ -4,6 +4,7 @@ import re
 import sys
 from pathlib import Path
 
+import pytest
 from child_processes import run_command
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "replicas.py"
@@ -15,6 +16,7 @@ LINE = (
 )
 
 
+@pytest.mark.full
 def test_a_line_for_a_net():
     lines = run_command([sys.executable, str(SCRIPT), *SMALL, *OPTIONS]).stdout.splitlines()
     assert [line for line in lines if re.fullmatch(LINE, line)], lines

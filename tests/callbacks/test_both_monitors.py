@@ -87,6 +87,7 @@ def top_eigenvalue_by_arpack(model, batch):
     return eigsh(operator, k=1, which="LA", return_eigenvectors=False)[0]
 
 
+@pytest.mark.full
 def test_bert_with_random_weights(tmp_path):
     model, plain = Bert(), Bert()
     activation = ActivationCurvatureMonitor(every_n_steps=2)

@@ -108,6 +108,7 @@ def test_a_run_on_a_cpu_is_bitwise_the_same(tmp_path, options):
     torch.testing.assert_close(fused, plain, rtol=0, atol=0)
 
 
+@pytest.mark.full
 def test_a_compiled_model_is_fused_before_it_is_compiled(tmp_path):
     graphs, losses = [], []
     for name, callbacks in (("plain", []), ("fused", [FusedActivations()])):

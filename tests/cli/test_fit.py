@@ -106,6 +106,7 @@ SPECS = [
 ]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("spec", SPECS)
 def test_print_config_round_trip(spec, tmp_path, capsys):
     assert main(["fit", f"--model.activation={spec}", "--print_config"]) == 0
@@ -117,6 +118,7 @@ def test_print_config_round_trip(spec, tmp_path, capsys):
     assert read == (yaml.safe_load(spec) if spec.startswith("{") else spec)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("spec", SPECS[-4:])
 def test_train_test_and_predict_with_every_form_of_activation(spec, tmp_path, capsys):
     assert main(["fit", *SHORT, f"--model.activation={spec}", "--model.keep=0.5"]) == 0
@@ -240,6 +242,7 @@ def test_help_with_examples(command, capsys):
     assert "\nThe Trainer's options:\n" in output
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.name)
 def test_examples_parse_and_their_comments_are_true(path, capsys):
     assert main(["fit", f"--config={path}", "--print_config"]) == 0
@@ -250,6 +253,7 @@ def test_examples_parse_and_their_comments_are_true(path, capsys):
     assert f"--ckpt_path runs/{path.stem}/version_0/checkpoints/last.ckpt" in text
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", [*TASKS, *DATA])
 def test_a_class_chosen_by_name_has_its_own_defaults(name, capsys):
     """And not those of the default model and data, where these have arguments of the same name."""
@@ -310,6 +314,7 @@ def test_a_signal_ends_a_run_in_order(sent, code, tmp_path):
     assert MNISTClassifier.load_from_checkpoint(tmp_path / named, map_location="cpu", weights_only=True)
 
 
+@pytest.mark.full
 def test_two_ranks(tmp_path):
     """Lightning starts the second rank as a second process with the same arguments."""
     script = tmp_path / "lit-gelu"

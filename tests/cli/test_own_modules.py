@@ -283,6 +283,7 @@ def test_what_a_module_lacks_is_its_authors_to_see(tmp_path):
 LIT_GELU = [str(Path(sys.executable).with_name("lit-gelu"))]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("command", "safe_path", "code"),
     [([sys.executable, "-m", "lit_gelu"], "", 0), (LIT_GELU, "", 0), (LIT_GELU, "1", 2)],

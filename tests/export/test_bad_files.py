@@ -178,6 +178,7 @@ def _export_and_die(path, moment):
     export_onnx(WIDE, path, torch.zeros(1, 512))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("threshold", [metadata.EXTERNAL_DATA_ABOVE, 1000])
 @pytest.mark.parametrize("moment", ["half written", "before the rename", "after the rename"])
 def test_a_process_that_is_killed(tmp_path, monkeypatch, moment, threshold):

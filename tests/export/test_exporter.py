@@ -34,6 +34,7 @@ OPERATORS = {
 }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("form", "lowering"), OPERATORS)
 def test_each_form_in_each_lowering_against_the_formula(tmp_path, form, lowering):
     net, path = gelu_net("gelu"), tmp_path / "net.onnx"

@@ -164,6 +164,7 @@ SHORT = [
 CASES = [pytest.param(*case, marks=[] if case in SHORT else pytest.mark.full) for case in ALL]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("reader", "name"), CASES)
 def test_nothing_that_a_checkpoint_names_runs(reader, name, made, tmp_path, monkeypatch, capsys):
     folder, good = made

@@ -44,6 +44,7 @@ def test_sizes(name, workers, most, sizes):
     assert sorted(len(cells_of(job)) for job in planned(name, workers, most)) == sizes
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("name", "keyed", "sizes"),
     [

@@ -49,6 +49,7 @@ def alone(tmp_path_factory):
     return run(tmp_path_factory.mktemp("alone"), request(GRID))[1]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("workers", "most"), [(1, None), (2, 5), (3, None), (1, 2)])
 def test_records_are_those_of_the_runs_alone(tmp_path, alone, workers, most):
     summary, records = run(tmp_path, request(GRID), grouping=GroupPlanner(workers, most))
@@ -90,6 +91,7 @@ def eager(monkeypatch):
     monkeypatch.setattr("lit_gelu.paper.group_recorder.SECONDS_BETWEEN_REPORTS", -1.0)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("kills", [(1,), (3,), (2, 1, 2), (6,)])
 def test_a_killed_group_goes_on_to_the_same_bits(tmp_path, monkeypatch, group, eager, kills):
     options, data = RunOptions(groups=str(tmp_path)), DataCache(None)

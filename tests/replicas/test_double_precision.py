@@ -31,6 +31,7 @@ def alone(build, cell, seed):
     return Run({trainer.global_step: state}), float(trainer.callback_metrics["val_loss"])
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("name", "executor"), CASES)
 def test_a_group_in_float64_is_the_runs_alone(name, executor, tmp_path):
     build, cells, sizes, _ = BUILDS[name]

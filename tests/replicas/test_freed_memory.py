@@ -24,6 +24,7 @@ print(statistics.median(pages[5:]))
 """
 
 
+@pytest.mark.full
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries have other rules")
 def test_a_step_has_the_pages_of_the_one_before():
     assert float(run_python(STEPS).stdout.split()[-1]) < 50  # it is over a thousand otherwise

@@ -110,6 +110,7 @@ def test_what_counts_steps_sees_them_as_in_a_run_alone(samples, tmp_path, steps_
     check_equal(runs_of(trainer.lightning_module, trainer), runs_of(group, resumed))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("at", [1, 2, 11])
 @pytest.mark.parametrize("every", [3, 50])
 def test_an_interval_of_steps_does_not_change_where_a_run_goes_on(samples, tmp_path, at, every):
@@ -132,6 +133,7 @@ def unbroken(samples, tmp_path_factory):
     return folder, runs_of(group, trainer)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("steps_per_batch", [4, 3, 1, "auto"])
 @pytest.mark.parametrize("at", [4, 7, 14, 24])
 def test_resumed_in_an_epoch(samples, unbroken, at, steps_per_batch):

@@ -76,6 +76,7 @@ SCHEDULES = {
 }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_members_follow_their_schedules(name):
     schedule, options = SCHEDULES[name]

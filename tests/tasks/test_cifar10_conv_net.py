@@ -304,6 +304,7 @@ def test_resuming_gives_the_weights_of_an_uninterrupted_run(tmp_path, interrupte
         assert torch.equal(ours, reference)
 
 
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore:The whitening is fitted to 60 images")
 def test_the_checkpoint_exports_from_raw_pixels_without_noise(tmp_path):
     torch.manual_seed(0)

@@ -71,6 +71,7 @@ def test_every_task_is_exported_here():
     assert set(SMALL) == set(TASKS)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("activation", ["gelu_tanh", "zero_identity_map"])
 @pytest.mark.parametrize("name", TASKS)
 def test_from_the_checkpoint_to_a_file_without_what_belongs_to_training(tmp_path, name, activation):
@@ -106,6 +107,7 @@ def arrays_file(folder, classes):
     return folder / "images.npz"
 
 
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore:The whitening is fitted to 64 images")  # here it is to be applied, not to be good
 def test_cifars_preprocessing_is_in_the_file(tmp_path):
     for name, data_class, classes in (("CIFAR10ConvNet", CIFAR10Data, 10), ("CIFAR100WideResNet", CIFAR100Data, 100)):

@@ -70,6 +70,7 @@ def test_the_seed_decides_the_initial_weights():
     assert not torch.equal(first["output.weight"], third["output.weight"])
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.realdata
 @pytest.mark.parametrize(
     ("activation", "expected"),

@@ -56,6 +56,7 @@ def run(task, folder, ckpt_path=None, *callbacks):
     return model, trainer
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("task", TASKS)
 def test_resumed_within_epochs_the_task_ends_the_same(tmp_path, task):
     whole, trainer = run(task, tmp_path, None, SaveEveryStep(tmp_path))

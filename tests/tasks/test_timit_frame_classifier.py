@@ -245,6 +245,7 @@ def fit_on_the_sample(tmp_path, monkeypatch, *options):
     return [[float(row[name]) for row in rows if row[name]] for name in ("train_loss", "val_error")]
 
 
+@pytest.mark.full
 @pytest.mark.realdata
 def test_a_narrower_net_learns_on_the_real_sample(tmp_path, monkeypatch):
     """With logits near 0 the loss begins at log 39 = 3.66; a quarter of the frames is silence, the largest class."""

@@ -48,6 +48,7 @@ def test_published_gains(spec):
     assert found == pytest.approx(PUBLISHED[spec], abs=6e-7)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", _elementwise_names())
 def test_gains_of_every_name_against_mpmath(name):
     info = activations.info(name)

@@ -82,12 +82,14 @@ def _assert_exact(spec, mean, std, breaks=()):
         assert is_close(found, exact[field], 1e-11, absolute), (field, found, exact[field])
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("mean", "std"), GRID + BEYOND_THE_REACH_OF_CLOSED_FORMS)
 @pytest.mark.parametrize("spec", [*CLOSED[:3], *(pytest.param(spec, marks=pytest.mark.full) for spec in CLOSED[3:])])
 def test_closed_forms_against_mpmath(spec, mean, std):
     _assert_exact(spec, mean, std)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("spec", "mean", "std"),
     [

@@ -60,6 +60,7 @@ def compare(kernel, function, derivative, x, gradient, unit):
     assert torch.all((by_x - wanted_by_x).abs() <= 1.01 * unit * wanted_by_x.abs() + 5e-7 * size + smallest)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("dtype", UNITS, ids=str)
 @pytest.mark.parametrize("spec", ROWS)
 def test_rows_of_the_registry(spec, dtype, monkeypatch):
@@ -128,6 +129,7 @@ def bent_slope(x):
     return x / (2 * torch.sqrt(x**2 + 1)) + 1
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_layouts_of_inputs(layout):
     x = LAYOUTS[layout]()
@@ -278,6 +280,7 @@ def test_what_is_set_for_a_thread_does_not_change_the_kernel(as_on_a_gpu):
     assert torch.allclose(by_x.double(), bent_slope(wide), rtol=2.0**-8)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("spec", ["prelu(init=0.3)", "xielu(alpha_n=1.3)"])
 @pytest.mark.parametrize("layout", ["contiguous", "channels last", "expanded", "odd", "empty"])
 def test_parameters_of_one_number_are_learned(spec, layout, as_on_a_gpu):

@@ -79,6 +79,7 @@ def _run(site, code, **environment):
     return result.stdout.strip().splitlines(), result.stderr
 
 
+@pytest.mark.full
 def test_a_plugin_registers_a_function_and_a_class(site):
     output, errors = _run(
         site,
@@ -133,6 +134,7 @@ def test_one_broken_plugin_warns_and_the_rest_work(site):
     assert "LIT_GELU_PLUGINS=0" in errors
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("value", ["0", "off", "False"])
 def test_the_environment_switch_turns_discovery_off(site, value):
     output, _ = _run(

@@ -30,6 +30,7 @@ def test_density_and_distribution_reach_into_the_tail():
     np.testing.assert_allclose(distribution(x).numpy(), [e[1] for e in exact], rtol=1e-13)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("low", "high", "rate"),
     [

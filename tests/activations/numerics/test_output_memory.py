@@ -192,6 +192,7 @@ def relative_error(spec, he):
     return torch.tensor(errors).square().mean(0).sqrt().tolist()
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("spec", "he"),
     [(spec, False) for spec in DETERMINISTIC if "alpha" not in spec]

@@ -83,6 +83,7 @@ OPTIONS = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", OPTIONS)
 def test_d1_d17_training_is_bitwise_the_same_with_the_monitor(tmp_path, name):
     without, plain_without = state_after(tmp_path / "without", **OPTIONS[name])

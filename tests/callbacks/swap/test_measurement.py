@@ -162,6 +162,7 @@ def test_swap_and_monitor_in_one_trainer_with_two_loggers(tmp_path, swap_first):
     assert len([row for row in rows if row["activation_swap/net.5/after/mean_gate"]]) == 1
 
 
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # dynamo looks at it itself
 def test_swap_and_monitor_on_a_compiled_module(tmp_path):
     def run(folder, module):

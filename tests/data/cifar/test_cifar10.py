@@ -71,6 +71,7 @@ def test_whitening_is_fitted_to_the_images_that_are_not_held_out(root, tmp_path)
     assert torch.equal(again.train_set.labels, data.train_set.labels)
 
 
+@pytest.mark.full
 @few
 def test_whitening_is_fitted_to_all_training_images_even_if_few_are_trained_on(root, tmp_path):
     whole = CIFAR10Data(root, cache=tmp_path)
@@ -156,6 +157,7 @@ def test_missing_files(tmp_path):
         CIFAR10Data(tmp_path).prepare_data()
 
 
+@pytest.mark.full
 @pytest.mark.realdata
 def test_real_files_against_torchvision_and_known_statistics(tmp_path):
     root = os.environ["LIT_GELU_DATA"]

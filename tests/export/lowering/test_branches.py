@@ -24,6 +24,7 @@ class Branches(nn.Module):
         return torch.cond(y.sum() > 0, lambda z: F.silu(self.linear(z)) + z, lambda z: F.mish(F.silu(z)), (y,))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("options", [{}, {"target": "ort-cpu"}, {"dtype": "fp16"}, {"lowering": "primitives"}])
 def test_a_file_with_branches_is_valid_and_right(tmp_path, options):
     model, path = Branches().eval(), tmp_path / "net.onnx"

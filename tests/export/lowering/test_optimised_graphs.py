@@ -120,6 +120,7 @@ def operators(graph, output):
     return names[::-1]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("cell", CELLS, ids=str)
 def test_activations_and_linear_layers(optimised, cell):
     nets = {**ACTIVATIONS, **NETS}

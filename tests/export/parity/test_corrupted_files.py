@@ -46,6 +46,7 @@ def corrupted(original, entry, path):
     onnx.save(model, path)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("entry", [e for e in TABLE if e.caught], ids=lambda e: f"{e.file}: {e.name}")
 def test_a_corruption_is_caught(files, entry, tmp_path):
     original, path = files(entry.file), tmp_path / "net.onnx"

@@ -101,6 +101,7 @@ class Every(nn.Module):
         return {f"y{i}": head(site(first(x))) for i, (first, site, head) in enumerate(rows)}
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("lowering", ["native", "primitives", "contrib"])
 def test_no_activation_becomes_another_one(tmp_path, lowering):
     """Operator by operator, also where it is spelt out: onnxruntime would quantise the Mul and Sigmoid of a SiLU."""

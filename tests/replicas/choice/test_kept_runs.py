@@ -133,6 +133,7 @@ class Weighted(OtherStripes):
 NOT_TRAINED = {"side_effect": AssertionError("trained")}
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("one", "other", "said"),
     [
@@ -302,6 +303,7 @@ def test_one_comparison_at_a_time_in_a_folder(tmp_path):
     assert "all runs were there" in choose(ConvNet, ["gelu", "relu"], Stripes(), **options).trained
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("damage", ["", "[]", "{}", '{"curves": {"val_loss": ["x"]}, "test": {}}'])
 def test_a_damaged_run_is_made_again(tmp_path, damage):
     options = QUICK | {"max_epochs": 1, "folder": tmp_path}

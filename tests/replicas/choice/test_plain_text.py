@@ -114,6 +114,7 @@ def test_text_is_equal_for_equal_content_alone(name):
     assert len(text(one())) < 2001
 
 
+@pytest.mark.full
 def test_another_process_has_the_same_text():
     code = "import test_plain_text as t; print({n: [t.text(make()) for make in pair] for n, pair in t.PAIRS.items()})"
     paths = f"import sys; sys.path[:0] = {[str(Path(__file__).parent), *sys.path]!r}; "

@@ -29,6 +29,7 @@ def exported(tmp_path_factory):
     return net, onnx.load(path)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("wrong", range(LAYERS + 1))
 def test_a_changed_weight_is_found_in_its_layer(exported, tmp_path, wrong):
     net, file = exported
