@@ -20,9 +20,12 @@ On one core of a quiet AMD EPYC (AVX-512, load .8 to 1 on two cores), one run of
 keep 1 and 2.3 with keep .5, autoencoder 1.2. Another run, an hour before: 4.9, 1.9, 2.2 and 1.2; a step of MNIST alone
 took 4.5 ms then, and 5.0 in the first one. With ``--executor vmap``: MNIST with keep 1 1.5 to 1.7, tweets 2.2 to 2.5.
 
-On one core of a quiet AMD EPYC of 2017 (AVX2), whose products are a third as fast, so that less of a step is Python's:
-three runs of all nets 4.9 to 5.2, 1.7 to 1.9 with keep 1, 1.9 to 2.0 with keep .5, and 1.1. With ``--executor vmap``,
-twice: MNIST with keep 1 1.8, tweets 3.0 and 3.3.
+On one core of a quiet AMD EPYC of 2017 (AVX2), whose products are a third as fast, so that less of a step is Python's,
+each net by a command of its own: tweets 5.0, MNIST 1.9 with keep 1 and 2.0 with keep .5, autoencoder 1.2. With
+``--executor vmap``, twice: MNIST with keep 1 1.8, tweets 3.0 and 3.3.
+
+All figures but these four of 2017 were taken in one process for each net. There a run alone finds memory that a group
+left, and takes less: by that way the autoencoder had 1.1 on the processor of 2017.
 """
 
 import argparse

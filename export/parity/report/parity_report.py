@@ -15,7 +15,7 @@ from lit_gelu.export.parity.alone.elementwise import ElementwiseCheck
 from lit_gelu.export.parity.causes.culprit import Culprit
 from lit_gelu.export.parity.causes.divergence import Divergence, LayerError
 from lit_gelu.export.parity.repeatability import Repeatability
-from lit_gelu.export.parity.rows import VS_FLOAT64, ParityRow
+from lit_gelu.export.parity.rows import ELEMENTWISE, VS_FLOAT64, ParityRow
 from lit_gelu.export.parity.task_metrics import TaskMetric
 from lit_gelu.files import without_nonfinite
 
@@ -72,7 +72,7 @@ class ParityReport(Displayed):
 
     @property
     def passed(self) -> bool:
-        """Whether every gating row passed, there is one, two runs gave the same, and there is no fault."""
+        """Whether every gating row passed, one is of the whole net, two runs gave the same, and there is no fault."""
         return not self.reasons
 
     @property
@@ -83,8 +83,8 @@ class ParityReport(Displayed):
             found.append(f"{len(self.failures)} {'comparison' if len(self.failures) == 1 else 'comparisons'}")
         if any(row.nonfinite for row in self.failures):
             found.append("NaN or infinity where there should be none")
-        if not any(row.gating for row in self.rows):
-            found.append("nothing could be compared")
+        if not any(row.gating and row.comparison != ELEMENTWISE for row in self.rows):
+            found.append("the net as a whole could not be compared")
         if self.repeatability is not None and not self.repeatability.identical:
             found.append("two runs on the same input differ")
         if self.faults:

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
@@ -41,6 +42,14 @@ def test_the_json_is_complete_and_versioned(reports, kind):
     assert plain["elementwise"][0]["file"]["ulp"]["counts"] == list(report.elementwise[0].file.ulp.counts)
     assert [layer["site"] for layer in plain["layers"]] == ["1", "4"]
     assert (plain["culprit"] is None) is (kind == "passed")
+
+
+def test_activations_alone_are_no_proof(reports):
+    report = reports["passed"]
+    alone = replace(report, rows=tuple(row for row in report.rows if row.comparison.startswith("operator alone")))
+    assert alone.rows
+    assert alone.reasons == ("the net as a whole could not be compared",)
+    assert not alone.passed
 
 
 def markdown_tables(text):
