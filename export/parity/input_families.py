@@ -81,8 +81,8 @@ def families(
     # values; without a floating-point input there are no gaussian and no extreme families. Raw pixels are random ones
     # in the place of gaussian values, and all black and all white.
     floating = any(tensor.is_floating_point() for tensor in call.tensors)
-    others = [kind.label for kind in kinds.values() if isinstance(kind, OfSample | Magnitudes)]
-    usual = others[0] if others else "gaussian"
+    labels = [kind.label for kind in kinds.values() if isinstance(kind, OfSample | Magnitudes)]
+    usual = labels[0] if labels else "gaussian"
     kind = "random pixels" if raw else usual if floating else "random" if kinds else "sample"
     whole = f"{kind}, batch {GAUSSIAN_ROWS}"
     yield Family("sample", [call.tensors], gap=data is None, rows_of=whole)
