@@ -20,7 +20,7 @@ def computed_from_integers(graph: ir.Graph, largest: float) -> set[ir.Node]:
     Args:
         graph: In float32, in the order in which it is computed.
         largest: Of the finite numbers of the 16 bits. Constants beyond it, such as an attention mask's -1e9, become
-            this number when they are converted, and so would not what is computed with them.
+            this number when they are converted. What float32 computes with them would become infinite, and is left out.
     """
     found: set[ir.Node] = set()
     for node in graph:

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from lit_gelu.export.torch_export import _quiet
-from lit_gelu.export.torch_translations import _kept, read_once
+from lit_gelu.export.torch_translations import _asked_once, _kept, read_once
 
 
 def exported(net: nn.Module, **options: object) -> onnx.ModelProto:
@@ -41,10 +41,11 @@ def test_a_later_export_reads_no_translation_again_and_writes_the_same(monkeypat
 
 
 def test_torch_is_left_as_it_was_also_after_a_failure():
-    before = [vars(owner)[name] for owner, name, _ in _kept()]
+    places = [(owner, name) for owner, name, _ in (*_kept(), *_asked_once())]
+    before = [vars(owner)[name] for owner, name in places]
     with pytest.raises(NotImplementedError), read_once(), read_once():
         raise NotImplementedError
-    assert [vars(owner)[name] for owner, name, _ in _kept()] == before
+    assert [vars(owner)[name] for owner, name in places] == before
 
 
 def test_translations_that_the_caller_gives_are_read_in_each_export():
@@ -67,6 +68,8 @@ def test_translations_that_the_caller_gives_are_read_in_each_export():
 
 
 def test_composite_operators_are_asked_for_once_in_each_export(monkeypatch):
+    if not list(_asked_once()):
+        pytest.skip("this release of torch has no _materialize_cpp_cia_ops")
     ask, asked = torch._C._dispatch_get_registrations_for_dispatch_key, []
     monkeypatch.setattr(
         torch._C, "_dispatch_get_registrations_for_dispatch_key", lambda key: asked.append(key) or ask(key)

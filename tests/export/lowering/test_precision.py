@@ -216,4 +216,5 @@ def test_what_follows_from_integers_stays_in_float32_up_to_the_first_layer(dtype
     assert np.isfinite(got).all()
     assert np.abs(got - exact.numpy())[:-1].max() < {"fp16": 1e-3, "bf16": 8e-3}[dtype]
     kept = {node.op_type for node in graph.graph if any(value.dtype == ir.DataType.FLOAT for value in node.outputs)}
-    assert kept == {"Cast", "Unsqueeze", "Mul", "Sin", "Cos", "Concat", "Sub"}
+    assert {"Cast", "Mul", "Sin", "Cos", "Concat", "Sub"} <= kept  # and what a release of torch reshapes with
+    assert not kept & {"Gemm", "MatMul", "Add", "Softmax"}
