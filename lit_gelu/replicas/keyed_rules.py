@@ -1,7 +1,8 @@
-"""Dropout by key (`KeyedDropout`) of the members: all of them at once, or one of them in a written step."""
+"""Dropout by key (`KeyedDropout`) of the members: all of them at once, or one of them in written steps."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,7 +11,7 @@ from lit_gelu.replicas.rules import DropoutRule
 from lit_gelu.replicas.stacks import Stacks
 from lit_gelu.replicas.streams import Streams
 from lit_gelu.tasks.keyed_dropout import KeyedDropout, has_kernel
-from lit_gelu.tasks.keyed_noise import DeviceKeys, KernelDropout, Key, SharedMasks, dropout_factors, readings
+from lit_gelu.tasks.keyed_noise import DeviceKeys, KernelDropout, Key, SharedFactors, dropout_factors, readings
 
 
 class KeyedDropoutRule(DropoutRule):
@@ -54,47 +55,32 @@ class KeyedDropoutRule(DropoutRule):
         self.noisy.copy_(noisy & is_active.bool())
 
 
-class KeyedDropoutPart:
-    """A member's `KeyedDropout` at a chance above 0, see `lit_gelu.replicas.written_layers.Part`.
+class KeyedFactors:
+    """The factors of a member's `KeyedDropout` layers, see `lit_gelu.replicas.masks.Factors`.
 
     Args:
-        path: Where it is in the net.
-        layer: It.
-        kept: Where factors go.
-        outputs: Where outputs go.
-        masks: Those that members have in common.
+        layers: Those with a chance above 0; they count the steps.
+        places: Where a layer's factors go, if no other member asks for them.
+        shared: The factors that members have in common.
     """
 
-    def __init__(
-        self,
-        path: str,
-        layer: KeyedDropout,
-        kept: Callable[[str, int], Tensor],
-        outputs: Tensor,
-        masks: SharedMasks | None,
-    ) -> None:
-        self.layer, self.masks, self.outputs = layer, masks, outputs
-        self.factors = kept(f"{path}: factors", outputs.shape[1])
-        self._numbers = self.factors.numpy()
+    def __init__(self, layers: Sequence[KeyedDropout], places: Sequence[Tensor], shared: SharedFactors) -> None:
+        self.layers, self.shared = layers, shared
+        self.places = [place.numpy() for place in places]
+        self.steps = [layer.step for layer in layers]
 
-    def forward(self, inputs: Tensor) -> Tensor:
-        """Drop some of the inputs; the layer counts the step."""
-        step = int(self.layer.step.add_(1))
-        key = Key(int(self.layer.seed), self.layer.site, step - 1)
-        (self.masks or SharedMasks(0)).write_factors(self._numbers, key, float(self.layer.p))
-        return torch.mul(inputs, self.factors, out=self.outputs)
+    def begin(self, steps: int) -> None:  # noqa: ARG002 # nothing is drawn ahead
+        """Look which step is the next one."""
+        self.next = [(int(layer.seed), layer.site, int(layer.step), float(layer.p)) for layer in self.layers]
+        self.made = 0
 
-    def noise_free(self, inputs: Tensor) -> Tensor:
-        """Return the inputs."""
-        return inputs
-
-    def both(self, inputs: Tensor, noise_free: Tensor) -> tuple[Tensor, Tensor]:
-        """Drop some of the inputs, and return the others."""
-        return self.forward(inputs), noise_free
-
-    def backward(self, gradient: Tensor) -> Tensor:
-        """Drop the same of a gradient."""
-        return gradient.mul_(self.factors)
+    def of(self, layer: int) -> Any:
+        """Return the factors of a layer, as an array; the first one's are those of the next step."""
+        if layer == 0:
+            self.made += 1
+            torch._foreach_add_(self.steps, 1)
+        seed, site, first, chance = self.next[layer]
+        return self.shared.of(Key(seed, site, first + self.made - 1), chance, self.places[layer])
 
 
 def in_common(layers: Sequence[KeyedDropout]) -> set[int]:

@@ -3,7 +3,7 @@
 import functools
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -23,6 +23,18 @@ def dropout_factors_(factors: Tensor, chance: float, generator: torch.Generator,
     if is_known and torch_compares_53_bits(factors.dtype):
         return _compared(factors, 1 - chance, generator, words)
     return factors.bernoulli_(1 - chance, generator=generator).div_(1 - chance)
+
+
+class Factors(Protocol):
+    """What a member's dropout layers multiply with, in written steps."""
+
+    def begin(self, steps: int) -> None:
+        """Say how many steps are to come."""
+        ...
+
+    def of(self, layer: int) -> Any:
+        """Return the factors of a layer, as an array; the first one's are those of the next step."""
+        ...
 
 
 class FactorsAhead:

@@ -30,6 +30,10 @@ class Streams:
         self._others = [_of_python_and_numpy() for _ in states]
         self.set_others(others or [python_and_numpy_states()] * len(states))
 
+    def seed(self, replica: int) -> int:
+        """Return the seed that a replica's stream began with."""
+        return self.generators[replica].initial_seed()
+
     def states(self) -> list[Tensor]:
         """Return the present states, to be saved."""
         return [generator.get_state() for generator in self.generators]

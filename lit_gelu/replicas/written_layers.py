@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from lit_gelu.replicas.joint_products import lying_behind, rows_are_those_alone
-from lit_gelu.replicas.masks import FactorsAhead
+from lit_gelu.replicas.masks import Factors
 from lit_gelu.replicas.written_activations import Written
 
 Kept = Callable[[str, int], Tensor]  # the tensor of a name, [batch, width]: one for all members
@@ -194,20 +194,20 @@ class OwnActivation:
 
 
 class DropoutPart:
-    """``nn.Dropout`` at a chance above 0, with factors that were drawn ahead.
+    """``nn.Dropout`` or `KeyedDropout` at a chance above 0, the layer of a number among those of its source.
 
     numpy's calls take half of the time of torch's for so few numbers, and a product is the same everywhere.
     """
 
-    def __init__(self, layer: int, ahead: FactorsAhead, kept: Kept, outputs: Tensor) -> None:
-        self.layer, self.ahead, self.outputs = layer, ahead, outputs
+    def __init__(self, layer: int, source: Factors, kept: Kept, outputs: Tensor) -> None:
+        self.layer, self.source, self.outputs = layer, source, outputs
         self.of_inputs = kept("gradient of dropout", outputs.shape[1])
         self._outputs, self._of_inputs = self.outputs.numpy(), self.of_inputs.numpy()
         self._inputs, self._gradient = _SeenAsArray(), _SeenAsArray()
 
     def forward(self, inputs: Tensor) -> Tensor:
         """See `Part`."""
-        self.factors = self.ahead.of(self.layer)
+        self.factors = self.source.of(self.layer)
         np.multiply(self._inputs.of(inputs), self.factors, out=self._outputs)
         return self.outputs
 

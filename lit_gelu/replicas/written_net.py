@@ -3,14 +3,14 @@
 import functools
 from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from lit_gelu.replicas.alike import registry_of
-from lit_gelu.replicas.keyed_rules import KeyedDropoutPart, in_common
-from lit_gelu.replicas.masks import FactorsAhead
+from lit_gelu.replicas.keyed_rules import KeyedFactors, in_common
+from lit_gelu.replicas.masks import Factors, FactorsAhead
 from lit_gelu.replicas.rules import shared_function
 from lit_gelu.replicas.stacked_forward import cross_entropies, leaves_of, loss_of
 from lit_gelu.replicas.stacks import Stacks
@@ -19,7 +19,6 @@ from lit_gelu.replicas.workspace import Workspace
 from lit_gelu.replicas.written_activations import Written, written_activation
 from lit_gelu.replicas.written_layers import (
     DropoutPart,
-    Kept,
     LinearPart,
     OwnActivation,
     Part,
@@ -28,10 +27,18 @@ from lit_gelu.replicas.written_layers import (
 from lit_gelu.replicas.written_losses import CrossEntropy, Loss, SquaredError
 from lit_gelu.sandbox import evaluation_mode
 from lit_gelu.tasks.keyed_dropout import KeyedDropout
-from lit_gelu.tasks.keyed_noise import SharedMasks
+from lit_gelu.tasks.keyed_noise import SharedFactors
 
-_MASKS = 2**25  # elements of a byte that are held for other members
+_FACTORS = 2**24  # elements that are held for other members
 _AHEAD = 2**16  # random numbers that are drawn at once
+
+
+class Dropping(NamedTuple):
+    """A dropout that drops something, and the shape of what it is given."""
+
+    path: str
+    layer: Any
+    shape: tuple[int, int]
 
 
 class MemberNet:
@@ -43,7 +50,7 @@ class MemberNet:
         own: The members' own modules among them.
         loss: What is measured and descended.
         logs_noise_free: Whether the loss is to be logged with noise off.
-        ahead: What dropout takes its factors from.
+        sources: What dropout takes its factors from.
     """
 
     def __init__(
@@ -53,15 +60,15 @@ class MemberNet:
         own: nn.ModuleList,
         loss: Loss,
         logs_noise_free: bool,
-        ahead: Sequence[FactorsAhead],
+        sources: Sequence[Factors],
     ) -> None:
-        self.head, self.tail, self.own, self.loss, self.ahead = head, tail, own, loss, ahead
+        self.head, self.tail, self.own, self.loss, self.sources = head, tail, own, loss, sources
         self.back = [*reversed(tail), *reversed(head)]
         self.logs_noise_free = logs_noise_free
 
     def begin(self, labels: Tensor) -> None:
         """Take the labels of the steps to come, ``[steps, batch]``."""
-        for source in self.ahead:
+        for source in self.sources:
             source.begin(len(labels))
         self.loss.begin(labels)
 
@@ -111,7 +118,7 @@ class NetBuilder:
     def __init__(self, stacks: Stacks, streams: Streams, logs_noise_free: Sequence[bool]) -> None:
         self.stacks, self.streams, self.logs_noise_free = stacks, streams, logs_noise_free
         self.dtype = next(iter(stacks.parameters.values())).dtype
-        self.masks = SharedMasks(_MASKS)
+        self.shared = SharedFactors(_FACTORS)
         self._kept: dict[tuple[Any, ...], Tensor] = {}
         self._nets: dict[tuple[int, int], MemberNet] = {}
 
@@ -132,7 +139,7 @@ class NetBuilder:
     def _built(self, replica: int, batch: int, workspace: Workspace) -> MemberNet:
         module, width, own = self.stacks.modules[replica], 0, nn.ModuleList()
         leaves, head, tail = leaves_of(module) or [], list[Part](), list[Part]()
-        ahead = self._ahead(replica, batch, leaves)
+        drawn = self._factors(replica, batch, leaves)
 
         def kept(name: str, width: int) -> Tensor:
             return self.kept(name, batch, width)
@@ -147,10 +154,8 @@ class NetBuilder:
                 part = LinearPart(
                     path, workspace.values, workspace.gradients, kept, pair(path, width), is_first=not head
                 )
-            elif _is(nn.Dropout, path, leaf):
-                part = DropoutPart(*ahead[path], kept, pair(path, width)[0]) if path in ahead else None
-            elif _is(KeyedDropout, path, leaf):
-                part = self._keyed(path, leaf, kept, pair(path, width)[0])
+            elif _is(nn.Dropout, path, leaf) or _is(KeyedDropout, path, leaf):
+                part = DropoutPart(*drawn[path], kept, pair(path, width)[0]) if path in drawn else None
             elif (written := self._written(replica, leaf)) is not None:
                 # Without noise its outputs lie behind those of the dropout that follows.
                 following = [to for to, layer in leaves[number + 1 : number + 2] if _drops(to, layer)]
@@ -164,7 +169,7 @@ class NetBuilder:
             if part is not None:
                 (tail if tail or self._is_noisy(replica, part) else head).append(part)
         loss = CrossEntropy if loss_of(module) is cross_entropies else SquaredError
-        sources = {id(source): source for _, source in ahead.values()}
+        sources = {id(source): source for _, source in drawn.values()}
         measured = loss(lambda name, steps: self.kept(name, steps, batch, width))
         return MemberNet(head, tail, own, measured, self.logs_noise_free[replica], [*sources.values()])
 
@@ -172,7 +177,7 @@ class NetBuilder:
         """Tell whether a part may have other outputs with noise off."""
         if isinstance(part, OwnActivation):
             return shared_function(part.module, registry_of(self.stacks.modules[replica])) is None
-        return isinstance(part, DropoutPart | KeyedDropoutPart)
+        return isinstance(part, DropoutPart)
 
     def _written(self, replica: int, leaf: nn.Module) -> Written | None:
         is_function = shared_function(leaf, registry_of(self.stacks.modules[replica])) is not None
@@ -183,31 +188,42 @@ class NetBuilder:
         stream: Any = nullcontext if is_function else functools.partial(self.streams.of, replica)
         return OwnActivation(path, leaf, workspace.values, workspace.gradients, stream)
 
-    def _keyed(self, path: str, leaf: Any, kept: Kept, outputs: Tensor) -> Part | None:
-        layers: Any = [module.get_submodule(path) for module in self.stacks.modules]
-        shared = self.masks if int(leaf.seed) in in_common(layers) else None
-        return KeyedDropoutPart(path, leaf, kept, outputs, shared) if leaf.p else None
-
-    def _ahead(
+    def _factors(
         self, replica: int, batch: int, leaves: Sequence[tuple[str, nn.Module]]
-    ) -> dict[str, tuple[int, FactorsAhead]]:
-        """Return for every dropout that drops something its number and its source of factors."""
-        registry = registry_of(self.stacks.modules[replica])
-        width, found, draws_between = 0, list[tuple[str, float, tuple[int, int]]](), False
+    ) -> dict[str, tuple[int, Factors]]:
+        """Return for every dropout that drops something its source of factors, and its number among those of it."""
+        width, dropping = 0, list[Dropping]()
         for path, leaf in leaves:
             if _is(nn.Linear, path, leaf):
                 width = leaf.out_features  # type: ignore[assignment]
-            elif _is(nn.Dropout, path, leaf):
-                found += [(path, leaf.p, (batch, width))] if leaf.p else []  # type: ignore[list-item]
-            elif not _is(KeyedDropout, path, leaf):
-                draws_between |= shared_function(leaf, registry) is None
-        if draws_between or len({chance for _, chance, _ in found}) > 1:
-            return {path: (0, self._source(replica, path, chance, [shape], 1)) for path, chance, shape in found}
-        if not found:
-            return {}
-        shapes = [shape for *_, shape in found]
-        source = self._source(replica, "all", found[0][1], shapes, _AHEAD)
-        return {path: (number, source) for number, (path, *_) in enumerate(found)}
+            elif _drops(path, leaf):
+                dropping.append(Dropping(path, leaf, (batch, width)))
+        keyed = [one for one in dropping if isinstance(one.layer, KeyedDropout)]
+        others = [one for one in dropping if not isinstance(one.layer, KeyedDropout)]
+        found = self._ahead(replica, others, self._draws_else(replica, leaves)) if others else []
+        found += [(keyed, self._keyed(keyed))] if keyed else []
+        return {one.path: (number, source) for those, source in found for number, one in enumerate(those)}
+
+    def _draws_else(self, replica: int, leaves: Sequence[tuple[str, nn.Module]]) -> bool:
+        """Tell whether an activation may draw random numbers between the dropouts."""
+        registry = registry_of(self.stacks.modules[replica])
+        known = (nn.Linear, nn.Dropout, KeyedDropout)
+        activations = [leaf for path, leaf in leaves if not any(_is(kind, path, leaf) for kind in known)]
+        return any(shared_function(leaf, registry) is None for leaf in activations)
+
+    def _keyed(self, dropping: Sequence[Dropping]) -> KeyedFactors:
+        places = [self.kept(f"{path}: factors", *shape) for path, _, shape in dropping]
+        in_all: Any = [[module.get_submodule(path) for module in self.stacks.modules] for path, *_ in dropping]
+        is_shared = any(int(one.layer.seed) in in_common(layers) for one, layers in zip(dropping, in_all, strict=True))
+        return KeyedFactors([one.layer for one in dropping], places, self.shared if is_shared else SharedFactors(0))
+
+    def _ahead(
+        self, replica: int, dropping: Sequence[Dropping], draws_between: bool
+    ) -> list[tuple[Sequence[Dropping], Factors]]:
+        chances = {one.layer.p for one in dropping}
+        if draws_between or len(chances) > 1:
+            return [([one], self._source(replica, one.path, one.layer.p, [one.shape], 1)) for one in dropping]
+        return [(dropping, self._source(replica, "all", chances.pop(), [one.shape for one in dropping], _AHEAD))]
 
     def _source(self, replica: int, of: str, chance: float, shapes: list[tuple[int, int]], most: int) -> FactorsAhead:
         """Return a source of factors for as many steps as ``most`` numbers are."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
+from itertools import groupby
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -33,7 +34,7 @@ class WrittenSteps:
     """
 
     def __init__(self, stacks: Stacks, streams: Streams, logs_noise_free: Sequence[bool]) -> None:
-        self.stacks, self.nets = stacks, NetBuilder(stacks, streams, logs_noise_free)
+        self.stacks, self.streams, self.nets = stacks, streams, NetBuilder(stacks, streams, logs_noise_free)
         self._workspaces: dict[tuple[str, ...], Workspace] = {}
         self._parameters = [
             {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
@@ -60,11 +61,13 @@ class WrittenSteps:
             The losses that the runs alone log, ``[count, replicas]``; NaN of members that are stopped.
         """
         before = optimizer.begin()
-        self.nets.masks.clear()
         logged = torch.full((len(self._parameters), count), torch.nan, dtype=self.nets.dtype)
-        for replica in range(len(self._parameters)):
-            if replica not in optimizer.stopped:
-                logged[replica] = self._make(replica, batches(replica), optimizer, before)
+        seed = self.streams.seed
+        for _, replicas in groupby(sorted(range(len(self._parameters)), key=seed), seed):
+            self.nets.shared.clear()  # members of one seed have random numbers by key in common
+            for replica in replicas:
+                if replica not in optimizer.stopped:
+                    logged[replica] = self._make(replica, batches(replica), optimizer, before)
         optimizer.count(count)
         return logged.t()
 

@@ -74,31 +74,32 @@ def kept(chance: float) -> Kept:
     return Kept(max(round(keep * _WORDS) - 1, 0), 1 / keep if keep else 0.0)
 
 
-class SharedMasks:
-    """What is kept by key, in memory as long as it is asked for several times.
+class SharedFactors:
+    """What dropout multiplies with by key, in memory as long as it is asked for several times.
 
     Args:
-        most: How many elements are held, of all masks together.
+        most: How many elements are held, of all factors together.
     """
 
     def __init__(self, most: int) -> None:
         self.most, self.held = most, 0
-        self._masks: dict[tuple[Key, int], NDArray[np.bool_]] = {}
+        self._factors: dict[tuple[Key, float], NDArray[Any]] = {}
 
-    def write_factors(self, factors: NDArray[Any], key: Key, chance: float) -> None:
-        """Write what dropout multiplies with."""
-        reading = kept(chance)
-        mask = self._masks.get((key, reading.highest))
-        if mask is None or mask.shape != factors.shape:
-            mask = (words(key, factors.size) <= np.uint32(reading.highest)).reshape(factors.shape)
-            if self.held + mask.size <= self.most:
-                self._masks[key, reading.highest] = mask
-                self.held += mask.size
-        np.multiply(mask, np.float32(reading.scale), out=factors)
+    def of(self, key: Key, chance: float, place: NDArray[Any]) -> NDArray[Any]:
+        """Return factors of the shape and type of an array, to which they are written if they are not held."""
+        factors = self._factors.get((key, chance))
+        if factors is not None and factors.shape == place.shape and factors.dtype == place.dtype:
+            return factors
+        if self.held + place.size <= self.most:
+            place = self._factors[key, chance] = np.empty_like(place)
+            self.held += place.size
+        highest, scale = kept(chance)
+        mask = words(key, place.size) <= np.uint32(highest)
+        return np.multiply(mask.reshape(place.shape), np.float32(scale), out=place)
 
     def clear(self) -> None:
         """Hold none."""
-        self._masks.clear()
+        self._factors.clear()
         self.held = 0
 
 
@@ -108,12 +109,11 @@ def dropout_factors(shape: Sequence[int], keys: Sequence[Key], chances: Sequence
     A chance of 0 draws nothing, and rows with the same key and chance have one mask, which is drawn once.
     """
     factors = np.empty((len(keys), math.prod(shape[1:])), dtype=np.float32)
-    masks = SharedMasks(factors.size if len(set(keys)) < len(keys) else 0)
-    for row, (key, chance) in enumerate(zip(keys, chances, strict=True)):
-        if chance == 0:
-            factors[row] = 1
-        else:
-            masks.write_factors(factors[row], key, chance)
+    shared = SharedFactors(factors.size if len(set(keys)) < len(keys) else 0)
+    for row, key, chance in zip(factors, keys, chances, strict=True):
+        found = 1 if chance == 0 else shared.of(key, chance, row)
+        if found is not row:
+            row[:] = found
     return torch.from_numpy(factors).view(*shape)
 
 

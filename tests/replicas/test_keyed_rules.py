@@ -13,7 +13,7 @@ from lit_gelu.replicas import ReplicaDataModule, ReplicaGroup
 from lit_gelu.replicas.keyed_rules import in_common
 from lit_gelu.tasks import TweetTagger
 from lit_gelu.tasks.keyed_dropout import KeyedDropout
-from lit_gelu.tasks.keyed_noise import Key, SharedMasks
+from lit_gelu.tasks.keyed_noise import Key, SharedFactors
 
 CELLS = [
     {"activation": "relu", "keep": 0.8},
@@ -82,18 +82,22 @@ def test_a_member_goes_on_alone(samples, alone, tmp_path, at):
         torch.testing.assert_close(task.state_dict()[name], tensor, rtol=0, atol=1e-6)
 
 
-def test_masks_are_drawn_once_for_several_members(monkeypatch):
+def test_factors_are_drawn_once_for_several_members(monkeypatch):
     drawn = []
     monkeypatch.setattr(
         "lit_gelu.tasks.keyed_noise.words", lambda key, count: drawn.append(key) or torch.arange(count).numpy()
     )
-    masks, factors = SharedMasks(20), torch.empty(2, 5).numpy()
+    shared, place = SharedFactors(20), torch.empty(2, 5).numpy()
+    wanted = torch.tensor([[2.0] * 5] * 2).numpy()  # all words are below 2**31
     for key in (Key(0, 0, 0), Key(0, 0, 1), Key(0, 0, 0), Key(0, 0, 2), Key(0, 0, 2)):
-        masks.write_factors(factors, key, 0.5)
+        assert (shared.of(key, 0.5, place) == wanted).all()
     assert [key.step for key in drawn] == [0, 1, 2, 2]  # there was no room for the third
-    masks.clear()
-    masks.write_factors(factors, Key(0, 0, 0), 0.5)
-    assert len(drawn) == 5
+    assert shared.of(Key(0, 0, 2), 0.5, place) is place
+    shared.of(Key(0, 0, 0), 0.2, place), shared.of(Key(0, 0, 0), 0.5, place[0])
+    assert len(drawn) == 7  # other chances and shapes are others
+    shared.clear()
+    shared.of(Key(0, 0, 0), 0.5, place)
+    assert len(drawn) == 8
 
 
 def test_seeds_in_common_are_those_of_noisy_layers():
