@@ -95,7 +95,8 @@ class SharedFactors:
             self.held += place.size
         highest, scale = kept(chance)
         mask = words(key, place.size) <= np.uint32(highest)
-        return np.multiply(mask.reshape(place.shape), np.float32(scale), out=place)
+        np.multiply(mask.reshape(place.shape), np.float32(scale), out=place)
+        return place
 
     def clear(self) -> None:
         """Hold none."""
