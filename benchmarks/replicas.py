@@ -23,8 +23,8 @@ took 4.5 ms then, and 5.0 in the first one. With ``--executor vmap``: MNIST with
 On one core of a quiet AMD EPYC of 2017 (AVX2), whose products are a third as fast, so that less of a step is Python's,
 each net by a command of its own: tweets 5.0, MNIST 1.9 with keep 1 and 2.0 with keep .5, autoencoder 1.2. With
 ``--executor vmap``, twice: MNIST with keep 1 1.8, tweets 3.0 and 3.3. Another day, one run of all nets with
-``--noise keys --seeds 6 --rounds 4``: tweets 5.0, MNIST 1.9 with keep 1 (2.0 an hour before) and 2.2 with keep .5,
-autoencoder 1.2.
+``--noise keys --seeds 6 --rounds 4``: tweets 5.0, MNIST 1.9 with keep 1 and 2.2 with keep .5, autoencoder 1.2. An hour
+before, by commands of their own and without keys, MNIST had 2.0 with either.
 
 All figures but these of 2017 were taken in one process for each net. There a run alone finds memory that a group
 left, and takes less: by that way the autoencoder had 1.1 on the processor of 2017.

@@ -13,7 +13,7 @@ from lit_gelu.replicas import ReplicaDataModule, ReplicaGroup
 from lit_gelu.replicas.keyed_rules import in_common
 from lit_gelu.tasks import TweetTagger
 from lit_gelu.tasks.keyed_dropout import KeyedDropout
-from lit_gelu.tasks.keyed_noise import Key, SharedFactors
+from lit_gelu.tasks.keyed_noise import Key, SharedFactors, words
 
 CELLS = [
     {"activation": "relu", "keep": 0.8},
@@ -98,6 +98,16 @@ def test_factors_are_drawn_once_for_several_members(monkeypatch):
     shared.clear()
     shared.of(Key(0, 0, 0), 0.5, place)
     assert len(drawn) == 8
+
+
+def test_a_group_draws_the_factors_of_a_seed_once(samples, monkeypatch):
+    drawn = []
+    monkeypatch.setattr("lit_gelu.tasks.keyed_noise.words", lambda key, count: drawn.append(key) or words(key, count))
+    cells = [{"activation": name, "keep": 0.8} for name in ("relu", "elu", "gelu_tanh")]
+    group = ReplicaGroup.of(BUILD, cells, [0, 1, 0], steps_per_batch=3, executor="written")
+    quiet_trainer(max_steps=6, max_epochs=-1).fit(group, datamodule=ReplicaDataModule(Samples(samples, 8, "seed")))
+    layers = sum(isinstance(module, KeyedDropout) for module in group.members[0].modules())
+    assert len(drawn) == len(set(drawn)) == 2 * layers * 6  # of two seeds
 
 
 def test_seeds_in_common_are_those_of_noisy_layers():
