@@ -73,9 +73,11 @@ def _records(
     """Return the record of every cell."""
     size = len(group.cells)
     how = {"size": size, "seconds": round(seconds, 3), "executor": replicas.executor.kind}
+    nets = cast("list[ActivationTask]", replicas.members)
+    measured = [None if is_diverged else net for net, is_diverged in zip(nets, recorder.diverged, strict=True)]
+    robustness = robustness_of(group.cells, measured, loaded)
     records = []
     for replica, cell in enumerate(group.cells):
-        net, is_diverged = cast("ActivationTask", replicas.members[replica]), recorder.diverged[replica]
         if options.checkpoints is not None:
             with write_atomically(Path(options.checkpoints) / f"{cell.key}.ckpt") as temporary:
                 torch.save(replicas.member_checkpoint(replica), temporary)
@@ -84,9 +86,9 @@ def _records(
                 cell,
                 loaded,
                 recorder.curves(replica),
-                None if is_diverged else robustness_of(cell, net, loaded),
-                is_diverged=is_diverged,
-                device=net.device,
+                robustness[replica],
+                is_diverged=recorder.diverged[replica],
+                device=nets[replica].device,
                 started=started,
                 seconds=seconds / size,
                 group=how,

@@ -5,7 +5,7 @@ import inspect
 import os
 import platform
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -20,7 +20,8 @@ from lit_gelu.paper.errors import PaperArgumentError
 from lit_gelu.paper.jobs import RunOptions
 from lit_gelu.paper.run_progress import Progress
 from lit_gelu.paper.run_record import Curve, Robustness, RunRecord, result_of
-from lit_gelu.tasks import ActivationTask, noise_robustness
+from lit_gelu.tasks import ActivationTask
+from lit_gelu.tasks.noise_robustness import noise_robustness_of_each
 
 PACKAGES = ("lit-gelu", "torch", "lightning", "numpy")
 
@@ -80,7 +81,7 @@ def train(cell: Cell, data: DataCache, options: RunOptions, report: Callable[[Pr
         cell,
         loaded,
         recorder.curves,
-        None if recorder.diverged else robustness_of(cell, model, loaded),
+        robustness_of([cell], [None if recorder.diverged else model], loaded)[0],
         is_diverged=recorder.diverged,
         device=trainer.strategy.root_device,
         started=started,
@@ -167,10 +168,20 @@ def machine(device: torch.device) -> dict[str, Any]:
     }
 
 
-def robustness_of(cell: Cell, model: ActivationTask, loaded: LoadedData) -> Robustness | None:
-    """Measure the net under noise; the noise depends on the run's seed, and is the same for all arms."""
-    if not cell.robustness_levels:
-        return None
-    test = loaded.sets["test"]
-    found = noise_robustness(model, (test.inputs.to(model.dtype), test.labels), cell.robustness_levels, seed=cell.seed)
-    return Robustness(found.levels, found.error, found.loss)
+def robustness_of(
+    cells: Sequence[Cell], nets: Sequence[ActivationTask | None], loaded: LoadedData
+) -> list[Robustness | None]:
+    """Measure nets under noise, but those that are ``None`` or whose cells ask for no levels.
+
+    The noise depends on the run's seed, and is the same for all arms: nets of one seed are measured together.
+    """
+    together: dict[Any, list[int]] = {}
+    for place, (cell, net) in enumerate(zip(cells, nets, strict=True)):
+        if net is not None and cell.robustness_levels:
+            together.setdefault((cell.seed, cell.robustness_levels, net.dtype), []).append(place)
+    test, found = loaded.sets["test"], dict.fromkeys(range(len(cells)))
+    for (seed, levels, dtype), places in together.items():
+        samples, own = (test.inputs.to(dtype), test.labels), [nets[place] for place in places]
+        for place, curves in zip(places, noise_robustness_of_each(own, samples, levels, seed=seed), strict=True):
+            found[place] = Robustness(curves.levels, curves.error, curves.loss)
+    return list(found.values())

@@ -102,7 +102,9 @@ class ReplicaDataModule(LightningDataModule):
         steps, most = self.order.steps, -1 if self.trainer is None else self.trainer.max_steps
         # A batch that max_steps cuts off must not be an epoch's last one: the run alone would not validate there.
         ends = [*self.batch_ends, *([most % steps] if most >= 0 else [])]
-        return MacroSteps(steps, steps_in_a_batch(asked, replicas, steps), ends, self._intervals())
+        on_gpu = self.trainer is not None and self.trainer.strategy.root_device.type == "cuda"
+        together = steps_in_a_batch(asked, replicas, steps, on_gpu=on_gpu)
+        return MacroSteps(steps, together, ends, self._intervals())
 
     def _intervals(self) -> list[int]:
         """Return the numbers of steps at multiples of which callbacks of the Trainer look for a batch's end."""

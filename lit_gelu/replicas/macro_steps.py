@@ -85,9 +85,10 @@ def _some_halved(chunks: Collection[tuple[int, int]], count: int) -> list[tuple[
     return halved
 
 
-def steps_in_a_batch(asked: int | str, replicas: int, steps: int) -> int:
-    """Return how many steps one batch of the Trainer is."""
-    return min(steps, max(1, REPLICA_STEPS // replicas) if isinstance(asked, str) else asked)
+def steps_in_a_batch(asked: int | str, replicas: int, steps: int, *, on_gpu: bool = False) -> int:
+    """Return how many steps one batch of the Trainer is, of an epoch's; a GPU makes all replicas' in one's time."""
+    together = 1 if on_gpu else replicas
+    return min(steps, max(1, REPLICA_STEPS // together) if isinstance(asked, str) else asked)
 
 
 def count_further_steps(trainer: Trainer, further: int) -> None:

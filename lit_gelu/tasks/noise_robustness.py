@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from itertools import chain
 from typing import Any, Literal, get_args
@@ -109,27 +110,93 @@ def noise_robustness(
         >>> curves.error[0], 0.4 < curves.error[1] < 0.6
         (0.0, True)
     """
+    return noise_robustness_of_each([module], data, levels, per, clip, draws, seed)[0]
+
+
+def noise_robustness_of_each(
+    modules: Sequence[nn.Module],
+    data: Any,
+    levels: Sequence[float],
+    per: Per = "pixel",
+    clip: bool = False,
+    draws: int = 1,
+    seed: int = 0,
+) -> list[RobustnessCurves]:
+    """Measure several classifiers as `noise_robustness` measures each, with the noise drawn once for all of them.
+
+    Args:
+        modules: They, at least one; each is run on the device that it is on.
+        data: As there, and so are the options.
+        levels: The levels ``a``.
+        per: What a number is drawn for.
+        clip: Whether noisy inputs are clipped to [0, 1].
+        draws: Draws at each level.
+        seed: Seed of the draws.
+
+    Returns:
+        The curves of each.
+
+    Raises:
+        TaskArgumentError: As `noise_robustness`.
+        TaskInputError: As there.
+    """
     levels = _checked_levels(levels)
     _check_options(per, clip, draws, seed)
     generators = [[_generator(seed, level, draw) for draw in range(draws)] for level in levels]
-    errors, losses = np.zeros((len(levels), draws)), np.zeros((len(levels), draws))
-    samples, device = 0, _device_of(module)
-    cuda = [device] if device.type == "cuda" else []
+    measured = [_Measured(module, len(levels), draws) for module in modules]
+    devices = {one.device for one in measured}
+    samples = 0
     # Iterating over a DataLoader draws a number from the global state; some modules draw in evaluation, too.
-    with torch.random.fork_rng(devices=cuda), evaluation_sandbox(module):
+    with ExitStack() as stack:
+        stack.enter_context(torch.random.fork_rng(devices=[device for device in devices if device.type == "cuda"]))
+        for module in modules:
+            stack.enter_context(evaluation_sandbox(module))
         for batch in _batches(data):
             inputs, labels = _checked_batch(batch)
             samples += len(labels)
-            for i, level in enumerate(levels):
-                for j, generator in enumerate(generators[i]):
-                    noisy = add_uniform_noise(inputs, level, generator, per, clip)
-                    wrong, cross_entropy = _sums(module, noisy.to(device), labels.to(device))
-                    errors[i, j] += wrong
-                    losses[i, j] += cross_entropy
+            reach = int(labels.min()), int(labels.max())
+            for place in np.ndindex(len(levels), draws):
+                noisy = add_uniform_noise(inputs, levels[place[0]], generators[place[0]][place[1]], per, clip)
+                moved = {device: (noisy.to(device), labels.to(device)) for device in devices}
+                for one in measured:
+                    one.add(place, *moved[one.device], reach)
     if not samples:
         raise TaskInputError("The data hold no sample. Give a test set, a DataLoader or a pair (inputs, labels).")
-    (error, error_spread), (loss, loss_spread) = (_curves(sums / samples) for sums in (errors, losses))
-    return RobustnessCurves(levels, error, loss, error_spread, loss_spread, samples, per, clip, draws, seed)
+    return [one.curves(levels, samples, per=per, clip=clip, draws=draws, seed=seed) for one in measured]
+
+
+class _Measured:
+    """What is found of a module; the sums are on its device, which is not waited for until the end."""
+
+    def __init__(self, module: nn.Module, levels: int, draws: int) -> None:
+        self.module, self.device = module, _device_of(module)
+        self.sums = torch.zeros(levels, draws, 2, dtype=torch.float64, device=self.device)
+        self.generators = _states(self.device)
+
+    def add(self, place: tuple[int, ...], inputs: Tensor, labels: Tensor, reach: tuple[int, int]) -> None:
+        """Add what a batch gives; a module that draws has the numbers that it would have if it were the only one."""
+        before = _states(self.device)
+        _set_states(self.device, self.generators)
+        self.sums[place] += _sums(self.module, inputs, labels, reach)
+        self.generators = _states(self.device)
+        _set_states(self.device, before)
+
+    def curves(self, levels: tuple[float, ...], samples: int, **options: Any) -> RobustnessCurves:
+        """Return the curves."""
+        found = self.sums.cpu().numpy() / samples
+        (error, error_spread), (loss, loss_spread) = (_curves(found[..., part]) for part in range(2))
+        return RobustnessCurves(levels, error, loss, error_spread, loss_spread, samples, **options)
+
+
+def _states(device: torch.device) -> list[Tensor]:
+    """Return the states of the global generators that a module on a device draws from."""
+    return [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
+
+
+def _set_states(device: torch.device, states: Sequence[Tensor]) -> None:
+    torch.set_rng_state(states[0])
+    for state in states[1:]:
+        torch.cuda.set_rng_state(state, device)
 
 
 def add_uniform_noise(
@@ -156,8 +223,8 @@ def _generator(seed: int, level: float, draw: int) -> torch.Generator:
     return torch.Generator().manual_seed(int(state[0]))
 
 
-def _sums(module: nn.Module, inputs: Tensor, labels: Tensor) -> tuple[int, float]:
-    """Return the number of wrong classes and the sum of the cross-entropies of a batch."""
+def _sums(module: nn.Module, inputs: Tensor, labels: Tensor, reach: tuple[int, int]) -> Tensor:
+    """Return the number of wrong classes and the sum of the cross-entropies of a batch, float64 ``[2]``."""
     logits = module(inputs)
     if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != len(labels):
         given = f"shape {list(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
@@ -165,13 +232,13 @@ def _sums(module: nn.Module, inputs: Tensor, labels: Tensor) -> tuple[int, float
             f"{type(module).__name__} gives {given} for {len(labels)} samples; accepted: logits, [batch, classes]. "
             "Give a classifier."
         )
-    if int(labels.max()) >= logits.shape[1] or int(labels.min()) < 0:
+    if reach[0] < 0 or reach[1] >= logits.shape[1]:
         raise TaskInputError(
-            f"Labels from {int(labels.min())} to {int(labels.max())} given for {logits.shape[1]} logits; accepted: 0 "
+            f"Labels from {reach[0]} to {reach[1]} given for {logits.shape[1]} logits; accepted: 0 "
             f"to {logits.shape[1] - 1}. Give data of the classes that the module was trained on."
         )
-    wrong = int((logits.argmax(dim=1) != labels).sum())
-    return wrong, float(functional.cross_entropy(logits.double(), labels, reduction="sum"))
+    wrong = (logits.argmax(dim=1) != labels).sum().double()
+    return torch.stack([wrong, functional.cross_entropy(logits.double(), labels, reduction="sum")])
 
 
 def _batches(data: Any) -> Iterator[Any]:

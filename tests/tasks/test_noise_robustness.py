@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from lit_gelu.data import MNISTData
 from lit_gelu.errors import LitGeluError
 from lit_gelu.tasks import MNISTClassifier, RobustnessCurves, TaskArgumentError, TaskInputError, noise_robustness
-from lit_gelu.tasks.noise_robustness import add_uniform_noise
+from lit_gelu.tasks.noise_robustness import add_uniform_noise, noise_robustness_of_each
 
 
 class Recorder(nn.Module):
@@ -203,6 +203,30 @@ def test_a_diverged_net_has_no_finite_loss_and_no_warning():
     curves = noise_robustness(net, (inputs, labels), [0, 1], draws=2)
     assert not any(math.isfinite(loss) for loss in curves.loss)
     assert all(math.isnan(spread) for spread in curves.loss_spread)
+
+
+class Drawing(nn.Module):
+    """Draws in evaluation, too, and counts."""
+
+    def __init__(self, factor):
+        super().__init__()
+        self.net, self.factor = small_net(), factor
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, inputs):
+        self.calls += 1
+        return self.net(inputs) + self.factor * self.calls * torch.randn(len(inputs), 1)
+
+
+def test_several_modules_have_the_curves_that_each_has_alone():
+    modules = [small_net(), Drawing(1.0), nn.Sequential(small_net(), nn.Dropout()), Drawing(3.0)]
+    data, options = samples(), {"levels": [0, 0.5, 2.0], "draws": 2, "seed": 3}
+    before = torch.get_rng_state()
+    alone = [noise_robustness(module, data, **options) for module in modules]
+    assert noise_robustness_of_each(modules, data, **options) == alone
+    assert torch.equal(torch.get_rng_state(), before)
+    assert [float(module.calls) for module in modules if isinstance(module, Drawing)] == [0, 0]
+    assert all(module.training for module in modules)
 
 
 class OnlyValidation(LightningDataModule):
