@@ -5,6 +5,7 @@ import importlib
 import logging
 import os
 import random
+import re
 import signal
 import zlib
 from collections import Counter
@@ -30,6 +31,15 @@ settings.register_profile(
     "repeatable", derandomize=True, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("repeatable")
+
+
+def pytest_configure(config):
+    """Hide CUDA devices from all tests but those marked ``gpu``, which `pytest -m gpu` runs: a Trainer would take one.
+
+    What is tested on a CPU is tested there on every machine, and processes that are forked cannot use CUDA.
+    """
+    if not re.search(r"(?<!not )\bgpu\b", config.option.markexpr):
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 
 def pytest_collection_finish():
@@ -112,7 +122,7 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: item.get_closest_marker("forks") is None)
     reasons = {
         "realdata": None if os.environ.get("LIT_GELU_DATA") else "LIT_GELU_DATA names no folder with the paper's data",
-        "gpu": None if torch.cuda.is_available() else "no CUDA device",
+        "gpu": None if torch.cuda.is_available() else "no CUDA device: `pytest -m gpu` looks for one",
     }
     for item in items:
         for marker, reason in reasons.items():

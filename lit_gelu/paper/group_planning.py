@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from lit_gelu import activations
 from lit_gelu.errors import shown
@@ -66,7 +67,11 @@ class GroupPlanner:
             count = min(len(cells), math.ceil(count / self.workers) * self.workers)
         for number in range(count):
             part = by_noise[len(cells) * number // count : len(cells) * (number + 1) // count]
-            yield sorted(part, key=lambda cell: (cell.activation, cell.seed, _keep(cell)))  # activations in one stretch
+            yield sorted(part, key=self._place)
+
+    def _place(self, cell: Cell) -> tuple[Any, ...]:
+        """Return by what runs are in order in a group: activations in one stretch, on a GPU within those with noise."""
+        return self.on_gpu and _keep(cell) < 1, cell.activation, cell.seed, _keep(cell)
 
 
 def parse_replicas(text: str) -> int | None:

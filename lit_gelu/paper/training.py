@@ -171,10 +171,8 @@ def machine(device: torch.device) -> dict[str, Any]:
 def robustness_of(
     cells: Sequence[Cell], nets: Sequence[ActivationTask | None], loaded: LoadedData
 ) -> list[Robustness | None]:
-    """Measure nets under noise, but those that are ``None`` or whose cells ask for no levels.
-
-    The noise depends on the run's seed, and is the same for all arms: nets of one seed are measured together.
-    """
+    """Measure nets under noise, but those that are ``None`` or whose cells ask for no levels."""
+    # The noise depends on the run's seed, and is the same for all arms: nets of one seed are measured together.
     together: dict[Any, list[int]] = {}
     for place, (cell, net) in enumerate(zip(cells, nets, strict=True)):
         if net is not None and cell.robustness_levels:

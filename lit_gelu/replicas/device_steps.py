@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from lit_gelu.replicas.alike import registry_of
 from lit_gelu.replicas.device_adam import DeviceAdam
 from lit_gelu.replicas.errors import ReplicaArgumentError
+from lit_gelu.replicas.fused_forward import FusedForward
 from lit_gelu.replicas.keyed_rules import KeyedDropoutRule
 from lit_gelu.replicas.stacked_forward import StackedForward, leaves_of
 from lit_gelu.tasks.keyed_dropout import KeyedDropout
@@ -27,6 +28,7 @@ class RepeatedStep:
         inputs: All samples' inputs.
         labels: Their labels.
         shape: Steps in a batch of the Trainer at most, replicas, samples in a batch.
+        fused: The same forward pass with fewer kernels, if there is one.
     """
 
     def __init__(
@@ -37,6 +39,7 @@ class RepeatedStep:
         inputs: Tensor,
         labels: Tensor,
         shape: tuple[int, int, int],
+        fused: FusedForward | None = None,
     ) -> None:
         self.forward, self.adam, self.any_noise_free = forward, adam, any(logs_noise_free)
         device = adam.device
@@ -46,6 +49,7 @@ class RepeatedStep:
         self.place = torch.zeros(1, dtype=torch.int64, device=device)
         self.losses = torch.zeros(steps, replicas, dtype=self.inputs.dtype, device=device)
         self.is_noise_free = torch.tensor(list(logs_noise_free), device=device)
+        self.fused = fused
         self.keyed = [rule for rule in forward.rules if isinstance(rule, KeyedDropoutRule)]
 
     def __call__(self) -> None:
@@ -53,15 +57,19 @@ class RepeatedStep:
         stacks = self.forward.stacks.trained
         rows = self.rows.index_select(0, self.place)[0].long()
         batch = self.inputs[rows], self.labels[rows]
-        noise_free = self.forward.noise_free_losses(batch) if self.any_noise_free else None
         with torch.enable_grad():
-            losses, _ = self.forward.losses(batch, 0)
+            losses, logged = self._losses(batch) if self.fused is None else self.fused.losses(batch)
             gradients = torch.autograd.grad(losses.sum(), list(stacks.values()), allow_unused=True)
         self.adam.update(dict(zip(stacks, gradients, strict=True)))
-        logged = losses.detach()
-        logged = logged if noise_free is None else torch.where(self.is_noise_free, noise_free, logged)
         self.losses.index_copy_(0, self.place, logged.unsqueeze(0))
         self.place.add_(1)
+
+    def _losses(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """Return the losses, and those that are logged."""
+        noise_free = self.forward.noise_free_losses(batch) if self.any_noise_free else None
+        losses, _ = self.forward.losses(batch, 0)
+        logged = losses.detach()
+        return losses, logged if noise_free is None else torch.where(self.is_noise_free, noise_free, logged)
 
     def start(self, rows: Tensor) -> None:
         """Take the samples, ``[steps, replicas, batch]``, of the steps that come, and what may have changed."""
@@ -128,6 +136,7 @@ class DeviceSteps:
         self, forward: StackedForward, adam: DeviceAdam, logs_noise_free: Sequence[bool], capture: bool
     ) -> None:
         self.forward, self.adam, self.logs_noise_free, self.capture = forward, adam, logs_noise_free, capture
+        self.fused = FusedForward.of(forward, torch.tensor(list(logs_noise_free), device=adam.device))
         self._step: RepeatedStep | None = None
         self._run: Callable[[], None] | None = None
         self._places: list[int] = []
@@ -154,7 +163,8 @@ class DeviceSteps:
         step = self._step
         if step is None or not known or len(rows) > len(step.rows) or rows.shape[1:] != step.rows.shape[1:]:
             shape = (len(rows), *rows.shape[1:])
-            step = self._step = RepeatedStep(self.forward, self.adam, self.logs_noise_free, inputs, labels, shape)
+            given = self.forward, self.adam, self.logs_noise_free, inputs, labels, shape, self.fused
+            step = self._step = RepeatedStep(*given)
             self._samples, self._run = (inputs, labels), None
         return step
 

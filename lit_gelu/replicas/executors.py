@@ -76,7 +76,8 @@ class EagerExecutor:
         if self.device_steps is None or not known or not isinstance(self.forward, StackedForward):
             return None
         device = next(iter(self.stacks.parameters.values())).device
-        return stacked_means(self.forward, inputs.to(device), labels.to(device), samples_at_once)
+        fused = self.device_steps.fused
+        return stacked_means(self.forward, inputs.to(device), labels.to(device), samples_at_once, fused)
 
     @property
     def takes_several(self) -> bool:

@@ -35,18 +35,24 @@ class KeyedDropoutRule(DropoutRule):
         """Drop some of ``[replicas, ...]``."""
         if not self.is_noisy:
             return inputs
-        seeds: Tensor = self.buffers.seed  # type: ignore[assignment]
+        if has_kernel(inputs):
+            outputs: Tensor = KernelDropout.apply(inputs, self.device_keys(inputs.device), self.site, 0)
+            return outputs
+        seeds, steps = (numbers.tolist() for numbers in self._count())
+        own = [Key(seed, self.site, step - 1) for seed, step in zip(seeds, steps, strict=True)]
+        return inputs * dropout_factors(inputs.shape, own, self.chances).to(inputs)
+
+    def device_keys(self, device: torch.device) -> DeviceKeys:
+        """Count a step, and return what kernels draw its masks by."""
+        if self._readings is None:  # held here, because a CUDA graph reads where they are
+            self._readings = readings(tuple(self.chances), device)
+        return DeviceKeys(*self._count(), *self._readings)
+
+    def _count(self) -> tuple[Tensor, Tensor]:
+        """Count a step of those that have noise; return all seeds and steps."""
         steps: Tensor = self.buffers.step  # type: ignore[assignment]
         self.noisy = self.noisy.to(steps.device)
-        steps.add_(self.noisy)
-        if has_kernel(inputs):
-            if self._readings is None:  # held here, because a CUDA graph reads where they are
-                self._readings = readings(tuple(self.chances), inputs.device)
-            keys = DeviceKeys(seeds, steps, *self._readings)
-            outputs: Tensor = KernelDropout.apply(inputs, keys, self.site, 0)
-            return outputs
-        own = [Key(seed, self.site, step - 1) for seed, step in zip(seeds.tolist(), steps.tolist(), strict=True)]
-        return inputs * dropout_factors(inputs.shape, own, self.chances).to(inputs)
+        return self.buffers.seed, steps.add_(self.noisy)  # type: ignore[return-value] # buffers
 
     def count_only(self, is_active: Tensor) -> None:
         """Count steps of active replicas alone from now on."""

@@ -69,6 +69,34 @@ def linear(inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return outputs.reshape(len(inputs), *samples, weight.shape[1])
 
 
+class LinearRule:
+    """A linear layer of all replicas.
+
+    Args:
+        stack: Holds their weights and, if there are any, biases.
+    """
+
+    def __init__(self, stack: nn.Module) -> None:
+        self.stack = stack
+
+    @property
+    def bias(self) -> Any:
+        """``[replicas, outputs]``, or ``None``."""
+        return getattr(self.stack, "bias", None)
+
+    def __call__(self, inputs: Tensor, part: slice | None = None) -> Tensor:
+        """Return its outputs, of some replicas or of all."""
+        weight, bias = self.stack.weight, self.bias
+        if part is not None:
+            weight, bias = weight[part], None if bias is None else bias[part]  # type: ignore[index] # a parameter
+        return linear(inputs, weight, bias)  # type: ignore[arg-type] # a parameter
+
+    def product(self, inputs: Tensor, part: slice | None = None) -> Tensor:
+        """Return its outputs before the bias is added."""
+        weight: Any = self.stack.weight
+        return linear(inputs, weight if part is None else weight[part], None)
+
+
 class DropoutRule:
     """Dropout of all replicas, each with its own chance to drop and out of its own stream."""
 

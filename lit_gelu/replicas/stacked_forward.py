@@ -10,7 +10,7 @@ from torch.nn import functional
 from lit_gelu.replicas.alike import registry_of
 from lit_gelu.replicas.forward import Logged, is_task, modules_in_evaluation
 from lit_gelu.replicas.keyed_rules import KeyedDropoutRule
-from lit_gelu.replicas.rules import ActivationRule, DropoutRule, Rule, linear
+from lit_gelu.replicas.rules import ActivationRule, DropoutRule, LinearRule, Rule
 from lit_gelu.replicas.stacks import Stacks
 from lit_gelu.replicas.streams import Streams
 from lit_gelu.tasks import MNISTAutoencoder, MNISTClassifier, TIMITFrameClassifier, TweetTagger
@@ -115,7 +115,7 @@ class StackedForward:
     def _rule(self, path: str, leaf: nn.Module, streams: Streams) -> Rule:
         members = self.stacks.modules
         if type(leaf) is nn.Linear and not path.endswith(".activation"):
-            return self._linear(path)
+            return LinearRule(self.stacks.tree.get_submodule(path))
         own = [member.get_submodule(path) for member in members]
         if type(leaf) is nn.Dropout and not path.endswith(".activation"):
             return DropoutRule([float(module.p) for module in own], streams)  # type: ignore[arg-type]
@@ -123,11 +123,3 @@ class StackedForward:
             return KeyedDropoutRule(path, own, self.stacks, streams)  # type: ignore[arg-type] # all of one type
         self.own_activations.extend(own)
         return ActivationRule(path, own, self.stacks, streams, registry_of(members[0]))
-
-    def _linear(self, path: str) -> Rule:
-        tree = self.stacks.tree.get_submodule(path)
-
-        def apply(inputs: Tensor) -> Tensor:
-            return linear(inputs, tree.weight, getattr(tree, "bias", None))  # type: ignore[arg-type]
-
-        return apply

@@ -1,11 +1,12 @@
 """Measuring all members at once on inputs that they share, as a GPU is fastest; on a CPU one by one is."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from lit_gelu.replicas.fused_forward import FusedForward
 from lit_gelu.replicas.stacked_forward import StackedForward, cross_entropies
 from lit_gelu.sandbox import evaluation_mode
 from lit_gelu.tasks import ClassificationTask, MNISTAutoencoder
@@ -20,7 +21,9 @@ def measures_as_known(module: nn.Module) -> bool:
 
 
 @torch.no_grad()
-def stacked_means(forward: StackedForward, inputs: Tensor, labels: Tensor, samples_at_once: int) -> dict[str, Tensor]:
+def stacked_means(
+    forward: StackedForward, inputs: Tensor, labels: Tensor, samples_at_once: int, fused: FusedForward | None = None
+) -> dict[str, Tensor]:
     """Return every replica's means over a set, ``[replicas]`` float64 on the CPU, of a task's ``sample_values``.
 
     Args:
@@ -28,21 +31,25 @@ def stacked_means(forward: StackedForward, inputs: Tensor, labels: Tensor, sampl
         inputs: All inputs of the set.
         labels: Their labels.
         samples_at_once: Bounds the memory.
+        fused: The same pass with fewer kernels, if there is one.
     """
+    outputs_of = forward.noise_free_outputs if fused is None else fused.noise_free_outputs
     sums: dict[str, Tensor] = {}
     with evaluation_mode(forward.own_activations):
         for start in range(0, len(labels), samples_at_once):
             part = slice(start, start + samples_at_once)
-            for name, values in _sample_values(forward, inputs[part], labels[part]).items():
+            for name, values in _sample_values(forward, outputs_of, inputs[part], labels[part]).items():
                 added = values.double().sum(1)
                 sums[name] = sums[name] + added if name in sums else added
     return {name: total.cpu() / len(labels) for name, total in sums.items()}
 
 
-def _sample_values(forward: StackedForward, inputs: Tensor, labels: Tensor) -> Mapping[str, Tensor]:
+def _sample_values(
+    forward: StackedForward, outputs_of: Callable[[Tensor], Tensor], inputs: Tensor, labels: Tensor
+) -> Mapping[str, Tensor]:
     """Return the values of samples, ``[replicas, samples]``."""
     flat = inputs.flatten(1)
-    outputs = forward.noise_free_outputs(flat.expand(len(forward.stacks.modules), *flat.shape))
+    outputs = outputs_of(flat.expand(len(forward.stacks.modules), *flat.shape))
     if forward.loss is not cross_entropies:
         return {"loss": (outputs - flat).square().mean(2)}
     shared = labels.expand(len(outputs), -1)

@@ -302,7 +302,7 @@ class TestTests:
         run_command(command, cwd=tmp_path, check=False)
         found = module("_gpu_tests").parsed(xml)
         assert found["counts"] == {"passed": 1, "failure": 1, "error": 1, "skipped": 1}
-        assert found["skipped"] == {"no CUDA device": 1}
+        assert found["skipped"] == {"no CUDA device: `pytest -m gpu` looks for one": 1}
         messages = {failure["test"]: failure["message"] for failure in found["failures"]}
         assert "one is not two" in messages["test_sample::test_wrong"]
         assert "no device" in messages["test_sample::test_error"]

@@ -20,6 +20,7 @@ from lit_gelu.replicas import (
 )
 from lit_gelu.replicas.device_steps import WARM_UP, RepeatedStep, captured
 from lit_gelu.replicas.refused_options import check_trainer
+from lit_gelu.sandbox import evaluation_mode
 from lit_gelu.tasks import MNISTClassifier, TweetTagger
 
 CELLS = [
@@ -59,18 +60,20 @@ def state_of(executor, replica):
     return State(weights, executor.optimizer.member_state(replica), executor.streams.states()[replica])
 
 
-def test_the_step_is_that_of_the_runs_alone(samples):
+@pytest.mark.parametrize(("cells", "is_fused"), [(CELLS, False), (CELLS[:3], True), ([CELLS[2], *CELLS[:3]], True)])
+def test_the_step_is_that_of_the_runs_alone(samples, cells, is_fused):
     alone = [
         trained_alone(BUILD, cell, seed, samples, BATCH, (4, 10, 23), "seed")
-        for cell, seed in zip(CELLS, SEEDS, strict=True)
+        for cell, seed in zip(cells, SEEDS, strict=False)
     ]
-    executor, runs = group(), [Run() for _ in CELLS]
+    executor, runs = group(cells), [Run() for _ in cells]
+    assert (executor.device_steps.fused is not None) == is_fused
     epochs = [rows_of(executor, samples, epoch) for epoch in range(3)]
     made = 0
     for rows in (epochs[0][:4], epochs[0][4:], epochs[1], epochs[2][:3]):
         losses = executor.steps(*samples, rows)["train_loss"]
         made += len(rows)
-        assert losses.shape == (len(rows), len(CELLS))
+        assert losses.shape == (len(rows), len(cells))
         for replica, run in enumerate(runs):
             run.losses += losses[:, replica].tolist()
             if made in {4, 10, 23}:
@@ -82,7 +85,7 @@ def test_the_step_is_that_of_the_runs_alone(samples):
 
 
 def test_an_inactive_replica_stays_as_it_is(samples):
-    executor, without = group(), group([CELLS[0], CELLS[2]])
+    executor, without = group(), group([CELLS[0], *CELLS[2:]])
     rows = rows_of(executor, samples)
     executor.steps(*samples, rows[:3])
     executor.active[1] = False
@@ -92,8 +95,8 @@ def test_an_inactive_replica_stays_as_it_is(samples):
     assert all(torch.equal(tensor, after.weights[name]) for name, tensor in before.weights.items())
     assert after.optimizer["state"][0]["step"] == 3
     assert torch.equal(before.optimizer["state"][0]["exp_avg"], after.optimizer["state"][0]["exp_avg"])
-    others = torch.stack([rows[:, 0], rows[:, 2]], dim=1)
-    without.streams.set_states([executor.streams.states()[0], executor.streams.states()[2]])
+    others = torch.stack([rows[:, replica] for replica in (0, 2, 3)], dim=1)
+    without.streams.set_states([executor.streams.states()[replica] for replica in (0, 2, 3)])
     without.steps(*samples, others)
     for mine, its in zip((0, 2), (0, 1), strict=True):
         weights = state_of(without, its).weights
@@ -222,6 +225,17 @@ def test_a_graph_is_captured_anew_where_tensors_have_moved(samples, monkeypatch)
 def test_members_that_a_device_cannot_have_are_refused(build, cells, said):
     with pytest.raises(ReplicaArgumentError, match=said):
         EagerExecutor(build_members(build, cells), "device")
+
+
+def test_measurements_are_those_of_the_members(samples):
+    executor = group(CELLS[:3])
+    executor.steps(*samples, rows_of(executor, samples)[:3])
+    found = executor.means(*samples, samples_at_once=40)
+    for replica, module in enumerate(executor.stacks.modules):
+        with torch.no_grad(), evaluation_mode(module):
+            values = module.sample_values(*samples)
+        for name, value in values.items():
+            torch.testing.assert_close(found[name][replica], value.double().mean(), rtol=1e-5, atol=1e-6)
 
 
 def test_no_noise_needs_no_keys():
