@@ -56,6 +56,8 @@ def run(record: Record, settings: Settings) -> None:
         found = record.figure(f"{name}: equality", partial(equality, name, kinds, settings.device, settings.quick))
         if found is not None and found["too far"]:
             record.fail(f"{name}: equality", f"further apart than allowed: {found['too far']}")
+        if found is not None and cuda and not found[same_bits(kinds)]:
+            record.fail(f"{name}: equality", "the graph's weights are not those of the step outside of it")
     for name in nets:
         record.figure(f"{name}: a step", partial(step_time, name, kinds[0], settings.device, settings.quick))
     for experiment in (MNIST, TWEETS)[: 1 if settings.quick else None]:
@@ -63,6 +65,11 @@ def run(record: Record, settings: Settings) -> None:
         if source:
             record.leave_out(f"{experiment.name} in full", source)
         record.figure(f"{experiment.name}: all runs", partial(whole, used, settings), 0.0 if settings.quick else NEEDS)
+
+
+def same_bits(kinds: Sequence[str]) -> str:
+    """Return the name of what says whether two ways to make a step have the same bits."""
+    return f"{kinds[0]} equals {kinds[1]}"
 
 
 def masks_are_equal() -> dict[str, Any]:
@@ -115,7 +122,7 @@ def equality(name: str, kinds: Sequence[str], device: str, quick: bool) -> dict[
         alone = distance(weights_alone(name, step, steps, device), exact)
         apart[step] = {"replica": distance([stack[0] for stack in weights[0][step]], exact), "alone": alone}
     return {
-        f"{kinds[0]} equals {kinds[1]}": all(
+        same_bits(kinds): all(
             torch.equal(a, b) for step in weights[0] for a, b in zip(weights[0][step], weights[1][step], strict=True)
         ),
         "from the run alone in float64": apart,
@@ -136,7 +143,8 @@ def weights_alone(name: str, steps: int, of: int, device: str, precision: Any = 
     module = build(**arguments, **keyed, activation=sorted(ACTIVATIONS)[0])
     trainer = Trainer(
         max_steps=steps, accelerator="cuda" if device == "cuda" else "cpu", devices=1, precision=precision,
-        logger=False, limit_val_batches=0, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+        logger=False, limit_val_batches=0, enable_checkpointing=False, enable_progress_bar=False,
+        enable_model_summary=False,
     )  # fmt: skip
     trainer.fit(module, datamodule=RandomSamples(batch, of, features, classes, "seed"))
     return [parameter.detach().double().cpu() for parameter in module.parameters()]
