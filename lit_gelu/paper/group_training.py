@@ -75,7 +75,7 @@ def _records(
     how = {"size": size, "seconds": round(seconds, 3), "executor": replicas.executor.kind}
     nets = cast("list[ActivationTask]", replicas.members)
     measured = [None if is_diverged else net for net, is_diverged in zip(nets, recorder.diverged, strict=True)]
-    robustness = robustness_of(group.cells, measured, loaded)
+    robustness = robustness_of(group.cells, measured, loaded, replicas.executor.outputs)
     records = []
     for replica, cell in enumerate(group.cells):
         if options.checkpoints is not None:

@@ -7,12 +7,14 @@ import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 from lightning.pytorch import LightningDataModule, Trainer, seed_everything
+from torch import Tensor
 
 from lit_gelu.paper.cells import Cell, data_name
 from lit_gelu.paper.curve_recorder import CurveRecorder, EvaluationSet
@@ -152,9 +154,14 @@ def import_class(class_path: str) -> type:
     return found
 
 
+@cache  # reading what is installed takes 7 ms, once for each run of a group
+def _installed() -> dict[str, str]:
+    return {name: version(name) for name in PACKAGES}
+
+
 def versions() -> dict[str, str]:
     """Return the versions of what takes part in a run."""
-    return {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}}
+    return {"python": platform.python_version(), **_installed()}
 
 
 def machine(device: torch.device) -> dict[str, Any]:
@@ -169,9 +176,22 @@ def machine(device: torch.device) -> dict[str, Any]:
 
 
 def robustness_of(
-    cells: Sequence[Cell], nets: Sequence[ActivationTask | None], loaded: LoadedData
+    cells: Sequence[Cell],
+    nets: Sequence[ActivationTask | None],
+    loaded: LoadedData,
+    outputs_of: Callable[[Sequence[int]], Callable[[Tensor], Tensor] | None] = lambda _: None,
 ) -> list[Robustness | None]:
-    """Measure nets under noise, but those that are ``None`` or whose cells ask for no levels."""
+    """Measure nets under noise, but those that are ``None`` or whose cells ask for no levels.
+
+    Args:
+        cells: Those of the runs.
+        nets: What the runs have trained.
+        loaded: Their data.
+        outputs_of: Returns for places of nets what gives the outputs of these at once, if there is that.
+
+    Returns:
+        What was measured of each.
+    """
     # The noise depends on the run's seed, and is the same for all arms: nets of one seed are measured together.
     together: dict[Any, list[int]] = {}
     for place, (cell, net) in enumerate(zip(cells, nets, strict=True)):
@@ -180,6 +200,7 @@ def robustness_of(
     test, found = loaded.sets["test"], dict.fromkeys(range(len(cells)))
     for (seed, levels, dtype), places in together.items():
         samples, own = (test.inputs.to(dtype), test.labels), [nets[place] for place in places]
-        for place, curves in zip(places, noise_robustness_of_each(own, samples, levels, seed=seed), strict=True):
+        measured = noise_robustness_of_each(own, samples, levels, seed=seed, together=outputs_of(places))
+        for place, curves in zip(places, measured, strict=True):
             found[place] = Robustness(curves.levels, curves.error, curves.loss)
     return list(found.values())

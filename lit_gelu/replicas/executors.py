@@ -1,6 +1,6 @@
 """What makes the optimizer steps of a group: forward, backward and update of all members."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -78,6 +78,14 @@ class EagerExecutor:
         device = next(iter(self.stacks.parameters.values())).device
         fused = self.device_steps.fused
         return stacked_means(self.forward, inputs.to(device), labels.to(device), samples_at_once, fused)
+
+    def outputs(self, replicas: Sequence[int]) -> Callable[[Tensor], Tensor] | None:
+        """Return what gives outputs ``[replicas, samples, ...]`` of inputs; ``None`` where members are asked singly."""
+        fused = None if self.device_steps is None else self.device_steps.fused
+        if fused is None:
+            return None
+        part = torch.tensor(list(replicas), device=next(iter(self.stacks.parameters.values())).device)
+        return lambda inputs: fused.noise_free_outputs(inputs.flatten(1), part)
 
     @property
     def takes_several(self) -> bool:

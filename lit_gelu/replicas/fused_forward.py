@@ -70,8 +70,15 @@ class FusedForward:
         logged[self.part] = torch.where(self.is_noise_free, measured, losses[self.part])
         return logged
 
-    def noise_free_outputs(self, inputs: Tensor) -> Tensor:
-        """Return the outputs of flat inputs, ``[replicas, samples, ...]``, without noise."""
+    @torch.no_grad()
+    def noise_free_outputs(self, inputs: Tensor, part: Tensor | None = None) -> Tensor:
+        """Return the outputs without noise, ``[replicas, samples, ...]``, of flat inputs that all replicas share.
+
+        Args:
+            inputs: ``[samples, features]``.
+            part: Numbers of the replicas that are asked for; ``None`` means all.
+        """
+        outputs = inputs
         for end in self.ends:
-            inputs = end(end.linear.product(inputs), drops=False)
-        return self.output(inputs)
+            outputs = end(end.linear.product(outputs, part), part, drops=False)
+        return self.output(outputs, part)

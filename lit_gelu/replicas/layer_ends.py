@@ -53,12 +53,12 @@ class LayerEnd:
         self.numbers = [number for number in found if number is not None]
         self._read: tuple[Tensor, Tensor] | None = None
 
-    def __call__(self, product: Tensor, part: slice | None = None, *, drops: bool) -> Tensor:
+    def __call__(self, product: Tensor, part: slice | Tensor | None = None, *, drops: bool) -> Tensor:
         """Return the layer's outputs, ``[replicas, rows, columns]``, of products of so many replicas.
 
         Args:
             product: Without bias.
-            part: Which replicas they are of; ``None`` means all of them.
+            part: Which replicas they are of, a stretch or their numbers; ``None`` means all of them.
             drops: Whether dropout is on, of all replicas, which counts a step.
         """
         bias = self.linear.bias if part is None else self.linear.bias[part]
@@ -72,15 +72,16 @@ class LayerEnd:
         ended: Tensor = _EndedLayer.apply(product, bias, self._readings(product.device, part), keys, site)
         return ended
 
-    def _readings(self, device: torch.device, part: slice | None) -> tuple[Tensor, Tensor]:
+    def _readings(self, device: torch.device, part: slice | Tensor | None) -> tuple[Tensor, Tensor]:
         """Return numbers and parameters of the activations; they stay where they are, for a CUDA graph reads them."""
         if self._read is None:
             kinds, alphas = zip(*self.numbers, strict=True)
             self._read = torch.tensor(kinds, dtype=torch.int32, device=device), torch.tensor(alphas, device=device)
         return self._read if part is None else (self._read[0][part], self._read[1][part])
 
-    def _by_operations(self, inputs: Tensor, part: slice | None) -> Tensor:
-        own = self.numbers if part is None else self.numbers[part]
+    def _by_operations(self, inputs: Tensor, part: slice | Tensor | None) -> Tensor:
+        places = torch.arange(len(self.numbers)) if part is None else torch.arange(len(self.numbers))[part]
+        own = [self.numbers[place] for place in places.tolist()]
         runs = [(number, len(list(run))) for number, run in groupby(own)]
         pieces = inputs.split([length for _, length in runs])
         outputs = [_FORMULAS[kind](piece, alpha) for ((kind, alpha), _), piece in zip(runs, pieces, strict=True)]

@@ -92,7 +92,7 @@ def _factors(
     return tl.where(is_kept, tl.load(scales_ptr + replica), 0.0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["site"])  # else each of the first layers would be compiled for itself
 def layer_end(
     z_ptr,
     bias_ptr,
@@ -127,7 +127,7 @@ def layer_end(
     tl.store(y_ptr + place, y, mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["site"])
 def layer_end_backward(
     dy_ptr,
     z_ptr,

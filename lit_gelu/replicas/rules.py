@@ -84,17 +84,21 @@ class LinearRule:
         """``[replicas, outputs]``, or ``None``."""
         return getattr(self.stack, "bias", None)
 
-    def __call__(self, inputs: Tensor, part: slice | None = None) -> Tensor:
+    def __call__(self, inputs: Tensor, part: slice | Tensor | None = None) -> Tensor:
         """Return its outputs, of some replicas or of all."""
         weight, bias = self.stack.weight, self.bias
         if part is not None:
             weight, bias = weight[part], None if bias is None else bias[part]  # type: ignore[index] # a parameter
         return linear(inputs, weight, bias)  # type: ignore[arg-type] # a parameter
 
-    def product(self, inputs: Tensor, part: slice | None = None) -> Tensor:
-        """Return its outputs before the bias is added."""
+    def product(self, inputs: Tensor, part: slice | Tensor | None = None) -> Tensor:
+        """Return its outputs before the bias is added; inputs ``[samples, I]`` are those of all replicas."""
         weight: Any = self.stack.weight
-        return linear(inputs, weight if part is None else weight[part], None)
+        weight = weight if part is None else weight[part]
+        if inputs.ndim == 3:
+            return linear(inputs, weight, None)
+        together = inputs @ weight.flatten(0, 1).t()  # one product of this size is several times faster than many small
+        return together.view(len(inputs), *weight.shape[:2]).transpose(0, 1)
 
 
 class DropoutRule:

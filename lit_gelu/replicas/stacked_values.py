@@ -1,6 +1,7 @@
 """Measuring all members at once on inputs that they share, as a GPU is fastest; on a CPU one by one is."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -33,7 +34,7 @@ def stacked_means(
         samples_at_once: Bounds the memory.
         fused: The same pass with fewer kernels, if there is one.
     """
-    outputs_of = forward.noise_free_outputs if fused is None else fused.noise_free_outputs
+    outputs_of = partial(_outputs, forward) if fused is None else fused.noise_free_outputs
     sums: dict[str, Tensor] = {}
     with evaluation_mode(forward.own_activations):
         for start in range(0, len(labels), samples_at_once):
@@ -44,12 +45,16 @@ def stacked_means(
     return {name: total.cpu() / len(labels) for name, total in sums.items()}
 
 
+def _outputs(forward: StackedForward, flat: Tensor) -> Tensor:
+    return forward.noise_free_outputs(flat.expand(len(forward.stacks.modules), *flat.shape))
+
+
 def _sample_values(
     forward: StackedForward, outputs_of: Callable[[Tensor], Tensor], inputs: Tensor, labels: Tensor
 ) -> Mapping[str, Tensor]:
     """Return the values of samples, ``[replicas, samples]``."""
     flat = inputs.flatten(1)
-    outputs = outputs_of(flat.expand(len(forward.stacks.modules), *flat.shape))
+    outputs = outputs_of(flat)
     if forward.loss is not cross_entropies:
         return {"loss": (outputs - flat).square().mean(2)}
     shared = labels.expand(len(outputs), -1)

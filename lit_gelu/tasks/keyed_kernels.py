@@ -5,7 +5,7 @@ import triton.language as tl
 from triton.language.random import philox_impl
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["site", "rank"])  # else each of the first layers would be compiled for itself
 def keyed_dropout(x_ptr, y_ptr, seeds_ptr, steps_ptr, highest_ptr, scales_ptr, n, site, rank, BLOCK: tl.constexpr):
     """Compute ``y = x`` times scale or 0, of rows of n elements: program (block of n, row)."""
     calls: tl.constexpr = BLOCK // 8

@@ -1,7 +1,8 @@
 """`noise_robustness`: error and log loss of a trained classifier under uniform noise on its inputs (section 3.1)."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from itertools import chain
@@ -11,11 +12,11 @@ import numpy as np
 import torch
 from lightning.pytorch import LightningDataModule
 from torch import Tensor, nn
-from torch.nn import functional
 
 from lit_gelu.display import Displayed, HtmlTable
 from lit_gelu.sandbox import evaluation_sandbox
 from lit_gelu.tasks.errors import TaskArgumentError, TaskInputError
+from lit_gelu.tasks.robustness_sums import SumsOfEach, SumsTogether, device_of
 
 Per = Literal["pixel", "image"]
 Batch = tuple[Tensor, Tensor]
@@ -121,6 +122,7 @@ def noise_robustness_of_each(
     clip: bool = False,
     draws: int = 1,
     seed: int = 0,
+    together: Callable[[Tensor], Tensor] | None = None,
 ) -> list[RobustnessCurves]:
     """Measure several classifiers as `noise_robustness` measures each, with the noise drawn once for all of them.
 
@@ -132,6 +134,7 @@ def noise_robustness_of_each(
         clip: Whether noisy inputs are clipped to [0, 1].
         draws: Draws at each level.
         seed: Seed of the draws.
+        together: Gives the logits of all of them, ``[modules, batch, classes]``; ``None`` means to call each.
 
     Returns:
         The curves of each.
@@ -142,61 +145,38 @@ def noise_robustness_of_each(
     """
     levels = _checked_levels(levels)
     _check_options(per, clip, draws, seed)
-    generators = [[_generator(seed, level, draw) for draw in range(draws)] for level in levels]
-    measured = [_Measured(module, len(levels), draws) for module in modules]
-    devices = {one.device for one in measured}
+    places = list(np.ndindex(len(levels), draws))
+    generators = {(level, draw): _generator(seed, levels[level], draw) for level, draw in places}
+    shape = len(modules), len(levels), draws
+    sums = SumsOfEach(modules, shape) if together is None else SumsTogether(together, device_of(modules[0]), shape)
     samples = 0
     # Iterating over a DataLoader draws a number from the global state; some modules draw in evaluation, too.
     with ExitStack() as stack:
-        stack.enter_context(torch.random.fork_rng(devices=[device for device in devices if device.type == "cuda"]))
+        stack.enter_context(torch.random.fork_rng(devices=[device for device in sums.devices if device.type == "cuda"]))
         for module in modules:
             stack.enter_context(evaluation_sandbox(module))
+        pool = stack.enter_context(ThreadPoolExecutor(torch.get_num_threads()))  # torch draws in one thread
         for batch in _batches(data):
             inputs, labels = _checked_batch(batch)
             samples += len(labels)
-            reach = int(labels.min()), int(labels.max())
-            for place in np.ndindex(len(levels), draws):
-                noisy = add_uniform_noise(inputs, levels[place[0]], generators[place[0]][place[1]], per, clip)
-                moved = {device: (noisy.to(device), labels.to(device)) for device in devices}
-                for one in measured:
-                    one.add(place, *moved[one.device], reach)
+            drawn = (
+                pool.submit(add_uniform_noise, inputs, levels[place[0]], generators[place], per, clip)
+                for place in places
+            )
+            for place, noisy in zip(places, list(drawn), strict=True):
+                sums.add(place, noisy.result(), labels)
     if not samples:
         raise TaskInputError("The data hold no sample. Give a test set, a DataLoader or a pair (inputs, labels).")
-    return [one.curves(levels, samples, per=per, clip=clip, draws=draws, seed=seed) for one in measured]
+    options = {"per": per, "clip": clip, "draws": draws, "seed": seed}
+    return [_robustness(found / samples, levels, samples, options) for found in sums.found()]
 
 
-class _Measured:
-    """What is found of a module; the sums are on its device, which is not waited for until the end."""
-
-    def __init__(self, module: nn.Module, levels: int, draws: int) -> None:
-        self.module, self.device = module, _device_of(module)
-        self.sums = torch.zeros(levels, draws, 2, dtype=torch.float64, device=self.device)
-        self.generators = _states(self.device)
-
-    def add(self, place: tuple[int, ...], inputs: Tensor, labels: Tensor, reach: tuple[int, int]) -> None:
-        """Add what a batch gives; a module that draws has the numbers that it would have if it were the only one."""
-        before = _states(self.device)
-        _set_states(self.device, self.generators)
-        self.sums[place] += _sums(self.module, inputs, labels, reach)
-        self.generators = _states(self.device)
-        _set_states(self.device, before)
-
-    def curves(self, levels: tuple[float, ...], samples: int, **options: Any) -> RobustnessCurves:
-        """Return the curves."""
-        found = self.sums.cpu().numpy() / samples
-        (error, error_spread), (loss, loss_spread) = (_curves(found[..., part]) for part in range(2))
-        return RobustnessCurves(levels, error, loss, error_spread, loss_spread, samples, **options)
-
-
-def _states(device: torch.device) -> list[Tensor]:
-    """Return the states of the global generators that a module on a device draws from."""
-    return [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
-
-
-def _set_states(device: torch.device, states: Sequence[Tensor]) -> None:
-    torch.set_rng_state(states[0])
-    for state in states[1:]:
-        torch.cuda.set_rng_state(state, device)
+def _robustness(
+    means: np.ndarray, levels: tuple[float, ...], samples: int, options: Mapping[str, Any]
+) -> RobustnessCurves:
+    """Return the curves of shares of wrong classes and losses, ``[levels, draws, 2]``."""
+    (error, error_spread), (loss, loss_spread) = (_curves(means[..., part]) for part in range(2))
+    return RobustnessCurves(levels, error, loss, error_spread, loss_spread, samples, **options)
 
 
 def add_uniform_noise(
@@ -221,24 +201,6 @@ def _generator(seed: int, level: float, draw: int) -> torch.Generator:
     bits = int(np.float64(level).view(np.uint64))
     state = np.random.SeedSequence([seed, bits, draw]).generate_state(1, np.uint64)
     return torch.Generator().manual_seed(int(state[0]))
-
-
-def _sums(module: nn.Module, inputs: Tensor, labels: Tensor, reach: tuple[int, int]) -> Tensor:
-    """Return the number of wrong classes and the sum of the cross-entropies of a batch, float64 ``[2]``."""
-    logits = module(inputs)
-    if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != len(labels):
-        given = f"shape {list(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
-        raise TaskInputError(
-            f"{type(module).__name__} gives {given} for {len(labels)} samples; accepted: logits, [batch, classes]. "
-            "Give a classifier."
-        )
-    if reach[0] < 0 or reach[1] >= logits.shape[1]:
-        raise TaskInputError(
-            f"Labels from {reach[0]} to {reach[1]} given for {logits.shape[1]} logits; accepted: 0 "
-            f"to {logits.shape[1] - 1}. Give data of the classes that the module was trained on."
-        )
-    wrong = (logits.argmax(dim=1) != labels).sum().double()
-    return torch.stack([wrong, functional.cross_entropy(logits.double(), labels, reduction="sum")])
 
 
 def _batches(data: Any) -> Iterator[Any]:
@@ -312,8 +274,3 @@ def _check_options(per: str, clip: bool, draws: int, seed: int) -> None:
 
 def _is_integer(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _device_of(module: nn.Module) -> torch.device:
-    """Return the device of a module's first parameter or buffer; without any, the CPU."""
-    return next((tensor.device for tensor in chain(module.parameters(), module.buffers())), torch.device("cpu"))

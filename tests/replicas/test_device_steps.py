@@ -238,6 +238,17 @@ def test_measurements_are_those_of_the_members(samples):
             torch.testing.assert_close(found[name][replica], value.double().mean(), rtol=1e-5, atol=1e-6)
 
 
+def test_outputs_of_some_are_those_of_the_members(samples):
+    executor = group(CELLS[:3])
+    executor.steps(*samples, rows_of(executor, samples)[:3])
+    found = executor.outputs([2, 0])(samples[0])
+    for own, replica in zip(found, (2, 0), strict=True):
+        module = executor.stacks.modules[replica]
+        with torch.no_grad(), evaluation_mode(module):
+            torch.testing.assert_close(own, module(samples[0]), rtol=1e-5, atol=1e-6)
+    assert group().outputs([0]) is None  # a learnable activation is not known to the kernels
+
+
 def test_no_noise_needs_no_keys():
     members = build_members(functools.partial(MNISTClassifier, hidden_layers=1), [{"keep": 1.0}])
     assert EagerExecutor(members, "device").kind == "device"

@@ -229,6 +229,18 @@ def test_several_modules_have_the_curves_that_each_has_alone():
     assert all(module.training for module in modules)
 
 
+def test_outputs_that_come_at_once_have_the_same_curves():
+    modules, data = [small_net(), small_net()], samples()
+    options = {"levels": [0, 0.5, 2.0], "draws": 2, "seed": 3}
+    found = noise_robustness_of_each(
+        modules, data, **options, together=lambda inputs: torch.stack([module(inputs) for module in modules])
+    )
+    for one, other in zip(found, noise_robustness_of_each(modules, data, **options), strict=True):
+        assert one.error == other.error
+        np.testing.assert_allclose(one.loss, other.loss, rtol=1e-12)
+        np.testing.assert_allclose(one.loss_spread, other.loss_spread, rtol=1e-9, atol=1e-15)
+
+
 class OnlyValidation(LightningDataModule):
     def val_dataloader(self):
         return DataLoader(TensorDataset(*samples()))
