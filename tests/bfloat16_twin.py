@@ -61,4 +61,4 @@ def _round(
         for i, output in enumerate(graph.outputs):
             if output is value:
                 graph.outputs[i] = up.outputs[0]
-        value.name, up.outputs[0].name = f"{name}_unrounded", name
+        value.name, up.outputs[0].name = f"{name}_before_rounding", name

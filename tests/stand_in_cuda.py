@@ -100,11 +100,11 @@ def provider_library():
     return package_folder("onnxruntime") / "capi" / "libonnxruntime_providers_cuda.so"
 
 
-def needed_libraries():
-    """What the provider wants to load of CUDA."""
-    lines = output_of("readelf", "-d", provider_library()).splitlines()
+def needed_libraries(*others):
+    """What the provider, and other libraries of onnxruntime, want to load of CUDA."""
+    lines = [line for each in (provider_library(), *others) for line in output_of("readelf", "-d", each).splitlines()]
     names = [line.split("[")[1].rstrip("]\n") for line in lines if "NEEDED" in line]
-    return [name for name in names if name.startswith(("libcu", "libnv"))]
+    return [name for name in dict.fromkeys(names) if name.startswith(("libcu", "libnv"))]
 
 
 def release():
@@ -137,16 +137,17 @@ def require_tools():
         pytest.skip(f"no package here has the headers of CUDA {release()} (triton has)")
 
 
-def build(folder):
-    """Write the libraries that the provider wants, with the functions that it calls."""
-    wanted = {name: [] for name in needed_libraries()}
+def build(folder, *others):
+    """Write the libraries that the provider, and other libraries of onnxruntime, want, with the functions they call."""
+    wanted = {name: [] for name in needed_libraries(*others)}
     unversioned = []
-    for line in output_of("nm", "-D", "--undefined-only", provider_library()).splitlines():
-        name, _, version = line.split()[-1].partition("@")
-        if version.lstrip("@") in wanted:
-            wanted[version.lstrip("@")].append(name)
-        elif not version and name.startswith("cu"):
-            unversioned.append(name)  # the driver's library has no versions
+    for library in (provider_library(), *others):
+        for line in output_of("nm", "-D", "--undefined-only", library).splitlines():
+            name, _, version = line.split()[-1].partition("@")
+            if version.lstrip("@") in wanted:
+                wanted[version.lstrip("@")].append(name)
+            elif not version and name.startswith("cu"):
+                unversioned.append(name)  # the driver's library has no versions
     for name, functions in wanted.items():
         if name.startswith("libcuda.so"):
             compiled(folder, name, [*unversioned, "cuInit", "cuDeviceGetCount"], "")
@@ -167,6 +168,31 @@ def compiled(folder, name, functions, versions):
     flags = ["-w", "-shared", "-fPIC", f"-I{headers()}", f"-Wl,-soname,{name}"]
     flags += [f"-Wl,--version-script={script}"] if versions else []
     output_of("gcc", *flags, str(source), "-o", str(folder / name))
+
+
+_REGISTRY = """
+import json
+from onnxruntime.capi.onnxruntime_pybind11_state import get_all_opkernel_def
+
+found = [
+    [kernel.domain, kernel.op_name, kernel.version_range, kernel.type_constraints]
+    for kernel in get_all_opkernel_def() if kernel.provider == "CUDAExecutionProvider"
+]
+print(json.dumps(found))
+"""
+
+
+def registry(folder):
+    """Every kernel of the CUDA provider: domain, operator, first and last version, types by variable."""
+    # onnxruntime lists those of all its providers, and ends if one cannot be made: so TensorRT's gets libraries too.
+    tensorrt = provider_library().with_name("libonnxruntime_providers_tensorrt.so")
+    build(folder, tensorrt)
+    called = [line.split()[-1] for line in output_of("nm", "-D", "--undefined-only", tensorrt).splitlines()]
+    functions = [name for name in called if re.fullmatch(r"(create|get)[A-Z]\w+", name)]  # without a version
+    for name in needed_libraries(tensorrt):
+        if name.startswith(("libnvinfer", "libnvonnxparser")):
+            compiled(folder, name, functions, "")
+    return _answer_of(_REGISTRY, folder, None)
 
 
 def environment(folder):

@@ -14,7 +14,7 @@ import onnx_ir as ir
 from lit_gelu.export.errors import ExportOptionError
 from lit_gelu.export.inputs import SCOPE
 from lit_gelu.export.lowering.integer_values import computed_from_integers
-from lit_gelu.export.lowering.kernels import DTYPES, NEWEST_OPSET, accepted_types, schema_of
+from lit_gelu.export.lowering.kernels import DTYPES, NEWEST_OPSET, OLDEST_OPSET, accepted_types, has_kernel, schema_of
 from lit_gelu.export.lowering.spellings import calling_module
 
 # What torch.amp's autocast computes in float32, as ONNX operators: exponentials, logarithms, powers, and sums that
@@ -26,6 +26,7 @@ STRICT_KEEP = (
 )  # fmt: skip
 _PREPROCESSING = "preprocessing"
 _FLOAT = ir.DataType.FLOAT
+_NAMES = {kind: name for name, kind in DTYPES.items()}
 _FINITE = {
     ir.DataType.FLOAT16: float(np.finfo(np.float16).max),
     ir.DataType.BFLOAT16: (2 - 2**-7) * 2.0**127,
@@ -37,22 +38,32 @@ class _Conversion:
     """The state of one conversion."""
 
     dtype: ir.DataType
+    runtime: str
     keep: tuple[str, ...]
     exact: set[ir.Node]  # stay in float32 as well
     used: set[str] = field(default_factory=set)
     casts: dict[tuple[int, int, ir.DataType], ir.Value] = field(default_factory=dict)
 
 
-def convert(model: ir.Model, dtype: str, keep_fp32: Sequence[str] = (), *, strict: bool, io_fp32: bool = False) -> None:
+def convert(
+    model: ir.Model,
+    dtype: str,
+    keep_fp32: Sequence[str] = (),
+    *,
+    strict: bool,
+    io_fp32: bool = False,
+    runtime: str = "portable",
+) -> None:
     """Convert a float32 model in place."""
     # Weights are rounded once; finite constants beyond the dtype's range (attention masks of -3.4e38) become its
     # largest number. What a preprocessing computes stays in float32, and so does any operator that does not exist in
-    # the dtype, and with `strict` what follows from integers, up to the first product.
+    # the dtype or for which the runtime has no kernel in it, and with `strict` what follows from integers, up to the
+    # first product.
     if dtype == "fp32":
         return
     narrow = DTYPES[dtype]
     exact = computed_from_integers(model.graph, _FINITE[narrow]) if strict else set()
-    state = _Conversion(narrow, (*keep_fp32, *(STRICT_KEEP if strict else ())), exact)
+    state = _Conversion(narrow, runtime, (*keep_fp32, *(STRICT_KEEP if strict else ())), exact)
     for value in model.graph.inputs:
         if value.dtype == _FLOAT and not io_fp32:
             value.dtype = state.dtype
@@ -105,6 +116,8 @@ def _dtype_of(node: ir.Node, state: _Conversion) -> ir.DataType:
             i for i, value in enumerate(node.inputs) if value is not None and value.dtype in {_FLOAT, state.dtype}
         ]
         if floats and not any(state.dtype in _accepted(node, i) for i in floats):
+            return _FLOAT
+        if not has_kernel(state.runtime, node.op_type, _NAMES[state.dtype], OLDEST_OPSET):  # nor at any newer one
             return _FLOAT
     return state.dtype
 

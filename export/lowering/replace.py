@@ -21,6 +21,7 @@ from lit_gelu.export.lowering.policy import Choice, choose, cuda_kernels, is_ava
 from lit_gelu.export.lowering.precision import convert
 from lit_gelu.export.lowering.recipe import CONTRIB_DOMAIN, Argument, RecipeBuilder, inlined
 from lit_gelu.export.lowering.spellings import mark_spellings, spec_text
+from lit_gelu.export.lowering.written_out import write_out
 from lit_gelu.export.metadata import SiteRecord
 from lit_gelu.export.options import ExportOptions
 
@@ -56,7 +57,14 @@ def lower(
     foldable = options.lowering == "auto" and any(getattr(a.recipes, "scaled", None) for a in found.values())
     folded = fold(model, found, exact=strict) if foldable else {}
     if target.dtype != "fp32":
-        convert(model, target.dtype, options.keep_fp32, strict=strict, io_fp32=options.io_dtype == "fp32")
+        convert(
+            model,
+            target.dtype,
+            options.keep_fp32,
+            strict=strict,
+            io_fp32=options.io_dtype == "fp32",
+            runtime=target.runtime,
+        )
     traced = model.graph.opset_imports[""]
     distinct = {id(activation.recipes): activation for activation in found.values()}
     choices = [_wanted(activation, options) for activation in distinct.values()]
@@ -69,6 +77,7 @@ def lower(
     )
     if opset != traced:
         raise_opset(model, opset)
+    write_out(model, target.runtime, opset)
     by_recipes = {key: _choice(activation, options, opset) for key, activation in distinct.items()}
     taken = {site: by_recipes[id(activation.recipes)] for site, activation in found.items()}
     if options.lowering == "auto" and target.runtime == "ort-cuda":
