@@ -24,7 +24,7 @@ def facts(device: str, commit: str) -> dict[str, Any]:
 
     Args:
         device: ``cuda`` or ``cpu``.
-        commit: What was checked out, where git does not say.
+        commit: What was checked out; empty if git is to say.
 
     Returns:
         ``machine``, ``versions``, ``commit`` and ``sources``.
@@ -63,10 +63,12 @@ def versions() -> dict[str, str | None]:
 
 
 def checked_out(given: str) -> str:
-    """Return the commit, with ``+changes`` where files differ from it; what was given where there is no repository."""
+    """Return what was given, since a copied tree's repository may be older; else the commit, and ``+changes`` if any."""
+    if given:
+        return given
     commit = _said(["git", "rev-parse", "HEAD"])
     if not commit:
-        return given or "unknown"
+        return "unknown"
     return commit + ("+changes" if _said(["git", "status", "--porcelain", "--untracked-files=no"]) else "")
 
 

@@ -61,7 +61,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--quick", action="store_true", help="small sizes and few rounds: shows that stages run")
     made.add_argument("--resume", action="store_true", help="keep what the records hold, and go on from there")
     made.add_argument("--keep", type=Path, default=Path("runs/gpu/kept"), help="folder for checkpoints")
-    made.add_argument("--commit", default="", help="what was checked out, where there is no git repository")
+    made.add_argument("--commit", default="", help="what was checked out, where git does not know it")
     made.add_argument("--until", type=float, default=0.0, help=argparse.SUPPRESS)  # of the process of a stage
     return made
 

@@ -13,6 +13,7 @@ NONE = (
     "tests, which shows that the script works, and nothing about a GPU."
 )
 Record = Mapping[str, Any]
+_APART = "from the run alone in float64"  # largest difference of weights, as a share of the largest of a tensor
 
 
 def _doctor(record: Record) -> str:
@@ -118,7 +119,10 @@ def _replicas(record: Record) -> str:
         [
             name.partition(":")[0],
             "yes" if row["graph equals device"] else "no",
-            ", ".join(f"{step}: {number(value, 2)}" for step, value in row["from the run alone"].items()),
+            *(
+                ", ".join(f"{step}: {number(far[whose], 2)}" for step, far in row[_APART].items())
+                for whose in ("replica", "alone")
+            ),
         ]
         for name, row in figures.items()
         if name.endswith(": equality")
@@ -134,7 +138,8 @@ def _replicas(record: Record) -> str:
         for name, row in figures.items()
         if name.endswith(": all runs")
     ]
-    parts = [table(["net", "graph = eager", "from the run alone after steps"], equal), table(["net", *keys], steps)]
+    head = ["net", "graph = eager", "replica from float64 after steps", "run alone from float64"]
+    parts = [table(head, equal), table(["net", *keys], steps)]
     return "\n\n".join([*parts, *whole])
 
 
