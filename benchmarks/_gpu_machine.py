@@ -63,7 +63,7 @@ def versions() -> dict[str, str | None]:
 
 
 def checked_out(given: str) -> str:
-    """Return what was given, since a copied tree's repository may be older; else the commit, and ``+changes`` if any."""
+    """Return what was given: a copied repository may be older; else the commit, and ``+changes`` if there are any."""
     if given:
         return given
     commit = _said(["git", "rev-parse", "HEAD"])

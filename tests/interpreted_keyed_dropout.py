@@ -64,12 +64,20 @@ def half_precision_keeps_the_masks():
     assert torch.equal(y.float(), dropout_factors((1, 64), [Key(0, 0, 0)], [0.5]))
 
 
+def double_precision_keeps_its_digits():
+    x = torch.randn(2, 64, dtype=torch.float64)
+    keys, chances = [Key(0, 0, 0), Key(1, 0, 0)], (0.5, 0.3)
+    y = keyed_noise.launch(x, rows_of(keys, chances), 0, 0)
+    assert torch.equal(y, x * dropout_factors((2, 64), keys, chances).double())
+
+
 CHECKS = (
     masks_are_numpys,
     a_row_without_a_chance_is_kept,
     gradients_have_the_mask_of_their_own_step,
     a_layer_has_the_masks_that_it_has_on_the_cpu,
     half_precision_keeps_the_masks,
+    double_precision_keeps_its_digits,
 )
 
 if __name__ == "__main__":

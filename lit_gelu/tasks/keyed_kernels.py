@@ -27,6 +27,8 @@ def keyed_dropout(x_ptr, y_ptr, seeds_ptr, steps_ptr, highest_ptr, scales_ptr, n
     inside = columns < n
     offsets = row.to(tl.int64) * n + columns
     is_kept = word <= tl.load(highest_ptr + row).to(tl.uint32, bitcast=True)
-    x = tl.load(x_ptr + offsets, mask=inside).to(tl.float32)
+    x = tl.load(x_ptr + offsets, mask=inside)
+    if x_ptr.dtype.element_ty.primitive_bitwidth < 32:
+        x = x.to(tl.float32)
     y = x * tl.where(is_kept, tl.load(scales_ptr + row), 0.0)
     tl.store(y_ptr + offsets, y.to(y_ptr.dtype.element_ty), mask=inside)

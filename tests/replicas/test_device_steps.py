@@ -304,10 +304,11 @@ def test_a_graph_needs_a_gpu(monkeypatch):
 
 
 @pytest.mark.gpu
-def test_a_graph_is_the_step_and_near_the_run_alone(samples):
+@pytest.mark.parametrize("cells", [CELLS, CELLS[:3]], ids=["layer by layer", "fused"])
+def test_a_graph_is_the_step_and_near_the_run_alone(samples, cells):
     found = []
     for kind in ("graph", "device"):
-        executor = EagerExecutor(build_members(BUILD, CELLS, SEEDS), kind)
+        executor = EagerExecutor(build_members(BUILD, cells, SEEDS[: len(cells)]), kind)
         executor.stacks.tree.cuda()
         executor.configure_optimizers()
         rows = rows_of(executor, samples)
@@ -315,6 +316,6 @@ def test_a_graph_is_the_step_and_near_the_run_alone(samples):
         found.append((torch.cat(losses), [stack.detach().cpu() for stack in executor.stacks.parameters.values()]))
     assert torch.equal(found[0][0], found[1][0])
     assert all(torch.equal(one, other) for one, other in zip(found[0][1], found[1][1], strict=True))
-    on_cpu = group()
+    on_cpu = group(cells)
     losses = on_cpu.steps(*samples, rows_of(on_cpu, samples))["train_loss"]
     torch.testing.assert_close(found[0][0], losses, rtol=1e-4, atol=1e-5)
