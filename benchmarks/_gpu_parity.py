@@ -136,7 +136,7 @@ def figures(report: ParityReport) -> dict[str, Any]:
     deciding = [row for row in report.rows if row.gating and not row.extreme]
     return {
         "passed": report.passed,
-        "reasons": list(report.reasons),
+        "reasons": [*report.reasons, *map(str, report.failures)],
         "provider": report.provider,
         "error": max((row.error for row in deciding), default=None),
         "own_error": max((row.own for row in deciding if row.own is not None), default=None),

@@ -5,6 +5,9 @@ float16 (read in onnxruntime 1.31.1's code for compute capability 9.0). Its Gemm
 first, and adds the product to it. So a Gemm becomes a MatMul with a transposed weight. BiasGelu adds to the last
 dimension: that of channels in NHWC, which a convolution's output has in a session with ``prefer_nhwc``. The Transposes
 about the GELU then cancel those about the convolutions.
+
+In float16 BiasGelu rounds erf to float16 before it adds 1, Gelu does not. So under ``strict`` no float16 file has one,
+nor may onnxruntime make one of an Add and a Gelu.
 """
 
 from collections import defaultdict
@@ -42,6 +45,35 @@ def hand_over_biases(
             for marker, layer in zip(markers, layers, strict=True):
                 _give(marker, layer)
     return changed
+
+
+def keep_biases_apart(model: ir.Model, taken: Mapping[str, Choice], target: Target) -> None:
+    """Write biases in front of a Gelu so that onnxruntime does not fuse the two, where BiasGelu is not as accurate."""
+    # It does where the Add has an operand of one dimension. One of two, with a single row, gives the same sum.
+    if target.dtype != "fp16" or target.policy != "strict" or target.runtime not in {"ort-cuda", "portable"}:
+        return
+    for node in list(ir.traversal.RecursiveGraphIterator(model.graph)):
+        site = node.attributes["site"].as_string() if node.domain == MARKER_DOMAIN else ""
+        x = node.inputs[0] if site and "Gelu(" in taken[site].recipe and not taken[site].in_fp32 else None
+        layer = None if x is None else x.producer()
+        if layer is None or layer.op_type != "Add" or any(v is None or v.shape is None for v in layer.inputs):
+            continue
+        for i, bias in enumerate(layer.inputs):
+            other = layer.inputs[1 - i]
+            if bias is None or other is None or bias.const_value is None or bias.producer() is not None:
+                continue
+            if len(bias.shape or ()) == 1 < len(other.shape or ()):
+                layer.replace_input_with(i, _as_row(bias, model.graph))
+
+
+def _as_row(bias: ir.Value, graph: ir.Graph) -> ir.Value:
+    """Return an initializer as one of a single row; all its readers in front of a Gelu share that."""
+    name = f"{bias.name}_row"
+    if name not in graph.initializers:
+        row = ir.Value(name=name, const_value=ir.tensor(array_of(bias)[None], name=name))
+        row.dtype, row.shape = bias.dtype, ir.Shape([1, *(bias.shape or ())])
+        graph.initializers[name] = row
+    return graph.initializers[name]
 
 
 def _layer(marker: ir.Node, ranks: Mapping[str, int]) -> ChannelParameters | None:

@@ -13,7 +13,7 @@ from lit_gelu import activations
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.activations.onnx_recipes import LOWERINGS, OnnxRecipes
 from lit_gelu.export.errors import ExportOptionError
-from lit_gelu.export.lowering.bias_of_layers import hand_over_biases
+from lit_gelu.export.lowering.bias_of_layers import hand_over_biases, keep_biases_apart
 from lit_gelu.export.lowering.folding import fold
 from lit_gelu.export.lowering.kernels import DTYPES, Target, off_target, raise_opset, solve, without_float64
 from lit_gelu.export.lowering.lowering_table import MARKER_DOMAIN, TABLE, BoundActivation
@@ -82,6 +82,7 @@ def lower(
     taken = {site: by_recipes[id(activation.recipes)] for site, activation in found.items()}
     if options.lowering == "auto" and target.runtime == "ort-cuda":
         taken |= hand_over_biases(model, found, taken, target, nhwc=options.layout == "nhwc")
+    keep_biases_apart(model, taken, target)
     calls = _replace_all(model, found, taken)
     rows = tuple(
         SiteRecord(

@@ -53,13 +53,17 @@ ACTIVATIONS = {
     "hard swish": {"": "HardSwish"},
 }
 NETS = {
-    "linear": {"bf16": "Gemm Gelu Gemm", "": "MatMul BiasGelu Gemm"},
+    "linear": {"fp16 strict": "Gemm Gelu Gemm", "bf16": "Gemm Gelu Gemm", "": "MatMul BiasGelu Gemm"},
     "linear tanh": {"16 strict": "Gemm Cast Gelu Cast Gemm", "": "Gemm Gelu Gemm"},
-    "linear of sequences": {"": "MatMul BiasGelu MatMul Add"},
+    "linear of sequences": {"fp16 strict": "MatMul Add Gelu MatMul Add", "": "MatMul BiasGelu MatMul Add"},
 }
 _ATTENTION = "LayerNormalization MatMul Add FusedMatMul Softmax MatMul Gemm Add"
 _BLOCK = f"{_ATTENTION} LayerNormalization MatMul BiasGelu MatMul Add Add"
-SEQUENCES = {"encoder": {"": _BLOCK}, "vision transformer": {"": f"Conv {_BLOCK} Gemm"}}
+_APART = _BLOCK.replace("BiasGelu", "Add Gelu")  # in float16 BiasGelu is not accurate
+SEQUENCES = {
+    "encoder": {"fp16 strict": _APART, "": _BLOCK},
+    "vision transformer": {"fp16 strict": f"Conv {_APART} Gemm", "": f"Conv {_BLOCK} Gemm"},
+}
 CONVOLUTIONS = {
     "convolutions": {
         "nhwc": "Transpose nhwc:Conv Gelu nhwc:Conv Gelu nhwc:Conv Transpose",
