@@ -16,7 +16,15 @@ from lit_gelu.cuda_versions import mismatch
 from lit_gelu.export.errors import ModelFileError, ProviderError
 from lit_gelu.export.runtime.model_file import SIZES, ModelFile, read_model_file
 from lit_gelu.export.runtime.placement import RECORD, copied_sizes, named, placement_of, without_shape_arithmetic
-from lit_gelu.export.runtime.providers import CPU, CUDA, TENSORRT, Provider, checked_providers, default_providers
+from lit_gelu.export.runtime.providers import (
+    CPU,
+    CUDA,
+    ON_CUDA_DEVICES,
+    TENSORRT,
+    Provider,
+    checked_providers,
+    default_providers,
+)
 from lit_gelu.export.runtime.tensorrt import keep_engines, load_tensorrt
 
 _log = logging.getLogger(__name__)
@@ -128,7 +136,7 @@ def _open(
         return onnxruntime.InferenceSession(
             os.fspath(model.path),
             options,
-            providers=list(checked.items()),
+            providers=[(name, _without_first_device(name, given)) for name, given in checked.items()],
             disabled_optimizers=list(disabled_optimizers),
             enable_fallback=0,  # else a failure prints a banner and the session runs on the CPU
         )
@@ -136,6 +144,14 @@ def _open(
         raise ModelFileError(_not_loaded(model, error)) from error
     except _PROVIDER_ERRORS as error:
         _raise_for_provider(error, model, checked, disabled_optimizers)
+
+
+def _without_first_device(provider: str, options: Mapping[str, str]) -> dict[str, str]:
+    """Leave out the number of the first CUDA device, which providers take by themselves."""
+    # Where it is given, onnxruntime 1.31 looks for the provider among plugins on that device first, and warns that none
+    # is registered, in every session.
+    first = provider in ON_CUDA_DEVICES and options.get("device_id") == "0"
+    return {name: value for name, value in options.items() if not (first and name == "device_id")}
 
 
 def config_entry(options: onnxruntime.SessionOptions, key: str) -> str | None:

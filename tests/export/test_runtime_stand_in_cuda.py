@@ -1,5 +1,8 @@
 """The default predictor's session on CUDA, divided and optimised by the shipped provider on stand-in libraries."""
 
+import subprocess
+import sys
+
 import pytest
 import stand_in_cuda
 import torch
@@ -70,6 +73,42 @@ def test_a_node_without_a_kernel_is_refused(libraries, tmp_path):
     assert "Atan" in found["error"]
     assert "CUDAExecutionProvider has no kernel for them" in found["error"]
     assert "providers=['CUDAExecutionProvider', 'CPUExecutionProvider']" in found["error"]
+
+
+# What the predictor asks for: the device's number and options, as its engine adds them where torch has CUDA.
+_SAID = """
+import sys
+
+sys.modules["torch"] = None
+import onnxruntime
+
+onnxruntime.preload_dlls = lambda: None  # the real ones
+from lit_gelu.export.runtime.session import open_session
+
+session = open_session(sys.argv[1], [("CUDAExecutionProvider", {"use_tf32": "0", "device_id": sys.argv[2]})])
+assert session.get_providers()[0] == "CUDAExecutionProvider"
+print(session.get_provider_options()["CUDAExecutionProvider"]["device_id"])
+"""
+
+
+@pytest.mark.parametrize("device", ["0", "1"])
+def test_a_session_says_nothing_of_plugins(libraries, tmp_path, device):
+    """Where a device's number is given, onnxruntime 1.31 warns of plugins: it is given only if it counts."""
+    path = export(nn.Sequential(nn.Linear(4, 4), nn.GELU()), tmp_path, torch.zeros(2, 4))
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", _SAID, str(path), device],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        env=stand_in_cuda.environment(libraries),
+        check=False,
+    )
+    if device == "0":
+        assert done.returncode == 0, done.stderr
+        assert done.stdout == "0\n"
+        assert done.stderr == ""
+    else:  # there is one device
+        assert "Invalid device ID: 1" in done.stderr
 
 
 def test_onnxruntimes_own_option_forbids_all_of_the_cpu(numbered):
