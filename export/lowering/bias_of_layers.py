@@ -18,7 +18,7 @@ import onnx_ir as ir
 
 from lit_gelu.activations.onnx_recipes import OnnxRecipes
 from lit_gelu.export.lowering.folding import ChannelParameters, array_of, layer_before
-from lit_gelu.export.lowering.kernels import Target
+from lit_gelu.export.lowering.kernels import DTYPES, Target
 from lit_gelu.export.lowering.lowering_table import MARKER_DOMAIN, BoundActivation
 from lit_gelu.export.lowering.policy import Choice, with_bias
 from lit_gelu.export.lowering.spellings import in_place_of
@@ -71,7 +71,7 @@ def _as_row(bias: ir.Value, graph: ir.Graph) -> ir.Value:
     name = f"{bias.name}_row"
     if name not in graph.initializers:
         row = ir.Value(name=name, const_value=ir.tensor(array_of(bias)[None], name=name))
-        row.dtype, row.shape = bias.dtype, ir.Shape([1, *(bias.shape or ())])
+        row.dtype, row.shape = DTYPES["fp16"], ir.Shape([1, *(bias.shape or ())])
         graph.initializers[name] = row
     return graph.initializers[name]
 

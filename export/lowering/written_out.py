@@ -63,7 +63,7 @@ class _Builder:
     def node(self, operator: str, *inputs: ir.Value | None, like: ir.Value, **attributes: object) -> ir.Value:
         """Make a node whose output has the dtype of a value."""
         made = ir.node(operator, list(inputs), attributes=attributes or None)  # type: ignore[arg-type]
-        made.outputs[0].dtype = like.dtype
+        made.outputs[0].dtype = like.dtype or _FLOAT
         made.metadata_props.update(self.place.metadata_props)
         self.nodes.append(made)
         return made.outputs[0]
@@ -117,7 +117,7 @@ def _max_pool(node: ir.Node, build: _Builder) -> None:
     if y is origin:
         return
     for use in list(node.outputs[0].uses()):
-        if use.node.op_type == "Cast" and use.node.outputs[0].dtype == y.dtype:
+        if use.node.op_type == "Cast" and use.node.outputs[0].dtype == y.dtype and use.node.graph is node.graph:
             _take_place(y, use.node.outputs[0])
     build.replace(build.cast(y, x.dtype or _FLOAT))
 
@@ -190,8 +190,7 @@ def _group_normalization(node: ir.Node, build: _Builder) -> None:
         groups = build.integers(0, node.attributes["num_groups"].as_int(), -1)
         wide = build.cast(x, _FLOAT)
         normalized = build.normalized(build.node("Reshape", wide, groups, like=wide), 3, _epsilon(node))
-        shape = build.node("Shape", x, like=x)
-        shape.dtype = ir.DataType.INT64
+        shape = build.node("Shape", x, like=groups)
         _scale_and_shift(node, build, x, build.node("Reshape", normalized, shape, like=wide))
 
 
@@ -202,11 +201,14 @@ def _epsilon(node: ir.Node) -> float:
 
 def _scale_and_shift(node: ir.Node, build: _Builder, x: ir.Value, y: ir.Value) -> None:
     """Multiply by a normalisation's scale and add its bias, one a channel, and put the result in its place."""
-    places = build.integers(*range(1, len(x.shape or ()) - 1))
+    others = range(1, len(x.shape or ()) - 1)
     for operator, value, neutral in zip(("Mul", "Add"), node.inputs[1:], (1.0, 0.0), strict=True):
         if value is None or (value.const_value is not None and np.all(value.const_value.numpy() == neutral)):
             continue
-        y = build.node(operator, y, build.node("Unsqueeze", build.cast(value, _FLOAT), places, like=y), like=y)
+        channels = build.cast(value, _FLOAT)
+        if others:
+            channels = build.node("Unsqueeze", channels, build.integers(*others), like=y)
+        y = build.node(operator, y, channels, like=y)
     build.replace(build.cast(y, x.dtype or _FLOAT))
 
 

@@ -309,6 +309,15 @@ def test_normalisations(tmp_path, make, dtype):
     assert np.abs(y - exact).max() <= {"fp32": 3e-5, "fp16": 4e-3}[dtype]
 
 
+def test_groups_of_a_vector(tmp_path):
+    model, path = nn.GroupNorm(2, 8).eval(), tmp_path / "net.onnx"
+    nn.init.normal_(model.weight)
+    export_onnx(model, path, torch.zeros(2, 8), target="ort-cuda", opset=22)
+    x = torch.randn(5, 8)
+    (y,) = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"]).run(None, {"input": x.numpy()})
+    np.testing.assert_allclose(y, model(x).detach().numpy(), rtol=0, atol=1e-6)
+
+
 def test_other_targets_keep_their_operators(tmp_path):
     net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.MaxPool2d(2), nn.InstanceNorm2d(4))
     for target, options in (
