@@ -199,7 +199,10 @@ def robustness_of(
             together.setdefault((cell.seed, cell.robustness_levels, net.dtype), []).append(place)
     test, found = loaded.sets["test"], dict.fromkeys(range(len(cells)))
     for (seed, levels, dtype), places in together.items():
-        samples, own = (test.inputs.to(dtype), test.labels), [nets[place] for place in places]
+        samples, own = (
+            (test.inputs.to(dtype), test.labels),
+            [net for place in places if (net := nets[place]) is not None],
+        )
         measured = noise_robustness_of_each(own, samples, levels, seed=seed, together=outputs_of(places))
         for place, curves in zip(places, measured, strict=True):
             found[place] = Robustness(curves.levels, curves.error, curves.loss)

@@ -83,7 +83,7 @@ class LayerEnd:
         places = torch.arange(len(self.numbers)) if part is None else torch.arange(len(self.numbers))[part]
         own = [self.numbers[place] for place in places.tolist()]
         runs = [(number, len(list(run))) for number, run in groupby(own)]
-        pieces = inputs.split([length for _, length in runs])
+        pieces = torch.split(inputs, [length for _, length in runs])
         outputs = [_FORMULAS[kind](piece, alpha) for ((kind, alpha), _), piece in zip(runs, pieces, strict=True)]
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 

@@ -97,7 +97,9 @@ class LinearRule:
         weight = weight if part is None else weight[part]
         if inputs.ndim == 3:
             return linear(inputs, weight, None)
-        together = inputs @ weight.flatten(0, 1).t()  # one product of this size is several times faster than many small
+        together: Tensor = (
+            inputs @ weight.flatten(0, 1).t()
+        )  # one product of this size is several times faster than many small
         return together.view(len(inputs), *weight.shape[:2]).transpose(0, 1)
 
 

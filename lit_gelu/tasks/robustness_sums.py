@@ -60,7 +60,8 @@ class SumsTogether:
     def __init__(self, outputs_of: Callable[[Tensor], Tensor], device: torch.device, shape: Shape) -> None:
         self.outputs_of, self.devices = outputs_of, {device}
         self.device = device
-        self.sums = torch.zeros(*shape, 2, dtype=torch.float64, device=device)
+        modules, levels, draws = shape
+        self.sums = torch.zeros(levels, draws, modules, 2, dtype=torch.float64, device=device)
 
     def add(self, place: tuple[int, ...], inputs: Tensor, labels: Tensor) -> None:
         """Add what a batch gives."""
@@ -70,11 +71,11 @@ class SumsTogether:
         shared = labels.expand(len(logits), -1)
         losses = functional.cross_entropy(logits.flatten(0, 1).double(), shared.flatten(), reduction="none")
         wrong = (logits.argmax(dim=2) != shared).sum(1).double()
-        self.sums[:, *place] += torch.stack([wrong, losses.view(shared.shape).sum(1)], dim=1)
+        self.sums[place] += torch.stack([wrong, losses.view(shared.shape).sum(1)], dim=1)
 
     def found(self) -> np.ndarray:
         """Return the sums, ``[modules, levels, draws, 2]``."""
-        return self.sums.cpu().numpy()
+        return np.moveaxis(self.sums.cpu().numpy(), 2, 0)
 
 
 def device_of(module: nn.Module) -> torch.device:
