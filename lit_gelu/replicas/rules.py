@@ -97,9 +97,7 @@ class LinearRule:
         weight = weight if part is None else weight[part]
         if inputs.ndim == 3:
             return linear(inputs, weight, None)
-        together: Tensor = (
-            inputs @ weight.flatten(0, 1).t()
-        )  # one product of this size is several times faster than many small
+        together: Tensor = inputs @ weight.flatten(0, 1).t()  # faster than a product for each replica
         return together.view(len(inputs), *weight.shape[:2]).transpose(0, 1)
 
 
