@@ -137,13 +137,21 @@ def _open(
             os.fspath(model.path),
             options,
             providers=[(name, _without_first_device(name, given)) for name, given in checked.items()],
-            disabled_optimizers=list(disabled_optimizers),
+            disabled_optimizers=[*disabled_optimizers, *_crashing(model)],
             enable_fallback=0,  # else a failure prints a banner and the session runs on the CPU
         )
     except _FILE_ERRORS as error:
         raise ModelFileError(_not_loaded(model, error)) from error
     except _PROVIDER_ERRORS as error:
         _raise_for_provider(error, model, checked, disabled_optimizers)
+
+
+def _crashing(model: ModelFile) -> list[str]:
+    """Return onnxruntime's optimisations that end the process on a file like this one."""
+    # On x86-64 NchwcTransformer follows a null pointer where a Transpose stands in front of a Cast from 16 bits, which
+    # onnxruntime puts ahead of what its CPU has no kernel for: a transformer in float16 (onnxruntime's issue 28392, in
+    # 1.24 to 1.31). On a GPU it does nothing.
+    return ["NchwcTransformer"] if model.sixteen_bit and "Transpose" in model.operators else []
 
 
 def _without_first_device(provider: str, options: Mapping[str, str]) -> dict[str, str]:

@@ -10,7 +10,8 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
-from child_processes import PATIENCE
+from child_processes import PATIENCE, run_python
+from cuda_nets import VisionTransformer, encoder
 from export_cases import gelu_net
 from lightning.pytorch import LightningModule, Trainer
 from torch.utils.data import DataLoader, Dataset
@@ -116,3 +117,23 @@ def test_in_predict_step(path):
     trainer = Trainer(accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False)
     outputs = trainer.predict(Predicts(path), DataLoader(x, batch_size=2))
     torch.testing.assert_close(torch.cat(outputs), gelu_net().eval()(x).detach(), rtol=0, atol=1e-6)
+
+
+_RUN = """
+import sys
+import numpy as np
+from lit_gelu.export.runtime import OnnxPredictor
+
+for path in sys.argv[1:]:
+    predict = OnnxPredictor(path, ["CPUExecutionProvider"])
+    (port,) = predict.ports.values()
+    print(np.isfinite(predict(np.zeros([2 if isinstance(n, str) else n for n in port.shape], np.float16))).all())
+"""
+
+
+def test_a_float16_transformer_does_not_end_the_process(tmp_path):
+    """onnxruntime 1.31 follows a null pointer in one of its optimisations on x86-64: another process tries it."""
+    paths = [str(tmp_path / name) for name in ("encoder.onnx", "vit.onnx")]
+    export_onnx(encoder().eval(), paths[0], torch.zeros(2, 5, 8), dtype="fp16")
+    export_onnx(VisionTransformer().eval(), paths[1], torch.zeros(2, 3, 8, 8), dtype="fp16")
+    assert run_python(_RUN, *paths).stdout.split() == ["True", "True"]

@@ -1,11 +1,9 @@
 """The default predictor's session on CUDA, divided and optimised by the shipped provider on stand-in libraries."""
 
-import subprocess
-import sys
-
 import pytest
 import stand_in_cuda
 import torch
+from child_processes import run_python
 from torch import nn
 
 from lit_gelu import activations
@@ -95,14 +93,7 @@ print(session.get_provider_options()["CUDAExecutionProvider"]["device_id"])
 def test_a_session_says_nothing_of_plugins(libraries, tmp_path, device):
     """Where a device's number is given, onnxruntime 1.31 warns of plugins: it is given only if it counts."""
     path = export(nn.Sequential(nn.Linear(4, 4), nn.GELU()), tmp_path, torch.zeros(2, 4))
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", _SAID, str(path), device],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        env=stand_in_cuda.environment(libraries),
-        check=False,
-    )
+    done = run_python(_SAID, str(path), device, env=stand_in_cuda.environment(libraries), check=False)
     if device == "0":
         assert done.returncode == 0, done.stderr
         assert done.stdout == "0\n"
