@@ -55,6 +55,7 @@ def values() -> dict[str, str]:
         "tensorrt_opset": str(kernels.accepted_range("tensorrt")[-1]),
         "missing_table": _missing(),
         "kept_operators": ", ".join(f"`{name}`" for name in precision.STRICT_KEEP),
+        "overflowing_operators": ", ".join(f"`{name}`" for name in precision.OVERFLOWING["fp16"]),
         "policy_table": f"{len(TABLE)} rows.\n\n{_policy_table()}",
     }
 
