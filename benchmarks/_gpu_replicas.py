@@ -24,6 +24,7 @@ from replicas import NETS, RandomSamples
 
 from lit_gelu.paper.cells import Cell, expand
 from lit_gelu.paper.experiments import MNIST, TWEETS, Experiment
+from lit_gelu.paper.group_planning import GroupPlanner
 from lit_gelu.paper.group_training import train_group
 from lit_gelu.paper.jobs import CellGroup, RunOptions
 from lit_gelu.paper.training import DataCache
@@ -211,16 +212,15 @@ def experiment_of(experiment: Experiment, quick: bool) -> tuple[Experiment, str]
 def whole(experiment: Experiment, settings: Settings) -> dict[str, Any]:
     """Make all runs of an experiment as one group, with its measurements and records."""
     cells: list[Cell] = expand(experiment, "full")
-    cells.sort(key=lambda cell: (cell.activation, cell.seed, cell.setting.get("keep", 1.0)))
-    if settings.quick:
-        cells = cells[:QUICK_RUNS]
+    (group,) = GroupPlanner(1, on_gpu=True).jobs(cells[:QUICK_RUNS] if settings.quick else cells)
+    assert isinstance(group, CellGroup)  # noqa: S101 - more than one run is a group
     cuda = settings.device == "cuda"
     root = os.environ.get("LIT_GELU_DATA") or None
     options = RunOptions(root, "cuda" if cuda else "cpu", 1, None)
     data = DataCache(root)
-    data.get(cells[0].config["data"])  # what a machine reads once is not timed
+    data.get(group.cells[0].config["data"])  # what a machine reads once is not timed
     begun = time.perf_counter()
-    records = train_group(CellGroup(tuple(cells)), data, options, lambda _: None)
+    records = train_group(group, data, options, lambda _: None)
     seconds = time.perf_counter() - begun
     medians: dict[str, float] = {}
     places = sorted({(record.arm, str(dict(record.setting)), record.learning_rate) for record in records})

@@ -74,6 +74,14 @@ def test_runs_with_dropout_are_by_themselves_where_groups_allow_it():
         assert activations == sorted(activations)  # each in one stretch
 
 
+def test_on_a_gpu_runs_with_dropout_follow_those_without():
+    table = own_experiments("full", ProtocolVariant(noise="keys"))
+    (job,) = GroupPlanner(1, on_gpu=True).jobs(RunRequest("full", only=("mnist",), table=table).first_cells())
+    keeps = [cell.setting["keep"] for cell in job.cells]
+    assert keeps == sorted(keeps, reverse=True)
+    assert len(set(keeps)) == 2
+
+
 def test_what_differs_in_more_than_a_group_may_is_apart():
     other = replace(SHARING, name="wider", task_args={"hidden_layers": 2})
     longer = replace(SHARING, name="longer", epochs=3)
