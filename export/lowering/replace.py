@@ -77,12 +77,14 @@ def lower(
     )
     if opset != traced:
         raise_opset(model, opset)
-    write_out(model, target.runtime, opset)
+    if target.runtime == "ort-cuda" or target.dtype == "bf16":  # onnxruntime's CPU has these kernels
+        write_out(model, target.runtime, opset)
     by_recipes = {key: _choice(activation, options, opset) for key, activation in distinct.items()}
     taken = {site: by_recipes[id(activation.recipes)] for site, activation in found.items()}
     if options.lowering == "auto" and target.runtime == "ort-cuda":
         taken |= hand_over_biases(model, found, taken, target, nhwc=options.layout == "nhwc")
-    keep_biases_apart(model, taken, target)
+    if target.dtype == "fp16" and strict:
+        keep_biases_apart(model, taken, target)
     calls = _replace_all(model, found, taken)
     rows = tuple(
         SiteRecord(

@@ -31,7 +31,7 @@ _FORMULAS: tuple[Formula, ...] = (
 def number_of(module: nn.Module) -> tuple[int, float] | None:
     """Return an activation's number in the kernels and its parameter, or ``None`` if they do not know it."""
     if isinstance(module, nn.GELU):
-        return {"none": 1, "tanh": 2}[module.approximate], 0.0
+        return 1 if module.approximate == "none" else 2, 0.0
     if isinstance(module, nn.ELU):
         return 3, float(module.alpha)
     return {nn.ReLU: (0, 0.0), nn.SiLU: (4, 0.0)}.get(type(module))
