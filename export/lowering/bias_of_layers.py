@@ -68,7 +68,7 @@ def keep_biases_apart(model: ir.Model, taken: Mapping[str, Choice], target: Targ
 
 def _as_row(bias: ir.Value, graph: ir.Graph) -> ir.Value:
     """Return an initializer as one of a single row; all its readers in front of a Gelu share that."""
-    name = f"{bias.name}_row"
+    name = f"lit_gelu.row.{bias.name}"
     if name not in graph.initializers:
         row = ir.Value(name=name, const_value=ir.tensor(array_of(bias)[None], name=name))
         row.dtype, row.shape = DTYPES["fp16"], ir.Shape([1, *(bias.shape or ())])

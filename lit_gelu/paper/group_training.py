@@ -16,7 +16,7 @@ from lit_gelu.paper.group_recorder import GroupRecorder
 from lit_gelu.paper.jobs import CellGroup, RunOptions
 from lit_gelu.paper.run_progress import Progress
 from lit_gelu.paper.run_record import RunRecord
-from lit_gelu.paper.training import DataCache, LoadedData, import_class, record_of, robustness_of, versions
+from lit_gelu.paper.training import DataCache, LoadedData, back_on, import_class, record_of, robustness_of, versions
 from lit_gelu.paper.unfinished_groups import checkpoint_file, description, description_file
 from lit_gelu.replicas import ReplicaDataModule, ReplicaGroup, build_members
 
@@ -58,7 +58,8 @@ def train_group(
     is_resumed = unfinished is not None and unfinished.exists()
     trainer.fit(replicas, datamodule=given, ckpt_path=unfinished if is_resumed else None, weights_only=True)
     seconds = recorder.seconds if is_resumed else time.monotonic() - clock
-    return _records(group, replicas, recorder, loaded, options, started, seconds)
+    device = trainer.strategy.root_device
+    return _records(group, replicas, recorder, loaded, options, started, seconds, device)
 
 
 def _records(
@@ -69,13 +70,15 @@ def _records(
     options: RunOptions,
     started: datetime,
     seconds: float,
+    device: torch.device,
 ) -> list[RunRecord]:
     """Return the record of every cell."""
     size = len(group.cells)
     how = {"size": size, "seconds": round(seconds, 3), "executor": replicas.executor.kind}
     nets = cast("list[ActivationTask]", replicas.members)
     measured = [None if is_diverged else net for net, is_diverged in zip(nets, recorder.diverged, strict=True)]
-    robustness = robustness_of(group.cells, measured, loaded, replicas.executor.outputs)
+    with back_on(device, replicas):
+        robustness = robustness_of(group.cells, measured, loaded, replicas.executor.outputs)
     records = []
     for replica, cell in enumerate(group.cells):
         if options.checkpoints is not None:
@@ -88,7 +91,7 @@ def _records(
                 recorder.curves(replica),
                 robustness[replica],
                 is_diverged=recorder.diverged[replica],
-                device=nets[replica].device,
+                device=device,
                 started=started,
                 seconds=seconds / size,
                 group=how,

@@ -5,7 +5,8 @@ import inspect
 import os
 import platform
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import version
@@ -14,7 +15,7 @@ from typing import Any, cast
 
 import torch
 from lightning.pytorch import LightningDataModule, Trainer, seed_everything
-from torch import Tensor
+from torch import Tensor, nn
 
 from lit_gelu.paper.cells import Cell, data_name
 from lit_gelu.paper.curve_recorder import CurveRecorder, EvaluationSet
@@ -79,16 +80,31 @@ def train(cell: Cell, data: DataCache, options: RunOptions, report: Callable[[Pr
     if options.checkpoints is not None:
         trainer.save_checkpoint(Path(options.checkpoints) / f"{cell.key}.ckpt")
     seconds = time.monotonic() - clock
+    with back_on(trainer.strategy.root_device, model):
+        (robustness,) = robustness_of([cell], [None if recorder.diverged else model], loaded)
     return record_of(
         cell,
         loaded,
         recorder.curves,
-        robustness_of([cell], [None if recorder.diverged else model], loaded)[0],
+        robustness,
         is_diverged=recorder.diverged,
         device=trainer.strategy.root_device,
         started=started,
         seconds=seconds,
     )
+
+
+@contextmanager
+def back_on(device: torch.device, module: nn.Module) -> Iterator[None]:
+    """Have a module back on the device that it was trained on: a Trainer leaves it on the CPU, and so does this."""
+    if device.type == "cpu":
+        yield
+        return
+    module.to(device)
+    try:
+        yield
+    finally:
+        module.cpu()
 
 
 def record_of(
@@ -199,10 +215,8 @@ def robustness_of(
             together.setdefault((cell.seed, cell.robustness_levels, net.dtype), []).append(place)
     test, found = loaded.sets["test"], dict.fromkeys(range(len(cells)))
     for (seed, levels, dtype), places in together.items():
-        samples, own = (
-            (test.inputs.to(dtype), test.labels),
-            [net for place in places if (net := nets[place]) is not None],
-        )
+        samples = test.inputs.to(dtype), test.labels
+        own = [net for place in places if (net := nets[place]) is not None]
         measured = noise_robustness_of_each(own, samples, levels, seed=seed, together=outputs_of(places))
         for place, curves in zip(places, measured, strict=True):
             found[place] = Robustness(curves.levels, curves.error, curves.loss)
