@@ -5,6 +5,15 @@ import triton.language as tl
 
 
 @triton.jit
+def moved(p, m, v, g, size, root, rest1, beta2, rest2, eps):
+    """Return parameters and both moments after a step with gradients ``g``."""
+    m += (g - m) * rest1
+    v = v * beta2 + g * rest2 * g
+    p -= m * size / (tl.sqrt(v) / root + eps)
+    return p, m, v
+
+
+@triton.jit
 def adam_step(
     p_ptr,
     m_ptr,
@@ -31,10 +40,8 @@ def adam_step(
     m = tl.load(m_ptr + offsets, mask=inside)
     v = tl.load(v_ptr + offsets, mask=inside)
     p = tl.load(p_ptr + offsets, mask=inside)
-    m += (g - m) * rest1
-    v = v * beta2 + g * rest2 * g
-    denominator = tl.sqrt(v) / tl.load(root_ptr) + eps
-    p -= m * tl.load(sizes_ptr + replica) / denominator
+    size, root = tl.load(sizes_ptr + replica), tl.load(root_ptr)
+    p, m, v = moved(p, m, v, g, size, root, rest1, beta2, rest2, eps)
     tl.store(m_ptr + offsets, m, mask=inside)
     tl.store(v_ptr + offsets, v, mask=inside)
     tl.store(p_ptr + offsets, p, mask=inside)

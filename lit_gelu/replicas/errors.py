@@ -1,5 +1,7 @@
 """What can go wrong when several runs are trained as one group."""
 
+from torch import Tensor
+
 from lit_gelu.errors import LitGeluError
 
 
@@ -21,3 +23,11 @@ class NotReplicableError(ReplicaError, RuntimeError):
 
 class DamagedGroupError(ReplicaError, ValueError):
     """A checkpoint of a group that is damaged."""
+
+
+def unknown_labels(labels: Tensor, classes: int) -> ReplicaArgumentError:
+    """Return the error for labels that are no classes of a net."""
+    return ReplicaArgumentError(
+        f"The labels are {int(labels.min())} to {int(labels.max())}, and the net has {classes} classes. Number the "
+        "classes from 0, or give a net with as many as there are."
+    )

@@ -38,21 +38,26 @@ class KeyedDropoutRule(DropoutRule):
         if has_kernel(inputs):
             outputs: Tensor = KernelDropout.apply(inputs, self.device_keys(inputs.device), self.site, 0)
             return outputs
-        seeds, steps = (numbers.tolist() for numbers in self._count())
+        seeds, steps = (numbers.tolist() for numbers in self.count())
         own = [Key(seed, self.site, step - 1) for seed, step in zip(seeds, steps, strict=True)]
         return inputs * dropout_factors(inputs.shape, own, self.chances).to(inputs)
 
     def device_keys(self, device: torch.device) -> DeviceKeys:
         """Count a step, and return what kernels draw its masks by."""
+        self.count()
+        return self.keys(device)
+
+    def keys(self, device: torch.device) -> DeviceKeys:
+        """Return what kernels draw masks by: seeds, how many steps there were, and how words are read."""
         if self._readings is None:  # held here, because a CUDA graph reads where they are
             self._readings = readings(tuple(self.chances), device)
-        return DeviceKeys(*self._count(), *self._readings)
+        return DeviceKeys(self.buffers.seed, self.buffers.step, *self._readings)  # type: ignore[arg-type] # buffers
 
-    def _count(self) -> tuple[Tensor, Tensor]:
-        """Count a step of those that have noise; return all seeds and steps."""
-        steps: Tensor = self.buffers.step  # type: ignore[assignment]
-        self.noisy = self.noisy.to(steps.device)
-        return self.buffers.seed, steps.add_(self.noisy)  # type: ignore[return-value] # buffers
+    def count(self, steps: int = 1) -> tuple[Tensor, Tensor]:
+        """Count steps of those that have noise; return all seeds and steps."""
+        made: Tensor = self.buffers.step  # type: ignore[assignment]
+        self.noisy = self.noisy.to(made.device)
+        return self.buffers.seed, made.add_(self.noisy, alpha=steps)  # type: ignore[return-value] # buffers
 
     def count_only(self, is_active: Tensor) -> None:
         """Count steps of active replicas alone from now on."""

@@ -69,10 +69,10 @@ class LayerEnd:
             return outputs if dropout is None else dropout(outputs)
         keys = None if dropout is None else dropout.device_keys(product.device)
         site = 0 if dropout is None else dropout.site
-        ended: Tensor = _EndedLayer.apply(product, bias, self._readings(product.device, part), keys, site)
+        ended: Tensor = _EndedLayer.apply(product, bias, self.readings(product.device, part), keys, site)
         return ended
 
-    def _readings(self, device: torch.device, part: slice | Tensor | None) -> tuple[Tensor, Tensor]:
+    def readings(self, device: torch.device, part: slice | Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return numbers and parameters of the activations; they stay where they are, for a CUDA graph reads them."""
         if self._read is None:
             kinds, alphas = zip(*self.numbers, strict=True)

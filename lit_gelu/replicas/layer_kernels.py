@@ -60,18 +60,7 @@ def slope(u, kind, alpha):
 
 
 @triton.jit
-def _factors(
-    seeds_ptr,
-    steps_ptr,
-    highest_ptr,
-    scales_ptr,
-    site,
-    replica,
-    first,
-    columns,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-):
+def factors(seed, step, highest, scale, site, first, columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """Draw what dropout multiplies a tile with, as `lit_gelu.tasks.keyed_kernels`; ``columns`` is a multiple of 8."""
     calls: tl.constexpr = COLUMNS // 8
     rows = first + tl.arange(0, ROWS)
@@ -80,16 +69,15 @@ def _factors(
     none = call * 0
     a, b, c, d = philox_impl(
         (call + 1).to(tl.uint64),
-        (none + tl.load(steps_ptr + replica) - 1).to(tl.uint64),
+        (none + step).to(tl.uint64),
         none.to(tl.uint64),
         none.to(tl.uint64),
-        (none + tl.load(seeds_ptr + replica)).to(tl.uint64),
+        (none + seed).to(tl.uint64),
         (none + site).to(tl.uint64),
     )
     both = tl.join(tl.join(a, c), tl.join(b, d))
     word = tl.reshape(tl.join(both.to(tl.uint32), (both >> 32).to(tl.uint32)), [ROWS, COLUMNS])
-    is_kept = word <= tl.load(highest_ptr + replica).to(tl.uint32, bitcast=True)
-    return tl.where(is_kept, tl.load(scales_ptr + replica), 0.0)
+    return tl.where(word <= highest.to(tl.uint32, bitcast=True), scale, 0.0)
 
 
 @triton.jit(do_not_specialize=["site"])  # else each of the first layers would be compiled for itself
@@ -121,9 +109,9 @@ def layer_end(
     u = tl.load(z_ptr + place, mask=inside, other=0.0) + bias[None, :]
     y = activated(u, tl.load(kinds_ptr + replica), tl.load(alphas_ptr + replica))
     if DROPS:
-        y *= _factors(
-            seeds_ptr, steps_ptr, highest_ptr, scales_ptr, site, replica, first, columns, ROWS=ROWS, COLUMNS=COLUMNS
-        )
+        seed, step = tl.load(seeds_ptr + replica), tl.load(steps_ptr + replica) - 1
+        highest, scale = tl.load(highest_ptr + replica), tl.load(scales_ptr + replica)
+        y *= factors(seed, step, highest, scale, site, first, columns, ROWS=ROWS, COLUMNS=COLUMNS)
     tl.store(y_ptr + place, y, mask=inside)
 
 
@@ -159,9 +147,9 @@ def layer_end_backward(
         place = replica.to(tl.int64) * rows * columns + row[:, None] * columns + column[None, :]
         dz = tl.load(dy_ptr + place, mask=inside, other=0.0)
         if DROPS:
-            dz *= _factors(
-                seeds_ptr, steps_ptr, highest_ptr, scales_ptr, site, replica, first, columns, ROWS=ROWS, COLUMNS=COLUMNS
-            )
+            seed, step = tl.load(seeds_ptr + replica), tl.load(steps_ptr + replica) - 1
+            highest, scale = tl.load(highest_ptr + replica), tl.load(scales_ptr + replica)
+            dz *= factors(seed, step, highest, scale, site, first, columns, ROWS=ROWS, COLUMNS=COLUMNS)
         dz *= slope(tl.load(z_ptr + place, mask=inside, other=0.0) + bias[None, :], kind, alpha)
         tl.store(dz_ptr + place, dz, mask=inside)
         total += tl.sum(tl.where(inside, dz, 0.0), axis=0)

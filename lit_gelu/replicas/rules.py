@@ -80,21 +80,25 @@ class LinearRule:
         self.stack = stack
 
     @property
+    def weight(self) -> Any:
+        """``[replicas, outputs, inputs]``, a parameter."""
+        return self.stack.weight
+
+    @property
     def bias(self) -> Any:
         """``[replicas, outputs]``, or ``None``."""
         return getattr(self.stack, "bias", None)
 
     def __call__(self, inputs: Tensor, part: slice | Tensor | None = None) -> Tensor:
         """Return its outputs, of some replicas or of all."""
-        weight, bias = self.stack.weight, self.bias
+        weight, bias = self.weight, self.bias
         if part is not None:
-            weight, bias = weight[part], None if bias is None else bias[part]  # type: ignore[index] # a parameter
-        return linear(inputs, weight, bias)  # type: ignore[arg-type] # a parameter
+            weight, bias = weight[part], None if bias is None else bias[part]
+        return linear(inputs, weight, bias)
 
     def product(self, inputs: Tensor, part: slice | Tensor | None = None) -> Tensor:
         """Return its outputs before the bias is added; inputs ``[samples, I]`` are those of all replicas."""
-        weight: Any = self.stack.weight
-        weight = weight if part is None else weight[part]
+        weight = self.weight if part is None else self.weight[part]
         if inputs.ndim == 3:
             return linear(inputs, weight, None)
         together: Tensor = inputs @ weight.flatten(0, 1).t()  # faster than a product for each replica

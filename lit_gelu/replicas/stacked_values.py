@@ -1,6 +1,7 @@
 """Measuring all members at once on inputs that they share, as a GPU is fastest; on a CPU one by one is."""
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from functools import partial
 
 import torch
@@ -14,6 +15,8 @@ from lit_gelu.tasks import ClassificationTask, MNISTAutoencoder
 
 # What the values of a sample are computed by; a subclass may compute others.
 _KNOWN = (ClassificationTask.sample_values, MNISTAutoencoder.sample_values)
+
+_ELEMENTS = 2**26  # a quarter of a gibibyte in float32: enough that starting kernels takes no time beside them
 
 
 def measures_as_known(module: nn.Module) -> bool:
@@ -31,12 +34,15 @@ def stacked_means(
         forward: The members' forward pass; `measures_as_known` says whether their values are known.
         inputs: All inputs of the set.
         labels: Their labels.
-        samples_at_once: Bounds the memory.
+        samples_at_once: Bounds the memory; where outputs of a layer are `_ELEMENTS` or fewer, more are taken.
         fused: The same pass with fewer kernels, if there is one.
     """
     outputs_of = partial(_outputs, forward) if fused is None else fused.noise_free_outputs
+    widest = max(stack.shape[1] for stack in forward.stacks.trained.values())
+    samples_at_once = max(samples_at_once, _ELEMENTS // (len(forward.stacks.modules) * widest))
     sums: dict[str, Tensor] = {}
-    with evaluation_mode(forward.own_activations):
+    # Switching all members' activations takes as long as some of these passes, and kernels have no modes.
+    with evaluation_mode(forward.own_activations) if fused is None else nullcontext():
         for start in range(0, len(labels), samples_at_once):
             part = slice(start, start + samples_at_once)
             for name, values in _sample_values(forward, outputs_of, inputs[part], labels[part]).items():

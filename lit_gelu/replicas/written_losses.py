@@ -7,7 +7,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from lit_gelu.replicas.errors import ReplicaArgumentError
+from lit_gelu.replicas.errors import unknown_labels
 
 KeptSteps = Callable[[str, int], Tensor]  # the tensor of a name, [steps, batch, width]: one for all members
 _MEAN, _SUM, _NO_IGNORED = 1, 2, -100  # torch's numbers for reductions and ignore_index
@@ -57,10 +57,7 @@ class CrossEntropy:
         try:
             of_logs.scatter_(1, self.labels.unsqueeze(1), -1 / labels.shape[1])  # none weighs less or is ignored
         except RuntimeError as error:
-            raise ReplicaArgumentError(
-                f"The labels are {int(labels.min())} to {int(labels.max())}, and the net has {of_logs.shape[1]} "
-                "classes. Number the classes from 0, or give a net with as many as there are."
-            ) from error
+            raise unknown_labels(labels, of_logs.shape[1]) from error
 
     def log(self, step: int, outputs: Tensor, inputs: Tensor) -> None:  # noqa: ARG002
         """See `Loss`."""

@@ -21,7 +21,9 @@ CELLS = [{"activation": "gelu_tanh"}, {"activation": "elu"}]
         (MNISTAutoencoder, CELLS, 784, 10),
     ],
 )
-def test_means_are_those_of_each_alone(build, cells, features, classes):
+@pytest.mark.parametrize("least", [0, 2**26])
+def test_means_are_those_of_each_alone(monkeypatch, least, build, cells, features, classes):
+    monkeypatch.setattr("lit_gelu.replicas.stacked_values._ELEMENTS", least)
     executor = EagerExecutor(build_members(build, cells), "device")
     executor.configure_optimizers()
     inputs, labels = torch.rand(23, features), torch.randint(classes, (23,))

@@ -1,0 +1,162 @@
+"""The kernels of whole steps in Triton's interpreter, beside the same steps by autograd in float64.
+
+python interpreted_net_steps.py OUT
+"""
+
+import functools
+
+import pytest
+import torch
+from interpreted_harness import main
+
+from lit_gelu.replicas import BatchOrder, EagerExecutor, ReplicaArgumentError, build_members, kernel_layers
+from lit_gelu.replicas import kernel_steps as own
+from lit_gelu.tasks import TIMITFrameClassifier, TweetTagger
+
+CELLS = [
+    {"activation": "relu", "keep": 1.0},
+    {"activation": "elu", "learning_rate": 1e-4, "keep": 1.0},
+    {"activation": "gelu_tanh", "keep": 0.5},
+    {"activation": "gelu", "keep": 0.8},
+    {"activation": "silu", "keep": 0.5},
+]
+SEEDS = [0, 1, 2, 2**31, 0]
+# Widths that are no multiple of a tile, several tiles, and more samples in a batch than a tile has rows.
+NETS = {
+    "timit": (functools.partial(TIMITFrameClassifier, width=40, noise="keys"), 286, 39),
+    "tweets": (functools.partial(TweetTagger, vector_size=8, noise="keys"), 24, 25),
+}
+
+
+def samples_of(features, classes, count=150):
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(count, features, generator=generator), torch.randint(classes, (count,), generator=generator)
+
+
+def executor_of(build, cells, dtype=torch.float32):
+    """Return a group's executor, its optimizer made: with kernels unless it computes in float64."""
+    is_kernel = dtype == torch.float32
+    own.has_kernel = kernel_layers.has_kernel = lambda tensor: is_kernel and tensor.dtype == torch.float32
+    executor = EagerExecutor(build_members(build, cells, SEEDS[: len(cells)]), "device")
+    executor.stacks.tree.to(dtype)
+    executor.configure_optimizers()
+    return executor
+
+
+def rows_of(executor, count, batch, steps):
+    return BatchOrder(count, batch, "seed").epoch(executor.streams.generators, 0)[:steps]
+
+
+def close(found, expected, most=2e-5):
+    """Compare with float64, relative to the largest number: of Adam's quotients near its epsilon, few digits stay."""
+    for name, one in found.items():
+        other = expected[name]
+        torch.testing.assert_close(one.double(), other, rtol=0, atol=most * float(other.abs().max()))
+
+
+def compared(name, cells=CELLS, batch=16, steps=3, is_inactive=False):
+    """Make the same steps twice, and compare all that they change."""
+    build, features, classes = NETS[name]
+    inputs, labels = samples_of(features, classes)
+    states = []
+    for dtype in (torch.float32, torch.float64):
+        executor = executor_of(build, cells, dtype)
+        rows = rows_of(executor, len(inputs), batch, steps)
+        pieces = (rows[:1], rows[1:])
+        losses = []
+        for piece in pieces:
+            losses.append(executor.steps(inputs.to(dtype), labels, piece)["train_loss"])
+            executor.active[1] = not is_inactive
+        is_kernel = isinstance(executor.device_steps._step, own.KernelStep)
+        assert is_kernel == (dtype == torch.float32)
+        moments = {f"{n} {i}": m for n, pair in executor.optimizer.moments.items() for i, m in enumerate(pair)}
+        weights = {n: stack.detach() for n, stack in executor.stacks.trained.items()}
+        counts = {n: buffer.clone() for n, buffer in executor.stacks.buffers.items()}
+        means = executor.means(inputs.to(dtype), labels)
+        states.append((torch.cat(losses), weights, moments, counts, means, executor.optimizer.made))
+    (losses, weights, moments, counts, means, made), (exact, *expected) = states
+    torch.testing.assert_close(losses.double(), exact, rtol=1e-5, atol=1e-6)
+    close(weights, expected[0])
+    close(moments, expected[1])
+    if means is not None:  # TIMIT's members are asked singly
+        close(means, expected[3])
+    assert made == expected[4] == steps
+    for key, count in counts.items():
+        assert torch.equal(count, expected[2][key])
+
+
+def deep_nets_with_odd_widths():
+    compared("timit")
+
+
+def a_batch_of_several_tiles():
+    compared("timit", CELLS[1:4], batch=140, steps=1)
+
+
+def wide_layers():
+    compared("tweets")
+
+
+def nets_without_dropout():
+    compared("timit", CELLS[:2], batch=20)
+
+
+def all_nets_with_dropout():
+    compared("tweets", CELLS[2:], batch=20)
+
+
+def an_inactive_replica_stays():
+    compared("timit", CELLS[:3], is_inactive=True)
+
+
+def several_stretches_are_one_after_the_other():
+    kept, own.PASSES = own.PASSES, 3
+    assert own.stretches(5, range(2, 5)) == [range(3), range(3, 4), range(4, 5)]
+    compared("timit", steps=2)
+    own.PASSES = kept
+
+
+def some_replicas_are_measured():
+    build, features, classes = NETS["timit"]
+    executor = executor_of(build, CELLS)
+    inputs, _ = samples_of(features, classes)
+    found = executor.device_steps.fused.noise_free_outputs(inputs, torch.tensor([4, 1]))
+    exact = executor_of(build, CELLS, torch.float64).device_steps.fused.noise_free_outputs(inputs.double())
+    close({"outputs": found}, {"outputs": exact[[4, 1]]})
+
+
+def a_loss_that_is_no_number_is_told():
+    build, features, classes = NETS["timit"]
+    executor = executor_of(build, CELLS[:3])
+    inputs, labels = samples_of(features, classes)
+    rows = rows_of(executor, len(inputs), 16, 2)
+    executor.stacks.parameters["hidden.1.linear.weight"].detach()[1, 0, 0] = torch.nan
+    losses = executor.steps(inputs, labels, rows)["train_loss"]
+    assert losses.isnan().any(0).tolist() == [False, True, False]
+
+
+def labels_that_are_no_classes_are_refused():
+    build, features, classes = NETS["timit"]
+    inputs, labels = samples_of(features, classes)
+    for label in (-1, classes):
+        executor = executor_of(build, CELLS)
+        labels[3] = label
+        with pytest.raises(ReplicaArgumentError, match=f"{classes} classes"):
+            executor.steps(inputs, labels, rows_of(executor, len(inputs), 16, 1))
+
+
+CHECKS = (
+    deep_nets_with_odd_widths,
+    a_batch_of_several_tiles,
+    wide_layers,
+    nets_without_dropout,
+    all_nets_with_dropout,
+    an_inactive_replica_stays,
+    several_stretches_are_one_after_the_other,
+    some_replicas_are_measured,
+    a_loss_that_is_no_number_is_told,
+    labels_that_are_no_classes_are_refused,
+)
+
+if __name__ == "__main__":
+    main(CHECKS)
