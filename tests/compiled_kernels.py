@@ -175,7 +175,14 @@ def _learned(function: str, dtype: str) -> Iterator[TemplateCase]:
     yield TemplateCase("learned_backward_last", function, dtype, back, sizes | sums, constants, BLOCK, 48)
 
 
-def compile_kernel(kernel: Any, capability: int, types: dict[str, str], constants: dict[str, Any]) -> Any:
+def compile_kernel(
+    kernel: Any,
+    capability: int,
+    types: dict[str, str],
+    constants: dict[str, Any],
+    warps: int = WARPS,
+    stages: int | None = None,
+) -> Any:
     """Compile a kernel ahead of time: pointers aligned, counts multiples of 16."""
     names = kernel.arg_names
     aligned = [name for name, kind in types.items() if kind.startswith(("*", "i"))]
@@ -183,11 +190,11 @@ def compile_kernel(kernel: Any, capability: int, types: dict[str, str], constant
     fixed = {(names.index(name),): value for name, value in constants.items()}
     attributes = {(names.index(name),): [["tt.divisibility", 16]] for name in aligned}
     source = ASTSource(kernel, signature, fixed, attributes)
-    options = {"num_warps": WARPS, "enable_fp_fusion": True}
+    options = {"num_warps": warps, "enable_fp_fusion": True, **({} if stages is None else {"num_stages": stages})}
     return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
 
 
-def machine_code(compiled: Any, elements: int) -> MachineCode:
+def machine_code(compiled: Any, elements: int, warps: int = WARPS) -> MachineCode:
     """Read the machine code of a kernel whose program computes so many elements."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "kernel.cubin"
@@ -195,7 +202,7 @@ def machine_code(compiled: Any, elements: int) -> MachineCode:
         text = _said("nvdisasm", "-c", file)
         usage = _USAGE.search(_said("cuobjdump", "--dump-resource-usage", file))
     operations, loop = _operations(text)
-    return MachineCode(tuple(operations), loop, elements / (32 * WARPS), int(usage[1]), int(usage[2]))
+    return MachineCode(tuple(operations), loop, elements / (32 * warps), int(usage[1]), int(usage[2]))
 
 
 def _operations(text: str) -> tuple[list[str], int]:

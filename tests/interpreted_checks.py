@@ -1,7 +1,5 @@
-"""Scripts of checks in Triton's interpreter, seen from the tests: their names, and what they find."""
+"""Scripts of checks in Triton's interpreter, seen from the tests: what they find."""
 
-import ast
-import functools
 import json
 import sys
 import tempfile
@@ -12,27 +10,19 @@ import pytest
 from child_processes import run_command
 
 
-def names_in(script: str) -> list[str]:
-    """Return the names of a script's checks, without running it."""
-    for statement in ast.parse(_path(script).read_text()).body:
-        if isinstance(statement, ast.Assign) and statement.targets[0].id == "CHECKS":
-            return [name.id for name in statement.value.elts]
-    raise LookupError(f"{script} has no CHECKS.")
+def tests_of(script: str) -> Callable[[], None]:
+    """Return the test of a script's checks: one for all, or each process of pytest-xdist would run the script."""
 
-
-def tests_of(script: str) -> Callable[[str], None]:
-    """Return a test of each check; the script runs once."""
-
-    @pytest.mark.parametrize("name", names_in(script))
-    def test_check(name: str) -> None:
+    def test_checks() -> None:
         pytest.importorskip("triton", reason="Triton has no build for this system")
         found = run(script)
-        assert not found[name], found[name]
+        assert found, f"{script} has no checks"
+        failed = {name: trace for name, trace in found.items() if trace}
+        assert not failed, "\n\n".join(f"{name}:\n{trace}" for name, trace in failed.items())
 
-    return test_check
+    return test_checks
 
 
-@functools.cache
 def run(script: str) -> dict[str, str]:
     """Return the traceback of each check, nothing for one that passed."""
     with tempfile.TemporaryDirectory() as folder:

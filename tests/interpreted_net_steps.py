@@ -47,11 +47,10 @@ def rows_of(executor, count, batch, steps):
     return BatchOrder(count, batch, "seed").epoch(executor.streams.generators, 0)[:steps]
 
 
-def close(found, expected, most=2e-5):
-    """Compare with float64, relative to the largest number: of Adam's quotients near its epsilon, few digits stay."""
+def close(found, expected, most=5e-6):
+    """Compare with float64, all numbers of a tensor together: of Adam's quotients near its epsilon few digits stay."""
     for name, one in found.items():
-        other = expected[name]
-        torch.testing.assert_close(one.double(), other, rtol=0, atol=most * float(other.abs().max()))
+        assert (one.double() - expected[name]).norm() <= most * expected[name].norm(), name
 
 
 def compared(name, cells=CELLS, batch=16, steps=3, is_inactive=False):
@@ -77,7 +76,7 @@ def compared(name, cells=CELLS, batch=16, steps=3, is_inactive=False):
     (losses, weights, moments, counts, means, made), (exact, *expected) = states
     torch.testing.assert_close(losses.double(), exact, rtol=1e-5, atol=1e-6)
     close(weights, expected[0])
-    close(moments, expected[1])
+    close(moments, expected[1], 5e-5)  # squares of sums that cancel
     if means is not None:  # TIMIT's members are asked singly
         close(means, expected[3])
     assert made == expected[4] == steps
@@ -86,23 +85,23 @@ def compared(name, cells=CELLS, batch=16, steps=3, is_inactive=False):
 
 
 def deep_nets_with_odd_widths():
-    compared("timit")
+    compared("timit", CELLS[1:4])
 
 
 def a_batch_of_several_tiles():
-    compared("timit", CELLS[1:4], batch=140, steps=1)
+    compared("timit", CELLS[1:3], batch=140, steps=1)
 
 
 def wide_layers():
-    compared("tweets")
+    compared("tweets", CELLS[1:3], steps=2)
 
 
 def nets_without_dropout():
-    compared("timit", CELLS[:2], batch=20)
+    compared("timit", CELLS[:2], batch=20, steps=2)
 
 
 def all_nets_with_dropout():
-    compared("tweets", CELLS[2:], batch=20)
+    compared("timit", CELLS[3:], batch=20, steps=2)
 
 
 def an_inactive_replica_stays():
@@ -129,7 +128,7 @@ def a_loss_that_is_no_number_is_told():
     build, features, classes = NETS["timit"]
     executor = executor_of(build, CELLS[:3])
     inputs, labels = samples_of(features, classes)
-    rows = rows_of(executor, len(inputs), 16, 2)
+    rows = rows_of(executor, len(inputs), 16, 1)
     executor.stacks.parameters["hidden.1.linear.weight"].detach()[1, 0, 0] = torch.nan
     losses = executor.steps(inputs, labels, rows)["train_loss"]
     assert losses.isnan().any(0).tolist() == [False, True, False]

@@ -113,15 +113,16 @@ class GroupRecorder(Callback):
         self._keep(trainer, is_epochs_end=step == self._epoch_steps)
 
     def _measure(self, trainer: Trainer, group: ReplicaGroup, epoch: float) -> None:
-        logged = {name: torch.cat(values).double() for name, values in self._logged.items()}
+        # Numbers of all replicas at once: asking for them one by one takes as long as some steps on a GPU.
+        logged = {name: torch.cat(values).double().mean(0).tolist() for name, values in self._logged.items()}
         self._logged = {}
         together = self._measured_together(group)
         for replica, points in enumerate(self._points):
             if self.diverged[replica]:
                 continue
-            means = {name: values[:, replica].mean().item() for name, values in logged.items()}
+            means = {name: values[replica] for name, values in logged.items()}
             if together is not None:
-                add_points(points, epoch, means | {name: values[replica].item() for name, values in together.items()})
+                add_points(points, epoch, means | {name: values[replica] for name, values in together.items()})
             else:
                 task = cast("ActivationTask", group.members[replica])
                 with isolate_rng():  # a measurement that draws numbers draws those of the run alone
@@ -132,14 +133,14 @@ class GroupRecorder(Callback):
                 group.active[replica] = False
         trainer.should_stop = trainer.should_stop or all(self.diverged)
 
-    def _measured_together(self, group: ReplicaGroup) -> dict[str, Tensor] | None:
+    def _measured_together(self, group: ReplicaGroup) -> dict[str, list[float]] | None:
         """Return what all replicas have, where a group on a GPU measures all at once."""
-        found: dict[str, Tensor] = {}
+        found: dict[str, list[float]] = {}
         for stage, samples in self._sets.items():
             means = group.executor.means(samples.inputs, samples.labels, SAMPLES_AT_ONCE)
             if means is None:
                 return None
-            found |= {f"{stage}_{name}": values for name, values in means.items()}
+            found |= {f"{stage}_{name}": values.tolist() for name, values in means.items()}
         return found
 
     def _keep(self, trainer: Trainer, is_epochs_end: bool) -> None:

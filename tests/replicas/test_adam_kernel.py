@@ -3,7 +3,7 @@
 import interpreted_checks
 import pytest
 
-test_check = interpreted_checks.tests_of("interpreted_adam.py")
+test_checks = interpreted_checks.tests_of("interpreted_adam.py")
 
 TYPES = {
     **dict.fromkeys(("p_ptr", "m_ptr", "v_ptr", "g_ptr", "sizes_ptr", "root_ptr"), "*fp32"),

@@ -3,7 +3,7 @@
 import interpreted_checks
 import pytest
 
-test_check = interpreted_checks.tests_of("interpreted_layer_ends.py")
+test_checks = interpreted_checks.tests_of("interpreted_layer_ends.py")
 
 TYPES = {
     **dict.fromkeys(("dy_ptr", "z_ptr", "bias_ptr", "y_ptr", "dz_ptr", "dbias_ptr", "alphas_ptr"), "*fp32"),

@@ -6,7 +6,7 @@ import torch
 
 from lit_gelu.tasks.keyed_dropout import KeyedDropout
 
-test_check = interpreted_checks.tests_of("interpreted_keyed_dropout.py")
+test_checks = interpreted_checks.tests_of("interpreted_keyed_dropout.py")
 
 TYPES = {
     **dict.fromkeys(("x_ptr", "y_ptr", "scales_ptr"), "*fp32"),

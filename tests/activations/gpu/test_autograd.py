@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 from lit_gelu.activations.gpu import autograd, routes
 
-test_check = interpreted_checks.tests_of("interpreted_autograd.py")
+test_checks = interpreted_checks.tests_of("interpreted_autograd.py")
 
 
 @pytest.mark.parametrize("name", ["gelu", "gelu_tanh"])

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from lit_gelu.activations.gpu import routes
 from lit_gelu.activations.modules import GEGLU, ReGLU, SwiGLU
 
-test_check = interpreted_checks.tests_of("interpreted_gated.py")
+test_checks = interpreted_checks.tests_of("interpreted_gated.py")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from lit_gelu.activations.gpu import launch_learned, routes
 from lit_gelu.activations.gpu.learned import LearnedKernel
 from lit_gelu.activations.modules import GaussianGELU, Swish
 
-test_check = interpreted_checks.tests_of("interpreted_learned.py")
+test_checks = interpreted_checks.tests_of("interpreted_learned.py")
 
 
 @pytest.mark.parametrize("arguments", [{}, {"channels": 6}, {"channels": 60, "channel_dim": -1}], ids=str)

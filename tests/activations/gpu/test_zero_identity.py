@@ -2,4 +2,4 @@
 
 import interpreted_checks
 
-test_check = interpreted_checks.tests_of("interpreted_zero_identity.py")
+test_checks = interpreted_checks.tests_of("interpreted_zero_identity.py")

@@ -50,7 +50,7 @@ ACTIVATIONS = {
         "": "Elu",
     },
     "softplus": {"16 strict": "Cast Softplus Cast", "": "Softplus"},
-    "hard swish": {"": "HardSwish"},
+    "hard swish": {"16 strict": "Cast HardSwish Cast", "": "HardSwish"},
 }
 NETS = {
     "linear": {"fp16 strict": "Gemm Gelu Gemm", "bf16": "Gemm Gelu Gemm", "": "MatMul BiasGelu Gemm"},
