@@ -33,6 +33,16 @@ class Passes(NamedTuple):
     place: Tensor | None = None
 
 
+_WITH_TF32 = (8, 0)  # the first compute capability whose tensor cores have it
+
+
+def computes(stack: Tensor) -> bool:
+    """Say whether the kernels know a stack's numbers and its device."""
+    if not has_kernel(stack) or stack.dtype != torch.float32:
+        return False
+    return not stack.is_cuda or torch.cuda.get_device_capability(stack.device) >= _WITH_TF32
+
+
 def launch(
     end: LayerEnd,
     inputs: Tensor,
@@ -89,9 +99,9 @@ def noise_free(end: LayerEnd, inputs: Tensor, part: Tensor | None) -> Tensor:
         inputs: ``[replicas, samples, features]``, or ``[samples, features]``, the same for all.
         part: Numbers of the replicas; ``None`` means all.
     """
-    if not has_kernel(inputs) or inputs.dtype != torch.float32:
-        return end(end.linear.product(inputs, part), part, drops=False)
     weight = end.linear.weight
+    if not computes(weight):
+        return end(end.linear.product(inputs, part), part, drops=False)
     members = torch.arange(len(weight), device=inputs.device) if part is None else part
     outputs = inputs.new_empty(len(members), inputs.shape[-2], weight.shape[1])
     if not outputs.numel():

@@ -12,12 +12,11 @@ from lit_gelu.replicas import kernel_tiles
 from lit_gelu.replicas.device_adam import DeviceAdam
 from lit_gelu.replicas.errors import unknown_labels
 from lit_gelu.replicas.fused_forward import FusedForward
-from lit_gelu.replicas.kernel_layers import Passes, launch
+from lit_gelu.replicas.kernel_layers import Passes, computes, launch
 from lit_gelu.replicas.layer_ends import LayerEnd
 from lit_gelu.replicas.repeated_steps import RepeatedStep
 from lit_gelu.replicas.rules import LinearRule
 from lit_gelu.replicas.stacked_forward import StackedForward, cross_entropies
-from lit_gelu.tasks.keyed_dropout import has_kernel
 from lit_gelu.tasks.keyed_noise import DeviceKeys
 
 PASSES = 45  # through the net that fill a GPU's multiprocessors while others begin and end
@@ -82,7 +81,7 @@ def fits(fused: FusedForward, inputs: Tensor) -> bool:
     splits_blocks = any(end.linear.weight.shape[1] % _PER_BLOCK for end in noisy)
     layers = [*(end.linear for end in fused.ends), fused.output]
     is_whole = all(linear.bias is not None and _is_trained(linear) for linear in layers)
-    is_known = has_kernel(fused.output.weight) and is_whole and not splits_blocks
+    is_known = computes(fused.output.weight) and is_whole and not splits_blocks
     return is_known and fused.output.weight.shape[1] <= kernel_tiles.MOST_CLASSES
 
 
