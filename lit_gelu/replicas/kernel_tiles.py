@@ -31,7 +31,7 @@ def tiles_of(kernel: str, rows: int, columns: int, terms: int) -> Tiles:
         columns: Its columns.
         terms: Of the sum behind each of its elements.
     """
-    # The fastest of those in benchmarks/replica_tiles.py, for the paper's nets on an H200.
+    # Chosen by benchmarks/replica_tiles.py on an H200; the tweets' first layer before it was read by pairs.
     if kernel == "parameters":
         widest = 64 if columns % 16 == 0 else 32  # where numbers are read one or two at a time, registers are short
         return Tiles(power_of_two(rows, 16, 32), power_of_two(columns, 16, widest), power_of_two(terms, 16, 32), 2)

@@ -2,7 +2,8 @@
 
 A product's two matrices are read once into a program's registers; what follows it in the net is computed there: bias,
 activation and dropout, their derivatives, the loss, or Adam. Products are of three of TF32 (``tf32x3``), whose sums
-have the digits of float32.
+have about the digits of float32. The number of a step is that of the steps before this batch of the Trainer, which
+``steps`` holds, and its ``place`` in the batch.
 """
 
 import triton

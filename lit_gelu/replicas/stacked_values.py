@@ -38,7 +38,7 @@ def stacked_means(
         fused: The same pass with fewer kernels, if there is one.
     """
     outputs_of = partial(_outputs, forward) if fused is None else fused.noise_free_outputs
-    widest = max(stack.shape[1] for stack in forward.stacks.trained.values())
+    widest = max(stack.shape[1] for stack in forward.stacks.parameters.values() if stack.ndim > 1)  # scalars have none
     samples_at_once = max(samples_at_once, _ELEMENTS // (len(forward.stacks.modules) * widest))
     sums: dict[str, Tensor] = {}
     # Switching all members' activations takes as long as some of these passes, and kernels have no modes.

@@ -17,6 +17,12 @@ CELLS = [{"activation": "gelu_tanh"}, {"activation": "elu"}]
     ("build", "cells", "features", "classes"),
     [
         (functools.partial(TweetTagger, noise="keys"), [cell | {"keep": 0.5} for cell in CELLS], 150, 25),
+        (
+            functools.partial(TweetTagger, keep=1.0),
+            [{"activation": f"swish(beta={beta}, learnable=True)"} for beta in (1.0, 1.5)],
+            150,
+            25,
+        ),
         (functools.partial(MNISTClassifier, hidden_layers=2), CELLS, 784, 10),
         (MNISTAutoencoder, CELLS, 784, 10),
     ],
@@ -38,7 +44,7 @@ def test_means_are_those_of_each_alone(monkeypatch, least, build, cells, feature
 
 def test_members_are_asked_singly_where_that_is_better():
     inputs, labels = torch.rand(4, 150), torch.zeros(4, dtype=torch.int64)
-    on_cpu = EagerExecutor(build_members(TweetTagger, [{}]))
+    on_cpu = EagerExecutor(build_members(functools.partial(TweetTagger, keep=1.0), [{}]))
     on_cpu.configure_optimizers()
     assert on_cpu.means(inputs, labels) is None
     others = EagerExecutor(
