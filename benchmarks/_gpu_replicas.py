@@ -11,11 +11,13 @@ import os
 import statistics
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from _gpu_record import Record, Settings
@@ -162,7 +164,8 @@ def step_time(name: str, kind: str, device: str, quick: bool) -> dict[str, Any]:
     original: Callable[..., Any] = group.training_step
 
     def timed(*given: Any) -> Any:
-        made = original(*given)  # its losses are on the CPU: the device has ended
+        made = original(*given)
+        made["train_loss"].cpu()  # the device has ended
         ends.append(time.perf_counter())
         return made
 
@@ -183,6 +186,41 @@ def step_time(name: str, kind: str, device: str, quick: bool) -> dict[str, Any]:
         "seconds until the first batch had ended": round(ends[0] - begun, 2),
         "GiB at most": round(torch.cuda.max_memory_allocated() / 2**30, 2) if device == "cuda" else None,
     }
+
+
+@contextmanager
+def parts_of_time(cuda: bool) -> Iterator[dict[str, float]]:
+    """Sum up, behind it, the time of the device in a group's steps and measurements."""
+    parts: dict[str, float] = {}
+    spans: list[tuple[str, Any, Any]] = []
+
+    def now() -> Any:
+        if not cuda:
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def around(name: str, method: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        begin, made, end = now(), method(*given, **named), now()
+        spans.append((name if spans else "the first steps, compiled and captured", begin, end))
+        return made
+
+    names = {"steps": "steps", "means": "measurements"}
+    own = {method: around_of(around, name, method) for method, name in names.items()}
+    with patch.multiple(EagerExecutor, **own):
+        yield parts
+    if cuda:
+        torch.cuda.synchronize()
+    for name, begin, end in spans:
+        seconds = begin.elapsed_time(end) / 1e3 if cuda else end - begin
+        parts[name] = round(parts.get(name, 0.0) + seconds, 3)
+
+
+def around_of(around: Callable[..., Any], name: str, method: str) -> Callable[..., Any]:
+    """Return a method of `EagerExecutor` with something around it."""
+    own = getattr(EagerExecutor, method)
+    return lambda executor, *given, **named: around(name, own, executor, *given, **named)
 
 
 def experiment_of(experiment: Experiment, quick: bool) -> tuple[Experiment, str]:
@@ -219,9 +257,10 @@ def whole(experiment: Experiment, settings: Settings) -> dict[str, Any]:
     options = RunOptions(root, "cuda" if cuda else "cpu", 1, None)
     data = DataCache(root)
     data.get(group.cells[0].config["data"])  # what a machine reads once is not timed
-    begun = time.perf_counter()
-    records = train_group(group, data, options, lambda _: None)
-    seconds = time.perf_counter() - begun
+    with parts_of_time(cuda) as parts:
+        begun = time.perf_counter()
+        records = train_group(group, data, options, lambda _: None)
+        seconds = time.perf_counter() - begun
     medians: dict[str, float] = {}
     places = sorted({(record.arm, str(dict(record.setting)), record.learning_rate) for record in records})
     for place in places:
@@ -232,6 +271,7 @@ def whole(experiment: Experiment, settings: Settings) -> dict[str, Any]:
     return {
         "runs": len(records),
         "seconds": round(seconds, 2),
+        "seconds by part": parts,
         "diverged": sum(record.status == "diverged" for record in records),
         "executor": records[0].group["executor"] if records[0].group else None,
         "last training loss, medians": medians,

@@ -3,9 +3,10 @@
     python -P benchmarks/replica_tiles.py                     the paper's Figure 2 (90 nets) and its tweets (45 nets)
     python -P benchmarks/replica_tiles.py --nets tweets --json FILE
 
-A step is a CUDA graph, timed whole, since one kernel leaves in the cache what the next one reads. Kernel by kernel, the
-tiles that make it shortest are taken. Candidates are compiled first, by several processes at a time; kernels of three
-products of TF32 are set beside those of one, which has fewer digits, and of float32 without tensor cores.
+A step is a part of a CUDA graph of several, timed whole, since one kernel leaves in the cache what the next one reads.
+Kernel by kernel, the tiles that make it shortest are taken. Candidates are compiled first, by several processes at a
+time; kernels of three products of TF32 are set beside those of one, which has fewer digits, and of float32 without
+tensor cores.
 """
 
 import argparse
@@ -25,8 +26,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))  # with python -P it is
 import torch
 
 from lit_gelu import replicas
-from lit_gelu.replicas import EagerExecutor, build_members, kernel_steps, kernel_tiles, net_kernels
-from lit_gelu.replicas.device_steps import captured
+from lit_gelu.replicas import EagerExecutor, build_members, kernel_tiles, net_kernels
+from lit_gelu.replicas.captured_steps import Graphs
 from lit_gelu.replicas.kernel_steps import KernelStep
 from lit_gelu.replicas.kernel_tiles import Tiles
 from lit_gelu.tasks import MNISTClassifier, TweetTagger
@@ -53,7 +54,6 @@ WEIGHTS = [
     Tiles(32, 64, 32, 2),
 ]  # fmt: skip
 OUTPUT = [Tiles(64, 0, 32, 4), Tiles(128, 0, 32, 8), Tiles(16, 0, 32, 4), Tiles(16, 0, 128, 4, 2)]
-PASSES = (22, 30, 45, 68, 10_000)
 
 
 def candidates(key: Key) -> list[Tiles]:
@@ -104,24 +104,23 @@ def step_of(name: str) -> KernelStep:
 
 
 def microseconds(run: Callable[[], Any], begin_again: Callable[[], Any] = lambda: None) -> float:
-    """Return the time of a call, the median of some rounds of `STEPS` each."""
+    """Return the time of one of `STEPS` that a call makes, the median of some rounds."""
     spans = []
     for _ in range(ROUNDS):
         begin_again()
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
-        for _ in range(STEPS):
-            run()
+        run()
         end.record()
         torch.cuda.synchronize()
         spans.append(begin.elapsed_time(end) * 1e3 / STEPS)
     return statistics.median(spans)
 
 
-def of_step(step: KernelStep) -> float:
-    """Return the time of a step inside a CUDA graph."""
-    step.place.zero_()
-    return microseconds(captured(step), step.place.zero_)
+def of_step(step: KernelStep, way: int | None = None) -> float:
+    """Return the time of a step inside a CUDA graph, by so many stretches."""
+    graphs = Graphs(step, way or len(step.stretches), torch.cuda)
+    return microseconds(lambda: graphs(STEPS), step.place.zero_)
 
 
 def of_evaluation(step: KernelStep) -> float:
@@ -131,7 +130,7 @@ def of_evaluation(step: KernelStep) -> float:
     torch.cuda.synchronize()
     with torch.cuda.graph(graph):
         evaluated(step)
-    return microseconds(graph.replay)
+    return microseconds(lambda: [graph.replay() for _ in range(STEPS)])
 
 
 def evaluated(step: KernelStep) -> None:
@@ -201,9 +200,9 @@ def tuned(name: str) -> dict[str, Any]:
         with noted(precision):
             found[f"step in {precision}"] = of_step(step)
     kernel_tiles.PRECISION = kept
-    for passes in PASSES:
-        with cut(step, passes):
-            found[f"step of stretches of {passes} passes"] = of_step(step)
+    for way in step.ways:
+        with noted(f"{way} stretches"):
+            found[f"step in {way} stretches"] = of_step(step, way)
     with one_stream(step):
         found["step on one stream"] = of_step(step)
         found["kernels"] = kernels_of(step)
@@ -212,21 +211,13 @@ def tuned(name: str) -> dict[str, Any]:
 
 
 @contextmanager
-def cut(step: KernelStep, passes: int) -> Iterator[None]:
-    """Have replicas cut into stretches of so many passes."""
-    kept, own = step.stretches, kernel_steps.PASSES
-    kernel_steps.PASSES = passes
-    step.stretches = [step._stretch(replicas) for replicas in kernel_steps.stretches(step.rows.shape[1], step.free)]
-    yield
-    step.stretches, kernel_steps.PASSES = kept, own
-
-
-@contextmanager
 def one_stream(step: KernelStep) -> Iterator[None]:
     """Have one kernel run after the other."""
-    with cut(step, 10_000):
-        step.stretches = [stretch._replace(stream=None, side=None) for stretch in step.stretches]
-        yield
+    step.divide(1)
+    kept = step.stretches
+    step._divided[1] = step.stretches = [stretch._replace(stream=None, side=None) for stretch in kept]
+    yield
+    step._divided[1] = kept
 
 
 @contextmanager

@@ -107,11 +107,27 @@ def an_inactive_replica_stays():
     compared("timit", CELLS[:3], is_inactive=True)
 
 
-def several_stretches_are_one_after_the_other():
+def several_stretches_make_all_their_steps_one_after_the_other():
     kept, own.PASSES = own.PASSES, 3
-    assert own.stretches(5, range(2, 5)) == [range(3), range(3, 4), range(4, 5)]
-    compared("timit", steps=2)
+    assert own.stretches(5, range(2, 5), 3) == [range(3), range(3, 4), range(4, 5)]
+    compared("timit")
     own.PASSES = kept
+
+
+def any_way_to_divide_replicas_has_the_same_bits():
+    build, features, classes = NETS["timit"]
+    inputs, labels = samples_of(features, classes)
+    found = []
+    for way in (1, 2, 3):
+        executor = executor_of(build, CELLS)
+        rows = rows_of(executor, len(inputs), 16, 3)
+        step = executor.device_steps._step_for(inputs, labels, rows)
+        step.divide(way)
+        assert len(step.stretches) == way
+        losses = executor.steps(inputs, labels, rows)["train_loss"]
+        found.append([losses, *(stack.detach() for stack in executor.stacks.trained.values())])
+    for other in found[1:]:
+        assert all(torch.equal(one, another) for one, another in zip(found[0], other, strict=True))
 
 
 def some_replicas_are_measured():
@@ -150,7 +166,8 @@ CHECKS = (
     nets_without_dropout,
     all_nets_with_dropout,
     an_inactive_replica_stays,
-    several_stretches_are_one_after_the_other,
+    several_stretches_make_all_their_steps_one_after_the_other,
+    any_way_to_divide_replicas_has_the_same_bits,
     some_replicas_are_measured,
     a_loss_that_is_no_number_is_told,
     labels_that_are_no_classes_are_refused,

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -40,6 +40,7 @@ class GroupRecorder(Callback):
     # to the bit; the training losses are added up in another order. A replica whose training loss is no finite number
     # is measured for the last time; the others go on, and the training ends when none is left. All of it is in the
     # Trainer's checkpoints. `checkpoint` is where one is kept: every minute, and at the ends of longer epochs.
+    # What a GPU measures is read before the next step, as late as that: until then the Trainer and the GPU both work.
 
     def __init__(
         self,
@@ -58,6 +59,7 @@ class GroupRecorder(Callback):
         self._reported, self._saved = -math.inf, time.monotonic()
         self._logged: dict[str, list[Tensor]] = {}  # [steps, replicas] each
         self._points: list[Points] = [{} for _ in self.diverged]
+        self._unread: Callable[[], None] | None = None
         self._began, self._before = time.monotonic(), 0.0
 
     @property
@@ -71,7 +73,8 @@ class GroupRecorder(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """Return what was recorded, for a checkpoint."""
-        logged = {name: torch.cat(values) for name, values in self._logged.items()}
+        self._read()
+        logged = {name: _joined(values).cpu() for name, values in self._logged.items()}
         return {"points": self._points, "logged": logged, "diverged": self.diverged, "seconds": self.seconds}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -90,6 +93,18 @@ class GroupRecorder(Callback):
             converted = EvaluationSet(trainer.precision_plugin.convert_input(inputs), labels)
             self._sets[name] = converted.near(pl_module.device)
 
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:  # noqa: ARG002 - Lightning's signature
+        """Stop replicas that have diverged."""
+        self._read()
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:  # noqa: ARG002
+        """Stop them before the members see a hook."""
+        self._read()
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:  # noqa: ARG002
+        """Stop them while they are where they were measured."""
+        self._read()
+
     def on_train_batch_end(
         self,
         trainer: Trainer,
@@ -101,7 +116,7 @@ class GroupRecorder(Callback):
         """Keep what the steps logged, and measure if it is time."""
         for name in TRAINING_CURVES:
             if name in outputs:
-                self._logged.setdefault(name, []).append(outputs[name].detach().cpu())
+                self._logged.setdefault(name, []).append(outputs[name].detach())
         step = int(batch[-1]) + 1
         passed = (trainer.global_step - step) // self._epoch_steps + step / self._epoch_steps
         if step in self._steps:
@@ -114,33 +129,60 @@ class GroupRecorder(Callback):
 
     def _measure(self, trainer: Trainer, group: ReplicaGroup, epoch: float) -> None:
         # Numbers of all replicas at once: asking for them one by one takes as long as some steps on a GPU.
-        logged = {name: torch.cat(values).double().mean(0).tolist() for name, values in self._logged.items()}
+        logged = {name: _joined(values).double().mean(0) for name, values in self._logged.items()}
         self._logged = {}
         together = self._measured_together(group)
+        if together is None:
+            means = {name: values.tolist() for name, values in logged.items()}
+            self._add(trainer, group, epoch, means, lambda replica: self._measured_alone(trainer, group, replica))
+            return
+        names, numbers = [*logged, *together], torch.stack([*logged.values(), *together.values()])
+
+        def read() -> None:
+            self._add(trainer, group, epoch, dict(zip(names, numbers.tolist(), strict=True)))
+
+        self._unread = read
+
+    def _read(self) -> None:
+        """Wait for the device if there is something of it to be added."""
+        if self._unread is not None:
+            read, self._unread = self._unread, None
+            read()
+
+    def _add(
+        self,
+        trainer: Trainer,
+        group: ReplicaGroup,
+        epoch: float,
+        means: Mapping[str, Sequence[float]],
+        further: Callable[[int], Mapping[str, float]] = lambda _: {},
+    ) -> None:
+        """Let curves grow by every replica's means, and by what is measured of it further."""
         for replica, points in enumerate(self._points):
             if self.diverged[replica]:
                 continue
-            means = {name: values[replica] for name, values in logged.items()}
-            if together is not None:
-                add_points(points, epoch, means | {name: values[replica] for name, values in together.items()})
-            else:
-                task = cast("ActivationTask", group.members[replica])
-                with isolate_rng():  # a measurement that draws numbers draws those of the run alone
-                    torch.set_rng_state(group.executor.streams.generators[replica].get_state())
-                    add_points(points, epoch, means | measured(task, self._sets, trainer))
-            if not math.isfinite(means.get("train_loss", 0.0)):
+            own = {name: values[replica] for name, values in means.items()}
+            add_points(points, epoch, {**own, **further(replica)})
+            if not math.isfinite(own.get("train_loss", 0.0)):
                 self.diverged[replica] = True
                 group.active[replica] = False
         trainer.should_stop = trainer.should_stop or all(self.diverged)
 
-    def _measured_together(self, group: ReplicaGroup) -> dict[str, list[float]] | None:
-        """Return what all replicas have, where a group on a GPU measures all at once."""
-        found: dict[str, list[float]] = {}
+    def _measured_alone(self, trainer: Trainer, group: ReplicaGroup, replica: int) -> dict[str, float]:
+        """Return what a replica has, with the random numbers of its run alone."""
+        task = cast("ActivationTask", group.members[replica])
+        with isolate_rng():
+            torch.set_rng_state(group.executor.streams.generators[replica].get_state())
+            return measured(task, self._sets, trainer)
+
+    def _measured_together(self, group: ReplicaGroup) -> dict[str, Tensor] | None:
+        """Return what all replicas have, ``[replicas]`` each on the device, where a group measures all at once."""
+        found: dict[str, Tensor] = {}
         for stage, samples in self._sets.items():
             means = group.executor.means(samples.inputs, samples.labels, SAMPLES_AT_ONCE)
             if means is None:
                 return None
-            found |= {f"{stage}_{name}": values.tolist() for name, values in means.items()}
+            found |= {f"{stage}_{name}": values for name, values in means.items()}
         return found
 
     def _keep(self, trainer: Trainer, is_epochs_end: bool) -> None:
@@ -151,3 +193,8 @@ class GroupRecorder(Callback):
         with write_atomically(self._checkpoint) as temporary:
             trainer.save_checkpoint(temporary, weights_only=False)
         self._saved = time.monotonic()
+
+
+def _joined(values: Sequence[Tensor]) -> Tensor:
+    """Return what steps logged as one tensor, where the latest is: those of a checkpoint are on the CPU."""
+    return torch.cat([value.to(values[-1].device) for value in values])

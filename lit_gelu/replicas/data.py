@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Collection
 from typing import Any
 
+import torch
 from lightning.pytorch import LightningDataModule, LightningModule
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.utilities.model_helpers import is_overridden
@@ -95,6 +96,12 @@ class ReplicaDataModule(LightningDataModule):
     def test_dataloader(self) -> Any:
         """Return the data's own loader."""
         return self._for_all("test_dataloader")
+
+    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
+        """Leave numbers of steps where they are, because the host reads them; bring other batches to the device."""
+        if self.trainer is not None and self.trainer.training:
+            return batch
+        return super().transfer_batch_to_device(batch, device, dataloader_idx)
 
     def loader(self, group: LightningModule | None) -> MacroSteps:
         """Return the loader of step numbers for a group: as many in a batch as it asks for."""

@@ -57,8 +57,10 @@ class DeviceAdam(StackedAdam):
 
     def refresh(self) -> None:
         """Read learning rates and who is active."""
-        self.rates.copy_(torch.tensor([own.param_groups[0]["lr"] for own in self.own], dtype=torch.float64))
-        self.is_active.copy_(torch.tensor([replica not in self.stopped for replica in range(len(self.own))]))
+        rates = [own.param_groups[0]["lr"] for own in self.own]
+        is_active = [int(replica not in self.stopped) for replica in range(len(rates))]
+        self.rates.copy_(torch.tensor(rates, dtype=torch.float64), non_blocking=True)
+        self.is_active.copy_(torch.tensor(is_active, dtype=torch.int32), non_blocking=True)
 
     @torch.no_grad()
     def update(self, gradients: Gradients) -> None:

@@ -71,7 +71,10 @@ class EagerExecutor:
         self.device_steps: DeviceSteps | None = None
 
     def means(self, inputs: Tensor, labels: Tensor, samples_at_once: int = 1000) -> dict[str, Tensor] | None:
-        """Return the means of every task's ``sample_values`` over a set; ``None`` if members are to be asked singly."""
+        """Return the means of every task's ``sample_values`` over a set, on the device.
+
+        ``None`` if members are to be asked singly.
+        """
         known = all(measures_as_known(module) for module in self.stacks.modules)
         if self.device_steps is None or not known or not isinstance(self.forward, StackedForward):
             return None
@@ -153,7 +156,8 @@ class EagerExecutor:
             first: The number of the first batch in the epoch.
 
         Returns:
-            What the members log, ``[steps, replicas]`` each, of those steps in which any has logged it.
+            What the members log, ``[steps, replicas]`` each, of those steps in which any has logged it; on a device
+            that may not have made them yet.
         """
         optimizer = self.optimizer or self.configure_optimizers()
         self._stop(optimizer)

@@ -225,7 +225,7 @@ class ReplicaGroup(LightningModule):
         count_further_steps(trainer, len(steps) - 1)
         self._place = steps[-1] + 1
         for name, values in logged.items():
-            self.logged.setdefault(name, []).append(values.cpu())
+            self.logged.setdefault(name, []).append(values)  # where they are: a device is not waited for
             self.log(name, self._mean(values[-1]), prog_bar=name == "train_loss")
         self._write_to_loggers(logged, before, len(steps))
         return logged
@@ -244,6 +244,13 @@ class ReplicaGroup(LightningModule):
     def on_train_epoch_end(self) -> None:
         """Step the schedulers that look at what validation found."""
         self._step_on_plateau(self.trainer.current_epoch)
+
+    def on_train_batch_start(self, *_: Any) -> int | None:
+        """Make no further step when no replica is active: a callback may find that out as late as here."""
+        if self.active.any():
+            return None
+        self.trainer.should_stop = True
+        return -1
 
     def on_train_batch_end(self, *_: Any) -> None:
         """End the run when no replica is active."""
@@ -384,7 +391,10 @@ class ReplicaGroup(LightningModule):
 
     def _mean(self, values: Tensor) -> Tensor:
         """Return the mean of the active replicas, or of all if none is."""
-        return values[self.active].mean() if self.active.any() else values.mean()
+        if self.active.all() or not self.active.any():
+            return values.mean()
+        places = self.active.nonzero().flatten()
+        return values[places.to(values.device, non_blocking=True)].mean()
 
     @property
     def _data(self) -> ReplicaDataModule:

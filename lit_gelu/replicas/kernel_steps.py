@@ -19,7 +19,9 @@ from lit_gelu.replicas.rules import LinearRule
 from lit_gelu.replicas.stacked_forward import StackedForward, cross_entropies
 from lit_gelu.tasks.keyed_noise import DeviceKeys
 
-PASSES = 45  # through the net that fill a GPU's multiprocessors while others begin and end
+PASSES = 45  # through the net in a stretch of replicas, where nobody times others
+_STRETCHES = (1, 2, 3, 4)  # so many are tried before a CUDA graph is made
+_FEWEST_PASSES = 15  # in one of several that are tried
 _PER_BLOCK = 8  # numbers that the generator of dropout draws at once, which lie in one row of a tile
 
 
@@ -39,15 +41,21 @@ class Stretch(NamedTuple):
     side: torch.cuda.Stream | None
 
     @property
+    def place(self) -> Tensor:
+        """The number of their step in the batch of the Trainer."""
+        place = self.passes.place
+        assert place is not None  # noqa: S101 - of steps that are trained
+        return place
+
+    @property
     def has_free(self) -> bool:
         """Whether any has a pass without dropout, too."""
         return len(self.passes.members) > len(self.own)
 
 
-def stretches(replicas: int, free: Collection[int]) -> list[range]:
-    """Cut replicas into stretches of about `PASSES`; those in ``free`` have two each."""
+def stretches(replicas: int, free: Collection[int], count: int) -> list[range]:
+    """Cut replicas into so many stretches, or fewer, of about as many passes; those in ``free`` have two each."""
     total = replicas + len(free)
-    count = max(1, round(total / PASSES))
     ends, passed = [0], 0
     for replica in range(replicas):
         passed += 2 if replica in free else 1
@@ -105,6 +113,8 @@ class KernelStep(RepeatedStep):
         ReplicaArgumentError: If a label is none of the classes.
     """
 
+    together = 8
+
     def __init__(
         self,
         forward: StackedForward,
@@ -124,7 +134,15 @@ class KernelStep(RepeatedStep):
         self.sizes = torch.zeros(len(self.rows), replicas, device=adam.device)  # of Adam's steps
         self.roots = torch.zeros(len(self.rows), device=adam.device)  # of the second moment's corrections
         self.free = range(replicas)[self.split] if self.split is not None else range(0)
-        self.stretches = [self._stretch(own) for own in stretches(replicas, self.free)]
+        passes = replicas + len(self.free)
+        usual = max(1, round(passes / PASSES))
+        self.ways = sorted({usual, *(n for n in _STRETCHES if n == 1 or passes // n >= _FEWEST_PASSES)})
+        # Two numbers each: Triton would compile kernels again for addresses that are no multiples of 16.
+        self.place = torch.zeros(replicas, 2, dtype=torch.int64, device=adam.device)
+        is_cuda = adam.device.type == "cuda"
+        self.streams = [torch.cuda.Stream(adam.device) if is_cuda else None for _ in range(2 * self.ways[-1])]  # type: ignore[no-untyped-call]
+        self._divided: dict[int, list[Stretch]] = {}
+        self.divide(usual)
         self.names = {id(stack): name for name, stack in forward.stacks.trained.items()}
         widths = [end.linear.weight.shape[1] for end in self.ends]
         new = self.flat.new_empty
@@ -135,10 +153,9 @@ class KernelStep(RepeatedStep):
     def start(self, rows: Tensor) -> None:
         """Take the samples of the steps that come, and what may have changed."""
         super().start(rows)
-        made = torch.arange(1, len(rows) + 1, dtype=torch.float64) + self.adam.made.item()
-        rates = torch.tensor([own.param_groups[0]["lr"] for own in self.adam.own], dtype=torch.float64)
+        made = torch.arange(1, len(rows) + 1, dtype=torch.float64, device=self.adam.device) + self.adam.made
         first, second = (1 - beta**made for beta in self.adam.betas)
-        self.sizes[: len(rows)].copy_(rates / first.unsqueeze(1))
+        self.sizes[: len(rows)].copy_(self.adam.rates / first.unsqueeze(1))
         self.roots[: len(rows)].copy_(second.sqrt())
 
     def end(self, steps: int) -> None:
@@ -147,15 +164,26 @@ class KernelStep(RepeatedStep):
         for rule in self.keyed:
             rule.count(steps)
 
-    @torch.no_grad()
     def __call__(self) -> None:
         """Make a step."""
+        self.several(1)
+
+    @torch.no_grad()
+    def several(self, steps: int) -> None:
+        """Make several, of a stretch without a look at the others: what one waits for, another uses."""
         for stretch in self.stretches:
             with beside(stretch.stream):
-                self._make(stretch)
+                for _ in range(steps):
+                    self._make(stretch)
         for stretch in self.stretches:
             wait_for(stretch.stream)
-        self.place.add_(1)
+
+    def divide(self, count: int) -> None:
+        """Let kernels of so many stretches of replicas run side by side."""
+        if count not in self._divided:  # kept, because CUDA graphs read from where their tensors are
+            owns = stretches(self.rows.shape[1], self.free, count)
+            self._divided[count] = [self._stretch(number, own) for number, own in enumerate(owns)]
+        self.stretches = self._divided[count]
 
     def _make(self, stretch: Stretch) -> None:
         """Make the step of some replicas, parameters of a layer beside what comes next: nothing reads them any more."""
@@ -172,16 +200,17 @@ class KernelStep(RepeatedStep):
         with beside(stretch.side):
             self._update(0, stretch)
         wait_for(stretch.side)
+        stretch.place.add_(1)
 
-    def _stretch(self, own: range) -> Stretch:
-        """Return what belongs to some neighbours."""
+    def _stretch(self, number: int, own: range) -> Stretch:
+        """Return what belongs to some neighbours; streams are those of the same number in other divisions."""
         replicas, batch = self.rows.shape[1:]
         also = [replica for replica in own if replica in self.free]
         slots = [*own, *(replicas + self.free.index(replica) for replica in also)]
         members, places = (torch.tensor(n, dtype=torch.int32, device=self.adam.device) for n in ([*own, *also], slots))
-        passes = Passes(members, places, len(own), replicas, batch, self.rows, self.place)
-        is_cuda = self.adam.device.type == "cuda"
-        return Stretch(own, passes, *(torch.cuda.Stream(self.adam.device) if is_cuda else None for _ in range(2)))  # type: ignore[no-untyped-call]
+        passes = Passes(members, places, len(own), replicas, batch, self.rows, self.place[number, :1])
+        first = 2 * number % len(self.streams)
+        return Stretch(own, passes, *self.streams[first : first + 2])
 
     def _keys(self, end: LayerEnd, stretch: Stretch) -> DeviceKeys | None:
         """Return what dropout draws by, if any of the stretch has some."""
@@ -207,7 +236,7 @@ class KernelStep(RepeatedStep):
         constants["CLASSES"] = constants.pop("COLUMNS")
         net_kernels.output_layer[(len(members),)](
             self.outputs[-1], weight, self.output.bias, self.gradients[-1], self.losses, self.labels,
-            self.is_noise_free, members, slots, self.rows, self.place, replicas, batch, width, classes, **constants,
+            self.is_noise_free, members, slots, self.rows, stretch.place, replicas, batch, width, classes, **constants,
         )  # fmt: skip
 
     def _backward(self, layer: int, stretch: Stretch) -> None:
@@ -219,10 +248,10 @@ class KernelStep(RepeatedStep):
         batch = stretch.passes.batch
         tiles = kernel_tiles.tiles_of("backward", batch, width, outputs)
         keys = self._keys(end, stretch)
-        addresses = (self.place,) * len(DeviceKeys._fields) if keys is None else keys
+        addresses = (stretch.place,) * len(DeviceKeys._fields) if keys is None else keys
         net_kernels.layer_backward[(-(-width // tiles.columns), -(-batch // tiles.rows), len(stretch.own))](
             self.gradients[layer + 1], following, self.kept[layer], self.gradients[layer],
-            *end.readings(self.adam.device), *addresses, self.place, stretch.own.start, batch, width, outputs,
+            *end.readings(self.adam.device), *addresses, stretch.place, stretch.own.start, batch, width, outputs,
             0 if end.dropout is None else end.dropout.site, DROPS=keys is not None, **tiles.constants(),
         )  # fmt: skip
 
@@ -239,7 +268,8 @@ class KernelStep(RepeatedStep):
         inputs = self.outputs[layer - 1] if layer else self.flat
         beta1, beta2 = self.adam.betas
         net_kernels.parameter_step[grid](
-            self.gradients[layer], inputs, *self._adam(linear.weight), *self._adam(linear.bias), self.rows, self.place,
-            self.sizes, self.roots, self.adam.is_active, stretch.own.start, replicas, batch, features // unit, width,
-            1 - beta1, beta2, 1 - beta2, self.adam.eps, GATHERS=layer == 0, UNIT=unit, **tiles.constants(),
+            self.gradients[layer], inputs, *self._adam(linear.weight), *self._adam(linear.bias), self.rows,
+            stretch.place, self.sizes, self.roots, self.adam.is_active, stretch.own.start, replicas, batch,
+            features // unit, width, 1 - beta1, beta2, 1 - beta2, self.adam.eps,
+            GATHERS=layer == 0, UNIT=unit, **tiles.constants(),
         )  # fmt: skip

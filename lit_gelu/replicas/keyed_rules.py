@@ -61,9 +61,9 @@ class KeyedDropoutRule(DropoutRule):
 
     def count_only(self, is_active: Tensor) -> None:
         """Count steps of active replicas alone from now on."""
-        noisy = torch.tensor([chance > 0 for chance in self.chances], device=is_active.device)
+        noisy = torch.tensor([int(chance > 0) for chance in self.chances])
         self.noisy = self.noisy.to(is_active.device)
-        self.noisy.copy_(noisy & is_active.bool())
+        self.noisy.copy_(noisy, non_blocking=True).mul_(is_active)
 
 
 class KeyedFactors:

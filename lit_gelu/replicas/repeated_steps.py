@@ -14,7 +14,7 @@ WARM_UP = 3  # steps before a capture: libraries choose algorithms and kernels a
 
 
 class RepeatedStep:
-    """One step of all members; where it is in the batch of the Trainer, a counter on the device says.
+    """One step of all members; where it is in the batch of the Trainer, counters on the device say.
 
     Args:
         forward: The members' forward pass.
@@ -25,6 +25,9 @@ class RepeatedStep:
         shape: Steps in a batch of the Trainer at most, replicas, samples in a batch.
         fused: The same forward pass with fewer kernels, if there is one.
     """
+
+    together = 1  # steps in one CUDA graph, where so many are to be made
+    ways: Sequence[int] = (1,)  # numbers that `divide` takes
 
     def __init__(
         self,
@@ -39,7 +42,7 @@ class RepeatedStep:
         self.forward, self.adam, self.any_noise_free = forward, adam, any(logs_noise_free)
         device = adam.device
         self.inputs, self.labels = inputs.to(device), labels.to(device)
-        steps, replicas, batch = max(shape[0], WARM_UP), *shape[1:]
+        steps, replicas, batch = max(shape[0], WARM_UP, self.together), *shape[1:]
         self.rows = torch.zeros(steps, replicas, batch, dtype=torch.int32, device=device)
         self.place = torch.zeros(1, dtype=torch.int64, device=device)
         self.losses = torch.zeros(steps, replicas, dtype=self.inputs.dtype, device=device)
@@ -59,6 +62,14 @@ class RepeatedStep:
         self.losses.index_copy_(0, self.place, logged.unsqueeze(0))
         self.place.add_(1)
 
+    def several(self, steps: int) -> None:
+        """Make so many."""
+        for _ in range(steps):
+            self()
+
+    def divide(self, count: int) -> None:
+        """Let so many parts of the members be computed side by side."""
+
     def _losses(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """Return the losses, and those that are logged."""
         noise_free = self.forward.noise_free_losses(batch) if self.any_noise_free else None
@@ -72,7 +83,7 @@ class RepeatedStep:
         self.adam.refresh()
         for rule in self.keyed:
             rule.count_only(self.adam.is_active)
-        self.rows[: len(rows)].copy_(rows.to(torch.int32))
+        self.rows[: len(rows)].copy_(rows.to(torch.int32), non_blocking=True)
         self.place.zero_()
 
     def end(self, steps: int) -> None:

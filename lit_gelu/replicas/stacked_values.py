@@ -28,7 +28,7 @@ def measures_as_known(module: nn.Module) -> bool:
 def stacked_means(
     forward: StackedForward, inputs: Tensor, labels: Tensor, samples_at_once: int, fused: FusedForward | None = None
 ) -> dict[str, Tensor]:
-    """Return every replica's means over a set, ``[replicas]`` float64 on the CPU, of a task's ``sample_values``.
+    """Return every replica's means over a set, ``[replicas]`` float64 on its device, of a task's ``sample_values``.
 
     Args:
         forward: The members' forward pass; `measures_as_known` says whether their values are known.
@@ -48,7 +48,7 @@ def stacked_means(
             for name, values in _sample_values(forward, outputs_of, inputs[part], labels[part]).items():
                 added = values.double().sum(1)
                 sums[name] = sums[name] + added if name in sums else added
-    return {name: total.cpu() / len(labels) for name, total in sums.items()}
+    return {name: total / len(labels) for name, total in sums.items()}
 
 
 def _outputs(forward: StackedForward, flat: Tensor) -> Tensor:

@@ -12,9 +12,11 @@ from replica_runs import batched_products_are_single_ones
 
 from lit_gelu.paper.experiments import Arm
 from lit_gelu.paper.group_planning import GroupPlanner
+from lit_gelu.paper.group_recorder import GroupRecorder
 from lit_gelu.paper.group_training import train_group
 from lit_gelu.paper.jobs import RunOptions
 from lit_gelu.paper.training import DataCache, back_on
+from lit_gelu.replicas import EagerExecutor, ReplicaGroup
 
 ARMS = {"gelu": Arm("gelu_tanh"), "relu": Arm("relu"), "prelu": Arm("prelu")}
 GRID = replace(DIGITS, arms=ARMS, learning_rates=(1e-2, 1e-3), seeds=2)
@@ -79,11 +81,21 @@ def hear(heard, most, epoch):
     heard.append(epoch)
 
 
+def whole(grid):
+    """Return all cells of a grid as a group."""
+    (group,) = GroupPlanner(1).jobs(request(grid).first_cells())
+    return group
+
+
 @pytest.fixture
 def group():
-    cells = GroupPlanner(1).jobs(request(replace(GRID, seeds=1)).first_cells())
-    assert len(cells) == 1
-    return cells[0]
+    return whole(replace(GRID, seeds=1))
+
+
+@pytest.fixture
+def keyed():
+    """A group whose nets draw noise by key, as those on a GPU do."""
+    return whole(replace(GRID, seeds=1, task_args={**GRID.task_args, "noise": "keys"}))
 
 
 @pytest.fixture
@@ -138,6 +150,60 @@ def test_a_run_that_diverges_ends_as_it_does_alone_and_touches_no_other(tmp_path
             assert curve.epoch == alone[key].curves[name].epoch  # they end at the same measurement
             if name != "train_loss":
                 assert curve.value == pytest.approx(alone[key].curves[name].value, abs=0, nan_ok=True)
+
+
+@pytest.fixture
+def on_device(monkeypatch):
+    """Make groups whose steps are those of a GPU, here by operations on the CPU."""
+    monkeypatch.setattr("lit_gelu.paper.group_training.ReplicaGroup", partial(ReplicaGroup, executor="device"))
+
+
+@pytest.mark.parametrize("rates", [(1e-2, 1e30), (1e30,)], ids=["some", "all"])
+def test_on_a_device_a_run_diverges_at_the_same_measurement(tmp_path, monkeypatch, on_device, rates):
+    wrong = replace(WRONG, learning_rates=rates, epochs=2)
+    with monkeypatch.context() as patched:
+        patched.setattr("lit_gelu.paper.group_training.ReplicaGroup", ReplicaGroup)
+        _, expected = run(tmp_path / "written", request(wrong), grouping=GroupPlanner(1))
+    summary, records = run(tmp_path / "device", request(wrong), grouping=GroupPlanner(1))
+    assert summary.diverged == 3
+    assert {record.group["executor"] for record in records.values()} == {"device"}
+    for key, record in records.items():
+        assert record.status == expected[key].status
+        for name, curve in record.curves.items():
+            assert curve.epoch == expected[key].curves[name].epoch
+            if record.status == "finished":
+                assert curve.value == pytest.approx(expected[key].curves[name].value, rel=1e-2, abs=1e-2)
+
+
+def test_on_a_device_a_measurement_is_read_when_the_trainer_is_through_with_the_batch(monkeypatch, keyed, on_device):
+    events = []
+
+    def noted(name, method, *given, **named):
+        events.append(name)
+        return method(*given, **named)
+
+    for name, owner, method in (
+        ("step", EagerExecutor, "steps"),
+        ("measure", EagerExecutor, "means"),
+        ("over", ReplicaGroup, "on_train_batch_end"),
+        ("read", GroupRecorder, "_add"),
+    ):
+        own = getattr(owner, method)
+        monkeypatch.setattr(owner, method, lambda *given, _all=(name, own), **named: noted(*_all, *given, **named))
+    train_group(keyed, DataCache(None), RunOptions(), lambda epoch: None)
+    assert events == ["step", "measure", "measure", "over", "read"] * 6  # three times in each of two epochs
+
+
+@pytest.mark.parametrize("reports", [1, 3])
+def test_on_a_device_a_killed_group_goes_on_to_the_same_bits(tmp_path, keyed, on_device, eager, reports):
+    options, data, heard = RunOptions(groups=str(tmp_path)), DataCache(None), []
+    unbroken = train_group(keyed, data, RunOptions(), lambda epoch: None)
+    with pytest.raises(Killed):
+        train_group(keyed, data, options, partial(hear, heard, reports))
+    records = train_group(keyed, data, options, heard.append)
+    assert len(heard) == 6
+    for record, expected in zip(records, unbroken, strict=True):
+        assert bits(record) == bits(expected)
 
 
 def test_nets_are_measured_where_they_were_trained_and_left_on_the_cpu():

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from pretended_cuda import Pretended
 from replica_runs import Run, Samples, State, check_equal, runs_of, trained_alone
 from small_task import quiet_trainer
 
@@ -18,8 +19,9 @@ from lit_gelu.replicas import (
     ReplicaGroup,
     build_members,
 )
-from lit_gelu.replicas.device_steps import WARM_UP, RepeatedStep, captured
+from lit_gelu.replicas.captured_steps import captured
 from lit_gelu.replicas.refused_options import check_trainer
+from lit_gelu.replicas.repeated_steps import WARM_UP, RepeatedStep
 from lit_gelu.sandbox import evaluation_mode
 from lit_gelu.tasks import MNISTClassifier, TweetTagger
 
@@ -145,34 +147,6 @@ def test_learning_rates_are_read_at_every_batch_of_the_trainer(samples):
     assert moved.tolist() == [True, False, False, False]
 
 
-class Pretended:
-    """Stands for `torch.cuda`: what is captured is called again at a replay."""
-
-    def __init__(self, step):
-        self.step, self.calls = step, []
-
-    def Stream(self):
-        return SimpleNamespace(wait_stream=lambda other: self.calls.append("side waits"))
-
-    def current_stream(self):
-        return SimpleNamespace(wait_stream=lambda other: self.calls.append("main waits"))
-
-    def stream(self, stream):
-        self.calls.append("side")
-        return contextlib.nullcontext()
-
-    def CUDAGraph(self):
-        return SimpleNamespace(replay=lambda: self.calls.append("replay"))
-
-    @contextlib.contextmanager
-    def graph(self, graph):
-        before = [tensor.clone() for tensor in self.step.state_tensors]
-        self.calls.append("capture")
-        yield
-        for tensor, value in zip(self.step.state_tensors, before, strict=True):  # a capture computes nothing
-            tensor.copy_(value)
-
-
 def test_a_capture_leaves_everything_as_it_was(samples):
     executor = group()
     rows = rows_of(executor, samples)
@@ -185,12 +159,10 @@ def test_a_capture_leaves_everything_as_it_was(samples):
     cuda = Pretended(step)
     replay = captured(step, cuda)
     assert cuda.calls == ["side waits", "side", "main waits", "capture"]
-    replay()
-    assert cuda.calls[-1] == "replay"
     assert steps is executor.device_steps
     losses = torch.stack([wanted.steps(*samples, row[None])["train_loss"][0] for row in rows[4:]])
-    for _ in range(len(rows) - 4):
-        step()
+    replay(len(rows) - 4)
+    assert cuda.calls[4:] == ["replay 1"] * (len(rows) - 4)
     assert torch.equal(step.losses[: len(losses)], losses)
     for replica in range(len(CELLS)):
         check_equal([Run({1: state_of(wanted, replica)}, [0.0])], [Run({1: state_of(executor, replica)}, [0.0])])
@@ -199,7 +171,7 @@ def test_a_capture_leaves_everything_as_it_was(samples):
 
 def test_a_graph_is_captured_anew_where_tensors_have_moved(samples, monkeypatch):
     captures = []
-    monkeypatch.setattr("lit_gelu.replicas.device_steps.captured", lambda step: captures.append(step) or step.__call__)
+    monkeypatch.setattr("lit_gelu.replicas.device_steps.captured", lambda step: captures.append(step) or step.several)
     executor = group()
     executor.device_steps.capture = True
     rows = rows_of(executor, samples)
@@ -318,4 +290,4 @@ def test_a_graph_is_the_step_and_near_the_run_alone(samples, cells):
     assert all(torch.equal(one, other) for one, other in zip(found[0][1], found[1][1], strict=True))
     on_cpu = group(cells)
     losses = on_cpu.steps(*samples, rows_of(on_cpu, samples))["train_loss"]
-    torch.testing.assert_close(found[0][0], losses, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(found[0][0].cpu(), losses, rtol=1e-4, atol=1e-5)

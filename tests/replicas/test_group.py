@@ -2,6 +2,7 @@
 
 import csv
 import functools
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -268,6 +269,27 @@ def test_a_run_ends_when_no_replica_is_active(samples):
     group, trainer = trained(samples, 4, 27, callbacks=[Stopping(replica0=4, replica1=7, replica2=7)])
     assert trainer.global_step == 7
     assert group.member_checkpoint(0)["global_step"] == 4
+
+
+@pytest.mark.parametrize("steps", [4, 10])  # in an epoch, and at the end of one
+def test_no_step_is_made_when_no_replica_is_active_as_a_batch_begins(samples, steps):
+    class Ending(Callback):
+        def on_train_batch_start(self, trainer, module, batch, batch_index):
+            if trainer.global_step == steps:
+                module.active[:] = False
+
+    group, trainer = trained(samples, 2, 27, callbacks=[Ending()])
+    assert trainer.global_step == group.member_checkpoint(1)["global_step"] == steps
+
+
+def test_only_what_a_device_reads_is_brought_there(samples):
+    given = ReplicaDataModule(Samples(samples, 8))
+    given.trainer = SimpleNamespace(training=True)
+    meta, numbers = torch.device("meta"), torch.arange(3)
+    assert given.transfer_batch_to_device(numbers, meta, 0).device.type == "cpu"
+    given.trainer.training = False
+    inputs, labels = given.transfer_batch_to_device((samples[0], numbers), meta, 0)
+    assert inputs.device == labels.device == meta
 
 
 def test_a_replica_cannot_become_active_again(samples):
