@@ -139,6 +139,21 @@ def some_replicas_are_measured():
     close({"outputs": found}, {"outputs": exact[[4, 1]]})
 
 
+def a_class_of_no_number_is_predicted_as_torch_does():
+    build, features, classes = NETS["timit"]
+    executor = executor_of(build, CELLS[:3])
+    inputs, labels = samples_of(features, classes)
+    executor.stacks.parameters["output.bias"].detach()[1, 5] = torch.nan
+    fused = executor.device_steps.fused
+    losses, errors = fused.noise_free_values(inputs, labels)
+    outputs = fused.noise_free_outputs(inputs)
+    assert torch.equal(errors.bool(), outputs.argmax(2) != labels)
+    assert losses[1].isnan().all()
+    for replica in (0, 2):
+        expected = torch.nn.functional.cross_entropy(outputs[replica].double(), labels, reduction="none")
+        torch.testing.assert_close(losses[replica].double(), expected, rtol=1e-5, atol=1e-6)
+
+
 def a_loss_that_is_no_number_is_told():
     build, features, classes = NETS["timit"]
     executor = executor_of(build, CELLS[:3])
@@ -169,6 +184,7 @@ CHECKS = (
     several_stretches_make_all_their_steps_one_after_the_other,
     any_way_to_divide_replicas_has_the_same_bits,
     some_replicas_are_measured,
+    a_class_of_no_number_is_predicted_as_torch_does,
     a_loss_that_is_no_number_is_told,
     labels_that_are_no_classes_are_refused,
 )

@@ -5,7 +5,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from lit_gelu.replicas.kernel_layers import noise_free
+from lit_gelu.replicas.kernel_layers import has_values, noise_free, values_of
 from lit_gelu.replicas.keyed_rules import KeyedDropoutRule
 from lit_gelu.replicas.layer_ends import LayerEnd, number_of
 from lit_gelu.replicas.rules import ActivationRule, LinearRule
@@ -79,7 +79,23 @@ class FusedForward:
             inputs: ``[samples, features]``.
             part: Numbers of the replicas that are asked for; ``None`` means all.
         """
-        outputs = inputs
+        return self.output(self._hidden(inputs, part), part)
+
+    @torch.no_grad()
+    def noise_free_values(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Return every sample's cross-entropy, and 1 where another class is predicted, ``[replicas, samples]`` each.
+
+        Args:
+            inputs: As those of `noise_free_outputs`.
+            labels: ``[samples]``, each one a class.
+
+        Returns:
+            Them, or ``None`` where no kernel computes them.
+        """
+        return values_of(self.output, self._hidden(inputs, None), labels) if has_values(self.output) else None
+
+    def _hidden(self, inputs: Tensor, part: Tensor | None) -> Tensor:
+        """Return the last hidden layer's outputs."""
         for end in self.ends:
-            outputs = noise_free(end, outputs, part)
-        return self.output(outputs, part)
+            inputs = noise_free(end, inputs, part)
+        return inputs

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from lit_gelu.replicas import kernel_tiles
 from lit_gelu.replicas.layer_ends import LayerEnd
+from lit_gelu.replicas.rules import LinearRule
 from lit_gelu.tasks.keyed_dropout import has_kernel
 from lit_gelu.tasks.keyed_noise import DeviceKeys
 
@@ -108,3 +109,31 @@ def noise_free(end: LayerEnd, inputs: Tensor, part: Tensor | None) -> Tensor:
         return outputs
     slots = torch.arange(len(members), dtype=torch.int32, device=inputs.device)
     return launch(end, inputs.contiguous(), outputs, Passes(members.int(), slots, 0, 0, outputs.shape[1]))
+
+
+def has_values(output: LinearRule) -> bool:
+    """Say whether `values_of` knows an output layer."""
+    is_whole = output.bias is not None and output.weight.shape[1] <= kernel_tiles.MOST_CLASSES
+    return is_whole and computes(output.weight)
+
+
+def values_of(output: LinearRule, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Return every sample's cross-entropy, and 1 where another class is predicted, ``[replicas, samples]`` each.
+
+    Args:
+        output: The output layer.
+        inputs: Its inputs, ``[replicas, samples, width]``.
+        labels: ``[samples]``, each one a class.
+    """
+    from lit_gelu.replicas import net_kernels
+
+    replicas, samples, width = inputs.shape
+    classes = output.weight.shape[1]
+    losses, errors = inputs.new_empty(2, replicas, samples)
+    tiles = kernel_tiles.tiles_of("output", samples, classes, width)
+    constants = tiles.constants()
+    constants["CLASSES"] = constants.pop("COLUMNS")
+    net_kernels.sample_values[(-(-samples // tiles.rows), replicas)](
+        inputs, output.weight, output.bias, losses, errors, labels, samples, width, classes, **constants
+    )
+    return losses, errors

@@ -20,7 +20,7 @@ from lit_gelu.replicas.stacked_forward import StackedForward, cross_entropies
 from lit_gelu.tasks.keyed_noise import DeviceKeys
 
 PASSES = 45  # through the net in a stretch of replicas, where nobody times others
-_STRETCHES = (1, 2, 3, 4)  # so many are tried before a CUDA graph is made
+_STRETCHES = (1, 2, 3, 4, 6)  # so many are tried before a CUDA graph is made
 _FEWEST_PASSES = 15  # in one of several that are tried
 _PER_BLOCK = 8  # numbers that the generator of dropout draws at once, which lie in one row of a tile
 

@@ -88,6 +88,30 @@ def layer_forward(
 
 
 @triton.jit
+def _logits(
+    y_ptr, sample, is_row, w_ptr, b_ptr, replica, width, classes,
+    ROWS: tl.constexpr, CLASSES: tl.constexpr, DEPTH: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Compute the output layer of some samples; where there is no class it is minus infinity."""
+    column = tl.arange(0, CLASSES)
+    logits = _products(
+        y_ptr, sample, is_row, w_ptr + replica.to(tl.int64) * classes * width, column, classes, width, width, 1,
+        ROWS=ROWS, COLUMNS=CLASSES, DEPTH=DEPTH, PRECISION=PRECISION,
+    )  # fmt: skip
+    bias = tl.load(b_ptr + replica * classes + column, mask=column < classes, other=0.0)
+    return tl.where((column < classes)[None, :], logits + bias[None, :], float("-inf"))
+
+
+@triton.jit
+def _softmax(logits, is_label):
+    """Return powers, their sums, and cross-entropies."""
+    shifted = logits - tl.max(logits, 1)[:, None]
+    powers = tl.exp(shifted)
+    sums = tl.sum(powers, 1)
+    return powers, sums, tl.log(sums) - tl.sum(tl.where(is_label, shifted, 0.0), 1)
+
+
+@triton.jit
 def output_layer(
     y_ptr, w_ptr, b_ptr, d_ptr, losses_ptr, labels_ptr, is_free_ptr, members_ptr, slots_ptr, rows_ptr, place_ptr,
     replicas, batch, width, classes,
@@ -96,28 +120,43 @@ def output_layer(
     """Compute the output layer, the mean cross-entropy that is logged, and its gradients by logits: program (pass)."""
     replica, slot = tl.load(members_ptr + tl.program_id(0)), tl.load(slots_ptr + tl.program_id(0)).to(tl.int64)
     column = tl.arange(0, CLASSES)
-    weights = w_ptr + replica.to(tl.int64) * classes * width
-    bias = tl.load(b_ptr + replica * classes + column, mask=column < classes, other=0.0)
     loss = tl.zeros([ROWS], dtype=tl.float32)
     for first in range(0, batch, ROWS):
         row = first + tl.arange(0, ROWS)
         inside = (row < batch)[:, None] & (column < classes)[None, :]
-        logits = _products(
-            y_ptr, slot * batch + row, row < batch, weights, column, classes, width, width, 1,
-            ROWS=ROWS, COLUMNS=CLASSES, DEPTH=DEPTH, PRECISION=PRECISION,
+        logits = _logits(
+            y_ptr, slot * batch + row, row < batch, w_ptr, b_ptr, replica, width, classes,
+            ROWS=ROWS, CLASSES=CLASSES, DEPTH=DEPTH, PRECISION=PRECISION,
         )  # fmt: skip
-        logits = tl.where((column < classes)[None, :], logits + bias[None, :], float("-inf"))
         label = tl.load(labels_ptr + _drawn(rows_ptr, place_ptr, replica, replicas, row, batch))
         is_label = column[None, :] == label[:, None]
-        shifted = logits - tl.max(logits, 1)[:, None]
-        powers = tl.exp(shifted)
-        sums = tl.sum(powers, 1)
-        loss += tl.where(row < batch, tl.log(sums) - tl.sum(tl.where(is_label, shifted, 0.0), 1), 0.0)
+        powers, sums, entropies = _softmax(logits, is_label)
+        loss += tl.where(row < batch, entropies, 0.0)
         d = (powers / sums[:, None] - tl.where(is_label, 1.0, 0.0)) / batch
         if slot < replicas:
             tl.store(d_ptr + (slot * batch + row[:, None]) * classes + column[None, :], d, mask=inside)
     if (slot >= replicas) == (tl.load(is_free_ptr + replica) != 0):
         tl.store(losses_ptr + tl.load(place_ptr) * replicas + replica, tl.sum(loss, 0) / batch)
+
+
+@triton.jit
+def sample_values(
+    y_ptr, w_ptr, b_ptr, losses_ptr, errors_ptr, labels_ptr, samples, width, classes,
+    ROWS: tl.constexpr, CLASSES: tl.constexpr, DEPTH: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Compute each sample's cross-entropy, and whether its largest logit is another's: program (block, replica)."""
+    row, replica = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.program_id(1)
+    column, place = tl.arange(0, CLASSES), replica.to(tl.int64) * samples + row
+    logits = _logits(
+        y_ptr, place, row < samples, w_ptr, b_ptr, replica, width, classes,
+        ROWS=ROWS, CLASSES=CLASSES, DEPTH=DEPTH, PRECISION=PRECISION,
+    )  # fmt: skip
+    label = tl.load(labels_ptr + row, mask=row < samples, other=0)
+    _, _, entropies = _softmax(logits, column[None, :] == label[:, None])
+    tl.store(losses_ptr + place, entropies, mask=row < samples)
+    ranked = tl.where(logits == logits, logits, float("inf"))  # torch.argmax takes the first that is no number
+    predicted = tl.min(tl.where(ranked == tl.max(ranked, 1)[:, None], column[None, :], CLASSES), 1)
+    tl.store(errors_ptr + place, (predicted != label).to(tl.float32), mask=row < samples)
 
 
 @triton.jit(do_not_specialize=["site", "first_replica"])

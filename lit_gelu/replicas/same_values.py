@@ -2,6 +2,7 @@
 
 import math
 import random
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from types import CellType, FunctionType, MethodType
@@ -12,6 +13,9 @@ import torch
 from torch import Tensor, nn
 
 _DEEPEST = 6
+# Most attributes of a module: what is the same where it is equal, and containers of hooks, which hold nothing mostly.
+_PLAIN = frozenset({bool, int, str, bytes, type(None)})
+_CONTAINERS = frozenset({dict, OrderedDict, list, tuple, set})
 _OF_NO_ATTRIBUTE = frozenset({"_parameters", "_buffers", "_modules", "_trainer", "_fabric"})
 
 
@@ -46,6 +50,11 @@ def _names(held: Iterable[tuple[str, str, Any]]) -> Mapping[int, frozenset[str]]
     return {number: frozenset(names) for number, names in found.items()}
 
 
+def is_plain(value: Any) -> bool:
+    """Tell whether a value is a number, a text or an empty container."""
+    return type(value) in _PLAIN or (type(value) in _CONTAINERS and not value)
+
+
 def same(one: Any, other: Any, places: tuple[Places, Places] | None = None) -> bool:
     """Tell whether two attributes would make the same code compute the same; what cannot be told is another.
 
@@ -65,6 +74,12 @@ class _Sameness:
         self.places = places
 
     def same(self, one: Any, other: Any, depth: int = 0) -> bool:
+        if is_plain(one):
+            return type(one) is type(other) and bool(one == other)
+        return self._same(one, other, depth)
+
+    def _same(self, one: Any, other: Any, depth: int) -> bool:
+        """Compare what may hold something."""
         own = self._is_own(one, other)
         if own is not None:
             return own
@@ -192,7 +207,7 @@ def _content(value: Any) -> Any:
 def closes_over(value: Any, places: Places) -> bool:
     """Tell whether functions in an attribute have a part of a member from around them: its copy's have the same one."""
     # Bound methods and partial functions are copied with what they hold.
-    return any(
+    return not is_plain(value) and any(
         any(places.has(held) for held in _reached(around))
         for function in _reached(value)
         if isinstance(function, FunctionType)

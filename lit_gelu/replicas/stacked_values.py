@@ -1,8 +1,7 @@
 """Measuring all members at once on inputs that they share, as a GPU is fastest; on a CPU one by one is."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import nullcontext
-from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -37,7 +36,6 @@ def stacked_means(
         samples_at_once: Bounds the memory; where outputs of a layer are `_ELEMENTS` or fewer, more are taken.
         fused: The same pass with fewer kernels, if there is one.
     """
-    outputs_of = partial(_outputs, forward) if fused is None else fused.noise_free_outputs
     widest = max(stack.shape[1] for stack in forward.stacks.parameters.values() if stack.ndim > 1)  # scalars have none
     samples_at_once = max(samples_at_once, _ELEMENTS // (len(forward.stacks.modules) * widest))
     sums: dict[str, Tensor] = {}
@@ -45,23 +43,27 @@ def stacked_means(
     with evaluation_mode(forward.own_activations) if fused is None else nullcontext():
         for start in range(0, len(labels), samples_at_once):
             part = slice(start, start + samples_at_once)
-            for name, values in _sample_values(forward, outputs_of, inputs[part], labels[part]).items():
+            for name, values in _sample_values(forward, fused, inputs[part], labels[part]).items():
                 added = values.double().sum(1)
                 sums[name] = sums[name] + added if name in sums else added
     return {name: total / len(labels) for name, total in sums.items()}
 
 
-def _outputs(forward: StackedForward, flat: Tensor) -> Tensor:
+def _outputs(forward: StackedForward, fused: FusedForward | None, flat: Tensor) -> Tensor:
+    if fused is not None:
+        return fused.noise_free_outputs(flat)
     return forward.noise_free_outputs(flat.expand(len(forward.stacks.modules), *flat.shape))
 
 
 def _sample_values(
-    forward: StackedForward, outputs_of: Callable[[Tensor], Tensor], inputs: Tensor, labels: Tensor
+    forward: StackedForward, fused: FusedForward | None, inputs: Tensor, labels: Tensor
 ) -> Mapping[str, Tensor]:
     """Return the values of samples, ``[replicas, samples]``."""
-    flat = inputs.flatten(1)
-    outputs = outputs_of(flat)
-    if forward.loss is not cross_entropies:
+    flat, classifies = inputs.flatten(1), forward.loss is cross_entropies
+    if fused is not None and classifies and (known := fused.noise_free_values(flat, labels)) is not None:
+        return dict(zip(("loss", "error"), known, strict=True))
+    outputs = _outputs(forward, fused, flat)
+    if not classifies:
         return {"loss": (outputs - flat).square().mean(2)}
     shared = labels.expand(len(outputs), -1)
     losses = functional.cross_entropy(outputs.flatten(0, 1), shared.flatten(), reduction="none")

@@ -283,11 +283,13 @@ def test_a_graph_is_the_step_and_near_the_run_alone(samples, cells):
         executor = EagerExecutor(build_members(BUILD, cells, SEEDS[: len(cells)]), kind)
         executor.stacks.tree.cuda()
         executor.configure_optimizers()
-        rows = rows_of(executor, samples)
-        losses = [executor.steps(*samples, part)["train_loss"] for part in (rows[:4], rows[4:])]
+        rows = torch.cat([rows_of(executor, samples, epoch) for epoch in (0, 1)])
+        losses = [
+            executor.steps(*samples, part)["train_loss"] for part in (rows[:4], rows[4:])
+        ]  # by graphs of each size
         found.append((torch.cat(losses), [stack.detach().cpu() for stack in executor.stacks.parameters.values()]))
     assert torch.equal(found[0][0], found[1][0])
     assert all(torch.equal(one, other) for one, other in zip(found[0][1], found[1][1], strict=True))
     on_cpu = group(cells)
-    losses = on_cpu.steps(*samples, rows_of(on_cpu, samples))["train_loss"]
+    losses = on_cpu.steps(*samples, rows.cpu())["train_loss"]
     torch.testing.assert_close(found[0][0].cpu(), losses, rtol=1e-4, atol=1e-5)

@@ -63,15 +63,17 @@ def test_a_layer_is_computed_in_registers_by_tensor_cores(layer):
         assert has_tensor_cores(code)
 
 
-@pytest.mark.parametrize(("batch", "classes", "width"), [(128, 10, 128), (16, 25, 256)])
-def test_the_output_layer_too(batch, classes, width):
+@pytest.mark.parametrize("kernel", ["output_layer", "sample_values"])
+@pytest.mark.parametrize(("batch", "classes", "width"), [(128, 10, 128), (16, 25, 256), (5000, 25, 256)])
+def test_the_output_layer_too(kernel, batch, classes, width):
     pytest.importorskip("triton", reason="Triton has no build for this system")
     from lit_gelu.replicas import net_kernels
 
     constants, *how = constants_of("output", batch, classes, width)
     constants["CLASSES"] = constants.pop("COLUMNS")
-    code = compiled(net_kernels.output_layer, constants, *how)
+    code = compiled(getattr(net_kernels, kernel), constants, *how)
     assert has_tensor_cores(code)
+    assert kernel == "output_layer" or code.beside_registers == 0
 
 
 @pytest.mark.parametrize(("features", "unit"), [(784, 16), (256, 16), (300, 4), (150, 2), (51, 1)])
