@@ -284,9 +284,8 @@ def test_a_graph_is_the_step_and_near_the_run_alone(samples, cells):
         executor.stacks.tree.cuda()
         executor.configure_optimizers()
         rows = torch.cat([rows_of(executor, samples, epoch) for epoch in (0, 1)])
-        losses = [
-            executor.steps(*samples, part)["train_loss"] for part in (rows[:4], rows[4:])
-        ]  # by graphs of each size
+        parts = rows[:4], rows[4:]  # by graphs of one step, and of several
+        losses = [executor.steps(*samples, part)["train_loss"] for part in parts]
         found.append((torch.cat(losses), [stack.detach().cpu() for stack in executor.stacks.parameters.values()]))
     assert torch.equal(found[0][0], found[1][0])
     assert all(torch.equal(one, other) for one, other in zip(found[0][1], found[1][1], strict=True))
