@@ -31,6 +31,8 @@ from lit_gelu.paper.group_training import train_group
 from lit_gelu.paper.jobs import CellGroup, RunOptions
 from lit_gelu.paper.training import DataCache
 from lit_gelu.replicas import BatchOrder, EagerExecutor, ReplicaDataModule, ReplicaGroup, build_members
+from lit_gelu.replicas.captured_steps import Graphs
+from lit_gelu.replicas.device_steps import DeviceSteps
 from lit_gelu.tasks.keyed_noise import DeviceKeys, Key, dropout_factors, launch, readings
 
 ACTIVATIONS = ("elu", "gelu_tanh", "relu")
@@ -188,39 +190,61 @@ def step_time(name: str, kind: str, device: str, quick: bool) -> dict[str, Any]:
     }
 
 
-@contextmanager
-def parts_of_time(cuda: bool) -> Iterator[dict[str, float]]:
-    """Sum up, behind it, the time of the device in a group's steps and measurements."""
-    parts: dict[str, float] = {}
-    spans: list[tuple[str, Any, Any]] = []
+class Parts:
+    """Where the time of a whole figure goes: of the device in graphs of steps and in measurements, and until the first.
 
-    def now() -> Any:
-        if not cuda:
+    Args:
+        cuda: Whether there is a GPU; without, the time of the calls counts.
+    """
+
+    def __init__(self, cuda: bool) -> None:
+        self.cuda, self.spans = cuda, list[tuple[str, Any, Any]]()
+        self.begun, self.first = time.perf_counter(), 0.0
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """Note them."""
+        steps = (Graphs, "__call__") if self.cuda else (EagerExecutor, "steps")
+        with (
+            patch.object(DeviceSteps, "make_of", self._first_of(DeviceSteps.make_of)),
+            patch.object(*steps, self._around("steps", getattr(*steps))),
+            patch.object(EagerExecutor, "means", self._around("measurements", EagerExecutor.means)),
+        ):
+            yield
+
+    def seconds(self) -> dict[str, float]:
+        """Return them."""
+        found = {"until the first steps were made, compiled and captured": self.first}
+        for name, begin, end in self.spans:
+            taken = begin.elapsed_time(end) / 1e3 if self.cuda else end - begin
+            found[name] = found.get(name, 0.0) + taken
+        return {name: round(seconds, 3) for name, seconds in found.items()}
+
+    def _first_of(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*given: Any) -> Any:
+            made = method(*given)
+            if not self.first:
+                made.cpu()  # the device has ended
+                self.first = time.perf_counter() - self.begun
+            return made
+
+        return call
+
+    def _around(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*given: Any, **named: Any) -> Any:
+            begin, made, end = self._now(), method(*given, **named), self._now()
+            if self.first or not self.cuda:  # before, graphs are timed
+                self.spans.append((name, begin, end))
+            return made
+
+        return call
+
+    def _now(self) -> Any:
+        if not self.cuda:
             return time.perf_counter()
         event = torch.cuda.Event(enable_timing=True)
         event.record()
         return event
-
-    def around(name: str, method: Callable[..., Any], *given: Any, **named: Any) -> Any:
-        begin, made, end = now(), method(*given, **named), now()
-        spans.append((name if spans else "the first steps, compiled and captured", begin, end))
-        return made
-
-    names = {"steps": "steps", "means": "measurements"}
-    own = {method: around_of(around, name, method) for method, name in names.items()}
-    with patch.multiple(EagerExecutor, **own):
-        yield parts
-    if cuda:
-        torch.cuda.synchronize()
-    for name, begin, end in spans:
-        seconds = begin.elapsed_time(end) / 1e3 if cuda else end - begin
-        parts[name] = round(parts.get(name, 0.0) + seconds, 3)
-
-
-def around_of(around: Callable[..., Any], name: str, method: str) -> Callable[..., Any]:
-    """Return a method of `EagerExecutor` with something around it."""
-    own = getattr(EagerExecutor, method)
-    return lambda executor, *given, **named: around(name, own, executor, *given, **named)
 
 
 def experiment_of(experiment: Experiment, quick: bool) -> tuple[Experiment, str]:
@@ -257,10 +281,10 @@ def whole(experiment: Experiment, settings: Settings) -> dict[str, Any]:
     options = RunOptions(root, "cuda" if cuda else "cpu", 1, None)
     data = DataCache(root)
     data.get(group.cells[0].config["data"])  # what a machine reads once is not timed
-    with parts_of_time(cuda) as parts:
-        begun = time.perf_counter()
+    parts = Parts(cuda)
+    with parts.noted():
         records = train_group(group, data, options, lambda _: None)
-        seconds = time.perf_counter() - begun
+    seconds = time.perf_counter() - parts.begun
     medians: dict[str, float] = {}
     places = sorted({(record.arm, str(dict(record.setting)), record.learning_rate) for record in records})
     for place in places:
@@ -271,7 +295,7 @@ def whole(experiment: Experiment, settings: Settings) -> dict[str, Any]:
     return {
         "runs": len(records),
         "seconds": round(seconds, 2),
-        "seconds by part": parts,
+        "seconds by part": parts.seconds(),
         "diverged": sum(record.status == "diverged" for record in records),
         "executor": records[0].group["executor"] if records[0].group else None,
         "last training loss, medians": medians,

@@ -36,8 +36,8 @@ class EagerExecutor:
         kind: ``"written"`` (the tasks' fully connected nets with Adam on a CPU: several steps of one after the other,
             forward and backward written out), ``"stacked"`` (the same nets, all at once), ``"vmap"`` (any net without
             convolutions whose step can be mapped), ``"loop"`` (one after another: anything), or ``"auto"``, the first
-            of them that fits. On a GPU ``"graph"`` (the nets of ``"stacked"`` with noise by key and Adam, one step
-            captured as a CUDA graph), which ``"auto"`` is there, or ``"device"``, the same step operation by operation.
+            of them that fits. On a GPU ``"graph"`` (the nets of ``"stacked"`` with noise by key and Adam, steps
+            captured as CUDA graphs), which ``"auto"`` is there, or ``"device"``, the same step operation by operation.
         differ: Names of attributes that may differ, because no training step reads them.
 
     Raises:

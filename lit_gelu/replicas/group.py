@@ -235,8 +235,10 @@ class ReplicaGroup(LightningModule):
         every = self.trainer.log_every_n_steps  # type: ignore[attr-defined] # set by a connector
         if not every or not self.trainer.loggers:
             return
-        for step in range(before, before + count - 1):  # as Lightning numbers them, from 0
-            if (step + 1) % every == 0:
+        due = [step for step in range(before, before + count - 1) if (step + 1) % every == 0]  # numbered from 0
+        if due:
+            logged = {name: values.cpu() for name, values in logged.items()}  # all at once: a device is waited for
+            for step in due:
                 means = {name: float(self._mean(values[step - before])) for name, values in logged.items()}
                 for logger in self.trainer.loggers:
                     logger.log_metrics({**means, "epoch": self.trainer.current_epoch}, step)
@@ -246,11 +248,13 @@ class ReplicaGroup(LightningModule):
         self._step_on_plateau(self.trainer.current_epoch)
 
     def on_train_batch_start(self, *_: Any) -> int | None:
-        """Make no further step when no replica is active: a callback may find that out as late as here."""
-        if self.active.any():
+        """Make no further step when no replica is active, unless a least number of them was asked for."""
+        if self.active.any():  # a callback may have found that out as late as here
             return None
-        self.trainer.should_stop = True
-        return -1
+        trainer = self.trainer
+        trainer.should_stop = True
+        may_end = trainer.current_epoch >= (trainer.min_epochs or 0) and trainer.global_step >= (trainer.min_steps or 0)
+        return -1 if may_end else None
 
     def on_train_batch_end(self, *_: Any) -> None:
         """End the run when no replica is active."""
@@ -406,8 +410,10 @@ class ReplicaGroup(LightningModule):
         return loader  # type: ignore[no-any-return] # of `ReplicaDataModule`
 
     def _drawn(self) -> Tensor:
-        """Draw the samples of an epoch, ``[steps, replicas, batch]``."""
-        return self._data.order.epoch(self.executor.streams.generators, self.trainer.current_epoch)
+        """Draw the samples of an epoch, ``[steps, replicas, batch]``, and bring them to where steps look them up."""
+        rows = self._data.order.epoch(self.executor.streams.generators, self.trainer.current_epoch)
+        steps = self.executor.device_steps
+        return rows if steps is None else rows.to(torch.int32).to(steps.adam.device)
 
     @property
     def _optimizer(self) -> MemberOptimizers:

@@ -129,11 +129,11 @@ def values_of(output: LinearRule, inputs: Tensor, labels: Tensor) -> tuple[Tenso
 
     replicas, samples, width = inputs.shape
     classes = output.weight.shape[1]
-    losses, errors = inputs.new_empty(2, replicas, samples)
+    losses, errors = (inputs.new_empty(replicas, samples) for _ in range(2))
     tiles = kernel_tiles.tiles_of("output", samples, classes, width)
     constants = tiles.constants()
     constants["CLASSES"] = constants.pop("COLUMNS")
     net_kernels.sample_values[(-(-samples // tiles.rows), replicas)](
-        inputs, output.weight, output.bias, losses, errors, labels, samples, width, classes, **constants
+        inputs, output.weight, output.bias, losses, errors, labels.contiguous(), samples, width, classes, **constants
     )
     return losses, errors

@@ -1,7 +1,7 @@
 """`KernelStep`: the step of the tasks' classifiers on CUDA by two kernels a layer, what is between products in them."""
 
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -64,15 +64,15 @@ def stretches(replicas: int, free: Collection[int], count: int) -> list[range]:
     return [range(first, last) for first, last in pairwise(ends)]
 
 
-@contextmanager
-def beside(stream: torch.cuda.Stream | None) -> Iterator[None]:
-    """Start kernels on a stream, behind those that were started on the present one; without, on that one."""
-    if stream is None:
-        yield
-        return
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        yield
+def fork(stream: torch.cuda.Stream | None) -> None:
+    """Let a stream go on behind what was started on the present one."""
+    if stream is not None:
+        stream.wait_stream(torch.cuda.current_stream())
+
+
+def on(stream: torch.cuda.Stream | None) -> AbstractContextManager[object]:
+    """Start kernels on a stream; without, on the present one."""
+    return nullcontext() if stream is None else torch.cuda.stream(stream)
 
 
 def wait_for(stream: torch.cuda.Stream | None) -> None:
@@ -136,11 +136,12 @@ class KernelStep(RepeatedStep):
         self.free = range(replicas)[self.split] if self.split is not None else range(0)
         passes = replicas + len(self.free)
         usual = max(1, round(passes / PASSES))
-        self.ways = sorted({usual, *(n for n in _STRETCHES if n == 1 or passes // n >= _FEWEST_PASSES)})
+        others = (n for n in _STRETCHES if n != usual and (n == 1 or passes // n >= _FEWEST_PASSES))
+        self.ways = [usual, *others]
         # Two numbers each: Triton would compile kernels again for addresses that are no multiples of 16.
         self.place = torch.zeros(replicas, 2, dtype=torch.int64, device=adam.device)
         is_cuda = adam.device.type == "cuda"
-        self.streams = [torch.cuda.Stream(adam.device) if is_cuda else None for _ in range(2 * self.ways[-1])]  # type: ignore[no-untyped-call]
+        self.streams = [torch.cuda.Stream(adam.device) if is_cuda else None for _ in range(2 * max(self.ways))]  # type: ignore[no-untyped-call]
         self._divided: dict[int, list[Stretch]] = {}
         self.divide(usual)
         self.names = {id(stack): name for name, stack in forward.stacks.trained.items()}
@@ -171,8 +172,10 @@ class KernelStep(RepeatedStep):
     @torch.no_grad()
     def several(self, steps: int) -> None:
         """Make several, of a stretch without a look at the others: what one waits for, another uses."""
+        for stretch in self.stretches:  # before any has kernels: torch has 32 streams, of which two may be one
+            fork(stretch.stream)
         for stretch in self.stretches:
-            with beside(stretch.stream):
+            with on(stretch.stream):
                 for _ in range(steps):
                     self._make(stretch)
         for stretch in self.stretches:
@@ -195,9 +198,10 @@ class KernelStep(RepeatedStep):
         self._output(stretch)
         for layer in reversed(range(len(self.ends))):
             self._backward(layer, stretch)
-            with beside(stretch.side):
+            fork(stretch.side)
+            with on(stretch.side):
                 self._update(layer + 1, stretch)
-        with beside(stretch.side):
+        with on(stretch.side):
             self._update(0, stretch)
         wait_for(stretch.side)
         stretch.place.add_(1)

@@ -154,7 +154,8 @@ def sample_values(
     label = tl.load(labels_ptr + row, mask=row < samples, other=0)
     _, _, entropies = _softmax(logits, column[None, :] == label[:, None])
     tl.store(losses_ptr + place, entropies, mask=row < samples)
-    ranked = tl.where(logits == logits, logits, float("inf"))  # torch.argmax takes the first that is no number
+    is_none = (logits != logits).to(tl.float32)  # where some are no numbers, torch.argmax takes the first of them
+    ranked = tl.where(tl.max(is_none, 1)[:, None] > 0.0, is_none, logits)
     predicted = tl.min(tl.where(ranked == tl.max(ranked, 1)[:, None], column[None, :], CLASSES), 1)
     tl.store(errors_ptr + place, (predicted != label).to(tl.float32), mask=row < samples)
 

@@ -10,6 +10,7 @@ from lit_gelu.replicas.fused_forward import FusedForward
 from lit_gelu.replicas.keyed_rules import KeyedDropoutRule
 from lit_gelu.replicas.stacked_forward import StackedForward
 
+_ROOM = 64  # a multiple of so many steps have room: one more in the next epoch is no reason for another graph
 WARM_UP = 3  # steps before a capture: libraries choose algorithms and kernels are compiled
 
 
@@ -27,7 +28,7 @@ class RepeatedStep:
     """
 
     together = 1  # steps in one CUDA graph, where so many are to be made
-    ways: Sequence[int] = (1,)  # numbers that `divide` takes
+    ways: Sequence[int] = (1,)  # numbers that `divide` takes, the one that it begins with first
 
     def __init__(
         self,
@@ -42,7 +43,8 @@ class RepeatedStep:
         self.forward, self.adam, self.any_noise_free = forward, adam, any(logs_noise_free)
         device = adam.device
         self.inputs, self.labels = inputs.to(device), labels.to(device)
-        steps, replicas, batch = max(shape[0], WARM_UP, self.together), *shape[1:]
+        replicas, batch = shape[1:]
+        steps = -(-max(shape[0], WARM_UP, self.together) // _ROOM) * _ROOM
         self.rows = torch.zeros(steps, replicas, batch, dtype=torch.int32, device=device)
         self.place = torch.zeros(1, dtype=torch.int64, device=device)
         self.losses = torch.zeros(steps, replicas, dtype=self.inputs.dtype, device=device)
@@ -78,7 +80,10 @@ class RepeatedStep:
         return losses, logged if noise_free is None else torch.where(self.is_noise_free, noise_free, logged)
 
     def start(self, rows: Tensor) -> None:
-        """Take the samples, ``[steps, replicas, batch]``, of the steps that come, and what may have changed."""
+        """Take the samples, ``[steps, replicas, batch]``, of the steps that come, and what may have changed.
+
+        Nothing is waited for where ``rows`` are on the device.
+        """
         self.adam.begin_all()
         self.adam.refresh()
         for rule in self.keyed:

@@ -37,7 +37,9 @@ def stacked_means(
         fused: The same pass with fewer kernels, if there is one.
     """
     widest = max(stack.shape[1] for stack in forward.stacks.parameters.values() if stack.ndim > 1)  # scalars have none
-    samples_at_once = max(samples_at_once, _ELEMENTS // (len(forward.stacks.modules) * widest))
+    at_once = _ELEMENTS // (len(forward.stacks.modules) * widest)
+    at_once -= at_once % 16  # a part that begins elsewhere would have kernels compiled for its address
+    samples_at_once = max(samples_at_once, at_once)
     sums: dict[str, Tensor] = {}
     # Switching all members' activations takes as long as some of these passes, and kernels have no modes.
     with evaluation_mode(forward.own_activations) if fused is None else nullcontext():

@@ -36,13 +36,20 @@ class Counting:
 def test_the_fastest_way_is_taken_and_everything_is_as_before(fastest):
     step = Counting((1, 2, 5))
     step.place += 3
-    cuda = Pretended(step, {1: 3.0, 2: 2.0, 5: 2.5, fastest: 1.0})
+    cuda = Pretended(step, {1: 3.0, 2: 2.0, 5: 2.5, fastest: 1.0})  # of graphs of four steps
     make = captured(step, cuda)
     assert step.way == make.way == fastest
     assert step.place == 3
     assert step.total == 10
     assert cuda.calls.count("capture") == 6
     assert {call for call in cuda.calls if call.startswith("replay")} == {"replay 4"}
+
+
+def test_long_steps_are_divided_in_the_usual_way():
+    step = Counting((2, 1, 5))
+    cuda = Pretended(step, {2: 9.0, 1: 1.0, 5: 1.0})
+    assert captured(step, cuda).way == step.way == 2
+    assert cuda.calls.count("capture") == 2
 
 
 def test_one_way_is_not_timed():

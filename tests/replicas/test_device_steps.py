@@ -181,6 +181,9 @@ def test_a_graph_is_captured_anew_where_tensors_have_moved(samples, monkeypatch)
     executor.optimizer.load_state_dict(executor.optimizer.state_dict())
     executor.steps(*samples, rows[6:8])
     assert len(captures) == 2
+    executor.steps(*samples, rows)  # more, for which there is room
+    assert len(captures) == 2
+    rows = rows.repeat(7, 1, 1)
     executor.steps(*samples, rows)  # more than there is room for
     executor.steps(samples[0].clone(), samples[1], rows)
     assert len(captures) == 4

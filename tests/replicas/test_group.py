@@ -282,6 +282,14 @@ def test_no_step_is_made_when_no_replica_is_active_as_a_batch_begins(samples, st
     assert trainer.global_step == group.member_checkpoint(1)["global_step"] == steps
 
 
+@pytest.mark.parametrize("least", [{"min_steps": 13}, {"min_epochs": 2}])
+def test_as_many_steps_are_made_as_were_asked_for_at_least(samples, least):
+    stopping = Stopping(replica0=4, replica1=4, replica2=4)
+    group, trainer = trained(samples, 1, 27, callbacks=[stopping], **least)
+    assert trainer.global_step == (13 if "min_steps" in least else 2 * EPOCH)
+    assert group.member_checkpoint(0)["global_step"] == 4
+
+
 def test_only_what_a_device_reads_is_brought_there(samples):
     given = ReplicaDataModule(Samples(samples, 8))
     given.trainer = SimpleNamespace(training=True)
