@@ -34,7 +34,10 @@ class Nodes:
 
     def add(self, **resources: float) -> Any:
         """Start a node; return it when it takes jobs."""
-        node = self.cluster.add_node(wait=False, object_store_memory=_STORE, **resources)
+        # Tests see no GPU, and Ray starts no node that is said to have more than it sees.
+        gpus = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, range(int(resources.get("num_gpus", 0)))))}
+        with variables_set(gpus):
+            node = self.cluster.add_node(wait=False, object_store_memory=_STORE, **resources)
         self.cluster.wait_for_nodes(timeout=PATIENCE)
         return node
 

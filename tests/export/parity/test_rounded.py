@@ -9,24 +9,29 @@ from lit_gelu.export.parity.rounded import RoundedTo
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize(
-    "function",
+    ("function", "is_exact"),
     [
-        nn.functional.gelu,
-        torch.sin,
-        lambda x: x * 3 + x,
-        lambda x: x.clone().mul_(1.1).add_(x),
-        lambda x: torch.softmax(x, -1),
-        lambda x: x.t()[1:].clone().reshape(-1)[::2] / 3,
-        lambda x: torch.max(x * 1.1, 1).values,
+        (nn.functional.gelu, False),
+        (torch.sin, False),
+        (lambda x: x * 3 + x, True),
+        (lambda x: x.clone().mul_(1.1).add_(x), True),
+        (lambda x: torch.softmax(x, -1), False),
+        (lambda x: x.t()[1:].clone().reshape(-1)[::2] / 3, True),
+        (lambda x: torch.max(x * 1.1, 1).values, True),
     ],
     ids=["gelu", "sin", "a sum", "in place", "softmax", "views", "two results"],
 )
-def test_values_are_those_of_the_dtype(dtype, function):
+def test_values_are_those_of_the_dtype(dtype, function, is_exact):
     inputs = torch.randn(64, 32).to(dtype)
     with RoundedTo(dtype):
         made = function(inputs.float())
     assert made.dtype == torch.float32
-    torch.testing.assert_close(made, function(inputs).float(), rtol=0, atol=0)
+    expected = function(inputs).float()
+    # torch may compute erf, sin and exp by other polynomials in its loops of 16 bit: a value between two is rounded to
+    # its other neighbour then, which happens once in some thousand.
+    rounding = 0.0 if is_exact else torch.finfo(dtype).eps
+    torch.testing.assert_close(made, expected, rtol=rounding, atol=rounding * torch.finfo(dtype).tiny)
+    assert (made != expected).sum() <= made.numel() / 100
 
 
 def test_integers_and_other_floats_are_left_alone():
