@@ -118,16 +118,15 @@ def any_way_to_divide_replicas_has_the_same_bits():
     build, features, classes = NETS["timit"]
     inputs, labels = samples_of(features, classes)
     found = []
-    for way in (1, 2, 3):
-        executor = executor_of(build, CELLS)
-        rows = rows_of(executor, len(inputs), 16, 3)
+    for way in (1, 3):
+        executor = executor_of(build, CELLS[1:4])
+        rows = rows_of(executor, len(inputs), 16, 2)
         step = executor.device_steps._step_for(inputs, labels, rows)
         step.divide(way)
         assert len(step.stretches) == way
         losses = executor.steps(inputs, labels, rows)["train_loss"]
         found.append([losses, *(stack.detach() for stack in executor.stacks.trained.values())])
-    for other in found[1:]:
-        assert all(torch.equal(one, another) for one, another in zip(found[0], other, strict=True))
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
 
 
 def some_replicas_are_measured():
