@@ -207,14 +207,14 @@ class Parts:
         steps = (Graphs, "__call__") if self.cuda else (EagerExecutor, "steps")
         with (
             patch.object(DeviceSteps, "make_of", self._first_of(DeviceSteps.make_of)),
-            patch.object(*steps, self._around("steps", getattr(*steps))),
-            patch.object(EagerExecutor, "means", self._around("measurements", EagerExecutor.means)),
+            patch.object(*steps, self._around("in steps", getattr(*steps))),
+            patch.object(EagerExecutor, "means", self._around("in measurements", EagerExecutor.means)),
         ):
             yield
 
     def seconds(self) -> dict[str, float]:
         """Return them."""
-        found = {"until the first steps were made, compiled and captured": self.first}
+        found = {"until the first steps were made": self.first}
         for name, begin, end in self.spans:
             taken = begin.elapsed_time(end) / 1e3 if self.cuda else end - begin
             found[name] = found.get(name, 0.0) + taken

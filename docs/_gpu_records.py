@@ -135,6 +135,7 @@ def _replicas(record: Record) -> str:
     ]
     whole = [
         f"All {row['runs']} runs of {name.partition(':')[0]}, measured and recorded: {number(row['seconds'], 3)} s."
+        + "".join(f" {number(taken, 3)} s {part}." for part, taken in row.get("seconds by part", {}).items())
         for name, row in figures.items()
         if name.endswith(": all runs")
     ]
