@@ -31,7 +31,7 @@ from lit_gelu.paper.group_training import train_group
 from lit_gelu.paper.jobs import CellGroup, RunOptions
 from lit_gelu.paper.training import DataCache
 from lit_gelu.replicas import BatchOrder, EagerExecutor, ReplicaDataModule, ReplicaGroup, build_members
-from lit_gelu.replicas.captured_steps import Graphs
+from lit_gelu.replicas.captured_steps import CapturedSteps
 from lit_gelu.replicas.device_steps import DeviceSteps
 from lit_gelu.tasks.keyed_noise import DeviceKeys, Key, dropout_factors, launch, readings
 
@@ -204,7 +204,7 @@ class Parts:
     @contextmanager
     def noted(self) -> Iterator[None]:
         """Note them."""
-        steps = (Graphs, "__call__") if self.cuda else (EagerExecutor, "steps")
+        steps = (CapturedSteps, "__call__") if self.cuda else (EagerExecutor, "steps")
         with (
             patch.object(DeviceSteps, "make_of", self._first_of(DeviceSteps.make_of)),
             patch.object(*steps, self._around("in steps", getattr(*steps))),

@@ -27,7 +27,7 @@ import torch
 
 from lit_gelu import replicas
 from lit_gelu.replicas import EagerExecutor, build_members, kernel_tiles, net_kernels
-from lit_gelu.replicas.captured_steps import Graphs
+from lit_gelu.replicas.captured_steps import CapturedSteps
 from lit_gelu.replicas.kernel_steps import KernelStep
 from lit_gelu.replicas.kernel_tiles import Tiles
 from lit_gelu.tasks import MNISTClassifier, TweetTagger
@@ -119,7 +119,7 @@ def microseconds(run: Callable[[], Any], begin_again: Callable[[], Any] = lambda
 
 def of_step(step: KernelStep, way: int | None = None) -> float:
     """Return the time of a step inside a CUDA graph, by so many stretches."""
-    graphs = Graphs(step, way or len(step.stretches), torch.cuda)
+    graphs = CapturedSteps(step, way or len(step.stretches), torch.cuda)
     return microseconds(lambda: graphs(STEPS), step.place.zero_)
 
 

@@ -22,7 +22,7 @@ class Capturing(Protocol):
     def Event(self, enable_timing: bool) -> torch.cuda.Event: ...  # noqa: D102, N802
 
 
-class Graphs:
+class CapturedSteps:
     """A `RepeatedStep` as CUDA graphs: one of several steps, where it says so, and one of a single step.
 
     Args:
@@ -85,13 +85,13 @@ def captured(step: RepeatedStep, cuda: Capturing | None = None) -> Callable[[int
     return best
 
 
-def _fastest(step: RepeatedStep, cuda: Capturing) -> Graphs:
+def _fastest(step: RepeatedStep, cuda: Capturing) -> CapturedSteps:
     """Capture a step divided in one way after the other, and return the graphs that take the least time."""
-    best = Graphs(step, step.ways[0], cuda)
+    best = CapturedSteps(step, step.ways[0], cuda)
     others = step.ways[1:]
     least = best.milliseconds(cuda) if others else 0.0
     for way in others if least < _LONG * step.together else ():
-        tried = Graphs(step, way, cuda)
+        tried = CapturedSteps(step, way, cuda)
         if (taken := tried.milliseconds(cuda)) < least:
             best, least = tried, taken
     return best
