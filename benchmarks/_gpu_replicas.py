@@ -12,7 +12,7 @@ import statistics
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -191,23 +191,18 @@ def step_time(name: str, kind: str, device: str, quick: bool) -> dict[str, Any]:
 
 
 class Parts:
-    """Where the time of a whole figure goes: of the device in graphs of steps and in measurements, and until the first.
+    """Where the time of a whole figure on a GPU goes: in graphs of steps, in measurements, and until the first."""
 
-    Args:
-        cuda: Whether there is a GPU; without, the time of the calls counts.
-    """
-
-    def __init__(self, cuda: bool) -> None:
-        self.cuda, self.spans = cuda, list[tuple[str, Any, Any]]()
+    def __init__(self) -> None:
+        self.spans: list[tuple[str, torch.cuda.Event, torch.cuda.Event]] = []
         self.begun, self.first = time.perf_counter(), 0.0
 
     @contextmanager
     def noted(self) -> Iterator[None]:
         """Note them."""
-        steps = (CapturedSteps, "__call__") if self.cuda else (EagerExecutor, "steps")
         with (
             patch.object(DeviceSteps, "make_of", self._first_of(DeviceSteps.make_of)),
-            patch.object(*steps, self._around("in steps", getattr(*steps))),
+            patch.object(CapturedSteps, "__call__", self._around("in steps", CapturedSteps.__call__)),
             patch.object(EagerExecutor, "means", self._around("in measurements", EagerExecutor.means)),
         ):
             yield
@@ -216,8 +211,7 @@ class Parts:
         """Return them."""
         found = {"until the first steps were made": self.first}
         for name, begin, end in self.spans:
-            taken = begin.elapsed_time(end) / 1e3 if self.cuda else end - begin
-            found[name] = found.get(name, 0.0) + taken
+            found[name] = found.get(name, 0.0) + begin.elapsed_time(end) / 1e3
         return {name: round(seconds, 3) for name, seconds in found.items()}
 
     def _first_of(self, method: Callable[..., Any]) -> Callable[..., Any]:
@@ -233,15 +227,13 @@ class Parts:
     def _around(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
         def call(*given: Any, **named: Any) -> Any:
             begin, made, end = self._now(), method(*given, **named), self._now()
-            if self.first or not self.cuda:  # before, graphs are timed
+            if self.first:  # before, graphs are timed
                 self.spans.append((name, begin, end))
             return made
 
         return call
 
-    def _now(self) -> Any:
-        if not self.cuda:
-            return time.perf_counter()
+    def _now(self) -> torch.cuda.Event:
         event = torch.cuda.Event(enable_timing=True)
         event.record()
         return event
@@ -281,8 +273,8 @@ def whole(experiment: Experiment, settings: Settings) -> dict[str, Any]:
     options = RunOptions(root, "cuda" if cuda else "cpu", 1, None)
     data = DataCache(root)
     data.get(group.cells[0].config["data"])  # what a machine reads once is not timed
-    parts = Parts(cuda)
-    with parts.noted():
+    parts = Parts()
+    with parts.noted() if cuda else nullcontext():
         records = train_group(group, data, options, lambda _: None)
     seconds = time.perf_counter() - parts.begun
     medians: dict[str, float] = {}
@@ -295,7 +287,7 @@ def whole(experiment: Experiment, settings: Settings) -> dict[str, Any]:
     return {
         "runs": len(records),
         "seconds": round(seconds, 2),
-        "seconds by part": parts.seconds(),
+        "seconds by part": parts.seconds() if cuda else {},
         "diverged": sum(record.status == "diverged" for record in records),
         "executor": records[0].group["executor"] if records[0].group else None,
         "last training loss, medians": medians,

@@ -19,7 +19,7 @@ from lit_gelu.replicas.rules import LinearRule
 from lit_gelu.replicas.stacked_forward import StackedForward, cross_entropies
 from lit_gelu.tasks.keyed_noise import DeviceKeys
 
-PASSES = 45  # through the net in a stretch of replicas, where nobody times others
+PASSES = 45  # through the net in a stretch of replicas, before other numbers are timed
 _STRETCHES = (1, 2, 3, 4, 6)  # so many are tried before a CUDA graph is made
 _FEWEST_PASSES = 15  # in one of several that are tried
 _PER_BLOCK = 8  # numbers that the generator of dropout draws at once, which lie in one row of a tile
@@ -51,6 +51,12 @@ class Stretch(NamedTuple):
     def has_free(self) -> bool:
         """Whether any has a pass without dropout, too."""
         return len(self.passes.members) > len(self.own)
+
+
+def ways_to_divide(passes: int) -> list[int]:
+    """Return how many stretches there may be for so many passes, first the number that is taken untimed."""
+    usual = max(1, round(passes / PASSES))
+    return [usual, *(n for n in _STRETCHES if n != usual and (n == 1 or passes // n >= _FEWEST_PASSES))]
 
 
 def stretches(replicas: int, free: Collection[int], count: int) -> list[range]:
@@ -134,16 +140,13 @@ class KernelStep(RepeatedStep):
         self.sizes = torch.zeros(len(self.rows), replicas, device=adam.device)  # of Adam's steps
         self.roots = torch.zeros(len(self.rows), device=adam.device)  # of the second moment's corrections
         self.free = range(replicas)[self.split] if self.split is not None else range(0)
-        passes = replicas + len(self.free)
-        usual = max(1, round(passes / PASSES))
-        others = (n for n in _STRETCHES if n != usual and (n == 1 or passes // n >= _FEWEST_PASSES))
-        self.ways = [usual, *others]
+        self.ways = ways_to_divide(replicas + len(self.free))
         # Two numbers each: Triton would compile kernels again for addresses that are no multiples of 16.
         self.place = torch.zeros(replicas, 2, dtype=torch.int64, device=adam.device)
         is_cuda = adam.device.type == "cuda"
         self.streams = [torch.cuda.Stream(adam.device) if is_cuda else None for _ in range(2 * max(self.ways))]  # type: ignore[no-untyped-call]
         self._divided: dict[int, list[Stretch]] = {}
-        self.divide(usual)
+        self.divide(self.ways[0])
         self.names = {id(stack): name for name, stack in forward.stacks.trained.items()}
         widths = [end.linear.weight.shape[1] for end in self.ends]
         new = self.flat.new_empty

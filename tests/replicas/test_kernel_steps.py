@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lit_gelu.replicas.kernel_steps import stretches
+from lit_gelu.replicas.kernel_steps import stretches, ways_to_divide
 
 FIGURE_2 = [range(45), range(45, 68), range(68, 90)]
 
@@ -13,6 +13,14 @@ def test_the_papers_groups():
     assert stretches(90, range(45, 90), 3) == FIGURE_2
     assert stretches(45, range(45), 2) == [range(23), range(23, 45)]
     assert stretches(3, [], 1) == [range(3)]
+
+
+@pytest.mark.parametrize(
+    ("passes", "ways"),
+    [(135, [3, 1, 2, 4, 6]), (90, [2, 1, 3, 4, 6]), (40, [1, 2]), (3, [1]), (450, [10, 1, 2, 3, 4, 6])],
+)
+def test_numbers_of_stretches_that_are_timed(passes, ways):
+    assert ways_to_divide(passes) == ways
 
 
 @given(st.integers(1, 300), st.integers(1, 8), st.data())
