@@ -13,6 +13,7 @@ from lit_gelu.callbacks.checkpoint_file import CheckpointFileError, loading, not
 from lit_gelu.callbacks.swap.checkpoint import ACTIVATIONS_KEY, Checkpoint
 from lit_gelu.callbacks.swap.run import registry_for
 from lit_gelu.callbacks.trainer_facts import callbacks_of, on_device
+from lit_gelu.errors import message_of
 from lit_gelu.export.copying import evaluation_copy
 from lit_gelu.surgery.activation_record import restore_activations
 from lit_gelu.surgery.errors import CheckpointMismatchError
@@ -145,8 +146,9 @@ def module_of_checkpoint(
     except (CheckpointMismatchError, RuntimeError) as error:
         if ACTIVATIONS_KEY not in checkpoint:
             raise CheckpointMismatchError(
-                f"The best checkpoint does not fit the module as it is now ({error}), and does not name its "
-                "activations. Was the module's structure changed during training? ActivationSwap records what it does."
+                f"The best checkpoint does not fit the module as it is now ({message_of(error)}), and does not name "
+                "its activations. Was the module's structure changed during training? ActivationSwap records what it "
+                "does."
             ) from error
         return _new_one(pl_module, path, registry, error)
 
@@ -178,13 +180,14 @@ def _copy_with(
 
 
 def _new_one(
-    pl_module: LightningModule, path: str, registry: ActivationRegistry | None, reason: Exception
+    pl_module: LightningModule, path: str, registry: ActivationRegistry | None, why: Exception
 ) -> LightningModule:
     """Return a new module of the class, from its hyperparameters."""
     try:
         return load_from_checkpoint(type(pl_module), path, "cpu", registry=registry_for(pl_module, [registry])).eval()
     except TypeError as error:
         raise CheckpointMismatchError(
-            f"The best checkpoint does not fit the module as it is now ({reason}), and {type(pl_module).__name__} "
-            f"cannot be built anew ({error}). Call save_hyperparameters() in its constructor."
+            f"The best checkpoint does not fit the module as it is now ({message_of(why)}), and "
+            f"{type(pl_module).__name__} cannot be built anew ({message_of(error)}). Call "
+            "save_hyperparameters() in its constructor."
         ) from error

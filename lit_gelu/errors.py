@@ -2,6 +2,8 @@
 
 import reprlib
 
+_LONGEST_MESSAGE = 1500  # characters
+
 
 class LitGeluError(Exception):
     """A mistake that the caller can mend; the command line prints it without a stack trace."""
@@ -30,3 +32,17 @@ _SHORT = _Short()
 def shown(value: object) -> str:
     """Return ``repr(value)`` for a message: at most a few hundred characters, the middle left out of what is long."""
     return _SHORT.repr(value)
+
+
+def message_of(error: BaseException) -> str:
+    """Return what another library says of a failure, for a message of ours: the middle left out of what is long."""
+    # Such a message may repeat what a file holds, which is of any size, or fail at it: repr has limits of depth.
+    try:
+        text = str(error).rstrip(".")
+    except (RecursionError, ValueError):
+        return type(error).__name__
+    left_out = len(text) - _LONGEST_MESSAGE
+    if left_out <= 0:
+        return text
+    half = _LONGEST_MESSAGE // 2
+    return f"{text[:half]} [{left_out} characters left out] {text[-half:]}"

@@ -6,7 +6,8 @@ twice: with some dozens of cases, the same each time, and, marked ``full``, with
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -128,13 +129,36 @@ def fuzzed(strategy: st.SearchStrategy[Any], read: Callable[[Any, Path], Any]) -
             derandomize=cases == SHORT,
             suppress_health_check=list(HealthCheck),
         )
-        @given(strategy)
-        def read_one(value: Any) -> None:
-            _read_one(value, tmp_path, read)
+        @given(strategy.map(Given))
+        def read_one(given: Given) -> None:
+            _read_one(given.value, tmp_path, read)
 
         read_one()
 
     return test
+
+
+class Given:
+    """A value that Hypothesis can print, however deep it is nested."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __repr__(self) -> str:
+        """Return the value's own."""
+        with recursion_limit(20_000):
+            return repr(self.value)
+
+
+@contextmanager
+def recursion_limit(limit: int) -> Iterator[None]:
+    """Let Python's functions be nested so deep."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(limit)
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(before)
 
 
 def _read_one(value: Any, folder: Path, read: Callable[[Any, Path], Any]) -> None:
@@ -145,7 +169,7 @@ def _read_one(value: Any, folder: Path, read: Callable[[Any, Path], Any]) -> Non
         message = str(error)
     else:
         message = "read"
-    assert 0 < len(message) < LONGEST_MESSAGE
+    assert 0 < len(message) < LONGEST_MESSAGE, f"{message[:200]}... ({len(message)} characters)"
     new = {name.partition(".")[0] for name in sys.modules} - before
     assert not new & {text.partition(".")[0] for text in UNWANTED}
     assert os.listdir(folder / "here") == []  # noqa: PTH208 - names alone

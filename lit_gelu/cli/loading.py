@@ -25,7 +25,7 @@ from lit_gelu.callbacks.checkpoint_file import (
 )
 from lit_gelu.callbacks.swap.checkpoint import ACTIVATIONS_KEY
 from lit_gelu.cli.input_sample import InputSampleError
-from lit_gelu.errors import LitGeluError, shown
+from lit_gelu.errors import LitGeluError, message_of, shown
 from lit_gelu.files import is_file
 from lit_gelu.tasks.activation_task import ActivationTask
 
@@ -63,14 +63,14 @@ def load_model(
         if isinstance(error, UnknownActivationError):
             raise unregistered(error, called) from error
         remedy = " Name the class it was trained with: --model package.module.Class." if model is None else ""
-        raise LoadingError(f"{source!r} does not fit {cls.__name__}: {str(error).rstrip('.')}.{remedy}") from error
+        raise LoadingError(f"{source!r} does not fit {cls.__name__}: {message_of(error)}.{remedy}") from error
     return loaded
 
 
 def unregistered(error: UnknownActivationError, called: str) -> LoadingError:
     """Return what to say of a checkpoint with an activation that is not registered: a module of one's own does that."""
     return LoadingError(
-        f"{called} was trained with the activation {error.name!r}, which is not registered. If a module of "
+        f"{called} was trained with the activation {shown(error.name)}, which is not registered. If a module of "
         "your own registers it, name that module: --import MODULE, from the current folder or installed."
     )
 
@@ -138,7 +138,9 @@ def _untrained(path: str) -> LightningModule:
     try:
         return cls()
     except TypeError as error:
-        raise LoadingError(f"{path} cannot be built without arguments: {error}. Give a checkpoint of it.") from error
+        raise LoadingError(
+            f"{path} cannot be built without arguments: {message_of(error)}. Give a checkpoint of it."
+        ) from error
 
 
 def draws_weights(source: str, model: LightningModule) -> bool:
@@ -166,7 +168,7 @@ def load_data(name: str, root: str | None = None) -> LightningDataModule:
     try:
         data: LightningDataModule = cls() if root is None else cls(root=root)
     except TypeError as error:
-        raise LoadingError(f"{name} cannot be built: {error}.") from error
+        raise LoadingError(f"{name} cannot be built: {message_of(error)}.") from error
     return data
 
 

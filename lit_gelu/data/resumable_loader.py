@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 from typing_extensions import override
 
 from lit_gelu.data.errors import CorruptDataError
-from lit_gelu.errors import shown
+from lit_gelu.errors import message_of, shown
 
 _MERSENNE_NUMBERS = 624  # of NumPy's generator, which reads on behind them if it is told that it is further
 RandomStates = dict[str, Any]
@@ -60,7 +60,7 @@ def check_random_states(states: object) -> None:
             torch.Generator("cuda").set_state(read["cuda"].cpu())
     except (AttributeError, IndexError, KeyError, OverflowError, RuntimeError, TypeError, ValueError) as error:
         raise CorruptDataError(
-            f"The random states of the checkpoint are damaged ({type(error).__name__}: {error}). Resume "
+            f"The random states of the checkpoint are damaged ({type(error).__name__}: {message_of(error)}). Resume "
             "from another checkpoint, or leave ExactResume out."
         ) from error
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from lit_gelu.callbacks import ExactResume
 from lit_gelu.data.resumable_loader import random_states
+from lit_gelu.errors import message_of
 from lit_gelu.replicas.errors import DamagedGroupError
 from lit_gelu.replicas.stored_group import StoredGroup
 
@@ -170,7 +171,7 @@ def checkpoint_of(checkpoint: Mapping[str, Any], record: StoredGroup, replica: i
         return _member_of(checkpoint, record, replica)
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
         raise DamagedGroupError(
-            f"The checkpoint of the group is damaged ({type(error).__name__}: {error}). Give another one."
+            f"The checkpoint of the group is damaged ({type(error).__name__}: {message_of(error)}). Give another one."
         ) from error
 
 

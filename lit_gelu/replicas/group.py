@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves
 from lit_gelu.callbacks.checkpoint_file import REPLICAS_KEY
 from lit_gelu.callbacks.exact_resume import leave_epoch_finished, leave_epoch_unfinished
 from lit_gelu.data.resumable_loader import python_and_numpy_states
+from lit_gelu.errors import message_of
 from lit_gelu.files import write_atomically
 from lit_gelu.replicas.building import Member, build_members, keys_of
 from lit_gelu.replicas.data import ReplicaDataModule
@@ -156,8 +157,8 @@ class ReplicaGroup(LightningModule):
             return self.tree.load_state_dict(state_dict, *args, **kwargs)
         except RuntimeError as error:
             raise ReplicaArgumentError(
-                f"The tensors of the checkpoint are not those of this group: {error}. Resume with the members that it "
-                "was saved with."
+                f"The tensors of the checkpoint are not those of this group: {message_of(error)}. Resume with the "
+                "members that it was saved with."
             ) from error
 
     def configure_callbacks(self) -> list[Callback]:

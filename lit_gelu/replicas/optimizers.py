@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Adam, AdamW, Optimizer
 
+from lit_gelu.errors import message_of
 from lit_gelu.replicas.adam_arithmetic import AdamPiece, AdamSettings, ends_are_as_the_rest
 from lit_gelu.replicas.errors import DamagedGroupError
 from lit_gelu.replicas.rate_schedules import Configured, configured, step_on_plateau, step_schedulers
@@ -94,7 +95,7 @@ class MemberOptimizers(Optimizer):
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise DamagedGroupError(
                 f"The state of the optimizers in the checkpoint is damaged, or of others ({type(error).__name__}: "
-                f"{error}). Resume with the members that it was saved with, or give another checkpoint."
+                f"{message_of(error)}). Resume with the members that it was saved with, or give another checkpoint."
             ) from error
 
     @property

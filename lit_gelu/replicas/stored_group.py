@@ -10,7 +10,7 @@ from torch import Tensor
 from lit_gelu.callbacks.checkpoint_file import REPLICAS_KEY
 from lit_gelu.data.errors import CorruptDataError
 from lit_gelu.data.resumable_loader import check_random_states
-from lit_gelu.errors import shown
+from lit_gelu.errors import message_of, shown
 from lit_gelu.replicas.errors import DamagedGroupError, ReplicaArgumentError
 
 _STREAM = len(torch.Generator().get_state())  # bytes of a generator's state
@@ -151,7 +151,7 @@ def _check_stream(state: Tensor) -> None:
     try:
         torch.Generator().set_state(state)
     except RuntimeError as error:
-        raise _damaged(f"a state of random numbers is none ({error})") from error
+        raise _damaged(f"a state of random numbers is none ({message_of(error)})") from error
 
 
 def _check_others(states: Mapping[str, Any]) -> None:
@@ -160,7 +160,7 @@ def _check_others(states: Mapping[str, Any]) -> None:
         if states:
             check_random_states({**states, "torch": torch.get_rng_state()})
     except CorruptDataError as error:
-        raise _damaged(f"a state of random numbers is none ({error})") from error
+        raise _damaged(f"a state of random numbers is none ({message_of(error)})") from error
 
 
 def _damaged(what: str) -> DamagedGroupError:

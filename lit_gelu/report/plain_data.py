@@ -9,7 +9,7 @@ from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from lit_gelu.errors import shown
+from lit_gelu.errors import message_of, shown
 from lit_gelu.files import parse_json, without_nonfinite
 from lit_gelu.report.content import ReportedRun
 from lit_gelu.report.errors import ReportFileError
@@ -49,7 +49,7 @@ def from_json(text: str | bytes, called: str = "The text") -> ReportedRun:
     try:
         found = parse_json(text)
     except ValueError as error:
-        raise ReportFileError(f"{called} holds no readable JSON of a run ({str(error)[:200]}). {_REMEDY}") from error
+        raise ReportFileError(f"{called} holds no readable JSON of a run ({message_of(error)}). {_REMEDY}") from error
     if not isinstance(found, dict) or found.get("schema") != SCHEMA:
         raise ReportFileError(f"{called} does not hold {SCHEMA!r}. {_REMEDY}")
     if found.get("schema_version") != SCHEMA_VERSION:

@@ -1,10 +1,9 @@
 """Checkpoints of plain data of any form, and damaged ones."""
 
 import io
-import sys
 
 import torch
-from fuzzing import damaged, fuzzed, plain, scalars, spec_texts
+from fuzzing import damaged, fuzzed, plain, recursion_limit, scalars, spec_texts
 from hypothesis import strategies as st
 from torch import nn
 
@@ -60,12 +59,8 @@ swaps = plain | st.fixed_dictionaries({
 
 def saved(checkpoint, folder):
     """Write a checkpoint, however deep it is nested."""
-    limit = sys.getrecursionlimit()
-    sys.setrecursionlimit(20_000)
-    try:
+    with recursion_limit(20_000):
         torch.save(checkpoint, folder / "bad.ckpt")
-    finally:
-        sys.setrecursionlimit(limit)
     return str(folder / "bad.ckpt")
 
 

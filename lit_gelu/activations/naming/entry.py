@@ -32,7 +32,7 @@ from lit_gelu.activations.naming.forms import (
 from lit_gelu.activations.naming.plugins import PluginLoader
 from lit_gelu.activations.naming.spec import ActivationSpec, dotted_path, opaque
 from lit_gelu.activations.numerics.normal import GaussianMoments
-from lit_gelu.errors import LitGeluError, shown
+from lit_gelu.errors import LitGeluError, message_of, shown
 
 # A kernel of its own; ``"generated"``: torch.compile makes one of what a module does; ``"off"``: none. ``"auto"`` is
 # ``"generated"`` where a pure function says what the modules do: a class may do more. A form's ``fused`` comes before
@@ -261,7 +261,7 @@ def without_memory(name: str, build: Callable[..., nn.Module], arguments: dict[s
     except LitGeluError:
         raise
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:  # of torch's own modules
-        raise ActivationArgumentError(f"{name}({shown(arguments)}) cannot be built: {error}.") from error
+        raise ActivationArgumentError(f"{name}({shown(arguments)}) cannot be built: {message_of(error)}.") from error
 
 
 def _check_kernel(name: str, kernel: object) -> None:

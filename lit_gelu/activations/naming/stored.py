@@ -25,7 +25,7 @@ from lit_gelu.activations.naming.spec import (
     opaque,
     read_spec,
 )
-from lit_gelu.errors import shown
+from lit_gelu.errors import message_of, shown
 
 _given_by_caller: ContextVar[tuple[object, ...] | None] = ContextVar("_given_by_caller", default=None)
 
@@ -152,7 +152,9 @@ def of_class(registry: Names, cls: type, kwargs: dict[str, Any]) -> Resolved:
         try:
             module = cls(**kwargs)
         except TypeError as error:
-            raise ActivationArgumentError(f"{dotted_path(cls)}({shown(kwargs)}) cannot be built: {error}.") from error
+            raise ActivationArgumentError(
+                f"{dotted_path(cls)}({shown(kwargs)}) cannot be built: {message_of(error)}."
+            ) from error
         return module if row is None else row.remember(module, kwargs)
 
     if row is not None and row.tried:
