@@ -31,8 +31,8 @@ from lit_gelu.paper.group_training import train_group
 from lit_gelu.paper.jobs import CellGroup, RunOptions
 from lit_gelu.paper.training import DataCache
 from lit_gelu.replicas import BatchOrder, EagerExecutor, ReplicaDataModule, ReplicaGroup, build_members
-from lit_gelu.replicas.captured_steps import CapturedSteps
-from lit_gelu.replicas.device_steps import DeviceSteps
+from lit_gelu.replicas.device.captured_steps import CapturedSteps
+from lit_gelu.replicas.device.steps import DeviceSteps
 from lit_gelu.tasks.keyed_noise import DeviceKeys, Key, dropout_factors, launch, readings
 
 ACTIVATIONS = ("elu", "gelu_tanh", "relu")

@@ -1,4 +1,4 @@
-"""Which tiles make a group's step on CUDA fastest: those of `lit_gelu.replicas.kernel_tiles` beside others.
+"""Which tiles make a group's step on CUDA fastest: those of `lit_gelu.replicas.device.kernel_tiles` beside others.
 
     python -P benchmarks/replica_tiles.py                     the paper's Figure 2 (90 nets) and its tweets (45 nets)
     python -P benchmarks/replica_tiles.py --nets tweets --json FILE
@@ -26,10 +26,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))  # with python -P it is
 import torch
 
 from lit_gelu import replicas
-from lit_gelu.replicas import EagerExecutor, build_members, kernel_tiles, net_kernels
-from lit_gelu.replicas.captured_steps import CapturedSteps
-from lit_gelu.replicas.kernel_steps import KernelStep
-from lit_gelu.replicas.kernel_tiles import Tiles
+from lit_gelu.replicas import EagerExecutor, build_members
+from lit_gelu.replicas.device import kernel_tiles, net_kernels
+from lit_gelu.replicas.device.captured_steps import CapturedSteps
+from lit_gelu.replicas.device.kernel_steps import KernelStep
+from lit_gelu.replicas.device.kernel_tiles import Tiles
 from lit_gelu.tasks import MNISTClassifier, TweetTagger
 
 ACTIVATIONS = ("elu", "gelu_tanh", "relu")

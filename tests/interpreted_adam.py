@@ -8,7 +8,8 @@ import functools
 import torch
 from interpreted_harness import main
 
-from lit_gelu.replicas import EagerExecutor, build_members, device_adam
+from lit_gelu.replicas import EagerExecutor, build_members
+from lit_gelu.replicas.device import adam as device_adam
 from lit_gelu.tasks import TIMITFrameClassifier
 
 CELLS = [{"learning_rate": rate} for rate in (1e-3, 1e-4, 3e-3)]

@@ -7,8 +7,8 @@ import torch
 from interpreted_harness import main
 from torch import nn
 
-from lit_gelu.replicas import layer_ends
-from lit_gelu.replicas.layer_ends import launch, launch_backward, number_of
+from lit_gelu.replicas.device import layer_ends
+from lit_gelu.replicas.device.layer_ends import launch, launch_backward, number_of
 from lit_gelu.tasks.keyed_noise import DeviceKeys, Key, dropout_factors, readings
 
 CPU = torch.device("cpu")

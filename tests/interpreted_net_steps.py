@@ -9,8 +9,9 @@ import pytest
 import torch
 from interpreted_harness import main
 
-from lit_gelu.replicas import BatchOrder, EagerExecutor, ReplicaArgumentError, build_members, kernel_layers
-from lit_gelu.replicas import kernel_steps as own
+from lit_gelu.replicas import BatchOrder, EagerExecutor, ReplicaArgumentError, build_members
+from lit_gelu.replicas.device import kernel_layers
+from lit_gelu.replicas.device import kernel_steps as own
 from lit_gelu.tasks import TIMITFrameClassifier, TweetTagger
 
 CELLS = [

@@ -1,8 +1,8 @@
 """Several runs of one net trained as one group: other activations, learning rates, dropout and seeds, the same bits."""
 
-from lit_gelu.replicas.building import Member, build_members
 from lit_gelu.replicas.choice import ActivationChoice, ChoiceArgumentError, ChoiceError, choose
-from lit_gelu.replicas.data import ReplicaDataModule
+from lit_gelu.replicas.data.data_module import ReplicaDataModule
+from lit_gelu.replicas.data.order import BatchOrder
 from lit_gelu.replicas.errors import (
     DamagedGroupError,
     MembersDifferError,
@@ -12,7 +12,7 @@ from lit_gelu.replicas.errors import (
 )
 from lit_gelu.replicas.executors import EagerExecutor
 from lit_gelu.replicas.group import ReplicaGroup
-from lit_gelu.replicas.order import BatchOrder
+from lit_gelu.replicas.members.building import Member, build_members
 
 __all__ = [
     "ActivationChoice",

@@ -8,20 +8,20 @@ import torch
 from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor, nn
 
-from lit_gelu.replicas.alike import check_alike
-from lit_gelu.replicas.building import Member
-from lit_gelu.replicas.device_adam import DeviceAdam
-from lit_gelu.replicas.device_steps import DeviceSteps, check_for_devices
+from lit_gelu.replicas.device.adam import DeviceAdam
+from lit_gelu.replicas.device.stacked_values import measures_as_known, stacked_means
+from lit_gelu.replicas.device.steps import DeviceSteps, check_for_devices
 from lit_gelu.replicas.errors import ReplicaArgumentError
-from lit_gelu.replicas.forward import GroupForward, LoopForward, VmapForward, is_task
-from lit_gelu.replicas.freed_memory import keep_freed_memory
-from lit_gelu.replicas.optimizers import MemberOptimizers, group_optimizer
-from lit_gelu.replicas.rate_schedules import configured
-from lit_gelu.replicas.stacked_forward import StackedForward, leaves_of
-from lit_gelu.replicas.stacked_values import measures_as_known, stacked_means
-from lit_gelu.replicas.stacks import Stacks
-from lit_gelu.replicas.streams import Streams
-from lit_gelu.replicas.written_steps import WrittenSteps, can_be_written
+from lit_gelu.replicas.forward.group_forward import GroupForward, LoopForward, VmapForward, is_task
+from lit_gelu.replicas.forward.stacked_forward import StackedForward, leaves_of
+from lit_gelu.replicas.members.alike import check_alike
+from lit_gelu.replicas.members.building import Member
+from lit_gelu.replicas.members.stacks import Stacks
+from lit_gelu.replicas.optimizers.group_optimizers import MemberOptimizers, group_optimizer
+from lit_gelu.replicas.optimizers.rate_schedules import configured
+from lit_gelu.replicas.randomness.streams import Streams
+from lit_gelu.replicas.written.freed_memory import keep_freed_memory
+from lit_gelu.replicas.written.steps import WrittenSteps, can_be_written
 from lit_gelu.tasks import ActivationTask
 
 KINDS = ("auto", "written", "stacked", "vmap", "loop", "graph", "device")

@@ -4,7 +4,7 @@ from typing import Any
 
 from lightning.pytorch.trainer.states import TrainerFn
 
-from lit_gelu.replicas.data import ReplicaDataModule
+from lit_gelu.replicas.data.data_module import ReplicaDataModule
 from lit_gelu.replicas.errors import NotReplicableError
 
 

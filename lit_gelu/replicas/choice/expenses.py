@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from lit_gelu.curvature.probe.training_loss import loss_of, muted
 from lit_gelu.replicas.errors import NotReplicableError
-from lit_gelu.replicas.rate_schedules import configured
+from lit_gelu.replicas.optimizers.rate_schedules import configured
 
 
 def step_seconds(modules: Mapping[str, LightningModule], batch: Any, seconds: float) -> dict[str, float]:

@@ -14,7 +14,6 @@ from lit_gelu.activations import ActivationRegistry
 from lit_gelu.callbacks.checkpoint_file import read_checkpoint
 from lit_gelu.curvature.probe.examples import count_examples, take_examples
 from lit_gelu.files import write_atomically
-from lit_gelu.replicas.building import seeded
 from lit_gelu.replicas.choice.bends import EXAMPLES, bends
 from lit_gelu.replicas.choice.candidates import ActivationCandidate
 from lit_gelu.replicas.choice.expenses import kept_bytes, latencies, step_seconds
@@ -22,6 +21,7 @@ from lit_gelu.replicas.choice.one_by_one import Setup, said
 from lit_gelu.replicas.choice.outcome import ActivationChoice
 from lit_gelu.replicas.choice.run_files import RunFolder, TrainedRun
 from lit_gelu.replicas.choice.verdict import listed
+from lit_gelu.replicas.members.building import seeded
 
 PROOFS = ("json", "markdown", "html")
 

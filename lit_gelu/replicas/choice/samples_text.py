@@ -9,11 +9,11 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from lit_gelu.data import InMemoryDataModule
 from lit_gelu.data.in_memory import InMemorySamples
-from lit_gelu.replicas.building import seeded
 from lit_gelu.replicas.choice.one_by_one import said
 from lit_gelu.replicas.choice.plain_text import is_plain, named, told
 from lit_gelu.replicas.errors import ReplicaArgumentError
-from lit_gelu.replicas.hooks import check_data_hooks
+from lit_gelu.replicas.members.building import seeded
+from lit_gelu.replicas.members.hooks import check_data_hooks
 
 _SPREAD = 32  # samples of a set that are read one by one, from its first to its last
 _SETS = {"fit": ("train", "val"), "test": ("test",)}

@@ -17,7 +17,7 @@ from lit_gelu.files import is_file, write_atomically
 from lit_gelu.replicas.choice.candidates import ActivationCandidate
 from lit_gelu.replicas.choice.one_by_one import Setup, initial_weights, save_checkpoint, take_test
 from lit_gelu.replicas.choice.run_files import RunFolder, TrainedRun, digest
-from lit_gelu.replicas.data import ReplicaDataModule
+from lit_gelu.replicas.data.data_module import ReplicaDataModule
 from lit_gelu.replicas.group import ReplicaGroup
 
 MOST = 24  # members of a group: more gain little on a CPU, and an interruption costs more

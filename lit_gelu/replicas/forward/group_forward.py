@@ -1,0 +1,364 @@
+"""The training step of all members: by `torch.vmap` over the first one's code, or one after the other."""
+
+import copy
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import torch
+from lightning.pytorch import LightningModule
+from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map
+from torchmetrics import Metric, MetricCollection
+
+from lit_gelu.replicas.errors import NotReplicableError
+from lit_gelu.replicas.forward.hidden import NO_VMAP, hide, hide_hyper_parameters, hide_metric
+from lit_gelu.replicas.forward.keyed_rules import KeyedDropoutRule
+from lit_gelu.replicas.forward.rules import (
+    WHOLE_VECTORS,
+    ActivationRule,
+    CrossEntropyUnderVmap,
+    DropoutRule,
+    EachUnderVmap,
+    LinearUnderVmap,
+    RuleUnderVmap,
+)
+from lit_gelu.replicas.forward.under_vmap import TensorPlaces, mapped_call
+from lit_gelu.replicas.members.alike import activation_paths, registry_of
+from lit_gelu.replicas.members.stacks import Stacks
+from lit_gelu.replicas.randomness.streams import Streams, others_as_they_were, without_other_draws
+from lit_gelu.sandbox import evaluation_mode
+from lit_gelu.tasks import ActivationTask
+from lit_gelu.tasks.keyed_dropout import KeyedDropout
+
+Logged = dict[str, Tensor]
+
+
+@contextmanager
+def modules_in_evaluation(modules: Sequence[nn.Module]) -> Iterator[None]:
+    """Do what `evaluation_mode` does of a net whose modules are known: without a look through them in each step."""
+    modes = [(vars(module), module.training) for module in modules]
+    for attributes, _ in modes:
+        attributes["training"] = False  # a module's own way to set it takes as long as an operation
+    try:
+        yield
+    finally:
+        for attributes, training in modes:
+            attributes["training"] = training
+
+
+class GroupForward(Protocol):
+    """What computes the losses of all replicas."""
+
+    def losses(self, batch: Any, index: int) -> tuple[Tensor, Logged]:
+        """Return the loss of every replica, ``[replicas]``, to be descended, and what was logged, of that shape too."""
+        ...
+
+    def noise_free_losses(self, batch: Any) -> Tensor:
+        """Return the loss of every replica with noise off; of tasks."""
+        ...
+
+
+def is_task(module: nn.Module) -> bool:
+    """Tell whether a member's training step is that of the tasks: ``mean_loss``, and its noise-free value logged."""
+    return isinstance(module, ActivationTask) and type(module).training_step is ActivationTask.training_step
+
+
+class _MemberStep(nn.Module):
+    """A member's training step as a forward pass."""
+
+    def __init__(self, member: LightningModule) -> None:
+        super().__init__()
+        self.member = member
+        # As Lightning tells: two arguments, of whatever names, are the batch and its number.
+        self.takes_index = is_param_in_hook_signature(member.training_step, "batch_idx", min_args=2)
+
+    def forward(self, batch: Any, index: int) -> tuple[Tensor, Logged]:
+        if is_task(self.member):
+            return self.member.mean_loss(*batch), {}  # type: ignore[operator] # of a task
+        with _log_taken_over(self.member) as logged:
+            outputs = self.member.training_step(*(batch, index)[: 1 + self.takes_index])
+        loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
+        if not isinstance(loss, Tensor):
+            raise NotReplicableError(
+                f"{type(self.member).__name__}.training_step returned {type(loss).__name__}; accepted: a loss, or a "
+                'mapping with "loss".'
+            )
+        return loss, logged
+
+
+@contextmanager
+def _log_taken_over(member: LightningModule) -> Iterator[Logged]:
+    """Collect what a training step logs: there is no Trainer around a member."""
+    logged: Logged = {}
+
+    def log_dict(values: Mapping[str, Any], *_: Any, **__: Any) -> None:
+        for name, value in values.items():
+            if isinstance(value, Metric | MetricCollection):
+                raise NotReplicableError(
+                    f"The training step logs the metric {name!r} itself, which counts through an epoch, and a group "
+                    "keeps what each step found. Log its value: self.log(name, self.metric(outputs, labels)). In "
+                    "validation and test steps metrics are logged as ever."
+                )
+            logged[name] = torch.as_tensor(value, dtype=None if isinstance(value, Tensor) else torch.float32).detach()
+
+    own = vars(member)
+    own["log"], own["log_dict"] = lambda name, value, *_, **__: log_dict({name: value}), log_dict
+    try:
+        yield logged
+    finally:
+        del own["log"], own["log_dict"]
+
+
+class LoopForward:
+    """The members one after another, each with its own code and random numbers; everything can be computed so."""
+
+    def __init__(self, stacks: Stacks, streams: Streams) -> None:
+        self.stacks, self.streams = stacks, streams
+        self.steps = [_MemberStep(module) for module in stacks.modules]  # type: ignore[arg-type] # of a group
+        self.own: list[dict[str, Tensor]] = []  # each member's parts of the trained stacks, of the last `losses`
+        self.places = [TensorPlaces(module, " in torch.no_grad()", stacks.trained) for module in stacks.modules]
+
+    def losses(self, batch: Any, index: int) -> tuple[Tensor, Logged]:
+        """See `GroupForward`."""
+        own = self.stacks.slices({name: stack.detach() for name, stack in self.stacks.trained.items()})
+        self.own = [{name: part.requires_grad_() for name, part in parts.items()} for parts in own]
+        found = []
+        with others_as_they_were():
+            for replica, (step, places) in enumerate(zip(self.steps, self.places, strict=True)):
+                tensors = [self.own[replica][name] for name in places.names]
+                with self.streams.within_others(replica), places.holding(tensors):
+                    found.append(step(_row(batch, replica), index))
+        self.stacks.take_back()
+        return torch.stack([loss for loss, _ in found]), _by_name([logged for _, logged in found])
+
+    def gradients(self, losses: Tensor) -> list[dict[str, Tensor]]:
+        """Return each member's gradients of the last `losses`, by name; none of what its step has not used."""
+        parts = [part for own in self.own for part in own.values()]
+        found = iter(torch.autograd.grad(losses.sum(), parts, allow_unused=True))
+        given = [{name: next(found) for name in own} for own in self.own]
+        self.own = []
+        return [{name: one for name, one in own.items() if one is not None} for own in given]
+
+    @torch.no_grad()
+    def noise_free_losses(self, batch: Any) -> Tensor:
+        """See `GroupForward`."""
+        losses = []
+        for replica, step in enumerate(self.steps):
+            with evaluation_mode(step):
+                losses.append(step(_row(batch, replica), 0)[0])
+        return torch.stack(losses)
+
+
+def _by_name(logged: Sequence[Logged]) -> Logged:
+    """Return what members logged, ``[replicas]`` by name, and NaN for those that logged no such figure."""
+    kinds = {name: value for values in logged for name, value in values.items()}
+    return {
+        name: torch.stack([values[name] if name in values else torch.full(kind.shape, torch.nan) for values in logged])
+        for name, kind in kinds.items()
+    }
+
+
+def _row(batch: Any, replica: int) -> Any:
+    return tree_map(lambda part: part[replica] if isinstance(part, Tensor) else part, batch)
+
+
+class VmapForward:
+    """`torch.vmap` over the first member's code, with rules of our own for linear layers, dropout and activations.
+
+    What members may differ in besides cannot be read by the code: it raises an error that says so.
+
+    Args:
+        stacks: Those of the members.
+        streams: Their random numbers.
+        differing: The attributes by module's path in which members differ, as `check_alike` returns them.
+    """
+
+    def __init__(self, stacks: Stacks, streams: Streams, differing: Mapping[str, set[str]]) -> None:
+        self.stacks = stacks
+        members = stacks.modules
+        template = copy.deepcopy(members[0])
+        self.own_activations = nn.ModuleList()  # in members, not in the template: their modes are changed with its own
+        for path in activation_paths(members):
+            rule = ActivationRule(
+                path, [m.get_submodule(path) for m in members], stacks, streams, registry_of(template)
+            )
+            self.own_activations.extend(rule.modules)
+            _become_ruled(template.get_submodule(path), rule)
+        for path, module in template.named_modules():
+            layers: Any = [member.get_submodule(path) for member in members]
+            if type(module) is nn.Dropout:
+                rule_of = DropoutRule([layer.p for layer in layers], streams)
+                vars(module)["forward"] = functools.partial(_dropped, module, rule_of)
+            elif type(module) is KeyedDropout:
+                module._buffers.clear()  # which the rule takes from the stacks
+                vars(module)["forward"] = functools.partial(
+                    _dropped, module, KeyedDropoutRule(path, layers, stacks, streams)
+                )
+            elif isinstance(module, Metric):
+                hide_metric(path, module)
+        for path, names in differing.items():
+            if names and not isinstance(template.get_submodule(path), Metric):
+                hide(template.get_submodule(path), names)
+        hide_hyper_parameters(template, members)
+        self.streams, self.step = streams, _MemberStep(template)  # type: ignore[arg-type] # of a group
+        self.places = TensorPlaces(template, ', or give the group executor="loop"')
+        self.with_modes = [*self.step.modules(), *self.own_activations.modules()]
+
+    def losses(self, batch: Any, index: int) -> tuple[Tensor, Logged]:
+        """See `GroupForward`."""
+        found = {**self.stacks.parameters, **self.stacks.buffers}
+        tensors = [found[name] for name in self.places.names]
+
+        def one(sample: Any, *own: Tensor) -> tuple[Tensor, Logged]:
+            with self.places.holding(own):
+                outputs: tuple[Tensor, Logged] = self.step(sample, index)
+            return outputs
+
+        with _RulesForFunctions(self.streams), _explained(), without_other_draws(f"{_OTHER_DRAWS} {NO_VMAP}"):
+            return torch.vmap(one, randomness="error")(batch, *tensors)
+
+    @torch.no_grad()
+    def noise_free_losses(self, batch: Any) -> Tensor:
+        """See `GroupForward`."""
+        with modules_in_evaluation(self.with_modes):
+            return self.losses(batch, 0)[0]
+
+
+class _Ruled(nn.Module):
+    """Stands in the template where a rule computes what the members' activations do."""
+
+    rule: ActivationRule
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = mapped_call(RuleUnderVmap, inputs, self.rule)
+        return outputs
+
+    def train(self, mode: bool = True) -> "_Ruled":
+        for module in self.rule.modules:
+            module.train(mode)
+        return super().train(mode)
+
+
+def _become_ruled(module: nn.Module, rule: ActivationRule) -> None:
+    """Let a rule stand for an activation wherever the template holds it, also in lists and under several names."""
+    module.__class__ = _Ruled
+    vars(module).clear()
+    nn.Module.__init__(module)
+    vars(module)["rule"] = rule
+
+
+def _dropped(module: nn.Module, rule: DropoutRule, inputs: Tensor) -> Tensor:
+    """Be the forward pass of a dropout, whose mode may change in each step."""
+    return _drop(inputs, rule, bool(getattr(module, "inplace", False))) if module.training else inputs
+
+
+def _drop(inputs: Tensor, rule: DropoutRule, inplace: bool) -> Tensor:
+    outputs: Tensor = mapped_call(RuleUnderVmap, inputs, rule)
+    return inputs.copy_(outputs) if inplace else outputs
+
+
+# Sums that torch adds up in another order for a batch of replicas.
+_EACH = frozenset({functional.batch_norm, functional.group_norm, functional.instance_norm, functional.layer_norm})
+
+# Functions of each element whose last ones, behind the whole vectors, torch computes by another formula.
+_EACH_BUT_WHOLE_VECTORS = frozenset({
+    functional.gelu, functional.silu, functional.mish, functional.elu, functional.celu, functional.selu,
+    functional.softplus, functional.logsigmoid, functional.sigmoid, functional.tanh, torch.sigmoid, torch.tanh,
+    Tensor.sigmoid, Tensor.tanh, torch.exp, Tensor.exp, torch.erf, Tensor.erf,
+})  # fmt: skip
+
+
+# The arguments of a cross-entropy for which there is a rule: torch gives all of them to what stands in its place.
+_USUAL_LOSS = {
+    "weight": None, "size_average": None, "ignore_index": -100, "reduce": None, "reduction": "mean",
+    "label_smoothing": 0.0,
+}  # fmt: skip
+
+
+class _RulesForFunctions(TorchFunctionMode):
+    """Puts our rules in the place of torch's functions, whoever calls them."""
+
+    def __init__(self, streams: Streams) -> None:
+        super().__init__()
+        self.streams = streams
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = kwargs or {}
+        if func is functional.linear:
+            return _linear(*args, **given)
+        if func is functional.dropout:
+            return _dropout(self.streams, *args, **given)
+        if func is functional.cross_entropy:
+            return _cross_entropy(*args, **given)
+        if func in _EACH or (func in _EACH_BUT_WHOLE_VECTORS and args and args[0].numel() % WHOLE_VECTORS):
+            return _each(func, args, given)
+        return func(*args, **given)
+
+
+def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:  # noqa: A002 - torch's names
+    outputs: Tensor = mapped_call(LinearUnderVmap, input, weight, bias)
+    return outputs
+
+
+def _each(function: Any, given: tuple[Any, ...], named: Mapping[str, Any]) -> Tensor:
+    """Call a function replica by replica, with named tensors among the others: only there are their replicas known."""
+
+    def call(*values: Any) -> Tensor:
+        outputs: Tensor = function(*values[: len(given)], **dict(zip(named, values[len(given) :], strict=True)))
+        return outputs
+
+    outputs: Tensor = mapped_call(EachUnderVmap, call, *given, *named.values())
+    return outputs
+
+
+def _dropout(streams: Streams, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:  # noqa: A002
+    if not training or p == 0:
+        return input
+    return _drop(input, DropoutRule([p] * len(streams.generators), streams), inplace)
+
+
+def _cross_entropy(input: Tensor, target: Tensor, *args: Any, **given: Any) -> Tensor:  # noqa: A002 - torch's names
+    is_usual = not args and all(
+        (given[name] is usual or given[name] == usual) for name, usual in _USUAL_LOSS.items() if name in given
+    )
+    if not is_usual or input.ndim != 2 or target.ndim != 1:
+        return functional.cross_entropy(input, target, *args, **given)
+    outputs: Tensor = mapped_call(CrossEntropyUnderVmap, input, target)
+    return outputs
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Say what a training step may not do, where torch's error speaks of vmap."""
+    try:
+        yield
+    except NotReplicableError:
+        raise
+    except RuntimeError as error:
+        text = str(error)
+        for sign, remedy in _SIGNS.items():
+            if sign in text:
+                raise NotReplicableError(f"{remedy} {NO_VMAP} torch says: {text.strip().splitlines()[0]}") from error
+        raise
+
+
+_OTHER_DRAWS = (
+    "The training step draws from the random numbers of Python or NumPy, which would be the same for all replicas: "
+    "only nn.Dropout, F.dropout and registered activations draw for each."
+)
+_SIGNS: Mapping[str, str] = {
+    ".item()": "The training step makes a Python number of a tensor, which stands for all replicas: log plain tensors.",
+    "data-dependent control flow": "The training step branches on a tensor: replicas may go different ways.",
+    "random operation": "The training step draws random numbers of which a group does not know how a run alone draws "
+    "them: only nn.Dropout, F.dropout and registered activations are known.",
+    "data pointer": "The training step takes a tensor, which stands for all replicas, to NumPy or into a list.",
+    "setup_context": "The training step calls a function with a gradient of its own that torch.vmap does not know, as "
+    "torch.distributions do.",
+    "vmap": "The training step does what torch.vmap cannot.",
+    "functorch": "The training step does what torch.vmap cannot.",
+}

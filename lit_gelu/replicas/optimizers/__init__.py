@@ -1,0 +1,1 @@
+"""The optimizers of all members, to the bit as each alone."""
