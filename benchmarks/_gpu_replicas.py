@@ -24,12 +24,12 @@ from _gpu_record import Record, Settings
 from lightning.pytorch import Trainer, seed_everything
 from replicas import NETS, RandomSamples
 
-from lit_gelu.paper.cells import Cell, expand
-from lit_gelu.paper.experiments import MNIST, TWEETS, Experiment
 from lit_gelu.paper.group_planning import GroupPlanner
-from lit_gelu.paper.group_training import train_group
 from lit_gelu.paper.jobs import CellGroup, RunOptions
-from lit_gelu.paper.training import DataCache
+from lit_gelu.paper.protocol.cells import Cell, expand
+from lit_gelu.paper.protocol.experiments import MNIST, TWEETS, Experiment
+from lit_gelu.paper.training.cell_training import DataCache
+from lit_gelu.paper.training.group_training import train_group
 from lit_gelu.replicas import BatchOrder, EagerExecutor, ReplicaDataModule, ReplicaGroup, build_members
 from lit_gelu.replicas.device.captured_steps import CapturedSteps
 from lit_gelu.replicas.device.steps import DeviceSteps

@@ -21,10 +21,10 @@ from typing import Any
 import torch
 
 from lit_gelu.paper.group_planning import GroupPlanner
-from lit_gelu.paper.group_training import train_group
 from lit_gelu.paper.jobs import CellGroup, RunOptions
 from lit_gelu.paper.planning import RunRequest
-from lit_gelu.paper.training import DataCache, train
+from lit_gelu.paper.training.cell_training import DataCache, train
+from lit_gelu.paper.training.group_training import train_group
 
 
 def seconds_of(make: Callable[[], Any]) -> float:

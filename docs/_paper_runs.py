@@ -10,9 +10,9 @@ from _text import table
 from lit_gelu.files import write_atomically
 from lit_gelu.paper.figures.catalogue import draw
 from lit_gelu.paper.figures.drawing import FigureOptions, write
-from lit_gelu.paper.rendering import render
-from lit_gelu.paper.rows import Row, point_rows, result_rows
-from lit_gelu.paper.run_record import RECORDS_FILE, RunRecord, parse_records
+from lit_gelu.paper.records.run_record import RECORDS_FILE, RunRecord, parse_records
+from lit_gelu.paper.results.rendering import render
+from lit_gelu.paper.results.rows import Row, point_rows, result_rows
 
 RECORDS = Path(__file__).resolve().parent / "data" / "paper_runs.jsonl.xz"
 FIGURES = (2, 3, 4)

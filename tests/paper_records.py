@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lit_gelu.paper.run_record import Curve, Robustness, RunRecord, RunResult
+from lit_gelu.paper.records.run_record import Curve, Robustness, RunRecord, RunResult
 
 
 def curve(values: Sequence[float], per_epoch: int = 1) -> Curve:

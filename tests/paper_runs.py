@@ -6,15 +6,15 @@ from dataclasses import asdict, replace
 
 from lightning.fabric.utilities.warnings import PossibleUserWarning
 
-from lit_gelu.paper.experiments import Arm, Experiment
 from lit_gelu.paper.grid_runner import Runner, Tally
 from lit_gelu.paper.group_planning import GroupPlanner
 from lit_gelu.paper.jobs import CellGroup, Done, Failure, Job, Message, Restart, RunOptions
 from lit_gelu.paper.planning import RunRequest
-from lit_gelu.paper.pool import answer
-from lit_gelu.paper.run_record import RunRecord
-from lit_gelu.paper.run_store import RecordStore
-from lit_gelu.paper.training import DataCache
+from lit_gelu.paper.pools.worker_pool import answer
+from lit_gelu.paper.protocol.experiments import Arm, Experiment
+from lit_gelu.paper.records.run_record import RunRecord
+from lit_gelu.paper.records.run_store import RecordStore
+from lit_gelu.paper.training.cell_training import DataCache
 
 DIGITS = Experiment(
     name="digits",

@@ -7,8 +7,8 @@ from typing import Any
 
 from child_processes import PATIENCE, run_command, wait_until
 
-from lit_gelu.paper.child_variables import variables_set
-from lit_gelu.paper.ray_session import import_ray
+from lit_gelu.paper.pools.child_variables import variables_set
+from lit_gelu.paper.pools.ray_session import import_ray
 
 _STORE = 80 * 2**20
 #: On a machine whose memory others use, Ray would end processes at random.

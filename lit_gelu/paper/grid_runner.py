@@ -4,18 +4,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from lit_gelu.paper.cells import Cell, check_same_configuration, fingerprint
-from lit_gelu.paper.experiments import Experiment
 from lit_gelu.paper.group_planning import GroupPlanner
 from lit_gelu.paper.jobs import CellGroup, Failure, Job, Message, Preparation, Restart, cells_of
 from lit_gelu.paper.planning import RunRequest, plan, searched_learning_rates, share
+from lit_gelu.paper.protocol.cells import Cell, check_same_configuration, fingerprint
+from lit_gelu.paper.protocol.experiments import Experiment
+from lit_gelu.paper.records.run_record import RunRecord
+from lit_gelu.paper.records.run_store import RecordStore
 from lit_gelu.paper.run_progress import Progress
-from lit_gelu.paper.run_record import RunRecord
-from lit_gelu.paper.run_store import RecordStore
-from lit_gelu.paper.unfinished_groups import GROUPS_FOLDER, forget_group, forget_groups, unfinished_groups
+from lit_gelu.paper.training.unfinished_groups import GROUPS_FOLDER, forget_group, forget_groups, unfinished_groups
 
 if TYPE_CHECKING:
-    from lit_gelu.paper.job_pool import JobPool
+    from lit_gelu.paper.pools.job_pool import JobPool
     from lit_gelu.paper.progress import GridProgress
 
 _SECONDS_BETWEEN_UPDATES = 0.5

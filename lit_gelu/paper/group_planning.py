@@ -8,9 +8,9 @@ from typing import Any
 
 from lit_gelu import activations
 from lit_gelu.errors import shown
-from lit_gelu.paper.cells import PRECISION, Cell
 from lit_gelu.paper.errors import PaperArgumentError
 from lit_gelu.paper.jobs import CellGroup, together
+from lit_gelu.paper.protocol.cells import PRECISION, Cell
 
 # The most runs of a task in a group: where more would leave the processor's caches, or make the last ones wait long.
 # Tasks that gain nothing together (convolutions, or nets whose products are large) are not here: one run at a time.

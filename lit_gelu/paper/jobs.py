@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from lit_gelu.paper.cells import Cell, data_name
+from lit_gelu.paper.protocol.cells import Cell, data_name
+from lit_gelu.paper.records.run_record import RunRecord
 from lit_gelu.paper.run_progress import Progress
-from lit_gelu.paper.run_record import RunRecord
 
 FailureKind = Literal["missing", "error", "lost"]
 

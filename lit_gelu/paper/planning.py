@@ -7,13 +7,20 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from lit_gelu.paper.cells import PRECISION, Cell, check_same_configuration, expand, fingerprint, group_identical
 from lit_gelu.paper.errors import PaperArgumentError
-from lit_gelu.paper.experiments import Experiment
-from lit_gelu.paper.one_protocol import check_same_protocol
-from lit_gelu.paper.presets import preset as experiments_of
-from lit_gelu.paper.run_record import RunRecord
-from lit_gelu.paper.selection import choices
+from lit_gelu.paper.protocol.cells import (
+    PRECISION,
+    Cell,
+    check_same_configuration,
+    expand,
+    fingerprint,
+    group_identical,
+)
+from lit_gelu.paper.protocol.experiments import Experiment
+from lit_gelu.paper.protocol.presets import preset as experiments_of
+from lit_gelu.paper.records.run_record import RunRecord
+from lit_gelu.paper.results.one_protocol import check_same_protocol
+from lit_gelu.paper.results.selection import choices
 from lit_gelu.paper.shards import Shard
 
 

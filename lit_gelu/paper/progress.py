@@ -9,10 +9,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from lit_gelu.paper import run_progress
-from lit_gelu.paper.experiments import Experiment
 from lit_gelu.paper.jobs import CellGroup, Failure, Job, Restart, cells_of
 from lit_gelu.paper.planning import Estimate, Plan
-from lit_gelu.paper.run_record import RunRecord
+from lit_gelu.paper.protocol.experiments import Experiment
+from lit_gelu.paper.records.run_record import RunRecord
 
 
 class GridProgress:

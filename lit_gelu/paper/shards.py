@@ -8,9 +8,9 @@ from typing import TypeVar
 
 from lit_gelu.errors import shown
 from lit_gelu.files import is_file
-from lit_gelu.paper.cells import Cell, group_identical
 from lit_gelu.paper.errors import PaperArgumentError, RecordsError
-from lit_gelu.paper.run_record import RECORDS_FILE, RunRecord, parse_lines, split_cut_line
+from lit_gelu.paper.protocol.cells import Cell, group_identical
+from lit_gelu.paper.records.run_record import RECORDS_FILE, RunRecord, parse_lines, split_cut_line
 
 _Item = TypeVar("_Item")
 

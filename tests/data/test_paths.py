@@ -6,7 +6,7 @@ import torch
 from lit_gelu.data import CIFAR10Data, CIFAR100Data, DataNotFoundError, MNISTData, TIMITData, TweetData
 from lit_gelu.data.npz import kept_arrays
 from lit_gelu.files import UnwritablePathError, require_writable
-from lit_gelu.paper.run_store import RecordStore
+from lit_gelu.paper.records.run_store import RecordStore
 
 IMPOSSIBLE = pytest.mark.parametrize("path", ["nul\0nul", "long" * 75, "half\ud800"], ids=["NUL", "long", "surrogate"])
 DATA = [MNISTData, CIFAR10Data, CIFAR100Data, TweetData, TIMITData]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lit_gelu.paper.published import published_curve, published_number
+from lit_gelu.paper.protocol.published import published_curve, published_number
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

@@ -17,7 +17,7 @@ from lit_gelu.export.parity.check import check_parity
 from lit_gelu.export.quantization.int8_metadata import KEY, read_record
 from lit_gelu.export.runtime.tuning_file import TuningKey, digest, read_choice, tuning_path
 from lit_gelu.export.serving import write_triton_repository
-from lit_gelu.paper.run_record import read_records
+from lit_gelu.paper.records.run_record import read_records
 
 SITE = {"site": "1", "spec": "gelu", "row": "gelu", "lowering": "native", "operators": ["Gelu"], "calls": 1}
 NET = nn.Sequential(nn.Linear(3, 2), nn.GELU()).eval()

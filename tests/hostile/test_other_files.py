@@ -18,7 +18,7 @@ from lit_gelu.export import ModelFileError, OnnxPredictor, check_parity, export_
 from lit_gelu.export.inspection import inspect_onnx
 from lit_gelu.export.runtime.tuning_file import TuningChoice, digest, this_key, tuning_path, write_choice
 from lit_gelu.export.serving import write_triton_repository
-from lit_gelu.paper.run_record import read_records
+from lit_gelu.paper.records.run_record import read_records
 from lit_gelu.tasks import MNISTClassifier
 
 DEEP = "[" * 100_000

@@ -9,13 +9,13 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from paper_runs import DIGITS, SHARING, Log, request
 
-import lit_gelu.paper.group_recorder
+import lit_gelu.paper.training.group_recorder
 from lit_gelu.paper.grid_runner import Runner
 from lit_gelu.paper.group_planning import GroupPlanner
-from lit_gelu.paper.job_pool import JobPool
 from lit_gelu.paper.jobs import RunOptions
-from lit_gelu.paper.pool import WorkerPool
-from lit_gelu.paper.run_store import RecordStore
+from lit_gelu.paper.pools.job_pool import JobPool
+from lit_gelu.paper.pools.worker_pool import WorkerPool
+from lit_gelu.paper.records.run_store import RecordStore
 
 WANTED = request(replace(DIGITS, epochs=12), replace(SHARING, epochs=12))
 
@@ -41,15 +41,15 @@ class Lines(Log):
 
 
 if os.environ.get("OFTEN"):  # in the workers too, which import this file
-    lit_gelu.paper.group_recorder.SECONDS_BETWEEN_CHECKPOINTS = 0.0
-    lit_gelu.paper.group_recorder.SECONDS_BETWEEN_REPORTS = -1.0
+    lit_gelu.paper.training.group_recorder.SECONDS_BETWEEN_CHECKPOINTS = 0.0
+    lit_gelu.paper.training.group_recorder.SECONDS_BETWEEN_REPORTS = -1.0
 
 
 def pool_of(engine: str, folder: str) -> JobPool:
     options = RunOptions(groups=str(Path(folder).absolute() / ".groups"))
     if engine == "processes":
         return WorkerPool(2, options)
-    from lit_gelu.paper.ray_pool import RayPool
+    from lit_gelu.paper.pools.ray_pool import RayPool
 
     return RayPool(options, jobs=2, logs=Path(folder) / "ray")
 

@@ -6,14 +6,14 @@ from dataclasses import replace
 import pytest
 from paper_runs import DIGITS, FINAL, MISSING, SEARCH, SHARING, InlinePool, Log, request, run, without_times
 
-from lit_gelu.paper.cells import expand
 from lit_gelu.paper.errors import OtherConfigurationError
-from lit_gelu.paper.experiments import Arm
 from lit_gelu.paper.grid_runner import Runner
 from lit_gelu.paper.jobs import Failure
 from lit_gelu.paper.planning import plan
-from lit_gelu.paper.run_record import read_records
-from lit_gelu.paper.run_store import RecordStore
+from lit_gelu.paper.protocol.cells import expand
+from lit_gelu.paper.protocol.experiments import Arm
+from lit_gelu.paper.records.run_record import read_records
+from lit_gelu.paper.records.run_store import RecordStore
 
 
 @pytest.fixture(scope="module")
@@ -151,7 +151,7 @@ def test_a_fault_of_the_program_is_reported_with_its_trace(tmp_path, monkeypatch
     def fail(*_):
         raise ZeroDivisionError("by zero")
 
-    monkeypatch.setattr("lit_gelu.paper.pool.train", fail)
+    monkeypatch.setattr("lit_gelu.paper.pools.worker_pool.train", fail)
     summary, _ = run(tmp_path, request(replace(SHARING, seeds=1)))
     assert summary.failures[0][1].message == "ZeroDivisionError: by zero"
     assert "Traceback" in summary.failures[0][1].trace

@@ -10,7 +10,7 @@ from lit_gelu.paper.errors import PaperArgumentError
 from lit_gelu.paper.group_planning import GroupPlanner, parse_replicas
 from lit_gelu.paper.jobs import CellGroup, cells_of
 from lit_gelu.paper.planning import RunRequest
-from lit_gelu.paper.variants import ProtocolVariant, own_experiments
+from lit_gelu.paper.protocol.variants import ProtocolVariant, own_experiments
 
 FULL = RunRequest("full")
 

@@ -3,7 +3,7 @@
 import pytest
 
 from lit_gelu.paper.planning import Estimate
-from lit_gelu.paper.presets import preset
+from lit_gelu.paper.protocol.presets import preset
 
 
 def test_nothing_is_estimated_before_the_first_run():

@@ -9,7 +9,7 @@ from paper_runs import DIGITS, FINAL, SEARCH, SHARING, InlinePool, Log, request,
 from lit_gelu.paper.errors import OtherConfigurationError, PaperArgumentError
 from lit_gelu.paper.grid_runner import Runner
 from lit_gelu.paper.planning import RunRequest
-from lit_gelu.paper.run_store import RecordStore
+from lit_gelu.paper.records.run_store import RecordStore
 from lit_gelu.paper.shards import Shard, parse_shard, records_of_others
 
 COUNTS = (1, 2, 3, 7)

@@ -16,8 +16,8 @@ from lit_gelu import activations
 from lit_gelu.callbacks import ActivationCurvatureMonitor, load_from_checkpoint
 from lit_gelu.export import OnnxPredictor, check_parity
 from lit_gelu.export.runtime.tuning_file import choices_beside
-from lit_gelu.paper.run_record import SCHEMA
-from lit_gelu.paper.run_store import RecordStore
+from lit_gelu.paper.records.run_record import SCHEMA
+from lit_gelu.paper.records.run_store import RecordStore
 from lit_gelu.tasks import CIFAR10ConvNet
 
 # The newest Lightning of its time wrote the checkpoints; the oldest that is supported reads them too, and says so.

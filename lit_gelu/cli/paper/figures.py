@@ -14,7 +14,7 @@ from lit_gelu.extras import need
 from lit_gelu.paper.errors import PaperError
 from lit_gelu.paper.figures.catalogue import FIGURES, draw, numbers_of
 from lit_gelu.paper.figures.drawing import PAPER_ARMS, FigureOptions, Format, write
-from lit_gelu.paper.run_record import RunRecord
+from lit_gelu.paper.records.run_record import RunRecord
 
 DESCRIPTION = f"""\
 The paper's figures, one file each, medians over the seeds: training curves dark, validation or test curves light.

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from lit_gelu.cli.paper.listed import say_listed
 from lit_gelu.files import is_file
-from lit_gelu.paper.cells import Cell
 from lit_gelu.paper.planning import RunRequest
-from lit_gelu.paper.run_record import RECORDS_FILE, RunRecord
+from lit_gelu.paper.protocol.cells import Cell
+from lit_gelu.paper.records.run_record import RECORDS_FILE, RunRecord
 
 CHECKPOINTS_FOLDER = "checkpoints"  # in that of the results
 

@@ -8,12 +8,12 @@ from rich.table import Table
 
 from lit_gelu.cli.options import add_json, command_parser
 from lit_gelu.cli.terminal import console_for_output, write_text
-from lit_gelu.paper.cells import group_identical
-from lit_gelu.paper.experiments import Experiment
 from lit_gelu.paper.planning import RunRequest
-from lit_gelu.paper.presets import PRESETS, departures
 from lit_gelu.paper.progress import duration
-from lit_gelu.paper.published import NUMBERS
+from lit_gelu.paper.protocol.cells import group_identical
+from lit_gelu.paper.protocol.experiments import Experiment
+from lit_gelu.paper.protocol.presets import PRESETS, departures
+from lit_gelu.paper.protocol.published import NUMBERS
 
 EXAMPLES = """\
 examples:

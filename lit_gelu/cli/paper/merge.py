@@ -10,8 +10,8 @@ from lit_gelu.cli.options import command_parser
 from lit_gelu.cli.paper.listed import say_listed
 from lit_gelu.cli.paper.results import NoRunsError, records_file
 from lit_gelu.files import is_file
-from lit_gelu.paper.joined_results import JoinedResults, ResultsFile, join_into, read_results_file
-from lit_gelu.paper.run_record import RECORDS_FILE
+from lit_gelu.paper.records.joined_results import JoinedResults, ResultsFile, join_into, read_results_file
+from lit_gelu.paper.records.run_record import RECORDS_FILE
 
 DESCRIPTION = """\
 Join the runs of several results folders into one: every run once, in the order of the folders, those that the target

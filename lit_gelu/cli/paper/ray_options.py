@@ -9,7 +9,7 @@ from lit_gelu.paper.errors import PaperArgumentError
 from lit_gelu.paper.jobs import RunOptions
 
 if TYPE_CHECKING:
-    from lit_gelu.paper.job_pool import JobPool
+    from lit_gelu.paper.pools.job_pool import JobPool
 
 ENGINES = ("processes", "ray")
 LOGS_FOLDER = "ray"  # in that of the results
@@ -66,7 +66,7 @@ def check_engine(arguments: jsonargparse.Namespace, accelerator: str) -> None:
 
 def ray_pool(arguments: jsonargparse.Namespace, options: RunOptions, workers: int | None, results: Path) -> "JobPool":
     """Return a pool on Ray; it is started, or joined, when it is entered."""
-    from lit_gelu.paper.ray_pool import RayPool  # Ray and Lightning, which the other engine or --help do without
+    from lit_gelu.paper.pools.ray_pool import RayPool  # Ray and Lightning, which the other engine or --help do without
 
     has_gpu = options.accelerator in {"cuda", "gpu"}
     return RayPool(

@@ -8,7 +8,7 @@ import jsonargparse
 from lit_gelu.files import is_file
 from lit_gelu.paper.errors import RecordsError
 from lit_gelu.paper.planning import RunRequest
-from lit_gelu.paper.run_record import RECORDS_FILE, RunRecord, read_records
+from lit_gelu.paper.records.run_record import RECORDS_FILE, RunRecord, read_records
 
 
 class NoRunsError(RecordsError, FileNotFoundError):

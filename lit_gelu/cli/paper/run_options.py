@@ -3,8 +3,8 @@
 import jsonargparse
 
 from lit_gelu.cli.paper.accelerators import ACCELERATORS
-from lit_gelu.paper.cells import PRECISION
-from lit_gelu.paper.presets import PRESETS
+from lit_gelu.paper.protocol.cells import PRECISION
+from lit_gelu.paper.protocol.presets import PRESETS
 
 PRECISIONS = ("32-true", "bf16-mixed", "16-mixed", "bf16-true", "16-true", "64-true")
 

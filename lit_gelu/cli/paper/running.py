@@ -26,23 +26,23 @@ from lit_gelu.cli.paper.run_options import (
 )
 from lit_gelu.cli.terminal import console_for_output
 from lit_gelu.files import is_file
-from lit_gelu.paper.cells import PRECISION
 from lit_gelu.paper.errors import PaperArgumentError
 from lit_gelu.paper.grid_runner import Runner, Tally
 from lit_gelu.paper.group_planning import GroupPlanner, parse_replicas
 from lit_gelu.paper.jobs import RunOptions
 from lit_gelu.paper.planning import RunRequest, plan
-from lit_gelu.paper.presets import PRESETS
+from lit_gelu.paper.pools.visible_gpus import VARIABLE, visible_gpus
 from lit_gelu.paper.progress import GridProgress
-from lit_gelu.paper.run_record import RECORDS_FILE, RunRecord, read_records
-from lit_gelu.paper.run_store import RecordStore
+from lit_gelu.paper.protocol.cells import PRECISION
+from lit_gelu.paper.protocol.presets import PRESETS
+from lit_gelu.paper.protocol.variants import ProtocolVariant, check_variant, own_experiments
+from lit_gelu.paper.records.run_record import RECORDS_FILE, RunRecord, read_records
+from lit_gelu.paper.records.run_store import RecordStore
 from lit_gelu.paper.shards import parse_shard, records_of_others
-from lit_gelu.paper.unfinished_groups import GROUPS_FOLDER
-from lit_gelu.paper.variants import ProtocolVariant, check_variant, own_experiments
-from lit_gelu.paper.visible_gpus import VARIABLE, visible_gpus
+from lit_gelu.paper.training.unfinished_groups import GROUPS_FOLDER
 
 if TYPE_CHECKING:
-    from lit_gelu.paper.job_pool import JobPool
+    from lit_gelu.paper.pools.job_pool import JobPool
 
 RENAMED = {"--data": "--data-root"}
 DESCRIPTION = """\
@@ -201,7 +201,7 @@ def _has_failed(summary: Tally, *, skip_missing: bool) -> bool:
 
 def _pool(arguments: jsonargparse.Namespace, accelerator: str, folder: Path) -> "JobPool":
     """Return what makes the runs."""
-    from lit_gelu.paper.pool import WorkerPool  # Lightning: a second that --help and --dry-run do without
+    from lit_gelu.paper.pools.worker_pool import WorkerPool  # Lightning: a second that --help and --dry-run do without
 
     gpus = _gpus(arguments.devices, accelerator) if arguments.devices else ()
     # Other processes, and other machines, have other current folders.

@@ -8,8 +8,8 @@ import jsonargparse
 from lit_gelu.cli.options import command_parser
 from lit_gelu.cli.paper.results import NoRunsError, add_results_arguments, check_names, given_results, read_results
 from lit_gelu.files import write_atomically
-from lit_gelu.paper.rendering import Format, render
-from lit_gelu.paper.rows import point_rows, result_rows
+from lit_gelu.paper.results.rendering import Format, render
+from lit_gelu.paper.results.rows import point_rows, result_rows
 
 DESCRIPTION = """\
 Medians and spread of the runs, beside the paper's numbers.

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 
 from lit_gelu.paper.errors import PaperArgumentError
-from lit_gelu.paper.experiments import EXPERIMENTS, Experiment
 from lit_gelu.paper.figures.curves import CURVE_FIGURES, draw_curves
 from lit_gelu.paper.figures.drawing import Drawing, FigureOptions
 from lit_gelu.paper.figures.functions import draw_functions
 from lit_gelu.paper.figures.robustness import draw_robustness
-from lit_gelu.paper.presets import preset
-from lit_gelu.paper.run_record import RunRecord
+from lit_gelu.paper.protocol.experiments import EXPERIMENTS, Experiment
+from lit_gelu.paper.protocol.presets import preset
+from lit_gelu.paper.records.run_record import RunRecord
 
 FUNCTIONS, ROBUSTNESS = "functions", "mnist_robustness"
 _CURVES = {figure.number: figure for figure in CURVE_FIGURES}

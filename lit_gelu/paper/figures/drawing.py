@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from lit_gelu.extras import need
 from lit_gelu.files import write_atomically
-from lit_gelu.paper.medians import MedianCurve
+from lit_gelu.paper.results.medians import MedianCurve
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 
-from lit_gelu.paper.experiments import Experiment
 from lit_gelu.paper.figures import drawing
 from lit_gelu.paper.figures.drawing import Drawing, FigureOptions
-from lit_gelu.paper.medians import MedianCurve, median_robustness
-from lit_gelu.paper.presets import labels_of
-from lit_gelu.paper.run_record import RunRecord
-from lit_gelu.paper.selection import ArmChoice, choices
+from lit_gelu.paper.protocol.experiments import Experiment
+from lit_gelu.paper.protocol.presets import labels_of
+from lit_gelu.paper.records.run_record import RunRecord
+from lit_gelu.paper.results.medians import MedianCurve, median_robustness
+from lit_gelu.paper.results.selection import ArmChoice, choices
 
 NUMBER = 3
 _UNITS = ("test accuracy (%)", "test log loss (nats)")

@@ -7,7 +7,7 @@ import pytest
 from paper_records import run_record
 
 from lit_gelu.cli.main import main
-from lit_gelu.paper.run_record import Robustness
+from lit_gelu.paper.records.run_record import Robustness
 
 CURVES = {
     "train_loss": [0.3, 0.1],

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from lit_gelu.cli.main import main
-from lit_gelu.paper.experiments import EXPERIMENTS
+from lit_gelu.paper.protocol.experiments import EXPERIMENTS
 
 
 def test_without_a_sub_command_it_says_what_there_is(capsys):

@@ -6,7 +6,7 @@ import pytest
 from paper_records import run_record
 
 from lit_gelu.cli.main import main
-from lit_gelu.paper.run_record import read_records
+from lit_gelu.paper.records.run_record import read_records
 
 RUNS = [run_record(seed=seed, curves={"test_error": [0.25 + seed]}) for seed in range(12)]
 

@@ -12,7 +12,7 @@ from ray_nodes import NO_MEMORY_MONITOR
 
 from lit_gelu.cli.main import main
 from lit_gelu.paper.jobs import Message, Restart
-from lit_gelu.paper.run_record import read_records
+from lit_gelu.paper.records.run_record import read_records
 
 
 class Pool(InlinePool):
@@ -50,7 +50,7 @@ def table(monkeypatch):
 
 @pytest.fixture
 def pool(monkeypatch):
-    monkeypatch.setattr("lit_gelu.paper.ray_pool.RayPool", Pool)
+    monkeypatch.setattr("lit_gelu.paper.pools.ray_pool.RayPool", Pool)
     return Pool
 
 

@@ -11,14 +11,14 @@ from replica_runs import batched_products_are_single_ones
 
 from lit_gelu.cli.main import main
 from lit_gelu.cli.paper import running as paper_run
-from lit_gelu.paper import variants
-from lit_gelu.paper.experiments import EXPERIMENTS, Arm
 from lit_gelu.paper.jobs import Failure
-from lit_gelu.paper.presets import labels_of, preset
-from lit_gelu.paper.run_record import read_records
-from lit_gelu.paper.run_store import RecordStore
-from lit_gelu.paper.training import build, build_data, import_class
-from lit_gelu.paper.variants import ProtocolVariant, own_experiments
+from lit_gelu.paper.protocol import variants
+from lit_gelu.paper.protocol.experiments import EXPERIMENTS, Arm
+from lit_gelu.paper.protocol.presets import labels_of, preset
+from lit_gelu.paper.protocol.variants import ProtocolVariant, own_experiments
+from lit_gelu.paper.records.run_record import read_records
+from lit_gelu.paper.records.run_store import RecordStore
+from lit_gelu.paper.training.cell_training import build, build_data, import_class
 from lit_gelu.tasks import MNISTClassifier
 
 
@@ -47,7 +47,7 @@ def table(monkeypatch):
             "lit_gelu.paper.planning.experiments_of", lambda preset: {row.name: row for row in experiments}
         )
 
-    monkeypatch.setattr("lit_gelu.paper.pool.WorkerPool", Pool)
+    monkeypatch.setattr("lit_gelu.paper.pools.worker_pool.WorkerPool", Pool)
     put(replace(DIGITS, seeds=1), replace(SHARING, seeds=1))
     return put
 
@@ -231,7 +231,7 @@ def test_fused_adam_is_for_the_experiments_that_have_torch_s(tmp_path, capsys):
 
 
 def test_fewer_epochs_are_named_by_the_record(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("lit_gelu.paper.pool.WorkerPool", Pool)
+    monkeypatch.setattr("lit_gelu.paper.pools.worker_pool.WorkerPool", Pool)
     monkeypatch.setattr(variants, "preset", lambda _: {"sharing": replace(SHARING, seeds=1, epochs=2)})
     assert paper_run_in(tmp_path, "--only", "sharing", "--epochs", "1") == 0
     assert {record.config["trainer"]["max_epochs"] for record in read_records(tmp_path)} == {1}

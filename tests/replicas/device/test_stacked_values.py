@@ -5,7 +5,7 @@ import functools
 import pytest
 import torch
 
-from lit_gelu.paper.curve_recorder import EvaluationSet, means
+from lit_gelu.paper.training.curve_recorder import EvaluationSet, means
 from lit_gelu.replicas import EagerExecutor, build_members
 from lit_gelu.sandbox import evaluation_sandbox
 from lit_gelu.tasks import MNISTAutoencoder, MNISTClassifier, TIMITFrameClassifier, TweetTagger

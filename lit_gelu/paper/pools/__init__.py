@@ -1,0 +1,1 @@
+"""What makes runs side by side: processes of this machine, or Ray's tasks."""

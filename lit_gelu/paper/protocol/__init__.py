@@ -1,0 +1,1 @@
+"""The paper's protocol as data: experiments, presets, single runs, and what its authors published."""

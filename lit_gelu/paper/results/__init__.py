@@ -1,0 +1,1 @@
+"""From records to numbers and tables: selection, medians, rows beside the paper's."""

@@ -1,0 +1,62 @@
+"""What the runs of an experiment have in common: a median over two protocols, or a choice among them, is of neither."""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any
+
+from lit_gelu.paper.errors import OtherConfigurationError, RecordsError
+from lit_gelu.paper.protocol.cells import Cell, differences, plain
+from lit_gelu.paper.records.run_record import RunRecord
+
+_VARIED = frozenset({"activation", "learning_rate"})  # arguments in which runs of a protocol differ, beside settings
+
+
+def check_one_protocol(records: Iterable[RunRecord]) -> None:
+    """Refuse runs of one experiment that differ in more than arm, setting, learning rate and seed."""
+    given = list(records)
+    varied = _VARIED.union(*(record.setting for record in given))
+    first_of: dict[str, RunRecord] = {}
+    for record in given:
+        arms_first = first_of.setdefault(record.arm, record)
+        found = list(_between(given[0], record, varied))
+        if record.activation != arms_first.activation:
+            found.append(f"activation: {arms_first.activation!r} and {record.activation!r}")
+        if found:
+            raise RecordsError(
+                f"{given[0].key!r} and {record.key!r} are runs of different protocols ({'; '.join(found)}), which have "
+                "no median in common. Keep the runs of each in a folder of its own."
+            )
+
+
+def check_same_protocol(cells: Iterable[Cell], records: Iterable[RunRecord]) -> None:
+    """Refuse to make runs beside those of another protocol in the results: no table could show both."""
+    first_of = {(cell.preset, cell.experiment): cell for cell in reversed(list(cells))}
+    for record in records:
+        cell = first_of.get((record.preset, record.experiment))
+        if cell is None:
+            continue
+        varied = _VARIED.union(cell.setting, record.setting)
+        recorded, now = protocol(record.config, varied), protocol(plain(cell.config), varied)
+        if recorded != now:
+            found = "; ".join(differences(recorded, now, "", ("in the results", "now")))
+            raise OtherConfigurationError(
+                f"The results have runs of {cell.experiment} by another protocol ({found}; the run {record.key!r}). "
+                "Give another folder (--results): no table can show both."
+            )
+
+
+def protocol(config: Mapping[str, Any], varied: Collection[str]) -> dict[str, Any]:
+    """Return a run's configuration without arguments of the task that differ from run to run.
+
+    Noise on the trained net is no part of it: of an experiment's runs some are measured under it, and some are not.
+    """
+    model, measurement = config.get("model", {}), config.get("measurement", {})
+    arguments = {name: value for name, value in model.get("init_args", {}).items() if name not in varied}
+    evaluations = {name: value for name, value in measurement.items() if name != "robustness_levels"}
+    return {**config, "model": {**model, "init_args": arguments}, "measurement": evaluations}
+
+
+def _between(one: RunRecord, other: RunRecord, varied: Collection[str]) -> Iterator[str]:
+    """Say in what two runs differ that the runs of a protocol have in common, the data that were found too."""
+    places = (f"in {one.key!r}", f"in {other.key!r}")
+    yield from differences(protocol(one.config, varied), protocol(other.config, varied), "", places)
+    yield from differences(one.data, other.data, "data that were found", places)

@@ -1,0 +1,1 @@
+"""Training one run, or several as a group, with its curves measured."""
