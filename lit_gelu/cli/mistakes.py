@@ -204,15 +204,24 @@ def _no_class(message: str, option: str, value: str, given: Sequence[str], parse
     if re.fullmatch(r"[A-Za-z_]\w*", value) is None:
         return ""
     types = message.partition("Subtypes:")[2].partition("\n")[0]
-    near = _nearest(value, [cls.__name__ for cls in _subclasses_of(types)], _CLOSE_CLASS)
-    hint = f" Did you mean {near}?" if near else ""
+    classes = _subclasses_of(types)
+    own = sorted(cls.__name__ for cls in classes if _is_offered(cls))
+    near = _nearest_class(value, [cls.__name__ for cls in classes])
+    hint = f" Did you mean {near}?" if near else f" There are {', '.join(own)}." if own else ""
     return f"{option}: there is no class {value}.{hint} Your own class is named with its module: my_module.{value}."
+
+
+def _is_offered(cls: type) -> bool:
+    """Say whether this package exports a class for a command to make."""
+    packages = [sys.modules.get(f"lit_gelu.{name}") for name in ("tasks", "data", "callbacks")]
+    public = {name for package in packages for name in getattr(package, "__all__", ())}
+    return cls.__name__ in public and not inspect.isabstract(cls)
 
 
 def _class_like(name: str, module: str) -> str:
     """Offer the class of a module whose name is nearly that; empty if there is none."""
     classes = [other for other, value in vars(sys.modules.get(module, object)).items() if isinstance(value, type)]
-    near = _nearest(name, classes, _CLOSE_CLASS)
+    near = _nearest_class(name, classes)
     return f" Did you mean {module}.{near}?" if near else ""
 
 
@@ -308,6 +317,12 @@ def _nearest(name: str, names: Sequence[str], cutoff: float = _CLOSE) -> str:
     by_small = {other.lower(): other for other in reversed(names)}
     near = difflib.get_close_matches(name.lower(), list(by_small), n=1, cutoff=cutoff)
     return by_small[near[0]] if near else ""
+
+
+def _nearest_class(name: str, classes: Sequence[str]) -> str:
+    """Return the class whose name is most like another, or of which one begins with the other; empty without one."""
+    begin_alike = [one for one in classes if one.lower().startswith(name.lower()) or name.startswith(one)]
+    return _nearest(name, classes, _CLOSE_CLASS) or (_nearest(name, begin_alike, 0.0) if len(name) > 2 else "")
 
 
 def _dests(parser: Any) -> list[str]:

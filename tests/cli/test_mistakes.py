@@ -100,7 +100,10 @@ TABLE = {
     "fit --config unknown.yaml": UNKNOWN,
     "fit --config trainer.yaml": "'trainer.max_epoch' is no option of what the configuration configures. Did you mean "
     "trainer.max_epochs?",
-    "fit --model NoSuchModel": "--model: there is no class NoSuchModel. Your own class is named with its module",
+    "fit --model NoSuchModel": "--model: there is no class NoSuchModel. There are CIFAR100WideResNet, CIFAR10ConvNet,",
+    "fit --model NoSuchNet": "Your own class is named with its module: my_module.NoSuchNet.",
+    "fit --data MNIST": "--data: there is no class MNIST. Did you mean MNISTData?",
+    "fit --data MNISTDataModule": "--data: there is no class MNISTDataModule. Did you mean MNISTData?",
     "fit --model lit_gelu.tasks.MNISTClasifier": (
         "--model: there is no MNISTClasifier in lit_gelu.tasks. Did you mean lit_gelu.tasks.MNISTClassifier?"
     ),
