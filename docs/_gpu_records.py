@@ -167,7 +167,9 @@ def _about(record: Record) -> str:
     names = ("device", "driver", "python", "torch", "cuda", "cudnn", "onnxruntime-gpu", "lightning", "triton")
     known = [f"{name} {facts[name]}" if name != "device" else facts[name] for name in names if facts.get(name)]
     seconds = sum(call["seconds"] for call in record["calls"])
-    return f"{', '.join(known)}; commit {record['commit'][:12]}, code {record['sources']}; {seconds:.0f} s."
+    commit, _, changes = record["commit"].partition("+")
+    commit = f"{commit[:12]} with changes" if changes else commit[:12]
+    return f"{', '.join(known)}; commit {commit}, code {record['sources']}; {seconds:.0f} s."
 
 
 def _wrong(record: Record) -> list[str]:
