@@ -25,8 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))  # with python -P it is
 
 import torch
 
-from lit_gelu import replicas
-from lit_gelu.replicas import EagerExecutor, build_members
+from lit_gelu.replicas import EagerExecutor, build_members, device
 from lit_gelu.replicas.device import kernel_tiles, net_kernels
 from lit_gelu.replicas.device.captured_steps import CapturedSteps
 from lit_gelu.replicas.device.kernel_steps import KernelStep
@@ -156,7 +155,7 @@ def compile_some(name: str, place: int) -> None:
     """Compile every kernel with the candidate at a place, if it has so many."""
     chosen = kernel_tiles.tiles_of = Chosen()  # type: ignore[assignment]
     step = step_of(name)
-    replicas.net_kernels = OnlyChosen(chosen)  # type: ignore[assignment]
+    device.net_kernels = OnlyChosen(chosen)  # type: ignore[assignment]
     step()
     evaluated(step)
     for key in list(chosen.asked):

@@ -42,7 +42,18 @@ ROOMS = (
     Room("lit_gelu.data"),
     Room("lit_gelu.replicas"),
     Room("lit_gelu.export"),
-    Room("lit_gelu.paper", ("experiments", "published", "run_record", "selection", "medians", "rows", "figures")),
+    Room(
+        "lit_gelu.paper",
+        (
+            "protocol.experiments",
+            "protocol.published",
+            "records.run_record",
+            "results.selection",
+            "results.medians",
+            "results.rows",
+            "figures",
+        ),
+    ),
     Room("lit_gelu.report"),
     Room("lit_gelu.errors"),
 )
@@ -119,15 +130,10 @@ def page(room: Room, package: griffe.Module) -> str:
     said = module.docstring.value if module.docstring else ""
     lines = [f"# {room.name}\n", f"{said}\n", *_parts(module, "##")]
     for name in room.modules:
-        inner = module[name] if name in module.members else package[_place_of(module, name)]
+        inner = module[name]
         lines += [f"## {room.name}.{name}\n", f"{inner.docstring.value if inner.docstring else ''}\n"]
         lines += _parts(inner, "###")
     return "\n".join(lines)
-
-
-def _place_of(module: griffe.Object | griffe.Alias, name: str) -> str:
-    """Return the dotted name, within the package, of a module that another one documents as its own."""
-    return module.members[name].target_path.removeprefix("lit_gelu.")  # type: ignore[union-attr]
 
 
 def index(rooms: Sequence[Room], package: griffe.Module) -> str:

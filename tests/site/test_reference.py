@@ -3,6 +3,7 @@
 import importlib
 import shutil
 import tomllib
+from types import ModuleType
 
 import pytest
 from website import reference
@@ -19,6 +20,14 @@ def rooms():
 
 def test_every_public_room_has_a_page():
     assert rooms() - NOT_FOR_IMPORT <= {room.name for room in reference.ROOMS}
+
+
+@pytest.mark.parametrize("room", reference.ROOMS, ids=lambda room: room.name)
+def test_every_module_of_a_page_is_there(room):
+    owner = importlib.import_module(room.name)
+    for name in room.modules:
+        found = getattr(owner, name, None) or importlib.import_module(f"{room.name}.{name}")
+        assert isinstance(found, ModuleType)
 
 
 @pytest.fixture(scope="module")
