@@ -1,7 +1,7 @@
 """A small table of experiments on the bundled digits, and what runs them without other processes."""
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 
 from lightning.fabric.utilities.warnings import PossibleUserWarning
@@ -11,6 +11,7 @@ from lit_gelu.paper.group_planning import GroupPlanner
 from lit_gelu.paper.jobs import CellGroup, Done, Failure, Job, Message, Restart, RunOptions
 from lit_gelu.paper.planning import RunRequest
 from lit_gelu.paper.pools.worker_pool import answer
+from lit_gelu.paper.protocol.cells import Cell
 from lit_gelu.paper.protocol.experiments import Arm, Experiment
 from lit_gelu.paper.records.run_record import RunRecord
 from lit_gelu.paper.records.run_store import RecordStore
@@ -114,7 +115,7 @@ class Log:
     def restarted(self, job: Job, restart: Restart) -> None:
         self.heard.append(("restarted", restart.attempt))
 
-    def failed(self, job: Job, failure: Failure, runs: int) -> None:
+    def failed(self, job: Job, failure: Failure, runs: int, given_up: Sequence[Cell] = ()) -> None:
         self.heard.append(("failed", failure.kind, runs))
 
     def retried(self, group: CellGroup, failure: Failure, *, goes_on: bool) -> None:

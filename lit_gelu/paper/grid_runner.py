@@ -87,7 +87,7 @@ class Runner:
             if waiting:
                 is_over = all(cell.key in records for cell in searching if cell.arm == arm)
                 reason = f"Arm {arm}: {self._why_no_rate(search, is_over)}."
-                self._fail(waiting[0], Failure("missing", reason), len(waiting))
+                self._fail(waiting[0], Failure("missing", reason), len(waiting), ())
         return self.request.later_cells(experiment, rates)
 
     def _why_no_rate(self, search: Experiment, is_over: bool) -> str:
@@ -190,8 +190,9 @@ class Runner:
         if isinstance(job, Preparation) or failure.kind == "missing":
             lost += [other for other in self._queue if other.data_name == job.data_name]
             self._queue = [other for other in self._queue if other.data_name != job.data_name]
-        runs = [self._identical.pop(cell.key, ()) for other in lost for cell in cells_of(other)]
-        self._fail(job, failure, sum(map(len, runs)))
+        cells = [cell for other in lost for cell in cells_of(other)]
+        runs = [self._identical.pop(cell.key, ()) for cell in cells]
+        self._fail(job, failure, sum(map(len, runs)), cells)
 
     def _retry(self, group: CellGroup, failure: Failure) -> None:
         """Go on with a group whose process died; at the second time, or after an error, make two of it."""
@@ -207,6 +208,6 @@ class Runner:
             left = CellGroup(tuple(cell for cell in group.cells if cell.key in self._identical))
             self._queue[:0] = left.halves() if len(left.cells) > 1 else left.cells
 
-    def _fail(self, job: Job, failure: Failure, runs: int) -> None:
+    def _fail(self, job: Job, failure: Failure, runs: int, cells: Sequence[Cell]) -> None:
         self.summary.failures.append((job, failure, runs))
-        self.reporter.failed(job, failure, runs)
+        self.reporter.failed(job, failure, runs, cells)

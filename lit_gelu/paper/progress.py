@@ -1,7 +1,7 @@
 """How ``lit-gelu paper run`` shows its progress: bars in a terminal, a line for each finished run everywhere."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -11,6 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from lit_gelu.paper import run_progress
 from lit_gelu.paper.jobs import CellGroup, Failure, Job, Restart, cells_of
 from lit_gelu.paper.planning import Estimate, Plan
+from lit_gelu.paper.protocol.cells import Cell
 from lit_gelu.paper.protocol.experiments import Experiment
 from lit_gelu.paper.records.run_record import RunRecord
 
@@ -103,10 +104,10 @@ class GridProgress:
         self.progressed(job, run_progress.Progress(0.0))
         self._first.pop(job.key, None)
 
-    def failed(self, job: Job, failure: Failure, runs: int) -> None:
-        """Show that a job failed."""
+    def failed(self, job: Job, failure: Failure, runs: int, given_up: Sequence[Cell] = ()) -> None:
+        """Show that a job failed, and how many runs are left out for that; what was planned of them takes no time."""
         self._forget(job.key)
-        for cell in cells_of(job):
+        for cell in (*cells_of(job), *given_up):
             self._forget(cell.key)
         if failure.kind == "missing":
             self._print(f"{job.key}: missing, {runs} runs left out; what is missing is said at the end")

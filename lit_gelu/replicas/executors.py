@@ -29,7 +29,7 @@ ON_DEVICES = ("graph", "device")
 
 
 class EagerExecutor:
-    """Steps of all members, operation by operation.
+    """Makes the optimizer steps of all members, in the way that `kind` names.
 
     Args:
         members: The members; their parameters are parts of the group's from now on.
@@ -54,6 +54,7 @@ class EagerExecutor:
         self.streams = Streams([member.stream for member in members], [member.other_states() for member in members])
         self.stacks = Stacks(modules)
         self.asked, self.kind = kind, _chosen(kind, modules)
+        self._kind_on_a_cpu = self.kind
         self.forward: GroupForward
         if self.kind in {"stacked", "written", *ON_DEVICES}:
             self.forward = StackedForward(self.stacks, self.streams)
@@ -96,29 +97,31 @@ class EagerExecutor:
         return self.written is not None or self.device_steps is not None
 
     @property
-    def fits_a_gpu(self) -> bool:
-        """Whether steps can be made on CUDA."""
+    def refused_on_a_gpu(self) -> str:
+        """Why steps cannot be made on CUDA; empty if they can."""
         if self.asked not in {"auto", *ON_DEVICES}:
-            return False
+            return f'executor={self.asked!r} is for a CPU; "auto" takes a GPU, too.'
         try:
             check_for_devices(self.stacks.modules, self.asked)
-        except ReplicaArgumentError:
-            return False
-        return True
+        except ReplicaArgumentError as error:
+            return str(error)
+        return ""
 
     def configure_optimizers(self) -> MemberOptimizers:
         """Return the group's optimizer, made of those that the members configure; again after a move to a device."""
         self.stacks.attach()
-        self.written = self._written()  # what it keeps has the type of the numbers
         device = next(iter(self.stacks.parameters.values())).device
         for module in self.stacks.modules:
             module._device = device  # type: ignore[assignment] # as Lightning's own `to` does
         is_on_gpu = device.type == "cuda"
-        if self.asked == "auto" and is_on_gpu:
-            check_for_devices(self.stacks.modules, self.asked)
-            self.kind = "graph"
+        if self.asked == "auto":
+            if is_on_gpu:
+                check_for_devices(self.stacks.modules, self.asked)
+            self.kind = "graph" if is_on_gpu else self._kind_on_a_cpu
         if self.kind == "graph" and not is_on_gpu:
             raise ReplicaArgumentError('executor="graph" was given for a group on a CPU. Give accelerator="cuda".')
+        self.written = self._written()  # what it keeps has the type of the numbers
+        self.device_steps = None
         if self.kind in ON_DEVICES and isinstance(self.forward, StackedForward):
             self.optimizer = adam = DeviceAdam(self.stacks, [configured(m) for m in self.stacks.modules])  # type: ignore[arg-type]
             self.device_steps = DeviceSteps(self.forward, adam, self.logs_noise_free, self.kind == "graph")

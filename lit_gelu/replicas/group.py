@@ -88,6 +88,7 @@ class ReplicaGroup(LightningModule):
         self.tree = self.executor.stacks.tree
         self.seeds, self.keys = [member.seed for member in members], keys_of(members)
         self.logged: dict[str, list[Tensor]] = {}
+        self._latest: dict[str, Tensor] = {}  # what each figure was when a step of the epoch logged it last
         self.measured: dict[str, Tensor] = {}
         self._plateau_epoch = -1  # the last one behind which schedulers looked at a value
         self._ends: dict[int, dict[str, Any]] = {}  # where the runs of inactive replicas are
@@ -163,7 +164,7 @@ class ReplicaGroup(LightningModule):
 
     def configure_callbacks(self) -> list[Callback]:
         """Refuse what would mix replicas, before anything is trained; there are no callbacks."""
-        check_trainer(self.trainer, self.executor.fits_a_gpu)
+        check_trainer(self.trainer, self.executor.refused_on_a_gpu)
         return []
 
     def configure_optimizers(self) -> MemberOptimizers:
@@ -208,7 +209,7 @@ class ReplicaGroup(LightningModule):
         """Begin an epoch; Lightning calls this for new ones only."""
         self._note_stopped()
         self._step_on_plateau(self.trainer.current_epoch - 1)  # where the run was resumed before that epoch's last hook
-        self._loader.start, self._place, self.logged = 0, 0, {}
+        self._loader.start, self._place, self.logged, self._latest = 0, 0, {}, {}
         self._loader.before = self.trainer.global_step
         self._epoch_start = self.executor.streams.states()
         self._plan = self._drawn()
@@ -221,28 +222,33 @@ class ReplicaGroup(LightningModule):
         left = trainer.max_steps - trainer.global_step if trainer.max_steps >= 0 else len(batch)
         steps, before = batch.tolist()[:left], trainer.global_step
         optimizer: Any = self.optimizers()
-        logged: dict[str, Tensor] = optimizer.step(closure=lambda: self._made(steps[0], len(steps)))
+        parts: list[dict[str, Tensor]] = optimizer.step(closure=lambda: self._made(steps[0], len(steps)))
+        logged = steps_by_name(parts)
         self._of_members.further = 0
         count_further_steps(trainer, len(steps) - 1)
         self._place = steps[-1] + 1
         for name, values in logged.items():
             self.logged.setdefault(name, []).append(values)  # where they are: a device is not waited for
             self.log(name, self._mean(values[-1]), prog_bar=name == "train_loss")
-        self._write_to_loggers(logged, before, len(steps))
+        self._write_to_loggers(parts, before, len(steps))
         return logged
 
-    def _write_to_loggers(self, logged: Mapping[str, Tensor], before: int, count: int) -> None:
+    def _write_to_loggers(self, parts: Sequence[Mapping[str, Tensor]], before: int, count: int) -> None:
         """Write what steps logged, but for the last one of a batch: Lightning looks at that one alone."""
         every = self.trainer.log_every_n_steps  # type: ignore[attr-defined] # set by a connector
         if not every or not self.trainer.loggers:
             return
-        due = [step for step in range(before, before + count - 1) if (step + 1) % every == 0]  # numbered from 0
-        if due:
-            logged = {name: values.cpu() for name, values in logged.items()}  # all at once: a device is waited for
-            for step in due:
-                means = {name: float(self._mean(values[step - before])) for name, values in logged.items()}
+        steps = count // len(parts)
+        for number, part in enumerate(parts):
+            first = before + number * steps  # numbered from 0
+            due = [row for row in range(steps) if (first + row + 1) % every == 0 and first + row + 1 < before + count]
+            values = {name: value.cpu() for name, value in part.items()} if due else {}  # a device is waited for
+            for row in due:
+                latest = {**self._latest, **{name: value[row] for name, value in values.items()}}
+                means = {name: float(self._mean(value)) for name, value in latest.items()}
                 for logger in self.trainer.loggers:
-                    logger.log_metrics({**means, "epoch": self.trainer.current_epoch}, step)
+                    logger.log_metrics({**means, "epoch": self.trainer.current_epoch}, first + row)
+            self._latest.update({name: value[-1] for name, value in part.items()})
 
     def on_train_epoch_end(self) -> None:
         """Step the schedulers that look at what validation found."""
@@ -421,13 +427,13 @@ class ReplicaGroup(LightningModule):
         assert self.executor.optimizer is not None  # noqa: S101 - a Trainer has had it configured
         return self.executor.optimizer
 
-    def _made(self, first: int, count: int) -> dict[str, Tensor]:
-        """Make steps of an epoch: all at once where nothing happens between them."""
+    def _made(self, first: int, count: int) -> list[dict[str, Tensor]]:
+        """Make steps of an epoch, all at once where nothing happens between them, and return what each part logged."""
         assert self._plan is not None  # noqa: S101 - drawn when the epoch began
         inputs, labels = self._tensors()
         rows = self._plan[first : first + count]
         if self.executor.takes_several and not self._optimizer.has_schedulers:
-            return self.executor.steps(inputs, labels, rows, first)
+            return [self.executor.steps(inputs, labels, rows, first)]
         made = []
         for further, own in enumerate(rows):
             self._of_members.further = further
@@ -435,7 +441,7 @@ class ReplicaGroup(LightningModule):
             self._of_members.further = further + 1
             is_last = first + further + 1 == len(self._plan)
             self._optimizer.step_schedulers(first + further, self.trainer.current_epoch if is_last else -1)
-        return steps_by_name(made)
+        return made
 
     def _tensors(self) -> tuple[Tensor, Tensor]:
         """Return all samples' inputs and labels, once in the numbers that the Trainer's precision makes of batches."""

@@ -8,12 +8,12 @@ from lit_gelu.replicas.data.data_module import ReplicaDataModule
 from lit_gelu.replicas.errors import NotReplicableError
 
 
-def check_trainer(trainer: Any, fits_a_gpu: bool = False) -> None:
+def check_trainer(trainer: Any, refused_on_a_gpu: str) -> None:
     """Refuse a Trainer that asks for what a group cannot do.
 
     Args:
         trainer: It, with its data attached.
-        fits_a_gpu: Whether the group's steps can be made on CUDA.
+        refused_on_a_gpu: Why the group's steps cannot be made on CUDA; empty if they can.
 
     Raises:
         NotReplicableError: If it would mix replicas, or make another run of them than each alone.
@@ -27,12 +27,13 @@ def check_trainer(trainer: Any, fits_a_gpu: bool = False) -> None:
         "fast_dev_run": is_fit and bool(trainer.fast_dev_run),  # these two set limit_train_batches, too
         "overfit_batches": is_fit and trainer.overfit_batches > 0,
         "limit_train_batches": is_fit and not _is_whole(trainer.limit_train_batches),
-        "accelerator": trainer.strategy.root_device.type not in {"cpu", "cuda" if fits_a_gpu else "cpu"},
+        "accelerator": trainer.strategy.root_device.type not in {"cpu", "cpu" if refused_on_a_gpu else "cuda"},
         "precision": trainer.precision not in {"32-true", "64-true"},
     }
     for name, is_asked in asked.items():
         if is_asked:
-            raise NotReplicableError(f"Trainer({name}=...) is not accepted for a group: {_REASONS[name]}")
+            why = f" {refused_on_a_gpu}" if name == "accelerator" and refused_on_a_gpu else ""
+            raise NotReplicableError(f"Trainer({name}=...) is not accepted for a group: {_REASONS[name]}{why}")
     if is_fit and not isinstance(trainer.datamodule, ReplicaDataModule):
         raise NotReplicableError(
             "A group takes its batches from a ReplicaDataModule. Give Trainer.fit datamodule=ReplicaDataModule(data)."

@@ -51,6 +51,14 @@ def test_a_group_says_how_many_steps_a_second_makes_and_where_it_is_begun_again(
     assert "begun again (1 of 2), from its checkpoint if there is one: its node died" in capsys.readouterr().out
 
 
+def test_runs_that_are_given_up_take_no_more_time():
+    cells = expand(DIGITS, "quick")
+    with GridProgress(Console(force_terminal=True, width=160), {"digits": DIGITS}, 1) as progress:
+        progress.planned(plan(cells, {}), 0)
+        progress.failed(Preparation("data of digits", {}), Failure("missing", "no data"), len(cells), cells)
+        assert progress._left == {}
+
+
 def shown(progress):
     """Return the notes of the bars."""
     return " ".join(task.fields["note"] for task in progress._bars.tasks)

@@ -58,6 +58,21 @@ def test_a_grid_of_classifiers_with_noise_by_key(order):
     compare(build, grid, samples(245, 784, 10), 24, (1, 10, 23), (784, 128, 128, 10), order=order)
 
 
+def test_an_activation_that_draws_in_evaluation_too():
+    build = functools.partial(MNISTClassifier, hidden_layers=2)
+    noisy = "zero_identity_map(evaluation='stochastic')"
+    grid = [({"activation": name, "keep": keep}, seed) for name, keep, seed in ((noisy, 0.5, 0), ("gelu", 0.5, 1))]
+    compare(build, grid, samples(245, 784, 10), 24, (1, 10, 23), (784, 128, 128, 10))
+
+
+def test_labels_that_torch_leaves_out():
+    inputs, labels = samples(245, 784, 10)
+    labels[::7] = -100
+    build = functools.partial(MNISTClassifier, hidden_layers=2)
+    grid = [({"activation": name, "keep": 1.0}, 0) for name in ("gelu", "relu")]
+    compare(build, grid, (inputs, labels), 24, (1, 10), (784, 128, 128, 10), kinds=["stacked", "vmap", "loop"])
+
+
 def test_tails_of_tensors_that_are_no_whole_vectors():
     build = functools.partial(TweetTagger, vector_size=11)
     grid = [({"activation": name, "keep": 0.8}, 0) for name in ("gelu_tanh", "gelu_tanh", "silu", "mish")]

@@ -364,3 +364,43 @@ def test_another_groups_checkpoint_is_refused(samples, unbroken):
     folder, _ = unbroken
     with pytest.raises(ReplicaArgumentError, match=r"seeds \[0, 1, 0\]; this group has the seeds \[0, 1, 2\]"):
         trained(samples, 4, 27, folder / "7.ckpt", seeds=[0, 1, 2])
+
+
+class Sometimes(LightningModule):
+    """Logs a figure in every third step, and one in the third step alone."""
+
+    def __init__(self, lr=0.1):
+        super().__init__()
+        self.net, self.lr = torch.nn.Linear(24, 25), lr
+
+    def training_step(self, batch, index):
+        loss = torch.nn.functional.cross_entropy(self.net(batch[0]), batch[1])
+        self.log("train_loss", loss)
+        if index % 3 == 0:
+            self.log("third", float(index))
+        if index == 2:
+            self.log("once", 5.0)
+        return loss
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), self.lr)
+
+
+@pytest.mark.parametrize("steps_per_batch", [1, 4, "auto"])
+@pytest.mark.parametrize("executor", ["vmap", "loop"])
+def test_loggers_see_what_some_steps_log_as_in_a_run_alone(samples, tmp_path, executor, steps_per_batch):
+    def told(name):
+        logger = CSVLogger(tmp_path / name)
+        return {"logger": logger, "log_every_n_steps": 2, "max_steps": 17, "max_epochs": -1, "limit_val_batches": 0}
+
+    group = ReplicaGroup.of(Sometimes, [{}, {}], [0, 0], executor=executor, steps_per_batch=steps_per_batch)
+    quiet_trainer(**told("group")).fit(group, datamodule=ReplicaDataModule(Samples(samples, 8)))
+    seed_everything(0, verbose=False)
+    given = Samples(samples, 8)
+    given.setup("fit")
+    quiet_trainer(**told("alone")).fit(Sometimes(), given.train_dataloader())
+    files = [tmp_path / name / "lightning_logs" / "version_0" / "metrics.csv" for name in ("group", "alone")]
+    ours, theirs = ([*csv.DictReader(file.read_text().splitlines())] for file in files)
+    assert [row["step"] for row in ours] == [row["step"] for row in theirs] == [str(step) for step in range(1, 17, 2)]
+    for name in ("third", "once"):
+        assert [row[name] for row in ours] == [row[name] for row in theirs]

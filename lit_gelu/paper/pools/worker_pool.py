@@ -19,6 +19,7 @@ from lightning.fabric.utilities.warnings import PossibleUserWarning
 
 from lit_gelu.data import DataNotFoundError
 from lit_gelu.errors import LitGeluError
+from lit_gelu.extras import MissingExtraError
 from lit_gelu.paper.errors import PaperArgumentError
 from lit_gelu.paper.jobs import CellGroup, Done, Failure, Job, Message, Preparation, RunOptions
 from lit_gelu.paper.pools.child_variables import threads_limited, variables_set
@@ -54,7 +55,7 @@ def answer(job: Job, data: DataCache, options: RunOptions, report: Callable[[Pro
         return Done((train(job, data, options, report),))
     except (BrokenPipeError, ConnectionResetError):
         raise
-    except (DataNotFoundError, ImportError) as error:
+    except (DataNotFoundError, MissingExtraError) as error:
         return Failure("missing", str(error))
     except LitGeluError as error:
         return Failure("error", str(error))

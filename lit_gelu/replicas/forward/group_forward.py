@@ -148,9 +148,10 @@ class LoopForward:
     def noise_free_losses(self, batch: Any) -> Tensor:
         """See `GroupForward`."""
         losses = []
-        for replica, step in enumerate(self.steps):
-            with evaluation_mode(step):
-                losses.append(step(_row(batch, replica), 0)[0])
+        with others_as_they_were():  # an activation may be stochastic in evaluation mode, too
+            for replica, step in enumerate(self.steps):
+                with self.streams.within_others(replica), evaluation_mode(step):
+                    losses.append(step(_row(batch, replica), 0)[0])
         return torch.stack(losses)
 
 

@@ -263,6 +263,12 @@ class LinearUnderVmap(torch.autograd.Function):
             return linear(inputs, weight, bias), 0
 
 
+def mean_cross_entropies(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return every replica's mean cross-entropy, ``[replicas]``, of logits ``[replicas, samples, classes]``."""
+    each = nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none")
+    return each.view(labels.shape).sum(1) / (labels != _LEFT_OUT).sum(1)
+
+
 class CrossEntropyUnderVmap(torch.autograd.Function):
     """The mean cross-entropy of logits ``[samples, classes]``, for all replicas by one call of it."""
 
@@ -289,8 +295,7 @@ class CrossEntropyUnderVmap(torch.autograd.Function):
         """Compute it of all samples at once, and each replica's mean."""
         logits, labels = (_in_front(info, tensor, dim) for tensor, dim in zip((logits, labels), dims, strict=True))
         with torch._C.DisableTorchFunction():
-            each = nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none")
-            return each.view(labels.shape).sum(1) / (labels != _LEFT_OUT).sum(1), 0
+            return mean_cross_entropies(logits, labels), 0
 
 
 class EachUnderVmap(torch.autograd.Function):

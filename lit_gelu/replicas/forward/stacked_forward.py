@@ -5,11 +5,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from lit_gelu.replicas.forward.group_forward import Logged, is_task, modules_in_evaluation
 from lit_gelu.replicas.forward.keyed_rules import KeyedDropoutRule
-from lit_gelu.replicas.forward.rules import ActivationRule, DropoutRule, LinearRule, Rule
+from lit_gelu.replicas.forward.rules import ActivationRule, DropoutRule, LinearRule, Rule, mean_cross_entropies
 from lit_gelu.replicas.members.alike import registry_of
 from lit_gelu.replicas.members.stacks import Stacks
 from lit_gelu.replicas.randomness.streams import Streams
@@ -21,9 +20,8 @@ Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def cross_entropies(outputs: Tensor, inputs: Tensor, labels: Tensor) -> Tensor:  # noqa: ARG001 - as `Loss`
-    """Return every replica's mean cross-entropy, ``[replicas]``, of logits ``[replicas, batch, classes]``."""
-    each = functional.cross_entropy(outputs.flatten(0, 1), labels.flatten(), reduction="none")
-    return each.view(len(outputs), -1).mean(1)
+    """Return every replica's mean cross-entropy of its logits, ``[replicas]``."""
+    return mean_cross_entropies(outputs, labels)
 
 
 def squared_errors(outputs: Tensor, inputs: Tensor, labels: Tensor) -> Tensor:  # noqa: ARG001 - as `Loss`

@@ -87,16 +87,11 @@ class MemberOptimizers(Optimizer):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from a saved state."""
-        try:
+        with _damage_said():
             for own, state in zip(self.own, state_dict["members"], strict=True):
                 own.load_state_dict(state)
             for one, states in zip(self.configured, state_dict["schedulers"], strict=True):
                 one.load_states(states)
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise DamagedGroupError(
-                f"The state of the optimizers in the checkpoint is damaged, or of others ({type(error).__name__}: "
-                f"{message_of(error)}). Resume with the members that it was saved with, or give another checkpoint."
-            ) from error
 
     @property
     def has_schedulers(self) -> bool:
@@ -115,6 +110,18 @@ class MemberOptimizers(Optimizer):
             own = {name: of_all[replica] for name, of_all in values.items()}
             if replica not in self.stopped:
                 step_on_plateau(module, one.schedulers, epoch, own.get)  # type: ignore[arg-type] # a LightningModule
+
+
+@contextmanager
+def _damage_said() -> Iterator[None]:
+    """Say of an error that a saved state is the cause."""
+    try:
+        yield
+    except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        raise DamagedGroupError(
+            f"The state of the optimizers in the checkpoint is damaged, or of others ({type(error).__name__}: "
+            f"{message_of(error)}). Resume with the members that it was saved with, or give another checkpoint."
+        ) from error
 
 
 def _copied(state: dict[str, Any]) -> dict[str, Any]:
@@ -186,6 +193,11 @@ class StackedAdam(MemberOptimizers):
         super().load_state_dict(state_dict)
         self.moments.clear()
         self.steps.clear()
+        with _damage_said():
+            self._take_moments()
+
+    def _take_moments(self) -> None:
+        """Put into the stacks what the members' own optimizers have loaded."""
         for name in self.stacks.trained:
             rows = self.stacks.rows[name]
             loaded = {place: dict(entry) for place, r in enumerate(rows) if (entry := self._entry(name, r))}

@@ -12,12 +12,14 @@ import pytest
 from child_processes import end_of, is_running, run_command, started, wait_until
 from paper_runs import DIGITS, run, without_times
 
+from lit_gelu.extras import MissingExtraError
 from lit_gelu.paper.errors import PaperArgumentError
 from lit_gelu.paper.jobs import Done, Preparation, RunOptions
-from lit_gelu.paper.pools.worker_pool import WorkerPool
+from lit_gelu.paper.pools.worker_pool import WorkerPool, answer
 from lit_gelu.paper.protocol.cells import expand
 from lit_gelu.paper.records.run_record import read_records
 from lit_gelu.paper.run_progress import Progress
+from lit_gelu.paper.training.cell_training import DataCache
 
 SCRIPT = Path(__file__).parents[1] / "digits_grid.py"
 DATA = {"class_path": "lit_gelu.data.DigitsData", "init_args": {}}
@@ -195,3 +197,16 @@ def test_ctrl_c_in_a_terminal_ends_all_processes(tmp_path):
     assert workers
     wait_until_all_end(workers)
     assert 1 <= len(read_records(tmp_path)) < 12
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"), [(ImportError("no kernels"), "error"), (MissingExtraError("needs soundfile"), "missing")]
+)
+def test_only_a_library_of_an_extra_may_be_missing(error, kind, monkeypatch):
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr("lit_gelu.paper.pools.worker_pool.train", fail)
+    said = answer(expand(DIGITS, "quick")[0], DataCache(None), RunOptions(), lambda _: None)
+    assert said.kind == kind
+    assert ("Traceback" in said.trace) == (kind == "error")

@@ -455,3 +455,16 @@ def test_keys():
         Member(Own(), torch.get_rng_state(), 3, {}, "a/b c"),
     ]
     assert keys_of(named) == ["a=object,seed=0", "a_b_c"]
+
+
+@pytest.mark.parametrize("moment", [None, torch.zeros(3), "abc"], ids=["missing", "another shape", "text"])
+@pytest.mark.parametrize("key", ["exp_avg", "exp_avg_sq", "step"])
+def test_damaged_moments_are_refused(made, tmp_path, key, moment):
+    content = read(made[0] / "group 5.ckpt")
+    entry = content["optimizer_states"][0]["members"][1]["state"][0]
+    if moment is None:
+        del entry[key]
+    else:
+        entry[key] = moment
+    with pytest.raises(ReplicaError, match="Resume with the members that it was saved with, or give another"):
+        fitted(content, tmp_path)

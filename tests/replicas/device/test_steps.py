@@ -169,6 +169,14 @@ def test_a_capture_leaves_everything_as_it_was(samples):
     assert len(step.rows) >= WARM_UP
 
 
+def test_a_group_that_was_on_a_gpu_is_one_for_a_cpu_again():
+    executor = EagerExecutor(build_members(MNISTClassifier, [{"noise": "keys"}] * 2), "auto")
+    executor.kind, executor.device_steps = "graph", object()  # as a fit on CUDA leaves them
+    executor.configure_optimizers()
+    assert executor.kind == "written"
+    assert executor.device_steps is None
+
+
 def test_a_graph_is_captured_anew_where_tensors_have_moved(samples, monkeypatch):
     captures = []
     monkeypatch.setattr("lit_gelu.replicas.device.steps.captured", lambda step: captures.append(step) or step.several)
@@ -251,7 +259,7 @@ def test_trainers_on_a_gpu(build, executor, fits):
     )
     group = ReplicaGroup.of(build, [{}], executor=executor)
     with contextlib.nullcontext() if fits else pytest.raises(NotReplicableError, match='noise="keys"'):
-        check_trainer(trainer, group.executor.fits_a_gpu)
+        check_trainer(trainer, group.executor.refused_on_a_gpu)
 
 
 @pytest.mark.parametrize("steps_per_batch", [1, 4])
