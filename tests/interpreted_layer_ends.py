@@ -8,7 +8,7 @@ from interpreted_harness import main
 from torch import nn
 
 from lit_gelu.replicas.device import layer_ends
-from lit_gelu.replicas.device.layer_ends import launch, launch_backward, number_of
+from lit_gelu.replicas.device.layer_ends import launch_end, launch_end_backward, number_of
 from lit_gelu.tasks.keyed_noise import DeviceKeys, Key, dropout_factors, readings
 
 CPU = torch.device("cpu")
@@ -59,8 +59,8 @@ def values_and_gradients_are_torchs():
         factors = dropout_factors(product.shape, KEYS, CHANCES)
         for drawn, by in ((keys(), factors), (None, torch.ones_like(factors))):
             outputs, of_product, of_bias = float64_of(product, bias, gradient, by)
-            close([launch(product, bias, read(), drawn, 3)], [outputs])
-            found = launch_backward(gradient, product, bias, read(), drawn, 3)
+            close([launch_end(product, bias, read(), drawn, 3)], [outputs])
+            found = launch_end_backward(gradient, product, bias, read(), drawn, 3)
             close(found[:1], [of_product])
             close(found[1:], [of_bias], rows)
 
@@ -68,20 +68,20 @@ def values_and_gradients_are_torchs():
 def widths_without_dropout_are_free():
     product, bias, gradient = case(7, 30)
     outputs, of_product, of_bias = float64_of(product, bias, gradient, torch.ones(()))
-    close([launch(product, bias, read(), None, 0)], [outputs])
-    close(launch_backward(gradient, product, bias, read(), None, 0), [of_product, of_bias], 7)
+    close([launch_end(product, bias, read(), None, 0)], [outputs])
+    close(launch_end_backward(gradient, product, bias, read(), None, 0), [of_product, of_bias], 7)
 
 
 def small_arguments_of_elu_keep_their_digits():
     product = -torch.logspace(-30, 1, 64).view(1, 1, 64)
     kinds = torch.tensor([3], dtype=torch.int32), torch.ones(1)
-    found = launch(product, torch.zeros(1, 64), kinds, None, 0)
+    found = launch_end(product, torch.zeros(1, 64), kinds, None, 0)
     torch.testing.assert_close(found.double(), torch.expm1(product.double()), rtol=1e-6, atol=0)
 
 
 def what_is_no_number_stays():
     product = torch.full((len(ACTIVATIONS), 2, 8), torch.nan)
-    assert launch(product, torch.zeros(len(ACTIVATIONS), 8), read(), None, 0).isnan().all()
+    assert launch_end(product, torch.zeros(len(ACTIVATIONS), 8), read(), None, 0).isnan().all()
 
 
 CHECKS = (

@@ -10,7 +10,7 @@ import torch
 from interpreted_harness import main
 
 from lit_gelu.replicas import BatchOrder, EagerExecutor, ReplicaArgumentError, build_members
-from lit_gelu.replicas.device import kernel_layers
+from lit_gelu.replicas.device import kernel_launches
 from lit_gelu.replicas.device import kernel_steps as own
 from lit_gelu.tasks import TIMITFrameClassifier, TweetTagger
 
@@ -36,7 +36,7 @@ def samples_of(features, classes, count=150):
 
 def executor_of(build, cells, dtype=torch.float32):
     """Return a group's executor, its optimizer made; kernels compute in float32 alone."""
-    kernel_layers.has_kernel = lambda _: True  # which knows no float64
+    kernel_launches.has_kernel = lambda _: True  # which knows no float64
     executor = EagerExecutor(build_members(build, cells, SEEDS[: len(cells)]), "device")
     executor.stacks.tree.to(dtype)
     executor.configure_optimizers()

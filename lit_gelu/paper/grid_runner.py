@@ -5,13 +5,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from lit_gelu.paper.group_planning import GroupPlanner
-from lit_gelu.paper.jobs import CellGroup, Failure, Job, Message, Preparation, Restart, cells_of
+from lit_gelu.paper.jobs import CellGroup, Failure, Job, Message, Preparation, Progress, Restart, cells_of
 from lit_gelu.paper.planning import RunRequest, plan, searched_learning_rates, share
 from lit_gelu.paper.protocol.cells import Cell, check_same_configuration, fingerprint
 from lit_gelu.paper.protocol.experiments import Experiment
 from lit_gelu.paper.records.run_record import RunRecord
 from lit_gelu.paper.records.run_store import RecordStore
-from lit_gelu.paper.run_progress import Progress
 from lit_gelu.paper.training.unfinished_groups import GROUPS_FOLDER, forget_group, forget_groups, unfinished_groups
 
 if TYPE_CHECKING:
@@ -105,8 +104,8 @@ class Runner:
     def _stage(self, cells: Sequence[Cell], later: int) -> None:
         """Make the runs of some cells."""
         planned = plan(cells, self._records())
-        self._identical = {identical[0].key: identical for identical in planned.groups}
-        self._queue = self._jobs(cells, [identical[0] for identical in planned.groups])
+        self._identical = {identical[0].key: identical for identical in planned.identical}
+        self._queue = self._jobs(cells, [identical[0] for identical in planned.identical])
         self.reporter.planned(planned, later, sum(isinstance(job, CellGroup) for job in self._queue))
         self.summary.finished += len(planned.finished)
         for record in planned.shared:

@@ -7,7 +7,6 @@ from typing import Any, Literal
 
 from lit_gelu.paper.protocol.cells import Cell, data_name
 from lit_gelu.paper.records.run_record import RunRecord
-from lit_gelu.paper.run_progress import Progress
 
 FailureKind = Literal["missing", "error", "lost"]
 
@@ -81,6 +80,14 @@ def cells_of(job: Job) -> tuple[Cell, ...]:
 
 
 @dataclass(frozen=True)
+class Progress:
+    """How many epochs of a run, or of each run of a group, have passed."""
+
+    epoch: float
+    epoch_steps: int = 0  # optimizer steps in an epoch of one run; 0 where that is not said
+
+
+@dataclass(frozen=True)
 class Done:
     """A job's end: the records of its runs; none for a preparation."""
 
@@ -91,7 +98,7 @@ class Done:
 class Failure:
     """A job's other end."""
 
-    kind: FailureKind  # "missing": data, or a library that only they need; "lost": the process died
+    kind: FailureKind  # "missing": data, a library that they need, or a searched rate; "lost": the process died
     message: str
     trace: str = ""  # empty for a mistake that the user can mend
     begun: int = 1  # how often the job was

@@ -1,9 +1,7 @@
-"""Which runs are to be made, of several identical ones one, and how long those that are left will take."""
+"""Which runs are to be made, and of several identical ones one."""
 
 import difflib
 import math
-import statistics
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -14,7 +12,7 @@ from lit_gelu.paper.protocol.cells import (
     check_same_configuration,
     expand,
     fingerprint,
-    group_identical,
+    identical_cells,
 )
 from lit_gelu.paper.protocol.experiments import Experiment
 from lit_gelu.paper.protocol.presets import preset as experiments_of
@@ -89,7 +87,7 @@ class Plan:
 
     finished: tuple[str, ...]  # keys of those that are in the results already
     shared: tuple[RunRecord, ...]  # known because an identical run is in the results
-    groups: tuple[tuple[Cell, ...], ...]  # the first of each is trained, the others are identical to it
+    identical: tuple[tuple[Cell, ...], ...]  # the first of each is trained, the others are identical to it
 
 
 def plan(cells: Iterable[Cell], records: Mapping[str, RunRecord]) -> Plan:
@@ -113,7 +111,7 @@ def plan(cells: Iterable[Cell], records: Mapping[str, RunRecord]) -> Plan:
             shared.append(share(record, cell))
         else:
             left.append(cell)
-    return Plan(tuple(finished), tuple(shared), tuple(tuple(group) for group in group_identical(left)))
+    return Plan(tuple(finished), tuple(shared), tuple(tuple(same) for same in identical_cells(left)))
 
 
 def share(record: RunRecord, cell: Cell) -> RunRecord:
@@ -158,39 +156,3 @@ def _check_names(what: str, given: Iterable[str], accepted: Mapping[str, object]
             near = difflib.get_close_matches(name, accepted, n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise PaperArgumentError(f"There is no {what} {name!r}.{hint} Accepted: {', '.join(accepted)}.")
-
-
-class Estimate:
-    """Seconds of a run of each experiment: measured where one was made, else scaled from what was expected."""
-
-    def __init__(self, experiments: Mapping[str, Experiment]) -> None:
-        self._expected = {
-            name: experiment.seconds or experiment.training_flop for name, experiment in experiments.items()
-        }
-        self._measured: dict[str, list[float]] = defaultdict(list)
-
-    def add(self, experiment: str, seconds: float) -> None:
-        """Hear of a run that was made."""
-        self._measured[experiment].append(seconds)
-
-    def rest(self, shares: Iterable[tuple[str, float]], workers: int) -> float | None:
-        """Return how long runs take of which the given shares, 0 to 1, are left, or ``None`` if too little is known."""
-        seconds = 0.0
-        for experiment, share in shares:
-            whole = self._of(experiment)
-            if whole is None:
-                return None
-            seconds += share * whole
-        return seconds / workers
-
-    def _of(self, experiment: str) -> float | None:
-        if self._measured[experiment]:
-            return statistics.fmean(self._measured[experiment])
-        factors = [
-            seconds / expected
-            for name, all_seconds in self._measured.items()
-            if (expected := self._expected.get(name)) is not None
-            for seconds in all_seconds
-        ]
-        expected = self._expected.get(experiment)
-        return expected * statistics.fmean(factors) if factors and expected is not None else None

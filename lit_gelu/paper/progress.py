@@ -8,9 +8,10 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from lit_gelu.paper import run_progress
+from lit_gelu.paper import jobs
+from lit_gelu.paper.estimate import Estimate
 from lit_gelu.paper.jobs import CellGroup, Failure, Job, Restart, cells_of
-from lit_gelu.paper.planning import Estimate, Plan
+from lit_gelu.paper.planning import Plan
 from lit_gelu.paper.protocol.cells import Cell
 from lit_gelu.paper.protocol.experiments import Experiment
 from lit_gelu.paper.records.run_record import RunRecord
@@ -53,14 +54,14 @@ class GridProgress:
 
     def planned(self, plan: Plan, later: int, groups: int = 0) -> None:
         """Show how many runs there are."""
-        cells = sum(len(group) for group in plan.groups)
+        cells = sum(len(same) for same in plan.identical)
         self._known += len(plan.finished) + len(plan.shared) + cells
         self._later = later
         self._recorded += len(plan.finished)
-        self._left |= {group[0].key: (group[0].experiment, 1.0) for group in plan.groups}
+        self._left |= {same[0].key: (same[0].experiment, 1.0) for same in plan.identical}
         self._print(
             f"{len(plan.finished) + len(plan.shared) + cells} runs: {len(plan.finished)} finished before, "
-            f"{len(plan.groups)} to be made, {cells - len(plan.groups) + len(plan.shared)} identical to others"
+            f"{len(plan.identical)} to be made, {cells - len(plan.identical) + len(plan.shared)} identical to others"
             + (f"; {groups} groups of them are made together" if groups else "")
             + (f"; {later} more when their learning rates are chosen" if later else "")
         )
@@ -72,7 +73,7 @@ class GridProgress:
         total = cells[0].config["trainer"]["max_epochs"] if cells else None
         self._tasks[job.key] = self._bars.add_task(job.key, total=total, note="epochs" if total else "")
 
-    def progressed(self, job: Job, how_far: run_progress.Progress) -> None:
+    def progressed(self, job: Job, how_far: jobs.Progress) -> None:
         """Show how many epochs of a run, or of each of a group, have passed, and how fast all of its steps are."""
         epoch, now = how_far.epoch, time.monotonic()
         began, first = self._first.setdefault(job.key, (now, epoch))
@@ -101,7 +102,7 @@ class GridProgress:
         where = ", from its checkpoint if there is one" if isinstance(job, CellGroup) else ""
         self._print(f"{job.key}: LOST, begun again ({restart.attempt} of {restart.attempts}){where}: {restart.reason}")
         self._first.pop(job.key, None)
-        self.progressed(job, run_progress.Progress(0.0))
+        self.progressed(job, jobs.Progress(0.0))
         self._first.pop(job.key, None)
 
     def failed(self, job: Job, failure: Failure, runs: int, given_up: Sequence[Cell] = ()) -> None:

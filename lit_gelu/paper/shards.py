@@ -9,7 +9,7 @@ from typing import TypeVar
 from lit_gelu.errors import shown
 from lit_gelu.files import is_file
 from lit_gelu.paper.errors import PaperArgumentError, RecordsError
-from lit_gelu.paper.protocol.cells import Cell, group_identical
+from lit_gelu.paper.protocol.cells import Cell, identical_cells
 from lit_gelu.paper.records.run_record import RECORDS_FILE, RunRecord, parse_lines, split_cut_line
 
 _Item = TypeVar("_Item")
@@ -44,7 +44,7 @@ class Shard:
 
     def of_cells(self, cells: Sequence[Cell]) -> list[Cell]:
         """Return this part's cells; identical ones are in the same part, so that one of them is trained."""
-        keys = {cell.key for group in self.of_places(group_identical(cells)) for cell in group}
+        keys = {cell.key for group in self.of_places(identical_cells(cells)) for cell in group}
         return [cell for cell in cells if cell.key in keys]
 
 

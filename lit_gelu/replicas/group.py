@@ -51,7 +51,7 @@ class ReplicaGroup(LightningModule):
         members: What `build_members` returns.
         steps_per_batch: Optimizer steps in one batch of the Trainer; ``"auto"`` means as many as make 512 steps of
             single replicas, and on a GPU 512.
-        executor: ``"stacked"``, ``"vmap"``, ``"loop"`` or ``"auto"``, see `EagerExecutor`.
+        executor: How steps are made, ``"auto"`` by default; `EagerExecutor` says which ways there are.
         differ: Names of attributes in which members may differ because no training step reads them.
 
     Raises:

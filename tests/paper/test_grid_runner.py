@@ -239,6 +239,6 @@ def test_a_diverged_run_is_recorded_and_not_repeated(tmp_path):
 
 def test_plan_of_nothing():
     planned = plan([], {})
-    assert (planned.finished, planned.shared, planned.groups) == ((), (), ())
+    assert (planned.finished, planned.shared, planned.identical) == ((), (), ())
     cells = expand(DIGITS, "quick")
-    assert sum(len(group) for group in plan(cells, {}).groups) == len(cells)
+    assert sum(len(group) for group in plan(cells, {}).identical) == len(cells)

@@ -4,11 +4,10 @@ import pytest
 from paper_runs import DIGITS
 from rich.console import Console
 
-from lit_gelu.paper.jobs import CellGroup, Failure, Preparation, Restart
+from lit_gelu.paper.jobs import CellGroup, Failure, Preparation, Progress, Restart
 from lit_gelu.paper.planning import plan
 from lit_gelu.paper.progress import GridProgress, duration
 from lit_gelu.paper.protocol.cells import expand
-from lit_gelu.paper.run_progress import Progress
 
 
 def test_bars_in_a_terminal(capsys):

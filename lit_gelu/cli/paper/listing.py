@@ -10,7 +10,7 @@ from lit_gelu.cli.options import add_json, command_parser
 from lit_gelu.cli.terminal import console_for_output, write_text
 from lit_gelu.paper.planning import RunRequest
 from lit_gelu.paper.progress import duration
-from lit_gelu.paper.protocol.cells import group_identical
+from lit_gelu.paper.protocol.cells import identical_cells
 from lit_gelu.paper.protocol.experiments import Experiment
 from lit_gelu.paper.protocol.presets import PRESETS, departures
 from lit_gelu.paper.protocol.published import NUMBERS
@@ -81,7 +81,7 @@ def _different(experiments: list[Experiment], request: RunRequest) -> int:
     """Count the runs of which no two are the same, whatever learning rates are still to be searched."""
     fixed = [cell for experiment in experiments for cell in request.cells(experiment)]
     searched = [experiment for experiment in experiments if experiment.learning_rate_from is not None]
-    return len(group_identical(fixed)) + sum(request.runs(experiment) for experiment in searched)
+    return len(identical_cells(fixed)) + sum(request.runs(experiment) for experiment in searched)
 
 
 def _settings(experiment: Experiment) -> list[str]:

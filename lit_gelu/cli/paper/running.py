@@ -263,8 +263,8 @@ def _dry_run(request: RunRequest, folder: Path) -> int:
     if is_file(own / RECORDS_FILE):
         records |= {record.key: record for record in read_records(own)}
     planned = plan(request.first_cells(), records)
-    made = Counter(group[0].experiment for group in planned.groups)
-    all_cells = Counter(cell.experiment for group in planned.groups for cell in group)
+    made = Counter(group[0].experiment for group in planned.identical)
+    all_cells = Counter(cell.experiment for group in planned.identical for cell in group)
     all_cells.update(record.experiment for record in planned.shared)
     for experiment in request.experiments():
         if experiment.learning_rate_from is None:
@@ -272,7 +272,7 @@ def _dry_run(request: RunRequest, folder: Path) -> int:
         else:
             text = f"{len(request.later_cells(experiment))}, their learning rates from {experiment.learning_rate_from}"
         sys.stdout.write(f"{experiment.name}: {text}\n")
-    sys.stdout.write(f"finished before: {len(planned.finished)}; to be made: {len(planned.groups)}\n")
+    sys.stdout.write(f"finished before: {len(planned.finished)}; to be made: {len(planned.identical)}\n")
     return 0
 
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from lit_gelu.paper.figures import drawing
 from lit_gelu.paper.figures.drawing import Drawing, FigureOptions
 from lit_gelu.paper.protocol.experiments import Experiment
-from lit_gelu.paper.protocol.presets import labels_of
 from lit_gelu.paper.protocol.published import published_curve
 from lit_gelu.paper.records.run_record import RunRecord
+from lit_gelu.paper.results.labels import labels_of
 from lit_gelu.paper.results.medians import MedianCurve, median_curve
 from lit_gelu.paper.results.selection import ArmRuns, choices
 

@@ -13,11 +13,10 @@ from types import TracebackType
 from typing import Any, Self
 
 from lit_gelu.paper.errors import ClusterError, PaperArgumentError
-from lit_gelu.paper.jobs import Failure, Job, Message, Preparation, Restart, RunOptions
+from lit_gelu.paper.jobs import Failure, Job, Message, Preparation, Progress, Restart, RunOptions
 from lit_gelu.paper.pools.ray_board import PLACE, Board
 from lit_gelu.paper.pools.ray_session import Node, RaySession
 from lit_gelu.paper.pools.ray_work import DATA_VARIABLE, Order, OtherVersions, work
-from lit_gelu.paper.run_progress import Progress
 from lit_gelu.paper.training.cell_training import versions
 
 _SECONDS_FOR_NOTES = 0.1

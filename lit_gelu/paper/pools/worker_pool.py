@@ -21,10 +21,9 @@ from lit_gelu.data import DataNotFoundError
 from lit_gelu.errors import LitGeluError
 from lit_gelu.extras import MissingExtraError
 from lit_gelu.paper.errors import PaperArgumentError
-from lit_gelu.paper.jobs import CellGroup, Done, Failure, Job, Message, Preparation, RunOptions
+from lit_gelu.paper.jobs import CellGroup, Done, Failure, Job, Message, Preparation, Progress, RunOptions
 from lit_gelu.paper.pools.child_variables import threads_limited, variables_set
 from lit_gelu.paper.pools.visible_gpus import VARIABLE as VISIBLE_GPUS
-from lit_gelu.paper.run_progress import Progress
 from lit_gelu.paper.training.cell_training import DataCache, build_data, train
 from lit_gelu.paper.training.group_training import train_group
 

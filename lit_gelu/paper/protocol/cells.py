@@ -94,7 +94,7 @@ def data_name(data: Mapping[str, Any]) -> str:
     return json.dumps(data, sort_keys=True)
 
 
-def group_identical(cells: Iterable[Cell]) -> list[list[Cell]]:
+def identical_cells(cells: Iterable[Cell]) -> list[list[Cell]]:
     """Put cells that train the same net in the same way together: the first of a group measures what any of it does."""
     groups: dict[str, list[Cell]] = {}
     for cell in cells:

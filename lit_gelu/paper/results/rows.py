@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 
 from lit_gelu.paper.errors import PaperArgumentError
 from lit_gelu.paper.protocol.experiments import EXPERIMENTS, Experiment
-from lit_gelu.paper.protocol.presets import labels_of, preset
+from lit_gelu.paper.protocol.presets import preset
 from lit_gelu.paper.protocol.published import published_curve, published_number
 from lit_gelu.paper.records.run_record import RunRecord
+from lit_gelu.paper.results.labels import labels_of
 from lit_gelu.paper.results.medians import Summary, median_curve, median_robustness
 from lit_gelu.paper.results.selection import LEARNING_RATE, ArmChoice, ArmRuns, choices, place_of
 

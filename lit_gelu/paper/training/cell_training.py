@@ -18,10 +18,9 @@ from lightning.pytorch import LightningDataModule, Trainer, seed_everything
 from torch import Tensor, nn
 
 from lit_gelu.paper.errors import PaperArgumentError
-from lit_gelu.paper.jobs import RunOptions
+from lit_gelu.paper.jobs import Progress, RunOptions
 from lit_gelu.paper.protocol.cells import Cell, data_name
 from lit_gelu.paper.records.run_record import Curve, Robustness, RunRecord, result_of
-from lit_gelu.paper.run_progress import Progress
 from lit_gelu.paper.training.curve_recorder import CurveRecorder, EvaluationSet
 from lit_gelu.tasks import ActivationTask
 from lit_gelu.tasks.noise_robustness import noise_robustness_of_each

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from lit_gelu.data.in_memory import fits
 from lit_gelu.paper.errors import PaperArgumentError
+from lit_gelu.paper.jobs import Progress
 from lit_gelu.paper.records.run_record import Curve
-from lit_gelu.paper.run_progress import Progress
 from lit_gelu.sandbox import evaluation_sandbox
 from lit_gelu.tasks import ActivationTask
 

@@ -12,8 +12,8 @@ from lightning.pytorch.utilities.seed import isolate_rng
 from torch import Tensor
 
 from lit_gelu.files import write_atomically
+from lit_gelu.paper.jobs import Progress
 from lit_gelu.paper.records.run_record import Curve
-from lit_gelu.paper.run_progress import Progress
 from lit_gelu.paper.training.curve_recorder import (
     SAMPLES_AT_ONCE,
     SECONDS_BETWEEN_REPORTS,

@@ -11,9 +11,8 @@ import torch
 from lightning.pytorch import Trainer
 
 from lit_gelu.files import write_atomically
-from lit_gelu.paper.jobs import CellGroup, RunOptions
+from lit_gelu.paper.jobs import CellGroup, Progress, RunOptions
 from lit_gelu.paper.records.run_record import RunRecord
-from lit_gelu.paper.run_progress import Progress
 from lit_gelu.paper.training.cell_training import (
     DataCache,
     LoadedData,

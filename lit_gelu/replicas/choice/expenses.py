@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 
 from lit_gelu.curvature.probe.training_loss import loss_of, muted
@@ -93,8 +93,3 @@ def latencies(files: Mapping[str, Path], inputs: Any, seconds: float) -> dict[st
 
 def _called(predictor: Any) -> Callable[[Mapping[str, Tensor]], Any]:
     return lambda values: predictor(*values.values())
-
-
-def parameters_of(module: nn.Module) -> int:
-    """Return how many parameters are trained."""
-    return sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)

@@ -1,6 +1,5 @@
 """Adam of all members on a device: steps counted and learning rates read there, so that a CUDA graph can hold it."""
 
-import importlib.util
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -12,6 +11,7 @@ from lit_gelu.replicas.errors import NotReplicableError
 from lit_gelu.replicas.members.stacks import Stacks
 from lit_gelu.replicas.optimizers.group_optimizers import Gradients, StackedAdam, stackable
 from lit_gelu.replicas.optimizers.rate_schedules import Configured
+from lit_gelu.tasks import keyed_dropout
 
 BLOCK = 1024
 
@@ -122,16 +122,15 @@ class DeviceAdam(StackedAdam):
             old.copy_(torch.where(is_active, new, old))
 
     def _by_kernel(self, name: str, stack: Tensor, gradient: Tensor, first: Tensor, second: Tensor) -> None:
-        launch(self, name, stack, gradient, first, second)
+        launch_adam(self, name, stack, gradient, first, second)
 
 
 def has_kernel(stack: Tensor) -> bool:
     """Say whether a stack is updated by the kernel."""
-    is_nvidia = stack.is_cuda and torch.version.hip is None
-    return is_nvidia and stack.dtype == torch.float32 and importlib.util.find_spec("triton") is not None
+    return keyed_dropout.has_kernel(stack) and stack.dtype == torch.float32
 
 
-def launch(adam: DeviceAdam, name: str, stack: Tensor, gradient: Tensor, first: Tensor, second: Tensor) -> None:
+def launch_adam(adam: DeviceAdam, name: str, stack: Tensor, gradient: Tensor, first: Tensor, second: Tensor) -> None:
     """Start the kernel for one stack."""
     from lit_gelu.replicas.device import adam_kernel
 

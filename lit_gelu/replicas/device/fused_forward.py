@@ -5,7 +5,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from lit_gelu.replicas.device.kernel_layers import has_values, noise_free, values_of
+from lit_gelu.replicas.device.kernel_launches import has_values, noise_free, values_of
 from lit_gelu.replicas.device.layer_ends import LayerEnd, number_of
 from lit_gelu.replicas.forward.keyed_rules import KeyedDropoutRule
 from lit_gelu.replicas.forward.rules import ActivationRule, LinearRule

@@ -11,8 +11,8 @@ from torch import Tensor
 from lit_gelu.replicas.device import kernel_tiles
 from lit_gelu.replicas.device.adam import DeviceAdam
 from lit_gelu.replicas.device.fused_forward import FusedForward
-from lit_gelu.replicas.device.kernel_layers import Passes, computes, launch
-from lit_gelu.replicas.device.layer_ends import LayerEnd
+from lit_gelu.replicas.device.kernel_launches import Passes, computes, launch_layer
+from lit_gelu.replicas.device.layer_ends import PER_BLOCK, LayerEnd
 from lit_gelu.replicas.device.repeated_steps import RepeatedStep
 from lit_gelu.replicas.errors import unknown_labels
 from lit_gelu.replicas.forward.rules import LinearRule
@@ -22,7 +22,6 @@ from lit_gelu.tasks.keyed_noise import DeviceKeys
 PASSES = 45  # through the net in a stretch of replicas, before other numbers are timed
 _STRETCHES = (1, 2, 3, 4, 6)  # so many are tried before a CUDA graph is made
 _FEWEST_PASSES = 15  # in one of several that are tried
-_PER_BLOCK = 8  # numbers that the generator of dropout draws at once, which lie in one row of a tile
 
 
 class Stretch(NamedTuple):
@@ -92,7 +91,7 @@ def fits(fused: FusedForward, inputs: Tensor) -> bool:
     if fused.forward.loss is not cross_entropies or inputs.dtype != torch.float32:
         return False
     noisy = [end for end in fused.ends if end.dropout is not None]
-    splits_blocks = any(end.linear.weight.shape[1] % _PER_BLOCK for end in noisy)
+    splits_blocks = any(end.linear.weight.shape[1] % PER_BLOCK for end in noisy)
     layers = [*(end.linear for end in fused.ends), fused.output]
     is_whole = all(linear.bias is not None and _is_trained(linear) for linear in layers)
     is_known = computes(fused.output.weight) and is_whole and not splits_blocks
@@ -197,7 +196,7 @@ class KernelStep(RepeatedStep):
         for layer, end in enumerate(self.ends):
             split = self.split if layer == 0 and stretch.has_free else None
             kept, outputs, keys = self.kept[layer], self.outputs[layer], self._keys(end, stretch)
-            inputs = launch(end, inputs, outputs, stretch.passes, kept=kept, split=split, keys=keys)
+            inputs = launch_layer(end, inputs, outputs, stretch.passes, kept=kept, split=split, keys=keys)
         self._output(stretch)
         for layer in reversed(range(len(self.ends))):
             self._backward(layer, stretch)

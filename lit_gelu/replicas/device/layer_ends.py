@@ -15,10 +15,10 @@ from lit_gelu.tasks.keyed_noise import DeviceKeys
 
 ROWS, COLUMNS = 16, 128  # of a tile of the forward kernel
 BACKWARD_ROWS, BACKWARD_COLUMNS = 32, 32
-_PER_BLOCK = 8  # numbers that the generator of dropout draws at once, which lie in one row of a tile
+PER_BLOCK = 8  # numbers that the generator of dropout draws at once, which lie in one row of a tile
 
 Formula = Callable[[Tensor, float], Tensor]
-# In the order of their numbers in `lit_gelu.replicas.device.layer_kernels`.
+# In the order of their numbers in `lit_gelu.replicas.device.layer_end_kernels`.
 _FORMULAS: tuple[Formula, ...] = (
     lambda u, _: functional.relu(u),
     lambda u, _: functional.gelu(u),
@@ -63,7 +63,7 @@ class LayerEnd:
         """
         bias = self.linear.bias if part is None else self.linear.bias[part]
         dropout = self.dropout if drops else None
-        splits_blocks = dropout is not None and product.shape[-1] % _PER_BLOCK
+        splits_blocks = dropout is not None and product.shape[-1] % PER_BLOCK
         if not has_kernel(product) or product.dtype != torch.float32 or splits_blocks:
             outputs = self._by_operations(product + bias.unsqueeze(1), part)
             return outputs if dropout is None else dropout(outputs)
@@ -97,17 +97,19 @@ class _EndedLayer(torch.autograd.Function):
     ) -> Tensor:
         ctx.save_for_backward(product, bias)
         ctx.read, ctx.keys, ctx.site = read, keys, site
-        return launch(product, bias, read, keys, site)
+        return launch_end(product, bias, read, keys, site)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         product, bias = ctx.saved_tensors
-        return *launch_backward(gradients[0], product, bias, ctx.read, ctx.keys, ctx.site), None, None, None
+        return *launch_end_backward(gradients[0], product, bias, ctx.read, ctx.keys, ctx.site), None, None, None
 
 
-def launch(product: Tensor, bias: Tensor, read: tuple[Tensor, Tensor], keys: DeviceKeys | None, site: int) -> Tensor:
+def launch_end(
+    product: Tensor, bias: Tensor, read: tuple[Tensor, Tensor], keys: DeviceKeys | None, site: int
+) -> Tensor:
     """Start the forward kernel."""
-    from lit_gelu.replicas.device import layer_kernels
+    from lit_gelu.replicas.device import layer_end_kernels
 
     product, bias = product.contiguous(), bias.contiguous()
     outputs = torch.empty_like(product)
@@ -115,17 +117,17 @@ def launch(product: Tensor, bias: Tensor, read: tuple[Tensor, Tensor], keys: Dev
     if product.numel():
         grid = (-(-columns // COLUMNS), -(-rows // ROWS), replicas)
         constants = {"DROPS": keys is not None, "ROWS": ROWS, "COLUMNS": COLUMNS}
-        layer_kernels.layer_end[grid](
+        layer_end_kernels.layer_end[grid](
             product, bias, outputs, *read, *_addresses(keys, product), rows, columns, site, **constants
         )
     return outputs
 
 
-def launch_backward(
+def launch_end_backward(
     gradient: Tensor, product: Tensor, bias: Tensor, read: tuple[Tensor, Tensor], keys: DeviceKeys | None, site: int
 ) -> tuple[Tensor, Tensor]:
     """Start the kernel of the gradients; return those of product and bias."""
-    from lit_gelu.replicas.device import layer_kernels
+    from lit_gelu.replicas.device import layer_end_kernels
 
     gradient, product, bias = gradient.contiguous(), product.contiguous(), bias.contiguous()
     of_product, of_bias = torch.empty_like(product), torch.empty_like(bias)
@@ -133,7 +135,7 @@ def launch_backward(
     if product.numel():
         grid = (-(-columns // BACKWARD_COLUMNS), replicas)
         constants = {"DROPS": keys is not None, "ROWS": BACKWARD_ROWS, "COLUMNS": BACKWARD_COLUMNS}
-        layer_kernels.layer_end_backward[grid](
+        layer_end_kernels.layer_end_backward[grid](
             gradient, product, bias, of_product, of_bias, *read, *_addresses(keys, product), rows, columns, site,
             **constants,
         )  # fmt: skip

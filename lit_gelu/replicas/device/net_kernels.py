@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from lit_gelu.replicas.device.adam_kernel import moved
-from lit_gelu.replicas.device.layer_kernels import activated, factors, slope
+from lit_gelu.replicas.device.layer_end_kernels import activated, factors, slope
 
 
 @triton.jit

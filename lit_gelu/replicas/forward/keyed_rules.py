@@ -1,8 +1,6 @@
-"""Dropout by key (`KeyedDropout`) of the members: all of them at once, or one of them in written steps."""
+"""Dropout by key (`KeyedDropout`) of all members at once."""
 
-from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,7 +9,7 @@ from lit_gelu.replicas.forward.rules import DropoutRule
 from lit_gelu.replicas.members.stacks import Stacks
 from lit_gelu.replicas.randomness.streams import Streams
 from lit_gelu.tasks.keyed_dropout import KeyedDropout, has_kernel
-from lit_gelu.tasks.keyed_noise import DeviceKeys, KernelDropout, Key, SharedFactors, dropout_factors, readings
+from lit_gelu.tasks.keyed_noise import DeviceKeys, KernelDropout, Key, dropout_factors, readings
 
 
 class KeyedDropoutRule(DropoutRule):
@@ -64,37 +62,3 @@ class KeyedDropoutRule(DropoutRule):
         noisy = torch.tensor([int(chance > 0) for chance in self.chances])
         self.noisy = self.noisy.to(is_active.device)
         self.noisy.copy_(noisy, non_blocking=True).mul_(is_active)
-
-
-class KeyedFactors:
-    """The factors of a member's `KeyedDropout` layers, see `lit_gelu.replicas.randomness.masks.Factors`.
-
-    Args:
-        layers: Those with a chance above 0; they count the steps.
-        places: Where a layer's factors go, if no other member asks for them.
-        shared: The factors that members have in common.
-    """
-
-    def __init__(self, layers: Sequence[KeyedDropout], places: Sequence[Tensor], shared: SharedFactors) -> None:
-        self.layers, self.shared = layers, shared
-        self.places = [place.numpy() for place in places]
-        self.steps = [layer.step for layer in layers]
-
-    def begin(self, steps: int) -> None:  # noqa: ARG002 # nothing is drawn ahead
-        """Look which step is the next one."""
-        self.next = [(int(layer.seed), layer.site, int(layer.step), float(layer.p)) for layer in self.layers]
-        self.made = 0
-
-    def of(self, layer: int) -> Any:
-        """Return the factors of a layer, as an array; the first one's are those of the next step."""
-        if layer == 0:
-            self.made += 1
-            torch._foreach_add_(self.steps, 1)
-        seed, site, first, chance = self.next[layer]
-        return self.shared.of(Key(seed, site, first + self.made - 1), chance, self.places[layer])
-
-
-def in_common(layers: Sequence[KeyedDropout]) -> set[int]:
-    """Return the seeds that several layers with a chance above 0 have."""
-    counts = Counter(int(layer.seed) for layer in layers if layer.p > 0)
-    return {seed for seed, count in counts.items() if count > 1}

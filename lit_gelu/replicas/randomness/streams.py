@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lit_gelu.data.resumable_loader import python_and_numpy_states, set_random_states
 from lit_gelu.replicas.errors import NotReplicableError
-from lit_gelu.replicas.randomness.masks import dropout_factors_
+from lit_gelu.replicas.randomness.dropout_factors import dropout_factors_
 
 OtherStates = Mapping[str, Any]  # of Python's and NumPy's global generators, as plain data
 

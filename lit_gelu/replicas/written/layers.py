@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from lit_gelu.replicas.forward.written_activations import Written
-from lit_gelu.replicas.randomness.masks import Factors
+from lit_gelu.replicas.written.factors import Factors
 from lit_gelu.replicas.written.joint_products import lying_behind, rows_are_those_alone
 
 Kept = Callable[[str, int], Tensor]  # the tensor of a name, [batch, width]: one for all members

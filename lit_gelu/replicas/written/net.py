@@ -8,14 +8,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from lit_gelu.replicas.forward.keyed_rules import KeyedFactors, in_common
 from lit_gelu.replicas.forward.rules import shared_function
 from lit_gelu.replicas.forward.stacked_forward import cross_entropies, leaves_of, loss_of
 from lit_gelu.replicas.forward.written_activations import Written, written_activation
 from lit_gelu.replicas.members.alike import registry_of
 from lit_gelu.replicas.members.stacks import Stacks
-from lit_gelu.replicas.randomness.masks import Factors, FactorsAhead
 from lit_gelu.replicas.randomness.streams import Streams
+from lit_gelu.replicas.written.factors import Factors, FactorsAhead, KeyedFactors, in_common
 from lit_gelu.replicas.written.layers import (
     DropoutPart,
     LinearPart,

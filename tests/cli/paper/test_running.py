@@ -14,10 +14,11 @@ from lit_gelu.cli.paper import running as paper_run
 from lit_gelu.paper.jobs import Failure
 from lit_gelu.paper.protocol import variants
 from lit_gelu.paper.protocol.experiments import EXPERIMENTS, Arm
-from lit_gelu.paper.protocol.presets import labels_of, preset
+from lit_gelu.paper.protocol.presets import preset
 from lit_gelu.paper.protocol.variants import ProtocolVariant, own_experiments
 from lit_gelu.paper.records.run_record import read_records
 from lit_gelu.paper.records.run_store import RecordStore
+from lit_gelu.paper.results.labels import labels_of
 from lit_gelu.paper.training.cell_training import build, build_data, import_class
 from lit_gelu.tasks import MNISTClassifier
 

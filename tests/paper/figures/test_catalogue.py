@@ -14,8 +14,8 @@ from lit_gelu.files import UnwritablePathError
 from lit_gelu.paper.errors import PaperArgumentError, RecordsError
 from lit_gelu.paper.figures.catalogue import FIGURES, draw, numbers_of
 from lit_gelu.paper.figures.drawing import PAPER_ARMS, FigureOptions, colour, light, write
-from lit_gelu.paper.protocol.presets import QUICK
 from lit_gelu.paper.records.run_record import Robustness
+from lit_gelu.paper.results.labels import QUICK
 
 MNIST = {"train_loss": [0.3, 0.2, 0.1], "val_loss": [0.31, 0.22, 0.15], "val_error": [0.1] * 3, "test_error": [0.1] * 3}
 LEVELS = (0.0, 1.0, 3.0)

@@ -9,10 +9,9 @@ import pytest
 from child_processes import is_running, wait_until
 from paper_runs import DIGITS
 
-from lit_gelu.paper.jobs import Done, Failure, Preparation, RunOptions
+from lit_gelu.paper.jobs import Done, Failure, Preparation, Progress, RunOptions
 from lit_gelu.paper.pools.worker_pool import WorkerPool
 from lit_gelu.paper.protocol.cells import expand
-from lit_gelu.paper.run_progress import Progress
 
 DATA = {"class_path": "lit_gelu.data.DigitsData", "init_args": {}}
 ENGINES = ["processes", pytest.param("ray", marks=[pytest.mark.ray, pytest.mark.full])]

@@ -16,11 +16,10 @@ from paper_runs import DIGITS, Log, run, without_times
 
 from lit_gelu.paper.errors import ClusterError, PaperArgumentError
 from lit_gelu.paper.grid_runner import Runner
-from lit_gelu.paper.jobs import CellGroup, Failure, Preparation, Restart, RunOptions
+from lit_gelu.paper.jobs import CellGroup, Failure, Preparation, Progress, Restart, RunOptions
 from lit_gelu.paper.protocol.cells import expand
 from lit_gelu.paper.records.run_record import read_records
 from lit_gelu.paper.records.run_store import RecordStore
-from lit_gelu.paper.run_progress import Progress
 from lit_gelu.paper.training.unfinished_groups import checkpoint_file
 
 pytest.importorskip("ray")

@@ -14,11 +14,10 @@ from paper_runs import DIGITS, run, without_times
 
 from lit_gelu.extras import MissingExtraError
 from lit_gelu.paper.errors import PaperArgumentError
-from lit_gelu.paper.jobs import Done, Preparation, RunOptions
+from lit_gelu.paper.jobs import Done, Preparation, Progress, RunOptions
 from lit_gelu.paper.pools.worker_pool import WorkerPool, answer
 from lit_gelu.paper.protocol.cells import expand
 from lit_gelu.paper.records.run_record import read_records
-from lit_gelu.paper.run_progress import Progress
 from lit_gelu.paper.training.cell_training import DataCache
 
 SCRIPT = Path(__file__).parents[1] / "digits_grid.py"

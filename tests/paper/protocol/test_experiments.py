@@ -14,7 +14,7 @@ from lit_gelu.paper.protocol.cells import (
     data_name,
     expand,
     fingerprint,
-    group_identical,
+    identical_cells,
 )
 from lit_gelu.paper.protocol.experiments import EXPERIMENTS, NOISE_LEVELS
 from lit_gelu.paper.protocol.presets import PRESETS, departures, preset
@@ -61,7 +61,7 @@ def test_the_paper_s_number_of_runs(name):
 def test_405_runs_of_which_360_are_different():
     cells = [cell for name in PUBLISHED_RUNS for cell in cells_of(name, arms=["gelu", "relu", "elu", "zero_identity"])]
     assert len(cells) == 405
-    assert len(group_identical(cells)) == 360
+    assert len(identical_cells(cells)) == 360
 
 
 @pytest.mark.parametrize(("name", "runs"), [("mnist", 120), ("autoencoder", 24), ("tweets", 60)])
@@ -79,7 +79,7 @@ def test_ablations():
     # Half of both is in the MNIST grid already: momentum .9 without dropout, tanh and SiLU.
     both = [*cells_of("momentum"), *cells_of("phi_quality")]
     mnist = cells_of("mnist")
-    assert len(group_identical([*mnist, *both])) == len(mnist) + len(both) - 45 - 20
+    assert len(identical_cells([*mnist, *both])) == len(mnist) + len(both) - 45 - 20
 
 
 def test_steps_and_epochs_of_the_paper():
@@ -149,7 +149,7 @@ def test_noise_is_measured_on_nets_without_dropout():
 
 def test_the_first_of_identical_cells_measures_all_that_any_does():
     cells = [*cells_of("mnist_zero_identity", seeds=[0]), *cells_of("mnist", seeds=[0])]
-    groups = [group for group in group_identical(cells) if len(group) > 1]
+    groups = [group for group in identical_cells(cells) if len(group) > 1]
     assert len(groups) == 6  # ReLU, two values of keep, three learning rates
     assert all(bool(group[0].robustness_levels) == (group[0].setting["keep"] == 1.0) for group in groups)
 

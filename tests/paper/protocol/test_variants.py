@@ -7,8 +7,8 @@ from paper_records import run_record
 
 from lit_gelu.paper.errors import PaperArgumentError
 from lit_gelu.paper.protocol.experiments import EXPERIMENTS
-from lit_gelu.paper.protocol.presets import labels_of
 from lit_gelu.paper.protocol.variants import ProtocolVariant, check_variant, own_experiments
+from lit_gelu.paper.results.labels import labels_of
 
 
 def test_longer_runs_end_earlier_and_shorter_ones_stay():

@@ -95,7 +95,7 @@ def test_no_runs_are_made_beside_those_of_another_protocol(variant):
     """Though none of them has the name of one that is there: they are of another seed."""
     there = {cell.key: record_of(cell) for cell in expand(TWEETS, "full", seeds=(0,))}
     wanted = expand(TWEETS, "full", seeds=(1,))
-    assert len(plan(wanted, there).groups) == len(wanted)
+    assert len(plan(wanted, there).identical) == len(wanted)
     other = own_experiments("full", variant)["tweets"]
     with pytest.raises(OtherConfigurationError, match=r"another protocol .* in the results, .* now.*--results"):
         plan(expand(other, "full", seeds=(1,)), there)
@@ -104,6 +104,8 @@ def test_no_runs_are_made_beside_those_of_another_protocol(variant):
 def test_other_experiments_and_presets_are_left_alone():
     mnist = {cell.key: record_of(cell) for cell in expand(EXPERIMENTS["mnist"], "full", seeds=(0,))}
     short = own_experiments("full", ProtocolVariant(epochs=3))["tweets"]
-    assert plan(expand(short, "full", seeds=(1,)), mnist).groups
+    assert plan(expand(short, "full", seeds=(1,)), mnist).identical
     quick = {key: replace(record, preset="quick") for key, record in mnist.items()}
-    assert plan(expand(own_experiments("full", ProtocolVariant(epochs=3))["mnist"], "full", seeds=(1,)), quick).groups
+    assert plan(
+        expand(own_experiments("full", ProtocolVariant(epochs=3))["mnist"], "full", seeds=(1,)), quick
+    ).identical

@@ -10,8 +10,8 @@ import pytest
 from paper_records import classifier_records, curve, run_record
 
 from lit_gelu.paper.errors import PaperArgumentError, RecordsError
-from lit_gelu.paper.protocol.presets import QUICK, labels_of
 from lit_gelu.paper.records.run_record import Robustness
+from lit_gelu.paper.results.labels import QUICK, labels_of
 from lit_gelu.paper.results.rendering import render, rounded
 from lit_gelu.paper.results.rows import point_rows, result_rows
 

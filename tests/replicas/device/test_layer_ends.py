@@ -21,10 +21,10 @@ def test_the_kernels_keep_their_numbers_in_registers(generation, drops, name):
     pytest.importorskip("triton", reason="Triton has no build for this system")
     from compiled_kernels import compile_kernel, machine_code
 
-    from lit_gelu.replicas.device import layer_kernels
+    from lit_gelu.replicas.device import layer_end_kernels
     from lit_gelu.replicas.device.layer_ends import BACKWARD_COLUMNS, BACKWARD_ROWS, COLUMNS, ROWS
 
-    kernel = getattr(layer_kernels, name)
+    kernel = getattr(layer_end_kernels, name)
     rows, columns = (ROWS, COLUMNS) if name == "layer_end" else (BACKWARD_ROWS, BACKWARD_COLUMNS)
     types = {argument: TYPES[argument] for argument in kernel.arg_names if argument in TYPES}
     constants = {"DROPS": drops, "ROWS": rows, "COLUMNS": columns}

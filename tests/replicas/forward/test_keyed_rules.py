@@ -10,7 +10,7 @@ from small_task import quiet_trainer
 
 from lit_gelu.callbacks import ExactResume
 from lit_gelu.replicas import ReplicaDataModule, ReplicaGroup
-from lit_gelu.replicas.forward.keyed_rules import in_common
+from lit_gelu.replicas.written.factors import in_common
 from lit_gelu.tasks import TweetTagger
 from lit_gelu.tasks.keyed_dropout import KeyedDropout
 from lit_gelu.tasks.keyed_noise import Key, SharedFactors, words

@@ -2,8 +2,7 @@
 
 import functools
 import math
-from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,61 +22,6 @@ def dropout_factors_(factors: Tensor, chance: float, generator: torch.Generator,
     if is_known and torch_compares_53_bits(factors.dtype):
         return _compared(factors, 1 - chance, generator, words)
     return factors.bernoulli_(1 - chance, generator=generator).div_(1 - chance)
-
-
-class Factors(Protocol):
-    """What a member's dropout layers multiply with, in written steps."""
-
-    def begin(self, steps: int) -> None:
-        """Say how many steps are to come."""
-        ...
-
-    def of(self, layer: int) -> Any:
-        """Return the factors of a layer, as an array; the first one's are those of the next step."""
-        ...
-
-
-class FactorsAhead:
-    """The factors of a member's layers for some steps at once, in the order in which single steps draw them.
-
-    Args:
-        chance: To drop an element, in all of the layers.
-        generator: The member's, from which nothing else is drawn meanwhile.
-        shapes: Those of the layers' outputs.
-        factors: Where they go, ``[steps, elements of all layers]``.
-        words: Integers of the same shape.
-    """
-
-    def __init__(
-        self,
-        chance: float,
-        generator: torch.Generator,
-        shapes: Sequence[tuple[int, int]],
-        factors: Tensor,
-        words: Tensor,
-    ) -> None:
-        self.chance, self.generator, self.factors, self.words = chance, generator, factors, words
-        sizes = [math.prod(shape) for shape in shapes]
-        self.parts = [
-            [part.view(shape).numpy() for part, shape in zip(torch.split(row, sizes), shapes, strict=True)]
-            for row in factors
-        ]
-        self.left = self.place = self.drawn = 0
-
-    def begin(self, steps: int) -> None:
-        """Say how many steps are to come: no more is drawn than these need."""
-        self.left, self.place, self.drawn = steps, 0, 0
-
-    def of(self, layer: int) -> Any:
-        """Return the factors of a layer, as an array; the first one's are those of the next step."""
-        if layer == 0:
-            self.place += 1
-            if self.place >= self.drawn:
-                self.place, self.drawn = 0, min(self.left, len(self.factors))
-                self.left -= self.drawn
-                some = slice(self.drawn)
-                dropout_factors_(self.factors[some], self.chance, self.generator, self.words[some])
-        return self.parts[self.place][layer]
 
 
 _KNOWN: dict[torch.dtype, Any] = {torch.float32: np.float32, torch.float64: np.float64}

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from lit_gelu.replicas.randomness.masks import FactorsAhead, dropout_factors_, torch_compares_53_bits
+from lit_gelu.replicas.randomness.dropout_factors import dropout_factors_, torch_compares_53_bits
+from lit_gelu.replicas.written.factors import FactorsAhead
 
 CHANCES = [0.5, 1 - 0.8, 0.1, 1 / 3, 1e-12, 1 - 1e-12]
 
@@ -57,6 +58,6 @@ def test_factors_drawn_ahead_are_those_of_single_steps(steps):
 
 def test_a_build_that_draws_otherwise_is_noticed(monkeypatch):
     torch_compares_53_bits.cache_clear()
-    monkeypatch.setattr("lit_gelu.replicas.randomness.masks._BITS", 24)
+    monkeypatch.setattr("lit_gelu.replicas.randomness.dropout_factors._BITS", 24)
     assert not torch_compares_53_bits(torch.float32)
     torch_compares_53_bits.cache_clear()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lit_gelu.paper.planning import Estimate
+from lit_gelu.paper.estimate import Estimate
 from lit_gelu.paper.protocol.presets import preset
 
 

@@ -44,7 +44,7 @@ def computes(stack: Tensor) -> bool:
     return not stack.is_cuda or torch.cuda.get_device_capability(stack.device) >= _WITH_TF32
 
 
-def launch(
+def launch_layer(
     end: LayerEnd,
     inputs: Tensor,
     outputs: Tensor,
@@ -108,7 +108,7 @@ def noise_free(end: LayerEnd, inputs: Tensor, part: Tensor | None) -> Tensor:
     if not outputs.numel():
         return outputs
     slots = torch.arange(len(members), dtype=torch.int32, device=inputs.device)
-    return launch(end, inputs.contiguous(), outputs, Passes(members.int(), slots, 0, 0, outputs.shape[1]))
+    return launch_layer(end, inputs.contiguous(), outputs, Passes(members.int(), slots, 0, 0, outputs.shape[1]))
 
 
 def has_values(output: LinearRule) -> bool:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lit_gelu.replicas.randomness.memory_order import joined_as_they_lie, memory_order
+from lit_gelu.replicas.forward.memory_order import joined_as_they_lie, memory_order
 
 
 def tensors():
