@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any, cast
 
+import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI, SaveConfigCallback
@@ -267,4 +268,6 @@ def run(arguments: list[str]) -> int:
         raise RunError(not_plain("The checkpoint", error)) from error
     except SIGTERMException:  # a SystemExit without a code, which would be 0
         return EXIT_TERMINATED
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()  # else gloo's threads may abort a process that ends (PyTorch #190489)
     return 0

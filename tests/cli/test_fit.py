@@ -318,7 +318,10 @@ def test_a_signal_ends_a_run_in_order(sent, code, tmp_path):
 def test_two_ranks(tmp_path):
     """Lightning starts the second rank as a second process with the same arguments."""
     script = tmp_path / "lit-gelu"
-    script.write_text("import sys\nfrom lit_gelu.cli.main import main\nsys.exit(main())\n")
+    script.write_text(
+        "import sys\nimport torch\nfrom lit_gelu.cli.main import main\n"
+        "code = main()\nassert not torch.distributed.is_initialized()\nsys.exit(code)\n"
+    )
     arguments = [*SHORT, "--trainer.strategy=ddp", "--trainer.devices=2", "--model.keep=0.5"]
     done = run_command([sys.executable, "-P", str(script), "fit", *arguments])
     assert done.stdout.count("Checkpoint: ") == 1
