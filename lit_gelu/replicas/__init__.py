@@ -12,7 +12,7 @@ from lit_gelu.replicas.errors import (
 )
 from lit_gelu.replicas.executors import EagerExecutor
 from lit_gelu.replicas.group import ReplicaGroup
-from lit_gelu.replicas.members.building import Member, build_members
+from lit_gelu.replicas.membership.building import Member, build_members
 
 __all__ = [
     "ActivationChoice",

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 
 from lit_gelu.replicas.errors import NotReplicableError
 from lit_gelu.replicas.forward.stacked_forward import KNOWN
-from lit_gelu.replicas.members.member_trainer import MemberTrainer, values_of
+from lit_gelu.replicas.membership.member_trainer import MemberTrainer, values_of
 from lit_gelu.replicas.randomness.streams import Streams
 from lit_gelu.sandbox import evaluation_mode
 

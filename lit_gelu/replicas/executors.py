@@ -14,9 +14,9 @@ from lit_gelu.replicas.device.steps import DeviceSteps, check_for_devices
 from lit_gelu.replicas.errors import ReplicaArgumentError
 from lit_gelu.replicas.forward.group_forward import GroupForward, LoopForward, VmapForward, is_task
 from lit_gelu.replicas.forward.stacked_forward import StackedForward, leaves_of
-from lit_gelu.replicas.members.alike import check_alike
-from lit_gelu.replicas.members.building import Member
-from lit_gelu.replicas.members.stacks import Stacks
+from lit_gelu.replicas.membership.alike import check_alike
+from lit_gelu.replicas.membership.building import Member
+from lit_gelu.replicas.membership.stacks import Stacks
 from lit_gelu.replicas.optimizers.group_optimizers import MemberOptimizers, group_optimizer
 from lit_gelu.replicas.optimizers.rate_schedules import configured
 from lit_gelu.replicas.randomness.streams import Streams

@@ -17,18 +17,18 @@ from lit_gelu.callbacks.exact_resume import leave_epoch_finished, leave_epoch_un
 from lit_gelu.data.resumable_loader import python_and_numpy_states
 from lit_gelu.errors import message_of
 from lit_gelu.files import write_atomically
-from lit_gelu.replicas.checkpoints.extraction import Whereabouts, checkpoint_of, kept_of, member_checkpoint
-from lit_gelu.replicas.checkpoints.stored_group import StoredGroup
 from lit_gelu.replicas.data.data_module import ReplicaDataModule
 from lit_gelu.replicas.data.macro_steps import MacroSteps, count_further_steps, loop_states, place_in_epoch
 from lit_gelu.replicas.errors import NotReplicableError, ReplicaArgumentError
 from lit_gelu.replicas.evaluation import MemberEvaluation
 from lit_gelu.replicas.executors import EagerExecutor, steps_by_name
-from lit_gelu.replicas.members.building import Member, build_members, keys_of
-from lit_gelu.replicas.members.hooks import check_hooks
-from lit_gelu.replicas.members.member_trainer import MemberTrainer
+from lit_gelu.replicas.membership.building import Member, build_members, keys_of
+from lit_gelu.replicas.membership.hooks import check_hooks
+from lit_gelu.replicas.membership.member_trainer import MemberTrainer
 from lit_gelu.replicas.optimizers.group_optimizers import MemberOptimizers
 from lit_gelu.replicas.refused_options import check_trainer
+from lit_gelu.replicas.stored.extraction import Whereabouts, checkpoint_of, kept_of, member_checkpoint
+from lit_gelu.replicas.stored.stored_group import StoredGroup
 from lit_gelu.tasks import ActivationTask
 from lit_gelu.tasks.activation_task import CHECKPOINT_KEY
 

@@ -38,8 +38,8 @@ def run(arguments: jsonargparse.Namespace) -> int:
     import torch
 
     from lit_gelu.callbacks.checkpoint_file import read_checkpoint
-    from lit_gelu.replicas.checkpoints.extraction import extracted
-    from lit_gelu.replicas.checkpoints.stored_group import StoredGroup
+    from lit_gelu.replicas.stored.extraction import extracted
+    from lit_gelu.replicas.stored.stored_group import StoredGroup
 
     source = Path(arguments.file)
     checkpoint = read_checkpoint(source)

@@ -21,7 +21,7 @@ from lit_gelu.replicas.choice.one_by_one import Setup, said
 from lit_gelu.replicas.choice.outcome import ActivationChoice
 from lit_gelu.replicas.choice.run_files import RunFolder, TrainedRun
 from lit_gelu.replicas.choice.verdict import listed
-from lit_gelu.replicas.members.building import seeded
+from lit_gelu.replicas.membership.building import seeded
 
 PROOFS = ("json", "markdown", "html")
 

@@ -15,9 +15,9 @@ from lit_gelu.errors import LitGeluError
 from lit_gelu.files import write_atomically
 from lit_gelu.replicas.choice.candidates import ActivationCandidate, Build
 from lit_gelu.replicas.choice.run_files import TrainedRun, digest
-from lit_gelu.replicas.members.alike import activation_paths
-from lit_gelu.replicas.members.building import seeded
-from lit_gelu.replicas.members.member_trainer import values_of
+from lit_gelu.replicas.membership.alike import activation_paths
+from lit_gelu.replicas.membership.building import seeded
+from lit_gelu.replicas.membership.member_trainer import values_of
 
 QUIET = {
     "devices": 1,  # a run that is shared by several is another one

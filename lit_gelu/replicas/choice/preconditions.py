@@ -13,7 +13,7 @@ from lit_gelu.replicas.choice.metric import Stage
 from lit_gelu.replicas.choice.one_by_one import Setup, said
 from lit_gelu.replicas.choice.outcome import CandidateReport
 from lit_gelu.replicas.choice.verdict import listed
-from lit_gelu.replicas.members.building import seeded
+from lit_gelu.replicas.membership.building import seeded
 
 
 def check_seeds(seeds: int | Sequence[int]) -> list[int]:

@@ -12,8 +12,8 @@ from lit_gelu.data.in_memory import InMemorySamples
 from lit_gelu.replicas.choice.one_by_one import said
 from lit_gelu.replicas.choice.plain_text import is_plain, named, told
 from lit_gelu.replicas.errors import ReplicaArgumentError
-from lit_gelu.replicas.members.building import seeded
-from lit_gelu.replicas.members.hooks import check_data_hooks
+from lit_gelu.replicas.membership.building import seeded
+from lit_gelu.replicas.membership.hooks import check_data_hooks
 
 _SPREAD = 32  # samples of a set that are read one by one, from its first to its last
 _SETS = {"fit": ("train", "val"), "test": ("test",)}

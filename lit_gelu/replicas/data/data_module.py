@@ -16,7 +16,7 @@ from lit_gelu.data.in_memory import InMemorySamples
 from lit_gelu.replicas.data.macro_steps import MacroSteps, steps_in_a_batch
 from lit_gelu.replicas.data.order import BatchOrder
 from lit_gelu.replicas.errors import ReplicaArgumentError
-from lit_gelu.replicas.members.hooks import check_data_hooks
+from lit_gelu.replicas.membership.hooks import check_data_hooks
 
 _DRAWING = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)  # from torch's generator, without one of its own
 

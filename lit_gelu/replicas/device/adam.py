@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lit_gelu.replicas.errors import NotReplicableError
-from lit_gelu.replicas.members.stacks import Stacks
+from lit_gelu.replicas.membership.stacks import Stacks
 from lit_gelu.replicas.optimizers.group_optimizers import Gradients, StackedAdam, stackable
 from lit_gelu.replicas.optimizers.rate_schedules import Configured
 from lit_gelu.tasks import keyed_dropout

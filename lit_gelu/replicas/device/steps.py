@@ -12,7 +12,7 @@ from lit_gelu.replicas.device.kernel_steps import KernelStep, fits
 from lit_gelu.replicas.device.repeated_steps import RepeatedStep
 from lit_gelu.replicas.errors import ReplicaArgumentError
 from lit_gelu.replicas.forward.stacked_forward import StackedForward, leaves_of
-from lit_gelu.replicas.members.alike import registry_of
+from lit_gelu.replicas.membership.alike import registry_of
 from lit_gelu.tasks.keyed_dropout import KeyedDropout
 from lit_gelu.tasks.noise import adds_noise
 

@@ -28,8 +28,8 @@ from lit_gelu.replicas.forward.rules import (
     RuleUnderVmap,
 )
 from lit_gelu.replicas.forward.under_vmap import TensorPlaces, mapped_call
-from lit_gelu.replicas.members.alike import activation_paths, registry_of
-from lit_gelu.replicas.members.stacks import Stacks
+from lit_gelu.replicas.membership.alike import activation_paths, registry_of
+from lit_gelu.replicas.membership.stacks import Stacks
 from lit_gelu.replicas.randomness.streams import Streams, others_as_they_were, without_other_draws
 from lit_gelu.sandbox import evaluation_mode
 from lit_gelu.tasks import ActivationTask

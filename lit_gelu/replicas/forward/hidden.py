@@ -7,7 +7,7 @@ from lightning.pytorch.utilities.parsing import AttributeDict
 from torch import nn
 
 from lit_gelu.replicas.errors import NotReplicableError
-from lit_gelu.replicas.members.same_values import Places, same
+from lit_gelu.replicas.membership.same_values import Places, same
 
 NO_VMAP = 'Or give the group executor="loop", which takes every training step.'
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from lit_gelu.replicas.forward.rules import DropoutRule
-from lit_gelu.replicas.members.stacks import Stacks
+from lit_gelu.replicas.membership.stacks import Stacks
 from lit_gelu.replicas.randomness.streams import Streams
 from lit_gelu.tasks.keyed_dropout import KeyedDropout, has_kernel
 from lit_gelu.tasks.keyed_noise import DeviceKeys, KernelDropout, Key, dropout_factors, readings

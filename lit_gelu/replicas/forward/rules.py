@@ -13,7 +13,7 @@ from lit_gelu.activations.registry import ActivationRegistry
 from lit_gelu.replicas.errors import NotReplicableError
 from lit_gelu.replicas.forward.memory_order import joined_as_they_lie
 from lit_gelu.replicas.forward.written_activations import Written, written_activation
-from lit_gelu.replicas.members.stacks import Stacks
+from lit_gelu.replicas.membership.stacks import Stacks
 from lit_gelu.replicas.randomness.streams import Streams
 
 Rule = Callable[[Tensor], Tensor]

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from lit_gelu.replicas.forward.group_forward import Logged, is_task, modules_in_evaluation
 from lit_gelu.replicas.forward.keyed_rules import KeyedDropoutRule
 from lit_gelu.replicas.forward.rules import ActivationRule, DropoutRule, LinearRule, Rule, mean_cross_entropies
-from lit_gelu.replicas.members.alike import registry_of
-from lit_gelu.replicas.members.stacks import Stacks
+from lit_gelu.replicas.membership.alike import registry_of
+from lit_gelu.replicas.membership.stacks import Stacks
 from lit_gelu.replicas.randomness.streams import Streams
 from lit_gelu.tasks import MNISTAutoencoder, MNISTClassifier, TIMITFrameClassifier, TweetTagger
 from lit_gelu.tasks.keyed_dropout import KeyedDropout

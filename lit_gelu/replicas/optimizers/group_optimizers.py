@@ -11,7 +11,7 @@ from torch.optim import Adam, AdamW, Optimizer
 
 from lit_gelu.errors import message_of
 from lit_gelu.replicas.errors import DamagedGroupError
-from lit_gelu.replicas.members.stacks import Stacks
+from lit_gelu.replicas.membership.stacks import Stacks
 from lit_gelu.replicas.optimizers.adam_arithmetic import AdamPiece, AdamSettings, ends_are_as_the_rest
 from lit_gelu.replicas.optimizers.rate_schedules import Configured, configured, step_on_plateau, step_schedulers
 

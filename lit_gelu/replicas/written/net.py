@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from lit_gelu.replicas.forward.rules import shared_function
 from lit_gelu.replicas.forward.stacked_forward import cross_entropies, leaves_of, loss_of
 from lit_gelu.replicas.forward.written_activations import Written, written_activation
-from lit_gelu.replicas.members.alike import registry_of
-from lit_gelu.replicas.members.stacks import Stacks
+from lit_gelu.replicas.membership.alike import registry_of
+from lit_gelu.replicas.membership.stacks import Stacks
 from lit_gelu.replicas.randomness.streams import Streams
 from lit_gelu.replicas.written.factors import Factors, FactorsAhead, KeyedFactors, in_common
 from lit_gelu.replicas.written.layers import (
@@ -22,7 +22,7 @@ from lit_gelu.replicas.written.layers import (
     Part,
     WrittenActivation,
 )
-from lit_gelu.replicas.written.losses import CrossEntropy, Loss, SquaredError
+from lit_gelu.replicas.written.objectives import CrossEntropy, Loss, SquaredError
 from lit_gelu.replicas.written.workspace import Workspace
 from lit_gelu.sandbox import evaluation_mode
 from lit_gelu.tasks.keyed_dropout import KeyedDropout

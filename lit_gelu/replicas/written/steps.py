@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from lit_gelu.replicas.forward.stacked_forward import leaves_of
-from lit_gelu.replicas.members.stacks import Stacks
+from lit_gelu.replicas.membership.stacks import Stacks
 from lit_gelu.replicas.optimizers.group_optimizers import StackedAdam
 from lit_gelu.replicas.randomness.streams import Streams
 from lit_gelu.replicas.written.gathered import gathered

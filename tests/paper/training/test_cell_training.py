@@ -82,7 +82,7 @@ def test_answers():
     mistaken = Preparation("mnist", {"class_path": "lit_gelu.data.MNISTData", "init_args": {"batch_size": 0}})
     assert answer(mistaken, cache, options, silent).kind == "error"
     absent = Preparation("absent", {"class_path": "no_such_package.Data", "init_args": {}})
-    assert answer(absent, cache, options, silent).kind == "missing"
+    assert answer(absent, cache, options, silent).kind == "error"
 
 
 def test_the_other_side_s_end_ends_the_work():

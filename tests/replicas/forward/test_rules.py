@@ -8,7 +8,7 @@ from torch.nn import functional
 from lit_gelu import activations
 from lit_gelu.activations.registry import registry
 from lit_gelu.replicas.forward.rules import ActivationRule, LinearUnderVmap, linear, shared_function
-from lit_gelu.replicas.members.stacks import Stacks
+from lit_gelu.replicas.membership.stacks import Stacks
 from lit_gelu.replicas.randomness.streams import Streams
 
 SHAPES = [((16,), 150, 25), ((128,), 784, 10), ((3, 5), 20, 30), ((), 40, 50), ((2,), 30, 5)]

@@ -7,7 +7,7 @@ import torch
 from lightning.pytorch import LightningModule
 from torch import nn
 
-from lit_gelu.replicas.members.stacks import Stacks
+from lit_gelu.replicas.membership.stacks import Stacks
 from lit_gelu.replicas.optimizers.group_optimizers import MemberOptimizers, StackedAdam, group_optimizer
 
 RATES = (1e-1, 1e-2, 1e-3)

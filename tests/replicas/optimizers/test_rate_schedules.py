@@ -13,8 +13,8 @@ from torch.optim import lr_scheduler
 
 from lit_gelu.callbacks import ExactResume
 from lit_gelu.replicas import NotReplicableError, ReplicaDataModule, ReplicaGroup
-from lit_gelu.replicas.members.same_values import same
-from lit_gelu.replicas.members.stacks import Stacks
+from lit_gelu.replicas.membership.same_values import same
+from lit_gelu.replicas.membership.stacks import Stacks
 from lit_gelu.replicas.optimizers.group_optimizers import MemberOptimizers, StackedAdam, group_optimizer
 from lit_gelu.replicas.optimizers.rate_schedules import configured
 

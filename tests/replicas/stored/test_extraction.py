@@ -21,8 +21,8 @@ from lit_gelu.replicas import (
     ReplicaError,
     ReplicaGroup,
 )
-from lit_gelu.replicas.checkpoints.extraction import extracted
-from lit_gelu.replicas.members.building import keys_of
+from lit_gelu.replicas.membership.building import keys_of
+from lit_gelu.replicas.stored.extraction import extracted
 from lit_gelu.tasks import MNISTClassifier
 
 CELLS = [

@@ -9,8 +9,8 @@ from lightning.pytorch import LightningModule
 from torch import nn
 
 from lit_gelu.replicas.errors import MembersDifferError
-from lit_gelu.replicas.members.alike import activation_paths, check_alike
-from lit_gelu.replicas.members.stacks import Stacks
+from lit_gelu.replicas.membership.alike import activation_paths, check_alike
+from lit_gelu.replicas.membership.stacks import Stacks
 from lit_gelu.tasks import MNISTClassifier, TweetTagger
 
 

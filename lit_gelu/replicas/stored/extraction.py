@@ -15,7 +15,7 @@ from lit_gelu.callbacks import ExactResume
 from lit_gelu.data.resumable_loader import random_states
 from lit_gelu.errors import message_of
 from lit_gelu.replicas.errors import DamagedGroupError
-from lit_gelu.replicas.checkpoints.stored_group import StoredGroup
+from lit_gelu.replicas.stored.stored_group import StoredGroup
 
 
 @dataclass(frozen=True)

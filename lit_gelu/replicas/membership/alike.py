@@ -8,7 +8,7 @@ from lit_gelu.activations.registry import ActivationRegistry
 from lit_gelu.activations.registry import registry as default_registry
 from lit_gelu.errors import shown
 from lit_gelu.replicas.errors import MembersDifferError
-from lit_gelu.replicas.members.same_values import Places, closes_over, same
+from lit_gelu.replicas.membership.same_values import Places, closes_over, same
 from lit_gelu.tasks.layers import HiddenLayer
 
 READ_BY_OPTIMIZERS = frozenset({"learning_rate", "lr", "momentum", "beta1", "weight_decay"})

@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional
 
 from lit_gelu.replicas.errors import ReplicaArgumentError
-from lit_gelu.replicas.written.losses import CrossEntropy, SquaredError
+from lit_gelu.replicas.written.objectives import CrossEntropy, SquaredError
 
 BATCH, WIDTH = 5, 13
 LOSSES = [

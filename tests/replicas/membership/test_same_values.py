@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from lit_gelu.replicas.members.same_values import Places, closes_over, same
+from lit_gelu.replicas.membership.same_values import Places, closes_over, same
 
 
 class Refusing:
