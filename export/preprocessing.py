@@ -66,7 +66,7 @@ def preprocessing_copy(preprocessing: nn.Module, call: Call) -> nn.Module:
     name = type(preprocessing).__name__
     try:
         with torch.random.fork_rng(devices=[]):
-            fed = twin(raw)
+            fed = twin(raw.clone())
     except Exception as error:
         raise ModelInputError(
             f"The preprocessing {name} fails on raw pixels of shape {list(raw.shape)}: {error} Give input_sample= "

@@ -50,7 +50,7 @@ def _export(flat: FlatModule, trial: Trial, opset: int, sizes: Sequence[OpenSize
     places = range(len(flat.call.names))
     shapes = tuple({size.axis: size.dim for size in sizes if size.place == place} or None for place in places)
     try:
-        with _quiet(), read_once():
+        with read_once(), _quiet():  # which is of the whole process, so within the lock
             program = torch.onnx.export(
                 flat,
                 trial.tensors,

@@ -38,7 +38,7 @@ def trial_run(flat: FlatModule) -> Trial:
     tensors = call.resized(max(2, call.batch_size))
     with torch.random.fork_rng(devices=[]):
         try:
-            first, second = named_outputs(flat.run(tensors)), named_outputs(flat.run(tensors))
+            first, second = (named_outputs(flat.run([t.clone() for t in tensors])) for _ in range(2))
         except Exception as error:
             raise _refused(flat, tensors, error) from error
     if not first:
@@ -122,7 +122,8 @@ def _outputs(flat: FlatModule, model: nn.Module, tensors: Sequence[Tensor]) -> l
     like = next((p for p in model.parameters() if p.is_floating_point()), torch.empty(0))
     eager = torch.compiler.set_stance("force_eager")  # parts that torch.compile made need not be compiled for this
     with evaluation_sandbox(model), isolated_random_state(model), side_pass(), without_hooks_of_training(model), eager:
-        fed = [t.to(like.device, like.dtype if t.is_floating_point() else t.dtype) for t in flat.fed(tensors)]
+        own = flat.fed([t.clone() for t in tensors])  # forward may overwrite them
+        fed = [t.to(like.device, like.dtype if t.is_floating_point() else t.dtype) for t in own]
         return named_outputs(flat.called(model, fed))
 
 

@@ -26,11 +26,11 @@ def fold(model: ir.Model, marked: dict[str, BoundActivation], *, exact: bool) ->
         if node.domain == MARKER_DOMAIN:
             calls.setdefault(node.attributes["site"].as_string(), []).append(node)
     for site, nodes in calls.items():
-        plain, scale = _plain(marked[site])
+        plain, scale, dim = _plain(marked[site])
         if plain is None or scale is None or len(nodes) != 1 or (exact and not np.all(np.frexp(scale)[0] == 0.5)):
             continue
         before, after = layer_before(nodes[0]), _layer_after(nodes[0])
-        if before is None or after is None or not _fits(before, after, scale):
+        if before is None or after is None or not _fits(before, after, scale, dim, nodes[0]):
             continue
         before.divide(scale)
         after.multiply(scale)
@@ -50,6 +50,11 @@ class ChannelParameters:
     def names(self) -> str:
         """The parameters' names."""
         return " and ".join(str(value.name) for value, _ in self.parameters)
+
+    @property
+    def dim(self) -> int:
+        """Which dimension of its inputs and outputs the channels are."""
+        return 1 if self.node.op_type == "Conv" else -1
 
     @property
     def channels(self) -> int:
@@ -72,27 +77,36 @@ class ChannelParameters:
             value.const_value = ir.tensor(product, name=value.name)
 
 
-def _plain(activation: BoundActivation) -> tuple[BoundActivation | None, np.ndarray | None]:
-    """Return f and s of an activation ``s f(x / s)``; s is one positive number, or one a channel."""
+def _plain(activation: BoundActivation) -> tuple[BoundActivation | None, np.ndarray | None, int]:
+    """Return f and s of ``s f(x / s)``, where s is one positive number or one a channel, and the channels' dimension."""
     scaled = getattr(activation.recipes, "scaled", None)
     if scaled is None:
-        return None, None
+        return None, None, 0
     exact = {  # learned ones are float32 arrays
         name: value.astype(np.float64) if isinstance(value, np.ndarray) else value
         for name, value in activation.arguments.items()
     }
     scale = scaled.scale(exact)
     if scale is None:
-        return None, None
+        return None, None, 0
     scale = np.asarray(scale, dtype=np.float64)
     if scale.ndim > 1 and max(scale.shape) != scale.size:
-        return None, None
-    return bound(scaled.name, scaled.arguments), scale.reshape(-1) if scale.size > 1 else scale.reshape(())
+        return None, None, 0
+    dim = int(activation.arguments.get("channel_dim", 1))
+    if scale.ndim > 1:
+        dim = int(np.argmax(scale.shape)) - scale.ndim
+    return bound(scaled.name, scaled.arguments), scale.reshape(-1) if scale.size > 1 else scale.reshape(()), dim
 
 
-def _fits(before: ChannelParameters, after: ChannelParameters, scale: np.ndarray) -> bool:
-    """Return whether a scale has one entry a channel of both layers."""
-    return scale.size == 1 or before.channels == after.channels == scale.size
+def _fits(before: ChannelParameters, after: ChannelParameters, scale: np.ndarray, dim: int, marker: ir.Node) -> bool:
+    """Return whether a scale has one entry a channel of both layers, whose channels are the same dimension."""
+    if scale.size == 1:
+        return True
+    x = marker.inputs[0]
+    if x is None or x.shape is None or not before.channels == after.channels == scale.size:
+        return False
+    rank = len(x.shape)
+    return before.dim % rank == after.dim % rank == dim % rank
 
 
 def layer_before(marker: ir.Node) -> ChannelParameters | None:

@@ -1,5 +1,6 @@
 """Differences between an output and a reference, gathered over batches."""
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,7 +15,8 @@ class Differences:
 
     # Equal infinities differ by 0, and so do an infinity and a number too large for the file's dtype. Any other
     # difference that is not finite counts in nonfinite, except where `excused` (what PyTorch gives in that dtype) is
-    # not finite either: what the dtype cannot hold is no fault of the file.
+    # not finite either: what the dtype cannot hold is no fault of the file. Of whole numbers and truth values, such as
+    # indices, the share that differs is the error: the size of the largest one says nothing of another's.
 
     dtype: torch.dtype = torch.float32
     count: int = 0
@@ -25,6 +27,7 @@ class Differences:
     nonfinite: int = 0
     compared_rows: int = 0
     changed_margins: list[float] = field(default_factory=list)
+    share: float | None = None  # of entries that differ, in the batch that has most; None for real numbers
 
     def add(self, output: np.ndarray | None, reference: np.ndarray, excused: np.ndarray | None = None) -> None:
         """Add one batch; no output, or one of another shape than the reference's, is infinitely wrong."""
@@ -34,6 +37,8 @@ class Differences:
         if output is None or output.shape != reference.shape:
             self.max_abs = float("inf")
             return
+        if reference.dtype.kind in "iub":
+            self.share = max(self.share or 0.0, float(np.mean(output != reference)) if output.size else 0.0)
         y = output.astype(np.float64)
         with np.errstate(invalid="ignore"):
             error = np.where(y == r, 0.0, np.abs(y - r))
@@ -55,13 +60,24 @@ class Differences:
         best = np.sort(r[changed], axis=1)
         self.changed_margins += (best[:, -1] - best[:, -2]).tolist()
 
+    def take_larger(self, other: "Differences") -> None:
+        """Take over what is larger of differences on other inputs."""
+        self.max_abs = max(self.max_abs, other.max_abs)
+        if other.share is not None:
+            self.share = max(self.share or 0.0, other.share)
+
     @property
     def mean_abs(self) -> float:
         """Mean absolute difference of the finite values."""
         return self.sum_abs / self.values if self.values else 0.0
 
     def relative(self, scale: float, ignored: float) -> float:
-        """Return the largest difference in units of a scale; 0 up to ``ignored``, infinite beyond it at scale 0."""
+        """Return the largest difference in units of a scale; 0 up to ``ignored``, infinite beyond it at scale 0.
+
+        Of whole numbers and truth values, return the share that differs.
+        """
+        if self.share is not None and math.isfinite(self.max_abs):
+            return self.share
         if self.max_abs <= ignored:
             return 0.0
         return self.max_abs / scale if scale > 0 else float("inf")

@@ -177,7 +177,7 @@ class Judge:
                 more = _Found(self.dtype)
                 more.add_own(own, reference, own if gathered.family.extreme else None, self.dtype)
                 found = gathered.found[name]
-                found.spread.max_abs = max(found.spread.max_abs, more.spread.max_abs)
+                found.spread.take_larger(more.spread)
                 self._note_own(gathered.family, name, found)
                 if not gathered.family.extreme:
                     self.usual[name].pool(more.by_index)

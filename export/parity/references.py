@@ -173,7 +173,7 @@ class References:
 
     def _called(self, module: nn.Module, batch: Sequence[Tensor], dtype: torch.dtype) -> Any:
         """Return what a copy's ``forward`` returns for a batch."""
-        tensors = list(batch)
+        tensors = [t.clone() for t in batch]  # forward may overwrite them, and others are given the same batch
         if self._preprocessing:
             tensors[0] = self._preprocessing.get(dtype, self._preprocessing[torch.float32])(tensors[0])
         args, kwargs = self._call.arguments([t.to(dtype) if t.is_floating_point() else t for t in tensors])
@@ -195,7 +195,7 @@ def failure(error: Exception) -> str:
 def _signatures(flat: FlatModule) -> list[OutputSignature]:
     """Return names, dtypes and shapes of a module's outputs on its sample."""
     with torch.random.fork_rng(devices=[]):
-        outputs = named_outputs(flat.run(flat.call.tensors))
+        outputs = named_outputs(flat.run([t.clone() for t in flat.call.tensors]))
     names = output_names([name for name, _ in outputs], flat.call)
     pairs = zip(names, outputs, strict=True)
     return [OutputSignature(name, dtype_name(tensor.dtype), tuple(tensor.shape)) for name, (_, tensor) in pairs]

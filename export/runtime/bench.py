@@ -60,7 +60,8 @@ def float64_outputs(model: nn.Module, values: Mapping[str, Tensor]) -> list[np.n
     """Return a copied module's outputs in float64, where its inputs, given in order, lie."""
     device = next(iter(values.values())).device
     twin = faithful_copy(without_wrappers(model)).eval().to(device).double()
-    return arrays_of(twin(*(value.double() if value.is_floating_point() else value for value in values.values())))
+    own = (value.clone() for value in values.values())  # forward may overwrite them
+    return arrays_of(twin(*(value.double() if value.is_floating_point() else value for value in own)))
 
 
 def resized(inputs: Mapping[str, Tensor], ports: Mapping[str, Port], size: int) -> dict[str, Tensor]:
@@ -236,8 +237,10 @@ def measured(
     exact: Sequence[np.ndarray] | None = None,
 ) -> list[BenchRow]:
     """Time variants on the same inputs: ratios are to the first, and so are errors if there are no exact outputs."""
-    outputs = {variant.name: arrays_of(variant.call(values)) for variant in variants}
-    calls = {variant.name: partial(variant.call, values) for variant in variants}
+    # A forward may overwrite its inputs, so each variant has its own.
+    inputs = {variant.name: {name: value.clone() for name, value in values.items()} for variant in variants}
+    outputs = {variant.name: arrays_of(variant.call(inputs[variant.name])) for variant in variants}
+    calls = {variant.name: partial(variant.call, inputs[variant.name]) for variant in variants}
     queued = device.type == "cuda"  # elsewhere a call ends with its work, and there is nothing to overlap
     samples = interleaved(calls, device, seconds=seconds / 2 if queued else seconds)
     together = interleaved(calls, device, seconds=seconds / 2, in_a_row=IN_A_ROW) if queued else samples

@@ -91,6 +91,7 @@ class OnnxPredictor:
         padding: Mapping[str, float] | None = None,
     ) -> None:
         self.path = Path(path)
+        self._absolute = self.path.absolute()  # for when this process, or another one, is in another folder
         self._request = Request(
             self.path,
             providers if providers is None or isinstance(providers, str) else list(providers),
@@ -256,7 +257,7 @@ class OnnxPredictor:
         from lit_gelu.export.runtime.tuning import tune  # it opens predictors itself
 
         given = bind_names(self.input_names, inputs, named_inputs) if inputs or named_inputs else None
-        providers = self._request.checked_providers(read_model_file(self.path))
+        providers = self._request.checked_providers(read_model_file(self._absolute))
         report = tune(
             self.path,
             given,
@@ -274,7 +275,8 @@ class OnnxPredictor:
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what opens the same file in another process."""
-        return {**vars(self._request), "sess_options": options_state(self._request.sess_options)}
+        state = {**vars(self._request), "path": self._absolute}
+        return {**state, "sess_options": options_state(self._request.sess_options)}
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         """Open the file as it was opened before."""

@@ -153,7 +153,8 @@ def _model(arguments: Namespace, *, raw: bool) -> "tuple[nn.Module | None, bool]
             f"{arguments.file!r} takes raw pixels. Name the data module whose preprocessing is a part of it: "
             "--preprocessing MNISTData, for example."
         )
-    preprocessing = load_preprocessing(arguments.preprocessing, arguments.data_root)
+    root = None if arguments.data is not None and arguments.preprocessing is None else arguments.data_root
+    preprocessing = load_preprocessing(arguments.preprocessing, root)
     is_of_model = arguments.data is not None and not raw
     data = load_data(arguments.data, arguments.data_root) if is_of_model else None
     model = load_model(arguments.ckpt, arguments.model, sample_for([] if raw else arguments.input_shape, data))

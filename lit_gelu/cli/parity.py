@@ -127,6 +127,8 @@ def _sample(arguments: Namespace, model: "nn.Module", data: Any) -> Any:
 
 def _require_kind(arguments: Namespace, *, int8: bool) -> None:
     """Refuse options that the file has no use for."""
+    if arguments.data_root is not None and arguments.data is None:
+        raise UnfitOptionError("--data-root is the folder of --data's files; give --data too.")
     wrong = ("html", "session_config") if int8 else ("max_difference", "min_top1")
     given = [name for name in wrong if arguments[name] not in (None, [])]
     if given:

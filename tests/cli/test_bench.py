@@ -6,7 +6,8 @@ import random
 import pytest
 import torch
 from export_cases import gelu_net
-from lightning.pytorch import LightningModule
+from lightning.pytorch import LightningDataModule, LightningModule
+from torch.utils.data import DataLoader, TensorDataset
 
 from lit_gelu.cli.main import main
 from lit_gelu.export import OnnxPredictor, export_onnx
@@ -39,6 +40,13 @@ class OtherNet(Net):
 
     def __init__(self):
         super().__init__(seed=1)
+
+
+class Rows(LightningDataModule):
+    """What the net takes, and labels."""
+
+    def test_dataloader(self):
+        return DataLoader(TensorDataset(torch.zeros(4, 6), torch.zeros(4)), batch_size=2)
 
 
 @pytest.fixture(scope="module")
@@ -116,3 +124,11 @@ def test_of_random_weights_only_times_are_compared(path, tmp_path, capsys, monke
 def test_mistakes(path, arguments, message, capsys):
     assert main(["bench", *[str(path) if word == "FILE" else word for word in arguments]]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_on_the_data_of_a_folder(path, monkeypatch):
+    made = []
+    monkeypatch.setattr("lit_gelu.cli.loading.load_data", lambda name, root: made.append((name, root)) or Rows())
+    options = ["--data", "DigitsData", "--data-root", "folder", *QUICK]
+    assert main(["bench", str(path), "--ckpt", "bench_models.Net", *options]) == 0
+    assert made == [("DigitsData", "folder")] * 2  # for the model's sample, and for what is measured

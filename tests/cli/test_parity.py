@@ -99,6 +99,7 @@ def test_a_breach_is_exit_code_1(files, capsys):
         (["net.onnx", "--ckpt", "last.ckpt", "--data", "DigitData"], "DigitsData, MNISTData, "),
         (["net.onnx", "--ckpt", "last.ckpt", "--providers", "GPU"], "Unknown execution provider 'GPU'"),
         (["net.onnx", "--ckpt", "last.ckpt", "--tolerance=-1"], "Give a finite number from 0"),
+        (["net.onnx", "--ckpt", "last.ckpt", "--data-root", "."], "give --data too"),
     ],
 )
 def test_mistakes_are_exit_code_2(files, arguments, message, capsys):

@@ -137,3 +137,15 @@ def test_a_float16_transformer_does_not_end_the_process(tmp_path):
     export_onnx(encoder().eval(), paths[0], torch.zeros(2, 5, 8), dtype="fp16")
     export_onnx(VisionTransformer().eval(), paths[1], torch.zeros(2, 3, 8, 8), dtype="fp16")
     assert run_python(_RUN, *paths).stdout.split() == ["True", "True"]
+
+
+def test_pickled_in_one_folder_and_opened_in_another(path, tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    (tmp_path / "there").mkdir()
+    (tmp_path / "here" / "net.onnx").write_bytes(path.read_bytes())
+    monkeypatch.chdir(tmp_path / "here")
+    predictor = OnnxPredictor("net.onnx", [CPU])
+    monkeypatch.chdir(tmp_path / "there")
+    again = pickle.loads(pickle.dumps(predictor))
+    assert again.path == tmp_path / "here" / "net.onnx"
+    assert str(predictor.path) == "net.onnx"

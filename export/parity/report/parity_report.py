@@ -177,3 +177,7 @@ class ParityError(LitGeluError, AssertionError):
     def __init__(self, message: str, report: ParityReport) -> None:
         super().__init__(message)
         self.report = report
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return what makes it anew in another process."""
+        return type(self), (self.args[0], self.report)

@@ -114,3 +114,26 @@ def test_a_learned_sigma_below_one_is_fused_where_it_cannot_overflow(tmp_path, p
     largest = np.full((1, 4), np.finfo(kind).max)
     (y,) = session.run(None, {session.get_inputs()[0].name: largest})
     assert np.isfinite(y).all() == (policy == "strict")
+
+
+FOUR = "gaussian_gelu(sigma=(1.0, 2.0, 4.0, 8.0))"
+OTHER_DIMENSIONS = {
+    "a convolution before, a linear layer behind": (
+        nn.Conv1d(4, 4, 1), activations.create(FOUR), nn.Linear(4, 3), torch.randn(2, 4, 4)
+    ),
+    "linear layers, channels in the middle": (
+        nn.Linear(5, 4), activations.create(FOUR), nn.Linear(4, 3), torch.randn(2, 4, 5)
+    ),
+    "convolutions, channels last": (
+        nn.Conv1d(4, 4, 1), activations.create(FOUR, channel_dim=-1), nn.Conv1d(4, 3, 1), torch.randn(2, 4, 4)
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", OTHER_DIMENSIONS)
+def test_scales_along_another_dimension_stay_where_they_are(case, tmp_path):
+    *layers, x = OTHER_DIMENSIONS[case]
+    net = nn.Sequential(*layers).eval()
+    report = export_onnx(net, tmp_path / "net.onnx", x, policy="fast")
+    assert not any(site.folded for site in report.sites)
+    assert check_parity(net, tmp_path / "net.onnx", input_sample=x).passed
