@@ -46,7 +46,8 @@ class ExactResume(ExplainedOnce):
 
     It does not hold generators that a model or data set owns. Lightning itself does not save the values of metrics (a
     `ReduceLROnPlateau` that is stepped right after the resume misses one). With ``max_steps`` it resumes a checkpoint
-    of the end of an epoch without validation one batch too far; if other epochs have one, there is a warning.
+    of the end of an epoch without validation one batch too far; if other epochs have one, there is a warning. Behind
+    an epoch with one, it calls the hooks of that epoch's end once more.
     Operations without deterministic algorithm stay what they are (``Trainer(deterministic=True)``).
 
     Raises:
@@ -105,6 +106,7 @@ class ExactResume(ExplainedOnce):
         set_random_states(state["generators"])
         resume_accumulation(trainer)
         self._set_gradients(trainer, pl_module, state["gradients"])
+        go_on_behind_a_batch(trainer)
         if trainer.fit_loop.restarted_on_epoch_end and not trainer.fit_loop.epoch_loop._should_check_val_epoch():
             rank_zero_warn(
                 "Lightning resumes a run with max_steps from the end of an epoch without validation with one batch "
@@ -192,6 +194,29 @@ def leave_epoch_unfinished(fit_loop: dict[str, Any]) -> None:
         batch[count]["completed"] += 1
         validation = fit_loop["epoch_loop.val_loop.batch_progress"][count]
         validation.update({"ready": 1, "started": 1, "processed": 0, "completed": 0})
+
+
+def go_on_behind_a_batch(trainer: Trainer) -> None:
+    """Let a run that was left in the hooks after a batch validate, if that is due, and count that batch's step."""
+    # Lightning would leave out a validation within the epoch. Behind an epoch's last batch, `leave_epoch_unfinished`
+    # has Lightning take the batch as over, and then nothing counts its step for the loggers.
+    fit_loop, loop = trainer.fit_loop, trainer.fit_loop.epoch_loop
+    fetcher = fit_loop._data_fetcher
+    if fetcher is None or not (fit_loop.restarted_mid_epoch or fit_loop.restarted_on_epoch_end):
+        return
+    is_due = loop._should_check_val_fx(fetcher)
+    if fit_loop.restarted_on_epoch_end:
+        if is_due and loop.restarted_on_last:
+            loop._batches_that_stepped -= 1  # with max_steps, Lightning counts the epoch's last batch once more
+    elif is_due and loop.restarted_on_train_batch_end:
+        loop.batch_progress.increment_completed()
+        progress: Any = loop.val_loop.batch_progress
+        for counts in (progress.total, progress.current):
+            counts.ready = counts.started = 1  # begun, and no batch done
+            counts.processed = counts.completed = 0
+        loop.update_restart_stage()
+    elif not is_due and loop.restarted_on_last and loop.batch_progress.is_last_batch:
+        loop._batches_that_stepped += 1
 
 
 def leave_epoch_finished(fit_loop: dict[str, Any]) -> None:

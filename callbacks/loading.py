@@ -12,7 +12,7 @@ from lit_gelu.activations import ActivationRegistry
 from lit_gelu.callbacks.checkpoint_file import CheckpointFileError, loading, not_plain
 from lit_gelu.callbacks.swap.checkpoint import ACTIVATIONS_KEY, Checkpoint
 from lit_gelu.callbacks.swap.run import registry_for
-from lit_gelu.callbacks.trainer_facts import callbacks_of, on_device
+from lit_gelu.callbacks.trainer_facts import as_batch, callbacks_of
 from lit_gelu.errors import message_of
 from lit_gelu.export.copying import evaluation_copy
 from lit_gelu.surgery.activation_record import restore_activations
@@ -65,7 +65,7 @@ def load_from_checkpoint(
 
     def sample_for(module: Module) -> Any:
         given = input_sample(module) if callable(input_sample) else input_sample
-        return on_device(module.example_input_array if given is None else given, module.device)
+        return as_batch(module.example_input_array if given is None else given, module)
 
     def rebuild(module: LightningModule, checkpoint: Checkpoint) -> None:
         if ACTIVATIONS_KEY not in checkpoint:

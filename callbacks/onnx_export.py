@@ -155,6 +155,7 @@ class OnnxExport(ExplainedOnce):
         refuse_mixed_packages(trainer, pl_module)
         if stage != "fit":
             return
+        self.exported = self.parity = None
         if shards_parameters(trainer):
             raise UnsupportedRunError(
                 f"OnnxExport does not work with {type(trainer.strategy).__name__}, whose checkpoints and modules are "
@@ -205,6 +206,7 @@ class OnnxExport(ExplainedOnce):
         path = Path(self.path) if self.path else _beside(best, folder)
         preprocessing = self._preprocessing(trainer)
         both = {"input_sample": self.input_sample, "registry": registry, "preprocessing": preprocessing}
+        self.exported = self.parity = None  # until each is known of the file that is written now
         self.exported = export_onnx(module, path, **self.options, **both)
         if not self.check:
             rank_zero_info(f"OnnxExport: wrote {_facts(self.exported)}; not compared with PyTorch.")

@@ -139,9 +139,9 @@ class RunReport(ExplainedOnce):
     @override
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Write the page, when all others have ended."""
-        if self._keeper is None:
-            return
         self._leave(trainer)
+        if self._keeper is None or self._started == 0.0:  # a fit that failed before it began has no page
+            return
         seconds = time.perf_counter() - self._started if stage == "fit" else None
         self._write(trainer, pl_module, "finished", seconds=seconds)
         if trainer.is_global_zero:

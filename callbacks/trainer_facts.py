@@ -3,9 +3,9 @@
 import math
 from typing import Any
 
-import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.plugins.precision import DoublePrecision, HalfPrecision
 from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy
 from torch import Tensor
 from torch.utils import _pytree as pytree
@@ -24,9 +24,19 @@ def shards_parameters(trainer: Trainer) -> bool:
     return isinstance(trainer.strategy, (FSDPStrategy, DeepSpeedStrategy, ModelParallelStrategy))
 
 
-def on_device(sample: Any, device: torch.device) -> Any:
-    """Return an input sample with its tensors on a device."""
-    return pytree.tree_map(lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf, sample)
+def as_batch(sample: Any, module: LightningModule) -> Any:
+    """Return an input sample as the Trainer hands it to a module: on its device, in its dtype where that is set."""
+    # ``precision="bf16-true"`` and the like convert batches. A module that is to be restored is not converted yet.
+    plugin = None if module._trainer is None else module._trainer.precision_plugin
+    is_set = isinstance(plugin, HalfPrecision | DoublePrecision)
+    dtype = next((p.dtype for p in module.parameters() if p.is_floating_point()), None) if is_set else None
+
+    def placed(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor):
+            return leaf
+        return leaf.to(module.device, dtype if leaf.is_floating_point() else None)
+
+    return pytree.tree_map(placed, sample)
 
 
 def is_trial_run(trainer: Trainer) -> bool:

@@ -16,7 +16,7 @@ from lit_gelu.callbacks.activation_curvature.log import ActivationLog, heat_maps
 from lit_gelu.callbacks.errors import CallbackArgumentError, ExplainedOnce, NoActivationError
 from lit_gelu.callbacks.measurement_schedule import MeasurementSchedule
 from lit_gelu.callbacks.names_given import name_given, names_given
-from lit_gelu.callbacks.trainer_facts import logged_step, logs_at_this_step, on_device, refuse_mixed_packages
+from lit_gelu.callbacks.trainer_facts import as_batch, logged_step, logs_at_this_step, refuse_mixed_packages
 from lit_gelu.callbacks.trainer_loggers import require_logger
 from lit_gelu.curvature import HistogramBins
 from lit_gelu.curvature.activation.evaluator import ActivationEvent
@@ -336,7 +336,7 @@ class ActivationCurvatureMonitor(ExplainedOnce):
         """Put hooks on all sites that are to be watched."""
         self._detach()
         registry = registry_or_default(self.registry)
-        sample = None if self.input_sample is None else on_device(self.input_sample, model.device)
+        sample = None if self.input_sample is None else as_batch(self.input_sample, model)
         settings = self.settings
         if settings.sample_rows == "auto" and self.schedule.every_n_steps == 1:
             settings = replace(settings, sample_rows="sparse")

@@ -16,7 +16,7 @@ from lit_gelu.callbacks.swap.checkpoint import SWAPS_KEY, install_hooks
 from lit_gelu.callbacks.swap.history import LiveSwap, SwapRecord, describe_target
 from lit_gelu.callbacks.swap.run import SwapRun
 from lit_gelu.callbacks.swap.schedule import SwapSchedule
-from lit_gelu.callbacks.trainer_facts import callbacks_of, on_device
+from lit_gelu.callbacks.trainer_facts import as_batch, callbacks_of
 from lit_gelu.errors import shown
 from lit_gelu.surgery import OnObstacle, SwapPlan, SwapReport
 from lit_gelu.surgery.errors import CheckpointMismatchError
@@ -140,9 +140,9 @@ class RestorableSwap(ExplainedOnce):
         announce_swap(trainer, pl_module, self.report)
 
     def _sample(self, pl_module: LightningModule) -> Any:
-        """Return the input sample, on the module's device."""
+        """Return the input sample, as the module takes it."""
         own = isinstance(self.input_sample, str) and self.input_sample == "example_input_array"
-        return on_device(pl_module.example_input_array if own else self.input_sample, pl_module.device)
+        return as_batch(pl_module.example_input_array if own else self.input_sample, pl_module)
 
 
 def run_of(trainer: Trainer, pl_module: LightningModule) -> SwapRun:

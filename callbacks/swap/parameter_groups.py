@@ -18,6 +18,12 @@ _OF_SCHEDULER = {"base_lrs", "_last_lr", "max_lrs"}  # one learning rate a group
 _OTHERS = {"lr_lambdas", "min_lrs", "base_momentums", "max_momentums"}  # one entry a group
 
 
+def _common(path: Sequence[str], other: Sequence[str]) -> int:
+    """Return how many parts two paths through a module have in common."""
+    pairs = enumerate(zip(path, other, strict=False))
+    return next((depth for depth, (a, b) in pairs if a != b), min(len(path), len(other)))
+
+
 def check_scheduler(scheduler: Scheduler) -> None:
     """Refuse a scheduler of which is not known what it holds for each group."""
     # Those of torch.optim.lr_scheduler are known. A subclass of `LRScheduler` may hold in lists of its own anything
@@ -177,12 +183,15 @@ class ParameterGroups:
         return places
 
     def _neighbour(self, parameter: nn.Parameter, held: dict[int, list[tuple[int, int]]]) -> tuple[int, int]:
-        """Return the place of the nearest weight."""
-        every = list(self.model.parameters())
-        here = next(index for index, other in enumerate(every) if other is parameter)
-        near = [*reversed(every[:here]), *every[here:]]
-        near = [other for other in near if id(other) in held]
-        nearest = next((other for other in near if other.dim() > 1), near[0] if near else None)
+        """Return the place of the nearest weight: in the same part of the model, before or behind."""
+        # The order of all weights alone would take a part's first activation for the last one's of the part before.
+        every = [(name.split(".")[:-1], other) for name, other in self.model.named_parameters()]
+        here = next(index for index, (_, other) in enumerate(every) if other is parameter)
+        near = [(path, other) for path, other in (*reversed(every[:here]), *every[here:]) if id(other) in held]
+        near = [(path, other) for path, other in near if other.dim() > 1] or near
+        _, nearest = max(
+            near, key=lambda one: _common(one[0], every[here][0]), default=(None, None)
+        )  # the first of them
         places = [] if nearest is None else held[id(nearest)]
         if len({number for number, _ in places}) != 1:
             raise UnsupportedRunError(

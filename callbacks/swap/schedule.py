@@ -51,7 +51,8 @@ class MetricTrigger:
         if self.reaches is not None:
             self.fired = self.fired or sign * value <= sign * self.reaches
             return self.fired
-        if math.isnan(self.best) or sign * value < sign * self.best - self.threshold:
+        is_first = math.isnan(self.best) and not math.isnan(value)
+        if is_first or sign * value < sign * self.best - self.threshold:
             self.best, self.waited = value, 0
         else:
             self.waited += 1

@@ -78,7 +78,7 @@ class ChannelParameters:
 
 
 def _plain(activation: BoundActivation) -> tuple[BoundActivation | None, np.ndarray | None, int]:
-    """Return f and s of ``s f(x / s)``, where s is one positive number or one a channel, and the channels' dimension."""
+    """Return f and s of ``s f(x / s)``: s is one positive number, or one a channel, of which dimension is said too."""
     scaled = getattr(activation.recipes, "scaled", None)
     if scaled is None:
         return None, None, 0

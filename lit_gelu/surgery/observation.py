@@ -52,7 +52,7 @@ def run(model: nn.Module, input_sample: Any) -> Any:
     except Exception as error:
         raise SwapError(
             f"{type(model).__name__}.forward fails on input_sample ({type(error).__name__}: {error}). Give a tensor, a "
-            "tuple of forward's arguments or a dict of them by name, on the model's device."
+            "tuple of forward's arguments or a dict of them by name, on the model's device and in its dtype."
         ) from error
 
 

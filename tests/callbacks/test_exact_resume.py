@@ -20,9 +20,11 @@ class Drawing(SmallNet):
     def __init__(self):
         super().__init__()
         self.events = []
+        self.steps = []  # as loggers count them
 
     def training_step(self, batch, batch_idx):
         x, y = batch
+        self.steps.append(self.trainer.fit_loop.epoch_loop._batches_that_stepped)
         return super().training_step((x + random.random() + np.random.random(), y), batch_idx)  # noqa: NPY002
 
     def validation_step(self, batch, batch_idx):
@@ -58,9 +60,12 @@ class Early(Drawing):
 class SaveEverywhere(Callback):
     def __init__(self, folder):
         self.folder = folder
+        self.seen = {}  # by checkpoint, how many events of the module it is behind
 
     def save(self, trainer, name):
-        trainer.save_checkpoint(self.folder / f"{name}{trainer.fit_loop.total_batch_idx + 1}.ckpt")
+        path = self.folder / f"{name}{trainer.fit_loop.total_batch_idx + 1}.ckpt"
+        trainer.save_checkpoint(path)
+        self.seen[path] = len(trainer.lightning_module.events) + (name != "batch")  # the module's hook is the next
 
     def on_train_batch_end(self, trainer, *arguments):
         self.save(trainer, "batch")
@@ -102,6 +107,9 @@ STEPS = {"max_epochs": None, "max_steps": 16}
         ({"max_epochs": 4}, False, 20),
         ({"max_epochs": 4}, True, 24),
         ({"max_epochs": 4, "val_check_interval": 0.5}, True, 28),
+        ({"max_epochs": 4, "val_check_interval": 2}, True, 28),
+        ({"max_epochs": 4, "check_val_every_n_epoch": 2}, True, 22),
+        ({"max_epochs": 4, "check_val_every_n_epoch": None, "val_check_interval": 3}, True, 25),
         (STEPS, False, 20),
         (STEPS, True, 24),
         ({"max_epochs": 4, "limit_train_batches": 3}, False, 16),
@@ -113,14 +121,18 @@ STEPS = {"max_epochs": None, "max_steps": 16}
     ],
 )
 def test_every_checkpoint_leads_to_the_same_end(tmp_path, options, validated, checkpoints, each):
-    whole = run(tmp_path, options, SaveEverywhere(tmp_path), validated=validated)
+    saving = SaveEverywhere(tmp_path)
+    whole = run(tmp_path, options, saving, validated=validated)
     saved = sorted(tmp_path.glob("*.ckpt"))
     assert len(saved) == checkpoints
     for number, path in enumerate(saved[::each]):
         # Another seed: what was drawn before the resume does not matter.
         resumed = run(tmp_path / path.stem, options, validated=validated, ckpt_path=path, seed=number)
         assert resumed.losses == whole.losses[len(whole.losses) - len(resumed.losses) :], path.stem
-        assert resumed.events == whole.events[len(whole.events) - len(resumed.events) :], path.stem
+        assert resumed.steps == whole.steps[len(whole.steps) - len(resumed.steps) :], path.stem
+        if resumed.losses or "max_steps" not in options:  # of a run that has reached max_steps nothing is left
+            again = validated and "max_steps" in options and path.stem.startswith("epoch")  # Lightning's own, see there
+            assert resumed.events == whole.events[saving.seen[path] - again :], path.stem
         for (name, a), b in zip(whole.state_dict().items(), resumed.state_dict().values(), strict=True):
             assert torch.equal(a, b), (path.stem, name)
 

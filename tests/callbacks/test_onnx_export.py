@@ -260,3 +260,17 @@ def test_what_would_fail_after_training_is_refused_before(tmp_path):
     trainer._accelerator_connector.strategy = FSDPStrategy()
     with pytest.raises(UnsupportedRunError, match="FSDPStrategy"):
         OnnxExport().setup(trainer, Exportable(), "fit")
+
+
+def test_a_second_fit_does_not_keep_the_first_ones_file_and_proof(tmp_path, monkeypatch):
+    def refuse(*_, **__):
+        raise ExportError("It cannot be exported.")
+
+    exporting = OnnxExport(tmp_path / "net.onnx", input_sample=torch.zeros(1, 6), on_breach="warn")
+    quiet_trainer(tmp_path, exporting, max_epochs=1).fit(SmallNet(), loader())
+    assert exporting.parity.passed
+    monkeypatch.setattr("lit_gelu.export.export_onnx", refuse)
+    with collected_warnings("OnnxExport") as messages:
+        quiet_trainer(tmp_path / "again", exporting, max_epochs=1).fit(SmallNet(), loader())
+    assert len(messages) == 1
+    assert exporting.exported is exporting.parity is None

@@ -182,3 +182,19 @@ def test_refusals(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(UnwritablePathError):
         quiet_trainer(tmp_path, RunReport(str(tmp_path / "file" / "page.html"))).fit(SmallNet(), loader())
+
+
+class FailsEarly(Callback):
+    def on_fit_start(self, trainer, pl_module):
+        raise ZeroDivisionError
+
+
+def test_a_fit_that_failed_before_it_began_has_no_page_from_a_later_test(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    report, model = RunReport(), SmallNet()
+    trainer = quiet_trainer(tmp_path, FailsEarly(), report)
+    with pytest.raises(ZeroDivisionError):
+        trainer.fit(model, loader())
+    trainer.test(model, loader(), verbose=False)
+    assert report.written is None
+    assert list(tmp_path.rglob("*.html")) == []

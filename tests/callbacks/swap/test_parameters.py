@@ -3,6 +3,7 @@
 import pytest
 import torch
 from callback_helpers import SaveEachEpoch, SmallNet, collected_warnings, loader, quiet_trainer
+from lightning.pytorch import LightningModule
 from lightning.pytorch.callbacks import BackboneFinetuning
 from torch import nn
 from torch.optim import lr_scheduler
@@ -384,3 +385,43 @@ def test_a_group_like_one_that_was_added_has_the_options_of_the_first(tmp_path):
     assert [group["params"] for group in optimizer.param_groups] == [list(layer.parameters()) for layer in model]
     assert scheduler.base_lrs == [0.3] * 3
     assert groups.likes == [[0, 0, 1]]
+
+
+class ActivationFirst(nn.Module):
+    """A net that names its activation before its layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.act, self.first, self.last = nn.ReLU(), nn.Linear(2, 2), nn.Linear(2, 2)
+
+    def forward(self, x):
+        return self.last(self.act(self.first(x)))
+
+
+class TwoNets(LightningModule):
+    """Two nets with an optimizer each, as in adversarial training."""
+
+    def __init__(self):
+        super().__init__()
+        self.automatic_optimization = False
+        self.generator, self.discriminator = ActivationFirst(), ActivationFirst()
+
+    def training_step(self, batch, batch_idx):
+        for net, optimizer in zip((self.generator, self.discriminator), self.optimizers(), strict=True):
+            optimizer.zero_grad()
+            self.manual_backward(net(batch[0][:, :2].float()).square().mean())
+            optimizer.step()
+
+    def configure_optimizers(self):
+        return [torch.optim.SGD(net.parameters(), lr) for net, lr in ((self.generator, 0.1), (self.discriminator, 0.2))]
+
+
+@pytest.mark.parametrize(("target", "number"), [("generator.act", 0), ("discriminator.act", 1)])
+def test_a_net_whose_activation_comes_first_keeps_its_optimizer(tmp_path, target, number):
+    model = TwoNets()
+    trainer = quiet_trainer(tmp_path, ActivationSwap({target: "prelu"}, at_step=2), max_epochs=1)
+    data = torch.utils.data.TensorDataset(torch.randn(16, 2), torch.zeros(16))
+    trainer.fit(model, torch.utils.data.DataLoader(data, batch_size=4))
+    new = model.get_submodule(target).weight
+    held = [any(new is parameter for parameter in holdings(optimizer)) for optimizer in trainer.optimizers]
+    assert held == [place == number for place in (0, 1)]

@@ -1,5 +1,7 @@
 """Swaps by a metric, and swaps that are annealed."""
 
+import math
+
 import pytest
 import torch
 from callback_helpers import SmallNet, activations_of, collected_warnings, dataset, loader, quiet_trainer
@@ -279,3 +281,8 @@ def test_the_fused_path_of_a_transformer_is_off_meanwhile(tmp_path):
     torch.testing.assert_close(fused, layer(x.requires_grad_()).detach(), rtol=1e-5, atol=1e-6)
     live.finish_annealing()
     assert layer.activation_relu_or_gelu == 2
+
+
+def test_a_metric_that_is_never_a_number_does_not_improve():
+    trigger = MetricTrigger(patience=3)
+    assert [trigger.check(math.nan) for _ in range(4)] == [False, False, True, True]
