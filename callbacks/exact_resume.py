@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 from typing_extensions import override
 
+from lit_gelu.callbacks.checkpoint_file import REPLICAS_KEY
 from lit_gelu.callbacks.errors import ExplainedOnce, UnsupportedRunError
 from lit_gelu.callbacks.trainer_facts import callbacks_of, refuse_mixed_packages, shards_parameters
 from lit_gelu.curvature.ranks import gathered, is_one_of_several
@@ -60,6 +61,7 @@ class ExactResume(ExplainedOnce):
     def __init__(self) -> None:
         self._trainer: Trainer | None = None
         self._states: list[dict[str, Any]] | None = None
+        self._is_of_a_group = False  # which sees to its own place in the epoch
 
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -84,7 +86,8 @@ class ExactResume(ExplainedOnce):
     @override
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Let Lightning see a checkpoint of an epoch's last batch as one from just before the epoch's validation."""
-        if self.state_key in checkpoint.get("callbacks", {}):
+        self._is_of_a_group = REPLICAS_KEY in checkpoint
+        if self.state_key in checkpoint.get("callbacks", {}) and not self._is_of_a_group:
             fit_loop = checkpoint["loops"]["fit_loop"]
             leave_epoch_unfinished(fit_loop)
             if trainer.max_steps != -1 and not trainer.enable_validation:
@@ -106,7 +109,8 @@ class ExactResume(ExplainedOnce):
         set_random_states(state["generators"])
         resume_accumulation(trainer)
         self._set_gradients(trainer, pl_module, state["gradients"])
-        go_on_behind_a_batch(trainer)
+        if not self._is_of_a_group:
+            go_on_behind_a_batch(trainer)
         if trainer.fit_loop.restarted_on_epoch_end and not trainer.fit_loop.epoch_loop._should_check_val_epoch():
             rank_zero_warn(
                 "Lightning resumes a run with max_steps from the end of an epoch without validation with one batch "

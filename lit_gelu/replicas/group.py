@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from lit_gelu.callbacks.checkpoint_file import REPLICAS_KEY
-from lit_gelu.callbacks.exact_resume import leave_epoch_finished, leave_epoch_unfinished
+from lit_gelu.callbacks.exact_resume import go_on_behind_a_batch, leave_epoch_finished, leave_epoch_unfinished
 from lit_gelu.data.resumable_loader import python_and_numpy_states
 from lit_gelu.errors import message_of
 from lit_gelu.files import write_atomically
@@ -197,6 +197,7 @@ class ReplicaGroup(LightningModule):
 
     def on_train_start(self) -> None:
         """Let the loader go on where a checkpoint was saved."""
+        go_on_behind_a_batch(self.trainer)
         self._loader.start = self._place if self.trainer.fit_loop.restarted_mid_epoch else 0
         self._loader.before = self.trainer.global_step - self._loader.start
         if self._plan is None and self._epoch_start:

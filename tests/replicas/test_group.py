@@ -404,3 +404,24 @@ def test_loggers_see_what_some_steps_log_as_in_a_run_alone(samples, tmp_path, ex
     assert [row["step"] for row in ours] == [row["step"] for row in theirs] == [str(step) for step in range(1, 17, 2)]
     for name in ("third", "once"):
         assert [row[name] for row in ours] == [row[name] for row in theirs]
+
+
+@pytest.mark.parametrize("limits", [{"max_epochs": 3, "max_steps": -1}, {"max_steps": 30}], ids=["epochs", "steps"])
+@pytest.mark.parametrize("steps_per_batch", [1, 4])
+def test_loggers_count_the_steps_of_a_resumed_run_as_those_of_the_whole_one(samples, tmp_path, steps_per_batch, limits):
+    def logged_in(name, checkpoint=None, callbacks=()):
+        logger = CSVLogger(tmp_path / name)
+        options = {"logger": logger, "log_every_n_steps": 1, **limits}
+        trained(samples, steps_per_batch, 30, checkpoint, callbacks, CELLS[:2], SEEDS[:2], **options)
+        return logged_by(tmp_path / name)
+
+    whole = logged_in("whole", callbacks=[Saving(tmp_path, {4, 10, 17, 20})])
+    checkpoints = sorted(tmp_path.glob("*.ckpt"))
+    assert len(checkpoints) >= 5
+    for path in checkpoints:
+        step = int(path.stem.removeprefix("end of "))
+        if step < 30:
+            resumed = logged_in(f"resumed from {path.stem}", path)
+            assert resumed == pytest.approx(
+                {number: loss for number, loss in whole.items() if number >= step}, rel=1e-6
+            )
