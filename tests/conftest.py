@@ -98,7 +98,7 @@ def environment_as_it_was():
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol():
-    """Undo what a command that a test or a shared fixture runs does to loggers: other tests look at what these say."""
+    """Undo what a command that a test or a shared fixture runs does to loggers and threads, which other tests rely on."""
     known = [logging.root, *logging.root.manager.loggerDict.values()]
     loggers = [logger for logger in known if isinstance(logger, logging.Logger)]
     levels = [logger.level for logger in loggers]
@@ -106,6 +106,8 @@ def pytest_runtest_protocol():
     try:
         return (yield)
     finally:
+        if torch.get_num_threads() != 1:  # of Lightning's strategies of several processes
+            torch.set_num_threads(1)
         for logger, level in zip(loggers, levels, strict=True):
             if logger.level != level:  # each setting goes through all loggers: 68 ms for 660 of them
                 logger.setLevel(level)
