@@ -98,7 +98,7 @@ def environment_as_it_was():
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol():
-    """Undo what a command that a test or a shared fixture runs does to loggers and threads, which other tests rely on."""
+    """Undo what a command that a test or a shared fixture runs does to loggers and threads: others rely on these."""
     known = [logging.root, *logging.root.manager.loggerDict.values()]
     loggers = [logger for logger in known if isinstance(logger, logging.Logger)]
     levels = [logger.level for logger in loggers]
