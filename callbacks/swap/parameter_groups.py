@@ -189,9 +189,8 @@ class ParameterGroups:
         here = next(index for index, (_, other) in enumerate(every) if other is parameter)
         near = [(path, other) for path, other in (*reversed(every[:here]), *every[here:]) if id(other) in held]
         near = [(path, other) for path, other in near if other.dim() > 1] or near
-        _, nearest = max(
-            near, key=lambda one: _common(one[0], every[here][0]), default=(None, None)
-        )  # the first of them
+        own = every[here][0]
+        _, nearest = max(near, key=lambda one: _common(one[0], own), default=(None, None))  # the first of the nearest
         places = [] if nearest is None else held[id(nearest)]
         if len({number for number, _ in places}) != 1:
             raise UnsupportedRunError(

@@ -91,7 +91,7 @@ class OnnxPredictor:
         padding: Mapping[str, float] | None = None,
     ) -> None:
         self.path = Path(path)
-        self._absolute = self.path.absolute()  # for when this process, or another one, is in another folder
+        self._absolute = self.path.absolute()  # for another process, which may be in another folder
         self._request = Request(
             self.path,
             providers if providers is None or isinstance(providers, str) else list(providers),
@@ -257,7 +257,7 @@ class OnnxPredictor:
         from lit_gelu.export.runtime.tuning import tune  # it opens predictors itself
 
         given = bind_names(self.input_names, inputs, named_inputs) if inputs or named_inputs else None
-        providers = self._request.checked_providers(read_model_file(self._absolute))
+        providers = self._request.checked_providers(read_model_file(self.path))
         report = tune(
             self.path,
             given,
