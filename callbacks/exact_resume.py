@@ -208,7 +208,7 @@ def go_on_behind_a_batch(trainer: Trainer) -> None:
     fetcher = fit_loop._data_fetcher
     if fetcher is None or not (fit_loop.restarted_mid_epoch or fit_loop.restarted_on_epoch_end):
         return
-    is_due = loop._should_check_val_fx(fetcher)
+    is_due = loop.batch_idx >= 0 and loop._should_check_val_fx(fetcher)  # a group may count no batch of this epoch yet
     if fit_loop.restarted_on_epoch_end:
         if is_due and loop.restarted_on_last:
             loop._batches_that_stepped -= 1  # with max_steps, Lightning counts the epoch's last batch once more
