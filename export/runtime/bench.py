@@ -15,6 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from lit_gelu.display import Displayed, HtmlTable
+from lit_gelu.export.inputs import named_outputs
+from lit_gelu.export.runtime.module_call import answer, ends_with_softmax
 from lit_gelu.export.runtime.ports import Port, bind_names, made_inputs
 from lit_gelu.export.runtime.predictor import OnnxPredictor
 from lit_gelu.export.runtime.providers import Provider
@@ -45,23 +47,25 @@ def torch_variants(
     dtypes = [
         port.dtype for port in predictor.ports.values() if port.dtype is not None and port.dtype.is_floating_point
     ]
+    called = partial(answer, softmax=ends_with_softmax(predictor.metadata))
     twin = faithful_copy(without_wrappers(model)).eval().to(predictor.device, dtypes[0] if dtypes else None)
-    variants = [Variant(EAGER, lambda values: twin(*values.values()))]
+    variants = [Variant(EAGER, partial(called, twin))]
     if channels_last:
         other: nn.Module = faithful_copy(twin).to(memory_format=torch.channels_last)
-        variants.append(Variant("torch channels_last", lambda values: other(*map(_channels_last, values.values()))))
+        variants.append(Variant("torch channels_last", lambda values: called(other, _channels_last(values))))
     if compiled:
         fast: Any = torch.compile(faithful_copy(twin), backend=backend, dynamic=False)
-        variants.append(Variant("torch.compile", lambda values: fast(*values.values())))
+        variants.append(Variant("torch.compile", partial(called, fast)))
     return variants
 
 
-def float64_outputs(model: nn.Module, values: Mapping[str, Tensor]) -> list[np.ndarray]:
-    """Return a copied module's outputs in float64, where its inputs, given in order, lie."""
+def float64_outputs(model: nn.Module, values: Mapping[str, Tensor], *, softmax: bool = False) -> list[np.ndarray]:
+    """Return a copied module's outputs in float64, where its inputs lie."""
     device = next(iter(values.values())).device
     twin = faithful_copy(without_wrappers(model)).eval().to(device).double()
-    own = (value.clone() for value in values.values())  # forward may overwrite them
-    return arrays_of(twin(*(value.double() if value.is_floating_point() else value for value in own)))
+    own = {name: value.clone() for name, value in values.items()}  # forward may overwrite them
+    doubled = {name: value.double() if value.is_floating_point() else value for name, value in own.items()}
+    return arrays_of(answer(twin, doubled, softmax=softmax))
 
 
 def resized(inputs: Mapping[str, Tensor], ports: Mapping[str, Port], size: int) -> dict[str, Tensor]:
@@ -74,15 +78,16 @@ def resized(inputs: Mapping[str, Tensor], ports: Mapping[str, Port], size: int) 
     }
 
 
-def _channels_last(value: Tensor) -> Tensor:
-    return value.contiguous(memory_format=torch.channels_last) if value.ndim == 4 else value
+def _channels_last(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {
+        name: value.contiguous(memory_format=torch.channels_last) if value.ndim == 4 else value
+        for name, value in values.items()
+    }
 
 
 def arrays_of(outputs: Any) -> list[np.ndarray]:
     """Return a tensor, or several in a sequence or mapping, as arrays in float64."""
-    several = outputs.values() if isinstance(outputs, Mapping) else outputs
-    listed = list(several) if isinstance(outputs, (Mapping, tuple, list)) else [outputs]
-    return [output.double().cpu().numpy() for output in listed]
+    return [output.double().cpu().numpy() for _, output in named_outputs(outputs)]
 
 
 ONNX = "onnxruntime"
@@ -210,7 +215,8 @@ def bench(
         for size in batch_sizes:
             values = made_inputs(first.ports, size) if inputs is None else resized(inputs, first.ports, size)
             values = {name: value.to(first.device) for name, value in values.items()}
-            exact = None if model is None else float64_outputs(model, values)
+            softmax = ends_with_softmax(first.metadata)
+            exact = None if model is None else float64_outputs(model, values, softmax=softmax)
             rows += measured(variants, values, size, first.device, seconds, exact)
     return BenchReport(
         path=os.fspath(path),

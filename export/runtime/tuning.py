@@ -12,9 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from lit_gelu.display import Displayed, HtmlTable, count_of
+from lit_gelu.errors import message_of
 from lit_gelu.export.errors import ModelFileError, ModelInputError, ProviderError
+from lit_gelu.export.inputs import named_outputs
 from lit_gelu.export.runtime.knobs import Knob, knobs_for
 from lit_gelu.export.runtime.model_file import read_model_file
+from lit_gelu.export.runtime.module_call import answer, ends_with_softmax
 from lit_gelu.export.runtime.ports import Array, bind_names, made_inputs
 from lit_gelu.export.runtime.predictor import OnnxPredictor
 from lit_gelu.export.runtime.providers import CUDA, Provider
@@ -22,6 +25,7 @@ from lit_gelu.export.runtime.settings import Settings
 from lit_gelu.export.runtime.timing import IN_A_ROW, interleaved, ratio
 from lit_gelu.export.runtime.tuning_file import TuningChoice, TuningKey, require_readable, this_key, write_choice
 from lit_gelu.surgery.recognition import faithful_copy
+from lit_gelu.surgery.sites import without_wrappers
 
 
 @dataclass(frozen=True)
@@ -101,12 +105,19 @@ def as_tensor(value: Array) -> Tensor:
 
 
 @torch.no_grad()
-def reference_outputs(reference: Any, inputs: Mapping[str, Tensor]) -> list[np.ndarray]:
+def reference_outputs(reference: Any, inputs: Mapping[str, Tensor], *, softmax: bool = False) -> list[np.ndarray]:
     """Return the outputs of a module, run on the CPU, or those that are given, in float64."""
     if isinstance(reference, nn.Module):
-        twin = faithful_copy(reference).cpu().double().eval()
-        values = [value.cpu().double() if value.is_floating_point() else value.cpu() for value in inputs.values()]
-        reference = twin(*values)
+        twin = faithful_copy(without_wrappers(reference)).cpu().double().eval()
+        values = {name: value.cpu().clone() for name, value in inputs.items()}  # forward may overwrite them
+        values = {name: value.double() if value.is_floating_point() else value for name, value in values.items()}
+        try:
+            reference = [output for _, output in named_outputs(answer(twin, values, softmax=softmax))]
+        except Exception as error:
+            raise ModelInputError(
+                f"{type(reference).__name__}.forward fails on the file's inputs in float64: {message_of(error)} Give "
+                "its outputs as reference=, in an array."
+            ) from error
     several = reference.values() if isinstance(reference, Mapping) else reference
     outputs = list(several) if isinstance(reference, (Mapping, list, tuple)) else [reference]
     return [np.asarray(as_tensor(output).double().cpu().numpy()) for output in outputs]
@@ -118,6 +129,7 @@ _TOLERANCE = {torch.float16: 4 * 2.0**-10, torch.bfloat16: 4 * 2.0**-7}
 _TOLERANCE_FP32 = 1e-5
 _TOLERANCE_TF32 = 4 * 2.0**-10
 _WORTH = 0.98  # a choice that gains less than 2 % is noise
+_ANOTHER_MODULE = 0.25  # of the largest output: no rounding does that, not even to int8
 _UNTUNED = "untuned"
 
 
@@ -166,7 +178,7 @@ def tune(
 
     Raises:
         ModelFileError: See `OnnxPredictor`.
-        ModelInputError: If an input does not fit, or cannot be made up.
+        ModelInputError: If an input does not fit, or cannot be made up, or if the reference is another module.
         ProviderError: See `OnnxPredictor`.
         UnwritablePathError: If the choice cannot be written beside the file.
 
@@ -241,13 +253,19 @@ class _SettingsSearch:
                 self._outputs(self._opened({**self.base, "graph_optimization_level": "disabled"})), first
             )
             return
-        self.exact = reference_outputs(reference, self.inputs)
+        self.exact = reference_outputs(reference, self.inputs, softmax=ends_with_softmax(self.untuned.metadata))
         if [y.shape for y in self.exact] != [y.shape for y in first]:
             raise ModelInputError(
                 f"The reference's outputs have shapes {[y.shape for y in self.exact]}, the file's "
                 f"{[y.shape for y in first]}. Give the module that the file was exported from, or its outputs."
             )
         self.own_error = relative_error(first, self.exact)
+        if self.own_error > _ANOTHER_MODULE:
+            raise ModelInputError(
+                f"The reference's outputs differ from the file's by {self.own_error:.2g} of the largest one: it is not "
+                "what the file was exported from, or its inputs are others. Give that module, or its outputs on these "
+                "inputs."
+            )
 
     def knobs(self) -> list[Knob]:
         """Return the settings to vary."""

@@ -1,0 +1,29 @@
+"""A module called with a file's inputs, as the file is."""
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from lit_gelu.export.inputs import probabilities_first
+
+_SOFTMAX = "lit_gelu.softmax"  # in a file's metadata
+
+
+def ends_with_softmax(metadata: Mapping[str, str]) -> bool:
+    """Return whether a file's first output went through a softmax that the module does not have."""
+    return metadata.get(_SOFTMAX) == "true"
+
+
+def answer(module: nn.Module, inputs: Mapping[str, Tensor], *, softmax: bool = False) -> Any:
+    """Return what a module returns for a file's inputs, which bear the names of ``forward``'s arguments."""
+    # An optional argument before them that the file lacks would shift them; names of nested inputs are no argument's.
+    output = module(**inputs) if _are_arguments(module, inputs) else module(*inputs.values())
+    return probabilities_first(output) if softmax else output
+
+
+def _are_arguments(module: nn.Module, names: Mapping[str, Tensor]) -> bool:
+    by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    arguments = inspect.signature(module.forward).parameters
+    return all(name in arguments and arguments[name].kind in by_name for name in names)
