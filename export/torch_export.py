@@ -13,6 +13,7 @@ import torch
 
 from lit_gelu.export.errors import ExportError
 from lit_gelu.export.inputs import SCOPE, Call, FlatModule, OpenSize
+from lit_gelu.export.runtime.captured_stdout import captured_stdout
 from lit_gelu.export.shape_arithmetic import fold_shape_arithmetic
 from lit_gelu.export.torch_translations import read_once
 from lit_gelu.export.trial import Trial, random_message
@@ -88,7 +89,7 @@ def _quiet() -> Iterator[None]:
     handlers = [handler for name in ("", "torch") for handler in logging.getLogger(name).handlers]
     with (
         warnings.catch_warnings(),
-        contextlib.redirect_stdout(io.StringIO()),
+        captured_stdout(),
         contextlib.redirect_stderr(io.StringIO()),
     ):
         warnings.simplefilter("ignore")

@@ -232,6 +232,7 @@ class Judge:
                 top1_flips=differences.top1_flips(allowed * scale),
                 extreme=family.extreme,
                 detail=found.unrun if gating else "",
+                whole_numbers=differences.share is not None,
                 **({} if worst is None else vars(worst)),
             )
 

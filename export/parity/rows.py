@@ -26,7 +26,8 @@ class ParityRow(Displayed):
         max_abs_error: Largest absolute difference.
         mean_abs_error: Mean absolute difference.
         scale: Largest magnitude of the reference's finite outputs; for extremes at least that on gaussian inputs.
-        error: ``max_abs_error / scale``; for an operator alone, the largest ``|y - y64| / max(1, |y64|)``.
+        error: ``max_abs_error / scale``; for an operator alone, the largest ``|y - y64| / max(1, |y64|)``; of whole
+            numbers and truth values, the share of entries that differ.
         own: The same of PyTorch in the file's dtype: what that dtype costs anyway; ``None`` if it is not known.
         limit: What ``error`` may be; ``None`` for a row that is reported only.
         spread: PyTorch's largest absolute difference from float64.
@@ -42,6 +43,7 @@ class ParityRow(Displayed):
         index_limit: What that may be.
         index_scale: Its largest magnitude in float64, on all inputs that are no extremes.
         detail: Anything else worth knowing.
+        whole_numbers: Whether the output holds whole numbers or truth values.
     """
 
     comparison: str
@@ -65,6 +67,7 @@ class ParityRow(Displayed):
     index_limit: float = 0.0
     index_scale: float = 0.0
     detail: str = ""
+    whole_numbers: bool = False
 
     @property
     def gating(self) -> bool:
@@ -86,6 +89,11 @@ class ParityRow(Displayed):
         return float("inf") if self.nonfinite else max(in_limits(self.error, self.limit), self.index_excess)
 
     @property
+    def unit(self) -> str:
+        """What `error` is a share of, in words."""
+        return "of the entries" if self.whole_numbers else "of the largest output"
+
+    @property
     def index_excess(self) -> float:
         """The error of the worst index in units of its limit."""
         return in_limits(self.index_error, self.index_limit)
@@ -94,7 +102,7 @@ class ParityRow(Displayed):
         """Return the comparison in one line."""
         limit = "reported" if self.limit is None else f"limit {self.limit:.3g}"
         where = f"{self.inputs}, {self.output}" if self.output else self.inputs
-        parts = [f"{self.comparison}, {where}: error {self.error:.3g} of the largest output ({limit})"]
+        parts = [f"{self.comparison}, {where}: error {self.error:.3g} {self.unit} ({limit})"]
         if self.index_excess > 1:
             parts.append(self.index_text())
         if self.nonfinite:

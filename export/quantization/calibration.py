@@ -1,7 +1,5 @@
 """Calibration: the rows of data that a file's ranges are found on, and the ranges."""
 
-import contextlib
-import io
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -21,6 +19,7 @@ from lit_gelu.export.preprocessing import is_data_module
 from lit_gelu.export.quantization.layers import PASSING, WEIGHTED
 from lit_gelu.export.quantization.settings import METHODS, QuantizationSettings
 from lit_gelu.export.runtime import OnnxPredictor
+from lit_gelu.export.runtime.captured_stdout import captured_stdout
 from lit_gelu.export.runtime.ports import bind_names, require_fit
 
 Feed = Mapping[str, np.ndarray]
@@ -109,7 +108,7 @@ def find_ranges(model: onnx.ModelProto, feeds: Sequence[Feed], settings: Quantiz
             calibrate_method=METHODS[settings.method],
             extra_options={"symmetric": settings.symmetric},
         )
-        with contextlib.redirect_stdout(io.StringIO()):  # it prints what it does
+        with captured_stdout():  # it prints what it does
             for feed in feeds:
                 calibrator.collect_data(FeedReader([feed]))
             return calibrator.compute_data()

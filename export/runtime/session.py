@@ -1,7 +1,5 @@
 """Sessions of onnxruntime that run where they were asked to, or not at all."""
 
-import contextlib
-import io
 import logging
 import os
 import sys
@@ -14,6 +12,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
 from lit_gelu.cuda_versions import mismatch
 from lit_gelu.export.errors import ModelFileError, ProviderError
+from lit_gelu.export.runtime.captured_stdout import captured_stdout
 from lit_gelu.export.runtime.model_file import SIZES, ModelFile, read_model_file
 from lit_gelu.export.runtime.placement import RECORD, copied_sizes, named, placement_of, without_shape_arithmetic
 from lit_gelu.export.runtime.providers import (
@@ -115,7 +114,7 @@ def _load_libraries(provider: str) -> None:
     torch = sys.modules.get("torch")
     if torch is not None and (wrong := mismatch(torch.version.cuda, onnxruntime.cuda_version)):
         raise ProviderError(f"{provider} cannot run beside torch here: {wrong[0]}. To mend it, {wrong[1]}.")
-    with contextlib.redirect_stdout(io.StringIO()) as said:  # it prints what it cannot load
+    with captured_stdout() as said:  # it prints what it cannot load
         onnxruntime.preload_dlls()
     for line in said.getvalue().splitlines():
         _log.warning("onnxruntime.preload_dlls: %s", line)

@@ -1,7 +1,6 @@
 """`ParityReport`: everything that `check_parity` found, as data."""
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -107,8 +106,9 @@ class ParityReport(Displayed):
         """Return one line: the verdict, why, and the largest error of the gating rows without extremes, NaN for NaN."""
         rows = [row for row in self.rows if row.gating and not row.extreme]
         verdict = "passed" if self.passed else f"FAILED ({'; '.join(self.reasons)})"
-        largest = math.nan if any(row.nonfinite for row in rows) else max((row.error for row in rows), default=math.nan)
-        text = "NaN" if math.isnan(largest) else f"{largest:.2e} of the largest output"
+        worst = max(rows, key=lambda row: row.error, default=None)
+        is_finite = worst is not None and not any(row.nonfinite for row in rows)
+        text = f"{worst.error:.2e} {worst.unit}" if worst is not None and is_finite else "NaN"
         return f"parity {verdict} on {self.provider}: largest error {text}"
 
     def to_dict(self) -> dict[str, Any]:
