@@ -134,8 +134,8 @@ class SwapSchedule:
             raise CallbackArgumentError(
                 f"when={self.when!r} was not logged. Logged were: {', '.join(sorted(trainer.callback_metrics))}. Name "
                 "one of these, or log it in every epoch; a metric of the training epoch needs "
-                "check_on_train_epoch_end=True, and not to be logged in on_train_epoch_end, which Lightning calls behind "
-                "the callbacks': log it with on_epoch=True in training_step."
+                "check_on_train_epoch_end=True. What the module logs in its own on_train_epoch_end comes behind the "
+                "callbacks': log it with on_epoch=True in training_step."
             )
         self.metric.check(total / ranks)
 
