@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from typing_extensions import override
@@ -28,6 +29,7 @@ from lit_gelu.files import require_writable, write_atomically
 from lit_gelu.report import ReportedRun, SiteActivations, judged, page
 from lit_gelu.report.content import Status, SwapEvent
 from lit_gelu.report.environment import environment
+from lit_gelu.report.loss_findings import is_loss
 from lit_gelu.report.onnx_files import exported_file
 from lit_gelu.surgery.activation_record import ActivationRecord, record_activations
 
@@ -101,6 +103,7 @@ class RunReport(ExplainedOnce):
         self._keeper: FigureKeeper | None = None
         self._at_start: ActivationRecord = {}
         self._started = 0.0
+        self._fit_ended: tuple[Status, str] = ("finished", "")
         self._target = Path(FILE_NAME)
         self._environment: dict[str, str] = {}
 
@@ -113,6 +116,7 @@ class RunReport(ExplainedOnce):
         if stage == "fit":
             self.report = self.written = None
             self._started = 0.0
+            self._fit_ended = ("finished", "")
             self._keeper = FigureKeeper(trainer.default_root_dir)
         if self._keeper is not None and self._keeper not in trainer.loggers:
             trainer.loggers = [*trainer.loggers, self._keeper]
@@ -142,8 +146,11 @@ class RunReport(ExplainedOnce):
         self._leave(trainer)
         if self._keeper is None or self._started == 0.0:  # a fit that failed before it began has no page
             return
-        seconds = time.perf_counter() - self._started if stage == "fit" else None
-        self._write(trainer, pl_module, "finished", seconds=seconds)
+        if stage == "fit":
+            self._write(trainer, pl_module, "finished", seconds=time.perf_counter() - self._started)
+        else:  # of a test behind a fit, which may have failed
+            status, failure = self._fit_ended
+            self._write(trainer, pl_module, status, failure=failure)
         if trainer.is_global_zero:
             rank_zero_info(f"RunReport: wrote {self.written}.")
 
@@ -155,10 +162,13 @@ class RunReport(ExplainedOnce):
         if self._keeper is None or self._started == 0.0:
             return
         stopped = isinstance(exception, KeyboardInterrupt | SIGTERMException)
+        status: Status = "interrupted" if stopped else "failed"
         failure = "" if stopped else f"{type(exception).__name__}: {exception}"
-        seconds = time.perf_counter() - self._started
+        seconds = None
+        if trainer.state.fn == TrainerFn.FITTING:
+            self._fit_ended, seconds = (status, failure), time.perf_counter() - self._started
         try:
-            self._write(trainer, pl_module, "interrupted" if stopped else "failed", failure=failure, seconds=seconds)
+            self._write(trainer, pl_module, status, failure=failure, seconds=seconds)
         except Exception as error:  # noqa: BLE001 - whatever it is, the user needs the error of the run
             rank_zero_warn(f"RunReport: the page was not written. {type(error).__name__}: {error}")
 
@@ -250,6 +260,6 @@ def _missing(names: set[str]) -> tuple[str, ...]:
             "Curvature: nothing measured it. ActivationCurvatureMonitor() shows what every activation is given, "
             "LossCurvatureMonitor() how sharp the loss is."
         )
-    if not any("loss" in name for name in names):
+    if not any(map(is_loss, names)):
         said.append("Losses: the module logged none. self.log('train_loss', loss) in training_step shows it.")
     return tuple(said)

@@ -33,6 +33,7 @@ from lit_gelu.curvature.ranks import sum_over_ranks
 from lit_gelu.curvature.settings import LossSettings
 from lit_gelu.display import ShownFigures
 from lit_gelu.extras import MissingExtraError
+from lit_gelu.surgery import SwapReport
 
 
 class LossCurvatureMonitor(ExplainedOnce):
@@ -58,7 +59,7 @@ class LossCurvatureMonitor(ExplainedOnce):
                             model
     ``critical_sharpness``  ``critical_sharpness`` 2 / eta, and ``critical_learning_rate`` eta, at which a step along
                             the update brings the loss back to where it was; ``critical_sharpness_converged``: 0, and
-                            nothing else, where the update does not lower the probe's loss at all
+                            nothing else, where no step along the update lowers the probe's loss, or none raises it
     ======================= =======================================================================================
 
     Besides: ``probe_loss``, ``gradient_norm``, ``products`` (with the matrix), ``examples`` (of the probe, on each
@@ -275,6 +276,15 @@ class LossCurvatureMonitor(ExplainedOnce):
         self.latest = ShownFigures({"/".join(path): value for path, value in figures.items()})
         self.spectrum = measured.spectrum or self.spectrum
         self._log(trainer, figures, measured)
+
+    def on_activations_swapped(
+        self,
+        trainer: Trainer,  # noqa: ARG002 - the listener's signature
+        pl_module: LightningModule,  # noqa: ARG002
+        report: SwapReport | None,  # noqa: ARG002
+    ) -> None:
+        """Choose anew how products are computed: it was tried with other activations; see `ActivationSwapListener`."""
+        self._warm.method, self._said = "", False
 
     @override
     def state_dict(self) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import fnmatch
 import glob
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
@@ -75,6 +75,7 @@ class ActivationMeasurement:
         self.gates, self.refused = self._sites.gates, self._sites.refused
         self.recorder = ActivationRecorder(self._sites.calls, settings.sample_rows, registry, settings.histograms)
         self._window: DeadUnitWindow | None = None
+        self._called: set[int] = set()  # the sites that were given something, on any rank
         self._most_waiting: int | None = None
         self._predictions = _predictions(self.recorder, registry)
 
@@ -103,6 +104,7 @@ class ActivationMeasurement:
         with self.recorder.inactive():
             self._take_reference(events[0], device)
             parts = [torch.stack(part) for part in zip(*(self._summed(each, device) for each in events), strict=True)]
+            parts.append(torch.stack(self._alive(events, device)).to(parts[0]))
         width = [part.shape[1] for part in parts]
         sums, counts, alive = torch.split(sum_over_ranks(torch.cat(parts, dim=1)), width, dim=1)
         by_site = sums.view(len(sums), len(self.names), len(SUMS))
@@ -166,11 +168,10 @@ class ActivationMeasurement:
         sizes = [count * len(SUMS), count, count]
         return torch.split(values, [*sizes, values.shape[1] - sum(sizes)], dim=1)
 
-    def _summed(self, event: ActivationEvent, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-        """Return flat sums, histograms and masks of channels of this rank."""
+    def _summed(self, event: ActivationEvent, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Return flat sums and histograms of this rank."""
         evaluator = self.recorder.evaluator
-        sums = evaluator.sums(event, device).flatten()
-        return sums, evaluator.histograms(event, device).flatten(), self._alive(event, device).to(sums)
+        return evaluator.sums(event, device).flatten(), evaluator.histograms(event, device).flatten()
 
     def _dead(self, alive: Tensor, pivot: Tensor) -> Tensor:
         """Return each site's share of dead channels after each of some events; NaN before the window is full."""
@@ -201,17 +202,33 @@ class ActivationMeasurement:
             deviation = (squares / count - mean.square()).clamp(min=0).sqrt()
             self.recorder.reference = torch.stack([mean, deviation], dim=1)
 
-    def _alive(self, event: ActivationEvent, device: torch.device) -> Tensor:
-        """Return the masks of this rank's channels; at the first event, agree with the others on how many there are."""
-        masks, window = self.recorder.evaluator.alive_channels(event), self.settings.dead_unit_window
-        if window is None:
-            return torch.zeros(0, dtype=torch.bool, device=device)
-        if self._window is None:
-            sizes = torch.tensor([len(masks[n]) if n in masks else 0 for n in range(len(self.names))])
-            if is_one_of_several():
-                sizes = maximum_over_ranks(sizes.to(device)).cpu()
-            self._window = DeadUnitWindow(window, sizes.tolist(), device)
-        return self._window.join(masks)
+    def _alive(self, events: Sequence[ActivationEvent], device: torch.device) -> list[Tensor]:
+        """Return the masks of this rank's channels at some events; agree with the others on how many there are."""
+        masks, window = [self.recorder.evaluator.alive_channels(event) for event in events], self._window
+        if self.settings.dead_unit_window is None:
+            return [torch.zeros(0, dtype=torch.bool, device=device) for _ in events]
+        if window is None or len(self._called) < len(self.names):
+            sizes = self._channels(events, masks, device)
+            if window is None:
+                window = DeadUnitWindow(self.settings.dead_unit_window, sizes, device)
+            else:
+                window = window.grown([before or now for before, now in zip(window.channels, sizes, strict=True)])
+        self._window = window
+        return [window.join(each) for each in masks]
+
+    def _channels(
+        self, events: Sequence[ActivationEvent], masks: Sequence[Mapping[int, Tensor]], device: torch.device
+    ) -> list[int]:
+        """Return how many channels each site had at some events, on any rank; note which sites were called at all."""
+        seen = {number for event in events for numbers, _ in event.alive for number in numbers}
+        sites = range(len(self.names))
+        sizes = [max((len(each[number]) for each in masks if number in each), default=0) for number in sites]
+        found = torch.tensor([sizes, [int(number in seen) for number in sites]])
+        if is_one_of_several():
+            found = maximum_over_ranks(found.to(device)).cpu()
+        sizes, called = found.tolist()
+        self._called.update(number for number in sites if called[number])
+        return sizes
 
 
 class BatchStatistics(NamedTuple):

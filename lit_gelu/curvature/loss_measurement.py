@@ -42,9 +42,6 @@ Figures = dict[tuple[str, ...], float]
 _NEGLIGIBLE = 0.01
 """An eigenvalue smaller than this share of the largest in magnitude has no sign worth reporting."""
 
-_NO_DESCENT = 1024
-"""A loss that rises at a thousandth of the step taken rises from the start: the update does not lower it."""
-
 _NOT_IN_16_BITS = (
     "critical_sharpness is left out: it compares losses, and in a model with 16-bit parameters their differences are "
     "lost in rounding. Keep the parameters in float32, e.g. with Trainer(precision='bf16-mixed')."
@@ -343,12 +340,12 @@ def _critical_along_update(
     options: Mapping[str, Any],
     result: LossMeasurement,
 ) -> None:
-    """Fill in how far along the update the loss is back where it was; no figure if it never falls."""
+    """Fill in how far along the update the loss is back where it was; no figure if it never falls, or never rises."""
     start = warm.learning_rate or learning_rate
     found = critical_sharpness(
         probe.closures, probe.parameters, update / -learning_rate, learning_rate=start, loss=loss, **options
     )
-    if found.learning_rate < learning_rate / _NO_DESCENT:
+    if not found.converged:  # a bound, which the next event must not start from
         result.figures["critical_sharpness_converged",] = 0.0
         return
     warm.learning_rate = found.learning_rate

@@ -6,7 +6,14 @@ from dataclasses import dataclass, replace
 from lit_gelu.report.charts import MOST_ROWS, MOST_SERIES, heat_map, line_chart, number
 from lit_gelu.report.content import LoggedCurve, ReportedRun
 from lit_gelu.report.logged_values import is_of_site
-from lit_gelu.report.loss_findings import is_learning_rate, optimizers_at, rule_in_words, stability_limit
+from lit_gelu.report.loss_findings import (
+    is_learning_rate,
+    is_loss,
+    is_of_module,
+    optimizers_at,
+    rule_in_words,
+    stability_limit,
+)
 from lit_gelu.report.safe_text import text
 from lit_gelu.report.site_figures import CURVATURE, site_curves, unstated_kinks
 
@@ -54,10 +61,10 @@ def chart_sections(run: ReportedRun) -> list[tuple[str, str, str]]:
 
 def _pictures(run: ReportedRun) -> list[Picture]:
     """Return losses, errors and learning rates together, and every other metric by itself."""
-    plain = [c for c in run.curves if not c.name.startswith(("curvature/", "activation_swap/", "export/")) and c.values]
+    plain = [curve for curve in run.curves if is_of_module(curve.name) and curve.values]
     plain = [curve for curve in plain if curve.name != "epoch" and not is_of_site(curve.name)]
     rates = tuple(curve for curve in plain if is_learning_rate(curve.name))
-    losses = tuple(curve for curve in plain if "loss" in curve.name.lower() and curve not in rates)
+    losses = tuple(curve for curve in plain if is_loss(curve.name))
     errors = tuple(c for c in plain if any(e in c.name.lower() for e in _ERRORS) and c not in (*rates, *losses))
     others = [curve for curve in plain if curve not in (*rates, *losses, *errors)]
     pictures = [*_split("Losses", losses), *_split("Errors and scores", errors), *_split("Learning rate", rates)]

@@ -173,7 +173,8 @@ def heat_map(rows: Sequence[LoggedCurve], label: str, swaps: Iterable[int] = ())
     if not finite:
         return ""
     count = min(len(steps), _MOST_COLUMNS)
-    columns = [steps[i * len(steps) // count] for i in range(count)]
+    places = [i * (len(steps) - 1) / max(1, count - 1) for i in range(count)]  # the first and the last among them
+    columns = [steps[round(place)] for place in places]
     colours = Axis(min(finite), max(finite), 0.0, 1.0, logarithmic=min(finite) > 0 and max(finite) / min(finite) > _FAR)
     bottom = _TOP + _ROW * len(rows)
     parts = [part for i, row in enumerate(rows) for part in _row(row, _TOP + _ROW * i, columns, colours)]

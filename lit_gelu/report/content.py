@@ -1,12 +1,39 @@
 """What a page says of a run, as plain data: `ReportedRun` and its parts."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 Level = Literal["alarm", "warning", "note", "good"]
 Status = Literal["finished", "failed", "interrupted", "unknown"]
 Proof = Literal["passed", "failed", "none", "unreadable"]
+
+
+@dataclass(frozen=True)
+class CurveSummary:
+    """What all values of a curve are, those too that a page leaves out.
+
+    Args:
+        finite: How many are finite.
+        from_one: How many of these are 1 or more.
+        lowest: The smallest finite one.
+        lowest_step: Its first step.
+        first_not_finite: The first step with NaN or an infinity; ``None`` if there is none.
+    """
+
+    finite: int = 0
+    from_one: int = 0
+    lowest: float = math.inf
+    lowest_step: int = 0
+    first_not_finite: int | None = None
+
+    def with_value(self, step: int, value: float) -> "CurveSummary":
+        """Return the summary with one value more, of a later step."""
+        if not math.isfinite(value):
+            return self if self.first_not_finite is not None else replace(self, first_not_finite=step)
+        lowest, at = (value, step) if value < self.lowest else (self.lowest, self.lowest_step)
+        return CurveSummary(self.finite + 1, self.from_one + (value >= 1), lowest, at, self.first_not_finite)
 
 
 @dataclass(frozen=True)
@@ -17,11 +44,26 @@ class LoggedCurve:
         name: As it was logged, such as ``train_loss`` or ``curvature/net.1/share_dead``.
         steps: As Lightning's loggers number them, rising.
         values: One a step; NaN and infinities as they were logged.
+        whole: Of a curve that was thinned out, what all of its values were.
     """
 
     name: str
     steps: tuple[int, ...]
     values: tuple[float, ...]
+    whole: CurveSummary | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def summary(self) -> CurveSummary:
+        """What all values are, as far as they are known."""
+        return summary_of(self.steps, self.values) if self.whole is None else self.whole
+
+
+def summary_of(steps: Iterable[int], values: Iterable[float]) -> CurveSummary:
+    """Return the summary of values at rising steps."""
+    summary = CurveSummary()
+    for step, value in zip(steps, values, strict=True):
+        summary = summary.with_value(step, value)
+    return summary
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from lit_gelu.extras import need
-from lit_gelu.report.content import LoggedCurve
+from lit_gelu.report.content import CurveSummary, LoggedCurve
 from lit_gelu.report.errors import ReportSourceError
 
 MOST_POINTS = 1000
@@ -29,10 +29,14 @@ class CurveCollection:
         self._stride: dict[str, int] = {}
         self._seen: dict[str, int] = {}
         self._latest: dict[str, tuple[int, float]] = {}
+        self._before: dict[str, CurveSummary] = {}  # of what came before the latest, which may yet be logged again
 
     def add(self, step: int, values: Mapping[str, float]) -> None:
         """Take in what was logged at a step; the last value of a step stays."""
         for name, value in values.items():
+            before = self._latest.get(name)
+            if before is not None and before[0] != step:
+                self._before[name] = self._before.get(name, CurveSummary()).with_value(*before)
             self._latest[name] = (step, value)
             points = self._points.setdefault(name, {})
             if step not in points:
@@ -47,9 +51,18 @@ class CurveCollection:
     def curves(self) -> tuple[LoggedCurve, ...]:
         """Return all curves, thinned out for a page, in the order in which they began."""
         return tuple(
-            thinned(LoggedCurve(name, *_columns(points | dict([self._latest[name]]))), most_points_of(name))
+            thinned(
+                LoggedCurve(name, *_columns(points | dict([self._latest[name]])), self._whole(name)),
+                most_points_of(name),
+            )
             for name, points in self._points.items()
         )
+
+    def _whole(self, name: str) -> CurveSummary | None:
+        """Return the summary of a curve of which some points were left out."""
+        if self._stride.get(name, 1) == 1:
+            return None
+        return self._before.get(name, CurveSummary()).with_value(*self._latest[name])
 
 
 def most_points_of(name: str) -> int:
@@ -81,7 +94,8 @@ def thinned(curve: LoggedCurve, most: int) -> LoggedCurve:
     if count <= most:
         return curve
     places = [round(i * (count - 1) / (most - 1)) for i in range(most)]
-    return LoggedCurve(curve.name, tuple(curve.steps[i] for i in places), tuple(curve.values[i] for i in places))
+    steps, values = (tuple(column[i] for i in places) for column in (curve.steps, curve.values))
+    return LoggedCurve(curve.name, steps, values, curve.summary)
 
 
 def from_metrics_csv(path: str | os.PathLike[str]) -> tuple[LoggedCurve, ...]:

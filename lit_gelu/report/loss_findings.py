@@ -67,10 +67,20 @@ def loss_findings(run: ReportedRun) -> Iterator[RunFinding]:
             yield from critical_rate(curve, optimizers_at(run, curve.steps[-1]))
         elif prefix.startswith("activation_swap") and name == "relative":
             yield _jump(curve)
-        elif "/" not in curve.name and "loss" in name:
+        elif is_loss(curve.name):
             yield from diverged(curve)
-            if name.startswith("val"):
+            if curve.name.lower().startswith("val"):
                 yield from overfitted(curve)
+
+
+def is_loss(name: str) -> bool:
+    """Return whether a curve is a loss that the module logged, by its name: ``train_loss``, ``val/loss``, ``Loss``."""
+    return is_of_module(name) and "loss" in name.lower() and not is_learning_rate(name)
+
+
+def is_of_module(name: str) -> bool:
+    """Return whether a curve is none of this package's callbacks."""
+    return not name.startswith(("curvature/", "activation_swap/", "export/"))
 
 
 def is_learning_rate(name: str) -> bool:
@@ -143,12 +153,14 @@ def _no_limit(name: str, top: float, optimizer: OptimizerSettings) -> RunFinding
 
 def steep_steps(curve: LoggedCurve) -> Iterator[RunFinding]:
     """Yield what ``directional_stability`` = u'Hu / (-2 g'u) says: from 1 on, a step raises the quadratic model."""
-    values = [value for value in curve.values if math.isfinite(value)]
-    if not values:
+    whole = curve.summary
+    if not whole.finite:
         return
-    steep = sum(value >= 1 for value in values)
-    share = steep / len(values)
-    text = f"{steep} of {len(values)} measured steps raise the quadratic model of the probe's loss (u'Hu >= -2 g'u)."
+    share = whole.from_one / whole.finite
+    text = (
+        f"{whole.from_one} of {whole.finite} measured steps raise the quadratic model of the probe's loss "
+        "(u'Hu >= -2 g'u)."
+    )
     if share >= STEEP_STEPS:
         advice = "The steps are too long for the curvature along them: lower the learning rate, or use larger batches."
         yield RunFinding("warning", "long steps", curve.name, text, advice, {"share": share}, _EDGE)
@@ -178,20 +190,20 @@ def critical_rate(curve: LoggedCurve, optimizers: tuple[OptimizerSettings, ...])
 
 def diverged(curve: LoggedCurve) -> Iterator[RunFinding]:
     """Yield an alarm for a loss that is no finite number."""
-    bad = [step for step, value in zip(curve.steps, curve.values, strict=True) if not math.isfinite(value)]
-    if bad:
+    first = curve.summary.first_not_finite
+    if first is not None:
         ends = "" if math.isfinite(curve.values[-1]) else " and at the end"
-        text = f"{curve.name} was NaN or infinite first at step {bad[0]}{ends}."
+        text = f"{curve.name} was NaN or infinite first at step {first}{ends}."
         advice = "Lower the learning rate, clip gradients, or look for a logarithm or a division of 0."
-        yield RunFinding("alarm", "loss not finite", curve.name, text, advice, {"step": float(bad[0])})
+        yield RunFinding("alarm", "loss not finite", curve.name, text, advice, {"step": float(first)})
 
 
 def overfitted(curve: LoggedCurve) -> Iterator[RunFinding]:
     """Yield a note for a loss on validation data that rose again."""
-    points = [(value, step) for step, value in zip(curve.steps, curve.values, strict=True) if math.isfinite(value)]
-    if len(points) < 3:
+    whole, finite = curve.summary, [value for value in curve.values if math.isfinite(value)]
+    if whole.finite < 3 or not finite:
         return
-    (best, step), last = min(points), points[-1][0]
+    best, step, last = whole.lowest, whole.lowest_step, finite[-1]
     if best > 0 and last > (1 + WORSE) * best:
         text = f"{curve.name} was lowest at step {step}, with {best:.4g}, and {last:.4g} at the end."
         advice = "Take the checkpoint of that step (ModelCheckpoint(monitor=...)), stop early, or regularise."

@@ -9,6 +9,7 @@ import torch
 from callback_helpers import SmallNet, collected_warnings, loader, quiet_trainer
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import ModelCheckpoint
+from torch import nn
 
 from lit_gelu.callbacks import (
     ActivationCurvatureMonitor,
@@ -198,3 +199,49 @@ def test_a_fit_that_failed_before_it_began_has_no_page_from_a_later_test(tmp_pat
     trainer.test(model, loader(), verbose=False)
     assert report.written is None
     assert list(tmp_path.rglob("*.html")) == []
+
+
+class FailsTesting(Callback):
+    failing = True
+
+    def on_test_start(self, trainer, pl_module):
+        if self.failing:
+            raise ValueError("no test data")
+
+
+def test_a_test_behind_a_failed_fit_says_that_it_failed(tmp_path, monkeypatch):
+    page = tmp_path / "page.html"
+    trainer = quiet_trainer(tmp_path, Fails(RuntimeError("boom")), RunReport(str(page)))
+    net = SmallNet()
+    with pytest.raises(RuntimeError, match="boom"):
+        trainer.fit(net, loader())
+    trainer.test(net, loader(), verbose=False)
+    found = read_report(page)
+    assert (found.status, found.failure, found.findings[0].topic) == ("failed", "RuntimeError: boom", "failed run")
+    assert "test_loss" in {curve.name for curve in found.curves}
+
+
+def test_a_failed_test_behind_a_finished_fit(tmp_path):
+    page, net, failing = tmp_path / "page.html", SmallNet(), FailsTesting()
+    trainer = quiet_trainer(tmp_path, failing, RunReport(str(page)))
+    trainer.fit(net, loader())
+    seconds = read_report(page).seconds
+    with pytest.raises(ValueError, match="no test data"):
+        trainer.test(net, loader(), verbose=False)
+    found = read_report(page)
+    assert (found.status, found.failure, found.seconds) == ("failed", "ValueError: no test data", seconds)
+    failing.failing = False
+    trainer.test(net, loader(), verbose=False)
+    assert read_report(page).status == "finished"
+
+
+def test_the_curvature_of_the_loss_is_no_loss_that_was_logged(tmp_path):
+    class Silent(SmallNet):
+        def training_step(self, batch, batch_idx):
+            return nn.functional.cross_entropy(self(batch[0]), batch[1])
+
+    report = RunReport(str(tmp_path / "page.html"))
+    quiet_trainer(tmp_path, LossCurvatureMonitor(at_steps=[1], fraction=None), report, max_epochs=1).fit(
+        Silent(), loader()
+    )
+    assert any(said.startswith("Losses: the module logged none") for said in report.report.missing)

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from lightning.pytorch import LightningModule
 from loss_monitor_nets import Net
 from probe_nets import batch_of, full_hessian
 from torch.nn import functional as F
@@ -79,3 +80,48 @@ def test_the_first_positive_learning_rate_counts(rates, found):
     for group, rate in zip(optimizer.param_groups, rates, strict=True):
         group["lr"] = rate
     assert first_learning_rate([optimizer]) == found
+
+
+class Along(LightningModule):
+    """A loss of one number, so that its shape along an update is known."""
+
+    def __init__(self, loss):
+        super().__init__()
+        self.place = torch.nn.Parameter(torch.zeros(1))
+        self.loss = loss
+
+    def training_step(self, batch):
+        return self.loss(self.place.sum())
+
+
+def along(loss, warm, to, learning_rate=0.1):
+    """The measurement after an update from 0."""
+    model = Along(loss)
+    model.place.data.fill_(to)
+    settings = LossSettings(quantities=("critical_sharpness",))
+    with LossProbe(model, [torch.zeros(4)]) as probe:
+        return measure_loss(probe, settings, warm, step=Step(torch.zeros(1), learning_rate)).figures
+
+
+@pytest.mark.parametrize("slope", [1e-2, 1e-4, 1e-5])
+def test_an_update_that_does_not_descend_has_no_critical_sharpness(slope):
+    warm = WarmStart()
+    figures = along(lambda w: 1 + slope * w + slope * w**2, warm, to=0.1)
+    assert figures == {("critical_sharpness_converged",): 0.0}
+    assert warm.learning_rate is None
+
+
+def test_an_event_without_critical_sharpness_does_not_spoil_the_next():
+    def quadratic(w):  # of sharpness 10, with its minimum at 1
+        return 5 * (w - 1) ** 2
+
+    warm = WarmStart()
+    first = along(quadratic, warm, to=1e-3)
+    start = warm.learning_rate
+    assert along(lambda w: 1 - w, warm, to=1e-3) == {("critical_sharpness_converged",): 0.0}  # falls for ever
+    assert warm.learning_rate == start
+    again = along(quadratic, warm, to=1e-3)
+    for figures in (first, again):
+        # The loss is back where it was at w = 2: 2,000 times the update, of a learning rate of 0.1.
+        assert figures["critical_learning_rate",] == pytest.approx(200, rel=1 / 16)
+        assert figures["critical_sharpness_converged",] == 1

@@ -4,8 +4,9 @@ import math
 
 import pytest
 
-from lit_gelu.report import LoggedCurve, ReportSourceError
-from lit_gelu.report.logged_values import MOST_SITE_POINTS, CurveCollection, from_metrics_csv, thinned
+from lit_gelu.report import LoggedCurve, ReportedRun, ReportSourceError, judged
+from lit_gelu.report.logged_values import MOST_POINTS, MOST_SITE_POINTS, CurveCollection, from_metrics_csv, thinned
+from lit_gelu.report.plain_data import from_json, to_json
 
 
 def test_long_curves_are_thinned_and_keep_their_ends():
@@ -48,3 +49,40 @@ def test_what_is_no_table_of_steps(content, tmp_path):
     (tmp_path / "metrics.csv").write_bytes(content)
     with pytest.raises(ReportSourceError, match=r"metrics\.csv"):
         from_metrics_csv(tmp_path / "metrics.csv")
+
+
+LONG = 30_011
+SPECIAL = {"train_loss": (17_001, math.nan), "val_loss": (3_003, 0.25), "directional_stability": (20_003, 2.0)}
+
+
+def long_run():
+    """Values of 1, 0.5 in directional_stability, with one other at a step that no thinning keeps by chance."""
+    for step in range(LONG):
+        usual = {"train_loss": 1.0, "val_loss": 1.0, "directional_stability": 0.5}
+        yield step, usual | {name: value for name, (at, value) in SPECIAL.items() if at == step}
+
+
+def collected(folder):
+    collection = CurveCollection()
+    for step, values in long_run():
+        collection.add(step, dict.fromkeys(values, -1.0))
+        collection.add(step, values)  # the last value of a step stays
+    return collection.curves()
+
+
+def read_from_csv(folder):
+    rows = [",".join(map(str, [step, *values.values()])) for step, values in long_run()]
+    (folder / "metrics.csv").write_text("\n".join([",".join(["step", *SPECIAL]), *rows]))
+    return from_metrics_csv(folder / "metrics.csv")
+
+
+@pytest.mark.parametrize("curves_of", [collected, read_from_csv])
+def test_findings_rest_on_all_values(curves_of, tmp_path):
+    run = judged(ReportedRun(title="t", source="s", made="m", curves=curves_of(tmp_path)))
+    assert max(len(curve.steps) for curve in run.curves) <= MOST_POINTS
+    again = from_json(to_json(run))
+    for each in (run, judged(again)):
+        said = {finding.topic: finding.text for finding in each.findings}
+        assert "first at step 17001." in said["loss not finite"]
+        assert "lowest at step 3003, with 0.25, and 1 at the end" in said["overfitting"]
+        assert said["long steps"].startswith(f"1 of {LONG} measured steps")

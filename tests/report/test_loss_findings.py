@@ -101,3 +101,20 @@ def test_losses():
     assert "step 2" in rose.text
     assert not list(overfitted(LoggedCurve("val_loss", (1, 2, 3), (2.0, 1.0, 1.05))))
     assert not list(diverged(LoggedCurve("train_loss", (0,), (1.0,))))
+
+
+@pytest.mark.parametrize("name", ["train_loss", "train/loss", "val/loss", "Loss", "TrainLoss/epoch"])
+def test_every_name_of_a_loss_is_judged(name):
+    run = ReportedRun(title="t", source="s", made="m", curves=(LoggedCurve(name, (0, 1), (1.0, float("nan"))),))
+    assert [finding.topic for finding in loss_findings(run)] == ["loss not finite"]
+    rising = (LoggedCurve(name, (0, 1, 2), (1.0, 0.5, 0.6)),)
+    expected = ["overfitting"] if name.startswith("val") else []
+    assert [
+        found.topic for found in loss_findings(ReportedRun(title="t", source="s", made="m", curves=rising))
+    ] == expected
+
+
+@pytest.mark.parametrize("name", ["curvature/loss/probe_loss", "activation_swap/loss", "export/loss", "lr-loss"])
+def test_what_is_no_loss_of_the_module(name):
+    run = ReportedRun(title="t", source="s", made="m", curves=(LoggedCurve(name, (0,), (float("nan"),)),))
+    assert not list(loss_findings(run))

@@ -42,6 +42,7 @@ class DeadUnitWindow:
         sizes = torch.tensor(self.channels, dtype=torch.int64)
         self._sizes = sizes
         self._site = torch.repeat_interleave(torch.arange(len(self.channels)), sizes).to(device)
+        self._since = torch.zeros(len(self.channels), dtype=torch.int64)  # the events before a site was first seen
 
     @property
     def is_full(self) -> bool:
@@ -71,6 +72,20 @@ class DeadUnitWindow:
         self.events += 1
         self._last_alive.masked_fill_(alive.to(self._last_alive.device), self.events)
 
+    def grown(self, channels: Sequence[int]) -> "DeadUnitWindow":
+        """Return the window with channels of sites that had none; theirs begins here.
+
+        Args:
+            channels: As in the constructor; the same where a site had channels before.
+        """
+        grown = DeadUnitWindow(self.window, channels, self._last_alive.device)
+        grown.events = self.events
+        is_new = torch.tensor([not before for before in self.channels])
+        grown._since = torch.where(is_new, self.events, self._since)
+        known = ~is_new.to(grown._site.device)[grown._site]
+        grown._last_alive.fill_(self.events)[known] = self._last_alive
+        return grown
+
     def counts(self) -> Tensor:
         """Count each site's dead channels, on the masks' device; to be used if `is_full`."""
         dtype = torch.float32 if self._last_alive.device.type == "mps" else torch.float64
@@ -78,15 +93,23 @@ class DeadUnitWindow:
         return torch.zeros(len(self.channels), dtype=dtype, device=dead.device).index_add_(0, self._site, dead)
 
     def shares(self) -> Tensor:
-        """Return the share of each site's channels that is dead; NaN of a site without channels."""
+        """Return the share of each site's channels that is dead; NaN of a site without channels, or a full window."""
         counts = self.counts()
         if self._sizes.device != counts.device:
             self._sizes = self._sizes.to(counts.device, non_blocking=True)
-        return counts / self._sizes
+        shares = counts / self._sizes
+        if self._since.any():
+            shares[(self.events - self._since < self.window).to(shares.device)] = torch.nan
+        return shares
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that a resumed run needs."""
-        return {"events": self.events, "channels": list(self.channels), "last_alive": self._last_alive.cpu().clone()}
+        return {
+            "events": self.events,
+            "channels": list(self.channels),
+            "last_alive": self._last_alive.cpu().clone(),
+            "since": self._since.clone(),
+        }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from what `state_dict` returned; `CurvatureArgumentError` if that is of other channels."""
@@ -96,3 +119,5 @@ class DeadUnitWindow:
             )
         self.events = state_dict["events"]
         self._last_alive.copy_(state_dict["last_alive"])
+        if "since" in state_dict:  # not in files of earlier code
+            self._since.copy_(state_dict["since"])

@@ -353,7 +353,8 @@ class ActivationRecorder:
 
     def _gathered(self) -> ActivationEvent:
         """Return the event, with all that the hooks took."""
-        self._sample_held()
+        # What was summed before an optimizer step is about the same number as what was given behind it.
+        self.reduce_those_with_parameters()
         self._event.waiting += _emptied(self._watched)
         return self._event
 

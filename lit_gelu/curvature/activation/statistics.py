@@ -24,6 +24,8 @@ EPSILON = 0.01
 WINDOW = 0.25
 """Half the width of the window about a kink, in standard deviations of the pre-activation."""
 
+_FITS = 4.0  # how many times larger or smaller than these inputs' own a deviation from elsewhere may be
+
 _EXACT = 2**24  # up to here float32 counts without rounding
 
 Integrand = Callable[[Derivatives], Tensor]
@@ -233,9 +235,14 @@ def _kink_mass(
     if not kinks:
         return torch.full_like(counted, torch.nan) if kinks is None else torch.zeros_like(counted)
     own = (second / counted - (first / counted).square()).clamp(min=0).sqrt()
-    deviation = own if scale is None else torch.where(scale.isnan(), own, scale.to(own))
+    deviation = own if scale is None else _near(scale.to(own), own)
     sizes = jump_sizes(formulas.activation, kinks, x[0], formulas.registry)
     return weighted_window_counts(x, finite, kinks, sizes, WINDOW * deviation)
+
+
+def _near(scale: Tensor, own: Tensor) -> Tensor:
+    """Return a scale from elsewhere where it fits: one of other inputs makes windows that hold all of these or none."""
+    return torch.where((scale > own / _FITS) & (scale < own * _FITS), scale, own)
 
 
 def _alive(first: Tensor, finite: Tensor, channel_dim: int) -> Tensor:

@@ -129,6 +129,11 @@ class ParsedLoss:
         if not isinstance(outputs, Tensor):
             raise LossCurvatureError(f"{func.__name__} was given {type(outputs).__name__} as outputs. {_REMEDY}")
         options = {name: value for name, value in kwargs.items() if name != "input"}
+        if any(isinstance(value, Tensor) and value.requires_grad for value in (*rest, *options.values())):
+            raise LossCurvatureError(
+                f"{func.__name__} was given targets or weights that depend on parameters, and the Gauss-Newton matrix "
+                "is that of the outputs alone. Detach them if they are meant as constants, or use operator='hessian'."
+            )
         self._loss_of = lambda outputs: func(outputs, *rest, **options)
         return outputs
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from callback_helpers import collected_warnings, quiet_trainer
-from lightning.pytorch import LightningModule
+from lightning.pytorch import Callback, LightningModule
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
@@ -134,3 +134,38 @@ def test_no_figure_of_an_input_that_is_empty(tmp_path, steps, share):
     with collected_warnings("logs nothing"):
         found = dead_shares(tmp_path, Expert(steps), (4,), sample_rows=None, epochs=2)
     assert found == {"net.act": share}
+
+
+class Skips(LightningModule):
+    """The second ReLU, whose channels are all dead, is left out of the first steps."""
+
+    def __init__(self, first):
+        super().__init__()
+        self.layer, self.first_act, self.late, self.head = nn.Linear(4, 8), nn.ReLU(), nn.ReLU(), nn.Linear(8, 1)
+        self.first = first
+
+    def training_step(self, batch, batch_idx):
+        h = self.first_act(self.layer(batch))
+        h = self.late(h - 1e3) if batch_idx >= self.first else h
+        return self.head(h).square().mean()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.0)
+
+    def train_dataloader(self):
+        return DataLoader(torch.randn(80, 4, generator=torch.Generator().manual_seed(0)), batch_size=8)
+
+
+@pytest.mark.parametrize(("first", "full"), [(0, 2), (1, 3), (4, 6)])
+def test_a_site_that_is_called_later_has_a_window_of_its_own(tmp_path, first, full):
+    shares = []
+
+    class Keeps(Callback):
+        def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+            shares.append(monitor.latest["late"].get("share_dead"))
+
+    monitor = ActivationCurvatureMonitor(every_n_steps=1, dead_unit_window=3)
+    trainer = quiet_trainer(tmp_path, monitor, Keeps(), max_epochs=1)
+    with collected_warnings("was not called"):
+        trainer.fit(Skips(first))
+    assert shares == [None] * full + [1.0] * (10 - full)

@@ -353,3 +353,30 @@ def test_figures_that_arrive_late_carry_the_step_that_was_measured(tmp_path, mon
     assert once(tmp_path / "late") == at_once
     assert list(at_once) == ["1", "3", "5", "7"]
     assert waited["polls"] > 4
+
+
+def test_an_activation_with_parameters_that_runs_again_behind_the_last_step(tmp_path):
+    """Under manual optimization: what was summed before the step and what waits are about one number."""
+    seen = []
+
+    class Again(SmallNet):
+        automatic_optimization = False
+
+        def training_step(self, batch, batch_idx):
+            x = batch[0] + 5.0
+            optimizer = self.optimizers()
+            optimizer.zero_grad()
+            self.manual_backward(self.act(x).square().mean())
+            optimizer.step()
+            with torch.no_grad():
+                self.act(x + 2)
+            seen[:] = [x, x + 2]
+
+    net = Again()
+    net.act = nn.PReLU()
+    monitor = ActivationCurvatureMonitor(at_steps=[1], include="act", sample_rows=None)
+    trainer = quiet_trainer(tmp_path, monitor, max_epochs=1, limit_train_batches=2)
+    trainer.fit(net, loader())
+    found, values = monitor.latest["act"], torch.cat(seen).double()
+    assert found["mean"] == pytest.approx(values.mean().item(), rel=1e-6)
+    assert found["standard_deviation"] == pytest.approx(values.std(unbiased=False).item(), rel=1e-6)

@@ -7,12 +7,13 @@ import pytest
 import torch
 from lightning.pytorch import Callback
 from loss_monitor_nets import EXACT, Net, OnceDifferentiable, Witness, fit
-from probe_nets import CLASSES, FEATURES, full_hessian
+from probe_nets import CLASSES, FEATURES, OnceDifferentiableTanh, full_hessian
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from lit_gelu.callbacks import LossCurvatureMonitor
+from lit_gelu.activations import ActivationRegistry
+from lit_gelu.callbacks import ActivationSwap, LossCurvatureMonitor
 
 
 @pytest.mark.parametrize("how", ["compiled", "checkpointed", "attention"])
@@ -94,3 +95,47 @@ def test_names_say_finite_differences(tmp_path, caplog):
     assert "reverse_over_reverse failed" in said[0]
     hyperparameters = (tmp_path / "logs" / "0" / "hparams.yaml").read_text()
     assert "curvature/loss/method: finite_differences" in hyperparameters
+
+
+class HiddenTanh(torch.autograd.Function):
+    """Its pass back says nothing of its own derivative, and fails nowhere."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.tanh()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (x,) = ctx.saved_tensors
+        return gradient * (1 - x.detach().tanh() ** 2)
+
+
+@pytest.mark.parametrize("function", [OnceDifferentiableTanh, HiddenTanh])
+def test_after_a_swap_products_are_tried_anew(tmp_path, caplog, function):
+    """The way that was right with the old activations may be wrong with the new ones, and not say so."""
+
+    class Once(nn.Module):
+        def forward(self, x):
+            return function.apply(x)
+
+    registry = ActivationRegistry()
+    registry.register("once")(Once)
+    witness = Witness()
+    witness.hessian = lambda pl_module, batch: full_hessian(
+        nn.Sequential(pl_module.net[0], nn.Tanh(), pl_module.net[2]),
+        lambda outputs: F.cross_entropy(outputs, batch[1]),
+        batch[0],
+    )
+    swap = ActivationSwap({"net.1": "once"}, at_step=2, registry=registry)
+    monitor = LossCurvatureMonitor(fraction=None, every_n_steps=2, lanczos_steps=60, warm_steps=60, accuracy=None)
+    figures = fit(tmp_path, monitor, swap, witness, model=Net(nn.Tanh))
+    assert figures[1]["top_eigenvalue"] == pytest.approx(
+        torch.linalg.eigvalsh(witness.hessians[1])[-1].item(), rel=1e-6
+    )
+    assert "top_eigenvalue" not in figures[3]
+    assert figures[3]["top_eigenvalue_finite_differences"] == pytest.approx(
+        torch.linalg.eigvalsh(witness.hessians[3])[-1].item(), rel=1e-4
+    )
+    assert "by reverse_over_reverse" in caplog.text
+    assert "by finite_differences" in caplog.text

@@ -1,5 +1,7 @@
 """Dead units: against a brute-force look back over all events, and the counted probability of a false one."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -48,3 +50,18 @@ def test_refuses_no_window_and_other_channels():
         DeadUnitWindow(0, [1])
     with pytest.raises(CurvatureArgumentError, match="here there are"):
         DeadUnitWindow(2, [3]).load_state_dict(DeadUnitWindow(2, [4]).state_dict())
+
+
+def test_a_site_that_comes_later_begins_its_own_window():
+    window = DeadUnitWindow(2, [2, 0])
+    for _ in range(3):
+        window.update(torch.tensor([False, True]))
+    grown = window.grown([2, 3])
+    assert grown.shares().tolist() == pytest.approx([0.5, math.nan], nan_ok=True)
+    again = DeadUnitWindow(2, [2, 3])
+    again.load_state_dict(grown.state_dict())
+    for each in (grown, again):
+        each.update(torch.tensor([False, True, False, False, True]))
+        assert each.shares().tolist() == pytest.approx([0.5, math.nan], nan_ok=True)
+        each.update(torch.tensor([False, True, False, False, False]))
+        assert each.shares().tolist() == pytest.approx([0.5, 2 / 3])

@@ -178,6 +178,7 @@ class ScalarReads(TorchDispatchMode):
 @pytest.mark.parametrize("activation", [*NAMES, "prelu", "softplus"])
 def test_the_host_reads_nothing(activation):
     module = activations.create(activation)
+    activation_sums(module, torch.randn(10, 4))  # an activation's jumps are measured once, and kept
     with ScalarReads() as reads:
         statistics_from_sums(activation_sums(module, torch.randn(10, 4)))
     assert reads.count == 0
@@ -269,3 +270,12 @@ def test_the_deviation_of_a_constant_is_no_root_of_a_negative_number(constant):
     found = statistics_from_sums(sums)
     assert found[STATISTICS.index("mean")] == constant
     assert found[STATISTICS.index("standard_deviation")] == 0
+
+
+@pytest.mark.parametrize("scale", [0.0, 1e-6, 0.1, 30.0, math.nan])
+def test_a_scale_of_other_inputs_is_not_taken_for_windows(scale):
+    """A window of a thousandth of the deviation holds nothing, one of thirty of them all."""
+    x = torch.randn(20_000, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    sums = activation_sums("relu", x, scale=torch.tensor([scale], dtype=torch.float64))
+    found = dict(zip(STATISTICS, statistics_from_sums(sums).tolist(), strict=True))["kink_mass"]
+    assert found == pytest.approx(stats.norm.pdf(0), rel=0.05)

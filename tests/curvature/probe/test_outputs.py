@@ -76,3 +76,18 @@ def test_other_losses_are_refused_with_the_remedy(loss):
 def test_the_loss_of_outputs_needs_outputs():
     with pytest.raises(LossCurvatureError, match="first"):
         ParsedLoss(lambda: torch.ones(())).loss(torch.ones(2))
+
+
+def test_targets_that_depend_on_parameters_are_refused():
+    """The matrix of the outputs alone would leave out what the targets owe to the parameters."""
+
+    class Reconstruction(Step):
+        def training_step(self, batch, batch_idx):
+            code = self.net[0](batch[0])
+            return F.mse_loss(self.net[1:](code).sum(-1), code.sum(-1) if self.loss is None else self.loss(code))
+
+    batch = (X, LABELS)
+    with LossProbe(Reconstruction(None), [batch]) as probe, pytest.raises(LossCurvatureError, match=r"Detach them"):
+        ParsedLoss(probe.closures[0]).outputs()
+    with LossProbe(Reconstruction(lambda code: code.sum(-1).detach()), [batch]) as probe:
+        assert ParsedLoss(probe.closures[0]).outputs().shape == (5,)
