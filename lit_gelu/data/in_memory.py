@@ -119,7 +119,7 @@ class InMemoryDataModule(LightningDataModule, ABC):
         # Where files lie on one machine is no property of a training run: only the batch size is recorded.
         self.save_hyperparameters({"batch_size": batch_size} | ({} if order == "global" else {"order": order}))
         self.batch_size, self.order = batch_size, order
-        self.evaluation_batch_size = batch_size  # a subclass may set another
+        self.evaluation_batch_size: int | None = None  # as batch_size; a subclass may set another
         self.train_set: InMemorySamples | None = None
         self.val_set: InMemorySamples | None = None
         self.test_set: InMemorySamples | None = None
@@ -138,10 +138,13 @@ class InMemoryDataModule(LightningDataModule, ABC):
             self.train_set, self.val_set = self.load_train_and_val()
         if stage in {"test", "predict", None} and self.test_set is None:
             self.test_set = self.load_test()
-        if stage == "fit" and self.train_set is not None and self.batch_size > len(self.train_set):
+        ranks = 1 if self.trainer is None else self.trainer.world_size
+        if stage == "fit" and self.train_set is not None and self.batch_size > len(self.train_set) / ranks:
+            each = "" if ranks == 1 else f" on each of {ranks} ranks"
             raise DataArgumentError(
-                f"batch_size={self.batch_size} is larger than the training set ({len(self.train_set)} samples), and "
-                "the last, smaller batch is dropped in training: no step would be made. Give a smaller batch_size."
+                f"batch_size={self.batch_size} is larger than the training set ({len(self.train_set) // ranks} "
+                f"samples{each}), and the last, smaller batch is dropped in training: no step would be made. Give a "
+                "smaller batch_size."
             )
         if stage == "validate" and self.val_set is not None and not len(self.val_set):
             raise DataArgumentError(
@@ -186,10 +189,12 @@ class InMemoryDataModule(LightningDataModule, ABC):
         if training and self.order == "seed":
             # With a generator of its own, of which nothing depends, a loader leaves the global one as it is.
             kind, shuffling = SeededDataLoader, {"sampler": SeededSampler(len(samples)), "generator": torch.Generator()}
+        if training and self.trainer is not None:
+            shuffling["limit"] = self.trainer.limit_train_batches
         return kind(
             samples,
             **shuffling,
-            batch_size=self.batch_size if training else self.evaluation_batch_size,
+            batch_size=self.batch_size if training else self.evaluation_batch_size or self.batch_size,
             drop_last=training,
             collate_fn=whole_batch,
             pin_memory=device.type == "cuda" and not resident,

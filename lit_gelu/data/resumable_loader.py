@@ -85,7 +85,14 @@ class ResumableDataLoader(DataLoader[T_co]):
 
     All that a pass draws at its start, it draws when the first batch is taken, not when the iterator is made: a resumed
     run makes its iterator earlier than one that was not interrupted. Otherwise it is a plain `DataLoader`: same
-    arguments, same order of samples for a seed, and Lightning can put a distributed sampler in it.
+    arguments, same order of samples for a seed, and Lightning can put a distributed sampler in it. What a data set
+    draws in persistent workers does not come again: their generators go on from pass to pass.
+
+    Args:
+        *args: As `DataLoader` takes them.
+        limit: The Trainer's ``limit_train_batches``, a number or a share of the batches. Without it, a checkpoint from
+            the end of an epoch that the Trainer cut short seems to be from within it.
+        **kwargs: As `DataLoader` takes them.
 
     Example:
         >>> import torch
@@ -101,8 +108,13 @@ class ResumableDataLoader(DataLoader[T_co]):
 
     _taken: int = 0
     _start: RandomStates | None = None
+    _again: bool = False  # whether the pass began with workers of an earlier one
     _resume: dict[str, Any] | None = None
     _skip: bool = False
+
+    def __init__(self, *args: Any, limit: float = 1.0, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.limit = limit
 
     @override
     def __iter__(self) -> Iterator[T_co]:  # type: ignore[override] # a DataLoader's own iterator draws at once
@@ -110,7 +122,7 @@ class ResumableDataLoader(DataLoader[T_co]):
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the present pass is, as plain data."""
-        return {"taken": self._taken, "start": self._start}
+        return {"taken": self._taken, "start": self._start, "again": self._again}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Let the next pass go on where a saved one was; one that was at its end is followed by a new one."""
@@ -120,7 +132,7 @@ class ResumableDataLoader(DataLoader[T_co]):
                 f"The state of the training data in the checkpoint is damaged: {shown(state_dict)}. Resume from "
                 "another checkpoint, or use a plain DataLoader."
             )
-        unfinished = 0 < taken < len(self)
+        unfinished = self._is_unfinished(taken)
         if unfinished:
             check_random_states(state_dict.get("start"))
         self._resume = state_dict if unfinished else None
@@ -133,6 +145,14 @@ class ResumableDataLoader(DataLoader[T_co]):
         """Let the next pass have no batches: all of them were taken before the checkpoint."""
         self._resume, self._skip = None, True
 
+    def _is_unfinished(self, taken: int) -> bool:
+        """Return whether a pass of which so many batches were taken has more."""
+        try:
+            length = len(self)
+        except TypeError:  # an IterableDataset, whose end nobody knows before
+            return taken > 0
+        return 0 < taken < (min(length, self.limit) if isinstance(self.limit, int) else int(length * self.limit))
+
     def _batches(self) -> Iterator[T_co]:
         """Yield the batches of a pass, or what is left of it."""
         resume, skip = self._resume, self._skip
@@ -140,18 +160,24 @@ class ResumableDataLoader(DataLoader[T_co]):
         if skip:
             return
         if resume is None:
-            self._start, self._taken = self._states(), 0
+            self._start, self._taken, self._again = self._states(), 0, self._workers_are_there()
             batches = super().__iter__()
         else:
-            self._start, self._taken = resume["start"], resume["taken"]
+            self._start, self._taken, self._again = resume["start"], resume["taken"], resume.get("again", False)
             with isolate_rng():
+                if self._again and not self._workers_are_there():
+                    super().__iter__()  # the first iterator of workers draws a seed for them, later ones do not
                 self._set_states(resume["start"])
                 batches = super().__iter__()
                 for _ in range(self._taken):
-                    next(batches)
+                    next(batches, None)  # a shorter data set may have no more
         for batch in batches:
             self._taken += 1
             yield batch
+
+    def _workers_are_there(self) -> bool:
+        """Return whether persistent workers go on from an earlier pass."""
+        return bool(self.persistent_workers) and self._iterator is not None
 
     def _states(self) -> RandomStates:
         own = {} if self.generator is None else {"generator": self.generator.get_state()}

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Sampler
+from torch.utils.data import DataLoader, Sampler, SequentialSampler
 from typing_extensions import override
 
 from lit_gelu.data.errors import CorruptDataError, DataArgumentError
@@ -59,12 +59,17 @@ class SeededDataLoader(ResumableDataLoader[T_co]):
     @override
     def state_dict(self) -> dict[str, Any]:
         """Return where the present pass is, as plain data."""
+        if self._is_in_order():
+            return super().state_dict()
         sampler = self._seeded()
         return {"taken": self._taken, "seed": sampler.seed, "epoch": sampler.epoch}
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Let the next pass go on where a saved one was; one that was at its end is followed by a new one."""
+        if self._is_in_order():
+            super().load_state_dict(state_dict)
+            return
         given = state_dict if isinstance(state_dict, dict) else {}
         taken, seed, epoch = given.get("taken"), given.get("seed"), given.get("epoch")
         if not isinstance(taken, int) or (taken and not (isinstance(seed, int) and isinstance(epoch, int))):
@@ -72,12 +77,15 @@ class SeededDataLoader(ResumableDataLoader[T_co]):
                 f"The state of the training data in the checkpoint is {shown(state_dict)}: damaged, or that of another "
                 "order. Resume with the order= of the run that saved it, or from another checkpoint."
             )
-        self._resume = state_dict if 0 < taken < len(self) else None
+        self._resume = state_dict if self._is_unfinished(taken) else None
         if seed is not None:
             self._seeded().seed = seed
 
     @override
     def _batches(self) -> Iterator[T_co]:
+        if self._is_in_order():
+            yield from super()._batches()
+            return
         resume, skip = self._resume, self._skip
         self.start_anew()
         if skip:
@@ -90,6 +98,10 @@ class SeededDataLoader(ResumableDataLoader[T_co]):
         for batch in DataLoader.__iter__(self):
             self._taken += 1
             yield batch
+
+    def _is_in_order(self) -> bool:
+        """Return whether a Trainer has turned shuffling off, as ``overfit_batches`` does."""
+        return isinstance(self.sampler, SequentialSampler)
 
     def _seeded(self) -> SeededSampler:
         sampler: Any = self.sampler

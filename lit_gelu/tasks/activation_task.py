@@ -7,7 +7,6 @@ import torch
 from lightning.pytorch import LightningModule
 from lightning.pytorch.utilities.model_helpers import _restricted_classmethod
 from torch import Tensor, nn
-from torchmetrics import MeanMetric
 
 from lit_gelu import activations
 from lit_gelu.activations.errors import OpaqueActivationError
@@ -20,6 +19,7 @@ from lit_gelu.surgery.activation_record import record_activations, restore_activ
 from lit_gelu.surgery.marks import without_marks
 from lit_gelu.tasks.errors import TaskArgumentError
 from lit_gelu.tasks.noise import adds_noise
+from lit_gelu.tasks.sample_mean import SampleMean
 
 Batch = tuple[Tensor, Tensor]
 CHECKPOINT_KEY = "lit_gelu_activations"
@@ -33,8 +33,9 @@ class ActivationTask(LightningModule, ABC):
     measured with the noise off, on the same batch and before the update, as the paper's figures are (Hendrycks and
     Gimpel 2016, arXiv 1606.08415, their code): one forward pass more a step, in evaluation mode. The gradient is
     always that of the noisy loss. A subclass whose figure shows the noisy loss sets
-    ``logs_noise_free_training_loss = False`` and saves that pass. On several ranks, ``train_loss`` is that of rank 0's
-    part of the batch (an all-reduce a step would buy little); the other figures are of all ranks together.
+    ``logs_noise_free_training_loss = False`` and saves that pass. On several ranks, what is logged each
+    step is of rank 0's part of the batch (an all-reduce a step would buy little); figures of a whole epoch are of all
+    ranks together.
 
     An activation that was never registered trains like any other, but cannot be written in a checkpoint: that is
     refused at the start of `Trainer.fit` if checkpoints are on, and whenever one is saved. Checkpoints name the
@@ -58,11 +59,8 @@ class ActivationTask(LightningModule, ABC):
         # The canonical text instead of what was given: plain data, whatever form was used, here and in LightningCLI.
         self.save_hyperparameters({**self.hparams, "activation": str(self.activation_spec)})
         self._modules_seen: tuple[list[nn.Module], bool] = ([], False)
-        # "disable" lets a NaN through: the other strategies drop it, and a diverged net would look healthy.
         self.metrics = nn.ModuleDict({
-            f"{stage}_{name}": MeanMetric(nan_strategy="disable")
-            for stage in ("val", "test")
-            for name in self.metric_names
+            f"{stage}_{name}": SampleMean() for stage in ("val", "test") for name in self.metric_names
         })
 
     @_restricted_classmethod
@@ -160,6 +158,10 @@ class ActivationTask(LightningModule, ABC):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Write down every activation, and refuse one that could not be built again."""
         self.activation_spec.for_checkpoint()
+        given = checkpoint.get(self.CHECKPOINT_HYPER_PARAMS_KEY, {})
+        if "activation" in given:  # a subclass that calls save_hyperparameters again has what was given there
+            given["activation"] = str(self.activation_spec)
+            given.pop("registry", None)
         checkpoint[CHECKPOINT_KEY] = record_activations(self, self.registry)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -176,6 +178,6 @@ class ActivationTask(LightningModule, ABC):
     def _measure(self, stage: str, batch: Batch) -> None:
         """Update the metrics of ``stage`` sample by sample: batches may differ in size."""
         for name, value in self.sample_values(*batch).items():
-            metric = cast("MeanMetric", self.metrics[f"{stage}_{name}"])
+            metric = cast("SampleMean", self.metrics[f"{stage}_{name}"])
             metric.update(value)
             self.log(f"{stage}_{name}", metric, prog_bar=True, on_step=False, on_epoch=True, batch_size=len(value))

@@ -1,6 +1,5 @@
 """`CIFAR100WideResNet`: the GELU paper's residual net for CIFAR-100 (section 3.5)."""
 
-import math
 from functools import partial
 from typing import Any, ClassVar, Literal, get_args
 
@@ -10,13 +9,14 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from lit_gelu.activations import ActivationRegistry
+from lit_gelu.numbers_given import is_number
 from lit_gelu.surgery import infer_channels_
 from lit_gelu.tasks import wide_res_net
 from lit_gelu.tasks.activation_task import Batch
 from lit_gelu.tasks.classification import ClassificationTask
 from lit_gelu.tasks.errors import TaskArgumentError
 from lit_gelu.tasks.lasagne_batch_norm import LasagneBatchNorm
-from lit_gelu.tasks.learning_rates import cosine_schedule, steps_per_epoch
+from lit_gelu.tasks.learning_rates import check_schedule_lasts, cosine_schedule, steps_per_epoch
 from lit_gelu.tasks.optimizers import LasagneNesterovSGD
 from lit_gelu.tasks.refusals import check_colour_images, check_numbers, check_one_of, check_shape_kept
 from lit_gelu.tasks.torch_optimizers import check_fused_version, sgd
@@ -188,6 +188,7 @@ class CIFAR100WideResNet(ClassificationTask):
             optimizer = LasagneNesterovSGD(groups, lr=self.learning_rate, momentum=momentum)
         else:
             optimizer = sgd(groups, self.learning_rate, momentum, fused=self.hparams["fused_optimizer"])
+        check_schedule_lasts(self._trainer, self.hparams["epochs"])
         schedule = cosine_schedule(optimizer, self.hparams["epochs"] * self._steps_per_epoch())
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
@@ -203,7 +204,7 @@ class CIFAR100WideResNet(ClassificationTask):
 
 def _check_batches(given: float | None) -> None:
     """Refuse what is neither a positive number nor ``None``."""
-    if given is not None and not 0 < given < math.inf:
+    if given is not None and not (is_number(given) and given > 0):
         raise TaskArgumentError(
             f"batches_per_epoch={given!r} is not accepted. Give a number above 0, or None to ask the Trainer's loader."
         )

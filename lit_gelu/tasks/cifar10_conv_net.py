@@ -17,7 +17,7 @@ from lit_gelu.tasks.classification import ClassificationTask
 from lit_gelu.tasks.errors import TaskArgumentError
 from lit_gelu.tasks.lasagne_batch_norm import LasagneBatchNorm
 from lit_gelu.tasks.layers import ConvLayer
-from lit_gelu.tasks.learning_rates import HalvesSchedule
+from lit_gelu.tasks.learning_rates import HalvesSchedule, check_schedule_lasts
 from lit_gelu.tasks.noise import GaussianNoise
 from lit_gelu.tasks.optimizers import AdamEpsilonInsideRoot
 from lit_gelu.tasks.refusals import check_colour_images, check_numbers, check_one_of, check_shape_kept
@@ -199,7 +199,7 @@ class CIFAR10ConvNet(ClassificationTask):
         error = (logits.detach().argmax(dim=1) != labels).float().mean()
         self.log("train_loss", loss.detach(), prog_bar=True)
         self.log("train_error", error)
-        self.log("train_error_epoch", error, on_step=False, on_epoch=True, batch_size=len(labels))
+        self.log("train_error_epoch", error, on_step=False, on_epoch=True, batch_size=len(labels), sync_dist=True)
         return loss
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
@@ -222,18 +222,13 @@ class CIFAR10ConvNet(ClassificationTask):
                     "decay='step' needs the number of steps: give the Trainer max_epochs or max_steps."
                 )
             return int(steps)
-        longest = None if self._trainer is None else self._trainer.max_epochs
-        if longest is not None and longest > self.epochs:
-            raise TaskArgumentError(
-                f"max_epochs={longest} given to the Trainer, but the model's schedule ends after epochs={self.epochs}: "
-                f"the learning rate would be 0 from then on. Give the model epochs={longest}, or fewer max_epochs."
-            )
+        check_schedule_lasts(self._trainer, self.epochs)
         return self.epochs
 
 
 def _checked_channels(channels: tuple[int, int]) -> tuple[int, int]:
     """Return the two numbers."""
-    if len(channels) != 2:
+    if not isinstance(channels, tuple | list) or len(channels) != 2:
         raise TaskArgumentError(f"channels={channels!r} is not accepted. Give two integers, such as (96, 192).")
     check_numbers(**{f"channels[{index}]": number for index, number in enumerate(channels)})
     first, second = channels

@@ -8,6 +8,8 @@ from torch.nn import functional
 
 from lit_gelu.tasks.activation_task import ActivationTask
 
+IGNORED = -100  # the label of samples that cross-entropy leaves out
+
 
 class ClassificationTask(ActivationTask):
     """A net with an activation by name, trained with the mean cross-entropy; a subclass builds the net.
@@ -32,9 +34,13 @@ class ClassificationTask(ActivationTask):
         return functional.cross_entropy(self(inputs), labels)
 
     def sample_values(self, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        """Return each sample's cross-entropy in nats, ``"loss"``, and 0 or 1 for a wrong class, ``"error"``."""
+        """Return each sample's cross-entropy in nats, ``"loss"``, and 0 or 1 for a wrong class, ``"error"``.
+
+        Samples whose label is -100 have none: training leaves them out, too.
+        """
         logits = self(inputs)
+        counted = labels != IGNORED
         return {
-            "loss": functional.cross_entropy(logits, labels, reduction="none"),
-            "error": (logits.argmax(dim=1) != labels).float(),
+            "loss": functional.cross_entropy(logits, labels, reduction="none")[counted],
+            "error": (logits.argmax(dim=1) != labels).float()[counted],
         }

@@ -5,6 +5,7 @@ import importlib.util
 import torch
 from torch import Tensor, nn
 
+from lit_gelu.tasks.errors import TaskArgumentError
 from lit_gelu.tasks.keyed_noise import DeviceKeys, KernelDropout, Key, dropout_factors, readings
 
 NOISES = ("global", "keys")  # where a task's dropout has its random numbers from
@@ -36,6 +37,11 @@ class KeyedDropout(nn.Dropout):
         """Drop elements in training."""
         if not self.training or self.p == 0:
             return inputs
+        if torch._C._current_graph_task_id() != -1:
+            raise TaskArgumentError(
+                'noise="keys" does not go with activation checkpointing: a forward pass that is made again in the '
+                'backward pass would have the next step\'s masks. Give noise="global", or leave checkpointing out.'
+            )
         step = self.step.add_(1)
         rank = torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
         if has_kernel(inputs):

@@ -1,6 +1,7 @@
 """Learning rates in the course of training: the CIFAR-10 net's two halves, and the CIFAR-100 net's half cosine."""
 
 import math
+from typing import Any
 
 from lightning.pytorch import Trainer
 from torch import Tensor
@@ -42,6 +43,23 @@ class HalvesSchedule(LRScheduler):
         factor = constant_then_linear(self.last_epoch, self.periods)
         return [base * factor for base in self.base_lrs]
 
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from a saved period; how many there are is what this run says, which may be longer."""
+        super().load_state_dict({name: value for name, value in state_dict.items() if name != "periods"})
+        self._last_lr = [float(rate) for rate in self.get_lr()]
+        for group, rate in zip(self.optimizer.param_groups, self._last_lr, strict=True):
+            group["lr"] = rate
+
+
+def check_schedule_lasts(trainer: Trainer | None, epochs: int) -> None:
+    """Refuse a Trainer that trains for more epochs than a model's schedule has."""
+    longest = None if trainer is None else trainer.max_epochs
+    if longest is not None and longest > epochs:
+        raise TaskArgumentError(
+            f"max_epochs={longest} given to the Trainer, but the model's schedule ends after epochs={epochs}: the "
+            f"learning rate would be 0 from then on. Give the model epochs={longest}, or fewer max_epochs."
+        )
+
 
 def cosine_factor(step: int, period: float) -> float:
     """Return the share of the initial learning rate that a step, from 0 on, uses; ``period`` need not be whole."""
@@ -70,4 +88,6 @@ def steps_per_epoch(trainer: Trainer) -> float:
             "The training loader does not know its number of batches, which the schedule needs. Give "
             "batches_per_epoch=, or Trainer(limit_train_batches=...), a number."
         )
-    return batches / trainer.accumulate_grad_batches
+    accumulated = trainer.accumulate_grad_batches
+    # Lightning makes a step behind an epoch's last batch too, however many batches it is of.
+    return batches if accumulated == 1 else math.ceil(trainer.num_training_batches / accumulated)

@@ -35,7 +35,7 @@ class SumsOfEach:
         for number, (module, device) in enumerate(zip(self.modules, self.places, strict=True)):
             before = _states(device)
             _set_states(device, self.generators[number])
-            logits = module(moved[device][0])
+            logits = module(_as_floats_of(module, moved[device][0]))
             self.generators[number] = _states(device)
             _set_states(device, before)
             _check(logits, type(module).__name__, labels, reach)
@@ -76,6 +76,12 @@ class SumsTogether:
     def found(self) -> np.ndarray:
         """Return the sums, ``[modules, levels, draws, 2]``."""
         return np.moveaxis(self.sums.cpu().numpy(), 2, 0)
+
+
+def _as_floats_of(module: nn.Module, inputs: Tensor) -> Tensor:
+    """Return inputs in the dtype of a module's parameters, which is bfloat16 after bf16-true."""
+    dtypes = (parameter.dtype for parameter in module.parameters() if parameter.is_floating_point())
+    return inputs.to(next(dtypes, inputs.dtype)) if inputs.is_floating_point() else inputs
 
 
 def device_of(module: nn.Module) -> torch.device:

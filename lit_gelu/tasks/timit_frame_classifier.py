@@ -103,7 +103,9 @@ class TIMITFrameClassifier(ClassificationTask):
     def sample_values(self, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
         """Return each frame's cross-entropy and error, or with ``batch_means`` the batch's means of both, ``[1]``."""
         values = super().sample_values(inputs, labels)
-        return {name: value.mean(dim=0, keepdim=True) for name, value in values.items()} if self.batch_means else values
+        if not self.batch_means or not len(values["loss"]):
+            return values
+        return {name: value.mean(dim=0, keepdim=True) for name, value in values.items()}
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Return Adam with a constant learning rate."""

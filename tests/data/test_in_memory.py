@@ -1,14 +1,16 @@
 """The data module that the small sets share, on a data set made here."""
 
 import pickle
+from unittest.mock import Mock
 
 import pytest
 import torch
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
+from small_task import quiet_trainer
 from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
 
 from lit_gelu.data import DataArgumentError, DataError, InMemoryDataModule, InMemoryImages
-from lit_gelu.data.in_memory import fits
+from lit_gelu.data.in_memory import fits, whole_batch
 from lit_gelu.data.resumable_loader import ResumableDataLoader
 
 
@@ -189,3 +191,81 @@ def test_a_set_that_fits_is_on_the_gpu_during_training():
     trainer.fit(Watch(), datamodule=data)
     assert devices == {"cuda"}
     assert not data.train_dataloader().pin_memory
+
+
+class SavesBehind(Callback):
+    """Saves behind a number of steps, before what Lightning does at an epoch's end."""
+
+    def __init__(self, steps, path):
+        self.steps, self.path = steps, path
+
+    def on_train_batch_end(self, trainer, *_):
+        if trainer.global_step == self.steps:
+            trainer.save_checkpoint(self.path)
+
+
+@pytest.mark.parametrize("order", ["global", "seed"])
+@pytest.mark.parametrize("every", [3, 2])
+def test_a_limited_run_resumes_as_with_a_plain_loader(order, every, tmp_path):
+    """A checkpoint behind an epoch's last batch that the Trainer takes is none from within an epoch."""
+
+    class Seen(LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.weight, self.batches = torch.nn.Parameter(torch.zeros(1)), {}
+
+        def training_step(self, batch, batch_index):
+            self.batches[self.current_epoch] = self.batches.get(self.current_epoch, 0) + 1
+            return self.weight.sum()
+
+        def validation_step(self, batch, batch_index):
+            pass
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    def fitted(data, **options):
+        model = Seen()
+        trainer = quiet_trainer(limit_train_batches=3, num_sanity_val_steps=0, **options)
+        trainer.fit(model, **data, ckpt_path=path if path.exists() else None)
+        return model.batches, trainer.global_step
+
+    def plain():
+        numbers = Numbers()
+        numbers.setup("fit")
+        return {
+            "train_dataloaders": DataLoader(numbers.train_set, batch_size=4, drop_last=True, collate_fn=whole_batch),
+            "val_dataloaders": numbers.val_dataloader(),
+        }
+
+    def ours():
+        data = Numbers()
+        data.order = order
+        return {"datamodule": data}
+
+    found = {}
+    for name, data in (("plain", plain), ("ours", ours)) if every == 3 else (("ours", ours),):
+        path = tmp_path / f"{name}.ckpt"
+        fitted(data(), max_epochs=1, callbacks=[SavesBehind(every, path)])
+        assert path.exists()
+        found[name] = fitted(data(), max_epochs=3)
+    assert found["ours"][0][2] == 3
+    if every == 3:
+        assert found["ours"] == found["plain"] == ({1: 3, 2: 3}, 9)
+    else:
+        assert found["ours"] == ({0: 1, 1: 3, 2: 3}, 9)  # a plain loader cannot go on within an epoch
+
+
+def test_a_batch_that_is_too_large_for_a_rank():
+    data = Numbers(batch_size=12)
+    data.setup("fit")
+    data.trainer = Mock(world_size=2)
+    with pytest.raises(DataArgumentError, match="11 samples on each of 2 ranks"):
+        data.setup("fit")
+
+
+def test_another_batch_size_is_that_of_every_loader():
+    data = Numbers(batch_size=2)
+    data.setup()
+    data.batch_size = 5  # as Lightning's batch size finder does
+    assert {loader.batch_size for loader in (data.train_dataloader(), data.val_dataloader())} == {5}

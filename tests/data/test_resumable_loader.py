@@ -5,7 +5,8 @@ import random
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, TensorDataset
+from lightning.pytorch.utilities.data import _update_dataloader
+from torch.utils.data import DataLoader, SequentialSampler, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
 from lit_gelu.data import CorruptDataError, ResumableDataLoader
@@ -191,3 +192,70 @@ def test_a_damaged_state_is_refused_before_anything_is_set(change):
 def test_what_is_no_states_at_all(states):
     with pytest.raises(CorruptDataError):
         set_random_states(states)
+
+
+class Counted(torch.utils.data.Dataset):
+    def __len__(self):
+        return 24
+
+    def __getitem__(self, index):
+        return index
+
+
+@pytest.mark.parametrize("passes", [0, 1, 2])
+def test_persistent_workers_of_any_pass(passes):
+    """Only the first iterator of workers draws a seed for them, so that later passes draw one number less."""
+
+    def made():
+        return ResumableDataLoader(Counted(), batch_size=4, shuffle=True, num_workers=1, persistent_workers=True)
+
+    seeded()
+    whole = made()
+    for _ in range(passes):
+        list(whole)
+    going = iter(whole)
+    head = [next(going) for _ in range(2)]
+    state, tail = whole.state_dict(), list(going)
+    seeded(9)
+    other = made()
+    other.load_state_dict(state)
+    found = list(other)
+    assert [batch.tolist() for batch in found] == [batch.tolist() for batch in tail]
+    assert sorted(torch.cat([*head, *found]).tolist()) == list(range(24))
+
+
+class Endless(torch.utils.data.IterableDataset):
+    def __init__(self, count=12):
+        self.count = count
+
+    def __iter__(self):
+        return iter(range(self.count))
+
+
+def test_data_without_length():
+    whole = ResumableDataLoader(Endless(), batch_size=2)
+    going = iter(whole)
+    next(going)
+    other = ResumableDataLoader(Endless(), batch_size=2)
+    other.load_state_dict(whole.state_dict())
+    assert [batch.tolist() for batch in other] == [batch.tolist() for batch in going]
+    shorter = ResumableDataLoader(Endless(0), batch_size=2)
+    shorter.load_state_dict(whole.state_dict())
+    assert list(shorter) == []
+
+
+@pytest.mark.parametrize(("limit", "taken", "left"), [(1.0, 3, 4), (3, 3, 7), (3, 2, 5), (0.5, 3, 7), (20, 3, 4)])
+def test_the_end_of_a_pass_that_a_trainer_cuts_short(limit, taken, left):
+    """Seven batches, of which a Trainer with limit_train_batches takes fewer."""
+    going = loader(limit=limit)
+    for _, _ in zip(range(taken), going, strict=False):
+        pass
+    other = loader(limit=limit)
+    other.load_state_dict(going.state_dict())
+    assert len(list(other)) == left
+
+
+def test_lightning_keeps_the_limit_where_it_makes_a_loader_anew():
+    made = _update_dataloader(loader(limit=3), SequentialSampler(Shifted()))
+    assert isinstance(made, ResumableDataLoader)
+    assert (made.limit, len(made)) == (3, 7)

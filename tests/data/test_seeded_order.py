@@ -1,6 +1,7 @@
 """An order of samples by seed and epoch: the same again, also in the middle of an epoch, without a trace."""
 
 import copy
+import warnings
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from torch.utils.data import RandomSampler
 from lit_gelu.callbacks import ExactResume
 from lit_gelu.data import CorruptDataError, DataArgumentError, DigitsData
 from lit_gelu.data.seeded_order import SeededDataLoader, SeededSampler, order_of_epoch
-from lit_gelu.tasks import TweetTagger
+from lit_gelu.tasks import MNISTClassifier, TweetTagger
 
 
 def loader(samples=23, batch_size=5):
@@ -144,3 +145,22 @@ def test_a_trainer_goes_on_in_the_order(tmp_path, at):
 
 def test_a_sampler_has_its_length():
     assert len(SeededSampler(5)) == 5
+
+
+def test_a_trainer_that_overfits_turns_the_order_off():
+    def fitted(order):
+        data, seen = DigitsData(batch_size=16, order=order), []
+
+        class Keeps(Callback):
+            def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+                seen.append(batch[1].tolist())
+
+        seed_everything(0)
+        trainer = quiet_trainer(max_epochs=2, overfit_batches=2, callbacks=[Keeps()])
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="You requested to overfit")
+            trainer.fit(MNISTClassifier("relu", hidden_layers=1), datamodule=data)
+        return seen
+
+    assert fitted("seed") == fitted("global")
+    assert len(fitted("seed")) == 4

@@ -2,6 +2,7 @@
 
 import copy
 import math
+import warnings
 
 import pytest
 import torch
@@ -136,3 +137,39 @@ def test_evaluation_mode_restores_what_was_frozen_even_after_an_error():
 def test_noise_free_loss_carries_no_gradient():
     model = MNISTClassifier(keep=0.5, hidden_layers=1)
     assert not model.noise_free_loss(torch.rand(2, 1, 28, 28), torch.tensor([1, 2])).requires_grad
+
+
+def test_samples_without_a_class_count_nowhere():
+    """Cross-entropy leaves out the label -100, and so do the figures."""
+    torch.manual_seed(0)
+    model, images = MNISTClassifier("relu", hidden_layers=1).eval(), torch.rand(6, 784)
+    labels = torch.tensor([1, -100, 2, -100, -100, 3])
+    found = model.sample_values(images, labels)
+    kept = model.sample_values(images[labels >= 0], labels[labels >= 0])
+    assert {name: value.tolist() for name, value in found.items()} == {
+        name: pytest.approx(value.tolist()) for name, value in kept.items()
+    }
+    assert found["loss"].mean().item() == pytest.approx(model.mean_loss(images, labels).item())
+
+
+class Saves(MNISTClassifier):
+    """Lightning's usual way to keep a subclass' own arguments."""
+
+    def __init__(self, scale=2.0, **options):
+        super().__init__(**options)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a module among the arguments is saved twice, it says
+            self.save_hyperparameters()
+        self.scale = scale
+
+
+@pytest.mark.parametrize("options", [{"activation": nn.GELU}, {"activation": nn.GELU(), "registry": None}, {}])
+def test_a_subclass_that_saves_its_arguments_again(options, tmp_path):
+    if "registry" in options:
+        options = {**options, "registry": activations.registry}
+    trainer = quiet_trainer(max_steps=1)
+    model = Saves(scale=3.0, hidden_layers=1, **options)
+    trainer.fit(model, datamodule=SmallData())
+    trainer.save_checkpoint(tmp_path / "saved.ckpt")
+    again = Saves.load_from_checkpoint(tmp_path / "saved.ckpt")
+    assert (again.scale, again.activation_spec) == (3.0, model.activation_spec)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from lightning.pytorch import seed_everything
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from lit_gelu.tasks import MNISTClassifier, TaskArgumentError, TIMITFrameClassifier, TweetTagger
 from lit_gelu.tasks.keyed_dropout import KeyedDropout
@@ -78,3 +79,14 @@ def test_tasks_have_it_by_name(build):
     assert keyed.is_noisy
     with pytest.raises(TaskArgumentError, match="'global', 'keys'"):
         build(noise="philox", **small)
+
+
+@pytest.mark.parametrize("use_reentrant", [True, False])
+def test_a_forward_pass_that_is_made_again_is_refused(use_reentrant):
+    """Its masks would be those of another step, and the gradient wrong."""
+    layer = made()
+    x = torch.randn(4, 9, requires_grad=True)
+    y = checkpoint(lambda z: layer(z).sin(), x, use_reentrant=use_reentrant)
+    with pytest.raises(TaskArgumentError, match=r"activation checkpointing.*noise=\"global\""):
+        y.sum().backward()
+    layer(x).sum().backward()

@@ -141,7 +141,8 @@ def samples(count):
         ({"batch_size": 4, "drop_last": True}, {}, 4.75),
         ({"batch_size": 4}, {}, 5),
         ({"batch_size": 4, "drop_last": True}, {"limit_train_batches": 3}, 3),
-        ({"batch_size": 4, "drop_last": True}, {"accumulate_grad_batches": 2}, 4.75 / 2),
+        ({"batch_size": 4, "drop_last": True}, {"accumulate_grad_batches": 2}, 2),
+        ({"batch_size": 4, "drop_last": True}, {"accumulate_grad_batches": 3}, 2),  # Lightning steps at an epoch's end
         ({"batch_size": None}, {}, 19),
     ],
 )
@@ -164,3 +165,24 @@ def test_a_loader_without_length():
     model = Asking()
     quiet_trainer(max_epochs=1, limit_train_batches=3).fit(model, loader)
     assert model.steps == 3
+
+
+@pytest.mark.parametrize("before", [4, 3, 8])
+def test_a_longer_run_goes_on_by_its_own_length(before):
+    """The shorter run's own last rate is 0: a schedule that kept its length would train no more."""
+    optimizer, schedule = optimizer_and_schedule(before)
+    for _ in range(before):
+        optimizer.step()
+        schedule.step()
+    longer, other = optimizer_and_schedule(2 * before)
+    longer.load_state_dict(optimizer.state_dict())
+    other.load_state_dict(schedule.state_dict())
+    rates = []
+    for period in range(before, 2 * before):
+        assert longer.param_groups[0]["betas"][0] == beta1_of_halves(period, 2 * before)
+        rates.append([group["lr"] for group in longer.param_groups])
+        longer.step()
+        other.step()
+    expected = [constant_then_linear(period, 2 * before) for period in range(before, 2 * before)]
+    assert rates == [pytest.approx([1e-3 * factor, 1e-4 * factor]) for factor in expected]
+    assert other.get_last_lr() == [0, 0]

@@ -326,3 +326,15 @@ def test_on_mnist_after_three_epochs(record_property):
     assert 0.2 < curves.error[2] < 0.5
     assert 0.5 < curves.error[3] < 0.75
     assert 0.6 < curves.error[4] < 0.85
+
+
+def test_a_net_in_bfloat16_is_given_its_own_dtype():
+    data = SmallData()
+    torch.manual_seed(0)
+    model = MNISTClassifier("relu", hidden_layers=1)
+    data.setup("test")
+    inputs, labels = data.test_set.tensors
+    loader = DataLoader(TensorDataset(inputs, labels), batch_size=8)
+    exact = noise_robustness(model, loader, levels=(0.0,), draws=1)
+    found = noise_robustness(model.to(torch.bfloat16), loader, levels=(0.0,), draws=1)
+    assert found.loss == pytest.approx(exact.loss, rel=0.02)

@@ -2,15 +2,18 @@
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
 from lightning.pytorch import LightningModule
+from torch import nn
 
 from lit_gelu.activations import ActivationRegistry
 from lit_gelu.errors import shown
 from lit_gelu.replicas.choice.errors import ChoiceArgumentError
 from lit_gelu.replicas.choice.verdict import listed
+from lit_gelu.replicas.membership.building import seeded, shared_parts
 from lit_gelu.surgery import NoMatchError, SwapPlan, plan_swap
 
 Build = Callable[..., LightningModule]
@@ -83,7 +86,12 @@ def builder(build: Build, exchanged: Sequence[Any], registry: ActivationRegistry
     """
     if not exchanged:
         _require_activation(build)
-        return build
+
+        def built(activation: Any) -> LightningModule:
+            # A module that is given as a candidate is copied: no run goes on with what another has trained.
+            return build(activation=deepcopy(activation) if isinstance(activation, nn.Module) else activation)
+
+        return built
 
     def swapped(activation: Any) -> LightningModule:
         module = build()
@@ -91,6 +99,23 @@ def builder(build: Build, exchanged: Sequence[Any], registry: ActivationRegistry
         return module
 
     return swapped
+
+
+def check_built_anew(build: Build, candidate: ActivationCandidate) -> None:
+    """Refuse a function whose modules have parameters or buffers in common: a run would go on where another ended.
+
+    Raises:
+        ChoiceArgumentError: If two modules share what training changes.
+    """
+    with seeded(0):
+        one, other = (build(activation=candidate.given) for _ in range(2))
+    shared = shared_parts(one, other)
+    if shared:
+        raise ChoiceArgumentError(
+            f"build returns modules that have {listed(shared[:3])} in common, so that every run would go on with what "
+            "the one before has trained. Build or copy within the function: lambda activation: "
+            "Net(copy.deepcopy(encoder), activation)."
+        )
 
 
 def notes_of_exchange(

@@ -131,6 +131,8 @@ def _sample(module: LightningModule, batch: Any) -> Any:
 def write_best(choice: ActivationChoice, modules: TrainedModules, target: Path, *, exports: bool) -> None:
     """Write the best run's module as a checkpoint, and as an ONNX file with its proof."""
     run = choice.best_run
+    for earlier in (*target.glob("best.onnx*"), *target.glob("best.parity.*")):  # of another best module
+        earlier.unlink()
     with write_atomically(target / "best.ckpt") as temporary:
         temporary.write_bytes(modules.folder.checkpoint(run.label, run.spec, run.seed).read_bytes())
     choice.files["checkpoint"] = "best.ckpt"

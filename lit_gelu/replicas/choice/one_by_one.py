@@ -4,16 +4,21 @@ import time
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
+from lightning.pytorch.trainer.states import TrainerFn
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
+from lit_gelu.data.seeded_order import SeededDataLoader
 from lit_gelu.errors import LitGeluError
 from lit_gelu.files import write_atomically
 from lit_gelu.replicas.choice.candidates import ActivationCandidate, Build
+from lit_gelu.replicas.choice.own_generators import OwnGenerators
 from lit_gelu.replicas.choice.run_files import TrainedRun, digest
 from lit_gelu.replicas.membership.alike import activation_paths
 from lit_gelu.replicas.membership.building import seeded
@@ -46,6 +51,11 @@ class Setup:
     tests: bool = False
     tested_on: str = ""
 
+    @cached_property
+    def generators(self) -> OwnGenerators:
+        """Those of the data, as they are at the first run."""
+        return OwnGenerators(self.data)
+
     def new_trainer(self, *callbacks: Callback, **options: Any) -> Trainer:
         """Return a Trainer, with callbacks of its own beside copies of those that were given."""
         given = {**QUIET, **self.trainer, **options}
@@ -59,18 +69,34 @@ class EpochNotes(Callback):
 
     def __init__(self, run: TrainedRun) -> None:
         self.run = run
+        self._validated = ""  # a digest of the parameters that were validated last
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:  # noqa: ARG002
-        """Note the random numbers."""
-        self.run.orders.append(digest(torch.get_rng_state()))
+        """Note the random numbers, those of loaders with generators of their own too."""
+        self.run.orders.append(digest(torch.get_rng_state(), *_states_of_loaders(trainer)))
 
-    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:  # noqa: ARG002
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Note the figures of validation."""
         # Out of the pass's own results: what training logs may have the same name.
         results = trainer._results
         if results is not None and not trainer.sanity_checking:
             found = values_of(results, len(trainer.num_val_batches))
-            self.run.add_epoch(trainer.current_epoch + 1, {name: float(value) for name, value in found.items()})
+            epoch = trainer.current_epoch + (trainer.state.fn == TrainerFn.FITTING)
+            self.run.add_epoch(epoch, {name: float(value) for name, value in found.items()})
+            self._validated = digest(*pl_module.parameters())
+
+    def validate_the_end(self, trainer: Trainer, module: LightningModule, data: LightningDataModule) -> None:
+        """Validate once more if what was validated last is not what the run ended with."""
+        # So it is where not every epoch is validated, or within them, or where a callback has put averages in.
+        if trainer.enable_validation and self._validated != digest(*module.parameters()):
+            trainer.validate(module, datamodule=data, verbose=False)
+
+
+def _states_of_loaders(trainer: Trainer) -> list[torch.Tensor]:
+    """Return the states of the generators that training loaders have of their own, where an order comes from them."""
+    loaders: list[Any] = tree_leaves(trainer.train_dataloader)
+    own = [each.generator for each in loaders if not isinstance(each, SeededDataLoader) and hasattr(each, "generator")]
+    return [generator.get_state() for generator in own if generator is not None]
 
 
 def train_alone(setup: Setup, candidate: ActivationCandidate, seed: int, checkpoint: Path) -> TrainedRun:
@@ -80,8 +106,12 @@ def train_alone(setup: Setup, candidate: ActivationCandidate, seed: int, checkpo
         with seeded(seed):
             module = setup.build(activation=candidate.given)
             run.initial = initial_weights(module)
-            trainer = setup.new_trainer(EpochNotes(run))
+            setup.generators.put_back()
+            notes = EpochNotes(run)
+            trainer = setup.new_trainer(notes)
             trainer.fit(module, datamodule=setup.data)
+            run.diverged = has_diverged(module)
+            notes.validate_the_end(trainer, module, setup.data)
             save_checkpoint(checkpoint, trainer.save_checkpoint, module)
             if setup.tests:
                 take_test(setup, run, module)
@@ -95,6 +125,11 @@ def take_test(setup: Setup, run: TrainedRun, module: LightningModule) -> None:
     """Note what a run's module logs in a test."""
     (found,) = setup.new_trainer(callbacks=None).test(module, datamodule=setup.data, verbose=False)
     run.test, run.tested_on = {name: float(value) for name, value in found.items()}, setup.tested_on
+
+
+def has_diverged(module: nn.Module) -> bool:
+    """Return whether a parameter is not finite: such a net may still guess right now and then."""
+    return not all(bool(parameter.isfinite().all()) for parameter in module.parameters())
 
 
 def save_checkpoint(path: Path, save: Callable[[Path], Any], module: nn.Module) -> None:

@@ -7,7 +7,7 @@ from lightning.pytorch import LightningDataModule
 
 from lit_gelu.data import InMemoryDataModule
 from lit_gelu.errors import shown
-from lit_gelu.replicas.choice.candidates import ActivationCandidate
+from lit_gelu.replicas.choice.candidates import ActivationCandidate, check_built_anew
 from lit_gelu.replicas.choice.errors import ChoiceArgumentError
 from lit_gelu.replicas.choice.metric import Stage
 from lit_gelu.replicas.choice.one_by_one import Setup, said
@@ -43,6 +43,8 @@ def logged_by(
     for candidate in candidates:
         try:
             return _logged(setup, candidate, seed, metric)
+        except ChoiceArgumentError:
+            raise
         except Exception as error:  # noqa: BLE001 - of a user's module; it is named if no candidate does better
             failures.append(f"{candidate.label}: {said(error)}")
     raise ChoiceArgumentError(
@@ -61,6 +63,7 @@ def _logged(setup: Setup, candidate: ActivationCandidate, seed: int, metric: str
         if metric not in found["val"] and (metric or not found["val"]) and _has(setup.data, "test_dataloader"):
             for values in setup.new_trainer(**options).test(module, datamodule=setup.data, verbose=False):
                 found["test"] += values
+    check_built_anew(setup.build, candidate)
     return found
 
 

@@ -39,6 +39,7 @@ class TrainedRun(Displayed):
         together: Whether it was trained in a group.
         seconds: Its training, or its share of the group's.
         failure: Why it ended early; empty if it did not.
+        diverged: Whether its parameters were not all finite at the end, whatever it logged.
     """
 
     label: str
@@ -53,6 +54,7 @@ class TrainedRun(Displayed):
     together: bool = False
     seconds: float = 0.0
     failure: str = ""
+    diverged: bool = False
 
     def add_epoch(self, epoch: int, values: Mapping[str, float]) -> None:
         """Take over what was logged at the end of an epoch."""
@@ -61,7 +63,9 @@ class TrainedRun(Displayed):
             self.curves.setdefault(name, []).append(value)
 
     def value(self, metric: Metric) -> float | None:
-        """Return the metric at the end of the run, ``None`` if there is none."""
+        """Return the metric at the end of the run, ``None`` if there is none, NaN if the run diverged."""
+        if self.diverged:  # an error rate is a number all the same
+            return None if self.failure else math.nan
         found = self.test.get(metric.name) if metric.stage == "test" else self._last(metric.name)
         return None if self.failure else found
 
@@ -186,6 +190,7 @@ def _numbers(plain: dict[str, Any]) -> dict[str, Any]:
         "orders": [str(order) for order in plain["orders"]],
         "tested_on": str(plain["tested_on"]),
         "seconds": float(plain["seconds"]),
+        "diverged": bool(plain.get("diverged", False)),
     }
 
 

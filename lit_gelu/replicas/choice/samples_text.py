@@ -71,7 +71,7 @@ def samples_told(data: LightningDataModule, stage: str, untold: list[str]) -> di
 def _set_told(data: Any, name: str, untold: list[str]) -> str:
     """Tell a set that is in memory, with what batches of it are made by."""
     samples: InMemorySamples = getattr(data, f"{name}_set")
-    by = [data.batch_size, data.order] if name == "train" else [data.evaluation_batch_size]
+    by = [data.batch_size, data.order] if name == "train" else [data.evaluation_batch_size or data.batch_size]
     return told([samples.tensors, *by], untold)
 
 

@@ -15,7 +15,7 @@ from lit_gelu.callbacks.checkpoint_file import CheckpointFileError, read_checkpo
 from lit_gelu.data import InMemoryDataModule
 from lit_gelu.files import is_file, write_atomically
 from lit_gelu.replicas.choice.candidates import ActivationCandidate
-from lit_gelu.replicas.choice.one_by_one import Setup, initial_weights, save_checkpoint, take_test
+from lit_gelu.replicas.choice.one_by_one import Setup, has_diverged, initial_weights, save_checkpoint, take_test
 from lit_gelu.replicas.choice.run_files import RunFolder, TrainedRun, digest
 from lit_gelu.replicas.data.data_module import ReplicaDataModule
 from lit_gelu.replicas.group import ReplicaGroup
@@ -26,7 +26,7 @@ SAVE_EVERY = 30.0  # seconds between two checkpoints of a group, at most once an
 _TAKEN = frozenset({
     "max_epochs", "accelerator", "devices", "precision", "logger", "enable_checkpointing", "enable_progress_bar",
     "enable_model_summary", "log_every_n_steps", "default_root_dir", "num_sanity_val_steps", "deterministic",
-    "limit_val_batches", "limit_test_batches", "check_val_every_n_epoch",
+    "limit_val_batches", "limit_test_batches",
 })  # fmt: skip
 
 
@@ -35,7 +35,8 @@ def why_not_together(setup: Setup) -> str:
     if not isinstance(setup.data, InMemoryDataModule):
         return f"{type(setup.data).__name__} is no InMemoryDataModule, out of which a group takes its batches"
     for name, value in setup.trainer.items():
-        if name not in _TAKEN and value not in (None, [], ()):
+        is_default = name == "check_val_every_n_epoch" and value == 1
+        if name not in _TAKEN and not is_default and value not in (None, [], ()):
             return f"Trainer({name}=...) is meant for a run of its own"
     return ""
 
@@ -116,6 +117,7 @@ def train_together(
     for replica, (run, member) in enumerate(zip(runs, group.members, strict=True)):
         checkpoint = folder.checkpoint(run.label, run.spec, run.seed)
         save_checkpoint(checkpoint, partial(_save_member, group, replica), member)
+        run.diverged = has_diverged(member)
         if setup.tests:
             take_test(setup, run, member)
         run.seconds = (time.perf_counter() - start) / len(runs)

@@ -88,7 +88,22 @@ def build_members(
         raise ReplicaArgumentError(
             f"{len(cells)} cells and {len(seeds)} seeds given. Give at least one cell, and a seed for each, or None."
         )
-    return [_built(build, cell, seed) for cell, seed in zip(cells, seeds, strict=True)]
+    members = [_built(build, cell, seed) for cell, seed in zip(cells, seeds, strict=True)]
+    for number, member in enumerate(members[1:], start=1):
+        if shared := shared_parts(members[0].module, member.module):
+            raise ReplicaArgumentError(
+                f"Members 0 and {number} have {', '.join(map(repr, shared[:3]))} in common: build= puts the same "
+                "module into all of them, and their runs would train it together. Build or copy it for each."
+            )
+    return members
+
+
+def shared_parts(one: LightningModule, other: LightningModule) -> list[str]:
+    """Return the names of parameters that are trained, and of modules with buffers, that are another module's too."""
+    theirs = {id(part) for part in (*other.modules(), *other.parameters())}
+    parameters = [name for name, p in one.named_parameters() if p.requires_grad and id(p) in theirs]
+    modules = [(name, module) for name, module in one.named_modules() if id(module) in theirs]
+    return parameters + [name for name, module in modules if list(module.buffers(recurse=False))]
 
 
 @contextmanager

@@ -1,9 +1,11 @@
 """`choose` against runs made by hand, one by one; what fails, and what is refused."""
 
+import copy
 import json
 import math
 import re
 import warnings
+from functools import partial
 from unittest import mock
 
 import pytest
@@ -22,14 +24,15 @@ from choice_nets import (
     check_by_hand,
     explodes,
 )
-from lightning.pytorch import Callback, Trainer
+from lightning.pytorch import Callback, LightningDataModule, Trainer
 from small_task import quiet_trainer
 from torch import nn
+from torch.utils.data import DataLoader
 
 from lit_gelu import activations, surgery
 from lit_gelu.activations.errors import UnknownActivationError
 from lit_gelu.export import OnnxPredictor
-from lit_gelu.replicas import ChoiceArgumentError, choose
+from lit_gelu.replicas import ChoiceArgumentError, ReplicaArgumentError, ReplicaGroup, choose
 from lit_gelu.replicas.choice import AllRunsFailedError
 
 PIXELS = Stripes(size=28)
@@ -361,3 +364,127 @@ def test_measured_and_written(tmp_path, build, data, classes):
     assert choice.header[-1] == "curvature"
     (relu,) = (row for row in choice.rows if row[0] == "relu")
     assert float(relu[-1]) > 0
+
+
+class Encoded(ConvNet):
+    """A net with a part that it is given."""
+
+    def __init__(self, encoder, activation="gelu"):
+        super().__init__(activation)
+        self.encoder = encoder
+
+    def forward(self, x):
+        return super().forward(self.encoder(x))
+
+
+@pytest.mark.parametrize("encoder", [nn.Conv2d(1, 1, 1), nn.BatchNorm2d(1).requires_grad_(False)])
+def test_modules_that_share_what_is_trained_are_refused(encoder):
+    """Else each run goes on with what the one before has trained, and one activation is better than itself."""
+    with pytest.raises(ChoiceArgumentError, match=r"have encoder.* in common.*copy"):
+        choose(partial(Encoded, encoder), ["gelu", "relu"], Stripes(), metric="val_acc", **QUICK)
+    with pytest.raises(ReplicaArgumentError, match=r"Members 0 and 1 have 'encoder"):
+        ReplicaGroup.of(partial(Encoded, encoder), [{"activation": "gelu"}, {"activation": "relu"}])
+
+    def build(activation):
+        return Encoded(copy.deepcopy(encoder), activation)
+
+    names = {"a": "gelu", "b": "gelu"}
+    choice = choose(build, names, Stripes(), metric="val_acc", **QUICK)
+    assert "no difference" in choice.verdict[0]
+
+
+class AsGiven(ConvNet):
+    """Uses the module that it is given, and no copy."""
+
+    def __init__(self, activation="gelu"):
+        super().__init__("relu")
+        self.act = activation if isinstance(activation, nn.Module) else activations.create(activation)
+
+    def forward(self, x):
+        return super().forward(self.act(x))
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_a_module_as_candidate_is_copied(together):
+    given = nn.PReLU()
+    names = {"module": given, "name": "prelu"}
+    choice = choose(AsGiven, names, Stripes(), metric="val_acc", together=together, **QUICK)
+    assert "no difference" in choice.verdict[0]
+    assert given.weight.item() == 0.25
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_a_net_that_diverged_does_not_win_by_guessing(together):
+    """Its outputs are NaN, and argmax then says 0 for all: an accuracy like any other."""
+
+    class MostlyZero(Stripes):
+        def load_train_and_val(self):
+            train, val = super().load_train_and_val()
+            val.labels.zero_()
+            return train, val
+
+    @activations.register("turns_to_nan_in_choose", override=True)
+    def turns_to_nan(x):
+        return x * float("nan")
+
+    names = {"gelu": "gelu", "nan": "turns_to_nan_in_choose"}
+    choice = choose(ConvNet, names, MostlyZero(), metric="val_acc", together=together, **QUICK)
+    assert choice.best.label == "gelu"
+    assert any(said.startswith("nan diverged with") for said in choice.verdict)
+
+
+class OwnOrder(LightningDataModule):
+    """Its order comes from a generator that it keeps."""
+
+    def __init__(self):
+        super().__init__()
+        self.generator = torch.Generator().manual_seed(0)
+        stripes = Stripes()
+        stripes.setup("fit")
+        self.train_set, self.val_set = stripes.train_set, stripes.val_set
+
+    def train_dataloader(self):
+        return DataLoader(self.train_set, 8, shuffle=True, generator=self.generator, collate_fn=lambda batch: batch)
+
+    def val_dataloader(self):
+        return DataLoader(self.val_set, 64, collate_fn=lambda batch: batch)
+
+
+def test_every_run_finds_the_datas_own_generator_as_the_first():
+    names = {"a": "gelu", "b": "gelu"}
+    choice = choose(ConvNet, names, OwnOrder(), metric="val_acc", **QUICK)
+    assert "gave the same numbers" in choice.verdict[0]
+    first, other = (candidate.runs for candidate in choice.candidates)
+    assert [run.curves for run in first] == [run.curves for run in other]
+
+
+class Averages(Callback):
+    """Puts other weights in at the end, as StochasticWeightAveraging does."""
+
+    def on_train_end(self, trainer, pl_module):
+        with torch.no_grad():
+            for parameter in pl_module.parameters():
+                parameter.mul_(0.5)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"check_val_every_n_epoch": 2}, {"check_val_every_n_epoch": 5}, {"callbacks": [Averages()]}],
+    ids=["every second", "never", "averages"],
+)
+def test_what_decides_is_of_the_module_at_the_end(options):
+    given = {**QUICK, "max_epochs": 3, "trainer": {**CPU, **options}}
+    choice = choose(ConvNet, ["gelu", "relu"], Stripes(), metric="val_loss", **given)
+    data = Stripes()
+    (found,) = quiet_trainer().validate(choice.module, data, verbose=False)
+    assert choice.best_run.value(choice.metric) == pytest.approx(found["val_loss"], rel=1e-6)
+    assert choice.best_run.epochs[-1] == 3
+
+
+def test_files_of_an_earlier_best_module_do_not_stay(tmp_path):
+    given = {**QUICK, "max_epochs": 1}
+    choose(BUILD, ["gelu", "relu"], PIXELS, folder=tmp_path, **{**given, "measure": True, "seconds": 0.01})
+    assert (tmp_path / "best.onnx").exists()
+    again = choose(BUILD, ["gelu", "relu"], PIXELS, folder=tmp_path, **given)
+    assert {path.name for path in tmp_path.glob("best.*")} == {"best.ckpt"}
+    assert set(again.files) & {"onnx", "proof_json"} == set()
