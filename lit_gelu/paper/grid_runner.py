@@ -1,6 +1,6 @@
 """Making the runs of a plan: several at a time, the finished ones recorded at once, a failed one no reason to stop."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,7 @@ from lit_gelu.paper.protocol.cells import Cell, check_same_configuration, finger
 from lit_gelu.paper.protocol.experiments import Experiment
 from lit_gelu.paper.records.run_record import RunRecord
 from lit_gelu.paper.records.run_store import RecordStore
+from lit_gelu.paper.results.one_protocol import check_same_data
 from lit_gelu.paper.training.unfinished_groups import GROUPS_FOLDER, forget_group, forget_groups, unfinished_groups
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ class Runner:
             if waiting:
                 is_over = all(cell.key in records for cell in searching if cell.arm == arm)
                 reason = f"Arm {arm}: {self._why_no_rate(search, is_over)}."
-                self._fail(waiting[0], Failure("missing", reason), len(waiting), ())
+                self._fail(waiting[0], Failure("no rate", reason), len(waiting), ())
         return self.request.later_cells(experiment, rates)
 
     def _why_no_rate(self, search: Experiment, is_over: bool) -> str:
@@ -120,11 +121,11 @@ class Runner:
             for job, message in self.pool.wait(_SECONDS_BETWEEN_UPDATES):
                 self._hear(job, message)
             self.reporter.tick()
+        self._forget_groups(identical[0] for identical in self._identical.values())
 
     def _jobs(self, cells: Sequence[Cell], wanted: Sequence[Cell]) -> list[Cell | CellGroup]:
         """Return what is to be done for the runs that are wanted, those first that a kill has left unfinished."""
-        recorded = {fingerprint(record.config, record.seed) for record in self._records().values()}
-        forget_groups(self._groups_folder, recorded)
+        self._forget_groups(wanted)
         if self._grouping is None:
             return list(wanted)
         by_fingerprint = {cell.fingerprint: cell for cell in [*cells, *wanted]}
@@ -135,6 +136,12 @@ class Runner:
         ]
         keys = {cell.key for group in begun for cell in group.cells}
         return [*begun, *self._grouping.jobs([cell for cell in wanted if cell.key not in keys])]
+
+    def _forget_groups(self, wanted: Iterable[Cell]) -> None:
+        """Remove what is kept of groups all of whose runs are recorded, and none of which is to be made."""
+        # A run that is wanted may be recorded for another experiment, which does not measure all that this one does.
+        recorded = {fingerprint(record.config, record.seed) for record in self._records().values()}
+        forget_groups(self._groups_folder, recorded - {cell.fingerprint for cell in wanted})
 
     def _next_job(self) -> Job | None:
         """Return the next job whose data are prepared, or the preparation of the first that are not."""
@@ -170,6 +177,7 @@ class Runner:
                 forget_group(self._groups_folder, job)
 
     def _record(self, record: RunRecord) -> None:
+        check_same_data(record, self.store.records.values())
         self.store.append(record)
         self.summary.diverged += record.status == "diverged"
         if record.shared_from is None:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from lit_gelu.paper.protocol.cells import Cell, data_name
 from lit_gelu.paper.records.run_record import RunRecord
 
-FailureKind = Literal["missing", "error", "lost"]
+FailureKind = Literal["missing", "error", "lost", "no rate"]
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,8 @@ class Done:
 class Failure:
     """A job's other end."""
 
-    kind: FailureKind  # "missing": data, a library that they need, or a searched rate; "lost": the process died
+    # "missing": data, or a library that they need; "no rate": a search has found none; "lost": the process died.
+    kind: FailureKind
     message: str
     trace: str = ""  # empty for a mistake that the user can mend
     begun: int = 1  # how often the job was

@@ -208,7 +208,7 @@ class TestSearch:
 
         summary, records = run(tmp_path, request(SEARCH, FINAL), Failing())
         assert {record.arm for record in records.values() if record.experiment == "final"} == {"gelu"}
-        assert [(failure.kind, runs) for _, failure, runs in summary.failures] == [("lost", 1), ("missing", 2)]
+        assert [(failure.kind, runs) for _, failure, runs in summary.failures] == [("lost", 1), ("no rate", 2)]
         assert "the search for its learning rate, search, is not complete" in summary.failures[1][1].message
         again, records = run(tmp_path, request(SEARCH, FINAL))
         assert again.not_made == 0
@@ -219,7 +219,7 @@ class TestSearch:
         summary, records = run(tmp_path, request(wild, replace(FINAL, arms=wild.arms)))
         assert {record.status for record in records.values()} == {"diverged"}
         assert {record.experiment for record in records.values()} == {"search"}
-        assert [(failure.kind, runs) for _, failure, runs in summary.failures] == [("missing", 2)]
+        assert [(failure.kind, runs) for _, failure, runs in summary.failures] == [("no rate", 2)]
         assert "Arm relu: its runs of search diverged at every learning rate." in summary.failures[0][1].message
 
 

@@ -117,7 +117,7 @@ def test_others_are_all_parts_of_any_number_and_what_was_merged(tmp_path):
         (folder / "runs.jsonl").write_text(f"{run_record(seed=seed).to_json()}\n{end}", encoding="utf-8")
         return run_record(seed=seed).key
 
-    unended = run_record(seed=5).to_json()  # its part takes it away and makes it again
+    unended = run_record(seed=5).to_json()[:-2]  # its part takes it away and makes it again
     expected = {
         put(tmp_path, 0),
         put(tmp_path / "shard-1-of-2", 1),

@@ -30,7 +30,7 @@ from lit_gelu.paper.errors import PaperArgumentError
 from lit_gelu.paper.grid_runner import Runner, Tally
 from lit_gelu.paper.group_planning import GroupPlanner, parse_replicas
 from lit_gelu.paper.jobs import RunOptions
-from lit_gelu.paper.planning import RunRequest, plan
+from lit_gelu.paper.planning import RunRequest, plan, searched_learning_rates
 from lit_gelu.paper.pools.visible_gpus import VARIABLE, visible_gpus
 from lit_gelu.paper.progress import GridProgress
 from lit_gelu.paper.protocol.cells import PRECISION
@@ -262,12 +262,20 @@ def _dry_run(request: RunRequest, folder: Path) -> int:
     records, own = _elsewhere(request, folder), _own_folder(request, folder)
     if is_file(own / RECORDS_FILE):
         records |= {record.key: record for record in read_records(own)}
-    planned = plan(request.first_cells(), records)
+    experiments = request.experiments()
+    cells = list(request.first_cells())
+    for experiment in experiments:
+        if experiment.learning_rate_from is not None:
+            search = next(other for other in experiments if other.name == experiment.learning_rate_from)
+            rates = searched_learning_rates(search, request.cells(search), records)
+            cells += request.later_cells(experiment, rates) if rates else []
+    planned = plan(cells, records)
+    known = {cell.experiment for cell in cells}
     made = Counter(group[0].experiment for group in planned.identical)
     all_cells = Counter(cell.experiment for group in planned.identical for cell in group)
     all_cells.update(record.experiment for record in planned.shared)
-    for experiment in request.experiments():
-        if experiment.learning_rate_from is None:
+    for experiment in experiments:
+        if experiment.learning_rate_from is None or experiment.name in known:
             text = f"{made[experiment.name]} to be made, {all_cells[experiment.name] - made[experiment.name]} identical"
         else:
             text = f"{len(request.later_cells(experiment))}, their learning rates from {experiment.learning_rate_from}"

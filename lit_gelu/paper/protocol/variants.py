@@ -67,4 +67,12 @@ def _changed(experiment: Experiment, variant: ProtocolVariant) -> Experiment:
         task["fused_optimizer"] = True
     is_shorter = variant.epochs is not None and variant.epochs < experiment.epochs and not experiment.has_schedule
     epochs = variant.epochs if is_shorter and variant.epochs is not None else experiment.epochs
-    return replace(experiment, task_args=task, data_args=data, epochs=epochs)
+    share = epochs / experiment.epochs
+    return replace(
+        experiment,
+        task_args=task,
+        data_args=data,
+        epochs=epochs,
+        training_flop=None if experiment.training_flop is None else experiment.training_flop * share,
+        seconds=None if experiment.seconds is None else experiment.seconds * share,
+    )

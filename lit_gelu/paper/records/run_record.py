@@ -191,9 +191,11 @@ def _decoded(line: bytes) -> str:
 
 def split_cut_line(content: bytes) -> tuple[bytes, bytes]:
     """Separate the complete lines of a file from what a kill left of the last one, empty if nothing was cut."""
-    # Every record is written with its line break, so what follows the last line break was cut.
+    # Every record is written with its line break, so what follows the last one was cut, unless it is a whole record: an
+    # editor may have left the last line break out.
     end = content.rfind(b"\n") + 1
-    return content[:end], content[end:]
+    is_whole = all(isinstance(found, RunRecord) for _, found in parse_lines(content[end:]))
+    return (content, b"") if is_whole else (content[:end], content[end:])
 
 
 def _check_kinds(given: Mapping[str, Any]) -> None:

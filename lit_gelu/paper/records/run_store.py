@@ -61,9 +61,12 @@ class RecordStore:
                 while line:
                     line = line[file.write(line) :]
                 os.fsync(file.fileno())
-            except OSError:  # such as a full disk: what was written of the line must not stay before the next one
+            except OSError as error:  # what was written of the line must not stay before the next one
                 os.truncate(self.path, end)
-                raise
+                raise UnwritablePathError(
+                    f"Cannot write the record of {record.key!r} to {str(self.path)!r}: {error.strerror}. Make room on "
+                    "the disk and give the same command again: the runs that are recorded stay."
+                ) from error
         if is_new:
             synchronise(self.folder)
         self.records[record.key] = record
@@ -85,3 +88,6 @@ class RecordStore:
                 f"{str(self.path)!r}: the last line is cut off and taken away; that run is made again.", stacklevel=3
             )
             os.truncate(self.path, len(complete))
+        elif complete and not complete.endswith(b"\n"):
+            with self.path.open("ab") as file:
+                file.write(b"\n")

@@ -29,11 +29,16 @@ def check_one_protocol(records: Iterable[RunRecord]) -> None:
 
 def check_same_protocol(cells: Iterable[Cell], records: Iterable[RunRecord]) -> None:
     """Refuse to make runs beside those of another protocol in the results: no table could show both."""
-    first_of = {(cell.preset, cell.experiment): cell for cell in reversed(list(cells))}
+    first_of = {cell.experiment: cell for cell in reversed(list(cells))}
     for record in records:
-        cell = first_of.get((record.preset, record.experiment))
+        cell = first_of.get(record.experiment)
         if cell is None:
             continue
+        if record.preset != cell.preset:
+            raise OtherConfigurationError(
+                f"The results have runs of {cell.experiment} by --preset {record.preset} (the run {record.key!r}), and "
+                f"now it is {cell.preset}. Give another folder (--results): no table can show both."
+            )
         varied = _VARIED.union(cell.setting, record.setting)
         recorded, now = protocol(record.config, varied), protocol(plain(cell.config), varied)
         if recorded != now:
@@ -42,6 +47,19 @@ def check_same_protocol(cells: Iterable[Cell], records: Iterable[RunRecord]) -> 
                 f"The results have runs of {cell.experiment} by another protocol ({found}; the run {record.key!r}). "
                 "Give another folder (--results): no table can show both."
             )
+
+
+def check_same_data(made: RunRecord, records: Iterable[RunRecord]) -> None:
+    """Refuse a run whose data were not those of the runs of its experiment that are there."""
+    other = next((record for record in records if record.experiment == made.experiment), None)
+    if other is None:
+        return
+    found = "; ".join(differences(other.data, made.data, "data", (f"in {other.key!r}", f"in {made.key!r}")))
+    if found:
+        raise OtherConfigurationError(
+            f"{made.key!r} was made with other data than the runs of {made.experiment} that are there ({found}). It is "
+            "not recorded: no table can show both. Give --data-root as before, or another folder (--results)."
+        )
 
 
 def protocol(config: Mapping[str, Any], varied: Collection[str]) -> dict[str, Any]:

@@ -11,7 +11,8 @@ from replica_runs import batched_products_are_single_ones
 
 from lit_gelu.cli.main import main
 from lit_gelu.cli.paper import running as paper_run
-from lit_gelu.paper.jobs import Failure
+from lit_gelu.paper.grid_runner import Tally
+from lit_gelu.paper.jobs import Failure, Preparation
 from lit_gelu.paper.protocol import variants
 from lit_gelu.paper.protocol.experiments import EXPERIMENTS, Arm
 from lit_gelu.paper.protocol.presets import preset
@@ -253,6 +254,14 @@ def test_missing_data(tmp_path, table, capsys):
     assert "2 made" in captured.out
     assert "4 not made" in captured.out
     assert paper_run_in(tmp_path, *arguments, "--skip-missing") == 0
+
+
+@pytest.mark.parametrize(("kind", "failed"), [("missing", False), ("no rate", True), ("error", True), ("lost", True)])
+def test_what_skip_missing_lets_pass(kind, failed):
+    """A search that diverged has found no rate, and no data are missing."""
+    tally = Tally(failures=[(Preparation("data of digits", {}), Failure(kind, "why"), 2)])
+    assert paper_run._has_failed(tally, skip_missing=True) == failed
+    assert paper_run._has_failed(tally, skip_missing=False)
 
 
 def test_data_that_two_experiments_miss_are_told_once(tmp_path, table, capsys):

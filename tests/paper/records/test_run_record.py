@@ -136,11 +136,36 @@ def test_any_cut_of_the_last_line_leaves_the_others(tmp_path):
     """Every seventh byte, those about the ends, and those in and about a letter of two bytes."""
     first, second = f"{RECORD.to_json()}\n".encode(), f"{replace(RECORD, key='ü').to_json()}\n".encode()
     letter = second.index("ü".encode())
-    about = {1, 2, *range(letter - 1, letter + 4), len(second) - 2, len(second) - 1}
-    for cut in sorted(about | set(range(1, len(second), 7))):
+    about = {1, 2, *range(letter - 1, letter + 4), len(second) - 3, len(second) - 2}
+    for cut in sorted(about | set(range(1, len(second) - 1, 7))):
         (tmp_path / "runs.jsonl").write_bytes(first + second[:cut])
         with pytest.warns(UserWarning, match="the last line is cut off"):
             assert read_records(tmp_path) == [RECORD]
+
+
+def test_a_whole_last_line_without_its_line_break_stays(tmp_path):
+    """Errors ask people to mend lines by hand, and editors may leave the last line break out."""
+    file = tmp_path / "runs.jsonl"
+    file.write_text(RECORD.to_json())
+    assert read_records(tmp_path) == [RECORD]
+    with RecordStore(tmp_path) as store:
+        store.append(replace(RECORD, key="b"))
+    assert [record.key for record in read_records(tmp_path)] == [RECORD.key, "b"]
+    assert file.read_bytes().count(b"\n") == 2
+
+
+def test_a_full_disk_leaves_the_records_that_are_there(tmp_path, monkeypatch):
+    def full(_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with RecordStore(tmp_path) as store:
+        store.append(RECORD)
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "fsync", full)
+            with pytest.raises(UnwritablePathError, match=r"runs\.jsonl.*No space left.*Make room"):
+                store.append(replace(RECORD, key="b"))
+        store.append(replace(RECORD, key="c"))
+    assert [record.key for record in read_records(tmp_path)] == [RECORD.key, "c"]
 
 
 def test_a_store_takes_the_cut_line_away_and_goes_on(tmp_path):

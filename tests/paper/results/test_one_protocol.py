@@ -11,7 +11,7 @@ from lit_gelu.paper.protocol.cells import expand
 from lit_gelu.paper.protocol.experiments import EXPERIMENTS
 from lit_gelu.paper.protocol.variants import ProtocolVariant, own_experiments
 from lit_gelu.paper.records.run_record import RunResult
-from lit_gelu.paper.results.one_protocol import check_one_protocol
+from lit_gelu.paper.results.one_protocol import check_one_protocol, check_same_data
 from lit_gelu.paper.results.rows import result_rows
 
 TWEETS = EXPERIMENTS["tweets"]
@@ -101,11 +101,19 @@ def test_no_runs_are_made_beside_those_of_another_protocol(variant):
         plan(expand(other, "full", seeds=(1,)), there)
 
 
-def test_other_experiments_and_presets_are_left_alone():
+def test_other_experiments_are_left_alone_and_presets_are_not():
     mnist = {cell.key: record_of(cell) for cell in expand(EXPERIMENTS["mnist"], "full", seeds=(0,))}
     short = own_experiments("full", ProtocolVariant(epochs=3))["tweets"]
     assert plan(expand(short, "full", seeds=(1,)), mnist).identical
     quick = {key: replace(record, preset="quick") for key, record in mnist.items()}
-    assert plan(
-        expand(own_experiments("full", ProtocolVariant(epochs=3))["mnist"], "full", seeds=(1,)), quick
-    ).identical
+    with pytest.raises(OtherConfigurationError, match=r"by --preset quick .* now it is full"):
+        plan(expand(EXPERIMENTS["mnist"], "full", seeds=(1,)), quick)
+
+
+def test_data_that_are_not_those_of_the_runs_that_are_there():
+    first, other = (record_of(cell) for cell in expand(EXPERIMENTS["mnist"], "full", seeds=(0, 1))[:2])
+    check_same_data(other, [])
+    check_same_data(other, [first])
+    with pytest.raises(OtherConfigurationError, match=r"found\.|data.*arrays.*--data-root as before"):
+        check_same_data(replace(other, data={**other.data, "arrays": "others"}), [first])
+    check_same_data(replace(other, data={"arrays": "others"}), [replace(first, experiment="tweets")])

@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 from child_processes import end_of, run_command, started
+from paper_records import run_record
 from paper_runs import DIGITS, SHARING, InlinePool, Log, request, run, without_times
 
 from lit_gelu.paper.grid_runner import Runner
 from lit_gelu.paper.group_planning import GroupPlanner
 from lit_gelu.paper.jobs import Failure, RunOptions
+from lit_gelu.paper.protocol.cells import plain
 from lit_gelu.paper.protocol.experiments import Arm
 from lit_gelu.paper.records.run_record import read_records
 from lit_gelu.paper.records.run_store import RecordStore
@@ -101,9 +103,23 @@ def test_a_group_with_runs_that_are_not_asked_for_waits(tmp_path, monkeypatch):
     run(tmp_path, request(small), pool, GroupPlanner(1))
     assert {len(job.cells) for job in pool.jobs[1:]} == {2}
     assert names(tmp_path / GROUPS_FOLDER) == before
-    run(tmp_path, request(SMALL), grouping=None)  # the others, one by one
-    run(tmp_path, request(SMALL), grouping=None)  # all is recorded
+    run(tmp_path, request(SMALL), grouping=None)  # the others, one by one: all is recorded
     assert not (tmp_path / GROUPS_FOLDER).exists()
+
+
+def test_a_group_stays_while_its_runs_are_wanted(tmp_path, monkeypatch):
+    """Another experiment's records of the same runs may lack what is measured here: such runs are made again."""
+    group = left_behind(tmp_path, monkeypatch)
+    checkpoint = tmp_path / GROUPS_FOLDER / f"{group.name}.ckpt"
+    with RecordStore(tmp_path) as store:
+        for number, cell in enumerate(group.cells):
+            made = run_record(seed=cell.seed)
+            store.append(replace(made, key=f"other {number}", experiment="other", config=plain(cell.config)))
+        runner = Runner(request(SMALL), store, Listening(tmp_path), Log(), grouping=GroupPlanner(1))
+        runner._forget_groups(group.cells[:1])
+        assert checkpoint.exists()
+        runner._forget_groups([])
+        assert not checkpoint.exists()
 
 
 def test_damaged_descriptions_are_passed_over(tmp_path, monkeypatch):
