@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 
 @contextmanager
@@ -45,7 +46,7 @@ def evaluation_sandbox(model: nn.Module) -> Iterator[None]:
         [True, True, False]
     """
     buffers = [
-        (module, name, buffer, None if buffer is None else buffer.clone())
+        (module, name, buffer, None if buffer is None or is_lazy(buffer) else buffer.clone())
         for module in model.modules()
         for name, buffer in module._buffers.items()
     ]

@@ -94,8 +94,9 @@ def thinned(curve: LoggedCurve, most: int) -> LoggedCurve:
     if count <= most:
         return curve
     places = [round(i * (count - 1) / (most - 1)) for i in range(most)]
-    steps, values = (tuple(column[i] for i in places) for column in (curve.steps, curve.values))
-    return LoggedCurve(curve.name, steps, values, curve.summary)
+    return LoggedCurve(
+        curve.name, tuple(curve.steps[i] for i in places), tuple(curve.values[i] for i in places), curve.summary
+    )
 
 
 def from_metrics_csv(path: str | os.PathLike[str]) -> tuple[LoggedCurve, ...]:

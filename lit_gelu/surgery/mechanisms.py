@@ -27,10 +27,12 @@ from lit_gelu.surgery.changes import (
 )
 from lit_gelu.surgery.errors import SwapError
 from lit_gelu.surgery.held_functions import calls_of_attribute
-from lit_gelu.surgery.observation import SeenCall
+from lit_gelu.surgery.observation import SeenCall, functions_called
 from lit_gelu.surgery.places import CallPlace
 from lit_gelu.surgery.rewriting import edited_class
 from lit_gelu.surgery.sites import ActivationSite, Survey, relative_name
+
+_CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 
 
 @dataclass(frozen=True)
@@ -44,12 +46,18 @@ class Substitution:
     edits: tuple[Edit, ...] = ()  # the changes of the calling module's class, if it needs any
     note: str = ""  # what is not known of it, a sentence
 
+    @property
+    def is_in_place(self) -> bool:
+        """Whether the new module stands where one stood, and no child is added."""
+        return not self.edits
+
 
 def substitution(survey: Survey, site: ActivationSite, module: nn.Module) -> Substitution:
     """Decide how a site gets its new module; `SwapError` says why it cannot."""
     if site.kind == "module":
         return Substitution(site, module, site.name, "module")
     if site.kind == "attribute":
+        _require_no_container(site, site.module)
         held = calls_of_attribute(site, survey.spec_of_held(site))
         return Substitution(site, module, site.name, "attribute made a module", held.edits, held.doubt)
     (call,) = site.calls or ()
@@ -65,6 +73,7 @@ def _edit(survey: Survey, site: ActivationSite, seen: SeenCall, owner: str) -> t
     """Return how a call is sent to a child of the calling module, and that in words."""
     relative = relative_name(site.name, owner)
     child = _child_name(seen.owner, relative)
+    _require_no_container(site, seen.owner)
     if isinstance(seen.owner, GraphModule):
         raise SwapError(
             f"{site.name!r}, at {seen.where}, cannot be swapped: its module's code is made from a graph (torch.fx, "
@@ -82,6 +91,16 @@ def _edit(survey: Survey, site: ActivationSite, seen: SeenCall, owner: str) -> t
         )
     functions = survey.table.named(seen.known.name)
     return InterceptedCall(seen.known.name, functions, child, relative), f"call intercepted, because {seen.place}"
+
+
+def _require_no_container(site: ActivationSite, owner: nn.Module) -> None:
+    """Refuse a new child of a module that goes through its children: the activation would be one of its layers."""
+    kind = next((kind for kind in _CONTAINERS if isinstance(owner, kind)), None)
+    if kind is not None:
+        raise SwapError(
+            f"{site.name!r} cannot be swapped: {type(owner).__name__} is an nn.{kind.__name__}, for which a new child "
+            "is one layer more. Write a module that holds the layers and the activation."
+        )
 
 
 def _obstacle_to_interception(survey: Survey, seen: SeenCall) -> str:
@@ -183,6 +202,26 @@ def require_no_capture(model: nn.Module, planned: Iterable[tuple[Substitution, A
                 f"{row.site.name!r} cannot become {spec}: calls of {spec.name} are intercepted for {child!r}, and "
                 "would be here too. Have the module that is intercepted hold an activation module instead."
             )
+    _require_no_capture_within(model, [row for row, _ in planned])
+
+
+def _require_no_capture_within(model: nn.Module, planned: Sequence[Substitution]) -> None:
+    """Refuse a new module that itself calls a function which is intercepted while the module around it runs."""
+    intercepted = [(row.place.rpartition(".")[0], edit) for row in planned for edit in row.edits]
+    intercepted += [(name, edit) for name, module in model.named_modules() for edit in edits_of(module)]
+    for row in planned:
+        called = None
+        for owner, edit in intercepted:
+            is_within = not owner or row.place.startswith(f"{owner}.")
+            if not isinstance(edit, InterceptedCall) or not is_within or edit in row.edits:
+                continue
+            called = functions_called(row.module) if called is None else called
+            if not called.isdisjoint(edit.paths):
+                raise SwapError(
+                    f"{row.site.name!r} cannot become what calls {edit.function} itself: in {owner or 'the model'!r} "
+                    f"calls of it are intercepted for {edit.child!r}, and would be there too. Have the module that is "
+                    "intercepted hold an activation module instead."
+                )
 
 
 # In evaluation without gradients, nn.TransformerEncoderLayer computes everything in one kernel, in which the

@@ -314,6 +314,33 @@ class CallWatcher(TorchFunctionMode):
         return names[turn % len(names)]
 
 
+class _CalledFunctions(TorchFunctionMode):
+    """Keeps which functions of torch are called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: set[Any] = set()
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        self.seen.add(func)
+        return func(*args, **(kwargs or {}))
+
+
+def functions_called(activation: nn.Module) -> set[Any]:
+    """Return the functions of torch that an activation calls in evaluation and in training."""
+    width = max((parameter.numel() for parameter in activation.parameters()), default=2)
+    known = next(activation.parameters(), torch.zeros(0))
+    inputs = torch.zeros(2, width, dtype=known.dtype, device=known.device)
+    functions = _CalledFunctions()
+    with functions:
+        for training in (False, True):
+            with contextlib.suppress(Exception), on_the_side(activation, training=training):
+                activation(inputs)
+    return functions.seen
+
+
 def input_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """Return the input of a call of an activation: the first argument, or the one called input, x or self."""
     return args[0] if args else next((kwargs[key] for key in ("input", "x", "self") if key in kwargs), None)

@@ -204,6 +204,8 @@ class FunctionTable:
 
     def find_call(self, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> KnownFunction | None:
         """Return what is known of a function as it is called: also ``F.hardtanh(x, 0, 6)``, and torch's operators."""
+        if kwargs.get("out") is not None:  # it writes to a tensor of the model's, which no module would
+            return None
         known = self.find(function)
         if known is not None:
             return known

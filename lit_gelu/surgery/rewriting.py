@@ -124,7 +124,7 @@ class _Interceptor(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         module = self._modules.get(func)
-        if module is None:
+        if module is None or kwargs.get("out") is not None:
             return func(*args, **kwargs)
         return module(args[0] if args else kwargs["input"])
 

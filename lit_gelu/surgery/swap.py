@@ -404,8 +404,7 @@ def _passing(survey: Survey, input_sample: Any, planned: Planned, obstacles: _Ob
         site = substitutions[number].site
         with obstacles.of(site):
             raise SwapError(
-                f"{site.name!r} cannot be swapped: the new activation would never run, because {reason}. Have the "
-                "module hold an activation module and call that."
+                f"{site.name!r} cannot be swapped: {reason}. Have the module hold an activation module and call that."
             )
     return [row for number, row in enumerate(planned) if number not in idle]
 

@@ -19,14 +19,15 @@ class SampleMean(MeanMetric):
 
     def _apply(self, fn: Callable[..., Any], exclude_state: Sequence[str] = "") -> Self:
         before: dict[str, torch.Tensor] = {name: getattr(self, name) for name in self._defaults}
-        found = super()._apply(fn, exclude_state)
+        super()._apply(fn, exclude_state)
         if not self._dtype_convert and self.dtype.itemsize < torch.float32.itemsize:
             self.set_dtype(torch.float32)
             for name, value in before.items():
                 setattr(self, name, value.to(getattr(self, name)))  # its digits, on the device that is meant
-        return found
+        return self
 
-    def update(self, value: torch.Tensor, weight: torch.Tensor | float | None = None) -> None:
+    def update(self, value: float | torch.Tensor, weight: float | torch.Tensor | None = None) -> None:
         """Add samples, ``[samples]``, without rounding their sum to 16 bits."""
-        value = value.float() if value.itemsize < torch.float32.itemsize else value
+        if isinstance(value, torch.Tensor) and value.itemsize < torch.float32.itemsize:
+            value = value.float()
         super().update(value, weight)

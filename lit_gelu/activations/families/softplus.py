@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the name that torch's own documentation gives it
 
+from lit_gelu.activations.errors import UnknownArgumentsError
 from lit_gelu.activations.families._package import NO_ARGUMENTS
 from lit_gelu.activations.naming.entry import ActivationEntry
 from lit_gelu.activations.naming.facts import ActivationFacts
@@ -129,7 +130,16 @@ def softplus_joint(x: Tensor, beta: float = 1.0) -> Derivatives:
 
 
 def _live(module: nn.Module) -> dict[str, Any]:
+    threshold: Any = module.threshold
+    if threshold < _TORCHS_THRESHOLD:  # it shows: torch goes over to x with a jump
+        raise UnknownArgumentsError(
+            f"softplus with threshold={threshold} is another function, of which no formula is known: give "
+            f"threshold={_TORCHS_THRESHOLD} or more, torch's default."
+        )
     return {"beta": module.beta}
+
+
+_TORCHS_THRESHOLD = 20.0  # above it Softplus(x) - x is below 2.1e-9
 
 
 def _case(arguments: Arguments) -> str:

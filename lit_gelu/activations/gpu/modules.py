@@ -177,6 +177,10 @@ def _hashable(value: Any) -> Hashable:
         return tuple((key, _hashable(each)) for key, each in value.items())
     if isinstance(value, (list, tuple)):
         return tuple(map(_hashable, value))
+    try:
+        hash(value)
+    except TypeError:  # a set, an array: the object itself is told, not what it holds
+        return type(value), id(value)
     return type(value), value
 
 

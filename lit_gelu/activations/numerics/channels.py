@@ -11,6 +11,7 @@ from lit_gelu.activations.errors import ActivationArgumentError
 from lit_gelu.errors import shown
 
 INFER = "infer"
+_PLACEHOLDER = "_placeholder"  # an empty buffer, which goes with the model to its device and dtype
 MOST_CHANNELS = (
     2**24
 )  # 64 MiB of float32 a parameter: a number beyond it is a mistake, found before memory is asked for
@@ -73,6 +74,8 @@ class ChannelModule(nn.Module):
             self.register_parameter(name, None)
         if self.channels != INFER:
             self._make_parameters(None, None)
+        elif learned:
+            self.register_buffer(_PLACEHOLDER, torch.empty(0), persistent=False)
 
     @property
     def spec_channels(self) -> int | str | None:
@@ -99,6 +102,8 @@ class ChannelModule(nn.Module):
             raise ActivationArgumentError(f"{type(self).__name__} has channels={self.channels!r}, not {channels!r}.")
         if self.channels == INFER:
             self.channels = channel_number(type(self).__name__, channels)
+            self._buffers.pop(_PLACEHOLDER, None)
+            self._non_persistent_buffers_set.discard(_PLACEHOLDER)
             self._make_parameters(device, dtype)
 
     def initial(self, name: str, value: Numbers) -> float | Tensor:
@@ -123,7 +128,9 @@ class ChannelModule(nn.Module):
         """Take the number of channels from what is loaded, if it is still to be inferred."""
         saved = state_dict.get(f"{prefix}{self._learned[0]}") if self._learned else None
         if self.needs_channels and isinstance(saved, Tensor) and saved.dim() == 1:
-            self.set_channels(len(saved))
+            # As `infer_channels_` makes them; what is loaded says nothing of where the model is.
+            near = self._buffers.get(_PLACEHOLDER)
+            self.set_channels(len(saved), *((None, None) if near is None else (near.device, near.dtype)))
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     def channel_text(self) -> str:

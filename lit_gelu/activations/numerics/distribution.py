@@ -4,6 +4,7 @@
 is 0 or 1 there and the density 0, and what is not a number stays so.
 """
 
+import copy
 import math
 from collections.abc import Callable
 from typing import Any
@@ -52,7 +53,7 @@ def _gradient(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
 
 def _called(distribution: Any, method: str, x: Tensor) -> Tensor:
     """Call a method and check what it gives."""
-    value = getattr(distribution, method)(x)
+    value = getattr(_unvalidated(distribution), method)(x)
     if not isinstance(value, Tensor) or value.shape != x.shape:
         given = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
         raise ActivationArgumentError(
@@ -61,6 +62,17 @@ def _called(distribution: Any, method: str, x: Tensor) -> Tensor:
             "with torch, not a batch of them."
         )
     return value
+
+
+def _unvalidated(distribution: Any) -> Any:
+    """Return a distribution of torch without its checks: a transformed point may round to the edge of the support."""
+    if not isinstance(distribution, torch.distributions.Distribution) or not distribution._validate_args:
+        return distribution
+    twin = copy.copy(distribution)
+    twin._validate_args = False
+    if hasattr(twin, "base_dist"):
+        twin.base_dist = _unvalidated(twin.base_dist)
+    return twin
 
 
 def _within_support(distribution: Any, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -89,11 +89,11 @@ def test_the_third_derivative_of_the_laplace_case_jumps_by_3():
     ("built", "known"),
     [
         (DISTRIBUTIONS.Normal(0.5, 2.0), scipy.stats.norm(0.5, 2.0)),
-        (DISTRIBUTIONS.Gumbel(0.0, 1.0), scipy.stats.gumbel_r()),
+        (DISTRIBUTIONS.Gumbel(0.0, 1.0, validate_args=True), scipy.stats.gumbel_r()),
         (DISTRIBUTIONS.Exponential(1.5), scipy.stats.expon(scale=1 / 1.5)),
         (DISTRIBUTIONS.Uniform(-1.0, 3.0), scipy.stats.uniform(-1.0, 4.0)),
-        (DISTRIBUTIONS.Gamma(2.0, 1.0), scipy.stats.gamma(2.0)),
-        (DISTRIBUTIONS.HalfCauchy(1.0), scipy.stats.halfcauchy()),
+        (DISTRIBUTIONS.Gamma(2.0, 1.0, validate_args=True), scipy.stats.gamma(2.0)),
+        (DISTRIBUTIONS.HalfCauchy(1.0, validate_args=True), scipy.stats.halfcauchy()),
     ],
     ids=lambda value: type(value).__name__,
 )

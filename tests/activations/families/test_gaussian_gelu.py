@@ -7,6 +7,7 @@ import torch
 from activation_contract import ActivationContract
 from activation_oracles import cases_of
 
+from lit_gelu import activations
 from lit_gelu.activations.errors import ActivationArgumentError
 from lit_gelu.activations.functional import gaussian_gelu, gaussian_gelu_derivative, gelu, gelu_derivative
 
@@ -83,3 +84,12 @@ def test_refuses_bad_parameters():
             gaussian_gelu(x, sigma=sigma)
     with pytest.raises(ActivationArgumentError, match=r"mu has shape \(2,\) and x \(2, 3\).*shape \(3,\)"):
         gaussian_gelu(x, mu=torch.zeros(2))
+
+
+@pytest.mark.parametrize("sigma", [1e-4, 1e-3, 0.5])
+def test_small_scales_in_float16_are_those_of_float64(sigma):
+    """x / sigma is beyond float16's largest number from x = 6.6 on with the smallest of these."""
+    x = torch.tensor([-6e4, -70.0, -7.0, -0.5, 0.0, 0.5, 7.0, 70.0, 6e4], dtype=torch.float16)
+    found = activations.create(f"gaussian_gelu(sigma={sigma})").half()(x)
+    exact = x.double() * torch.special.ndtr(x.double() / sigma)
+    assert torch.allclose(found.double(), exact, rtol=2e-3, atol=1e-6)

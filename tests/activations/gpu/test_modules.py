@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections import OrderedDict
 
+import numpy as np
 import pytest
 import torch
 from dispatched import Operations
@@ -281,3 +282,22 @@ def test_pickles_of_earlier_versions_say_nothing_of_kernels(spec):
     assert torch.equal(again(X), wanted)
     assert repr(again) == text
     assert activations.spec_of(again) == activations.spec_of(activations.create(spec))
+
+
+@pytest.mark.parametrize("attribute", [{"a"}, np.zeros(2), [{"b": {1, 2}}]], ids=["set", "array", "nested"])
+def test_attributes_without_a_hash(attribute):
+    """They say nothing against a kernel, and asking for one must not fail."""
+    registry = activations.ActivationRegistry()
+
+    @registry.register("tagged", kernel="generated")
+    class Tagged(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.tags = attribute
+
+        def forward(self, x):
+            return x * torch.sigmoid(x)
+
+    module = kernels.fuse(Tagged(), registry)
+    assert isinstance(module.kernel().lacks(torch.zeros(4)), str)
+    assert torch.equal(module(torch.ones(3)), torch.ones(3) * torch.sigmoid(torch.ones(3)))
