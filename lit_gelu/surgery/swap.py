@@ -8,6 +8,9 @@ from functools import partial
 from typing import Any, Literal, get_args
 
 from torch import nn
+from torch.nn.utils.prune import BasePruningMethod
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
 
 from lit_gelu import activations
 from lit_gelu.activations import ActivationRegistry, ActivationSpec
@@ -433,8 +436,20 @@ def _new_module(model: nn.Module, site: ActivationSite, wanted: Any, registry: A
         new.requires_grad_(False)
     new.train(site.module.training)
     if site.kind == "module":
+        _require_no_hooks_on_parameters(site)
         share_hooks(site.module, new)
     return new
+
+
+def _require_no_hooks_on_parameters(site: ActivationSite) -> None:
+    """Refuse to give a new module hooks that compute the old one's parameters before each call."""
+    for hook in site.module._forward_pre_hooks.values():
+        if isinstance(hook, BasePruningMethod | WeightNorm | SpectralNorm):
+            raise SwapError(
+                f"{site.name!r} cannot be swapped: a {type(hook).__name__} of torch.nn.utils computes its parameters "
+                "before each call, and the new activation has none of these. Remove it first (prune.remove, "
+                "remove_weight_norm, remove_spectral_norm)."
+            )
 
 
 def _neighbour(model: nn.Module, module: nn.Module) -> nn.Parameter | None:

@@ -1,6 +1,5 @@
 """Optimizers as the GELU paper's CIFAR nets were trained with them: Adam and Nesterov momentum, other than torch's."""
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Any, overload
@@ -9,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from lit_gelu.numbers_given import is_number
 from lit_gelu.tasks.errors import TaskArgumentError
 from lit_gelu.tasks.refusals import check_numbers
 
@@ -85,10 +85,10 @@ class AdamEpsilonInsideRoot(_ForeachOptimizer):
         eps: float = 1e-8,
     ) -> None:
         for name, value, accepted in (
-            ("lr", lr, 0 <= lr < math.inf),
-            ("betas[0]", betas[0], 0 <= betas[0] < 1),
-            ("betas[1]", betas[1], 0 <= betas[1] < 1),
-            ("eps", eps, 0 < eps < math.inf),
+            ("lr", lr, is_number(lr) and lr >= 0),
+            ("betas[0]", betas[0], is_number(betas[0]) and 0 <= betas[0] < 1),
+            ("betas[1]", betas[1], is_number(betas[1]) and 0 <= betas[1] < 1),
+            ("eps", eps, is_number(eps) and eps > 0),
         ):
             if not accepted:
                 accepts = "a number from 0 to below 1" if name.startswith("betas") else "a finite number above 0"
