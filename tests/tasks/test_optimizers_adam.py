@@ -122,6 +122,7 @@ def test_no_value_is_read_back_from_the_device():
     [
         ({"lr": -1e-3}, r"lr=-0\.001 is not accepted"),
         ({"lr": math.nan}, "lr=nan"),
+        ({"lr": "1e-3"}, r"lr='1e-3' is not accepted"),
         ({"betas": (1.0, 0.999)}, r"betas\[0\]=1\.0 is not accepted\. Give a number from 0 to below 1"),
         ({"betas": (0.9, -0.1)}, r"betas\[1\]=-0\.1"),
         ({"eps": 0.0}, r"eps=0\.0 is not accepted\. Give a finite number above 0"),
