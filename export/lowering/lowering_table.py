@@ -187,7 +187,7 @@ def _defaults(entry: ActivationEntry) -> dict[str, Any]:
 def _arguments(entry: ActivationEntry, module: nn.Module) -> dict[str, Argument | str]:
     """Return an activation's arguments as they are now."""
     form = entry.form_of(module)
-    live = {**form.read(module), **form.live_arguments(module)} if form else getattr(module, "kwargs", {})
+    live = {**({} if form is None else form.read(module)), **(entry.live_arguments(module) or {})}
     return {key: _plain(value) for key, value in {**_defaults(entry), **live}.items() if key != "inplace"}
 
 

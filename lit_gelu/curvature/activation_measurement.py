@@ -226,8 +226,10 @@ class ActivationMeasurement:
         found = torch.tensor([sizes, [int(number in seen) for number in sites]])
         if is_one_of_several():
             found = maximum_over_ranks(found.to(device)).cpu()
-        self._called.update(found[1].nonzero().flatten().tolist())
-        return [int(size) for size in found[0]]
+        largest: list[int]
+        largest, called = found.tolist()
+        self._called.update(number for number in sites if called[number])
+        return largest
 
 
 class BatchStatistics(NamedTuple):

@@ -42,7 +42,7 @@ class DeadUnitWindow:
         sizes = torch.tensor(self.channels, dtype=torch.int64)
         self._sizes = sizes
         self._site = torch.repeat_interleave(torch.arange(len(self.channels)), sizes).to(device)
-        self._since = torch.zeros(len(self.channels), dtype=torch.int64)  # the events before a site was first seen
+        self._since = [0] * len(self.channels)  # the events before a site was first seen
 
     @property
     def is_full(self) -> bool:
@@ -80,9 +80,10 @@ class DeadUnitWindow:
         """
         grown = DeadUnitWindow(self.window, channels, self._last_alive.device)
         grown.events = self.events
-        is_new = torch.tensor([not before for before in self.channels])
-        grown._since = torch.where(is_new, self.events, self._since)
-        known = ~is_new.to(grown._site.device)[grown._site]
+        grown._since = [
+            since if before else self.events for since, before in zip(self._since, self.channels, strict=True)
+        ]
+        known = torch.tensor(self.channels, device=grown._site.device)[grown._site] > 0
         grown._last_alive.fill_(self.events)[known] = self._last_alive
         return grown
 
@@ -98,8 +99,9 @@ class DeadUnitWindow:
         if self._sizes.device != counts.device:
             self._sizes = self._sizes.to(counts.device, non_blocking=True)
         shares = counts / self._sizes
-        if self._since.any():
-            shares[(self.events - self._since < self.window).to(shares.device)] = torch.nan
+        late = [number for number, since in enumerate(self._since) if since and self.events - since < self.window]
+        if late:
+            shares[late] = torch.nan
         return shares
 
     def state_dict(self) -> dict[str, Any]:
@@ -108,7 +110,7 @@ class DeadUnitWindow:
             "events": self.events,
             "channels": list(self.channels),
             "last_alive": self._last_alive.cpu().clone(),
-            "since": self._since.clone(),
+            "since": list(self._since),
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -120,4 +122,4 @@ class DeadUnitWindow:
         self.events = state_dict["events"]
         self._last_alive.copy_(state_dict["last_alive"])
         if "since" in state_dict:  # not in files of earlier code
-            self._since.copy_(state_dict["since"])
+            self._since = [int(since) for since in state_dict["since"]]
