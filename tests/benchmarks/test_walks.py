@@ -42,7 +42,7 @@ def test_from_a_name_to_the_nodes_of_a_file(script):
         walk.files
     )
     # The oldest torch writes the sizes of a flattening as nodes, which one file more takes out again.
-    assert len(set(walk.files) - {"export/shape_arithmetic.py"}) <= 38
+    assert len(set(walk.files) - {"export/shape_arithmetic.py"}) <= 40
     assert walk.calls <= 15_188 / 3
 
 
