@@ -55,7 +55,7 @@ def test_a_batch_becomes_a_logged_statistic_through_five_objects(script):
         "ActivationEvaluator",
         "ActivationLog",
     }
-    assert len(walk.files) <= 47  # two of them read the code, for calls that are not watched without a sample
+    assert len(walk.files) <= 48  # two of them read the code, for calls that are not watched without a sample
 
 
 def test_objects_are_counted_on_the_way_alone(script):
