@@ -1,5 +1,6 @@
 """Inputs and labels that stay in memory: the data set, its loader, and the data module that the small sets share."""
 
+import math
 import os
 import warnings
 from abc import ABC, abstractmethod
@@ -139,12 +140,14 @@ class InMemoryDataModule(LightningDataModule, ABC):
         if stage in {"test", "predict", None} and self.test_set is None:
             self.test_set = self.load_test()
         ranks = 1 if self.trainer is None else self.trainer.world_size
-        if stage == "fit" and self.train_set is not None and self.batch_size > len(self.train_set) / ranks:
+        samples = (
+            0 if self.train_set is None else math.ceil(len(self.train_set) / ranks)
+        )  # as Lightning shares them out
+        if stage == "fit" and self.train_set is not None and self.batch_size > samples:
             each = "" if ranks == 1 else f" on each of {ranks} ranks"
             raise DataArgumentError(
-                f"batch_size={self.batch_size} is larger than the training set ({len(self.train_set) // ranks} "
-                f"samples{each}), and the last, smaller batch is dropped in training: no step would be made. Give a "
-                "smaller batch_size."
+                f"batch_size={self.batch_size} is larger than the training set ({samples} samples{each}), and the last, "
+                "smaller batch is dropped in training: no step would be made. Give a smaller batch_size."
             )
         if stage == "validate" and self.val_set is not None and not len(self.val_set):
             raise DataArgumentError(

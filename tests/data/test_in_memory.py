@@ -258,9 +258,10 @@ def test_a_limited_run_resumes_as_with_a_plain_loader(order, every, tmp_path):
 
 def test_a_batch_that_is_too_large_for_a_rank():
     data = Numbers(batch_size=12)
-    data.setup("fit")
     data.trainer = Mock(world_size=2)
-    with pytest.raises(DataArgumentError, match="11 samples on each of 2 ranks"):
+    data.setup("fit")  # of 23 samples, Lightning's sampler gives each rank 12
+    data.batch_size = 13
+    with pytest.raises(DataArgumentError, match="12 samples on each of 2 ranks"):
         data.setup("fit")
 
 
