@@ -146,8 +146,8 @@ class InMemoryDataModule(LightningDataModule, ABC):
         if stage == "fit" and self.train_set is not None and self.batch_size > samples:
             each = "" if ranks == 1 else f" on each of {ranks} ranks"
             raise DataArgumentError(
-                f"batch_size={self.batch_size} is larger than the training set ({samples} samples{each}), and the last, "
-                "smaller batch is dropped in training: no step would be made. Give a smaller batch_size."
+                f"batch_size={self.batch_size} is larger than the training set ({samples} samples{each}), and the "
+                "last, smaller batch is dropped in training: no step would be made. Give a smaller batch_size."
             )
         if stage == "validate" and self.val_set is not None and not len(self.val_set):
             raise DataArgumentError(
