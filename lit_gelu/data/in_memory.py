@@ -140,9 +140,7 @@ class InMemoryDataModule(LightningDataModule, ABC):
         if stage in {"test", "predict", None} and self.test_set is None:
             self.test_set = self.load_test()
         ranks = 1 if self.trainer is None else self.trainer.world_size
-        samples = (
-            0 if self.train_set is None else math.ceil(len(self.train_set) / ranks)
-        )  # as Lightning shares them out
+        samples = math.ceil(len(self.train_set or ()) / ranks)  # as Lightning shares them out
         if stage == "fit" and self.train_set is not None and self.batch_size > samples:
             each = "" if ranks == 1 else f" on each of {ranks} ranks"
             raise DataArgumentError(
