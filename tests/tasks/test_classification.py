@@ -163,6 +163,9 @@ class Saves(MNISTClassifier):
         self.scale = scale
 
 
+@pytest.mark.filterwarnings(
+    "ignore:Attribute 'registry' removed from hparams"
+)  # where another test's cannot be pickled
 @pytest.mark.parametrize("options", [{"activation": nn.GELU}, {"activation": nn.GELU(), "registry": None}, {}])
 def test_a_subclass_that_saves_its_arguments_again(options, tmp_path):
     if "registry" in options:

@@ -423,12 +423,10 @@ def test_a_net_that_diverged_does_not_win_by_guessing(together):
             val.labels.zero_()
             return train, val
 
-    @activations.register("turns_to_nan_in_choose", override=True)
-    def turns_to_nan(x):
-        return x * float("nan")
-
-    names = {"gelu": "gelu", "nan": "turns_to_nan_in_choose"}
-    choice = choose(ConvNet, names, MostlyZero(), metric="val_acc", together=together, **QUICK)
+    names = {"gelu": "gelu", "nan": "turns_to_nan"}
+    with activations.registry.scope() as registry:
+        registry.register("turns_to_nan")(lambda x: x * float("nan"))
+        choice = choose(ConvNet, names, MostlyZero(), metric="val_acc", together=together, **QUICK)
     assert choice.best.label == "gelu"
     assert any(said.startswith("nan diverged with") for said in choice.verdict)
 
