@@ -330,6 +330,7 @@ class _CalledFunctions(TorchFunctionMode):
 
 def functions_called(activation: nn.Module) -> set[Any]:
     """Return the functions of torch that an activation calls in evaluation and in training."""
+    # One that takes no such input has called none before it failed, or those that are seen.
     width = max((parameter.numel() for parameter in activation.parameters()), default=2)
     known = next(activation.parameters(), torch.zeros(0))
     inputs = torch.zeros(2, width, dtype=known.dtype, device=known.device)

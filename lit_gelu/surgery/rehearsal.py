@@ -30,6 +30,7 @@ def ineffective(
         if row.place and any(call.count for call in row.site.calls or ()):
             awaited[id(row.module)] = number
     callers: dict[int, set[Key]] = {number: set() for number in awaited.values()}
+    modules = {id(module): module for module in model.modules()}  # before the new ones come: those are called
 
     def note(module: nn.Module, args: tuple[Any, ...]) -> None:  # noqa: ARG001 - a hook's signature
         if id(module) in awaited:
@@ -40,7 +41,6 @@ def ineffective(
     missing = dict(awaited)
     if awaited:
         with _made(changes), before_every_module(note):
-            modules = {id(module): module for module in model.modules()}
             _run_in_evaluation(model, input_sample)
             if missing:
                 _run_in_training(model, input_sample)

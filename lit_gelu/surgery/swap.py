@@ -276,7 +276,8 @@ def swap(
     With ``input_sample``, calls of functions are sites too; see `find_sites`. Such a call, and one of several calls of
     a module, becomes the call of a new child of the calling module: its class is exchanged for one in which that
     expression is written anew. A call that is not written out in the module's own method is intercepted while its
-    ``forward`` runs, if nothing else is called by that name there; what can be neither is refused. With a sample it is
+    ``forward`` runs, if nothing else is called by that name there; what can be neither is refused, and so is a new
+    child of an ``nn.Sequential`` or of another module that goes through its children. With a sample it is
     also checked that no activation which overwrites its input is relied on to do so, and, by two more passes with the
     new activations, that each of them runs where the old one did: what would change nothing is refused.
 

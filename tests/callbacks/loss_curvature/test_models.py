@@ -7,7 +7,7 @@ import pytest
 import torch
 from lightning.pytorch import Callback
 from loss_monitor_nets import EXACT, Net, OnceDifferentiable, Witness, fit
-from probe_nets import CLASSES, FEATURES, OnceDifferentiableTanh, full_hessian
+from probe_nets import CLASSES, FEATURES, HiddenSlope, OnceDifferentiableTanh, full_hessian
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
@@ -97,21 +97,7 @@ def test_names_say_finite_differences(tmp_path, caplog):
     assert "curvature/loss/method: finite_differences" in hyperparameters
 
 
-class HiddenTanh(torch.autograd.Function):
-    """Its pass back says nothing of its own derivative, and fails nowhere."""
-
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x.tanh()
-
-    @staticmethod
-    def backward(ctx, gradient):
-        (x,) = ctx.saved_tensors
-        return gradient * (1 - x.detach().tanh() ** 2)
-
-
-@pytest.mark.parametrize("function", [OnceDifferentiableTanh, HiddenTanh])
+@pytest.mark.parametrize("function", [OnceDifferentiableTanh, HiddenSlope])
 def test_after_a_swap_products_are_tried_anew(tmp_path, caplog, function):
     """The way that was right with the old activations may be wrong with the new ones, and not say so."""
 

@@ -6,7 +6,7 @@ import warnings
 import pytest
 import torch
 from loss_nets import Everything, classifier, everything, full_hessian, named
-from probe_nets import OnceDifferentiableTanh
+from probe_nets import HiddenSlope, OnceDifferentiableTanh
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -28,19 +28,6 @@ class FailingDoubleBackward(torch.autograd.Function):
     def backward(ctx, gradient):
         (x,) = ctx.saved_tensors
         return NaNSlope.apply(gradient, x)
-
-
-class HiddenSlope(torch.autograd.Function):
-    """The slope is computed out of sight of autograd, as fused losses do: the second derivative is silently zero."""
-
-    @staticmethod
-    def forward(ctx, x):
-        ctx.slope = 1 - x.detach().tanh() ** 2
-        return x.tanh()
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return gradient * ctx.slope
 
 
 class NaNSlope(torch.autograd.Function):
