@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from lit_gelu.display import Displayed, HtmlTable
 from lit_gelu.export.inputs import named_outputs
-from lit_gelu.export.runtime.module_call import answer, ends_with_softmax
+from lit_gelu.export.runtime.module_call import answer, ends_with_softmax, takes_by_name
 from lit_gelu.export.runtime.ports import Port, bind_names, made_inputs
 from lit_gelu.export.runtime.predictor import OnnxPredictor
 from lit_gelu.export.runtime.providers import Provider
@@ -47,7 +47,12 @@ def torch_variants(
     dtypes = [
         port.dtype for port in predictor.ports.values() if port.dtype is not None and port.dtype.is_floating_point
     ]
-    called = partial(answer, softmax=ends_with_softmax(predictor.metadata))
+    # Both are asked once: that would take as long as a small net.
+    by_name, softmax = (
+        takes_by_name(without_wrappers(model), predictor.input_names),
+        ends_with_softmax(predictor.metadata),
+    )
+    called = partial(answer, by_name=by_name, softmax=softmax)
     twin = faithful_copy(without_wrappers(model)).eval().to(predictor.device, dtypes[0] if dtypes else None)
     variants = [Variant(EAGER, partial(called, twin))]
     if channels_last:
@@ -65,7 +70,7 @@ def float64_outputs(model: nn.Module, values: Mapping[str, Tensor], *, softmax: 
     twin = faithful_copy(without_wrappers(model)).eval().to(device).double()
     own = {name: value.clone() for name, value in values.items()}  # forward may overwrite them
     doubled = {name: value.double() if value.is_floating_point() else value for name, value in own.items()}
-    return arrays_of(answer(twin, doubled, softmax=softmax))
+    return arrays_of(answer(twin, doubled, by_name=takes_by_name(twin, doubled), softmax=softmax))
 
 
 def resized(inputs: Mapping[str, Tensor], ports: Mapping[str, Port], size: int) -> dict[str, Tensor]:

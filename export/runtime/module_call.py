@@ -1,7 +1,7 @@
 """A module called with a file's inputs, as the file is."""
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from torch import Tensor, nn
@@ -16,14 +16,14 @@ def ends_with_softmax(metadata: Mapping[str, str]) -> bool:
     return metadata.get(_SOFTMAX) == "true"
 
 
-def answer(module: nn.Module, inputs: Mapping[str, Tensor], *, softmax: bool = False) -> Any:
-    """Return what a module returns for a file's inputs, which bear the names of ``forward``'s arguments."""
-    # An optional argument before them that the file lacks would shift them; names of nested inputs are no argument's.
-    output = module(**inputs) if _are_arguments(module, inputs) else module(*inputs.values())
-    return probabilities_first(output) if softmax else output
-
-
-def _are_arguments(module: nn.Module, names: Mapping[str, Tensor]) -> bool:
+def takes_by_name(module: nn.Module, names: Iterable[str]) -> bool:
+    """Return whether a file's inputs bear the names of ``forward``'s arguments; those of nested inputs do not."""
     by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     arguments = inspect.signature(module.forward).parameters
     return all(name in arguments and arguments[name].kind in by_name for name in names)
+
+
+def answer(module: nn.Module, inputs: Mapping[str, Tensor], *, by_name: bool, softmax: bool) -> Any:
+    """Return what a module returns for a file's inputs, given by name: one that the file lacks would shift them."""
+    output = module(**inputs) if by_name else module(*inputs.values())
+    return probabilities_first(output) if softmax else output

@@ -17,7 +17,7 @@ from lit_gelu.export.errors import ModelFileError, ModelInputError, ProviderErro
 from lit_gelu.export.inputs import named_outputs
 from lit_gelu.export.runtime.knobs import Knob, knobs_for
 from lit_gelu.export.runtime.model_file import read_model_file
-from lit_gelu.export.runtime.module_call import answer, ends_with_softmax
+from lit_gelu.export.runtime.module_call import answer, ends_with_softmax, takes_by_name
 from lit_gelu.export.runtime.ports import Array, bind_names, made_inputs
 from lit_gelu.export.runtime.predictor import OnnxPredictor
 from lit_gelu.export.runtime.providers import CUDA, Provider
@@ -112,7 +112,8 @@ def reference_outputs(reference: Any, inputs: Mapping[str, Tensor], *, softmax: 
         values = {name: value.cpu().clone() for name, value in inputs.items()}  # forward may overwrite them
         values = {name: value.double() if value.is_floating_point() else value for name, value in values.items()}
         try:
-            reference = [output for _, output in named_outputs(answer(twin, values, softmax=softmax))]
+            found = answer(twin, values, by_name=takes_by_name(twin, values), softmax=softmax)
+            reference = [output for _, output in named_outputs(found)]
         except Exception as error:
             raise ModelInputError(
                 f"{type(reference).__name__}.forward fails on the file's inputs in float64: {message_of(error)} Give "
