@@ -10,7 +10,7 @@ from lit_gelu.paper.grid_runner import Runner, Tally
 from lit_gelu.paper.group_planning import GroupPlanner
 from lit_gelu.paper.jobs import CellGroup, Done, Failure, Job, Message, Restart, RunOptions
 from lit_gelu.paper.planning import RunRequest
-from lit_gelu.paper.pools.worker_pool import answer
+from lit_gelu.paper.pools.job_answer import answer
 from lit_gelu.paper.protocol.cells import Cell
 from lit_gelu.paper.protocol.experiments import Arm, Experiment
 from lit_gelu.paper.records.run_record import RunRecord
@@ -72,6 +72,8 @@ class InlinePool:
     @property
     def has_room(self) -> bool:
         return not self._jobs
+
+    def expect(self, jobs: int) -> None: ...
 
     def start(self, job: Job) -> None:
         self._jobs.append(job)

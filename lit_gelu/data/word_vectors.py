@@ -61,8 +61,10 @@ def read_cluster_vectors(path: Path, words: Collection[str]) -> dict[str, Tensor
                 f"{str(path)!r}, line {number}: {shown(line)} given, expected a path of 1 to {_LONGEST_PATH} bits, a "
                 "word and its count with tabs between them. Give the file 50mpaths2 as it is published."
             )
-        if rest[0] in wanted:
-            vectors.setdefault(rest[0], of_path.setdefault(bits, cluster_vector(bits)))
+        if (word := rest[0]) in wanted and word not in vectors:
+            if bits not in of_path:
+                of_path[bits] = cluster_vector(bits)
+            vectors[word] = of_path[bits]
     return vectors
 
 

@@ -108,6 +108,7 @@ class Runner:
         self._identical = {identical[0].key: identical for identical in planned.identical}
         self._queue = self._jobs(cells, [identical[0] for identical in planned.identical])
         self.reporter.planned(planned, later, sum(isinstance(job, CellGroup) for job in self._queue))
+        self.pool.expect(len(self._queue))
         self.summary.finished += len(planned.finished)
         for record in planned.shared:
             self._record(record)

@@ -151,7 +151,7 @@ def test_a_fault_of_the_program_is_reported_with_its_trace(tmp_path, monkeypatch
     def fail(*_):
         raise ZeroDivisionError("by zero")
 
-    monkeypatch.setattr("lit_gelu.paper.pools.worker_pool.train", fail)
+    monkeypatch.setattr("lit_gelu.paper.pools.job_answer.train", fail)
     summary, _ = run(tmp_path, request(replace(SHARING, seeds=1)))
     assert summary.failures[0][1].message == "ZeroDivisionError: by zero"
     assert "Traceback" in summary.failures[0][1].trace

@@ -32,6 +32,7 @@ from lit_gelu.paper.group_planning import GroupPlanner, parse_replicas
 from lit_gelu.paper.jobs import RunOptions
 from lit_gelu.paper.planning import RunRequest, plan, searched_learning_rates
 from lit_gelu.paper.pools.visible_gpus import VARIABLE, visible_gpus
+from lit_gelu.paper.pools.worker_pool import WorkerPool
 from lit_gelu.paper.progress import GridProgress
 from lit_gelu.paper.protocol.cells import PRECISION
 from lit_gelu.paper.protocol.presets import PRESETS
@@ -201,8 +202,6 @@ def _has_failed(summary: Tally, *, skip_missing: bool) -> bool:
 
 def _pool(arguments: jsonargparse.Namespace, accelerator: str, folder: Path) -> "JobPool":
     """Return what makes the runs."""
-    from lit_gelu.paper.pools.worker_pool import WorkerPool  # Lightning: a second that --help and --dry-run do without
-
     gpus = _gpus(arguments.devices, accelerator) if arguments.devices else ()
     # Other processes, and other machines, have other current folders.
     checkpoints = str(folder.absolute() / CHECKPOINTS_FOLDER) if arguments.checkpoints else None

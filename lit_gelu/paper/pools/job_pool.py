@@ -30,6 +30,9 @@ class JobPool(Protocol):
     def running(self) -> int:
         """How many jobs have neither ended nor failed."""
 
+    def expect(self, jobs: int) -> None:
+        """Learn how many jobs there will be, before the first of them can start."""
+
     def start(self, job: Job) -> None:
         """Begin a job."""
 

@@ -132,6 +132,9 @@ class RayPool:
         """How many jobs have neither ended nor failed."""
         return len({id(task.job) for task in self._tasks.values()}) + len(self._unordered)
 
+    def expect(self, jobs: int) -> None:
+        """Do nothing: Ray starts its processes itself, when they have something to do."""
+
     def start(self, job: Job) -> None:
         """Give a job to Ray; a preparation to each node."""
         if isinstance(job, Preparation):

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from lit_gelu.paper.jobs import Failure, Job, Message, Preparation, RunOptions
+from lit_gelu.paper.pools.job_answer import answer, quieten
 from lit_gelu.paper.pools.ray_board import EPOCH, PLACE
-from lit_gelu.paper.pools.worker_pool import answer, quieten
 from lit_gelu.paper.training.cell_training import DataCache, versions
 
 DATA_VARIABLE = "LIT_GELU_DATA"

@@ -1,31 +1,20 @@
-"""`WorkerPool`: processes that make runs side by side, each one run at a time, and what such a process does."""
+"""`WorkerPool`: processes that make runs side by side, each one run at a time."""
 
 import contextlib
-import logging
 import multiprocessing
 import signal
 import threading
-import traceback
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from types import TracebackType
 from typing import Self
 
-import torch
-from lightning.fabric.utilities.warnings import PossibleUserWarning
-
-from lit_gelu.data import DataNotFoundError
-from lit_gelu.errors import LitGeluError
-from lit_gelu.extras import MissingExtraError
 from lit_gelu.paper.errors import PaperArgumentError
-from lit_gelu.paper.jobs import CellGroup, Done, Failure, Job, Message, Preparation, Progress, RunOptions
+from lit_gelu.paper.jobs import Failure, Job, Message, Progress, RunOptions
 from lit_gelu.paper.pools.child_variables import threads_limited, variables_set
 from lit_gelu.paper.pools.visible_gpus import VARIABLE as VISIBLE_GPUS
-from lit_gelu.paper.training.cell_training import DataCache, build_data, train
-from lit_gelu.paper.training.group_training import train_group
 
 
 def work(connection: Connection, options: RunOptions) -> None:
@@ -33,6 +22,12 @@ def work(connection: Connection, options: RunOptions) -> None:
     # Ends when the other side closes the connection, also if that process was killed: between runs at once, within a
     # run at its next report, a second later.
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process; the planning one ends the others
+    import torch
+
+    # Lightning takes seconds to import: the process that plans, which imports this file, does without.
+    from lit_gelu.paper.pools.job_answer import answer, quieten
+    from lit_gelu.paper.training.cell_training import DataCache
+
     torch.set_num_threads(options.threads)
     quieten()
     data = DataCache(options.root)
@@ -41,46 +36,6 @@ def work(connection: Connection, options: RunOptions) -> None:
             connection.send(answer(job, data, options, connection.send))
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return  # nobody is there to take the result
-
-
-def answer(job: Job, data: DataCache, options: RunOptions, report: Callable[[Progress], None]) -> Message:
-    """Do a job: an error of one run is no reason to lose the others, unless nobody is there to hear of it."""
-    try:
-        if isinstance(job, Preparation):
-            prepare(job, options.root)
-            return Done()
-        if isinstance(job, CellGroup):
-            return Done(tuple(train_group(job, data, options, report)))
-        return Done((train(job, data, options, report),))
-    except (BrokenPipeError, ConnectionResetError):
-        raise
-    except (DataNotFoundError, MissingExtraError) as error:
-        return Failure("missing", str(error))
-    except LitGeluError as error:
-        return Failure("error", str(error))
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is reported with its trace, and the others go on
-        return Failure("error", f"{type(error).__name__}: {error}", traceback.format_exc())
-
-
-def prepare(job: Preparation, root: str | None) -> None:
-    """Prepare data; those that an experiment does not accept are not found."""
-    module = build_data(job.data, root)
-    module.prepare_data()
-    for name, value in job.requires.items():
-        if (found := getattr(module, name)) != value:
-            raise DataNotFoundError(
-                f"{type(module).__name__} found data whose {name} is {found!r}; this protocol needs {value!r}. Put "
-                "those there, or run --preset quick, which takes what there is."
-            )
-
-
-def quieten() -> None:
-    """Turn off what Lightning says at each of hundreds of runs and what nobody could mend."""
-    for name in ("lightning.pytorch", "lightning.fabric"):
-        logging.getLogger(name).setLevel(logging.WARNING)
-    warnings.filterwarnings("ignore", category=PossibleUserWarning)
-    warnings.filterwarnings("ignore", category=FutureWarning, module=r"lightning\.pytorch\.utilities\._pytree")
-    warnings.filterwarnings("ignore", message="GPU available but not used")
 
 
 _SECONDS_TO_END = 5.0
@@ -137,6 +92,11 @@ class WorkerPool:
     def running(self) -> int:
         """How many jobs are being done."""
         return sum(worker.job is not None for worker in self._processes)
+
+    def expect(self, jobs: int) -> None:
+        """Start processes for so many jobs: they import their libraries while data are prepared."""
+        for _ in range(min(jobs, self.workers) - len(self._processes)):
+            self._new_worker()
 
     def start(self, job: Job) -> None:
         """Give a job to a free process."""

@@ -49,7 +49,7 @@ def table(monkeypatch):
             "lit_gelu.paper.planning.experiments_of", lambda preset: {row.name: row for row in experiments}
         )
 
-    monkeypatch.setattr("lit_gelu.paper.pools.worker_pool.WorkerPool", Pool)
+    monkeypatch.setattr("lit_gelu.cli.paper.running.WorkerPool", Pool)
     put(replace(DIGITS, seeds=1), replace(SHARING, seeds=1))
     return put
 
@@ -233,7 +233,7 @@ def test_fused_adam_is_for_the_experiments_that_have_torch_s(tmp_path, capsys):
 
 
 def test_fewer_epochs_are_named_by_the_record(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("lit_gelu.paper.pools.worker_pool.WorkerPool", Pool)
+    monkeypatch.setattr("lit_gelu.cli.paper.running.WorkerPool", Pool)
     monkeypatch.setattr(variants, "preset", lambda _: {"sharing": replace(SHARING, seeds=1, epochs=2)})
     assert paper_run_in(tmp_path, "--only", "sharing", "--epochs", "1") == 0
     assert {record.config["trainer"]["max_epochs"] for record in read_records(tmp_path)} == {1}

@@ -55,6 +55,8 @@ def test_room_and_a_preparation(pool):
     assert (pool.workers, pool.running, pool.has_room) == (2, 0, True)
     assert list(pool.wait(0.01)) == []
     jobs = [Preparation(f"digits {number}", DATA) for number in range(2)]
+    pool.expect(len(jobs))
+    assert (pool.running, pool.has_room) == (0, True)
     pool.start(jobs[0])
     assert (pool.running, pool.has_room) == (1, True)
     pool.start(jobs[1])

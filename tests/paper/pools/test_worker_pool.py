@@ -12,13 +12,11 @@ import pytest
 from child_processes import end_of, is_running, run_command, started, wait_until
 from paper_runs import DIGITS, run, without_times
 
-from lit_gelu.extras import MissingExtraError
 from lit_gelu.paper.errors import PaperArgumentError
 from lit_gelu.paper.jobs import Done, Preparation, Progress, RunOptions
-from lit_gelu.paper.pools.worker_pool import WorkerPool, answer
+from lit_gelu.paper.pools.worker_pool import WorkerPool
 from lit_gelu.paper.protocol.cells import expand
 from lit_gelu.paper.records.run_record import read_records
-from lit_gelu.paper.training.cell_training import DataCache
 
 SCRIPT = Path(__file__).parents[1] / "digits_grid.py"
 DATA = {"class_path": "lit_gelu.data.DigitsData", "init_args": {}}
@@ -65,6 +63,21 @@ def test_a_killed_process_is_reported_and_replaced_and_none_stays_behind():
         pool.start(Preparation("never finished", DATA))
     assert not process.is_alive()
     assert threads == {name: os.environ.get(name) for name in threads}
+
+
+def test_processes_for_what_is_expected_are_there_before_their_jobs():
+    with WorkerPool(2, RunOptions()) as pool:
+        pool.expect(1)
+        (first,) = processes_of(pool)
+        assert (pool.running, pool.has_room) == (0, True)
+        pool.expect(5)
+        assert len(processes_of(pool)) == 2  # no more than there are at a time
+        pool.expect(0)
+        pool.start(Preparation("digits", DATA))
+        assert [message for _, message in messages(pool)] == [Done()]
+        assert processes_of(pool)[0] is first
+        assert len(processes_of(pool)) == 2
+    assert not first.is_alive()
 
 
 def environment_of(process) -> dict[str, str]:
@@ -196,16 +209,3 @@ def test_ctrl_c_in_a_terminal_ends_all_processes(tmp_path):
     assert workers
     wait_until_all_end(workers)
     assert 1 <= len(read_records(tmp_path)) < 12
-
-
-@pytest.mark.parametrize(
-    ("error", "kind"), [(ImportError("no kernels"), "error"), (MissingExtraError("needs soundfile"), "missing")]
-)
-def test_only_a_library_of_an_extra_may_be_missing(error, kind, monkeypatch):
-    def fail(*_):
-        raise error
-
-    monkeypatch.setattr("lit_gelu.paper.pools.worker_pool.train", fail)
-    said = answer(expand(DIGITS, "quick")[0], DataCache(None), RunOptions(), lambda _: None)
-    assert said.kind == kind
-    assert ("Traceback" in said.trace) == (kind == "error")

@@ -9,7 +9,7 @@ from paper_runs import DIGITS, SHARING
 from lit_gelu.cli.main import main
 from lit_gelu.paper.errors import PaperArgumentError
 from lit_gelu.paper.jobs import Done, Failure, Preparation, RunOptions
-from lit_gelu.paper.pools.worker_pool import answer
+from lit_gelu.paper.pools.job_answer import answer
 from lit_gelu.paper.protocol.cells import expand
 from lit_gelu.paper.training.cell_training import DataCache, build_data, import_class, train
 from lit_gelu.tasks import MNISTClassifier
