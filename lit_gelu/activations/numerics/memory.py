@@ -11,6 +11,8 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
+from torch._C._functorch import TransformType, get_interpreter_stack
+from torch.autograd import forward_ad
 
 from lit_gelu.activations.errors import ActivationArgumentError
 
@@ -55,10 +57,18 @@ def compute(memory: str, function: Callable[..., Tensor], *tensors: Tensor) -> T
     # The function is differentiable, without side effects and random numbers, and with no other tensors in it.
     # The compiler decides itself what it computes again. Through an autograd.Function whose backward pass calls
     # torch.func.vjp, torch 2.11 compiles gradients of 0 where the function ends in a conversion that changes nothing.
-    if memory == "autograd" or torch.compiler.is_compiling():
+    if memory == "autograd" or torch.compiler.is_compiling() or _twice_in_forward_mode():
         return function(*tensors)
     style = _RecomputedInTransforms if torch._C._are_functorch_transforms_active() else _Recomputed
     return cast("Tensor", style.apply(function, *tensors))
+
+
+def _twice_in_forward_mode() -> bool:
+    """Say whether forward mode is inside forward mode: torch calls a rule for the inner one alone, and then has 0."""
+    if not torch._C._are_functorch_transforms_active():
+        return False
+    levels = get_interpreter_stack() or ()
+    return sum(level.key() == TransformType.Jvp for level in levels) > 1
 
 
 def compute_with(memory: str, function: Callable[..., Tensor], x: Tensor, **parameters: float | Tensor) -> Tensor:
@@ -92,9 +102,14 @@ class _Recomputed(torch.autograd.Function):
         # Not by `torch.func`, which takes longer and refuses where somebody has hooks on saved tensors.
         tensors, wanted = ctx.saved_tensors, ctx.needs_input_grad[1:]
         again = torch.is_grad_enabled()  # somebody differentiates the gradient
-        if not again:
+        # Detached they would lose the tangents of forward mode over reverse mode. Views, since what one was computed
+        # from may be another: its gradient is asked for as what the function was given.
+        known = again or forward_ad._current_level >= 0
+        if not known:
             tensors = [saved.detach().requires_grad_(want) for saved, want in zip(tensors, wanted, strict=True)]
         with torch.enable_grad():
+            if known:
+                tensors = [saved.view_as(saved) for saved in tensors]
             output = ctx.function(*tensors)
         leaves = [tensor for tensor, want in zip(tensors, wanted, strict=True) if want]
         found = iter(torch.autograd.grad(output, leaves, gradient, create_graph=again))
