@@ -29,6 +29,7 @@ from lit_gelu.export.parity.task_metrics import task_metrics
 from lit_gelu.export.preprocessing import other_preprocessing, preprocessing_of_file, raw_call, raw_data_of
 from lit_gelu.export.quantization.acceptance import MAX_DIFFERENCE, criteria
 from lit_gelu.export.quantization.int8_metadata import read_record
+from lit_gelu.export.quantization.layers import REPLACED
 from lit_gelu.export.quantization.noise import Noise
 from lit_gelu.export.quantization.report import LayerNoise, OutputNoise, QuantizationReport
 from lit_gelu.export.quantization.saturation import saturating_layers
@@ -211,17 +212,26 @@ def check_quantized(
             *output_faults(
                 references.signatures, [(value.name, value.type) for value in predictor.session.get_outputs()], metadata
             ),
-            *activation_faults(found.model, references.float32, metadata, registry, rewritable=False),
+            *activation_faults(
+                found.model, references.float32, metadata, registry, rewritable=False, replaced=REPLACED
+            ),
         ),
         notes=(*notes, *references.notes, *unmeasured, *_saturation(found.model)),
     )
     if strict and not report.passed:
-        raise ParityError(
-            f"{name} costs more than it may. {report.summary()}. Leave layers in float32 (quantize_onnx: "
-            "max_difference= or float_layers=), calibrate on more rows or by another method.",
-            report,  # type: ignore[arg-type]
-        )
+        raise ParityError(_failure(name, report), report)  # type: ignore[arg-type]
     return report
+
+
+def _failure(name: str, report: QuantizationReport) -> str:
+    """Say why a file fails, and what mends that."""
+    if report.faults:
+        remedy = "Was the module changed since the export? Then export it again, and quantise that file."
+        return f"{name} is no int8 file of this module. {report.summary()}. {remedy}"
+    return (
+        f"{name} costs more than it may. {report.summary()}. Leave layers in float32 (quantize_onnx: max_difference= "
+        "or float_layers=), calibrate on more rows or by another method."
+    )
 
 
 def _saturation(model: onnx.ModelProto) -> list[str]:

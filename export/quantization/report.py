@@ -118,6 +118,13 @@ class QuantizationReport(Displayed):
         )
 
     @property
+    def reasons(self) -> tuple[str, ...]:
+        """What no figure shows: where the file does not agree with the module, and what is not finite."""
+        nonfinite = [output.output for output in self.outputs if output.nonfinite]
+        text = f"NaN or infinity in {', '.join(nonfinite)} where there should be none"
+        return (*(fault.rstrip(".") for fault in self.faults), *([text] if nonfinite else []))
+
+    @property
     def worst_layer(self) -> LayerNoise | None:
         """The activation whose output has the most noise in it; ``None`` if none could be compared."""
         return min(self.layers, key=lambda layer: layer.sqnr, default=None)
@@ -127,7 +134,8 @@ class QuantizationReport(Displayed):
         first = self.outputs[0]
         agreement = "" if first.top1_agreement is None else f", top-1 agreement {100 * first.top1_agreement:.4g} %"
         decided = "; ".join(map(str, self.criteria))
-        verdict = "passed" if self.passed else "FAILED"
+        because = f" ({'; '.join(self.reasons)})" if self.reasons else ""
+        verdict = "passed" if self.passed else f"FAILED{because}"
         return f"int8 parity {verdict} on {self.provider}: {decided}{agreement}, SQNR {first.sqnr:.1f} dB"
 
     def proof(self) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from lit_gelu.export import (
 )
 from lit_gelu.export.proof import record_parity
 from lit_gelu.export.quantization import check_quantized, quantize_onnx
+from lit_gelu.tasks import MNISTClassifier
 
 
 @pytest.fixture(scope="module")
@@ -163,3 +164,37 @@ def test_autocast_around_the_comparison_is_the_callers(report, digits):
     with torch.autocast("cpu", dtype=torch.bfloat16):
         found = check_quantized(digits.model, digits.int8, DigitsData())
     assert found.outputs == report.outputs
+
+
+class SharedRelu(nn.Module):
+    """One ReLU behind a convolution, which a range replaces, and again behind a sum, which none does."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.act = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1), nn.ReLU()
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x):
+        y = self.act(self.first(x))
+        return self.head(self.act(self.second(y) + y).mean((2, 3)))
+
+
+@pytest.mark.parametrize("kind", [SharedRelu, nn.ReLU, nn.ReLU6])
+def test_a_rectifier_that_a_range_replaces_is_no_fault(tmp_path, kind):
+    torch.manual_seed(0)
+    plain = [nn.Conv2d(3, 8, 3, padding=1), kind(), nn.Flatten(), nn.Linear(392, 3)]
+    net, x = SharedRelu() if kind is SharedRelu else nn.Sequential(*plain), torch.randn(400, 3, 7, 7)
+    export_onnx(net, tmp_path / "net.onnx", x[:2])
+    result = quantize_onnx(tmp_path / "net.onnx", tmp_path / "int8.onnx", x[:200])
+    counts = [sum(made.get(name, 0) for name in ("Relu", "Clip")) for made in (result.census, result.quantized_census)]
+    assert counts == ([2, 1] if kind is SharedRelu else [1, 0])
+    found = check_quantized(net, tmp_path / "int8.onnx", x[200:], x[:2], max_difference=0.05)
+    assert found.passed
+    assert not found.faults
+
+
+def test_a_fault_is_named_where_the_file_fails(digits):
+    other = MNISTClassifier(activation="gelu_tanh", hidden_layers=2)
+    other.load_state_dict(digits.model.state_dict())
+    with pytest.raises(ParityError, match=r"FAILED \(hidden.0.activation is gelu(.|\n)*export it again"):
+        check_quantized(other, digits.int8, DigitsData())
