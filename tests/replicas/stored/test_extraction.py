@@ -136,6 +136,16 @@ def test_a_member_is_taken_out_of_the_groups_file(made, tmp_path, capsys, which,
         torch.testing.assert_close(module.state_dict(), group.members[which].state_dict(), rtol=0, atol=1e-6)
 
 
+def test_the_command_does_not_write_over_the_groups_file(made, tmp_path, capsys):
+    source, link = tmp_path / "group.ckpt", tmp_path / "link.ckpt"
+    source.write_bytes((made[0] / "group 5.ckpt").read_bytes())
+    link.symlink_to(source)
+    for output in (source, link):
+        assert main(["replicas", "extract", str(source), "0", "-o", str(output)]) == 2
+        assert "Give -o another file" in capsys.readouterr().err
+    assert REPLICAS_KEY in read(source)
+
+
 def test_the_command_lists_the_members(made, capsys):
     folder, group = made
     assert main(["replicas", "extract", str(folder / "group 5.ckpt")]) == 0
