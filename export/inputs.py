@@ -114,7 +114,7 @@ def take_apart(model: nn.Module, sample: Any) -> Call:
         raise ModelInputError(
             "The input sample needs a tensor whose first dimension is the batch, with at least one row."
         )
-    names = unique_names([_name(paths[i][0], list(signature.parameters)) for i in positions])
+    names = _names([paths[i][0] for i in positions], signature)
     complex_ones = [name for name, tensor in zip(names, tensors, strict=True) if tensor.is_complex()]
     if complex_ones:
         raise ModelInputError(
@@ -123,6 +123,13 @@ def take_apart(model: nn.Module, sample: Any) -> Call:
         )
     leaves = tuple(None if i in positions else leaf for i, (_, leaf) in enumerate(paths))
     return Call(tuple(names), tensors, leaves, structure, positions)
+
+
+def tensors_by_name(signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Return the tensors of one call of ``forward`` by the names that `take_apart` gives them, however it is called."""
+    bound = signature.bind(*args, **kwargs)
+    found = [pair for pair in _leaves_with_paths((bound.args, bound.kwargs)) if isinstance(pair[1], Tensor)]
+    return dict(zip(_names([path for path, _ in found], signature), (tensor for _, tensor in found), strict=True))
 
 
 def plain_tensor(tensor: Tensor) -> Tensor:
@@ -140,12 +147,20 @@ def _arguments(sample: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return (sample,), {}
 
 
-def _name(path: tuple[Any, ...], parameters: list[str]) -> str:
-    """Return a name such as ``mask`` or ``batch_mask`` for a leaf of ``(args, kwargs)``."""
-    of_kind, argument, *inner = [_key(entry) for entry in path]
-    if of_kind == 0:  # positional: an index into the parameters; those beyond belong to *args
-        argument = parameters[argument] if argument < len(parameters) else f"input_{argument}"
-    return "_".join(str(key) for key in (argument, *inner))
+def _names(paths: Sequence[tuple[Any, ...]], signature: inspect.Signature) -> list[str]:
+    """Return names such as ``mask``, ``batch_mask`` or ``args_0`` for leaves of ``(args, kwargs)``."""
+    by_place = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    parameters = signature.parameters.values()
+    positional = [parameter.name for parameter in parameters if parameter.kind in by_place]
+    rest = next((p.name for p in parameters if p.kind is inspect.Parameter.VAR_POSITIONAL), "")
+    names = []
+    for path in paths:
+        of_kind, argument, *inner = [_key(entry) for entry in path]
+        if of_kind == 0:  # positional: an index into the parameters; those beyond belong to *args
+            beyond = argument - len(positional)
+            argument = positional[argument] if beyond < 0 else f"{rest}_{beyond}"
+        names.append("_".join(str(key) for key in (argument, *inner)))
+    return unique_names(names)
 
 
 def _leaves_with_paths(tree: Any) -> list[tuple[pytree.KeyPath, Any]]:

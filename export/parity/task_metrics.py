@@ -1,7 +1,9 @@
 """The module's own test metrics, with the module and with the file in its place."""
 
+import inspect
 import logging
 import warnings
+from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,9 +14,12 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from lit_gelu.export.copying import evaluation_copy
+from lit_gelu.export.inputs import tensors_by_name
 from lit_gelu.export.parity.execution import file_inputs
 from lit_gelu.export.preprocessing import is_data_module
 from lit_gelu.export.runtime import OnnxPredictor
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 
 
 @dataclass(frozen=True)
@@ -44,32 +49,56 @@ def task_metrics(model: nn.Module, data: Any, predictor: OnnxPredictor) -> tuple
     if type(data).test_dataloader is LightningDataModule.test_dataloader:
         return [], ["the data module has no test data, so there are no task metrics to compare."]
     own, twin = evaluation_copy(model), evaluation_copy(model)
-    calls = _replace_forward(twin, predictor)
+    stand_in = _StandIn(twin, predictor)
     expected, found = _tested(own, data), _tested(twin, data)
-    if not calls:
-        name = type(model).__name__
-        return [], [f"{name}.test_step does not call forward, so the file cannot take its place: no task metrics."]
+    step = f"{type(model).__name__}.test_step"
+    if stand_in.unfit:
+        return [], [f"{step} {stand_in.unfit}, so the file cannot take its place: no task metrics."]
+    if not stand_in.calls:
+        return [], [f"{step} does not call forward, so the file cannot take its place: no task metrics."]
     return [TaskMetric(name, value, found[name]) for name, value in expected.items() if name in found], []
 
 
-def _replace_forward(twin: nn.Module, predictor: OnnxPredictor) -> list[int]:
-    """Put the file in the place of a copy's ``forward``; the list grows by one entry a call."""
-    calls: list[int] = []
-    original = twin.forward
-    returned: list[Any] = []  # what forward returns, once: the file's outputs are put in the places of its tensors
+class _StandIn:
+    """The file in the place of a module's ``forward``."""
+
+    def __init__(self, twin: nn.Module, predictor: OnnxPredictor) -> None:
+        self.calls = 0
+        self.unfit = ""  # in what a call does not fit the file
+        self._twin, self._predictor = twin, predictor
+        self._signature = inspect.signature(twin.forward)
+        self._returned: list[Any] = []  # what the module returns, once: the file's outputs take its tensors' places
+        # The module's own hooks are a part of the file, so nothing else may call them.
+        self._of_module = {name: twin.__dict__[name] for name in _HOOKS}
+        self._of_module["forward"] = twin.forward
+        self._of_file = {**{name: OrderedDict() for name in _HOOKS}, "forward": self.forward}
+        twin.__dict__.update(self._of_file)
 
     @torch.no_grad()
-    def forward(*args: Any, **kwargs: Any) -> Any:
-        calls.append(len(calls))
-        if not returned:
-            returned.append(original(*args, **kwargs))
-        inputs = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-        result = predictor(*file_inputs(predictor, inputs))
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Return what the file gives, in the form in which the module returns it."""
+        self.calls += 1
+        inputs = tensors_by_name(self._signature, args, kwargs)
+        names = self._predictor.input_names
+        if inputs.keys() != set(names):
+            given = ", ".join(inputs) or "nothing"
+            self.unfit = f"calls forward with {given} and the file takes {', '.join(names)}"
+            return self._by_module(*args, **kwargs)
+        if not self._returned:
+            self._returned.append(self._by_module(*args, **kwargs))
+        result = self._predictor(*file_inputs(self._predictor, [inputs[name] for name in names]))
         outputs = iter(result if isinstance(result, tuple) else (result,))
-        return pytree.tree_map(lambda leaf: _like(next(outputs), leaf) if isinstance(leaf, Tensor) else leaf, *returned)
+        return pytree.tree_map(
+            lambda leaf: _like(next(outputs), leaf) if isinstance(leaf, Tensor) else leaf, *self._returned
+        )
 
-    twin.forward = forward
-    return calls
+    def _by_module(self, *args: Any, **kwargs: Any) -> Any:
+        """Return what the module gives, hooks included."""
+        self._twin.__dict__.update(self._of_module)
+        try:
+            return self._twin(*args, **kwargs)
+        finally:
+            self._twin.__dict__.update(self._of_file)
 
 
 def _like(output: Tensor, expected: Tensor) -> Tensor:

@@ -60,6 +60,20 @@ def test_a_mapping_without_keys_as_an_argument():
     assert not kwargs
 
 
+def test_further_positional_arguments_are_named_by_the_argument_that_gathers_them():
+    class Net(nn.Module):
+        def forward(self, x, *others, mask=None):
+            return sum(others, x)
+
+    class Any(nn.Module):
+        def forward(self, *tensors):
+            return sum(tensors)
+
+    assert take_apart(Net(), (X, X, X)).names == ("x", "others_0", "others_1")
+    assert take_apart(Net(), {"x": X, "mask": X}).names == ("x", "mask")
+    assert take_apart(Any(), (X, X)).names == ("tensors_0", "tensors_1")
+
+
 def test_complex_inputs_are_refused_with_the_remedy(tmp_path):
     class Net(nn.Module):
         def forward(self, x, turns):
